@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from warmup.bench.layers.report import Pass
 from warmup.core.errors import SettingsError
 from warmup.core.roofline import Peaks, Work
 from warmup.core.rows import Evidence, Family, Flag, Row, Scope, Winner
@@ -67,6 +68,7 @@ def reviewed(*measurements: Measurement, **changes: Any) -> Reviewed:
         (measured(125.0, library_us=120.0, band=0.03), [Level.LOOK]),
         (measured(125.0, library_us=122.0, band=0.03), []),
         (measured(125.0, remarks=("unstable",)), [Level.LOOK]),
+        (measured(9.0, work=Work("bf16", None, 40_000_000), is_cold=False), []),
     ],
 )
 def test_a_number_is_doubted_at_the_stated_bounds(one: Measurement, levels: list[Level]) -> None:
@@ -279,6 +281,30 @@ def test_the_flops_of_a_layer_count(tmp_path: Path) -> None:
         found = review_file(path, PEAKS)
         shares.append(share_at_least(found, found.measurements[0]))
     assert shares == [pytest.approx(0.5, rel=0.01), *[pytest.approx(1e-6)] * 2]
+
+
+def test_a_backward_pass_may_be_faster_than_the_memory(tmp_path: Path) -> None:
+    """It finds in the cache what the forward pass has just written; that one finds nothing."""
+    cell = {"layer": "own", "backend": "eager", "rows": 8, "columns": 8, "flops": None}
+    cell |= {"time_us": 10.0, "rounds_us": [10.0] * 3, "least_bytes": 80_000_000}
+    path = tmp_path / "bench-layers.json"
+    document = {"benchmark": "layers", "dtype": "bf16", "l2": "cold", "peaks": None}
+    document |= {"cells": [{**cell, "pass": each.value} for each in Pass]}
+    document |= {"provenance": {"cuda": "13.0"}}
+    path.write_text(json.dumps(document), encoding="utf-8")
+    wrong = [one for one in review(review_file(path, PEAKS)) if one.level is Level.WRONG]
+    assert [one.subject for one in wrong] == ["own forward eager, rows=8 columns=8"]
+
+
+def test_a_column_of_tf32_is_held_against_its_own_peak() -> None:
+    """TF32 is faster than f32 can be, and slower than its own peak."""
+    path = ROOT / "docs" / "benchmarks" / "results" / "bench-mm-f32-h100.json"
+    found = review_file(path)
+    shares = {
+        share_at_least(found, one) for one in found.measurements if one.subject.startswith("torch-")
+    }
+    assert len(shares) == 4
+    assert all(0.2 < share < 0.8 for share in shares if share is not None)
 
 
 def test_a_document_that_misses_a_number_is_refused(tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ from warmup.diagnostics.review.table_rows import CPU_LATENCY_US, GPU_LATENCY_US,
 from warmup.table.store import read
 
 _MAX_RESULT_BYTES: Final = 64 * 1024 * 1024
+_TF32: Final = "tf32"  # a precision of f32 products: the end of a column's name
+_FORWARD: Final = "forward"  # of the passes of a layer
 _TABLE_BEGINS: Final = re.compile(rb'\s*\{\s*"(?:imported|policy)"')  # names in a table are sorted
 
 
@@ -153,11 +155,12 @@ def _of_products(document: Any) -> Iterator[Measurement]:
         m, n, k = (int(shape[name]) for name in ("m", "n", "k"))
         for name, cell in entry["columns"].items():
             device_us = float(cell["device_us"])
+            dtype = _TF32 if name.endswith(_TF32) else document["dtype"]
             moved = float(cell["gbps"]) * device_us * 1e3
             yield Measurement(
                 subject=f"{name}, {_words(shape)}",
                 time_us=device_us,
-                work=_work(document["dtype"], 2 * m * n * k, round(moved)),
+                work=_work(dtype, 2 * m * n * k, round(moved)),
                 total_us=float(cell["total_us"]),
                 spread=_spread(cell["device_rounds_us"]),
                 series=_series(name, shape, shapes),
@@ -182,6 +185,8 @@ def _of_layers(document: Any) -> Iterator[Measurement]:
             work=_work(document["dtype"], _flops(cell.get("flops")), cell["least_bytes"]),
             spread=_spread(cell["rounds_us"]),
             series=_series(name, sizes, same),
+            # The backward pass finds in the cache what the forward pass has just written.
+            is_cold=cell["pass"] == _FORWARD,
         )
 
 

@@ -26,7 +26,8 @@ class Measurement:
     problem, and ``band`` the share within which two times count as equal. ``series`` has, by a name
     that only measurements of the same call at other sizes share, the size. ``call`` names a kernel
     and the product that it computes, which other measurements may have timed too, and has its time.
-    ``remarks`` are doubts of the measurement itself.
+    ``remarks`` are doubts of the measurement itself. ``is_cold``: a part of the call found its
+    operands as all calls of the file did, and not in a cache, since another part had written them.
     """
 
     subject: str
@@ -41,6 +42,7 @@ class Measurement:
     series: Mapping[str, int] = field(default_factory=dict)
     call: tuple[str, float] | None = None
     remarks: tuple[str, ...] = ()
+    is_cold: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

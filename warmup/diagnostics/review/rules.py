@@ -42,7 +42,8 @@ def share_at_least(reviewed: Reviewed, one: Measurement) -> float | None:
         return None
     time_us = one.work_us or one.time_us
     compute = _compute_share(reviewed.peaks, one, time_us)
-    memory = gbps_of(one.work.moved, time_us) / reviewed.peaks.gbps if reviewed.is_cold else None
+    is_cold = reviewed.is_cold and one.is_cold
+    memory = gbps_of(one.work.moved, time_us) / reviewed.peaks.gbps if is_cold else None
     return max((share for share in (compute, memory) if share is not None), default=None)
 
 
