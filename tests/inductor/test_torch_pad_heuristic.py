@@ -15,6 +15,9 @@ from warmup.core.dtypes import torch_name
 from warmup.inductor.pad_mm.torch_heuristic import _context_of, torch_pad_heuristic
 from warmup.keys.pad_text import parse_padding
 
+for_an_h100 = pytest.mark.skipif(
+    torch.__version__.startswith("2.11"), reason="torch 2.11 has no heuristic for H100s"
+)
 KEYS = (
     "pad mm m=2048 n=1281 k=3420 bf16 a=row b=col",
     "pad mm m=2048 n=1281 k=3421 bf16 a=col b=row free=a",
@@ -44,6 +47,14 @@ def test_a_heuristic_of_another_device_is_not_asked() -> None:
     assert torch_pad_heuristic("sm_75") is None
 
 
+def test_torch_2_11_has_none_for_an_h100(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its heuristic for H100s and H200s came with torch 2.12."""
+    monkeypatch.setattr(torch, "__version__", "2.11.0")
+    assert torch_pad_heuristic("sm_90") is None
+    assert torch_pad_heuristic("sm_80") is not None
+
+
+@for_an_h100
 @pytest.mark.parametrize(
     "key",
     [
@@ -59,6 +70,7 @@ def test_the_heuristic_says_nothing_of_what_it_is_not_for(key: str) -> None:
     assert decide(key) is None
 
 
+@for_an_h100
 def test_the_heuristic_decides_both_ways() -> None:
     """Of some unaligned GEMMs it pads one, and leaves another as it is."""
     decide = torch_pad_heuristic("sm_90")

@@ -60,8 +60,6 @@ RANKING_INTERNALS: Final = (
 )
 # Checked where pad decisions are drawn, and compared with torch's own.
 PAD_SAMPLE_INTERNALS: Final = (
-    "torch._inductor.autoheuristic.artifacts._PadMMA100:PadMMA100.get_decision",
-    "torch._inductor.autoheuristic.artifacts._PadMMH200:PadMMH200.get_decision",
     "torch._inductor.autoheuristic.autoheuristic_utils:AHContext.apply_operations",
     "torch._inductor.autoheuristic.autoheuristic_utils:pad_mm_operations()",
     "torch._inductor.fx_passes.pad_mm:check_device",

@@ -1,43 +1,45 @@
 """`torch_pad_heuristic`: what torch's own learned heuristic (AutoHeuristic) says about padding.
 
-Torch has one for A100s and one for H100s and H200s, for ``mm`` alone. Predictions are compared with
-it, and it decides nothing here.
+Torch has one for A100s and, from 2.12 on, one for H100s and H200s, for ``mm`` alone. Predictions
+are compared with it, and it decides nothing here.
 """
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Callable
 from typing import Any, Final
 
 import torch
-from torch._inductor.autoheuristic.artifacts._PadMMA100 import PadMMA100
-from torch._inductor.autoheuristic.artifacts._PadMMH200 import PadMMH200
 from torch._inductor.autoheuristic.autoheuristic_utils import AHContext, pad_mm_operations
 from torch._inductor.fx_passes.pad_mm import get_padded_length
 
 from warmup.core.dtypes import item_bytes, torch_name
 from warmup.core.errors import ProblemError
+from warmup.inductor.internals import check_internals
+from warmup.inductor.versions import version_for
 from warmup.keys.pad import PadProblem
 from warmup.keys.pad_text import parse_padding
 from warmup.keys.weight import ALIGNED_BYTES
 
-# By the arch that a model file names: the heuristic, and the smallest m, n and k that it is for.
-_HEURISTICS: Final[dict[str, tuple[Callable[[], Any], int]]] = {
-    "sm_80": (PadMMA100, 512),
-    "sm_90": (PadMMH200, 768),
-}
+# By the arch that a model file names: the smallest m, n and k that the heuristic is for.
+_SMALLEST: Final = {"sm_80": 512, "sm_90": 768}
 _DECISIONS: Final = {"pad": True, "orig": False}
 
 
 def torch_pad_heuristic(arch: str) -> Callable[[str], bool | None] | None:
-    """Return whether torch's heuristic for *arch* pads a pad key; None where torch has none.
+    """Return whether torch's heuristic for *arch* pads a pad key; None where this torch has none.
 
     The function returns None where the heuristic is unsure, and for keys that it is not for.
+
+    Raises:
+        InductorChangedError: the heuristic is not where this torch should have it.
     """
-    if arch not in _HEURISTICS:
+    place = version_for(torch.__version__).PAD_HEURISTICS.get(arch)
+    if place is None:
         return None
-    make, smallest = _HEURISTICS[arch]
-    heuristic = make()
+    check_internals((f"{place}.get_decision",))
+    heuristic, smallest = pkgutil.resolve_name(place)(), _SMALLEST[arch]
 
     def decide(key: str) -> bool | None:
         try:
