@@ -6,7 +6,8 @@ into OUT: the seconds of both builds, from the start of the command to its end, 
 rows for which the two tables have another winner, with both times. With the defaults both builds
 are ended after 560 seconds in all.
 
-Not run on two GPUs yet: no number of this program is on the benchmark page.
+The result on the benchmark page is from an earlier form of this program, which kept the winners
+without their times, and from two workers for each GPU.
 """
 
 from __future__ import annotations

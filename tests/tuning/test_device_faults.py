@@ -18,6 +18,7 @@ from warmup.table import Table
 from warmup.table.codec import encode
 from warmup.table.store import read, write
 from warmup.tuning.devices.build import build_with
+from warmup.tuning.devices.host_runners import worker_name
 from warmup.tuning.devices.local_runner import LocalRunner, Patience
 from warmup.tuning.devices.messages import ProblemTask, WorkerOrder
 from warmup.tuning.devices.runner import RunnerGoneError, RunnerLostError
@@ -49,14 +50,15 @@ def make_runner(
         faults: Mapping[str, str] | None = None,
         *,
         table: Table | None = None,
-        control_us: float = 100.0,
+        control_us: float | None = 100.0,
         problem_s: float = 60.0,
+        lane: int = 0,
         **case: str,
     ) -> LocalRunner:
         rows = table or make_table({key: make_row(BLOCK_M=16) for key in keys})
         told = {"table": encode(rows), "control_us": control_us, "faults": faults or {}, **case}
         return LocalRunner(
-            name=device,
+            name=worker_name(device, lane),
             device=device,
             order=WorkerOrder(device=device, folder=str(tmp_path), turn="turn", parent=1),
             patience=Patience(start_s=60.0, silence_s=1.0, problem_s=problem_s),
@@ -201,6 +203,38 @@ def test_a_device_that_does_not_start_is_left_out(
     report = tune(make_runner("cuda:0", gone="no CUDA driver"), make_runner("cuda:1"))
     assert [share.left_out for share in report.devices] == ["no CUDA driver", ""]
     assert report.table.rows.keys() == set(keys)
+
+
+def test_the_first_worker_times_the_control_problem_for_its_device(
+    make_runner: Make, tune: Tune, keys: list[str]
+) -> None:
+    """The second has no time of its own, and tunes as the first does."""
+    report = tune(make_runner("cuda:0"), make_runner("cuda:0", control_us=None, lane=1))
+    (device,) = report.devices
+    assert (device.control_us, device.problems) == (100.0, len(keys))
+
+
+def test_a_device_whose_control_problem_was_not_timed_is_left_out(
+    make_runner: Make, tune: Tune, keys: list[str]
+) -> None:
+    """Nobody knows whether its rows would be comparable, though its second worker started."""
+    report = tune(
+        make_runner("cuda:0", gone="no CUDA driver"),
+        make_runner("cuda:1"),
+        make_runner("cuda:0", control_us=None, lane=1),
+    )
+    first, second = report.devices
+    assert first.left_out == "the control problem was not timed: no CUDA driver"
+    assert (first.problems, second.problems) == (0, len(keys))
+
+
+def test_without_a_time_of_any_device_the_build_is_an_error(make_runner: Make, tune: Tune) -> None:
+    """The error has the reason."""
+    with pytest.raises(BuildError, match="no device can be used: cuda:0: the control problem was"):
+        tune(
+            make_runner("cuda:0", gone="no CUDA driver"),
+            make_runner("cuda:0", control_us=None, lane=1),
+        )
 
 
 def test_without_any_device_the_build_is_an_error(make_runner: Make, tune: Tune) -> None:

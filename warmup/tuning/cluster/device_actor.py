@@ -70,7 +70,7 @@ class DeviceActor:
             self._runners[lane] = LocalRunner(
                 name=worker_name(self._name, lane),
                 device=self._name,
-                order=self._order,
+                order=replace(self._order, is_first=not lane),
                 environment=self._environment,
                 patience=self._patience,
                 command=self._command,

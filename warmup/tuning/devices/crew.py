@@ -42,14 +42,22 @@ def start_crew(runners: Sequence[Runner], pool: ThreadPoolExecutor, watcher: Obs
         raise BuildError(f"no device started: {'; '.join(reasons)}", "run `warmup doctor`")
     by_name = {runner.name: runner for runner in runners}
     check_one_kind({name: worker.runtime for name, worker in ready.items()})
-    control_us: dict[str, float] = {}
-    for name, worker in ready.items():
-        device = by_name[name].device
-        control_us[device] = min(worker.control_us, control_us.get(device, worker.control_us))
-    left_out = device_reasons(runners, gone)
+    control_us = {
+        by_name[name].device: worker.control_us
+        for name, worker in ready.items()
+        if worker.control_us is not None
+    }
+    left_out = {
+        runner.device: f"the control problem was not timed: {gone[runner.name]}"
+        for runner in runners
+        if runner.device not in control_us and runner.name in gone
+    }
     band = next(iter(ready.values())).policy.timing.near_tie
-    left_out |= devices_off(control_us, band)
+    left_out |= {**device_reasons(runners, gone), **devices_off(control_us, band)}
     takes_part = [each for each in runners if each.name in ready and each.device not in left_out]
+    if not takes_part:
+        reasons = dict.fromkeys(f"{name}: {why}" for name, why in left_out.items())
+        raise BuildError(f"no device can be used: {'; '.join(reasons)}", "run `warmup doctor`")
     complaints = (each for name in ready for each in named_complaints(name, ready[name].complaints))
     watcher.device_looked_at(tuple(dict.fromkeys(complaints)))
     for name, reason in left_out.items():

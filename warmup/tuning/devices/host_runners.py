@@ -53,6 +53,7 @@ def runners_of(
                 order,
                 device=slot.inside,
                 turn=str(Path(order.folder) / f"turn-{slot.name.replace(':', '-')}"),
+                is_first=not lane,
             ),
             environment={**slot.environment, **own},
             patience=patience,

@@ -34,7 +34,7 @@ class WorkerOrder:
 
     It measures only while it holds the lock of the file ``turn``, which all workers of one device
     share. ``folder`` is its own, empty at first. ``parent`` is the process whose descendants are
-    all of this build.
+    all of this build. The first worker of a device times the control problem, for all of them.
     """
 
     device: str
@@ -46,6 +46,7 @@ class WorkerOrder:
     top: int = 8
     device_model: str | None = None
     wait_s: float = 0.0
+    is_first: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

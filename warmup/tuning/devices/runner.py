@@ -28,12 +28,13 @@ class RunnerGoneError(Exception):
 class ReadyWorker:
     """A worker that has started: an empty table of its device, runtime and policy.
 
-    ``control_us`` is its time of the control problem. ``complaints`` are about the device, and
-    ``can_search`` says whether it has candidates beyond inductor's list.
+    ``control_us`` is its time of the control problem, None where it was not to time it.
+    ``complaints`` are about the device, and ``can_search`` says whether it has candidates beyond
+    inductor's list.
     """
 
     table: Table
-    control_us: float
+    control_us: float | None = None
     complaints: tuple[str, ...] = ()
     can_search: bool = False
 

@@ -80,7 +80,7 @@ def serve(requests: BinaryIO, send: Send) -> None:
             revisit=Revisit(search=parse_budget(order.search, None).search),
         )
         try:
-            send(_ready(setup, progress, tuner))
+            send(_ready(setup, progress, tuner, is_first=order.is_first))
         except BuildError as error:
             send({"gone": str(error)})
             return
@@ -93,12 +93,14 @@ def serve(requests: BinaryIO, send: Send) -> None:
                 return  # the memory of this process is free again when it has ended
 
 
-def _ready(setup: BuildSetup, progress: Progress, tuner: Tuner) -> dict[str, Any]:
-    """Return the message that this worker has started, with the time of the control problem."""
+def _ready(
+    setup: BuildSetup, progress: Progress, tuner: Tuner, *, is_first: bool
+) -> dict[str, Any]:
+    """Return the message that this worker has started; the first has timed the control problem."""
     complaints = tuner.watch.complaints()
     ready = ReadyWorker(
         table=progress.table,
-        control_us=time_control(tuner),
+        control_us=time_control(tuner) if is_first else None,
         complaints=complaints,
         can_search=setup.can_search,
     )
