@@ -11,7 +11,7 @@ from import_graph import sources
 
 # Names by which a caller finds the same thing in each of several files with one interface: one file
 # for each minor of torch, one for each kernel library; and what Python or torch itself calls so.
-SHARED = frozenset({"INTERNALS", "OPERATORS", "__all__", "_aten", "logger"})
+SHARED = frozenset({"INTERNALS", "OPERATORS", "PAD_HEURISTICS", "__all__", "_aten", "logger"})
 
 
 def classes_of(source: str) -> Iterator[str]:

@@ -49,7 +49,7 @@ def ask(
 
 
 def test_the_default_adds_persistent_tma_alone(ask: Ask) -> None:
-    """The default search has inductor's list and the persistent TMA candidates."""
+    """Beside inductor's list; a weight that lies along N has no template for few rows."""
     found = ask(FEW, search="default")
     assert found["added"] == {"tma": 7}
 

@@ -4,11 +4,13 @@
 
 One case a line on stdin, one result a line on stdout.
 
-Cases: ``winner`` triton, tma, decompose_k, extern or none (an empty table); ``m`` a size or a
-range, ``n`` and ``k`` sizes; ``mode`` fallback or strict; ``produced``: the first operand is made
-in the graph; ``visible``: the product is what the model returns; ``scales``: ``row`` for a scale of
-each row and column of a scaled_mm; ``fast``: fast accumulation. The row is made by listing this
-torch's own candidates for the problem and taking the one asked for: its kwargs are complete.
+Cases: ``winner`` triton, tma, decompose_k, swapped, dots, extern or none (an empty table); ``m`` a
+size or a range, ``n`` and ``k`` sizes; ``mode`` fallback or strict; ``produced``: the first operand
+is made in the graph; ``visible``: the product is what the model returns; ``linear``: the weight
+lies by columns, as that of a linear; ``dtype`` of a mm, bfloat16 by default; ``scales``: ``row``
+for a scale of each row and column of a scaled_mm; ``fast``: fast accumulation. The row is made by
+listing this torch's own candidates for the problem and taking the one asked for: its kwargs are
+complete.
 """
 
 from __future__ import annotations
@@ -48,6 +50,8 @@ UIDS = {
     "triton": "triton::",
     "tma": "triton::mm_persistent_tma",
     "decompose_k": "decompose_k",
+    "swapped": "triton::warmup_mm_swapped",
+    "dots": "triton::warmup_mm_dots",
     "extern": "aten::",
 }
 EVIDENCE = Evidence(time_us=1.0, library_us=2.0, runner_up=None, runner_up_us=None, tried=2)
@@ -84,7 +88,7 @@ def make_graph(case: dict[str, Any]) -> tuple[Any, list[torch.Tensor], ShapeEnv,
         return torch.relu(y) * b if case["epilogue"] else y
 
     with mode:
-        dtype = {"dtype": torch.bfloat16, "device": "cuda:0"}
+        dtype = {"dtype": getattr(torch, case.get("dtype", "bfloat16")), "device": "cuda:0"}
         batch = [4] if case["op"] in ("bmm", "baddbmm") else []
         inputs = [
             torch.empty(*batch, m, k, **dtype),
@@ -99,6 +103,8 @@ def make_graph(case: dict[str, Any]) -> tuple[Any, list[torch.Tensor], ShapeEnv,
             by_row = case.get("scales") == "row"
             sizes: list[Any] = [(m, 1), (1, n)] if by_row else [(), ()]
             inputs += [torch.empty(each, device="cuda:0") for each in sizes]
+        if case.get("linear"):
+            inputs[1] = torch.empty(n, k, **dtype).t()
         table = torch._inductor.decomposition.select_decomp_table()
         graph = make_fx(compute, decomposition_table=table)(*inputs)
     if case["op"] == "mm_plus_mm":  # a post-grad pattern makes it out of two mm and an add

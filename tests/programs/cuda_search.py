@@ -5,6 +5,7 @@
 One case a line on stdin, one result a line on stdout; cases as for cuda_lowering.py. ``neighbours``
 are kwargs of winners of the mm template elsewhere. ``serve`` names a source: its last candidate
 becomes a row, which is served. ``compile`` lists such sources: Triton compiles the candidate.
+``compile_each`` is a source whose candidates are all compiled.
 ``asked`` says that the case is tuned, and what a tuner is asked is told.
 """
 
@@ -50,6 +51,7 @@ def answer(case: dict[str, Any], generated: list[str]) -> dict[str, Any]:
     splits: list[int] = []
     last: dict[str, dict[str, Any]] = {}
     shared: dict[str, dict[str, int]] = {}
+    each: list[dict[str, Any]] = []
     rows: dict[str, Winner] = {}
 
     class Searching(InductorChoices):
@@ -76,6 +78,8 @@ def answer(case: dict[str, Any], generated: list[str]) -> dict[str, Any]:
             last.update({source: _kwargs(choice) for source, choice in ends.items()})
             splits.extend(_splits(found.choices))
             shared.update({name: _compiled(ends[name]) for name in wanted if name in ends})
+            own = _choices_of(found, case.get("compile_each", ""))
+            each.extend({**_kwargs(choice), **_compiled(choice)} for choice in own)
             if case.get("serve") in ends:
                 key = describe(op_name, kernel_inputs.nodes(), kernel_inputs.output_layout()).key
                 winner = identify(Unbuilt(ends[case["serve"]]))
@@ -98,6 +102,7 @@ def answer(case: dict[str, Any], generated: list[str]) -> dict[str, Any]:
         "splits": splits,
         "last": last,
         "shared": shared,
+        "each": each,
         "guards": [str(guard.expr) for guard in shapes.guards],
     }
     if rows:
@@ -187,6 +192,16 @@ def _last_of_each(found: Any) -> dict[str, Any]:
         position += count
         ends[str(source)] = found.choices[position - 1]
     return ends
+
+
+def _choices_of(found: Any, source: str) -> list[Any]:
+    """Return all choices of *source*."""
+    first = 0
+    for name, count in found.searched.added:
+        if name == source:
+            return list(found.choices[first : first + count])
+        first += count
+    return []
 
 
 def _splits(choices: list[Any]) -> list[int]:

@@ -20,6 +20,7 @@ class CandidateSource(StrEnum):
     """Where a candidate beyond inductor's own list comes from."""
 
     TMA = "tma"
+    FEW_ROWS = "few_rows"  # templates of warmup's own
     SPLITS = "splits"
     NEIGHBOURS = "neighbours"
     TILES = "tiles"

@@ -198,6 +198,7 @@ INTERNALS: Final = (
     "torch._inductor.kernel_inputs:MMKernelInputs.mnk_symbolic",
     "torch._inductor.kernel.bmm:bmm_template.uid",
     "torch._inductor.kernel.mm:decompose_k_subgraph_template.uid",
+    "torch._inductor.kernel.mm_common:mm_grid",
     "torch._inductor.kernel.mm:get_scaling_options(mat_a, mat_b, scale_a_size, scale_b_size)",
     "torch._inductor.kernel.mm:mm_template.uid",
     "torch._inductor.kernel.mm:persistent_tma_mm_template.uid",

@@ -21,7 +21,7 @@ from warmup.diagnostics.review.table_rows import CPU_LATENCY_US, GPU_LATENCY_US,
 from warmup.table.store import read
 
 _MAX_RESULT_BYTES: Final = 64 * 1024 * 1024
-_TF32: Final = "tf32"  # a precision of f32 products: the end of a column's name
+_TF32_END: Final = "tf32"  # a precision of f32 products: the end of a column's name
 _FORWARD: Final = "forward"  # of the passes of a layer
 _TABLE_BEGINS: Final = re.compile(rb'\s*\{\s*"(?:imported|policy)"')  # names in a table are sorted
 
@@ -155,7 +155,7 @@ def _of_products(document: Any) -> Iterator[Measurement]:
         m, n, k = (int(shape[name]) for name in ("m", "n", "k"))
         for name, cell in entry["columns"].items():
             device_us = float(cell["device_us"])
-            dtype = _TF32 if name.endswith(_TF32) else document["dtype"]
+            dtype = _TF32_END if name.endswith(_TF32_END) else document["dtype"]
             moved = float(cell["gbps"]) * device_us * 1e3
             yield Measurement(
                 subject=f"{name}, {_words(shape)}",

@@ -20,7 +20,9 @@ from warmup.core.method import Search
 from warmup.core.rows import Winner
 from warmup.core.search import CandidateSource, Resource, SearchCounts
 from warmup.inductor.gemm import splits
+from warmup.inductor.gemm.few_rows import FEW_ROWS_UIDS, few_rows_candidates, takes_few_rows
 from warmup.inductor.gemm.splits import split_candidates
+from warmup.inductor.gemm.templates.swapped import SWAPPED
 from warmup.inductor.gemm.tile_limits import missing_resource, spills
 from warmup.inductor.gemm.tiles import (
     WIDE_SEARCH_OPS,
@@ -35,7 +37,7 @@ from warmup.inductor.gemm.tma import TMA_UIDS, TmaCandidates, tma_candidates
 from warmup.inductor.versions import Version
 
 # Templates for which the shared memory of a tile is known (tile_limits.py).
-_PRUNED = frozenset({mm_template.uid, bmm_template.uid, *TMA_UIDS})
+_PRUNED = frozenset({mm_template.uid, bmm_template.uid, SWAPPED.uid, *TMA_UIDS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,15 @@ class Selection:
         overrides = self.overrides.get(mm_template.uid)
         return tma_candidates(self.handler, self.kernel_inputs, templates, self.op_name, overrides)
 
+    def few_rows(self) -> Iterator[Any]:
+        """Yield the candidates for few rows, where the lowering offers or omits the mm template."""
+        offered = {template.uid for template in (*self.templates, *self.omitted_templates)}
+        if mm_template.uid not in offered or not takes_few_rows(self.kernel_inputs, self.op_name):
+            return
+        base = next(self.candidates(mm_template), None)
+        if base is not None and self.is_searchable:
+            yield from few_rows_candidates(base, self.kernel_inputs)
+
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
@@ -100,7 +111,7 @@ def unlisted_candidates(selection: Selection) -> dict[str, Iterator[Any]]:
         candidates[tma.uid] = iter(tma)
     if splits.SPLIT_UID not in {template.uid for template in selection.templates}:
         candidates[splits.SPLIT_UID] = _splits(selection)
-    return candidates
+    return {**candidates, **{uid: _few_rows_of(selection, uid) for uid in FEW_ROWS_UIDS}}
 
 
 def search(
@@ -149,6 +160,7 @@ def _candidates(
     inputs, op = selection.kernel_inputs, selection.op_name
     tma = list(selection.tma(selection.templates))
     yield from ((CandidateSource.TMA, choice) for choice in tma)
+    yield from ((CandidateSource.FEW_ROWS, choice) for choice in selection.few_rows())
     if mode is Search.DEFAULT:
         return
     is_wide = mode is Search.WIDE
@@ -172,6 +184,11 @@ def _candidates(
     for base in bases.values():
         exhaustive = exhaustive_choices(base, inputs, op)
         yield from ((CandidateSource.EXHAUSTIVE, choice) for choice in exhaustive)
+
+
+def _few_rows_of(selection: Selection, uid: str) -> Iterator[Any]:
+    """Yield the candidates of the template *uid* for few rows."""
+    yield from (choice for choice in selection.few_rows() if choice.template.uid == uid)
 
 
 def _splits(selection: Selection, *, only_even: bool = False) -> Iterator[Any]:
@@ -207,6 +224,7 @@ class _LaunchLimits:
             uid: gemm_operands_of(selection.kernel_inputs, by_tma=uid in TMA_UIDS)
             for uid in _PRUNED
         }
+        self._operands[SWAPPED.uid] = self._operands[SWAPPED.uid][::-1]
 
     def missing_for(self, choice: Any) -> Resource | None:
         """Return the resource that a launch of *choice* certainly lacks, None if it may fit."""

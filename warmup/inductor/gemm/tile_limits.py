@@ -39,6 +39,11 @@ class Tile:
         sizes = [size for name in names if isinstance(size := kwargs.get(name), int)]
         return cls(*sizes) if len(sizes) == len(names) else None
 
+    @property
+    def turned(self) -> Tile:
+        """The tile of the transposed product, whose rows are the columns of this one."""
+        return Tile(self.n, self.m, self.k, self.stages, self.warps)
+
 
 @dataclass(frozen=True, slots=True)
 class GemmOperand:

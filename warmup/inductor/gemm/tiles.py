@@ -18,6 +18,7 @@ from torch._inductor.kernel_template_choice import KernelTemplateChoice
 from torch._inductor.virtualized import V
 
 from warmup.core.errors import InductorChangedError
+from warmup.inductor.gemm.templates.swapped import SWAPPED
 from warmup.inductor.gemm.tile_limits import Capacity, GemmOperand, Tile
 
 WIDE_SEARCH_OPS: Final = frozenset({"mm", "addmm", "bmm", "baddbmm", "int_mm", "scaled_mm"})
@@ -157,5 +158,6 @@ def _is_staged(node: Any) -> bool:
 
 
 def tile_of(choice: Any) -> Tile | None:
-    """Return the tile of a template choice, None for a choice without a tile."""
-    return Tile.of(choice.params.to_kwargs())
+    """Return the tile that a template choice multiplies, None for a choice without a tile."""
+    tile = Tile.of(choice.params.to_kwargs())
+    return tile.turned if tile is not None and choice.template.uid == SWAPPED.uid else tile

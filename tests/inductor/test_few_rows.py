@@ -1,0 +1,120 @@
+"""Templates for few rows: what they are for, that they compile for an H100, and what they compute.
+
+Lowered by inductor for a stated H100, compiled by Triton, and run in Triton's interpreter.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("triton")
+
+Ask = Callable[..., dict[str, Any]]
+LINEAR = {"op": "mm", "n": 6144, "k": 4096, "linear": True}
+_DRAWN = random.Random(27)  # noqa: S311  shapes, not secrets
+# m, n, k: a single row and others, drawn, and some that the tiles divide.
+SIZES = (
+    *((1, _DRAWN.randrange(1, 90), _DRAWN.randrange(1, 3000)) for _ in range(5)),
+    *(
+        (_DRAWN.randrange(2, 65), _DRAWN.randrange(1, 200), _DRAWN.randrange(1, 600))
+        for _ in range(8)
+    ),
+    *((1, 64, 2048), (64, 128, 512), (16, 16, 256)),
+)
+
+
+@pytest.fixture(scope="module")
+def ask(
+    conversation: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Ask]:
+    """``ask(LINEAR, m=16)``: what the default search adds for the problem."""
+    with conversation("cuda_search.py", tmp_path_factory.mktemp("search")) as search:
+        yield lambda problem, **case: search(**{"search": "default", **problem, **case})
+
+
+@pytest.fixture(scope="module")
+def interpret(
+    conversation: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Ask]:
+    """``interpret(winner="dots", m=1, ...)``: what came of running the kernel of a row."""
+    folder = tmp_path_factory.mktemp("interpreter")
+    with conversation("interpret_few_rows.py", folder, is_forked=False) as run:
+        yield lambda **case: run(**{"op": "mm", **case})
+
+
+@pytest.mark.parametrize(("rows", "candidates"), [(1, 9), (2, 6), (64, 6), ([2, 40], 6)])
+def test_few_rows_have_templates_of_their_own(ask: Ask, rows: Any, candidates: int) -> None:
+    """Up to 64 rows six tiles of the swapped product, and three more for a single row."""
+    assert ask(LINEAR, m=rows)["added"]["few_rows"] == candidates
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"m": 65},
+        {"m": [2, 128]},
+        {"linear": False},
+        {"dtype": "float32"},
+        {"op": "bmm", "linear": False},
+    ],
+)
+def test_other_problems_have_none(ask: Ask, other: dict[str, Any]) -> None:
+    """More rows, weights that lie along N, 32 bits, batches: the templates are not for them."""
+    assert "few_rows" not in ask({**LINEAR, "m": 16, **other})["added"]
+
+
+@pytest.mark.parametrize("rows", [1, 16, 64])
+def test_every_tile_compiles_with_the_shared_memory_that_was_foretold(ask: Ask, rows: int) -> None:
+    """Triton takes for each tile of the swapped product what the limits were checked with."""
+    tiles = ask(LINEAR, m=rows, compile_each="few_rows")["each"]
+    assert len(tiles) == (9 if rows == 1 else 6)
+    swapped = [tile for tile in tiles if tile["uid"] == "triton::warmup_mm_swapped"]
+    assert {0 <= tile["taken"] - tile["foretold"] <= 64 for tile in swapped} == {True}
+
+
+@pytest.mark.parametrize("op", ["mm", "addmm"])
+@pytest.mark.parametrize("rows", [1, 16, [2, 40]])
+def test_a_row_is_served(ask: Ask, op: str, rows: Any) -> None:
+    """A row with the last candidate hits, and only its template is generated."""
+    found = ask({**LINEAR, "op": op}, m=rows, serve="few_rows")
+    assert [event["name"] for event in found["served"]["events"]] == ["lookup.hit"]
+    assert found["served"]["generated"] == [found["last"]["few_rows"]["uid"].partition("::")[2]]
+    assert not [guard for guard in found["served"]["guards"] if guard.startswith("Eq(")]
+
+
+@pytest.mark.parametrize("op", ["mm", "addmm"])
+@pytest.mark.parametrize("sizes", SIZES, ids=lambda sizes: "x".join(map(str, sizes)))
+def test_a_template_computes_the_product(
+    interpret: Ask, sizes: tuple[int, int, int], op: str
+) -> None:
+    """For any sizes, divisible or not; a second run writes the same bits."""
+    m, n, k = sizes
+    found = interpret(winner="dots" if m == 1 else "swapped", op=op, m=m, n=n, k=k)
+    assert (found["externs"], len(found["kernels"]), found["same"]) == ([], 1, True)
+    assert found["apart"] < 1e-3
+
+
+@pytest.mark.parametrize(("winner", "m"), [("dots", 1), ("swapped", 7)])
+def test_an_epilogue_is_in_the_kernel(interpret: Ask, winner: str, m: int) -> None:
+    """The activation and a product with a vector are fused into the template."""
+    found = interpret(winner=winner, op="addmm", m=m, n=130, k=300, epilogue=True)
+    assert (found["externs"], len(found["kernels"])) == ([], 1)
+    assert found["apart"] < 1e-2  # it rounds to bf16 in between, as eager does
+
+
+@pytest.mark.parametrize("rows", [2, 17, 40])
+def test_a_kernel_of_a_range_takes_every_number_of_rows(interpret: Ask, rows: int) -> None:
+    """One kernel is generated for the range, and computes each call's rows."""
+    assert interpret(winner="swapped", m=[2, 40], rows=rows, n=70, k=256)["apart"] < 1e-3
+
+
+@pytest.mark.parametrize(("winner", "m"), [("dots", 1), ("swapped", 9), ("swapped", 16)])
+def test_nan_and_infinities_reach_their_values_alone(interpret: Ask, winner: str, m: int) -> None:
+    """A row or a column that is loaded beyond the end is not stored."""
+    found = interpret(winner=winner, m=m, n=70, k=255, poison=True)
+    assert found["finite"]
+    assert found["apart"] < 1e-3

@@ -1,0 +1,101 @@
+"""Run warmup's templates for few rows in Triton's interpreter, as generated for the stated H100.
+
+    echo '{"winner": "dots", "op": "mm", "m": 1, "n": 70, "k": 200}' | python interpret_few_rows.py
+
+One case a line on stdin, one result a line on stdout; cases as for cuda_lowering.py, all of which
+are linears here. The operands are f16, since the interpreter multiplies the bits of bf16. ``tile``
+has kwargs of the template, ``rows`` is the number of rows of a call where ``m`` is a range, and
+``poison`` puts NaN and infinities into the operands. The result has the kernels that were
+generated, how far the output is from a reference (relative L2), whether a second run writes the
+same bits, and whether the same values are finite as in the reference.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+os.environ["TRITON_INTERPRET"] = "1"
+
+import cuda_lowering  # first: it pretends the device before inductor looks for one
+import fake_gpu
+import torch
+
+from warmup.core.events import Emitter
+from warmup.core.rows import Row
+from warmup.inductor import connect
+from warmup.table.lookup import Lookup, OnMiss
+
+_DECORATOR = re.compile(r"@triton_heuristics\.template\(.*?^\)\n", re.DOTALL | re.MULTILINE)
+_CALL = r"{}\.run\((.*?), stream="
+
+
+def generate(case: dict[str, Any]) -> str:
+    """Return the code of *case* under a table whose row has the case's template and tile."""
+    found = cuda_lowering.list_candidates(case)
+    rows = {key: Row(winner, cuda_lowering.EVIDENCE) for key, winner in found.items()}
+    lookup = Lookup(rows, OnMiss.STRICT, Emitter([]))
+    attachment = connect().attach(lookup, cuda_lowering.OPTIONS, "test")
+    try:
+        return cuda_lowering.lower(case)[0]
+    finally:
+        attachment.detach()
+
+
+def call(code: str, tensors: Sequence[torch.Tensor], rows: int, columns: int) -> torch.Tensor:
+    """Run the only kernel of *code* on *tensors*, and return what it wrote."""
+    ((name, source),) = fake_gpu.kernels_in(code)
+    space: dict[str, Any] = {}
+    exec(compile(_DECORATOR.sub("", source), name, "exec"), space)  # noqa: S102  inductor's code
+    count = len(re.findall(r"^def \w+\((.*?)\):", source, re.MULTILINE)[0].split(","))
+    words = [word.strip() for word in re.findall(_CALL.format(name), code)[0].split(",")]
+    output = torch.full((rows, columns), torch.nan, dtype=torch.float16)
+    given = {f"arg{index}_1": tensor for index, tensor in enumerate(tensors)}
+    sizes = {word: rows for word in words if re.fullmatch(r"s\d+|arg\d+_1", word)}
+    values = [given.get(w, output if w.startswith("buf") else sizes.get(w)) for w in words[:count]]
+    # The grid of the template, which inductor passes after the arguments.
+    block_m, block_n = (
+        int(re.findall(rf"{size}\s*:\s*tl\.constexpr = (\d+)", source)[0])
+        for size in ("BLOCK_M", "BLOCK_N")
+    )
+    grid = (-(-rows // block_m) * -(-columns // block_n),)
+    space[name][grid](*values)
+    return output
+
+
+def answer(case: dict[str, Any]) -> dict[str, Any]:
+    """Generate the kernel of the case, run it twice, and compare."""
+    code = generate(case)
+    sizes, n, k = case["m"], case["n"], case["k"]
+    m = case.get("rows", sizes)
+    torch.manual_seed(case.get("seed", 0))
+    x, w = torch.randn(m, k).half(), (torch.randn(n, k) / k**0.5).half()
+    b = torch.randn(n).half()
+    if case.get("poison"):
+        x[0, 1], x[-1, 0], w[n // 2, k - 1] = torch.inf, torch.nan, -torch.inf
+    expected = x.double() @ w.double().T
+    if case["op"] == "addmm":
+        expected = expected + b.double()
+    if case["epilogue"]:
+        expected = expected.relu() * b.double()
+    found = [call(code, (x, w, b), m, n) for _ in range(2)]
+    finite = expected.isfinite()
+    apart = (found[0].double() - expected)[finite].norm() / expected[finite].norm()
+    return {
+        "kernels": [name for name, _ in fake_gpu.kernels_in(code)],
+        "externs": re.findall(r"extern_kernels\.(\w+)\(", code),
+        "apart": apart.item() if finite.any() else 0.0,
+        "same": torch.equal(found[0].view(torch.int16), found[1].view(torch.int16)),
+        "finite": torch.equal(found[0].isfinite(), finite),
+    }
+
+
+if __name__ == "__main__":
+    for line in sys.stdin:
+        case = {"epilogue": False, "mode": "strict", "linear": True, **json.loads(line)}
+        sys.stdout.write(json.dumps(answer(case)) + "\n")
+        sys.stdout.flush()
