@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+import torch._inductor.compile_fx  # the modules of inductor import each other, in this order only
 
 from warmup.core.errors import InductorChangedError, SettingsError, UnsupportedTorchError
 from warmup.core.events import Emitter
