@@ -26,8 +26,8 @@ class Measurement:
     problem, and ``band`` the share within which two times count as equal. ``series`` has, by a name
     that only measurements of the same call at other sizes share, the size. ``call`` names a kernel
     and the product that it computes, which other measurements may have timed too, and has its time.
-    ``remarks`` are doubts of the measurement itself. ``is_cold``: a part of the call found its
-    operands as all calls of the file did, and not in a cache, since another part had written them.
+    ``remarks`` are doubts of the measurement itself. ``is_cold`` is false where a part of the call
+    may have found in a cache what another part had written.
     """
 
     subject: str

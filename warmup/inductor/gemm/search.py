@@ -81,11 +81,11 @@ class Selection:
 
     def few_rows(self) -> Iterator[Any]:
         """Yield the candidates for few rows, where the lowering offers or omits the mm template."""
-        offered = {template.uid for template in (*self.templates, *self.omitted_templates)}
-        if mm_template.uid not in offered or not takes_few_rows(self.kernel_inputs, self.op_name):
+        if not self.is_searchable or not takes_few_rows(self.kernel_inputs, self.op_name):
             return
-        base = next(self.candidates(mm_template), None)
-        if base is not None and self.is_searchable:
+        offered = {template.uid for template in (*self.templates, *self.omitted_templates)}
+        base = next(self.candidates(mm_template), None) if mm_template.uid in offered else None
+        if base is not None:
             yield from few_rows_candidates(base, self.kernel_inputs)
 
 
