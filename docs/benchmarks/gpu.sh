@@ -2,6 +2,7 @@
 # Everything measured on a GPU machine: tests, tables, starts, audits. Results go to the folder $1.
 #   docs/benchmarks/gpu.sh OUT tests|builds-llama|builds-swiglu|bad|compare-llama|compare-swiglu|bench-mm|bench-layers
 #   docs/benchmarks/gpu.sh OUT build-products|compare-products CLASS [SHAPES]
+#   docs/benchmarks/gpu.sh OUT decode [SHAPES]
 #   docs/benchmarks/gpu.sh OUT unaligned CLASS|exhaustive [DIMS]|spilling
 #   docs/benchmarks/gpu.sh OUT ship llama|qwen|swiglu|mlp|vision-linear|products [SECONDS [SEQLENS]]
 #   docs/benchmarks/gpu.sh OUT ranges llama|swiglu [--force]
@@ -77,6 +78,16 @@ build-products | compare-products) # layers of Llama-3-8B with one epilogue: Pla
       --table $tables/products.bf16.json --rounds 12 --launch cudagraph --l2 cold --no-charts --out "$out/$3"
     ;;
   esac
+  ;;
+decode) # products with few rows, NxK, from a table with templates for them, against what torch picks
+  sizes=()
+  for shape in ${3:-4096x4096 6144x4096 28672x4096 4096x14336 3584x18944 1280x1280}; do
+    sizes+=(--dims "n=${shape%x*};k=${shape#*x};m=1,8,32")
+  done
+  python3 -m warmup build --model examples/products.py:Plain "${sizes[@]}" \
+    --out "$out/decode.json" --timings "$out/decode.jsonl" 2>&1 | tail -30
+  python3 -m warmup compare --model examples/products.py:Plain "${sizes[@]}" \
+    --table "$out/decode.json" --rounds 20 --launch cudagraph --l2 cold --no-charts --out "$out/decode"
   ;;
 unaligned) # one layer of a real model, its weights padded where that pays: Gpt2Head and others
   case $3 in
