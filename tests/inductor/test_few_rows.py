@@ -106,6 +106,23 @@ def test_an_epilogue_is_in_the_kernel(interpret: Ask, winner: str, m: int) -> No
     assert found["apart"] < 1e-2  # it rounds to bf16 in between, as eager does
 
 
+@pytest.mark.parametrize(("winner", "m"), [("dots", 1), ("swapped", 7)])
+def test_rows_may_lie_apart(interpret: Ask, winner: str, m: int) -> None:
+    """The first operand is a slice of a wider tensor."""
+    assert interpret(winner=winner, m=m, n=70, k=300, gap=20)["apart"] < 1e-3
+
+
+@pytest.mark.parametrize(("winner", "m"), [("dots", 1), ("swapped", 7)])
+@pytest.mark.parametrize("scalars", [{"alpha": 2.0, "beta": 0.5}, {"beta": 0.0}])
+def test_an_addmm_scales_its_product_and_its_bias(
+    interpret: Ask, winner: str, m: int, scalars: dict[str, float]
+) -> None:
+    """By alpha and beta, inside of the kernel."""
+    found = interpret(winner=winner, op="addmm", m=m, n=70, k=300, scalars=scalars)
+    assert found["externs"] == []
+    assert found["apart"] < 1e-2
+
+
 @pytest.mark.parametrize("rows", [2, 17, 40])
 def test_a_kernel_of_a_range_takes_every_number_of_rows(interpret: Ask, rows: int) -> None:
     """One kernel is generated for the range, and computes each call's rows."""

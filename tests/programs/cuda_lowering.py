@@ -7,10 +7,10 @@ One case a line on stdin, one result a line on stdout.
 Cases: ``winner`` triton, tma, decompose_k, swapped, dots, extern or none (an empty table); ``m`` a
 size or a range, ``n`` and ``k`` sizes; ``mode`` fallback or strict; ``produced``: the first operand
 is made in the graph; ``visible``: the product is what the model returns; ``linear``: the weight
-lies by columns, as that of a linear; ``dtype`` of a mm, bfloat16 by default; ``scales``: ``row``
-for a scale of each row and column of a scaled_mm; ``fast``: fast accumulation. The row is made by
-listing this torch's own candidates for the problem and taking the one asked for: its kwargs are
-complete.
+lies by columns, as that of a linear; ``dtype``, bfloat16 by default; ``gap``: elements between the
+rows of the first operand; ``scalars``: alpha and beta of an addmm; ``scales``: ``row`` for a scale
+of each row and column of a scaled_mm; ``fast``: fast accumulation. The row is made by listing this
+torch's own candidates for the problem and taking the one asked for: its kwargs are complete.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def make_graph(case: dict[str, Any]) -> tuple[Any, list[torch.Tensor], ShapeEnv,
     fast = bool(case.get("fast"))
     products: dict[str, Callable[[Any, Any, Any], Any]] = {
         "mm": lambda x, w, b: x @ w,
-        "addmm": lambda x, w, b: torch.addmm(b, x, w),
+        "addmm": lambda x, w, b: torch.addmm(b, x, w, **case.get("scalars", {})),
         "bmm": lambda x, w, b: torch.bmm(x, w),
         "baddbmm": lambda x, w, b: torch.baddbmm(b, x, w),
         "mm_plus_mm": lambda x, w, b: x @ w + (x + 1) @ (w + 1),
@@ -105,6 +105,8 @@ def make_graph(case: dict[str, Any]) -> tuple[Any, list[torch.Tensor], ShapeEnv,
             inputs += [torch.empty(each, device="cuda:0") for each in sizes]
         if case.get("linear"):
             inputs[1] = torch.empty(n, k, **dtype).t()
+        if extra := case.get("gap"):
+            inputs[0] = torch.empty_strided((m, k), (k + extra, 1), **dtype)
         table = torch._inductor.decomposition.select_decomp_table()
         graph = make_fx(compute, decomposition_table=table)(*inputs)
     if case["op"] == "mm_plus_mm":  # a post-grad pattern makes it out of two mm and an add

@@ -73,13 +73,15 @@ def answer(case: dict[str, Any]) -> dict[str, Any]:
     sizes, n, k = case["m"], case["n"], case["k"]
     m = case.get("rows", sizes)
     torch.manual_seed(case.get("seed", 0))
-    x, w = torch.randn(m, k).half(), (torch.randn(n, k) / k**0.5).half()
+    x = torch.randn(m, k + case.get("gap", 0)).half()[:, :k]
+    w = (torch.randn(n, k) / k**0.5).half()
     b = torch.randn(n).half()
     if case.get("poison"):
         x[0, 1], x[-1, 0], w[n // 2, k - 1] = torch.inf, torch.nan, -torch.inf
     expected = x.double() @ w.double().T
     if case["op"] == "addmm":
-        expected = expected + b.double()
+        scalars = {"alpha": 1, "beta": 1, **case.get("scalars", {})}
+        expected = scalars["alpha"] * expected + scalars["beta"] * b.double()
     if case["epilogue"]:
         expected = expected.relu() * b.double()
     found = [call(code, (x, w, b), m, n) for _ in range(2)]
