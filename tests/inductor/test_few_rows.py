@@ -67,6 +67,18 @@ def test_other_problems_have_none(ask: Ask, other: dict[str, Any]) -> None:
     assert "few_rows" not in ask({**LINEAR, "m": 16, **other})["added"]
 
 
+@pytest.mark.parametrize(("rows", "candidates"), [(1, 9), (16, 6)])
+@pytest.mark.parametrize("scales", ["row", "tensor"])
+def test_tiles_of_8_bits_are_twice_as_deep_and_compile(
+    ask: Ask, rows: int, candidates: int, scales: str
+) -> None:
+    """For the products of `torch._scaled_mm`; each tile fits into an H100's shared memory."""
+    tiles = ask({**LINEAR, "op": "scaled_mm"}, m=rows, scales=scales, compile_each="few_rows")
+    assert len(tiles["each"]) == candidates
+    assert {tile["BLOCK_K"] for tile in tiles["each"]} <= {256, 512, 2048, 4096}
+    assert {tile["taken"] <= 227 * 1024 for tile in tiles["each"]} == {True}
+
+
 @pytest.mark.parametrize("rows", [1, 16, 64])
 def test_every_tile_compiles_with_the_shared_memory_that_was_foretold(ask: Ask, rows: int) -> None:
     """Triton takes for each tile of the swapped product what the limits were checked with."""
@@ -76,7 +88,7 @@ def test_every_tile_compiles_with_the_shared_memory_that_was_foretold(ask: Ask, 
     assert {0 <= tile["taken"] - tile["foretold"] <= 64 for tile in swapped} == {True}
 
 
-@pytest.mark.parametrize("op", ["mm", "addmm"])
+@pytest.mark.parametrize("op", ["mm", "addmm", "scaled_mm"])
 @pytest.mark.parametrize("rows", [1, 16, [2, 40]])
 def test_a_row_is_served(ask: Ask, op: str, rows: Any) -> None:
     """A row with the last candidate hits, and only its template is generated."""
@@ -94,6 +106,17 @@ def test_a_template_computes_the_product(
     """For any sizes, divisible or not; a second run writes the same bits."""
     m, n, k = sizes
     found = interpret(winner="dots" if m == 1 else "swapped", op=op, m=m, n=n, k=k)
+    assert (found["externs"], len(found["kernels"]), found["same"]) == ([], 1, True)
+    assert found["apart"] < 1e-3
+
+
+@pytest.mark.parametrize(("winner", "m"), [("dots", 1), ("swapped", 7)])
+@pytest.mark.parametrize("how", [{}, {"scales": "row"}, {"fast": True}])
+def test_a_scaled_product_is_scaled_in_the_kernel(
+    interpret: Ask, winner: str, m: int, how: dict[str, Any]
+) -> None:
+    """In fp8, by one scale for each operand or by one for each row and column."""
+    found = interpret(winner=winner, op="scaled_mm", m=m, n=80, k=320, **how)
     assert (found["externs"], len(found["kernels"]), found["same"]) == ([], 1, True)
     assert found["apart"] < 1e-3
 

@@ -66,7 +66,7 @@ def test_a_scaled_product_has_persistent_tma_of_its_own(ask: Ask, scales: str) -
     found = ask(SCALED, search="default", scales=scales, fast=True)
     last = found["last"]["tma"]
     recipe = int(scales == "row")
-    assert found["added"] == {"tma": 13}
+    assert found["added"] == {"tma": 13, "few_rows": 6}
     assert last["uid"] == "triton::scaled_mm_device_tma_epilogue_scaling"
     assert (last["SCALE_RECIPE_A"], last["SCALE_RECIPE_B"]) == (recipe, recipe)
 
@@ -75,7 +75,7 @@ def test_every_tile_accumulates_as_the_model_asks(ask: Ask) -> None:
     """Of an exhaustive search too, no candidate is a slower one that accumulates in full."""
     found = ask(SCALED, search="exhaustive", fast=True)
     fast = [choice for choice in found["every"] if "('USE_FAST_ACCUM', True)" in choice]
-    assert set(found["added"]) == {"tma", "tiles", "exhaustive"}
+    assert set(found["added"]) == {"tma", "few_rows", "tiles", "exhaustive"}
     assert len(fast) == found["tried"] - 1  # less the library's kernel
 
 

@@ -103,7 +103,7 @@ def make_graph(case: dict[str, Any]) -> tuple[Any, list[torch.Tensor], ShapeEnv,
             by_row = case.get("scales") == "row"
             sizes: list[Any] = [(m, 1), (1, n)] if by_row else [(), ()]
             inputs += [torch.empty(each, device="cuda:0") for each in sizes]
-        if case.get("linear"):
+        if case.get("linear") and case["op"] != "scaled_mm":
             inputs[1] = torch.empty(n, k, **dtype).t()
         if extra := case.get("gap"):
             inputs[0] = torch.empty_strided((m, k), (k + extra, 1), **dtype)

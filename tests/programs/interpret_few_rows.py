@@ -75,16 +75,24 @@ def answer(case: dict[str, Any]) -> dict[str, Any]:
     torch.manual_seed(case.get("seed", 0))
     x = torch.randn(m, k + case.get("gap", 0)).half()[:, :k]
     w = (torch.randn(n, k) / k**0.5).half()
+    scales: list[torch.Tensor] = []
+    if case["op"] == "scaled_mm":
+        x, w = (factor.to(torch.float8_e4m3fn) for factor in (x, w * k**0.5))
+        by_row = case.get("scales") == "row"
+        shapes: list[tuple[int, ...]] = [(m, 1), (1, n)] if by_row else [(), ()]
+        scales = [torch.rand(shape) / (k**0.5 if at else 1) for at, shape in enumerate(shapes)]
     b = torch.randn(n).half()
     if case.get("poison"):
         x[0, 1], x[-1, 0], w[n // 2, k - 1] = torch.inf, torch.nan, -torch.inf
     expected = x.double() @ w.double().T
+    for scale in scales:
+        expected = expected * scale.double()
     if case["op"] == "addmm":
         scalars = {"alpha": 1, "beta": 1, **case.get("scalars", {})}
         expected = scalars["alpha"] * expected + scalars["beta"] * b.double()
     if case["epilogue"]:
         expected = expected.relu() * b.double()
-    found = [call(code, (x, w, b), m, n) for _ in range(2)]
+    found = [call(code, (x, w, b, *scales), m, n) for _ in range(2)]
     finite = expected.isfinite()
     apart = (found[0].double() - expected)[finite].norm() / expected[finite].norm()
     return {

@@ -6,6 +6,7 @@ is known of the sizes. The search adds no guards and does not affect later selec
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -84,8 +85,11 @@ class Selection:
         if not self.is_searchable or not takes_few_rows(self.kernel_inputs, self.op_name):
             return
         offered = {template.uid for template in (*self.templates, *self.omitted_templates)}
-        base = next(self.candidates(mm_template), None) if mm_template.uid in offered else None
-        if base is not None:
+        if mm_template.uid not in offered:
+            return
+        given = dict(self.overrides.get(mm_template.uid, {}))
+        bases = self.handler.get_ktc(self.kernel_inputs, mm_template, self.op_name, given)
+        for base in itertools.islice(bases, 1):
             yield from few_rows_candidates(base, self.kernel_inputs)
 
 

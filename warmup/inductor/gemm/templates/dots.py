@@ -3,8 +3,8 @@
 A block has a few columns of B. Its threads share K, multiply in f32, and add up at the end, so that
 many loads are in flight for each column. Weights are loaded to be evicted first.
 
-Limits: A is 1 x K, B is K x N, both of 16 bits, with sums in f32. A column beyond N is loaded as
-another and not stored.
+Limits: A is 1 x K, B is K x N, both of 16 or 8 bits, with sums in f32. A column beyond N is loaded
+as another and not stored.
 
 Source: GEMV kernels with many threads for each column, as TileOPs has them. The tiles are those
 that cover 15 tiles measured on an H100 to 0.1 % (docs/benchmarks/few_rows.py).

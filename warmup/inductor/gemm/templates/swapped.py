@@ -4,7 +4,7 @@ It computes ``B.T @ A.T`` block by block, and turns the block round before it is
 of B fill the 64 rows of a warpgroup MMA, which few rows of A would leave empty, and the few rows of
 A are its N, down to 16. Weights are loaded to be evicted first, since each is read once.
 
-Limits: A is M x K, B is K x N, both of 16 bits, with sums in f32; any strides, and K without a
+Limits: A is M x K, B is K x N, both of 16 or 8 bits, with sums in f32; any strides, and K without a
 bound. A row of A beyond M and a column of B beyond N are loaded as others and not stored.
 
 Source: the idea of swapping is that of TileOPs and of DeepGEMM's swapped operands. The tiles are
@@ -58,7 +58,11 @@ SWAPPED: Final = TritonTemplate(
         a = tl.load(at_a, mask=k[:, None] < K, other=0.0)
         b = tl.load(at_b, mask=k[None, :] < K, other=0.0, eviction_policy="evict_first")
         {% endif %}
+        {% if USE_FAST_ACCUM %}
+        acc = tl.dot(b, a, acc, out_dtype=ACC_TYPE)
+        {% else %}
         acc += tl.dot(b, a, out_dtype=ACC_TYPE)
+        {% endif %}
 
     turned = tl.trans(acc)
     idx_m = rm[:, None]
