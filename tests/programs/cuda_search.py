@@ -12,6 +12,7 @@ becomes a row, which is served. ``compile`` lists such sources: Triton compiles 
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -72,13 +73,14 @@ def answer(case: dict[str, Any], generated: list[str]) -> dict[str, Any]:
                 connect().version, self, kernel_inputs, templates, op_name, kw or {}
             )
             found = search(selection, Search(case["search"]), listed, _neighbours(case))
-            ends = _last_of_each(found)
+            added = _by_source(found)
+            ends = {source: choices[-1] for source, choices in added.items()}
             parts.append(found.searched)
             every.extend(_spell(choice) for choice in (*listed, *found.choices))
             last.update({source: _kwargs(choice) for source, choice in ends.items()})
             splits.extend(_splits(found.choices))
             shared.update({name: _compiled(ends[name]) for name in wanted if name in ends})
-            own = _choices_of(found, case.get("compile_each", ""))
+            own = added.get(case.get("compile_each", ""), [])
             each.extend({**_kwargs(choice), **_compiled(choice)} for choice in own)
             if case.get("serve") in ends:
                 key = describe(op_name, kernel_inputs.nodes(), kernel_inputs.output_layout()).key
@@ -186,22 +188,13 @@ def _neighbours(case: dict[str, Any]) -> list[Winner]:
     ]
 
 
-def _last_of_each(found: Any) -> dict[str, Any]:
-    ends, position = {}, 0
-    for source, count in found.searched.added:
-        position += count
-        ends[str(source)] = found.choices[position - 1]
-    return ends
-
-
-def _choices_of(found: Any, source: str) -> list[Any]:
-    """Return all choices of *source*."""
-    first = 0
-    for name, count in found.searched.added:
-        if name == source:
-            return list(found.choices[first : first + count])
-        first += count
-    return []
+def _by_source(found: Any) -> dict[str, list[Any]]:
+    """Return the choices that a search added, by their source."""
+    choices = iter(found.choices)
+    return {
+        str(source): list(itertools.islice(choices, count))
+        for source, count in found.searched.added
+    }
 
 
 def _splits(choices: list[Any]) -> list[int]:

@@ -21,7 +21,7 @@ from warmup.core.method import Search
 from warmup.core.rows import Winner
 from warmup.core.search import CandidateSource, Resource, SearchCounts
 from warmup.inductor.gemm import splits
-from warmup.inductor.gemm.few_rows import FEW_ROWS_UIDS, few_rows_candidates, takes_few_rows
+from warmup.inductor.gemm.few_rows import FEW_ROWS_UIDS, few_rows_candidates, rows_of_block
 from warmup.inductor.gemm.splits import split_candidates
 from warmup.inductor.gemm.templates.swapped import SWAPPED
 from warmup.inductor.gemm.tile_limits import missing_resource, spills
@@ -73,24 +73,27 @@ class Selection:
 
     def candidates(self, template: Any) -> Iterator[Any]:
         """Yield the candidates that inductor would list for *template*."""
-        yield from self.handler.get_ktc(self.kernel_inputs, template, self.op_name)
+        given = dict(self.overrides.get(template.uid, {}))
+        yield from self.handler.get_ktc(self.kernel_inputs, template, self.op_name, given)
 
     def tma(self, templates: list[Any]) -> TmaCandidates:
         """Return the persistent TMA candidates, if *templates* do not include them."""
         overrides = self.overrides.get(mm_template.uid)
         return tma_candidates(self.handler, self.kernel_inputs, templates, self.op_name, overrides)
 
-    def few_rows(self) -> Iterator[Any]:
-        """Yield the candidates for few rows, where the lowering offers or omits the mm template."""
-        if not self.is_searchable or not takes_few_rows(self.kernel_inputs, self.op_name):
-            return
+    def few_rows(self, uid: str) -> Iterator[Any]:
+        """Yield the candidates of the template *uid* for few rows.
+
+        There are none where the lowering neither offers nor omits the mm template.
+        """
         offered = {template.uid for template in (*self.templates, *self.omitted_templates)}
-        if mm_template.uid not in offered:
+        if not self.is_searchable or mm_template.uid not in offered:
             return
-        given = dict(self.overrides.get(mm_template.uid, {}))
-        bases = self.handler.get_ktc(self.kernel_inputs, mm_template, self.op_name, given)
-        for base in itertools.islice(bases, 1):
-            yield from few_rows_candidates(base, self.kernel_inputs)
+        rows = rows_of_block(uid, self.kernel_inputs, self.op_name)
+        if rows is None:
+            return
+        for base in itertools.islice(self.candidates(mm_template), 1):
+            yield from few_rows_candidates(uid, base, self.kernel_inputs, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +118,7 @@ def unlisted_candidates(selection: Selection) -> dict[str, Iterator[Any]]:
         candidates[tma.uid] = iter(tma)
     if splits.SPLIT_UID not in {template.uid for template in selection.templates}:
         candidates[splits.SPLIT_UID] = _splits(selection)
-    return {**candidates, **{uid: _few_rows_of(selection, uid) for uid in FEW_ROWS_UIDS}}
+    return {**candidates, **{uid: selection.few_rows(uid) for uid in FEW_ROWS_UIDS}}
 
 
 def search(
@@ -164,7 +167,8 @@ def _candidates(
     inputs, op = selection.kernel_inputs, selection.op_name
     tma = list(selection.tma(selection.templates))
     yield from ((CandidateSource.TMA, choice) for choice in tma)
-    yield from ((CandidateSource.FEW_ROWS, choice) for choice in selection.few_rows())
+    for uid in FEW_ROWS_UIDS:
+        yield from ((CandidateSource.FEW_ROWS, choice) for choice in selection.few_rows(uid))
     if mode is Search.DEFAULT:
         return
     is_wide = mode is Search.WIDE
@@ -188,11 +192,6 @@ def _candidates(
     for base in bases.values():
         exhaustive = exhaustive_choices(base, inputs, op)
         yield from ((CandidateSource.EXHAUSTIVE, choice) for choice in exhaustive)
-
-
-def _few_rows_of(selection: Selection, uid: str) -> Iterator[Any]:
-    """Yield the candidates of the template *uid* for few rows."""
-    yield from (choice for choice in selection.few_rows() if choice.template.uid == uid)
 
 
 def _splits(selection: Selection, *, only_even: bool = False) -> Iterator[Any]:

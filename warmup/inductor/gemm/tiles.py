@@ -49,12 +49,8 @@ _FOR_MANY_ROWS: Final = (
 
 
 def wide_search_tiles(kernel_inputs: Any) -> tuple[Mapping[str, int], ...]:
-    """Return the tiles that a wide search tries for this problem, as kwargs of a template.
-
-    A tile of 8-bit factors is twice as deep, so that it loads as many bytes.
-    """
-    rows = kernel_inputs.mnk_symbolic()[0]
-    deeper = max(_LISTED_BYTES // kernel_inputs.mat1mat2()[0].get_dtype().itemsize, 1)
+    """Return the tiles that a wide search tries for this problem, as kwargs of a template."""
+    rows, deeper = kernel_inputs.mnk_symbolic()[0], depth_factor(kernel_inputs)
     few = V.graph.sizevars.statically_known_leq(rows, _FEW_ROWS)
     names = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_stages", "num_warps")
     tiles = _FOR_FEW_ROWS if few else _FOR_MANY_ROWS
@@ -62,6 +58,15 @@ def wide_search_tiles(kernel_inputs: Any) -> tuple[Mapping[str, int], ...]:
         dict(zip(names, (m, n, k * deeper, stages, warps), strict=True))
         for m, n, k, stages, warps in tiles
     )
+
+
+def depth_factor(kernel_inputs: Any) -> int:
+    """Return how many times as deep as for 16-bit factors a tile is for this problem.
+
+    A tile of 8-bit factors is twice as deep, so that it loads as many bytes.
+    """
+    itemsize: int = kernel_inputs.mat1mat2()[0].get_dtype().itemsize
+    return max(_LISTED_BYTES // itemsize, 1)
 
 
 def choices_for_tiles(
