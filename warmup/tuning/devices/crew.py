@@ -34,12 +34,11 @@ def start_crew(runners: Sequence[Runner], pool: ThreadPoolExecutor, watcher: Obs
 
     Raises:
         SettingsError: the devices are of several kinds.
-        BuildError: no worker started.
+        BuildError: no worker started, or none on a device whose control problem was timed.
     """
     ready, gone = start_all(runners, pool)
     if not ready:
-        reasons = dict.fromkeys(f"{name}: {why}" for name, why in gone.items())
-        raise BuildError(f"no device started: {'; '.join(reasons)}", "run `warmup doctor`")
+        raise _no_device("started", gone)
     by_name = {runner.name: runner for runner in runners}
     check_one_kind({name: worker.runtime for name, worker in ready.items()})
     control_us = {
@@ -56,8 +55,7 @@ def start_crew(runners: Sequence[Runner], pool: ThreadPoolExecutor, watcher: Obs
     left_out |= {**device_reasons(runners, gone), **devices_off(control_us, band)}
     takes_part = [each for each in runners if each.name in ready and each.device not in left_out]
     if not takes_part:
-        reasons = dict.fromkeys(f"{name}: {why}" for name, why in left_out.items())
-        raise BuildError(f"no device can be used: {'; '.join(reasons)}", "run `warmup doctor`")
+        raise _no_device("can be used", left_out)
     complaints = (each for name in ready for each in named_complaints(name, ready[name].complaints))
     watcher.device_looked_at(tuple(dict.fromkeys(complaints)))
     for name, reason in left_out.items():
@@ -78,6 +76,12 @@ def device_reasons(runners: Sequence[Runner], gone: Mapping[str, str]) -> dict[s
         if all(name in gone for name in names):
             reasons[device] = "; ".join(dict.fromkeys(gone[name] for name in names))
     return reasons
+
+
+def _no_device(what: str, reasons: Mapping[str, str]) -> BuildError:
+    """Return the error that no device *what*, with the reason of each, by its name."""
+    said = "; ".join(dict.fromkeys(f"{name}: {why}" for name, why in reasons.items()))
+    return BuildError(f"no device {what}: {said}", "run `warmup doctor`")
 
 
 def named_complaints(name: str, complaints: Iterable[str]) -> list[str]:
