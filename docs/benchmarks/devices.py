@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from driver import write
+from driver import HERE, python_path, write
 from timings import twice
 
 from warmup.core.child_process import Caches
@@ -31,8 +31,7 @@ from warmup.keys.order import natural_order
 from warmup.keys.registry import kind_of
 from warmup.table.store import read
 
-ROOT = Path(__file__).resolve().parents[2]
-TABLES = ROOT / "tables"
+TABLES = HERE.parents[1] / "tables"
 PROBLEMS, SECONDS = 30, 560.0
 _PEAKS = """
 import sys, torch
@@ -52,11 +51,6 @@ def write_problems(path: Path, count: int) -> None:
     chosen = keys[:: max(1, len(keys) // count)][:count]
     problems = [{"key": k, "kind": "gemm", "reason": "not_in_table", "count": 1} for k in chosen]
     path.write_text(json.dumps({"schema": 1, "digests": [], "problems": problems}))
-
-
-def python_path() -> str:
-    """Return the paths on which the builds find this warmup, and then what this program has."""
-    return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
 
 def own_folder(folder: Path, where: Sequence[str]) -> Path:

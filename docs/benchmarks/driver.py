@@ -49,6 +49,11 @@ def ask_fresh(what: str, folder: str | None = None, **arguments: Any) -> Answer:
                 raise SystemExit(f"{log[-_SHOWN:]}\n{what} failed: {lost}") from lost
 
 
+def python_path() -> str:
+    """Return the path on which a process finds this warmup first, and then what this one has."""
+    return os.pathsep.join(filter(None, [str(HERE.parents[1]), os.environ.get("PYTHONPATH")]))
+
+
 def add_options(parser: argparse.ArgumentParser, *names: str) -> None:
     """Add the options of *names* that several programs have, most as for ``warmup build``."""
     known: dict[str, dict[str, Any]] = {

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from driver import HERE, add_options, say
+from driver import HERE, add_options, python_path, say
 from zoo_models.entries import SERVED, TINY, Entry
 
 from warmup.core.child_process import Caches
@@ -32,8 +31,7 @@ def run(words: list[str], log: Path, limit_s: float) -> bool:
     """Return whether *words* ended well within the limit; what they said is in *log*."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as caches, log.open("w") as said:
         environment = Caches(Path(caches)).environment()
-        paths = [str(HERE.parents[1]), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-        environment["PYTHONPATH"] = os.pathsep.join(paths)
+        environment["PYTHONPATH"] = python_path()
         try:
             code = subprocess.run(
                 words, stdout=said, stderr=said, env=environment, timeout=limit_s, check=False

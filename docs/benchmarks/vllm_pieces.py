@@ -35,11 +35,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from driver import numbers, write
+from driver import numbers, python_path, write
 
 from warmup.core.child_process import Caches
 
-ROOT = Path(__file__).resolve().parents[2]
 # What vLLM sets for inductor on a GPU (vllm 0.32.0: config/compilation.py,
 # compilation/compiler_interface.py): for every compile, and for single sizes beside that.
 EVERY = {
@@ -241,8 +240,8 @@ class Measurement:
         program += ["--without", ",".join(asked.without)] if asked.without else []
         left = self.deadline - time.monotonic() - kept_s
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-            paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-            environment = {**os.environ, **Caches(Path(folder)).environment(), "PYTHONPATH": paths}
+            environment = {**os.environ, **Caches(Path(folder)).environment()}
+            environment["PYTHONPATH"] = python_path()
             before = time.monotonic()
             log = asked.out.with_name(f"{asked.out.stem}-{name}.log")
             with log.open("w") as out:

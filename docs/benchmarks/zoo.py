@@ -28,7 +28,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from driver import HERE, add_options, now, say
+from driver import HERE, add_options, now, python_path, say
 from zoo_models.entries import SERVED, TINY, Entry
 
 from warmup.core.child_process import Caches
@@ -165,9 +165,7 @@ class Zoo:
             log.open("w") as said,
         ):
             environment = Caches(Path(caches)).environment()
-            environment["PYTHONPATH"] = os.pathsep.join(
-                [str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-            )
+            environment["PYTHONPATH"] = python_path()
             child = subprocess.Popen(
                 words, stdout=subprocess.PIPE, stderr=said, text=True, env=environment
             )
