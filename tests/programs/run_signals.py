@@ -5,6 +5,7 @@ python run_signals.py
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from types import FrameType
@@ -12,10 +13,14 @@ from types import FrameType
 came: list[int] = []
 
 
+def say(line: str) -> None:
+    """Write *line* at once: a handler may interrupt the write before it, which a buffer refuses."""
+    os.write(sys.stdout.fileno(), f"{line}\n".encode())
+
+
 def note(number: int, _frame: FrameType | None) -> None:
     came.append(number)
-    sys.stdout.write(f"got {number}\n")
-    sys.stdout.flush()
+    say(f"got {number}")
 
 
 def end(_number: int, _frame: FrameType | None) -> None:
@@ -25,7 +30,6 @@ def end(_number: int, _frame: FrameType | None) -> None:
 signal.signal(signal.SIGINT, note)
 signal.signal(signal.SIGTERM, note)
 signal.signal(signal.SIGUSR1, end)
-sys.stdout.write("ready\n")
-sys.stdout.flush()
+say("ready")
 while True:
     signal.pause()
