@@ -5,9 +5,6 @@ empty compile caches each time. Peaks of the GPUs are measured before. Writes ``
 into OUT: the seconds of both builds, from the start of the command to its end, their ratio, and the
 rows for which the two tables have another winner, with both times. With the defaults both builds
 are ended after 560 seconds in all.
-
-The result on the benchmark page is from an earlier form of this program, which kept the winners
-without their times, and from two workers for each GPU.
 """
 
 from __future__ import annotations
