@@ -112,3 +112,14 @@ def dots_kernel(
             total += tl.sum(a[None, :, :] * b[:, None, :], 2)
         kept = (m[:, None] < m_size) & (n[None, :] < n_size)
         tl.store(y + m[:, None] * n_size + n[None, :], total.to(y.dtype.element_ty), mask=kept)
+
+
+@triton.jit
+def read_kernel(w, y, size, STEPS: tl.constexpr, BLOCK: tl.constexpr):
+    """Read all of w, and write one sum for each program, which reads STEPS blocks."""
+    first = tl.program_id(0).to(tl.int64) * STEPS * BLOCK
+    total = tl.zeros([BLOCK], tl.float32)
+    for step in tl.static_range(STEPS):
+        at = first + step * BLOCK + tl.arange(0, BLOCK)
+        total += tl.load(w + at, mask=at < size, other=0.0, eviction_policy="evict_first")
+    tl.store(y + tl.program_id(0), tl.sum(total, 0))

@@ -1,13 +1,14 @@
-"""`DOTS`: the product of a single row, by sums over K without the tensor core.
+"""`DOTS`: the product of up to 8 rows, by sums over K without the tensor core.
 
 A block has a few columns of B. Its threads share K, multiply in f32, and add up at the end, so that
-many loads are in flight for each column. Weights are loaded to be evicted first.
+many loads are in flight for each column. Weights are read once for all rows of A, and are loaded to
+be evicted first.
 
-Limits: A is 1 x K, B is K x N, both of 16 or 8 bits, with sums in f32. A column beyond N is loaded
-as another and not stored.
+Limits: A is M x K with M up to BLOCK_M, B is K x N, both of 16 or 8 bits, with sums in f32. A row
+of A beyond M and a column of B beyond N are loaded as others and not stored.
 
-Source: GEMV kernels with many threads for each column, as TileOPs has them. The tiles are those
-that cover 15 tiles measured on an H100 to 0.1 % (docs/benchmarks/few_rows.py).
+Source: GEMV kernels with many threads for each column, as TileOPs has them. The tiles for a single
+row are those that cover 15 tiles measured on an H100 to 0.1 % (docs/benchmarks/few_rows.py).
 """
 
 from __future__ import annotations
@@ -18,43 +19,71 @@ from torch._inductor.kernel.mm_common import mm_grid
 from torch._inductor.select_algorithm import TritonTemplate
 
 # BLOCK_N, BLOCK_K, stages, warps.
-DOTS_TILES: Final = ((2, 1024, 1, 4), (1, 2048, 2, 8), (2, 2048, 1, 8))
+_ONE_ROW: Final = ((2, 1024, 1, 4), (1, 2048, 2, 8), (2, 2048, 1, 8))
+# More columns for each load of A. The sums take BLOCK_M * BLOCK_N * BLOCK_K registers of a block.
+_MORE_ROWS: Final = (
+    *((1, 1024, 1, 4), (2, 512, 1, 4), (2, 1024, 1, 8), (4, 256, 1, 4), (4, 512, 1, 4)),
+    *((4, 512, 1, 8), (2, 1024, 2, 4)),
+)
+DOTS_ROWS: Final = (1, 2, 4, 8)  # of a block
+
+
+def dots_tiles(block_m: int) -> tuple[tuple[int, int, int, int], ...]:
+    """Return the tiles that are worth trying with *block_m* rows in a block."""
+    return _ONE_ROW if block_m == 1 else _MORE_ROWS
+
+
 DOTS: Final = TritonTemplate(
     name="warmup_mm_dots",
     grid=mm_grid,
     source=r"""
 {{def_kernel("A", "B")}}
+    M = {{size("A", 0)}}
     N = {{size("B", 1)}}
     K = {{size("A", 1)}}
-    if N == 0:
+    if M * N == 0:
         return
+    stride_am = {{stride("A", 0)}}
     stride_ak = {{stride("A", 1)}}
     stride_bk = {{stride("B", 0)}}
     stride_bn = {{stride("B", 1)}}
 
     pid = tl.program_id(0).to(INDEX_DTYPE)
-    rm = tl.arange(0, BLOCK_M)
     rn = pid * BLOCK_N + tl.arange(0, BLOCK_N)
     in_b = tl.where(rn < N, rn, 0)
     rk = tl.arange(0, BLOCK_K)
-    sums = tl.zeros((BLOCK_N, BLOCK_K), dtype=ACC_TYPE)
+    {% for row in range(BLOCK_M) %}
+    a_{{row}} = A + tl.minimum({{row}}, M - 1) * stride_am
+    sums_{{row}} = tl.zeros((BLOCK_N, BLOCK_K), dtype=ACC_TYPE)
+    {% endfor %}
 
     for step in range(0, tl.cdiv(K, BLOCK_K)):
         k = step * BLOCK_K + rk
         at_b = B + (in_b[:, None] * stride_bn + k[None, :] * stride_bk)
         {% if EVEN_K %}
-        a = tl.load(A + k * stride_ak)
-        b = tl.load(at_b, eviction_policy="evict_first")
+        b = tl.load(at_b, eviction_policy="evict_first").to(ACC_TYPE)
         {% else %}
-        a = tl.load(A + k * stride_ak, mask=k < K, other=0.0)
-        b = tl.load(at_b, mask=k[None, :] < K, other=0.0, eviction_policy="evict_first")
+        inside = k < K
+        b = tl.load(at_b, mask=inside[None, :], other=0.0, eviction_policy="evict_first")
+        b = b.to(ACC_TYPE)
         {% endif %}
-        sums += b.to(ACC_TYPE) * a.to(ACC_TYPE)[None, :]
+        {% for row in range(BLOCK_M) %}
+        {% if EVEN_K %}
+        a = tl.load(a_{{row}} + k * stride_ak)
+        {% else %}
+        a = tl.load(a_{{row}} + k * stride_ak, mask=inside, other=0.0)
+        {% endif %}
+        sums_{{row}} += b * a.to(ACC_TYPE)[None, :]
+        {% endfor %}
 
-    total = tl.sum(sums, 1)[None, :]
+    rm = tl.arange(0, BLOCK_M)
+    total = tl.sum(sums_0, 1)[None, :]
+    {% for row in range(1, BLOCK_M) %}
+    total = tl.where(rm[:, None] == {{row}}, tl.sum(sums_{{row}}, 1)[None, :], total)
+    {% endfor %}
     idx_m = rm[:, None]
     idx_n = rn[None, :]
-    mask = (idx_m < 1) & (idx_n < N)
+    mask = (idx_m < M) & (idx_n < N)
     {{store_output(("idx_m", "idx_n"), "total", "mask", val_shape=("BLOCK_M", "BLOCK_N"))}}
 """,
 )

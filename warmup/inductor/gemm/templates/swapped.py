@@ -19,10 +19,19 @@ from torch._inductor.kernel.mm_common import mm_grid
 from torch._inductor.select_algorithm import TritonTemplate
 
 # BLOCK_N, BLOCK_K, stages, warps.
-SWAPPED_TILES: Final = (
+_TILES: Final = (
     *((16, 256, 4, 1), (16, 256, 6, 2), (64, 128, 4, 4), (64, 128, 5, 4), (64, 128, 6, 4)),
     (128, 128, 4, 8),
 )
+SWAPPED_ROWS: Final = (16, 32, 64)  # of a block
+
+
+def swapped_tiles(block_m: int) -> tuple[tuple[int, int, int, int], ...]:
+    """Return the tiles that are worth trying with *block_m* rows in a block: always the same."""
+    del block_m
+    return _TILES
+
+
 SWAPPED: Final = TritonTemplate(
     name="warmup_mm_swapped",
     grid=mm_grid,

@@ -1,0 +1,179 @@
+r"""Products with few rows through a table: what each candidate reaches of the memory's rate.
+
+    python docs/benchmarks/decode.py problems MISSES.json [--rows 1,8,32]
+    warmup build --problems MISSES.json --out T.json --timings T.jsonl --devices all
+    python docs/benchmarks/decode.py ceiling READ.json
+    python docs/benchmarks/decode.py results OUT.json --timings T.jsonl --ceiling READ.json \
+        [--compared FOLDER/report.json]
+
+``problems`` writes the products of eight layers with few rows, in bf16, and four of them in fp8
+with a scale for each row. ``ceiling`` times kernels that only read weights of these sizes, from
+memory, in a CUDA graph: no product of few rows can be faster by much. ``results`` puts together
+what the build and comparisons measured. Shares are of ``--gbps``, the measured bandwidth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from driver import say, write
+
+from warmup.keys.gemm import Dim, GemmProblem, Layout
+
+LAYERS = (  # N x K
+    *((4096, 4096), (6144, 4096), (28672, 4096), (4096, 14336), (3584, 18944)),
+    *((1280, 1280), (50257, 768), (152064, 3584)),
+)
+IN_8_BITS = LAYERS[:5]
+ROWS, ROWS_IN_8_BITS = "1,2,4,8,32,64", (1, 8, 32)
+OWN, LIBRARY = "triton::warmup_mm_", "aten::"
+FP8 = "f8_e4m3fn"
+# Programs of a block of so many elements, each of which reads this many blocks.
+READS = tuple((block, steps) for block in (2048, 4096, 8192) for steps in (1, 2, 4, 8, 16))
+RIVALS = ("eager", "default", "max-autotune")
+_KEY = re.compile(r"m=(\d+) n=(\d+) k=(\d+) (\w+)")
+
+
+def key_of(m: int, n: int, k: int, dtype: str) -> str:
+    """Return the key of a linear without a bias, in bf16 or with a scale for each row in fp8."""
+    sizes = {"m": Dim.of(m), "n": Dim.of(n), "k": Dim.of(k)}
+    layouts = {"a": Layout("row"), "b": Layout("col")}
+    if dtype != FP8:
+        return GemmProblem(op="mm", **sizes, dtype=dtype, **layouts, out=dtype).key
+    scale = f"f32[{m},1]:f32[1,{n}]"
+    scaled = {"scale": scale, "fast_accum": True, "out": "bf16"}
+    return GemmProblem(op="scaled_mm", **sizes, dtype=dtype, **layouts, **scaled).key
+
+
+def write_problems(path: Path, rows: list[int]) -> None:
+    """Write a misses document, the same rows of all layers after each other."""
+    keys = [key_of(m, n, k, "bf16") for m in rows for n, k in LAYERS]
+    keys += [key_of(m, n, k, FP8) for m in ROWS_IN_8_BITS for n, k in IN_8_BITS]
+    problems = [{"key": k, "kind": "gemm", "reason": "not_in_table", "count": 1} for k in keys]
+    path.write_text(json.dumps({"schema": 1, "digests": [], "problems": problems}))
+    say(f"{len(keys)} problems")
+
+
+def measure_ceiling(path: Path) -> None:
+    """Time kernels that only read weights in bf16 and fp8, and keep the fastest of each size."""
+    import torch
+    import triton
+    from few_rows import timed_us
+    from few_rows_kernels import read_kernel
+
+    found = []
+    for nbytes in sorted({n * k * size for n, k in LAYERS for size in (1, 2)}):
+        count = nbytes // 2
+        copies = max(2, min(16, -(-(2**29) // nbytes)))
+        weights = [torch.ones(count, dtype=torch.bfloat16, device="cuda") for _ in range(copies)]
+        times: dict[str, float] = {}
+        for block, steps in READS:
+            blocks = triton.cdiv(count, block * steps)
+            y = torch.empty(blocks, device="cuda")
+            how = {
+                "BLOCK": block,
+                "STEPS": steps,
+                "num_warps": block // 1024,
+            }
+
+            def read(
+                i: int, weights: Any = weights, y: Any = y, blocks: int = blocks, how: Any = how
+            ) -> None:
+                read_kernel[(blocks,)](weights[i], y, weights[i].numel(), **how)
+
+            times[f"{block}x{steps}"] = round(timed_us(read, copies), 2)
+        tile = min(times, key=lambda name: times[name])
+        found.append({"bytes": nbytes, "us": times[tile], "tile": tile, "times": times})
+        say(f"{nbytes} bytes: {times[tile]} us, {nbytes / times[tile] / 1000:.0f} GB/s, {tile}")
+    write(path, {"device": torch.cuda.get_device_name(), "reads": found})
+
+
+def fastest(candidates: list[dict[str, Any]], prefix: str) -> dict[str, Any] | None:
+    """Return the fastest candidate whose name begins with *prefix*, None without one."""
+    own = [one for one in candidates if one["choice"].startswith(prefix) and one["time_us"]]
+    return min(own, key=lambda one: float(one["time_us"]), default=None)
+
+
+def product(line: Mapping[str, Any], reads: Mapping[int, float], gbps: float) -> dict[str, Any]:
+    """Return what was measured of one problem, a line of a build's timings."""
+    found = _KEY.search(line["key"])
+    assert found is not None, line["key"]
+    m, n, k, size = *(int(found[i]) for i in (1, 2, 3)), 1 if found[4] == FP8 else 2
+    moved = size * (n * k + m * k) + 2 * m * n
+    candidates = line["candidates"]
+    kinds = {"library": LIBRARY, "own": OWN, "dots": f"{OWN}dots", "swapped": f"{OWN}swapped"}
+    best = {kind: fastest(candidates, prefix) for kind, prefix in kinds.items()}
+    best["inductor"] = fastest(
+        [one for one in candidates if not one["choice"].startswith((OWN, LIBRARY))], ""
+    )
+    times = {f"{kind}_us": one and one["time_us"] for kind, one in best.items()}
+    own_us, rivals = times["own_us"], [times["library_us"], times["inductor_us"]]
+    return {
+        "m": m,
+        "n": n,
+        "k": k,
+        "dtype": found[4],
+        "bytes": moved,
+        **times,
+        "own": best["own"] and best["own"]["choice"].removeprefix(OWN),
+        "read_us": reads[n * k * size],
+        "share": moved / own_us / 1000 / gbps if own_us else None,
+        "of_read": reads[n * k * size] / own_us if own_us else None,
+        "over": min(us for us in rivals if us) / own_us if own_us else None,
+    }
+
+
+def compared(report: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the times of each bucket of a report of ``warmup compare``, and the gain."""
+    for bucket in report["buckets"]:
+        us = {one["name"]: one.get("median_us") for one in bucket["variants"]}
+        best = min(us[name] for name in RIVALS if us.get(name))
+        yield {**bucket["bucket"], **us, "best": best, "over": best / us["table"]}
+
+
+def results(asked: argparse.Namespace) -> None:
+    """Write one document of a build's timings, the ceiling and the comparisons."""
+    ceiling = json.loads(asked.ceiling.read_text())
+    reads = {one["bytes"]: one["us"] for one in ceiling["reads"]}
+    lines = [json.loads(line) for path in asked.timings for line in path.read_text().splitlines()]
+    products = [product(one, reads, asked.gbps) for one in lines if one.get("candidates")]
+    reports = [json.loads(path.read_text()) for path in asked.compared]
+    document = {
+        "created": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "device": ceiling["device"],
+        "gbps": asked.gbps,
+        "reads": ceiling["reads"],
+        "products": sorted(products, key=lambda one: (one["dtype"], one["n"], one["k"], one["m"])),
+        "compared": [one for report in reports for one in compared(report)],
+        "runtime": reports[0]["origin"]["runtime"] if reports else None,
+    }
+    write(asked.out, document)
+
+
+def main() -> None:
+    """Do the step that is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("step", choices=("problems", "ceiling", "results"))
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--rows", default=ROWS)
+    parser.add_argument("--timings", type=Path, nargs="+", default=[])
+    parser.add_argument("--ceiling", type=Path)
+    parser.add_argument("--compared", type=Path, nargs="*", default=[])
+    parser.add_argument("--gbps", type=float, default=3106.7)
+    asked = parser.parse_args()
+    steps: dict[str, Callable[[], None]] = {
+        "problems": lambda: write_problems(asked.out, [int(n) for n in asked.rows.split(",")]),
+        "ceiling": lambda: measure_ceiling(asked.out),
+        "results": lambda: results(asked),
+    }
+    steps[asked.step]()
+
+
+if __name__ == "__main__":
+    main()
