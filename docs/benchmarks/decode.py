@@ -4,12 +4,13 @@ r"""Products with few rows through a table: what each candidate reaches of the m
     warmup build --problems MISSES.json --out T.json --timings T.jsonl --devices all
     python docs/benchmarks/decode.py ceiling READ.json
     python docs/benchmarks/decode.py results OUT.json --timings T.jsonl --ceiling READ.json \
-        [--compared FOLDER/report.json]
+        [--compared FOLDER/compare.json]
 
 ``problems`` writes the products of eight layers with few rows, in bf16, and four of them in fp8
 with a scale for each row. ``ceiling`` times kernels that only read weights of these sizes, from
 memory, in a CUDA graph: no product of few rows can be faster by much. ``results`` puts together
-what the build and comparisons measured. Shares are of ``--gbps``, the measured bandwidth.
+what builds and comparisons measured; of a problem in several files of timings the last counts.
+Shares are of ``--gbps``, the measured bandwidth.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,7 @@ OWN, LIBRARY = "triton::warmup_mm_", "aten::"
 FP8 = "f8_e4m3fn"
 # Programs of a block of so many elements, each of which reads this many blocks.
 READS = tuple((block, steps) for block in (2048, 4096, 8192) for steps in (1, 2, 4, 8, 16))
+SMALL_BYTES = 1e8
 RIVALS = ("eager", "default", "max-autotune")
 _KEY = re.compile(r"m=(\d+) n=(\d+) k=(\d+) (\w+)")
 
@@ -94,6 +97,21 @@ def measure_ceiling(path: Path) -> None:
     write(path, {"device": torch.cuda.get_device_name(), "reads": found})
 
 
+def geometric_mean(values: Iterable[float]) -> float | None:
+    """Return the geometric mean of *values*, None without any."""
+    found = list(values)
+    return round(statistics.geometric_mean(found), 3) if found else None
+
+
+def tile_of(choice: str) -> str:
+    """Return the template and the tile of a *choice* of warmup's own, in few words."""
+    name, _, rest = choice.removeprefix(OWN).partition("(")
+    found = dict(re.findall(r"(\w+)=(\d+)", rest))
+    return (
+        f"{name} {found['BLOCK_N']}x{found['BLOCK_K']} {found['num_stages']}/{found['num_warps']}"
+    )
+
+
 def fastest(candidates: list[dict[str, Any]], prefix: str) -> dict[str, Any] | None:
     """Return the fastest candidate whose name begins with *prefix*, None without one."""
     own = [one for one in candidates if one["choice"].startswith(prefix) and one["time_us"]]
@@ -112,6 +130,7 @@ def product(line: Mapping[str, Any], reads: Mapping[int, float], gbps: float) ->
     best["inductor"] = fastest(
         [one for one in candidates if not one["choice"].startswith((OWN, LIBRARY))], ""
     )
+    assert best["own"] is not None, line["key"]
     times = {f"{kind}_us": one and one["time_us"] for kind, one in best.items()}
     own_us, rivals = times["own_us"], [times["library_us"], times["inductor_us"]]
     return {
@@ -121,11 +140,12 @@ def product(line: Mapping[str, Any], reads: Mapping[int, float], gbps: float) ->
         "dtype": found[4],
         "bytes": moved,
         **times,
-        "own": best["own"] and best["own"]["choice"].removeprefix(OWN),
+        "own": tile_of(best["own"]["choice"]),
         "read_us": reads[n * k * size],
-        "share": moved / own_us / 1000 / gbps if own_us else None,
-        "of_read": reads[n * k * size] / own_us if own_us else None,
-        "over": min(us for us in rivals if us) / own_us if own_us else None,
+        "share": moved / own_us / 1000 / gbps,
+        "of_read": reads[n * k * size] / own_us,
+        "over_library": times["library_us"] / own_us,
+        "over": min(us for us in rivals if us) / own_us,
     }
 
 
@@ -137,20 +157,37 @@ def compared(report: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield {**bucket["bucket"], **us, "best": best, "over": best / us["table"]}
 
 
+def means(products: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield, for each dtype and number of rows, geometric means over the products."""
+    groups = sorted({(one["dtype"], one["m"]) for one in products})
+    for dtype, m in groups:
+        own = [one for one in products if (one["dtype"], one["m"]) == (dtype, m)]
+        names = ("share", "of_read", "over_library", "over")
+        values = {name: geometric_mean(one[name] for one in own) for name in names}
+        yield {"dtype": dtype, "m": m, "products": len(own), **values}
+
+
 def results(asked: argparse.Namespace) -> None:
     """Write one document of a build's timings, the ceiling and the comparisons."""
     ceiling = json.loads(asked.ceiling.read_text())
     reads = {one["bytes"]: one["us"] for one in ceiling["reads"]}
     lines = [json.loads(line) for path in asked.timings for line in path.read_text().splitlines()]
-    products = [product(one, reads, asked.gbps) for one in lines if one.get("candidates")]
+    tuned = {one["key"]: one for one in lines if one.get("candidates")}
+    products = [product(one, reads, asked.gbps) for one in tuned.values()]
     reports = [json.loads(path.read_text()) for path in asked.compared]
+    raced = [one for report in reports for one in compared(report)]
     document = {
         "created": datetime.now(UTC).strftime("%Y-%m-%d"),
         "device": ceiling["device"],
         "gbps": asked.gbps,
         "reads": ceiling["reads"],
         "products": sorted(products, key=lambda one: (one["dtype"], one["n"], one["k"], one["m"])),
-        "compared": [one for report in reports for one in compared(report)],
+        "means": list(means(products)),
+        "compared": raced,
+        "small": geometric_mean(
+            one["over"] for one in raced if one["n"] * one["k"] * 2 < SMALL_BYTES
+        ),
+        "worst": min((one["over"] for one in raced), default=None),
         "runtime": reports[0]["origin"]["runtime"] if reports else None,
     }
     write(asked.out, document)

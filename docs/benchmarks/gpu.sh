@@ -79,15 +79,19 @@ build-products | compare-products) # layers of Llama-3-8B with one epilogue: Pla
     ;;
   esac
   ;;
-decode) # products with few rows, NxK, from a table with templates for them, against what torch picks
+decode) # products with few rows: reading alone, a table from all GPUs of the host, each product served from it
+  python3 docs/benchmarks/decode.py problems "$out/few.json"
+  python3 docs/benchmarks/decode.py ceiling "$out/read.json"
+  python3 -m warmup build --problems "$out/few.json" --devices all --out "$out/few-table.json" \
+    --timings "$out/few.jsonl" 2>&1 | tail -5
   sizes=()
-  for shape in ${3:-4096x4096 6144x4096 28672x4096 4096x14336 3584x18944 1280x1280}; do
+  for shape in ${3:-4096x4096 6144x4096 28672x4096 4096x14336 3584x18944 1280x1280 50257x768 152064x3584}; do
     sizes+=(--dims "n=${shape%x*};k=${shape#*x};m=1,8,32")
   done
-  python3 -m warmup build --model examples/products.py:Plain "${sizes[@]}" \
-    --out "$out/decode.json" --timings "$out/decode.jsonl" 2>&1 | tail -30
-  python3 -m warmup compare --model examples/products.py:Plain "${sizes[@]}" \
-    --table "$out/decode.json" --rounds 20 --launch cudagraph --l2 cold --no-charts --out "$out/decode"
+  python3 -m warmup compare --model examples/products.py:Plain "${sizes[@]}" --table "$out/few-table.json" \
+    --rounds 15 --launch cudagraph --l2 cold --no-charts --out "$out/decode"
+  python3 docs/benchmarks/decode.py results "$out/decode-$gpu.json" --timings "$out/few.jsonl" \
+    --ceiling "$out/read.json" --compared "$out/decode/compare.json"
   ;;
 unaligned) # one layer of a real model, its weights padded where that pays: Gpt2Head and others
   case $3 in

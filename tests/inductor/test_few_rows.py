@@ -26,7 +26,7 @@ def problems(draw: st.DrawFn) -> dict[str, Any]:
     found = {
         "winner": winner,
         "op": op,
-        "m": draw(st.integers(1, 8 if winner == "dots" else 64)),
+        "m": draw(st.integers(1, 4 if winner == "dots" else 64)),
         # Of a single column inductor writes the bias out in a kernel of its own, and with K = 1 it
         # has no product.
         "n": draw(st.integers(1 if op == "mm" else 2, 200)),
@@ -59,10 +59,13 @@ def interpret(
 
 
 @pytest.mark.parametrize(
-    ("rows", "candidates"), [(1, 9), (2, 13), (8, 13), (9, 6), (64, 6), ([2, 8], 13), ([2, 40], 6)]
+    ("rows", "candidates"), [(1, 10), (2, 11), (3, 10), (5, 7), (32, 6), ([2, 4], 10), ([2, 40], 4)]
 )
 def test_few_rows_have_templates_of_their_own(ask: Ask, rows: Any, candidates: int) -> None:
-    """Six tiles of the swapped product, and of sums three for a row and seven up to 8 rows."""
+    """Seven tiles of the swapped product, and three or four of sums up to four rows.
+
+    With more rows tiles that need too much shared memory are left out.
+    """
     assert ask(LINEAR, m=rows)["added"]["few_rows"] == candidates
 
 
@@ -81,7 +84,7 @@ def test_other_problems_have_none(ask: Ask, other: dict[str, Any]) -> None:
     assert "few_rows" not in ask({**LINEAR, "m": 16, **other})["added"]
 
 
-@pytest.mark.parametrize(("rows", "candidates"), [(1, 9), (16, 6)])
+@pytest.mark.parametrize(("rows", "candidates"), [(1, 10), (16, 7)])
 @pytest.mark.parametrize("scales", ["row", "tensor"])
 def test_tiles_of_8_bits_are_twice_as_deep_and_compile(
     ask: Ask, rows: int, candidates: int, scales: str
@@ -93,11 +96,10 @@ def test_tiles_of_8_bits_are_twice_as_deep_and_compile(
     assert {tile["taken"] <= 227 * 1024 for tile in tiles["each"]} == {True}
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3, 8, 16, 64])
+@pytest.mark.parametrize("rows", [1, 2, 4, 16, 64])
 def test_every_tile_compiles_with_the_shared_memory_that_was_foretold(ask: Ask, rows: int) -> None:
     """Triton takes for each tile of the swapped product what the limits were checked with."""
     tiles = ask(LINEAR, m=rows, compile_each="few_rows")["each"]
-    assert len(tiles) == (9 if rows == 1 else 13 if rows <= 8 else 6)
     swapped = [tile for tile in tiles if tile["uid"] == "triton::warmup_mm_swapped"]
     assert {0 <= tile["taken"] - tile["foretold"] <= 64 for tile in swapped} == {True}
 
@@ -114,7 +116,7 @@ def test_a_row_is_served(ask: Ask, op: str, rows: Any) -> None:
 
 @settings(max_examples=24)
 @example({"winner": "dots", "m": 1, "n": 64, "k": 2048})
-@example({"winner": "dots", "m": 8, "n": 64, "k": 2048})
+@example({"winner": "dots", "m": 4, "n": 64, "k": 2048})
 @example({"winner": "swapped", "m": 64, "n": 128, "k": 512})
 @example({"winner": "swapped", "m": 16, "n": 16, "k": 256})
 @given(problems())
@@ -148,7 +150,7 @@ def test_an_epilogue_is_in_the_kernel(interpret: Ask, winner: str, m: int) -> No
     ("winner", "m", "rows"),
     [
         *(("swapped", [2, 40], rows) for rows in (2, 17, 40)),
-        *(("dots", [2, 7], rows) for rows in (2, 5, 7)),
+        *(("dots", [2, 4], rows) for rows in (2, 3, 4)),
     ],
 )
 def test_a_kernel_of_a_range_takes_every_number_of_rows(
@@ -159,7 +161,7 @@ def test_a_kernel_of_a_range_takes_every_number_of_rows(
 
 
 @pytest.mark.parametrize(
-    ("winner", "m"), [("dots", 1), ("dots", 5), ("swapped", 9), ("swapped", 16)]
+    ("winner", "m"), [("dots", 1), ("dots", 3), ("swapped", 9), ("swapped", 16)]
 )
 def test_nan_and_infinities_reach_their_values_alone(interpret: Ask, winner: str, m: int) -> None:
     """A row or a column that is loaded beyond the end is not stored."""

@@ -7,21 +7,21 @@ of a scaled_mm.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import torch
 from torch._inductor.kernel_template_choice import KernelTemplateChoice
 from torch._inductor.virtualized import V
 
-from warmup.inductor.gemm.templates.dots import DOTS, DOTS_ROWS, dots_tiles
-from warmup.inductor.gemm.templates.swapped import SWAPPED, SWAPPED_ROWS, swapped_tiles
+from warmup.inductor.gemm.templates.dots import DOTS, DOTS_TILES
+from warmup.inductor.gemm.templates.swapped import SWAPPED, SWAPPED_TILES
 from warmup.inductor.gemm.tiles import depth_factor
 
-# The template, the rows that its blocks may have, and its tiles for such a block.
-_FEW_ROWS_TEMPLATES: Final = {
-    SWAPPED.uid: (SWAPPED, SWAPPED_ROWS, swapped_tiles),
-    DOTS.uid: (DOTS, DOTS_ROWS, dots_tiles),
+_Tiles = Mapping[int, tuple[tuple[int, int, int, int], ...]]  # by the rows of a block
+_FEW_ROWS_TEMPLATES: Final[Mapping[str, tuple[Any, _Tiles]]] = {
+    SWAPPED.uid: (SWAPPED, SWAPPED_TILES),
+    DOTS.uid: (DOTS, DOTS_TILES),
 }
 FEW_ROWS_UIDS: Final = tuple(_FEW_ROWS_TEMPLATES)
 _FEW_ROWS_OPS: Final = frozenset({"mm", "addmm", "scaled_mm"})
@@ -36,7 +36,7 @@ _RESULT_DTYPES: Final = {
 def rows_of_block(uid: str, kernel_inputs: Any, op_name: str) -> int | None:
     """Return the rows of a block of the template *uid*, None where it is not for this problem.
 
-    The templates are for up to 64 rows, `DOTS` for up to 8, and for weights of 16 or 8 bits in
+    The templates are for up to 64 rows, `DOTS` for up to 4, and for weights of 16 or 8 bits in
     which K is contiguous, as in those of a linear: along N each thread would read a line of memory
     for one element. The result has the operands' dtype, and after operands of 8 bits one of 16.
     """
@@ -49,7 +49,7 @@ def rows_of_block(uid: str, kernel_inputs: Any, op_name: str) -> int | None:
     sizevars = V.graph.sizevars
     if not sizevars.statically_known_equals(b.get_stride()[0], 1):
         return None
-    rows, sizes = kernel_inputs.mnk_symbolic()[0], _FEW_ROWS_TEMPLATES[uid][1]
+    rows, (_, sizes) = kernel_inputs.mnk_symbolic()[0], _FEW_ROWS_TEMPLATES[uid]
     return next((size for size in sizes if sizevars.statically_known_leq(rows, size)), None)
 
 
@@ -59,9 +59,9 @@ def few_rows_candidates(uid: str, base: Any, kernel_inputs: Any, block_m: int) -
     *base* is any choice of inductor's mm template for this problem, and *block_m* what
     `rows_of_block` returns.
     """
-    template, _, tiles = _FEW_ROWS_TEMPLATES[uid]
+    template, tiles = _FEW_ROWS_TEMPLATES[uid]
     depth = kernel_inputs.mnk_symbolic()[2]
-    for block_n, deep, stages, warps in tiles(block_m):
+    for block_n, deep, stages, warps in tiles[block_m]:
         block_k = deep * depth_factor(kernel_inputs)
         own = {
             "BLOCK_M": block_m,

@@ -1,4 +1,4 @@
-"""`DOTS`: the product of up to 8 rows, by sums over K without the tensor core.
+"""`DOTS`: the product of up to 4 rows, by sums over K without the tensor core.
 
 A block has a few columns of B. Its threads share K, multiply in f32, and add up at the end, so that
 many loads are in flight for each column. Weights are read once for all rows of A, and are loaded to
@@ -7,8 +7,10 @@ be evicted first.
 Limits: A is M x K with M up to BLOCK_M, B is K x N, both of 16 or 8 bits, with sums in f32. A row
 of A beyond M and a column of B beyond N are loaded as others and not stored.
 
-Source: GEMV kernels with many threads for each column, as TileOPs has them. The tiles for a single
-row are those that cover 15 tiles measured on an H100 to 0.1 % (docs/benchmarks/few_rows.py).
+Source: GEMV kernels with many threads for each column, as TileOPs has them. The tiles are those
+that cover 15 tiles measured on an H100 for a row, and 12 for two and for four rows, to 0.5 %
+(docs/benchmarks/few_rows.py, decode.py). With eight rows none came near `SWAPPED`: the arithmetic
+in f32 takes longer than the weights.
 """
 
 from __future__ import annotations
@@ -18,21 +20,12 @@ from typing import Final
 from torch._inductor.kernel.mm_common import mm_grid
 from torch._inductor.select_algorithm import TritonTemplate
 
-# BLOCK_N, BLOCK_K, stages, warps.
-_ONE_ROW: Final = ((2, 1024, 1, 4), (1, 2048, 2, 8), (2, 2048, 1, 8))
-# More columns for each load of A. The sums take BLOCK_M * BLOCK_N * BLOCK_K registers of a block.
-_MORE_ROWS: Final = (
-    *((1, 1024, 1, 4), (2, 512, 1, 4), (2, 1024, 1, 8), (4, 256, 1, 4), (4, 512, 1, 4)),
-    *((4, 512, 1, 8), (2, 1024, 2, 4)),
-)
-DOTS_ROWS: Final = (1, 2, 4, 8)  # of a block
-
-
-def dots_tiles(block_m: int) -> tuple[tuple[int, int, int, int], ...]:
-    """Return the tiles that are worth trying with *block_m* rows in a block."""
-    return _ONE_ROW if block_m == 1 else _MORE_ROWS
-
-
+# BLOCK_N, BLOCK_K, stages and warps, by BLOCK_M.
+DOTS_TILES: Final = {
+    1: ((2, 1024, 1, 4), (1, 2048, 2, 8), (2, 2048, 1, 8)),
+    2: ((2, 1024, 3, 4), (1, 2048, 2, 8), (1, 1024, 2, 4), (4, 1024, 2, 4)),
+    4: ((2, 1024, 3, 4), (2, 2048, 2, 8), (4, 1024, 2, 4)),
+}
 DOTS: Final = TritonTemplate(
     name="warmup_mm_dots",
     grid=mm_grid,

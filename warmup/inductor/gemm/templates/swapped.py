@@ -8,7 +8,7 @@ Limits: A is M x K, B is K x N, both of 16 or 8 bits, with sums in f32; any stri
 bound. A row of A beyond M and a column of B beyond N are loaded as others and not stored.
 
 Source: the idea of swapping is that of TileOPs and of DeepGEMM's swapped operands. The tiles are
-those that cover 97 tiles measured on an H100 to 0.2 % (docs/benchmarks/few_rows.py).
+those that cover 101 tiles measured on an H100 to 0.1 % (docs/benchmarks/few_rows.py, decode.py).
 """
 
 from __future__ import annotations
@@ -18,20 +18,12 @@ from typing import Final
 from torch._inductor.kernel.mm_common import mm_grid
 from torch._inductor.select_algorithm import TritonTemplate
 
-# BLOCK_N, BLOCK_K, stages, warps.
+# BLOCK_N, BLOCK_K, stages and warps.
 _TILES: Final = (
-    *((16, 256, 4, 1), (16, 256, 6, 2), (64, 128, 4, 4), (64, 128, 5, 4), (64, 128, 6, 4)),
-    (128, 128, 4, 8),
+    *((64, 128, 5, 4), (64, 128, 6, 4), (64, 128, 8, 4), (64, 256, 4, 4), (128, 128, 4, 8)),
+    *((128, 128, 6, 8), (16, 256, 6, 2)),
 )
-SWAPPED_ROWS: Final = (16, 32, 64)  # of a block
-
-
-def swapped_tiles(block_m: int) -> tuple[tuple[int, int, int, int], ...]:
-    """Return the tiles that are worth trying with *block_m* rows in a block: always the same."""
-    del block_m
-    return _TILES
-
-
+SWAPPED_TILES: Final = {16: _TILES, 32: _TILES, 64: _TILES}  # by BLOCK_M
 SWAPPED: Final = TritonTemplate(
     name="warmup_mm_swapped",
     grid=mm_grid,
