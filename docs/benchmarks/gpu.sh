@@ -16,6 +16,7 @@
 #   docs/benchmarks/gpu.sh OUT devices [SECONDS]
 #   docs/benchmarks/gpu.sh OUT vllm-pieces FOLDER of vllm_cut.py [SECONDS]
 #   docs/benchmarks/gpu.sh OUT growth [SECONDS [ARGUMENTS of growth.py]]
+#   docs/benchmarks/gpu.sh OUT predicted|pads-collected [SECONDS [FILE]]
 #   docs/benchmarks/gpu.sh OUT llama|swiglu|swiglu-cold|small|bundle|parallel
 # Several of them on the GPUs of one host, in a limited time: queue.sh beside this.
 set -euo pipefail
@@ -216,6 +217,16 @@ spilling) # tiles that spill, sampled, for two products with many rows
   done
   python3 docs/benchmarks/timings.py searches "$out/spilling.json" "$out/searches-spilling-$gpu.json" \
     sampled="$out/spilling-768x768.jsonl" sampled="$out/spilling-6144x4096.jsonl"
+  ;;
+predicted) # times of GEMMs for a device model, from all GPUs; goes on from the table PREDICTED-TABLE, if given
+  python3 docs/benchmarks/predicted_problems.py "$out/problems.json"
+  [ -z "${4:-}" ] || cp "$4" "$out/predicted.json"
+  timeout -s INT "${3:-560}" python3 -m warmup build --problems "$out/problems.json" --out "$out/predicted.json" \
+    --devices all --search wide --fused-top-k 0 --timings "$out/predicted.jsonl" 2>&1 | tail -5 || echo "stopped: $?"
+  ;;
+pads-collected) # samples for a model of pad decisions, as many as SECONDS last; goes on from the file PADS, if given
+  [ -z "${4:-}" ] || cp "$4" "$out/pad.jsonl"
+  python3 -m warmup pad collect --samples 400 --budget "${3:-540}s" --out "$out/pad.jsonl" 2>&1 | tail -5
   ;;
 exhaustive) # one product in every search
   for search in default wide exhaustive; do
