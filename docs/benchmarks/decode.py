@@ -6,16 +6,17 @@ r"""Products with few rows through a table: what each candidate reaches of the m
     python docs/benchmarks/decode.py results OUT.json --timings T.jsonl --ceiling READ.json \
         [--compared FOLDER/compare.json]
 
-``problems`` writes the products of eight layers with few rows, in bf16, and four of them in fp8
-with a scale for each row. ``ceiling`` times kernels that only read weights of these sizes, from
-memory, in a CUDA graph: no product of few rows can be faster by much. ``results`` puts together
-what builds and comparisons measured; of a problem in several files of timings the last counts.
+``problems`` writes the products of eight layers with few rows, in bf16, and five of them in fp8
+with a scale for each row. ``ceiling`` times kernels that only read weights of these sizes, from memory,
+in a CUDA graph. ``results`` puts together what builds and comparisons measured; of a problem in
+several files of timings the last counts, and a document of results has what ``ceiling`` wrote too.
 Shares are of ``--gbps``, the measured bandwidth.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import re
 import statistics
@@ -167,11 +168,17 @@ def means(products: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         yield {"dtype": dtype, "m": m, "products": len(own), **values}
 
 
+def text_of(path: Path) -> str:
+    """Return the text of a file, which may be compressed."""
+    found = path.read_bytes()
+    return (gzip.decompress(found) if path.suffix == ".gz" else found).decode()
+
+
 def results(asked: argparse.Namespace) -> None:
     """Write one document of a build's timings, the ceiling and the comparisons."""
     ceiling = json.loads(asked.ceiling.read_text())
     reads = {one["bytes"]: one["us"] for one in ceiling["reads"]}
-    lines = [json.loads(line) for path in asked.timings for line in path.read_text().splitlines()]
+    lines = [json.loads(line) for path in asked.timings for line in text_of(path).splitlines()]
     tuned = {one["key"]: one for one in lines if one.get("candidates")}
     products = [product(one, reads, asked.gbps) for one in tuned.values()]
     reports = [json.loads(path.read_text()) for path in asked.compared]
