@@ -7,10 +7,10 @@ r"""Products with few rows through a table: what each candidate reaches of the m
         [--compared FOLDER/compare.json]
 
 ``problems`` writes the products of eight layers with few rows, in bf16, and five of them in fp8
-with a scale for each row. ``ceiling`` times kernels that only read weights of these sizes, from memory,
-in a CUDA graph. ``results`` puts together what builds and comparisons measured; of a problem in
-several files of timings the last counts, and a document of results has what ``ceiling`` wrote too.
-Shares are of ``--gbps``, the measured bandwidth.
+with a scale for each row. ``ceiling`` times kernels that only read weights of these sizes, from
+memory, in a CUDA graph. ``results`` puts together what builds and comparisons measured; of a
+problem in several files of timings the last counts, and a document of results has what ``ceiling``
+wrote too. Shares are of ``--gbps``, the measured bandwidth.
 """
 
 from __future__ import annotations
