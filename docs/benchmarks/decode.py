@@ -19,14 +19,14 @@ import argparse
 import gzip
 import json
 import re
-import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from driver import say, write
+from driver import now, say, write
 
+from warmup.core.samples import geomean
+from warmup.diagnostics.misses import encode_problems
 from warmup.keys.gemm import Dim, GemmProblem, Layout
 
 LAYERS = (  # N x K
@@ -56,11 +56,10 @@ def key_of(m: int, n: int, k: int, dtype: str) -> str:
 
 
 def write_problems(path: Path, rows: list[int]) -> None:
-    """Write a misses document, the same rows of all layers after each other."""
+    """Write a misses document: all layers with *rows*, and some in fp8 with rows of their own."""
     keys = [key_of(m, n, k, "bf16") for m in rows for n, k in LAYERS]
     keys += [key_of(m, n, k, FP8) for m in ROWS_IN_8_BITS for n, k in IN_8_BITS]
-    problems = [{"key": k, "kind": "gemm", "reason": "not_in_table", "count": 1} for k in keys]
-    path.write_text(json.dumps({"schema": 1, "digests": [], "problems": problems}))
+    path.write_text(encode_problems({(key, "not_in_table"): 1 for key in keys}, ()))
     say(f"{len(keys)} problems")
 
 
@@ -68,23 +67,19 @@ def measure_ceiling(path: Path) -> None:
     """Time kernels that only read weights in bf16 and fp8, and keep the fastest of each size."""
     import torch
     import triton
-    from few_rows import timed_us
+    from few_rows import copies_of, timed_us
     from few_rows_kernels import read_kernel
 
     found = []
     for nbytes in sorted({n * k * size for n, k in LAYERS for size in (1, 2)}):
         count = nbytes // 2
-        copies = max(2, min(16, -(-(2**29) // nbytes)))
+        copies = copies_of(nbytes)
         weights = [torch.ones(count, dtype=torch.bfloat16, device="cuda") for _ in range(copies)]
         times: dict[str, float] = {}
         for block, steps in READS:
             blocks = triton.cdiv(count, block * steps)
             y = torch.empty(blocks, device="cuda")
-            how = {
-                "BLOCK": block,
-                "STEPS": steps,
-                "num_warps": block // 1024,
-            }
+            how = {"BLOCK": block, "STEPS": steps, "num_warps": block // 1024}
 
             def read(
                 i: int, weights: Any = weights, y: Any = y, blocks: int = blocks, how: Any = how
@@ -96,12 +91,6 @@ def measure_ceiling(path: Path) -> None:
         found.append({"bytes": nbytes, "us": times[tile], "tile": tile, "times": times})
         say(f"{nbytes} bytes: {times[tile]} us, {nbytes / times[tile] / 1000:.0f} GB/s, {tile}")
     write(path, {"device": torch.cuda.get_device_name(), "reads": found})
-
-
-def geometric_mean(values: Iterable[float]) -> float | None:
-    """Return the geometric mean of *values*, None without any."""
-    found = list(values)
-    return round(statistics.geometric_mean(found), 3) if found else None
 
 
 def tile_of(choice: str) -> str:
@@ -164,7 +153,7 @@ def means(products: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     for dtype, m in groups:
         own = [one for one in products if (one["dtype"], one["m"]) == (dtype, m)]
         names = ("share", "of_read", "over_library", "over")
-        values = {name: geometric_mean(one[name] for one in own) for name in names}
+        values = {name: round(geomean([one[name] for one in own]), 3) for name in names}
         yield {"dtype": dtype, "m": m, "products": len(own), **values}
 
 
@@ -183,17 +172,16 @@ def results(asked: argparse.Namespace) -> None:
     products = [product(one, reads, asked.gbps) for one in tuned.values()]
     reports = [json.loads(path.read_text()) for path in asked.compared]
     raced = [one for report in reports for one in compared(report)]
+    small = [one["over"] for one in raced if one["n"] * one["k"] * 2 < SMALL_BYTES]
     document = {
-        "created": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "created": now(),
         "device": ceiling["device"],
         "gbps": asked.gbps,
         "reads": ceiling["reads"],
         "products": sorted(products, key=lambda one: (one["dtype"], one["n"], one["k"], one["m"])),
         "means": list(means(products)),
         "compared": raced,
-        "small": geometric_mean(
-            one["over"] for one in raced if one["n"] * one["k"] * 2 < SMALL_BYTES
-        ),
+        "small": round(geomean(small), 3) if small else None,
         "worst": min((one["over"] for one in raced), default=None),
         "runtime": reports[0]["origin"]["runtime"] if reports else None,
     }

@@ -24,6 +24,7 @@ from driver import HERE, python_path, write
 from timings import twice
 
 from warmup.core.child_process import Caches
+from warmup.diagnostics.misses import encode_problems
 from warmup.keys.order import natural_order
 from warmup.keys.registry import kind_of
 from warmup.table.store import read
@@ -46,8 +47,7 @@ def write_problems(path: Path, count: int) -> None:
     rows = {key for path in TABLES.glob("*/*.json") for key in read(path).rows if ".." not in key}
     keys = sorted((key for key in rows if kind_of(key).name == "gemm"), key=natural_order)
     chosen = keys[:: max(1, len(keys) // count)][:count]
-    problems = [{"key": k, "kind": "gemm", "reason": "not_in_table", "count": 1} for k in chosen]
-    path.write_text(json.dumps({"schema": 1, "digests": [], "problems": problems}))
+    path.write_text(encode_problems({(key, "not_in_table"): 1 for key in chosen}, ()))
 
 
 def own_folder(folder: Path, where: Sequence[str]) -> Path:

@@ -24,12 +24,9 @@ from typing import Any
 
 import torch
 import triton
+from decode import LAYERS
 from few_rows_kernels import dots_kernel, sum_kernel, swapped_kernel
 
-PRODUCTS = (  # N x K
-    *((4096, 4096), (6144, 4096), (28672, 4096), (4096, 14336), (3584, 18944)),
-    *((1280, 1280), (50257, 768), (152064, 3584)),
-)
 WORKERS = 14
 MOST_SPLITS = 8
 FEWEST_BLOCKS, MOST_BLOCKS_OF_SPLITS = 64, 1056  # 1056: eight for each SM of an H100
@@ -121,6 +118,11 @@ def compile_some(share: list[tuple[Tile, int, int, int]]) -> None:
             sys.stderr.write(f"{tile}: {error}\n")
 
 
+def copies_of(nbytes: int) -> int:
+    """Return how many copies of weights a CUDA graph reads, so that none is in the L2 again."""
+    return max(2, min(16, -(-(2**29) // nbytes)))
+
+
 def timed_us(call: Callable[[int], object], copies: int) -> float:
     """Return the median time of a call in a CUDA graph of *copies* calls, from a cold L2."""
     side = torch.cuda.Stream()
@@ -151,7 +153,7 @@ def timed_us(call: Callable[[int], object], copies: int) -> float:
 
 def measure(rows: int, n: int, k: int) -> dict[str, Any]:
     """Return the library's time and that of each tile, or why a tile has none."""
-    copies = max(2, min(16, -(-(2**29) // (2 * n * k))))
+    copies = copies_of(2 * n * k)
     x, weights, y, parts = operands(rows, n, k, copies)
     expected = x.float() @ weights[0].float().t()
     times: dict[str, float | str] = {}
@@ -207,7 +209,7 @@ def main() -> None:
     device = torch.cuda.get_device_name()
     machine = {"device": device, "torch": torch.__version__, "triton": triton.__version__}
     found: dict[str, Any] = {"machine": machine, "products": []}
-    for n, k in PRODUCTS:
+    for n, k in LAYERS:
         for rows in counts:
             if time.monotonic() - begun > asked.limit:
                 continue

@@ -18,12 +18,14 @@ from typing import Final
 from torch._inductor.kernel.mm_common import mm_grid
 from torch._inductor.select_algorithm import TritonTemplate
 
-# BLOCK_N, BLOCK_K, stages and warps.
-_TILES: Final = (
-    *((64, 128, 5, 4), (64, 128, 6, 4), (64, 128, 8, 4), (64, 256, 4, 4), (128, 128, 4, 8)),
-    *((128, 128, 6, 8), (16, 256, 6, 2)),
+# BLOCK_N, BLOCK_K, stages and warps, for each BLOCK_M.
+SWAPPED_TILES: Final = dict.fromkeys(
+    (16, 32, 64),
+    (
+        *((64, 128, 5, 4), (64, 128, 6, 4), (64, 128, 8, 4), (64, 256, 4, 4), (128, 128, 4, 8)),
+        *((128, 128, 6, 8), (16, 256, 6, 2)),
+    ),
 )
-SWAPPED_TILES: Final = {16: _TILES, 32: _TILES, 64: _TILES}  # by BLOCK_M
 SWAPPED: Final = TritonTemplate(
     name="warmup_mm_swapped",
     grid=mm_grid,
