@@ -30,7 +30,7 @@ if importlib.util.find_spec("hypothesis"):  # the tests for a GPU run without it
     settings.load_profile("fast")
 
 # Folders of tests with real compiles on a CPU.
-_COMPILING = ("end_to_end", "inductor", "models", "servers", "serving", "tuning", "zoo")
+_COMPILING = ("end_to_end", "engines", "inductor", "models", "servers", "serving", "tuning", "zoo")
 # Compiles and loads one probe for each set of vector instructions that this CPU reports.
 _PROBES = """
 from torch._inductor import cpu_vec_isa as found

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tiny_llama import TINY_LLAMA
+from vllm_bench import IN_PROCESS, SIZES, WITHOUT_PLUGIN, Bench, Served, make_bench
 
 from warmup import AuditReport, audit
 from warmup.table.codec import digest_of
 from warmup.table.store import read, write
 
-HERE = Path(__file__).resolve().parent
-GPULIKE = HERE / "gpulike"
-SIZES = "[2]"
 UNKNOWN = "<unk>"  # the only word of the tokenizer that is no number
 TINY = """
 from torch import nn
@@ -32,95 +27,13 @@ from torch import nn
 def model():
     return nn.Sequential(nn.Linear(32, 48), nn.ReLU())
 """
-WITHOUT_PLUGIN = {"VLLM_PLUGINS": "gpulike"}
-IN_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
-
-
-@dataclass(frozen=True)
-class Served:
-    """What one start of the engine printed, and the audit of its log."""
-
-    text: str
-    said: dict[str, Any]
-    audit: AuditReport
-
-
-@dataclass(frozen=True)
-class Bench:
-    """A folder with the model; each start of the engine goes on with the caches before it."""
-
-    folder: Path
-
-    def environment(self, cache: str, **variables: str) -> dict[str, str]:
-        """Return the variables of a start with the caches in the folder *cache*."""
-        paths = [str(HERE.parents[1]), str(GPULIKE)]
-        return {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(paths),
-            "VLLM_CACHE_ROOT": str(self.folder / cache),
-            "TORCHINDUCTOR_CACHE_DIR": str(self.folder / cache / "inductor"),
-            "XDG_CACHE_HOME": str(self.folder / "user"),
-            "HF_HUB_OFFLINE": "1",
-            "VLLM_NO_USAGE_STATS": "1",
-            # vLLM gives its worker fewer threads than torch has at first, and a table of a CPU is
-            # for a number of threads.
-            "OMP_NUM_THREADS": "1",
-            "GPULIKE": "1",
-            **variables,
-        }
-
-    def call(self, cache: str, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        """Run Python with *words* in the folder."""
-        return subprocess.run(
-            [sys.executable, *words],
-            cwd=self.folder,
-            env=self.environment(cache, **variables),
-            capture_output=True,
-            text=True,
-            timeout=280,
-            check=False,
-        )
-
-    def warmup(self, *words: str) -> str:
-        """Run warmup's command line with a policy that freezes nothing; return its stdout."""
-        done = self.call("warmup", str(GPULIKE / "choices_for_inputs.py"), *words)
-        assert done.returncode in {0, 1}, done.stderr[-3000:]  # 1: a noisy machine
-        return done.stdout
-
-    def serve(
-        self, name: str, cache: str, table: Path | None, *, run: bool = False, **variables: str
-    ) -> Served:
-        """Start the engine with *table* through the plugin, or through `warmup run` with *run*."""
-        log = self.folder / f"{name}.jsonl"
-        program = [str(HERE / "serve_vllm.py"), str(self.folder / "model"), SIZES]
-        if run:
-            options = ("--table", str(table), "--audit-log", str(log))
-            program = ["-m", "warmup", "run", *options, "--", sys.executable, *program]
-        elif table is not None:
-            variables |= {"WARMUP_TABLE": str(table), "WARMUP_AUDIT_LOG": str(log)}
-        done = self.call(cache, *program, **variables)
-        text = done.stdout + done.stderr
-        assert done.returncode == 0, text[-4000:]
-        said = re.search(r"^SAID (.*)$", done.stdout, re.MULTILINE)
-        assert said is not None, text[-4000:]
-        log.touch()
-        return Served(text, json.loads(said[1]), audit([log]))
-
-    def keys(self, cache: str) -> list[str | None]:
-        """Return the table that each of vLLM's caches of graphs names."""
-        found = (self.folder / cache).rglob("cache_key_factors.json")
-        texts = [re.search(r'"warmup_table": "(.*)"', path.read_text()) for path in found]
-        return sorted((text and text[1] for text in texts), key=str)
 
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     folder = tmp_path_factory.mktemp("vllm")
-    model = folder / "model"
-    model.mkdir()
-    model.joinpath("config.json").write_text(json.dumps(TINY_LLAMA))
     folder.joinpath("tiny.py").write_text(TINY)
-    return Bench(folder)
+    return make_bench(folder)
 
 
 @pytest.fixture(scope="module")
@@ -186,35 +99,6 @@ def test_a_table_from_the_misses_answers_sizes_and_ranges(cold: Served) -> None:
 def test_a_range_has_the_end_that_vllm_compiles_for(table: Path) -> None:
     """Its rows are for 2 to 128 tokens: torch's smallest dynamic size, the engine's largest."""
     assert sum(" m=2..128 " in key for key in read(table).rows) == 4
-
-
-def build_from_vllm(bench: Bench, name: str, *words: str, **variables: str) -> str:
-    """Build the table *name* by the engine itself; return what the command printed."""
-    engine = {"dtype": "float32", "max_model_len": 128, "max_num_seqs": 4, "seed": 0}
-    engine |= {"max_num_batched_tokens": 128, "kv_cache_memory_bytes": 64 << 20}
-    command = ["build", "--from-vllm", "model", "--compile-sizes", "2", "--device", "cpu"]
-    command += ["--engine-args", json.dumps(engine), "--wait-for-quiet", "0"]
-    command += ["--out", f"{name}.json", *words]
-    done = bench.call(name, "-m", "warmup", *command, **WITHOUT_PLUGIN, **variables)
-    return done.stdout + done.stderr
-
-
-def test_a_table_built_from_vllm_answers_everything(bench: Bench) -> None:
-    """`build --from-vllm` starts the engine with random weights, and sends no request."""
-    build_from_vllm(bench, "from_vllm")
-    served = bench.serve("from_vllm", "served", bench.folder / "from_vllm.json", **IN_PROCESS)
-    assert (sum(served.audit.hits.values()), served.audit.miss_count) == (16, 0)
-    assert served.said["benchmarks"] == 0
-
-
-@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="two ranks need two cores")
-def test_each_of_two_ranks_asks_for_its_share(bench: Bench) -> None:
-    """Two ranks ask the same keys, of half the model: what one measured is a hit in the other."""
-    cores = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}
-    said = build_from_vllm(bench, "ranks", "--tensor-parallel", "2", **cores)
-    assert "hits 24, tuned in the program 8, left for the end 0" in said
-    shares = {re.search(r" n=\d+ k=\d+ ", key)[0] for key in read(bench.folder / "ranks.json").rows}
-    assert shares == {" n=256 k=256 ", " n=256 k=128 ", " n=704 k=256 ", " n=256 k=352 "}
 
 
 def test_nothing_is_measured_under_the_table(cold: Served, untabled: Served) -> None:
