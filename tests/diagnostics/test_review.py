@@ -65,6 +65,8 @@ def reviewed(*measurements: Measurement, **changes: Any) -> Reviewed:
         (measured(125.0, spread=0.49), []),
         (measured(125.0, total_us=120.0), [Level.WRONG]),
         (measured(125.0, total_us=124.0), []),
+        (measured(125.0, total_us=112.0, spread=0.12), []),
+        (measured(125.0, total_us=111.0, spread=0.12), [Level.WRONG]),
         (measured(125.0, library_us=120.0, band=0.03), [Level.LOOK]),
         (measured(125.0, library_us=122.0, band=0.03), []),
         (measured(125.0, remarks=("unstable",)), [Level.LOOK]),
@@ -133,7 +135,7 @@ def test_the_worst_doubts_come_first() -> None:
 def test_every_rule_doubts_something_here() -> None:
     """No rule stands here without a number that it doubts."""
     numbers = reviewed(
-        measured(90.0, spread=2.0, total_us=50.0, library_us=50.0, remarks=("unstable",)),
+        measured(90.0, spread=0.6, total_us=50.0, library_us=50.0, remarks=("unstable",)),
         measured(200.0, series={"mm": 1}, call=("mm", 200.0)),
         measured(100.0, series={"mm": 2}, call=("mm", 100.0)),
     )

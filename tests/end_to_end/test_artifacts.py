@@ -18,6 +18,8 @@ from warmup.table import Provenance, Table
 from warmup.table.policy import PolicyOptions, choose_policy
 from warmup.table.store import write
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = f"{ROOT / 'tests' / 'programs' / 'models' / 'layered.py'}:Layered"
 SERVE = str(ROOT / "tests" / "programs" / "serve_artifacts.py")

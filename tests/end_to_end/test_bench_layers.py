@@ -13,6 +13,8 @@ from forked_python import run_forked
 
 from warmup.core.runtime import slug_of
 
+pytestmark = pytest.mark.long
+
 pytest.importorskip("matplotlib")
 
 ROOT = Path(__file__).resolve().parents[2]

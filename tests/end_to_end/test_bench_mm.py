@@ -16,6 +16,8 @@ from warmup.core.errors import SettingsError
 from warmup.table import Table
 from warmup.table.store import write
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = "import typer\nfrom warmup.cli.bench_mm import mm\ntyper.run(mm)\n"
 NO_TRITON = "Triton has no CPU backend here"

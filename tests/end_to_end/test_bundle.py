@@ -16,6 +16,8 @@ from forked_python import run_forked
 
 from warmup.table.store import read, write
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 BATCHED = f"{ROOT / 'tests' / 'programs' / 'models' / 'batched.py'}:Batched"
 SERVE = str(ROOT / "tests" / "programs" / "serve_bundle.py")

@@ -17,6 +17,8 @@ from warmup.core.phases import Phase
 from warmup.table import Table
 from warmup.table.store import write
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = f"{ROOT / 'examples' / 'mlp.py'}:MLP"
 # Variants beside the example model, which has the same inputs and outputs.

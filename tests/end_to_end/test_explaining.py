@@ -15,6 +15,8 @@ import torch
 from warmup.table.codec import encode
 from warmup.table.store import read
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = str(ROOT / "tests/programs/models/explained.py")
 _EXPLAIN = ("-m", "warmup", "explain")

@@ -19,6 +19,8 @@ from forked_python import run_forked
 from warmup.diagnostics.audit import audit
 from warmup.table.store import read
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = str(ROOT / "tests" / "programs" / "foreign_graphs.py")
 FORMS = ("aot", "caches", "artifacts")

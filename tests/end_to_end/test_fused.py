@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from forked_python import run_forked
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "tests" / "programs"
 MODEL = """

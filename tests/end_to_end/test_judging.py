@@ -11,6 +11,8 @@ import pytest
 
 from warmup.table.store import read
 
+pytestmark = pytest.mark.long
+
 PROGRAMS = Path(__file__).resolve().parents[1] / "programs"
 MODELS = PROGRAMS / "models"
 WRONG = "mm m=24 n=64 k=24 f32 a=row b=row out=f32 fp32=ieee | epilogue=none"

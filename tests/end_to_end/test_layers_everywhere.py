@@ -22,6 +22,8 @@ from warmup.table.policy import PolicyOptions, choose_policy
 from warmup.table.store import write
 from warmup.tuning.pack_bundle import PackedBundle, pack
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = ROOT / "tests" / "programs" / "models"
 MODEL = f"{MODELS / 'layered.py'}:Layered"

@@ -38,9 +38,12 @@ def works(*command: str) -> bool:
 
 
 is_root = sys.platform == "linux" and os.geteuid() == 0
-pytestmark = pytest.mark.skipif(
-    not (is_root and works(*DROP, "true")), reason="only root can become another user"
-)
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(
+        not (is_root and works(*DROP, "true")), reason="only root can become another user"
+    ),
+]
 needs_mounts = pytest.mark.skipif(
     not (is_root and works("unshare", "--mount", "sh", "-c", READ_ONLY_ROOT, "sh", "true")),
     reason="this sandbox has no mount namespaces",

@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "tests" / "programs" / "record_program.py"
 LINEAR = "packed_linear m=8 n=64 k=32 f32 a=row b=packed out=f32 fp32=ieee | epilogue=none"

@@ -12,6 +12,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+pytestmark = pytest.mark.long
+
 pytest.importorskip("triton")
 
 Ask = Callable[..., dict[str, Any]]

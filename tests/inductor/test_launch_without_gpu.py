@@ -15,6 +15,8 @@ import pytest
 
 from warmup.keys.registry import check_key
 
+pytestmark = pytest.mark.long
+
 PROGRAMS = Path(__file__).resolve().parents[1] / "programs"
 PROGRAM = str(PROGRAMS / "cuda_kernels.py")
 SCENARIOS = [

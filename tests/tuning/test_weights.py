@@ -15,6 +15,8 @@ from warmup.keys.gemm import Dim
 from warmup.keys.weight import Structure, winner_of
 from warmup.tuning.weights.measure import _decided_size, _pays, _unpadded, _with_winner
 
+pytestmark = pytest.mark.long
+
 Weighed = tuple[Path, dict[str, Any]]
 MakeRow = Callable[..., Row]
 PROGRAM = Path(__file__).resolve().parents[1] / "programs" / "weigh_ranges.py"

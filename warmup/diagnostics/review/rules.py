@@ -20,7 +20,7 @@ LOWEST_SHARE: Final = 0.01
 MOST_SPREAD: Final = 0.5
 _FALL: Final = 0.1  # between the times of two sizes of one call
 _CONTRADICTION: Final = 1.25  # between two times of one call
-_TIMER: Final = 1.02  # the device's clock and the host's may differ by this
+_TIMER: Final = 0.02  # the device's clock and the host's may differ by this
 
 Rule = Callable[[Reviewed], Iterator[Doubt]]
 
@@ -85,9 +85,13 @@ def doubt_spreads(reviewed: Reviewed) -> Iterator[Doubt]:
 
 
 def doubt_clocks(reviewed: Reviewed) -> Iterator[Doubt]:
-    """Yield calls whose device was busy for longer than the whole call took."""
+    """Yield calls whose device was busy for longer than the whole call took.
+
+    The two times are medians of different calls, so that they differ by the scatter of the calls.
+    """
     for one in reviewed.measurements:
-        if one.total_us is not None and one.time_us > one.total_us * _TIMER:
+        margin = max(_TIMER, one.spread or 0)
+        if one.total_us is not None and one.time_us > one.total_us * (1 + margin):
             reason = f"{_us(one.time_us)} on the device, of {_us(one.total_us)} in total"
             yield Doubt(Level.WRONG, one.subject, reason, one.time_us / one.total_us)
 
