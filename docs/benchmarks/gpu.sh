@@ -15,6 +15,7 @@
 #   docs/benchmarks/gpu.sh OUT pads [SECONDS]
 #   docs/benchmarks/gpu.sh OUT devices [SECONDS]
 #   docs/benchmarks/gpu.sh OUT vllm-pieces FOLDER of vllm_cut.py [SECONDS]
+#   docs/benchmarks/gpu.sh OUT shared-layers [SECONDS]
 #   docs/benchmarks/gpu.sh OUT growth [SECONDS [ARGUMENTS of growth.py]]
 #   docs/benchmarks/gpu.sh OUT predicted|pads-collected [SECONDS [FILE]]
 #   docs/benchmarks/gpu.sh OUT llama|swiglu|swiglu-cold|small|bundle|parallel
@@ -197,6 +198,28 @@ growth) # starts and builds by layers and buckets, as many as SECONDS last; the 
   [ -e "$out/growth-table.json" ] || cp $tables/llama-blocks.bf16.json "$out/growth-table.json"
   python3 docs/benchmarks/growth.py --width full --limit "${3:-560}" --resume \
     --table "$out/growth-table.json" --results "$out/growth-$gpu.json" ${4:-}
+  ;;
+shared-layers) # 32 layers that share artifacts: a table, its bundles with graphs, and starts from each of them
+  rows=1,16,128,560,2048 until=$((SECONDS + ${3:-560}))
+  bundle() { # NAME MODE: the table NAME, completed, and its bundle for a server in MODE
+    timeout -s INT $((until - SECONDS)) python3 -m warmup build --layers once --bundle-graphs "$2" \
+      --model docs/benchmarks/llama_layers.py:deep --dtype bf16 --input 'x=[n,4096]:bf16' --dims "n=$rows" \
+      --out "$out/$1.json" 2>&1 | tail -4 || echo "build: $?"
+  }
+  starts() { # WAYS WORDS of layers.py
+    python3 docs/benchmarks/layers.py --out "$out/layers-$gpu.json" --buckets "$rows" --limit $((until - SECONDS)) \
+      --ways "$@" | cut -c1-120
+  }
+  bundle layers default
+  starts once,one --table "$out/layers.json"
+  starts once --table "$out/layers.json" --bundle "$out/layers.bundle"
+  python3 docs/benchmarks/layers.py --out "$out/layers-profile-$gpu.json" --buckets "$rows" --limit $((until - SECONDS)) \
+    --ways once --table "$out/layers.json" --profile 16 > /dev/null # where its second bucket spends its time
+  starts whole,once,steady,each
+  cp "$out/layers.json" "$out/recorded.json"
+  bundle recorded reduce-overhead
+  starts once --mode reduce-overhead --table "$out/recorded.json" --bundle "$out/recorded.bundle"
+  starts whole,once,steady --mode reduce-overhead --table "$out/recorded.json"
   ;;
 fusion) # the MLP of a ViT: what is fused into its products, with which tiles, and what that gains
   for part in ${3:-Gelu Relu Block}; do

@@ -114,18 +114,17 @@ def run_way(way: str, kept: Path, seconds: float) -> Any:
 def run_child(asked: argparse.Namespace) -> None:
     """Measure one way, and print it as a line of JSON."""
     import torch
-    from llama_layers import LlamaLayers
+    from llama_layers import make_layers
 
     sizes = [int(size) for size in asked.buckets.split(",")]
     torch.manual_seed(0)
     layers = 1 if asked.child == "one" else asked.layers
     dtype = torch.float32 if asked.device == "cpu" else torch.bfloat16
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    with torch.device(asked.device):  # not for all of the process: dynamo would trace its mode
-        model = LlamaLayers(layers, asked.width, is_nested=asked.child == "nested").eval()
-        inputs = {size: torch.randn(size, model.features) for size in sizes}
-    torch.set_default_dtype(before)
+    is_nested = asked.child == "nested"
+    model = make_layers(layers, asked.width, asked.device, dtype, is_nested=is_nested)
+    inputs = {
+        size: torch.randn(size, model.features, dtype=dtype, device=asked.device) for size in sizes
+    }
     with torch.no_grad():
         if asked.child == "steady":
             measured = steady(model, inputs, asked)

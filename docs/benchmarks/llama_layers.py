@@ -76,6 +76,29 @@ class LlamaLayers(nn.Module):
         return x
 
 
+def make_layers(
+    count: int, width: str, device: str, dtype: torch.dtype, *, is_nested: bool = False
+) -> LlamaLayers:
+    """Return *count* layers whose weights were made on *device* in *dtype*."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with torch.device(device):  # not for all of the process: dynamo would trace its mode
+            return LlamaLayers(count, width, is_nested=is_nested).eval()
+    finally:
+        torch.set_default_dtype(before)
+
+
+def deep() -> nn.Module:
+    """Return 32 layers as wide as those of a model of 8 billion, made on the GPU, for a build."""
+    return make_layers(32, "8b", "cuda", torch.bfloat16)
+
+
+def deep_small() -> nn.Module:
+    """Return 32 narrow layers, for a build on a CPU."""
+    return make_layers(32, "small", "cpu", torch.float32)
+
+
 def example_inputs(seqlen: int) -> torch.Tensor:
     """Return the input of *seqlen* rows of layers as wide as those of a model of 8 billion."""
     return torch.randn(seqlen, WIDTHS["8b"].features, dtype=torch.bfloat16)

@@ -17,6 +17,8 @@ from forked_python import run_forked
 from warmup.core.phases import Phase
 from warmup.table.store import read, write
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = ROOT / "tests" / "programs" / "models"
 NET = f"{MODELS / 'measuring.py'}:Net"

@@ -19,9 +19,10 @@ PROGRAM = ROOT / "tests" / "programs" / "serve_rank.py"
 MODELS = ROOT / "tests" / "programs" / "models"
 LIMIT_S = 300  # only ends a test that hangs
 
-pytestmark = pytest.mark.skipif(
-    sys.platform != "linux", reason="torchrun with gloo is tested on Linux"
-)
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(sys.platform != "linux", reason="torchrun with gloo is tested on Linux"),
+]
 
 
 def launch(folder: Path, table: Path, **extra: str) -> subprocess.CompletedProcess[str]:

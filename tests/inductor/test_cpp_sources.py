@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 PROGRAM = Path(__file__).resolve().parents[1] / "programs" / "cpp_sources.py"
 BF16 = {"layers": 8, "sizes": [16, 48], "dtype": "bfloat16"}  # products of mkldnn's patterns
 F32 = {"layers": 2, "sizes": [16], "dtype": "float32", "ranged": True}  # products of MKL

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 Run = Callable[..., Any]
 TWO_THREADS = {"TORCHINDUCTOR_COMPILE_THREADS": "2"}
 PROGRAM = """

@@ -31,6 +31,8 @@ from warmup.measuring.trial_process import (
     own_command,
 )
 
+pytestmark = pytest.mark.long
+
 MakeTrial = Callable[..., Trial]
 Start = Callable[..., TrialProcess]
 ROOT = Path(__file__).resolve().parents[2]
