@@ -417,7 +417,14 @@ def test_a_kernel_tuned_earlier_is_a_miss_without_a_row(results: Result, label: 
 
 
 def test_a_miss_keeps_the_config_in_inductors_cache(results: Result) -> None:
-    """Without a row, the config serves that a build left in inductor's cache."""
+    """Without a row, the config serves that a build left in inductor's cache.
+
+    Torch 2.11 reads back only the configs that it lists itself, and this one is none of them.
+    """
+    from torch._inductor.runtime import autotune_cache
+
+    if not hasattr(autotune_cache, "_reconstruct_triton_config"):
+        pytest.skip("this torch reads back only the configs that it lists itself")
     cached = results["cached"]
     assert cached["no row"]["compiled"] == [cached["built"]]
     assert set(cached["no row"]["launched"]) == {cached["built"]}
