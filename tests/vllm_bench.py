@@ -64,7 +64,7 @@ class Bench:
             env=self.environment(cache, **variables),
             capture_output=True,
             text=True,
-            timeout=280,
+            timeout=400,
             check=False,
         )
 
