@@ -25,6 +25,8 @@ from warmup.diagnostics.recompiles.causes import Cause, CauseKind
 from warmup.diagnostics.recompiles.explain import Explanation
 from warmup.diagnostics.recompiles.section import Graph, Section, Span
 
+pytestmark = pytest.mark.long
+
 _CHART = Chart(
     title="RMSNorm forward",
     subtitle="higher is better",

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 PROGRAMS = Path(__file__).resolve().parents[1] / "programs"
 LINEAR = "packed_linear m=16 n=128 k=64 f32 a=row b=packed out=f32 fp32=ieee | epilogue=none"
 ALONE = LINEAR.replace("m=16", "m=32")

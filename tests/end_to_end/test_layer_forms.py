@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 PROGRAM = Path(__file__).resolve().parents[1] / "programs" / "build_forms.py"
 BUCKET = "build_forms.Stack seqlen=16"
 TOLERANCE = 1e-5  # float32, relative L2
