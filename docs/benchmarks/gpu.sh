@@ -206,20 +206,19 @@ shared-layers) # 32 layers that share artifacts: a table, its bundles with graph
       --model docs/benchmarks/llama_layers.py:deep --dtype bf16 --input 'x=[n,4096]:bf16' --dims "n=$rows" \
       --out "$out/$1.json" 2>&1 | tail -4 || echo "build: $?"
   }
-  starts() { # WAYS WORDS of layers.py
-    python3 docs/benchmarks/layers.py --out "$out/layers-$gpu.json" --buckets "$rows" --limit $((until - SECONDS)) \
-      --ways "$@" | cut -c1-120
+  starts() { # RESULTS WAYS WORDS of layers.py
+    python3 docs/benchmarks/layers.py --out "$out/$1-$gpu.json" --buckets "$rows" --limit $((until - SECONDS)) \
+      --ways "${@:2}" | cut -c1-120
   }
   bundle layers default
-  starts once,one --table "$out/layers.json"
-  starts once --table "$out/layers.json" --bundle "$out/layers.bundle"
-  python3 docs/benchmarks/layers.py --out "$out/layers-profile-$gpu.json" --buckets "$rows" --limit $((until - SECONDS)) \
-    --ways once --table "$out/layers.json" --profile 16 > /dev/null # where its second bucket spends its time
-  starts whole,once,steady,each
+  starts layers once,one --table "$out/layers.json"
+  starts layers once --table "$out/layers.json" --bundle "$out/layers.bundle"
+  starts layers-profile once --table "$out/layers.json" --profile 16 # where the second bucket spends its time
+  starts layers whole,once,steady,each
   cp "$out/layers.json" "$out/recorded.json"
   bundle recorded reduce-overhead
-  starts once --mode reduce-overhead --table "$out/recorded.json" --bundle "$out/recorded.bundle"
-  starts whole,once,steady --mode reduce-overhead --table "$out/recorded.json"
+  starts layers once --mode reduce-overhead --table "$out/recorded.json" --bundle "$out/recorded.bundle"
+  starts layers whole,once,steady --mode reduce-overhead --table "$out/recorded.json"
   ;;
 fusion) # the MLP of a ViT: what is fused into its products, with which tiles, and what that gains
   for part in ${3:-Gelu Relu Block}; do
