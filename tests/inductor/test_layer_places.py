@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from warmup.inductor.layers.form import UnshareableLayerError
-from warmup.inductor.layers.place import value_at
+from warmup.inductor.layers.place import MissingPlaceError, value_at
 
 _GLOBALS = {"scale": torch.ones(3), "config": SimpleNamespace(sizes={"a b": [4, 5]})}
 
@@ -29,6 +29,7 @@ _GLOBALS = {"scale": torch.ones(3), "config": SimpleNamespace(sizes={"a b": [4, 
         "getattr(L['layer'], 'training')",
         "type(L['layer'])",
         "dict(L['layer'].__dict__)['training']",
+        "object.__getattribute__(L['layer'], 'training')",
     ],
 )
 def test_a_place_has_the_value_that_python_finds_there(text: str) -> None:
@@ -49,7 +50,6 @@ def test_a_place_has_the_value_that_python_finds_there(text: str) -> None:
         ("L['layer'][L['layer']]", r"in which L\['layer'\] is none"),
         ("L['layer'] or 1", "is no plain place$"),
         ("(1, L['layer'])", "is no plain place$"),
-        ("L['layer'].nothing", r"is no plain place \('Sequential' object has no attribute"),
         ("L['layer'].training['0']", r"is no plain place \('bool' object is not subscriptable"),
         ("<unknown source>", r"is no plain place \(invalid syntax"),
     ],
@@ -57,4 +57,11 @@ def test_a_place_has_the_value_that_python_finds_there(text: str) -> None:
 def test_an_expression_with_another_part_is_refused(text: str, reason: str) -> None:
     """The layer is not shared, and the reason has the expression and its part that is no place."""
     with pytest.raises(UnshareableLayerError, match=reason):
+        value_at(text, nn.Sequential(nn.Linear(2, 3)), {})
+
+
+@pytest.mark.parametrize("text", ["L['layer'].nothing", "L['layer']._modules['7']"])
+def test_a_place_that_is_missing_is_told_from_one_that_is_refused(text: str) -> None:
+    """A guard may be about just that, as after ``hasattr``; what reads the value still ends."""
+    with pytest.raises(MissingPlaceError, match=r"^reads L\['layer'\]\..*, which is missing \("):
         value_at(text, nn.Sequential(nn.Linear(2, 3)), {})

@@ -117,9 +117,13 @@ class ReturnsView(Layer):
 
 
 class Config:
-    """What layers share, as those of transformers do."""
+    """What layers share, as those of transformers do: with a way of its own to read attributes."""
 
     scale = 1.0
+
+    def __getattribute__(self, name: str) -> Any:
+        names = super().__getattribute__("__dict__").get("other_names", {})
+        return super().__getattribute__(names.get(name, name))
 
 
 class Configured(Layer):
@@ -128,7 +132,8 @@ class Configured(Layer):
         self.config = config
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return super().forward(x) * self.config.scale
+        y = super().forward(x) * self.config.scale
+        return y * self.bonus if hasattr(self, "bonus") else y
 
 
 SCALE = 0.5  # a global that a layer reads, and beside it one that is read in a list
@@ -386,6 +391,14 @@ def _toggling(model: Model) -> Callable[[], object]:
     return toggled
 
 
+def _adding(model: Model) -> Callable[[], object]:
+    def added() -> None:
+        for layer in model.layers:
+            layer.bonus = 0.25  # type: ignore[assignment]  # what `Configured` looks for
+
+    return added
+
+
 def _changes(model: Model) -> list[Callable[[], object]]:
     """Return what changes *model* in every way that must be noticed, or needs no notice."""
     layers: Any = model.layers
@@ -426,6 +439,7 @@ def _changes(model: Model) -> list[Callable[[], object]]:
             hooked,
             swapped,
             configured,
+            _adding(model),
             trained,
             doubled,
             hooked_inside,

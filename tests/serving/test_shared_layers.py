@@ -152,7 +152,7 @@ def test_auto_compiles_the_whole_graph_where_the_model_sets_attributes(
 @pytest.mark.parametrize(
     "change",
     [
-        *("replaced", "hooked", "swapped", "configured", "trained", "doubled"),
+        *("replaced", "hooked", "swapped", "configured", "added", "trained", "doubled"),
         *("turned", "reshaped"),
         *("item", "inner_item", "member", "slot", "change", "attribute_of_class"),
         *("module_global", "item_of_global"),

@@ -25,8 +25,13 @@ _ALLOWED_CALLS: Final[Mapping[str, Callable[..., Any]]] = {
     "getattr": getattr,
     "list": list,
     "list.__getitem__": list.__getitem__,
+    "object.__getattribute__": object.__getattribute__,
     "type": type,
 }
+
+
+class MissingPlaceError(UnshareableLayerError):
+    """A place that dynamo has read is not there: what it read is that, as in ``hasattr``."""
 
 
 class _OtherExpressionError(Exception):
@@ -40,6 +45,7 @@ def value_at(
 
     Raises:
         UnshareableLayerError: it is an expression that only dynamo can evaluate.
+        MissingPlaceError: the layer has no such place.
     """
     scope = {"L": frame if frame is not None else {LAYER: layer}, "G": names}
     try:
@@ -47,7 +53,9 @@ def value_at(
     except _OtherExpressionError as error:
         part = f", in which {error} is none" if str(error) != text else ""
         raise UnshareableLayerError(f"reads {text}, which is no plain place{part}") from error
-    except (LookupError, AttributeError, TypeError, SyntaxError) as error:
+    except (LookupError, AttributeError) as error:
+        raise MissingPlaceError(f"reads {text}, which is missing ({error})") from error
+    except (TypeError, SyntaxError) as error:
         raise UnshareableLayerError(f"reads {text}, which is no plain place ({error})") from error
 
 

@@ -18,6 +18,8 @@ from typing import Any, Final
 import torch
 from torch import nn
 
+from warmup.inductor.layers.place import MissingPlaceError
+
 GLOBAL: Final = "G["  # how dynamo's expressions for globals begin
 _MISSING: Final = object()
 _ITEMS: Final = (list, set, deque)
@@ -56,13 +58,21 @@ class Reads:
     def keep_containers(self, value_of: Callable[[str], Any]) -> None:
         """Forget each value without items, such as a number, a tensor or a function.
 
-        Hooks of modules are watched as such.
+        Hooks of modules are watched as such. A place that is missing, of which torch 2.11 notes
+        that it was looked for, is forgotten too: what would get it is watched.
         """
         for texts in (self.of_layer, self.of_globals):
             for text in [text for text, parts in texts.items() if not parts]:
                 is_hooks = text.rpartition(".")[2] in _HOOK_DICTS
-                if is_hooks or not isinstance(value_of(text), (*_ITEMS, dict)):
+                if is_hooks or not _has_items(value_of, text):
                     del texts[text]
+
+
+def _has_items(value_of: Callable[[str], Any], text: str) -> bool:
+    try:
+        return isinstance(value_of(text), (*_ITEMS, dict))
+    except MissingPlaceError:
+        return False
 
 
 def _root_of(text: str) -> str:
