@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from warmup.prediction.features import LIBRARY_UID, CandidateConfig, GemmSizes
+from warmup.prediction.features import LIBRARY_UID, CandidateConfig, GemmSizes, kin_of
 from warmup.prediction.formula import Constants, time_us
 from warmup.prediction.pad.pad_model import PadModel
 from warmup.prediction.timing_lines import MeasuredOn
@@ -120,7 +120,7 @@ class Predictor:
     model: DeviceModel
     _numbers: dict[str, int] = field(default_factory=dict)
     _columns: dict[CandidateConfig, int] = field(default_factory=dict)
-    _by_rate: dict[str, list[tuple[Sizes, int, tuple[int | None, ...]]]] = field(
+    _by_kin: dict[str, list[tuple[Sizes, int, tuple[int | None, ...]]]] = field(
         default_factory=dict
     )
     _ranges: dict[int, tuple[Sizes, Sizes]] = field(default_factory=dict)
@@ -135,8 +135,8 @@ class Predictor:
         for one in model.measured:
             b, m, n, k = map(math.log2, one.sizes)
             logs = (b, m, n, k)
-            rate = model.categories[one.category].partition(" ")[0]
-            self._by_rate.setdefault(rate, []).append((logs, one.category, one.residuals))
+            kin = kin_of(model.categories[one.category])
+            self._by_kin.setdefault(kin, []).append((logs, one.category, one.residuals))
             low, high = self._ranges.get(one.category, (logs, logs))
             self._ranges[one.category] = (
                 (min(low[0], b), min(low[1], m), min(low[2], n), min(low[3], k)),
@@ -207,7 +207,7 @@ class Predictor:
         return base * math.exp(offset + total / weights)
 
     def _nearest(self, sizes: GemmSizes) -> list[tuple[float, tuple[int | None, ...]]]:
-        """Return the nearest measured problems of the rate, with their distances."""
+        """Return the nearest measured problems of the same kin, with their distances."""
         last = self._last
         if last is not None and last[0] == sizes:  # `unsure` asks first
             return last[1]
@@ -222,7 +222,7 @@ class Predictor:
                 + (0.0 if category == number else _OTHER_CATEGORY),
                 residuals,
             )
-            for x, category, residuals in self._by_rate.get(sizes.rate, ())
+            for x, category, residuals in self._by_kin.get(kin_of(sizes.category), ())
         ]
         found.sort(key=lambda one: one[0])
         near = found[:NEAREST]

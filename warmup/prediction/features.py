@@ -15,6 +15,7 @@ LIBRARY_UID: Final = "library"
 CONFIG_KWARGS: Final = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "num_stages", "num_warps")
 _RATES: Final = {"f16": "bf16"}
 _WIDEST_LOAD_BYTES: Final = 16  # of the widest load
+_UNALIGNED, _OUT_UNALIGNED = "unaligned", "out-unaligned"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,8 @@ class GemmSizes:
     as bf16, and f32 apart from f32 that is multiplied as tf32. It is the category's first word.
 
     ``is_aligned`` says whether the rows (or columns) of both factors start at multiples of 16
-    bytes; it is a part of the category.
+    bytes, ``is_out_aligned`` whether those of the result do: a library has few kernels for others.
+    Both are a part of the category.
     """
 
     batch: int
@@ -37,6 +39,7 @@ class GemmSizes:
     out_bytes: int
     category: str
     is_aligned: bool
+    is_out_aligned: bool = True
 
     @property
     def logs(self) -> tuple[float, float, float, float]:
@@ -99,14 +102,26 @@ def sizes_of(problem: GemmProblem) -> GemmSizes | None:
         fixed.b.order,
         fixed.out,
     ]
-    words += [fixed.bias or "", fixed.fp32 or "", "" if is_aligned else "unaligned"]
+    is_out_aligned = n * item_bytes(fixed.out) % _WIDEST_LOAD_BYTES == 0
+    words += [fixed.bias or "", fixed.fp32 or ""]
+    words += ["" if is_aligned else _UNALIGNED, "" if is_out_aligned else _OUT_UNALIGNED]
     if (fixed.alpha, fixed.beta) != (1, 1):
         words.append("scaled")
     return GemmSizes(
         *(batch, m, n, k, rate, size, item_bytes(fixed.out)),
         category=" ".join(filter(None, words)),
         is_aligned=is_aligned,
+        is_out_aligned=is_out_aligned,
     )
+
+
+def kin_of(category: str) -> str:
+    """Return what categories have in common whose problems say something of each other's times.
+
+    Other dtypes of the same rate, layouts and ops do, another alignment does not.
+    """
+    rate, *words = category.split(" ")
+    return " ".join([rate, *(word for word in words if word in (_UNALIGNED, _OUT_UNALIGNED))])
 
 
 def config_of(winner: Winner, library: Winner | None) -> CandidateConfig | None:

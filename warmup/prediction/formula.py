@@ -32,7 +32,7 @@ class Constants:
     ``flops`` are operations in a microsecond of one multiprocessor, ``l2_bytes`` and
     ``memory_bytes`` bytes in a microsecond of the device, ``launch_us`` the shortest kernel,
     ``iteration_us`` one iteration over K, ``split_us`` adding the parts of a split K,
-    ``unaligned`` by how much more a byte of an unaligned operand costs.
+    ``unaligned`` by how much more a byte costs where sizes are unaligned.
     """
 
     flops: float
@@ -66,7 +66,7 @@ def terms_of(sizes: GemmSizes, config: CandidateConfig, sms: int) -> tuple[Terms
 
     The terms: operations of the busiest multiprocessor, bytes from L2 and bytes from memory, both
     over the efficiency of the waves; iterations one after another; 1 for a split; 1 for unaligned
-    operands.
+    operands, for a library also for an unaligned result.
     """
     if config.block_m and config.block_n and config.block_k:
         return (_terms(sizes, config, sms),)
@@ -115,7 +115,7 @@ def _terms(sizes: GemmSizes, config: CandidateConfig, sms: int) -> Terms:
         sizes.batch * (operands + partial) / efficiency,
         float(math.ceil(tiles / (sms * resident)) * iterations),
         float(split > 1),
-        float(not sizes.is_aligned),
+        float(not sizes.is_aligned or (config.is_library and not sizes.is_out_aligned)),
     )
 
 

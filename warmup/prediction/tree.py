@@ -58,7 +58,7 @@ def features_of(sizes: GemmSizes) -> tuple[float, ...]:
     batch, m, n, k = sizes.logs
     moved = sizes.m * sizes.k + sizes.k * sizes.n + sizes.m * sizes.n
     intensity = math.log2(sizes.m * sizes.n * sizes.k / moved)
-    unaligned = float(not sizes.is_aligned)
+    unaligned = 2.0 * (not sizes.is_aligned) + (not sizes.is_out_aligned)
     return batch, m, n, k, batch + m + n, intensity, unaligned, float(sizes.item_bytes)
 
 
