@@ -15,7 +15,8 @@
 #   docs/benchmarks/gpu.sh OUT pads [SECONDS]
 #   docs/benchmarks/gpu.sh OUT devices [SECONDS]
 #   docs/benchmarks/gpu.sh OUT vllm-pieces FOLDER of vllm_cut.py [SECONDS]
-#   docs/benchmarks/gpu.sh OUT shared-layers [SECONDS]
+#   docs/benchmarks/gpu.sh OUT shared-layers|deep-zoo [SECONDS]
+#   docs/benchmarks/gpu.sh OUT occupancy TABLE
 #   docs/benchmarks/gpu.sh OUT growth [SECONDS [ARGUMENTS of growth.py]]
 #   docs/benchmarks/gpu.sh OUT predicted|pads-collected [SECONDS [FILE]]
 #   docs/benchmarks/gpu.sh OUT llama|swiglu|swiglu-cold|small|bundle|parallel
@@ -219,6 +220,22 @@ shared-layers) # 32 layers that share artifacts: a table, its bundles with graph
   bundle recorded reduce-overhead
   starts layers once --mode reduce-overhead --table "$out/recorded.json" --bundle "$out/recorded.bundle"
   starts layers whole,once,steady --mode reduce-overhead --table "$out/recorded.json"
+  ;;
+deep-zoo) # models of the zoo with all their layers: as one graph, and with equal layers compiled once
+  until=$((SECONDS + ${3:-400}))
+  race() { # NAME DIMS INPUT
+    [ $SECONDS -lt $((until - 60)) ] || return 0
+    timeout -s INT $((until - SECONDS)) python3 -m warmup compare --model "docs/benchmarks/zoo_models/deep.py:$1" \
+      --dims "$2" --input "$3" --variants default,layers --launch cudagraph --l2 cold --rounds 15 --no-charts \
+      --out "$out/deep-$1" 2>&1 | tee "$out/deep-$1.txt" | tail -8 || echo "compare: $?"
+  }
+  race bert_large "batch=1,16;seqlen=384" "input_ids=[batch,seqlen]:i64"
+  race qwen2 "batch=1;seqlen=16,512" "ids=[batch,seqlen]:i64"
+  race t5 "batch=1,8;seqlen=512" "input_ids=[batch,seqlen]:i64"
+  race modernbert "batch=1,16;seqlen=512" "input_ids=[batch,seqlen]:i64"
+  ;;
+occupancy) # the kernels that TABLE serves products with few rows with, under Nsight Compute
+  python3 docs/benchmarks/occupancy.py "$out/occupancy-$gpu.json" --table "$3"
   ;;
 fusion) # the MLP of a ViT: what is fused into its products, with which tiles, and what that gains
   for part in ${3:-Gelu Relu Block}; do

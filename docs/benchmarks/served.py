@@ -207,11 +207,39 @@ def layer_steady(documents: Documents) -> list[Row]:
     """Return the times of a call by mode and bucket, and shared layers' over the whole graph's."""
     found: list[Row] = []
     for document in documents.values():
-        for mode, buckets in document["eight"]["steady"].items():
+        for mode, buckets in document["steady"].items():
             for size, bucket in buckets.items():
                 times = {way: f"{us:.0f}" for way, us in bucket["us"].items()}
                 over = bucket["once over whole"]
                 found.append({"each": "", **times, "mode": mode, "size": size, "over": over})
+    return found
+
+
+def deep_starts(documents: Documents) -> list[Row]:
+    """Return the starts of `compare` with and without shared layers, and the time of a call.
+
+    ``start`` is from importing torch's compiler until every bucket was served once, without the
+    seconds in which the model was made.
+    """
+    found: list[Row] = []
+    for document in documents.values():
+        starts = {one["name"]: one["start"] for one in document["variants"]}
+        seconds = {
+            name: start["phases"]["import"] + start["call_seconds"]
+            for name, start in starts.items()
+        }
+        for bucket in document["buckets"]:
+            us = {one["name"]: one["median_us"] for one in bucket["variants"]}
+            found.append(
+                {
+                    "model": document["origin"]["model"].partition(":")[2],
+                    "sizes": " ".join(f"{name}={size}" for name, size in bucket["bucket"].items()),
+                    **{f"{name}_s": value for name, value in seconds.items()},
+                    **{f"{name}_us": value for name, value in us.items()},
+                    "start_over": seconds["layers"] / seconds["default"],
+                    "call_over": us["layers"] / us["default"],
+                }
+            )
     return found
 
 

@@ -37,12 +37,12 @@ def _decoder(config: PreTrainedConfig) -> nn.Module:
     return with_random_weights(lambda: LastToken(config))
 
 
-def qwen2() -> nn.Module:
+def qwen2(layers: int = 4) -> nn.Module:
     """Qwen2.5-7B: grouped queries, biases before the attention."""
     config = Qwen2Config(
         hidden_size=3584,
         intermediate_size=18944,
-        num_hidden_layers=4,
+        num_hidden_layers=layers,
         num_attention_heads=28,
         num_key_value_heads=4,
         vocab_size=152064,

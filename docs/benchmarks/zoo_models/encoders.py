@@ -23,37 +23,37 @@ def _t5_encoder(config: T5Config) -> nn.Module:
     return with_random_weights(lambda: T5EncoderModel(config))
 
 
-def bert_large() -> nn.Module:
+def bert_large(layers: int = 4) -> nn.Module:
     """BERT-large, with 4 of its 24 layers and without its pooler's classes."""
     config = BertConfig(
         hidden_size=1024,
         intermediate_size=4096,
-        num_hidden_layers=4,
+        num_hidden_layers=layers,
         num_attention_heads=16,
         vocab_size=30522,
     )
     return _encoder(config)
 
 
-def modernbert() -> nn.Module:
+def modernbert(layers: int = 4) -> nn.Module:
     """ModernBERT-base with 4 of its 22 layers: one of global and three of local attention."""
     config = ModernBertConfig(
         hidden_size=768,
         intermediate_size=1152,
-        num_hidden_layers=4,
+        num_hidden_layers=layers,
         num_attention_heads=12,
         vocab_size=50368,
     )
     return _encoder(config)
 
 
-def t5() -> nn.Module:
+def t5(layers: int = 4) -> nn.Module:
     """The encoder of T5 v1.1 large, which text-to-image models run: 4 of its 24 layers."""
     config = T5Config(
         d_model=1024,
         d_kv=64,
         d_ff=2816,
-        num_layers=4,
+        num_layers=layers,
         num_heads=16,
         feed_forward_proj="gated-gelu",
         vocab_size=32128,
