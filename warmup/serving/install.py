@@ -29,7 +29,7 @@ from warmup.serving.compiled.layer_sharing import LayerSharing, layers_form
 from warmup.serving.handle import Handle, install_lock, installed, register
 from warmup.serving.install_settings import InstallSettings, absolute_path
 from warmup.serving.notices import Notices
-from warmup.serving.predictor import predictor_at_misses
+from warmup.serving.predictor import predictor_at_misses, with_device_model
 from warmup.serving.process_watch import ProcessWatch
 from warmup.table import Policy, Table
 from warmup.table.cache_tags import cache_tag
@@ -80,14 +80,14 @@ def install(
     in the first of ``./tables``, the user data folder and the package that has any. *on_miss* is
     ``fallback`` (use the library kernel and count the miss), ``strict`` (raise a `MissError`, which
     torch wraps in its own error), ``predict`` (use the config that *device_model*, or
-    ``WARMUP_DEVICE_MODEL``, predicts, where its bound says that the config beats the library, or
-    its pad decision; else as ``fallback``), ``unverified`` (use a config that `warmup import` read
-    from other tools and nobody measured here, count the miss; else as ``fallback``) or ``tune``
-    (measure; for development). A device model that cannot be used is ignored with a warning.
-    *uncovered* decides about a measurement that no row covers: ``count`` it and let it run, or
-    ``forbid`` it with an `UncoveredError` before it runs. Every event is appended to *audit_log*,
-    or ``WARMUP_AUDIT_LOG``, as a JSON line, and logged too with *log_events*, or
-    ``WARMUP_LOG_EVENTS=1``.
+    ``WARMUP_DEVICE_MODEL``, or what ships for this device, predicts, where its bound says that the
+    config beats the library, or its pad decision; else as ``fallback``), ``unverified`` (use a
+    config that `warmup import` read from other tools and nobody measured here, count the miss; else
+    as ``fallback``) or ``tune`` (measure; for development). A device model that cannot be used is
+    ignored with a warning. *uncovered* decides about a measurement that no row covers: ``count`` it
+    and let it run, or ``forbid`` it with an `UncoveredError` before it runs. Every event is
+    appended to *audit_log*, or ``WARMUP_AUDIT_LOG``, as a JSON line, and logged too with
+    *log_events*, or ``WARMUP_LOG_EVENTS=1``.
 
     A table for another device or runtime is refused. With *allow_mismatch*, or
     ``WARMUP_ALLOW_MISMATCH=1``, it is installed, and every lookup is a miss. What makes a table
@@ -163,7 +163,8 @@ def install(
     emitter = Emitter(sinks, common)
     tuner = _make_tuner(found.table.policy, device) if on_miss == OnMiss.TUNE else None
     imported = ImportedAnswers(found.table.imported)
-    predictor, predicts = predictor_at_misses(settings, imported, here)
+    predicting = with_device_model(settings, here)
+    predictor, predicts = predictor_at_misses(predicting, imported, here)
     lookup = Lookup(
         found.table.rows,
         OnMiss(on_miss),
@@ -209,7 +210,7 @@ def install(
         mismatches=[str(mismatch) for mismatch in mismatches],
         bundle=None if unpacked is None else str(unpacked.path),
         bundle_refused=None if unpacked is None else unpacked.refused,
-        device_model=None if predictor is None else settings.device_model or None,
+        device_model=None if predictor is None else predicting.device_model or None,
     )
     handle = Handle(
         found.table, digest, lookup, tally, attachment, settings, watch, prepared, unpacked, file

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from warmup.core.counted import counted
 from warmup.core.errors import DeviceModelError, DeviceModelWarning, SettingsError
 from warmup.core.events import logger
@@ -9,6 +11,7 @@ from warmup.core.notices import warn
 from warmup.core.runtime import Runtime
 from warmup.prediction.model_file import read_device_model
 from warmup.prediction.predictions import Predictions
+from warmup.prediction.shipped_model import shipped_model
 from warmup.serving.install_settings import InstallSettings
 from warmup.table.imported_answers import ImportedAnswers
 from warmup.table.on_miss import OnMiss
@@ -24,7 +27,7 @@ def predictor_at_misses(
     ``on_miss="unverified"`` the *imported* configs of the table; None with any other.
 
     Raises:
-        SettingsError: ``on_miss="predict"`` has no device model.
+        SettingsError: ``on_miss="predict"`` has no device model, and none ships for this device.
     """
     if settings.on_miss == OnMiss.UNVERIFIED:
         keys = counted(len(imported), "key")
@@ -34,7 +37,8 @@ def predictor_at_misses(
         return None, ""
     if not settings.device_model:
         raise SettingsError(
-            "on_miss='predict' has no device model", "name it in device_model, WARMUP_DEVICE_MODEL"
+            f"on_miss='predict' has no device model, and none ships for {here.device.name}",
+            "name it in device_model, WARMUP_DEVICE_MODEL",
         )
     try:
         model = read_device_model(settings.device_model, here, needs_times=False)
@@ -43,3 +47,10 @@ def predictor_at_misses(
         return None, ""
     predictions = Predictions.of(model)
     return predictions, predictions.digest
+
+
+def with_device_model(settings: InstallSettings, here: Runtime) -> InstallSettings:
+    """Return *settings* with the device model that ships, where one is needed and none is named."""
+    if settings.on_miss != OnMiss.PREDICT or settings.device_model:
+        return settings
+    return replace(settings, device_model=str(shipped_model(here) or ""))

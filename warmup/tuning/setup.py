@@ -68,8 +68,11 @@ def predictor_for(
 ) -> Callable[[Runtime], TimePredictor] | None:
     """Return what reads *device_model* for a runtime; None for a search that predicts nothing.
 
+    Without *device_model* it reads the one that ships for the device, and raises a `SettingsError`
+    where none does.
+
     Raises:
-        SettingsError: the search ``predicted`` has no device model, or another search has one.
+        SettingsError: another search than ``predicted`` has a device model.
     """
     if search == Search.IMPORTED:
         raise SettingsError(
@@ -79,12 +82,19 @@ def predictor_for(
         if device_model is not None:
             raise SettingsError("--device-model is not used", "add --search predicted")
         return None
-    if device_model is None:
-        raise SettingsError("--search predicted has no device model", "name it by --device-model")
     from warmup.prediction.model_file import read_device_model
     from warmup.prediction.predictions import Predictions
+    from warmup.prediction.shipped_model import shipped_model
 
-    return lambda here: Predictions.of(read_device_model(device_model, here), top)
+    def read(here: Runtime) -> TimePredictor:
+        if (path := device_model or shipped_model(here)) is None:
+            raise SettingsError(
+                f"--search predicted has no device model, and none ships for {here.device.name}",
+                "name it by --device-model",
+            )
+        return Predictions.of(read_device_model(path, here), top)
+
+    return read
 
 
 def find_setup(
