@@ -15,7 +15,7 @@
 #   docs/benchmarks/gpu.sh OUT pads [SECONDS]
 #   docs/benchmarks/gpu.sh OUT devices [SECONDS]
 #   docs/benchmarks/gpu.sh OUT vllm-pieces FOLDER of vllm_cut.py [SECONDS]
-#   docs/benchmarks/gpu.sh OUT shared-layers|deep-zoo [SECONDS]
+#   docs/benchmarks/gpu.sh OUT shared-layers|layer-rivals|deep-zoo [SECONDS]
 #   docs/benchmarks/gpu.sh OUT occupancy TABLE
 #   docs/benchmarks/gpu.sh OUT growth [SECONDS [ARGUMENTS of growth.py]]
 #   docs/benchmarks/gpu.sh OUT predicted|pads-collected [SECONDS [FILE]]
@@ -220,6 +220,10 @@ shared-layers) # 32 layers that share artifacts: a table, its bundles with graph
   bundle recorded reduce-overhead
   starts layers once --mode reduce-overhead --table "$out/recorded.json" --bundle "$out/recorded.bundle"
   starts layers whole,once,steady --mode reduce-overhead --table "$out/recorded.json"
+  ;;
+layer-rivals) # other ways to start 32 equal layers: nested regions, Mega-cache, cold max-autotune
+  python3 docs/benchmarks/layers.py --out "$out/layer-rivals-$gpu.json" --limit "${3:-560}" \
+    --ways once,nested,mega-cache,whole,max-autotune | cut -c1-120
   ;;
 deep-zoo) # models of the zoo with all their layers: as one graph, and with equal layers compiled once
   until=$((SECONDS + ${3:-400}))

@@ -11,8 +11,11 @@ other processes disturb less. ``peak MiB`` is the GPU memory of the start, and o
 
 The way ``auto``, which is not among the default ones, measures sharing on a GPU and takes the
 faster way in each bucket; its ``costs`` are the times of shared layers over those in one graph, of
-two layers. ``timers`` are torch's own, in each bucket, one inside another. With ``--table`` all
-that `warmup.compile` serves is served from that table, with ``--bundle`` from its bundle too.
+two layers. ``max-autotune`` is the whole graph, cold, in that mode without CUDA graphs;
+``mega-cache`` is the whole graph from what `torch.compiler.save_cache_artifacts` saved in another
+process with empty caches. Neither is among the default ways. ``timers`` are torch's own, in each
+bucket, one inside another. With ``--table`` all that `warmup.compile` serves is served from that
+table, with ``--bundle`` from its bundle too.
 ``--profile BUCKET`` adds the functions of Python that the first call of that bucket spent most
 time in. Results are written after each run, a run that is in the file is not made again, and no run
 starts after ``--limit`` seconds.
@@ -39,6 +42,8 @@ from pathlib import Path
 from typing import Any
 
 WAYS = ("one", "once", "nested", "each", "whole", "steady")
+SAVING, SAVED = "saving", "mega-cache"
+ARTIFACTS = "LAYERS_ARTIFACTS"  # the variable with the path of what torch saved
 SERVED = ("once", "whole", "auto")  # by warmup.compile
 STEADY = ("whole", "once")
 LEAST_TIMED = 0.1  # seconds of a timer of torch's, to be worth a line
@@ -89,13 +94,17 @@ def run_way(way: str, kept: Path, seconds: float) -> Any:
     The caches of both ways whose steady state is compared are added to the folder *kept*, which
     that comparison begins with.
     """
+    if way == SAVED:
+        saved = run_way(SAVING, kept, seconds)
+        if "failed" in saved:
+            return saved
     with tempfile.TemporaryDirectory() as empty:
         folder = kept if way == "steady" else Path(empty)
         caches = {"TORCHINDUCTOR_CACHE_DIR": f"{folder}", "TRITON_CACHE_DIR": f"{folder}/triton"}
         try:
             done = subprocess.run(
                 [sys.executable, *sys.argv, "--child", way],
-                env={**os.environ, **caches},
+                env={**os.environ, **caches, ARTIFACTS: f"{kept / 'artifacts'}"},
                 capture_output=True,
                 text=True,
                 timeout=seconds,
@@ -144,25 +153,7 @@ def start(
 
     imported = time.perf_counter() - began
     torch._dynamo.config.recompile_limit = 64
-    serve = model
-    if way in SERVED:
-        import warmup
-
-        serve = warmup.compile(
-            model,
-            dims={"x": {0: "n"}},
-            buckets={"n": sorted(inputs)},
-            policy="exact",
-            mode=None if asked.mode == "default" else asked.mode,
-            layers=way,
-            table=asked.table,
-            bundle=asked.bundle,
-        )
-    elif way == "each":
-        for layer in model.layers:
-            layer.compile(dynamic=False, mode=asked.mode)
-    else:
-        serve = torch.compile(model, dynamic=False, fullgraph=True, mode=asked.mode)
+    serve = serving(model, [*inputs], asked, way)
     seconds: dict[int, float] = {}
     timers: dict[int, dict[str, float]] = {}
     measured_calls: list[str] = []
@@ -192,11 +183,42 @@ def start(
         for x in inputs.values():
             serve(x)
         measured["peak MiB"].append(torch.cuda.max_memory_allocated() // 2**20)
+    if way == SAVING and (saved := torch.compiler.save_cache_artifacts()) is not None:
+        Path(os.environ[ARTIFACTS]).write_bytes(saved[0])
     if way in SERVED:
         measured["report"] = str(serve.report())
     if way == "auto":
         measured["costs"] = dict(serve.report().layers.costs)
     return serve, measured
+
+
+def serving(
+    model: Any, sizes: list[int], asked: argparse.Namespace, way: str
+) -> Callable[..., Any]:
+    """Return what serves *model* in one *way*; nothing is compiled yet."""
+    import torch
+
+    if way in SERVED:
+        import warmup
+
+        return warmup.compile(
+            model,
+            dims={"x": {0: "n"}},
+            buckets={"n": sorted(sizes)},
+            policy="exact",
+            mode=None if asked.mode == "default" else asked.mode,
+            layers=way,
+            table=asked.table,
+            bundle=asked.bundle,
+        )
+    if way == "each":
+        for layer in model.layers:
+            layer.compile(dynamic=False, mode=asked.mode)
+        return model
+    if way == SAVED:
+        torch.compiler.load_cache_artifacts(Path(os.environ[ARTIFACTS]).read_bytes())
+    mode = "max-autotune-no-cudagraphs" if way == "max-autotune" else asked.mode
+    return torch.compile(model, dynamic=False, fullgraph=True, mode=mode)
 
 
 @contextlib.contextmanager

@@ -107,6 +107,15 @@ def test_disturbed_and_unplaced_times_are_left_out(tmp_path: Path) -> None:
     assert sum(found.left_out.values()) == 2
 
 
+def test_a_time_that_scatters_is_no_time(tmp_path: Path) -> None:
+    """Of a problem that can be used, a candidate that a build would not choose is left out."""
+    line = json.loads(line_of(tuned(), HERE, "eager cold"))
+    slow = {**line["candidates"][1], "choice": "decompose_k(k_split=8)", "spread": 0.3}
+    found = _read_with(tmp_path, json.dumps({**line, "candidates": [*line["candidates"], slow]}))
+    assert found.scattered == 1
+    assert sorted(found.problems[0].times_us.values()) == [4.5, 5.0]
+
+
 def test_timings_of_two_devices_are_refused(tmp_path: Path) -> None:
     """A model is of one device: the error names both."""
     other = Runtime(

@@ -12,6 +12,7 @@ from warmup.cli import options
 from warmup.cli.output import ABSENT, fold, grid, print_report, say
 from warmup.core.errors import DeviceModelError
 from warmup.prediction.evaluation import Ranking
+from warmup.prediction.timing_lines import MAX_SPREAD
 
 if TYPE_CHECKING:
     from warmup.bench.charts.chart import Chart
@@ -101,6 +102,8 @@ def spell(record: Mapping[str, Any]) -> Iterator[str]:
     yield f"{record['problems']} GEMMs of {len(models)} sources, {record['times']} times"
     for reason, count in sorted(record["left_out"].items()):
         yield f"{count} left out: {reason}"
+    if record["scattered"]:
+        yield f"{record['scattered']} times left out: they scattered by more than {MAX_SPREAD:.0%}"
     yield from fold(f"held out: {record['held_out']}", indent=2)
     if not record["by_model"]:
         yield "nothing was held out: there is no second model to fit to"

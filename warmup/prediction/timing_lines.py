@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 
 from warmup.core.errors import SettingsError, TableFormatError
 from warmup.core.json_node import Node
+from warmup.core.method import Method
 from warmup.core.rows import Family, Flag, KwargValue, Tuned, Winner
 from warmup.core.runtime import Runtime
 from warmup.core.search import search_to_json
@@ -25,6 +26,8 @@ from warmup.keys.registry import kind_of
 TIMINGS_SCHEMA: Final = 1
 _MAX_LINE_LETTERS: Final = 16 * 1024 * 1024
 _LONGEST_TIME_US: Final = 1e12
+_LARGEST_SPREAD: Final = 1e6
+MAX_SPREAD: Final = Method().max_spread  # beyond which a build takes no time for a decision
 _MOST_CHOICES: Final = 100_000
 _WORD_VALUES: Final[Mapping[str, KwargValue]] = {"True": True, "False": False, "None": None}
 _FAMILY_OF: Final = {"aten": Family.EXTERN, "triton": Family.TEMPLATE}
@@ -60,9 +63,11 @@ class MeasuredOn:
 class TimedProblem:
     """A problem and the median time of each candidate that ran, in microseconds.
 
-    ``times_us`` are of the problem alone, without what is fused into it. ``source`` names the model
-    that the problem is of, or ``random``; empty where nobody said. ``on`` is None in lines older
-    than schema 1. ``templates`` has inductor's hash of the source of each template.
+    ``times_us`` are of the problem alone, without what is fused into it; ``scattered`` counts the
+    candidates that have none, since their times scattered too much for a build to choose them.
+    ``source`` names the model that the problem is of, or ``random``; empty where nobody said.
+    ``on`` is None in lines older than schema 1. ``templates`` has inductor's hash of the source of
+    each template.
     """
 
     key: str
@@ -72,6 +77,7 @@ class TimedProblem:
     on: MeasuredOn | None
     templates: Mapping[str, str]
     method: str
+    scattered: int = 0
 
 
 def line_of(tuned: Tuned, here: Runtime, method: str, source: str = "") -> str:
@@ -223,8 +229,12 @@ def _read(key: str, members: Mapping[str, Node]) -> TimedProblem | None:
     on = origin_of(members)
     templates = {uid: value.string() for uid, value in (members["templates"].items() if on else ())}
     times: dict[Winner, float] = {}
+    scattered = 0
     for named in candidates_of(members, "choice", "time_us"):
         if time_us := time_in(named["time_us"]):
+            if "spread" in named and (_spread_in(named["spread"]) or 0.0) > MAX_SPREAD:
+                scattered += 1
+                continue
             times[winner_of(named["choice"].string(), templates)] = time_us
     if not times:
         return None
@@ -236,7 +246,12 @@ def _read(key: str, members: Mapping[str, Node]) -> TimedProblem | None:
         on=on,
         templates=templates,
         method=members["method"].string() if "method" in members else "",
+        scattered=scattered,
     )
+
+
+def _spread_in(node: Node) -> float | None:
+    return node.optional(lambda one: one.number(0.0, _LARGEST_SPREAD))
 
 
 def _texts(node: Node) -> list[str]:

@@ -47,13 +47,17 @@ class TrainingProblem:
 
 @dataclass(frozen=True, slots=True)
 class TrainingSet:
-    """Problems measured on one device by one method; ``left_out`` counts problems by reason."""
+    """Problems measured on one device by one method.
+
+    ``left_out`` counts problems by reason, ``scattered`` times of the others that scattered.
+    """
 
     problems: tuple[TrainingProblem, ...]
     on: MeasuredOn
     method: str
     templates: Mapping[str, str]
     left_out: Mapping[str, int]
+    scattered: int = 0
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -70,6 +74,7 @@ def training_set(timed: Sequence[TimedProblem]) -> TrainingSet:
     """
     left_out: dict[str, int] = {}
     problems: dict[str, TrainingProblem] = {}
+    scattered = 0
     for one in timed:
         problem = parse_problem(one.key).without_epilogue
         sizes = sizes_of(problem)
@@ -93,6 +98,7 @@ def training_set(timed: Sequence[TimedProblem]) -> TrainingSet:
             for winner, us in one.times_us.items()
             if (config := config_of(winner, library)) is not None
         }
+        scattered += one.scattered
         source = one.source or "unnamed"
         problems[problem.key] = TrainingProblem(problem.key, source, sizes, times)
     used = [one for one in timed if one.on is not None and one.on.sm_count]
@@ -107,6 +113,7 @@ def training_set(timed: Sequence[TimedProblem]) -> TrainingSet:
         one_method(one.method for one in used),
         {uid: text for one in used for uid, text in one.templates.items()},
         left_out,
+        scattered,
     )
 
 

@@ -33,6 +33,7 @@ def record_of(evaluated: Evaluation) -> dict[str, Any]:
         },
         "held_out": "each model in turn, with its sizes left out of the fit; random problems stay",
         "left_out": dict(training.left_out),
+        "scattered": training.scattered,
         "too_little": evaluated.model.too_little,
         "chooser": evaluated.model.chooser,
         **{name: summary_of(one) for name, one in sections.items()},
