@@ -261,8 +261,10 @@ spilling) # tiles that spill, sampled, for two products with many rows
   python3 docs/benchmarks/timings.py searches "$out/spilling.json" "$out/searches-spilling-$gpu.json" \
     sampled="$out/spilling-768x768.jsonl" sampled="$out/spilling-6144x4096.jsonl"
   ;;
-predicted) # times of GEMMs for a device model, from all GPUs; goes on from the table PREDICTED-TABLE, if given
-  python3 docs/benchmarks/predicted_problems.py "$out/problems.json"
+predicted) # times of GEMMs for a device model, from all GPUs, without those of the committed timings; goes on from the
+  # table PREDICTED-TABLE, if given
+  known=docs/benchmarks/results/timings/$gpu-predicted.jsonl.gz
+  python3 docs/benchmarks/predicted_problems.py "$out/problems.json" $([ ! -e "$known" ] || echo "--without $known")
   [ -z "${4:-}" ] || cp "$4" "$out/predicted.json"
   timeout -s INT "${3:-560}" python3 -m warmup build --problems "$out/problems.json" --out "$out/predicted.json" \
     --devices all --search wide --fused-top-k 0 --timings "$out/predicted.jsonl" 2>&1 | tail -5 || echo "stopped: $?"

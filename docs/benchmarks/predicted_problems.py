@@ -1,13 +1,13 @@
 """Writes the GEMMs that a device model is fitted to, as a document for ``warmup build --problems``.
 
-    python predicted_problems.py OUT.json [--first N]
+    python predicted_problems.py OUT.json [--first N] [--without EARLIER.jsonl.gz]
     warmup build --problems OUT.json --out T.json --search wide --fused-top-k 0 --timings F.jsonl
     warmup fit F.jsonl --out DEVICE.model.json --report held-out
 
 Each problem says of which model it is, or ``random``. Layers have the sizes of the published
 models, rows are those of their inputs. The order is balanced: whatever number of problems comes
 first has all models, random problems, small and large ones. The build may be stopped and started
-again.
+again; problems that earlier timings have are left out.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pathlib import Path
 from driver import say
 
 from warmup.keys.gemm import Dim, GemmProblem, Layout
+from warmup.prediction.timing_lines import read_timings
 
 SEED = 2311
 OF_A_MODEL = 16
@@ -185,8 +186,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--first", type=int, default=None, help="only so many problems")
+    parser.add_argument("--without", type=Path, help="timings whose problems are left out")
     asked = parser.parse_args()
-    chosen = balanced()[: asked.first]
+    known = {one.key for one in read_timings([asked.without])} if asked.without else set()
+    chosen = [each for each in balanced() if each[0] not in known][: asked.first]
     problems = [
         {"key": key, "kind": "gemm", "reason": "not_in_table", "count": 1, "source": name}
         for key, name in chosen
