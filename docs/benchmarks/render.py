@@ -54,6 +54,8 @@ def charts() -> Iterator[tuple[str, Chart]]:
     for name, document in template.load(RESULTS, "growth-h200", "growth-cpu").items():
         for ending, chart in served.growth_charts(document).items():
             yield f"{name}-{ending}", chart
+    for name, document in template.load(RESULTS, "decode-h100").items():
+        yield f"{name}-roofline", tuned.decode_roofline(document)
     names = (file for files in start_chart.MODELS.values() for file in files)
     yield "start-h200", start_chart.start_chart(template.load(RESULTS, *names))
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from template import Documents, Row, Values, each
 
+from warmup.bench.charts.chart import Chart, Roof, Series
 from warmup.keys.gemm import GEMM
 
 _BAD = {
@@ -121,3 +122,37 @@ def rejected(documents: Documents) -> list[Row]:
 def misled(documents: Documents) -> list[str]:
     """Return the products to which candidates that misbehave were offered."""
     return [f"`{key}`" for products in documents.values() for key in products]
+
+
+def decode_roofline(document: Mapping[str, Any]) -> Chart:
+    """Return the rates of the products with few rows in bf16, under the roofline of the device."""
+    products = [one for one in document["products"] if one["dtype"] == "bf16"]
+    flops = [2 * one["m"] * one["n"] * one["k"] for one in products]
+    names = {"own_us": "best tile of warmup's templates", "library_us": "library"}
+    return Chart(
+        title="Products with 1 to 64 rows under the roofline, bf16",
+        subtitle="Higher is better. Weights from memory (cold L2), CUDA graphs.",
+        x_label="FLOPs per byte that has to be moved",
+        y_label="arithmetic, TFLOP/s",
+        groups=tuple(f"{one['n']} x {one['k']}, M={one['m']}" for one in products),
+        series=tuple(
+            Series(
+                name=words,
+                values=tuple(
+                    count / one[name] / 1e6 for count, one in zip(flops, products, strict=True)
+                ),
+            )
+            for name, words in names.items()
+        ),
+        kind="points",
+        roof=Roof(
+            positions=tuple(
+                count / one["bytes"] for count, one in zip(flops, products, strict=True)
+            ),
+            marks=tuple(f"{one['n']} x {one['k']}" for one in products),
+            gbps=document["gbps"],
+            tflops=None,
+        ),
+        note=f"{document['device']}, torch {document['runtime']['torch']}, "
+        f"Triton {document['runtime']['triton']}, {document['created']:.10}",
+    )
