@@ -95,10 +95,15 @@ def measure_ceiling(path: Path) -> None:
 
 def tile_of(choice: str) -> str:
     """Return the template and the tile of a *choice* of warmup's own, in few words."""
-    name, _, rest = choice.removeprefix(OWN).partition("(")
-    found = dict(re.findall(r"(\w+)=(\d+)", rest))
+    uid, _, rest = choice.partition("(")
+    return tile_text(uid, dict(re.findall(r"(\w+)=(\d+)", rest)))
+
+
+def tile_text(uid: str, sizes: Mapping[str, object]) -> str:
+    """Return the template *uid* of warmup's own and its tile: columns x depth, stages / warps."""
+    name = uid.removeprefix(OWN)
     return (
-        f"{name} {found['BLOCK_N']}x{found['BLOCK_K']} {found['num_stages']}/{found['num_warps']}"
+        f"{name} {sizes['BLOCK_N']}x{sizes['BLOCK_K']} {sizes['num_stages']}/{sizes['num_warps']}"
     )
 
 

@@ -26,7 +26,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from decode import LAYERS, OWN, key_of
+from decode import LAYERS, OWN, key_of, tile_text
 from driver import now, say, write
 
 METRICS = {
@@ -131,12 +131,11 @@ def described(
     multiprocessors = 132  # of an H100 and of an H200
     resident = min(kernel["blocks"], multiprocessors * min(kernel[limit] for limit in LIMITS))
     tile, ahead = winner["uid"], None
-    if winner["uid"].startswith(OWN):
+    if tile.startswith(OWN):
         sizes = winner["kwargs"]
-        depth, stages = sizes["BLOCK_N"] * sizes["BLOCK_K"], sizes["num_stages"]
-        tile = f"{tile.removeprefix(OWN)} {sizes['BLOCK_N']}x{sizes['BLOCK_K']} {stages}/"
-        tile += str(sizes["num_warps"])
-        ahead = int(resident * depth * BF16 * max(1, stages - 1))
+        tile = tile_text(tile, sizes)
+        elements = sizes["BLOCK_N"] * sizes["BLOCK_K"] * max(1, sizes["num_stages"] - 1)
+        ahead = int(resident * elements * BF16)
     return {
         "m": m,
         "n": n,

@@ -127,7 +127,7 @@ def misled(documents: Documents) -> list[str]:
 def decode_roofline(document: Mapping[str, Any]) -> Chart:
     """Return the rates of the products with few rows in bf16, under the roofline of the device."""
     products = [one for one in document["products"] if one["dtype"] == "bf16"]
-    flops = [2 * one["m"] * one["n"] * one["k"] for one in products]
+    counted = [(one, 2 * one["m"] * one["n"] * one["k"]) for one in products]
     names = {"own_us": "best tile of warmup's templates", "library_us": "library"}
     return Chart(
         title="Products with 1 to 64 rows under the roofline, bf16",
@@ -138,17 +138,13 @@ def decode_roofline(document: Mapping[str, Any]) -> Chart:
         series=tuple(
             Series(
                 name=words,
-                values=tuple(
-                    count / one[name] / 1e6 for count, one in zip(flops, products, strict=True)
-                ),
+                values=tuple(flops / one[name] / 1e6 for one, flops in counted),
             )
             for name, words in names.items()
         ),
         kind="points",
         roof=Roof(
-            positions=tuple(
-                count / one["bytes"] for count, one in zip(flops, products, strict=True)
-            ),
+            positions=tuple(flops / one["bytes"] for one, flops in counted),
             marks=tuple(f"{one['n']} x {one['k']}" for one in products),
             gbps=document["gbps"],
             tflops=None,
