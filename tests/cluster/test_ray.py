@@ -121,8 +121,6 @@ class Driver:
         """Return the next event with *name*, and keep those before."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            if not line.startswith("{"):  # Ray's own: it prints that a node was lost
-                continue
             self.events.append(json.loads(line))
             if name in self.events[-1]:
                 return self.events[-1]
@@ -250,6 +248,15 @@ def test_an_actor_that_is_killed_costs_no_row(nodes: Nodes, start: Start, keys: 
     os.kill(_parent_of(driver.begun()[-1][0]), signal.SIGKILL)
     _begun_once_unless_lost(driver, driver.report(), keys)
     assert "ActorDiedError" in driver.losses()[0]["reason"]
+
+
+def test_what_ray_prints_of_a_death_is_on_stderr(nodes: Nodes, start: Start) -> None:
+    """Ray's sentence about the killed worker is there, and stdout has the driver's events alone."""
+    driver = start(nodes.address, seconds=1.0)
+    driver.until("finished")
+    os.kill(_parent_of(driver.begun()[-1][0]), signal.SIGKILL)
+    driver.report()  # reads each line of stdout as an event
+    assert "(raylet" in driver.errors()
 
 
 def test_a_driver_that_is_killed_goes_on_with_what_is_missing(

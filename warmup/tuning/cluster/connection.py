@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -36,15 +37,26 @@ def connected(address: str) -> Iterator[Any]:
     """Connect to the cluster at *address*, and yield the module ``ray``; disconnect at the end.
 
     *address* is ``auto``, ``HOST:PORT`` or ``ray://HOST:PORT``. A connection that this process
-    already has is used, and stays.
+    already has is used, and stays. In the context ``sys.stdout`` is ``sys.stderr``: a thread of
+    Ray's (2.60, ``listen_error_messages``) prints there that a worker was lost, while stdout has
+    the report alone. What is printed before and after goes where it did.
 
     Raises:
         SettingsError: Ray is not installed, or no cluster answers at *address*.
     """
     ray = import_ray()
-    if ray.is_initialized():
-        yield ray
-        return
+    with contextlib.redirect_stdout(sys.stderr):
+        if ray.is_initialized():
+            yield ray
+            return
+        _connect(ray, address)
+        try:
+            yield ray
+        finally:
+            ray.shutdown()
+
+
+def _connect(ray: Any, address: str) -> None:
     try:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     except ImportError as error:
@@ -56,10 +68,6 @@ def connected(address: str) -> Iterator[Any]:
             f"--cluster {shown(address)}: no cluster answers: {first_line(error)}",
             "start one with `ray start --head`, and name its address",
         ) from None
-    try:
-        yield ray
-    finally:
-        ray.shutdown()
 
 
 def losses(ray: Any) -> tuple[type[Exception], ...]:
