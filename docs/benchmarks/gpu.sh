@@ -19,6 +19,7 @@
 #   docs/benchmarks/gpu.sh OUT occupancy TABLE
 #   docs/benchmarks/gpu.sh OUT growth [SECONDS [ARGUMENTS of growth.py]]
 #   docs/benchmarks/gpu.sh OUT predicted|pads-collected [SECONDS [FILE]]
+#   docs/benchmarks/gpu.sh OUT predicted-build [SECONDS [ARGUMENTS of predicted_build.py]]
 #   docs/benchmarks/gpu.sh OUT llama|swiglu|swiglu-cold|small|bundle|parallel
 # Several of them on the GPUs of one host, in a limited time: queue.sh beside this.
 set -euo pipefail
@@ -268,6 +269,10 @@ predicted) # times of GEMMs for a device model, from all GPUs, without those of 
   [ -z "${4:-}" ] || cp "$4" "$out/predicted.json"
   timeout -s INT "${3:-560}" python3 -m warmup build --problems "$out/problems.json" --out "$out/predicted.json" \
     --devices all --search wide --fused-top-k 0 --timings "$out/predicted.jsonl" 2>&1 | tail -5 || echo "stopped: $?"
+  ;;
+predicted-build) # GEMMs of held-out models built in the predicted, the default and the wide search, on one GPU
+  python3 docs/benchmarks/predicted_build.py docs/benchmarks/results/timings/$gpu-predicted.jsonl.gz \
+    "$out/predicted-build" --limit "${3:-560}" "${@:4}"
   ;;
 pads-collected) # samples for a model of pad decisions, as many as SECONDS last; goes on from the file PADS, if given
   [ -z "${4:-}" ] || cp "$4" "$out/pad.jsonl"

@@ -188,7 +188,8 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=None, help="only so many problems")
     parser.add_argument("--without", type=Path, help="timings whose problems are left out")
     asked = parser.parse_args()
-    known = {one.key for one in read_timings([asked.without])} if asked.without else set()
+    timed = read_timings([asked.without]) if asked.without else ()
+    known = {one.key for one in timed if one.times_us}
     chosen = [each for each in balanced() if each[0] not in known][: asked.first]
     problems = [
         {"key": key, "kind": "gemm", "reason": "not_in_table", "count": 1, "source": name}

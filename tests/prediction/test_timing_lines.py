@@ -116,6 +116,16 @@ def test_a_time_that_scatters_is_no_time(tmp_path: Path) -> None:
     assert sorted(found.problems[0].times_us.values()) == [4.5, 5.0]
 
 
+def test_a_problem_whose_times_all_scatter_is_counted(tmp_path: Path) -> None:
+    """It is left out with that reason, beside a problem that is fitted to."""
+    line = json.loads(line_of(tuned(KEY.replace("m=8", "m=9")), HERE, "eager cold"))
+    scattering = [{**candidate, "spread": 0.3} for candidate in line["candidates"]]
+    text = json.dumps({**line, "candidates": scattering})
+    found = _read_with(tmp_path, line_of(tuned(), HERE, "eager cold"), text)
+    assert [one.sizes.m for one in found.problems] == [8]
+    assert found.left_out == {"without a time that can be used": 1}
+
+
 def test_timings_of_two_devices_are_refused(tmp_path: Path) -> None:
     """A model is of one device: the error names both."""
     other = Runtime(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -143,9 +144,8 @@ def config_in(op: str, winner: Winner) -> CandidateConfig | None:
     return config_of(winner, library_among(op, [winner.choice]))
 
 
-def library_among(op: str, winners: object) -> Winner | None:
+def library_among(op: str, winners: Iterable[Winner]) -> Winner | None:
     """Return default mode's library kernel for *op* among *winners*; None without any."""
-    assert hasattr(winners, "__iter__")
     known = set(winners)
     for uid in (f"aten::bias_{op}", f"aten::{op}"):
         if (winner := Winner(Family.EXTERN, uid)) in known:

@@ -64,8 +64,9 @@ def time_us(constants: Constants, sizes: GemmSizes, config: CandidateConfig, sms
 def terms_of(sizes: GemmSizes, config: CandidateConfig, sms: int) -> tuple[Terms, ...]:
     """Return what constants are applied to: one tuple, or one for each kernel a library may pick.
 
-    The terms: operations of the busiest multiprocessor, bytes from L2 and bytes from memory, both
-    over the efficiency of the waves; iterations one after another; 1 for a split; 1 for unaligned
+    The terms: operations of the busiest multiprocessor; bytes from L2 over the efficiency of the
+    last wave; bytes from memory over the same, or over the share of multiprocessors that are busy
+    where all blocks run at a time; iterations one after another; 1 for a split; 1 for unaligned
     operands, for a library also for an unaligned result.
     """
     if config.block_m and config.block_n and config.block_k:
@@ -106,14 +107,17 @@ def _terms(sizes: GemmSizes, config: CandidateConfig, sms: int) -> Terms:
     waves = math.ceil(tiles / sms)
     efficiency = tiles / (waves * sms)
     resident = 1 if config.is_persistent else _resident_blocks(config, size)
-    loads = tiles * (config.block_m + config.block_n) * depth * size
+    turns = math.ceil(tiles / (sms * resident))
+    # A block multiplies all rows of its tile, and reads those that the matmul has.
+    rows, columns = min(config.block_m, sizes.m), min(config.block_n, sizes.n)
+    loads = tiles * (rows + columns) * depth * size
     operands = (sizes.m + sizes.n) * sizes.k * size + sizes.m * sizes.n * sizes.out_bytes
     partial = 2 * split * sizes.m * sizes.n * _ACCUMULATOR_BYTES if split > 1 else 0
     return (
         2.0 * waves * config.block_m * config.block_n * depth,
         loads / efficiency,
-        sizes.batch * (operands + partial) / efficiency,
-        float(math.ceil(tiles / (sms * resident)) * iterations),
+        sizes.batch * (operands + partial) / (min(1.0, tiles / sms) if turns == 1 else efficiency),
+        float(turns * iterations),
         float(split > 1),
         float(not sizes.is_aligned or (config.is_library and not sizes.is_out_aligned)),
     )

@@ -107,12 +107,11 @@ class GemmTimes:
         return sizes
 
     def _best(self, sizes: GemmSizes) -> CandidateConfig | None:
-        """Return the config that is predicted to be fastest, the library's kernel among them."""
+        """Return the config that is preferred by its predicted time, or the library's kernel."""
         choice = self.predictor.choose(sizes) if self.predictor else None
         if choice is None:
             return None
-        is_faster = choice.time_us < choice.library_us
-        return choice.config if is_faster else LIBRARY_CONFIG
+        return choice.config if choice.is_preferred else LIBRARY_CONFIG
 
 
 def gemms_among(keys: Sequence[str]) -> tuple[str, ...]:

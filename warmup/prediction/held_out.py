@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from warmup.prediction.device_model import DeviceModel, PredictedChoice, Predictor
+from warmup.prediction.device_model import LEAST_GAIN, DeviceModel, PredictedChoice, Predictor
 from warmup.prediction.features import LIBRARY_CONFIG, CandidateConfig, GemmSizes
 from warmup.prediction.fitting import fit
 from warmup.prediction.training import TrainingProblem, TrainingSet
@@ -84,10 +84,16 @@ def folds_of(training: TrainingSet) -> Iterator[tuple[str, list[TrainingProblem]
     too. All other random problems stay.
     """
     for source in training.models:
-        held = {one.sizes for one in training.problems if one.source == source}
-        kept = [one for one in training.problems if one.source != source and one.sizes not in held]
-        if kept:
+        if kept := problems_without(training, [source]):
             yield source, kept
+
+
+def problems_without(training: TrainingSet, sources: Sequence[str]) -> list[TrainingProblem]:
+    """Return the problems of *training* without those of *sources* and all of the same sizes."""
+    held = {one.sizes for one in training.problems if one.source in sources}
+    return [
+        one for one in training.problems if one.source not in sources and one.sizes not in held
+    ]
 
 
 def hold_out(
@@ -140,7 +146,8 @@ def judge(
         regrets[top] = min([library, *tried]) / best
     predicted_library = dict(pairs).get(LIBRARY_CONFIG)
     if ranked and predicted_library is not None:
-        first = ranked[0] if templates[0][0] < predicted_library else LIBRARY_CONFIG
+        is_preferred = predicted_library / templates[0][0] > LEAST_GAIN
+        first = ranked[0] if is_preferred else LIBRARY_CONFIG
         regrets[1] = one.times_us[first] / best
     choice: PredictedChoice | None = None if predictor is None else predictor.choose(one.sizes)
     chosen_us = None if choice is None else one.times_us.get(choice.config)

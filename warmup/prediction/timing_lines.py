@@ -131,7 +131,8 @@ def timings_to_json(tuned: Tuned) -> dict[str, Any]:
 def read_timings(paths: Iterable[str | Path]) -> tuple[TimedProblem, ...]:
     """Return the GEMM problems in the files *paths*, each key once: its last line counts.
 
-    Problems of other kinds, and problems without any time, are left out.
+    Problems of other kinds are left out. A problem whose times all scatter, or of which no
+    candidate ran, has no times.
 
     Raises:
         SettingsError: a file cannot be read, or has a line that is no line of timings.
@@ -225,7 +226,7 @@ def _lines(path: Path) -> Iterator[str]:
         raise SettingsError(f"{path}: cannot be read: {reason}", _WRITE_ADVICE) from error
 
 
-def _read(key: str, members: Mapping[str, Node]) -> TimedProblem | None:
+def _read(key: str, members: Mapping[str, Node]) -> TimedProblem:
     on = origin_of(members)
     templates = {uid: value.string() for uid, value in (members["templates"].items() if on else ())}
     times: dict[Winner, float] = {}
@@ -236,8 +237,6 @@ def _read(key: str, members: Mapping[str, Node]) -> TimedProblem | None:
                 scattered += 1
                 continue
             times[winner_of(named["choice"].string(), templates)] = time_us
-    if not times:
-        return None
     return TimedProblem(
         key=key,
         source=members["source"].string() if "source" in members else "",

@@ -82,6 +82,8 @@ def training_set(timed: Sequence[TimedProblem]) -> TrainingSet:
         reason = (
             "of a problem whose times are not predicted"
             if sizes is None
+            else "without a time that can be used"
+            if not one.times_us
             else "without a time of the library"
             if library is None
             else "not measured on a GPU, or nobody knows on which"
