@@ -18,7 +18,7 @@
 #   docs/benchmarks/gpu.sh OUT shared-layers|layer-rivals|deep-zoo [SECONDS]
 #   docs/benchmarks/gpu.sh OUT occupancy TABLE
 #   docs/benchmarks/gpu.sh OUT growth [SECONDS [ARGUMENTS of growth.py]]
-#   docs/benchmarks/gpu.sh OUT predicted|pads-collected [SECONDS [FILE]]
+#   docs/benchmarks/gpu.sh OUT predicted|predicted-exhaustive|pads-collected [SECONDS [FILE]]
 #   docs/benchmarks/gpu.sh OUT predicted-build [SECONDS [ARGUMENTS of predicted_build.py]]
 #   docs/benchmarks/gpu.sh OUT llama|swiglu|swiglu-cold|small|bundle|parallel
 # Several of them on the GPUs of one host, in a limited time: queue.sh beside this.
@@ -269,6 +269,13 @@ predicted) # times of GEMMs for a device model, from all GPUs, without those of 
   [ -z "${4:-}" ] || cp "$4" "$out/predicted.json"
   timeout -s INT "${3:-560}" python3 -m warmup build --problems "$out/problems.json" --out "$out/predicted.json" \
     --devices all --search wide --fused-top-k 0 --timings "$out/predicted.jsonl" 2>&1 | tail -5 || echo "stopped: $?"
+  ;;
+predicted-exhaustive) # the first forty of these GEMMs, a balanced sample, in the exhaustive search; goes on likewise
+  python3 docs/benchmarks/predicted_problems.py "$out/exhaustive-problems.json" --first 40
+  [ -z "${4:-}" ] || cp "$4" "$out/exhaustive.json"
+  timeout -s INT "${3:-560}" python3 -m warmup build --problems "$out/exhaustive-problems.json" \
+    --out "$out/exhaustive.json" --devices all --search exhaustive --fused-top-k 0 \
+    --timings "$out/exhaustive.jsonl" 2>&1 | tail -5 || echo "stopped: $?"
   ;;
 predicted-build) # GEMMs of held-out models built in the predicted, the default and the wide search, on one GPU
   python3 docs/benchmarks/predicted_build.py docs/benchmarks/results/timings/$gpu-predicted.jsonl.gz \

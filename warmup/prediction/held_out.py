@@ -91,9 +91,7 @@ def folds_of(training: TrainingSet) -> Iterator[tuple[str, list[TrainingProblem]
 def problems_without(training: TrainingSet, sources: Sequence[str]) -> list[TrainingProblem]:
     """Return the problems of *training* without those of *sources* and all of the same sizes."""
     held = {one.sizes for one in training.problems if one.source in sources}
-    return [
-        one for one in training.problems if one.source not in sources and one.sizes not in held
-    ]
+    return [one for one in training.problems if one.source not in sources and one.sizes not in held]
 
 
 def hold_out(

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from warmup.prediction.evaluation import Evaluation
 from warmup.prediction.held_out import TOPS, HeldOut, HeldOutProblem, mean_log, share_of
+from warmup.prediction.training import RANDOM
 
 REPORT_SCHEMA: Final = 1
 _P90, _P95 = 0.90, 0.95
@@ -129,9 +130,10 @@ def _rounded(value: float | None) -> float | None:
 
 def charts_note(record: Mapping[str, Any]) -> str:
     """Return the line at the bottom of a chart: device, versions, problems, how held out."""
-    on = record["device"]
+    on, models = record["device"], record["models"].keys() - {RANDOM}
+    of_random = " and random ones" if RANDOM in record["models"] else ""
     return (
         f"{on['device']}, torch {on['torch']}, triton {on['triton']}; {record['problems']} problems"
-        f" of {len(record['models'])} models, {record['times']} times; held out: "
+        f" of {len(models)} models{of_random}, {record['times']} times; held out: "
         f"{record['held_out']}"
     )
