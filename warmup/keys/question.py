@@ -7,7 +7,7 @@ hooks call; `warmup.table.lookup` implements it.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from warmup.core.live_search import LiveSearch
@@ -61,6 +61,13 @@ class Question:
     size: int | None = None
     smaller_sizes: tuple[SmallerSize, ...] = ()
 
+    def without(self, banned: Winner | None) -> Question:
+        """Return this question without the candidate *banned*, unless that is the library's."""
+        if banned is None or banned == self.library:
+            return self
+        kept = tuple(one for one in self.candidates if one.winner != banned.choice)
+        return replace(self, candidates=kept)
+
 
 @dataclass(frozen=True, slots=True)
 class RegionQuestion:
@@ -85,6 +92,14 @@ class RegionQuestion:
     def library(self) -> Winner:
         """The way of default mode."""
         return self.ways[0]
+
+    def without(self, banned: Winner | None) -> RegionQuestion:
+        """Return this question without the way *banned*, unless that is default mode's."""
+        if banned is None or banned == self.library:
+            return self
+        ways = tuple(winner for winner in self.ways if winner != banned)
+        calls = {winner: call for winner, call in self.calls.items() if winner != banned}
+        return replace(self, ways=ways, calls=calls)
 
 
 @dataclass(frozen=True, slots=True)

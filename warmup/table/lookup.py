@@ -12,18 +12,12 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from warmup.core.counted import counted
-from warmup.core.errors import (
-    ContradictionWarning,
-    ForeignGraphError,
-    MissError,
-    UncoveredError,
-)
+from warmup.core.errors import ForeignGraphError, MissError, UncoveredError
 from warmup.core.events import Emitter, EventName
 from warmup.core.layers_form import current_form
 from warmup.core.live_search import LiveSearch, without
 from warmup.core.method import Search
 from warmup.core.miss_reasons import MissReason
-from warmup.core.notices import warn
 from warmup.core.predicted_config import PickedConfig, PredictedConfig, PredictedWinner
 from warmup.core.rows import Row, Tuned, Winner
 from warmup.core.runtime import Mismatch
@@ -33,6 +27,7 @@ from warmup.keys.registry import KINDS, kind_of
 from warmup.table.absence import absence_of
 from warmup.table.built_forms import BuiltForms
 from warmup.table.cache_tags import shown_tag
+from warmup.table.disagreements import Disagreements
 from warmup.table.imported_answers import ImportedAnswers
 from warmup.table.on_miss import OnMiss, Uncovered
 from warmup.table.question_measurer import QuestionMeasurer
@@ -43,9 +38,6 @@ __all__ = ["Lookup", "OnMiss", "Uncovered"]
 _WITHOUT_ROW: Final = frozenset(
     {MissReason.NOT_IN_TABLE, MissReason.OTHER_FORM, MissReason.UNVERIFIED}
 )
-_FUSION_WORDS: Final = {True: "fused", False: "not fused"}
-_FUSION_ADVICE: Final = "build again, so that the row is measured in this model"
-_SET_BY_CALLER: Final = "remove the setting while the table is installed"
 
 
 def _never(_key: str) -> bool:
@@ -75,8 +67,8 @@ class Lookup:
     bucket was not built in the form that this thread compiles, a key without a row is a miss for
     that reason.
 
-    ``differing`` are the keys for which inductor fused another way than their rows say. They are
-    reported, unless ``settles``: whoever compiles chooses other winners for them.
+    Where inductor fused another way than a row says, that is reported, unless ``settles``: whoever
+    compiles chooses other winners for the keys ``differing``.
     """
 
     rows: Mapping[str, Row]
@@ -96,12 +88,19 @@ class Lookup:
     split_search: bool = False
     settles: bool = False
     forms: BuiltForms = field(default_factory=BuiltForms)
-    differing: dict[str, None] = field(default_factory=dict)
     _tuned_rows: dict[str, Row] = field(default_factory=dict)
-    _reported: set[str] = field(default_factory=set)
     _predicted: dict[str, PickedConfig | None] = field(default_factory=dict)
     _nearest_rows: dict[str, tuple[str | None, tuple[str, ...]]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _disagreements: Disagreements = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._disagreements = Disagreements(self.emitter, settles=self.settles)
+
+    @property
+    def differing(self) -> Collection[str]:
+        """The keys for which inductor fused another way than their rows say."""
+        return self._disagreements.fusions
 
     @property
     def tunes(self) -> bool:
@@ -188,7 +187,7 @@ class Lookup:
 
     def measure(self, question: Question) -> Winner | None:
         assert self.tuner is not None
-        key, banned = question.problem.key, self._banned(question.problem.key)
+        key = question.problem.key
         if key in self.excused:
             return None
         if question.region is not None:
@@ -200,10 +199,7 @@ class Lookup:
                 if self._is_current(key) and row.untrusted is None
             }
             question = replace(question, known=known)
-        if banned is not None and banned != question.library:
-            kept = tuple(one for one in question.candidates if one.winner != banned.choice)
-            question = replace(question, candidates=kept)
-        return self._tuned(self.tuner.measure(question))
+        return self._tuned(self.tuner.measure(question.without(self._banned(key))))
 
     def measure_calls(
         self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]
@@ -230,11 +226,7 @@ class Lookup:
         assert self.tuner is not None
         if question.key in self.excused:
             return None
-        if (banned := self._banned(question.key)) not in (None, question.library):
-            ways = tuple(winner for winner in question.ways if winner != banned)
-            calls = {winner: call for winner, call in question.calls.items() if winner != banned}
-            question = replace(question, ways=ways, calls=calls)
-        return self._tuned(self.tuner.measure_region(question))
+        return self._tuned(self.tuner.measure_region(question.without(self._banned(question.key))))
 
     def _banned(self, key: str) -> Winner | None:
         """Return the winner of a row that is not trusted, None without such a row."""
@@ -255,21 +247,7 @@ class Lookup:
         return result.row.winner
 
     def scheduled(self, key: str, *, fused: bool, found: bool) -> None:
-        if fused == found:
-            return
-        with self._lock:
-            self.differing[key] = None
-        expected, done = (_FUSION_WORDS[word] for word in (fused, found))
-        option = f"fusion of {key}"
-        if self.settles or not self._is_first_report(option):
-            return
-        self.emitter.emit(EventName.CONTRADICTED, option=option, expected=expected, found=done)
-        warn(
-            ContradictionWarning(
-                f"{key}: the row was measured {expected}, and here inductor compiled the GEMM "
-                f"{done}: another kernel runs than was measured; {_FUSION_ADVICE}"
-            )
-        )
+        self._disagreements.note_fusion(key, expected=fused, found=found)
 
     def close(self) -> None:
         """Close the tuner, if there is one."""
@@ -303,26 +281,10 @@ class Lookup:
             raise ForeignGraphError(under, here)
 
     def contradicted(self, option: str, expected: str, found: str, advice: str = "") -> None:
-        if not self._is_first_report(option):
-            return
-        self.emitter.emit(EventName.CONTRADICTED, option=option, expected=expected, found=found)
-        warn(
-            ContradictionWarning(
-                f"inductor option {option} is {found} here, the table was built with {expected}: "
-                f"inductor may not ask for its rows or not use them; {advice or _SET_BY_CALLER}"
-            )
-        )
+        self._disagreements.note_option(option, expected, found, advice)
 
     def overruled(self, option: str, wanted: str, found: str) -> None:
-        if self._is_first_report(option):
-            self.emitter.emit(EventName.OVERRULED, option=option, table=wanted, found=found)
-
-    def _is_first_report(self, option: str) -> bool:
-        """Return whether *option* was never reported before, and note that it is now."""
-        with self._lock:
-            is_first = option not in self._reported
-            self._reported.add(option)
-        return is_first
+        self._disagreements.note_overruling(option, wanted, found)
 
     def _is_current(self, key: str) -> bool:
         """Whether the row of *key* need not be measured again."""
