@@ -4,10 +4,12 @@
 
 A device model is fitted to TIMINGS without the problems of *models* and without all of their sizes.
 Their problems are then built by `warmup build --problems` once for each search, in a process of its
-own with empty caches; `predicted` has that device model. OUT/predicted-build.json has the seconds
-from the start to the end of each process, the candidates that it timed, and for each problem the
-winner of each search with its time in the wide search, over the best time there: one run's times
-alone are compared. The wide search comes last; what *limit* ends is not in the document.
+own with empty caches; `predicted` has that device model. The peaks of the device, which the first
+build of a machine measures, are measured before. OUT/predicted-build.json has the seconds from the
+start to the end of each process, the stages of the build, the candidates that it timed, and for
+each problem the winner of each search with its time in the wide search, over the best time there:
+one run's times alone are compared. The wide search comes last; what *limit* ends is not in the
+document.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import subprocess
 import sys
 import tempfile
@@ -34,6 +37,11 @@ from warmup.prediction.training import TrainingSet, training_set
 
 MODELS = "bert-large,llama-3-8b,t5-1.1-large,vit-base-224"
 SEARCHES = "predicted,default,wide"
+MEASURE_PEAKS = """
+import torch
+from warmup.measuring.device_peaks import measured_peaks
+measured_peaks(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+"""
 WIDE = "wide"
 
 Line = Mapping[str, Any]
@@ -50,35 +58,45 @@ def write_problems(path: Path, training: TrainingSet, models: Sequence[str]) -> 
     return len(problems)
 
 
-def run_build(search: str, out: Path, asked: argparse.Namespace, left_s: float) -> float | None:
-    """Return the seconds of a build in *search* from empty caches, None if *left_s* ended it.
+def measure_peaks() -> None:
+    """Measure the peaks of the device in a process that ends, unless this machine has them."""
+    environment = {**os.environ, "PYTHONPATH": python_path()}
+    subprocess.run([sys.executable, "-c", MEASURE_PEAKS], env=environment, check=True)
+
+
+def run_build(
+    search: str, out: Path, asked: argparse.Namespace, left_s: float
+) -> dict[str, Any] | None:
+    """Return what a build in *search* from empty caches took, None if *left_s* ended it.
 
     Raises:
         SystemExit: it failed.
     """
     words = ["--problems", str(out / "problems.json"), "--out", str(out / f"{search}.json")]
+    words += ["--json", "--device", asked.device]
     words += ["--search", search, "--timings", str(out / f"{search}.jsonl")]
-    words += ["--device", asked.device]
     if search == "predicted":
         words += ["--device-model", str(out / "held-out.model.json"), "--top", str(asked.top)]
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         caches = {**Caches(Path(folder)).environment(), "CUDA_CACHE_PATH": f"{folder}/cuda"}
         started = time.monotonic()
-        with (out / f"{search}.log").open("w") as log:
+        report, log = out / f"{search}-report.json", out / f"{search}.log"
+        with report.open("w") as stdout, log.open("w") as stderr:
             try:
                 done = subprocess.run(
                     [sys.executable, "-m", "warmup", "build", *words],
                     env={**caches, "PYTHONPATH": python_path()},
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
+                    stdout=stdout,
+                    stderr=stderr,
                     timeout=max(left_s, 1.0),
                     check=False,
                 )
             except subprocess.TimeoutExpired:
                 return None
+        seconds = round(time.monotonic() - started, 2)
     if done.returncode:
-        raise SystemExit(f"the build in the search {search} failed: see {out / search}.log")
-    return round(time.monotonic() - started, 2)
+        raise SystemExit(f"the build in the search {search} failed: see {log}")
+    return {"seconds": seconds, "stages": json.loads(report.read_text())["stages"]}
 
 
 def lines_by_key(path: Path) -> dict[str, Line]:
@@ -139,6 +157,7 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     write_device_model(out / "held-out.model.json", model)
     count = write_problems(out / "problems.json", training, models)
+    measure_peaks()
     document: dict[str, Any] = {
         "created": now(),
         "device": training.on.device,
@@ -152,14 +171,14 @@ def main() -> None:
     }
     found: dict[str, dict[str, Line]] = {}
     for search in asked.searches.split(","):
-        seconds = run_build(search, out, asked, until - time.monotonic())
-        if seconds is None:
+        taken = run_build(search, out, asked, until - time.monotonic())
+        if taken is None:
             say(f"{search}: ended by the limit")
             break
         found[search] = lines_by_key(out / f"{search}.jsonl")
         timed = sum(len(times_of(line)) for line in found[search].values())
-        document["builds"][search] = {"seconds": seconds, "candidates_timed": timed}
-        say(f"{search}: {seconds:.1f} s, {timed} candidates timed, {len(found[search])} problems")
+        document["builds"][search] = {**taken, "candidates_timed": timed}
+        say(f"{search}: {taken['seconds']} s, {timed} candidates timed, {taken['stages']}")
         write(out / "predicted-build.json", document)
     if WIDE in found:
         document["judged"] = judged(found)
