@@ -18,6 +18,8 @@ from warmup.core.rows import Rejection, Row
 from warmup.table import Table
 from warmup.table.store import read, write
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 NET = f"{ROOT / 'tests' / 'programs' / 'models' / 'plain_script.py'}:Net"
 

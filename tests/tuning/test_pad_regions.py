@@ -30,6 +30,8 @@ from warmup.tuning.region_ways import _with_finite_result
 from warmup.tuning.trials import ways_trial
 from warmup.tuning.tuner import Tuner
 
+pytestmark = pytest.mark.long
+
 PROGRAM = str(Path(__file__).resolve().parents[1] / "programs/build_unaligned.py")
 MODEL = """
 import torch

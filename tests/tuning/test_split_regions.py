@@ -20,6 +20,8 @@ from warmup.keys.question import RegionQuestion
 from warmup.keys.split import split_into
 from warmup.tuning.tuner import Tuner
 
+pytestmark = pytest.mark.long
+
 PROGRAM = str(Path(__file__).resolve().parents[1] / "programs/build_split.py")
 MODEL = """
 import torch

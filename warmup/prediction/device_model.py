@@ -26,7 +26,7 @@ _WIDTH: Final = 1.0  # doublings over which a residual loses its weight
 _SHRINKAGE: Final = 0.3  # the weight of "no residual"
 # A template is preferred to the library from here on. The median error of the library's time is 5 %
 # on held-out models of an H100, and a wrong template costs more than the library where it is wrong.
-LEAST_GAIN: Final = 1.05
+PREFERRED_GAIN: Final = 1.05
 
 Sizes = tuple[float, float, float, float]
 
@@ -113,7 +113,7 @@ class PredictedChoice:
     @property
     def is_preferred(self) -> bool:
         """Whether the config is predicted to be faster than the library by more than an error."""
-        return self.gain > LEAST_GAIN
+        return self.gain > PREFERRED_GAIN
 
     @property
     def beats_library(self) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from warmup.prediction.device_model import LEAST_GAIN, DeviceModel, PredictedChoice, Predictor
+from warmup.prediction.device_model import PREFERRED_GAIN, DeviceModel, PredictedChoice, Predictor
 from warmup.prediction.features import LIBRARY_CONFIG, CandidateConfig, GemmSizes
 from warmup.prediction.fitting import fit
 from warmup.prediction.training import TrainingProblem, TrainingSet
@@ -144,7 +144,7 @@ def judge(
         regrets[top] = min([library, *tried]) / best
     predicted_library = dict(pairs).get(LIBRARY_CONFIG)
     if ranked and predicted_library is not None:
-        is_preferred = predicted_library / templates[0][0] > LEAST_GAIN
+        is_preferred = predicted_library / templates[0][0] > PREFERRED_GAIN
         first = ranked[0] if is_preferred else LIBRARY_CONFIG
         regrets[1] = one.times_us[first] / best
     choice: PredictedChoice | None = None if predictor is None else predictor.choose(one.sizes)
