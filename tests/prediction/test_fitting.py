@@ -13,7 +13,7 @@ from warmup.prediction.device_model import Predictor
 from warmup.prediction.evaluation import Evaluation, judge_ranking
 from warmup.prediction.features import LIBRARY_CONFIG
 from warmup.prediction.fitting import choose_covering, fit
-from warmup.prediction.held_out import HeldOut, folds_of, hold_out, share_of
+from warmup.prediction.held_out import HeldOut, folds_of, hold_out, share_of, with_evidence
 from warmup.prediction.training import TrainingSet
 
 
@@ -105,6 +105,22 @@ def test_each_leaf_has_its_held_out_evidence(evaluation: Evaluation) -> None:
     assert sum(each.problems for each in evidence) <= len(evaluation.device_model.problems)
     assert all(each.worst >= each.regret >= 1 for each in evidence)
     assert all(0 < each.bound < 1.2 for each in evidence)
+
+
+def test_a_bound_is_that_of_problems_that_were_predicted_to_gain(evaluation: Evaluation) -> None:
+    """Gains of 2 of which nine tenths came true give 0.9, whatever became of predicted losses."""
+    from warmup.prediction.tree import leaves_of
+
+    half = len(evaluation.device_model.problems) // 2
+    problems = tuple(
+        replace(one, predicted_gain=2.0, gain=1.8)
+        if number < half
+        else replace(one, predicted_gain=0.5, gain=0.1)
+        for number, one in enumerate(evaluation.device_model.problems)
+    )
+    model = with_evidence(evaluation.model, HeldOut(problems))
+    bounds = {leaf.evidence.bound for leaf in leaves_of(model.tree) if leaf.evidence}
+    assert bounds == {0.9}
 
 
 def test_what_serving_would_take_is_not_slower_than_the_library(evaluation: Evaluation) -> None:

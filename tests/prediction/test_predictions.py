@@ -81,6 +81,23 @@ def test_a_miss_is_answered_where_the_bound_beats_the_library(evaluation: Evalua
     assert Predictions.of(unsure).predict(INSIDE) is None
 
 
+def test_a_config_that_was_not_measured_nearby_is_not_chosen(
+    evaluation: Evaluation, sized: Callable[[int, int, int], GemmSizes]
+) -> None:
+    """With no residual of the fastest config anywhere, the next fastest is the choice."""
+    model, sizes = evaluation.model, sized(640, 1536, 1536)
+    fastest = Predictor(model).choose(sizes)
+    assert fastest is not None
+    column = 1 + model.covering.index(fastest.config)  # the library has the first
+    measured = tuple(
+        replace(one, residuals=(*one.residuals[:column], None, *one.residuals[column + 1 :]))
+        for one in model.measured
+    )
+    other = Predictor(replace(model, measured=measured)).choose(sizes)
+    assert other is not None
+    assert other.config != fastest.config
+
+
 @pytest.mark.parametrize("change", [("none", "relu"), ("m=640", "m=17..640")])
 def test_a_miss_with_an_epilogue_or_a_range_is_not_answered(
     evaluation: Evaluation, change: tuple[str, str]

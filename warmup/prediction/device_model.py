@@ -27,6 +27,9 @@ _SHRINKAGE: Final = 0.3  # the weight of "no residual"
 # A template is preferred to the library from here on. The median error of the library's time is 5 %
 # on held-out models of an H100, and a wrong template costs more than the library where it is wrong.
 PREFERRED_GAIN: Final = 1.05
+# Of the nearest problems, those at which a config must have been measured to be chosen: a search
+# offers other configs for a few rows than for many.
+_LEAST_MEASURED: Final = 3
 
 Sizes = tuple[float, float, float, float]
 
@@ -173,7 +176,8 @@ class Predictor:
     def choose(self, sizes: GemmSizes) -> PredictedChoice | None:
         """Return the config that is predicted to be fastest, None without a library time.
 
-        The caller asks `unsure` first.
+        Chosen are configs that were measured at half of the nearest problems; None without any. The
+        caller asks `unsure` first.
         """
         model, near = self.model, self._nearest(sizes)
         library_us = self._time_us(sizes, CandidateConfig(LIBRARY_UID), near)
@@ -184,7 +188,8 @@ class Predictor:
         timed = [
             (us, config)
             for config in configs
-            if (us := self._time_us(sizes, config, near)) is not None
+            if self._is_measured(config, near)
+            and (us := self._time_us(sizes, config, near)) is not None
         ]
         if library_us is None or not timed:
             return None
@@ -192,6 +197,13 @@ class Predictor:
         gain = library_us / us
         evidence = leaf.evidence or LeafEvidence(0, math.inf, math.inf, 0.0)
         return PredictedChoice(config, us, library_us, gain, gain * evidence.bound)
+
+    def _is_measured(
+        self, config: CandidateConfig, near: Sequence[tuple[float, tuple[int | None, ...]]]
+    ) -> bool:
+        column = self._columns[config]
+        measured = sum(residuals[column] is not None for _, residuals in near)
+        return measured >= min(_LEAST_MEASURED, len(near))
 
     def _time_us(
         self,

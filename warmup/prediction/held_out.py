@@ -204,11 +204,15 @@ def _evidence(
 
 
 def _ratios(problems: Iterable[HeldOutProblem]) -> list[float]:
-    """Return measured over predicted gain of each problem with both, ascending."""
+    """Return measured over predicted gain, ascending, of problems that were predicted to gain.
+
+    Others say little of those that serving takes: of two equal configs that is the config whose
+    gain is predicted too large.
+    """
     return sorted(
         one.gain / one.predicted_gain
         for one in problems
-        if one.gain is not None and one.predicted_gain is not None
+        if one.gain is not None and one.predicted_gain is not None and one.predicted_gain > 1
     )
 
 
