@@ -10,8 +10,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,11 @@ from warmup.core.child_process import Caches, ChildError
 HERE = Path(__file__).resolve().parent
 DAY_S = 24 * 3600.0
 _SHOWN = 3000
+_END_S = 20.0  # for a build to write what it has
+
+
+class StoppedError(Exception):
+    """A program failed, or the limit ended it; the text says which."""
 
 
 def begin(folder: str) -> Remote:
@@ -47,6 +54,37 @@ def ask_fresh(what: str, folder: str | None = None, **arguments: Any) -> Answer:
             except ChildError as lost:
                 log = Path(caches, "log").read_text(encoding="utf-8", errors="replace")
                 raise SystemExit(f"{log[-_SHOWN:]}\n{what} failed: {lost}") from lost
+
+
+def run_program(words: Sequence[str], log: Path, left_s: float) -> str:
+    """Return what *words* print, run with empty caches for at most *left_s*; stderr goes to *log*.
+
+    Raises:
+        StoppedError: the program failed or was ended; *log* has what it said.
+    """
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as caches,
+        log.open("w") as said,
+    ):
+        environment = Caches(Path(caches)).environment()
+        environment["PYTHONPATH"] = python_path()
+        child = subprocess.Popen(
+            words, stdout=subprocess.PIPE, stderr=said, text=True, env=environment
+        )
+        try:
+            text, _ = child.communicate(timeout=left_s)
+        except subprocess.TimeoutExpired:
+            child.terminate()
+            try:
+                child.communicate(timeout=_END_S)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.communicate()
+            raise StoppedError(f"the limit ended {log.stem}") from None
+    if child.returncode:
+        tail = log.read_text(encoding="utf-8", errors="replace")[-_SHOWN:]
+        raise StoppedError(f"{log.stem}: exit code {child.returncode}: {tail}")
+    return text
 
 
 def python_path() -> str:

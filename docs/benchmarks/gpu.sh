@@ -262,20 +262,15 @@ spilling) # tiles that spill, sampled, for two products with many rows
   python3 docs/benchmarks/timings.py searches "$out/spilling.json" "$out/searches-spilling-$gpu.json" \
     sampled="$out/spilling-768x768.jsonl" sampled="$out/spilling-6144x4096.jsonl"
   ;;
-predicted) # times of GEMMs for a device model, from all GPUs, without those of the committed timings; goes on from the
-  # table PREDICTED-TABLE, if given
-  known=docs/benchmarks/results/timings/$gpu-predicted.jsonl.gz
-  python3 docs/benchmarks/predicted_problems.py "$out/problems.json" $([ ! -e "$known" ] || echo "--without $known")
-  [ -z "${4:-}" ] || cp "$4" "$out/predicted.json"
-  timeout -s INT "${3:-560}" python3 -m warmup build --problems "$out/problems.json" --out "$out/predicted.json" \
-    --devices all --search wide --fused-top-k 0 --timings "$out/predicted.jsonl" 2>&1 | tail -5 || echo "stopped: $?"
-  ;;
-predicted-exhaustive) # the first forty of these GEMMs, a balanced sample, in the exhaustive search; goes on likewise
-  python3 docs/benchmarks/predicted_problems.py "$out/exhaustive-problems.json" --first 40
-  [ -z "${4:-}" ] || cp "$4" "$out/exhaustive.json"
-  timeout -s INT "${3:-560}" python3 -m warmup build --problems "$out/exhaustive-problems.json" \
-    --out "$out/exhaustive.json" --devices all --search exhaustive --fused-top-k 0 \
-    --timings "$out/exhaustive.jsonl" 2>&1 | tail -5 || echo "stopped: $?"
+predicted | predicted-exhaustive) # times of GEMMs for a device model, from all GPUs: in the wide search those that the
+  # committed timings lack, in the exhaustive search the first forty; goes on from the table TABLE, if given
+  search=wide which=() known=docs/benchmarks/results/timings/$gpu-predicted.jsonl.gz
+  [ ! -e "$known" ] || which=(--without "$known")
+  [ "$2" = predicted ] || { search=exhaustive && which=(--first 40); }
+  python3 docs/benchmarks/predicted_problems.py "$out/$2-problems.json" "${which[@]}"
+  [ -z "${4:-}" ] || cp "$4" "$out/$2.json"
+  timeout -s INT "${3:-560}" python3 -m warmup build --problems "$out/$2-problems.json" --out "$out/$2.json" \
+    --devices all --search $search --fused-top-k 0 --timings "$out/$2.jsonl" 2>&1 | tail -5 || echo "stopped: $?"
   ;;
 predicted-build) # GEMMs of held-out models built in the predicted, the default and the wide search, on one GPU
   python3 docs/benchmarks/predicted_build.py docs/benchmarks/results/timings/$gpu-predicted.jsonl.gz \

@@ -8,32 +8,35 @@ own with empty caches; `predicted` has that device model. The peaks of the devic
 build of a machine measures, are measured before. OUT/predicted-build.json has the seconds from the
 start to the end of each process, the stages of the build, the candidates that it timed, and for
 each problem the winner of each search with its time in the wide search, over the best time there:
-one run's times alone are compared. The wide search comes last; what *limit* ends is not in the
-document.
+one run's times alone are compared, and times that scatter are left out. The wide search comes
+last; what *limit* ends is not in the document, and the exit code is 1.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
-from driver import now, python_path, say, write
+from driver import StoppedError, now, python_path, run_program, say, write
 
-from warmup.core.child_process import Caches
+from warmup.core.miss_reasons import MissReason
+from warmup.core.rows import Winner
+from warmup.diagnostics.misses import encode_problems
+from warmup.prediction.features import library_among
 from warmup.prediction.fitting import fit
 from warmup.prediction.held_out import problems_without
 from warmup.prediction.model_file import write_device_model
-from warmup.prediction.timing_lines import read_timings
-from warmup.prediction.training import TrainingSet, training_set
+from warmup.prediction.timing_lines import TimedProblem, read_timings
+from warmup.prediction.training import training_set
+from warmup.table.store import read
 
 MODELS = "bert-large,llama-3-8b,t5-1.1-large,vit-base-224"
 SEARCHES = "predicted,default,wide"
@@ -44,19 +47,6 @@ measured_peaks(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
 """
 WIDE = "wide"
 
-Line = Mapping[str, Any]
-
-
-def write_problems(path: Path, training: TrainingSet, models: Sequence[str]) -> int:
-    """Write the problems of *models* as a misses document, and return how many there are."""
-    problems = [
-        {"key": one.key, "kind": "gemm", "reason": "not_in_table", "count": 1}
-        for one in training.problems
-        if one.source in models
-    ]
-    write(path, {"schema": 1, "digests": [], "problems": problems})
-    return len(problems)
-
 
 def measure_peaks() -> None:
     """Measure the peaks of the device in a process that ends, unless this machine has them."""
@@ -64,78 +54,58 @@ def measure_peaks() -> None:
     subprocess.run([sys.executable, "-c", MEASURE_PEAKS], env=environment, check=True)
 
 
-def run_build(
-    search: str, out: Path, asked: argparse.Namespace, left_s: float
-) -> dict[str, Any] | None:
-    """Return what a build in *search* from empty caches took, None if *left_s* ended it.
+def run_build(search: str, out: Path, asked: argparse.Namespace, left_s: float) -> dict[str, Any]:
+    """Return what a build in *search* from empty caches took.
 
     Raises:
-        SystemExit: it failed.
+        StoppedError: it failed, or *left_s* ended it.
     """
-    words = ["--problems", str(out / "problems.json"), "--out", str(out / f"{search}.json")]
-    words += ["--json", "--device", asked.device]
+    words = [sys.executable, "-m", "warmup", "build", "--problems", str(out / "problems.json")]
+    words += ["--out", str(out / f"{search}.json"), "--json", "--device", asked.device]
     words += ["--search", search, "--timings", str(out / f"{search}.jsonl")]
     if search == "predicted":
         words += ["--device-model", str(out / "held-out.model.json"), "--top", str(asked.top)]
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        caches = {**Caches(Path(folder)).environment(), "CUDA_CACHE_PATH": f"{folder}/cuda"}
-        started = time.monotonic()
-        report, log = out / f"{search}-report.json", out / f"{search}.log"
-        with report.open("w") as stdout, log.open("w") as stderr:
-            try:
-                done = subprocess.run(
-                    [sys.executable, "-m", "warmup", "build", *words],
-                    env={**caches, "PYTHONPATH": python_path()},
-                    stdout=stdout,
-                    stderr=stderr,
-                    timeout=max(left_s, 1.0),
-                    check=False,
-                )
-            except subprocess.TimeoutExpired:
-                return None
-        seconds = round(time.monotonic() - started, 2)
-    if done.returncode:
-        raise SystemExit(f"the build in the search {search} failed: see {log}")
-    return {"seconds": seconds, "stages": json.loads(report.read_text())["stages"]}
+    started = time.monotonic()
+    report = json.loads(run_program(words, out / f"{search}.log", max(left_s, 1.0)))
+    return {"seconds": round(time.monotonic() - started, 2), "stages": report["stages"]}
 
 
-def lines_by_key(path: Path) -> dict[str, Line]:
-    """Return the last line of timings of each problem in *path*."""
-    lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-    return {line["key"]: line for line in lines}
+def judged(
+    wide: Iterable[TimedProblem], winners: Mapping[str, Mapping[str, Winner]]
+) -> list[dict[str, Any]]:
+    """Return for each problem the time of each search's winner over the best time in *wide*.
 
-
-def times_of(line: Line) -> dict[str, float]:
-    """Return the time of each candidate of *line* that ran, in microseconds."""
-    timed = (each for each in line["candidates"] if each["time_us"] is not None)
-    return {each["choice"]: each["time_us"] for each in timed}
-
-
-def judged(found: Mapping[str, Mapping[str, Line]]) -> list[dict[str, Any]]:
-    """Return for each problem the time of each search's winner over the wide search's best time.
-
-    A winner that the wide search did not time has None; so has the library's kernel there.
+    *winners* are by search and key. None stands for a search without a row, for a winner without a
+    time in *wide*, and for a library's kernel without a time. A problem without times is left out.
     """
     problems = []
-    for key, line in found[WIDE].items():
-        times = times_of(line)
-        best = min(times.values())
-        library = next((us for choice, us in times.items() if choice.startswith("aten::")), None)
-        winners = {search: lines[key]["winner"] for search, lines in found.items() if key in lines}
-        regrets = {
-            search: round(times[winner] / best, 4) if winner in times else None
-            for search, winner in winners.items()
+    for one in wide:
+        if not one.times_us:
+            continue
+        best = min(one.times_us.values())
+        chosen = {search: by_key.get(one.key) for search, by_key in winners.items()}
+        library = library_among(one.key.partition(" ")[0], one.times_us)
+        times = {
+            search: None if winner is None else one.times_us.get(winner.choice)
+            for search, winner in {**chosen, "library": library}.items()
         }
-        regrets["library"] = None if library is None else round(library / best, 4)
-        problems.append({"key": key, "best_us": best, "winners": winners, "regrets": regrets})
+        problem = {
+            "key": one.key,
+            "best_us": best,
+            "winners": {search: winner and str(winner) for search, winner in chosen.items()},
+            "regrets": {
+                search: None if us is None else round(us / best, 4) for search, us in times.items()
+            },
+        }
+        problems.append(problem)
     return problems
 
 
-def summary(regrets: Iterable[float | None]) -> dict[str, float]:
+def summary(regrets: Iterable[float | None]) -> dict[str, float | None]:
     """Return the number, the geometric mean and the worst of the *regrets* that are known."""
     known = [each for each in regrets if each is not None]
-    mean = math.exp(math.fsum(map(math.log, known)) / len(known)) if known else math.nan
-    return {"problems": len(known), "mean": round(mean, 4), "worst": max(known, default=math.nan)}
+    mean = round(geometric_mean(known), 4) if known else None
+    return {"problems": len(known), "mean": mean, "worst": max(known, default=None)}
 
 
 def main() -> None:
@@ -156,7 +126,9 @@ def main() -> None:
     model = fit(training, kept)
     out.mkdir(parents=True, exist_ok=True)
     write_device_model(out / "held-out.model.json", model)
-    count = write_problems(out / "problems.json", training, models)
+    held = [one.key for one in training.problems if one.source in models]
+    problems = encode_problems({(key, MissReason.NOT_IN_TABLE.value): 1 for key in held}, ())
+    (out / "problems.json").write_text(problems, encoding="utf-8")
     measure_peaks()
     document: dict[str, Any] = {
         "created": now(),
@@ -165,29 +137,30 @@ def main() -> None:
         "triton": training.on.triton,
         "held_out": models,
         "fitted_to": model.problems,
-        "problems": count,
+        "problems": len(held),
         "top": asked.top,
         "builds": {},
     }
-    found: dict[str, dict[str, Line]] = {}
+    winners: dict[str, dict[str, Winner]] = {}
     for search in asked.searches.split(","):
-        taken = run_build(search, out, asked, until - time.monotonic())
-        if taken is None:
-            say(f"{search}: ended by the limit")
-            break
-        found[search] = lines_by_key(out / f"{search}.jsonl")
-        timed = sum(len(times_of(line)) for line in found[search].values())
-        document["builds"][search] = {**taken, "candidates_timed": timed}
-        say(f"{search}: {taken['seconds']} s, {timed} candidates timed, {taken['stages']}")
+        try:
+            taken = run_build(search, out, asked, until - time.monotonic())
+        except StoppedError as stopped:
+            raise SystemExit(str(stopped)) from None
+        rows = read(out / f"{search}.json").rows
+        winners[search] = {key: row.winner for key, row in rows.items()}
+        timed = read_timings([out / f"{search}.jsonl"])
+        taken["candidates_timed"] = sum(len(one.times_us) + one.scattered for one in timed)
+        document["builds"][search] = taken
+        say(search, taken)
+        if search == WIDE:
+            document["judged"] = judged(timed, winners)
         write(out / "predicted-build.json", document)
-    if WIDE in found:
-        document["judged"] = judged(found)
-        for search in (*found, "library"):
-            document["builds"].setdefault(search, {})["regret"] = summary(
-                one["regrets"].get(search) for one in document["judged"]
-            )
-            say(search, document["builds"][search]["regret"])
-        write(out / "predicted-build.json", document)
+    for search in (*winners, "library") if WIDE in winners else ():
+        regret = summary(one["regrets"][search] for one in document["judged"])
+        document["builds"].setdefault(search, {})["regret"] = regret
+        say(search, regret)
+    write(out / "predicted-build.json", document)
 
 
 if __name__ == "__main__":

@@ -21,31 +21,23 @@ import platform
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from driver import HERE, add_options, now, python_path, say
+from driver import HERE, StoppedError, add_options, now, run_program, say
 from zoo_models.entries import SERVED, TINY, Entry
 
-from warmup.core.child_process import Caches
 from warmup.core.files import replace_text
 
 ROOT = HERE.parents[1]
 PACKAGES = ("torch", "triton", "transformers", "timm")
 SECOND = "second"  # the name of the other table of two builds
 _LEAST_S = 60.0  # to begin with anything
-_END_S = 20.0  # for a build to write what it has
-_SHOWN = 1500
 
 Document = dict[str, Any]
-
-
-class StoppedError(Exception):
-    """A program failed, or the limit ended it; the text says which."""
 
 
 class Zoo:
@@ -160,29 +152,7 @@ class Zoo:
         left = self.deadline - time.monotonic()
         if left < _LEAST_S:
             raise StoppedError(f"{max(left, 0):.0f} s are left: not begun")
-        with (
-            tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as caches,
-            log.open("w") as said,
-        ):
-            environment = Caches(Path(caches)).environment()
-            environment["PYTHONPATH"] = python_path()
-            child = subprocess.Popen(
-                words, stdout=subprocess.PIPE, stderr=said, text=True, env=environment
-            )
-            try:
-                text, _ = child.communicate(timeout=left)
-            except subprocess.TimeoutExpired:
-                child.terminate()
-                try:
-                    child.communicate(timeout=_END_S)
-                except subprocess.TimeoutExpired:
-                    child.kill()
-                    child.communicate()
-                raise StoppedError(f"the limit ended {log.stem}") from None
-        if child.returncode:
-            tail = log.read_text(encoding="utf-8", errors="replace")[-_SHOWN:]
-            raise StoppedError(f"{log.stem}: exit code {child.returncode}: {tail}")
-        return text
+        return run_program(words, log, left)
 
 
 def is_done(document: Document) -> bool:

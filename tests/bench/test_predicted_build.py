@@ -15,37 +15,39 @@ ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = ROOT / "docs/benchmarks"
 TIMINGS = BENCHMARKS / "results/timings/h100-predicted.jsonl.gz"
 PROGRAM = """
-import gzip, json, sys
+import json, sys
 from pathlib import Path
-from predicted_build import judged, problems_without, times_of, write_problems
+from predicted_build import judged, problems_without
+from warmup.core.rows import Family, Winner
+from warmup.prediction.features import library_among
 from warmup.prediction.timing_lines import read_timings
 from warmup.prediction.training import training_set
 
-timings, folder, models = Path(sys.argv[1]), Path(sys.argv[2]), ["bert-large", "llama-3-8b"]
-training = training_set(read_timings([timings]))
-count = write_problems(folder / "problems.json", training, models)
-keys = {one["key"] for one in json.loads((folder / "problems.json").read_text())["problems"]}
-held = [one for one in training.problems if one.key in keys]
+timed, models = read_timings([Path(sys.argv[1])]), ["bert-large", "llama-3-8b"]
+training = training_set(timed)
+held = {one.key: one for one in training.problems if one.source in models}
 kept = problems_without(training, models)
-
-wide = {line["key"]: line for line in map(json.loads, gzip.open(timings)) if line["key"] in keys}
-library = {key: {**line, "winner": line["candidates"][0]["choice"]} for key, line in wide.items()}
-unknown = {key: {**line, "winner": "triton::mm(BLOCK_M=1)"} for key, line in wide.items()}
+wide = [one for one in timed if one.key in held]
+winners = {
+    "predicted": {one.key: library_among(one.key.split()[0], one.times_us) for one in wide},
+    "default": {one.key: Winner(Family.TEMPLATE, "triton::mm", (("BLOCK_M", 1),)) for one in wide},
+    "wide": {one.key: min(one.times_us, key=one.times_us.get) for one in wide},
+}
 print(json.dumps({
-    "count": count,
-    "sources": sorted({one.source for one in held}),
-    "shared": len({one.sizes for one in held} & {one.sizes for one in kept}),
+    "count": len(held),
+    "sources": sorted({one.source for one in held.values()}),
+    "shared": len({one.sizes for one in held.values()} & {one.sizes for one in kept}),
     "left": len(training.problems) - len(kept),
-    "judged": judged({"predicted": library, "default": unknown, "wide": wide}),
+    "judged": judged(wide, winners),
 }))
 """
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def found() -> dict[str, Any]:
     """What the functions of the program say of the committed timings."""
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(TIMINGS), str(tmp_path_factory.mktemp("built"))],
+        [sys.executable, "-c", PROGRAM, str(TIMINGS)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(BENCHMARKS), str(ROOT)])},
         capture_output=True,
         text=True,

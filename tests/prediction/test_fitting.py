@@ -15,6 +15,7 @@ from warmup.prediction.features import LIBRARY_CONFIG
 from warmup.prediction.fitting import choose_covering, fit
 from warmup.prediction.held_out import HeldOut, folds_of, hold_out, share_of, with_evidence
 from warmup.prediction.training import TrainingSet
+from warmup.prediction.tree import leaves_of
 
 
 @pytest.fixture(scope="module")
@@ -97,8 +98,6 @@ def test_the_covering_set_has_a_config_near_the_best(stated: TrainingSet) -> Non
 
 def test_each_leaf_has_its_held_out_evidence(evaluation: Evaluation) -> None:
     """A leaf says how many held-out problems it had, their regret and the bound of a gain."""
-    from warmup.prediction.tree import leaves_of
-
     leaves = [*leaves_of(evaluation.model.tree)]
     evidence = [leaf.evidence for leaf in leaves if leaf.evidence is not None]
     assert len(evidence) == len(leaves)
@@ -109,8 +108,6 @@ def test_each_leaf_has_its_held_out_evidence(evaluation: Evaluation) -> None:
 
 def test_a_bound_is_that_of_problems_that_were_predicted_to_gain(evaluation: Evaluation) -> None:
     """Gains of 2 of which nine tenths came true give 0.9, whatever became of predicted losses."""
-    from warmup.prediction.tree import leaves_of
-
     half = len(evaluation.device_model.problems) // 2
     problems = tuple(
         replace(one, predicted_gain=2.0, gain=1.8)

@@ -29,7 +29,7 @@ _SHRINKAGE: Final = 0.3  # the weight of "no residual"
 PREFERRED_GAIN: Final = 1.05
 # Of the nearest problems, those at which a config must have been measured to be chosen: a search
 # offers other configs for a few rows than for many.
-_LEAST_MEASURED: Final = 3
+_LEAST_MEASURED: Final = NEAREST // 2
 
 Sizes = tuple[float, float, float, float]
 

@@ -35,34 +35,32 @@ class Disagreements:
             return
         with self._lock:
             self.fusions[key] = None
-        row_says, done = _FUSION_WORDS[expected], _FUSION_WORDS[found]
-        option = f"fusion of {key}"
-        if self.settles or not self._is_first_report(option):
+        if self.settles:
             return
-        self.emitter.emit(EventName.CONTRADICTED, option=option, expected=row_says, found=done)
-        warn(
-            ContradictionWarning(
-                f"{key}: the row was measured {row_says}, and here inductor compiled the GEMM "
-                f"{done}: another kernel runs than was measured; {_FUSION_ADVICE}"
-            )
+        row_says, done = _FUSION_WORDS[expected], _FUSION_WORDS[found]
+        self._contradict(
+            *(f"fusion of {key}", row_says, done),
+            f"{key}: the row was measured {row_says}, and here inductor compiled the GEMM "
+            f"{done}: another kernel runs than was measured; {_FUSION_ADVICE}",
         )
 
     def note_option(self, option: str, expected: str, found: str, advice: str = "") -> None:
         """Warn that inductor's *option* is *found*, where the table was built with *expected*."""
-        if not self._is_first_report(option):
-            return
-        self.emitter.emit(EventName.CONTRADICTED, option=option, expected=expected, found=found)
-        warn(
-            ContradictionWarning(
-                f"inductor option {option} is {found} here, the table was built with {expected}: "
-                f"inductor may not ask for its rows or not use them; {advice or _SET_BY_CALLER}"
-            )
+        self._contradict(
+            *(option, expected, found),
+            f"inductor option {option} is {found} here, the table was built with {expected}: "
+            f"inductor may not ask for its rows or not use them; {advice or _SET_BY_CALLER}",
         )
 
     def note_overruling(self, option: str, wanted: str, found: str) -> None:
         """Emit that the caller's value *found* of *option* was replaced by the table's."""
         if self._is_first_report(option):
             self.emitter.emit(EventName.OVERRULED, option=option, table=wanted, found=found)
+
+    def _contradict(self, option: str, expected: str, found: str, message: str) -> None:
+        if self._is_first_report(option):
+            self.emitter.emit(EventName.CONTRADICTED, option=option, expected=expected, found=found)
+            warn(ContradictionWarning(message))
 
     def _is_first_report(self, option: str) -> bool:
         """Return whether *option* was never reported before, and note that it is now."""
