@@ -57,7 +57,10 @@ def members_of(gemm: Node, prologue: set[Node]) -> list[Node]:
 
 
 def prologue_of(gemm: Node) -> set[Node]:
-    """Return the nodes that compute operands of *gemm* alone, each from fewer bytes."""
+    """Return the nodes that compute operands of *gemm* alone, each from fewer bytes.
+
+    What follows a reduction pointwise is none of them: it is computed by the reduction's kernel.
+    """
     prologue: set[Node] = set()
     for operand in tensors_of(gemm):
         chain: set[Node] = set()
@@ -69,6 +72,8 @@ def prologue_of(gemm: Node) -> set[Node]:
                 pending.extend(node.all_input_nodes)
         inputs = {node for member in chain for node in member.all_input_nodes} - chain
         sources = [node for node in inputs if not is_size(node)]
+        if any(is_reduction(source) for source in sources):
+            continue
         if chain and sum(map(bytes_of, sources)) <= _PROLOGUE_BYTES * bytes_of(operand):
             prologue |= chain
     return prologue
@@ -156,7 +161,7 @@ def _members_with(gemm: Node, prologue: set[Node], *, has_pairs: bool) -> list[N
         is_of_pair = node.target in PAIR_OPS or pair_of(node) is not None
         if ready and (has_pairs if is_of_pair else _is_generated(node)):
             members.add(node)
-    return sorted(members | _siblings(gemm, members), key=order.__getitem__)
+    return sorted(members | _siblings(members, {gemm, *prologue}), key=order.__getitem__)
 
 
 def _downstream(start: Node) -> set[Node]:
@@ -170,15 +175,17 @@ def _downstream(start: Node) -> set[Node]:
     return nodes
 
 
-def _siblings(gemm: Node, members: set[Node]) -> set[Node]:
+def _siblings(members: set[Node], made_before: set[Node]) -> set[Node]:
     """Return the other GEMMs whose results only *members* use, and the nodes in between.
 
-    None of them depends on *gemm*: the search starts at inputs of members that are not members, and
-    these do not depend on it.
+    *made_before* are the GEMM and what computes its operands. What these read is no sibling, and
+    neither is what depends on the GEMM: the search starts at inputs of the other members, which are
+    not members themselves.
     """
     siblings: set[Node] = set()
-    inputs = {node for member in members for node in member.all_input_nodes} - members
-    for start in inputs - set(gemm.all_input_nodes):
+    inputs = {node for member in members - made_before for node in member.all_input_nodes}
+    before = {node for member in made_before for node in member.all_input_nodes}
+    for start in inputs - members - before:
         chain: set[Node] = set()
         pending = [start]
         while pending and len(chain) <= _PROLOGUE_STEPS:

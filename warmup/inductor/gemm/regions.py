@@ -182,7 +182,11 @@ def _to_region(
         Step(
             _name(node),
             tuple(map(to_argument, node.args)),
-            {name: to_argument(value) for name, value in node.kwargs.items()},
+            {
+                name: to_argument(value)
+                for name, value in node.kwargs.items()
+                if value is not torch.strided  # the layout that every tensor here has
+            },
         )
         for node in operations
     )
