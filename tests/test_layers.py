@@ -63,7 +63,7 @@ NAMES_INTERNALS = ("warmup.inductor", "warmup.serving.startup")
 # module handles rows of all kinds through those of OF_EVERY_KIND.
 OF_ONE_KIND = (
     *("warmup.inductor.gemm.", "warmup.inductor.launch.", "warmup.inductor.pad_mm."),
-    *("warmup.inductor.reduction.", "warmup.inductor.convolution.", "warmup.keys"),
+    *("warmup.inductor.reduction.", "warmup.inductor.selections.", "warmup.keys"),
     *("warmup.models.gemm_", "warmup.models.pad_module", "warmup.models.padding."),
     "warmup.models.precision",
     # These run a bucket once more with padded weights, the kind `weight`.

@@ -206,6 +206,10 @@ class _CountingAnswers(Answers):
     def split_search(self) -> bool:
         return self._answers.split_search
 
+    @property
+    def grouped_search(self) -> bool:
+        return self._answers.grouped_search
+
     def neighbours(self, key: str) -> Sequence[Winner]:
         return self._answers.neighbours(key)
 

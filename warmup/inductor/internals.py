@@ -261,6 +261,7 @@ INTERNALS: Final = (
     ),
     "torch._inductor.kernel.conv:conv2d_template",
     "torch._inductor.kernel.conv:conv3d_template",
+    "torch._inductor.kernel.mm_grouped:triton_grouped_mm_template",
     "torch._inductor.select_algorithm:AlgorithmSelectorCache.benchmark_in_sub_process",
     "torch._inductor.select_algorithm:ExternKernelCaller.to_callable(self)",
     "torch._inductor.select_algorithm:TritonTemplateCaller",

@@ -27,7 +27,7 @@ COVERED = VIA_CHOICES | CPU_LINEAR
 # keep the library's kernel at build and at serving, and nothing is measured for them.
 LIBRARY_ONLY = frozenset(
     {
-        *("grouped_mm", "scaled_grouped_mm", "sparse_semi_structured_mm"),
+        *("scaled_grouped_mm", "sparse_semi_structured_mm"),
         *("convolution_bwd_weight", "convolution_bwd_input"),
     }
 )

@@ -144,6 +144,10 @@ class Answers(Protocol):
     def split_search(self) -> bool:
         """True when reductions are split as rows say, else by inductor's rule."""
 
+    @property
+    def grouped_search(self) -> bool:
+        """True when grouped products have rows, else the library computes them."""
+
     def neighbours(self, key: str) -> Sequence[Winner]:
         """Return winners of GEMM problems similar to *key*, nearest first (only if `tunes`)."""
 

@@ -13,6 +13,7 @@ from typing import Final
 from warmup.core.roofline import Work
 from warmup.keys.convolution import CONVOLUTION
 from warmup.keys.gemm import GEMM
+from warmup.keys.grouped import GROUPED
 from warmup.keys.kind import Kind
 from warmup.keys.launch import LAUNCH
 from warmup.keys.pad import PAD
@@ -21,7 +22,7 @@ from warmup.keys.split import SPLIT
 from warmup.keys.weight import WEIGHT
 
 KINDS: Final = {
-    kind.name: kind for kind in (GEMM, CONVOLUTION, LAUNCH, PAD, REDUCTION, SPLIT, WEIGHT)
+    kind.name: kind for kind in (GEMM, CONVOLUTION, GROUPED, LAUNCH, PAD, REDUCTION, SPLIT, WEIGHT)
 }
 
 

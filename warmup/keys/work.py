@@ -13,6 +13,7 @@ from warmup.core.dtypes import item_bytes
 from warmup.core.roofline import Work
 from warmup.keys.convolution import CONVOLUTION
 from warmup.keys.gemm_text import parse_problem
+from warmup.keys.grouped import GROUPED, Over
 from warmup.keys.launch import LAUNCH
 from warmup.keys.pad import PAD
 from warmup.keys.reduction import REDUCTION
@@ -70,6 +71,20 @@ def convolution_work(key: str) -> Work | None:
     moved = (math.prod(x) + math.prod(w) + written) * item_bytes(named["dtype"])
     dtype = "tf32" if named.get("fp32") == "tf32" else named["dtype"]
     return Work(dtype, 2 * written * math.prod(w[1:]), moved)
+
+
+def grouped_work(key: str) -> Work | None:
+    """Return the work of a grouped key: each operand and the result once."""
+    named = GROUPED.ingredients(key)
+    groups, m, n, k = (int(named[name]) for name in ("groups", "m", "n", "k"))
+    over = named["over"]
+    each = {"a": m * k, "b": k * n, "out": m * n}
+    divided = {"m": ("a", "out"), "k": ("a", "b"), "n": ("b", "out")}.get(over, ())
+    elements = {name: size * (1 if name in divided else groups) for name, size in each.items()}
+    read = (elements["a"] + elements["b"]) * item_bytes(named["dtype"])
+    products = groups if over == Over.NOTHING else 1
+    moved = read + elements["out"] * item_bytes(named["out"])
+    return Work(named["dtype"], products * 2 * m * n * k, moved)
 
 
 def pad_work(key: str) -> Work | None:

@@ -177,6 +177,7 @@ def install(
         launch_search=found.table.policy.launch_search,
         reduction_search=found.table.policy.reduction_search,
         split_search=found.table.policy.split_search,
+        grouped_search=found.table.policy.grouped_search,
         forms=found.table.provenance.forms,
     )
     notices = Notices(

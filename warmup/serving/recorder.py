@@ -141,6 +141,7 @@ def _collecting(_order: RecordingOrder, setup: BuildSetup, table: Table, out: Em
         launch_search=policy.launch_search,
         reduction_search=policy.reduction_search,
         split_search=policy.split_search,
+        grouped_search=policy.grouped_search,
         forms=table.provenance.forms,
     )
 
@@ -178,6 +179,7 @@ def _measuring(order: RecordingOrder, setup: BuildSetup, table: Table, out: Emit
         launch_search=policy.launch_search,
         reduction_search=policy.reduction_search,
         split_search=policy.split_search,
+        grouped_search=policy.grouped_search,
         progress=progress,
         turn=Turn(order.turn),
         later=partial(write_region, order.regions, tuner=tuner),

@@ -40,7 +40,14 @@ from warmup.table.encoding import (
 )
 from warmup.table.evidence import evidence_from_json
 from warmup.table.imported_json import read_imported
-from warmup.table.schema import MAX_ASSUMPTIONS, SCHEMA_VERSION, Policy, Provenance, Table
+from warmup.table.schema import (
+    MAX_ASSUMPTIONS,
+    SCHEMA_VERSION,
+    SEARCH_FIELDS,
+    Policy,
+    Provenance,
+    Table,
+)
 from warmup.table.winners import read_winner
 
 __all__ = ["decode", "decode_pieces", "digest_of", "encode", "encode_pieces"]
@@ -58,7 +65,6 @@ _PROVENANCE_OPTIONAL: Final = frozenset({"peaks", ASSUMPTIONS, CALLS, LAYER_FORM
 _DEVICE_MEMBERS: Final = frozenset({*DEVICE_TEXT, *DEVICE_COUNT, "mig"})
 _RUNTIME: Final = frozenset({"torch", *VERSIONS})
 _POLICY: Final = frozenset({"mode", "options", "timing", "seed", "tolerance"})
-_SEARCH_FIELDS: Final = frozenset({"launch_search", "reduction_search", "split_search"})
 _ROW_MEMBERS: Final = frozenset({"winner", "evidence"})
 _ROW_OPTIONAL: Final = frozenset({"untrusted"})  # of a row that must not be served
 
@@ -172,7 +178,7 @@ def _read_provenance(node: Node) -> tuple[Provenance, Node]:
 
 
 def _read_policy(node: Node) -> Policy:
-    members = node.members(_POLICY, optional=_SEARCH_FIELDS)
+    members = node.members(_POLICY, optional=frozenset(SEARCH_FIELDS))
     options: dict[str, OptionValue] = {}
     for name, value in members["options"].items():
         if _OPTION.fullmatch(name) is None:
@@ -184,7 +190,7 @@ def _read_policy(node: Node) -> Policy:
         timing=_read_timing(members["timing"]),
         seed=members["seed"].integer(0, MAX_INT),
         tolerance=dict(_read_limit(*member) for member in members["tolerance"].items()),
-        **{name: name in members and members[name].true() for name in _SEARCH_FIELDS},
+        **{name: name in members and members[name].true() for name in SEARCH_FIELDS},
     )
 
 

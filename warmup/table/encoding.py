@@ -18,7 +18,7 @@ from warmup.table.calls import calls_to_json
 from warmup.table.canonical import compact, spell
 from warmup.table.evidence import evidence_to_json
 from warmup.table.imported_json import imported_to_json
-from warmup.table.schema import SCHEMA_VERSION, Policy, Provenance, Table
+from warmup.table.schema import SCHEMA_VERSION, SEARCH_FIELDS, Policy, Provenance, Table
 from warmup.table.winners import winner_to_json
 
 # Names of members that hold text, counts and versions of a device and its runtime.
@@ -126,9 +126,7 @@ def policy_to_json(policy: Policy) -> dict[str, object]:
         "timing": _timing(policy.timing),
         "seed": policy.seed,
         "tolerance": {name: float(limit) for name, limit in policy.tolerance.items()},
-        **({"launch_search": True} if policy.launch_search else {}),
-        **({"reduction_search": True} if policy.reduction_search else {}),
-        **({"split_search": True} if policy.split_search else {}),
+        **{name: True for name in SEARCH_FIELDS if getattr(policy, name)},
     }
 
 

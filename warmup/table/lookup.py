@@ -54,7 +54,7 @@ class Lookup:
 
     A row that is not trusted is a miss, and is measured again without its winner. The keys in
     ``excused`` are not measured, and their misses are reported without an error. ``launch_search``,
-    ``reduction_search`` and ``split_search`` are those of the table's policy.
+    ``reduction_search``, ``split_search`` and ``grouped_search`` are those of the table's policy.
 
     ``predictor`` predicts candidates and winners that nobody measured: for `Search.PREDICTED`, and
     for misses with `OnMiss.PREDICT`. It is not asked for a key that has a row, usable or not.
@@ -86,6 +86,7 @@ class Lookup:
     launch_search: bool = False
     reduction_search: bool = False
     split_search: bool = False
+    grouped_search: bool = False
     settles: bool = False
     forms: BuiltForms = field(default_factory=BuiltForms)
     _tuned_rows: dict[str, Row] = field(default_factory=dict)

@@ -39,8 +39,9 @@ def combine(tables: Sequence[Table]) -> tuple[Table, tuple[str, ...]]:
     """Return the union of *tables*, which are for one device and runtime, and a line per conflict.
 
     Of two rows for a key the newer table's is taken, unless only one of them is trusted (`merge`).
-    Provenance and policy are the newest table's, but ``launch_search``, ``reduction_search`` and
-    ``split_search`` are those of all tables, and so are the forms of their buckets.
+    Provenance and policy are the newest table's, but ``launch_search``, ``reduction_search``,
+    ``split_search`` and ``grouped_search`` are those of all tables, and so are the forms of their
+    buckets.
     """
     ordered = sorted(tables, key=lambda table: table.provenance.created)
     rows: dict[str, Row] = {}
@@ -57,6 +58,7 @@ def combine(tables: Sequence[Table]) -> tuple[Table, tuple[str, ...]]:
         launch_search=all(table.policy.launch_search for table in tables),
         reduction_search=all(table.policy.reduction_search for table in tables),
         split_search=all(table.policy.split_search for table in tables),
+        grouped_search=all(table.policy.grouped_search for table in tables),
     )
     forms = reduce(BuiltForms.united, (table.provenance.forms for table in ordered))
     origin = replace(ordered[-1].provenance, forms=forms)

@@ -91,6 +91,7 @@ def choose_policy(
         launch_search=device_type != "cpu",  # a CPU's kernels have no launch config
         reduction_search=device_type != "cpu",  # and reduce without Triton
         split_search=device_type != "cpu",
+        grouped_search=device_type != "cpu",
     )
 
 

@@ -50,6 +50,10 @@ class Provenance:
         return replace(self, calls=tuple(sorted(union.items())[:MAX_COSTS]))
 
 
+# What a policy says was measured everywhere; absent in tables of earlier builds.
+SEARCH_FIELDS: Final = ("launch_search", "reduction_search", "split_search", "grouped_search")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """How rows were measured, and the inductor options that serving must share.
@@ -59,7 +63,8 @@ class Policy:
     eager mode and of a candidate against its reference. ``launch_search``: launch configs were
     searched, so that every kernel that has one has a row, also where inductor lists one config.
     ``reduction_search``: every reduction that may be persistent or looped has a row.
-    ``split_search``: so has every reduction of fixed sizes that inductor's rule splits.
+    ``split_search``: so has every reduction of fixed sizes that inductor's rule splits, and
+    ``grouped_search``: every grouped product.
     """
 
     mode: str
@@ -70,13 +75,14 @@ class Policy:
     launch_search: bool = False
     reduction_search: bool = False
     split_search: bool = False
+    grouped_search: bool = False
 
 
 def compare_policies(a: Policy, b: Policy) -> tuple[tuple[str, object, object], ...]:
     """Return each field in which two policies differ, with both values."""
     fields: list[tuple[str, object, object]] = [
         (f"policy {name}", getattr(a, name), getattr(b, name))
-        for name in ("mode", "seed", "launch_search", "reduction_search", "split_search")
+        for name in ("mode", "seed", *SEARCH_FIELDS)
     ]
     fields += [
         (f"policy timing {name}", getattr(a.timing, name), getattr(b.timing, name))

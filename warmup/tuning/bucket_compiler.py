@@ -126,6 +126,7 @@ class BucketCompiler:
             launch_search=self.progress.table.policy.launch_search,
             reduction_search=self.progress.table.policy.reduction_search,
             split_search=self.progress.table.policy.split_search,
+            grouped_search=self.progress.table.policy.grouped_search,
             settles=True,
         )
 

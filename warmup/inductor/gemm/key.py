@@ -73,10 +73,10 @@ def _describe(name: str, inputs: list[Any], layout: Any, post_op: PostOp | None)
         batch=None if batch is None else _dim(batch),
         dtype=dtype_name(dtype),
         dtype_b=dtype_name(second.get_dtype()),
-        a=_layout(first),
-        b=Layout("packed") if name in CPU_LINEAR else _layout(second),
-        a2=_layout(inputs[-2]) if pairs else None,
-        b2=_layout(inputs[-1]) if pairs else None,
+        a=layout_of_operand(first),
+        b=Layout("packed") if name in CPU_LINEAR else layout_of_operand(second),
+        a2=layout_of_operand(inputs[-2]) if pairs else None,
+        b2=layout_of_operand(inputs[-1]) if pairs else None,
         out=dtype_name(layout.dtype),
         bias=_bias(name, inputs, node, size),
         scale=_scale(inputs, node) if name == "scaled_mm" else None,
@@ -145,7 +145,8 @@ def _range(expression: Any, ranges: Any) -> Dim:
     return Dim(max(low, 0), None if high >= _UNBOUNDED else high)
 
 
-def _layout(operand: Any) -> Layout:
+def layout_of_operand(operand: Any) -> Layout:
+    """Return how the matrices of *operand*, a buffer of inductor, lie in memory."""
     return layout_of(list(operand.get_size()), strides_of(operand), _known_equal, _dim)
 
 

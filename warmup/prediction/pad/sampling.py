@@ -2,7 +2,8 @@
 
 Half of the GEMMs have sizes drawn uniformly from 1 to 65536. In the other half each size is a power
 of two from 2 to 65536 or, with probability 0.25, a number between two such powers. A GEMM that
-needs no padding, or is too large, is thrown away, and another is drawn. Each operand is transposed
+needs no padding, or is too large, is thrown away, and another is drawn; without the limit on its
+operations, one GEMM of float32 would take minutes to tune both ways. Each operand is transposed
 with probability 0.5, and free, made by an operation before the GEMM, with probability 0.2 if it is
 contiguous. In f32 one half is multiplied as tf32.
 """
@@ -21,6 +22,8 @@ from warmup.keys.weight import ALIGNED_BYTES
 
 SAMPLED_DTYPES: Final = ("f16", "bf16", "f32")
 MOST_GIB: Final = 8.0  # of the operands and the result of one sample
+# Of one sample: some 3 ms on an H100, where float32 may be multiplied without tensor cores.
+MOST_OPERATIONS: Final = {"f16": 2e12, "bf16": 2e12, "f32": 1.5e11}
 _LARGEST_SAMPLE: Final = 65536
 _LARGEST_POWER: Final = 16
 _UNIFORM: Final = 0.5
@@ -76,7 +79,8 @@ def _draw(
     m, n, k = (_draw_size(chance, is_uniform=is_uniform) for _ in range(3))
     size = item_bytes(dtype)
     is_aligned = all(each * size % ALIGNED_BYTES == 0 for each in (m, n, k))
-    if is_aligned or (m * k + k * n + m * n) * size > most_gib * 2**30:
+    is_large = 2 * m * n * k > MOST_OPERATIONS[dtype]
+    if is_aligned or is_large or (m * k + k * n + m * n) * size > most_gib * 2**30:
         return None
     orders = ["col" if chance.random() < _TRANSPOSED else "row" for _ in range(2)]
     for operand, sides in enumerate(((m, k), (k, n))):

@@ -1,4 +1,4 @@
-"""`search_of`: inductor's choices for a convolution as calls on random tensors.
+"""`search_of`: inductor's choices for a selection as calls on random tensors.
 
 A call runs on the current stream. A template's function from inductor is bound to the stream that
 was current when the function was made, and a CUDA graph on another stream would capture nothing.
@@ -25,17 +25,15 @@ from warmup.inductor.gemm.key import strides_of
 
 
 def search_of(
-    choices: Mapping[Winner, Any], library: Winner, inputs: Sequence[Any], layout: Any
+    choices: Mapping[Winner, Any], library: Winner, inputs: Sequence[torch.Tensor], layout: Any
 ) -> LiveSearch:
-    """Return the search among *choices*, which are compiled; *library* is the control.
+    """Return the search among *choices* on *inputs*, which are compiled; *library* is the control.
 
-    Input and weight are random, such that a result has about the size of an input.
+    The result has the *layout*, and the dtype that it says.
     """
-    x, w = (_random(one) for one in inputs[:2])
-    w /= math.sqrt(math.prod(w.shape[1:]))
     sizes, strides = ([int(size) for size in of] for of in (layout.size, layout.stride))
-    out = torch.empty_strided(sizes, strides, dtype=x.dtype, device=x.device)
-    runs = {winner: ChoiceCall.of(choice, (x, w), out) for winner, choice in choices.items()}
+    out = torch.empty_strided(sizes, strides, dtype=layout.dtype, device=inputs[0].device)
+    runs = {winner: ChoiceCall.of(choice, inputs, out) for winner, choice in choices.items()}
     calls: dict[Winner, TimedCall] = {winner: run.call for winner, run in runs.items()}
     counts = SearchCounts(search=Search.DEFAULT, listed=len(calls))
     return LiveSearch(
@@ -80,6 +78,16 @@ class ChoiceCall:
         self.out.fill_(math.nan)
         returned = self.run()
         return [returned if isinstance(returned, torch.Tensor) else self.out.clone()]
+
+
+def random_factors(inputs: Sequence[Any], fan_in: int) -> list[torch.Tensor]:
+    """Return random tensors for the first two of *inputs*, such that results have a factor's size.
+
+    *fan_in* is the number of products that a result adds up.
+    """
+    x, w = (_random(one) for one in inputs[:2])
+    w /= math.sqrt(fan_in)
+    return [x, w]
 
 
 def _random(operand: Any) -> torch.Tensor:

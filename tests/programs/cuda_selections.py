@@ -1,11 +1,12 @@
-"""Lower convolutions for the stated H100, by the library or a template, as rows say.
+"""Lower convolutions and grouped products for the stated H100, as rows say.
 
-    echo '{"case": "patches", "tile": {"BLOCK_M": 128}}' | python cuda_convolution.py
+    echo '{"case": "patches", "tile": {"BLOCK_M": 128}}' | python cuda_selections.py
 
 One case a line on stdin, one result a line on stdout. ``tile`` is a part of the kwargs of the
 template that the row names; ``library`` names the library's kernel instead; without both there is
 no row. ``on_miss`` is ``tune`` for a build, in which the template with ``tile`` is the fastest.
-``ranged`` makes the batch a range, and ``backends`` are those of the policy. The result has the
+``ranged`` makes the batch, or the rows, a range, ``backends`` are those of the policy, and
+``earlier`` stands for a table that was built without grouped products. The result has the
 lines of the generated code that launch kernels, the events, and what was timed.
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import fake_gpu
@@ -24,6 +26,7 @@ fake_gpu.pretend()
 
 from torch._inductor import config  # noqa: E402  after the device is pretended
 from torch._inductor.decomposition import select_decomp_table  # noqa: E402
+from torch._inductor.kernel import mm_grouped  # noqa: E402
 from torch._inductor.select_algorithm import (  # noqa: E402
     AlgorithmSelectorCache,
     TritonTemplateCaller,
@@ -36,19 +39,32 @@ from warmup.core.errors import warmup_error_in  # noqa: E402
 from warmup.core.events import Emitter, Event  # noqa: E402
 from warmup.core.rows import Evidence, Family, Row, Winner  # noqa: E402
 from warmup.inductor import connect  # noqa: E402
-from warmup.inductor.convolution import calls  # noqa: E402
-from warmup.inductor.convolution.choices import key_of, winner_of  # noqa: E402
 from warmup.inductor.patches import Patches  # noqa: E402
+from warmup.inductor.selections import calls  # noqa: E402
+from warmup.inductor.selections.convolution import Convolutions  # noqa: E402
+from warmup.inductor.selections.grouped import GroupedProducts  # noqa: E402
+from warmup.inductor.selections.hooks import winner_of  # noqa: E402
 from warmup.table.lookup import Lookup, OnMiss  # noqa: E402
 
 EVIDENCE = Evidence(time_us=1.0, library_us=None, runner_up=None, runner_up_us=None, tried=1)
-LIBRARY = Winner(Family.EXTERN, "aten::convolution")
+LIBRARIES = {
+    "convolution": Winner(Family.EXTERN, "aten::convolution"),
+    "grouped_mm": Winner(Family.EXTERN, "aten::_grouped_mm"),
+}
 LAUNCH = re.compile(r"\b(?:triton_\w+\.run|extern_kernels\.\w+)\(.*")
 # Input, weight, stride and padding; as in a ViT, and in a network of images.
-CASES = {
+CONVOLUTIONS = {
     "patches": ((8, 3, 518, 518), (768, 3, 14, 14), 14, 0),
     "narrow": ((8, 64, 56, 56), (64, 64, 3, 3), 1, 1),
 }
+# Sizes of both factors: the experts' weights as in Mixtral, and those of a backward.
+GROUPS = {
+    "experts": ((1024, 4096), (8, 512, 4096)),
+    "weight gradients": ((512, 1024), (1024, 256)),
+    "input gradients": ((8, 64, 512), (1024, 512)),
+    "batches": ((8, 64, 512), (8, 256, 512)),
+}
+SELECTIONS = {"convolution": Convolutions(), "grouped_mm": GroupedProducts()}
 TritonTemplateCaller.precompile = lambda _: None  # type: ignore[method-assign]  nothing runs
 
 
@@ -57,29 +73,58 @@ def on_the_cpu(operand: Any) -> torch.Tensor:
 
 
 calls._random = on_the_cpu
+mm_grouped.create_offsets = lambda offsets, *_: on_the_cpu(offsets)
 
 
-def generate(case: dict[str, Any]) -> str:
-    """Return the code that inductor generates for *case*."""
-    x, w, stride, padding = CASES[case["case"]]
-    shapes = ShapeEnv()
-    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=shapes)
-    batch = fake_gpu.make_range(shapes, 2, x[0], hint=x[0]) if case.get("ranged") else x[0]
+def convolution(
+    name: str, shapes: ShapeEnv, *, is_ranged: bool
+) -> tuple[Callable[..., Any], list[Any]]:
+    """Return a function that convolves, and its inputs."""
+    x, w, stride, padding = CONVOLUTIONS[name]
+    batch = fake_gpu.make_range(shapes, 2, x[0], hint=x[0]) if is_ranged else x[0]
 
     def convolve(given: Any, weight: Any, bias: Any) -> Any:
         return functional.relu(functional.conv2d(given, weight, bias, stride, padding))
 
+    like: dict[str, Any] = {"dtype": torch.bfloat16, "device": "cuda:0"}
+    return convolve, [torch.empty(size, **like) for size in ((batch, *x[1:]), w, w[:1])]
+
+
+def product(
+    name: str, shapes: ShapeEnv, *, is_ranged: bool
+) -> tuple[Callable[..., Any], list[Any]]:
+    """Return a function that multiplies groups, and its inputs."""
+    a, b = GROUPS[name]
+    rows = fake_gpu.make_range(shapes, 2, a[0], hint=a[0]) if is_ranged else a[0]
+    like: dict[str, Any] = {"dtype": torch.bfloat16, "device": "cuda:0"}
+    inputs = [torch.empty((rows, *a[1:]), **like), torch.empty(b, **like)]
+    if name != "batches":
+        inputs.append(torch.empty(8, dtype=torch.int32, device="cuda:0"))
+
+    def multiply(given: Any, weights: Any, *offsets: Any) -> Any:
+        left = given if name != "weight gradients" else given.clone()
+        right = weights if name == "weight gradients" else weights.transpose(-2, -1)
+        return torch.ops.aten._grouped_mm(left, right, *offsets)
+
+    return multiply, inputs
+
+
+def generate(case: dict[str, Any]) -> str:
+    """Return the code that inductor generates for *case*."""
+    shapes = ShapeEnv()
+    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=shapes)
+    name, is_ranged = case["case"], bool(case.get("ranged"))
     with mode:
-        like: dict[str, Any] = {"dtype": torch.bfloat16, "device": "cuda:0"}
-        inputs = [torch.empty(size, **like) for size in ((batch, *x[1:]), w, w[:1])]
-        graph = make_fx(convolve, decomposition_table=select_decomp_table())(*inputs)
+        make = convolution if name in CONVOLUTIONS else product
+        function, inputs = make(name, shapes, is_ranged=is_ranged)
+        graph = make_fx(function, decomposition_table=select_decomp_table())(*inputs)
     settings = {"max_autotune_gemm": True, "fx_graph_cache": False, "compile_threads": 1}
     with config.patch(settings):
         return fake_gpu.generate(graph, inputs, mode, shapes)
 
 
 def listed(case: dict[str, Any]) -> list[tuple[str, list[Winner]]]:
-    """Return the key of each convolution in *case*, and the winners that inductor lists for it."""
+    """Return the key of each selection in *case*, and the winners that inductor lists for it."""
     found: list[tuple[str, list[Winner]]] = []
 
     def wrap(original: Any) -> Any:
@@ -92,9 +137,10 @@ def listed(case: dict[str, Any]) -> list[tuple[str, list[Winner]]]:
             *args: Any,
             **kw: Any,
         ) -> Any:
-            if name == "convolution":
-                winners = [winner for one in choices if (winner := winner_of(one)) is not None]
-                found.append((key_of(choices, nodes, layout), winners))
+            if (kind := SELECTIONS.get(name)) is not None:
+                named = (winner_of(one, kind.templates) for one in choices)
+                winners = [winner for winner in named if winner is not None]
+                found.append((kind.key_of(choices, nodes, layout), winners))
             return original(cache, name, choices[:1], nodes, layout, *args, **kw)
 
         return select
@@ -115,8 +161,9 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
     if not case.get("ranged"):
         ((key, winners),) = listed(case)
         candidates = [str(winner) for winner in winners]
+        library = LIBRARIES[key.partition(" ")[0]]
         wanted = next(
-            (one for one in winners if tile and tile.items() <= dict(one.kwargs).items()), LIBRARY
+            (one for one in winners if tile and tile.items() <= dict(one.kwargs).items()), library
         )
         if case.get("library") or (tile and "on_miss" not in case):
             rows = {key: Row(wanted, EVIDENCE)}
@@ -124,7 +171,11 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
         lambda winner: 1.0 if tile and tile.items() <= dict(winner.kwargs).items() else 2.0
     )
     lookup = Lookup(
-        rows, OnMiss(case.get("on_miss", "fallback")), Emitter([events.append]), tuner=tuner
+        rows,
+        OnMiss(case.get("on_miss", "fallback")),
+        Emitter([events.append]),
+        tuner=tuner,
+        grouped_search=not case.get("earlier"),
     )
     backends = case.get("backends", "ATEN,TRITON")
     code, error = "", None

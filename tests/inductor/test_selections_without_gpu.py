@@ -1,6 +1,6 @@
-"""Convolutions for a stated H100: compiled as rows say, asked for in a build, missed without rows.
+"""Convolutions and grouped products for a stated H100: by rows, asked for in a build, missed.
 
-Each case is one line to tests/programs/cuda_convolution.py.
+Each case is one line to tests/programs/cuda_selections.py.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ def ask(
     conversation: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Ask]:
     """``ask("narrow", tile=TILE)``: generate the code of a case under a table."""
-    with conversation("cuda_convolution.py", tmp_path_factory.mktemp("convolution")) as generate:
+    with conversation("cuda_selections.py", tmp_path_factory.mktemp("selections")) as generate:
         yield lambda case, **words: generate(case=case, **words)
 
 
 def calls_library(found: dict[str, Any]) -> bool:
-    return any(line.startswith("extern_kernels.convolution(") for line in found["launches"])
+    library = ("extern_kernels.convolution(", "extern_kernels._grouped_mm(")
+    return any(line.startswith(library) for line in found["launches"])
 
 
 def test_a_row_names_the_template_and_its_tile(ask: Ask) -> None:
@@ -78,9 +79,58 @@ def test_where_there_is_no_choice_nothing_is_asked(ask: Ask, words: dict[str, An
     assert calls_library(found)
 
 
+def test_a_row_names_the_tile_of_the_experts(ask: Ask) -> None:
+    """The products of all experts are one launch of the template; the row is a hit."""
+    found = ask("experts", tile={"BLOCK_M": 64, "BLOCK_N": 128})
+    assert found["error"] is None
+    assert not calls_library(found)
+    assert sum(line.startswith("triton_tem") for line in found["launches"]) == 1
+    (event,) = found["events"]
+    assert event["name"] == "lookup.hit"
+    assert "BLOCK_M=64,BLOCK_N=128," in event["winner"]
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ("experts", "groups=8 over=m m=1024 n=512 k=4096 bf16 a=row b=col"),
+        ("weight gradients", "groups=8 over=k m=512 n=256 k=1024 bf16 a=row b=row"),
+        ("input gradients", "groups=8 over=n m=64 n=1024 k=512 bf16 a=row b=col"),
+        ("batches", "groups=8 over=nothing m=64 n=256 k=512 bf16 a=row b=col"),
+    ],
+)
+def test_experts_without_a_row_are_missed(ask: Ask, case: str, words: str) -> None:
+    """The library is compiled, and the miss says which dim the groups divide."""
+    found = ask(case)
+    assert calls_library(found)
+    (event,) = found["events"]
+    assert (event["name"], event["choice"]) == ("lookup.missed", "aten::_grouped_mm")
+    assert event["key"] == f"grouped_mm {words} out=bf16"
+    assert ask(case, on_miss="strict")["error"].startswith("MissError")
+
+
+def test_a_build_times_every_tile_of_the_experts(ask: Ask) -> None:
+    """The library and every template, each once; the fastest is compiled."""
+    found = ask("experts", on_miss="tune", tile={"BLOCK_M": 64, "BLOCK_N": 128})
+    assert [event["name"] for event in found["events"]] == ["problem.tuned"]
+    assert "BLOCK_M=64,BLOCK_N=128," in found["events"][0]["winner"]
+    assert len(found["timed"]) == len(set(found["candidates"]))
+    assert len(found["timed"]) > 20
+    assert not calls_library(found)
+
+
+@pytest.mark.parametrize("words", [{"ranged": True}, {"earlier": True}])
+def test_experts_that_no_row_can_be_about_are_not_asked(ask: Ask, words: dict[str, Any]) -> None:
+    """With a range of rows, and in tables of earlier builds, the library computes them."""
+    found = ask("experts", on_miss="strict", **words)
+    assert found["error"] is None
+    assert found["events"] == []
+    assert calls_library(found)
+
+
 def test_a_template_runs_on_the_stream_that_is_current_when_it_is_called() -> None:
     """Not on that of the time when its function was made: a CUDA graph captures another stream."""
-    from warmup.inductor.convolution.calls import ChoiceCall
+    from warmup.inductor.selections.calls import ChoiceCall
 
     streams: list[int] = []
 

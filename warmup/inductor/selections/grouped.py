@@ -1,0 +1,75 @@
+"""`GroupedProducts`: inductor's selection for ``_grouped_mm``; row kind ``grouped_mm``.
+
+A layer with experts multiplies the rows of each expert by the expert's weights in one call. Which
+rows are whose, the tensor ``offs`` says at run time. Choices are timed with groups of about the
+same size, as max-autotune times them (kernel/mm_grouped.py, `create_offsets`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import torch
+from torch._inductor.kernel.mm_grouped import triton_grouped_mm_template
+
+from warmup.core.dtypes import dtype_name
+from warmup.core.errors import ProblemError
+from warmup.inductor.gemm.key import layout_of_operand
+from warmup.inductor.selections.calls import random_factors
+from warmup.inductor.selections.hooks import Make, SelectionChoices
+from warmup.inductor.versions import Version
+from warmup.keys.grouped import GroupedProblem, Over
+from warmup.keys.question import Answers
+
+_OFFSETS: Final = 2  # position among the inputs
+_OF_RANKS: Final = {(2, 3): Over.M, (2, 2): Over.K, (3, 2): Over.N, (3, 3): Over.NOTHING}
+
+
+class GroupedProducts:
+    """Products of groups of rows, by the library or a template (kernel/mm_grouped.py)."""
+
+    name: Final = "grouped_mm"
+    templates: Final[Mapping[str, Any]] = {
+        f"triton_{triton_grouped_mm_template.name}": triton_grouped_mm_template
+    }
+
+    def is_kept(self, answers: Answers) -> bool:
+        """Return whether the build measured such products."""
+        return answers.grouped_search
+
+    def key_of(self, _choices: Sequence[Any], inputs: Sequence[Any], layout: Any) -> str:
+        """Return the key of the grouped product of *inputs*.
+
+        Raises:
+            ProblemError: a size is a range.
+        """
+        a, b = inputs[:2]
+        try:
+            sizes = [[int(size) for size in one.get_size()] for one in inputs]
+            _ = [int(size) for size in layout.size]
+        except TypeError as error:
+            raise ProblemError(f"a size of the grouped product is a range: {error}") from error
+        over = _OF_RANKS[len(sizes[0]), len(sizes[1])]
+        groups = sizes[0][0] if over is Over.NOTHING else sizes[_OFFSETS][0]
+        return GroupedProblem(
+            groups=groups,
+            over=over,
+            m=sizes[0][-2],
+            n=sizes[1][-1],
+            k=sizes[0][-1],
+            dtype=dtype_name(a.get_dtype()),
+            a=layout_of_operand(a),
+            b=layout_of_operand(b),
+            out=dtype_name(layout.dtype),
+        ).key
+
+    def tensors_for(self, inputs: Sequence[Any], make: Make) -> list[torch.Tensor]:
+        """Return two random factors and, where groups have offsets, those of even groups."""
+        tensors = random_factors(inputs, int(inputs[0].get_size()[-1]))
+        return tensors + [make[place](inputs[place]) for place in range(_OFFSETS, len(inputs))]
+
+
+def grouped_choices(_version: Version, answers: Answers) -> SelectionChoices:
+    """Return the hooks of the row kind ``grouped_mm``."""
+    return SelectionChoices(GroupedProducts(), answers)

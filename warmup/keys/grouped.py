@@ -1,0 +1,77 @@
+"""`GroupedProblem`: products of groups of rows in one call; row kind ``grouped_mm``.
+
+    grouped_mm groups=8 over=m m=1024 n=28672 k=4096 bf16 a=row b=col out=bf16
+
+``over`` is the dim that groups divide, at offsets that are known at run time only: the rows ``m``
+of a layer of experts, ``k`` or ``n`` in its backward, or ``nothing`` where each group has matrices
+of its own. A divided size is the sum of all groups'. What follows is not part of a key: candidates
+are timed alone, with groups of about the same size.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from warmup.core.rows import Family
+from warmup.keys.gemm import LAYOUT, Layout
+from warmup.keys.kind import Kind
+
+GROUPED: Final = Kind(
+    name="grouped_mm",
+    pattern=re.compile(
+        r"grouped_mm groups=[0-9]+ over=(?:m|n|k|nothing) m=[0-9]+ n=[0-9]+ k=[0-9]+"
+        rf" [a-z][a-z0-9_]* a={LAYOUT} b={LAYOUT} out=[a-z][a-z0-9_]*"
+    ),
+    words=("op", "dtype"),
+    fixed=1,
+    families=frozenset({Family.EXTERN, Family.TEMPLATE}),
+    nearest_by=("m",),
+    hooks="warmup.inductor.selections.grouped:grouped_choices",
+    sites=frozenset({"select:grouped_mm"}),
+    work="warmup.keys.work:grouped_work",
+    brief_format="{op} {groups}x {n}x{k}",
+)
+
+
+class Over(StrEnum):
+    """Which dim the groups divide."""
+
+    M = "m"
+    N = "n"
+    K = "k"
+    NOTHING = "nothing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupedProblem:
+    """Products of ``groups`` pairs of matrices, whose sizes ``m``, ``n`` and ``k`` are elements.
+
+    The size that groups divide, ``over``, is that of all groups together.
+    """
+
+    groups: int
+    over: Over
+    m: int
+    n: int
+    k: int
+    dtype: str
+    a: Layout
+    b: Layout
+    out: str
+
+    @property
+    def key(self) -> str:
+        """The canonical text of this problem.
+
+        Raises:
+            ProblemError: an ingredient has no text form in a key.
+        """
+        key = (
+            f"grouped_mm groups={self.groups} over={self.over} m={self.m} n={self.n} k={self.k}"
+            f" {self.dtype} a={self.a} b={self.b} out={self.out}"
+        )
+        GROUPED.check(key)
+        return key
