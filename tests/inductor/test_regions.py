@@ -30,7 +30,11 @@ FP8_GATE = (
     " | epilogue=silu,mul(bf16[64,512])"
 )
 RANGED = ("gelu ranged", "gated ranged", "residual ranged", "fp8 ranged")
-CASES = ("gelu", "gated", "residual", "whole", "quantized", "fp8", "int8", *RANGED)
+CASES = (
+    *("gelu", "gated", "residual", "whole", "quantized", "fp8", "int8"),
+    *("gelu_gated", "attention"),
+    *RANGED,
+)
 
 Cut = dict[str, Any]
 
@@ -50,7 +54,7 @@ def test_a_region_has_the_key_of_its_gemm(cuts: dict[str, dict[str, Cut]]) -> No
     """Lowered alone, every region gives the same key as in the model."""
     fixed = [found for name, found in cuts.items() if name not in RANGED]
     regions = [cut for found in fixed for cut in found.values() if cut["steps"]]
-    assert len(regions) == 7
+    assert len(regions) == 11
     assert [cut["key"] for cut in regions if cut["key"] not in cut["again"]] == []
 
 
@@ -87,6 +91,39 @@ def test_both_products_of_a_gate_are_in_the_region_of_either(
 ) -> None:
     """Only one GEMM can fuse the multiplication, so each region contains both."""
     assert [sorted(cuts["gated"][key]["again"]) for key in (GATE, UP)] == [sorted([GATE, UP])] * 2
+
+
+def test_a_gate_by_a_long_gelu_is_in_one_region_with_both_products(
+    cuts: dict[str, dict[str, Cut]],
+) -> None:
+    """Else the other product's kernel would fuse a GELU that its region was measured without."""
+    gate = {key: cut for key, cut in cuts["gelu_gated"].items() if "n=512 " in key}
+    assert len(gate) == 2
+    assert [sorted(cut["again"]) for cut in gate.values()] == [sorted(gate)] * 2
+
+
+def test_what_makes_the_operands_of_scores_is_in_their_region(
+    cuts: dict[str, dict[str, Cut]],
+) -> None:
+    """The casts of both operands are, and the products before them are not."""
+    (scores,) = (
+        cut for key, cut in cuts["attention"].items() if key.startswith("bmm") and "k=16 " in key
+    )
+    assert scores["steps"].count("aten.bmm.default") == 1
+    assert "aten.mm.default" not in scores["steps"]
+    assert scores["steps"].count("prims.convert_element_type.default") == 2
+    assert "aten.add.Tensor" in scores["steps"]
+
+
+def test_what_follows_a_reduction_is_no_part_of_the_next_region(
+    cuts: dict[str, dict[str, Cut]],
+) -> None:
+    """The reduction's kernel divides; the strided zeros of a mask beside it are no obstacle."""
+    (values,) = (
+        cut for key, cut in cuts["attention"].items() if "k=64 " in key and key.startswith("bmm")
+    )
+    assert "aten.div.Tensor" not in values["steps"]
+    assert "aten.bmm.default" in values["steps"]
 
 
 def test_a_product_with_nothing_to_fuse_has_no_region(cuts: dict[str, dict[str, Cut]]) -> None:

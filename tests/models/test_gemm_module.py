@@ -219,6 +219,30 @@ def test_the_precision_is_that_of_the_key_and_then_what_it_was(precision: str) -
     assert (inside.replace("none", "ieee"), matmul.fp32_precision) == (precision, before)
 
 
+def test_torch_has_one_precision_for_all_backends_inside() -> None:
+    """Inductor asks for it while it lowers, which is torch's error where backends disagree."""
+    key = "mm m=4 n=3 k=2 f32 a=row b=row out=f32 fp32=tf32 | epilogue=none"
+    before = torch.get_float32_matmul_precision()
+    with precision_of(parse_problem(key), torch.device("cuda")):
+        assert torch.get_float32_matmul_precision() == "high"
+        assert torch.backends.cuda.matmul.allow_tf32
+    assert torch.get_float32_matmul_precision() == before
+    assert not torch.backends.cuda.matmul.allow_tf32
+
+
+def test_an_error_inside_is_that_of_the_caller() -> None:
+    """And the settings are those from before afterwards."""
+    matmul = torch.backends.cuda.matmul
+    before = matmul.fp32_precision
+    key = "mm m=4 n=3 k=2 f32 a=row b=row out=f32 fp32=tf32 | epilogue=none"
+    with (
+        pytest.raises(RuntimeError, match="of the caller"),
+        precision_of(parse_problem(key), torch.device("cuda")),
+    ):
+        raise RuntimeError("of the caller")
+    assert matmul.fp32_precision == before
+
+
 def test_an_unknown_precision_is_refused() -> None:
     """A precision that torch does not know is a ProblemError."""
     key = "mm m=4 n=3 k=2 f32 a=row b=row out=f32 fp32=other | epilogue=none"

@@ -10,7 +10,7 @@ import pytest
 from warmup.core.errors import SettingsError
 from warmup.keys.pad import PadProblem
 from warmup.keys.pad_text import parse_padding
-from warmup.prediction.pad.sampling import draw_pad_keys, parse_dtypes
+from warmup.prediction.pad.sampling import MOST_OPERATIONS, draw_pad_keys, parse_dtypes
 
 DTYPES = ("f16", "bf16", "f32")
 
@@ -33,12 +33,13 @@ def test_fewer_samples_are_the_first_of_more() -> None:
 
 
 def test_every_sample_needs_padding_and_fits(problems: list[PadProblem]) -> None:
-    """No size is aligned with all others; operands and result take at most 8 GiB."""
+    """No size is aligned with all others; memory and operations of a sample are limited."""
     for one in problems:
         m, n, k = one.m.low, one.n.low, one.k.low
         size = 4 if one.dtype == "f32" else 2
         assert any(each * size % 16 for each in (m, n, k))
         assert (m * k + k * n + m * n) * size <= 8 * 2**30
+        assert 2 * m * n * k <= MOST_OPERATIONS[one.dtype]
 
 
 def test_free_operands_and_precisions_are_those_stated(problems: list[PadProblem]) -> None:

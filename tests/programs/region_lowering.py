@@ -51,6 +51,27 @@ def gated(x: Any, gate: Any, up: Any, down: Any) -> Any:
     return (F.silu(x @ gate) * (x @ up)) @ down
 
 
+def gelu_gated(x: Any, gate: Any, up: Any, down: Any) -> Any:
+    y = (x @ gate).float()
+    gated = 0.5 * y * (1.0 + torch.tanh(0.79788456 * (y + 0.044715 * torch.pow(y, 3))))
+    return (gated.to(x.dtype) * (x @ up)) @ down
+
+
+def attention(x: Any, query: Any, key: Any, value: Any, bias: Any) -> Any:
+    """Attention in float32 with a bias, of 16 heads of 16 features, as torch decomposes it."""
+
+    def heads(weight: Any) -> Any:
+        return (x @ weight).view(ROWS, 16, 16).transpose(0, 1).float()
+
+    scores = torch.bmm(heads(query), heads(key).transpose(1, 2)) + bias
+    exponents = torch.exp(scores - scores.amax(-1, keepdim=True))
+    shares = exponents / exponents.sum(-1, keepdim=True)
+    like = {"dtype": shares.dtype, "layout": torch.strided, "device": shares.device}
+    masked = torch.ops.aten.full.default([1], 0.0, **like, pin_memory=False)
+    shares = torch.where(torch.any(scores != float("-inf"), -1, keepdim=True), shares, masked)
+    return torch.bmm(shares, heads(value)).transpose(0, 1).reshape(ROWS, 256).to(x.dtype)
+
+
 def residual(x: Any, w: Any, stream: Any, weight: Any, after: Any) -> Any:
     stream = stream + x @ w
     normed = F.rms_norm(stream.float(), (stream.shape[-1],), weight.float()).to(stream.dtype)
@@ -84,6 +105,8 @@ FP8 = torch.float8_e4m3fn
 CASES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "gelu": (gelu, ((64, 256), (256, 512), (512,))),
     "gated": (gated, ((64, 256), (256, 512), (256, 512), (512, 256))),
+    "gelu_gated": (gelu_gated, ((64, 256), (256, 512), (256, 512), (512, 256))),
+    "attention": (attention, ((64, 256), *((256, 256),) * 3, (64, 64))),
     "residual": (residual, ((64, 512), (512, 256), (64, 256), (256,), (256, 256))),
     "whole": (whole, ((64, 256), (256, 512))),
     "quantized": (quantized, ((64, 256), (256, 512))),

@@ -17,6 +17,11 @@ _REDUCTION_SWITCHES: Final = {
 }
 
 
+# Inductor reads torch's one setting for all backends while it lowers (select_algorithm.py), which is
+# an error of torch where a backend's own setting says otherwise. So both are set.
+_OF_ALL_BACKENDS: Final = {"ieee": "highest", "tf32": "high", "bf16": "medium"}
+
+
 @contextlib.contextmanager
 def precision_of(problem: GemmProblem, device: torch.device) -> Iterator[None]:
     """Compute with the float32 precision and the reductions of *problem* while open.
@@ -26,22 +31,39 @@ def precision_of(problem: GemmProblem, device: torch.device) -> Iterator[None]:
     Raises:
         ProblemError: this torch does not know the float32 precision.
     """
-    fp32, reduction = problem.fp32, _REDUCTION_SWITCHES.get(problem.dtype)
-    backend: Any = torch.backends.mkldnn if device.type == "cpu" else torch.backends.cuda
-    matmul = backend.matmul
-    wanted: dict[str, Any] = {}
-    if fp32 is not None and (fp32, matmul.fp32_precision) != ("ieee", "none"):
-        wanted["fp32_precision"] = fp32
-    if device.type != "cpu" and reduction is not None:
-        wanted[reduction] = not problem.full_reduction
-    before = {name: getattr(matmul, name) for name in wanted}
+    with contextlib.ExitStack() as settings:
+        if problem.fp32 is not None:
+            settings.enter_context(_float32(problem.fp32, device))
+        switch = _REDUCTION_SWITCHES.get(problem.dtype)
+        if device.type != "cpu" and switch is not None:
+            matmul: Any = torch.backends.cuda.matmul
+            settings.callback(setattr, matmul, switch, getattr(matmul, switch))
+            setattr(matmul, switch, not problem.full_reduction)
+        yield
+
+
+@contextlib.contextmanager
+def _float32(precision: str, device: torch.device) -> Iterator[None]:
+    backends: Any = torch.backends
+    each = backends.mkldnn.matmul, backends.cuda.matmul
+    matmul = each[device.type != "cpu"]
+    if (precision, matmul.fp32_precision) == ("ieee", "none"):
+        yield
+        return
+    unknown = ProblemError(f"this torch does not know fp32={precision}")
+    if precision not in _OF_ALL_BACKENDS:
+        raise unknown
+    before = [backend.fp32_precision for backend in each]
     try:
-        for name, value in wanted.items():
-            setattr(matmul, name, value)
-    except RuntimeError as error:
-        raise ProblemError(f"this torch does not know fp32={fp32}") from error
+        of_all = torch.get_float32_matmul_precision()
+    except RuntimeError:  # the caller set one backend's alone
+        of_all = "highest"
+    torch.set_float32_matmul_precision(_OF_ALL_BACKENDS[precision])
     try:
+        if matmul.fp32_precision != precision:
+            raise unknown
         yield
     finally:
-        for name, value in before.items():
-            setattr(matmul, name, value)
+        torch.set_float32_matmul_precision(of_all)
+        for backend, value in zip(each, before, strict=True):
+            backend.fp32_precision = value

@@ -22,6 +22,7 @@ from warmup.inductor.gemm.sizes import bytes_of, is_size, sizes_of
 _MAX_STEPS: Final = 64
 _PROLOGUE_STEPS: Final = 8
 _PRODUCER_STEPS: Final = 16  # a norm over the operand's rows has about ten
+_GATE_STEPS: Final = 24  # between the two GEMMs of a gate: a GELU by tanh has twelve
 _PROLOGUE_BYTES: Final = 1.1  # bytes read per byte written (scheduler.py, can_fuse with a prologue)
 _aten = torch.ops.aten
 SCALED_OP: Final = _aten._scaled_mm.default
@@ -188,7 +189,7 @@ def _siblings(members: set[Node], made_before: set[Node]) -> set[Node]:
     for start in inputs - members - before:
         chain: set[Node] = set()
         pending = [start]
-        while pending and len(chain) <= _PROLOGUE_STEPS:
+        while pending and len(chain) <= _GATE_STEPS:
             node = pending.pop()
             if not all(user in members or user in chain for user in node.users):
                 continue
