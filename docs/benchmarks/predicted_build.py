@@ -9,7 +9,8 @@ build of a machine measures, are measured before. OUT/predicted-build.json has t
 start to the end of each process, the stages of the build, the candidates that it timed, and for
 each problem the winner of each search with its time in the wide search, over the best time there:
 one run's times alone are compared, and times that scatter are left out. The wide search comes
-last; what *limit* ends is not in the document, and the exit code is 1.
+last; where *limit* ends it, the problems that it had timed are judged. Of another search that
+*limit* ends nothing is in the document. The exit code is 1 then.
 """
 
 from __future__ import annotations
@@ -142,25 +143,32 @@ def main() -> None:
         "builds": {},
     }
     winners: dict[str, dict[str, Winner]] = {}
+    stopped = ""
     for search in asked.searches.split(","):
+        taken: dict[str, Any] = {}
         try:
             taken = run_build(search, out, asked, until - time.monotonic())
-        except StoppedError as stopped:
-            raise SystemExit(str(stopped)) from None
+        except StoppedError as error:
+            stopped = str(error)
+            if search != WIDE or not (out / f"{WIDE}.json").exists():
+                raise SystemExit(stopped) from None
         rows = read(out / f"{search}.json").rows
         winners[search] = {key: row.winner for key, row in rows.items()}
         timed = read_timings([out / f"{search}.jsonl"])
-        taken["candidates_timed"] = sum(len(one.times_us) + one.scattered for one in timed)
-        document["builds"][search] = taken
-        say(search, taken)
         if search == WIDE:
             document["judged"] = judged(timed, winners)
+        if not stopped:
+            taken["candidates_timed"] = sum(len(one.times_us) + one.scattered for one in timed)
+            document["builds"][search] = taken
+            say(search, taken)
         write(out / "predicted-build.json", document)
-    for search in (*winners, "library") if WIDE in winners else ():
+    for search in (*winners, "library") if "judged" in document else ():
         regret = summary(one["regrets"][search] for one in document["judged"])
         document["builds"].setdefault(search, {})["regret"] = regret
         say(search, regret)
     write(out / "predicted-build.json", document)
+    if stopped:
+        raise SystemExit(stopped)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from warmup.serving.predictor import with_device_model
 
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = sorted((ROOT / "warmup/prediction/models").glob("*.json"))
-TIMINGS = ROOT / "docs/benchmarks/results/timings/h100-predicted.jsonl.gz"
+TIMINGS = ROOT / "docs/benchmarks/results/timings"
 H100 = "NVIDIA H100 80GB HBM3"
 LOAD = """
 import sys
@@ -34,10 +34,16 @@ print(read_device_model(sys.argv[1]).problems, "torch" in sys.modules)
 """
 
 
+@pytest.fixture(scope="module", params=["h100", "h200"])
+def trained(request: pytest.FixtureRequest) -> TrainingSet:
+    """What the model of each device was fitted to."""
+    return training_set(read_timings([TIMINGS / f"{request.param}-predicted.jsonl.gz"]))
+
+
 @pytest.fixture(scope="module")
 def measured() -> TrainingSet:
     """What the model of the H100 was fitted to."""
-    return training_set(read_timings([TIMINGS]))
+    return training_set(read_timings([TIMINGS / "h100-predicted.jsonl.gz"]))
 
 
 @pytest.fixture
@@ -71,14 +77,14 @@ def test_a_shipped_model_needs_no_torch(path: Path) -> None:
     assert done.stdout.split()[1] == "False"
 
 
-def test_the_model_of_the_h100_is_of_the_shipped_times(measured: TrainingSet) -> None:
+def test_a_shipped_model_is_of_the_shipped_times(trained: TrainingSet) -> None:
     """It has the problems and the models of the timings, and nearly their library times."""
     model = read_device_model(
-        ROOT / "warmup/prediction/models" / f"{slug_of(measured.on.device)}.model.json"
+        ROOT / "warmup/prediction/models" / f"{slug_of(trained.on.device)}.model.json"
     )
-    assert (model.problems, model.models) == (len(measured.problems), measured.models)
+    assert (model.problems, model.models) == (len(trained.problems), trained.models)
     predictor, errors = Predictor(model), []
-    for one in measured.problems:
+    for one in trained.problems:
         (us,) = predictor.times_us(one.sizes, [LIBRARY_CONFIG])
         assert us is not None
         errors.append(abs(math.log(us / one.library_us)))

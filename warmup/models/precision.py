@@ -17,8 +17,8 @@ _REDUCTION_SWITCHES: Final = {
 }
 
 
-# Inductor reads torch's one setting for all backends while it lowers (select_algorithm.py), which is
-# an error of torch where a backend's own setting says otherwise. So both are set.
+# Inductor reads torch's one setting for all backends while it lowers (select_algorithm.py), which
+# is an error of torch where a backend's own setting says otherwise. So both are set.
 _OF_ALL_BACKENDS: Final = {"ieee": "highest", "tf32": "high", "bf16": "medium"}
 
 

@@ -59,7 +59,7 @@ def read_vllm_config(document: Mapping[str, Any], path: Path) -> Iterator[Entry]
 def _why_unmapped(named: Mapping[str, str]) -> str | None:
     """Return why the file with these values in its name has no problem of a table."""
     if "E" in named:
-        return "a kernel for mixtures of experts: no row answers grouped products"
+        return "a kernel of the engine for mixtures of experts, which inductor does not choose"
     if "K" not in named:
         return "its name does not say K"
     if "block_shape" in named:
