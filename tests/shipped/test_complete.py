@@ -16,6 +16,7 @@ from warmup.core.method import Search
 from warmup.core.rows import Rejection, Row, Scope
 from warmup.keys.convolution import CONVOLUTION
 from warmup.keys.gemm import GEMM
+from warmup.keys.grouped import GROUPED
 from warmup.keys.launch import LAUNCH
 from warmup.keys.reduction import REDUCTION
 from warmup.keys.registry import ingredients_of, kind_of
@@ -28,7 +29,8 @@ TABLES = sorted((ROOT / "tables").rglob("*.json"))
 Claim = Callable[[str, Row, Table], Iterator[str]]
 
 COUNTED = {"mm", "addmm", "bmm", "baddbmm", "scaled_mm"}  # torch knows their operations
-SEARCHED = (LAUNCH, CONVOLUTION, REDUCTION)  # candidates are made and timed in the build's process
+# Their candidates are made and timed in the build's process.
+SEARCHED = (LAUNCH, CONVOLUTION, GROUPED, REDUCTION)
 ELEMENT_FACTOR = 10  # tolerances that one element may be away (docs/explanation/measurement.md)
 
 

@@ -19,10 +19,12 @@ from warmup.core.rows import Family, Winner
 from warmup.keys.convolution import CONVOLUTION, ConvolutionProblem
 from warmup.keys.gemm import GEMM
 from warmup.keys.gemm_text import parse_epilogue, parse_problem
+from warmup.keys.grouped import GROUPED, GroupedProblem, Over
 from warmup.keys.launch import LAUNCH, LaunchProblem
 from warmup.keys.pad import PAD, PadProblem
 from warmup.keys.reduction import REDUCTION, ReductionProblem
 from warmup.keys.registry import ingredients_of, kind_of
+from warmup.keys.split import SPLIT, SplitProblem
 from warmup.keys.weight import WEIGHT, features_of, parse_weight, winner_of
 from warmup.table.store import read
 
@@ -81,6 +83,10 @@ def _spell_again(key: str) -> str:
         return _pad_problem(named).key
     if kind is CONVOLUTION:
         return _convolution_problem(named).key
+    if kind is GROUPED:
+        return _grouped_problem(named).key
+    if kind is SPLIT:
+        return _split_problem(named).key
     if kind is REDUCTION:
         return _reduction_problem(named).key.rpartition("=")[0] + "=" + named["body"]
     names = [name for name in named if name not in {"kind", "kernel", "args", "source"}]
@@ -132,6 +138,32 @@ def _reduction_problem(named: dict[str, str]) -> ReductionProblem:
         reads=named["reads"].split(","),
         writes=named["writes"].split(","),
         body="",
+    )
+
+
+def _grouped_problem(named: dict[str, str]) -> GroupedProblem:
+    """Return the grouped product of *named*: its layouts are spelled as those of a GEMM."""
+    sizes = {name: int(named[name]) for name in ("groups", "m", "n", "k")}
+    spelled = " ".join(f"{name}={named[name]}" for name in ("m", "n", "k"))
+    layouts = f"a={named['a']} b={named['b']} out={named['out']}"
+    gemm = parse_problem(f"mm {spelled} {named['dtype']} {layouts} | epilogue=none")
+    return GroupedProblem(
+        **sizes, over=Over(named["over"]), dtype=gemm.dtype, a=gemm.a, b=gemm.b, out=gemm.out
+    )
+
+
+def _split_problem(named: dict[str, str]) -> SplitProblem:
+    """Return the split reduction of *named*."""
+    return SplitProblem(
+        op=named["op"],
+        x=int(named["x"]),
+        r=int(named["r"]),
+        dtype=named["dtype"],
+        out=named["out"],
+        reads=named["reads"].split(","),
+        hint=named["hint"],
+        rule=int(named["rule"]),
+        is_read_again=named["input"] == "again",
     )
 
 

@@ -107,6 +107,7 @@ def policy_is_known(table: Table) -> Iterator[str]:
             launch_search=policy.launch_search,
             reduction_search=policy.reduction_search,
             split_search=policy.split_search,
+            grouped_search=policy.grouped_search,
         )
     except SettingsError as error:
         yield str(error)
