@@ -18,8 +18,10 @@ from warmup.keys.convolution import CONVOLUTION
 from warmup.keys.gemm import GEMM
 from warmup.keys.grouped import GROUPED
 from warmup.keys.launch import LAUNCH
+from warmup.keys.pad import PAD
 from warmup.keys.reduction import REDUCTION
 from warmup.keys.registry import ingredients_of, kind_of
+from warmup.keys.split import SPLIT
 from warmup.measuring.live_search import NEAR_TIE
 from warmup.table import Table
 from warmup.table.store import read
@@ -93,11 +95,15 @@ def has_rates(key: str, row: Row, table: Table) -> Iterator[str]:
 
 
 def has_its_scope(key: str, row: Row, table: Table) -> Iterator[str]:
-    """Times with what follows a product have the time alone beside them, and others have not."""
-    found, is_fused = row.evidence, row.evidence.scope is Scope.FUSED
-    if is_fused != (found.bare_us is not None):
+    """Times with what follows a product have the time alone beside them, and others have not.
+
+    Pads may be measured so, and splits are without another time: their parts have no call alone.
+    """
+    found, is_fused, kind = row.evidence, row.evidence.scope is Scope.FUSED, kind_of(key)
+    if kind is not SPLIT and is_fused != (found.bare_us is not None):
         yield f"bare time {found.bare_us} with the scope {found.scope}"
-    if is_fused and (kind_of(key) is not GEMM or not table.policy.timing.fused_top_k):
+    is_done = kind in (PAD, SPLIT) or (kind is GEMM and table.policy.timing.fused_top_k)
+    if is_fused and not is_done:
         yield "measured with what follows, which the policy does not do"
 
 

@@ -56,6 +56,7 @@ FORMS = {
     Family.REDUCTION: Form("persistent|looped"),
     Family.WEIGHT: Form("padded|as_is", frozenset({"features"})),
 }
+SPLIT_FORM = Form("split", frozenset({"parts"}))
 
 
 def key_is_canonical(key: str, winner: Winner) -> Iterator[str]:
@@ -199,7 +200,8 @@ def hints_are_powers_of_two(key: str, winner: Winner) -> Iterator[str]:
 
 def winner_is_whole(key: str, winner: Winner) -> Iterator[str]:
     """The winner has the uid, the parameters and the hash that its family has."""
-    form, named = FORMS[winner.family], {name for name, _ in winner.kwargs}
+    form = SPLIT_FORM if kind_of(key) is SPLIT else FORMS[winner.family]
+    named = {name for name, _ in winner.kwargs}
     if winner.family not in kind_of(key).families:
         yield f"a {winner.family} choice answers no {kind_of(key).name} key"
     if re.fullmatch(form.uid, winner.uid) is None:
