@@ -119,6 +119,28 @@ def test_a_build_times_every_tile_of_the_experts(ask: Ask) -> None:
     assert not calls_library(found)
 
 
+@pytest.mark.parametrize("case", ["weight gradients", "input gradients", "batches"])
+def test_a_build_times_groups_of_other_dims(ask: Ask, case: str) -> None:
+    """With inductor's own offsets, or with none; the library wins here, and is compiled."""
+    found = ask(case, on_miss="tune")
+    assert [event["name"] for event in found["events"]] == ["problem.tuned"]
+    assert len(found["timed"]) > 20
+    assert calls_library(found)
+
+
+def test_rows_go_to_experts_as_a_router_sends_them() -> None:
+    """All rows, to every group, in uneven shares, and the same at every call."""
+    from warmup.inductor.selections.grouped import ends_of_groups
+
+    ends = ends_of_groups(1024, 8)
+    sizes = [end - start for start, end in zip((0, *ends), ends, strict=False)]
+    assert ends[-1] == 1024
+    assert len(set(sizes)) > 3
+    assert 96 < min(sizes) < 128 < max(sizes) < 160
+    assert ends == ends_of_groups(1024, 8)
+    assert ends_of_groups(2, 8)[-1] == 2
+
+
 @pytest.mark.parametrize("words", [{"ranged": True}, {"earlier": True}])
 def test_experts_that_no_row_can_be_about_are_not_asked(ask: Ask, words: dict[str, Any]) -> None:
     """With a range of rows, and in tables of earlier builds, the library computes them."""

@@ -40,7 +40,7 @@ from warmup.core.events import Emitter, Event  # noqa: E402
 from warmup.core.rows import Evidence, Family, Row, Winner  # noqa: E402
 from warmup.inductor import connect  # noqa: E402
 from warmup.inductor.patches import Patches  # noqa: E402
-from warmup.inductor.selections import calls  # noqa: E402
+from warmup.inductor.selections import calls, grouped  # noqa: E402
 from warmup.inductor.selections.convolution import Convolutions  # noqa: E402
 from warmup.inductor.selections.grouped import GroupedProducts  # noqa: E402
 from warmup.inductor.selections.hooks import winner_of  # noqa: E402
@@ -74,6 +74,7 @@ def on_the_cpu(operand: Any) -> torch.Tensor:
 
 calls._random = on_the_cpu
 mm_grouped.create_offsets = lambda offsets, *_: on_the_cpu(offsets)
+grouped._offsets_like = lambda offsets, _ends: on_the_cpu(offsets)
 
 
 def convolution(

@@ -5,7 +5,7 @@
 ``over`` is the dim that groups divide, at offsets that are known at run time only: the rows ``m``
 of a layer of experts, ``k`` or ``n`` in its backward, or ``nothing`` where each group has matrices
 of its own. A divided size is the sum of all groups'. What follows is not part of a key: candidates
-are timed alone, with groups of about the same size.
+are timed alone.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from warmup.core.dtypes import dtype_name
 from warmup.core.errors import ProblemError
 from warmup.inductor.gemm.key import strides_of
 from warmup.inductor.selections.calls import random_factors
-from warmup.inductor.selections.hooks import Make, SelectionChoices
+from warmup.inductor.selections.hooks import SelectionChoices, TensorMakers
 from warmup.inductor.versions import Version
 from warmup.keys.convolution import ConvolutionProblem
 from warmup.keys.question import Answers
@@ -60,7 +60,7 @@ class Convolutions:
             fp32=_fp32_precision() if dtype == torch.float32 else None,
         ).key
 
-    def tensors_for(self, inputs: Sequence[Any], _make: Make) -> list[torch.Tensor]:
+    def tensors_for(self, inputs: Sequence[Any], _makers: TensorMakers) -> list[torch.Tensor]:
         """Return a random input and a random weight."""
         return random_factors(inputs, math.prod(_whole(inputs[1].get_size()[1:])))
 

@@ -1,12 +1,15 @@
 """`GroupedProducts`: inductor's selection for ``_grouped_mm``; row kind ``grouped_mm``.
 
 A layer with experts multiplies the rows of each expert by the expert's weights in one call. Which
-rows are whose, the tensor ``offs`` says at run time. Choices are timed with groups of about the
-same size, as max-autotune times them (kernel/mm_grouped.py, `create_offsets`).
+rows are whose, the tensor ``offs`` says at run time. Choices are timed with rows that a router sent
+to one group or another at random. Max-autotune times groups of equal size (kernel/mm_grouped.py,
+`create_offsets`), which often fill whole tiles, and hide what a kernel loses where they do not.
 """
 
 from __future__ import annotations
 
+import itertools
+import random
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -17,7 +20,7 @@ from warmup.core.dtypes import dtype_name
 from warmup.core.errors import ProblemError
 from warmup.inductor.gemm.key import layout_of_operand
 from warmup.inductor.selections.calls import random_factors
-from warmup.inductor.selections.hooks import Make, SelectionChoices
+from warmup.inductor.selections.hooks import SelectionChoices, TensorMakers
 from warmup.inductor.versions import Version
 from warmup.keys.grouped import GroupedProblem, Over
 from warmup.keys.question import Answers
@@ -64,10 +67,37 @@ class GroupedProducts:
             out=dtype_name(layout.dtype),
         ).key
 
-    def tensors_for(self, inputs: Sequence[Any], make: Make) -> list[torch.Tensor]:
-        """Return two random factors and, where groups have offsets, those of even groups."""
-        tensors = random_factors(inputs, int(inputs[0].get_size()[-1]))
-        return tensors + [make[place](inputs[place]) for place in range(_OFFSETS, len(inputs))]
+    def tensors_for(self, inputs: Sequence[Any], makers: TensorMakers) -> list[torch.Tensor]:
+        """Return two random factors and, where groups have offsets, those.
+
+        Groups of rows are as a router makes them. Those of columns and of factors, whose offsets
+        must be aligned, are inductor's, of about the same size.
+        """
+        a, b = inputs[:2]
+        tensors = random_factors(inputs, int(a.get_size()[-1]))
+        if len(inputs) == _OFFSETS:
+            return tensors
+        offsets = inputs[_OFFSETS]
+        if _OF_RANKS[len(a.get_size()), len(b.get_size())] is not Over.M:
+            return [*tensors, makers[_OFFSETS](offsets)]
+        ends = ends_of_groups(int(a.get_size()[0]), int(offsets.get_size()[0]))
+        return [*tensors, _offsets_like(offsets, ends)]
+
+
+def ends_of_groups(rows: int, groups: int) -> tuple[int, ...]:
+    """Return where each of *groups* ends if each of *rows* goes to any with equal probability.
+
+    It is the same at every call.
+    """
+    chance = random.Random(0)  # noqa: S311  no secret
+    sizes = [0] * groups
+    for group in chance.choices(range(groups), k=rows):
+        sizes[group] += 1
+    return tuple(itertools.accumulate(sizes))
+
+
+def _offsets_like(operand: Any, ends: Sequence[int]) -> torch.Tensor:
+    return torch.tensor(ends, dtype=operand.get_dtype(), device=operand.get_device())
 
 
 def grouped_choices(_version: Version, answers: Answers) -> SelectionChoices:

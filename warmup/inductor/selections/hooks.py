@@ -28,7 +28,7 @@ _LEAST_CHOICES: Final = 2
 # What is tuned of a template. Its other kwargs follow from the operands and their precision.
 _TILE_WORDS: Final = re.compile(r"\b(BLOCK_[MNK]|num_stages|num_warps)=([0-9]+)")
 
-Make = Mapping[int, Callable[[Any], torch.Tensor]]
+TensorMakers = Mapping[int, Callable[[Any], torch.Tensor]]
 
 
 class ListedSelection(Protocol):
@@ -52,10 +52,10 @@ class ListedSelection(Protocol):
             ProblemError: a key cannot describe it; the library's kernel is taken.
         """
 
-    def tensors_for(self, inputs: Sequence[Any], make: Make, /) -> list[torch.Tensor]:
+    def tensors_for(self, inputs: Sequence[Any], makers: TensorMakers, /) -> list[torch.Tensor]:
         """Return tensors to time the choices on.
 
-        *make* has inductor's own functions for inputs that must not be random, by position.
+        *makers* has inductor's own functions for inputs that must not be random, by position.
         """
 
 
@@ -110,8 +110,8 @@ class SelectionChoices:
                 answer = MissReason.TEMPLATE_ABSENT
             if self._answers.tunes:
                 kw["return_multi_template"] = False
-                make = kw.get("input_gen_fns") or {}
-                with self._measurements.chosen_by(partial(self._measure, key, library, make)):
+                makers = kw.get("input_gen_fns") or {}
+                with self._measurements.chosen_by(partial(self._measure, key, library, makers)):
                     return proceed(choices)
             self._answers.miss(key, answer, str(self._winner_of(library)))
             return proceed([library])
@@ -122,7 +122,7 @@ class SelectionChoices:
         self,
         key: str,
         default: Any,
-        make: Make,
+        makers: TensorMakers,
         ready: list[Any],
         inputs: Any,
         layout: Any,
@@ -137,7 +137,7 @@ class SelectionChoices:
         if library is None or library not in named:
             return ready[0]
         with torch.random.fork_rng(devices=[layout.device]), torch.no_grad():
-            tensors = self._selection.tensors_for(inputs, make)
+            tensors = self._selection.tensors_for(inputs, makers)
             winner = self._answers.measure_search(key, search_of(named, library, tensors, layout))
         return named.get(winner or library, default)
 
