@@ -65,6 +65,7 @@ OF_ONE_KIND = (
     *("warmup.inductor.gemm.", "warmup.inductor.launch.", "warmup.inductor.pad_mm."),
     *("warmup.inductor.reduction.", "warmup.inductor.selections.", "warmup.keys"),
     *("warmup.models.gemm_", "warmup.models.pad_module", "warmup.models.padding."),
+    "warmup.models.grouped_module",
     "warmup.models.precision",
     # These run a bucket once more with padded weights, the kind `weight`.
     *("warmup.tuning.session", "warmup.tuning.bucket_run"),

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from warmup.keys.grouped import ends_of_groups
+
 torch = pytest.importorskip("torch")
 
 Ask = Callable[..., dict[str, Any]]
@@ -128,10 +130,18 @@ def test_a_build_times_groups_of_other_dims(ask: Ask, case: str) -> None:
     assert calls_library(found)
 
 
+@pytest.mark.parametrize("over", ["m", "k", "n", "nothing"])
+def test_a_rebuilt_module_asks_for_its_key(ask: Ask, over: str) -> None:
+    """So that a miss can be built without the model."""
+    layouts = "a=col b=row" if over == "k" else "a=row b=col"
+    key = f"grouped_mm groups=8 over={over} m=512 n=256 k=1024 bf16 {layouts} out=bf16"
+    found = ask(key)
+    assert found["error"] is None
+    assert [event["key"] for event in found["events"]] == [key]
+
+
 def test_rows_go_to_experts_as_a_router_sends_them() -> None:
     """All rows, to every group, in uneven shares, and the same at every call."""
-    from warmup.inductor.selections.grouped import ends_of_groups
-
     ends = ends_of_groups(1024, 8)
     sizes = [end - start for start, end in zip((0, *ends), ends, strict=False)]
     assert ends[-1] == 1024

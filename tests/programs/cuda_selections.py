@@ -6,7 +6,8 @@ One case a line on stdin, one result a line on stdout. ``tile`` is a part of the
 template that the row names; ``library`` names the library's kernel instead; without both there is
 no row. ``on_miss`` is ``tune`` for a build, in which the template with ``tile`` is the fastest.
 ``ranged`` makes the batch, or the rows, a range, ``backends`` are those of the policy, and
-``earlier`` stands for a table that was built without grouped products. The result has the
+``earlier`` stands for a table that was built without grouped products. A case may be a key of
+grouped products, whose module is rebuilt. The result has the
 lines of the generated code that launch kernels, the events, and what was timed.
 """
 
@@ -44,6 +45,9 @@ from warmup.inductor.selections import calls, grouped  # noqa: E402
 from warmup.inductor.selections.convolution import Convolutions  # noqa: E402
 from warmup.inductor.selections.grouped import GroupedProducts  # noqa: E402
 from warmup.inductor.selections.hooks import winner_of  # noqa: E402
+from warmup.keys.grouped_text import parse_grouped  # noqa: E402
+from warmup.models.grouped_module import ends_for, factors_of  # noqa: E402
+from warmup.models.rebuilt import rebuild  # noqa: E402
 from warmup.table.lookup import Lookup, OnMiss  # noqa: E402
 
 EVIDENCE = Evidence(time_us=1.0, library_us=None, runner_up=None, runner_up_us=None, tried=1)
@@ -73,6 +77,7 @@ def on_the_cpu(operand: Any) -> torch.Tensor:
 
 
 calls._random = on_the_cpu
+torch.cuda.mem_get_info = lambda *_: (64 << 30, 80 << 30)
 mm_grouped.create_offsets = lambda offsets, *_: on_the_cpu(offsets)
 grouped._offsets_like = lambda offsets, _ends: on_the_cpu(offsets)
 
@@ -116,8 +121,19 @@ def generate(case: dict[str, Any]) -> str:
     mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=shapes)
     name, is_ranged = case["case"], bool(case.get("ranged"))
     with mode:
-        make = convolution if name in CONVOLUTIONS else product
-        function, inputs = make(name, shapes, is_ranged=is_ranged)
+        if name.startswith("grouped_mm "):  # the key of a module that is rebuilt from it
+            problem, device = parse_grouped(name), torch.device("cuda:0")
+            module = rebuild(name, device).model.module
+
+            def function(*factors: Any) -> Any:
+                return module(*factors)
+
+            inputs = [factor.make(device) for factor in factors_of(problem)]
+            ends = len(ends_for(problem))
+            inputs += [torch.empty(ends, dtype=torch.int32, device=device)] if ends else []
+        else:
+            make = convolution if name in CONVOLUTIONS else product
+            function, inputs = make(name, shapes, is_ranged=is_ranged)
         graph = make_fx(function, decomposition_table=select_decomp_table())(*inputs)
     settings = {"max_autotune_gemm": True, "fx_graph_cache": False, "compile_threads": 1}
     with config.patch(settings):

@@ -19,7 +19,8 @@ from warmup.core.rows import Family, Winner
 from warmup.keys.convolution import CONVOLUTION, ConvolutionProblem
 from warmup.keys.gemm import GEMM
 from warmup.keys.gemm_text import parse_epilogue, parse_problem
-from warmup.keys.grouped import GROUPED, GroupedProblem, Over
+from warmup.keys.grouped import GROUPED
+from warmup.keys.grouped_text import parse_grouped
 from warmup.keys.launch import LAUNCH, LaunchProblem
 from warmup.keys.pad import PAD, PadProblem
 from warmup.keys.reduction import REDUCTION, ReductionProblem
@@ -85,7 +86,7 @@ def _spell_again(key: str) -> str:
     if kind is CONVOLUTION:
         return _convolution_problem(named).key
     if kind is GROUPED:
-        return _grouped_problem(named).key
+        return parse_grouped(key).key
     if kind is SPLIT:
         return _split_problem(named).key
     if kind is REDUCTION:
@@ -139,17 +140,6 @@ def _reduction_problem(named: dict[str, str]) -> ReductionProblem:
         reads=named["reads"].split(","),
         writes=named["writes"].split(","),
         body="",
-    )
-
-
-def _grouped_problem(named: dict[str, str]) -> GroupedProblem:
-    """Return the grouped product of *named*: its layouts are spelled as those of a GEMM."""
-    sizes = {name: int(named[name]) for name in ("groups", "m", "n", "k")}
-    spelled = " ".join(f"{name}={named[name]}" for name in ("m", "n", "k"))
-    layouts = f"a={named['a']} b={named['b']} out={named['out']}"
-    gemm = parse_problem(f"mm {spelled} {named['dtype']} {layouts} | epilogue=none")
-    return GroupedProblem(
-        **sizes, over=Over(named["over"]), dtype=gemm.dtype, a=gemm.a, b=gemm.b, out=gemm.out
     )
 
 

@@ -10,6 +10,8 @@ are timed alone.
 
 from __future__ import annotations
 
+import itertools
+import random
 import re
 from dataclasses import dataclass
 from enum import StrEnum
@@ -30,6 +32,7 @@ GROUPED: Final = Kind(
     families=frozenset({Family.EXTERN, Family.TEMPLATE}),
     nearest_by=("m",),
     hooks="warmup.inductor.selections.grouped:grouped_choices",
+    rebuild="warmup.models.grouped_module:rebuild_grouped",
     sites=frozenset({"select:grouped_mm"}),
     work="warmup.keys.work:grouped_work",
     brief_format="{op} {groups}x {n}x{k}",
@@ -75,3 +78,15 @@ class GroupedProblem:
         )
         GROUPED.check(key)
         return key
+
+
+def ends_of_groups(rows: int, groups: int) -> tuple[int, ...]:
+    """Return where each of *groups* ends if each of *rows* goes to any with equal probability.
+
+    It is the same at every call.
+    """
+    chance = random.Random(0)  # noqa: S311  no secret
+    sizes = [0] * groups
+    for group in chance.choices(range(groups), k=rows):
+        sizes[group] += 1
+    return tuple(itertools.accumulate(sizes))

@@ -8,8 +8,6 @@ to one group or another at random. Max-autotune times groups of equal size (kern
 
 from __future__ import annotations
 
-import itertools
-import random
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -22,7 +20,7 @@ from warmup.inductor.gemm.key import layout_of_operand
 from warmup.inductor.selections.calls import random_factors
 from warmup.inductor.selections.hooks import SelectionChoices, TensorMakers
 from warmup.inductor.versions import Version
-from warmup.keys.grouped import GroupedProblem, Over
+from warmup.keys.grouped import GroupedProblem, Over, ends_of_groups
 from warmup.keys.question import Answers
 
 _OFFSETS: Final = 2  # position among the inputs
@@ -82,18 +80,6 @@ class GroupedProducts:
             return [*tensors, makers[_OFFSETS](offsets)]
         ends = ends_of_groups(int(a.get_size()[0]), int(offsets.get_size()[0]))
         return [*tensors, _offsets_like(offsets, ends)]
-
-
-def ends_of_groups(rows: int, groups: int) -> tuple[int, ...]:
-    """Return where each of *groups* ends if each of *rows* goes to any with equal probability.
-
-    It is the same at every call.
-    """
-    chance = random.Random(0)  # noqa: S311  no secret
-    sizes = [0] * groups
-    for group in chance.choices(range(groups), k=rows):
-        sizes[group] += 1
-    return tuple(itertools.accumulate(sizes))
 
 
 def _offsets_like(operand: Any, ends: Sequence[int]) -> torch.Tensor:
