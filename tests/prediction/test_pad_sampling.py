@@ -33,13 +33,26 @@ def test_fewer_samples_are_the_first_of_more() -> None:
 
 
 def test_every_sample_needs_padding_and_fits(problems: list[PadProblem]) -> None:
-    """No size is aligned with all others; memory and operations of a sample are limited."""
+    """No size is aligned with all others; operands and result take at most 8 GiB."""
     for one in problems:
         m, n, k = one.m.low, one.n.low, one.k.low
         size = 4 if one.dtype == "f32" else 2
         assert any(each * size % 16 for each in (m, n, k))
         assert (m * k + k * n + m * n) * size <= 8 * 2**30
-        assert 2 * m * n * k <= MOST_OPERATIONS[one.dtype]
+
+
+def test_samples_that_are_measured_have_limited_operations() -> None:
+    """Each can be tuned in seconds; without the limit most cannot."""
+
+    def large(keys: list[str]) -> int:
+        problems = [parse_padding(key) for key in keys]
+        return sum(
+            2 * one.m.low * one.n.low * one.k.low > MOST_OPERATIONS[one.dtype] for one in problems
+        )
+
+    limited = draw_pad_keys(1, DTYPES, most_operations=MOST_OPERATIONS)
+    assert large([*itertools.islice(limited, 500)]) == 0
+    assert large(drawn(500)) > 200
 
 
 def test_free_operands_and_precisions_are_those_stated(problems: list[PadProblem]) -> None:

@@ -18,7 +18,7 @@ from warmup.core.method import Method
 from warmup.core.runtime import Runtime
 from warmup.diagnostics.misses import MissedProblem
 from warmup.prediction.pad.samples import TimedPadding, read_paddings
-from warmup.prediction.pad.sampling import draw_pad_keys
+from warmup.prediction.pad.sampling import MOST_OPERATIONS, draw_pad_keys
 from warmup.prediction.timing_lines import MeasuredOn
 from warmup.prediction.training import RANDOM
 from warmup.tuning.from_misses import build_problems
@@ -128,7 +128,8 @@ def draw_samples(
     from warmup.inductor.pad_mm.asked import pads_asked_on
 
     is_asked = pads_asked_on(resolve_device(device))
-    return tuple(itertools.islice(filter(is_asked, draw_pad_keys(seed, dtypes)), count))
+    drawn = draw_pad_keys(seed, dtypes, most_operations=MOST_OPERATIONS)
+    return tuple(itertools.islice(filter(is_asked, drawn), count))
 
 
 def collect_pads(

@@ -2,8 +2,7 @@
 
 Half of the GEMMs have sizes drawn uniformly from 1 to 65536. In the other half each size is a power
 of two from 2 to 65536 or, with probability 0.25, a number between two such powers. A GEMM that
-needs no padding, or is too large, is thrown away, and another is drawn; without the limit on its
-operations, one GEMM of float32 would take minutes to tune both ways. Each operand is transposed
+needs no padding, or is too large, is thrown away, and another is drawn. Each operand is transposed
 with probability 0.5, and free, made by an operation before the GEMM, with probability 0.2 if it is
 contiguous. In f32 one half is multiplied as tf32.
 """
@@ -11,7 +10,7 @@ contiguous. In f32 one half is multiplied as tf32.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from warmup.core.dtypes import item_bytes
@@ -22,7 +21,8 @@ from warmup.keys.weight import ALIGNED_BYTES
 
 SAMPLED_DTYPES: Final = ("f16", "bf16", "f32")
 MOST_GIB: Final = 8.0  # of the operands and the result of one sample
-# Of one sample: some 3 ms on an H100, where float32 may be multiplied without tensor cores.
+# Of one sample that is to be measured: some 3 ms on an H100, where float32 may be multiplied
+# without tensor cores. Without a limit a sample takes minutes: dozens of candidates are timed.
 MOST_OPERATIONS: Final = {"f16": 2e12, "bf16": 2e12, "f32": 1.5e11}
 _LARGEST_SAMPLE: Final = 65536
 _LARGEST_POWER: Final = 16
@@ -49,18 +49,25 @@ def parse_dtypes(text: str) -> tuple[str, ...]:
     return dtypes
 
 
-def draw_pad_keys(seed: int, dtypes: Sequence[str], most_gib: float = MOST_GIB) -> Iterator[str]:
+def draw_pad_keys(
+    seed: int,
+    dtypes: Sequence[str],
+    most_gib: float = MOST_GIB,
+    most_operations: Mapping[str, float] | None = None,
+) -> Iterator[str]:
     """Yield different pad keys without end: those of fewer samples are the first of more samples.
 
+    *most_operations*, by dtype, limits the operations of a sample; None does not.
+
     Raises:
-        SettingsError: nearly nothing that is drawn is small enough for *most_gib*.
+        SettingsError: nearly nothing that is drawn is small enough.
     """
     chance = random.Random(seed)  # noqa: S311  no secret
     drawn: set[str] = set()
     while True:
         is_uniform = chance.random() < _UNIFORM  # of a sample, however often it is drawn again
         for _ in range(_MOST_DRAWS):
-            key = _draw(chance, dtypes, most_gib, is_uniform=is_uniform)
+            key = _draw(chance, dtypes, most_gib, most_operations, is_uniform=is_uniform)
             if key is not None and key not in drawn:
                 break
         else:
@@ -72,14 +79,19 @@ def draw_pad_keys(seed: int, dtypes: Sequence[str], most_gib: float = MOST_GIB) 
 
 
 def _draw(
-    chance: random.Random, dtypes: Sequence[str], most_gib: float, *, is_uniform: bool
+    chance: random.Random,
+    dtypes: Sequence[str],
+    most_gib: float,
+    most_operations: Mapping[str, float] | None,
+    *,
+    is_uniform: bool,
 ) -> str | None:
     """Return one key; None for a GEMM that needs no padding or is too large."""
     dtype = chance.choice(dtypes)
     m, n, k = (_draw_size(chance, is_uniform=is_uniform) for _ in range(3))
     size = item_bytes(dtype)
     is_aligned = all(each * size % ALIGNED_BYTES == 0 for each in (m, n, k))
-    is_large = 2 * m * n * k > MOST_OPERATIONS[dtype]
+    is_large = most_operations is not None and 2 * m * n * k > most_operations[dtype]
     if is_aligned or is_large or (m * k + k * n + m * n) * size > most_gib * 2**30:
         return None
     orders = ["col" if chance.random() < _TRANSPOSED else "row" for _ in range(2)]
