@@ -48,6 +48,15 @@ class Over(StrEnum):
     NOTHING = "nothing"
 
 
+# What has a matrix for each group; the others have one that the groups divide.
+OF_EACH_GROUP: Final = {
+    Over.M: frozenset({"b"}),
+    Over.N: frozenset({"a"}),
+    Over.K: frozenset({"out"}),
+    Over.NOTHING: frozenset({"a", "b", "out"}),
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupedProblem:
     """Products of ``groups`` pairs of matrices, whose sizes ``m``, ``n`` and ``k`` are elements.

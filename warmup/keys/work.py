@@ -13,7 +13,7 @@ from warmup.core.dtypes import item_bytes
 from warmup.core.roofline import Work
 from warmup.keys.convolution import CONVOLUTION
 from warmup.keys.gemm_text import parse_problem
-from warmup.keys.grouped import GROUPED, Over
+from warmup.keys.grouped import GROUPED, OF_EACH_GROUP, Over
 from warmup.keys.launch import LAUNCH
 from warmup.keys.pad import PAD
 from warmup.keys.reduction import REDUCTION
@@ -77,12 +77,12 @@ def grouped_work(key: str) -> Work | None:
     """Return the work of a grouped key: each operand and the result once."""
     named = GROUPED.ingredients(key)
     groups, m, n, k = (int(named[name]) for name in ("groups", "m", "n", "k"))
-    over = named["over"]
-    each = {"a": m * k, "b": k * n, "out": m * n}
-    divided = {"m": ("a", "out"), "k": ("a", "b"), "n": ("b", "out")}.get(over, ())
-    elements = {name: size * (1 if name in divided else groups) for name, size in each.items()}
+    over = Over(named["over"])
+    sizes = {"a": m * k, "b": k * n, "out": m * n}
+    of_each = OF_EACH_GROUP[over]
+    elements = {name: size * (groups if name in of_each else 1) for name, size in sizes.items()}
     read = (elements["a"] + elements["b"]) * item_bytes(named["dtype"])
-    products = groups if over == Over.NOTHING else 1
+    products = groups if over is Over.NOTHING else 1
     moved = read + elements["out"] * item_bytes(named["out"])
     return Work(named["dtype"], products * 2 * m * n * k, moved)
 

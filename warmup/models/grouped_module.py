@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import Final
 
 import torch
 from torch import nn
@@ -16,15 +15,12 @@ from warmup.buckets.bucket import Bucket
 from warmup.core.dtypes import item_bytes
 from warmup.core.errors import ProblemError
 from warmup.keys.gemm import Dim, GemmProblem
-from warmup.keys.grouped import GroupedProblem, Over, ends_of_groups
+from warmup.keys.grouped import OF_EACH_GROUP, GroupedProblem, Over, ends_of_groups
 from warmup.keys.grouped_text import parse_grouped
 from warmup.keys.weight import ALIGNED_BYTES
 from warmup.models.gemm_tensors import OperandTensor, check_memory, gemm_tensors
 from warmup.models.loading import LoadedModel
 from warmup.models.rebuilt import RebuiltProblem
-
-# Which of the factors have a matrix for each group.
-_OF_EACH_GROUP: Final = {Over.M: "b", Over.K: "", Over.N: "a", Over.NOTHING: "ab"}
 
 
 def rebuild_grouped(key: str, device: torch.device) -> RebuiltProblem:
@@ -78,7 +74,7 @@ def factors_of(problem: GroupedProblem) -> tuple[OperandTensor, OperandTensor]:
         for op, batch in (("mm", None), ("bmm", Dim.of(problem.groups)))
     )
     a, b = (
-        each[name] if name in _OF_EACH_GROUP[problem.over] else whole[name] for name in ("a", "b")
+        each[name] if name in OF_EACH_GROUP[problem.over] else whole[name] for name in ("a", "b")
     )
     return a, b
 

@@ -20,11 +20,13 @@ from warmup.inductor.gemm.key import layout_of_operand
 from warmup.inductor.selections.calls import random_factors
 from warmup.inductor.selections.hooks import SelectionChoices, TensorMakers
 from warmup.inductor.versions import Version
-from warmup.keys.grouped import GroupedProblem, Over, ends_of_groups
+from warmup.keys.grouped import OF_EACH_GROUP, GroupedProblem, Over, ends_of_groups
 from warmup.keys.question import Answers
 
 _OFFSETS: Final = 2  # position among the inputs
-_OF_RANKS: Final = {(2, 3): Over.M, (2, 2): Over.K, (3, 2): Over.N, (3, 3): Over.NOTHING}
+_OF_RANKS: Final = {
+    (2 + ("a" in names), 2 + ("b" in names)): over for over, names in OF_EACH_GROUP.items()
+}
 
 
 class GroupedProducts:

@@ -110,8 +110,7 @@ class SelectionChoices:
                 answer = MissReason.TEMPLATE_ABSENT
             if self._answers.tunes:
                 kw["return_multi_template"] = False
-                makers = kw.get("input_gen_fns") or {}
-                with self._measurements.chosen_by(partial(self._measure, key, library, makers)):
+                with self._measurements.chosen_by(partial(self._measure, key, library)):
                     return proceed(choices)
             self._answers.miss(key, answer, str(self._winner_of(library)))
             return proceed([library])
@@ -122,11 +121,10 @@ class SelectionChoices:
         self,
         key: str,
         default: Any,
-        makers: TensorMakers,
         ready: list[Any],
         inputs: Any,
         layout: Any,
-        _make: Any,
+        makers: TensorMakers | None,
     ) -> Any:
         """Return the winner for *key* among the compiled choices *ready*; *default* is a library's.
 
@@ -137,7 +135,7 @@ class SelectionChoices:
         if library is None or library not in named:
             return ready[0]
         with torch.random.fork_rng(devices=[layout.device]), torch.no_grad():
-            tensors = self._selection.tensors_for(inputs, makers)
+            tensors = self._selection.tensors_for(inputs, makers or {})
             winner = self._answers.measure_search(key, search_of(named, library, tensors, layout))
         return named.get(winner or library, default)
 
