@@ -50,6 +50,8 @@ def reviewed(*measurements: Measurement, **changes: Any) -> Reviewed:
     [
         (measured(125.0), []),
         (measured(99.0), [Level.WRONG]),
+        (measured(99.0, is_repeated=True), [Level.LOOK]),
+        (measured(97.0, is_repeated=True), [Level.WRONG]),
         (measured(105.0), [Level.LOOK]),
         (measured(1200.0), [Level.LOOK]),
         (measured(12_000.0), [Level.WRONG]),
@@ -60,7 +62,7 @@ def reviewed(*measurements: Measurement, **changes: Any) -> Reviewed:
         (measured(900.0, work=Work("", None, 4000, most_moved=400_000_000)), []),
         (measured(80.0, clock_mhz=1980), [Level.WRONG]),
         (measured(85.0, clock_mhz=1980), [Level.LOOK]),
-        (measured(125.0, clock_mhz=1200), [Level.WRONG]),
+        (measured(125.0, clock_mhz=1200), [Level.LOOK]),
         (measured(125.0, spread=0.51), [Level.LOOK]),
         (measured(125.0, spread=0.49), []),
         (measured(125.0, total_us=120.0), [Level.WRONG]),

@@ -84,6 +84,7 @@ def _measurement(key: str, row: Row) -> Measurement:
         clock_mhz=found.clock_mhz,
         series=_series(key, row),
         call=_call(key, row),
+        is_repeated=Flag.OVER_PEAK in found.flags,
         remarks=tuple(_REMARKS[flag] for flag in found.flags if flag in _REMARKS),
     )
 
