@@ -17,21 +17,23 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
+from warmup.core.compile_order import CompileOrder
 from warmup.inductor import kernels_ahead, listing
 from warmup.inductor.kernels_ahead import KernelsAhead
 from warmup.inductor.listing import note_sent, wait_for_sent
 
 Conversation = Callable[[str, Path], Any]
 Found = dict[str, Any]
+AHEAD = [CompileOrder.BESIDE, CompileOrder.BEFORE]
 
 
 @pytest.fixture(scope="module")
 def found(
     conversation: Conversation, tmp_path_factory: pytest.TempPathFactory
-) -> dict[bool, Found]:
-    """What came of a graph of two matmuls and a norm, compiled ahead and not."""
+) -> dict[CompileOrder, Found]:
+    """What came of a graph of two matmuls and a norm, compiled in each order."""
     with conversation("cuda_ahead.py", tmp_path_factory.mktemp("ahead")) as ask:
-        return {ahead: ask(ahead=ahead) for ahead in (False, True)}
+        return {order: ask(order=order) for order in CompileOrder}
 
 
 def _measured(found: Found) -> list[int]:
@@ -43,38 +45,75 @@ def _sent(found: Found) -> list[str]:
     return [line for line in found["lines"] if line.startswith("sent")]
 
 
+@pytest.mark.parametrize("order", AHEAD)
 def test_everything_is_sent_before_the_first_question_is_measured(
-    found: dict[bool, Found],
+    found: dict[CompileOrder, Found], order: CompileOrder
 ) -> None:
     """The workers have the kernels of all three questions when the first is measured."""
-    kernels = {line.split()[1] for line in _sent(found[True])}
+    kernels = {line.split()[1] for line in _sent(found[order])}
     assert {"triton_mm", "triton_mm_persistent_tma", "triton_"} <= kernels
-    assert _measured(found[True]) == [len(_sent(found[True])) + at for at in range(3)]
+    assert _measured(found[order]) == [len(_sent(found[order])) + at for at in range(3)]
 
 
-def test_without_it_kernels_are_sent_question_by_question(found: dict[bool, Found]) -> None:
+def test_kernels_that_are_asked_for_are_sent_question_by_question(
+    found: dict[CompileOrder, Found],
+) -> None:
     """The candidates of a question are sent after the question before it was measured."""
-    first, second, third = _measured(found[False])
-    lines = found[False]["lines"]
+    asked = found[CompileOrder.AS_ASKED]
+    first, second, third = _measured(asked)
     for begin, end in ((first, second), (second, third)):
-        assert any(line.startswith("sent") for line in lines[begin:end])
+        assert any(line.startswith("sent") for line in asked["lines"][begin:end])
 
 
-def test_no_kernel_is_sent_twice(found: dict[bool, Found]) -> None:
+@pytest.mark.parametrize("order", AHEAD)
+def test_no_kernel_is_sent_twice(found: dict[CompileOrder, Found], order: CompileOrder) -> None:
     """The lowering that measures takes what the first lowering sent."""
-    assert len(_sent(found[True])) == len(set(_sent(found[True])))
+    assert len(_sent(found[order])) == len(set(_sent(found[order])))
 
 
-def test_the_same_kernels_are_compiled(found: dict[bool, Found]) -> None:
+@pytest.mark.parametrize("order", AHEAD)
+def test_the_same_kernels_are_compiled(
+    found: dict[CompileOrder, Found], order: CompileOrder
+) -> None:
     """Compiling ahead neither adds nor leaves out a candidate."""
-    assert sorted(_sent(found[True])) == sorted(_sent(found[False]))
+    assert sorted(_sent(found[order])) == sorted(_sent(found[CompileOrder.AS_ASKED]))
 
 
+@pytest.mark.parametrize("order", AHEAD)
 @pytest.mark.parametrize("what", ["events", "kernels", "code"])
-def test_what_is_compiled_and_reported_is_the_same(found: dict[bool, Found], what: str) -> None:
+def test_what_is_compiled_and_reported_is_the_same(
+    found: dict[CompileOrder, Found], what: str, order: CompileOrder
+) -> None:
     """The first lowering reports no event, counts no kernel and changes no code."""
-    assert found[False][what]
-    assert found[True][what] == found[False][what]
+    assert found[CompileOrder.AS_ASKED][what]
+    assert found[order][what] == found[CompileOrder.AS_ASKED][what]
+
+
+@pytest.mark.parametrize("order", AHEAD)
+def test_only_a_build_for_the_host_waits_for_what_it_sent(
+    order: CompileOrder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the order "before" the lowering that measures begins when all workers are idle."""
+    task: Future[None] = Future()
+
+    class Twin:
+        def __init__(self, _module: object) -> None:
+            self.sizevars = SimpleNamespace(shape_env=ShapeEnv())
+
+        def run(self) -> None:
+            note_sent(task)
+            threading.Timer(0.05, task.set_result, [None]).start()
+
+        def codegen(self) -> None:
+            pass
+
+    monkeypatch.setattr(kernels_ahead, "GraphLowering", Twin)
+    monkeypatch.setattr(kernels_ahead.AsyncCompile, "use_process_pool", lambda: True)
+    module = torch.fx.symbolic_trace(torch.nn.Identity())
+    KernelsAhead(order)._list((module,), {}, ())
+    is_waited = task.done()
+    wait_for_sent()
+    assert is_waited is (order is CompileOrder.BEFORE)
 
 
 def test_workers_are_waited_for_before_caches_are_removed() -> None:
@@ -84,6 +123,20 @@ def test_workers_are_waited_for_before_caches_are_removed() -> None:
     threading.Timer(0.05, task.set_result, [None]).start()
     wait_for_sent()
     assert task.done()
+
+
+def test_workers_are_waited_for_as_long_as_kernels_are_done(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The limit is for one kernel, not for all of them."""
+    monkeypatch.setattr(listing, "_WAIT_SECONDS", 0.5)
+    tasks = [Future[None]() for _ in range(4)]
+    for number, task in enumerate(tasks, start=1):
+        note_sent(task)
+        threading.Timer(0.2 * number, task.set_result, [None]).start()
+    wait_for_sent()
+    assert all(task.done() for task in tasks)
+    assert not caplog.records
 
 
 def test_a_task_that_another_thread_sends_while_one_waits_is_not_forgotten() -> None:

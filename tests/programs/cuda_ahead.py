@@ -1,9 +1,9 @@
 """Lower a graph for the stated H100 as a build does, and print what was sent to the workers when.
 
-    echo '{"ahead": true}' | python cuda_ahead.py
+    echo '{"order": "beside"}' | python cuda_ahead.py
 
 One case a line on stdin, one result a line on stdout. The graph has a norm between two matmuls.
-With ``ahead`` candidates are compiled ahead. The hooks and inductor are the real ones; the pool
+``order`` says when candidates are compiled. The hooks and inductor are the real ones; the pool
 keeps what is sent to it, and the library's kernel or inductor's rule wins. ``lines`` are in order:
 ``sent KERNEL SOURCE-OR-CONFIG`` for what the pool was given, ``measured KEY`` for a question.
 """
@@ -32,6 +32,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.fx.experimental.symbolic_shapes import ShapeEnv  # noqa: E402
 
+from warmup.core.compile_order import CompileOrder  # noqa: E402
 from warmup.core.events import Emitter, Event  # noqa: E402
 from warmup.core.live_search import LiveSearch  # noqa: E402
 from warmup.core.rows import Evidence, Row, Tuned, Winner  # noqa: E402
@@ -121,7 +122,9 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
         reduction_search=True,
     )
     counted = metrics.generated_kernel_count
-    attachment = connect().attach(lookup, OPTIONS, "test", quiet=True, ahead=case["ahead"])
+    attachment = connect().attach(
+        lookup, OPTIONS, "test", quiet=True, order=CompileOrder(case["order"])
+    )
     try:
         code = generate()
     finally:

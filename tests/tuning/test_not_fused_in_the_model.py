@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
 
+from warmup.core.compile_order import CompileOrder
 from warmup.core.method import Method
 from warmup.core.phases import BuildClock
 from warmup.core.rows import Family, Row, Tuned, Winner
 from warmup.table import Table
 from warmup.table.lookup import OnMiss
 from warmup.table.store import read
-from warmup.tuning.bucket_compiler import BucketCompiler, ServedBucket
+from warmup.tuning.bucket_compiler import BucketCompiler
 from warmup.tuning.progress import Progress
 from warmup.tuning.region_questions import RegionQuestions
+from warmup.tuning.served_bucket import ServedBucket
 from warmup.tuning.ways import ways_of
 
 FUSED = Winner(Family.TEMPLATE, "triton::mm", (("BLOCK_M", 16),), "0123abcd", fused=True)
@@ -27,6 +30,7 @@ APART = replace(FUSED, fused=False)
 
 @dataclass
 class _Tuner:
+    device: Any = field(default_factory=lambda: SimpleNamespace(type="cpu"))
     region_questions: RegionQuestions = field(default_factory=RegionQuestions)
     apart: set[str] = field(default_factory=set)
     clock: BuildClock = field(default_factory=BuildClock)
@@ -42,7 +46,12 @@ class _Compiler(BucketCompiler):
     compiled: list[OnMiss] = field(default_factory=list)
 
     def _compile(
-        self, calls: object, name: str, on_miss: OnMiss, *, ahead: bool = False
+        self,
+        calls: object,
+        name: str,
+        on_miss: OnMiss,
+        *,
+        order: CompileOrder = CompileOrder.AS_ASKED,
     ) -> ServedBucket:
         self.compiled.append(on_miss)
         if on_miss is OnMiss.TUNE and self.progress.must_tune(self.key):

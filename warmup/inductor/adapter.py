@@ -17,6 +17,7 @@ import torch
 import torch._dynamo
 from torch._inductor.utils import fresh_cache
 
+from warmup.core.compile_order import CompileOrder
 from warmup.core.errors import SettingsError
 from warmup.core.phases import PhaseClock
 from warmup.core.runtime import Runtime
@@ -135,14 +136,14 @@ class Inductor:
         *,
         observer: CompileObserver | None = None,
         quiet: bool = False,
-        ahead: bool = False,
+        order: CompileOrder = CompileOrder.AS_ASKED,
     ) -> Attachment:
         """Let *answers* decide in every thread until the returned attachment is detached.
 
         Until then every compile runs under *options*, and *cache_tag* is part of inductor's cache
         keys and of every compiled graph. *observer* is told of each compile. *quiet* drops
-        inductor's log messages about candidates. With *ahead* the candidates of all questions of a
-        graph are compiled at the same time, where *answers* measure them.
+        inductor's log messages about candidates. *order* says when the candidates of a graph are
+        compiled, where *answers* measure them.
 
         Raises:
             SettingsError: a table is attached already, or tables may not set one of *options*.
@@ -169,10 +170,10 @@ class Inductor:
                 graphs = CachedGraphs(answers, cache_tag)
                 graphs.attach(patches)
                 counting = graphs.counting_answers()
-                if ahead:
+                if order is not CompileOrder.AS_ASKED:
                     from warmup.inductor.kernels_ahead import KernelsAhead
 
-                    kernels = KernelsAhead()
+                    kernels = KernelsAhead(order)
                     kernels.attach(patches)
                     counting = kernels.silent(counting)
                 for kind in KINDS.values():

@@ -4,7 +4,8 @@ Inductor lowers a graph node by node, and compiles the candidates of a question 
 workers idle while one question is measured, and the build waits while the next is compiled. Here a
 graph is lowered once more beforehand. In that lowering every question gets the default at once, and
 nothing is measured; the candidates are only sent to the workers. The lowering that follows asks the
-same questions, and finds its candidates compiled, or waits for those that are not yet.
+same questions, and finds its candidates compiled, or waits for those that are not yet. In the order
+``BEFORE`` it begins when all are compiled.
 
 Hooks:
 
@@ -34,9 +35,10 @@ from torch._inductor.select_algorithm import AlgorithmSelectorCache
 from torch._inductor.virtualized import V
 from torch.fx import GraphModule
 
+from warmup.core.compile_order import CompileOrder
 from warmup.core.events import logger
 from warmup.inductor.launch.compiling import forget_configs, keep_configs
-from warmup.inductor.listing import is_listing, listing, note_sent
+from warmup.inductor.listing import is_listing, listing, note_sent, wait_for_sent
 from warmup.inductor.patches import Patches
 from warmup.keys.question import Answers
 
@@ -52,8 +54,8 @@ _EFFECTS: Final = frozenset(
 class KernelsAhead:
     """Lowers each graph twice while attached: first to send its candidates to the workers."""
 
-    def __init__(self) -> None:
-        self._active = True
+    def __init__(self, order: CompileOrder = CompileOrder.BESIDE) -> None:
+        self._order, self._active = order, True
         self._made: weakref.WeakKeyDictionary[Any, tuple[Any, Any]] = weakref.WeakKeyDictionary()
         self._local = threading.local()
 
@@ -125,6 +127,9 @@ class KernelsAhead:
                 metrics.generated_kernel_count = counted
         seconds = time.monotonic() - started
         logger.debug("%d kernels sent to the workers ahead in %.2f s", sent.count, seconds)
+        if self._order is CompileOrder.BEFORE:
+            wait_for_sent()
+            logger.debug("compiled ahead in %.2f s", time.monotonic() - started)
 
     def _wrap_submit(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def triton(*args: Any, **kwargs: Any) -> Any:

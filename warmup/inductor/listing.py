@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
-from concurrent.futures import Future, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -55,20 +55,22 @@ def note_sent(task: Future[Any]) -> None:
 
 
 def wait_for_sent() -> None:
-    """Return when the workers have done what was noted before the call, at most 120 s later.
+    """Return when the workers have done what was noted before the call.
 
     These tasks are forgotten; a task that another thread notes meanwhile is left for the next call.
-    Until then they take the host's time, and write to the caches on disk. A warning says how many
-    kernels they still compile when the time is over.
+    Until then they take the host's time, and write to the caches on disk. Where none of them ends
+    for 120 s, a warning says how many kernels the workers still compile, and nobody waits longer.
     """
     with _under_way_lock:
-        sent = frozenset(_under_way)
-    done = wait(sent, timeout=_WAIT_SECONDS)
+        sent = set(_under_way)
+    left, ended = sent, sent
+    while left and ended:
+        ended, left = wait(left, timeout=_WAIT_SECONDS, return_when=FIRST_COMPLETED)
     with _under_way_lock:
         _under_way.difference_update(sent)
-    if done.not_done:
+    if left:
         logger.warning(
             "after %.0f s workers still compile %s: times of the host may be too long",
             _WAIT_SECONDS,
-            counted(len(done.not_done), "kernel"),
+            counted(len(left), "kernel"),
         )

@@ -7,10 +7,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from warmup.core.call_cost import CallCost
+from warmup.core.compile_order import CompileOrder
 from warmup.core.errors import BuildError, MissError, warmup_error_in
 from warmup.core.events import Emitter, Event, EventName, logger
 from warmup.core.layers_form import LayersForm
@@ -18,6 +19,7 @@ from warmup.core.method import Launch
 from warmup.core.phases import BuildStage
 from warmup.core.rows import Row
 from warmup.table.lookup import Lookup, OnMiss
+from warmup.tuning.served_bucket import ServedBucket
 
 if TYPE_CHECKING:
     from warmup.models.loading import Inputs, LoadedModel
@@ -26,36 +28,14 @@ if TYPE_CHECKING:
     from warmup.tuning.tuner import Tuner
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServedBucket:
-    """One bucket served from rows: the keys it asked for, and the outputs of its calls.
-
-    ``keys`` are those with a row, each once, in graph order; ``missing`` those that no row answered
-    and nothing measured. ``uncovered`` counts measurements that no row covers, by site. ``graphs``
-    is the number of graphs that torch.compile made of the first call. ``is_same_shortened``: the
-    model without its repeated layers asked for the same keys. ``cost`` is that of the first call,
-    None where nothing measures it, and ``counts`` says how often the graphs asked for each key.
-    ``differing`` are the keys for which inductor fused another way than their rows say.
-    """
-
-    keys: tuple[str, ...]
-    outputs: list[Any]
-    uncovered: Mapping[str, int]
-    is_same_shortened: bool = False
-    missing: tuple[str, ...] = ()
-    graphs: int = 1
-    cost: CallCost | None = None
-    counts: Mapping[str, int] = field(default_factory=dict)
-    differing: tuple[str, ...] = ()
-
-
 @dataclass(frozen=True, kw_only=True)
 class BucketCompiler:
     """Compiles ``model``; inductor's questions are answered from ``progress`` or by ``tuner``.
 
     ``make_lookup`` is called with the arguments of `Lookup`, and returns the lookup that answers.
     ``measure_cost`` returns what a call costs that has run before; None where that is not measured.
-    Repeated layers are compiled in ``form``, whole or once.
+    Repeated layers are compiled in ``form``, whole or once. ``is_rebuilt``: the model was rebuilt
+    from a key, and asks a single question that is measured.
     """
 
     setup: BuildSetup
@@ -65,6 +45,7 @@ class BucketCompiler:
     make_lookup: Callable[..., Lookup] = Lookup
     measure_cost: Callable[[Callable[[], object]], CallCost | None] = lambda _call: None
     form: LayersForm = LayersForm.WHOLE
+    is_rebuilt: bool = False
 
     def tune(self, calls: Sequence[Inputs], name: str, since: int) -> ServedBucket:
         """Measure each question without a row in the bucket *name*; serve the bucket from rows.
@@ -151,12 +132,17 @@ class BucketCompiler:
 
     @contextlib.contextmanager
     def attached(
-        self, lookup: Lookup, on_miss: OnMiss, what: str = "", *, ahead: bool = False
+        self,
+        lookup: Lookup,
+        on_miss: OnMiss,
+        what: str = "",
+        *,
+        order: CompileOrder = CompileOrder.AS_ASKED,
     ) -> Iterator[None]:
         """Let *lookup* answer inductor while the context is open; it is compiled under *what*."""
         tag = f"warmup-build-{on_miss}{what}"
         options = self.progress.table.policy.options
-        attachment = self.setup.inductor.attach(lookup, options, tag, quiet=True, ahead=ahead)
+        attachment = self.setup.inductor.attach(lookup, options, tag, quiet=True, order=order)
         try:
             yield
         finally:
@@ -197,14 +183,21 @@ class BucketCompiler:
 
         since, questions = len(self.progress.tuned), self.tuner.region_questions
         questions.forget()
-        # Where the host's time may decide, the workers are idle while it is taken.
-        ahead = self.tuner.method.launch is Launch.CUDAGRAPH
-        served = self._compile(calls, name, OnMiss.TUNE, ahead=ahead)
+        served = self._compile(calls, name, OnMiss.TUNE, order=self.order)
         while questions.waiting or self._unfuse(served.differing):
             measure_regions(self)
             served = self._compile(calls, name, OnMiss.TUNE)
             drop_rows(self, self.progress.keys_since(since).difference(served.keys), since)
         return served
+
+    @property
+    def order(self) -> CompileOrder:
+        """When the candidates of a graph are compiled while it is tuned."""
+        if self.is_rebuilt or self.tuner.device.type == "cpu":
+            return CompileOrder.AS_ASKED
+        # Where the host's time may decide, the workers are idle while it is taken.
+        is_for_host = self.tuner.method.launch is Launch.EAGER
+        return CompileOrder.BEFORE if is_for_host else CompileOrder.BESIDE
 
     def _unfuse(self, keys: Collection[str]) -> bool:
         """Let *keys* be measured again without fusing; return whether any of them will be."""
@@ -227,7 +220,12 @@ class BucketCompiler:
         return None
 
     def _compile(
-        self, calls: Sequence[Inputs], name: str, on_miss: OnMiss, *, ahead: bool = False
+        self,
+        calls: Sequence[Inputs],
+        name: str,
+        on_miss: OnMiss,
+        *,
+        order: CompileOrder = CompileOrder.AS_ASKED,
     ) -> ServedBucket:
         """Compile the model with empty caches and call it with each inputs of *calls*.
 
@@ -253,7 +251,7 @@ class BucketCompiler:
             rows = {**rows, **given_up, **trusted}
         lookup = self.lookup(rows, on_miss, Emitter([note]))
         started = time.monotonic()
-        with self.attached(lookup, on_miss, ahead=ahead):
+        with self.attached(lookup, on_miss, order=order):
             outputs, graphs = self._call_compiled(calls, name, costs)
         self.progress.flush()
         seconds = time.monotonic() - started

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from warmup.keys.weight import Padding
     from warmup.models.loading import Inputs
     from warmup.models.padding.groups import Group
-    from warmup.tuning.bucket_compiler import BucketCompiler, ServedBucket
+    from warmup.tuning.bucket_compiler import BucketCompiler
+    from warmup.tuning.served_bucket import ServedBucket
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,6 +41,7 @@ def tune_rebuilt(
         progress=progress,
         tuner=tuner,
         make_lookup=partial(OneKeyLookup, wanted=key, others=others, imported=imported),
+        is_rebuilt=True,
     )
     accepted = progress.table.policy.tolerance
     tolerance = dict.fromkeys(accepted, accepted[rebuilt.dtype])  # an epilogue may end in a cast

@@ -9,9 +9,9 @@ from typing import Final
 from warmup.core.errors import BuildError, OutputMismatchError
 from warmup.table.policy import MOST_TIMES
 from warmup.tuning.blame import find_to_blame
-from warmup.tuning.bucket_compiler import ServedBucket
 from warmup.tuning.bucket_run import BucketRun
 from warmup.tuning.judge import MOST_ERROR, Judge, Judgement
+from warmup.tuning.served_bucket import ServedBucket
 from warmup.tuning.weights.padding_rows import padding_keys
 
 MOST_REJECTED: Final = 3  # rows found by bisection in one bucket; then all others are doubtful

@@ -13,8 +13,9 @@ from warmup.core.errors import BuildError, ModelError, WarmupError
 from warmup.core.events import logger
 from warmup.core.layers_form import LayersForm
 from warmup.core.phases import BuildStage
-from warmup.tuning.bucket_compiler import BucketCompiler, ServedBucket
+from warmup.tuning.bucket_compiler import BucketCompiler
 from warmup.tuning.report import BucketResult, name_of
+from warmup.tuning.served_bucket import ServedBucket
 
 if TYPE_CHECKING:
     import torch

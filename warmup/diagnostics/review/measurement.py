@@ -26,9 +26,9 @@ class Measurement:
     problem, and ``band`` the share within which two times count as equal. ``series`` has, by a name
     that only measurements of the same call at other sizes share, the size. ``call`` names a kernel
     and the product that it computes, which other measurements may have timed too, and has its time.
-    ``remarks`` are doubts of the measurement itself. ``is_repeated``: the time was beyond a peak, and
-    a second measurement of it was too. ``is_cold`` is false where a part of the call
-    may have found in a cache what another part had written.
+    ``remarks`` are doubts of the measurement itself. ``is_repeated``: the time was beyond a peak,
+    and a second measurement of it was too. ``is_cold`` is false where a part of the call may have
+    found in a cache what another part had written.
     """
 
     subject: str

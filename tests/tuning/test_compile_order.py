@@ -1,0 +1,38 @@
+"""When a build compiles the candidates of a graph: all of them at the same time, on a GPU."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from warmup.core.compile_order import CompileOrder
+from warmup.core.method import Launch
+from warmup.tuning.bucket_compiler import BucketCompiler
+
+
+@pytest.mark.parametrize(
+    ("device", "launch", "is_rebuilt", "order"),
+    [
+        ("cuda", Launch.CUDAGRAPH, False, CompileOrder.BESIDE),
+        ("cuda", Launch.EAGER, False, CompileOrder.BEFORE),
+        ("cuda", Launch.CUDAGRAPH, True, CompileOrder.AS_ASKED),
+        ("cuda", Launch.EAGER, True, CompileOrder.AS_ASKED),
+        ("cpu", Launch.EAGER, False, CompileOrder.AS_ASKED),
+    ],
+)
+def test_the_order_follows_from_what_is_measured(
+    device: str, launch: Launch, is_rebuilt: bool, order: CompileOrder
+) -> None:
+    """Workers are idle where the host is timed; a single question has nothing to compile beside."""
+    tuner: Any = SimpleNamespace(
+        device=SimpleNamespace(type=device), method=SimpleNamespace(launch=launch)
+    )
+    unused: Any = None
+    compiler = BucketCompiler(
+        setup=unused, model=unused, progress=unused, tuner=tuner, is_rebuilt=is_rebuilt
+    )
+    assert compiler.order is order
