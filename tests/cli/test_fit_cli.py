@@ -13,7 +13,10 @@ import pytest
 Done = subprocess.CompletedProcess[str]
 Command = Callable[..., Done]
 ROOT = Path(__file__).resolve().parents[2]
-MEASURED = ROOT / "docs/benchmarks/results/timings/h100-vit.jsonl.gz"
+TIMINGS = ROOT / "docs/benchmarks/results/timings"
+MEASURED, FITTED = TIMINGS / "h100-vit.jsonl.gz", TIMINGS / "h100-predicted.jsonl.gz"
+OF_H200 = TIMINGS / "h200-vit-1.jsonl.gz"
+SHIPPED = ROOT / "warmup/prediction/models/nvidia-h100-80gb-hbm3.model.json"
 
 
 @pytest.fixture
@@ -38,6 +41,36 @@ def test_the_report_says_how_many_problems_and_how_they_were_held_out(
     (narrow,) = [line for line in done.stdout.splitlines() if line.startswith("narrow")]
     assert narrow.split()[:2] == ["narrow", "9"]
     assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_a_device_model_is_judged_on_sizes_that_it_was_not_fitted_to(run_main: Command) -> None:
+    """The text says what it was fitted to, and how many problems it is judged on and left out."""
+    done = run_main(
+        "fit", str(MEASURED), str(FITTED.with_name("h100-t5.jsonl.gz")), "--judge", SHIPPED
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert "held out: problems of sizes that the device model was not fitted to" in lines
+    assert "1 left out: of sizes that the device model was fitted to" in lines
+    assert any(line.startswith("device model: ") and "eager cold" in line for line in lines)
+    counted = {
+        name: line.split()[1] for line in lines if (name := line.split(" ")[0]) in {"t5", "vit"}
+    }
+    assert counted == {"t5": "9", "vit": "12"}
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_device_model_is_not_judged_by_another_template(
+    tmp_path: Path, run_main: Command
+) -> None:
+    """Times of another version of a template say nothing about a device model."""
+    path = tmp_path / "other.jsonl"
+    with gzip.open(MEASURED, "rt") as file, path.open("w", encoding="utf-8") as other:
+        for line in map(json.loads, file):
+            other.write(json.dumps({**line, "templates": {"triton::mm": "0" * 64}}) + "\n")
+    done = run_main("fit", str(path), "--judge", str(SHIPPED))
+    assert done.returncode == 3
+    assert "fitted to another version of the template triton::mm" in done.stderr
 
 
 def test_the_documents_of_a_report_agree(
@@ -67,6 +100,11 @@ def test_a_model_of_too_little_is_not_written(run_main: Command, tmp_path: Path)
         (("build", "--device-model", "x.json"), "--device-model is not used"),
         (("build", "--search", "predicted", "--budget", "1m"), "has nothing to be spent on"),
         (("fit", "absent.jsonl"), "absent.jsonl: cannot be read"),
+        (("fit", str(MEASURED), "--judge", "x.json", "--out", "y.json"), "--judge fits nothing"),
+        (("fit", str(MEASURED), "--judge", "x.json", "--compare"), "--judge fits nothing"),
+        (("fit", str(MEASURED), "--judge", "absent.json"), "absent.json"),
+        (("fit", str(OF_H200), "--judge", str(SHIPPED)), "the device model is of NVIDIA H100"),
+        (("fit", str(FITTED), "--judge", str(SHIPPED)), "was fitted to every problem"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(

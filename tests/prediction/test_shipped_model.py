@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 import subprocess
@@ -13,8 +14,10 @@ from typing import Any
 
 import pytest
 
+from warmup.bench.prediction.record import record_of
 from warmup.core.runtime import Runtime, slug_of
 from warmup.prediction.device_model import Predictor
+from warmup.prediction.evaluation import judge_unseen
 from warmup.prediction.features import LIBRARY_CONFIG, kin_of
 from warmup.prediction.model_file import MAX_BYTES, encode_device_model, read_device_model
 from warmup.prediction.shipped_model import shipped_model
@@ -34,15 +37,15 @@ print(read_device_model(sys.argv[1]).problems, "torch" in sys.modules)
 """
 
 
-@pytest.fixture(scope="module", params=["h100", "h200"])
+@pytest.fixture(scope="module", params=[("h100-predicted", "h100-few-rows"), ("h200-predicted",)])
 def trained(request: pytest.FixtureRequest) -> TrainingSet:
     """What the model of each device was fitted to."""
-    return training_set(read_timings([TIMINGS / f"{request.param}-predicted.jsonl.gz"]))
+    return training_set(read_timings([TIMINGS / f"{name}.jsonl.gz" for name in request.param]))
 
 
 @pytest.fixture(scope="module")
 def measured() -> TrainingSet:
-    """What the model of the H100 was fitted to."""
+    """The list of models' GEMMs that the model of the H100 was fitted to."""
     return training_set(read_timings([TIMINGS / "h100-predicted.jsonl.gz"]))
 
 
@@ -89,6 +92,19 @@ def test_a_shipped_model_is_of_the_shipped_times(trained: TrainingSet) -> None:
         assert us is not None
         errors.append(abs(math.log(us / one.library_us)))
     assert statistics.median(errors) < 0.1
+
+
+def test_the_shipped_model_was_judged_by_later_builds() -> None:
+    """The committed judgement is that of the shipped model, by every table of the zoo."""
+    builds = [
+        path
+        for path in TIMINGS.glob("h100-*.jsonl.gz")
+        if not path.name.startswith(("h100-predicted", "h100-few-rows", "h100-pads"))
+    ]
+    model = read_device_model(ROOT / "warmup/prediction/models" / f"{slug_of(H100)}.model.json")
+    record = record_of(judge_unseen(model, training_set(read_timings(sorted(builds)))))
+    committed = json.loads((TIMINGS.parent / "judged-h100.json").read_text(encoding="utf-8"))
+    assert json.loads(json.dumps(record)) == committed
 
 
 def test_predictions_without_a_named_model_use_the_one_that_ships(

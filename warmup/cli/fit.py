@@ -10,7 +10,7 @@ import typer
 
 from warmup.cli import options
 from warmup.cli.output import ABSENT, fold, grid, print_report, say
-from warmup.core.errors import DeviceModelError
+from warmup.core.errors import DeviceModelError, SettingsError
 from warmup.prediction.evaluation import Ranking
 from warmup.prediction.timing_lines import MAX_SPREAD
 
@@ -37,17 +37,26 @@ def fit(
             "--compare", help="Judge a network and torch's own ranking too; takes minutes."
         ),
     ] = False,
+    judge: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Fit nothing: judge this device model on the sizes it was not fitted to.",
+        ),
+    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Fit a device model to timings, and judge it on each model left out of the fit.
 
     The device model predicts times of GEMM candidates that nobody measured.
     """
+    if judge is not None and (out is not None or compare):
+        raise SettingsError("--judge fits nothing", "leave out --out and --compare")
     from warmup.bench.charts.draw import check_matplotlib
     from warmup.bench.prediction.charts import held_out_charts
     from warmup.bench.prediction.record import record_of
-    from warmup.prediction.evaluation import evaluate
-    from warmup.prediction.model_file import write_device_model
+    from warmup.prediction.evaluation import evaluate, judge_unseen
+    from warmup.prediction.model_file import read_device_model, write_device_model
     from warmup.prediction.model_sections import with_times
     from warmup.prediction.timing_lines import read_timings
     from warmup.prediction.training import training_set
@@ -55,7 +64,10 @@ def fit(
     if report is not None:
         check_matplotlib()
     training = training_set(read_timings(timings))
-    evaluation = evaluate(training, ranking=_torch_ranking() if compare else None, say=say)
+    if judge is not None:
+        evaluation = judge_unseen(read_device_model(judge), training)
+    else:
+        evaluation = evaluate(training, ranking=_torch_ranking() if compare else None, say=say)
     record = record_of(evaluation)
     print_report(record, spell, lambda same: same, as_json=as_json)
     if report is not None:
@@ -105,6 +117,8 @@ def spell(record: Mapping[str, Any]) -> Iterator[str]:
     if record["scattered"]:
         yield f"{record['scattered']} times left out: they scattered by more than {MAX_SPREAD:.0%}"
     yield from fold(f"held out: {record['held_out']}", indent=2)
+    fitted = record["fitted_to"]
+    yield from fold(f"device model: {fitted['problems']} problems, {fitted['method']}", indent=2)
     if not record["by_model"]:
         yield "nothing was held out: there is no second model to fit to"
         return

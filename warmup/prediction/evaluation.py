@@ -1,11 +1,17 @@
-"""`evaluate`: the held-out predictions of a training set, and what they are compared with."""
+"""`evaluate`: the held-out predictions of a training set, and what they are compared with.
+
+`judge_unseen` judges a device model that was fitted before, on timings that came later.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
-from warmup.prediction.device_model import DeviceModel
+from warmup.core.errors import SettingsError
+from warmup.core.runtime import minor_of
+from warmup.prediction.device_model import DeviceModel, Predictor
 from warmup.prediction.fitting import fit
 from warmup.prediction.held_out import (
     TOPS,
@@ -18,6 +24,10 @@ from warmup.prediction.held_out import (
 )
 from warmup.prediction.training import TrainingProblem, TrainingSet
 
+EACH_MODEL: Final = "each model in turn, with its sizes left out of the fit; random problems stay"
+UNSEEN: Final = "problems of sizes that the device model was not fitted to"
+_SEEN: Final = "of sizes that the device model was fitted to"
+
 # From m, n and k to blocks of m, n and k, stages and warps, most promising first.
 Ranking = Callable[..., Sequence[tuple[int, ...]]]
 
@@ -27,12 +37,14 @@ class Evaluation:
     """A device model with its held-out evidence, and what else was judged on the same problems.
 
     ``compared`` has, by name, the network and torch's own ranking; empty where nothing was asked.
+    ``how`` says how the problems were held out.
     """
 
     training: TrainingSet
     model: DeviceModel
     device_model: HeldOut
     compared: dict[str, HeldOut]
+    how: str = EACH_MODEL
 
 
 def evaluate(
@@ -53,6 +65,61 @@ def evaluate(
         ranked = (judge_ranking(one.problem, ranking) for one in held_out.problems)
         compared["torch_ranking"] = HeldOut(tuple(one for one in ranked if one is not None))
     return Evaluation(training, model, held_out, compared)
+
+
+def judge_unseen(model: DeviceModel, timed: TrainingSet) -> Evaluation:
+    """Judge *model* on the problems of *timed* that have other sizes than those it was fitted to.
+
+    Nothing is fitted. The method of the times may be another than the model's.
+
+    Raises:
+        SettingsError: the times are of another device, of another minor of torch or Triton or of
+            other templates than the model, or the model was fitted to all sizes of *timed*.
+    """
+    _check_same_origin(model, timed)
+    seen = {(one.sizes, model.categories[one.category]) for one in model.measured}
+    unseen = tuple(
+        one
+        for one in timed.problems
+        if ((one.sizes.batch, one.sizes.m, one.sizes.n, one.sizes.k), one.sizes.category)
+        not in seen
+    )
+    if not unseen:
+        raise SettingsError(
+            "the device model was fitted to every problem of the timings",
+            "judge it on timings of a later build",
+        )
+    left_out = {**timed.left_out, _SEEN: len(timed.problems) - len(unseen)}
+    predictor = Predictor(model)
+    return Evaluation(
+        replace(timed, problems=unseen, left_out={why: n for why, n in left_out.items() if n}),
+        model,
+        HeldOut(tuple(_served_by(predictor, one) for one in unseen)),
+        {},
+        UNSEEN,
+    )
+
+
+def _check_same_origin(model: DeviceModel, timed: TrainingSet) -> None:
+    advice = "judge it on timings of its own device and versions"
+    names = [
+        (on.device, f"torch {minor_of(on.torch)}", f"triton {minor_of(on.triton)}")
+        for on in (model.on, timed.on)
+    ]
+    for of_model, of_times in zip(*names, strict=True):
+        if of_model != of_times:
+            reason = f"the timings are of {of_times}, and the device model is of {of_model}"
+            raise SettingsError(reason, advice)
+    for uid, source in timed.templates.items():
+        if model.templates.get(uid, source) != source:
+            reason = f"the device model was fitted to another version of the template {uid}"
+            raise SettingsError(reason, advice)
+
+
+def _served_by(predictor: Predictor, one: TrainingProblem) -> HeldOutProblem:
+    """Return how good *predictor* is for *one*, with the bound that serving asks it for."""
+    judged, choice = judge(one, predictor.times_us, predictor), predictor.choose(one.sizes)
+    return judged if choice is None else replace(judged, bound=choice.bound / choice.gain)
 
 
 def judge_ranking(one: TrainingProblem, ranking: Ranking) -> HeldOutProblem | None:

@@ -32,11 +32,12 @@ def record_of(evaluated: Evaluation) -> dict[str, Any]:
             name: sum(one.source == name for one in training.problems)
             for name in sorted({one.source for one in training.problems})
         },
-        "held_out": "each model in turn, with its sizes left out of the fit; random problems stay",
+        "held_out": evaluated.how,
         "left_out": dict(training.left_out),
         "scattered": training.scattered,
         "too_little": evaluated.model.too_little,
         "chooser": evaluated.model.chooser,
+        "fitted_to": {"problems": evaluated.model.problems, "method": evaluated.model.method},
         **{name: summary_of(one) for name, one in sections.items()},
         "by_model": {
             name: {key: summary_of(one.of(name)) for key, one in sections.items()}
