@@ -61,7 +61,8 @@ def run_build(search: str, out: Path, asked: argparse.Namespace, left_s: float) 
     Raises:
         StoppedError: it failed, or *left_s* ended it.
     """
-    words = [sys.executable, "-m", "warmup", "build", "--problems", str(out / "problems.json")]
+    words = [sys.executable, "-m", "warmup", "build", "-vv"]
+    words += ["--problems", str(out / "problems.json")]
     words += ["--out", str(out / f"{search}.json"), "--json", "--device", asked.device]
     words += ["--search", search, "--timings", str(out / f"{search}.jsonl")]
     if search == "predicted":

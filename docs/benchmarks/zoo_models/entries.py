@@ -82,6 +82,13 @@ SERVED = _by_name(
     Entry("swinv2", "vision.py:swinv2", ("batch=8",), _pixels(256)),
     Entry("vit-1", "vision.py:vit", ("batch=1",), _pixels(518)),
     Entry("swinv2-1", "vision.py:swinv2", ("batch=1",), _pixels(256)),
+    # With a mask as servers give it: without it compiled attention is two matmuls in float32.
+    Entry(
+        "bert-large-mask",
+        "encoders.py:bert_large",
+        ("batch=16;seqlen=384",),
+        (*_INPUT_IDS, "attention_mask=[batch,seqlen]:i64"),
+    ),
     # One step of a decoder, for one request and for eight.
     Entry("llama3-8b-decode", "decoders.py:llama3", ("batch=1,8;seqlen=1",), _IDS),
     Entry("qwen2-7b-decode", "decoders.py:qwen2", ("batch=1,8;seqlen=1",), _IDS),
