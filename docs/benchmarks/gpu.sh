@@ -278,7 +278,7 @@ predicted-build) # GEMMs of held-out models built in the predicted, the default 
   ;;
 pads-collected) # samples for a model of pad decisions, as many as SECONDS last; goes on from the file PADS, if given
   [ -z "${4:-}" ] || cp "$4" "$out/pad.jsonl"
-  python3 -m warmup pad collect --samples 400 --budget "${3:-540}s" --out "$out/pad.jsonl" 2>&1 | tail -5
+  python3 -m warmup pad collect --samples 400 --budget "${3:-540}s" --devices all --out "$out/pad.jsonl" 2>&1 | tail -5
   ;;
 exhaustive) # one product in every search
   for search in default wide exhaustive; do

@@ -63,7 +63,8 @@ def run_build(search: str, out: Path, asked: argparse.Namespace, left_s: float) 
     """
     words = [sys.executable, "-m", "warmup", "build", "-vv"]
     words += ["--problems", str(out / "problems.json")]
-    words += ["--out", str(out / f"{search}.json"), "--json", "--device", asked.device]
+    words += ["--out", str(out / f"{search}.json"), "--json"]
+    words += ["--devices", asked.devices] if asked.devices else ["--device", asked.device]
     words += ["--search", search, "--timings", str(out / f"{search}.jsonl")]
     if search == "predicted":
         words += ["--device-model", str(out / "held-out.model.json"), "--top", str(asked.top)]
@@ -120,6 +121,7 @@ def main() -> None:
     parser.add_argument("--top", type=int, default=8)
     parser.add_argument("--limit", type=float, default=560.0, help="seconds")
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--devices", help="as of `warmup build`; default one process, on --device")
     asked = parser.parse_args()
     until = time.monotonic() + asked.limit
     training, out = training_set(read_timings([asked.timings])), asked.out
@@ -141,6 +143,7 @@ def main() -> None:
         "fitted_to": model.problems,
         "problems": len(held),
         "top": asked.top,
+        "devices": asked.devices,
         "builds": {},
     }
     winners: dict[str, dict[str, Winner]] = {}

@@ -46,6 +46,14 @@ def test_the_report_says_how_many_cases_and_how_they_were_held_out(
     assert max(map(len, lines)) <= 80
 
 
+def test_samples_are_of_one_device_or_of_several(run_main: Command) -> None:
+    """`--device` beside `--devices` is refused before anything is drawn."""
+    words = ("--samples", "1", "--out", "pad.jsonl", "--devices", "all", "--device", "cuda:1")
+    done = run_main("pad", "collect", *words)
+    assert done.returncode == 2
+    assert "--devices cannot be combined with --device" in " ".join(done.stderr.split())
+
+
 def test_the_documents_of_a_report_agree(tmp_path: Path, run_main: Command) -> None:
     """What --json prints is what --report writes, with a chart beside it."""
     path = write_samples(tmp_path / "pad.jsonl", 250)

@@ -4,7 +4,8 @@
 
 JSON is an array of command lines, run one after the other; what each printed, its exit code and the
 pad keys that were compiled are printed as JSON. Samples are small, and times are stated: padding is
-faster in the compiled region, slower by inductor's own calls.
+faster in the compiled region, slower by inductor's own calls. With ``--devices`` that is so in the
+workers too, whose compiles are not printed.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import contextlib
 import io
 import json
 import sys
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from build_unaligned import counting_compiles, pad_on_cpu, state_times
@@ -20,6 +23,10 @@ from build_unaligned import counting_compiles, pad_on_cpu, state_times
 from warmup.cli import main as run_cli
 from warmup.keys.pad import PADDED
 from warmup.prediction.pad import sampling
+from warmup.tuning.devices import host_runners
+from warmup.tuning.devices.local_runner import LocalRunner
+
+WORKER = Path(__file__).resolve().with_name("pad_worker.py")
 
 
 def run(words: list[str]) -> dict[str, Any]:
@@ -39,6 +46,8 @@ def run(words: list[str]) -> dict[str, Any]:
 
 
 def main() -> None:
+    start: Any = host_runners
+    start.LocalRunner = partial(LocalRunner, command=[sys.executable, str(WORKER)])
     pad_on_cpu()
     state_times(PADDED)
     module: Any = sampling

@@ -6,6 +6,7 @@ One collection on the CPU, with inductor's pad_mm pass switched on there and sta
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -19,8 +20,8 @@ from warmup.core.errors import NothingRecordedError, SettingsError, WarmupError
 from warmup.core.method import L2, Launch, Method
 from warmup.diagnostics.misses import MissedProblem
 from warmup.prediction.pad.samples import TimedPadding, read_paddings
-from warmup.tuning import pad_collection
 from warmup.tuning.pad_collection import check_method, collect_pads, drop_cut_line
+from warmup.tuning.report import NOT_BEGUN
 
 PROGRAM = str(Path(__file__).resolve().parents[1] / "programs/collect_pads.py")
 WORDS = ("pad", "collect", "--dtypes", "f32", "--device", "cpu", "--out", "pad.jsonl")
@@ -63,6 +64,41 @@ def test_a_second_run_measures_what_is_missing_within_its_budget(
     ]
 
 
+@pytest.fixture(scope="module")
+def shared(run_once: Run) -> tuple[list[dict[str, Any]], tuple[TimedPadding, ...]]:
+    """As `collected`, by two workers of a device: two samples, and then three without time."""
+    words = [*WORDS[: WORDS.index("--device")], "--devices", "cpu,cpu", *WORDS[-2:]]
+    lines = (
+        [*words, "--wait-for-quiet", "0", "--samples", "2"],
+        [*words, "--wait-for-quiet", "0", "--samples", "3", "--budget", "0s"],
+    )
+    folder, said = run_once("shared", PROGRAM, json.dumps(lines))
+    return json.loads(said), read_paddings([folder / "pad.jsonl"])
+
+
+def test_workers_of_a_device_collect_the_same(
+    shared: tuple[list[dict[str, Any]], tuple[TimedPadding, ...]],
+) -> None:
+    """Each sample is compiled and timed both ways in a worker, and has a line."""
+    (first, _), samples = shared
+    assert (first["code"], first["ways"]) == (0, []), first
+    assert first["out"] == "pad.jsonl: 2 of 2 samples, 2 measured now\n"
+    assert [one.region_us for one in samples] == [{"padded": 10.0, "as_is": 20.0}] * 2
+    assert [one.source for one in samples] == ["random"] * 2
+
+
+def test_workers_begin_nothing_once_the_budget_is_spent(
+    shared: tuple[list[dict[str, Any]], tuple[TimedPadding, ...]],
+) -> None:
+    """What waits is left for the next run, and has not failed."""
+    (_, second), _ = shared
+    assert second["code"] == 0, second
+    assert second["out"].splitlines() == [
+        "pad.jsonl: 2 of 3 samples, 0 measured now",
+        "1 left: the budget was spent; run the same command again",
+    ]
+
+
 @pytest.fixture
 def known(tmp_path: Path) -> tuple[Path, list[str]]:
     """A file with two of five samples, and the keys of all five."""
@@ -72,9 +108,7 @@ def known(tmp_path: Path) -> tuple[Path, list[str]]:
     return path, keys
 
 
-def test_samples_with_a_line_are_not_measured_again(
-    known: tuple[Path, list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_samples_with_a_line_are_not_measured_again(known: tuple[Path, list[str]]) -> None:
     """The others are, each as a problem of no model."""
     path, keys = known
     asked: list[MissedProblem] = []
@@ -83,25 +117,44 @@ def test_samples_with_a_line_are_not_measured_again(
         asked.extend(problems)
         raise NothingRecordedError("none", "")
 
-    monkeypatch.setattr(pad_collection, "build_problems", build)
-    done = collect_pads(keys, out=path)
+    done = collect_pads(keys, out=path, build=build)
     assert [one.key for one in asked] == keys[2:]
     assert {one.source for one in asked} == {"random"}
     assert (done.known, done.measured, done.left) == (2, 0, 3)
 
 
-def test_samples_that_all_fail_are_an_error(
-    known: tuple[Path, list[str]], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("reasons", "is_error"),
+    [
+        (f"pad mm m=1: {NOT_BEGUN}; pad mm m=3: {NOT_BEGUN}", False),
+        (f"pad mm m=1: too large; pad mm m=3: {NOT_BEGUN}", True),
+        ("", False),
+    ],
+)
+def test_samples_that_were_not_begun_are_no_failures(
+    known: tuple[Path, list[str]], reasons: str, is_error: bool
 ) -> None:
+    """A budget that is spent before the first sample is done is no error; a failure is."""
+    path, keys = known
+
+    def build(*_problems: Any, **_options: Any) -> None:
+        raise NothingRecordedError("none", reasons)
+
+    expected = pytest.raises(WarmupError, match="no sample could be measured")
+    with expected if is_error else contextlib.nullcontext():
+        done = collect_pads(keys, out=path, build=build)
+        assert (done.left, dict(done.failed)) == (3, {})
+
+
+def test_samples_that_all_fail_are_an_error(known: tuple[Path, list[str]]) -> None:
     """With the reasons of the first; the file stays as it is."""
     path, keys = known
 
     def build(*_problems: Any, **_options: Any) -> None:
         raise NothingRecordedError("none", "pad mm m=1: too large")
 
-    monkeypatch.setattr(pad_collection, "build_problems", build)
     with pytest.raises(WarmupError, match="no sample could be measured; pad mm m=1: too large"):
-        collect_pads(keys, out=path)
+        collect_pads(keys, out=path, build=build)
 
 
 def test_a_line_that_a_killed_run_cut_is_dropped(known: tuple[Path, list[str]]) -> None:

@@ -40,7 +40,6 @@ def fit(
     judge: Annotated[
         Path | None,
         typer.Option(
-            metavar="MODEL",
             help="Fit nothing: judge this device model on the sizes it was not fitted to.",
         ),
     ] = None,

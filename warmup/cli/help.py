@@ -76,6 +76,7 @@ HEADINGS: Final[Mapping[str, Mapping[str, str | None]]] = {
         "timeout": "SECONDS",
         "backward": None,
         "compare": None,
+        "judge": "MODEL",
         "grad": None,
         "max-compiles": "N",
         "calls": "N",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -10,6 +11,7 @@ import typer
 
 from warmup.bench.prediction.pad_record import GROUP_WORDS, STRATEGY_WORDS
 from warmup.cli import options
+from warmup.cli.build_source import refuse_beside
 from warmup.cli.exit_codes import EXIT_FOUND
 from warmup.cli.fit import write_report
 from warmup.cli.output import ABSENT, fold, grid, print_report, say
@@ -32,6 +34,7 @@ def collect(
     seed: Annotated[int, typer.Option(min=0, help="Another seed draws other samples.")] = 1,
     dtypes: Annotated[str, typer.Option(help="Dtypes to draw: f16, bf16, f32.")] = "f16,bf16,f32",
     device: options.DeviceOption = "auto",
+    devices: options.DevicesOption = None,
     launch: Annotated[
         str | None, typer.Option(help=f"{options.LAUNCH_HELP} Default eager.")
     ] = None,
@@ -47,16 +50,24 @@ def collect(
     A second run goes on where the first was stopped. Exit code 1 where a sample could not be
     measured.
     """
+    refuse_beside("--devices", ["device"] if devices is not None and device != "auto" else [])
     from warmup.cli.collect_progress import CollectProgress
     from warmup.cli.signals import interruptible
     from warmup.cli.timings_file import timings_file
     from warmup.prediction.pad.sampling import parse_dtypes
     from warmup.prediction.training import RANDOM
     from warmup.tuning.budget import parse_seconds
+    from warmup.tuning.devices.build import build_on_devices
+    from warmup.tuning.devices.names import parse_devices
+    from warmup.tuning.from_misses import build_problems
     from warmup.tuning.pad_collection import collect_pads, draw_samples, drop_cut_line
 
     seconds = None if budget is None else parse_seconds(budget, "--budget")
-    keys = draw_samples(samples, seed, parse_dtypes(dtypes), device)
+    build = partial(build_problems, device=device)
+    if devices is not None:
+        device = parse_devices(devices)[0].name
+        build = partial(build_on_devices, devices=devices)
+    keys = draw_samples(samples, seed, parse_dtypes(dtypes), device, is_measured=devices is None)
     if drop_cut_line(out):
         say(f"{out}: the last line was cut, and is dropped")
     with (
@@ -67,7 +78,7 @@ def collect(
         done = collect_pads(
             keys,
             out=out,
-            device=device,
+            build=build,
             launch=launch,
             l2=l2,
             seconds=seconds,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -22,7 +22,7 @@ from warmup.prediction.pad.sampling import MOST_OPERATIONS, draw_pad_keys
 from warmup.prediction.timing_lines import MeasuredOn
 from warmup.prediction.training import RANDOM
 from warmup.tuning.from_misses import build_problems
-from warmup.tuning.report import Observer
+from warmup.tuning.report import NOT_BEGUN, BuildReport, Observer
 
 _DRAWN: Final = "drawn"  # the reason of a problem that nobody missed
 _MOST_CUT_BYTES: Final = 2**20
@@ -110,9 +110,11 @@ def drop_cut_line(path: Path) -> bool:
 
 
 def draw_samples(
-    count: int, seed: int, dtypes: Sequence[str], device: str = "auto"
+    count: int, seed: int, dtypes: Sequence[str], device: str = "auto", *, is_measured: bool = True
 ) -> tuple[str, ...]:
     """Return the keys of the first *count* samples of *seed* about which inductor asks on *device*.
+
+    Where the samples *is_measured* are timed in this process, its compile workers start first.
 
     Raises:
         SettingsError: inductor pads nothing on *device*.
@@ -123,7 +125,8 @@ def draw_samples(
     from warmup.inductor.internals import PAD_SAMPLE_INTERNALS, check_internals
     from warmup.inductor.machine import resolve_device
 
-    start_workers(device, for_build=True)  # before this process uses the device
+    if is_measured:
+        start_workers(device, for_build=True)  # before this process uses the device
     check_internals(PAD_SAMPLE_INTERNALS)
     from warmup.inductor.pad_mm.asked import pads_asked_on
 
@@ -136,7 +139,7 @@ def collect_pads(
     keys: Sequence[str],
     *,
     out: Path,
-    device: str = "auto",
+    build: Callable[..., BuildReport] = build_problems,
     launch: str | None = None,
     l2: str | None = None,
     seconds: float | None = None,
@@ -145,7 +148,8 @@ def collect_pads(
 ) -> PadCollection:
     """Measure those of the samples *keys* that have no line in the file *out*.
 
-    *observer* writes the line of each. No sample is begun once *seconds* have passed.
+    *build* is `build_problems`, or `build_on_devices` with its devices. *observer* writes the line
+    of each. No sample is begun once *seconds* have passed.
 
     Raises:
         SettingsError: an argument cannot be used.
@@ -159,10 +163,9 @@ def collect_pads(
         problems = [MissedProblem(key, "pad", _DRAWN, 1, source=RANDOM) for key in wanted]
         with tempfile.TemporaryDirectory(prefix="warmup-pad-") as folder:
             try:
-                report = build_problems(
+                report = build(
                     problems,
                     out=Path(folder) / "samples.json",
-                    device=device,
                     launch=launch,
                     l2=l2,
                     wait_for_quiet=wait_for_quiet,
@@ -170,10 +173,12 @@ def collect_pads(
                     observer=observer,
                 )
             except NothingRecordedError as error:  # of the first samples, or the budget was spent
-                if reasons := error.args[1]:
+                reasons = error.args[1]
+                if not all(one.endswith(NOT_BEGUN) for one in reasons.split("; ") if one):
                     raise BuildError("no sample could be measured", reasons) from error
             else:
                 failed = {**report.not_rebuilt, **report.not_tuned, **report.distrusted}
     measured = {one.key for one in read_known(out)}.intersection(wanted)
-    failed = {key: why for key, why in failed.items() if key in wanted and key not in measured}
+    done = {*measured, *(key for key, why in failed.items() if why == NOT_BEGUN)}
+    failed = {key: why for key, why in failed.items() if key in wanted and key not in done}
     return PadCollection(len(keys), len(keys) - len(wanted), len(measured), failed)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from warmup.buckets.bucket import Bucket
 from warmup.core.call_cost import CallCost
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from warmup.models.padding.prepare import Prepared
     from warmup.tuning.judge import Judgement
     from warmup.tuning.pack_bundle import PackedBundle
+
+NOT_BEGUN: Final = "the budget was spent before it was begun"  # why a key is in ``not_tuned``
 
 
 class Observer:

@@ -38,7 +38,7 @@ from warmup.tuning.devices.runner import Runner
 from warmup.tuning.from_misses import build_problems, check_built
 from warmup.tuning.missed_keys import asked_once, keys_with_row, missed_keys
 from warmup.tuning.progress import Progress, Revisit
-from warmup.tuning.report import BuildReport, DeviceShare, Observer
+from warmup.tuning.report import NOT_BEGUN, BuildReport, DeviceShare, Observer
 from warmup.tuning.setup import check_out, open_table, predictor_for, seconds_to_wait, watcher_of
 from warmup.tuning.stored_rows import KnownRows, giving_back, open_stored
 
@@ -64,6 +64,7 @@ def build_on_devices(
     store: str | None = None,
     dry_run: bool = False,
     problem_limit_s: float = PROBLEM_S,
+    seconds: float | None = None,
     observer: Observer | None = None,
 ) -> BuildReport:
     """Tune the problems of the misses document *problems* on all of *devices*, into *out*.
@@ -71,7 +72,8 @@ def build_on_devices(
     *out* is a table. *devices* are names, ``cuda:0,cuda:1``, or ``all``. Which problems are tuned,
     and what the other arguments mean, is as in `build_problems`. A problem whose worker
     dies, hangs, takes longer than *problem_limit_s* or runs out of memory is tuned on another
-    device, and reported as not tuned when that is lost too.
+    device, and reported as not tuned when that is lost too. Once *seconds* have passed no further
+    problem is begun; those that wait are not tuned, for `NOT_BEGUN`.
 
     Raises:
         SettingsError: an argument cannot be used, or the devices are of several kinds.
@@ -126,6 +128,7 @@ def build_on_devices(
             search=parse_budget(search, None).search,
             force=force,
             store=store,
+            seconds=seconds,
             observer=observer,
         )
 
@@ -185,7 +188,10 @@ def build_with(
         if once and once <= progress.rows.keys():
             progress.keep_form(OF_MISSES, LayersForm.ONCE)
     not_tuned = {**results.not_tuned, **queue.failed}
-    check_built(out, missed, {**results.not_rebuilt, **not_tuned})
+    failed = {key: why for key, why in not_tuned.items() if why != NOT_BEGUN}
+    check_built(
+        out, missed, {**results.not_rebuilt, **failed, **not_tuned}
+    )  # those are shown first
     final = read(out)
     return BuildReport(
         out,

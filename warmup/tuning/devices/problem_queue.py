@@ -7,6 +7,8 @@ import time
 from collections.abc import Collection, Iterable
 from typing import Final
 
+from warmup.tuning.report import NOT_BEGUN
+
 MOST_LOSSES: Final = 2  # of one problem: the first device's, and that of the one that takes over
 
 
@@ -43,7 +45,7 @@ class ProblemQueue:
         is left to take it. At the deadline all that waits fails.
         """
         if self._waiting and time.monotonic() >= self._deadline:
-            self.fail_rest("the budget was spent before it was begun")
+            self.fail_rest(NOT_BEGUN)
         for index, key in enumerate(self._waiting):
             lost_by = {name for name, _ in self._lost.get(key, ())}
             if device not in lost_by or not set(others) - lost_by - {device}:
