@@ -58,6 +58,41 @@ def test_operations_are_those_of_torchs_counter(
         ),
         ("aten::bmm", [[3, 8, 16], [3, 16, 4]], ["", ""], 3 * 2 * 8 * 16 * 4, 6 * (128 + 64 + 32)),
         (
+            "aten::_grouped_mm",  # rows of a in groups: 4 experts, and the ends of their rows
+            [[32, 16], [4, 16, 8], [4], [], []],
+            ["", "", "", "", ""],
+            2 * 32 * 16 * 8,
+            2 * (32 * 16 + 4 * 16 * 8 + 32 * 8),
+        ),
+        (
+            "aten::_grouped_mm",  # columns of b in groups
+            [[4, 32, 16], [16, 8], [4], [], []],
+            ["", "", "", "", ""],
+            2 * 32 * 16 * 8,
+            2 * (4 * 32 * 16 + 16 * 8 + 32 * 8),
+        ),
+        (
+            "aten::_grouped_mm",  # the sum in groups: a result for each
+            [[32, 16], [16, 8], [4], [], []],
+            ["", "", "", "", ""],
+            2 * 32 * 16 * 8,
+            2 * (32 * 16 + 16 * 8 + 4 * 32 * 8),
+        ),
+        (
+            "aten::_grouped_mm",  # groups of equal sizes
+            [[4, 32, 16], [4, 16, 8], [], [], []],
+            ["", "", "", "", ""],
+            4 * 2 * 32 * 16 * 8,
+            4 * 2 * (32 * 16 + 16 * 8 + 32 * 8),
+        ),
+        (
+            "aten::_scaled_grouped_mm",  # a scale of each row, and of each column of each group
+            [[32, 16], [4, 16, 8], [32], [4, 8], [4], [], [], []],
+            ["", "", "", "", "", "", "", ""],
+            2 * 32 * 16 * 8,
+            2 * (32 * 16 + 4 * 16 * 8 + 32 + 4 * 8 + 32 * 8),
+        ),
+        (
             "aten::cudnn_convolution",
             [[1, 2, 8, 8], [6, 2, 3, 3]],
             ["", "", "[1, 1]", "[1, 1]", "[1, 1]", "1"],
@@ -94,6 +129,21 @@ def test_work_by_hand(
         ("triton_tem_fused_mm_0", [[2, 8, 32], [64, 32], [64], [16, 64]], 2 * 16 * 32 * 64),
         ("triton_tem_fused_bmm_0", [[3, 16, 32], [3, 32, 64], [3, 16, 64]], 6 * 16 * 32 * 64),
         ("triton_tem_fused_mm_0", [[16, 32], [64, 32]], None),
+        (
+            "triton_tem_fused__grouped_mm_0",
+            [[16, 32], [4, 32, 64], [4], [16, 64]],
+            2 * 16 * 32 * 64,
+        ),
+        (
+            "triton_tem_fused__grouped_mm_0",
+            [[16, 32], [32, 64], [4], [4, 16, 64]],
+            2 * 16 * 32 * 64,
+        ),
+        (
+            "triton_tem_fused__grouped_mm_0",
+            [[4, 16, 32], [4, 32, 64], [4, 16, 64]],
+            8 * 16 * 32 * 64,
+        ),
     ],
 )
 def test_a_templates_operations_follow_from_its_tensors(
