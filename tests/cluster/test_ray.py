@@ -283,8 +283,12 @@ def test_a_driver_that_is_killed_goes_on_with_what_is_missing(
 def test_a_spent_budget_leaves_the_rest_untuned(
     nodes: Nodes, start: Start, keys: list[str]
 ) -> None:
-    """What was begun in time has its row, and the others have the reason; the build ends."""
-    report = start(nodes.address, seconds=1.0, budget=5.0).report()
+    """What was begun in time has its row, and the others have the reason; the build ends.
+
+    The budget counts from before the workers start, which takes seconds where the machine is busy;
+    two workers begin at most eight of the ten problems in it.
+    """
+    report = start(nodes.address, seconds=6.0, budget=20.0).report()
     assert report["rows"]
     assert report["not_tuned"].keys() == set(keys) - set(report["rows"])
     assert set(report["not_tuned"].values()) == {"the budget was spent before it was begun"}
