@@ -46,7 +46,7 @@ def test_the_report_says_how_many_problems_and_how_they_were_held_out(
 def test_a_device_model_is_judged_on_sizes_that_it_was_not_fitted_to(run_main: Command) -> None:
     """The text says what it was fitted to, and how many problems it is judged on and left out."""
     done = run_main(
-        "fit", str(MEASURED), str(FITTED.with_name("h100-t5.jsonl.gz")), "--judge", SHIPPED
+        "fit", str(MEASURED), str(TIMINGS / "h100-t5.jsonl.gz"), "--judge", str(SHIPPED)
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
@@ -103,7 +103,7 @@ def test_a_model_of_too_little_is_not_written(run_main: Command, tmp_path: Path)
         (("fit", str(MEASURED), "--judge", "x.json", "--out", "y.json"), "--judge fits nothing"),
         (("fit", str(MEASURED), "--judge", "x.json", "--compare"), "--judge fits nothing"),
         (("fit", str(MEASURED), "--judge", "absent.json"), "absent.json"),
-        (("fit", str(OF_H200), "--judge", str(SHIPPED)), "the device model is of NVIDIA H100"),
+        (("fit", str(OF_H200), "--judge", str(SHIPPED)), "another device: NVIDIA H100 80GB HBM3"),
         (("fit", str(FITTED), "--judge", str(SHIPPED)), "was fitted to every problem"),
     ],
 )

@@ -29,15 +29,23 @@ WORDS = ("pad", "collect", "--dtypes", "f32", "--device", "cpu", "--out", "pad.j
 Run = Callable[..., Any]
 
 
+def _collect(
+    run_once: Run, name: str, words: Sequence[str], samples: int
+) -> tuple[list[dict[str, Any]], tuple[TimedPadding, ...]]:
+    """Collect *samples*, then one more without time; return what was printed, and the samples."""
+    quiet = [*words, "--wait-for-quiet", "0"]
+    lines = (
+        [*quiet, "--samples", f"{samples}"],
+        [*quiet, "--samples", f"{samples + 1}", "--budget", "0s"],
+    )
+    folder, said = run_once(name, PROGRAM, json.dumps(lines))
+    return json.loads(said), read_paddings([folder / "pad.jsonl"])
+
+
 @pytest.fixture(scope="module")
 def collected(run_once: Run) -> tuple[list[dict[str, Any]], tuple[TimedPadding, ...]]:
     """What two commands printed, for one sample and then for two without time; and the samples."""
-    lines = (
-        [*WORDS, "--wait-for-quiet", "0", "--samples", "1"],
-        [*WORDS, "--wait-for-quiet", "0", "--samples", "2", "--budget", "0s"],
-    )
-    folder, said = run_once("collect", PROGRAM, json.dumps(lines))
-    return json.loads(said), read_paddings([folder / "pad.jsonl"])
+    return _collect(run_once, "collect", WORDS, 1)
 
 
 def test_a_sample_is_compiled_and_timed_both_ways(
@@ -68,12 +76,7 @@ def test_a_second_run_measures_what_is_missing_within_its_budget(
 def shared(run_once: Run) -> tuple[list[dict[str, Any]], tuple[TimedPadding, ...]]:
     """As `collected`, by two workers of a device: two samples, and then three without time."""
     words = [*WORDS[: WORDS.index("--device")], "--devices", "cpu,cpu", *WORDS[-2:]]
-    lines = (
-        [*words, "--wait-for-quiet", "0", "--samples", "2"],
-        [*words, "--wait-for-quiet", "0", "--samples", "3", "--budget", "0s"],
-    )
-    folder, said = run_once("shared", PROGRAM, json.dumps(lines))
-    return json.loads(said), read_paddings([folder / "pad.jsonl"])
+    return _collect(run_once, "shared", words, 2)
 
 
 def test_workers_of_a_device_collect_the_same(

@@ -11,7 +11,6 @@ import typer
 
 from warmup.bench.prediction.pad_record import GROUP_WORDS, STRATEGY_WORDS
 from warmup.cli import options
-from warmup.cli.build_source import refuse_beside
 from warmup.cli.exit_codes import EXIT_FOUND
 from warmup.cli.fit import write_report
 from warmup.cli.output import ABSENT, fold, grid, print_report, say
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from warmup.tuning.pad_collection import PadCollection
 
 _SHOWN_FAILURES: Final = 5
+_PROBLEM_LIMIT: Final = "30m"  # as of a build
 
 
 def collect(
@@ -50,23 +50,21 @@ def collect(
     A second run goes on where the first was stopped. Exit code 1 where a sample could not be
     measured.
     """
-    refuse_beside("--devices", ["device"] if devices is not None and device != "auto" else [])
+    from warmup.cli.build_devices import on_devices
     from warmup.cli.collect_progress import CollectProgress
     from warmup.cli.signals import interruptible
     from warmup.cli.timings_file import timings_file
     from warmup.prediction.pad.sampling import parse_dtypes
     from warmup.prediction.training import RANDOM
     from warmup.tuning.budget import parse_seconds
-    from warmup.tuning.devices.build import build_on_devices
     from warmup.tuning.devices.names import parse_devices
     from warmup.tuning.from_misses import build_problems
     from warmup.tuning.pad_collection import collect_pads, draw_samples, drop_cut_line
 
     seconds = None if budget is None else parse_seconds(budget, "--budget")
-    build = partial(build_problems, device=device)
+    build = on_devices(partial(build_problems, device=device), devices, _PROBLEM_LIMIT)
     if devices is not None:
         device = parse_devices(devices)[0].name
-        build = partial(build_on_devices, devices=devices)
     keys = draw_samples(samples, seed, parse_dtypes(dtypes), device, is_measured=devices is None)
     if drop_cut_line(out):
         say(f"{out}: the last line was cut, and is dropped")

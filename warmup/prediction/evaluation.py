@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from warmup.core.errors import SettingsError
-from warmup.core.runtime import minor_of
 from warmup.prediction.device_model import DeviceModel, Predictor
 from warmup.prediction.fitting import fit
 from warmup.prediction.held_out import (
@@ -22,6 +21,7 @@ from warmup.prediction.held_out import (
     judge,
     with_evidence,
 )
+from warmup.prediction.model_file import origin_difference
 from warmup.prediction.training import TrainingProblem, TrainingSet
 
 EACH_MODEL: Final = "each model in turn, with its sizes left out of the fit; random problems stay"
@@ -94,7 +94,7 @@ def judge_unseen(model: DeviceModel, timed: TrainingSet) -> Evaluation:
     return Evaluation(
         replace(timed, problems=unseen, left_out={why: n for why, n in left_out.items() if n}),
         model,
-        HeldOut(tuple(_served_by(predictor, one) for one in unseen)),
+        HeldOut(tuple(judge(one, predictor.times_us, predictor) for one in unseen)),
         {},
         UNSEEN,
     )
@@ -102,24 +102,12 @@ def judge_unseen(model: DeviceModel, timed: TrainingSet) -> Evaluation:
 
 def _check_same_origin(model: DeviceModel, timed: TrainingSet) -> None:
     advice = "judge it on timings of its own device and versions"
-    names = [
-        (on.device, f"torch {minor_of(on.torch)}", f"triton {minor_of(on.triton)}")
-        for on in (model.on, timed.on)
-    ]
-    for of_model, of_times in zip(*names, strict=True):
-        if of_model != of_times:
-            reason = f"the timings are of {of_times}, and the device model is of {of_model}"
-            raise SettingsError(reason, advice)
+    if (difference := origin_difference(model.on, timed.on)) is not None:
+        raise SettingsError(f"the device model is {difference} (the timings)", advice)
     for uid, source in timed.templates.items():
         if model.templates.get(uid, source) != source:
             reason = f"the device model was fitted to another version of the template {uid}"
             raise SettingsError(reason, advice)
-
-
-def _served_by(predictor: Predictor, one: TrainingProblem) -> HeldOutProblem:
-    """Return how good *predictor* is for *one*, with the bound that serving asks it for."""
-    judged, choice = judge(one, predictor.times_us, predictor), predictor.choose(one.sizes)
-    return judged if choice is None else replace(judged, bound=choice.bound / choice.gain)
 
 
 def judge_ranking(one: TrainingProblem, ranking: Ranking) -> HeldOutProblem | None:

@@ -125,7 +125,10 @@ def hold_out(
 def judge(
     one: TrainingProblem, times_us: Times, predictor: Predictor | None = None
 ) -> HeldOutProblem:
-    """Return how good *times_us* are for the problem *one*; *predictor* chooses a config for it."""
+    """Return how good *times_us* are for the problem *one*; *predictor* chooses a config for it.
+
+    The bound is that of the predictor's tree, 0 where its leaves have no evidence.
+    """
     configs = sorted(one.times_us, key=str)
     pairs = [
         (config, predicted)
@@ -157,6 +160,7 @@ def judge(
         gain=None if chosen_us is None else library / chosen_us,
         predicted_gain=None if chosen_us is None or choice is None else choice.gain,
         choice_regret=None if chosen_us is None else chosen_us / best,
+        bound=0.0 if choice is None else choice.bound / choice.gain,
         predicted_us=tuple((one.times_us[config], us) for config, us in pairs),
     )
 

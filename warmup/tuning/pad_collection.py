@@ -114,7 +114,7 @@ def draw_samples(
 ) -> tuple[str, ...]:
     """Return the keys of the first *count* samples of *seed* about which inductor asks on *device*.
 
-    Where the samples *is_measured* are timed in this process, its compile workers start first.
+    With *is_measured* this process measures them later, so that its compile workers start first.
 
     Raises:
         SettingsError: inductor pads nothing on *device*.

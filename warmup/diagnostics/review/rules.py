@@ -73,7 +73,7 @@ def doubt_peaks(reviewed: Reviewed) -> Iterator[Doubt]:
         least, most = share_at_least(reviewed, one), share_at_most(reviewed, one)
         clock = "" if one.clock_mhz is None else f" at {one.clock_mhz} MHz"
         if least is not None and least > HIGH_SHARE:
-            level = Level.WRONG if _is_beyond_peak(reviewed, one) else Level.LOOK
+            level = Level.WRONG if _is_beyond_peak(reviewed, one, least) else Level.LOOK
             yield Doubt(level, one.subject, f"{least:.0%} of the measured peak{clock}", least)
         elif most is not None and most < LOW_SHARE:
             level = Level.WRONG if most < LOWEST_SHARE else Level.LOOK
@@ -81,18 +81,19 @@ def doubt_peaks(reviewed: Reviewed) -> Iterator[Doubt]:
             yield Doubt(level, one.subject, reason, LOW_SHARE / most)
 
 
-def _is_beyond_peak(reviewed: Reviewed, one: Measurement) -> bool:
+def _is_beyond_peak(reviewed: Reviewed, one: Measurement, least: float) -> bool:
     """Whether *one* is faster than the peaks, both as they were measured and at its own clock.
 
+    *least* is the share of the peaks at its own clock.
     A clock is read once, beside short runs, and a limit of power moves it within them. So a row at
     a lower clock than the peak's may be beyond the peak at its clock and still be true: on an H100
     at 1560 MHz products reached 117 % of it, and 92 % of the peak as it was measured. A time that a
     second measurement confirmed may be beyond a peak by as much as two measurements differ: reading
     1 GiB for a product with one row takes 1 % less than the copies and reads that make the peak.
     """
-    least, unscaled = share_at_least(reviewed, one), _share_at_least(reviewed, one, None)
+    unscaled = _share_at_least(reviewed, one, None)
     most = 1 + _REPEATED if one.is_repeated else 1
-    return least is not None and unscaled is not None and min(least, unscaled) > most
+    return unscaled is not None and min(least, unscaled) > most
 
 
 def doubt_spreads(reviewed: Reviewed) -> Iterator[Doubt]:

@@ -188,10 +188,9 @@ def build_with(
         if once and once <= progress.rows.keys():
             progress.keep_form(OF_MISSES, LayersForm.ONCE)
     not_tuned = {**results.not_tuned, **queue.failed}
-    failed = {key: why for key, why in not_tuned.items() if why != NOT_BEGUN}
-    check_built(
-        out, missed, {**results.not_rebuilt, **failed, **not_tuned}
-    )  # those are shown first
+    # An error shows the first reasons: those of problems that were begun.
+    begun = {key: why for key, why in not_tuned.items() if why != NOT_BEGUN}
+    check_built(out, missed, {**results.not_rebuilt, **begun, **not_tuned})
     final = read(out)
     return BuildReport(
         out,
