@@ -38,6 +38,25 @@ def test_every_result_names_machine_and_versions() -> None:
             assert any("table" not in start["start"] for start in record["starts"])
 
 
+def test_open_jobs_are_of_what_was_not_measured() -> None:
+    """A job of the zoo names an entry without a result, and other jobs are cases of gpu.sh."""
+    folder = ROOT / "docs/benchmarks"
+    cases = (folder / "gpu.sh").read_text("utf-8")
+    entries = (folder / "zoo_models/entries.py").read_text("utf-8")
+    measured = {path.stem.split("-", 2)[2] for path in RESULTS.glob("zoo-*.json")}
+    for line in (folder / "open_jobs.txt").read_text("utf-8").splitlines():
+        if not line or line.startswith("#"):
+            continue
+        _, least, command = line.split(" ", 2)
+        assert int(least) > 0, line
+        words = command.partition("gpu.sh $O ")[2].split(" ")
+        assert re.search(rf"^[^#]*\b{words[0]}\b.*\)", cases, re.MULTILINE), line
+        if words[0] == "zoo":
+            name = words[words.index("--models") + 1]
+            assert f'"{name}"' in entries, line
+            assert name not in measured, line
+
+
 def test_ci_runs_the_readmes_test_command() -> None:
     """The README has exactly one command that installs the test extra, which .ci/run reads."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
