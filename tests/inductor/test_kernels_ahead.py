@@ -93,7 +93,10 @@ def test_what_is_compiled_and_reported_is_the_same(
 def test_only_a_build_for_the_host_waits_for_what_it_sent(
     order: CompileOrder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the order "before" the lowering that measures begins when all workers are idle."""
+    """In the order "before" the lowering that measures begins when all workers are idle.
+
+    While it waits, it reports how many candidates are compiled.
+    """
     task: Future[None] = Future()
 
     class Twin:
@@ -110,10 +113,12 @@ def test_only_a_build_for_the_host_waits_for_what_it_sent(
     monkeypatch.setattr(kernels_ahead, "GraphLowering", Twin)
     monkeypatch.setattr(kernels_ahead.AsyncCompile, "use_process_pool", lambda: True)
     module = torch.fx.symbolic_trace(torch.nn.Identity())
-    KernelsAhead(order)._list((module,), {}, ())
+    reported: list[tuple[int, int]] = []
+    KernelsAhead(order, lambda *counts: reported.append(counts))._list((module,), {}, ())
     is_waited = task.done()
     wait_for_sent()
     assert is_waited is (order is CompileOrder.BEFORE)
+    assert reported == ([(1, 1)] if is_waited else [])
 
 
 def test_workers_are_waited_for_before_caches_are_removed() -> None:

@@ -153,6 +153,9 @@ class BuildProgress(LiveLine, Observer):
         then = "another worker takes over" if goes_on else "given up"
         self.print_above(f"the worker on {device} {reason}; {then}: {key}")
 
+    def candidates_compiled(self, done: int, total: int) -> None:
+        self.show(f"{self._bucket}: {done} of {counted(total, 'candidate')} compiled")
+
     def problem_finished(self, tuned: Tuned) -> None:
         if self._timings is not None:
             self._timings.add(tuned)

@@ -137,13 +137,15 @@ class Inductor:
         observer: CompileObserver | None = None,
         quiet: bool = False,
         order: CompileOrder = CompileOrder.AS_ASKED,
+        on_compiled: Callable[[int, int], None] = lambda _done, _total: None,
     ) -> Attachment:
         """Let *answers* decide in every thread until the returned attachment is detached.
 
         Until then every compile runs under *options*, and *cache_tag* is part of inductor's cache
         keys and of every compiled graph. *observer* is told of each compile. *quiet* drops
         inductor's log messages about candidates. *order* says when the candidates of a graph are
-        compiled, where *answers* measure them.
+        compiled, where *answers* measure them; *on_compiled* gets how many of them are, and of
+        how many, while a graph waits for all.
 
         Raises:
             SettingsError: a table is attached already, or tables may not set one of *options*.
@@ -173,7 +175,7 @@ class Inductor:
                 if order is not CompileOrder.AS_ASKED:
                     from warmup.inductor.kernels_ahead import KernelsAhead
 
-                    kernels = KernelsAhead(order)
+                    kernels = KernelsAhead(order, on_compiled)
                     kernels.attach(patches)
                     counting = kernels.silent(counting)
                 for kind in KINDS.values():

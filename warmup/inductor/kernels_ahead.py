@@ -54,8 +54,13 @@ _EFFECTS: Final = frozenset(
 class KernelsAhead:
     """Lowers each graph twice while attached: first to send its candidates to the workers."""
 
-    def __init__(self, order: CompileOrder = CompileOrder.BESIDE) -> None:
-        self._order, self._active = order, True
+    def __init__(
+        self,
+        order: CompileOrder = CompileOrder.BESIDE,
+        report: Callable[[int, int], None] = lambda _done, _total: None,
+    ) -> None:
+        """Report while a graph waits for its candidates how many are compiled, and of how many."""
+        self._order, self._report, self._active = order, report, True
         self._made: weakref.WeakKeyDictionary[Any, tuple[Any, Any]] = weakref.WeakKeyDictionary()
         self._local = threading.local()
 
@@ -128,7 +133,7 @@ class KernelsAhead:
         seconds = time.monotonic() - started
         logger.debug("%d kernels sent to the workers ahead in %.2f s", sent.count, seconds)
         if self._order is CompileOrder.BEFORE:
-            wait_for_sent()
+            wait_for_sent(self._report)
             logger.debug("compiled ahead in %.2f s", time.monotonic() - started)
 
     def _wrap_submit(self, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from typing import Any, Final
@@ -54,10 +54,11 @@ def note_sent(task: Future[Any]) -> None:
         _listing.sent.count += 1
 
 
-def wait_for_sent() -> None:
+def wait_for_sent(report: Callable[[int, int], None] = lambda _done, _total: None) -> None:
     """Return when the workers have done what was noted before the call.
 
-    These tasks are forgotten; a task that another thread notes meanwhile is left for the next call.
+    *report* gets how many of these tasks are done, and of how many, whenever some end. The tasks
+    are forgotten; a task that another thread notes meanwhile is left for the next call.
     Until then they take the host's time, and write to the caches on disk. Where none of them ends
     for 120 s, a warning says how many kernels the workers still compile, and nobody waits longer.
     """
@@ -66,6 +67,7 @@ def wait_for_sent() -> None:
     left, ended = sent, sent
     while left and ended:
         ended, left = wait(left, timeout=_WAIT_SECONDS, return_when=FIRST_COMPLETED)
+        report(len(sent) - len(left), len(sent))
     with _under_way_lock:
         _under_way.difference_update(sent)
     if left:

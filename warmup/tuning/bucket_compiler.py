@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -13,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from warmup.core.call_cost import CallCost
 from warmup.core.compile_order import CompileOrder
 from warmup.core.errors import BuildError, MissError, warmup_error_in
-from warmup.core.events import Emitter, Event, EventName, logger
+from warmup.core.events import Emitter, logger
 from warmup.core.layers_form import LayersForm
 from warmup.core.method import Launch
 from warmup.core.phases import BuildStage
 from warmup.core.rows import Row
 from warmup.table.lookup import Lookup, OnMiss
-from warmup.tuning.served_bucket import ServedBucket
+from warmup.tuning.served_bucket import AskedQuestions, ServedBucket
 
 if TYPE_CHECKING:
     from warmup.models.loading import Inputs, LoadedModel
@@ -141,8 +140,14 @@ class BucketCompiler:
     ) -> Iterator[None]:
         """Let *lookup* answer inductor while the context is open; it is compiled under *what*."""
         tag = f"warmup-build-{on_miss}{what}"
-        options = self.progress.table.policy.options
-        attachment = self.setup.inductor.attach(lookup, options, tag, quiet=True, order=order)
+        attachment = self.setup.inductor.attach(
+            lookup,
+            self.progress.table.policy.options,
+            tag,
+            quiet=True,
+            order=order,
+            on_compiled=self.progress.observer.candidates_compiled,
+        )
         try:
             yield
         finally:
@@ -231,25 +236,14 @@ class BucketCompiler:
 
         Rows that this build does not trust are misses, also with `OnMiss.STRICT`.
         """
-        keys: Counter[str] = Counter()
+        asked = AskedQuestions()
         costs: list[CallCost | None] = []
-        missing: dict[str, None] = {}
-        uncovered: Counter[str] = Counter()
-
-        def note(event: Event) -> None:
-            if event.name in (EventName.HIT, EventName.TUNED):
-                keys[str(event.fields["key"])] += 1
-            elif event.name is EventName.MISSED:
-                missing[str(event.fields["key"])] = None
-            elif event.name is EventName.UNCOVERED:
-                uncovered[str(event.fields["site"])] += 1
-
         rows = self.progress.rows
         if on_miss is OnMiss.STRICT:  # keys that could not be tuned use the library's kernel
             given_up = self.tuner.rows.library_rows
             trusted = {key: row for key, row in rows.items() if row.untrusted is None}
             rows = {**rows, **given_up, **trusted}
-        lookup = self.lookup(rows, on_miss, Emitter([note]))
+        lookup = self.lookup(rows, on_miss, Emitter([asked.note]))
         started = time.monotonic()
         with self.attached(lookup, on_miss, order=order):
             outputs, graphs = self._call_compiled(calls, name, costs)
@@ -257,15 +251,15 @@ class BucketCompiler:
         seconds = time.monotonic() - started
         logger.debug("bucket %s compiled (on a miss: %s) in %.2f s", name, on_miss, seconds)
         rows = self.progress.rows
-        with_rows = tuple(key for key in keys if key in rows and rows[key].untrusted is None)
+        trusted_keys = (key for key in asked.keys if key in rows and rows[key].untrusted is None)
         return ServedBucket(
-            keys=with_rows,
+            keys=tuple(trusted_keys),
             outputs=outputs,
-            uncovered=dict(uncovered),
-            missing=tuple(missing),
+            uncovered=dict(asked.uncovered),
+            missing=tuple(asked.missing),
             graphs=graphs,
             cost=costs[0] if costs else None,
-            counts=dict(keys),
+            counts=dict(asked.keys),
             differing=tuple(lookup.differing),
         )
 

@@ -72,6 +72,9 @@ class Observer:
         With *goes_on* it is taken over.
         """
 
+    def candidates_compiled(self, done: int, total: int) -> None:
+        """A graph waits until *total* candidates are compiled; *done* of them are."""
+
     def problem_finished(self, tuned: Tuned) -> None:
         """A problem was tuned, and its row is on disk."""
 

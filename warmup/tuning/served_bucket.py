@@ -1,12 +1,39 @@
-"""`ServedBucket`: what a compile of one bucket was answered with, and gave."""
+"""`ServedBucket`: what a compile of one bucket was answered with, and gave.
+
+`AskedQuestions` notes what it asked while it is under way.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from warmup.core.call_cost import CallCost
+from warmup.core.events import Event, EventName
+
+
+@dataclass(slots=True)
+class AskedQuestions:
+    """What a compile asked: how often for each key that was answered, in graph order.
+
+    ``missing`` are the keys that no row answered and nothing measured, and ``uncovered`` counts
+    measurements that no row covers, by site.
+    """
+
+    keys: Counter[str] = field(default_factory=Counter)
+    missing: dict[str, None] = field(default_factory=dict)
+    uncovered: Counter[str] = field(default_factory=Counter)
+
+    def note(self, event: Event) -> None:
+        """Count *event*, where it is about a question of inductor's."""
+        if event.name in (EventName.HIT, EventName.TUNED):
+            self.keys[str(event.fields["key"])] += 1
+        elif event.name is EventName.MISSED:
+            self.missing[str(event.fields["key"])] = None
+        elif event.name is EventName.UNCOVERED:
+            self.uncovered[str(event.fields["site"])] += 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
