@@ -217,7 +217,8 @@ def variables(run_once: Callable[..., tuple[Path, str]]) -> dict[str, str]:
     """
     folder, said = run_once("probes", "-c", _PROBES)
     probed = {"TORCHINDUCTOR_VEC_ISA_OK": "1"} if said == "1\n" else {}
-    outputs = folder / "compiled"
+    # Several runs, one after the other with the same compiler and headers, may share a folder.
+    outputs = Path(os.environ.get("TESTS_CXX_OUTPUTS", folder / "compiled"))
     outputs.mkdir(exist_ok=True)
     found = {
         **_NO_WAIT,
