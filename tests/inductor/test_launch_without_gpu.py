@@ -28,6 +28,7 @@ SCENARIOS = [
     "earlier",
     "descending",
     "pooled",
+    "kept",
     "cached",
     "single",
 ]
@@ -428,6 +429,20 @@ def test_a_miss_keeps_the_config_in_inductors_cache(results: Result) -> None:
     cached = results["cached"]
     assert cached["no row"]["compiled"] == [cached["built"]]
     assert set(cached["no row"]["launched"]) == {cached["built"]}
+
+
+@pytest.mark.parametrize(("label", "again"), [("kept", 0), ("not kept", 1)])
+def test_a_kept_kernel_is_compiled_once(results: Result, label: str, again: int) -> None:
+    """The second compile from empty caches takes Triton's kernel, and no code of inductor's."""
+    first, second = results["kept"][label]["rounds"]
+    assert (first["new"], second["new"]) == (1, again)
+    assert (first["code"], second["code"]) == (0, 0)
+
+
+def test_kept_kernels_are_removed(results: Result) -> None:
+    """Their folder is gone at the end, and Triton's own is used again."""
+    kept = results["kept"]
+    assert [kept["kept"]["is_left"], kept["is_restored"]] == [False, True]
 
 
 def test_five_or_six_layers_need_the_rows_of_more_layers(run_program: Run, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from warmup.core.events import Emitter
 from warmup.core.method import L2, Method
 from warmup.core.rows import Evidence, Family, Row, Tuned
 from warmup.inductor import connect
-from warmup.inductor.adapter import empty_caches
+from warmup.inductor.build_caches import empty_caches
 from warmup.table import Policy, Provenance, Table
 from warmup.table.lookup import Lookup, OnMiss
 from warmup.table.store import write

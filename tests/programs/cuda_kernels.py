@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import fake_gpu
@@ -40,6 +41,7 @@ from warmup.core.events import Emitter, Event  # noqa: E402
 from warmup.core.rows import Evidence, Family, Row, Tuned, Winner  # noqa: E402
 from warmup.core.search import CandidateSource, search_to_json  # noqa: E402
 from warmup.inductor import connect  # noqa: E402
+from warmup.inductor.build_caches import empty_caches, kept_kernels  # noqa: E402
 from warmup.inductor.launch import search as launch_search  # noqa: E402
 from warmup.table.lookup import Lookup, OnMiss  # noqa: E402
 
@@ -362,6 +364,25 @@ class Scenarios:
         ):
             with empty_folder():
                 results[label] = watch(start(kernels), known, mode, searched=searched)
+        return results
+
+    def kept(self) -> Any:
+        """A kernel that is compiled twice from empty caches, with Triton's kernels kept or not."""
+        folder, results = os.environ["TRITON_CACHE_DIR"], {}
+        transpose = start(self.kernels, "transpose")
+        for label, context in (("kept", kept_kernels), ("not kept", contextlib.nullcontext)):
+            rounds = []
+            with context():
+                for _ in range(2):
+                    with empty_caches():
+                        triton = Path(os.environ["TRITON_CACHE_DIR"])
+                        before = [*triton.rglob("*.cubin")]
+                        code = [*Path(cache_dir()).iterdir()]
+                        watch(transpose, self.rows)
+                        new = {*triton.rglob("*.cubin")}.difference(before)
+                        rounds.append({"before": len(before), "new": len(new), "code": len(code)})
+            results[label] = {"rounds": rounds, "is_left": triton.exists()}
+        results["is_restored"] = os.environ["TRITON_CACHE_DIR"] == folder
         return results
 
     def pooled(self) -> Any:

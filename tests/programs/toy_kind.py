@@ -34,7 +34,7 @@ from warmup.cli import main as run_command
 from warmup.core.errors import ProblemError, warmup_error_in
 from warmup.core.miss_reasons import MissReason
 from warmup.core.rows import Family, Winner
-from warmup.inductor.adapter import empty_caches
+from warmup.inductor.build_caches import empty_caches
 from warmup.inductor.patches import Patches
 from warmup.inductor.versions import Version
 from warmup.keys.kind import Kind

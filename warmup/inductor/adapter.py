@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 import torch._dynamo
-from torch._inductor.utils import fresh_cache
 
 from warmup.core.compile_order import CompileOrder
 from warmup.core.errors import SettingsError
@@ -222,15 +221,3 @@ def uncompiled(module: torch.nn.Module) -> torch.nn.Module:
     if isinstance(module, torch._dynamo.eval_frame.OptimizedModule):
         return module._orig_mod
     return module
-
-
-@contextlib.contextmanager
-def empty_caches(folder: str | None = None) -> Iterator[None]:
-    """Use empty compile caches, in memory and on disk, while the context is open.
-
-    The caches on disk are in a new folder inside *folder*, which is removed afterwards.
-    """
-    torch._dynamo.reset()
-    with fresh_cache(dir=folder):
-        yield
-    torch._dynamo.reset()

@@ -272,7 +272,7 @@ class BucketCompiler:
 
         Raises as `tune` does.
         """
-        from warmup.inductor.adapter import empty_caches
+        from warmup.inductor.build_caches import empty_caches
         from warmup.inductor.listing import wait_for_sent
         from warmup.tuning.model_call import call_first, call_others, error_for
 

@@ -21,8 +21,9 @@ from warmup.core.events import Emitter, Event, EventName
 from warmup.core.rows import Evidence, Row, Winner
 from warmup.core.trial import Candidate, Operands, Region, RegionKernels, Trial
 from warmup.inductor import connect
-from warmup.inductor.adapter import compile_model, empty_caches
+from warmup.inductor.adapter import compile_model
 from warmup.inductor.addmm_folding import mm_unfolded
+from warmup.inductor.build_caches import empty_caches
 from warmup.inductor.deferred_kernels import deferring_kernels
 from warmup.inductor.gemm.region_kernels import KernelWatch, watching_kernels
 from warmup.inductor.gemm.regions import module_of

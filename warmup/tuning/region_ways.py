@@ -21,7 +21,8 @@ from warmup.core.events import Emitter, Event, EventName
 from warmup.core.phases import BuildStage
 from warmup.core.rows import Row, Winner
 from warmup.core.trial import Candidate, Fill, Operands, Outcome, Trial
-from warmup.inductor.adapter import compile_model, empty_caches
+from warmup.inductor.adapter import compile_model
+from warmup.inductor.build_caches import empty_caches
 from warmup.inductor.gemm.regions import module_of
 from warmup.measuring.gpu_state import sm_clock_mhz
 from warmup.measuring.operands import OperandSets

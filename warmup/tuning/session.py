@@ -81,6 +81,7 @@ class Session:
         """
         import torch
 
+        from warmup.inductor.build_caches import kept_kernels
         from warmup.tuning.bucket_run import BucketRun
         from warmup.tuning.host_choice import prefer_host
         from warmup.tuning.judge import Judge
@@ -96,7 +97,7 @@ class Session:
         started = time.monotonic()
         before = len(progress.tuned)
         calls = self.calls(bucket)
-        with torch.no_grad():
+        with kept_kernels(), torch.no_grad():
             served, expected, left_out = self._run(calls, name, padded or {})
             run = BucketRun(
                 compiler=self.compiler,

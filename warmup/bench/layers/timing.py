@@ -19,7 +19,7 @@ from warmup.bench.reasons import reason_of
 from warmup.core.errors import BuildError, OutputMismatchError
 from warmup.core.method import L2, Launch
 from warmup.core.samples import Samples
-from warmup.inductor.adapter import empty_caches
+from warmup.inductor.build_caches import empty_caches
 from warmup.measuring.clock import Batch, batch_of
 from warmup.measuring.rounds import run_rounds
 from warmup.models.loading import parse_dtype

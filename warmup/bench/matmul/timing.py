@@ -24,7 +24,7 @@ from warmup.core.errors import OutputMismatchError, SettingsError
 from warmup.core.method import L2, Method
 from warmup.core.samples import Samples
 from warmup.core.trial import TimedCall
-from warmup.inductor.adapter import empty_caches
+from warmup.inductor.build_caches import empty_caches
 from warmup.measuring.clock import Batch, batch_of, wall_us
 from warmup.measuring.operands import MAX_OPERAND_SETS, OperandSets, poison_of
 from warmup.measuring.reference import judge_output, reference_of
