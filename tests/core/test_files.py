@@ -213,6 +213,28 @@ def test_leftovers_of_killed_writers_are_removed_and_no_others(tmp_path: Path) -
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*names[1:], "t.json"])
 
 
+def test_a_file_that_another_writer_took_for_left_over_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other has locked it to remove it: the output is written by way of another file."""
+    import fcntl
+
+    real, taken = fcntl.flock, []
+
+    def flock(descriptor: int, operation: int) -> None:
+        if not taken:
+            (name,) = tmp_path.glob(".t.json.*.tmp")
+            taken.append((name, os.open(name, os.O_RDWR)))
+            real(taken[0][1], fcntl.LOCK_EX)
+        real(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    replace_bytes(tmp_path / "t.json", b"{}")
+    ((name, other),) = taken
+    os.close(other)
+    assert ((tmp_path / "t.json").read_bytes(), name.exists()) == (b"{}", True)
+
+
 def test_a_leftover_that_is_a_link_stays(tmp_path: Path) -> None:
     """A link with the name of a temporary file is not followed and not removed."""
     (tmp_path / "mine").write_text("mine")

@@ -67,7 +67,7 @@ def environment(folder: Path, table: Path | None, **extra: str) -> dict[str, str
 def python(folder: Path, code: str, table: Path | None, **extra: str) -> Done:
     words = [sys.executable, "-c", code, str(ROOT / "tests" / "programs")]
     env = environment(folder, table, **extra)
-    return subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+    return subprocess.run(words, env=env, capture_output=True, text=True, timeout=300, check=False)
 
 
 @pytest.fixture
@@ -138,6 +138,21 @@ def test_a_table_that_cannot_be_read_is_loud(tmp_path: Path, on_miss: str, code:
     assert done.stderr.startswith("warmup plugin: no table in process ")
     assert "TableNotFoundError: no table at " in done.stderr.splitlines()[0]
     assert audit([tmp_path / "audit.jsonl"]).failed == 1
+
+
+def test_a_log_that_nobody_reads_is_not_waited_for(tmp_path: Path) -> None:
+    """What goes wrong with a table is on stderr alone, where the audit log is such a FIFO."""
+    log = tmp_path / "fifo"
+    os.mkfifo(log)
+    done = python(tmp_path, REGISTER, tmp_path / "none.json", WARMUP_AUDIT_LOG=str(log))
+    assert (done.returncode, done.stderr.count("warmup plugin: no table")) == (0, 2)
+
+
+def test_a_device_model_that_cannot_be_read_leaves_the_table(table: Path, tmp_path: Path) -> None:
+    """It is ignored, with a warning of the install; the rows are served."""
+    missing = {"WARMUP_ON_MISS": "predict", "WARMUP_DEVICE_MODEL": str(tmp_path / "none.json")}
+    done = python(tmp_path, REGISTER + FINDERS, table, **missing)
+    assert (done.stdout, done.stderr) == ("1\n", "")
 
 
 def test_another_installed_table_is_an_error_that_names_both(

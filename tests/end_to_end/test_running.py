@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import pty
+import shlex
 import signal
 import subprocess
 import sys
@@ -302,6 +303,20 @@ def test_a_log_that_cannot_be_read_loses_no_exit_code(
     report = run(["sh", "-c", "exit 7"], table=table, audit_log=tmp_path / "log")
     assert report.exit_code == 7
     assert "the log was not read to its end (OSError: [Errno 5]" in str(report)
+
+
+def test_an_ignored_signal_of_children_loses_no_exit_code(table: Path, tmp_path: Path) -> None:
+    """A parent may leave SIGCHLD ignored; the kernel would then drop the code."""
+    words = [sys.executable, "-m", "warmup", "run", "--table", str(table), "--", "false"]
+    done = subprocess.run(
+        ["/bin/bash", "-c", f"trap '' CHLD; exec {shlex.join(words)}"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    assert (done.returncode, done.stderr.count("warmup run: hits 0")) == (1, 1)
 
 
 def test_a_named_log_needs_no_temporary_folder(table: Path, tmp_path: Path) -> None:

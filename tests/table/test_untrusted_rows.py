@@ -167,6 +167,19 @@ def test_a_union_takes_another_winner_and_keeps_the_mark_of_the_same(
     assert (union.rows[KEY].winner.uid, conflicts) == (taken, ())
 
 
+def test_a_mark_holds_where_another_tables_winner_is_between(
+    make_table: MakeTable, make_row: MakeRow, marked: Row
+) -> None:
+    """Of three tables, the last of which trusts the marked winner, the second one's is served."""
+    other = make_row("mm_right", 6.0, BLOCK_M=64)
+    trusting = dataclasses.replace(marked, untrusted=None)
+    tables = [
+        make_table({KEY: row}, created=f"2026-01-0{day}T00:00:00Z")
+        for day, row in enumerate((marked, other, trusting), start=1)
+    ]
+    assert combine(tables)[0].rows == {KEY: other}
+
+
 def test_a_mark_is_a_difference(make_table: MakeTable, marked: Row) -> None:
     """`diff` reports a row that is trusted in one table only, with the reason."""
     trusted = dataclasses.replace(marked, untrusted=None)

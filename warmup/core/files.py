@@ -229,11 +229,20 @@ def _make_temporary(target: Path) -> tuple[int, str]:
         descriptor, name = tempfile.mkstemp(
             prefix=f".{target.name}.", suffix=".tmp", dir=target.parent
         )
-        with contextlib.suppress(OSError):  # without locks, nothing is taken for left over either
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.lexists(name):
+        if _is_lockable(descriptor) and os.path.lexists(name):
             return descriptor, name
         os.close(descriptor)  # taken for left over before it was locked
+
+
+def _is_lockable(descriptor: int) -> bool:
+    """Lock the file of *descriptor*; return False where another process has it locked."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # without locks, nothing is taken for left over either
+        return True
+    return True
 
 
 def _remove_leftovers(target: Path) -> None:

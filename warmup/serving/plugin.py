@@ -6,6 +6,7 @@ settings are those that `warmup run` passes on in the environment.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import sys
@@ -78,8 +79,10 @@ def _tag_of(digest: str, on_miss: str) -> str:
     if on_miss == OnMiss.UNVERIFIED:
         predicts = OnMiss.UNVERIFIED.value
     elif on_miss == OnMiss.PREDICT and (path := os.environ.get("WARMUP_DEVICE_MODEL")):
-        # The model is read for its device at the install; its bytes tell it from others as well.
-        predicts = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+        # The model is read for its device at the install; its bytes tell it from others as well. A
+        # model that cannot be read is ignored there, with a warning.
+        with contextlib.suppress(OSError):
+            predicts = hashlib.sha256(Path(path).read_bytes()).hexdigest()
     return cache_tag(digest, tunes=on_miss == OnMiss.TUNE, predicts=predicts)
 
 

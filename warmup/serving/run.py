@@ -239,11 +239,20 @@ def _environment(outer: Mapping[str, str], settings: Mapping[str, str]) -> dict[
 
 @contextlib.contextmanager
 def _signals_held() -> Iterator[set[int]]:
-    """Block forwarded signals, so that none ends this process before it has cleaned up."""
+    """Block forwarded signals, so that none ends this process before it has cleaned up.
+
+    Where SIGCHLD is ignored, as this process's parent may have left it, its default is restored
+    meanwhile: else the kernel drops the exit code of the command.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
+    is_ignored = signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
+    if is_ignored:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         yield set(before)
     finally:
+        if is_ignored:
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 

@@ -39,6 +39,7 @@ def combine(tables: Sequence[Table]) -> tuple[Table, tuple[str, ...]]:
     """Return the union of *tables*, which are for one device and runtime, and a line per conflict.
 
     Of two rows for a key the newer table's is taken, unless only one of them is trusted (`merge`).
+    A winner that one table does not trust is not trusted, whichever tables have it.
     Provenance and policy are the newest table's, but ``launch_search``, ``reduction_search``,
     ``split_search`` and ``grouped_search`` are those of all tables, and so are the forms of their
     buckets.
@@ -46,8 +47,15 @@ def combine(tables: Sequence[Table]) -> tuple[Table, tuple[str, ...]]:
     ordered = sorted(tables, key=lambda table: table.provenance.created)
     rows: dict[str, Row] = {}
     conflicts: list[str] = []
+    refused = {
+        (key, row.winner): row
+        for table in ordered
+        for key, row in table.rows.items()
+        if row.untrusted is not None
+    }
     for table in ordered:
-        for key, row in table.rows.items():
+        for key, own in table.rows.items():
+            row = refused.get((key, own.winner), own)
             before = rows.get(key)
             settled = None if before is None else by_trust(before, row)
             if before is not None and settled is None and before.winner != row.winner:

@@ -207,6 +207,25 @@ def test_a_damaged_cache_is_mended(shipping: Any, make_table: MakeTable) -> None
     assert shipping.pull(offline=True).table == make_table()
 
 
+def test_a_damaged_manifest_in_the_cache_is_no_moved_tag(
+    shipping: Any, make_table: MakeTable, make_key: Callable[..., str], make_row: Callable[..., Row]
+) -> None:
+    """It is downloaded again; a tag that somebody moved meanwhile is refused all the same."""
+    digest = shipping.push(make_table()).reference.digest
+    shipping.pull()
+    path = shipping.cache.blob_path(digest)
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(ShippingError, match="pull once without --offline"):
+        shipping.pull(offline=True)
+    assert shipping.pull().table == make_table()
+    assert shipping.pull(offline=True).table == make_table()
+    path.write_bytes(b"{}")
+    shutil.rmtree(shipping.place.folder)
+    shipping.push(make_table({make_key(7): make_row()}))
+    with pytest.raises(ShippingError, match="never rewritten"):
+        shipping.pull()
+
+
 @settings(max_examples=25)
 @given(data=st.data())
 def test_a_damaged_blob_is_refused(

@@ -56,6 +56,12 @@ def row_file(store: RowStore) -> Path:
     return path
 
 
+def stored_rows(store: RowStore) -> int:
+    """Return the number of rows in the intact files of *store*."""
+    segments = (one for group in store.load_all() for one in group.segments.values())
+    return sum(len(one.lines) for one in segments)
+
+
 def cut(path: Path) -> None:
     """Take the last tenth of the file."""
     path.write_bytes(path.read_bytes()[: -path.stat().st_size // 10])
@@ -102,6 +108,23 @@ def test_whole_rows_of_a_cut_file_are_kept(store: RowStore, table: Table) -> Non
     kept = view_like(store, table)
     assert len(kept.table.rows) == swept.salvaged
     assert all(table.rows[key] == row for key, row in kept.table.rows.items())
+
+
+def test_a_file_that_lost_its_last_bytes_keeps_its_rows(store: RowStore, table: Table) -> None:
+    """All rows are whole, so that the file written anew has the name of the damaged file."""
+    path = row_file(store)
+    path.write_bytes(path.read_bytes()[:-3])
+    swept = sweep(store, ServedVersions())
+    assert (swept.rows, swept.salvaged) == (len(table.rows), len(table.rows))
+    assert stored_rows(store) == len(table.rows)
+
+
+def test_rows_that_were_added_again_stay(store: RowStore, table: Table) -> None:
+    """A damaged file whose rows were added again, as its error says, costs none of them."""
+    flip(row_file(store))
+    store.add(table)
+    assert sweep(store, ServedVersions()).rows == len(table.rows)
+    assert stored_rows(store) == len(table.rows)
 
 
 def test_a_damaged_file_does_not_stop_an_addition(

@@ -158,7 +158,9 @@ class TableStartup:
         if not path:
             return
         with contextlib.suppress(OSError):  # stderr has the failure already
-            log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            # Without waiting for a reader, where the log is a FIFO that nobody reads.
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK
+            log = os.open(path, flags, 0o644)
             try:
                 os.write(log, line.encode())
             finally:

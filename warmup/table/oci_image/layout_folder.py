@@ -45,9 +45,16 @@ class LayoutFolder:
         return str(self.folder)
 
     def manifest(self, name: str) -> bytes | None:
-        """Return the manifest with the tag or the digest *name*; None where there is none."""
-        digest = name if IMAGE_DIGEST.fullmatch(name) else self._tags().get(name)
+        """Return the manifest with the tag or the digest *name*; None where there is none.
+
+        The bytes are those of the file: that they have the digest is for the caller to check.
+        """
+        digest = self.digest(name)
         return None if digest is None else self._read(self.blob_path(digest), MAX_MANIFEST_BYTES)
+
+    def digest(self, name: str) -> str | None:
+        """Return the digest of the manifest with the tag or the digest *name*, None without it."""
+        return name if IMAGE_DIGEST.fullmatch(name) else self._tags().get(name)
 
     def has_blob(self, descriptor: BlobDescriptor) -> bool:
         """Return whether a regular file of this digest and size is there."""

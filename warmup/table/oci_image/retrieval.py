@@ -153,13 +153,14 @@ def _tag_in_cache(reference: ImageReference) -> str | None:
 def _manifest(reference: ImageReference, source: ImageFiles | None, cache: LayoutFolder) -> bytes:
     """Return the manifest of *reference*, of the digest that its tag had before."""
     tag = _tag_in_cache(reference)
-    known = cache.manifest(tag) if tag is not None else None
-    content = cache.manifest(reference.digest) if reference.digest is not None else None
-    if content is not None and image_digest(content) != reference.digest:
-        content = None  # damaged in the cache
-    if content is None:
-        name = reference.digest or str(reference.tag)
-        content = source.manifest(name) if source is not None else known
+    known = reference.digest if tag is None else cache.digest(tag)
+    cached = None if known is None else cache.manifest(known)
+    if cached is not None and image_digest(cached) != known:
+        cached = None  # damaged in the cache
+    # What a tag names is asked at its place each time.
+    content = None if tag is not None and source is not None else cached
+    if content is None and source is not None:
+        content = source.manifest(reference.digest or str(reference.tag))
     if content is None:
         where = "in the cache; pull once without --offline" if source is None else "there"
         raise ShippingError(
@@ -170,8 +171,8 @@ def _manifest(reference: ImageReference, source: ImageFiles | None, cache: Layou
         raise ShippingError(
             str(reference), f"the manifest has the digest {digest}", "do not use this place"
         )
-    if known is not None and reference.digest is None and image_digest(known) != digest:
-        raise moved_tag(reference.location, str(reference.tag), image_digest(known), digest)
+    if tag is not None and known not in {None, digest}:
+        raise moved_tag(reference.location, str(reference.tag), str(known), digest)
     return content
 
 

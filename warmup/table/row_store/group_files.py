@@ -21,11 +21,11 @@ class GroupFiles:
     damaged: dict[str, StoreError] = field(default_factory=dict)
 
 
-def merge_files(files: StoreFiles, found: GroupFiles, names: Iterable[str]) -> None:
+def merge_files(files: StoreFiles, found: GroupFiles, names: Iterable[str]) -> set[str]:
     """Write the rows of *names*, files of the group *found*, into one file and remove these.
 
     Of rows that are equal to the last letter one stays. Each file is removed after its rows are
-    written.
+    written; those that are written are returned, and may have the name of a damaged file.
 
     Raises:
         StoreError: a file cannot be written; every row is still there.
@@ -41,8 +41,9 @@ def merge_files(files: StoreFiles, found: GroupFiles, names: Iterable[str]) -> N
     for name, content in write_segments(rows.values(), origins):
         path = f"{GROUPS}/{found.group.name}/{name}"
         written.add(path)
-        if path not in found.segments:
+        if path not in found.segments or path in found.damaged:
             files.write(path, content)
     for name in merged:
         if name not in written:
             files.remove(name)
+    return written

@@ -70,8 +70,8 @@ def sweep(store: RowStore, served: ServedVersions) -> Swept:
             before += count
             description = encode(group.origin).encode("ascii")
             store.files.write(f"{GROUPS}/{group.name}/{GROUP_FILE}", description)
-            merge_files(store.files, found, tuple(found.segments))
-            for name in damaged:
+            written = merge_files(store.files, found, tuple(found.segments))
+            for name in damaged - written:  # a file's name is the digest of what it should have
                 store.files.remove(name)
             after = store.load(group)
             kept += sum(len(segment.lines) for segment in after.segments.values())
