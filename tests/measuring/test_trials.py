@@ -21,6 +21,7 @@ from warmup.measuring import screening
 from warmup.measuring.measured_rows import make_row
 from warmup.measuring.operands import OperandSets
 from warmup.measuring.screening import FINAL_ROUNDS, PAUSES_S, SCREENING_ROUNDS
+from warmup.measuring.selection import select_winner
 from warmup.measuring.trials import run_trial
 
 MakeTrial = Callable[..., Trial]
@@ -255,6 +256,18 @@ def test_where_no_reference_is_known_the_control_is(
         "half": Rejection.UNWRITTEN,
         "own_output": None,
     }
+
+
+def test_nothing_wins_where_the_control_fails_and_no_reference_is_known(
+    make_trial: MakeTrial, fake_clock: Any
+) -> None:
+    """No candidate could be compared with anything: there is no row."""
+    trial = make_trial(["mm", "own_output"], op="unheard_of")
+    outcomes = ran(own_output, mm=failing(RuntimeError("no kernel"))).run(trial)
+    assert outcomes["own_output"].rejection is Rejection.WRONG
+    assert outcomes["own_output"].said == "nothing to compare with: the control failed"
+    assert fake_clock.taken["own_output"] == 0
+    assert select_winner(list(outcomes.values()), trial.library, trial.method) is None
 
 
 def test_a_wrong_control_loses_where_the_reference_is_known(

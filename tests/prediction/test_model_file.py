@@ -12,7 +12,7 @@ import pytest
 
 from warmup.core.errors import DeviceModelError
 from warmup.core.runtime import Device, Runtime
-from warmup.prediction.device_model import DeviceModel
+from warmup.prediction.device_model import DeviceModel, Predictor
 from warmup.prediction.evaluation import Evaluation
 from warmup.prediction.model_file import (
     MAX_BYTES,
@@ -84,6 +84,14 @@ def test_a_model_that_is_too_large_is_not_written(evaluation: Evaluation) -> Non
 Change = Callable[[dict[str, Any]], object]
 
 
+def deep(depth: int) -> list[Any]:
+    """Return a tree of so many forks in a row."""
+    tree: list[Any] = [0, 1]
+    for _ in range(depth):
+        tree = [0, 1.0, tree, [0, 1]]
+    return tree
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -98,6 +106,10 @@ Change = Callable[[dict[str, Any]], object]
         pytest.param(
             lambda d: d["gemm"]["constants"][0].__setitem__(2, 0), "/gemm/constants/0/2", id="zero"
         ),
+        pytest.param(
+            lambda d: d["gemm"]["configs"][0].__setitem__(7, 0), "/gemm/configs/0/7", id="split"
+        ),
+        pytest.param(lambda d: d["gemm"].update(tree=deep(900)), "at most 64 leaves", id="deep"),
         pytest.param(lambda d: d["gemm"].update(problems=99), "trained on 99 problems", id="few"),
         pytest.param(lambda d: d["gemm"].update(models=["a", "b"]), "of 2 models", id="models"),
     ],
@@ -113,6 +125,15 @@ def test_a_damaged_model_is_refused_with_its_place(
     with pytest.raises(DeviceModelError, match=reason) as raised:
         read_device_model(damaged)
     assert str(damaged) in str(raised.value)
+
+
+def test_a_category_that_no_problem_has_is_unsure(evaluation: Evaluation) -> None:
+    """As if it was not named."""
+    model = evaluation.model
+    (sizes,) = {one.sizes for one in evaluation.training.problems[:1]}
+    other = replace(sizes, category=f"{sizes.category} scaled")
+    named = replace(model, categories=(*model.categories, other.category))
+    assert "no problem of the category" in str(Predictor(named).unsure(other))
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[" * 100_000])

@@ -85,6 +85,36 @@ def test_another_file_is_refused_with_its_line(tmp_path: Path, text: str) -> Non
         read_timings([path])
 
 
+@pytest.mark.parametrize("name", ["device", "torch", "triton", "templates"])
+def test_a_line_without_its_origin_is_refused(tmp_path: Path, name: str) -> None:
+    """The error names what is missing, and the line."""
+    line = json.loads(line_of(tuned(), HERE, "eager cold"))
+    del line[name]
+    path = tmp_path / "t.jsonl"
+    path.write_text(json.dumps(line), encoding="utf-8")
+    with pytest.raises(SettingsError, match=f"line 1: no line of timings: missing .*{name}"):
+        read_timings([path])
+
+
+@pytest.mark.parametrize("number", ["²", "--5", "-", "9" * 5000])
+def test_what_is_no_number_of_a_choice_is_a_word(number: str) -> None:
+    """As any other text that stands there."""
+    winner = winner_of(f"triton::mm(BLOCK_M={number})", {})
+    assert winner.kwargs == (("BLOCK_M", number),)
+
+
+def test_a_damaged_archive_is_refused(tmp_path: Path) -> None:
+    """A bit that flipped in the compressed data, whatever the decompressor makes of it."""
+    path = tmp_path / "t.jsonl.gz"
+    whole = gzip.compress((line_of(tuned(), HERE, "eager cold") + "\n").encode() * 3)
+    for place in range(10, len(whole) - 8):
+        damaged = bytearray(whole)
+        damaged[place] ^= 0x10
+        path.write_bytes(damaged)
+        with pytest.raises(SettingsError):
+            read_timings([path])
+
+
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     """The error says that the file cannot be read."""
     with pytest.raises(SettingsError, match="cannot be read"):

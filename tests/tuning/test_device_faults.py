@@ -7,7 +7,9 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,8 +22,8 @@ from warmup.table.store import read, write
 from warmup.tuning.devices.build import build_with
 from warmup.tuning.devices.host_runners import worker_name
 from warmup.tuning.devices.local_runner import LocalRunner, Patience
-from warmup.tuning.devices.messages import ProblemTask, WorkerOrder
-from warmup.tuning.devices.runner import RunnerGoneError, RunnerLostError
+from warmup.tuning.devices.messages import FinishedProblem, ProblemTask, WorkerOrder
+from warmup.tuning.devices.runner import ReadyWorker, RunnerGoneError, RunnerLostError
 from warmup.tuning.report import BuildReport, Observer
 
 FAKE = Path(__file__).resolve().parents[1] / "programs" / "fake_device_worker.py"
@@ -77,6 +79,49 @@ def tune(keys: list[str], tmp_path: Path) -> Tune:
         return build_with(runners, problems, out=tmp_path / "t.json", observer=observer)
 
     return build
+
+
+def test_what_was_measured_on_the_way_is_tuned(
+    make_table: Callable[..., Table], make_row: Callable[..., Row], keys: list[str], tmp_path: Path
+) -> None:
+    """A problem that a worker gave up, and that another problem then measured, has its row."""
+    first, second = keys[:2]
+    finished = [
+        FinishedProblem(key=first, table=make_table({}), not_tuned={first: "out of memory"}),
+        FinishedProblem(
+            key=second,
+            table=make_table({}),
+            tuned=tuple(Tuned(key, make_row(), ()) for key in (first, second)),
+        ),
+    ]
+    problems = [MissedProblem(key, "gemm", "not_in_table", 1) for key in (first, second)]
+    runner: Any = StatedRunner(ReadyWorker(table=make_table({})), finished)
+    report = build_with([runner], problems, out=tmp_path / "t.json")
+    assert (sorted(report.table.rows), dict(report.not_tuned)) == (sorted(keys[:2]), {})
+
+
+@dataclass
+class StatedRunner:
+    """A worker whose answers are stated."""
+
+    ready: ReadyWorker
+    answers: list[FinishedProblem]
+    name: str = "cpu"
+    device: str = "cpu"
+
+    def start(self) -> ReadyWorker:
+        """Be ready at once."""
+        return self.ready
+
+    def run(self, task: ProblemTask) -> FinishedProblem:
+        """Give the next answer."""
+        return self.answers.pop(0)
+
+    def stop(self) -> None:
+        """Nothing runs."""
+
+    def close(self) -> None:
+        """Nothing is held."""
 
 
 class Losses(Observer):

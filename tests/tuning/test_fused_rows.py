@@ -101,7 +101,7 @@ def measured(compiles: Compile, top_k: int = 1) -> tuple[Tuned, StatedProcess]:
     stated: Any = process
     tuner = Tuner(torch.device("cpu"), Method(fused_top_k=top_k), {}, process=stated)
     watch: Any = SimpleNamespace(measuring=measuring, clocks=[])
-    tuner.watch = watch
+    tuner.watch = tuner.bare.watch = watch
     candidates = tuple(map(Candidate, BARE_US))
     question = Question(parse_problem(KEY), "cpu", candidates, library=LIBRARY, region=REGION)
     tuned = tuner.measure(question)

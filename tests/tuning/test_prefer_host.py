@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -57,6 +58,7 @@ class _Run:
     key: str
     cost: CallCost
     output: torch.Tensor | None = None
+    error: BaseException | None = None
     name: str = "seqlen=16"
 
     def served(self, output: torch.Tensor, cost: CallCost) -> ServedBucket:
@@ -67,6 +69,8 @@ class _Run:
     def tune(self) -> ServedBucket:
         if self.output is None:
             raise BuildError("bucket seqlen=16: compiling failed")
+        if self.error is not None:
+            raise self.error
         progress = self.compiler.progress
         assert progress.rows[self.key].winner == CHEAP
         new = replace(progress.tuned[0], key=self.key.replace("m=16", "m=17"))
@@ -144,6 +148,18 @@ def test_winners_that_gain_nothing_are_taken_back(
     (line,) = lines
     assert "tried and not kept" in line
     assert reason in line
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), ValueError("no outputs")])
+def test_an_interrupted_trial_is_taken_back(
+    try_host: Try, tmp_path: Path, error: BaseException
+) -> None:
+    """No row is left whose winner is slower on the device and gained nothing that was measured."""
+    with pytest.raises(type(error)):
+        try_host(error=error)
+    (path,) = tmp_path.rglob("*.json")
+    (row,) = read(path).rows.values()
+    assert row.winner != CHEAP
 
 
 @pytest.mark.parametrize("changes", [{"launch": Launch.CUDAGRAPH}, {"fixed": True}])

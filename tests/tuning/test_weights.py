@@ -54,6 +54,25 @@ def test_padding_pays_when_it_is_faster_somewhere_and_slower_nowhere(
     assert _pays([tuned(*pair) for pair in times], PADDED, AS_IS, 0.03) is pays
 
 
+def test_a_gain_within_the_spread_of_the_times_is_none(tuned: Callable[..., Tuned]) -> None:
+    """The row kept the weights as they are, although the other median is lower by 5 %."""
+    noisy = tuned(10.0, 9.5)
+    kept = replace(noisy, row=replace(noisy.row, winner=AS_IS))
+    assert _pays([noisy], PADDED, AS_IS, 0.03)
+    assert not _pays([kept], PADDED, AS_IS, 0.03)
+
+
+def test_a_row_has_the_spread_of_its_winner(tuned: Callable[..., Tuned]) -> None:
+    """Also where the winner was chosen for the sake of other numbers of rows."""
+    before = tuned(10.0, 10.2)
+    timings = tuple(
+        replace(each, spread=spread)
+        for each, spread in zip(before.timings, (0.01, 0.04), strict=True)
+    )
+    row = _with_winner(replace(before, timings=timings), PADDED, AS_IS).row
+    assert row.evidence.spread == 0.04
+
+
 def test_unstable_times_are_a_tie(tuned: Callable[..., Tuned]) -> None:
     """A row that is unstable keeps the library default, here the weights as they are."""
     assert not _pays([tuned(10.0, 5.0, Flag.UNSTABLE)], PADDED, AS_IS, 0.03)

@@ -54,8 +54,9 @@ def run_trial(
     """Return the outcome of each candidate of *trial*, in order.
 
     Every candidate is called once on a poisoned output, and the output is compared with the
-    reference. Then all are timed in turn, and the fastest again until their spread is narrow or the
-    retries are used up. The winner is called once more on fresh data, and its time is compared with
+    reference, or with the control's where there is none: if the control fails then, all do. Then
+    all are timed in turn, and the fastest again until their spread is narrow or the retries are
+    used up. The winner is called once more on fresh data, and its time is compared with
     the measured peaks and the wall clock. An implausible time is measured again after a pause, a
     few times. If the winner fails, it is rejected and the next is confirmed; if that is the
     control, and its time is implausible, no other candidate wins.
@@ -110,6 +111,10 @@ class _Checks:
     def check_outputs(self, sets: Operands) -> None:
         """Call each candidate once, and reject it if its output is wrong."""
         reference = self._reference(sets)
+        if reference is None and self._trial.tolerance is not None and self._has_lost_control():
+            for run in self._screening.runs:
+                if run.is_open:
+                    run.reject(Rejection.WRONG, "nothing to compare with: the control failed")
 
         def call_and_compare(run: CandidateRun) -> None:
             run.call = self._make_call(self._specs[run.winner], sets)
@@ -147,6 +152,10 @@ class _Checks:
                 confirmed.clear()  # every time is new
             else:
                 self._screening.time_finalists()  # the next candidate may only have been screened
+
+    def _has_lost_control(self) -> bool:
+        runs = self._screening.runs
+        return any(run.winner == self._trial.library and not run.is_open for run in runs)
 
     def _winner(self) -> CandidateRun | None:
         """Return the winner by the times so far; None when no open candidate wins."""

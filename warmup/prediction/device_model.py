@@ -156,10 +156,10 @@ class Predictor:
 
     def unsure(self, sizes: GemmSizes) -> str | None:
         """Return why *sizes* are outside of what was measured; None where they are inside."""
-        number = self._numbers.get(sizes.category)
-        if number is None:
+        measured = self._ranges.get(self._numbers.get(sizes.category, -1))
+        if measured is None:
             return f"no problem of the category {sizes.category} was measured"
-        low, high = self._ranges[number]
+        low, high = measured
         for name, value, least, most in zip("bmnk", sizes.logs, low, high, strict=True):
             if not least <= value <= most:
                 return f"{'batch' if name == 'b' else name} is outside of the measured range"

@@ -209,10 +209,9 @@ def _list(node: Node, length: int | None = None) -> list[Node]:
 
 
 def _read_config(node: Node) -> CandidateConfig:
-    uid, *numbers = _list(node, 8)
-    block_m, block_n, block_k, group_m, stages, warps, split = (
-        one.integer(0, 2**20) for one in numbers
-    )
+    uid, *numbers, parts = _list(node, 8)
+    block_m, block_n, block_k, group_m, stages, warps = (one.integer(0, 2**20) for one in numbers)
+    split = parts.integer(1, 2**20)
     return CandidateConfig(uid.string(), block_m, block_n, block_k, group_m, stages, warps, split)
 
 
@@ -250,15 +249,17 @@ def _read_measured(node: Node, categories: int, covering: int) -> MeasuredProble
     )
 
 
-def _read_tree(node: Node, configs: int, leaves: list[Leaf]) -> Tree:
+def _read_tree(node: Node, configs: int, leaves: list[Leaf], depth: int = 1) -> Tree:
     """Return the tree in *node*, whose leaves are added to *leaves*: at most 64."""
     parts = _list(node)
+    if depth > MAX_LEAVES:  # no tree of so few leaves is as deep
+        node.fail(f"expected at most {MAX_LEAVES} leaves")
     if len(parts) == 4 and type(parts[2].value) is list:  # noqa: PLR2004  a fork
         return Fork(
             parts[0].integer(0, len(LEAF_FEATURES) - 1),
             parts[1].number(-_LARGEST, _LARGEST),
-            _read_tree(parts[2], configs, leaves),
-            _read_tree(parts[3], configs, leaves),
+            _read_tree(parts[2], configs, leaves, depth + 1),
+            _read_tree(parts[3], configs, leaves, depth + 1),
         )
     if len(parts) not in {2, 6} or len(leaves) == MAX_LEAVES:
         node.fail(f"expected a fork or one of at most {MAX_LEAVES} leaves")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,8 @@ MAX_SPREAD: Final = Method().max_spread  # beyond which a build takes no time fo
 _MOST_CHOICES: Final = 100_000
 _WORD_VALUES: Final[Mapping[str, KwargValue]] = {"True": True, "False": False, "None": None}
 _FAMILY_OF: Final = {"aten": Family.EXTERN, "triton": Family.TEMPLATE}
+_ORIGIN_FIELDS: Final = frozenset({"device", "torch", "triton", "templates"})
+_INTEGER: Final = re.compile(r"-?[0-9]{1,18}")
 _CHOICE_KWARG: Final = re.compile(r"(\w+)=([^,]*)(?:,|$)")
 _WRITE_ADVICE: Final = "write it with `warmup build ... --timings FILE`"
 _OfLine = TypeVar("_OfLine")
@@ -190,10 +193,16 @@ def time_in(node: Node) -> float | None:
 
 
 def origin_of(members: Mapping[str, Node]) -> MeasuredOn | None:
-    """Return where the times of a line were taken; None in lines older than schema 1."""
+    """Return where the times of a line were taken; None in lines older than schema 1.
+
+    Raises:
+        TableFormatError: a field of schema 1 is missing, or has another type.
+    """
     if "schema" not in members:
         return None
     members["schema"].integer(1, TIMINGS_SCHEMA)
+    if missing := ", ".join(sorted(_ORIGIN_FIELDS - members.keys())):
+        members["schema"].fail(f"missing beside it: {missing}")
     return _measured_on(members)
 
 
@@ -208,7 +217,7 @@ def winner_of(choice: str, templates: Mapping[str, str]) -> Winner:
     rest = rest.rpartition(")")[0]
     kwargs: list[tuple[str, KwargValue]] = []
     for name, text in _CHOICE_KWARG.findall(rest):
-        is_number = text.lstrip("-").isdigit()
+        is_number = _INTEGER.fullmatch(text) is not None
         kwargs.append((name, int(text) if is_number else _WORD_VALUES.get(text, text)))
     family = _FAMILY_OF.get(uid.partition("::")[0], Family.SUBGRAPH)
     return Winner(family, uid, tuple(kwargs), templates.get(uid))
@@ -221,7 +230,7 @@ def _lines(path: Path) -> Iterator[str]:
             while line := file.readline(_MAX_LINE_LETTERS):
                 if line.strip():
                     yield line
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise SettingsError(f"{path}: cannot be read: {reason}", _WRITE_ADVICE) from error
 

@@ -72,11 +72,19 @@ def prefer_host(
     progress.put(with_host_winner(before[key], winner) for key, winner in chosen.items())
     rows = "1 winner" if len(chosen) == 1 else f"{len(chosen)} winners"
     outcome = f"{run.name}: {rows} for the host"
+
+    def undo() -> None:
+        progress.discard(progress.keys_since(since), since)
+        progress.put(before[key] for key in chosen)
+
     try:
         again = run.tune()
         judged = judge.judge(again.outputs)
     except BuildError as error:
         reason = str(error)
+    except BaseException:  # an interrupted build leaves no winner that nobody has confirmed
+        undo()
+        raise
     else:
         after = again.cost or cost  # not known: no gain
         reason = f"a call took {after.launched_us:.1f} us, {cost.launched_us:.1f} us before"
@@ -86,8 +94,7 @@ def prefer_host(
         elif is_faster:
             progress.observer.host_preferred(f"{outcome}: {reason}")
             return again, judged
-    progress.discard(progress.keys_since(since), since)
-    progress.put(before[key] for key in chosen)
+    undo()
     progress.observer.host_preferred(f"{outcome}, tried and not kept: {reason}")
     return served, judgement
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,17 +16,22 @@ from warmup.measuring.device_peaks import measured_peaks
 
 @dataclass
 class PeakBounds:
-    """The peaks of *device*, measured when they are first needed, as bounds of times with *l2*."""
+    """The peaks of *device*, measured when they are first needed, as bounds of times with *l2*.
+
+    ``turn`` is that of `MachineWatch`: other processes may measure on the device.
+    """
 
     device: torch.device
     l2: L2
+    turn: Callable[[], AbstractContextManager[None]] = nullcontext
     known: Peaks | None = None
     _is_measured: bool = False
 
     def peaks(self) -> Peaks | None:
         """Return the measured peaks of the device, which are ``known`` from then on."""
         if not self._is_measured:
-            self.known, self._is_measured = measured_peaks(self.device), True
+            with self.turn():
+                self.known, self._is_measured = measured_peaks(self.device), True
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()
         return self.known

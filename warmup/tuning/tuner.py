@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import TracebackType
@@ -23,15 +24,14 @@ from warmup.core.live_search import LiveSearch
 from warmup.core.method import Method, OptionValue, Search
 from warmup.core.phases import BuildClock, BuildStage
 from warmup.core.rows import Rejection, Tuned, Winner
-from warmup.core.trial import Outcome, Region, Trial
-from warmup.keys.gemm import GemmProblem
-from warmup.keys.question import LiveTrial, Question, RegionQuestion
+from warmup.core.trial import Outcome, Region
+from warmup.keys.question import Question, RegionQuestion
 from warmup.keys.registry import kind_of, operations_of
 from warmup.keys.registry import work_of as work_of_key
 from warmup.measuring.enqueue import cost_of
 from warmup.measuring.live_search import time_search, with_narrow_band
 from warmup.measuring.machine_watch import MachineWatch
-from warmup.measuring.measured_rows import doubtful_us, make_fused_row
+from warmup.measuring.measured_rows import make_fused_row
 from warmup.measuring.range_regret import (
     is_within_bound,
     with_bare_range_regret,
@@ -40,15 +40,15 @@ from warmup.measuring.range_regret import (
 )
 from warmup.measuring.screening import time_calls
 from warmup.measuring.selection import select_winner
-from warmup.measuring.trial_process import TrialNotRunError, TrialProcess, TrialResult, own_command
-from warmup.measuring.trials import run_trial
+from warmup.measuring.trial_process import TrialNotRunError, TrialProcess, own_command
 from warmup.table import Policy
+from warmup.tuning.bare_trials import BareTrials
 from warmup.tuning.peak_bounds import PeakBounds
 from warmup.tuning.region_questions import RegionQuestions, WaitingQuestion
 from warmup.tuning.row_maker import RowMaker
 from warmup.tuning.search_results import FoundConfigs, SearchResults
 from warmup.tuning.size_range import choose_for_range
-from warmup.tuning.trials import bare_trial, challengers, faster_alone, region_trial, work_of
+from warmup.tuning.trials import challengers, faster_alone, region_trial, work_of
 from warmup.tuning.ways import run_ways
 
 
@@ -79,16 +79,16 @@ class Tuner:
     bounds: PeakBounds = field(init=False)
     rows: RowMaker = field(init=False)
     watch: MachineWatch = field(init=False)
-    _results: dict[tuple[GemmProblem, int | None, tuple[Winner, ...]], TrialResult] = field(
-        default_factory=dict
-    )
+    bare: BareTrials = field(init=False)
 
     def __post_init__(self) -> None:
-        self.bounds = PeakBounds(self.device, self.method.l2)
+        self.bounds = PeakBounds(self.device, self.method.l2, turn=self._turn)
         self.rows = RowMaker(self.method, self.bounds)
         self.watch = MachineWatch(
             self.device, own=lambda: frozenset({os.getpid(), *filter(None, [self.process.pid])})
         )
+        measured = self.process, self.method, self.tolerance, self.seed
+        self.bare = BareTrials(*measured, self.bounds, self.watch)
 
     def __enter__(self) -> Self:
         if self.device.type == "cuda":
@@ -135,8 +135,8 @@ class Tuner:
         if not self.rows.is_wanted(question.problem.key, library):
             return None
         try:
-            with self.watch.measuring() as is_disturbed:
-                result = self._run(question)
+            with self.bare.measuring() as is_disturbed:
+                result = self.bare.run(question)
         except TrialNotRunError as error:
             self.rows.give_up(question.problem.key, library, str(error))
             return None
@@ -158,9 +158,13 @@ class Tuner:
         tuned = row_for(outcomes, is_disturbed=is_disturbed())
         if tuned is None or not question.smaller_sizes:
             return tuned
-        with self.watch.measuring() as is_disturbed:
+        with self.bare.measuring() as is_disturbed:
             winner, sizes = choose_for_range(
-                question, outcomes, tuned.row.winner, self.method, lambda q: self._run(q).outcomes
+                question,
+                outcomes,
+                tuned.row.winner,
+                self.method,
+                lambda q: self.bare.run(q).outcomes,
             )
         if is_disturbed():
             tuned = row_for(outcomes, is_disturbed=True) or tuned
@@ -255,6 +259,9 @@ class Tuner:
         logger.debug("searched %s in %.2f s: %s", counts, seconds, key)
         return FoundConfigs(tuple(outcomes), library, counts, is_disturbed=is_disturbed())
 
+    def _turn(self) -> AbstractContextManager[None]:
+        return self.watch.turn()  # which whoever starts the watch sets
+
     def cost_of(self, call: Callable[[], object]) -> CallCost | None:
         """Return what *call*, which has run before, costs; None on a CPU."""
         if self.device.type == "cpu":
@@ -285,33 +292,6 @@ class Tuner:
         self.region_questions.keep(waiting)
         return None
 
-    def _run(self, question: Question) -> TrialResult:
-        """Run the trial of the bare GEMM, unless the same GEMM was measured before.
-
-        In the child process the epilogue makes no difference; in this process a CPU's library call
-        may contain it.
-
-        Raises:
-            TrialNotRunError: the trial could not be run at all.
-        """
-        live, count = question.live, len(question.candidates)
-        problem = question.problem if live else question.problem.without_epilogue
-        trial_key = problem, question.size, tuple(one.winner for one in question.candidates)
-        if trial_key not in self._results:
-            started = time.monotonic()
-            floor = self.bounds.floor_us(work_of(question))
-            trial = replace(
-                bare_trial(question, self.method, self.tolerance, self.seed),
-                floor_us=floor,
-                doubtful_us=None if floor is None else doubtful_us(floor),
-            )
-            result = _run_here(trial, live) if live else self.process.run(trial)
-            self._results[trial_key] = result
-            seconds = time.monotonic() - started
-            at_size = "" if question.size is None else f" at {question.size}"
-            logger.debug("%d candidates in %.2f s%s: %s", count, seconds, at_size, problem.key)
-        return self._results[trial_key]
-
 
 def make_tuner(policy: Policy, device: torch.device, since: float | None = None) -> Tuner:
     """Return a tuner that measures on *device* as *policy* says.
@@ -326,8 +306,3 @@ def make_tuner(policy: Policy, device: torch.device, since: float | None = None)
         options=policy.options,
         clock=BuildClock(since),
     )
-
-
-def _run_here(trial: Trial, live: LiveTrial) -> TrialResult:
-    with torch.no_grad():
-        return TrialResult(tuple(run_trial(trial, live.make_sets, live.make_call)))

@@ -187,7 +187,11 @@ def build_with(
             watcher.device_left_out(name, left_out[name])
         if once and once <= progress.rows.keys():
             progress.keep_form(OF_MISSES, LayersForm.ONCE)
-    not_tuned = {**results.not_tuned, **queue.failed}
+    # What a worker gave up may have been measured on the way to another problem.
+    tuned = progress.keys_since(0)
+    not_tuned = {
+        key: why for key, why in {**results.not_tuned, **queue.failed}.items() if key not in tuned
+    }
     # An error shows the first reasons: those of problems that were begun.
     begun = {key: why for key, why in not_tuned.items() if why != NOT_BEGUN}
     check_built(out, missed, {**results.not_rebuilt, **begun, **not_tuned})

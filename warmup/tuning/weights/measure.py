@@ -240,19 +240,18 @@ def _times(tuned: Tuned) -> dict[Winner, float]:
 def _pays(measured: Iterable[Tuned], padded: Winner, as_is: Winner, band: float) -> bool:
     """Whether padding is faster for some rows and slower for none, by more than the *band*.
 
-    *band* is the share of a time within which two times tie. Unstable times count as a tie.
+    *band* is the share of a time within which two times tie. A row that kept the weights as they
+    are, since its times spread by more than the gain, counts as a tie, and so do unstable times.
     """
-    ratios = [
-        1.0 if Flag.UNSTABLE in tuned.row.evidence.flags else times[padded] / times[as_is]
-        for tuned in measured
-        for times in (_times(tuned),)
-    ]
-    return min(ratios) < 1 - band and max(ratios) <= 1 + band
+    stable = [each for each in measured if Flag.UNSTABLE not in each.row.evidence.flags]
+    ratios = [(each, times[padded] / times[as_is]) for each in stable for times in (_times(each),)]
+    is_faster = any(each.row.winner == padded and ratio < 1 - band for each, ratio in ratios)
+    return is_faster and all(ratio <= 1 + band for _, ratio in ratios)
 
 
 def _with_winner(tuned: Tuned, chosen: Winner, other: Winner) -> Tuned:
     """Return *tuned* with the winner *chosen*, also where *other* is faster for its rows."""
-    times = _times(tuned)
+    times, by_winner = _times(tuned), {timing.winner: timing for timing in tuned.timings}
     before = tuned.row.evidence
     flags: tuple[Any, ...] = before.flags
     if chosen != tuned.row.winner and Flag.NEAR_TIE not in flags:
@@ -262,6 +261,8 @@ def _with_winner(tuned: Tuned, chosen: Winner, other: Winner) -> Tuned:
         time_us=round(times[chosen], 3),
         runner_up=str(other),
         runner_up_us=round(times[other], 3),
+        spread=by_winner[chosen].spread,
+        error=by_winner[chosen].error,
         flags=flags,
     )
     return replace(tuned, row=Row(chosen, evidence))
