@@ -166,6 +166,17 @@ def test_a_log_may_be_compressed_and_prefixed(tmp_path: Path) -> None:
     ] * 2
 
 
+def test_a_damaged_archive_is_one_error(tmp_path: Path) -> None:
+    """Whatever the decompressor makes of bits that flipped."""
+    path, whole = tmp_path / "a.log.gz", gzip.compress(GPU_LOG.encode())
+    for place in range(10, len(whole) - 8, 3):
+        damaged = bytearray(whole)
+        damaged[place] ^= 0xFF
+        path.write_bytes(damaged)
+        with pytest.raises(SettingsError):
+            read(path)
+
+
 @pytest.mark.parametrize("first", ["[rank0]: started", "[W1123 10:00:00.1 a.cpp:12] Warning: x"])
 def test_a_log_may_begin_with_a_bracket(tmp_path: Path, first: str) -> None:
     """Ranks and torch's warnings begin so, and no file of JSON that is read does."""

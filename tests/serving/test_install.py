@@ -99,6 +99,16 @@ def test_other_settings_are_an_error(
     assert (installed(), list(tmp_path.iterdir())) == (first, [])
 
 
+def test_an_install_that_fails_opens_no_log(
+    tables: tuple[Table, Table], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A switch that is no switch is refused before the audit log is made."""
+    monkeypatch.setenv("WARMUP_QUIET", "perhaps")
+    with pytest.raises(warmup.SettingsError, match="WARMUP_QUIET"):
+        install(tables[0], audit_log=tmp_path / "audit.jsonl")
+    assert [*tmp_path.iterdir()] == []
+
+
 def test_another_table_is_an_error_until_the_first_is_closed(tables: tuple[Table, Table]) -> None:
     """The error has both digests."""
     first = install(tables[0])

@@ -152,10 +152,8 @@ def install(
     admit(found, here, mismatches, is_allowed=read_flag(allow_mismatch, "WARMUP_ALLOW_MISMATCH"))
 
     tally = Tally()
-    file = _open_audit_log(audit_log)
     sinks: list[Sink] = [tally]
     sinks += [log_event] if read_flag(log_events, "WARMUP_LOG_EVENTS") else []
-    sinks += [file] if file is not None else []
     common: dict[str, FieldValue] = {"digest": digest[:16]}
     rank = os.environ.get("RANK")
     if rank is not None:
@@ -187,7 +185,8 @@ def install(
         bypassed=lambda cause, said: emitter.emit(EventName.BYPASSED, cause=cause, said=said),
     )
     watch = ProcessWatch(notices)
-    sinks.append(watch)
+    file = _open_audit_log(audit_log)
+    sinks += [watch] if file is None else [file, watch]
     try:
         prepared = _prepare(model, found.table, mismatches)
         unpacked = _unpack(bundle, digest, here, device)

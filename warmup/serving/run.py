@@ -96,10 +96,10 @@ def run(
     *on_miss* is ``fallback``, ``strict``, ``predict`` or ``unverified``; it, *uncovered*, *bundle*,
     *layers*, *allow_mismatch* and *device_model* are as in `install`. In a process that the table
     is not for, each compile raises a `TableMismatchError`. Events are appended to *audit_log*, or
-    ``WARMUP_AUDIT_LOG``, or a temporary file; the report counts the events of this run. Signals
-    that arrive meanwhile go to the command, unless a terminal has sent them to both processes. The
-    exit code is the command's own, or 128 plus the number of the signal that killed the command. To
-    be called from the main thread.
+    ``WARMUP_AUDIT_LOG``, or a temporary file; the report counts all that is appended meanwhile,
+    which programs that share the file do, too. Signals that arrive meanwhile go to the command,
+    unless a terminal has sent them to both processes. The exit code is the command's own, or 128
+    plus the number of the signal that killed the command. To be called from the main thread.
 
     Raises:
         SettingsError: an argument cannot be used, or the command cannot be started.

@@ -7,6 +7,7 @@ import gzip
 import io
 import os
 import re
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final, cast
@@ -150,5 +151,5 @@ def _lines(text: io.TextIOWrapper, path: Path) -> Iterator[str]:
             if done > _MAX_LOG_BYTES:
                 raise unreadable(path, f"more than {_MAX_LOG_BYTES} letters when unpacked")
             yield line.rstrip("\n")
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise unreadable(path, str(error)) from error
