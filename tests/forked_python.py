@@ -29,7 +29,12 @@ from typing import IO, Any
 _MAX_REQUEST = 2**20
 # Read by torch, inductor and triton whenever they need them; any other variable may be read on
 # import, so that a program with another value of it gets a process that imports by itself.
-_READ_LATE = frozenset({"TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "PYTHONPATH", "HOME"})
+_READ_LATE = frozenset(
+    {
+        *("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "PYTHONPATH", "HOME"),
+        "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR",  # an address, which a process sets for itself
+    }
+)
 _OF_OTHERS = ("WARMUP_", "PYTEST_", "XDG_")
 
 _of_server: dict[str, str] = {}
