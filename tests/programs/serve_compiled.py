@@ -58,6 +58,27 @@ class Centered(nn.Module):
         return x - x.mean(0)
 
 
+class Counted(nn.Module):
+    """Rows, and how many there are."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, int]:
+        """Return the rows doubled, and their number."""
+        return x * 2, x.shape[0]
+
+
+class Stepping(nn.Module):
+    """A model that counts its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("steps", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the rows doubled."""
+        self.steps.add_(1)
+        return x * 2
+
+
 class Broken(nn.Module):
     """A graph that breaks in the middle."""
 
@@ -104,6 +125,10 @@ def largest_error(found: Any, expected: Any) -> float:
     """Return the largest difference of two outputs; infinite when they differ in shape."""
     leaves = torch.utils._pytree.tree_leaves
     pairs = list(zip(leaves(found), leaves(expected), strict=True))
+    numbers = [(one, other) for one, other in pairs if not isinstance(one, torch.Tensor)]
+    if any(one != other for one, other in numbers):
+        return float("inf")
+    pairs = [(one, other) for one, other in pairs if isinstance(one, torch.Tensor)]
     if any(one.shape != other.shape for one, other in pairs):
         return float("inf")
     return max((one - other).abs().max().item() if one.numel() else 0.0 for one, other in pairs)
@@ -272,6 +297,8 @@ CASES: dict[str, Any] = {
     "pad": lambda: block("pad", independent=("n",)),
     "exact": lambda: block("exact"),
     "dependent": lambda: one(Centered(), (16, 5, 9, 16), policy="pad", independent=("n",)),
+    "counted": lambda: one(Counted(), (16, 5, 9), policy="pad", independent=("n",)),
+    "stepping": lambda: one(Stepping(), (16, 5, 9), policy="pad", independent=("n",)),
     "broken": lambda: one(Broken(), (5, 200, 300, 7, 100), policy="range"),
     "narrow": lambda: one(Narrow(), (300, 5, 310), policy="range"),
     "fixed": lambda: one(Fixed(), (300,), policy="range"),

@@ -85,6 +85,26 @@ def test_rows_that_depend_on_each_other_are_not_padded(serve: Serve) -> None:
     assert "n cannot be padded" in found["said"][0]
 
 
+@pytest.mark.parametrize(
+    ("case", "reason"),
+    [
+        ("counted", "padded to n=16 the output 1 is 16, and 5 unpadded: n cannot be padded"),
+        (
+            "stepping",
+            "padded to n=16 a call writes other values into buffer steps: n cannot be padded",
+        ),
+    ],
+)
+def test_what_is_no_tensor_and_what_is_written_is_not_padded(
+    serve: Serve, case: str, reason: str
+) -> None:
+    """A number that padding changes, and a buffer: the bucket is served uncompiled."""
+    found = serve(case)
+    assert found["error"] == 0.0
+    assert found["outside"] == {"dependent on padding": 2}
+    assert reason in found["said"][0]
+
+
 def test_a_graph_break_is_logged_once(serve: Serve) -> None:
     """The log names its place; the parts are compiled, and the results are right."""
     found = serve("broken")

@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from warmup.core.call_cost import CallCost
@@ -21,10 +21,17 @@ from warmup.table.lookup import Lookup, OnMiss
 from warmup.tuning.served_bucket import AskedQuestions, ServedBucket
 
 if TYPE_CHECKING:
+    from warmup.models.call_state import CallState
     from warmup.models.loading import Inputs, LoadedModel
     from warmup.tuning.progress import Progress
     from warmup.tuning.setup import BuildSetup
     from warmup.tuning.tuner import Tuner
+
+
+def _no_state() -> CallState:
+    from warmup.models.call_state import CallState
+
+    return CallState()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +41,8 @@ class BucketCompiler:
     ``make_lookup`` is called with the arguments of `Lookup`, and returns the lookup that answers.
     ``measure_cost`` returns what a call costs that has run before; None where that is not measured.
     Repeated layers are compiled in ``form``, whole or once. ``is_rebuilt``: the model was rebuilt
-    from a key, and asks a single question that is measured.
+    from a key, and asks a single question that is measured. ``state`` puts back what calls of the
+    model write, before each call whose output is returned.
     """
 
     setup: BuildSetup
@@ -45,6 +53,7 @@ class BucketCompiler:
     measure_cost: Callable[[Callable[[], object]], CallCost | None] = lambda _call: None
     form: LayersForm = LayersForm.WHOLE
     is_rebuilt: bool = False
+    state: CallState = field(default_factory=_no_state)
 
     def tune(self, calls: Sequence[Inputs], name: str, since: int) -> ServedBucket:
         """Measure each question without a row in the bucket *name*; serve the bucket from rows.
@@ -280,14 +289,19 @@ class BucketCompiler:
         with empty_caches(), self.tuner.clock.phase(BuildStage.COMPILING):
             try:
                 try:
+                    self.state.restore()
                     compiled, output, graphs = call_first(self.model.module, self.form, calls)
-                    outputs = [output, *call_others(compiled, calls[1:])]
+                    outputs = [
+                        self.state.detached(output),
+                        *call_others(compiled, calls[1:], self.state),
+                    ]
                 finally:
                     wait_for_sent()  # else they compile beside the host's times, and fill caches
                 if costs is not None:
                     costs.append(self._cost_of(lambda: _call(compiled, calls[0]), name))
             except Exception as error:  # noqa: BLE001  raised below: empty_caches would not reset dynamo
                 failure = error
+            self.state.restore()
         if failure is not None:
             try:
                 raise error_for(failure, name) from failure

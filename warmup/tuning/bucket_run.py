@@ -59,6 +59,7 @@ class BucketRun:
         release_memory()
         with self._shortened():
             run = run_wide(self.compiler.model.module, self.calls, self.compiler.setup.device)
+        self.compiler.state.restore()  # where nothing is converted, it runs on the model's tensors
         release_memory()  # the process that measures needs memory of the same GPU
         return run
 

@@ -13,6 +13,7 @@ from warmup.core.layers_form import LayersForm
 from warmup.inductor.adapter import compile_model
 from warmup.inductor.artifacts import count_graphs, range_error
 from warmup.inductor.layers.opaque_call import run_program
+from warmup.models.call_state import CallState
 from warmup.models.layer_proof import LayerProof
 from warmup.models.loading import Inputs
 from warmup.models.other_sizes import OtherSizes
@@ -57,14 +58,22 @@ def call_first(
     return call, done.result, 1
 
 
-def call_others(compiled: Callable[..., Any], calls: Sequence[Inputs]) -> list[Any]:
+def call_others(
+    compiled: Callable[..., Any], calls: Sequence[Inputs], state: CallState
+) -> list[Any]:
     """Return the outputs of *compiled* for *calls*, which its artifact must serve.
+
+    What calls write is put back by *state* before each.
 
     Raises:
         Exception: another artifact would be needed, or the model failed.
     """
     with torch.compiler.set_stance("fail_on_recompile"):
-        return [compiled(*call.args, **call.kwargs) for call in calls]
+        outputs = []
+        for call in calls:
+            state.restore()
+            outputs.append(state.detached(compiled(*call.args, **call.kwargs)))
+        return outputs
 
 
 def error_for(error: Exception, name: str) -> WarmupError:

@@ -211,16 +211,36 @@ class Session:
         if self._can_shorten.get(weights_padded, False) and not self.all_layers:
             try:
                 with compiler.shortened() as left_out:
-                    expected = list(map(self._eager, calls))
+                    expected = self._expected(calls, name)
                 with padding(self.compiler, padded), compiler.shortened():
                     return compiler.tune_as_is(calls, name), expected, left_out
             except (BuildError, ModelError) as error:
                 logger.info("bucket %s: not run with fewer layers: %s", name, error)
-        expected = list(map(self._eager, calls))
+        expected = self._expected(calls, name)
         with padding(self.compiler, padded):
             served = compiler.tune(calls, name, since)
         self._can_shorten[weights_padded] = served.is_same_shortened
         return served, expected, 0
+
+    def _expected(self, calls: Sequence[Inputs], name: str) -> list[Any]:
+        """Return eager's outputs for *calls*; each run of the bucket begins as they did.
+
+        Where the model writes buffers or inputs, they have the same values before each call.
+        """
+        from warmup.models.call_state import noted_tensors
+
+        state, module = self.compiler.state, self.compiler.model.module
+        noted = noted_tensors(module, [(call.args, call.kwargs) for call in calls])
+        outputs = list(map(self._eager, calls))
+        names = state.keep_written(module, noted)
+        if not names:
+            return outputs
+        logger.info("bucket %s: a call writes %s, put back before each", name, ", ".join(names))
+        outputs = []
+        for call in calls:
+            outputs.append(state.detached(self._eager(call)))
+            state.restore()
+        return outputs
 
     def _eager(self, inputs: Inputs) -> Any:
         from warmup.models.dtype_mismatch import naming_dtypes

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -15,6 +16,7 @@ from warmup.core.compile_modes import GRAPH_MODES
 from warmup.core.errors import ModelError
 from warmup.inductor.artifacts import own_cache_entries
 from warmup.inductor.static_inputs import Place, StaticInputs
+from warmup.models.call_state import noted_tensors, written
 from warmup.models.outputs import output_errors, worst_error
 from warmup.serving.compiled.arguments import Arguments
 from warmup.serving.compiled.bucket import (
@@ -24,6 +26,8 @@ from warmup.serving.compiled.bucket import (
     UncompiledReason,
 )
 from warmup.table.policy import MOST_TIMES
+
+_ROUNDED: Final = 1e-2  # of a number of the outputs, which may be computed from a narrow tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,8 @@ class PaddedArtifact(BucketArtifact):
     """A static artifact, for which inputs are padded with zeros and outputs cut.
 
     The first padded call is computed by the uncompiled model as well. The two outputs show which
-    dims have to be cut, and whether padding changes anything else.
+    dims have to be cut, and whether padding changes anything else; so do the buffers and inputs
+    that the model writes.
 
     In a mode that records CUDA graphs, inputs on a GPU are padded where the graph reads them.
     """
@@ -118,8 +123,12 @@ class PaddedArtifact(BucketArtifact):
         known = self._cuts
         if all(name in known for name in padded):
             return _cut(result, [cut for name in padded for cut in known[name]], sizes)
+        noted = noted_tensors(self.served.model, [(args, kwargs)])
         expected = self.served.model(*args, **kwargs)
         cuts = _cuts_of(expected, result, sizes, self.sizes)
+        if (reason := _unlike(expected, result) or _writing(written(noted))) is not None:
+            self._dependent = f"padded to {self} {reason}: {', '.join(padded)} cannot be padded"
+            return self._serve(*args, **kwargs)
         distance, limit = worst_error(expected, _cut(result, cuts, sizes), self.served.tolerance)
         if not distance <= limit:
             limit = max(limit, self._rounding(result, args, kwargs))
@@ -169,6 +178,20 @@ def _cuts_of(
                 )
             cuts.append(_Cut(number, dim, names[0]))
     return tuple(cuts)
+
+
+def _unlike(expected: Any, padded: Any) -> str | None:
+    """Return which number or text of the outputs padding changed; None where it changed none."""
+    for number, (own, other) in enumerate(zip(_leaves(expected), _leaves(padded), strict=True)):
+        if isinstance(own, (bool, int, str)) and own != other:
+            return f"the output {number} is {other!r}, and {own!r} unpadded"
+        if isinstance(own, float) and not math.isclose(own, other, rel_tol=_ROUNDED, abs_tol=1e-9):
+            return f"the output {number} is {other:g}, and {own:g} unpadded"
+    return None
+
+
+def _writing(names: Sequence[str]) -> str | None:
+    return f"a call writes other values into {', '.join(names)}" if names else None
 
 
 def _cut(result: Any, cuts: Sequence[_Cut], sizes: Mapping[str, int]) -> Any:
