@@ -37,6 +37,19 @@ def test_one_bucket_is_not_counted(capsys: pytest.CaptureFixture[str]) -> None:
     assert "bucket" not in capsys.readouterr().err
 
 
+def test_the_time_left_is_that_of_the_units() -> None:
+    """Starts that come before the first round say nothing of the next rounds."""
+    now = 0.0
+    progress = Progress(console=Console(quiet=True), get_time=lambda: now)
+    number = progress.add_task("x", total=6)
+    now = 60.0
+    progress.update(number, since=60.0)
+    now = 62.0
+    progress.update(number, completed=1)
+    said = "1 of 6 rounds, 0:01:02 so far, about 0:00:10 left"
+    assert DoneColumn("rounds").render(progress.tasks[0]).plain == said
+
+
 def test_the_live_line_counts_the_candidates_that_a_graph_waits_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -115,6 +115,15 @@ def test_a_model_without_a_choice_is_said_so(tmp_path: Path) -> None:
     assert not (tmp_path / "net.json").exists()
 
 
+def test_a_model_without_a_graph_is_said_so(tmp_path: Path) -> None:
+    """Torch leaves its frame out without a word: the error says that nothing is compiled."""
+    model = ("--model", f"{PLAIN.parent / 'skipped.py'}:Skipped", "--seqlens", "8")
+    done = build(tmp_path, *model, "--out", "skipped.json")
+    assert done.returncode == 3
+    assert "torch.compile made no graph of the model in any bucket" in done.stderr
+    assert not (tmp_path / "skipped.json").exists()
+
+
 def test_no_compiler_on_cpu_is_said_so(tmp_path: Path) -> None:
     """With a compiler that does not exist the build exits 3 with one line, before any work."""
     model = ("--model", f"{PLAIN}:Net", *INPUT, "--seqlens", "8")

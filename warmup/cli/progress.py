@@ -35,7 +35,11 @@ if TYPE_CHECKING:
 
 
 class DoneColumn(ProgressColumn):
-    """``1 of 4 buckets, 0:00:21 so far, about 0:01:03 left``."""
+    """``1 of 4 buckets, 0:00:21 so far, about 0:01:03 left``.
+
+    The time left is that of the units, by those done since the field ``since`` of the task: what a
+    command did before its first unit says nothing of the next.
+    """
 
     def __init__(self, units: str) -> None:
         super().__init__()
@@ -47,7 +51,8 @@ class DoneColumn(ProgressColumn):
         words = [] if total is None else [f"{done:.0f} of {total:.0f} {self._units}"]
         words.append(f"{_clock(elapsed)} so far")
         if total is not None and 0 < done < total:
-            words.append(f"about {_clock(elapsed / done * (total - done))} left")
+            of_units = elapsed - task.fields.get("since", 0.0)
+            words.append(f"about {_clock(of_units / done * (total - done))} left")
         return Text(", ".join(words))
 
 
@@ -91,6 +96,11 @@ class LiveLine(AbstractContextManager["LiveLine"]):
     ) -> None:
         """Show the current step and how many units are done; what is not given stays."""
         self._progress.update(self._task, description=step, completed=done, total=total)
+
+    def begin_units(self) -> None:
+        """Count the time of the units from now on."""
+        elapsed = self._progress.tasks[self._task].elapsed or 0.0
+        self._progress.update(self._task, since=elapsed)
 
     def print_above(self, line: str) -> None:
         """Print *line* above the live line, unless the command was told to be quiet."""
@@ -215,6 +225,7 @@ class CompareProgress(LiveLine, CompareObserver):
         self.show(f"{variant.name}: first outputs")
 
     def variant_ready(self, variant: Variant, start: Start) -> None:
+        self.begin_units()  # the rounds begin when the last variant is ready
         self.print_above(
             f"{variant.name}: first outputs after {start.process_seconds:.1f} s, "
             f"{start.benchmarks} benchmarks"

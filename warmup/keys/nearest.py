@@ -8,6 +8,7 @@ keys alone, and not on the order of the rows.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -16,6 +17,7 @@ from warmup.keys.gemm import GEMM
 from warmup.keys.registry import kind_of
 
 MOST_NEIGHBOURS: Final = 8
+_SHAPE: Final = re.compile(r"\[([0-9a-z,.]+)\]")  # of an operand in an epilogue
 _EQUAL_INGREDIENTS: Final = ("op", "dtype", "dtype_b", "a", "b", "a2", "b2", "out")
 _GEMM_SIZES: Final = ("batch", "m", "n", "k")
 
@@ -24,7 +26,8 @@ def nearest_row(key: str, rows: Iterable[str]) -> tuple[str | None, tuple[str, .
     """Return the most similar of the keys *rows*, and in what it differs from *key*.
 
     Only rows whose first words, `Kind.fixed` of them, are those of *key* count: its op or kernel.
-    Most similar is the row with the fewest differing ingredients, then with the closest
+    Sizes of an epilogue's operands that are those of the GEMM are no difference of their own. Most
+    similar is the row with the fewest differing ingredients, then with the closest
     `Kind.nearest_by`, then the first in key order. Returns ``(None, ())`` when no row counts.
 
     Raises:
@@ -38,7 +41,7 @@ def nearest_row(key: str, rows: Iterable[str]) -> tuple[str | None, tuple[str, .
         if not row.startswith(start):
             continue
         parts = kind.ingredients(row)
-        differences = differing_ingredients(parts, asked)
+        differences = _differences(parts, asked)
         sizes = [name for name in kind.nearest_by if name in parts and name in asked]
         distance = sum(abs(_low(parts[name]) - _low(asked[name])) for name in sizes)
         rank = (len(differences), distance, row)
@@ -55,6 +58,26 @@ def differing_ingredients(row: Mapping[str, str], asked: Mapping[str, str]) -> t
         for name in names
         if row.get(name) != asked.get(name)
     )
+
+
+def _differences(row: Mapping[str, str], asked: Mapping[str, str]) -> tuple[str, ...]:
+    """Return what `differing_ingredients` does, without an epilogue that follows from the sizes."""
+    found = differing_ingredients(row, asked)
+    if _in_sizes(row) != _in_sizes(asked):
+        return found
+    return tuple(each for each in found if not each.startswith("epilogue: "))
+
+
+def _in_sizes(parts: Mapping[str, str]) -> str:
+    """Return the epilogue in *parts* with the names of the sizes that its operands share."""
+    rows, columns = parts.get("m"), parts.get("n")
+
+    def name_sizes(shape: re.Match[str]) -> str:
+        *outer, last = shape[1].split(",")
+        named = ["m" if size == rows else size for size in outer]
+        return f"[{','.join([*named, 'n' if last == columns else last])}]"
+
+    return _SHAPE.sub(name_sizes, parts.get("epilogue", ""))
 
 
 def neighbours_of(

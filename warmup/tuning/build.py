@@ -303,11 +303,18 @@ def _check_asked(results: Sequence[BucketResult], retry: str | None) -> None:
     Raises:
         NothingRecordedError: no bucket asked inductor for a choice.
     """
-    if retry is None and not any(result.keys for result in results):
+    if retry is not None or any(result.keys for result in results):
+        return
+    if not any(result.graphs for result in results):
         raise NothingRecordedError(
-            "the model asked inductor for no GEMM choice in any bucket",
-            "it has no mm-like op with several candidates under these backends on this device",
+            "torch.compile made no graph of the model in any bucket: it runs uncompiled",
+            "TORCH_LOGS=graph_breaks says what cannot be traced; a break in a loop, and a module "
+            "such as nn.GRU, leave a whole frame out",
         )
+    raise NothingRecordedError(
+        "the model asked inductor for no GEMM choice in any bucket",
+        "it has no mm-like op with several candidates under these backends on this device",
+    )
 
 
 def _check_words(
