@@ -73,7 +73,7 @@ OF_ONE_KIND = (
     "warmup.diagnostics.profile.row_match",
     "warmup.diagnostics.imports.",  # other tools tune GEMMs and launch configs
     "warmup.prediction.",  # of times of GEMM candidates
-    *("warmup.tuning.trials", "warmup.tuning.tuner", "warmup.tuning.worker"),  # GEMM trials
+    *("warmup.tuning.trials", "warmup.tuning.bare_trials", "warmup.tuning.worker"),  # GEMM trials
 )
 OF_EVERY_KIND = frozenset(
     {

@@ -316,3 +316,39 @@ def test_what_cannot_be_inferred_is_refused_with_the_spelling(
     with pytest.raises(ModelError) as refused:
         resolve(module)
     assert [reason for reason in reasons if reason not in str(refused.value)] == []
+
+
+class _Experts(nn.Module):
+    """Two experts, half of the rows each, as a mixture of experts computes them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(99, 32)
+        self.experts = nn.Parameter(torch.randn(2, 32, 64))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        rows = self.embedding(ids).flatten(0, 1)
+        ends = torch.tensor([len(rows) // 2, len(rows)], dtype=torch.int32)
+        return torch._grouped_mm(rows, self.experts, offs=ends)
+
+
+def test_products_of_groups_may_be_in_float32() -> None:
+    """On fake tensors torch computes them in bfloat16 alone."""
+    assert spelled(resolve(_Experts())) == "ids=[1,seqlen]:i64"
+
+
+class _LookingUp(nn.Module):
+    """A model that looks its input up, and then fails whatever it was."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(99, 32)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError(f"no rows of {self.embedding(ids).shape}")
+
+
+def test_the_advice_has_the_form_that_came_furthest() -> None:
+    """Ids that were looked up are named as ids."""
+    with pytest.raises(ModelError, match=r'name them, such as --input "ids=\[.*seqlen.*\]:i64"'):
+        resolve(_LookingUp())

@@ -219,6 +219,16 @@ def test_arguments_are_fields_of_the_config(tmp_path: Path) -> None:
         load_model(f'hf-random:{path}{{"layers": 3}}')
 
 
+def test_a_number_that_json_lacks_is_read_as_transformers_writes_it(tmp_path: Path) -> None:
+    """``{"__float__": "Infinity"}``, in a config that save_pretrained() wrote."""
+    limit = [0.0, {"__float__": "Infinity"}]
+    fields = {"hidden_size": 64, "num_hidden_layers": 1, "num_heads": 4, "head_dim": 32}
+    sizes = {"state_size": 16, "n_groups": 1, "vocab_size": 99, "time_step_limit": limit}
+    path = config(tmp_path, "mamba2", architectures=["Mamba2Model"], **fields, **sizes)
+    loaded = load_model(f"hf-random:{path}")
+    assert tuple(loaded.module.config.time_step_limit) == (0.0, float("inf"))
+
+
 def _pickled(folder: Path) -> str:
     config(folder, "config", model_type="bert", architectures=["BertModel"], **SMALL)
     (folder / "pytorch_model.bin").write_bytes(b"\x80")

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
 
 from warmup.core.dtypes import dtype_name
 from warmup.inductor.fake_tensors import FakeTensorMode, fake_like, fake_mode, fake_tensors
@@ -28,6 +29,9 @@ _LAST_OF_WEIGHT: Final = frozenset({"linear"})
 _NORMALIZED: Final = frozenset({"layer_norm", "rms_norm"})
 _LOOKUPS: Final = frozenset({"embedding", "embedding_bag"})
 _CONVOLUTIONS: Final = frozenset({"conv1d", "conv2d"})
+# On fake tensors torch computes it in bfloat16 alone, and on a CPU in any dtype
+# (torch/_meta_registrations.py, 2.11 to 2.13).
+_GROUPED_PRODUCT: Final = "_grouped_mm"
 _PRODUCTS: Final = frozenset({"matmul", "mm", "__matmul__"})
 _GROUPS_POSITION: Final = 6  # of `groups` among the arguments of a convolution
 
@@ -171,7 +175,14 @@ class _Reality(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's o
             return True
         if name in _SCALARS:
             return 1.0 if args[0].is_floating_point() else 1
+        if name == _GROUPED_PRODUCT and args[0].dtype is not torch.bfloat16:
+            narrow = tree_map_only(torch.Tensor, _as_bfloat16, (args, kwargs or {}))
+            return func(*narrow[0], **narrow[1]).to(args[0].dtype)
         return func(*args, **(kwargs or {}))
+
+
+def _as_bfloat16(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to(torch.bfloat16) if tensor.is_floating_point() else tensor
 
 
 class _Encountering(TorchFunctionMode):

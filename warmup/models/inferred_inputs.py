@@ -169,11 +169,14 @@ def _device_of(module: nn.Module) -> torch.device:
     return next((device for device in devices if device.type != "meta"), torch.device("cpu"))
 
 
-def _cannot_infer(reason: str, names: Sequence[str], forms: Sequence[Form] = ()) -> ModelError:
+def _cannot_infer(
+    reason: str, names: Sequence[str], forms: Sequence[Form] = (), closest: Form = ()
+) -> ModelError:
     shown = [" ".join(map(str, form)) for form in forms[:_SHOWN_FORMS]]
     more = f" and {len(forms) - _SHOWN_FORMS} more" if len(forms) > _SHOWN_FORMS else ""
     tried = f"; tried on fake tensors: {', '.join(shown)}{more}" if shown else ""
-    spelled = " ".join(f'--input "{name}=[seqlen,...]:f32"' for name in names)
+    named = map(str, closest) if closest else (f"{name}=[seqlen,...]:f32" for name in names)
+    spelled = " ".join(f'--input "{each}"' for each in named)
     return ModelError(
         f"the inputs of the model cannot be inferred ({reason}{tried})",
         f"name them, such as {spelled}, or define example_inputs(seqlen) beside the model",
@@ -193,7 +196,8 @@ class _FormSearch:
     device: torch.device
     met: dict[str, Need] = field(default_factory=dict)
     failures: dict[Form, str] = field(default_factory=dict)
-    furthest: tuple[int, str] = (-1, "no layer suggests a form")  # calls until a failure, and which
+    # Calls until a failure, what failed, and the form of the inputs.
+    furthest: tuple[int, str, Form] = (-1, "no layer suggests a form", ())
     runs: int = 0
 
     def run(self) -> Form:
@@ -206,7 +210,8 @@ class _FormSearch:
             found = self._accepted(form)
             if found is not None:
                 return self._finished(form, found)
-        raise _cannot_infer(self.furthest[1], self.names, tuple(self.failures))
+        _, reason, closest = self.furthest
+        raise _cannot_infer(reason, self.names, tuple(self.failures), closest)
 
     def _next(self) -> Form | None:
         """Return the next form to try.
@@ -253,6 +258,7 @@ class _FormSearch:
                     self.furthest = (
                         error.found.calls,
                         f"{' '.join(map(str, form))}, {bucket}: {reason}",
+                        form,
                     )
                 for name, need in error.found.needs.items():
                     self.met.setdefault(name, need)

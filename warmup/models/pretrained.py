@@ -24,6 +24,8 @@ from warmup.models.generation_step import GenerationStep
 from warmup.models.model_target import PRETRAINED, ModelTarget
 
 _CONFIG_FILE: Final = "config.json"
+_MOST_SAID: Final = 400  # letters of an error of transformers, whose reason is its last line
+_FLOAT_TAG: Final = "__float__"  # of {"__float__": "Infinity"}
 _WEIGHTS_INDEX: Final = "model.safetensors.index.json"
 _WEIGHTS: Final = ("model.safetensors", _WEIGHTS_INDEX)
 
@@ -126,7 +128,7 @@ def _config(transformers: Any, file: Path, target: ModelTarget) -> Any:
         ModelError: it is no config of a model that transformers has, or has no such field.
     """
     try:
-        fields = json.loads(file.read_text(encoding="utf-8"))
+        fields = json.loads(file.read_text(encoding="utf-8"), object_hook=_special_float)
         kind = fields.pop("model_type", None) if isinstance(fields, dict) else None
     except (OSError, ValueError) as error:
         raise ModelError(f"--model {target}: {file.name} cannot be read ({error})") from error
@@ -148,6 +150,11 @@ def _config(transformers: Any, file: Path, target: ModelTarget) -> Any:
                 "name fields of the config",
             )
         return transformers.AutoConfig.for_model(kind, **{**fields, **target.arguments})
+
+
+def _special_float(fields: dict[str, Any]) -> Any:
+    """Return the number that transformers 5 writes as an object, since JSON has none like it."""
+    return float(fields[_FLOAT_TAG]) if fields.keys() == {_FLOAT_TAG} else fields
 
 
 def _class(transformers: Any, config: Any, name: str, target: ModelTarget) -> Any:
@@ -220,6 +227,7 @@ def _errors_of(target: ModelTarget) -> Iterator[None]:
     except ModelError:
         raise
     except Exception as error:  # the library raises whatever its parts raise
+        said = " ".join(str(error).split())[:_MOST_SAID]
         raise ModelError(
-            f"--model {target}: transformers failed ({type(error).__name__}: {first_line(error)})"
+            f"--model {target}: transformers failed ({type(error).__name__}: {said})"
         ) from error
