@@ -42,7 +42,7 @@ def test_buffers_and_inputs_that_a_call_writes_are_named(model: Any) -> None:
     noted = noted_tensors(model, [((x,), {})])
     with torch.no_grad():
         model(x)
-    assert written(noted) == ("buffer position", "buffer scale", "input [0]")
+    assert written(noted) == ("buffer position", "buffer scale", "input 0")
 
 
 @torch.no_grad()
@@ -51,7 +51,7 @@ def test_each_call_begins_with_what_was_kept(model: Any) -> None:
     x, state = torch.randn(2, 64), CallState()
     noted = noted_tensors(model, [((), {"x": x})])
     model(x=x)
-    assert state.keep_written(model, noted) == ("buffer position", "buffer scale", "input ['x']")
+    assert state.keep_written(model, noted) == ("buffer position", "buffer scale", "input x")
     first = state.detached(model(x=x))
     state.restore()
     second = state.detached(model(x=x))

@@ -100,11 +100,11 @@ def _noted(
                 place = _place_of(module, name)
                 yield NotedTensor(f"{kind} {name}", tensor, _version_of(tensor), place)
     for args, kwargs in calls:
-        leaves, _ = torch.utils._pytree.tree_flatten_with_path((args, dict(kwargs)))  # noqa: SLF001  as above
-        for path, leaf in leaves:
-            if isinstance(leaf, torch.Tensor) and not leaf.is_inference():
-                name = torch.utils._pytree.keystr(path[1:])  # noqa: SLF001  as above
-                yield NotedTensor(f"input {name}", leaf, _version_of(leaf))
+        named = {**{str(number): value for number, value in enumerate(args)}, **kwargs}
+        for argument, value in named.items():
+            for leaf in torch.utils._pytree.tree_leaves(value):  # noqa: SLF001  as above
+                if isinstance(leaf, torch.Tensor) and not leaf.is_inference():
+                    yield NotedTensor(f"input {argument}", leaf, _version_of(leaf))
 
 
 def _place_of(module: nn.Module, name: str) -> Callable[[], Any]:
