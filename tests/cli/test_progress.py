@@ -37,6 +37,18 @@ def test_one_bucket_is_not_counted(capsys: pytest.CaptureFixture[str]) -> None:
     assert "bucket" not in capsys.readouterr().err
 
 
+def test_a_log_says_that_a_silent_build_goes_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A stream that is no terminal gets a line after a minute without one, and none before."""
+    with BuildProgress() as progress:
+        progress.candidates_compiled(1, 3)
+        monkeypatch.setattr("warmup.cli.progress._SILENT_S", 0.0)
+        progress.candidates_compiled(2, 3)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("starting: 2 of 3 candidates compiled: 0:00:0")
+
+
 def test_the_time_left_is_that_of_the_units() -> None:
     """Starts that come before the first round say nothing of the next rounds."""
     now = 0.0

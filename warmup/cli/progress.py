@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import datetime as dt
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
@@ -32,6 +33,9 @@ from warmup.tuning.report import BucketResult, Observer, name_of
 
 if TYPE_CHECKING:
     from warmup.tuning.judge import Judgement
+
+
+_SILENT_S: Final = 60.0  # without a line on a stream that is no terminal
 
 
 class DoneColumn(ProgressColumn):
@@ -63,7 +67,8 @@ def _clock(seconds: float) -> str:
 class LiveLine(AbstractContextManager["LiveLine"]):
     """The live line of a command: its step, the *units* done, the time so far and the time left.
 
-    On a stream that is no terminal only the lines of `print_above` appear.
+    On a stream that is no terminal the lines of `print_above` appear, and after a minute without
+    one what the live line would show: the log of a container says that the command goes on.
     """
 
     def __init__(self, units: str) -> None:
@@ -78,6 +83,7 @@ class LiveLine(AbstractContextManager["LiveLine"]):
             disable=is_quiet() or not self._console.is_terminal,
         )
         self._task = self._progress.add_task("starting", total=None)
+        self._column, self._printed_at = DoneColumn(units), time.monotonic()
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -96,6 +102,10 @@ class LiveLine(AbstractContextManager["LiveLine"]):
     ) -> None:
         """Show the current step and how many units are done; what is not given stays."""
         self._progress.update(self._task, description=step, completed=done, total=total)
+        is_silent = time.monotonic() - self._printed_at >= _SILENT_S
+        if is_silent and not self._console.is_terminal:
+            task = self._progress.tasks[self._task]
+            self.print_above(f"{task.description}: {self._column.render(task).plain}")
 
     def begin_units(self) -> None:
         """Count the time of the units from now on."""
@@ -104,6 +114,7 @@ class LiveLine(AbstractContextManager["LiveLine"]):
 
     def print_above(self, line: str) -> None:
         """Print *line* above the live line, unless the command was told to be quiet."""
+        self._printed_at = time.monotonic()
         if not is_quiet():
             self._console.print(printable(line), soft_wrap=True)
 
