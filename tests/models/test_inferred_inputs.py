@@ -352,3 +352,19 @@ def test_the_advice_has_the_form_that_came_furthest() -> None:
     """Ids that were looked up are named as ids."""
     with pytest.raises(ModelError, match=r'name them, such as --input "ids=\[.*seqlen.*\]:i64"'):
         resolve(_LookingUp())
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_assumed_inputs_are_said_where_nobody_names_any(named: bool) -> None:
+    """With an input that is named, what the model's own function would make is not used."""
+    model = LoadedModel(
+        nn.Linear(96, 8).eval(),
+        lambda seqlen: (torch.randn(seqlen, 96),),
+        "net",
+        assumed=("model: net", "name another"),
+        inputs_assumed=("inputs: x=[seqlen,96]", "name others"),
+    )
+    given = ["input=[1,seqlen,96]:f32"] if named else []
+    said = [str(each) for each in resolve(model, *given).assumptions]
+    of_inputs = [] if named else ["inputs: x=[seqlen,96]; name others"]
+    assert said == ["model: net; name another", *of_inputs]

@@ -96,7 +96,8 @@ def resolve_inputs(
     elif model.has_siblings and not _fits_example(model, buckets[0], dtype):
         with contextlib.suppress(ModelError):  # example_inputs is taken then
             inferred = _infer(model, given, buckets, dtype)
-    assumptions = [Assumption(*each) for each in model.assumed]
+    assumed = [model.assumed, None if given else model.inputs_assumed]
+    assumptions = [Assumption(*each) for each in assumed if each is not None]
     if model.chosen:
         assumptions.append(Assumption(f"model: {model.chosen}", _OTHER_MODEL))
     if inferred:

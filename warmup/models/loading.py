@@ -43,7 +43,8 @@ class LoadedModel:
 
     ``chosen`` says why it is this model where a file has several and none was named, else empty.
     With ``has_siblings`` the file defines other classes, to which ``example_inputs`` may belong.
-    Each of ``assumed`` is what was taken because nobody named it, and how to name something else.
+    ``assumed`` is what was taken because nobody named it, and how to name something else, and
+    ``inputs_assumed`` the same of the inputs, for where nobody names any.
     """
 
     module: nn.Module
@@ -51,7 +52,8 @@ class LoadedModel:
     name: str
     chosen: str = ""
     has_siblings: bool = False
-    assumed: tuple[tuple[str, str], ...] = ()
+    assumed: tuple[str, str] | None = None
+    inputs_assumed: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,8 @@ def load_model(target: str) -> LoadedModel:
         from warmup.models.pretrained import load_pretrained
 
         own = load_pretrained(asked)
-        return LoadedModel(own.module, own.example_inputs, own.name, assumed=own.assumed)
+        made = own.module, own.example_inputs, own.name
+        return LoadedModel(*made, assumed=own.assumed, inputs_assumed=own.inputs_assumed)
     file, name = open_target(asked.place)
     definition, reason = (file.definition(name), "") if name else _choose(file, asked.arguments)
     module = instantiate(definition, asked.place, asked.arguments)

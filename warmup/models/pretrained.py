@@ -34,13 +34,15 @@ _WEIGHTS: Final = ("model.safetensors", _WEIGHTS_INDEX)
 class PretrainedModel:
     """A model in eval mode, the function that makes its inputs, a name, and what was assumed.
 
-    Each of ``assumed`` is what was taken because nobody named it, and how to name something else.
+    ``assumed`` is what was taken because nobody named it, and how to name something else;
+    ``inputs_assumed`` the same of the inputs, for where nobody names any.
     """
 
     module: nn.Module
     example_inputs: Callable[..., Mapping[str, Any]]
     name: str
-    assumed: tuple[tuple[str, str], ...]
+    assumed: tuple[str, str]
+    inputs_assumed: tuple[str, str]
 
 
 def load_pretrained(target: ModelTarget) -> PretrainedModel:
@@ -79,12 +81,10 @@ def load_pretrained(target: ModelTarget) -> PretrainedModel:
         inputs,
         ".".join([_label(file), *([name] if name else [])]),
         (
-            (
-                f"model: {chosen}, {origin}, {weights}; no code of the folder is run",
-                f"--model {PRETRAINED}PATH:CLASS names another class",
-            ),
-            (f"inputs: {inputs}, from forward and the config", '--input "NAME=[...]" names others'),
+            f"model: {chosen}, {origin}, {weights}; no code of the folder is run",
+            f"--model {PRETRAINED}PATH:CLASS names another class",
         ),
+        (f"inputs: {inputs}, from forward and the config", '--input "NAME=[...]" names others'),
     )
 
 
