@@ -35,14 +35,14 @@ SAID = "for want of memory"
 @contextlib.contextmanager
 def failing(begins: str, times: int = ALWAYS) -> Iterator[None]:
     """Let the first trials of what *begins* so fail, so many *times*."""
-    run, left = tuner._run_here, [SAID] * times
+    run, left = bare_trials._run_here, [SAID] * times
 
     def run_here(trial: Trial, live: Any) -> Any:
         if left and trial.key.startswith(begins):
             raise TrialNotRunError(left.pop())
         return run(trial, live)
 
-    with mock.patch.object(tuner, "_run_here", run_here):
+    with mock.patch.object(bare_trials, "_run_here", run_here):
         yield
 
 
