@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -105,3 +106,34 @@ def test_a_plan_whose_device_is_lost_is_made_once_more(
     plan = _plan(fleet, _Device(answers, losses))
     assert list(plan.not_planned) == lost
     assert plan.keys == (make_key(),)
+
+
+class _SlowDevice(_Device):
+    """A device that plans more slowly than another one fails."""
+
+    def plan(self, archive: bytes, words: Sequence[str], is_stopped: object) -> dict[str, Any]:
+        time.sleep(0.02)
+        return super().plan(archive, words, is_stopped)
+
+
+def test_a_device_that_always_fails_costs_no_model(tmp_path: Path, make_key: MakeKey) -> None:
+    """It takes a single model, which another device plans with all the rest."""
+    names = [f"{letter}.py" for letter in "abcdefgh"]
+    models = tuple(FleetModel(model=name, options=()) for name in names)
+    bucket = {"layers": "whole", "missing": [make_key()]}
+    answers = {name: {"buckets": [bucket]} for name in names}
+    dead, alive = _Device(answers, losses=100), _SlowDevice(answers)
+    plan = _plan(Fleet(folder=tmp_path, models=models), dead, alive)
+    assert (plan.not_planned, plan.asked) == ({}, 8)
+    assert (len(dead.asked), len(alive.asked)) == (1, 8)
+
+
+def test_a_model_that_was_lost_last_is_planned_by_a_device_that_waits(
+    tmp_path: Path, make_key: MakeKey
+) -> None:
+    """A device without further models waits for those that others still plan."""
+    models = (FleetModel(model="a.py", options=()),)
+    answers = {"a.py": {"buckets": [{"layers": "whole", "missing": [make_key()]}]}}
+    devices = [_SlowDevice(answers, losses=1), _Device(answers)]
+    plan = _plan(Fleet(folder=tmp_path, models=models), *devices)
+    assert (plan.not_planned, plan.keys) == ({}, (make_key(),))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import queue
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -66,23 +64,20 @@ def _answers(
     if not fleet.models:
         return []
     archive, is_over = fleet.archive(), threading.Event()
-    waiting: queue.SimpleQueue[tuple[FleetModel, int]] = queue.SimpleQueue()
-    for model in fleet.models:
-        waiting.put((model, 1))
+    waiting = _WaitingModels(fleet.models, remotes)
 
     def plan_on(remote: RemoteDevice) -> list[_PlanAnswer]:
         done: list[_PlanAnswer] = []
-        with contextlib.suppress(queue.Empty):
-            while True:
-                model, tries = waiting.get_nowait()
-                words = [model.model, *model.options, *shared]
-                try:
-                    done.append((model, remote.plan(archive, words, is_over.is_set)))
-                except RunnerLostError as lost:
-                    if tries < _MOST_PLANS:
-                        waiting.put((model, tries + 1))
-                    else:
-                        done.append((model, {"failed": f"its device {lost}"}))
+        while (model := waiting.take(remote)) is not None:
+            words, reason = [model.model, *model.options, *shared], None
+            try:
+                done.append((model, remote.plan(archive, words, is_over.is_set)))
+            except RunnerLostError as lost:
+                reason = f"its device {lost}"
+            finally:
+                is_last = waiting.give_back(remote, model, is_lost=reason is not None)
+            if reason is not None and is_last:
+                done.append((model, {"failed": reason}))
         return done
 
     with ThreadPoolExecutor(len(remotes)) as pool:
@@ -90,6 +85,44 @@ def _answers(
             return [each for done in pool.map(plan_on, remotes) for each in done]
         finally:
             is_over.set()  # before the pool waits for calls of an interrupted build
+
+
+class _WaitingModels:
+    """The models that wait to be planned, for the threads of all remotes.
+
+    A remote that lost a model takes no further one while another is left: where it cannot work at
+    all it fails at once, and would take every model that the others are too slow for.
+    """
+
+    def __init__(self, models: Iterable[FleetModel], remotes: Iterable[RemoteDevice]) -> None:
+        self._waiting = [(model, 1) for model in models]
+        self._under_way: dict[int, int] = {}  # tries, by the remote's id
+        self._left = {id(remote) for remote in remotes}
+        self._changed = threading.Condition()
+
+    def take(self, remote: RemoteDevice) -> FleetModel | None:
+        """Return the next model for *remote*; None where there is none for it, now or later."""
+        with self._changed:
+            while id(remote) in self._left or not self._left:
+                if self._waiting:
+                    model, self._under_way[id(remote)] = self._waiting.pop(0)
+                    return model
+                if not self._under_way:
+                    return None
+                self._changed.wait()  # another remote may lose what it plans
+            return None
+
+    def give_back(self, remote: RemoteDevice, model: FleetModel, *, is_lost: bool) -> bool:
+        """Note that *remote* is done with *model*, or lost it; return whether it waits no more."""
+        with self._changed:
+            tries = self._under_way.pop(id(remote))
+            is_again = is_lost and tries < _MOST_PLANS
+            if is_lost:
+                self._left.discard(id(remote))
+            if is_again:
+                self._waiting.append((model, tries + 1))
+            self._changed.notify_all()
+            return not is_again
 
 
 def merged(
