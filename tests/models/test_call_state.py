@@ -32,7 +32,7 @@ def test_a_model_that_writes_nothing_has_no_state() -> None:
     noted = noted_tensors(model, [((x,), {})])
     with torch.no_grad():
         output = model(x)
-    assert state.keep_written(model, noted) == ()
+    assert state.keep_written(noted) == ()
     assert (state.is_empty, state.detached(output) is output) == (True, True)
 
 
@@ -51,7 +51,7 @@ def test_each_call_begins_with_what_was_kept(model: Any) -> None:
     x, state = torch.randn(2, 64), CallState()
     noted = noted_tensors(model, [((), {"x": x})])
     model(x=x)
-    assert state.keep_written(model, noted) == ("buffer position", "buffer scale", "input x")
+    assert state.keep_written(noted) == ("buffer position", "buffer scale", "input x")
     first = state.detached(model(x=x))
     state.restore()
     second = state.detached(model(x=x))

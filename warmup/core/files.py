@@ -229,12 +229,12 @@ def _make_temporary(target: Path) -> tuple[int, str]:
         descriptor, name = tempfile.mkstemp(
             prefix=f".{target.name}.", suffix=".tmp", dir=target.parent
         )
-        if _is_lockable(descriptor) and os.path.lexists(name):
+        if _lock_if_free(descriptor) and os.path.lexists(name):
             return descriptor, name
         os.close(descriptor)  # taken for left over before it was locked
 
 
-def _is_lockable(descriptor: int) -> bool:
+def _lock_if_free(descriptor: int) -> bool:
     """Lock the file of *descriptor*; return False where another process has it locked."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -63,7 +63,7 @@ def differing_ingredients(row: Mapping[str, str], asked: Mapping[str, str]) -> t
 def _differences(row: Mapping[str, str], asked: Mapping[str, str]) -> tuple[str, ...]:
     """Return what `differing_ingredients` does, without an epilogue that follows from the sizes."""
     found = differing_ingredients(row, asked)
-    if _in_sizes(row) != _in_sizes(asked):
+    if row.get("epilogue") == asked.get("epilogue") or _in_sizes(row) != _in_sizes(asked):
         return found
     return tuple(each for each in found if not each.startswith("epilogue: "))
 

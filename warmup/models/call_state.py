@@ -6,7 +6,7 @@ runs can be compared where both began from the same values.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,20 +18,39 @@ from torch import nn
 class NotedTensor:
     """A tensor before a call, and its version, which each write in place raises.
 
-    ``place`` is where a module keeps it, None for an input: a call may put another tensor there.
+    A call may put another tensor into the ``attribute`` of the module ``holder``; that of an input,
+    None, stays.
     """
 
     name: str
     tensor: torch.Tensor
     version: int
-    place: Callable[[], Any] | None = None
+    holder: nn.Module | None = None
+    attribute: str = ""
+
+    @classmethod
+    def of(
+        cls, name: str, tensor: torch.Tensor, holder: nn.Module | None = None, attribute: str = ""
+    ) -> NotedTensor:
+        """Return *tensor* with the version that it has now."""
+        return cls(name, tensor, tensor._version, holder, attribute)  # noqa: SLF001  torch's own name of the count of writes
+
+    @property
+    def current(self) -> Any:
+        """What is in the tensor's place now."""
+        return self.tensor if self.holder is None else getattr(self.holder, self.attribute, None)
 
     @property
     def is_written(self) -> bool:
         """Whether the tensor was written, or another put in its place."""
-        if self.place is not None and self.place() is not self.tensor:
-            return True
-        return _version_of(self.tensor) != self.version
+        return self.current is not self.tensor or self.tensor._version != self.version  # noqa: SLF001  as above
+
+    def put_back(self, value: torch.Tensor) -> None:
+        """Have the tensor in its place again, with the elements of *value*."""
+        if self.holder is not None and self.current is not self.tensor:
+            setattr(self.holder, self.attribute, self.tensor)
+        with torch.no_grad():
+            self.tensor.copy_(value)
 
 
 def noted_tensors(
@@ -53,35 +72,30 @@ def written(noted: Iterable[NotedTensor]) -> tuple[str, ...]:
 class CallState:
     """The tensors that calls of a model were seen to write, each with the value to begin from."""
 
-    _kept: list[tuple[nn.Module | None, NotedTensor, torch.Tensor]] = field(default_factory=list)
+    _kept: list[tuple[NotedTensor, torch.Tensor]] = field(default_factory=list)
 
     @property
     def is_empty(self) -> bool:
         """Whether calls write nothing."""
         return not self._kept
 
-    def keep_written(self, module: nn.Module, noted: Iterable[NotedTensor]) -> tuple[str, ...]:
+    def keep_written(self, noted: Iterable[NotedTensor]) -> tuple[str, ...]:
         """Keep the values that the written ones of *noted* have now; return their names.
 
         What was kept before is forgotten.
         """
         changed = [one for one in noted if one.is_written]
-        self._kept = []
-        for one in changed:
-            current = one.tensor if one.place is None else one.place()
-            if isinstance(current, torch.Tensor):
-                owner = None if one.place is None else module
-                now = NotedTensor(one.name, current, _version_of(current), one.place)
-                self._kept.append((owner, now, current.detach().clone()))
-        return tuple(dict.fromkeys(one.name for one in changed))
+        self._kept = [
+            (NotedTensor.of(one.name, now, one.holder, one.attribute), now.detach().clone())
+            for one in changed
+            if isinstance(now := one.current, torch.Tensor)
+        ]
+        return written(changed)
 
     def restore(self) -> None:
         """Give every tensor that calls write the value that was kept."""
-        for module, one, value in self._kept:
-            if module is not None and one.is_written:
-                _put(module, one.name, one.tensor)
-            with torch.no_grad():
-                one.tensor.copy_(value)
+        for one, value in self._kept:
+            one.put_back(value)
 
     def detached(self, output: Any) -> Any:
         """Return *output*, as a copy where calls write tensors: it may be one of them."""
@@ -97,26 +111,12 @@ def _noted(
     for kind, tensors in own:
         for name, tensor in tensors:
             if not tensor.is_inference():
-                place = _place_of(module, name)
-                yield NotedTensor(f"{kind} {name}", tensor, _version_of(tensor), place)
+                holder, _, attribute = name.rpartition(".")
+                place = module.get_submodule(holder), attribute
+                yield NotedTensor.of(f"{kind} {name}", tensor, *place)
     for args, kwargs in calls:
         named = {**{str(number): value for number, value in enumerate(args)}, **kwargs}
         for argument, value in named.items():
             for leaf in torch.utils._pytree.tree_leaves(value):  # noqa: SLF001  as above
                 if isinstance(leaf, torch.Tensor) and not leaf.is_inference():
-                    yield NotedTensor(f"input {argument}", leaf, _version_of(leaf))
-
-
-def _place_of(module: nn.Module, name: str) -> Callable[[], Any]:
-    owner, _, attribute = name.rpartition(".")
-    holder = module.get_submodule(owner)
-    return lambda: getattr(holder, attribute, None)
-
-
-def _put(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
-    owner, _, attribute = name.partition(" ")[2].rpartition(".")
-    setattr(module.get_submodule(owner), attribute, tensor)
-
-
-def _version_of(tensor: torch.Tensor) -> int:
-    return tensor._version  # noqa: SLF001  the counter of writes, torch's own name for it
+                    yield NotedTensor.of(f"input {argument}", leaf)

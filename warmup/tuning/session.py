@@ -232,7 +232,7 @@ class Session:
         state, module = self.compiler.state, self.compiler.model.module
         noted = noted_tensors(module, [(call.args, call.kwargs) for call in calls])
         outputs = list(map(self._eager, calls))
-        names = state.keep_written(module, noted)
+        names = state.keep_written(noted)
         if not names:
             return outputs
         logger.info("bucket %s: a call writes %s, put back before each", name, ", ".join(names))
