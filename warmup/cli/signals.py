@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import signal
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import typer
 
 from warmup.cli.exit_codes import EXIT_INTERRUPTED, EXIT_TERMINATED
+
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
+
+_AGAIN_S: Final = 0.05  # by then the finalizer that lost the signal has returned, nearly always
 
 
 class _Terminated(KeyboardInterrupt):
@@ -26,7 +33,8 @@ def interruptible(report: Callable[[], None] | None = None) -> Iterator[None]:
     """Let Ctrl-C and SIGTERM end the command inside; *report* is called first."""
     before = signal.signal(signal.SIGTERM, _terminate)
     try:
-        yield
+        with _lost_signals_again():
+            yield
     except KeyboardInterrupt as interrupt:
         if report is not None:
             report()
@@ -34,3 +42,34 @@ def interruptible(report: Callable[[], None] | None = None) -> Iterator[None]:
         raise typer.Exit(EXIT_TERMINATED if terminated else EXIT_INTERRUPTED) from None
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _lost_signals_again() -> Iterator[None]:
+    """Raise a signal again that arrived in a finalizer, whose exceptions Python drops.
+
+    A compile makes thousands of weak references, and a signal that arrives in the callback of one
+    would leave the command running.
+    """
+    before = sys.unraisablehook
+    again: list[threading.Timer] = []
+
+    def hook(unraisable: UnraisableHookArgs, /) -> None:
+        if not issubclass(unraisable.exc_type, KeyboardInterrupt):
+            before(unraisable)
+            return
+        terminated = issubclass(unraisable.exc_type, _Terminated)
+        number = signal.SIGTERM if terminated else signal.SIGINT
+        # Later, from another thread: a signal that is raised here is handled here, and dropped again.
+        main = threading.main_thread().ident
+        again.append(threading.Timer(_AGAIN_S, signal.pthread_kill, (main, number)))
+        again[-1].daemon = True
+        again[-1].start()
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+        for timer in again:
+            timer.cancel()
