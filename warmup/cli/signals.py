@@ -60,7 +60,7 @@ def _lost_signals_again() -> Iterator[None]:
             return
         terminated = issubclass(unraisable.exc_type, _Terminated)
         number = signal.SIGTERM if terminated else signal.SIGINT
-        # Later, from another thread: a signal that is raised here is handled here, and dropped again.
+        # From another thread, later: a signal that is raised here is handled and dropped here.
         main = threading.main_thread().ident
         again.append(threading.Timer(_AGAIN_S, signal.pthread_kill, (main, number)))
         again[-1].daemon = True
