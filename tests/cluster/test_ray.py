@@ -300,7 +300,7 @@ def _build(nodes: Nodes, *words: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "warmup", "build", *words, *where],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
 

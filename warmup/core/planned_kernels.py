@@ -98,7 +98,7 @@ def plan_from_json(document: Any, path: str) -> RecordedPlan:
             table=None if table is None else str(table),
             clocks=tuple(int(clock) for clock in document["clocks"]),
         )
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise SettingsError(
             f"{shown(path)}: the member {PLAN_NAME!r} is damaged "
             f"({type(error).__name__}: {shown(error)})",

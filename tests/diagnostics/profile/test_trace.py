@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import json
-from collections.abc import Callable
+import math
+import operator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +103,40 @@ def test_a_damaged_plan_is_an_error(plan: object, tmp_path: Path) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), "warmup": plan}))
     with pytest.raises(SettingsError, match="member 'warmup'"):
         read_trace(TraceFile(path))
+
+
+def _places(value: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the path to each value inside *value*."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, each in inner:
+        yield (*before, key)
+        if isinstance(each, (dict, list)):
+            yield from _places(each, (*before, key))
+
+
+def test_no_value_of_a_trace_ends_in_a_traceback(tmp_path: Path) -> None:
+    """Whatever stands at a place of a trace, the trace is profiled, or refused with its name."""
+    trace, matmul = GpuTrace(), PlannedKernel(name="aten.mm.out", by=PlannedBy.LIBRARY, moved=2)
+    trace.call("b", "f", 0, 100)
+    shapes = {"Input Dims": [[2, 3], [3, 4]], "Input Strides": [[3, 1], [4, 1]]}
+    named = {"Input type": ["float", "float"], "Concrete Inputs": ["", ""]}
+    external = trace.operator("aten::mm", 2, 5, **shapes, **named)
+    trace.kernel("nvjet", 10, 9, launched=3, external=external)
+    path = trace.write(tmp_path / "t.json", plan_of("b", GraphPlan("f", (matmul,)), clocks=(1600,)))
+    text, refused = path.read_text(), list[str]()
+    wrong = (None, True, -1, 1.5, 2**70, math.inf, "", "(" * 10_000, [], [[]], {"a": 1})
+    for place in _places(json.loads(text)):
+        for value in wrong:
+            document = json.loads(text)
+            holder = functools.reduce(operator.getitem, place[:-1], document)
+            holder[place[-1]] = value
+            path.write_text(json.dumps(document))
+            try:
+                profile_trace(read_trace(TraceFile(path)), None, peaks=PEAKS)
+            except SettingsError as error:
+                refused.append(str(error))
+    assert refused
+    assert all(str(path) in each for each in refused)
 
 
 def profiled(trace: GpuTrace, path: Path, **arguments: Any) -> Profile:

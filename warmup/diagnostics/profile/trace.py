@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from warmup.core.errors import SettingsError
 from warmup.core.planned_kernels import BUCKET_MARK, PLAN_NAME, RecordedPlan, plan_from_json
+from warmup.diagnostics.profile.time_ranges import TimeRanges
 from warmup.diagnostics.profile.trace_file import TraceFile
 
 _DEVICE_WORK: Final = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
@@ -20,6 +20,7 @@ GENERATED_PREFIXES: Final = ("triton_", "cpp_", "graph_")
 _RECORDED_SIGNATURE: Final = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
 _BACKEND: Final = "kernel_backend"  # an argument of launches of generated kernels
 _KERNEL_ARGUMENTS: Final = ("kernel_kwargs", "num_warps", "num_stages", "kernel_flop")
+_LAST_TIME: Final = 1e18  # us, thirty thousand years: no profiler writes it
 
 Where = tuple[Any, Any]  # process and thread
 
@@ -152,30 +153,29 @@ def read_trace(file: TraceFile) -> Trace:
 
 def _collect(event: dict[str, Any], found: _Collected) -> None:
     category = event.get("cat")
-    if category not in _READ_CATEGORIES:
+    if not isinstance(category, str) or category not in _READ_CATEGORIES:
         return
-    begin, us, name = event.get("ts"), event.get("dur"), str(event.get("name"))
-    if not isinstance(begin, (int, float)) or not isinstance(us, (int, float)):
+    begin, us, name = _time(event.get("ts")), _time(event.get("dur")), str(event.get("name"))
+    if begin is None or us is None:
         found.skipped += category in _DEVICE_WORK
         return
     arguments = event.get("args")
     given: dict[str, Any] = arguments if isinstance(arguments, dict) else {}
-    where: Where = (event.get("pid"), event.get("tid"))
+    where: Where = (_identity(event.get("pid")), _identity(event.get("tid")))
     if category in _DEVICE_WORK:
         device = given.get("device", event.get("pid"))
         stream = given.get("stream")
         found.events.append(
             DeviceEvent(
-                *(name, float(begin), float(us), str(device)),
-                *(stream if isinstance(stream, int) else 0, str(category)),
+                *(name, begin, us, str(device), _integer(stream) or 0, category),
                 correlation=_integer(given.get("correlation")),
             )
         )
-        found.externals.append(given.get("External id"))
+        found.externals.append(_identity(given.get("External id")))
     elif category in _LAUNCH_CATEGORIES:
         correlation = _integer(given.get("correlation"))
         if correlation is not None:
-            found.runtime[correlation] = (where, float(begin), begin + us)
+            found.runtime[correlation] = (where, begin, begin + us)
     else:
         _collect_range(name, where, (begin, begin + us), given, found)
 
@@ -194,7 +194,7 @@ def _collect_range(
         return
     call = HostCall(begin, end, _operator(name, given, found.operators))
     found.calls.setdefault(where, []).append(call)
-    external = given.get("External id")
+    external = _identity(given.get("External id"))
     if external is not None:
         found.by_external[external] = call
 
@@ -249,8 +249,8 @@ def _iterations(found: _Collected) -> list[tuple[Where, IterationMark]]:
 
 def _place(found: _Collected, iterations: Sequence[tuple[Where, IterationMark]]) -> None:
     """Say of each event which call launched it, and in which iteration and graph."""
-    ranges = {where: _TimeRanges(listed) for where, listed in found.graphs.items()}
-    by_time = _TimeRanges([(m.begin, m.end, str(n)) for n, (_, m) in enumerate(iterations)])
+    ranges = {where: TimeRanges(listed) for where, listed in found.graphs.items()}
+    by_time = TimeRanges([(m.begin, m.end, str(n)) for n, (_, m) in enumerate(iterations)])
     for event, external in zip(found.events, found.externals, strict=True):
         where: Where | None = None
         asked: float | None = event.call.begin if event.call is not None else None
@@ -273,24 +273,16 @@ def _place(found: _Collected, iterations: Sequence[tuple[Where, IterationMark]])
             event.graph_call = hash((where, place))
 
 
-class _TimeRanges:
-    """Ranges of one thread, which of them is around a time; the inner one where they nest."""
-
-    def __init__(self, ranges: list[tuple[float, float, str]]) -> None:
-        self._ranges = sorted(ranges)
-        self._begins = [begin for begin, _, _ in self._ranges]
-
-    def index_at(self, time: float) -> int | None:
-        """Return the index of the innermost range around *time*, None where there is none."""
-        at = bisect.bisect_right(self._begins, time) - 1
-        for index in range(at, max(at - 8, -1), -1):
-            if time < self._ranges[index][1]:
-                return index
+def _time(value: Any) -> float | None:
+    """Return microseconds as a float, None for what is no finite number."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
+    return float(value) if abs(value) < _LAST_TIME else None
 
-    def name(self, index: int) -> str:
-        """Return the name of the range *index*."""
-        return self._ranges[index][2]
+
+def _identity(value: Any) -> int | str | None:
+    """Return the number or name of a process, a thread or a call, None for another value."""
+    return value if isinstance(value, (int, str)) else None
 
 
 def _integer(value: Any) -> int | None:
