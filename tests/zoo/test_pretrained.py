@@ -276,9 +276,14 @@ def test_an_input_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         loaded.example_inputs(batch=1)
 
 
-def test_a_dim_that_no_input_has_is_refused(tmp_path: Path) -> None:
-    """A dim of another name is an error that lists those there are."""
-    loaded = load_model(f"hf-random:{config(tmp_path, 'vit', architectures=['ViTModel'], **VIT)}")
+@pytest.mark.parametrize(
+    ("kind", "dims"),
+    [("vit", "batch, side"), ("whisper", "batch, seqlen, decoder_seqlen, max_length")],
+)
+def test_a_dim_that_no_input_has_is_refused(kind: str, dims: str, tmp_path: Path) -> None:
+    """A dim of another name is an error that lists those there are; seqlen is a decoder's too."""
+    name, fields, *_ = FORWARDS[kind]
+    loaded = load_model(f"hf-random:{config(tmp_path, kind, architectures=[name], **fields)}")
     assert loaded.example_inputs is not None
-    with pytest.raises(SettingsError, match="its dims are batch, side"):
+    with pytest.raises(SettingsError, match=f"its dims are {dims}$"):
         loaded.example_inputs(rows=3)

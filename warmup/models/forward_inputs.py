@@ -69,8 +69,12 @@ class ForwardInputs:
         return made
 
     def _used(self) -> list[str]:
-        used = dict.fromkeys(dim for _, dims in self._dims() for dim in dims if dim in _INPUT_DIMS)
-        return [*used, *([MAX_LENGTH] if self._model.can_generate() else [])]
+        used: set[str | int] = {dim for _, dims in self._dims() for dim in dims}
+        if _DECODER_DIM in used:
+            used.add(_SEQLEN_DIM)  # the decoder's length where it has none of its own
+        if self._model.can_generate():
+            used.add(MAX_LENGTH)
+        return [dim for dim in _INPUT_DIMS if dim in used]
 
     def _dims(self) -> list[tuple[str, tuple[str | int, ...]]]:
         """Return the arguments to make, each with its dims.
