@@ -12,6 +12,8 @@ from forked_python import run_forked
 
 from warmup.table.store import read
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 LINEAR = "m=16 n=96 k=64 f32 a=row b=packed out=f32 fp32=ieee | epilogue"
 BMM = "bmm batch=4 m=16 n=96 k=64 f32 a=row b=row out=f32 fp32=ieee | epilogue=none"

@@ -8,10 +8,13 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from forked_python import run_forked
 
 from warmup.table.store import read
+
+pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"

@@ -6,6 +6,10 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.long
+
 MODEL = Path(__file__).resolve().parents[1] / "programs/models/written.py"
 
 

@@ -12,6 +12,8 @@ import pytest
 from warmup.table import Table
 from warmup.table.codec import encode
 
+pytestmark = pytest.mark.long
+
 ROUNDS = 60
 PROGRAM = str(Path(__file__).resolve().parents[1] / "programs" / "close_while_compiling.py")
 

@@ -79,6 +79,7 @@ def shared(run_once: Run) -> tuple[list[dict[str, Any]], tuple[TimedPadding, ...
     return _collect(run_once, "shared", words, 2)
 
 
+@pytest.mark.long
 def test_workers_of_a_device_collect_the_same(
     shared: tuple[list[dict[str, Any]], tuple[TimedPadding, ...]],
 ) -> None:
@@ -90,6 +91,7 @@ def test_workers_of_a_device_collect_the_same(
     assert [one.source for one in samples] == ["random"] * 2
 
 
+@pytest.mark.long
 def test_workers_begin_nothing_once_the_budget_is_spent(
     shared: tuple[list[dict[str, Any]], tuple[TimedPadding, ...]],
 ) -> None:
