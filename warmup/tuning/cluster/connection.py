@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from typing import Any, Final
 
 from warmup.core.error_text import first_line, shown
 from warmup.core.errors import SettingsError
+from warmup.core.notices import print_notice
 
 # Errors of a call whose actor, node or connection is lost; Ray's own are added to them.
 _CONNECTION_ERRORS: Final = (ConnectionError, TimeoutError)
@@ -57,17 +59,35 @@ def connected(address: str) -> Iterator[Any]:
 
 
 def _connect(ray: Any, address: str) -> None:
+    init = functools.partial(ray.init, address=address, log_to_driver=False, logging_level="ERROR")
     try:
-        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+        try:
+            init()
+        except ConnectionAbortedError as error:
+            # For each client Ray's server forks a process, which in rare cases hangs (2.60).
+            said = _last_line(error)
+            print_notice(f"--cluster {shown(address)}: {said}; connecting once more")
+            init()
     except ImportError as error:
         raise SettingsError(
             f"--cluster {shown(address)}: {error}", "pip install 'inductor-warmup[ray]'"
+        ) from None
+    except ConnectionAbortedError as error:
+        raise SettingsError(
+            f"--cluster {shown(address)}: the cluster's server for clients fails twice: "
+            f"{_last_line(error)}",
+            "see the logs of its head, or name the address of the cluster itself, HOST:PORT",
         ) from None
     except (*_CONNECTION_ERRORS, ValueError, RuntimeError) as error:
         raise SettingsError(
             f"--cluster {shown(address)}: no cluster answers: {first_line(error)}",
             "start one with `ray start --head`, and name its address",
         ) from None
+
+
+def _last_line(error: ConnectionAbortedError) -> str:
+    """Return what ends the text of *error*, where Ray has a traceback of its server."""
+    return shown((str(error).splitlines() or ["no reason"])[-1])
 
 
 def losses(ray: Any) -> tuple[type[Exception], ...]:
