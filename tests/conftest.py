@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -243,6 +244,14 @@ def inherited(request: pytest.FixtureRequest) -> Iterator[None]:
             for name, value in request.getfixturevalue("variables").items():
                 patch.setenv(name, value)
         yield
+
+
+@pytest.fixture
+def heeded_ctrl_c() -> Iterator[None]:
+    """Ctrl-C reaches children; whoever runs the tests in the background may ignore it, for all."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import signal
 import sys
 import time
 import weakref
-from collections.abc import Iterator
 
 import pytest
 import typer
@@ -19,13 +18,7 @@ class _Dies:
     """An object to which weak references can be made."""
 
 
-@pytest.fixture(autouse=True)
-def _heeded_ctrl_c() -> Iterator[None]:
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
+@pytest.mark.usefixtures("heeded_ctrl_c")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_that_arrives_in_a_finalizer_ends_the_command(
     number: signal.Signals, code: int

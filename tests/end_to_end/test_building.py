@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,14 +46,6 @@ def test_a_second_build_tunes_only_what_is_missing(
     reports = (net[1], json.loads(done.stdout))
     tuned = [[bucket["tuned"] for bucket in report["buckets"]] for report in reports]
     assert tuned == [[1], [0, 1]]
-
-
-@pytest.fixture
-def heeded_ctrl_c() -> Iterator[None]:
-    """Ctrl-C reaches children; whoever runs the tests in the background may ignore it, for all."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("heeded_ctrl_c")

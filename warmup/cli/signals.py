@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import _thread
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -51,8 +53,13 @@ def _lost_signals_again() -> Iterator[None]:
     A compile makes thousands of weak references, and a signal that arrives in the callback of one
     would leave the command running.
     """
-    before = sys.unraisablehook
-    again: list[threading.Timer] = []
+    before, is_open = sys.unraisablehook, True
+    main = threading.get_ident()  # of the main thread, as `signal.signal` has checked
+
+    def send(number: signal.Signals) -> None:
+        time.sleep(_AGAIN_S)
+        if is_open:
+            signal.pthread_kill(main, number)
 
     def hook(unraisable: UnraisableHookArgs, /) -> None:
         if not issubclass(unraisable.exc_type, KeyboardInterrupt):
@@ -60,16 +67,12 @@ def _lost_signals_again() -> Iterator[None]:
             return
         terminated = issubclass(unraisable.exc_type, _Terminated)
         number = signal.SIGTERM if terminated else signal.SIGINT
-        # From another thread, later: a signal that is raised here is handled and dropped here.
-        main = threading.main_thread().ident
-        again.append(threading.Timer(_AGAIN_S, signal.pthread_kill, (main, number)))
-        again[-1].daemon = True
-        again[-1].start()
+        # Later, since a signal that is raised here is dropped here; and without a lock of
+        # `threading`, which the main thread may hold where its finalizer was interrupted.
+        _thread.start_new_thread(send, (number,))
 
     sys.unraisablehook = hook
     try:
         yield
     finally:
-        sys.unraisablehook = before
-        for timer in again:
-            timer.cancel()
+        sys.unraisablehook, is_open = before, False

@@ -76,8 +76,9 @@ def tensors_of(operator: HostOperator) -> list[Tensor | None]:
     found: list[Tensor | None] = []
     for sizes, step, name in zip(dims, steps, types, strict=False):
         dtype = _CPP_DTYPES.get(str(name)) or _plain_dtype(str(name))
-        is_tensor = dtype is not None and isinstance(sizes, list) and are_sizes(sizes)
-        is_tensor = is_tensor and isinstance(step, list) and are_sizes(step)
+        is_tensor = dtype is not None and all(
+            isinstance(each, list) and are_sizes(each) for each in (sizes, step)
+        )
         is_tensor = is_tensor and not (sizes == [] and step == [] and name in ("Scalar", ""))
         found.append(Tensor(tuple(sizes), tuple(step), str(dtype)) if is_tensor else None)
     return found

@@ -22,7 +22,7 @@ _BACKEND: Final = "kernel_backend"  # an argument of launches of generated kerne
 _KERNEL_ARGUMENTS: Final = ("kernel_kwargs", "num_warps", "num_stages", "kernel_flop")
 _LAST_TIME: Final = 1e18  # us, thirty thousand years: no profiler writes it
 
-Where = tuple[Any, Any]  # process and thread
+Where = tuple[int | str | None, int | str | None]  # process and thread
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -274,7 +274,7 @@ def _place(found: _Collected, iterations: Sequence[tuple[Where, IterationMark]])
 
 
 def _time(value: Any) -> float | None:
-    """Return microseconds as a float, None for what is no finite number."""
+    """Return *value* of a trace, a time in microseconds; None where it is no finite number."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     return float(value) if abs(value) < _LAST_TIME else None
