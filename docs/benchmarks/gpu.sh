@@ -18,7 +18,8 @@
 #   docs/benchmarks/gpu.sh OUT shared-layers|layer-rivals|deep-zoo [SECONDS]
 #   docs/benchmarks/gpu.sh OUT occupancy TABLE
 #   docs/benchmarks/gpu.sh OUT growth [SECONDS [ARGUMENTS of growth.py]]
-#   docs/benchmarks/gpu.sh OUT predicted|predicted-exhaustive|pads-collected [SECONDS [FILE]]
+#   docs/benchmarks/gpu.sh OUT predicted|predicted-exhaustive [SECONDS [TABLE [SHARE]]]
+#   docs/benchmarks/gpu.sh OUT pads-collected [SECONDS [FILE [SEED]]]
 #   docs/benchmarks/gpu.sh OUT predicted-build [SECONDS [ARGUMENTS of predicted_build.py]]
 #   docs/benchmarks/gpu.sh OUT llama|swiglu|swiglu-cold|small|bundle|parallel
 # Several of them on the GPUs of one host, in a limited time: queue.sh beside this.
@@ -263,11 +264,12 @@ spilling) # tiles that spill, sampled, for two products with many rows
     sampled="$out/spilling-768x768.jsonl" sampled="$out/spilling-6144x4096.jsonl"
   ;;
 predicted | predicted-exhaustive) # times of GEMMs for a device model, from all GPUs: in the wide search those that the
-  # committed timings lack, in the exhaustive search the first forty; goes on from the table TABLE, if given
+  # committed timings lack, in the exhaustive search the first forty; goes on from the table TABLE, if given.
+  # SHARE, such as 2/4, is for one of four GPUs that work at once.
   search=wide which=() known=docs/benchmarks/results/timings/$gpu-predicted.jsonl.gz
   [ ! -e "$known" ] || which=(--without "$known")
   [ "$2" = predicted ] || { search=exhaustive && which=(--first 40); }
-  python3 docs/benchmarks/predicted_problems.py "$out/$2-problems.json" "${which[@]}"
+  python3 docs/benchmarks/predicted_problems.py "$out/$2-problems.json" "${which[@]}" --share "${5:-1/1}"
   [ -z "${4:-}" ] || cp "$4" "$out/$2.json"
   timeout -s INT "${3:-560}" python3 -m warmup build --problems "$out/$2-problems.json" --out "$out/$2.json" \
     --devices all --search $search --fused-top-k 0 --timings "$out/$2.jsonl" 2>&1 | tail -5 || echo "stopped: $?"
@@ -276,9 +278,10 @@ predicted-build) # GEMMs of held-out models built in the predicted, the default 
   python3 docs/benchmarks/predicted_build.py docs/benchmarks/results/timings/$gpu-predicted.jsonl.gz \
     "$out/predicted-build" --limit "${3:-560}" "${@:4}"
   ;;
-pads-collected) # samples for a model of pad decisions, as many as SECONDS last; goes on from the file PADS, if given
+pads-collected) # samples for a model of pad decisions, as many as SECONDS last; goes on from the file PADS, if given.
+  # Another SEED draws other samples.
   [ -z "${4:-}" ] || cp "$4" "$out/pad.jsonl"
-  python3 -m warmup pad collect --samples 400 --budget "${3:-540}s" --devices all --out "$out/pad.jsonl" 2>&1 | tail -5
+  python3 -m warmup pad collect --samples 400 --seed "${5:-1}" --budget "${3:-540}s" --devices all --out "$out/pad.jsonl" 2>&1 | tail -5
   ;;
 exhaustive) # one product in every search
   for search in default wide exhaustive; do

@@ -1,13 +1,14 @@
 """Writes the GEMMs that a device model is fitted to, as a document for ``warmup build --problems``.
 
-    python predicted_problems.py OUT.json [--first N] [--without EARLIER.jsonl.gz]
+    python predicted_problems.py OUT.json [--first N] [--without EARLIER.jsonl.gz] [--share I/N]
     warmup build --problems OUT.json --out T.json --search wide --fused-top-k 0 --timings F.jsonl
     warmup fit F.jsonl --out DEVICE.model.json --report held-out
 
 Each problem says of which model it is, or ``random``. Layers have the sizes of the published
 models, rows are those of their inputs. The order is balanced: whatever number of problems comes
 first has all models, random problems, small and large ones. The build may be stopped and started
-again; problems that earlier timings have are left out.
+again; problems that earlier timings have are left out. Of N shares, each for a GPU of its own, the
+I-th has every N-th problem.
 """
 
 from __future__ import annotations
@@ -187,10 +188,13 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--first", type=int, default=None, help="only so many problems")
     parser.add_argument("--without", type=Path, help="timings whose problems are left out")
+    parser.add_argument("--share", default="1/1", help="such as 2/4: the second of four shares")
     asked = parser.parse_args()
+    share, shares = map(int, asked.share.split("/"))
     timed = read_timings([asked.without]) if asked.without else ()
     known = {one.key for one in timed if one.times_us}
-    chosen = [each for each in balanced() if each[0] not in known][: asked.first]
+    chosen = [each for each in balanced() if each[0] not in known]
+    chosen = chosen[: asked.first][share - 1 :: shares]
     problems = [
         {"key": key, "kind": "gemm", "reason": "not_in_table", "count": 1, "source": name}
         for key, name in chosen
