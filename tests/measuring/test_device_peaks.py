@@ -23,7 +23,7 @@ PEAKS = Peaks(
     tflops={"bf16": 801.5, "f32": 51.0}, gbps=4123.5, clock_mhz=1980, measured="2026-01-02"
 )
 OTHER = replace(PEAKS, gbps=3350.0)
-FORMAT = 5
+FORMAT = 6
 Measure = Callable[[], Peaks | None]
 
 
@@ -189,6 +189,28 @@ def test_a_real_cpu_has_rates_above_zero() -> None:
     assert peaks.tflops["f32"] > 0
     assert peaks.gbps > 0
     assert (peaks.clock_mhz, dict(peaks.clocks)) == (None, {})
+
+
+@pytest.mark.parametrize(
+    ("capability", "tflops", "clock"), [((9, 0), 1556.0, 1755), ((10, 3), 989.0, 1980)]
+)
+def test_integers_have_the_peak_of_8_bit_floats_where_the_device_multiplies_both_alike(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], tflops: float, clock: int
+) -> None:
+    """The library's products of integers are no bound for Triton's on an H100 (rates from one)."""
+    rates = {"bf16": (801.0, 1700), "i8": (989.0, 1980), "f8_e4m3fn": (1556.0, 1755)}
+
+    def best(name: str, _device: torch.device) -> SimpleNamespace | None:
+        return SimpleNamespace(tflops=rates[name][0], call=name) if name in rates else None
+
+    monkeypatch.setattr(device_peaks, "_best_matmul", best)
+    monkeypatch.setattr(device_peaks, "_clock_under", lambda name, _device: rates[name][1])
+    monkeypatch.setattr(device_peaks, "_memory_gbps", lambda _device: 3000.0)
+    monkeypatch.setattr(device_peaks, "sm_clock_mhz", lambda _device: 1980)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: capability)
+    peaks = measure_peaks(CUDA)
+    assert (peaks.tflops["i8"], peaks.clocks["i8"]) == (tflops, clock)
+    assert (peaks.tflops["f8_e4m3fn"], peaks.tflops["bf16"]) == (1556.0, 801.0)
 
 
 def test_the_user_s_cache_folder_is_where_peaks_are_kept(

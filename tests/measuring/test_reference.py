@@ -223,6 +223,21 @@ def test_a_result_beyond_8_bits_is_their_largest() -> None:
         assert judge_output(out, exact, 5e-2)[1] is reason
 
 
+@pytest.mark.parametrize(("wrong", "reason"), [(0.0, None), (0.5, Rejection.WRONG)])
+def test_rows_and_columns_with_large_scales_are_as_inexact_as_they_are_large(
+    wrong: float, reason: Rejection | None
+) -> None:
+    """Products in fp8 that add up fast are 0.3 % off, a few elements by more of the whole's RMS."""
+    scales = normal(512, 1).double() * normal(1, 1024).double()
+    exact = normal(512, 1024).double() * scales
+    error = normal(512, 1024).double() * 3e-3 * scales
+    largest = int(scales.abs().argmax())
+    error.view(-1)[largest] += wrong * scales.abs().max()
+    rms, tolerance = exact.norm() / exact.numel() ** 0.5, 4e-3
+    assert error.abs().max() > 10 * tolerance * rms
+    assert judge_output(exact + error, exact, tolerance)[1] is reason
+
+
 def test_8_bit_integers_have_no_value_to_spare() -> None:
     """The largest of a quantized tensor is 127, and is a result like any other."""
     out = torch.tensor([[127, -3], [12, 127]], dtype=torch.int8)

@@ -130,9 +130,11 @@ def judge_output(
 
     The error is in units of the reference's root mean square (RMS). *out* is wrong when its
     relative L2 distance is above *tolerance*, or when one element deviates by more than ten times
-    *tolerance* times the RMS: a small wrong part hardly shows in a norm. Of an element in 8 bits,
-    one unit of its own rounding is no error (an eighth of a large ``float8_e4m3fn``), and neither
-    is the largest value of its dtype in place of a larger one.
+    *tolerance* times the RMS: a small wrong part hardly shows in a norm. Where the rest of its row
+    and column is large, the RMS there counts: products with a scale for each row and column are as
+    inexact as they are large. Of an element in 8 bits, one unit of its own rounding is no error (an
+    eighth of a large ``float8_e4m3fn``), and neither is the largest value of its dtype in place of
+    a larger one.
     """
     if not reference.dtype.is_floating_point:  # what a region rounded to integers
         reference = reference.to(torch.float64)
@@ -150,10 +152,27 @@ def judge_output(
     if is_narrow:
         errors -= torch.finfo(out.dtype).eps * reference.abs()  # one unit of its own rounding
     worst = max(errors.max().item(), 0.0) / scale if out.numel() else 0.0
+    if distance <= tolerance < worst / _ELEMENT_FACTOR:
+        errors /= _local_rms(reference, scale).clamp(min=scale)
+        worst = errors.max().item()
     if distance <= tolerance and worst <= _ELEMENT_FACTOR * tolerance:
         return worst, None, ""
     message = f"relative L2 error {distance:.2e}, largest element error {worst:.2e} RMS"
     return worst, Rejection.WRONG, message
+
+
+def _local_rms(reference: torch.Tensor, rms: float) -> torch.Tensor:
+    """Return the RMS around each element of *reference*: of its row times that of its column.
+
+    Both are over *rms*, that of the whole, and without the element itself. A row is along the last
+    dimension, and columns go through all others.
+    """
+    squares = reference.reshape(-1, reference.shape[-1] if reference.dim() else 1).square()
+    around = torch.ones_like(squares)
+    for dim in (0, 1):
+        others = max(squares.shape[dim] - 1, 1)
+        around *= (squares.sum(dim, keepdim=True) - squares).clamp_(min=0.0) / others
+    return (around.sqrt() / rms).reshape(reference.shape)
 
 
 def judge_like(
