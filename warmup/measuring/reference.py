@@ -167,12 +167,13 @@ def _local_rms(reference: torch.Tensor, rms: float) -> torch.Tensor:
     Both are over *rms*, that of the whole, and without the element itself. A row is along the last
     dimension, and columns go through all others.
     """
-    squares = reference.reshape(-1, reference.shape[-1] if reference.dim() else 1).square()
+    rows = reference.reshape(-1, reference.shape[-1] if reference.dim() else 1)
+    squares = (rows / rms).square()  # products of squares would leave float32's range
     around = torch.ones_like(squares)
     for dim in (0, 1):
         others = max(squares.shape[dim] - 1, 1)
         around *= (squares.sum(dim, keepdim=True) - squares).clamp_(min=0.0) / others
-    return (around.sqrt() / rms).reshape(reference.shape)
+    return (around.sqrt() * rms).reshape(reference.shape)
 
 
 def judge_like(
