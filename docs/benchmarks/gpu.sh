@@ -296,14 +296,11 @@ compare-swiglu) # the unaligned MLP, as it is and with its weights padded ahead 
 eight-bits) # a Llama-3-8B layer in fp8 or int8: built, served strictly, and compared with torch
   sizes=16,512,2048
   [ "$3" != Int8 ] || sizes=32,512,2048 # torch._int_mm takes more than 16 rows
-  export WARMUP_AUDIT_LOG=$out/eight-bits-$3-audit.jsonl
   python3 -m warmup build --model "examples/eight_bits.py:$3" --seqlens $sizes --search "${4:-default}" \
-    --out "$out/eight-bits.$3.json" --timings "$out/eight-bits.$3.jsonl" 2>&1 | tail -12
+    --launch cudagraph --out "$out/eight-bits.$3.json" --timings "$out/eight-bits.$3.jsonl" 2>&1 | tail -12
   python3 -m warmup review "$out/eight-bits.$3.json" > "$out/eight-bits.$3-review.txt" || true # 1: to look at
-  : > "$WARMUP_AUDIT_LOG" # what the build noted
   python3 -m warmup compare --model "examples/eight_bits.py:$3" --seqlens $sizes \
     --table "$out/eight-bits.$3.json" --rounds 20 --launch cudagraph --l2 cold --no-charts --out "$out/$3"
-  audit "eight-bits-$3"
   ;;
 bench-mm)
   python3 -m warmup bench mm --out "$out"

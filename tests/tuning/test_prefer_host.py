@@ -172,6 +172,121 @@ def test_nothing_is_tried_where_the_host_does_not_count(
     assert lines == []
 
 
+PADDED = Winner(Family.PAD, "padded")
+AS_IS = Winner(Family.PAD, "as_is")
+NOT_KEPT = "seqlen=16: 1 pad decision for the host, tried and not kept"
+PRODUCTS = {PADDED: 1088, AS_IS: 1083}  # columns of the product
+
+
+@dataclass
+class _PadRun:
+    """A bucket whose pad decision says which product it has; `host_us` by the decision."""
+
+    compiler: _Compiler
+    pad_key: str
+    product_key: Callable[[int], str]
+    host_us: dict[Winner, float]
+    row: Row
+    name: str = "seqlen=16"
+
+    def tune(self) -> ServedBucket:
+        progress = self.compiler.progress
+        decided = progress.rows[self.pad_key].winner
+        product = self.product_key(PRODUCTS[decided])
+        if progress.must_tune(product):
+            timings = (
+                Timing(self.row.winner, 10.0, host_us=40.0),
+                Timing(CHEAP, 12.0, host_us=7.0, spread=0.01),
+            )
+            progress.save(Tuned(product, self.row, timings))
+        saved = 33.0 if progress.rows[product].winner == CHEAP else 0.0
+        keys = (self.pad_key, product)
+        return ServedBucket(
+            keys=keys,
+            outputs=[EXACT],
+            uncovered={},
+            cost=CallCost(self.host_us[decided] - saved, 30.0),
+            counts=dict.fromkeys(keys, 1),
+        )
+
+
+PadTry = Callable[..., tuple[dict[str, Winner], list[str]]]
+
+
+@pytest.fixture
+def try_pads(
+    make_key: Callable[..., str],
+    make_row: Callable[..., Row],
+    make_table: Callable[..., Table],
+    make_progress: Callable[..., Progress],
+) -> PadTry:
+    """``try_pads(as_is_us)``: the rows on disk afterwards, and the lines that were said."""
+
+    def make(as_is_us: float, fixed: tuple[int, ...] = ()) -> Any:
+        lines, row = _Lines(), make_row()
+        evidence = replace(row.evidence, host_us=40.0, time_us=10.0)
+        row = replace(row, evidence=evidence)
+        pad_key = f"pad {make_key(16, n=1083).partition(' out=')[0]}"
+        pad = Row(PADDED, replace(evidence, host_us=90.0, time_us=20.0))
+        progress = make_progress(make_table({pad_key: pad}), observer=lines)
+        ways = (
+            Timing(PADDED, 20.0, host_us=90.0, spread=0.01),
+            Timing(AS_IS, 28.0, host_us=40.0, spread=0.01),
+        )
+        progress.tuned.append(Tuned(pad_key, pad, ways))
+
+        def product_key(columns: int) -> str:
+            return make_key(16, n=columns)
+
+        host_us = {PADDED: 170.0, AS_IS: as_is_us}
+        run: Any = _PadRun(
+            _Compiler(progress, _Tuner(Method(launch=Launch.EAGER))),
+            pad_key,
+            product_key,
+            host_us,
+            row,
+        )
+        served = run.tune()
+        judge = Judge(
+            eager=[EXACT],
+            floors={"f32": 1e-3},
+            run_wide=lambda: WideRun([EXACT], "float64"),
+        )
+        prefer_host(run, served, judge, judge.judge(served.outputs), set(map(product_key, fixed)))
+        rows = read(progress.path).rows
+        assert set(rows) == {tuned.key for tuned in progress.tuned}
+        names = {pad_key: "pad"} | {product_key(n): str(n) for n in PRODUCTS.values()}
+        return {names[key]: row.winner for key, row in rows.items()}, lines.lines
+
+    return make
+
+
+def test_the_host_decides_padding_first(try_pads: PadTry) -> None:
+    """What pads is not launched; the product that is left has a winner for the host of its own."""
+    rows, lines = try_pads(as_is_us=120.0)
+    assert rows == {"pad": AS_IS, "1083": CHEAP}
+    assert lines == [
+        "seqlen=16: 1 pad decision for the host: a call took 120.0 us, 170.0 us before",
+        "seqlen=16: 1 winner for the host: a call took 87.0 us, 120.0 us before",
+    ]
+
+
+def test_a_pad_decision_that_gains_nothing_is_taken_back(try_pads: PadTry) -> None:
+    """With the rows of its product; the padded product may still have a winner for the host."""
+    rows, lines = try_pads(as_is_us=169.0)
+    assert rows == {"pad": PADDED, "1088": CHEAP}
+    assert lines == [
+        f"{NOT_KEPT}: a call took 169.0 us, 170.0 us before",
+        "seqlen=16: 1 winner for the host: a call took 137.0 us, 170.0 us before",
+    ]
+
+
+def test_the_row_of_a_product_that_another_bucket_has_stays(try_pads: PadTry) -> None:
+    """The bucket of this decision has it no more, and the other one was measured with it."""
+    rows, _lines = try_pads(as_is_us=120.0, fixed=(1088,))
+    assert set(rows) == {"pad", "1083", "1088"}
+
+
 def test_the_table_keeps_what_calls_cost(
     make_table: Callable[..., Table],
     make_row: Callable[..., Row],

@@ -4,7 +4,8 @@ Calls that are launched one by one take what the host needs to enqueue them or w
 to run them, whichever is longer. Only the sum over the bucket decides which: a kernel that is
 enqueued more slowly than it runs costs nothing where the queue is full of slower ones. So winners
 are chosen by device time first, and the bucket is measured. Where the host limits it, candidates
-that the host enqueues faster replace winners for as long as the longer of the two sums falls.
+that the host enqueues faster replace winners for as long as the longer of the two sums falls. Pad
+decisions come first, since a padded product has more launches and other rows than one as it is.
 
 What the host does once for each call (guards, the frame, the wrapper's begin) is in the measured
 sum, and in the time of each compiled region; it cancels in the difference of two candidates.
@@ -17,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from warmup.core.call_cost import CallCost
+from warmup.core.counted import counted
 from warmup.core.errors import BuildError
 from warmup.core.method import Launch
 from warmup.core.rows import Family, Row, Scope, Timing, Tuned, Winner
@@ -27,8 +29,7 @@ from warmup.tuning.judge import Judge, Judgement
 from warmup.tuning.served_bucket import ServedBucket
 
 WORTH: Final = 0.05  # of the bucket's time: a smaller gain is not served
-# Winners of these families decide which products the graph has, and so which rows it asks for.
-_CHANGE_PRODUCTS: Final = (Family.PAD, Family.WEIGHT)
+_NOUNS: Final = {True: "pad decision", False: "winner"}  # by whether it is one of padding
 _CHEAPER: Final = 0.1  # of the host's time for the winner: a smaller difference is noise
 
 
@@ -59,19 +60,38 @@ def prefer_host(
     Raises:
         TableError: the table cannot be written.
     """
-    cost, progress = served.cost, run.compiler.progress
-    if cost is None or run.compiler.tuner.method.launch is not Launch.EAGER:
+    if run.compiler.tuner.method.launch is not Launch.EAGER:
         return served, judgement
-    own = {each.key: each for each in progress.tuned if each.key in served.keys}
+    for of_pads in (True, False):
+        served, judgement = _prefer(run, served, judge, judgement, fixed, of_pads=of_pads)
+    return served, judgement
+
+
+def _prefer(
+    run: BucketRun,
+    served: ServedBucket,
+    judge: Judge,
+    judgement: Judgement,
+    fixed: Collection[str],
+    *,
+    of_pads: bool,
+) -> tuple[ServedBucket, Judgement]:
+    """Do what `prefer_host` does, for pad decisions alone or for all other rows.
+
+    Other pad decisions make other products: rows of this build for those that are gone go too.
+    """
+    cost, progress = served.cost, run.compiler.progress
+    if cost is None:
+        return served, judgement
     stays = {*fixed, *progress.kept}
-    before = {key: each for key, each in own.items() if key not in stays}
+    own = {e.key: e for e in progress.tuned if e.key in served.keys and e.key not in stays}
+    before = {k: each for k, each in own.items() if _is_pad(each) == of_pads}
     chosen = choose_for_host(cost, before.values(), served.counts)
     if not chosen:
         return served, judgement
     since = len(progress.tuned)
     progress.put(with_host_winner(before[key], winner) for key, winner in chosen.items())
-    rows = "1 winner" if len(chosen) == 1 else f"{len(chosen)} winners"
-    outcome = f"{run.name}: {rows} for the host"
+    outcome = f"{run.name}: {counted(len(chosen), _NOUNS[of_pads])} for the host"
 
     def undo() -> None:
         progress.discard(progress.keys_since(since), since)
@@ -92,6 +112,8 @@ def prefer_host(
         if not judged.is_right:
             reason = f"the output is {judged}"
         elif is_faster:
+            if of_pads:
+                progress.discard(own.keys() - again.keys, 0)
             progress.observer.host_preferred(f"{outcome}: {reason}")
             return again, judged
     undo()
@@ -171,7 +193,7 @@ def _alternatives(tuned: Tuned, count: int) -> Iterator[_Alternative]:
     """Yield each candidate that the host enqueues faster than the winner, *count* times."""
     evidence, winner = tuned.row.evidence, tuned.row.winner
     is_fused, own_us = evidence.scope is Scope.FUSED, evidence.host_us
-    if not count or own_us is None or evidence.is_unstable or winner.family in _CHANGE_PRODUCTS:
+    if not count or own_us is None or evidence.is_unstable or winner.family is Family.WEIGHT:
         return
     for timing in tuned.timings:
         time_us, host_us = _time_us(timing, is_fused=is_fused), timing.host_us
@@ -182,6 +204,10 @@ def _alternatives(tuned: Tuned, count: int) -> Iterator[_Alternative]:
             yield _Alternative(
                 tuned.key, timing.winner, count * (host_us - own_us), count * more_us
             )
+
+
+def _is_pad(tuned: Tuned) -> bool:
+    return tuned.row.winner.family is Family.PAD
 
 
 def _time_us(timing: Timing, *, is_fused: bool) -> float | None:
