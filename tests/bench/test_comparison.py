@@ -287,6 +287,16 @@ def test_rates_follow_from_work_time_and_peaks(report: Report) -> None:
     assert (own.tflops, own.tflops_share, own.gbps, own.gbps_share) == (20.0, 0.025, 500.0, 0.125)
 
 
+def test_operations_in_eight_bits_are_a_share_of_their_own_peak(report: Report) -> None:
+    """Attention in bf16 beside them counts as if it were as fast: no share is too high."""
+    peaks = Peaks(
+        tflops={"bf16": 800.0, "i8": 1600.0}, gbps=4000.0, clock_mhz=None, measured="2026-01-01"
+    )
+    found = report(result("default", FLAT), peaks=peaks)
+    found = replace(found, demands=(Demand(2_000_000_000, 50_000_000, ("bf16", "i8")),) * 2)
+    assert rates(found, 0, found.results[0].cells[0]).tflops_share == 20.0 / 1600
+
+
 def test_without_peaks_no_share_is_shown(report: Report) -> None:
     """A CPU has no measured peaks."""
     found = report(result("default", FLAT))

@@ -52,7 +52,8 @@ def heading(report: Comparison) -> Iterator[str]:
     how = f"{origin.rounds} rounds, {timing(origin.launch, origin.l2)}"
     yield f"{how}, every start from empty caches"
     if report.peaks is not None:
-        yield spell_peaks(report.peaks, [origin.dtype])
+        counted_dtypes = {dtype for demand in report.demands for dtype in demand.dtypes}
+        yield spell_peaks(report.peaks, sorted({origin.dtype, *counted_dtypes}))
 
 
 def sentences(report: Comparison) -> Iterator[str]:

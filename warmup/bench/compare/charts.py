@@ -8,6 +8,7 @@ from typing import Any, Final
 from warmup.bench.charts.chart import Chart, Series
 from warmup.bench.charts.starts import start_chart
 from warmup.bench.compare.comparison import How
+from warmup.core.dtypes import narrowest
 
 _START: Final = "Lower is better. From the start of the process"
 
@@ -29,6 +30,8 @@ def charts_of(record: Mapping[str, Any]) -> dict[str, Chart]:
         "x_label": "bucket",
         "groups": tuple(_name_of(bucket) for bucket in record["buckets"]),
     }
+    dtypes = {name for entry in record["buckets"] for name in entry.get("dtypes", ())}
+    dtype = narrowest(dtypes, origin["dtype"])
     peak, variants = peaks and peaks["tflops"].get(dtype), record["variants"]
     charts = {
         "latency": Chart(

@@ -196,10 +196,14 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The least work of a call: operations and bytes moved; None where torch cannot count them."""
+    """The least work of a call: operations and bytes moved; None where torch cannot count them.
+
+    ``dtypes`` are those of the first operands of what was counted as operations.
+    """
 
     flops: int | None
     moved_bytes: int | None
+    dtypes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from warmup.bench.compare.comparison import Demand
 from warmup.bench.compare.tensors import tensors_in
+from warmup.core.dtypes import dtype_name
 
 _aten = torch.ops.aten
 _ATTENTION: Final = (
@@ -31,24 +33,28 @@ def demand_of(
 ) -> tuple[Demand, tuple[str, ...]]:
     """Return the `Demand` of a call of *module*, and a remark for each number that is unknown."""
     call = functools.partial(module, *args, **kwargs)
-    flops, flop_remarks = _counted("operations", functools.partial(count_flops, call))
+    counting = _ProductDtypes()
+    flops, flop_remarks = _counted("operations", functools.partial(count_flops, call, counting))
     moved, byte_remarks = _counted(
         "bytes", functools.partial(count_bytes, module, call, (args, kwargs))
     )
-    return Demand(flops, moved), (*flop_remarks, *byte_remarks)
+    return Demand(flops, moved, counting.dtypes), (*flop_remarks, *byte_remarks)
 
 
-def count_flops(call: Callable[[], object]) -> int:
-    """Return the floating-point operations of *call*, as torch counts them.
+def count_flops(
+    call: Callable[[], object], watching: AbstractContextManager[object] | None = None
+) -> int:
+    """Return the operations of *call* in products, as torch counts them, while *watching* is open.
 
     GEMMs, convolutions and attention count; a causal mask does not lower the count.
 
     Raises:
         Exception: any error of the call, or of torch for a shape that it cannot count.
     """
-    # Torch 2.11 refuses to count attention whose keys have fewer heads, and knows none on CPU.
-    own = {getattr(_aten, name): _attention_flops for name in _ATTENTION}
-    with FlopCounterMode(display=False, custom_mapping=own) as counter:
+    with (
+        FlopCounterMode(display=False, custom_mapping=_own_counts()) as counter,
+        watching or nullcontext(),
+    ):
         call()
     return sum(counter.get_flop_counts()["Global"].values())
 
@@ -81,9 +87,44 @@ def _attention_flops(
     return int(2 * batch * heads * rows * key[2] * (width + value[3]))
 
 
+def _int_mm_flops(left: Sequence[int], right: Sequence[int], **_: Any) -> int:
+    return 2 * left[0] * left[1] * right[1]
+
+
+def _own_counts() -> dict[Any, Callable[..., int]]:
+    """Return how to count the operations that torch 2.11 counts wrongly, or not at all.
+
+    It refuses attention whose keys have fewer heads, and knows no attention on CPU and no product
+    of integers.
+    """
+    attention = {getattr(_aten, name): _attention_flops for name in _ATTENTION}
+    return {**attention, _aten._int_mm: _int_mm_flops}  # noqa: SLF001  the name of the operator
+
+
 def _bytes_of(tensors: Iterable[torch.Tensor]) -> int:
     sizes = {tensor.data_ptr(): tensor.numel() * tensor.element_size() for tensor in tensors}
     return sum(sizes.values())
+
+
+class _ProductDtypes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
+    """Notes the dtype of the first operand of each operation that `count_flops` counts."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's own
+        self._counted = {*flop_registry, *_own_counts()}
+        self._dtypes: set[str] = set()
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """The dtypes so far, sorted."""
+        return tuple(sorted(self._dtypes))
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func.overloadpacket in self._counted:
+            self._dtypes.add(dtype_name(tensors_in((args, kwargs))[0].dtype))
+        return func(*args, **(kwargs or {}))
 
 
 class _WeightReads(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own

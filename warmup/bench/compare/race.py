@@ -206,7 +206,10 @@ class Race:
         """Record the demand of every bucket, and the measured peaks of the device."""
         answer = eager.ask("demand")
         if answer is not None:
-            self.demands = [Demand(**demand) for demand in answer["demands"]]
+            self.demands = [
+                Demand(**{**demand, "dtypes": tuple(demand["dtypes"])})
+                for demand in answer["demands"]
+            ]
             self.dtype = answer["dtype"]
             self.remarks += answer["remarks"]
         answer = eager.ask("peaks")

@@ -22,6 +22,7 @@ from warmup.bench.compare.comparison import (
 )
 from warmup.buckets.bucket import Bucket
 from warmup.core.call_cost import CallCost
+from warmup.core.dtypes import narrowest
 from warmup.core.roofline import gbps_of, tflops_of
 from warmup.core.samples import busy_sentence, first_busy_sentence, geomean, interval_of
 
@@ -98,14 +99,18 @@ def ratio(base: BucketTime, cell: BucketTime) -> Ratio:
 
 
 def rates(report: Comparison, bucket: int, cell: BucketTime) -> BucketRates:
-    """Return the rates of *cell* in the bucket with index *bucket*."""
+    """Return the rates of *cell* in the bucket with index *bucket*.
+
+    The share of operations is that of the peak of the narrowest dtype that was counted.
+    """
     demand, peaks = report.demands[bucket], report.peaks
     moved, flops = demand.moved_bytes, demand.flops
+    dtype = narrowest(demand.dtypes, report.origin.dtype)
     gbps = None if moved is None else rounded(gbps_of(moved, cell.median_us))
     tflops = None if flops is None else rounded(tflops_of(flops, cell.median_us))
     return BucketRates(
         tflops=tflops,
-        tflops_share=_share(tflops, peaks.tflops.get(report.origin.dtype) if peaks else None),
+        tflops_share=_share(tflops, peaks.tflops.get(dtype) if peaks else None),
         gbps=gbps,
         gbps_share=_share(gbps, peaks.gbps if peaks else None),
     )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from warmup.core.dtypes import narrowest
 from warmup.core.error_text import shown
 from warmup.core.errors import SettingsError
 from warmup.core.files import open_regular
@@ -135,7 +136,9 @@ def _of_compare(document: Any) -> Iterator[Measurement]:
     buckets = [entry["bucket"] for entry in document["buckets"]]
     for entry in document["buckets"]:
         sizes = entry["bucket"]
-        work = _work(document["origin"]["dtype"], entry["flops"], entry["moved_bytes"])
+        # Operations of several dtypes are taken for those of the fastest, the least share.
+        dtype = narrowest(entry.get("dtypes", ()), document["origin"]["dtype"])
+        work = _work(dtype, entry["flops"], entry["moved_bytes"])
         for cell in entry["variants"]:
             yield Measurement(
                 subject=f"{cell['name']}, {_words(sizes)}",
