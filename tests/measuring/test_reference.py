@@ -238,6 +238,26 @@ def test_rows_and_columns_with_large_scales_are_as_inexact_as_they_are_large(
     assert judge_output(exact + error, exact, tolerance)[1] is reason
 
 
+@pytest.mark.parametrize(
+    ("size", "off", "reason"),
+    [
+        (50.0, 0.019, None),
+        (50.0, 0.021, Rejection.WRONG),
+        (1.0, 0.19, None),
+        (1.0, 0.21, Rejection.WRONG),
+    ],
+)
+def test_an_element_that_is_many_times_the_others_may_be_off_by_the_tolerance_of_itself(
+    size: float, off: float, reason: Rejection | None
+) -> None:
+    """With a tolerance of 2e-2; one like the others may be off by ten times as much."""
+    exact = torch.ones(1024, 1024)
+    exact[3, 5] = size
+    out = exact.clone()
+    out[3, 5] *= 1 + off
+    assert judge_output(out, exact, 2e-2)[1] is reason
+
+
 def test_8_bit_integers_have_no_value_to_spare() -> None:
     """The largest of a quantized tensor is 127, and is a result like any other."""
     out = torch.tensor([[127, -3], [12, 127]], dtype=torch.int8)

@@ -132,9 +132,11 @@ def judge_output(
     relative L2 distance is above *tolerance*, or when one element deviates by more than ten times
     *tolerance* times the RMS: a small wrong part hardly shows in a norm. Where the rest of its row
     and column is large, the RMS there counts: products with a scale for each row and column are as
-    inexact as they are large. Of an element in 8 bits, one unit of its own rounding is no error (an
-    eighth of a large ``float8_e4m3fn``), and neither is the largest value of its dtype in place of
-    a larger one.
+    inexact as they are large. An element that deviates by no more than *tolerance* of itself is not
+    wrong either: where two products are multiplied, some are a hundred times the RMS, and are
+    rounded as coarsely as they are large. Of an element in 8 bits, one unit of its own rounding is
+    no error (an eighth of a large ``float8_e4m3fn``), and neither is the largest value of its dtype
+    in place of a larger one.
     """
     if not reference.dtype.is_floating_point:  # what a region rounded to integers
         reference = reference.to(torch.float64)
@@ -153,7 +155,8 @@ def judge_output(
         errors -= torch.finfo(out.dtype).eps * reference.abs()  # one unit of its own rounding
     worst = max(errors.max().item(), 0.0) / scale if out.numel() else 0.0
     if distance <= tolerance < worst / _ELEMENT_FACTOR:
-        errors /= _local_rms(reference, scale).clamp(min=scale)
+        own = reference.abs() / _ELEMENT_FACTOR
+        errors /= torch.maximum(_local_rms(reference, scale), own).clamp_(min=scale)
         worst = errors.max().item()
     if distance <= tolerance and worst <= _ELEMENT_FACTOR * tolerance:
         return worst, None, ""
