@@ -78,6 +78,23 @@ class _Run:
         return self.served(self.output, self.cost)
 
 
+def _judge() -> Judge:
+    return Judge(
+        eager=[EXACT],
+        floors={"f32": 1e-3},
+        run_wide=lambda: WideRun([EXACT], "float64"),
+    )
+
+
+def _measured(key: str, row: Row) -> Tuned:
+    """Return a problem that *row* won, with `CHEAP` as a rival that the host enqueues faster."""
+    timings = (
+        Timing(row.winner, 10.0, host_us=40.0),
+        Timing(CHEAP, 12.0, host_us=7.0, spread=0.01),
+    )
+    return Tuned(key, row, timings)
+
+
 Try = Callable[..., tuple[Row, list[str]]]
 
 
@@ -95,21 +112,13 @@ def try_host(
         row = make_row()
         row = replace(row, evidence=replace(row.evidence, host_us=40.0, time_us=10.0))
         progress = make_progress(make_table({key: row}), observer=lines)
-        timings = (
-            Timing(row.winner, 10.0, host_us=40.0),
-            Timing(CHEAP, 12.0, host_us=7.0, spread=0.01),
-        )
-        progress.tuned.append(Tuned(key, row, timings))
+        progress.tuned.append(_measured(key, row))
         run: Any = _Run(
             _Compiler(progress, _Tuner(Method(launch=launch))),
             key,
             **{"cost": CallCost(87.0, 32.0), "output": EXACT, **changes},
         )
-        judge = Judge(
-            eager=[EXACT],
-            floors={"f32": 1e-3},
-            run_wide=lambda: WideRun([EXACT], "float64"),
-        )
+        judge = _judge()
         served = run.served(EXACT, BEFORE)
         judgement = judge.judge(served.outputs)
         prefer_host(run, served, judge, judgement, {key} if fixed else ())
@@ -194,11 +203,7 @@ class _PadRun:
         decided = progress.rows[self.pad_key].winner
         product = self.product_key(PRODUCTS[decided])
         if progress.must_tune(product):
-            timings = (
-                Timing(self.row.winner, 10.0, host_us=40.0),
-                Timing(CHEAP, 12.0, host_us=7.0, spread=0.01),
-            )
-            progress.save(Tuned(product, self.row, timings))
+            progress.save(_measured(product, self.row))
         saved = 33.0 if progress.rows[product].winner == CHEAP else 0.0
         keys = (self.pad_key, product)
         return ServedBucket(
@@ -247,11 +252,7 @@ def try_pads(
             row,
         )
         served = run.tune()
-        judge = Judge(
-            eager=[EXACT],
-            floors={"f32": 1e-3},
-            run_wide=lambda: WideRun([EXACT], "float64"),
-        )
+        judge = _judge()
         prefer_host(run, served, judge, judge.judge(served.outputs), set(map(product_key, fixed)))
         rows = read(progress.path).rows
         assert set(rows) == {tuned.key for tuned in progress.tuned}

@@ -29,7 +29,6 @@ from warmup.tuning.judge import Judge, Judgement
 from warmup.tuning.served_bucket import ServedBucket
 
 WORTH: Final = 0.05  # of the bucket's time: a smaller gain is not served
-_NOUNS: Final = {True: "pad decision", False: "winner"}  # by whether it is one of padding
 _CHEAPER: Final = 0.1  # of the host's time for the winner: a smaller difference is noise
 
 
@@ -91,7 +90,8 @@ def _prefer(
         return served, judgement
     since = len(progress.tuned)
     progress.put(with_host_winner(before[key], winner) for key, winner in chosen.items())
-    outcome = f"{run.name}: {counted(len(chosen), _NOUNS[of_pads])} for the host"
+    noun = "pad decision" if of_pads else "winner"
+    outcome = f"{run.name}: {counted(len(chosen), noun)} for the host"
 
     def undo() -> None:
         progress.discard(progress.keys_since(since), since)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 import torch
@@ -34,27 +33,23 @@ def demand_of(
     """Return the `Demand` of a call of *module*, and a remark for each number that is unknown."""
     call = functools.partial(module, *args, **kwargs)
     counting = _ProductDtypes()
-    flops, flop_remarks = _counted("operations", functools.partial(count_flops, call, counting))
+    with counting:
+        flops, flop_remarks = _counted("operations", functools.partial(count_flops, call))
     moved, byte_remarks = _counted(
         "bytes", functools.partial(count_bytes, module, call, (args, kwargs))
     )
     return Demand(flops, moved, counting.dtypes), (*flop_remarks, *byte_remarks)
 
 
-def count_flops(
-    call: Callable[[], object], watching: AbstractContextManager[object] | None = None
-) -> int:
-    """Return the operations of *call* in products, as torch counts them, while *watching* is open.
+def count_flops(call: Callable[[], object]) -> int:
+    """Return the operations of *call* in products, as torch counts them.
 
     GEMMs, convolutions and attention count; a causal mask does not lower the count.
 
     Raises:
         Exception: any error of the call, or of torch for a shape that it cannot count.
     """
-    with (
-        FlopCounterMode(display=False, custom_mapping=_own_counts()) as counter,
-        watching or nullcontext(),
-    ):
+    with FlopCounterMode(display=False, custom_mapping=_own_counts()) as counter:
         call()
     return sum(counter.get_flop_counts()["Global"].values())
 
@@ -98,7 +93,7 @@ def _own_counts() -> dict[Any, Callable[..., int]]:
     of integers.
     """
     attention = {getattr(_aten, name): _attention_flops for name in _ATTENTION}
-    return {**attention, _aten._int_mm: _int_mm_flops}  # noqa: SLF001  the name of the operator
+    return {**attention, _aten._int_mm: _int_mm_flops}  # noqa: SLF001  its only name
 
 
 def _bytes_of(tensors: Iterable[torch.Tensor]) -> int:

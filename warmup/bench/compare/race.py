@@ -207,7 +207,7 @@ class Race:
         answer = eager.ask("demand")
         if answer is not None:
             self.demands = [
-                Demand(**{**demand, "dtypes": tuple(demand["dtypes"])})
+                Demand(demand["flops"], demand["moved_bytes"], tuple(demand["dtypes"]))
                 for demand in answer["demands"]
             ]
             self.dtype = answer["dtype"]
