@@ -2,7 +2,7 @@
 
     python docs/benchmarks/pad_decisions.py tables TABLE [AFTER]
     python docs/benchmarks/pad_decisions.py model examples/mlp.py:VisionLinear 560,1024,2048 OUT
-    python docs/benchmarks/pad_decisions.py shipped OUT [SECONDS]
+    python docs/benchmarks/pad_decisions.py shipped OUT [SECONDS [NAMES]]
 
 ``tables`` reads, without torch: each pad row of TABLE with the decision of inductor's own calls
 (library products with separate pad kernels) and that of the compiled region. With AFTER, a table of
@@ -15,6 +15,7 @@ each call. Tables and times are written to the folder OUT.
 ``shipped`` builds the models of the shipped tables that have pad rows, without padded weights, as
 far as SECONDS last (900), and lists what flips: the shipped rows were decided by inductor's own
 calls on an H200, so on another GPU the differences are those of the GPU too. Another run goes on.
+NAMES are those of the tables to build, with commas between them.
 """
 
 from __future__ import annotations
@@ -188,11 +189,12 @@ def run_model(spelled: str, sizes: str, out: Path) -> None:
         say(f"{way:<16}" + "".join(f"{cell:>16}" for cell in cells) + f"  {said}")
 
 
-def run_shipped(out: Path, seconds: float) -> None:
-    """Build what the shipped tables were built for, and print which of their decisions flip."""
+def run_shipped(out: Path, seconds: float, names: list[str]) -> None:
+    """Build what the shipped tables *names* were built for, and print which of their decisions flip."""
     out.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + seconds
-    for name, words in SHIPPED.items():
+    for name in names:
+        words = SHIPPED[name]
         table = out / f"{name}.json"
         command = [sys.executable, "-m", "warmup", "build", "--model", *words]
         command += ["--no-pad-weights", "--out", str(table)]
@@ -221,7 +223,10 @@ def main() -> None:
         for line in compare(before, after):
             say(line)
     elif what == "shipped":
-        run_shipped(Path(words[0]), float(words[1]) if len(words) > 1 else 900.0)
+        seconds = float(words[1]) if len(words) > 1 else 900.0
+        run_shipped(
+            Path(words[0]), seconds, words[2].split(",") if len(words) > 2 else list(SHIPPED)
+        )
     elif what == "model":
         run_model(words[0], words[1], Path(words[2]))
     else:
