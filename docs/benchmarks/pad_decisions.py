@@ -190,7 +190,7 @@ def run_model(spelled: str, sizes: str, out: Path) -> None:
 
 
 def run_shipped(out: Path, seconds: float, names: list[str]) -> None:
-    """Build what the shipped tables *names* were built for, and print which of their decisions flip."""
+    """Build what the shipped tables *names* are for, and print which of their decisions flip."""
     out.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + seconds
     for name in names:

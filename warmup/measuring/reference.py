@@ -132,17 +132,15 @@ def judge_output(
     relative L2 distance is above *tolerance*, or when one element deviates by more than ten times
     *tolerance* times the RMS: a small wrong part hardly shows in a norm. Where the rest of its row
     and column is large, the RMS there counts: products with a scale for each row and column are as
-    inexact as they are large. An element that deviates by no more than *tolerance* of itself is not
-    wrong either: where two products are multiplied, some are a hundred times the RMS, and are
-    rounded as coarsely as they are large. Of an element in 8 bits, one unit of its own rounding is
-    no error (an eighth of a large ``float8_e4m3fn``), and neither is the largest value of its dtype
-    in place of a larger one.
+    inexact as they are large. Of an element in 8 bits, one unit of its own rounding is no error (an
+    eighth of a large ``float8_e4m3fn``, 1 of an integer), and neither is the largest value of its
+    dtype in place of a larger one.
     """
     if not reference.dtype.is_floating_point:  # what a region rounded to integers
         reference = reference.to(torch.float64)
     wide = out.to(reference.dtype)
-    is_narrow = out.dtype.is_floating_point and out.dtype.itemsize == 1
-    if is_narrow:  # conversions saturate
+    is_narrow = out.dtype.itemsize == 1 and out.dtype is not torch.bool
+    if is_narrow and out.dtype.is_floating_point:  # conversions saturate
         limits = torch.finfo(out.dtype)
         reference = reference.clamp(limits.min, limits.max)
     count = int((_unwritten(out) & reference.isfinite()).sum())
@@ -151,12 +149,12 @@ def judge_output(
     scale = reference.norm().item() / max(reference.numel(), 1) ** 0.5 or 1.0
     distance = (wide - reference).norm().item() / ((reference.norm().item()) or 1.0)
     errors = (wide - reference).abs()
-    if is_narrow:
-        errors -= torch.finfo(out.dtype).eps * reference.abs()  # one unit of its own rounding
+    if is_narrow:  # one unit of its own rounding
+        is_float = out.dtype.is_floating_point
+        errors -= torch.finfo(out.dtype).eps * reference.abs() if is_float else 1.0
     worst = max(errors.max().item(), 0.0) / scale if out.numel() else 0.0
     if distance <= tolerance < worst / _ELEMENT_FACTOR:
-        own = reference.abs() / _ELEMENT_FACTOR
-        errors /= torch.maximum(_local_rms(reference, scale), own).clamp_(min=scale)
+        errors /= _local_rms(reference, scale).clamp_(min=scale)
         worst = errors.max().item()
     if distance <= tolerance and worst <= _ELEMENT_FACTOR * tolerance:
         return worst, None, ""
