@@ -48,11 +48,56 @@ def model_file(evaluation: Evaluation, tmp_path_factory: pytest.TempPathFactory)
     return path
 
 
+@pytest.fixture
+def sparse(evaluation: Evaluation) -> DeviceModel:
+    """The stated device's model, whose first problems lack the first, the last and all times."""
+    model = evaluation.model
+    first, second, third, *rest = model.measured
+    nothing = (None,) * len(first.residuals)
+    lacking = (
+        replace(first, residuals=(None, *first.residuals[1:])),
+        replace(second, residuals=(*second.residuals[:-1], None)),
+        replace(third, residuals=nothing),
+    )
+    return replace(model, measured=(*lacking, *rest))
+
+
+@pytest.fixture
+def read_back(tmp_path: Path) -> Callable[[str], DeviceModel]:
+    """``read_back(text)``: the device model of a file with *text*."""
+
+    def read(text: str) -> DeviceModel:
+        path = tmp_path / "again.json"
+        path.write_text(text, encoding="utf-8")
+        return read_device_model(path)
+
+    return read
+
+
 def test_a_model_is_read_as_it_was_written(evaluation: Evaluation, model_file: Path) -> None:
     """Every number survives, and the same model is the same text."""
     model = read_device_model(model_file, HERE)
     assert model == evaluation.model
     assert encode_device_model(model) == model_file.read_text(encoding="utf-8")
+
+
+def test_what_was_not_measured_is_read_as_it_was_written(
+    sparse: DeviceModel, read_back: Callable[[str], DeviceModel]
+) -> None:
+    """Of the residuals of a problem any may be missing."""
+    assert read_back(encode_device_model(sparse)) == sparse
+
+
+def test_a_file_of_an_earlier_warmup_is_read(
+    sparse: DeviceModel, read_back: Callable[[str], DeviceModel]
+) -> None:
+    """Schema 1 has a null for each residual that was not measured, and no bits."""
+    document = json.loads(encode_device_model(sparse))
+    document["schema"] = 1
+    document["gemm"]["measured"] = [
+        [*one.sizes, one.category, *one.residuals] for one in sparse.measured
+    ]
+    assert read_back(json.dumps(document)) == sparse
 
 
 def test_predictions_are_the_same_to_the_last_bit_in_every_process(
@@ -96,13 +141,21 @@ def deep(depth: int) -> list[Any]:
     ("change", "reason"),
     [
         pytest.param(lambda d: d.pop("torch"), "missing: torch", id="cut"),
-        pytest.param(lambda d: d.update(schema=2), "/schema", id="newer"),
+        pytest.param(lambda d: d.update(schema=3), "/schema", id="newer"),
         pytest.param(
             lambda d: d["gemm"].update(tree=[0, 1.0, [9999, 1], [0, 1]]),
             "/gemm/tree/2/0",
             id="tree",
         ),
         pytest.param(lambda d: d["gemm"]["measured"][0].pop(), "/gemm/measured/0", id="row"),
+        pytest.param(
+            lambda d: d["gemm"]["measured"][0].__setitem__(5, 2**40), "/gemm/measured/0/5", id="bit"
+        ),
+        pytest.param(
+            lambda d: d["gemm"]["measured"][0].__setitem__(slice(5, None), []),
+            "/gemm/measured/0: expected at least 6",
+            id="short",
+        ),
         pytest.param(
             lambda d: d["gemm"]["constants"][0].__setitem__(2, 0), "/gemm/constants/0/2", id="zero"
         ),

@@ -13,7 +13,7 @@ import pytest
 from warmup.core.rows import Evidence, Flag, Row, Timing, Tuned, Winner
 from warmup.keys.gemm import Dim
 from warmup.keys.weight import Structure, winner_of
-from warmup.tuning.weights.measure import _decided_size, _pays, _unpadded, _with_winner
+from warmup.tuning.weights.measure import _decided_size, _pays, _with_winner, unpadded_row
 
 pytestmark = pytest.mark.long
 
@@ -89,7 +89,7 @@ def test_a_row_has_both_times_whichever_is_chosen(tuned: Callable[..., Tuned]) -
 def test_a_padded_row_is_unpadded_by_a_later_measurement(tuned: Callable[..., Tuned]) -> None:
     """Padding is slower for another number of rows: the row keeps both of its times."""
     before = _with_winner(tuned(10.0, 8.0), PADDED, AS_IS).row
-    after = _unpadded(before, AS_IS, PADDED)
+    after = unpadded_row(before, AS_IS, Flag.NEAR_TIE)
     assert (after.winner, after.evidence.time_us) == (AS_IS, 10.0)
     assert (after.evidence.runner_up, after.evidence.runner_up_us) == (str(PADDED), 8.0)
 

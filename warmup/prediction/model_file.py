@@ -23,7 +23,8 @@ from warmup.prediction.pad.pad_section import PAD_SECTION, pad_model_to_json, re
 from warmup.prediction.timing_lines import MeasuredOn
 from warmup.prediction.tree import LEAF_FEATURES, MAX_LEAVES, Fork, Leaf, LeafEvidence, Tree
 
-DEVICE_MODEL_SCHEMA: Final = 1
+DEVICE_MODEL_SCHEMA: Final = 2
+_SCHEMA_WITH_NULLS: Final = 1  # has a null for each residual that was not measured
 MAX_BYTES: Final = 64 * 1024
 _GEMM_SECTION: Final = "gemm"
 _MAX_ITEMS: Final = 20_000
@@ -70,7 +71,7 @@ def encode_device_model(model: DeviceModel) -> str:
             for (config, dtype), value in sorted(model.offsets.items(), key=str)
         ],
         "covering": [numbers[config] for config in model.covering],
-        "measured": [[*one.sizes, one.category, *one.residuals] for one in model.measured],
+        "measured": [_measured_to_json(one) for one in model.measured],
         "tree": _tree_to_json(model.tree),
         "chooser": model.chooser,
     }
@@ -145,6 +146,12 @@ def origin_difference(on: MeasuredOn, found: MeasuredOn) -> str | None:
     return None
 
 
+def _measured_to_json(one: MeasuredProblem) -> list[int]:
+    """Return *one* as numbers; of its residuals a bit for each that follows, the first lowest."""
+    known = sum(1 << place for place, each in enumerate(one.residuals) if each is not None)
+    return [*one.sizes, one.category, known, *(each for each in one.residuals if each is not None)]
+
+
 def _tree_to_json(tree: Tree) -> list[Any]:
     if isinstance(tree, Fork):
         return [tree.feature, tree.limit, _tree_to_json(tree.low), _tree_to_json(tree.high)]
@@ -156,7 +163,7 @@ def _read(root: Node) -> DeviceModel:
     members = dict(root.items())
     if "schema" not in members:
         root.fail("missing: schema")
-    members["schema"].integer(1, DEVICE_MODEL_SCHEMA)
+    schema = members["schema"].integer(_SCHEMA_WITH_NULLS, DEVICE_MODEL_SCHEMA)
     missing = ", ".join(sorted(_MODEL_FIELDS - members.keys()))
     if missing:
         root.fail(f"missing: {missing}")
@@ -189,7 +196,7 @@ def _read(root: Node) -> DeviceModel:
         offsets=_read_offsets(section["offsets"], configs),
         covering=covering,
         measured=tuple(
-            _read_measured(one, len(categories), len(covering))
+            _read_measured(one, len(categories), len(covering), schema)
             for one in _list(section["measured"])
         ),
         tree=_read_tree(section["tree"], len(covering), leaves),
@@ -235,8 +242,23 @@ def _read_offsets(
     return found
 
 
-def _read_measured(node: Node, categories: int, covering: int) -> MeasuredProblem:
-    b, m, n, k, category, *residuals = _list(node, 5 + covering + 2)
+def _read_measured(node: Node, categories: int, covering: int, schema: int) -> MeasuredProblem:
+    count = covering + 2
+    if schema == _SCHEMA_WITH_NULLS:
+        b, m, n, k, category, *found = _list(node, 5 + count)
+        residuals = [one.optional(_read_residual) for one in found]
+    else:
+        parts = _list(node)
+        if len(parts) < 6:  # noqa: PLR2004  four sizes, the category, the bits
+            node.fail("expected at least 6 elements")
+        b, m, n, k, category, known, *found = parts
+        bits = known.integer(0, 2**count - 1)
+        if bits.bit_count() != len(found):
+            node.fail(f"expected {bits.bit_count()} residuals")
+        rest = iter(found)
+        residuals = [
+            _read_residual(next(rest)) if bits >> place & 1 else None for place in range(count)
+        ]
     return MeasuredProblem(
         (
             b.integer(1, _LARGEST_SIZE),
@@ -245,8 +267,12 @@ def _read_measured(node: Node, categories: int, covering: int) -> MeasuredProble
             k.integer(1, _LARGEST_SIZE),
         ),
         category.integer(0, categories - 1),
-        tuple(one.optional(lambda value: value.integer(-1000, 1000)) for one in residuals),
+        tuple(residuals),
     )
+
+
+def _read_residual(node: Node) -> int:
+    return node.integer(-1000, 1000)
 
 
 def _read_tree(node: Node, configs: int, leaves: list[Leaf], depth: int = 1) -> Tree:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -48,6 +48,10 @@ class Provenance:
         """Return this provenance with *calls* in place of those of the same name, 1024 at most."""
         union = dict(self.calls) | dict(calls)
         return replace(self, calls=tuple(sorted(union.items())[:MAX_COSTS]))
+
+    def without_costs(self, names: Collection[str]) -> Provenance:
+        """Return this provenance without the calls *names*."""
+        return replace(self, calls=tuple(call for call in self.calls if call[0] not in names))
 
 
 # What a policy says was measured everywhere; absent in tables of earlier builds.

@@ -187,6 +187,19 @@ def remove_rows(path: Path, keys: Collection[str]) -> Table:
         return table
 
 
+def forget_costs(path: Path, names: Collection[str]) -> Table:
+    """Remove what the calls *names* cost from the table at *path*; return the table as written.
+
+    Raises:
+        TableWriteError: the file cannot be written.
+    """
+    with _writing(path) as target:
+        before = read(target)
+        table = replace(before, provenance=before.provenance.without_costs(names))
+        _replace(target, table, [before])
+        return table
+
+
 def distrust_rows(path: Path, rows: Mapping[str, Row]) -> Table:
     """Mark in the table at *path* the rows of the keys in *rows*; return the table as written.
 

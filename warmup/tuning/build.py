@@ -262,6 +262,7 @@ def _tune(
 
     Raises as `Session.run_bucket` does.
     """
+    from warmup.tuning.weights.launched import weigh_launched
     from warmup.tuning.weights.measure import measure_weights
 
     progress, prepared = sessions.first.compiler.progress, None
@@ -272,6 +273,7 @@ def _tune(
             prepared = measure_weights(sessions.first, buckets)
     if prepared is not None and prepared.padded:
         results += sessions.run_all(buckets, prepared)
+        results, prepared = weigh_launched(sessions.first.compiler, prepared, results)
     if budget.seconds is not None:
 
         def run_again(before: BucketResult, number: int, total: int) -> BucketResult:

@@ -17,7 +17,14 @@ from warmup.core.roofline import Peaks
 from warmup.core.rows import Evidence, Row, Tuned
 from warmup.keys.registry import kind_of
 from warmup.table import Table
-from warmup.table.store import add_rows, distrust_rows, read, remove_rows, write
+from warmup.table.store import (
+    add_rows,
+    distrust_rows,
+    forget_costs,
+    read,
+    remove_rows,
+    write,
+)
 from warmup.tuning.report import Observer
 from warmup.tuning.stored_rows import KnownRows, StoredRows
 
@@ -242,6 +249,14 @@ class Progress:
         if before:
             table = self.table
             self.table = add_rows(self.path, table.provenance, table.policy, before)
+
+    def forget_costs(self, names: Collection[str]) -> None:
+        """Remove what the calls *names* cost from the table on disk.
+
+        Raises:
+            TableError: the table cannot be written.
+        """
+        self.table = forget_costs(self.path, names)
 
     def distrust(self, keys: Collection[str], reason: str) -> None:
         """Mark the rows of *keys* as not trusted for *reason*; their evidence stays on disk.

@@ -114,7 +114,7 @@ def _unpad_rows(progress: Progress, structure: Structure, padded: Winner, as_is:
     """Save the rows of *structure* that *padded* won with *as_is* as their winner."""
     for key, row in progress.rows.items():
         if _is_about(structure, key) and row.winner == padded:
-            progress.save(Tuned(key, _unpadded(row, as_is, padded), ()))
+            progress.save(Tuned(key, unpadded_row(row, as_is, Flag.NEAR_TIE), ()))
 
 
 def _decided_size(structure: Structure, rows: Mapping[str, Row], dims: Iterable[Dim]) -> int | None:
@@ -268,15 +268,15 @@ def _with_winner(tuned: Tuned, chosen: Winner, other: Winner) -> Tuned:
     return replace(tuned, row=Row(chosen, evidence))
 
 
-def _unpadded(row: Row, as_is: Winner, padded: Winner) -> Row:
-    """Return *row*, whose winner is *padded*, with the winner *as_is*."""
+def unpadded_row(row: Row, as_is: Winner, *flags: Flag) -> Row:
+    """Return *row*, whose winner is padded, with the winner *as_is* and *flags* beside its own."""
     evidence = row.evidence
     assert evidence.library_us is not None
     evidence = replace(
         evidence,
         time_us=evidence.library_us,
-        runner_up=str(padded),
+        runner_up=str(row.winner),
         runner_up_us=evidence.time_us,
-        flags=tuple(dict.fromkeys((*evidence.flags, Flag.NEAR_TIE))),
+        flags=tuple(dict.fromkeys((*evidence.flags, *flags))),
     )
     return Row(as_is, evidence)
