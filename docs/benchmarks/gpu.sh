@@ -263,12 +263,14 @@ spilling) # tiles that spill, sampled, for two products with many rows
   python3 docs/benchmarks/timings.py searches "$out/spilling.json" "$out/searches-spilling-$gpu.json" \
     sampled="$out/spilling-768x768.jsonl" sampled="$out/spilling-6144x4096.jsonl"
   ;;
-predicted | predicted-exhaustive) # times of GEMMs for a device model, from all GPUs: in the wide search those that the
-  # committed timings lack, in the exhaustive search the first forty; goes on from the table TABLE, if given.
+predicted | predicted-exhaustive) # times of GEMMs for a device model, from all GPUs: in the wide search all of the list,
+  # in the exhaustive search the first forty, without those in the committed timings; goes on from TABLE, if given.
   # SHARE, such as 2/4, is for one of four GPUs that work at once.
   search=wide which=() known=docs/benchmarks/results/timings/$gpu-predicted.jsonl.gz
-  [ ! -e "$known" ] || which=(--without "$known")
-  [ "$2" = predicted ] || { search=exhaustive && which=(--first 40); }
+  if [ "$2" = predicted-exhaustive ]; then
+    search=exhaustive which=(--first 40) known=docs/benchmarks/results/timings/$gpu-exhaustive.jsonl.gz
+  fi
+  [ ! -e "$known" ] || which+=(--without "$known")
   python3 docs/benchmarks/predicted_problems.py "$out/$2-problems.json" "${which[@]}" --share "${5:-1/1}"
   [ -z "${4:-}" ] || cp "$4" "$out/$2.json"
   timeout -s INT "${3:-560}" python3 -m warmup build --problems "$out/$2-problems.json" --out "$out/$2.json" \

@@ -186,15 +186,15 @@ def main() -> None:
     """Write the document, and print how many problems it has of each model."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("out", type=Path)
-    parser.add_argument("--first", type=int, default=None, help="only so many problems")
+    parser.add_argument("--first", type=int, default=None, help="only the first so many problems")
     parser.add_argument("--without", type=Path, help="timings whose problems are left out")
     parser.add_argument("--share", default="1/1", help="such as 2/4: the second of four shares")
     asked = parser.parse_args()
     share, shares = map(int, asked.share.split("/"))
     timed = read_timings([asked.without]) if asked.without else ()
     known = {one.key for one in timed if one.times_us}
-    chosen = [each for each in balanced() if each[0] not in known]
-    chosen = chosen[: asked.first][share - 1 :: shares]
+    chosen = [each for each in balanced()[: asked.first] if each[0] not in known]
+    chosen = chosen[share - 1 :: shares]
     problems = [
         {"key": key, "kind": "gemm", "reason": "not_in_table", "count": 1, "source": name}
         for key, name in chosen

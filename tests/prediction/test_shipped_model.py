@@ -37,6 +37,10 @@ print(read_device_model(sys.argv[1]).problems, "torch" in sys.modules)
 """
 
 
+# Timings that are no builds of models.
+OTHERS = ("h100-predicted", "h100-few-rows", "h100-exhaustive", "h100-pads")
+
+
 @pytest.fixture(scope="module", params=[("h100-predicted", "h100-few-rows"), ("h200-predicted",)])
 def trained(request: pytest.FixtureRequest) -> TrainingSet:
     """What the model of each device was fitted to."""
@@ -96,11 +100,7 @@ def test_a_shipped_model_is_of_the_shipped_times(trained: TrainingSet) -> None:
 
 def test_the_shipped_model_was_judged_by_later_builds() -> None:
     """The committed judgement is that of the shipped model, by every table of the zoo."""
-    builds = [
-        path
-        for path in TIMINGS.glob("h100-*.jsonl.gz")
-        if not path.name.startswith(("h100-predicted", "h100-few-rows", "h100-pads"))
-    ]
+    builds = [path for path in TIMINGS.glob("h100-*.jsonl.gz") if not path.name.startswith(OTHERS)]
     model = read_device_model(ROOT / "warmup/prediction/models" / f"{slug_of(H100)}.model.json")
     record = record_of(judge_unseen(model, training_set(read_timings(sorted(builds)))))
     committed = json.loads((TIMINGS.parent / "judged-h100.json").read_text(encoding="utf-8"))

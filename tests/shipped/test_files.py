@@ -39,7 +39,7 @@ def test_every_result_names_machine_and_versions() -> None:
 
 
 def test_open_jobs_are_of_what_was_not_measured() -> None:
-    """A job of the zoo names an entry without a result, and other jobs are cases of gpu.sh."""
+    """A job of the zoo names an entry without a result or says again; others are in gpu.sh."""
     folder = ROOT / "docs/benchmarks"
     cases = (folder / "gpu.sh").read_text("utf-8")
     entries = (folder / "zoo_models/entries.py").read_text("utf-8")
@@ -54,7 +54,7 @@ def test_open_jobs_are_of_what_was_not_measured() -> None:
         if words[0] == "zoo":
             name = words[words.index("--models") + 1]
             assert f'"{name}"' in entries, line
-            assert name not in measured, line
+            assert name not in measured or words[-1] == "--again", line
 
 
 def test_ci_runs_the_readmes_test_command() -> None:

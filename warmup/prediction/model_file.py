@@ -84,7 +84,7 @@ def encode_device_model(model: DeviceModel) -> str:
         "method": model.method,
         _GEMM_SECTION: section,
     }
-    if model.pad is not None:  # an older warmup ignores the section
+    if model.pad is not None:
         document[PAD_SECTION] = pad_model_to_json(model.pad)
     text = json.dumps(document, separators=(",", ":"), sort_keys=True) + "\n"
     if len(text) > MAX_BYTES:
