@@ -12,7 +12,7 @@
 #   docs/benchmarks/gpu.sh OUT zoo SECONDS [ARGUMENTS of zoo.py]
 #   docs/benchmarks/gpu.sh OUT launch|few-rows [SECONDS]
 #   docs/benchmarks/gpu.sh OUT explain|fusion [PARTS of vit_mlp.py]
-#   docs/benchmarks/gpu.sh OUT pads [SECONDS]
+#   docs/benchmarks/gpu.sh OUT pads [SECONDS [NAMES]]
 #   docs/benchmarks/gpu.sh OUT devices [SECONDS]
 #   docs/benchmarks/gpu.sh OUT vllm-pieces FOLDER of vllm_cut.py [SECONDS]
 #   docs/benchmarks/gpu.sh OUT shared-layers|layer-rivals|deep-zoo [SECONDS]
@@ -109,10 +109,11 @@ unaligned) # one layer of a real model, its weights padded where that pays: Gpt2
   python3 -m warmup compare --model "examples/unaligned.py:$3" --input "$x" --seqlens $sizes \
     --table "$out/unaligned.json" --rounds 20 --launch cudagraph --no-charts --out "$out/$3"
   ;;
-pads) # pad decisions by compiled regions: one layer served both ways, then what flips in shipped tables
-  python3 docs/benchmarks/pad_decisions.py model examples/mlp.py:VisionLinear 560,1024,2048 "$out/pads-vision" \
-    2> "$out/pads-vision.err" | tee "$out/pads-vision.txt"
-  python3 docs/benchmarks/pad_decisions.py shipped "$out/pads-shipped" "${3:-900}" \
+pads) # pad decisions by compiled regions: one layer served both ways, then what flips in shipped tables; with NAMES
+  # only the shipped tables of these names.
+  [ -n "${4:-}" ] || python3 docs/benchmarks/pad_decisions.py model examples/mlp.py:VisionLinear 560,1024,2048 \
+    "$out/pads-vision" 2> "$out/pads-vision.err" | tee "$out/pads-vision.txt"
+  python3 docs/benchmarks/pad_decisions.py shipped "$out/pads-shipped" "${3:-900}" ${4:-} \
     2> "$out/pads-shipped.err" | tee "$out/pads-shipped.txt"
   ;;
 devices) # the same matmuls on one GPU and on all of this host
