@@ -149,7 +149,21 @@ def deep(depth: int) -> list[Any]:
         ),
         pytest.param(lambda d: d["gemm"]["measured"][0].pop(), "/gemm/measured/0", id="row"),
         pytest.param(
-            lambda d: d["gemm"]["measured"][0].__setitem__(5, 2**40), "/gemm/measured/0/5", id="bit"
+            lambda d: d["gemm"]["measured"][0].__setitem__(5, 2**40), "as many residuals", id="bit"
+        ),
+        pytest.param(
+            lambda d: d["gemm"]["measured"][0].__setitem__(0, 0), "sizes of at least 1", id="size"
+        ),
+        pytest.param(
+            lambda d: d["gemm"]["measured"][0].__setitem__(4, 999),
+            "a category below",
+            id="category",
+        ),
+        pytest.param(
+            lambda d: d["gemm"]["measured"][0].__setitem__(-1, 1001), "at most 1000", id="residual"
+        ),
+        pytest.param(
+            lambda d: d["gemm"]["measured"][0].__setitem__(-1, None), "/gemm/measured/0", id="null"
         ),
         pytest.param(
             lambda d: d["gemm"]["measured"][0].__setitem__(slice(5, None), []),

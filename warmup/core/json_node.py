@@ -21,7 +21,7 @@ class Node:
     __slots__ = ("_name", "_parent", "path", "value")
 
     def __init__(
-        self, value: object, path: str, parent: Node | None = None, name: str = ""
+        self, value: object, path: str, parent: Node | None = None, name: str | int = ""
     ) -> None:
         self.value = value
         self.path = path
@@ -33,7 +33,7 @@ class Node:
         """The JSON pointer (RFC 6901) of this value; empty for the document."""
         if self._parent is None:
             return ""
-        escaped = self._name.replace("~", "~0").replace("/", "~1")
+        escaped = str(self._name).replace("~", "~0").replace("/", "~1")
         return f"{self._parent.pointer}/{escaped}"
 
     def fail(self, reason: str) -> NoReturn:
@@ -51,7 +51,7 @@ class Node:
         """Return the elements of this array, which has 1 to *most* elements."""
         if type(self.value) is not list or not 0 < len(self.value) <= most:
             self.fail(f"expected an array of 1 to {most} elements")
-        return [Node(value, self.path, self, str(i)) for i, value in enumerate(self.value)]
+        return [Node(value, self.path, self, i) for i, value in enumerate(self.value)]
 
     def members(
         self, names: frozenset[str], *, optional: frozenset[str] = frozenset()
@@ -80,6 +80,15 @@ class Node:
             self.fail(f"expected an integer, found {_name_of(self.value)}")
         if not low <= self.value <= high:
             self.fail(f"expected an integer from {low} to {high}")
+        return self.value
+
+    def integers(self, low: int, high: int, most: int) -> list[int]:
+        """Return the elements of this array: 1 to *most* integers in the closed range."""
+        if type(self.value) is not list or not 0 < len(self.value) <= most:
+            self.fail(f"expected an array of 1 to {most} elements")
+        for i, value in enumerate(self.value):
+            if type(value) is not int or not low <= value <= high:
+                Node(value, self.path, self, i).integer(low, high)
         return self.value
 
     def number(self, low: float, high: float) -> float:

@@ -5,6 +5,7 @@ Nothing here needs torch: a prediction is arithmetic on a few hundred numbers, i
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -233,18 +234,20 @@ class Predictor:
             return last[1]
         b, m, n, k = sizes.logs
         number = self._numbers.get(sizes.category, -1)
-        found = [
-            (
-                abs(x[0] - b)
-                + abs(x[1] - m)
-                + abs(x[2] - n)
-                + abs(x[3] - k)
-                + (0.0 if category == number else _OTHER_CATEGORY),
-                residuals,
-            )
-            for x, category, residuals in self._by_kin.get(kin_of(sizes.category), ())
-        ]
-        found.sort(key=lambda one: one[0])
-        near = found[:NEAREST]
+        nearest: list[tuple[float, int, tuple[int | None, ...]]] = []
+        limit = math.inf
+        measured = self._by_kin.get(kin_of(sizes.category), ())
+        for place, (x, category, residuals) in enumerate(measured):
+            m_and_n = abs(x[1] - m) + abs(x[2] - n)
+            if m_and_n > limit:  # of most problems this is enough to know
+                continue
+            distance = abs(x[0] - b) + m_and_n + abs(x[3] - k)
+            distance += 0.0 if category == number else _OTHER_CATEGORY
+            if distance < limit:
+                bisect.insort(nearest, (distance, place, residuals))
+                if len(nearest) > NEAREST:
+                    nearest.pop()
+                    limit = nearest[-1][0]
+        near = [(distance, residuals) for distance, _, residuals in nearest]
         self._last = sizes, near
         return near

@@ -30,6 +30,7 @@ _GEMM_SECTION: Final = "gemm"
 _MAX_ITEMS: Final = 20_000
 _LARGEST: Final = 1e15
 _LARGEST_SIZE: Final = 2**40
+_LARGEST_RESIDUAL: Final = 1000
 _MODEL_FIELDS: Final = frozenset({"schema", "device", "torch", "triton", "method", _GEMM_SECTION})
 _FIELDS: Final = frozenset(
     {
@@ -244,35 +245,29 @@ def _read_offsets(
 
 def _read_measured(node: Node, categories: int, covering: int, schema: int) -> MeasuredProblem:
     count = covering + 2
+    residuals: list[int | None]
     if schema == _SCHEMA_WITH_NULLS:
-        b, m, n, k, category, *found = _list(node, 5 + count)
-        residuals = [one.optional(_read_residual) for one in found]
-    else:
-        parts = _list(node)
-        if len(parts) < 6:  # noqa: PLR2004  four sizes, the category, the bits
-            node.fail("expected at least 6 elements")
-        b, m, n, k, category, known, *found = parts
-        bits = known.integer(0, 2**count - 1)
-        if bits.bit_count() != len(found):
-            node.fail(f"expected {bits.bit_count()} residuals")
-        rest = iter(found)
+        parts = _list(node, 5 + count)
+        row = [one.integer(0, _LARGEST_SIZE) for one in parts[:5]]
         residuals = [
-            _read_residual(next(rest)) if bits >> place & 1 else None for place in range(count)
+            one.optional(lambda each: each.integer(-_LARGEST_RESIDUAL, _LARGEST_RESIDUAL))
+            for one in parts[5:]
         ]
-    return MeasuredProblem(
-        (
-            b.integer(1, _LARGEST_SIZE),
-            m.integer(1, _LARGEST_SIZE),
-            n.integer(1, _LARGEST_SIZE),
-            k.integer(1, _LARGEST_SIZE),
-        ),
-        category.integer(0, categories - 1),
-        tuple(residuals),
-    )
-
-
-def _read_residual(node: Node) -> int:
-    return node.integer(-1000, 1000)
+    else:
+        row = node.integers(-_LARGEST_RESIDUAL, _LARGEST_SIZE, 6 + count)
+        if len(row) < 6:  # noqa: PLR2004  four sizes, the category, the bits
+            node.fail("expected at least 6 elements")
+        bits, found = row[5], row[6:]
+        if not 0 <= bits < 2**count or bits.bit_count() != len(found):
+            node.fail(f"expected as many residuals as bits, of {count}")
+        if found and max(found) > _LARGEST_RESIDUAL:
+            node.fail(f"expected residuals of at most {_LARGEST_RESIDUAL}")
+        rest = iter(found)
+        residuals = [next(rest) if bits >> place & 1 else None for place in range(count)]
+    b, m, n, k, category = row[:5]
+    if min(b, m, n, k) < 1 or not 0 <= category < categories:
+        node.fail(f"expected sizes of at least 1 and a category below {categories}")
+    return MeasuredProblem((b, m, n, k), category, tuple(residuals))
 
 
 def _read_tree(node: Node, configs: int, leaves: list[Leaf], depth: int = 1) -> Tree:
