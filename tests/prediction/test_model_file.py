@@ -149,18 +149,18 @@ def deep(depth: int) -> list[Any]:
         ),
         pytest.param(lambda d: d["gemm"]["measured"][0].pop(), "/gemm/measured/0", id="row"),
         pytest.param(
-            lambda d: d["gemm"]["measured"][0].__setitem__(5, 2**40), "as many residuals", id="bit"
+            lambda d: d["gemm"]["measured"][0].__setitem__(5, 2**40), "/gemm/measured/0/5", id="bit"
         ),
         pytest.param(
-            lambda d: d["gemm"]["measured"][0].__setitem__(0, 0), "sizes of at least 1", id="size"
+            lambda d: d["gemm"]["measured"][0].__setitem__(0, 0), "/gemm/measured/0/0", id="size"
         ),
         pytest.param(
             lambda d: d["gemm"]["measured"][0].__setitem__(4, 999),
-            "a category below",
+            "/gemm/measured/0/4",
             id="category",
         ),
         pytest.param(
-            lambda d: d["gemm"]["measured"][0].__setitem__(-1, 1001), "at most 1000", id="residual"
+            lambda d: d["gemm"]["measured"][0].__setitem__(-1, 1001), "-1000 to 1000", id="residual"
         ),
         pytest.param(
             lambda d: d["gemm"]["measured"][0].__setitem__(-1, None), "/gemm/measured/0", id="null"

@@ -70,11 +70,11 @@ def test_both_sections_are_read_as_they_were_written(
 
 
 def test_a_file_without_the_section_is_as_before(evaluation: Evaluation, tmp_path: Path) -> None:
-    """The model decides about no padding."""
+    """The schema is the same; the model decides about no padding."""
     path = tmp_path / "times.model.json"
     write_device_model(path, evaluation.model)
     document = json.loads(path.read_text(encoding="utf-8"))
-    assert "pad" not in document
+    assert (document["schema"], "pad" in document) == (2, False)
     assert read_device_model(path, HERE).pad is None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,13 +32,6 @@ PREPARED = Prepared({GROUP: Padding(100)}, (), 400, 416)
 FASTER = CallCost(host_us=90.0, device_us=30.0), CallCost(host_us=80.0, device_us=15.0)
 SLOWER = CallCost(host_us=100.0, device_us=30.0), CallCost(host_us=120.0, device_us=15.0)
 TIE = CallCost(host_us=100.0, device_us=30.0), CallCost(host_us=104.0, device_us=15.0)
-
-
-@dataclass
-class _Compiler:
-    progress: Progress
-    tuner: Any
-    model: Any = field(default_factory=lambda: SimpleNamespace(name="made.up"))
 
 
 @dataclass
@@ -97,7 +90,11 @@ def weigh(
                 results.append(one)
                 if cost is not None:
                     progress.keep_cost(f"made.up {one.name}", cost)
-        compiler: Any = _Compiler(progress, SimpleNamespace(method=Method(launch=launch)))
+        compiler: Any = SimpleNamespace(
+            progress=progress,
+            tuner=SimpleNamespace(method=Method(launch=launch)),
+            call_name="made.up {}".format,
+        )
         after, prepared = weigh_launched(compiler, PREPARED, results)
         return _Built(progress, results, after, prepared, own, gone)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from typing import Final, NoReturn, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NoReturn, TypeVar
 
 from warmup.core.errors import TableFormatError
 
@@ -49,9 +49,7 @@ class Node:
 
     def elements(self, most: int) -> list[Node]:
         """Return the elements of this array, which has 1 to *most* elements."""
-        if type(self.value) is not list or not 0 < len(self.value) <= most:
-            self.fail(f"expected an array of 1 to {most} elements")
-        return [Node(value, self.path, self, i) for i, value in enumerate(self.value)]
+        return [Node(value, self.path, self, i) for i, value in enumerate(self._array(most))]
 
     def members(
         self, names: frozenset[str], *, optional: frozenset[str] = frozenset()
@@ -82,14 +80,16 @@ class Node:
             self.fail(f"expected an integer from {low} to {high}")
         return self.value
 
-    def integers(self, low: int, high: int, most: int) -> list[int]:
-        """Return the elements of this array: 1 to *most* integers in the closed range."""
-        if type(self.value) is not list or not 0 < len(self.value) <= most:
-            self.fail(f"expected an array of 1 to {most} elements")
-        for i, value in enumerate(self.value):
+    def integers(self, ranges: Sequence[tuple[int, int]]) -> list[int]:
+        """Return the elements of this array, integers in the closed *ranges*, one for each.
+
+        There may be fewer elements than ranges, but not none.
+        """
+        values = self._array(len(ranges))
+        for i, (value, (low, high)) in enumerate(zip(values, ranges, strict=False)):
             if type(value) is not int or not low <= value <= high:
                 Node(value, self.path, self, i).integer(low, high)
-        return self.value
+        return values
 
     def number(self, low: float, high: float) -> float:
         """Return this value, a finite number in the closed range *low* to *high*."""
@@ -100,6 +100,12 @@ class Node:
         if not math.isfinite(value) or not low <= value <= high:
             self.fail(f"expected a number from {low:g} to {high:g}")
         return float(value)
+
+    def _array(self, most: int) -> list[Any]:
+        """Return this value, an array of 1 to *most* elements."""
+        if type(self.value) is not list or not 0 < len(self.value) <= most:
+            self.fail(f"expected an array of 1 to {most} elements")
+        return self.value
 
     def true(self) -> bool:
         """Return this value, which is true: a field that is false is not written."""

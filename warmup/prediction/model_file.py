@@ -149,8 +149,8 @@ def origin_difference(on: MeasuredOn, found: MeasuredOn) -> str | None:
 
 def _measured_to_json(one: MeasuredProblem) -> list[int]:
     """Return *one* as numbers; of its residuals a bit for each that follows, the first lowest."""
-    known = sum(1 << place for place, each in enumerate(one.residuals) if each is not None)
-    return [*one.sizes, one.category, known, *(each for each in one.residuals if each is not None)]
+    known = {place: each for place, each in enumerate(one.residuals) if each is not None}
+    return [*one.sizes, one.category, sum(1 << place for place in known), *known.values()]
 
 
 def _tree_to_json(tree: Tree) -> list[Any]:
@@ -196,10 +196,7 @@ def _read(root: Node) -> DeviceModel:
         constants=_read_constants(section["constants"]),
         offsets=_read_offsets(section["offsets"], configs),
         covering=covering,
-        measured=tuple(
-            _read_measured(one, len(categories), len(covering), schema)
-            for one in _list(section["measured"])
-        ),
+        measured=_read_measured(section["measured"], len(categories), len(covering), schema),
         tree=_read_tree(section["tree"], len(covering), leaves),
         chooser=chooser,
         pad=read_pad_model(members[PAD_SECTION]) if PAD_SECTION in members else None,
@@ -243,31 +240,35 @@ def _read_offsets(
     return found
 
 
-def _read_measured(node: Node, categories: int, covering: int, schema: int) -> MeasuredProblem:
+def _read_measured(
+    node: Node, categories: int, covering: int, schema: int
+) -> tuple[MeasuredProblem, ...]:
+    """Return the problems in *node*, each with a residual or None for each of its columns."""
     count = covering + 2
-    residuals: list[int | None]
-    if schema == _SCHEMA_WITH_NULLS:
-        parts = _list(node, 5 + count)
-        row = [one.integer(0, _LARGEST_SIZE) for one in parts[:5]]
-        residuals = [
-            one.optional(lambda each: each.integer(-_LARGEST_RESIDUAL, _LARGEST_RESIDUAL))
-            for one in parts[5:]
-        ]
-    else:
-        row = node.integers(-_LARGEST_RESIDUAL, _LARGEST_SIZE, 6 + count)
-        if len(row) < 6:  # noqa: PLR2004  four sizes, the category, the bits
-            node.fail("expected at least 6 elements")
-        bits, found = row[5], row[6:]
-        if not 0 <= bits < 2**count or bits.bit_count() != len(found):
-            node.fail(f"expected as many residuals as bits, of {count}")
-        if found and max(found) > _LARGEST_RESIDUAL:
-            node.fail(f"expected residuals of at most {_LARGEST_RESIDUAL}")
-        rest = iter(found)
-        residuals = [next(rest) if bits >> place & 1 else None for place in range(count)]
-    b, m, n, k, category = row[:5]
-    if min(b, m, n, k) < 1 or not 0 <= category < categories:
-        node.fail(f"expected sizes of at least 1 and a category below {categories}")
-    return MeasuredProblem((b, m, n, k), category, tuple(residuals))
+    head = [(1, _LARGEST_SIZE)] * 4 + [(0, categories - 1)]
+    residual = -_LARGEST_RESIDUAL, _LARGEST_RESIDUAL
+    ranges = [*head, (0, 2**count - 1), *[residual] * count]
+
+    def read(one: Node) -> MeasuredProblem:
+        residuals: list[int | None]
+        if schema == _SCHEMA_WITH_NULLS:
+            parts = _list(one, len(head) + count)
+            row = [part.integer(*limits) for part, limits in zip(parts, head, strict=False)]
+            found = parts[len(head) :]
+            residuals = [part.optional(lambda each: each.integer(*residual)) for part in found]
+        else:
+            row = one.integers(ranges)
+            if len(row) <= len(head):
+                one.fail(f"expected at least {len(head) + 1} elements")
+            bits, known = row[len(head)], row[len(head) + 1 :]
+            if bits.bit_count() != len(known):
+                one.fail(f"expected {bits.bit_count()} residuals, as there are bits")
+            rest = iter(known)
+            residuals = [next(rest) if bits >> place & 1 else None for place in range(count)]
+        b, m, n, k, category = row[: len(head)]
+        return MeasuredProblem((b, m, n, k), category, tuple(residuals))
+
+    return tuple(read(one) for one in _list(node))
 
 
 def _read_tree(node: Node, configs: int, leaves: list[Leaf], depth: int = 1) -> Tree:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import codecs
 import contextlib
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
@@ -180,11 +180,12 @@ def remove_rows(path: Path, keys: Collection[str]) -> Table:
     Raises:
         TableWriteError: the file cannot be written.
     """
-    with _writing(path) as target:
-        before = read(target)
-        table = replace(before, rows={k: row for k, row in before.rows.items() if k not in keys})
-        _replace(target, table, [before])
-        return table
+    return _rewrite(
+        path,
+        lambda table: replace(
+            table, rows={key: row for key, row in table.rows.items() if key not in keys}
+        ),
+    )
 
 
 def forget_costs(path: Path, names: Collection[str]) -> Table:
@@ -193,11 +194,9 @@ def forget_costs(path: Path, names: Collection[str]) -> Table:
     Raises:
         TableWriteError: the file cannot be written.
     """
-    with _writing(path) as target:
-        before = read(target)
-        table = replace(before, provenance=before.provenance.without_costs(names))
-        _replace(target, table, [before])
-        return table
+    return _rewrite(
+        path, lambda table: replace(table, provenance=table.provenance.without_costs(names))
+    )
 
 
 def distrust_rows(path: Path, rows: Mapping[str, Row]) -> Table:
@@ -209,14 +208,27 @@ def distrust_rows(path: Path, rows: Mapping[str, Row]) -> Table:
     Raises:
         TableWriteError: the file cannot be written.
     """
-    with _writing(path) as target:
-        before = read(target)
-        marked = {
+
+    def marked(table: Table) -> Table:
+        changed = {
             key: replace(own, untrusted=row.untrusted)
             for key, row in rows.items()
-            if (own := before.rows.get(key)) is not None and own.winner == row.winner
+            if (own := table.rows.get(key)) is not None and own.winner == row.winner
         }
-        table = replace(before, rows={**before.rows, **marked})
+        return replace(table, rows={**table.rows, **changed})
+
+    return _rewrite(path, marked)
+
+
+def _rewrite(path: Path, change: Callable[[Table], Table]) -> Table:
+    """Write the table at *path* as *change* returns it; return it. The file is read under the lock.
+
+    Raises:
+        TableWriteError: the file cannot be written.
+    """
+    with _writing(path) as target:
+        before = read(target)
+        table = change(before)
         _replace(target, table, [before])
         return table
 

@@ -82,6 +82,10 @@ class BucketCompiler:
         is_same_shortened = shortened is not None and set(shortened.keys) == set(served.keys)
         return replace(served, is_same_shortened=is_same_shortened)
 
+    def call_name(self, name: str) -> str:
+        """Return the table's name of the model's call *name*, such as ``mlp seqlen=16``."""
+        return f"{self.model.name} {name}"
+
     def tune_as_is(self, calls: Sequence[Inputs], name: str) -> ServedBucket:
         """Measure and serve as `tune` does, with the layers that the model has now.
 

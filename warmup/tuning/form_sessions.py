@@ -120,7 +120,7 @@ class FormSessions:
 
     def _keep_form(self, bucket: Bucket, form: LayersForm) -> None:
         compiler = self.first.compiler
-        compiler.progress.keep_form(f"{compiler.model.name} {bucket}", form)
+        compiler.progress.keep_form(compiler.call_name(str(bucket)), form)
 
 
 def check_layers(layers: str) -> None:

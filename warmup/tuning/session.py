@@ -145,7 +145,7 @@ class Session:
     def call_name(self, bucket: Bucket, *, weights_padded: bool) -> str:
         """Return the name of a call in *bucket* in the table's provenance."""
         name = name_of(bucket, weights_padded=weights_padded, layers=self.compiler.form)
-        return f"{self.compiler.model.name} {name}"
+        return self.compiler.call_name(name)
 
     def _keep_cost(self, name: str, cost: CallCost, tuned: int) -> None:
         """Write *cost* to the table, unless it has a cost and none of the rows was *tuned* now."""

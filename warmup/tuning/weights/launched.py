@@ -7,7 +7,7 @@ the host enqueues more slowly than a template. Only the whole model, served both
 
 from __future__ import annotations
 
-import math
+import statistics
 from collections.abc import Sequence
 
 from warmup.core.counted import counted
@@ -41,30 +41,31 @@ def weigh_launched(
     slower = slower_when_launched(results) if is_launched else None
     if slower is None or slower <= 1 + WORTH:
         return list(results), prepared
-    progress, model = compiler.progress, compiler.model.name
+    progress = compiler.progress
     rows = progress.rows
     timings = {each.key: each.timings for each in progress.tuned}
-    progress.put(
-        Tuned(
-            key,
-            unpadded_row(rows[key], winner_of(structure, structure.features)),
-            timings.get(key, ()),
-        )
-        for key in padding_keys(rows, {group.structure for group in prepared.padded})
-        for structure in (parse_weight(key)[0],)
-    )
+
+    def unpadded(key: str) -> Tuned:
+        structure, _ = parse_weight(key)
+        as_is = winner_of(structure, structure.features)
+        return Tuned(key, unpadded_row(rows[key], as_is), timings.get(key, ()))
+
+    structures = {group.structure for group in prepared.padded}
+    progress.put(map(unpadded, padding_keys(rows, structures)))
     as_is = [result for result in results if not result.weights_padded]
     gone = {key for result in results for key in result.keys if result.weights_padded}
     gone.difference_update(*(result.keys for result in as_is))
     progress.discard(gone & progress.keys_since(0), 0)
-    progress.forget_costs({f"{model} {each.name}" for each in results if each.weights_padded})
+    progress.forget_costs(
+        {compiler.call_name(result.name) for result in results if result.weights_padded}
+    )
     reason = (
         f"not padded: launched one by one, calls took {slower:.2f} times as long with padded "
         f"weights (geometric mean of {counted(len(as_is), 'bucket')})"
     )
     left = tuple(UnpaddedLinears(group.names, reason) for group in prepared.padded)
-    unpadded = Prepared({}, (*prepared.left, *left), prepared.bytes_before, prepared.bytes_before)
-    return as_is, unpadded
+    size = prepared.bytes_before
+    return as_is, Prepared({}, (*prepared.left, *left), size, size)
 
 
 def slower_when_launched(results: Sequence[BucketResult]) -> float | None:
@@ -84,4 +85,4 @@ def slower_when_launched(results: Sequence[BucketResult]) -> float | None:
         and result.weights_padded
         and (before := as_is.get((result.bucket, result.layers)))
     ]
-    return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else None
+    return statistics.geometric_mean(ratios) if ratios else None
