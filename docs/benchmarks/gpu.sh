@@ -19,7 +19,7 @@
 #   docs/benchmarks/gpu.sh OUT occupancy TABLE
 #   docs/benchmarks/gpu.sh OUT growth [SECONDS [ARGUMENTS of growth.py]]
 #   docs/benchmarks/gpu.sh OUT predicted|predicted-exhaustive [SECONDS [TABLE [SHARE]]]
-#   docs/benchmarks/gpu.sh OUT pads-collected [SECONDS [FILE [SEED]]]
+#   docs/benchmarks/gpu.sh OUT pads-collected [SECONDS [SEED]]
 #   docs/benchmarks/gpu.sh OUT predicted-build [SECONDS [ARGUMENTS of predicted_build.py]]
 #   docs/benchmarks/gpu.sh OUT llama|swiglu|swiglu-cold|small|bundle|parallel
 # Several of them on the GPUs of one host, in a limited time: queue.sh beside this.
@@ -281,10 +281,13 @@ predicted-build) # GEMMs of held-out models built in the predicted, the default 
   python3 docs/benchmarks/predicted_build.py docs/benchmarks/results/timings/$gpu-predicted.jsonl.gz \
     "$out/predicted-build" --limit "${3:-560}" "${@:4}"
   ;;
-pads-collected) # samples for a model of pad decisions, as many as SECONDS last; goes on from the file PADS, if given.
+pads-collected) # samples for a model of pad decisions, as many as SECONDS last, after those of this GPU that ship.
   # Another SEED draws other samples.
-  [ -z "${4:-}" ] || cp "$4" "$out/pad.jsonl"
-  python3 -m warmup pad collect --samples 400 --seed "${5:-1}" --budget "${3:-540}s" --devices all --out "$out/pad.jsonl" 2>&1 | tail -5
+  known=docs/benchmarks/results/timings/$gpu-pads.jsonl.gz
+  [ ! -e "$known" ] || gzip -dc "$known" > "$out/pad.jsonl"
+  python3 -m warmup pad collect --samples 800 --seed "${4:-1}" --budget "$((${3:-540} - 30))s" --devices all \
+    --out "$out/pad.jsonl" > "$out/pad.txt" 2>&1 || echo "stopped: $?"
+  tail -5 "$out/pad.txt"
   ;;
 exhaustive) # one product in every search
   for search in default wide exhaustive; do

@@ -11,14 +11,16 @@ from warmup.core.errors import ProblemError
 from warmup.keys.pad import PadProblem
 from warmup.keys.pad_text import parse_padding
 from warmup.keys.weight import ALIGNED_BYTES
+from warmup.prediction.pad.estimate import GemmWays
 
 # Sizes, bytes and rates are binary logarithms; an alignment is that of the bytes of which a size is
 # a multiple, 16 at most. `a_alignment` is that of the dim along which the first operand lies.
+# `estimated_gain` is what padding should gain by what limits either way.
 PAD_FEATURES: Final = (
     *("m", "n", "k", "area", "operations", "intensity", "item_bytes", "tf32"),
     *("m_alignment", "n_alignment", "k_alignment", "a_alignment", "b_alignment"),
     *("a_transposed", "b_transposed", "a_free", "b_free"),
-    *("added_operations", "copied_per_operation"),
+    *("added_operations", "copied_per_operation", "estimated_gain"),
 )
 _COPIES_NOTHING: Final = -64.0  # the logarithm that stands for no copied element
 _ALIGNED_LOG: Final = int(math.log2(ALIGNED_BYTES))
@@ -74,6 +76,16 @@ def _values(problem: PadProblem, m: int, n: int, k: int) -> tuple[float, ...]:
     copied += m * k if is_changed["a"] and "a" not in problem.free else 0
     copied += k * n if is_changed["b"] and "b" not in problem.free else 0
     operations = m * n * k
+    a_alignment = _alignment((k if a_is_row else m) * size)
+    b_alignment = _alignment((n if b_is_row else k) * size)
+    ways = GemmWays(
+        dims=(m, n, k),
+        padded=(padded_m, padded_n, padded_k),
+        item_bytes=size,
+        is_tf32=problem.fp32 == "tf32",
+        alignment=int(min(a_alignment, b_alignment)),
+        is_free=("a" in problem.free, "b" in problem.free),
+    )
     return (
         math.log2(m),
         math.log2(n),
@@ -86,14 +98,15 @@ def _values(problem: PadProblem, m: int, n: int, k: int) -> tuple[float, ...]:
         _alignment(m * size),
         _alignment(n * size),
         _alignment(k * size),
-        _alignment((k if a_is_row else m) * size),
-        _alignment((n if b_is_row else k) * size),
+        a_alignment,
+        b_alignment,
         float(not a_is_row),
         float(not b_is_row),
         float("a" in problem.free),
         float("b" in problem.free),
         math.log2(padded_m * padded_n * padded_k / operations),
         math.log2(copied / operations) if copied else _COPIES_NOTHING,
+        ways.estimate_gain(),
     )
 
 

@@ -96,15 +96,19 @@ class PadModel:
         """Return the leaf in which *sizes* end; None outside of what was sampled."""
         if self.unsure(sizes) is not None:
             return None
-        tree = self.tree
-        while isinstance(tree, PadFork):
-            tree = tree.low if sizes.values[tree.feature] <= tree.limit else tree.high
-        return tree
+        return pad_leaf(self.tree, sizes)
 
     def answer(self, sizes: PadSizes) -> PadAnswer:
         """Return whether to pad, or that this is not known."""
         leaf = self.leaf(sizes)
         return PadAnswer.UNSURE if leaf is None else leaf.answer
+
+
+def pad_leaf(tree: PadTree, sizes: PadSizes) -> PadLeaf:
+    """Return the leaf of *tree* in which *sizes* end."""
+    while isinstance(tree, PadFork):
+        tree = tree.low if sizes.values[tree.feature] <= tree.limit else tree.high
+    return tree
 
 
 def pad_leaves_of(tree: PadTree) -> Iterator[PadLeaf]:
