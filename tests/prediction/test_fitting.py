@@ -8,9 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from warmup.core.errors import DeviceModelError
 from warmup.prediction import network
-from warmup.prediction.device_model import Predictor
-from warmup.prediction.evaluation import Evaluation, judge_ranking
+from warmup.prediction.device_model import DeviceModel, Predictor
+from warmup.prediction.evaluation import Evaluation, evaluate, judge_ranking
 from warmup.prediction.features import LIBRARY_CONFIG
 from warmup.prediction.fitting import choose_covering, fit
 from warmup.prediction.held_out import HeldOut, folds_of, hold_out, share_of, with_evidence
@@ -151,6 +152,18 @@ def test_a_network_predicts_every_candidate(
     found = times_us(one.sizes, list(one.times_us))
     assert len(found) == len(one.times_us)
     assert all(us is not None and shortest * 0.99 < us < math.inf for us in found)
+
+
+def test_a_fitted_model_may_be_refused_before_it_is_judged(stated: TrainingSet) -> None:
+    """Judging takes minutes: what cannot be written ends before anything is left out."""
+    said: list[str] = []
+
+    def refuse(model: DeviceModel) -> None:
+        raise DeviceModelError("x.model.json", f"{len(model.measured)} problems", "fit to fewer")
+
+    with pytest.raises(DeviceModelError, match=f"{len(stated.problems)} problems"):
+        evaluate(stated, say=said.append, check=refuse)
+    assert said == []
 
 
 def test_torch_ranks_an_mm() -> None:

@@ -27,6 +27,10 @@ def test_every_result_names_machine_and_versions() -> None:
             assert all(start["torch"] and start["device"] for start in record["starts"])
             assert record["case"]["seqlens"]
             assert {start["way"] for start in record["starts"]} > {"one after the other"}
+        elif "leaves" in record:  # of `warmup pad fit --report`
+            assert record["device"]["torch"]
+            assert record["device"]["device"]
+            assert record["drawn"]["held_out"]
         elif "layers" in record:  # of layers.py
             assert record["machine"]["torch"]
             assert record["machine"]["device"]

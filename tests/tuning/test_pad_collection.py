@@ -20,8 +20,9 @@ from warmup.core.errors import NothingRecordedError, SettingsError, WarmupError
 from warmup.core.method import L2, Launch, Method
 from warmup.diagnostics.misses import MissedProblem
 from warmup.prediction.pad.samples import TimedPadding, read_paddings
+from warmup.table import Table
 from warmup.tuning.pad_collection import check_method, collect_pads, drop_cut_line
-from warmup.tuning.report import NOT_BEGUN
+from warmup.tuning.report import NOT_BEGUN, BuildReport
 
 PROGRAM = str(Path(__file__).resolve().parents[1] / "programs/collect_pads.py")
 WORDS = ("pad", "collect", "--dtypes", "f32", "--device", "cpu", "--out", "pad.jsonl")
@@ -160,6 +161,34 @@ def test_samples_that_all_fail_are_an_error(known: tuple[Path, list[str]]) -> No
 
     with pytest.raises(WarmupError, match="no sample could be measured; pad mm m=1: too large"):
         collect_pads(keys, out=path, build=build)
+
+
+def test_a_sample_timed_by_inductors_calls_alone_is_measured_again(
+    known: tuple[Path, list[str]], make_table: Callable[..., Table]
+) -> None:
+    """Its line is no sample to fit to: it failed, with its reason, and is asked for again."""
+    path, keys = known
+    line = json.loads(next(lines_of(keys[2:3])))
+    for candidate in line["candidates"]:
+        candidate["fused_us"] = None
+    asked: list[str] = []
+
+    def build(problems: Sequence[MissedProblem], **_options: Any) -> BuildReport:
+        asked.extend(one.key for one in problems)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        not_begun = {one.key: NOT_BEGUN for one in problems if one.key != keys[2]}
+        return BuildReport(
+            *(path, make_table({}), "0" * 64, (), (), 1.0),
+            not_fused={keys[2]: "out of memory"},
+            not_rebuilt=not_begun,
+        )
+
+    for _ in range(2):
+        done = collect_pads(keys, out=path, build=build)
+        assert dict(done.failed) == {keys[2]: "out of memory"}
+        assert (done.known, done.measured, done.left) == (2, 0, 2)
+    assert asked == keys[2:] * 2
 
 
 def test_a_line_that_a_killed_run_cut_is_dropped(known: tuple[Path, list[str]]) -> None:

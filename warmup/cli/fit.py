@@ -16,6 +16,7 @@ from warmup.prediction.timing_lines import MAX_SPREAD
 
 if TYPE_CHECKING:
     from warmup.bench.charts.chart import Chart
+    from warmup.prediction.device_model import DeviceModel
 
 _COMPARED: Final = {"network": "network", "torch_ranking": "torch (mm)"}
 
@@ -55,7 +56,11 @@ def fit(
     from warmup.bench.prediction.charts import held_out_charts
     from warmup.bench.prediction.record import record_of
     from warmup.prediction.evaluation import evaluate, judge_unseen
-    from warmup.prediction.model_file import read_device_model, write_device_model
+    from warmup.prediction.model_file import (
+        encode_device_model,
+        read_device_model,
+        write_device_model,
+    )
     from warmup.prediction.model_sections import with_times
     from warmup.prediction.timing_lines import read_timings
     from warmup.prediction.training import training_set
@@ -66,7 +71,13 @@ def fit(
     if judge is not None:
         evaluation = judge_unseen(read_device_model(judge), training)
     else:
-        evaluation = evaluate(training, ranking=_torch_ranking() if compare else None, say=say)
+
+        def check_size(model: DeviceModel) -> None:
+            if out is not None:
+                encode_device_model(with_times(out, model))
+
+        ranking = _torch_ranking() if compare else None
+        evaluation = evaluate(training, ranking=ranking, say=say, check=check_size)
     record = record_of(evaluation)
     print_report(record, spell, lambda same: same, as_json=as_json)
     if report is not None:

@@ -52,13 +52,17 @@ def evaluate(
     *,
     ranking: Ranking | None = None,
     say: Callable[[str], None] = lambda _line: None,
+    check: Callable[[DeviceModel], object] = lambda _model: None,
 ) -> Evaluation:
     """Fit a device model to *training*, and judge it on each model left out of the fit.
 
-    With *ranking*, torch's own, that and a network are judged on the same problems.
+    With *ranking*, torch's own, that and a network are judged on the same problems. *check* is
+    called with the model before it is judged, which takes minutes, and may raise.
     """
+    fitted = fit(training)
+    check(fitted)
     held_out, chooser = hold_out(training, lambda source: say(f"held out: {source}"))
-    model = with_evidence(replace(fit(training), chooser=chooser), held_out)
+    model = with_evidence(replace(fitted, chooser=chooser), held_out)
     compared = {}
     if ranking is not None:
         compared["network"] = _of_network(training, held_out, say)

@@ -1,7 +1,7 @@
 """`collect_pads`: measures random pad decisions, each as a build measures a row.
 
-Samples become lines in a file of timings. A sample with a line is not measured again, so that a
-second run goes on where the first was stopped.
+Samples become lines in a file of timings. A sample with a line of both ways is not measured again,
+so that a second run goes on where the first was stopped.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from warmup.tuning.report import NOT_BEGUN, BuildReport, Observer
 
 _DRAWN: Final = "drawn"  # the reason of a problem that nobody missed
 _MOST_CUT_BYTES: Final = 2**20
+_NOT_BOTH: Final = "not timed both ways as they will run"
 _FIRST_LETTERS: Final = b'{"key": "'  # of every line
 
 
@@ -33,8 +34,8 @@ _FIRST_LETTERS: Final = b'{"key": "'  # of every line
 class PadCollection:
     """What became of the samples that were asked for.
 
-    ``known`` had a line before, ``measured`` have one now, ``failed`` says by key why a sample has
-    none. The others are left: the budget was spent.
+    ``known`` had a line of both ways before, ``measured`` have one now, ``failed`` says by key why
+    a sample has none. The others are left: the budget was spent.
     """
 
     asked: int
@@ -146,7 +147,7 @@ def collect_pads(
     wait_for_quiet: float | None = None,
     observer: Observer | None = None,
 ) -> PadCollection:
-    """Measure those of the samples *keys* that have no line in the file *out*.
+    """Measure those of the samples *keys* that have no line of both ways in the file *out*.
 
     *build* is `build_problems`, or `build_on_devices` with its devices. *observer* writes the line
     of each. No sample is begun once *seconds* have passed.
@@ -156,7 +157,7 @@ def collect_pads(
         BuildError: no sample could be measured.
         AdapterError: this torch is not supported.
     """
-    known = {one.key for one in read_known(out)}
+    known = _measured(out)
     wanted = [key for key in keys if key not in known]
     failed: dict[str, str] = {}
     if wanted:
@@ -177,8 +178,15 @@ def collect_pads(
                 if not all(one.endswith(NOT_BEGUN) for one in reasons.split("; ") if one):
                     raise BuildError("no sample could be measured", reasons) from error
             else:
-                failed = {**report.not_rebuilt, **report.not_tuned, **report.distrusted}
-    measured = {one.key for one in read_known(out)}.intersection(wanted)
+                failed = {one.key: _NOT_BOTH for one in read_known(out)}
+                failed |= report.not_fused  # has a line, of inductor's own calls alone
+                failed |= {**report.not_rebuilt, **report.not_tuned, **report.distrusted}
+    measured = _measured(out).intersection(wanted)
     done = {*measured, *(key for key, why in failed.items() if why == NOT_BEGUN)}
     failed = {key: why for key, why in failed.items() if key in wanted and key not in done}
     return PadCollection(len(keys), len(keys) - len(wanted), len(measured), failed)
+
+
+def _measured(path: Path) -> set[str]:
+    """Return the keys in the file *path* of which both ways have a time."""
+    return {one.key for one in read_known(path) if one.has_both_ways}

@@ -18,8 +18,8 @@ _HALF_RATE: Final = 600e6
 _TF32_RATE: Final = 300e6
 _FLOAT_RATE: Final = 45e6
 _BYTES_PER_US: Final = 3.6e6
-_LAUNCH_US: Final = 2.0
-_COPY_LAUNCH_US: Final = 1.3
+_SHORTEST_US: Final = 2.0
+_EACH_COPY_US: Final = 1.3
 # What tensor cores reach of their rate, by the binary logarithm of the bytes of which the rows of
 # both operands are a multiple: 1, 2, 4, 8 and 16. Copies to shared memory need 4 bytes, TMA 16.
 _REACHED: Final = (0.25, 0.25, 0.4, 0.5, 0.9)
@@ -51,7 +51,7 @@ class GemmWays:
     def _gemm_us(self, dims: tuple[int, int, int], alignment: int) -> float:
         m, n, k = dims
         moved = (m * k + k * n + m * n) * self.item_bytes
-        return max(2 * m * n * k / self._rate(alignment), moved / _BYTES_PER_US, _LAUNCH_US)
+        return max(2 * m * n * k / self._rate(alignment), moved / _BYTES_PER_US, _SHORTEST_US)
 
     def _rate(self, alignment: int) -> float:
         if self.item_bytes == _HALF_BYTES:
@@ -68,4 +68,4 @@ class GemmWays:
             for (before, after), is_free in zip(operands, self.is_free, strict=True)
             if before != after and not is_free
         ]
-        return sum(copied) * self.item_bytes / _BYTES_PER_US + _COPY_LAUNCH_US * len(copied)
+        return sum(copied) * self.item_bytes / _BYTES_PER_US + _EACH_COPY_US * len(copied)

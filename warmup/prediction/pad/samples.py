@@ -41,6 +41,11 @@ class TimedPadding:
     region_us: Mapping[str, float]
     own_us: Mapping[str, float]
 
+    @property
+    def has_both_ways(self) -> bool:
+        """Whether both ways were timed as they will run."""
+        return all(way in self.region_us for way in PAD_WAYS)
+
 
 @dataclass(frozen=True, slots=True)
 class PadSample:
@@ -139,7 +144,7 @@ def _why_left_out(one: TimedPadding, sizes: PadSizes | None) -> str | None:
         return "not measured on a GPU, or nobody knows on which"
     if one.is_unstable:
         return "with times that other processes disturbed"
-    if any(way not in one.region_us for way in PAD_WAYS):
+    if not one.has_both_ways:
         return "not timed both ways as they will run"
     if one.source == RANDOM and sizes is None:
         return "of a form that is not predicted"
