@@ -38,7 +38,7 @@ print(read_device_model(sys.argv[1]).problems, "torch" in sys.modules)
 
 
 # Timings that are no builds of models.
-OTHERS = ("h100-predicted", "h100-few-rows", "h100-exhaustive", "h100-pads")
+OTHERS = ("predicted", "few-rows", "exhaustive", "pads", "drawn")
 
 
 @pytest.fixture(scope="module", params=[("h100-predicted", "h100-few-rows"), ("h200-predicted",)])
@@ -98,12 +98,17 @@ def test_a_shipped_model_is_of_the_shipped_times(trained: TrainingSet) -> None:
     assert statistics.median(errors) < 0.1
 
 
-def test_the_shipped_model_was_judged_by_later_builds() -> None:
+@pytest.mark.parametrize(("gpu", "device"), [("h100", H100), ("h200", "NVIDIA H200")])
+def test_the_shipped_model_was_judged_by_later_builds(gpu: str, device: str) -> None:
     """The committed judgement is that of the shipped model, by every table of the zoo."""
-    builds = [path for path in TIMINGS.glob("h100-*.jsonl.gz") if not path.name.startswith(OTHERS)]
-    model = read_device_model(ROOT / "warmup/prediction/models" / f"{slug_of(H100)}.model.json")
+    builds = [
+        path
+        for path in TIMINGS.glob(f"{gpu}-*.jsonl.gz")
+        if not path.name.removeprefix(f"{gpu}-").startswith(OTHERS)
+    ]
+    model = read_device_model(ROOT / "warmup/prediction/models" / f"{slug_of(device)}.model.json")
     record = record_of(judge_unseen(model, training_set(read_timings(sorted(builds)))))
-    committed = json.loads((TIMINGS.parent / "judged-h100.json").read_text(encoding="utf-8"))
+    committed = json.loads((TIMINGS.parent / f"judged-{gpu}.json").read_text(encoding="utf-8"))
     assert json.loads(json.dumps(record)) == committed
 
 
