@@ -1,7 +1,7 @@
 """`GemmWays`: an unaligned GEMM, and what padding should gain by what limits either way.
 
 A way takes as long as its arithmetic, its memory or its launch, whichever is longest; padding adds
-copies of the operands. The output costs none: inductor's callers read the padded one as a view.
+copies of the operands. The output costs no copy: what follows reads a view of the padded one.
 The constants are round numbers near what 195 samples of an H200 showed (timings/h200-pads.jsonl.gz
 under docs/benchmarks/results). A tree splits at fitted limits of the gain, not at zero: on another
 device the estimate may be off by a factor.
