@@ -186,6 +186,17 @@ def test_a_result_is_judged_as_a_whole_and_by_element(
     assert (found, rejection, bool(said)) == (pytest.approx(error, rel=1e-5), reason, bool(reason))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_what_is_judged_stays_as_it_is(dtype: torch.dtype) -> None:
+    """Also an output of the reference's own dtype, of which no wider copy is needed."""
+    reference = normal(16, 16)
+    out = (reference + 0.25).to(dtype)
+    before = out.clone(), reference.clone()
+    judge_output(out, reference, tolerance=1e-3)
+    assert torch.equal(out, before[0])
+    assert torch.equal(reference, before[1])
+
+
 def test_an_error_is_in_units_of_the_reference() -> None:
     """Results a thousand times larger have the same error."""
     small = judge_output(changed(2.02), EXACT, 1.0)[0]

@@ -138,7 +138,6 @@ def judge_output(
     """
     if not reference.dtype.is_floating_point:  # what a region rounded to integers
         reference = reference.to(torch.float64)
-    wide = out.to(reference.dtype)
     is_narrow = out.dtype.itemsize == 1 and out.dtype is not torch.bool
     if is_narrow and out.dtype.is_floating_point:  # conversions saturate
         limits = torch.finfo(out.dtype)
@@ -146,9 +145,12 @@ def judge_output(
     count = int((_unwritten(out) & reference.isfinite()).sum())
     if count:
         return float("inf"), Rejection.UNWRITTEN, f"{count} of {out.numel()} elements"
-    scale = reference.norm().item() / max(reference.numel(), 1) ** 0.5 or 1.0
-    distance = (wide - reference).norm().item() / ((reference.norm().item()) or 1.0)
-    errors = (wide - reference).abs()
+    norm = reference.norm().item()
+    scale = norm / max(reference.numel(), 1) ** 0.5 or 1.0
+    errors = out.to(reference.dtype, copy=True)  # the one copy: outputs may be gigabytes
+    errors -= reference
+    distance = errors.norm().item() / (norm or 1.0)
+    errors.abs_()
     if is_narrow:  # one unit of its own rounding
         is_float = out.dtype.is_floating_point
         errors -= torch.finfo(out.dtype).eps * reference.abs() if is_float else 1.0
