@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -157,9 +157,9 @@ def collect_pads(
         BuildError: no sample could be measured.
         AdapterError: this torch is not supported.
     """
-    known = _measured(out)
+    known = _measured(read_known(out))
     wanted = [key for key in keys if key not in known]
-    failed: dict[str, str] = {}
+    report: BuildReport | None = None
     if wanted:
         problems = [MissedProblem(key, "pad", _DRAWN, 1, source=RANDOM) for key in wanted]
         with tempfile.TemporaryDirectory(prefix="warmup-pad-") as folder:
@@ -177,16 +177,28 @@ def collect_pads(
                 reasons = error.args[1]
                 if not all(one.endswith(NOT_BEGUN) for one in reasons.split("; ") if one):
                     raise BuildError("no sample could be measured", reasons) from error
-            else:
-                failed = {one.key: _NOT_BOTH for one in read_known(out)}
-                failed |= report.not_fused  # has a line, of inductor's own calls alone
-                failed |= {**report.not_rebuilt, **report.not_tuned, **report.distrusted}
-    measured = _measured(out).intersection(wanted)
+    lines = read_known(out)
+    failed = {} if report is None else _failures(report, lines)
+    measured = _measured(lines).intersection(wanted)
     done = {*measured, *(key for key, why in failed.items() if why == NOT_BEGUN)}
     failed = {key: why for key, why in failed.items() if key in wanted and key not in done}
     return PadCollection(len(keys), len(keys) - len(wanted), len(measured), failed)
 
 
-def _measured(path: Path) -> set[str]:
-    """Return the keys in the file *path* of which both ways have a time."""
-    return {one.key for one in read_known(path) if one.has_both_ways}
+def _measured(lines: Iterable[TimedPadding]) -> set[str]:
+    """Return the keys of *lines* of which both ways have a time."""
+    return {one.key for one in lines if one.has_both_ways}
+
+
+def _failures(report: BuildReport, lines: Iterable[TimedPadding]) -> dict[str, str]:
+    """Return why keys may have no line of both ways, with the reason of the build where it has one.
+
+    A key of ``not_fused`` has a line, of inductor's own calls alone.
+    """
+    return {
+        **{one.key: _NOT_BOTH for one in lines},
+        **report.not_fused,
+        **report.not_rebuilt,
+        **report.not_tuned,
+        **report.distrusted,
+    }

@@ -41,11 +41,21 @@ class GemmWays:
     alignment: int
     is_free: tuple[bool, bool]
 
+    @property
+    def copied_operands(self) -> tuple[tuple[int, int], ...]:
+        """Of each operand that padding copies, the elements before and after."""
+        (m, n, k), (padded_m, padded_n, padded_k) = self.dims, self.padded
+        operands = (((m, k), (padded_m, padded_k)), ((k, n), (padded_k, padded_n)))
+        return tuple(
+            (math.prod(before), math.prod(after))
+            for (before, after), is_free in zip(operands, self.is_free, strict=True)
+            if before != after and not is_free
+        )
+
     def estimate_gain(self) -> float:
         """Return the binary logarithm of how many times as fast the padded GEMM should be."""
         aligned = len(_REACHED) - 1
-        copies = self._copies_us()
-        padded = self._gemm_us(self.padded, aligned) + copies
+        padded = self._gemm_us(self.padded, aligned) + self._copies_us()
         return math.log2(self._gemm_us(self.dims, self.alignment) / padded)
 
     def _gemm_us(self, dims: tuple[int, int, int], alignment: int) -> float:
@@ -61,11 +71,5 @@ class GemmWays:
         return _FLOAT_RATE
 
     def _copies_us(self) -> float:
-        (m, n, k), (padded_m, padded_n, padded_k) = self.dims, self.padded
-        operands = (((m, k), (padded_m, padded_k)), ((k, n), (padded_k, padded_n)))
-        copied = [
-            math.prod(before) + math.prod(after)
-            for (before, after), is_free in zip(operands, self.is_free, strict=True)
-            if before != after and not is_free
-        ]
-        return sum(copied) * self.item_bytes / _BYTES_PER_US + _EACH_COPY_US * len(copied)
+        moved = sum(map(sum, self.copied_operands)) * self.item_bytes
+        return moved / _BYTES_PER_US + _EACH_COPY_US * len(self.copied_operands)

@@ -71,10 +71,6 @@ def _values(problem: PadProblem, m: int, n: int, k: int) -> tuple[float, ...]:
     unit = ALIGNED_BYTES // size
     padded_m, padded_n, padded_k = (_padded(each, unit) for each in (m, n, k))
     a_is_row, b_is_row = str(problem.a) == "row", str(problem.b) == "row"
-    is_changed = {"a": (padded_m, padded_k) != (m, k), "b": (padded_n, padded_k) != (n, k)}
-    copied = m * n if (m, n) != (padded_m, padded_n) else 0
-    copied += m * k if is_changed["a"] and "a" not in problem.free else 0
-    copied += k * n if is_changed["b"] and "b" not in problem.free else 0
     operations = m * n * k
     a_alignment = _alignment((k if a_is_row else m) * size)
     b_alignment = _alignment((n if b_is_row else k) * size)
@@ -86,6 +82,8 @@ def _values(problem: PadProblem, m: int, n: int, k: int) -> tuple[float, ...]:
         alignment=int(min(a_alignment, b_alignment)),
         is_free=("a" in problem.free, "b" in problem.free),
     )
+    copied = m * n if (m, n) != (padded_m, padded_n) else 0
+    copied += sum(before for before, _ in ways.copied_operands)
     return (
         math.log2(m),
         math.log2(n),

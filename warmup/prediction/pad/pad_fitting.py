@@ -1,9 +1,9 @@
 """`fit_pads`: a tree from samples, confirmed on samples that it was not grown from.
 
 Three quarters of the sizes grow a tree. A leaf is sure of its answer where it has samples enough,
-of both kinds, and the answer costs none of them more than 5 % over the better way. Of two trees,
-one of which may ask for the estimated gain, that one stays whose answers gain more: on a device
-whose rates are not those of the estimate, the other features say more than it does.
+of both kinds, and the answer costs none of them more than 5 % over the better way. Two trees are
+grown, one with the estimated gain among its features and one without, and the tree whose answers
+gain more is kept: the estimate misleads on a device whose rates are not its own.
 """
 
 from __future__ import annotations
@@ -79,14 +79,14 @@ def _grown(
 def _gained(tree: PadTree, samples: Iterable[tuple[PadSample, PadSizes]]) -> float:
     """Return the sum of logarithms of what the answers of *tree* gain over never padding."""
     return math.fsum(
-        math.log(one.as_is_us / one.time_us(pads=pad_leaf(tree, sizes).answer is PadAnswer.PADDED))
+        math.log(one.gain(pads=pad_leaf(tree, sizes).answer is PadAnswer.PADDED))
         for one, sizes in samples
     )
 
 
 def _gain(one: PadSample) -> float:
     """Return the logarithm of what padding gains, cut where one sample would outweigh others."""
-    return max(-_MOST_GAIN, min(_MOST_GAIN, math.log(one.as_is_us / one.padded_us)))
+    return max(-_MOST_GAIN, min(_MOST_GAIN, math.log(one.gain(pads=True))))
 
 
 def _categories(sizes: Iterable[PadSizes]) -> dict[str, PadCategory]:
@@ -129,7 +129,7 @@ def _leaf(grown: Sequence[PadSample], confirmed: Sequence[PadSample]) -> PadLeaf
     is_enough = len(grown) >= LEAST_GROWN and len(confirmed) >= LEAST_CONFIRMED
     if not is_enough or worst > WORST_LOSS:
         return PadLeaf(answer=PadAnswer.UNSURE, grown=len(grown), confirmed=len(confirmed))
-    gains = [one.as_is_us / one.time_us(pads=pads) for one in confirmed]
+    gains = [one.gain(pads=pads) for one in confirmed]
     return PadLeaf(
         answer=PadAnswer.PADDED if pads else PadAnswer.AS_IS,
         grown=len(grown),

@@ -71,6 +71,10 @@ class PadSample:
         """Return the time of a decision."""
         return self.padded_us if pads else self.as_is_us
 
+    def gain(self, *, pads: bool) -> float:
+        """Return how many times as fast a decision is as never padding."""
+        return self.as_is_us / self.time_us(pads=pads)
+
 
 @dataclass(frozen=True, slots=True)
 class PadSamples:

@@ -136,7 +136,7 @@ def _of_heuristic(one: PadSample, heuristic: PadHeuristic | None) -> bool | None
 
 
 def _outcome(decided: Sequence[tuple[PadSample, bool]]) -> StrategyOutcome:
-    gains = [one.as_is_us / one.time_us(pads=pads) for one, pads in decided]
+    gains = [one.gain(pads=pads) for one, pads in decided]
     total = math.fsum(map(math.log, gains))
     best = math.fsum(math.log(one.as_is_us / one.best_us) for one, _ in decided)
     return StrategyOutcome(
