@@ -197,6 +197,16 @@ def test_what_is_judged_stays_as_it_is(dtype: torch.dtype) -> None:
     assert torch.equal(reference, before[1])
 
 
+def test_a_right_output_is_judged_without_a_copy_wider_than_the_reference() -> None:
+    """Outputs may be gigabytes; adding up truth values would copy them as int64."""
+    reference = normal(64, 64)
+    out = reference.to(torch.bfloat16)
+    with torch.profiler.profile(profile_memory=True) as profiled:
+        judge_output(out, reference, tolerance=1e-2)
+    allocated = [event.self_cpu_memory_usage for event in profiled.events() or ()]
+    assert max(allocated) == reference.nbytes
+
+
 def test_an_error_is_in_units_of_the_reference() -> None:
     """Results a thousand times larger have the same error."""
     small = judge_output(changed(2.02), EXACT, 1.0)[0]
