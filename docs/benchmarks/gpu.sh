@@ -19,7 +19,7 @@
 #   docs/benchmarks/gpu.sh OUT occupancy TABLE
 #   docs/benchmarks/gpu.sh OUT growth [SECONDS [ARGUMENTS of growth.py]]
 #   docs/benchmarks/gpu.sh OUT predicted|predicted-exhaustive [SECONDS [TABLE [SHARE]]]
-#   docs/benchmarks/gpu.sh OUT pads-collected [SECONDS [SEED]]
+#   docs/benchmarks/gpu.sh OUT pads-collected [SECONDS [SEED [DTYPES]]]
 #   docs/benchmarks/gpu.sh OUT predicted-build [SECONDS [ARGUMENTS of predicted_build.py]]
 #   docs/benchmarks/gpu.sh OUT llama|swiglu|swiglu-cold|small|bundle|parallel
 # Several of them on the GPUs of one host, in a limited time: queue.sh beside this.
@@ -185,11 +185,17 @@ ranges | shapes | host) # a table of ranges; a mix of sizes served from it; what
       --ways eager,range,pad,pad-graphs,dynamic-smallest,dynamic-largest,static \
       --limit "${4:-86400}" --results "$out/shapes-$3-$gpu.json"
     ;;
-  host) # a table for each launch, built here, and the mix; without the ways that tune for minutes
-    python3 -m warmup build --model $model $five --policy range --launch eager \
-      --out "$out/$name.eager.json" 2>&1 | tee "$out/$name.eager.txt" | tail -30
-    python3 -m warmup build --model $model $five --launch cudagraph \
-      --out "$out/$name.cudagraph.json" 2>&1 | tee "$out/$name.cudagraph.txt" | tail -30
+  host) # a table for each launch, that of the results or built here, and the mix; without the ways that tune for minutes
+    for launch in eager cudagraph; do
+      known=docs/benchmarks/results/host-$3-$gpu-$launch-table.json words=(--launch $launch)
+      [ $launch = cudagraph ] || words+=(--policy range)
+      if [ -e "$known" ]; then
+        cp "$known" "$out/$name.$launch.json"
+      else
+        python3 -m warmup build --model $model $five "${words[@]}" \
+          --out "$out/$name.$launch.json" 2>&1 | tee "$out/$name.$launch.txt" | tail -30
+      fi
+    done
     python3 docs/benchmarks/mix.py --model $model --buckets 16,256,560,1024,2048 \
       --table "$out/$name.eager.json" --pad-table "$out/$name.cudagraph.json" --distinct 6 \
       --ways eager,range,pad,pad-graphs,dynamic-largest --limit "${4:-86400}" \
@@ -282,11 +288,11 @@ predicted-build) # GEMMs of held-out models built in the predicted, the default 
     "$out/predicted-build" --limit "${3:-560}" "${@:4}"
   ;;
 pads-collected) # samples for a model of pad decisions, as many as SECONDS last, after those of this GPU that ship.
-  # Another SEED draws other samples.
+  # Another SEED draws other samples; DTYPES, such as f32, draws of these alone.
   known=docs/benchmarks/results/timings/$gpu-pads.jsonl.gz
   [ ! -e "$known" ] || gzip -dc "$known" > "$out/pad.jsonl"
-  python3 -m warmup pad collect --samples 800 --seed "${4:-1}" --budget "$((${3:-540} - 30))s" --devices all \
-    --out "$out/pad.jsonl" > "$out/pad.txt" 2>&1 || echo "stopped: $?"
+  python3 -m warmup pad collect --samples 800 --seed "${4:-1}" --dtypes "${5:-f16,bf16,f32}" \
+    --budget "$((${3:-540} - 30))s" --devices all --out "$out/pad.jsonl" > "$out/pad.txt" 2>&1 || echo "stopped: $?"
   tail -5 "$out/pad.txt"
   ;;
 exhaustive) # one product in every search

@@ -21,6 +21,7 @@ from warmup.prediction.model_file import (
     write_device_model,
 )
 from warmup.prediction.model_sections import with_pads, with_times
+from warmup.prediction.pad.estimate import USUAL_RATES
 from warmup.prediction.pad.pad_fitting import fit_pads
 from warmup.prediction.pad.pad_model import MAX_PAD_LEAVES, PadAnswer, PadFork, PadLeaf, PadModel
 from warmup.prediction.pad.samples import PadSamples, pad_samples, read_paddings
@@ -128,6 +129,12 @@ def deep(depth: int) -> list[Any]:
             lambda d: d["pad"].update(tree=["q", 1.0, *deep(1)[2:]]), "/pad/tree/0", id="feature"
         ),
         pytest.param(lambda d: d["pad"].update(tree=["as_is", 9]), "/pad/tree", id="leaf"),
+        pytest.param(
+            lambda d: d["pad"]["rates"].update(half=[1.0] * 4), "/pad/rates/half", id="rates"
+        ),
+        pytest.param(
+            lambda d: d["pad"]["rates"].update(tf32=[0.0] * 5), "/pad/rates/tf32/0", id="rate"
+        ),
         pytest.param(lambda d: d["pad"].update(tree=deep(64)), "at most 64 leaves", id="deep"),
         pytest.param(lambda d: d["pad"].update(tree=deep(300)), "at most 64 leaves", id="deeper"),
         pytest.param(
@@ -148,6 +155,19 @@ def test_a_damaged_section_is_refused_with_its_place(
     with pytest.raises(DeviceModelError, match=reason) as raised:
         read_device_model(pads_alone, needs_times=False)
     assert str(pads_alone) in str(raised.value)
+
+
+def test_a_section_without_rates_has_the_usual_rates(pads_alone: Path, pad: PadModel) -> None:
+    """So were all trees grown before rates were fitted; with rates they are read as written."""
+    read = read_device_model(pads_alone, needs_times=False)
+    assert read.pad is not None
+    assert read.pad.rates == pad.rates != USUAL_RATES
+    document = json.loads(pads_alone.read_bytes())
+    del document["pad"]["rates"]
+    pads_alone.write_text(json.dumps(document))
+    read = read_device_model(pads_alone, needs_times=False)
+    assert read.pad is not None
+    assert read.pad.rates == USUAL_RATES
 
 
 def test_a_section_of_another_machine_is_refused(pads_alone: Path) -> None:

@@ -18,6 +18,7 @@ from warmup.core.errors import SettingsError
 from warmup.keys.pad import AS_IS, PADDED
 from warmup.keys.pad_text import parse_padding
 from warmup.prediction.device_model import DeviceModel
+from warmup.prediction.pad.estimate import USUAL_RATES
 from warmup.prediction.pad.features import PAD_FEATURES, pad_sizes_of
 from warmup.prediction.pad.pad_fitting import LEAST_CONFIRMED, fit_pads, part_of
 from warmup.prediction.pad.pad_model import (
@@ -187,7 +188,7 @@ def test_nothing_is_predicted_of_forms_that_are_not_sampled(key: str) -> None:
 def test_features_say_what_is_copied_and_aligned() -> None:
     """k=3420 in bf16 lies on multiples of 8 bytes; a free operand and a size of 1 cost nothing."""
     plain, free, row = (
-        dict(zip(PAD_FEATURES, sizes.values, strict=True))
+        dict(zip(PAD_FEATURES, sizes.features(USUAL_RATES), strict=True))
         for key in (
             "pad mm m=560 n=1280 k=3420 bf16 a=row b=col",
             "pad mm m=560 n=1280 k=3420 bf16 a=row b=col free=a",

@@ -15,8 +15,10 @@ from warmup.prediction.training import TrainingProblem, TrainingSet
 from warmup.prediction.tree import Fork, LeafEvidence, Tree, features_of, leaf_of
 
 TOPS: Final = (1, 3, 8)
-_LEAST_EVIDENCE: Final = 8  # held-out problems of a leaf, below which those of all leaves count
 _BOUND_SHARE: Final = 0.05  # of gains that may be smaller than their bound
+# Held-out problems of a leaf, below which those of all leaves count: among fewer than twenty none
+# is the smallest twentieth.
+_LEAST_EVIDENCE: Final = 20
 
 Times = Callable[[GemmSizes, Sequence[CandidateConfig]], Sequence[float | None]]
 

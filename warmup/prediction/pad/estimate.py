@@ -2,9 +2,10 @@
 
 A way takes as long as its arithmetic, its memory or its launch, whichever is longest; padding adds
 copies of the operands. The output costs no copy: what follows reads a view of the padded one.
-The constants are round numbers near what 195 samples of an H200 showed (timings/h200-pads.jsonl.gz
-under docs/benchmarks/results). A tree splits at fitted limits of the gain, not at zero: on another
-device the estimate may be off by a factor.
+The rates of the arithmetic are a device's (`rates.py` fits them); the other constants are round
+numbers near what the first 195 samples of an H200 showed (timings/h200-pads.jsonl.gz under
+docs/benchmarks/results). A tree splits at fitted limits of the gain, not at zero: on another device
+the estimate may be off by a factor.
 """
 
 from __future__ import annotations
@@ -13,17 +14,34 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-# Operations per microsecond: of tensor cores in 16 bits, in tf32, and of float32 without them.
-_HALF_RATE: Final = 600e6
-_TF32_RATE: Final = 300e6
-_FLOAT_RATE: Final = 45e6
+UNITS: Final = ("half", "tf32", "float32")  # the members of `GemmRates`
+ALIGNMENTS: Final = 5  # rows of which the bytes are a multiple of 1, 2, 4, 8 and 16
 _BYTES_PER_US: Final = 3.6e6
 _SHORTEST_US: Final = 2.0
 _EACH_COPY_US: Final = 1.3
-# What tensor cores reach of their rate, by the binary logarithm of the bytes of which the rows of
-# both operands are a multiple: 1, 2, 4, 8 and 16. Copies to shared memory need 4 bytes, TMA 16.
-_REACHED: Final = (0.25, 0.25, 0.4, 0.5, 0.9)
 _HALF_BYTES: Final = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GemmRates:
+    """Operations per microsecond that GEMMs reach which arithmetic limits, each at five alignments.
+
+    ``half`` is of tensor cores in 16 bits, ``tf32`` in tf32, ``float32`` without tensor cores.
+    Copies to shared memory need rows of 4 bytes, TMA rows of 16.
+    """
+
+    half: tuple[float, ...]
+    tf32: tuple[float, ...]
+    float32: tuple[float, ...]
+
+
+_REACHED: Final = (0.25, 0.25, 0.4, 0.5, 0.9)  # by tensor cores, of their rate
+# Near what the first 195 samples of an H200 showed: 600, 300 and 45 million operations per us.
+USUAL_RATES: Final = GemmRates(
+    half=tuple(600e6 * reached for reached in _REACHED),
+    tf32=tuple(300e6 * reached for reached in _REACHED),
+    float32=(45e6,) * ALIGNMENTS,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +60,13 @@ class GemmWays:
     is_free: tuple[bool, bool]
 
     @property
+    def unit(self) -> str:
+        """What multiplies: a name in `UNITS`."""
+        if self.item_bytes == _HALF_BYTES:
+            return "half"
+        return "tf32" if self.is_tf32 else "float32"
+
+    @property
     def copied_operands(self) -> tuple[tuple[int, int], ...]:
         """Of each operand that padding copies, the elements before and after."""
         (m, n, k), (padded_m, padded_n, padded_k) = self.dims, self.padded
@@ -52,24 +77,31 @@ class GemmWays:
             if before != after and not is_free
         )
 
-    def estimate_gain(self) -> float:
-        """Return the binary logarithm of how many times as fast the padded GEMM should be."""
-        aligned = len(_REACHED) - 1
-        padded = self._gemm_us(self.padded, aligned) + self._copies_us()
-        return math.log2(self._gemm_us(self.dims, self.alignment) / padded)
+    @property
+    def operations(self) -> tuple[int, int]:
+        """The additions and multiplications as the GEMM is, and padded."""
+        return 2 * math.prod(self.dims), 2 * math.prod(self.padded)
 
-    def _gemm_us(self, dims: tuple[int, int, int], alignment: int) -> float:
-        m, n, k = dims
-        moved = (m * k + k * n + m * n) * self.item_bytes
-        return max(2 * m * n * k / self._rate(alignment), moved / _BYTES_PER_US, _SHORTEST_US)
-
-    def _rate(self, alignment: int) -> float:
-        if self.item_bytes == _HALF_BYTES:
-            return _HALF_RATE * _REACHED[alignment]
-        if self.is_tf32:
-            return _TF32_RATE * _REACHED[alignment]
-        return _FLOAT_RATE
-
-    def _copies_us(self) -> float:
+    @property
+    def copies_us(self) -> float:
+        """What the copies that padding makes should take."""
         moved = sum(map(sum, self.copied_operands)) * self.item_bytes
         return moved / _BYTES_PER_US + _EACH_COPY_US * len(self.copied_operands)
+
+    @property
+    def least_us(self) -> tuple[float, float]:
+        """What memory and launch should take as the GEMM is, and padded, without copies."""
+        return self._moving_us(self.dims), self._moving_us(self.padded)
+
+    def estimate_gain(self, rates: GemmRates) -> float:
+        """Return the binary logarithm of how many times as fast the padded GEMM should be."""
+        reached = getattr(rates, self.unit)
+        operations, padded_operations = self.operations
+        least_us, padded_least_us = self.least_us
+        as_is_us = max(operations / reached[self.alignment], least_us)
+        padded_us = max(padded_operations / reached[-1], padded_least_us) + self.copies_us
+        return math.log2(as_is_us / padded_us)
+
+    def _moving_us(self, dims: tuple[int, int, int]) -> float:
+        m, n, k = dims
+        return max((m * k + k * n + m * n) * self.item_bytes / _BYTES_PER_US, _SHORTEST_US)

@@ -11,11 +11,11 @@ from warmup.core.errors import ProblemError
 from warmup.keys.pad import PadProblem
 from warmup.keys.pad_text import parse_padding
 from warmup.keys.weight import ALIGNED_BYTES
-from warmup.prediction.pad.estimate import GemmWays
+from warmup.prediction.pad.estimate import GemmRates, GemmWays
 
 # Sizes, bytes and rates are binary logarithms; an alignment is that of the bytes of which a size is
 # a multiple, 16 at most. `a_alignment` is that of the dim along which the first operand lies.
-# `estimated_gain` is what padding should gain by what limits either way.
+# `estimated_gain` is what padding should gain by what limits either way, at the rates of a device.
 PAD_FEATURES: Final = (
     *("m", "n", "k", "area", "operations", "intensity", "item_bytes", "tf32"),
     *("m_alignment", "n_alignment", "k_alignment", "a_alignment", "b_alignment"),
@@ -31,6 +31,7 @@ class PadSizes:
     """A GEMM of constant sizes that may be padded.
 
     ``category`` is all but sizes, layouts and free operands: op, dtype and float32 precision.
+    ``values`` are the features that no device changes, and ``ways`` what the last is made from.
     """
 
     m: int
@@ -38,6 +39,11 @@ class PadSizes:
     k: int
     category: str
     values: tuple[float, ...]
+    ways: GemmWays
+
+    def features(self, rates: GemmRates) -> tuple[float, ...]:
+        """Return the values of `PAD_FEATURES` on a device of such *rates*."""
+        return (*self.values, self.ways.estimate_gain(rates))
 
     @property
     def text(self) -> str:
@@ -63,10 +69,11 @@ def pad_sizes_of(key: str) -> PadSizes | None:
         return None
     m, n, k = (dim.low for dim in dims)
     words = (problem.op, problem.dtype, *([problem.fp32] if problem.fp32 is not None else []))
-    return PadSizes(m, n, k, " ".join(words), _values(problem, m, n, k))
+    values, ways = _measures(problem, m, n, k)
+    return PadSizes(m, n, k, " ".join(words), values, ways)
 
 
-def _values(problem: PadProblem, m: int, n: int, k: int) -> tuple[float, ...]:
+def _measures(problem: PadProblem, m: int, n: int, k: int) -> tuple[tuple[float, ...], GemmWays]:
     size = item_bytes(problem.dtype)
     unit = ALIGNED_BYTES // size
     padded_m, padded_n, padded_k = (_padded(each, unit) for each in (m, n, k))
@@ -84,7 +91,7 @@ def _values(problem: PadProblem, m: int, n: int, k: int) -> tuple[float, ...]:
     )
     copied = m * n if (m, n) != (padded_m, padded_n) else 0
     copied += sum(before for before, _ in ways.copied_operands)
-    return (
+    values = (
         math.log2(m),
         math.log2(n),
         math.log2(k),
@@ -104,8 +111,8 @@ def _values(problem: PadProblem, m: int, n: int, k: int) -> tuple[float, ...]:
         float("b" in problem.free),
         math.log2(padded_m * padded_n * padded_k / operations),
         math.log2(copied / operations) if copied else _COPIES_NOTHING,
-        ways.estimate_gain(),
     )
+    return values, ways
 
 
 def _padded(size: int, unit: int) -> int:

@@ -3,12 +3,14 @@
 Three quarters of the sizes grow a tree. A leaf is sure of its answer where it has samples enough,
 of both kinds, and the answer costs none of them more than 5 % over the better way. Two trees are
 grown, one with the estimated gain among its features and one without, and the tree whose answers
-gain more is kept: the estimate misleads on a device whose rates are not its own.
+gain more is kept: the estimate may mislead on a device whose memory is not as it assumes. The rates
+that the estimate is made with are those of the growing samples.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -27,6 +29,7 @@ from warmup.prediction.pad.pad_model import (
     PadTree,
     pad_leaf,
 )
+from warmup.prediction.pad.rates import fit_rates
 from warmup.prediction.pad.samples import PadSample
 
 LEAST_GROWN: Final = 8  # samples that a leaf is grown from
@@ -36,6 +39,8 @@ _CONFIRMING_PART: Final = 0
 # With `estimated_gain`, which is the last feature, and without.
 _FEATURE_COUNTS: Final = (len(PAD_FEATURES), len(PAD_FEATURES) - 1)
 _MOST_GAIN: Final = math.log(2)  # of one sample, when the tree is grown
+
+_Featured = tuple[PadSample, tuple[float, ...]]
 
 
 def part_of(sizes: PadSizes, parts: int, salt: str) -> int:
@@ -47,28 +52,29 @@ def part_of(sizes: PadSizes, parts: int, salt: str) -> int:
 def fit_pads(samples: Sequence[PadSample], method: str) -> PadModel:
     """Return the pad model of *samples*, which were measured by *method*."""
     sized = [(one, one.sizes) for one in samples if one.sizes is not None]
-    growing: list[tuple[PadSample, PadSizes]] = []
-    confirming: list[tuple[PadSample, PadSizes]] = []
-    for one, sizes in sized:
-        is_confirming = part_of(sizes, _DIVISIONS, "confirm") == _CONFIRMING_PART
-        (confirming if is_confirming else growing).append((one, sizes))
+    confirms = [part_of(sizes, _DIVISIONS, "confirm") == _CONFIRMING_PART for _, sizes in sized]
+    grows = [not confirming for confirming in confirms]
+    rates = fit_rates((one, sizes.ways) for one, sizes in itertools.compress(sized, grows))
+    featured = [(one, sizes.features(rates)) for one, sizes in sized]
+    growing, confirming = (list(itertools.compress(featured, each)) for each in (grows, confirms))
     trees = [_grown(growing, confirming, features) for features in _FEATURE_COUNTS]
     return PadModel(
         method=method,
         samples=len(sized),
         categories=_categories(sizes for _, sizes in sized),
-        tree=max(trees, key=lambda tree: _gained(tree, sized)),
+        tree=max(trees, key=lambda tree: _gained(tree, featured)),
+        rates=rates,
     )
 
 
 def _grown(
-    growing: Sequence[tuple[PadSample, PadSizes]],
-    confirming: Sequence[tuple[PadSample, PadSizes]],
+    growing: Sequence[_Featured],
+    confirming: Sequence[_Featured],
     features: int,
 ) -> PadTree:
     """Return the tree that asks for the first *features* alone."""
     forks = grow_pads(
-        [sizes.values[:features] for _, sizes in growing],
+        [values[:features] for _, values in growing],
         [_gain(one) for one, _ in growing],
         most_leaves=MAX_PAD_LEAVES,
         least_in_leaf=LEAST_GROWN,
@@ -76,11 +82,11 @@ def _grown(
     return _merged(_judged(forks, growing, confirming))
 
 
-def _gained(tree: PadTree, samples: Iterable[tuple[PadSample, PadSizes]]) -> float:
+def _gained(tree: PadTree, samples: Iterable[_Featured]) -> float:
     """Return the sum of logarithms of what the answers of *tree* gain over never padding."""
     return math.fsum(
-        math.log(one.gain(pads=pad_leaf(tree, sizes).answer is PadAnswer.PADDED))
-        for one, sizes in samples
+        math.log(one.gain(pads=pad_leaf(tree, values).answer is PadAnswer.PADDED))
+        for one, values in samples
     )
 
 
@@ -105,8 +111,8 @@ def _categories(sizes: Iterable[PadSizes]) -> dict[str, PadCategory]:
 
 def _judged(
     forks: GrownFork | None,
-    growing: Sequence[tuple[PadSample, PadSizes]],
-    confirming: Sequence[tuple[PadSample, PadSizes]],
+    growing: Sequence[_Featured],
+    confirming: Sequence[_Featured],
 ) -> PadTree:
     """Return the tree of *forks*: each leaf is judged on the samples that end there."""
     if forks is None:
@@ -114,7 +120,7 @@ def _judged(
     sides = []
     for is_low, side in ((True, forks.low), (False, forks.high)):
         parts = [
-            [each for each in group if (each[1].values[forks.feature] <= forks.limit) is is_low]
+            [each for each in group if (each[1][forks.feature] <= forks.limit) is is_low]
             for group in (growing, confirming)
         ]
         sides.append(_judged(side, *parts))

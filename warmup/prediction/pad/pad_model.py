@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from warmup.prediction.pad.estimate import USUAL_RATES, GemmRates
 from warmup.prediction.pad.features import PAD_FEATURES, PadSizes
 
 MIN_SAMPLES: Final = 200
@@ -66,13 +67,14 @@ class PadModel:
     """What the section ``pad`` of a model file holds.
 
     ``method`` is how calls were launched and what the L2 held; ``categories`` are by op, dtype and
-    float32 precision.
+    float32 precision; ``rates`` are those of the device, for the estimated gain.
     """
 
     method: str
     samples: int
     categories: Mapping[str, PadCategory]
     tree: PadTree
+    rates: GemmRates = USUAL_RATES
 
     @property
     def too_little(self) -> str | None:
@@ -96,7 +98,7 @@ class PadModel:
         """Return the leaf in which *sizes* end; None outside of what was sampled."""
         if self.unsure(sizes) is not None:
             return None
-        return pad_leaf(self.tree, sizes)
+        return pad_leaf(self.tree, sizes.features(self.rates))
 
     def answer(self, sizes: PadSizes) -> PadAnswer:
         """Return whether to pad, or that this is not known."""
@@ -104,10 +106,10 @@ class PadModel:
         return PadAnswer.UNSURE if leaf is None else leaf.answer
 
 
-def pad_leaf(tree: PadTree, sizes: PadSizes) -> PadLeaf:
-    """Return the leaf of *tree* in which *sizes* end."""
+def pad_leaf(tree: PadTree, features: Sequence[float]) -> PadLeaf:
+    """Return the leaf of *tree* in which a GEMM of such *features* ends."""
     while isinstance(tree, PadFork):
-        tree = tree.low if sizes.values[tree.feature] <= tree.limit else tree.high
+        tree = tree.low if features[tree.feature] <= tree.limit else tree.high
     return tree
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from warmup.core.json_node import Node
+from warmup.prediction.pad.estimate import ALIGNMENTS, UNITS, USUAL_RATES, GemmRates
 from warmup.prediction.pad.features import PAD_FEATURES
 from warmup.prediction.pad.pad_model import (
     MAX_PAD_LEAVES,
@@ -19,11 +20,13 @@ from warmup.prediction.pad.pad_model import (
 
 PAD_SECTION: Final = "pad"
 _PAD_FIELDS: Final = frozenset({"method", "samples", "categories", "tree"})
+_LATER_FIELDS: Final = frozenset({"rates"})  # absent: the usual rates, which all trees had before
 _MOST_SAMPLES: Final = 1_000_000
 _MOST_CATEGORIES: Final = 64
 _LARGEST_DIM: Final = 2**40
 _LARGEST_LIMIT: Final = 1e6
 _LARGEST_GAIN: Final = 1e6
+_LARGEST_RATE: Final = 1e12
 _FORK_PARTS: Final = 4
 _LEAF_PARTS: Final = 5
 
@@ -37,6 +40,7 @@ def pad_model_to_json(model: PadModel) -> dict[str, Any]:
             name: [each.samples, list(each.low), list(each.high)]
             for name, each in sorted(model.categories.items())
         },
+        "rates": {unit: list(getattr(model.rates, unit)) for unit in UNITS},
         "tree": _tree_to_json(model.tree),
     }
 
@@ -47,7 +51,7 @@ def read_pad_model(node: Node) -> PadModel:
     Raises:
         TableFormatError: *node* is damaged; the error has the JSON pointer.
     """
-    members = node.members(_PAD_FIELDS)
+    members = node.members(_PAD_FIELDS, optional=_LATER_FIELDS)
     categories = {name: _read_category(each) for name, each in members["categories"].items()}
     if len(categories) > _MOST_CATEGORIES:
         members["categories"].fail(f"expected at most {_MOST_CATEGORIES} categories")
@@ -55,6 +59,7 @@ def read_pad_model(node: Node) -> PadModel:
         method=members["method"].string(),
         samples=members["samples"].integer(0, _MOST_SAMPLES),
         categories=categories,
+        rates=_read_rates(members["rates"]) if "rates" in members else USUAL_RATES,
         tree=_read_tree(members["tree"], [], 1),
     )
 
@@ -79,6 +84,18 @@ def _read_sizes(node: Node) -> tuple[int, int, int]:
     if len(sizes) != 3:  # noqa: PLR2004  m, n and k
         node.fail("expected m, n and k")
     return sizes[0], sizes[1], sizes[2]
+
+
+def _read_rates(node: Node) -> GemmRates:
+    members = node.members(frozenset(UNITS))
+    return GemmRates(**{unit: _read_unit(each) for unit, each in members.items()})
+
+
+def _read_unit(node: Node) -> tuple[float, ...]:
+    rates = tuple(part.number(1, _LARGEST_RATE) for part in node.elements(ALIGNMENTS))
+    if len(rates) != ALIGNMENTS:
+        node.fail(f"expected the rates at {ALIGNMENTS} alignments")
+    return rates
 
 
 def _read_tree(node: Node, leaves: list[PadLeaf], depth: int) -> PadTree:
