@@ -16,7 +16,7 @@ from warmup.prediction.features import LIBRARY_CONFIG
 from warmup.prediction.fitting import choose_covering, fit
 from warmup.prediction.held_out import HeldOut, folds_of, hold_out, share_of, with_evidence
 from warmup.prediction.training import TrainingSet
-from warmup.prediction.tree import leaves_of
+from warmup.prediction.tree import features_of, leaf_of, leaves_of
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +119,25 @@ def test_a_bound_is_that_of_problems_that_were_predicted_to_gain(evaluation: Eva
     model = with_evidence(evaluation.model, HeldOut(problems))
     bounds = {leaf.evidence.bound for leaf in leaves_of(model.tree) if leaf.evidence}
     assert bounds == {0.9}
+
+
+@pytest.mark.parametrize(("inside", "bound"), [(19, 0.5), (20, 0.9)])
+def test_a_leaf_has_a_bound_of_its_own_from_twenty_problems_on(
+    evaluation: Evaluation, inside: int, bound: float
+) -> None:
+    """Among nineteen none is the smallest twentieth: those of all leaves count."""
+    model, known = evaluation.model, evaluation.device_model.problems
+    leaves = [leaf_of(model.tree, features_of(one.problem.sizes)) for one in known]
+    here = known[0]
+    other = next(one for one, leaf in zip(known, leaves, strict=True) if leaf is not leaves[0])
+    problems = (
+        *[replace(here, predicted_gain=2.0, gain=1.8)] * inside,
+        *[replace(other, predicted_gain=2.0, gain=1.0)] * 100,
+    )
+    found = with_evidence(model, HeldOut(problems))
+    evidence = leaf_of(found.tree, features_of(here.problem.sizes)).evidence
+    assert evidence is not None
+    assert (evidence.problems, evidence.bound) == (inside, bound)
 
 
 def test_what_serving_would_take_is_not_slower_than_the_library(evaluation: Evaluation) -> None:
