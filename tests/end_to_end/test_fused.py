@@ -100,6 +100,17 @@ def test_a_product_of_a_range_is_measured_with_what_follows_it(build: Build) -> 
     assert [size for size, _ in row["along"]] == [2, 9, 16]
 
 
+def test_a_range_without_a_candidate_within_the_bound_is_measured_with_what_follows(
+    build: Build,
+) -> None:
+    """The winner along the range is still compiled with it, fused and not, and gets such a row."""
+    found = build("Summed", 4, RANGE="1", STRICT="1")
+    (row,) = (row for key, row in found["rows"].items() if " m=2..16 " in key)
+    assert found["not_fused"] == {}
+    assert (row["winner"], row["scope"]) == ("aten::mm", "fused")
+    assert row["fused"][0] == "aten::mm"
+
+
 def test_nothing_to_fuse_is_measured_alone(build: Build) -> None:
     """Where no kernel could take anything in, there is nothing to compile."""
     row = build("Plain", 4)["rows"][PLAIN]

@@ -235,6 +235,18 @@ def test_the_bound_holds_at_smaller_sizes(winner: Winner, *, keeps: bool) -> Non
     assert is_within_bound(winner, tuned_along(*RANGED)) is keeps
 
 
+@pytest.mark.parametrize(("small_us", "keeps"), [(12.6, True), (12.7, False)])
+def test_above_the_bound_the_winners_worst_regret_is_the_bound(
+    small_us: float, *, keeps: bool
+) -> None:
+    """The winner takes 1.26 times the best time at 257, where no candidate is within a tenth."""
+    places = (
+        at(257, large=12.6, small=small_us, library=10.0),
+        at(560, large=20.0, small=21.0, library=28.0),
+    )
+    assert is_within_bound(SMALL, tuned_along(*places)) is keeps
+
+
 def test_a_candidate_without_a_time_is_not_within_the_bound() -> None:
     """A candidate without a time at a smaller size is not within the bound."""
     assert not is_within_bound(template(64), tuned_along(*RANGED))

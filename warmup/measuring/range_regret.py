@@ -93,11 +93,15 @@ def with_range_regret(
 def is_within_bound(winner: Winner, tuned: Tuned) -> bool:
     """Return whether *winner* is within `REGRET_BOUND` of the best at the smaller sizes of *tuned*.
 
-    False if *winner* was not timed at one of these sizes; True if *tuned* has no smaller sizes.
+    Where the winner of *tuned* is above the bound at some size, no candidate is within it
+    everywhere, and its worst ratio is the bound. False if *winner* was not timed at one of the
+    smaller sizes; True if *tuned* has none.
     """
-    pairs = zip(tuned.row.evidence.along[:-1], ratios_of(winner, tuned)[:-1], strict=True)
+    along = tuned.row.evidence.along
+    limit = max((ratio for _, ratio in along if ratio is not None), default=_LIMIT)
+    pairs = zip(along[:-1], ratios_of(winner, tuned)[:-1], strict=True)
     ratios = [ratio for (_, known), (_, ratio) in pairs if known is not None]
-    return all(ratio is not None and ratio <= _LIMIT for ratio in ratios)
+    return all(ratio is not None and ratio <= max(limit, _LIMIT) for ratio in ratios)
 
 
 def with_bare_range_regret(bare: Tuned, fused: Tuned) -> Tuned:

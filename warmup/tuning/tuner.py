@@ -36,7 +36,6 @@ from warmup.measuring.range_regret import (
     is_within_bound,
     with_bare_range_regret,
     with_range_regret,
-    worst_regret_over_bound,
 )
 from warmup.measuring.screening import time_calls
 from warmup.measuring.selection import select_winner
@@ -120,13 +119,8 @@ class Tuner:
         if tuned is None:
             return None
         if region is not None and self.method.fused_top_k:
-            if worst_regret_over_bound(tuned.row.evidence) is None:
-                with self.clock.phase(BuildStage.FUSED_TRIALS):
-                    tuned = self._measure_fused(question, tuned, region)
-            else:
-                self.rows.not_fused[question.problem.key] = (
-                    "every candidate is too slow at a size of the range"
-                )
+            with self.clock.phase(BuildStage.FUSED_TRIALS):
+                tuned = self._measure_fused(question, tuned, region)
         return replace(tuned, searched=question.searched)
 
     def _measure_bare(self, question: Question) -> Tuned | None:
