@@ -197,7 +197,8 @@ def run_shipped(out: Path, seconds: float, names: list[str]) -> None:
         words = SHIPPED[name]
         table = out / f"{name}.json"
         command = [sys.executable, "-m", "warmup", "build", "--model", *words]
-        command += ["--no-pad-weights", "--out", str(table)]
+        timings = ["--timings", str(out / f"{name}.jsonl")]  # layers for `warmup pad fit`
+        command += ["--no-pad-weights", "--out", str(table), *timings]
         left = end - time.monotonic()
         if left <= 0:
             say(f"{name}: no time left")
