@@ -250,6 +250,10 @@ REFUSED: Mapping[str, tuple[Callable[[Path], str], str]] = {
         "a config file has no weights",
     ),
     "no class": (lambda folder: f"hf-random:{config(folder, 'bert')}", "names no architectures"),
+    "a class to name": (
+        lambda folder: f"hf-random:{config(folder, 'bert')}",
+        "bert.json:CLASS",
+    ),
     "a class that is none": (
         lambda folder: f"hf-random:{config(folder, 'bert')}:BertTokenizer",
         "has no model class 'BertTokenizer'",
@@ -264,6 +268,37 @@ def test_what_cannot_be_loaded_is_refused(case: str, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=re.escape(words)) as refused:
         load_model(make(tmp_path))
     assert "\n" not in str(refused.value)
+
+
+def test_a_class_that_transformers_cannot_import_is_refused_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broken package beside transformers, such as a torchvision of another torch, is no fault."""
+    import transformers
+
+    target = f"hf-random:{config(tmp_path, 'bert', architectures=['BrokenModel'])}"
+
+    found = type(transformers).__getattr__
+
+    def find(module: Any, name: str) -> Any:
+        if name == "BrokenModel":
+            raise ModuleNotFoundError(name) from RuntimeError("no operator nms")
+        return found(module, name)
+
+    monkeypatch.setattr(type(transformers), "__getattr__", find)
+    with pytest.raises(ModelError, match=r"cannot import 'BrokenModel' .*no operator nms"):
+        load_model(target)
+
+
+def test_sizes_that_a_model_does_not_take_are_named(tmp_path: Path) -> None:
+    """Sixteen samples of sound are too few for seven convolutions; no wrong dtype is advised."""
+    fields = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    path = config(tmp_path, "wav2vec2", architectures=["Wav2Vec2Model"], **fields)
+    loaded = load_model(f"hf-random:{path}")
+    assert loaded.example_inputs is not None
+    words = r'input_values of 1 x 16: .*give sizes that it takes.*--input "input_values=\[.*\]" '
+    with pytest.raises(ModelError, match=words):
+        loaded.example_inputs(batch=1, seqlen=16)
 
 
 def test_an_input_that_cannot_be_made_is_named(tmp_path: Path) -> None:

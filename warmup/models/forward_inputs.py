@@ -169,14 +169,23 @@ class ForwardInputs:
             )
         except RejectedCallError as error:
             reason = first_line(error.__cause__ or error)
-            raise self._refusal(f"forward with {', '.join(some)}: {reason}", [*some]) from error
+            shapes = (
+                f"{name} of {' x '.join(map(str, each.shape))}" for name, each in some.items()
+            )
+            raise self._refusal(f"forward with {', '.join(shapes)}: {reason}", [*some]) from error
         self._is_checked = True
 
     def _refusal(self, reason: str, made: list[str]) -> ModelError:
         others = [name for name in self._parameters if name not in (*made, "self", "kwargs")]
         first = next((name for name in others if name in reason), (*others, "x")[0])
+        named = f'--input "{made[0]}=[batch,seqlen]{_dtype_of(made[0])}"'
         return ModelError(
             f"the inputs of {type(self._model).__name__} cannot be made ({reason})",
-            f'name all inputs, such as --input "{made[0]}=[batch,seqlen]:i64" --input '
-            f'"{first}=[...]:i64"; forward takes {", ".join(self._parameters)}',
+            f'give sizes that it takes, or name all inputs, such as {named} --input "{first}=[...]'
+            f'{_dtype_of(first)}"; forward takes {", ".join(self._parameters)}',
         )
+
+
+def _dtype_of(name: str) -> str:
+    """Return what the input *name* has behind its dims: nothing where it has the model's dtype."""
+    return ":i64" if name.endswith(("_ids", "_mask")) else ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -161,15 +161,22 @@ def _class(transformers: Any, config: Any, name: str, target: ModelTarget) -> An
     """Return the class called *name*, else the first of the config's architectures.
 
     Raises:
-        ModelError: transformers has no such model class.
+        ModelError: transformers has no such model class, or cannot import it here.
     """
     wanted = name or next(iter(getattr(config, "architectures", None) or ()), "")
     if not wanted:
         raise ModelError(
             f"--model {target}: the config names no architectures",
-            f"name the class: --model {target.place}:CLASS",
+            f"name the class: --model {replace(target, place=f'{target.place}:CLASS')}",
         )
-    definition = getattr(transformers, wanted, None)
+    try:
+        definition = getattr(transformers, wanted, None)
+    except ImportError as error:  # where a package beside it is broken, such as torchvision
+        raise ModelError(
+            f"--model {target}: transformers {transformers.__version__} cannot import {wanted!r} "
+            f"({first_line(error.__cause__ or error)})",
+            f"mend what `from transformers import {wanted}` says",
+        ) from error
     is_model = isinstance(definition, type) and issubclass(definition, nn.Module)
     if not is_model or not hasattr(definition, "_from_config"):
         raise ModelError(
