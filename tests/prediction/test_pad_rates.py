@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from warmup.prediction.pad.estimate import USUAL_RATES, GemmWays
-from warmup.prediction.pad.features import pad_sizes_of
+from warmup.prediction.pad.estimate import USUAL_RATES
+from warmup.prediction.pad.features import PadSizes, pad_sizes_of
 from warmup.prediction.pad.rates import LEAST_OF_RATE, fit_rates
 from warmup.prediction.pad.samples import PadSample
 
 KEY = "pad mm m=8192 n=8192 k=8191 bf16 a=row b=col"  # rows of a multiple of 2 bytes
 
 
-def stated(as_is_rate: float, padded_rate: float, key: str = KEY) -> tuple[PadSample, GemmWays]:
+def stated(as_is_rate: float, padded_rate: float, key: str = KEY) -> tuple[PadSample, PadSizes]:
     """Return a sample that reached such rates, the copies of the padding apart."""
     sizes = pad_sizes_of(key)
     assert sizes is not None
     operations, padded_operations = sizes.ways.operations
     as_is_us = operations / as_is_rate
     padded_us = padded_operations / padded_rate + sizes.ways.copies_us
-    return PadSample(key, "random", sizes, as_is_us, padded_us, None), sizes.ways
+    return PadSample(key, "random", sizes, as_is_us, padded_us, None), sizes
 
 
 def test_a_rate_is_the_median_of_what_samples_reach() -> None:

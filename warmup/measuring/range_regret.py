@@ -97,11 +97,12 @@ def is_within_bound(winner: Winner, tuned: Tuned) -> bool:
     everywhere, and its worst ratio is the bound. False if *winner* was not timed at one of the
     smaller sizes; True if *tuned* has none.
     """
-    along = tuned.row.evidence.along
-    limit = max((ratio for _, ratio in along if ratio is not None), default=_LIMIT)
-    pairs = zip(along[:-1], ratios_of(winner, tuned)[:-1], strict=True)
+    evidence = tuned.row.evidence
+    over = worst_regret_over_bound(evidence)
+    limit = _LIMIT if over is None else over[1]
+    pairs = zip(evidence.along[:-1], ratios_of(winner, tuned)[:-1], strict=True)
     ratios = [ratio for (_, known), (_, ratio) in pairs if known is not None]
-    return all(ratio is not None and ratio <= max(limit, _LIMIT) for ratio in ratios)
+    return all(ratio is not None and ratio <= limit for ratio in ratios)
 
 
 def with_bare_range_regret(bare: Tuned, fused: Tuned) -> Tuned:

@@ -10,7 +10,6 @@ that the estimate is made with are those of the growing samples.
 from __future__ import annotations
 
 import hashlib
-import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -52,17 +51,21 @@ def part_of(sizes: PadSizes, parts: int, salt: str) -> int:
 def fit_pads(samples: Sequence[PadSample], method: str) -> PadModel:
     """Return the pad model of *samples*, which were measured by *method*."""
     sized = [(one, one.sizes) for one in samples if one.sizes is not None]
-    confirms = [part_of(sizes, _DIVISIONS, "confirm") == _CONFIRMING_PART for _, sizes in sized]
-    grows = [not confirming for confirming in confirms]
-    rates = fit_rates((one, sizes.ways) for one, sizes in itertools.compress(sized, grows))
-    featured = [(one, sizes.features(rates)) for one, sizes in sized]
-    growing, confirming = (list(itertools.compress(featured, each)) for each in (grows, confirms))
+    to_grow: list[tuple[PadSample, PadSizes]] = []
+    to_confirm: list[tuple[PadSample, PadSizes]] = []
+    for one, sizes in sized:
+        is_confirming = part_of(sizes, _DIVISIONS, "confirm") == _CONFIRMING_PART
+        (to_confirm if is_confirming else to_grow).append((one, sizes))
+    rates = fit_rates(to_grow)
+    growing, confirming = (
+        [(one, sizes.features(rates)) for one, sizes in part] for part in (to_grow, to_confirm)
+    )
     trees = [_grown(growing, confirming, features) for features in _FEATURE_COUNTS]
     return PadModel(
         method=method,
         samples=len(sized),
         categories=_categories(sizes for _, sizes in sized),
-        tree=max(trees, key=lambda tree: _gained(tree, featured)),
+        tree=max(trees, key=lambda tree: _gained(tree, (*growing, *confirming))),
         rates=rates,
     )
 

@@ -11,17 +11,19 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Final
 
-from warmup.prediction.pad.estimate import ALIGNMENTS, UNITS, USUAL_RATES, GemmRates, GemmWays
+from warmup.prediction.pad.estimate import ALIGNMENTS, UNITS, USUAL_RATES, GemmRates
+from warmup.prediction.pad.features import PadSizes
 from warmup.prediction.pad.samples import PadSample
 
 LEAST_OF_RATE: Final = 4  # samples that a rate is the median of
 _LIMITS: Final = 2.0  # arithmetic limits a way where it takes so many times what all else takes
 
 
-def fit_rates(samples: Iterable[tuple[PadSample, GemmWays]]) -> GemmRates:
+def fit_rates(samples: Iterable[tuple[PadSample, PadSizes]]) -> GemmRates:
     """Return the rates that *samples* reached; to three digits."""
     reached: dict[tuple[str, int], list[float]] = defaultdict(list)
-    for one, ways in samples:
+    for one, sizes in samples:
+        ways = sizes.ways
         usual = getattr(USUAL_RATES, ways.unit)
         sides = zip(
             (one.as_is_us, one.padded_us),
@@ -32,9 +34,10 @@ def fit_rates(samples: Iterable[tuple[PadSample, GemmWays]]) -> GemmRates:
             strict=True,
         )
         for time_us, operations, least_us, copies_us, alignment in sides:
-            arithmetic_us = min(operations / usual[alignment], time_us - copies_us)
+            gemm_us = time_us - copies_us
+            arithmetic_us = min(operations / usual[alignment], gemm_us)
             if arithmetic_us >= _LIMITS * max(least_us, copies_us):
-                reached[ways.unit, alignment].append(operations / (time_us - copies_us))
+                reached[ways.unit, alignment].append(operations / gemm_us)
     return GemmRates(**{unit: _rates(unit, reached) for unit in UNITS})
 
 
