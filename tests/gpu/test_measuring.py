@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from warmup.core.method import L2, Launch
+from warmup.measuring.clock import batch_of
 from warmup.table import Table
 from warmup.table.store import read
 
@@ -99,3 +102,26 @@ def test_candidates_are_timed_as_the_mode_serves(built: tuple[dict[str, Any], Ta
     """Without CUDA graphs in the mode, calls are launched one by one, from a cold L2."""
     timing = built[1].policy.timing
     assert (timing.launch, timing.l2) == ("eager", "cold")
+
+
+def test_calls_run_again_where_the_host_became_slower_than_the_sleep_ahead_of_them() -> None:
+    """Calls that the device began too early run again, and then the sleep is long enough."""
+    pause_s, made = 0.0, 0
+    ones = torch.ones(1024, device="cuda")
+
+    def call(_number: int) -> None:
+        nonlocal made
+        made += 1
+        ones.mul_(1.0)
+        until = time.perf_counter() + pause_s
+        while time.perf_counter() < until:
+            pass
+
+    batch = batch_of(call, torch.device("cuda"), Launch.EAGER, L2.WARM, 1)
+    batch.time()
+    pause_s, made = 30e-6, 0
+    batch.time()
+    assert made > batch.calls
+    made = 0
+    batch.time()
+    assert made == batch.calls

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from warmup.core.method import L2
-from warmup.measuring import clock
+from warmup.measuring import clock, headstart
 
 torch = pytest.importorskip("torch")
 
@@ -50,7 +50,7 @@ def test_a_batch_keeps_the_operands_of_its_graph(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: 0)
     monkeypatch.setattr(torch.cuda, "default_stream", lambda _: 0)
     monkeypatch.setattr(torch.cuda, "Event", lambda **_: None)
-    monkeypatch.setattr(clock, "_cycles_per_us", lambda _: 1.0)
+    monkeypatch.setattr(headstart, "_cycles_per_us", lambda _: 1.0)
     operands = Operands()
     alive = weakref.ref(operands)
     device = torch.device("cuda")

@@ -17,15 +17,15 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import torch
 
 from warmup.core.method import L2, Launch
 from warmup.core.trial import TimedCall
+from warmup.measuring.headstart import Events, Headstart
 
 _US_PER_S: Final = 1e6
-_US_PER_MS: Final = 1e3
 _BATCH_US: Final = 1000.0
 _CPU_BATCH_US: Final = 2000.0  # longer, so that other work of the host matters less
 _EMPTY_GRAPH: Final = "The CUDA Graph is empty"  # torch's warning (CUDAGraph.cpp, capture_end)
@@ -106,11 +106,14 @@ def _batch_size(call: TimedCall, device: torch.device, l2: L2, sets: int) -> tup
 
 def _device_us(call: TimedCall, device: torch.device, enqueue_us: float) -> float:
     """Return a rough device time of a call that the host takes *enqueue_us* to enqueue."""
-    events = _Events()
-    _sleep(int(_cycles_per_us(device) * (_HEADSTART * enqueue_us * _WARM_CALLS + _LAUNCH_US)))
-    with events:
-        for number in range(_WARM_CALLS):
-            call(number)
+    events = Events()
+
+    def enqueue() -> None:
+        with events:
+            for number in range(_WARM_CALLS):
+                call(number)
+
+    Headstart(device, _HEADSTART * enqueue_us * _WARM_CALLS + _LAUNCH_US).run(enqueue, events)
     return events.elapsed_us / _WARM_CALLS
 
 
@@ -154,26 +157,6 @@ class _HostBatch:
         return wall_us(self._call, self._device, self.calls)[1]
 
 
-class _Events:
-    """Two CUDA events around work on the current stream."""
-
-    def __init__(self) -> None:
-        make: Any = torch.cuda.Event  # untyped in torch
-        self._start, self._end = make(enable_timing=True), make(enable_timing=True)
-
-    def __enter__(self) -> None:
-        self._start.record()
-
-    def __exit__(self, *_: object) -> None:
-        self._end.record()
-
-    @property
-    def elapsed_us(self) -> float:
-        self._end.synchronize()
-        milliseconds: float = self._start.elapsed_time(self._end)
-        return milliseconds * _US_PER_MS
-
-
 class _StreamBatch:
     """Calls launched individually behind a sleeping kernel."""
 
@@ -182,18 +165,19 @@ class _StreamBatch:
     ) -> None:
         self.calls = calls
         self._call, self._device, self._l2 = call, device, l2
-        wait_us = _HEADSTART * enqueue_us * calls + _LAUNCH_US
-        self._sleep = int(_cycles_per_us(device) * wait_us)
-        self._events = _Events()
+        self._headstart = Headstart(device, _HEADSTART * enqueue_us * calls + _LAUNCH_US)
+        self._events = Events()
 
     def time(self) -> float:
-        _sleep(self._sleep)
+        self._headstart.run(self._enqueue, self._events)
+        return self._events.elapsed_us / self.calls
+
+    def _enqueue(self) -> None:
         if self._l2 is L2.COLD:
             _flush(self._device)
         with self._events:
             for number in range(self.calls):
                 self._call(number)
-        return self._events.elapsed_us / self.calls
 
 
 class _SingleCallBatch:
@@ -202,17 +186,18 @@ class _SingleCallBatch:
     def __init__(self, call: Callable[[], object], device: torch.device, enqueue_us: float) -> None:
         self.calls = _SINGLE_CALLS
         self._call, self._device = call, device
-        wait_us = _HEADSTART * (enqueue_us + _LAUNCH_US) * self.calls
-        self._sleep = int(_cycles_per_us(device) * wait_us)
-        self._events = [_Events() for _ in range(self.calls)]
+        self._headstart = Headstart(device, _HEADSTART * (enqueue_us + _LAUNCH_US) * self.calls)
+        self._events = [Events() for _ in range(self.calls)]
 
     def time(self) -> float:
-        _sleep(self._sleep)
+        self._headstart.run(self._enqueue, self._events[0])
+        return statistics.median(events.elapsed_us for events in self._events)
+
+    def _enqueue(self) -> None:
         for events in self._events:
             _flush(self._device)
             with events:
                 self._call()
-        return statistics.median(events.elapsed_us for events in self._events)
 
 
 class _GraphBatch:
@@ -224,16 +209,18 @@ class _GraphBatch:
         self.calls = calls
         self._device, self._l2 = device, l2
         self._graph = _CapturedCalls(call, device, calls)
-        self._sleep = int(_cycles_per_us(device) * _LAUNCH_US)
-        self._events = _Events()
+        self._headstart = Headstart(device, _LAUNCH_US)
+        self._events = Events()
 
     def time(self) -> float:
-        _sleep(self._sleep)
+        self._headstart.run(self._enqueue, self._events)
+        return self._events.elapsed_us / self.calls
+
+    def _enqueue(self) -> None:
         if self._l2 is L2.COLD:
             _flush(self._device)
         with self._events:
             self._graph.replay()
-        return self._events.elapsed_us / self.calls
 
 
 class _CapturedCalls:
@@ -268,23 +255,3 @@ class _CapturedCalls:
     def replay(self) -> None:
         """Enqueue the calls."""
         self._graph.replay()
-
-
-def _sleep(cycles: int) -> None:
-    wait: Any = torch.cuda._sleep  # noqa: SLF001  torch's way to keep a stream waiting; untyped
-    wait(cycles)
-
-
-_clock_rates: dict[torch.device, float] = {}
-
-
-def _cycles_per_us(device: torch.device) -> float:
-    """Return the cycles of ``torch.cuda._sleep`` per microsecond, measured once per device."""
-    if device not in _clock_rates:
-        cycles = 1_000_000
-        _sleep(cycles)
-        events = _Events()
-        with events:
-            _sleep(cycles)
-        _clock_rates[device] = cycles / events.elapsed_us
-    return _clock_rates[device]
