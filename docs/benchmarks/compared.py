@@ -114,6 +114,18 @@ def padded_not_slower(documents: Documents) -> Count:
     return Count(slower.count(False), len(slower))
 
 
+def layers(documents: Documents) -> list[Row]:
+    """Return layers by number of rows, in CUDA graphs and launched one by one, without padding."""
+    rows = []
+    for bucket, cells in measured(documents):
+        times = {name: us(cells, name) for name in (*OTHERS, TABLE)}
+        over = {base: str(faster(cells, TABLE, base) or "failed") for base in OTHERS[1:]}
+        costs = {name: each.cost for name, each in cells.items()}
+        launched = {name: f"{cost.launched_us:g}" for name, cost in costs.items() if cost}
+        rows.append({**bucket, **times, "over": over, "launched": launched})
+    return rows
+
+
 # -- products with what follows them -----------------------------------------------------------
 
 

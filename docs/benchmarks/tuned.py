@@ -30,6 +30,12 @@ def searched(documents: Documents) -> list[Row]:
     return [{**problem, **_details(problem)} for problem in each(documents, "problems")]
 
 
+def missed(documents: Documents) -> list[Row]:
+    """Return the products whose fastest candidate a narrower search does not try."""
+    found = [one for one in each(documents, "by_problem") if one["regret"] > 1]
+    return [{**one, "key": one["key"].partition(" | ")[0]} for one in found]
+
+
 def _details(problem: Row) -> dict[str, Any]:
     alone, library, winner = (problem[name] for name in ("alone", "library", "winner"))
     sizes, flags = GEMM.ingredients(problem["key"]), problem["flags"]
