@@ -154,6 +154,44 @@ def library_table(
     return path
 
 
+@pytest.fixture(scope="module")
+def host_table(
+    built: tuple[Path, dict[str, Any]], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The same table with winners that the runner-up beats, as a host that limits chooses them."""
+    table = read(built[0])
+    rows = {
+        key: replace(
+            row,
+            evidence=replace(
+                row.evidence,
+                host_us=1.0,
+                runner_up="aten::x",
+                runner_up_us=0.5,
+                time_us=1.0,
+                flags=(),
+            ),
+        )
+        for key, row in table.rows.items()
+    }
+    path = tmp_path_factory.mktemp("host") / "host.json"
+    write(path, replace(table, rows=rows))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("mode", "said"),
+    [("reduce-overhead", 1), ("max-autotune", 1), ("max-autotune-no-cudagraphs", 0)],
+)
+def test_winners_for_the_host_in_cuda_graphs_are_warned_of_once(
+    host_table: Path, serve: Run, mode: str, said: int
+) -> None:
+    """Two compiles in a mode with CUDA graphs warn once of all rows; without graphs none does."""
+    warned = serve(host_table, [16, 64], on_miss="strict", mode=mode)["warnings"]
+    assert len(warned) == said
+    assert all("4 rows of the table have the winner that the host launches" in w for w in warned)
+
+
 def test_library_rows_generate_no_candidate(library_table: Path, serve: Run) -> None:
     """Where the library call won, no C++ candidate is generated at all."""
     result = serve(library_table, [16, 64], on_miss="strict")

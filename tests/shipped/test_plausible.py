@@ -46,15 +46,12 @@ def is_no_slower_than_the_library(key: str, row: Row, table: Table) -> Iterator[
 
 
 def is_left_to_the_host(row: Row, table: Table) -> bool:
-    """Whether a slower winner may be that which the host enqueues faster (`prefer_host`).
+    """Whether a slower winner is that which the host enqueues faster (`prefer_host`).
 
-    That is so in a table for calls launched one by one which says what its buckets cost the host:
-    where the library's kernel is enqueued more slowly, and for an unaligned product as it is, which
-    has fewer launches than a padded one.
+    A table for calls launched one by one then says what its buckets cost the host.
     """
-    if table.policy.timing.launch is not Launch.EAGER or not table.provenance.calls:
-        return False
-    return is_for_host(row.evidence) or row.winner.uid == "as_is"
+    is_launched = table.policy.timing.launch is Launch.EAGER and bool(table.provenance.calls)
+    return is_launched and is_for_host(row.evidence)
 
 
 def is_steady(key: str, row: Row, table: Table) -> Iterator[str]:

@@ -470,6 +470,13 @@ def test_each_contradicted_option_is_reported(make_lookup: Lookups) -> None:
     assert options == ["freezing", "max_autotune_gemm_backends"]
 
 
+def test_a_table_without_winners_for_the_host_may_be_recorded(make_lookup: Lookups) -> None:
+    """CUDA graphs of other rows contradict nothing."""
+    lookup, events = make_lookup()
+    lookup.recorded()
+    assert events == []
+
+
 def test_a_fusion_that_differs_from_the_row_is_reported_once(make_lookup: Lookups) -> None:
     """What is fused as the row says is no event; else one event and warning for each key."""
     lookup, events = make_lookup()

@@ -81,8 +81,8 @@ def spell_table(table: Table, op: str | None = None, bucket: str | None = None) 
         )
     if hosts := sum(is_for_host(table.rows[key].evidence) for key in keys):
         yield from fold(
-            f"{counted(hosts, 'row')} slower than the library's kernel on the device: the host "
-            "enqueues the winner faster, and limits the bucket (evidence.host_us)",
+            f"{counted(hosts, 'row')} with a winner that the runner-up beats on the device: the "
+            "host enqueues the winner faster, and limits the bucket (evidence.host_us)",
             indent=2,
             width=terminal_width(),
         )

@@ -229,16 +229,16 @@ class Evidence:
 
 
 def is_for_host(evidence: Evidence) -> bool:
-    """Return whether a winner slower than the library default was chosen for the host's time.
+    """Return whether a winner that another candidate beats on the device was chosen for the host.
 
     The host enqueues it faster, and limited the bucket. At the last size of a range such a winner
     has no ratio.
     """
-    if evidence.host_us is None or evidence.library_host_us is None or evidence.library_us is None:
-        return False
     has_ratio = bool(evidence.along) and evidence.along[-1][1] is not None
-    is_slower = evidence.time_us > evidence.library_us
-    return is_slower and evidence.host_us < evidence.library_host_us and not has_ratio
+    if evidence.host_us is None or evidence.runner_up_us is None or has_ratio:
+        return False
+    is_beaten = evidence.runner_up_us * (1 + (evidence.band or 0.0)) < evidence.time_us
+    return is_beaten and not evidence.is_unstable
 
 
 def lag_behind_library(evidence: Evidence) -> float | None:

@@ -277,5 +277,8 @@ class _CountingAnswers(Answers):
     def contradicted(self, option: str, expected: str, found: str, advice: str = "") -> None:
         self._answers.contradicted(option, expected, found, advice)
 
+    def recorded(self) -> None:
+        self._answers.recorded()
+
     def overruled(self, option: str, wanted: str, found: str) -> None:
         self._answers.overruled(option, wanted, found)

@@ -251,5 +251,8 @@ class Answers(Protocol):
         *advice* is what the caller can do; empty where removing the caller's setting is enough.
         """
 
+    def recorded(self) -> None:
+        """Report that inductor records CUDA graphs of what is compiled now."""
+
     def overruled(self, option: str, wanted: str, found: str) -> None:
         """Report that the caller's value *found* of *option* was replaced by the table's."""

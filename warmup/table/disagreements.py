@@ -6,12 +6,14 @@ import threading
 from dataclasses import dataclass, field
 from typing import Final
 
+from warmup.core.counted import counted
 from warmup.core.errors import ContradictionWarning
 from warmup.core.events import Emitter, EventName
 from warmup.core.notices import warn
 
 _FUSION_WORDS: Final = {True: "fused", False: "not fused"}
 _FUSION_ADVICE: Final = "build again, so that the row is measured in this model"
+_GRAPHS_ADVICE: Final = "build a table with --launch cudagraph"
 _SET_BY_CALLER: Final = "remove the setting while the table is installed"
 
 
@@ -50,6 +52,17 @@ class Disagreements:
             *(option, expected, found),
             f"inductor option {option} is {found} here, the table was built with {expected}: "
             f"inductor may not ask for its rows or not use them; {advice or _SET_BY_CALLER}",
+        )
+
+    def note_graphs(self, rows: int) -> None:
+        """Warn that CUDA graphs are recorded, for which other winners than those of *rows* win."""
+        if not rows:
+            return
+        self._contradict(
+            *("launch", "one by one", "CUDA graphs"),
+            f"inductor records CUDA graphs here, and {counted(rows, 'row')} of the table "
+            f"{'has' if rows == 1 else 'have'} the winner that the host launches fastest, which "
+            f"another candidate beats on the device; {_GRAPHS_ADVICE}",
         )
 
     def note_overruling(self, option: str, wanted: str, found: str) -> None:

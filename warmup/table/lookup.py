@@ -19,7 +19,7 @@ from warmup.core.live_search import LiveSearch, without
 from warmup.core.method import Search
 from warmup.core.miss_reasons import MissReason
 from warmup.core.predicted_config import PickedConfig, PredictedConfig, PredictedWinner
-from warmup.core.rows import Row, Tuned, Winner
+from warmup.core.rows import Row, Tuned, Winner, is_for_host
 from warmup.core.runtime import Mismatch
 from warmup.keys.nearest import nearest_row, neighbours_of
 from warmup.keys.question import Question, RegionQuestion
@@ -283,6 +283,10 @@ class Lookup:
 
     def contradicted(self, option: str, expected: str, found: str, advice: str = "") -> None:
         self._disagreements.note_option(option, expected, found, advice)
+
+    def recorded(self) -> None:
+        of_host = sum(is_for_host(row.evidence) for row in self.rows.values())
+        self._disagreements.note_graphs(of_host)
 
     def overruled(self, option: str, wanted: str, found: str) -> None:
         self._disagreements.note_overruling(option, wanted, found)
