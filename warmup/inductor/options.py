@@ -32,7 +32,7 @@ from warmup.inductor.versions import Version
 from warmup.keys.question import Answers
 
 _FREEZING: Final = "freezing"
-_GRAPHS: Final = "triton.cudagraphs"
+_CUDAGRAPHS: Final = "triton.cudagraphs"
 
 
 def option_names() -> tuple[str, ...]:
@@ -73,7 +73,7 @@ class CompileOptions:
         def compile_under_options(*args: Any, **kwargs: Any) -> Any:
             if not self._active:
                 return original(*args, **kwargs)
-            if (kwargs.get("config_patches") or {}).get(_GRAPHS, option_value(_GRAPHS)):
+            if (kwargs.get("config_patches") or {}).get(_CUDAGRAPHS, option_value(_CUDAGRAPHS)):
                 self._answers.recorded()
             if kwargs.get("config_patches"):  # the mode or options of this torch.compile
                 kwargs["config_patches"] = self._without_switches(kwargs["config_patches"])
