@@ -11,6 +11,7 @@
 #   docs/benchmarks/gpu.sh OUT host llama|swiglu [SECONDS until all are ready]
 #   docs/benchmarks/gpu.sh OUT zoo SECONDS [ARGUMENTS of zoo.py]
 #   docs/benchmarks/gpu.sh OUT launch|few-rows [SECONDS]
+#   docs/benchmarks/gpu.sh OUT replay
 #   docs/benchmarks/gpu.sh OUT explain|fusion [PARTS of vit_mlp.py]
 #   docs/benchmarks/gpu.sh OUT pads [SECONDS [NAMES]]
 #   docs/benchmarks/gpu.sh OUT devices [SECONDS]
@@ -162,6 +163,9 @@ zoo) # models of transformers and timm, as many as SECONDS last; the next call g
   ;;
 launch) # generated kernels: default mode, max-autotune with coordinate descent, and the searched table
   python3 tests/programs/launch_race.py "$out/launch-race.json" "${3:-240}" | tee "$out/launch-race.txt"
+  ;;
+replay) # what the host takes to replay a CUDA graph that is recorded in several ways
+  python3 docs/benchmarks/replay.py "$out/replay-$gpu.json"
   ;;
 explain) # the sizes at which torch.compile makes another artifact of the layer of the first question
   python3 -m warmup explain --model examples/mlp.py:VisionLinear --seqlens 560,1024,2048 \
