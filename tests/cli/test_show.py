@@ -198,7 +198,7 @@ def _with_calls(table: Table, launch: Launch = Launch.EAGER, **calls: CallCost) 
 @pytest.mark.parametrize(
     ("launch", "advice"),
     [
-        (Launch.EAGER, "CUDA graphs (mode reduce-overhead or max-autotune) have no such limit"),
+        (Launch.EAGER, "have no such limit: build for them with --launch cudagraph"),
         (Launch.CUDAGRAPH, "winners were chosen for CUDA graphs, which have no such limit"),
     ],
 )

@@ -120,7 +120,8 @@ def spell_limits(calls: Mapping[str, CallCost], launch: Launch, width: int | Non
     how = (
         "winners were chosen for CUDA graphs, which have no such limit: serve with them"
         if launch is Launch.CUDAGRAPH
-        else "CUDA graphs (mode reduce-overhead or max-autotune) have no such limit"
+        else "CUDA graphs (mode reduce-overhead or max-autotune) have no such limit: build for "
+        "them with --launch cudagraph"
     )
     yield from fold(
         f"launched one by one, {limited} of {counted(len(names), 'bucket')} "
