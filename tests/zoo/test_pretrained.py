@@ -301,13 +301,26 @@ def test_sizes_that_a_model_does_not_take_are_named(tmp_path: Path) -> None:
         loaded.example_inputs(batch=1, seqlen=16)
 
 
+def test_images_whose_config_has_no_size_take_one_from_the_dims(tmp_path: Path) -> None:
+    """SegFormer's config has no image_size: the dim to bind is named, and is the images' side."""
+    fields = {"hidden_sizes": [16, 16, 16, 16], "depths": [1, 1, 1, 1]}
+    path = config(tmp_path, "segformer", architectures=["SegformerModel"], **fields)
+    loaded = load_model(f"hf-random:{path}")
+    assert loaded.example_inputs is not None
+    with pytest.raises(SettingsError, match=r"names no square image_size .*--dims side=224"):
+        loaded.example_inputs(batch=1)
+    made = loaded.example_inputs(batch=1, side=64)
+    assert {tuple(each.shape) for each in made.values()} == {(1, 3, 64, 64)}
+
+
 def test_an_input_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     """A model whose main argument is unknown is refused, with the --input to give."""
     fields = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     path = config(tmp_path, "timesformer", architectures=["TimesformerModel"], **fields)
     loaded = load_model(f"hf-random:{path}")
     assert loaded.example_inputs is not None
-    with pytest.raises(ModelError, match=r'cannot be made .*--input "pixel_values='):
+    words = r'cannot be made .*--input "pixel_values=\[batch,3,side,side\]"'
+    with pytest.raises(ModelError, match=words):
         loaded.example_inputs(batch=1)
 
 

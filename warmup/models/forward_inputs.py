@@ -141,7 +141,11 @@ class ForwardInputs:
         side = getattr(self._images(), "image_size", None)
         found = side[0] if isinstance(side, (list, tuple)) and len({*side}) == 1 else side
         if not isinstance(found, int):
-            raise self._refusal(f"the config names no square image_size ({side})", ["pixel_values"])
+            raise SettingsError(
+                f"pixel_values of {type(self._model).__name__} has the dim {_SIDE_DIM}, which has "
+                f"no size: the config names no square image_size ({side})",
+                f"bind it: --dims {_SIDE_DIM}=224",
+            )
         return found
 
     def _check(self, inputs: Mapping[str, torch.Tensor]) -> None:
@@ -178,7 +182,9 @@ class ForwardInputs:
     def _refusal(self, reason: str, made: list[str]) -> ModelError:
         others = [name for name in self._parameters if name not in (*made, "self", "kwargs")]
         first = next((name for name in others if name in reason), (*others, "x")[0])
-        named = f'--input "{made[0]}=[batch,seqlen]{_dtype_of(made[0])}"'
+        is_image = made[0] == "pixel_values"
+        dims = self._dims_of(made[0]) if is_image else (_BATCH_DIM, _SEQLEN_DIM)
+        named = f'--input "{made[0]}=[{",".join(map(str, dims))}]{_dtype_of(made[0])}"'
         return ModelError(
             f"the inputs of {type(self._model).__name__} cannot be made ({reason})",
             f'give sizes that it takes, or name all inputs, such as {named} --input "{first}=[...]'
