@@ -21,9 +21,12 @@ from typing import Any
 
 import pytest
 
+from warmup.buckets.bucket import Bucket, parse_inputs
 from warmup.core.errors import ModelError, SettingsError
 from warmup.diagnostics.audit import AuditReport, audit
-from warmup.models.loading import load_model
+from warmup.models.loading import load_model, make_inputs
+
+torch = pytest.importorskip("torch")
 
 # transformers is in the extra test too: the other extra keeps these minutes out of the first step.
 pytestmark = pytest.mark.skipif(
@@ -299,6 +302,18 @@ def test_sizes_that_a_model_does_not_take_are_named(tmp_path: Path) -> None:
     words = r'input_values of 1 x 16: .*give sizes that it takes.*--input "input_values=\[.*\]" '
     with pytest.raises(ModelError, match=words):
         loaded.example_inputs(batch=1, seqlen=16)
+
+
+def test_a_model_with_an_unknown_main_argument_takes_named_inputs(tmp_path: Path) -> None:
+    """A forecaster's series cannot be made from its config; it loads, and takes an --input."""
+    fields = {"num_input_channels": 3, "context_length": 64, "d_model": 32, "ffn_dim": 64}
+    path = config(tmp_path, "patchtst", architectures=["PatchTSTForPrediction"], **fields)
+    loaded, bucket = load_model(f"hf-random:{path}"), Bucket((("batch", 2),))
+    with pytest.raises(ModelError, match="past_values, the model's main argument, is none of"):
+        make_inputs(loaded, (), bucket, torch.device("cpu"), None)
+    named = parse_inputs(["past_values=[batch,64,3]"])
+    made = make_inputs(loaded, named, bucket, torch.device("cpu"), None)
+    assert made.kwargs["past_values"].shape == (2, 64, 3)
 
 
 def test_images_whose_config_has_no_size_take_one_from_the_dims(tmp_path: Path) -> None:

@@ -34,6 +34,11 @@ class ForwardInputs:
         self._parameters = inspect.signature(model.forward).parameters
         self._is_checked = False
 
+    @property
+    def are_known(self) -> bool:
+        """Whether the model's main argument is among those that inputs can be made for."""
+        return self._known_dims(self._model.main_input_name) is not None
+
     def __str__(self) -> str:
         return " ".join(f"{name}=[{','.join(map(str, dims))}]" for name, dims in self._dims())
 
@@ -94,6 +99,13 @@ class ForwardInputs:
         return [*dims.items()]
 
     def _dims_of(self, name: str) -> tuple[str | int, ...]:
+        dims = self._known_dims(name)
+        if dims is None:
+            reason = f"{name}, the model's main argument, is none of those known"
+            raise self._refusal(reason, [name])
+        return dims
+
+    def _known_dims(self, name: str) -> tuple[str | int, ...] | None:
         config = self._config
         if name == "input_ids":
             return _BATCH_DIM, _SEQLEN_DIM
@@ -105,7 +117,7 @@ class ForwardInputs:
             return _BATCH_DIM, config.max_length, config.num_mel_bins
         if name == "input_values":  # samples of sound
             return _BATCH_DIM, _SEQLEN_DIM
-        raise self._refusal(f"{name}, the model's main argument, is none of those known", [name])
+        return None
 
     def _tensor(
         self, name: str, dims: tuple[str | int, ...], sizes: Mapping[str, int]

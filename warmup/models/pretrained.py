@@ -35,14 +35,15 @@ class PretrainedModel:
     """A model in eval mode, the function that makes its inputs, a name, and what was assumed.
 
     ``assumed`` is what was taken because nobody named it, and how to name something else;
-    ``inputs_assumed`` the same of the inputs, for where nobody names any.
+    ``inputs_assumed`` the same of the inputs, for where nobody names any, and None where they have
+    to be named.
     """
 
     module: nn.Module
     example_inputs: Callable[..., Mapping[str, Any]]
     name: str
     assumed: tuple[str, str]
-    inputs_assumed: tuple[str, str]
+    inputs_assumed: tuple[str, str] | None
 
 
 def load_pretrained(target: ModelTarget) -> PretrainedModel:
@@ -84,7 +85,9 @@ def load_pretrained(target: ModelTarget) -> PretrainedModel:
             f"model: {chosen}, {origin}, {weights}; no code of the folder is run",
             f"--model {PRETRAINED}PATH:CLASS names another class",
         ),
-        (f"inputs: {inputs}, from forward and the config", '--input "NAME=[...]" names others'),
+        (f"inputs: {inputs}, from forward and the config", '--input "NAME=[...]" names others')
+        if inputs.are_known
+        else None,
     )
 
 
