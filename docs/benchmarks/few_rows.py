@@ -27,6 +27,8 @@ import triton
 from decode import LAYERS
 from few_rows_kernels import dots_kernel, sum_kernel, swapped_kernel
 
+from warmup.measuring.headstart import Events
+
 WORKERS = 14
 MOST_SPLITS = 8
 FEWEST_BLOCKS, MOST_BLOCKS_OF_SPLITS = 64, 1056  # 1056: eight for each SM of an H100
@@ -137,15 +139,11 @@ def timed_us(call: Callable[[int], object], copies: int) -> float:
 
     def once() -> float:
         other.zero_()
-        make: Any = torch.cuda.Event
-        start, end = make(enable_timing=True), make(enable_timing=True)
+        events = Events()
         torch.cuda._sleep(200_000)
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        milliseconds: float = start.elapsed_time(end)
-        return milliseconds * 1000 / copies
+        with events:
+            graph.replay()
+        return events.elapsed_us / copies
 
     once()
     return statistics.median(once() for _ in range(7))

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from warmup.measuring.headstart import Events
+
 _WAIT_CYCLES = 4_000_000  # two milliseconds at 2 GHz: longer than the host takes for a request
 _TRIES = 3  # of a request for which the host was late nevertheless
 _ENQUEUED = 30  # calls of each size
@@ -104,14 +106,11 @@ def _enqueue_microseconds(call: Callable[[], object], synchronize: Callable[[], 
 def _device_microseconds(call: Callable[[], object]) -> tuple[float, bool]:
     """Return what the device took for *call*, and whether the host was late at every try."""
     wait: Any = torch.cuda._sleep
-    is_late, tries = True, 0
+    is_late, tries, events = True, 0, Events()
     while is_late and tries < _TRIES:
         tries += 1
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         wait(_WAIT_CYCLES)
-        begin.record()
-        call()
-        end.record()
-        is_late = begin.query()
-        end.synchronize()
-    return begin.elapsed_time(end) * 1e3, is_late
+        with events:
+            call()
+        is_late, time_us = events.have_begun, events.elapsed_us
+    return time_us, is_late

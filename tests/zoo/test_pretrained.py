@@ -293,17 +293,6 @@ def test_a_class_that_transformers_cannot_import_is_refused_with_the_reason(
         load_model(target)
 
 
-def test_sizes_that_a_model_does_not_take_are_named(tmp_path: Path) -> None:
-    """Sixteen samples of sound are too few for seven convolutions; no wrong dtype is advised."""
-    fields = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    path = config(tmp_path, "wav2vec2", architectures=["Wav2Vec2Model"], **fields)
-    loaded = load_model(f"hf-random:{path}")
-    assert loaded.example_inputs is not None
-    words = r'input_values of 1 x 16: .*give sizes that it takes.*--input "input_values=\[.*\]" '
-    with pytest.raises(ModelError, match=words):
-        loaded.example_inputs(batch=1, seqlen=16)
-
-
 def test_a_model_with_an_unknown_main_argument_takes_named_inputs(tmp_path: Path) -> None:
     """A forecaster's series cannot be made from its config; it loads, and takes an --input."""
     fields = {"num_input_channels": 3, "context_length": 64, "d_model": 32, "ffn_dim": 64}
@@ -328,15 +317,32 @@ def test_images_whose_config_has_no_size_take_one_from_the_dims(tmp_path: Path) 
     assert {tuple(each.shape) for each in made.values()} == {(1, 3, 64, 64)}
 
 
-def test_an_input_that_cannot_be_made_is_named(tmp_path: Path) -> None:
-    """A model whose main argument is unknown is refused, with the --input to give."""
+@pytest.mark.parametrize(
+    ("kind", "name", "sizes", "words"),
+    [
+        (  # sixteen samples of sound are too few for seven convolutions; it names no wrong dtype
+            "wav2vec2",
+            "Wav2Vec2Model",
+            {"batch": 1, "seqlen": 16},
+            r'input_values of 1 x 16: .*give sizes that it takes.*--input "input_values=\[.*\]" ',
+        ),
+        (  # it takes frames of a video, not an image
+            "timesformer",
+            "TimesformerModel",
+            {"batch": 1},
+            r'cannot be made .*--input "pixel_values=\[batch,3,side,side\]"',
+        ),
+    ],
+)
+def test_inputs_that_forward_refuses_are_named(
+    kind: str, name: str, sizes: dict[str, int], words: str, tmp_path: Path
+) -> None:
+    """The error has the shapes that forward refuses, and the --input to give."""
     fields = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    path = config(tmp_path, "timesformer", architectures=["TimesformerModel"], **fields)
-    loaded = load_model(f"hf-random:{path}")
+    loaded = load_model(f"hf-random:{config(tmp_path, kind, architectures=[name], **fields)}")
     assert loaded.example_inputs is not None
-    words = r'cannot be made .*--input "pixel_values=\[batch,3,side,side\]"'
     with pytest.raises(ModelError, match=words):
-        loaded.example_inputs(batch=1)
+        loaded.example_inputs(**sizes)
 
 
 @pytest.mark.parametrize(

@@ -194,8 +194,7 @@ class ForwardInputs:
     def _refusal(self, reason: str, made: list[str]) -> ModelError:
         others = [name for name in self._parameters if name not in (*made, "self", "kwargs")]
         first = next((name for name in others if name in reason), (*others, "x")[0])
-        is_image = made[0] == "pixel_values"
-        dims = self._dims_of(made[0]) if is_image else (_BATCH_DIM, _SEQLEN_DIM)
+        dims = self._known_dims(made[0]) or (_BATCH_DIM, _SEQLEN_DIM)
         named = f'--input "{made[0]}=[{",".join(map(str, dims))}]{_dtype_of(made[0])}"'
         return ModelError(
             f"the inputs of {type(self._model).__name__} cannot be made ({reason})",
