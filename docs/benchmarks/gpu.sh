@@ -19,7 +19,7 @@
 #   docs/benchmarks/gpu.sh OUT shared-layers|layer-rivals|deep-zoo [SECONDS]
 #   docs/benchmarks/gpu.sh OUT occupancy TABLE
 #   docs/benchmarks/gpu.sh OUT growth [SECONDS [ARGUMENTS of growth.py]]
-#   docs/benchmarks/gpu.sh OUT predicted|predicted-exhaustive [SECONDS [TABLE [SHARE]]]
+#   docs/benchmarks/gpu.sh OUT predicted|predicted-exhaustive|predicted-few-rows [SECONDS [TABLE [SHARE]]]
 #   docs/benchmarks/gpu.sh OUT pads-collected [SECONDS [SEED [DTYPES]]]
 #   docs/benchmarks/gpu.sh OUT predicted-build [SECONDS [ARGUMENTS of predicted_build.py]]
 #   docs/benchmarks/gpu.sh OUT llama|swiglu|swiglu-cold|small|bundle|parallel
@@ -274,13 +274,15 @@ spilling) # tiles that spill, sampled, for two products with many rows
   python3 docs/benchmarks/timings.py searches "$out/spilling.json" "$out/searches-spilling-$gpu.json" \
     sampled="$out/spilling-768x768.jsonl" sampled="$out/spilling-6144x4096.jsonl"
   ;;
-predicted | predicted-exhaustive) # times of GEMMs for a device model, from all GPUs: in the wide search all of the list,
-  # in the exhaustive search the first forty, without those in the committed timings; goes on from TABLE, if given.
+predicted | predicted-exhaustive | predicted-few-rows) # times of GEMMs for a device model, from all GPUs: in the wide search all of the list,
+  # in the exhaustive search the first forty, or the first forty with at most 16 rows, which have a fifth of the candidates;
+  # without those in the committed timings. Goes on from TABLE, if given.
   # SHARE, such as 2/4, is for one of four GPUs that work at once.
   search=wide which=() known=docs/benchmarks/results/timings/$gpu-predicted.jsonl.gz
-  if [ "$2" = predicted-exhaustive ]; then
+  if [ "$2" != predicted ]; then
     search=exhaustive which=(--first 40) known=docs/benchmarks/results/timings/$gpu-exhaustive.jsonl.gz
   fi
+  [ "$2" != predicted-few-rows ] || which+=(--rows 16)
   [ ! -e "$known" ] || which+=(--without "$known")
   python3 docs/benchmarks/predicted_problems.py "$out/$2-problems.json" "${which[@]}" --share "${5:-1/1}"
   [ -z "${4:-}" ] || cp "$4" "$out/$2.json"

@@ -1,6 +1,7 @@
 """Writes the GEMMs that a device model is fitted to, as a document for ``warmup build --problems``.
 
-    python predicted_problems.py OUT.json [--first N] [--without EARLIER.jsonl.gz] [--share I/N]
+    python predicted_problems.py OUT.json [--rows M] [--first N] [--without EARLIER.jsonl.gz]
+        [--share I/N]
     warmup build --problems OUT.json --out T.json --search wide --fused-top-k 0 --timings F.jsonl
     warmup fit F.jsonl --out DEVICE.model.json --report held-out
 
@@ -23,6 +24,7 @@ from pathlib import Path
 from driver import say
 
 from warmup.keys.gemm import Dim, GemmProblem, Layout
+from warmup.keys.gemm_text import parse_problem
 from warmup.prediction.timing_lines import read_timings
 
 SEED = 2311
@@ -182,10 +184,16 @@ def balanced() -> list[tuple[str, str]]:
     return list(seen.items())
 
 
+def rows_of(key: str) -> int:
+    """Return the rows of the GEMM that *key* names."""
+    return parse_problem(key).m.low
+
+
 def main() -> None:
     """Write the document, and print how many problems it has of each model."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("out", type=Path)
+    parser.add_argument("--rows", type=int, help="only problems with at most so many rows")
     parser.add_argument("--first", type=int, default=None, help="only the first so many problems")
     parser.add_argument("--without", type=Path, help="timings whose problems are left out")
     parser.add_argument("--share", default="1/1", help="such as 2/4: the second of four shares")
@@ -193,7 +201,8 @@ def main() -> None:
     share, shares = map(int, asked.share.split("/"))
     timed = read_timings([asked.without]) if asked.without else ()
     known = {one.key for one in timed if one.times_us}
-    chosen = [each for each in balanced()[: asked.first] if each[0] not in known]
+    few = [each for each in balanced() if asked.rows is None or rows_of(each[0]) <= asked.rows]
+    chosen = [each for each in few[: asked.first] if each[0] not in known]
     chosen = chosen[share - 1 :: shares]
     problems = [
         {"key": key, "kind": "gemm", "reason": "not_in_table", "count": 1, "source": name}

@@ -5,8 +5,9 @@
 `launched` is torch.compile in its default mode, without a graph. `trees` is the mode
 reduce-overhead, which `warmup.compile` serves with. `plain` has inductor's graphs without its trees
 of graphs. `own` is the compiled layer recorded by torch.cuda.graph, whose input is copied to one
-address: the least that a replay can take. OUT has for each way and size what a call costs the host
-and the device, in us, and the largest difference from eager mode over the largest output.
+address: the least that a replay can take. The ``calls`` of OUT have for each way and size what a
+call costs the host and the device, in us, and the largest difference from eager mode over the
+largest output.
 """
 
 from __future__ import annotations
@@ -77,18 +78,18 @@ def main() -> None:
     asked = parser.parse_args()
     loaded, on = load_model(asked.model), torch.device("cuda")
     model = loaded.module.to(on)
-    by_way: dict[str, dict[str, dict[str, float]]] = {}
+    calls: list[dict[str, Any]] = []
     with torch.no_grad():
         for way in WAYS:
             torch.compiler.reset()
             for bucket in parse_buckets(asked.seqlens, None):
                 (given,) = make_inputs(loaded, (), bucket, on, None).args
-                found = cost(way, model, given)
-                by_way.setdefault(way, {})[str(bucket)] = found
-                say({"way": way, "bucket": str(bucket), **found})
+                found = {"way": way, "bucket": str(bucket), **cost(way, model, given)}
+                calls.append(found)
+                say(found)
     device = torch.cuda.get_device_name()
     origin = {"device": device, "torch": torch.__version__, "model": asked.model, "created": now()}
-    write(asked.out, {**origin, "us": by_way})
+    write(asked.out, {**origin, "calls": calls})
 
 
 if __name__ == "__main__":

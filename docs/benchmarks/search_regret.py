@@ -6,13 +6,14 @@ The times of each problem are those of the exhaustive build alone, so that one b
 compared with another's: the regret of the wide search is the time of the fastest candidate that it
 tries too, over that of the fastest of all. Candidates are timed without what is fused into them.
 OUT has for each problem its key, its model, how many candidates either search timed, the fastest of
-each with their times in us, and the library's; times that scatter count nowhere.
+each with their times in us, and the library's; times that scatter count nowhere. Its summary is
+that of all problems, of those with at most 16 rows, and of the others.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,10 @@ from driver import say, write
 from warmup.core.json_node import Node
 from warmup.core.rows import Family
 from warmup.core.samples import geomean
+from warmup.keys.gemm_text import parse_problem
 from warmup.prediction.timing_lines import TimedProblem, candidates_of, read_lines, read_timings
+
+FEW_ROWS = 16
 
 
 def main(wide: str, exhaustive: str, out: str) -> None:
@@ -30,18 +34,30 @@ def main(wide: str, exhaustive: str, out: str) -> None:
     searched = [one for one in read_timings([exhaustive]) if one.key in tried]
     problems = [regret_of(one, tried[one.key]) for one in searched]
     problems.sort(key=lambda problem: -problem["regret"])
-    regrets = [problem["regret"] for problem in problems]
     on = searched[0].on
     assert on is not None
+    few = {one.key for one in searched if parse_problem(one.key).m.low <= FEW_ROWS}
     summary = {
+        **summary_of(problems),
+        "few_rows": summary_of([problem for problem in problems if problem["key"] in few]),
+        "more_rows": summary_of([problem for problem in problems if problem["key"] not in few]),
+    }
+    say(summary)
+    origin = {"device": on.device, "torch": on.torch, "triton": on.triton}
+    write(Path(out), {**origin, "method": searched[0].method, **summary, "by_problem": problems})
+
+
+def summary_of(problems: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the regrets of *problems*: of the wide search, and of the library alone."""
+    regrets = [problem["regret"] for problem in problems]
+    if not regrets:
+        return {"problems": 0}
+    return {
         "problems": len(problems),
         "without_regret": regrets.count(1.0),
         "regret": {"geometric_mean": round(geomean(regrets), 4), "worst": max(regrets)},
         "library": round(geomean([problem["library_regret"] for problem in problems]), 4),
     }
-    say(summary)
-    origin = {"device": on.device, "torch": on.torch, "triton": on.triton}
-    write(Path(out), {**origin, "method": searched[0].method, **summary, "by_problem": problems})
 
 
 def choices_of(key: str, members: Mapping[str, Node]) -> tuple[str, frozenset[str]]:

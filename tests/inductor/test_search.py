@@ -140,6 +140,12 @@ def test_k_is_split_where_inductor_would_not(ask: Ask) -> None:
     assert found["splits"] == [2, 4, 8, 16, 32]
 
 
+def test_an_odd_k_is_split_where_its_parts_are_as_aligned(ask: Ask) -> None:
+    """A K that is no multiple of 32 gets the splits whose parts have as many factors of two."""
+    found = ask({"op": "mm", "m": 7, "n": 128, "k": 3699}, search="wide")
+    assert found["splits"] == [3, 9, 27]
+
+
 def test_a_dynamic_m_is_not_split(ask: Ask) -> None:
     """Splits are offered for constant sizes only."""
     assert ask({"op": "mm", "m": [2, 1024]}, search="exhaustive")["splits"] == []
@@ -150,7 +156,8 @@ def test_a_dynamic_m_is_not_split(ask: Ask) -> None:
     [
         ((16, 6144, 4096), True, (2, 4, 8, 16, 32)),
         ((16, 4096, 6144), True, (2, 3, 4, 6, 8, 12, 16, 24, 32, 48)),
-        ((16, 1280, 3420), True, ()),
+        ((16, 1280, 3420), True, (3, 5, 9, 15, 19)),
+        ((7, 128, 3699), True, (3, 9, 27)),
         ((16, 1280, 3420), False, (2, 3, 4, 5, 6, 9, 10, 12, 15, 18, 19, 20)),
         ((4096, 4096, 4096), False, ()),
         ((512, 512, 2048), False, (2, 4)),
@@ -160,7 +167,10 @@ def test_a_dynamic_m_is_not_split(ask: Ask) -> None:
 def test_splits_leave_parts_worth_a_block(
     sizes: tuple[int, int, int], only_even: bool, splits: tuple[int, ...]
 ) -> None:
-    """Parts have at least 128 elements, and partial sums no more bytes than the operands."""
+    """Parts have at least 128 elements, and partial sums no more bytes than the operands.
+
+    Even parts are multiples of 32, where K is one, or have as many factors of two as K.
+    """
     assert splits_of(*sizes, 2, only_even=only_even) == splits
 
 

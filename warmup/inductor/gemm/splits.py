@@ -7,6 +7,7 @@ blocks at any K; splitting K gives it more.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import gcd
 from typing import Any, Final
 
 from torch._inductor.kernel.mm import decompose_k_subgraph_template, mm_template
@@ -27,13 +28,15 @@ def splits_of(m: int, n: int, k: int, itemsize: int, *, only_even: bool) -> tupl
 
     These are the divisors of K whose parts have at least 128 elements and whose partial sums take
     no more bytes than the operands, since the sums are written and read back. For a square GEMM of
-    16-bit operands that is inductor's bound, K / M. *only_even* keeps parts of multiples of 32.
+    16-bit operands that is inductor's bound, K / M. *only_even* keeps parts of multiples of 32 or,
+    where K is none, of the largest power of two that divides K.
     """
+    even = gcd(k, _EVEN_PART) if only_even else 1
     limit = min(k // _LEAST_PART, itemsize * k * (m + n) // (_SUM_BYTES * m * n)) if m and n else 0
     return tuple(
         split
         for split in range(2, limit + 1)
-        if k % split == 0 and not (only_even and k // split % _EVEN_PART)
+        if k % split == 0 and k // split % even == 0
     )
 
 
