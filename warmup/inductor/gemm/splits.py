@@ -34,9 +34,7 @@ def splits_of(m: int, n: int, k: int, itemsize: int, *, only_even: bool) -> tupl
     even = gcd(k, _EVEN_PART) if only_even else 1
     limit = min(k // _LEAST_PART, itemsize * k * (m + n) // (_SUM_BYTES * m * n)) if m and n else 0
     return tuple(
-        split
-        for split in range(2, limit + 1)
-        if k % split == 0 and k // split % even == 0
+        split for split in range(2, limit + 1) if k % split == 0 and k // split % even == 0
     )
 
 
