@@ -72,12 +72,13 @@ def test_an_interrupted_build_leaves_a_valid_table(
 
 
 def test_an_output_that_disagrees_with_eager_fails_the_build(tmp_path: Path) -> None:
-    """A model with random outputs exits 3, names the bucket and blames no row; all rows stay."""
+    """A model with random outputs exits 3 with advice, and blames no row; all rows stay."""
     model = ("--model", f"{MODELS / 'random_output.py'}:Noisy")
     done = build(tmp_path, *model, "--seqlens", "8", "--out", "noisy.json", *ALONE)
     assert done.returncode == 3
     assert "error: bucket seqlen=8: the compiled output is" in done.stderr
     assert "also without any row; no row is to blame" in done.stderr
+    assert "pass what it draws as an input with --input" in done.stderr
     rows = read(tmp_path / "noisy.json").rows
     assert {row.untrusted for row in rows.values()} == {None}
 
