@@ -69,6 +69,12 @@ FORWARDS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, int], Mapping[
     ),
     "bert": ("BertModel", SMALL, {"seqlen": 8}, {"input_ids": [1, 8], "attention_mask": [1, 8]}),
     "vit": ("ViTModel", VIT, {"batch": 2}, {"pixel_values": [2, 3, 16, 16]}),
+    "timesformer": (
+        "TimesformerModel",
+        {**VIT, "num_frames": 3},
+        {"batch": 2},
+        {"pixel_values": [2, 3, 3, 16, 16]},
+    ),
     "t5": (
         "T5ForConditionalGeneration",
         T5,
@@ -326,11 +332,11 @@ def test_images_whose_config_has_no_size_take_one_from_the_dims(tmp_path: Path) 
             {"batch": 1, "seqlen": 16},
             r'input_values of 1 x 16: .*give sizes that it takes.*--input "input_values=\[.*\]" ',
         ),
-        (  # it takes frames of a video, not an image
-            "timesformer",
-            "TimesformerModel",
-            {"batch": 1},
-            r'cannot be made .*--input "pixel_values=\[batch,3,side,side\]"',
+        (  # images of another size than the config's; interpolate_pos_encoding is no input
+            "vit",
+            "ViTModel",
+            {"batch": 1, "side": 20},
+            r'"pixel_values=\[batch,3,side,side\]" --input "bool_masked_pos=',
         ),
     ],
 )

@@ -110,7 +110,9 @@ class ForwardInputs:
         if name == "input_ids":
             return _BATCH_DIM, _SEQLEN_DIM
         if name == "pixel_values":
-            return _BATCH_DIM, self._channels(), _SIDE_DIM, _SIDE_DIM
+            image = self._channels(), _SIDE_DIM, _SIDE_DIM
+            frames = getattr(config, "num_frames", None)  # of a video
+            return (_BATCH_DIM, *image) if frames is None else (_BATCH_DIM, frames, *image)
         if name == "input_features" and hasattr(config, "max_source_positions"):  # Whisper
             return _BATCH_DIM, config.num_mel_bins, 2 * config.max_source_positions
         if name == "input_values" and hasattr(config, "num_mel_bins"):  # spectrograms
@@ -192,15 +194,26 @@ class ForwardInputs:
         self._is_checked = True
 
     def _refusal(self, reason: str, made: list[str]) -> ModelError:
-        others = [name for name in self._parameters if name not in (*made, "self", "kwargs")]
-        first = next((name for name in others if name in reason), (*others, "x")[0])
+        others = [
+            name
+            for name, parameter in self._parameters.items()
+            if name not in (*made, "self", "kwargs") and not _is_flag(parameter)
+        ]
+        others.sort(key=lambda name: name not in reason)
         dims = self._known_dims(made[0]) or (_BATCH_DIM, _SEQLEN_DIM)
-        named = f'--input "{made[0]}=[{",".join(map(str, dims))}]{_dtype_of(made[0])}"'
+        named = [f'--input "{made[0]}=[{",".join(map(str, dims))}]{_dtype_of(made[0])}"']
+        named += [f'--input "{name}=[...]{_dtype_of(name)}"' for name in others[:1]]
         return ModelError(
             f"the inputs of {type(self._model).__name__} cannot be made ({reason})",
-            f'give sizes that it takes, or name all inputs, such as {named} --input "{first}=[...]'
-            f'{_dtype_of(first)}"; forward takes {", ".join(self._parameters)}',
+            f"give sizes that it takes, or name all inputs, such as {' '.join(named)}; forward "
+            f"takes {', '.join(self._parameters)}",
         )
+
+
+def _is_flag(parameter: inspect.Parameter) -> bool:
+    """Return whether forward's *parameter* is a truth value, such as ``return_dict``."""
+    annotation = str(parameter.annotation)
+    return "bool" in annotation and "Tensor" not in annotation
 
 
 def _dtype_of(name: str) -> str:
