@@ -274,9 +274,9 @@ spilling) # tiles that spill, sampled, for two products with many rows
   python3 docs/benchmarks/timings.py searches "$out/spilling.json" "$out/searches-spilling-$gpu.json" \
     sampled="$out/spilling-768x768.jsonl" sampled="$out/spilling-6144x4096.jsonl"
   ;;
-predicted | predicted-exhaustive | predicted-few-rows) # times of GEMMs for a device model, from all GPUs: in the wide search all of the list,
-  # in the exhaustive search the first forty, or the first forty with at most 16 rows, which have a fifth of the candidates;
-  # without those in the committed timings. Goes on from TABLE, if given.
+predicted | predicted-exhaustive | predicted-few-rows) # times of GEMMs for a device model, from all GPUs: in the wide
+  # search all of the list, in the exhaustive search the first forty, or the first forty with at most 16 rows, which have a
+  # fifth of the candidates; without those in the committed timings. Goes on from TABLE, if given.
   # SHARE, such as 2/4, is for one of four GPUs that work at once.
   search=wide which=() known=docs/benchmarks/results/timings/$gpu-predicted.jsonl.gz
   if [ "$2" != predicted ]; then
