@@ -201,8 +201,8 @@ def main() -> None:
     share, shares = map(int, asked.share.split("/"))
     timed = read_timings([asked.without]) if asked.without else ()
     known = {one.key for one in timed if one.times_us}
-    few = [each for each in balanced() if asked.rows is None or rows_of(each[0]) <= asked.rows]
-    chosen = [each for each in few[: asked.first] if each[0] not in known]
+    listed = [each for each in balanced() if asked.rows is None or rows_of(each[0]) <= asked.rows]
+    chosen = [each for each in listed[: asked.first] if each[0] not in known]
     chosen = chosen[share - 1 :: shares]
     problems = [
         {"key": key, "kind": "gemm", "reason": "not_in_table", "count": 1, "source": name}

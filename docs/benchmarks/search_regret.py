@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from driver import say, write
+from predicted_problems import rows_of
 
 from warmup.core.json_node import Node
 from warmup.core.rows import Family
 from warmup.core.samples import geomean
-from warmup.keys.gemm_text import parse_problem
 from warmup.prediction.timing_lines import TimedProblem, candidates_of, read_lines, read_timings
 
 FEW_ROWS = 16
@@ -36,11 +36,11 @@ def main(wide: str, exhaustive: str, out: str) -> None:
     problems.sort(key=lambda problem: -problem["regret"])
     on = searched[0].on
     assert on is not None
-    few = {one.key for one in searched if parse_problem(one.key).m.low <= FEW_ROWS}
+    few = [problem for problem in problems if rows_of(problem["key"]) <= FEW_ROWS]
     summary = {
         **summary_of(problems),
-        "few_rows": summary_of([problem for problem in problems if problem["key"] in few]),
-        "more_rows": summary_of([problem for problem in problems if problem["key"] not in few]),
+        "few_rows": summary_of(few),
+        "more_rows": summary_of([problem for problem in problems if problem not in few]),
     }
     say(summary)
     origin = {"device": on.device, "torch": on.torch, "triton": on.triton}

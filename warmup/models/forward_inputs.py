@@ -110,9 +110,8 @@ class ForwardInputs:
         if name == "input_ids":
             return _BATCH_DIM, _SEQLEN_DIM
         if name == "pixel_values":
-            image = self._channels(), _SIDE_DIM, _SIDE_DIM
-            frames = getattr(config, "num_frames", None)  # of a video
-            return (_BATCH_DIM, *image) if frames is None else (_BATCH_DIM, frames, *image)
+            frames = [config.num_frames] if hasattr(config, "num_frames") else []  # of a video
+            return _BATCH_DIM, *frames, self._channels(), _SIDE_DIM, _SIDE_DIM
         if name == "input_features" and hasattr(config, "max_source_positions"):  # Whisper
             return _BATCH_DIM, config.num_mel_bins, 2 * config.max_source_positions
         if name == "input_values" and hasattr(config, "num_mel_bins"):  # spectrograms

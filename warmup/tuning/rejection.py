@@ -16,7 +16,7 @@ from warmup.tuning.weights.padding_rows import padding_keys
 
 MOST_REJECTED: Final = 3  # rows found by bisection in one bucket; then all others are doubtful
 _REPORT: Final = "report this with the model"
-_IS_RANDOM: Final = (
+_NAME_DRAWN: Final = (
     "eager is as far away, as where a model draws random numbers: pass what it draws as an input "
     "with --input, or build it with the drawing turned off"
 )
@@ -115,7 +115,7 @@ def _no_row_to_blame(trials: _RowTrials, judgement: Judgement) -> OutputMismatch
     weights = padding_keys(progress.rows, {group.structure for group in run.padded})
     if not weights:
         is_random = judgement.eager is not None and judgement.eager * MOST_TIMES > MOST_ERROR
-        advice = _IS_RANDOM if is_random else _REPORT
+        advice = _NAME_DRAWN if is_random else _REPORT
         return OutputMismatchError(problem, f"no row is to blame, and all stay; {advice}")
     progress.distrust(weights, f"bucket {run.name}: with padded weights the output was {judgement}")
     return OutputMismatchError(
