@@ -47,15 +47,17 @@ def _public_names() -> dict[str, Any]:
     for name in warmup.__all__:
         thing = getattr(warmup, name)
         if inspect.isclass(thing):
-            members = (member for member in dir(thing) if not member.startswith("_"))
-            fields = getattr(thing, "__dataclass_fields__", {})
-            found[name] = {
-                "bases": [base.__name__ for base in thing.__mro__[1:-1]],
-                "members": sorted({*members, *(one for one in fields if one[0] != "_")}),
-            }
+            ours = [base for base in thing.__mro__ if base.__module__.startswith("warmup")]
+            members = {member for base in ours for member in (*vars(base), *_annotated(base))}
+            public = sorted(member for member in members if not member.startswith("_"))
+            found[name] = {"bases": [base.__name__ for base in ours[1:]], "members": public}
         else:
             found[name] = _parameters(thing) if callable(thing) else str(thing)
     return found
+
+
+def _annotated(kind: type) -> list[str]:
+    return list(getattr(kind, "__annotations__", {}))
 
 
 def _commands() -> dict[str, list[str]]:
@@ -134,6 +136,10 @@ def _words() -> dict[str, list[str]]:
     return {one.__name__: [str(member.value) for member in one] for one in closed}
 
 
+# Objects whose names are data: keys, options, dtypes, buckets.
+OPEN = ("/rows/*", "/policy/options", "/policy/tolerance", "/provenance/calls")
+
+
 def _table_paths() -> list[str]:
     """Return the path of each value in the shipped tables, with keys and positions left out."""
     found: set[str] = set()
@@ -141,7 +147,7 @@ def _table_paths() -> list[str]:
     def visit(value: Any, path: str) -> None:
         found.add(path)
         if isinstance(value, dict):
-            is_open = path in ("/rows/*", "/policy/options", "/policy/tolerance")
+            is_open = path in OPEN
             for name, inner in value.items():
                 is_name = is_open or path == "/rows" or path.endswith("/kwargs")
                 visit(inner, f"{path}/{'*' if is_name else name}")
