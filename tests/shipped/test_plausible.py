@@ -5,6 +5,7 @@ A claim yields what contradicts it. Each is also given a damaged row, of which i
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -24,6 +25,7 @@ from warmup.table.store import read
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLES = sorted((ROOT / "tables").rglob("*.json"))
+read_once = functools.cache(read)
 Claim = Callable[[str, Row, Table], Iterator[str]]
 
 MOST_OF_A_PEAK = 1.10  # what is faster is rejected by the build
@@ -230,12 +232,12 @@ def complaints(claim: Claim, table: Table) -> list[str]:
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.__name__)
-@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.name)
-def test_every_shipped_row_is_plausible(path: Path, claim: Claim) -> None:
+def test_every_shipped_row_is_plausible(claim: Claim) -> None:
     """No row of a shipped table contradicts the claim."""
-    table = read(path)
-    assert table.rows
-    assert complaints(claim, table) == []
+    for path in TABLES:
+        table = read_once(path)
+        assert table.rows, path.name
+        assert complaints(claim, table) == [], path.name
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.__name__)
@@ -255,18 +257,19 @@ def test_a_row_that_cannot_be_true_is_told(
     assert complaints(claim, replace(sound, rows={**sound.rows, key: damaged})) != []
 
 
-@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.name)
-def test_half_of_a_shipped_time_is_told(path: Path) -> None:
+def test_half_of_a_shipped_time_is_told() -> None:
     """Of every shipped product, half the time contradicts the rates beside it."""
-    table = read(path)
-    products = {key: row for key, row in table.rows.items() if kind_of(key) is GEMM}
-    told = []
-    for key, row in products.items():
-        found = row.evidence
-        bare_us = found.bare_us and found.bare_us / 2
-        damaged = replace(row, evidence=replace(found, time_us=found.time_us / 2, bare_us=bare_us))
-        told += [key for _ in (*rates_follow_from_the_time(key, damaged, table),)[:1]]
-    assert told == list(products)
+    for path in TABLES:
+        table = read_once(path)
+        for key, row in table.rows.items():
+            if kind_of(key) is GEMM:
+                found = row.evidence
+                half = {
+                    "time_us": found.time_us / 2,
+                    "bare_us": found.bare_us and found.bare_us / 2,
+                }
+                damaged = replace(row, evidence=replace(found, **half))
+                assert [*rates_follow_from_the_time(key, damaged, table)], f"{path.name}: {key}"
 
 
 def test_every_claim_can_fail() -> None:

@@ -5,6 +5,7 @@ A claim yields what contradicts it. Each is also given a damaged row, of which i
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -31,6 +32,7 @@ from warmup.table.store import read
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLES = sorted((ROOT / "tables").rglob("*.json"))
+read_once = functools.cache(read)
 Claim = Callable[[str, Winner], Iterator[str]]
 
 
@@ -309,12 +311,13 @@ DAMAGES = [
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.__name__)
-@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.name)
-def test_every_shipped_row_is_canonical(path: Path, claim: Claim) -> None:
+def test_every_shipped_row_is_canonical(claim: Claim) -> None:
     """No row of a shipped table contradicts the claim."""
-    rows = read(path).rows
-    assert rows
-    assert [f"{key}: {said}" for key, row in rows.items() for said in claim(key, row.winner)] == []
+    for path in TABLES:
+        rows = read_once(path).rows
+        assert rows, path.name
+        said = [f"{key}: {said}" for key, row in rows.items() for said in claim(key, row.winner)]
+        assert said == [], path.name
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.__name__)
