@@ -32,10 +32,6 @@ from import_graph import (
 THIRD_PARTY: Mapping[str, frozenset[str]] = {
     "table": frozenset({"platformdirs"}),
     "table.row_store.remote_files": frozenset({"fsspec"}),
-    "table.oci_image.registry_connection": frozenset({"oras", "requests", "urllib3"}),
-    "table.oci_image.retrieval": frozenset({"platformdirs"}),
-    "table.oci_image.sigstore_signer": frozenset({"sigstore"}),
-    "table.oci_image.sigstore_verifier": frozenset({"sigstore"}),
     "inductor": frozenset({"torch", "sympy", "triton"}),
     "measuring": frozenset({"torch", "platformdirs", "pynvml"}),
     "prediction.fitting": frozenset({"torch"}),

@@ -24,7 +24,6 @@ SAMPLES = [
     errors.TableMergeError(("k: a or b", "l", "m", "n"), "do"),
     errors.TableWriteError("x.json", "No space left on device", "do"),
     errors.StoreError("rows", "no marker file", "do"),
-    errors.ShippingError("images", "no such tag", "do"),
     errors.BuildError("what", "do"),
     errors.NothingRecordedError("what", "do"),
     errors.OutputMismatchError("what", "do"),
@@ -57,7 +56,6 @@ TEXTS = {
     errors.TableMergeError: "4 conflicts: k: a or b; l; m and 1 more; do",
     errors.TableWriteError: "x.json: cannot write the table: No space left on device; do",
     errors.StoreError: "rows: no marker file; do",
-    errors.ShippingError: "images: no such tag; do",
     errors.DeviceModelError: "x.model.json: for another torch; do",
     errors.MissError: (
         "no row answers `key` (not_in_table); nearest row `near` differs in m: row 1, here 2; "

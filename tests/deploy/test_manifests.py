@@ -31,7 +31,6 @@ ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "examples/deploy"
 MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
 VLLM_MANIFESTS = sorted((DEPLOY / "kubernetes/vllm").glob("*.yaml"))
-FLEET_MANIFESTS = sorted((DEPLOY / "kubernetes/fleet").glob("*.yaml"))
 COMPOSE = DEPLOY / "docker/compose.yaml"
 DOCKERFILE = DEPLOY / "docker/Dockerfile"
 UNIT = DEPLOY / "systemd/warmup-serve.service"
@@ -42,7 +41,6 @@ PAGES = [
         "bake-into-a-docker-image.md",
         "deploy-on-kubernetes.md",
         "run-under-systemd.md",
-        "tables-for-a-fleet.md",
         "vllm-and-sglang.md",
     )
 ]
@@ -63,34 +61,6 @@ def of_vllm(kind: str) -> dict[str, Any]:
     documents = [document for text in texts for document in yaml.safe_load_all(text)]
     (found,) = [document for document in documents if document["kind"] == kind]
     return found
-
-
-def of_fleet(kind: str) -> list[dict[str, Any]]:
-    texts = [path.read_text(encoding="utf-8") for path in FLEET_MANIFESTS]
-    documents = [document for text in texts for document in yaml.safe_load_all(text)]
-    return [document for document in documents if document["kind"] == kind]
-
-
-def pods_of_fleet() -> list[dict[str, Any]]:
-    (cron,) = of_fleet("CronJob")
-    templates = [one["spec"]["template"] for one in (*of_fleet("Job"), *of_fleet("Deployment"))]
-    return [one["spec"] for one in (*templates, cron["spec"]["jobTemplate"]["spec"]["template"])]
-
-
-def named(pod: dict[str, Any], name: str) -> dict[str, Any]:
-    found = (*pod.get("initContainers", ()), *pod["containers"])
-    return next(container for container in found if container["name"] == name)
-
-
-def volume_of(pod: dict[str, Any], name: str) -> dict[str, Any]:
-    found: dict[str, Any] = next(one for one in pod["volumes"] if one["name"] == name)
-    return found
-
-
-def script_of_fleet() -> str:
-    (config,) = of_fleet("ConfigMap")
-    (text,) = config["data"].values()
-    return str(text)
 
 
 def pod_of(kind: str) -> dict[str, Any]:
@@ -144,10 +114,7 @@ def test_there_is_a_job_a_volume_and_a_deployment() -> None:
 def test_every_manifest_follows_the_schema_of_its_kind(version: str) -> None:
     """Strict: a field that this version of Kubernetes does not have is an error."""
     vllm = map(of_vllm, ("Deployment", "Service", "ConfigMap", "Job"))
-    fleet_kinds = ("PersistentVolumeClaim", "Job", "Deployment", "ConfigMap", "CronJob")
-    fleet = [resource for kind in fleet_kinds for resource in of_fleet(kind)]
-    assert len(fleet) == 8
-    for resource in (*resources(), *vllm, *fleet):
+    for resource in (*resources(), *vllm):
         validate(resource, version, strict=True)
 
 
@@ -259,99 +226,6 @@ def test_vllm_is_locked_down_and_ready_when_it_answers() -> None:
     probes = [server[name]["httpGet"]["path"] for name in ("startupProbe", "readinessProbe")]
     assert probes == ["/health", "/health"]
     assert of_vllm("Service")["spec"]["selector"] == {"app": "vllm-server"}
-
-
-# Kubernetes, a fleet
-
-
-def test_the_jobs_of_two_kinds_of_node_differ_in_label_names_and_tag_alone() -> None:
-    """What tells the kinds apart is in four places; the rest is equal."""
-    jobs = of_fleet("Job")
-    pods = [job["spec"]["template"]["spec"] for job in jobs]
-    places = [
-        (
-            job["metadata"].pop("name"),
-            pod["nodeSelector"].pop("nvidia.com/gpu.product"),
-            volume_of(pod, "tables")["persistentVolumeClaim"].pop("claimName"),
-            named(pod, "push")["args"].pop(),
-        )
-        for job, pod in zip(jobs, pods, strict=True)
-    ]
-    assert all(one != other for one, other in zip(*places, strict=True))
-    assert jobs[0] == jobs[1]
-
-
-def test_a_tag_names_device_torch_and_something_of_this_table_alone() -> None:
-    """A date in the tags of the Jobs; the script adds 12 digits of the table's SHA-256."""
-    tables = "oci://registry.example.com/team/tables:mlp-"
-    tags = [named(job["spec"]["template"]["spec"], "push")["args"][-1] for job in of_fleet("Job")]
-    for tag, device in zip(tags, ("nvidia-h100-80gb-hbm3", "nvidia-h200"), strict=True):
-        assert re.fullmatch(rf"{tables}{device}-torch\d\.\d+-\d{{8}}", tag)
-    begin = environment_of(named(pods_of_fleet()[-1], "tune"))["TAG"]
-    assert tags[1].startswith(f"{begin}-")
-    assert "digest=$(sha256sum /tables/table.json | cut -c 1-12)" in script_of_fleet()
-    assert '"$TAG-$digest"' in script_of_fleet()
-
-
-def test_server_and_misses_are_of_one_kind_of_node_and_one_volume() -> None:
-    """The nightly job reads the logs of the servers and completes the table of its Job."""
-    (_, job, serve, tune) = pods_of_fleet()
-    assert job["nodeSelector"] == serve["nodeSelector"] == tune["nodeSelector"]
-    assert volume_of(serve, "audit") == volume_of(tune, "audit")
-    assert volume_of(job, "tables") == volume_of(tune, "tables")
-    claims = {
-        one["metadata"]["name"]: one["spec"]["accessModes"]
-        for one in of_fleet("PersistentVolumeClaim")
-    }
-    assert claims[volume_of(serve, "audit")["persistentVolumeClaim"]["claimName"]] == [
-        "ReadWriteMany"
-    ]
-    sizes = named(job, "build")["args"]
-    served = named(serve, "server")["args"]
-    assert sizes[sizes.index("--seqlens") + 1] == served[served.index("--buckets") + 1]
-
-
-def test_each_pod_of_a_server_has_a_log_of_its_own() -> None:
-    """The name of the pod is in the name of the file, which the script finds."""
-    server = named(pods_of_fleet()[2], "server")
-    log = server["args"][server["args"].index("--audit-log") + 1]
-    (pod_name,) = [one for one in server["env"] if "valueFrom" in one]
-    assert log == f"/audit/$({pod_name['name']}).jsonl"
-    assert pod_name["valueFrom"]["fieldRef"] == {"fieldPath": "metadata.name"}
-    assert "/audit/*.jsonl" in script_of_fleet()
-
-
-def test_the_misses_are_tuned_by_one_job_at_a_time_within_a_limit() -> None:
-    """No two builds at once, a deadline, and code 1 of the build is not tried again."""
-    (cron,) = of_fleet("CronJob")
-    job = cron["spec"]["jobTemplate"]["spec"]
-    assert cron["spec"]["concurrencyPolicy"] == "Forbid"
-    assert job["activeDeadlineSeconds"] > 0
-    (rule,) = job["podFailurePolicy"]["rules"]
-    assert (rule["action"], rule["onExitCodes"]["values"]) == ("FailJob", [1])
-    assert named(job["template"]["spec"], rule["onExitCodes"]["containerName"])
-    assert job["template"]["spec"]["restartPolicy"] == "Never"  # or the API refuses the rule
-    (config,) = of_fleet("ConfigMap")
-    (name,) = config["data"]
-    assert named(job["template"]["spec"], "tune")["command"] == ["sh", f"/scripts/{name}"]
-
-
-def test_the_fleet_is_locked_down_and_logins_are_files() -> None:
-    """As the other pods; the login is where DOCKER_CONFIG points, and only where one is used."""
-    for pod in pods_of_fleet():
-        assert pod["securityContext"]["runAsNonRoot"] is True
-        assert pod["automountServiceAccountToken"] is False
-        for container in (*pod.get("initContainers", ()), *pod["containers"]):
-            security = container["securityContext"]
-            assert security["readOnlyRootFilesystem"] is True
-            assert security["allowPrivilegeEscalation"] is False
-            assert security["capabilities"] == {"drop": ["ALL"]}
-            assert "memory" in container["resources"]["limits"]
-            mounts = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
-            assert environment_of(container).get("DOCKER_CONFIG") == mounts.get("login")
-            assert ("login" in mounts) == (container["name"] in {"pull", "push", "tune"})
-    secrets = [volume_of(pod, "login")["secret"]["secretName"] for pod in pods_of_fleet()]
-    assert secrets == ["tables-push", "tables-push", "tables-pull", "tables-push"]
 
 
 # Docker
@@ -493,7 +367,7 @@ def lists_in(document: Any) -> Iterator[list[str]]:
 
 
 def commands_of_manifests() -> Iterator[tuple[str, list[str]]]:
-    for path in (*MANIFESTS, *VLLM_MANIFESTS, *FLEET_MANIFESTS, COMPOSE):
+    for path in (*MANIFESTS, *VLLM_MANIFESTS, COMPOSE):
         for document in yaml.safe_load_all(path.read_text(encoding="utf-8")):
             for words in lists_in(document):
                 if words[0] == "warmup":
@@ -559,11 +433,5 @@ def test_an_option_that_does_not_exist_is_refused() -> None:
 
 def test_the_commands_are_found() -> None:
     """Every file and page has at least one command; none is overlooked by the search."""
-    names = {path.name for path in (*MANIFESTS, *FLEET_MANIFESTS)}
-    names |= {path.name for path in (COMPOSE, DOCKERFILE, UNIT, *PAGES)}
+    names = {path.name for path in (*MANIFESTS, COMPOSE, DOCKERFILE, UNIT, *PAGES)}
     assert names == {name for name, _ in COMMANDS}
-    script = shlex.shlex(script_of_fleet(), posix=True, punctuation_chars=True)
-    script.whitespace_split = True
-    assert list(script).count("warmup") == len(
-        [name for name, _ in COMMANDS if name == "collect-misses-h200.yaml"]
-    )

@@ -29,7 +29,6 @@ from warmup.cli.report import report
 from warmup.cli.review import review
 from warmup.cli.run import CONTEXT_SETTINGS, run
 from warmup.cli.settings_file import read_settings
-from warmup.cli.shipping import pull, push
 from warmup.cli.store import add, gc, get, list_store
 from warmup.cli.suggest import suggest
 from warmup.cli.tables import diff, merge, show
@@ -102,14 +101,6 @@ _EXAMPLES: Final = {
         warmup check tables/mlp.json --prime --model mlp.py --seqlens 560
     """,
     "run": "warmup run --table tables/mlp.json -- python serve.py --port 8000",
-    "push": """
-        warmup push tables/mlp.json oci://registry.example.com/team/tables:mlp-1
-        warmup push tables/mlp.json /srv/images:mlp-1 --bundle tables/mlp.bundle
-    """,
-    "pull": """
-        warmup pull oci://registry.example.com/team/tables:mlp-1 --out mlp.json
-        warmup pull /srv/images:mlp-1 --out mlp.json --offline
-    """,
     "audit": "warmup audit audit.jsonl --fail-on miss,uncovered",
     "compare": "warmup compare --model mlp.py --seqlens 560 --table tables/mlp.json",
     "profile": """
@@ -183,8 +174,6 @@ for one in (
     compare,
     profile,
     report,
-    push,
-    pull,
 ):
     _add(app, one)
 _add(app, run, context_settings=CONTEXT_SETTINGS)

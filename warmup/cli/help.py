@@ -106,16 +106,6 @@ HEADINGS: Final[Mapping[str, Mapping[str, str | None]]] = {
         "tables": "PLACE",
         "served": "VERSIONS",
         "profiles": "FILE",
-        "with-bundle": None,
-        "any-device": None,
-        "offline": None,
-        "cache": "FOLDER",
-        "signature": "FILE",
-        "sign": None,
-        "trust-config": "FILE",
-        "identity": "NAME",
-        "issuer": "URL",
-        "trusted-root": "FILE",
     },
     "Output": {
         "out": "PATH",
@@ -133,7 +123,6 @@ HEADINGS: Final[Mapping[str, Mapping[str, str | None]]] = {
         "top": "N",
         "diff": None,
         "ready-file": "FILE",
-        "statement": "FILE",
         "svg": "FILE",
         "chart": "FILE",
         "charts": None,
@@ -157,7 +146,6 @@ _METAVAR: Final = {
 _COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
     "Prepare": ("doctor", "suggest", "explain", "build", "collect", "fit", "pad", "import"),
     "Serve": ("check", "run", "audit"),
-    "Ship": ("push", "pull"),
     "Look at tables": ("show", "diff", "merge", "review", "report"),
     "Compare": ("compare", "profile", "bench", "mm", "layers"),
 }

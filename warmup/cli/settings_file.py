@@ -24,10 +24,7 @@ _MAX_SETTINGS_BYTES: Final = 2**20
 _FROM_FILE: Final = "DEFAULT_MAP"  # click's name for a value from a default map
 # Options that must be typed: they make a command run code that is no model, or change its kind.
 _TYPED_ONLY: Final = frozenset(
-    {
-        *("help", "version", "quiet", "verbose", "debug", "install-completion", "show-completion"),
-        "with-bundle",  # of `pull`: it is code
-    }
+    ("help", "version", "quiet", "verbose", "debug", "install-completion", "show-completion")
 )
 _TRUSTED: Final = "bundle"  # compiled code, where its value is a path
 # Variables that overrule the file, by option and command.

@@ -14,7 +14,6 @@
     |  |- TableMergeError                   the same key with two winners; .conflicts
     |  |- TableWriteError(OSError)          the table cannot be written; .path .reason .advice
     |  |- StoreError                        a store of rows cannot be read or written; .path .reason
-    |  |- ShippingError                     a table cannot be pushed or pulled; .path .reason
     |- BuildError
     |  |- NothingRecordedError              the model asked inductor for no GEMM choice
     |  |- OutputMismatchError               compiled and eager outputs disagree
@@ -210,19 +209,6 @@ class TableWriteError(TableError, OSError):
 
 class StoreError(TableError):
     """A store of rows cannot be read or written. Arguments: path, reason, what to do."""
-
-    def __init__(self, path: str, reason: str, advice: str) -> None:
-        super().__init__(path, reason, advice)
-        self.path = path
-        self.reason = reason
-        self.advice = advice
-
-    def __str__(self) -> str:
-        return f"{shown(self.path)}: {shown(self.reason)}; {self.advice}"
-
-
-class ShippingError(TableError):
-    """A table cannot be pushed or pulled. Arguments: folder or registry, reason, what to do."""
 
     def __init__(self, path: str, reason: str, advice: str) -> None:
         super().__init__(path, reason, advice)
