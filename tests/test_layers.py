@@ -39,7 +39,7 @@ THIRD_PARTY: Mapping[str, frozenset[str]] = {
     "models": frozenset({"torch"}),
     "models.generation_step": frozenset({"torch", "transformers"}),
     "models.pretrained": frozenset({"torch", "transformers"}),
-    "diagnostics.recompiles": frozenset({"torch"}),
+    "diagnostics.explain": frozenset({"torch"}),
     "tuning": frozenset({"torch", "platformdirs"}),
     "tuning.cluster": frozenset(),
     "tuning.cluster.connection": frozenset({"ray"}),
@@ -264,7 +264,7 @@ def test_a_planted_circle_is_caught(texts: dict[str, str], statement: str) -> No
         ("warmup.table.store", "from warmup.table import Table"),
         ("warmup.inductor.adapter", "import torch._inductor"),
         ("warmup.serving.install", "from warmup.table.lookup import Lookup"),
-        ("warmup.diagnostics.recompiles.explain", "import torch"),
+        ("warmup.diagnostics.explain", "import torch"),
         ("warmup.cli.app", "from warmup.tuning.build import build"),
     ],
 )

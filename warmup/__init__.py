@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     )
     from warmup.diagnostics.audit import AuditReport, audit
     from warmup.diagnostics.doctor import Diagnosis, diagnose
-    from warmup.diagnostics.recompiles.explain import Explanation, explain
+    from warmup.diagnostics.explain import Explanation, explain
     from warmup.models.padding.prepare import Prepared, prepare
     from warmup.serving.check import CheckReport, check
     from warmup.serving.compiled.compile import compile  # noqa: A004  the verb of torch
@@ -68,7 +68,7 @@ _HOMES = {
     "DeviceModelError": "core.errors",
     "DeviceModelWarning": "core.errors",
     "Diagnosis": "diagnostics.doctor",
-    "Explanation": "diagnostics.recompiles.explain",
+    "Explanation": "diagnostics.explain",
     "ForeignGraphError": "core.errors",
     "Handle": "serving.handle",
     "LayersError": "core.errors",
@@ -90,7 +90,7 @@ _HOMES = {
     "check": "serving.check",
     "compile": "serving.compiled.compile",
     "diagnose": "diagnostics.doctor",
-    "explain": "diagnostics.recompiles.explain",
+    "explain": "diagnostics.explain",
     "install": "serving.install",
     "prepare": "models.padding.prepare",
     "prime": "serving.prime",

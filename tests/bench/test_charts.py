@@ -17,13 +17,7 @@ import pytest
 from warmup.bench.charts.chart import Chart, Series
 from warmup.bench.charts.draw import draw, draw_all, svg_of
 from warmup.bench.charts.starts import start_chart
-from warmup.cli.explain import explain
-from warmup.cli.explain_chart import chart_of
-from warmup.core.assumed_device import ASSUMED_DEVICES
 from warmup.core.errors import SettingsError
-from warmup.diagnostics.recompiles.causes import Cause, CauseKind
-from warmup.diagnostics.recompiles.explain import Explanation
-from warmup.diagnostics.recompiles.section import Graph, Section, Span
 
 pytestmark = pytest.mark.long
 
@@ -421,70 +415,6 @@ def test_a_series_must_have_a_value_for_each_group(series: Series) -> None:
     """A value or a bound too few is an error, not a shifted chart."""
     with pytest.raises(ValueError, match="eager: not one value for each of the 2 groups"):
         replace(_CHART, series=(series,))
-
-
-@pytest.fixture
-def explanation() -> Explanation:
-    """Two ranges for inference: up to 100 by the model's code, then without an end."""
-    cause = Cause(CauseKind.MODEL, "a sentence", "seqlen <= 100", None, None)
-    spans = (
-        Span(0, 2, 100, 16, (16, 64), None, cause),
-        Span(0, 101, None, 256, (256,), cause, None, conditions=(cause,)),
-    )
-    section = Section(
-        dim="seqlen",
-        grad=False,
-        sizes=(16, 64, 256),
-        largest=256,
-        held=(),
-        graphs=(Graph(0, "forward", "m.py", 1, spans),),
-        tried=(16, 64, 256),
-        uncovered=None,
-    )
-    return Explanation("m.Doubles", "a CPU", "2.13.0", "default", 8, (section,))
-
-
-def test_the_ranges_of_explain_have_a_row_and_a_legend(explanation: Explanation) -> None:
-    """Every range is named; the legend says what the dot and each colour that is there mean."""
-    words = drawn(chart_of(explanation))
-    assert {
-        "Artifacts of Doubles by size",
-        "seqlen, inference: 2 artifacts",
-        "2..100, compiled at 16",
-        "101.., compiled at 256, some sizes left out",
-        "has no end",
-        "size that was compiled",
-    } <= set(words)
-    assert "ends by the model's own code" in " ".join(words)
-    assert "heuristic" not in " ".join(words)
-
-
-def test_the_chart_of_an_assumed_device_says_so(explanation: Explanation) -> None:
-    """Its note does not read as that of a GPU that was here."""
-    found = replace(explanation, device="NVIDIA H200", assumed=ASSUMED_DEVICES["h200"])
-    assert chart_of(found).note.startswith("NVIDIA H200 (assumed), torch 2.13.0")
-
-
-def test_a_range_is_drawn_within_the_sizes_asked_about(explanation: Explanation) -> None:
-    """The first begins at the smallest size, the last ends at the largest."""
-    series = {series.name: series for series in chart_of(explanation).series}
-    model, endless = series["ends by the model's own code"], series["has no end"]
-    assert (model.low, model.values, model.high) == (
-        (None, 16, None),
-        (None, 16, None),
-        (None, 100, None),
-    )
-    assert (endless.low[2], endless.values[2], endless.high[2]) == (101, 256, 256)
-
-
-def test_explain_asks_for_matplotlib_before_it_compiles(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With --svg and without matplotlib the model is not even loaded."""
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(SettingsError, match=r"inductor-warmup\[charts\]"):
-        explain(model="none.py:None", seqlens="16,64", svg=tmp_path / "a.svg")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_without_matplotlib_it_says_what_to_install(

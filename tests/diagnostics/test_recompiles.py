@@ -2,24 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Sequence
 
-import pytest
-
-from warmup.core.errors import SettingsError
-from warmup.core.rows import Row
-from warmup.core.runtime import Runtime
-from warmup.diagnostics.recompiles.causes import CauseKind, cause_of
-from warmup.diagnostics.recompiles.known_times import known_times
-from warmup.diagnostics.recompiles.prices import priced
-from warmup.diagnostics.recompiles.ranges import cover
-from warmup.diagnostics.recompiles.section import Graph, Section, Span
+from warmup.diagnostics.ranges import CauseKind, cause_of, cover
 from warmup.inductor.guard import Artifact, Guard, SourceLine
-from warmup.prediction.gemm_times import GemmTimes, SampledKeys
-from warmup.table import Table
-from warmup.table.codec import encode
 
 
 def at_least(low: int) -> Guard:
@@ -83,89 +69,26 @@ def test_an_unexpected_recompile_has_the_reason_of_dynamo() -> None:
     assert [span.unexpected for span in found.spans] == ["", "len(x) == 16"]
 
 
-@pytest.mark.parametrize(
-    ("path", "function", "kind"),
-    [
+def test_the_cause_follows_from_the_source_line() -> None:
+    """A line of torch is a heuristic, a limit or the model's; an unlisted line is unknown."""
+    for path, function, kind in (
         ("torch/_inductor/fx_passes/pad_mm.py", "is_mm_compute_bound", CauseKind.HEURISTIC),
         ("torch/_inductor/utils.py", "use_triton_tma_template", CauseKind.HEURISTIC),
         ("torch/_refs/__init__.py", "expand", CauseKind.LIMIT),
         ("torch/_dynamo/variables/tensor.py", "evaluate_expr", CauseKind.MODEL),
         ("/home/me/serve.py", "forward", CauseKind.MODEL),
         ("torch/somewhere.py", "else_", CauseKind.UNKNOWN),
-    ],
-)
-def test_the_cause_follows_from_the_source_line(path: str, function: str, kind: CauseKind) -> None:
-    """A line of torch is a heuristic, a limit or the model's; an unlisted line is unknown."""
-    guard = Guard("s < 3420", lambda size: size < 3420, True, SourceLine(path, 1, function))
-    assert cause_of(guard).kind is kind
+    ):
+        guard = Guard("s < 3420", lambda size: size < 3420, True, SourceLine(path, 1, function))
+        assert cause_of(guard).kind is kind, path
 
 
-@pytest.mark.parametrize(
-    ("guard", "word"),
-    [
+def test_hard_limits_of_torch_are_named() -> None:
+    """0/1 specialisation and 32-bit indices are limits, without a source line too."""
+    for guard, word in (
         (Guard("s >= 2", lambda s: s >= 2, True, None, is_default=True), "0/1"),
         (Guard("1024*s <= 2147483647", lambda s: s < 2**21, True, None), "32-bit"),
-    ],
-)
-def test_hard_limits_of_torch_are_named(guard: Guard, word: str) -> None:
-    """0/1 specialisation and 32-bit indices are limits, without a source line too."""
-    cause = cause_of(guard)
-    assert cause.kind is CauseKind.LIMIT
-    assert word in cause.sentence
-
-
-def test_served_sizes_are_covered_without_being_compiled_first() -> None:
-    """The smallest and the largest served size have an artifact, and a span names its own."""
-    found = cover(Compiler(1, 20), (10, 30), 40, 16, (4, 12, 40))
-    assert [(span.low, span.sizes) for span in found.spans] == [(1, (10, 4, 12)), (20, (30, 40))]
-    assert found.tried == (10, 30)
-
-
-@pytest.mark.parametrize(
-    ("here", "other"),
-    [
-        ({"name": "NVIDIA H100 80GB HBM3", "memory_gib": 79}, "device.memory_gib"),
-        ({"sm_count": 114}, "device.sm_count"),
-        ({"name": "H200 under another name"}, ""),
-    ],
-)
-def test_prices_are_of_the_device_that_is_explained(
-    make_table: Callable[..., Table],
-    make_runtime: Callable[..., Runtime],
-    tmp_path: Path,
-    here: dict[str, str | int],
-    other: str,
-) -> None:
-    """An H100 and an H200 differ in their memory alone; a name alone is no other device."""
-    path = tmp_path / "t.json"
-    table = make_table()
-    provenance = replace(table.provenance, runtime=make_runtime())
-    path.write_text(encode(replace(table, provenance=provenance)))
-    if not other:
-        assert known_times(path, None, make_runtime(**here)) is not None
-        return
-    with pytest.raises(SettingsError, match=rf"another device than .*: {other}: table"):
-        known_times(path, None, make_runtime(**here))
-
-
-def test_layers_that_repeat_are_looked_up_once(
-    make_key: Callable[..., str], make_row: Callable[..., Row], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of 64 equal GEMMs one is asked about at each size, and all of them have the price."""
-    asked: list[tuple[str, str]] = []
-
-    def measured(_: GemmTimes, first: str, key: str) -> tuple[float, float]:
-        asked.append((first, key))
-        return 10.0, 12.0
-
-    monkeypatch.setattr(GemmTimes, "measured", measured)
-    rows = {make_key(16): make_row(), make_key(64): make_row()}
-    keys = SampledKeys((16, 64), ((make_key(16),) * 64, (make_key(64),) * 64))
-    span = Span(0, 2, None, 16, (16, 32, 64), None, None)
-    section = Section(
-        *("seqlen", False, (16, 32, 64), 64, ()),
-        *((Graph(0, "forward", "model.py", 1, (span,)),), (16,), None),
-    )
-    (graph,) = priced(section, keys, GemmTimes(rows, None)).graphs
-    assert asked == [(make_key(16), make_key(32)), (make_key(16), make_key(64))]
-    assert [(price.measured, price.own_us) for price in graph.spans[0].prices] == [(64, 640.0)] * 2
+    ):
+        cause = cause_of(guard)
+        assert cause.kind is CauseKind.LIMIT, guard
+        assert word in cause.sentence, guard

@@ -27,7 +27,7 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv  # noqa: E402
 
 from warmup.core.events import Emitter  # noqa: E402
-from warmup.diagnostics.recompiles.ranges import cover  # noqa: E402
+from warmup.diagnostics.ranges import cover  # noqa: E402
 from warmup.inductor import connect  # noqa: E402
 from warmup.inductor.guard import Artifact  # noqa: E402
 from warmup.inductor.guards import DerivedSize, Recorder, record  # noqa: E402

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from warmup.cli.explain_prices import served_by, spell_prices
 from warmup.cli.output import TEXT_WIDTH, fold, terminal_width
 from warmup.core.assumed_device import AssumedDevice
 from warmup.core.counted import counted
-from warmup.diagnostics.recompiles.causes import Cause
-from warmup.diagnostics.recompiles.explain import Explanation
-from warmup.diagnostics.recompiles.section import Graph, Section, Span
+from warmup.diagnostics.explain import Explanation, Graph, Section
+from warmup.diagnostics.ranges import Cause, Span
 
 _NAMED: Final = 16  # columns of the picture that name a range
+_LISTED: Final = 8  # sizes of a range that are listed; of more sizes their number is
 
 
 def spell(found: Explanation, width: int | None = None) -> Iterator[str]:
@@ -77,7 +76,7 @@ def _section(section: Section, found: Explanation, width: int) -> Iterator[str]:
         yield f"  graph {graph.number}: {graph.function} ({_where(graph.path)}:{graph.line})"
         yield from _picture(graph, section, width)
         for span in graph.spans:
-            yield from _span(span, dict(section.requests), width)
+            yield from _span(span, width)
         if len(graph.spans) > found.recompile_limit:
             yield from fold(
                 f"dynamo compiles a function at most {found.recompile_limit} times "
@@ -85,16 +84,6 @@ def _section(section: Section, found: Explanation, width: int) -> Iterator[str]:
                 "  ! ",
                 width=width,
             )
-    if section.for_gradients:
-        count = len(section.for_gradients)
-        are = "tuning exists" if count == 1 else "tunings exist"
-        yield from fold(
-            f"{count} {are} only because gradients are on; under no_grad torch would not tune:",
-            "  ",
-            width=width,
-        )
-        for key in section.for_gradients:
-            yield from fold(key, "    ", indent=6, width=width)
     if section.uncovered is not None:
         yield from fold(
             f"stopped after {len(section.tried)} sizes (--max-compiles): the sizes "
@@ -104,12 +93,9 @@ def _section(section: Section, found: Explanation, width: int) -> Iterator[str]:
         )
 
 
-def _span(span: Span, requests: Mapping[int, int], width: int) -> Iterator[str]:
+def _span(span: Span, width: int) -> Iterator[str]:
     head = f"  {range_of(span):<{_NAMED - 3}} "
-    serves = served_by(span, requests)
-    yield from fold(f"compiled at {span.tuned_at}, {serves}", head, width=width)
-    for line in spell_prices(span, requests):
-        yield from fold(line, "    ", indent=6, width=width)
+    yield from fold(f"compiled at {span.tuned_at}, {_served_by(span)}", head, width=width)
     if span.low_cause is span.high_cause is None:
         yield from fold("no guard of torch tests this dim", f"    {'':6} ", width=width)
     if span.low_cause is not None and span.low_cause == span.high_cause:
@@ -133,6 +119,14 @@ def _span(span: Span, requests: Mapping[int, int], width: int) -> Iterator[str]:
         yield from fold(
             f"symbolic sizes that do not follow from this dim: {unbound}", "    ! ", width=width
         )
+
+
+def _served_by(span: Span) -> str:
+    sizes = span.sizes
+    if len(sizes) > _LISTED:
+        return f"its winners serve {len(sizes)} given sizes from {min(sizes)} to {max(sizes)}"
+    named = ", ".join(map(str, sizes))
+    return f"its winners serve {named}" if sizes else "no given size uses its winners"
 
 
 def _cause(end: str, cause: Cause, width: int) -> Iterator[str]:
