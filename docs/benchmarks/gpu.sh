@@ -16,7 +16,6 @@
 #   docs/benchmarks/gpu.sh OUT pads [SECONDS [NAMES]]
 #   docs/benchmarks/gpu.sh OUT devices [SECONDS]
 #   docs/benchmarks/gpu.sh OUT vllm-pieces FOLDER of vllm_cut.py [SECONDS]
-#   docs/benchmarks/gpu.sh OUT shared-layers|layer-rivals|deep-zoo [SECONDS]
 #   docs/benchmarks/gpu.sh OUT occupancy TABLE
 #   docs/benchmarks/gpu.sh OUT growth [SECONDS [ARGUMENTS of growth.py]]
 #   docs/benchmarks/gpu.sh OUT predicted|predicted-exhaustive|predicted-few-rows [SECONDS [TABLE [SHARE]]]
@@ -212,44 +211,6 @@ growth) # starts and builds by layers and buckets, as many as SECONDS last; the 
   [ -e "$out/growth-table.json" ] || cp $tables/llama-blocks.bf16.json "$out/growth-table.json"
   python3 docs/benchmarks/growth.py --width full --limit "${3:-560}" --resume \
     --table "$out/growth-table.json" --results "$out/growth-$gpu.json" ${4:-}
-  ;;
-shared-layers) # 32 layers that share artifacts: a table, its bundles with graphs, and starts from each of them
-  rows=1,16,128,560,2048 until=$((SECONDS + ${3:-560}))
-  bundle() { # NAME MODE: the table NAME, completed, and its bundle for a server in MODE
-    timeout -s INT $((until - SECONDS)) python3 -m warmup build --layers once --bundle-graphs "$2" \
-      --model docs/benchmarks/llama_layers.py:deep --dtype bf16 --input 'x=[n,4096]:bf16' --dims "n=$rows" \
-      --out "$out/$1.json" 2>&1 | tail -4 || echo "build: $?"
-  }
-  starts() { # RESULTS WAYS WORDS of layers.py
-    python3 docs/benchmarks/layers.py --out "$out/$1-$gpu.json" --buckets "$rows" --limit $((until - SECONDS)) \
-      --ways "${@:2}" | cut -c1-120
-  }
-  bundle layers default
-  starts layers once,one --table "$out/layers.json"
-  starts layers once --table "$out/layers.json" --bundle "$out/layers.bundle"
-  starts layers-profile once --table "$out/layers.json" --profile 16 # where the second bucket spends its time
-  starts layers whole,once,steady,each
-  cp "$out/layers.json" "$out/recorded.json"
-  bundle recorded reduce-overhead
-  starts layers once --mode reduce-overhead --table "$out/recorded.json" --bundle "$out/recorded.bundle"
-  starts layers whole,once,steady --mode reduce-overhead --table "$out/recorded.json"
-  ;;
-layer-rivals) # other ways to start 32 equal layers: nested regions, Mega-cache, cold max-autotune
-  python3 docs/benchmarks/layers.py --out "$out/layer-rivals-$gpu.json" --limit "${3:-560}" \
-    --ways once,nested,mega-cache,whole,max-autotune | cut -c1-120
-  ;;
-deep-zoo) # models of the zoo with all their layers: as one graph, and with equal layers compiled once
-  until=$((SECONDS + ${3:-400}))
-  race() { # NAME DIMS INPUT
-    [ $SECONDS -lt $((until - 60)) ] || return 0
-    timeout -s INT $((until - SECONDS)) python3 -m warmup compare --model "docs/benchmarks/zoo_models/deep.py:$1" \
-      --dims "$2" --input "$3" --variants default,layers --launch cudagraph --l2 cold --rounds 15 --no-charts \
-      --out "$out/deep-$1" 2>&1 | tee "$out/deep-$1.txt" | tail -8 || echo "compare: $?"
-  }
-  race bert_large "batch=1,16;seqlen=384" "input_ids=[batch,seqlen]:i64"
-  race qwen2 "batch=1;seqlen=16,512" "ids=[batch,seqlen]:i64"
-  race t5 "batch=1,8;seqlen=512" "input_ids=[batch,seqlen]:i64"
-  race modernbert "batch=1,16;seqlen=512" "input_ids=[batch,seqlen]:i64"
   ;;
 occupancy) # the kernels that TABLE serves products with few rows with, under Nsight Compute
   python3 docs/benchmarks/occupancy.py "$out/occupancy-$gpu.json" --table "$3"

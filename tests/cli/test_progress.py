@@ -9,7 +9,6 @@ from rich.progress import Progress
 from warmup.buckets.bucket import parse_buckets
 from warmup.cli.progress import BuildProgress, DoneColumn
 from warmup.core.call_cost import CallCost
-from warmup.core.layers_form import LayersForm
 from warmup.tuning.judge import Judgement
 from warmup.tuning.report import BucketResult
 
@@ -70,7 +69,7 @@ def test_the_live_line_counts_the_candidates_that_a_graph_waits_for(
     monkeypatch.setattr(BuildProgress, "show", lambda _self, step=None, **_: steps.append(step))
     progress = BuildProgress()
     (bucket,) = parse_buckets("16", None)
-    progress.bucket_started(bucket, 0, 1, weights_padded=False, layers=LayersForm.WHOLE)
+    progress.bucket_started(bucket, 0, 1, weights_padded=False)
     progress.candidates_compiled(12, 345)
     assert steps[-1] == "seqlen=16: 12 of 345 candidates compiled"
 

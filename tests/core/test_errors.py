@@ -15,7 +15,6 @@ SAMPLES = [
     errors.ProblemError("not a GEMM key"),
     errors.ModelError("what", "do"),
     errors.SizeError("what", "do"),
-    errors.LayersError("why"),
     errors.TableError("what"),
     errors.TableNotFoundError("no table at x", ("a", "b")),
     errors.TableFormatError("x.json", "/rows/gemm", "unknown field"),

@@ -825,16 +825,3 @@ def test_a_predicted_pad_decision_has_a_gain_and_no_times(tmp_path: Path) -> Non
     words = "    build next: no time predicted, gain at least 1.25x on samples"
     assert words in spell(report, AuditFormat.TEXT).splitlines()
     assert json.loads(encode_misses(report))["problems"][0]["kind"] == "pad"
-
-
-def test_a_predicted_problem_keeps_the_form_that_asked(tmp_path: Path) -> None:
-    """Its misses document says that layers compiled once asked; older events say nothing."""
-    log = tmp_path / "log.jsonl"
-    common = {"kind": "gemm", "choice": "triton::mm", "gain": 1.5, "bound": 1.1}
-    times = {"predicted_us": 10.0, "library_us": 100.0}
-    with run_to(JsonLinesSink(log)) as emitter:
-        emitter.emit(EventName.INSTALLED, **INSTALLED)
-        emitter.emit(EventName.PREDICTED, key="k1", layers="once", **times, **common)
-        emitter.emit(EventName.PREDICTED, key="k2", **times, **common)
-    problems = json.loads(encode_misses(audit([log])))["problems"]
-    assert [(one["key"], one.get("layers")) for one in problems] == [("k1", ["once"]), ("k2", None)]

@@ -43,25 +43,6 @@ def test_what_is_written_is_read_again(tmp_path: Path, make_key: Callable[..., s
     )
 
 
-def test_the_form_of_layers_that_asked_is_kept(
-    tmp_path: Path, make_key: Callable[..., str]
-) -> None:
-    """It is written where layers compiled once have asked; a log without it is of whole graphs."""
-    common = {"event": "lookup.missed", "reason": "x", "schema": 1, "run": "r", "pid": 1}
-    asked = [(make_key(8), {"layers": "whole"}), (make_key(8), {"layers": "once"})]
-    asked += [(make_key(16), {"layers": "once"}), (make_key(32), {})]
-    lines = [
-        json.dumps({**common, "key": key, "seq": i, **form}) for i, (key, form) in enumerate(asked)
-    ]
-    (tmp_path / "a.log").write_text("".join(f"{line}\n" for line in lines))
-    text = encode_misses(audit([tmp_path / "a.log"]))
-    (tmp_path / "m.json").write_text(text)
-    written = [problem.get("layers") for problem in json.loads(text)["problems"]]
-    assert written == [["once", "whole"], ["once"], None]
-    layers = [problem.layers for problem in read_misses(tmp_path / "m.json")]
-    assert layers == [("once", "whole"), ("once",), ("whole",)]
-
-
 def test_a_problem_tuned_at_serving_was_answered_by_no_row(tmp_path: Path) -> None:
     """Problems that on_miss=tune measured are in the document too, with the reason ``tuned``."""
     document = json.loads(encode_misses(report_of(tmp_path / "a.log", tuned=("k",))))

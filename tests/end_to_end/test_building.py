@@ -171,11 +171,6 @@ BAD = {
         "CUDA devices here",
     ),
     "bad mode": (_net(*INPUT, "--seqlens", "8", "--mode", "fast"), 3, "'fast' is not a mode"),
-    "compiled layers": (
-        _net(*INPUT, "--seqlens", "8", "--layers", "once", "--bundle-compiled", "default"),
-        3,
-        "give layers='auto' for whole graphs, or bundle_graphs for the graphs of the layers",
-    ),
     "bad backend": (_net(*INPUT, "--seqlens", "8", "--backends", "CUTLASS"), 3, "cannot be used"),
     "model fails": (_net("--input", "x=[seqlen,31]", "--seqlens", "8"), 3, "failed in eager mode"),
     "out is no json": (_net(*INPUT, "--seqlens", "8", "--out", "t.txt"), 3, "is not a .json file"),

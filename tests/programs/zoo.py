@@ -1,8 +1,8 @@
 """Build tiny models of the zoo, or serve them from their tables; print as JSON what happened.
 
-    python zoo.py build|serve|share NAME...
+    python zoo.py build|serve NAME...
 
-The tables are NAME.json in the working directory; ``share`` serves default mode with shared layers.
+The tables are NAME.json in the working directory.
 All models are built, or served, one after the other in this process.
 """
 
@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch._dynamo.utils import counters
 from torchvision_anywhere import import_torchvision
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs" / "benchmarks"))
@@ -23,10 +21,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs" / "benchmark
 from zoo_models.entries import TINY, Entry
 
 import warmup
-from warmup.buckets.bucket import Bucket, parse_buckets, parse_inputs
+from warmup.buckets.bucket import parse_buckets, parse_inputs
 from warmup.inductor import connect
-from warmup.models.loading import Inputs, load_model, make_inputs
-from warmup.serving.compiled.for_buckets import compile_for
+from warmup.models.loading import load_model, make_inputs
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -72,32 +69,8 @@ def serve(entry: Entry) -> dict[str, Any]:
     }
 
 
-def share(entry: Entry) -> dict[str, Any]:
-    """Serve a bucket of the model with four layers, which are compiled once; return the counts."""
-    torch.compiler.reset()
-    counters.clear()
-    torch.manual_seed(0)
-    deep = f"{Path(__file__).parent / 'models' / 'deep_zoo.py'}:{entry.name.replace('-', '_')}"
-    loaded, specs = load_model(deep), parse_inputs(entry.inputs)
-    model, bucket = loaded.module.to(DEVICE), parse_buckets(None, entry.dims)[0]
-
-    def make(bucket: Bucket) -> Inputs:
-        return make_inputs(loaded, specs, bucket, DEVICE, None)
-
-    served = compile_for(model, make, [bucket], mode=None, layers="auto")
-    inputs = make(bucket)
-    with torch.no_grad():
-        both = [run(*inputs.args, **inputs.kwargs) for run in (model, served)]
-        eager, own = (torch.utils._pytree.tree_leaves(output)[0].float() for output in both)
-    return {
-        "layers": asdict(served.report().layers),
-        "graphs": counters["stats"]["unique_graphs"],
-        "error": ((own - eager).norm() / eager.norm()).item(),
-    }
-
-
 if __name__ == "__main__":
     import_torchvision()
-    do = {"build": build, "serve": serve, "share": share}[sys.argv[1]]
+    do = {"build": build, "serve": serve}[sys.argv[1]]
     found = {name: do(TINY[name]) for name in sys.argv[2:]}
     sys.stdout.write("RESULT " + json.dumps(found) + "\n")

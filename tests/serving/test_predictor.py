@@ -48,7 +48,6 @@ def settings(path: Path, on_miss: OnMiss = OnMiss.PREDICT) -> InstallSettings:
         device="cuda",
         audit_log="",
         bundle="",
-        layers="",
         pads_model=False,
         device_model=str(path),
     )

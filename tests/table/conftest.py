@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from warmup.core.call_cost import CallCost
 from warmup.core.imported_config import ImportedConfig
-from warmup.core.layers_form import LayersForm
 from warmup.core.method import L2, MAX_TOP_K, Launch, Method, Search
 from warmup.core.rows import MAX_INT, Evidence, Family, Flag, Rejection, Row, Scope, Winner
 from warmup.core.runtime import Device, Runtime
@@ -19,7 +18,6 @@ from warmup.keys.kind import Kind
 from warmup.keys.launch import LAUNCH
 from warmup.keys.pad import PAD
 from warmup.table import Policy, Provenance, Table
-from warmup.table.built_forms import BuiltForms
 
 PRINTABLE = st.text(st.characters(codec="utf-8", exclude_categories=("C", "Z")), max_size=20)
 COUNTS = st.none() | st.integers(1, MAX_INT)
@@ -100,11 +98,6 @@ COSTS = st.builds(CallCost, st.floats(0, 1e12), st.floats(0, 1e12), st.integers(
 CALLS = st.dictionaries(PRINTABLE, COSTS, max_size=3).map(
     lambda calls: tuple(sorted(calls.items()))
 )
-FORMS = st.dictionaries(
-    PRINTABLE,
-    st.sampled_from([(LayersForm.ONCE,), (LayersForm.WHOLE,), (LayersForm.ONCE, LayersForm.WHOLE)]),
-    max_size=3,
-).map(BuiltForms)
 ROWS = st.tuples(_rows(GEMM, KEYS), _rows(LAUNCH, LAUNCH_KEYS), _rows(PAD, PAD_KEYS)).map(
     lambda kinds: kinds[0] | kinds[1] | kinds[2]
 )
@@ -186,7 +179,6 @@ def tables() -> st.SearchStrategy[Table]:
             created=PRINTABLE,
             assumptions=st.lists(PRINTABLE, max_size=3, unique=True).map(tuple),
             calls=CALLS,
-            forms=FORMS,
         ),
         POLICIES,
         ROWS,

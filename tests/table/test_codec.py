@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from warmup.core.call_cost import CallCost
 from warmup.core.imported_config import ImportedConfig
-from warmup.core.layers_form import LayersForm
 from warmup.core.method import L2, Launch, Method, Search
 from warmup.core.roofline import Peaks
 from warmup.core.rows import Family, Flag, Rejection, Row, Scope, Winner
@@ -41,7 +40,6 @@ OTHER = {
     "tuple[tuple[str, KwargValue], ...]": (("BLOCK_M", 16),),
     "tuple[str, ...]": ("inputs: x=[seqlen,8]:f32",),
     "tuple[tuple[str, CallCost], ...]": (("MLP seqlen=16", CallCost(120.0, 38.0, 2)),),
-    "Mapping[str, tuple[LayersForm, ...]]": {"MLP seqlen=16": (LayersForm.ONCE,)},
     "Mapping[str, OptionValue]": {"freezing": True},
     "Mapping[str, float]": {"bf16": 0.5},
     "Mapping[str, tuple[ImportedConfig, ...]]": {

@@ -209,7 +209,6 @@ def test_a_miss_is_one_event(make_lookup: Lookups, make_key: Callable[..., str])
                 "reason": "not_in_table",
                 "nearest": make_key(560),
                 "differs": ["m: row 560, here 600"],
-                "layers": "whole",
                 "choice": "bias_addmm",
             },
         )

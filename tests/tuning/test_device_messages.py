@@ -105,6 +105,6 @@ def test_orders_and_tasks_arrive_as_they_were_sent(make_table: Callable[..., Tab
         device_model="/m.json",
         wait_s=2.5,
     )
-    task = ProblemTask(key="k", table=make_table(), is_again=True, is_once=True, number=3, total=9)
+    task = ProblemTask(key="k", table=make_table(), is_again=True, number=3, total=9)
     assert order_from_json(json.loads(json.dumps(order_to_json(order)))) == order
     assert task_from_json(json.loads(json.dumps(task_to_json(task)))) == task

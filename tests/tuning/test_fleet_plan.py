@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from warmup.core.layers_form import LayersForm
 from warmup.diagnostics.misses import MissedProblem
 from warmup.tuning.cluster.fleet_file import Fleet, FleetModel
 from warmup.tuning.cluster.fleet_plan import merged, plan_fleet
 from warmup.tuning.devices.runner import RunnerLostError
-from warmup.tuning.missed_keys import asked_once, missed_keys
+from warmup.tuning.missed_keys import missed_keys
 
 MakeKey = Callable[..., str]
 
@@ -37,13 +36,11 @@ def test_what_takes_longest_in_all_calls_comes_first(make_key: MakeKey) -> None:
     assert merged([(_missed(small, 100), 1.0), (_missed(large), 1.0)]).keys == (small, large)
 
 
-def test_stale_rows_and_the_forms_of_layers_are_kept(make_key: MakeKey) -> None:
-    """A key that one model finds stale, and another asks with layers compiled once, is both."""
+def test_stale_rows_are_kept(make_key: MakeKey) -> None:
+    """A key that one model finds stale, and another asks for without a row, is stale."""
     stale = _missed(make_key(), reason="untrusted")
-    once = _missed(make_key(), layers=(LayersForm.ONCE,))
-    problems = merged([(_missed(make_key()), 1.0), (stale, 1.0), (once, 1.0)]).problems
+    problems = merged([(_missed(make_key()), 1.0), (stale, 1.0)]).problems
     assert missed_keys(problems) == {make_key(): True}
-    assert asked_once(problems) == {make_key()}
 
 
 class _Device:
@@ -77,8 +74,8 @@ def _plan(fleet: Fleet, *devices: _Device) -> Any:
 
 def test_each_model_is_planned_on_a_device(fleet: Fleet, make_key: MakeKey) -> None:
     """A bucket asks once for each of its keys, with the weight of its model."""
-    bucket = {"layers": "whole", "missing": [make_key(256), make_key(272)]}
-    other = {"layers": "whole", "missing": [make_key(256)]}
+    bucket = {"missing": [make_key(256), make_key(272)]}
+    other = {"missing": [make_key(256)]}
     device = _Device({"a.py": {"buckets": [bucket]}, "b.py": {"buckets": [other]}})
     plan = _plan(fleet, device)
     assert plan.keys == (make_key(256), make_key(272))
@@ -88,7 +85,7 @@ def test_each_model_is_planned_on_a_device(fleet: Fleet, make_key: MakeKey) -> N
 
 def test_a_model_that_cannot_be_compiled_is_named(fleet: Fleet, make_key: MakeKey) -> None:
     """The others are planned all the same."""
-    bucket = {"layers": "whole", "missing": [make_key()]}
+    bucket = {"missing": [make_key()]}
     plan = _plan(
         fleet, _Device({"a.py": {"failed": "no such file"}, "b.py": {"buckets": [bucket]}})
     )
@@ -101,7 +98,7 @@ def test_a_plan_whose_device_is_lost_is_made_once_more(
     fleet: Fleet, make_key: MakeKey, losses: int, lost: list[str]
 ) -> None:
     """The second loss with a model is the last."""
-    bucket = {"layers": "whole", "missing": [make_key()]}
+    bucket = {"missing": [make_key()]}
     answers = {name: {"buckets": [bucket]} for name in ("a.py", "b.py")}
     plan = _plan(fleet, _Device(answers, losses))
     assert list(plan.not_planned) == lost
@@ -120,7 +117,7 @@ def test_a_device_that_always_fails_costs_no_model(tmp_path: Path, make_key: Mak
     """It takes a single model, which another device plans with all the rest."""
     names = [f"{letter}.py" for letter in "abcdefgh"]
     models = tuple(FleetModel(model=name, options=()) for name in names)
-    bucket = {"layers": "whole", "missing": [make_key()]}
+    bucket = {"missing": [make_key()]}
     answers = {name: {"buckets": [bucket]} for name in names}
     dead, alive = _Device(answers, losses=100), _SlowDevice(answers)
     plan = _plan(Fleet(folder=tmp_path, models=models), dead, alive)
@@ -133,7 +130,7 @@ def test_a_model_that_was_lost_last_is_planned_by_a_device_that_waits(
 ) -> None:
     """A device without further models waits for those that others still plan."""
     models = (FleetModel(model="a.py", options=()),)
-    answers = {"a.py": {"buckets": [{"layers": "whole", "missing": [make_key()]}]}}
+    answers = {"a.py": {"buckets": [{"missing": [make_key()]}]}}
     devices = [_SlowDevice(answers, losses=1), _Device(answers)]
     plan = _plan(Fleet(folder=tmp_path, models=models), *devices)
     assert (plan.not_planned, plan.keys) == ({}, (make_key(),))

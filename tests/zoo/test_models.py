@@ -68,20 +68,3 @@ def test_a_model_is_served_from_its_table_alone(
         assert found["unused"] == [], name
         assert found["clean"], name
         assert found["error"] < 0.03, name
-
-
-def test_equal_layers_of_a_model_share_an_artifact(
-    variables: Mapping[str, str], tmp_path: Path
-) -> None:
-    """Of four layers, one is compiled, and the graph around them.
-
-    T5's first layer, which alone has a position bias, is in the graph around the others.
-    """
-    names = ("bert", "qwen2", "gpt2", "t5", "whisper-encoder", "mixtral")
-    found = run(tmp_path, variables, "share", *names)
-    for name in names:
-        layers = found[name]["layers"]
-        assert layers["shared"] == (3 if name == "t5" else 4), name
-        assert (layers["artifacts"], layers["refusal"]) == (1, None), name
-        assert found[name]["graphs"] == 2, name
-        assert found[name]["error"] < 0.03, name

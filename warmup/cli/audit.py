@@ -21,7 +21,6 @@ from warmup.core.error_text import printable
 from warmup.core.errors import SettingsError
 from warmup.core.events import in_brackets
 from warmup.core.files import write_output
-from warmup.core.layers_form import LayersForm
 from warmup.diagnostics.audit import AuditReport
 from warmup.diagnostics.predicted_problems import PredictedProblem
 
@@ -172,8 +171,6 @@ def _cases(report: AuditReport) -> Iterator[str]:
         yield f"    build next: {_predicted_words(each)}"
     for miss in report.misses:
         yield f"miss x{miss.count} {miss.key} ({miss.reason})"
-        if LayersForm.ONCE in miss.layers:
-            yield f"    asked by {' and '.join(form.graphs for form in miss.layers)}"
         if miss.choice:
             yield f"    compiled {miss.choice}"
         if miss.nearest:

@@ -14,7 +14,6 @@ from warmup.cli import options
 from warmup.cli.exit_codes import EXIT_FOUND
 from warmup.cli.output import print_report, say
 from warmup.cli.signals import interruptible
-from warmup.core.layers_form import LayersForm
 from warmup.core.method import Search
 
 _CONFIG_MAP_BYTES: Final = 2**20
@@ -120,14 +119,6 @@ def build(
     all_layers: Annotated[
         bool, typer.Option("--all-layers", help="Compile repeated layers in every bucket too.")
     ] = False,
-    layers: Annotated[
-        LayersForm,
-        typer.Option(
-            metavar="FORM",
-            help="How repeated layers are served, as in warmup.compile: the rows of whole graphs, "
-            "of layers compiled once, or of both where they can be proved equal (auto).",
-        ),
-    ] = LayersForm.WHOLE,
     force: Annotated[bool, typer.Option(help="Tune problems again that the table has.")] = False,
     retry: Annotated[
         str | None,
@@ -199,13 +190,12 @@ def build(
         refused |= {"devices": devices, "cluster": cluster, "fleet": fleet}
         refused |= {"timings": timings, "force": force, "dry_run": dry_run, "policy": policy.value}
         refused |= {"store": shared.pop("store")}
-        shared["layers"] = None if layers is LayersForm.WHOLE else layers.value
         build_program(command, out, refused, shared, after=after, as_json=as_json)
         return
     if after:
         raise typer.BadParameter("--after needs a program: -- python serve.py")
     if model is not None:
-        of_model |= {"pad_weights": pad_weights, "policy": policy, "layers": layers.value}
+        of_model |= {"pad_weights": pad_weights, "policy": policy}
     run = chosen_build(
         model, problems, fleet, out=out, of_model=of_model, shared=shared, cluster=cluster
     )

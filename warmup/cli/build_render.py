@@ -137,8 +137,6 @@ def _outcome(report: BuildReport) -> Iterator[str]:
     known = f"{len(report.known)} in the table already, " if report.known else ""
     known += f"{len(report.taken)} from the store, " if report.taken else ""
     rows = counted(len(report.table.rows), "row")
-    if (forms := report.table.provenance.forms).by_bucket:
-        yield f"built for {forms}"
     yield (
         f"{report.path}: {rows}, {len(report.timings)} tuned now{rejected}, "
         f"{known}{report.seconds:.1f} s, digest {report.digest[:16]}"
@@ -212,7 +210,6 @@ def document(report: BuildReport) -> dict[str, Any]:
             {
                 "bucket": dict(result.bucket.sizes),
                 "weights_padded": result.weights_padded,
-                "layers": result.layers.value,
                 "keys": list(result.keys),
                 "tuned": result.tuned,
                 "judgement": dataclasses.asdict(result.judgement),

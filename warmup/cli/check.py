@@ -70,7 +70,6 @@ def check(
         ),
     ] = "default",
     policy: options.PolicyOption = ShapePolicy.EXACT,
-    layers: options.LayersOption = None,
     pad_weights: Annotated[
         bool,
         typer.Option(
@@ -139,7 +138,6 @@ def check(
                     on_miss=on_miss,
                     mode=mode,
                     policy=policy,
-                    layers=layers,
                     pad_weights=pad_weights,
                     bundle=bundle,
                     save_artifacts=save_artifacts,

@@ -31,8 +31,6 @@ def spell_file(report: CheckReport) -> Iterator[str]:
     yield f"rows      {sum(report.rows.values())}{f' ({kinds})' if kinds else ''}"
     yield f"unstable  {len(report.unstable)}"
     yield f"tuned on  {_spell_runtime(report.table.provenance.runtime)}"
-    if (forms := report.table.provenance.forms).by_bucket:
-        yield f"layers    {forms}"
     yield f"here      {_spell_runtime(report.here) if report.here else 'unknown'}"
 
 
@@ -82,7 +80,6 @@ def document(report: CheckReport, groups_padded: int) -> dict[str, Any]:
         "rank": os.environ.get("RANK"),
         "rows": dict(report.rows),
         "unstable": list(report.unstable),
-        "layers": [] if report.table is None else list(report.table.provenance.forms.all),
         "tuned_on": asdict(built) if built else None,
         "here": asdict(report.here) if report.here else None,
         "problems": _problems(report),

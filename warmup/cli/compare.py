@@ -33,9 +33,8 @@ def compare(
     variants: Annotated[
         str | None,
         typer.Option(
-            help="Any of eager,default,max-autotune,table,table-padded,layers,table-layers; the "
-            "first two always run. Default the first five; table-padded where the table pads "
-            "weights."
+            help="Any of eager,default,max-autotune,table,table-padded; the "
+            "first two always run. Default all; table-padded where the table pads weights."
         ),
     ] = None,
     also: Annotated[

@@ -12,7 +12,6 @@ import typer
 
 from warmup.buckets.dims import ShapePolicy
 from warmup.core.errors import SettingsError
-from warmup.core.layers_form import LayersForm
 from warmup.core.method import L2, Launch
 from warmup.diagnostics.audit import FAILURES
 
@@ -99,13 +98,6 @@ PolicyOption = Annotated[
     typer.Option(
         help="Sizes that a bucket serves: its own (exact or pad), or all down to the next "
         "smaller bucket (range)."
-    ),
-]
-LayersOption = Annotated[
-    LayersForm | None,
-    typer.Option(
-        help="How warmup.compile compiles repeated layers: whole (default), auto (once, where that "
-        "is proved right) or once."
     ),
 ]
 TimedLaunch = Annotated[Launch, typer.Option(help=LAUNCH_HELP)]

@@ -18,7 +18,7 @@ def spell_plan(report: BuildReport) -> Iterator[str]:
     assert plan is not None
     for one in plan.buckets:
         without = f", without {counted(one.left_out, 'repeated layer')}" if one.left_out else ""
-        name = name_of(one.bucket, layers=one.layers)
+        name = name_of(one.bucket)
         yield (
             f"{name}: {counted(len(one.missing), 'problem')} to tune, {len(one.known)} in "
             f"the table already{without}"
@@ -74,7 +74,6 @@ def document_of_plan(report: BuildReport) -> dict[str, Any]:
                 "missing": list(one.missing),
                 "graphs": one.graphs,
                 "left_out": one.left_out,
-                "layers": one.layers.value,
                 "seconds": round(one.seconds, 3),
             }
             for one in plan.buckets

@@ -24,7 +24,6 @@ from warmup.cli.output import say, spell_cost
 from warmup.cli.timings_file import TimingsFile
 from warmup.core.counted import counted
 from warmup.core.error_text import printable
-from warmup.core.layers_form import LayersForm
 from warmup.core.method import Method
 from warmup.core.rows import Tuned
 from warmup.core.runtime import Runtime
@@ -141,9 +140,9 @@ class BuildProgress(LiveLine, Observer):
             self.print_above(describe_count(buckets))
 
     def bucket_started(
-        self, bucket: Bucket, index: int, total: int, *, weights_padded: bool, layers: LayersForm
+        self, bucket: Bucket, index: int, total: int, *, weights_padded: bool
     ) -> None:
-        self._bucket = name_of(bucket, weights_padded=weights_padded, layers=layers)
+        self._bucket = name_of(bucket, weights_padded=weights_padded)
         self.show(self._bucket, done=index, total=total)
 
     def device_looked_at(self, complaints: Sequence[str]) -> None:
@@ -206,9 +205,6 @@ class BuildProgress(LiveLine, Observer):
         self.print_above(f"{name}: {verdict} with {counted(rows, 'row')}: {judgement.error:.2e}")
 
     def rows_rejected(self, line: str) -> None:
-        self.print_above(line)
-
-    def form_refused(self, line: str) -> None:
         self.print_above(line)
 
     def host_preferred(self, line: str) -> None:

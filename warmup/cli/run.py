@@ -40,7 +40,6 @@ def run(
         Path | None, typer.Option(help="File to append events to; default WARMUP_AUDIT_LOG.")
     ] = None,
     bundle: options.Bundle = None,
-    layers: options.LayersOption = None,
     device_model: options.DeviceModelFile = None,
     fail_on: options.FailOn = None,
     allow_mismatch: options.AllowMismatch = False,
@@ -56,7 +55,6 @@ def run(
         uncovered=uncovered,
         audit_log=audit_log,
         bundle=bundle,
-        layers=layers,
         allow_mismatch=allow_mismatch,
         device_model=device_model,
     )

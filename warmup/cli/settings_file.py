@@ -36,7 +36,7 @@ _OVERRULED_BY: Final[Mapping[tuple[str, str], str]] = {
 _OF_MODEL: Final = (
     *("model", "seqlens", "dims", "inputs", "dtype", "budget", "bundle", "bundle_graphs"),
     *("bundle_compiled", "model_args", "random_weights"),
-    *("all_layers", "pad_weights", "policy", "layers"),
+    *("all_layers", "pad_weights", "policy"),
 )
 _REPLACES: Final[Mapping[str, tuple[str, ...]]] = {
     "command": (*_OF_MODEL, "problems", "timings", "dry_run", "force"),

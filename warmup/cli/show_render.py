@@ -99,8 +99,6 @@ def spell_origin_of(table: Table, width: int | None) -> Iterator[str]:
         indent=2,
         width=width,
     )
-    if origin.forms.by_bucket:
-        yield from fold(f"built for {origin.forms}", indent=4, width=width)
     for assumption in origin.assumptions:
         yield from fold(assumption, indent=4, width=width)
     yield from spell_limits(dict(origin.calls), method.launch, width)

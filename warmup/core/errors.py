@@ -5,7 +5,6 @@
     |- ProblemError(ValueError)             a problem or key that cannot be described or parsed
     |- ModelError                           the user's model or its inputs cannot be loaded or run
     |- SizeError(ValueError)                no bucket serves the sizes of a call
-    |- LayersError                          layers="once": the layers cannot share an artifact
     |- TableError
     |  |- TableNotFoundError(FileNotFoundError)
     |  |- TableFormatError                  damaged, edited or malformed; .path .pointer .reason
@@ -79,15 +78,6 @@ class SizeError(WarmupError, ValueError):
 
     def __str__(self) -> str:
         return sentence(*self.args)
-
-
-class LayersError(WarmupError):
-    """Repeated layers must be compiled once, and cannot be. Argument: why."""
-
-    def __str__(self) -> str:
-        return sentence(
-            f"layers='once': {self.args[0]}", "use layers='whole', or remove the difference"
-        )
 
 
 class TableError(WarmupError):

@@ -20,7 +20,6 @@ class MissReason(StrEnum):
     NOT_DESCRIBED = "not_described"
     CACHED_MISS = "cached_miss"
     UNTRUSTED = "untrusted"
-    OTHER_FORM = "other_form"
     UNVERIFIED = "unverified"
 
     @property
@@ -39,7 +38,6 @@ _ADVICE: Final = {
     MissReason.CHOICE_REJECTED: "build again on this machine",
     MissReason.NOT_DESCRIBED: "no table can answer it: look at the model",
     MissReason.UNTRUSTED: "build again: the key is measured without the winner that was wrong",
-    MissReason.OTHER_FORM: "build this form of the layers too: --layers once, whole or auto (both)",
     MissReason.UNVERIFIED: "measure the imported config: build it, or warmup import --verify",
     MissReason.CACHED_MISS: "build the bucket, or empty inductor's cache folder",
 }

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from warmup.core.errors import TableError
-from warmup.core.layers_form import LayersForm
 from warmup.core.miss_reasons import MissReason, advice
 from warmup.diagnostics.logs import Ledger, Run, read_logs, silent_runs
 from warmup.diagnostics.predicted_problems import PredictedProblem, predicted_problems
@@ -43,10 +42,7 @@ _FOR_SILENT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """A problem that no row answered: the reason, the count, the nearest row and the choice.
-
-    ``layers`` are the forms of repeated layers in which it was asked.
-    """
+    """A problem that no row answered: the reason, the count, the nearest row and the choice."""
 
     key: str
     reason: str
@@ -54,7 +50,6 @@ class Miss:
     nearest: str | None
     differs: tuple[str, ...]
     choice: str | None
-    layers: tuple[LayersForm, ...] = (LayersForm.WHOLE,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,10 +200,7 @@ def report_of(ledger: Ledger, unused: tuple[str, ...] | None = None) -> AuditRep
         digests=tuple(filter(None, digests)),
         hits=dict(_sum(run.hits for run in runs)),
         misses=tuple(
-            Miss(
-                *(key, reason, count, *ledger.first_misses[key, reason]),
-                layers=ledger.missed_by[key, reason],
-            )
+            Miss(key, reason, count, *ledger.first_misses[key, reason])
             for (key, reason), count in sorted(
                 misses.items(), key=lambda item: natural_order(item[0][0])
             )

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from warmup.core.events import EVENT_SCHEMA, LOG_MARKER, NO_TABLE, EventName
-from warmup.core.layers_form import BUILT_FORMS, LayersForm
 
 _MAX_COUNT: Final = 10**15
 
@@ -60,12 +59,6 @@ def _time_or_none(value: Any) -> float | None:
     return None if value is None else _time(value)
 
 
-def _form(value: Any) -> LayersForm:
-    if value not in BUILT_FORMS:
-        raise ValueError("no form of a graph")
-    return LayersForm(value)
-
-
 # The fields that each event must have.
 _IDENTITY: Final = {"run": read_text, "pid": _count, "seq": _count}
 _PREDICTION: Final = {
@@ -80,8 +73,8 @@ _READ_FIELDS: Final[Mapping[str, Mapping[str, Callable[[Any], Any]]]] = {
     },
     EventName.HIT: {"key": read_text},
     EventName.TUNED: {"key": read_text},
-    EventName.MISSED: {"key": read_text, "reason": read_text, "layers": _form},
-    EventName.PREDICTED: {"key": read_text, "layers": _form, **_PREDICTION},
+    EventName.MISSED: {"key": read_text, "reason": read_text},
+    EventName.PREDICTED: {"key": read_text, **_PREDICTION},
     EventName.CACHED: {"decisions": _count, "misses": _count},
     EventName.ARTIFACT: {"rows": _texts, "refused": _text_or_none},
     EventName.FOREIGN: {"compiled_under": _text_or_no_table},
@@ -97,7 +90,6 @@ _READ_FIELDS: Final[Mapping[str, Mapping[str, Callable[[Any], Any]]]] = {
 _DEFAULTS: Final = {
     "misses": 0,
     "refused": False,
-    "layers": LayersForm.WHOLE,
     **dict.fromkeys(("device", "torch", "triton")),
 }
 

@@ -18,7 +18,6 @@ from warmup.core.error_text import remedy_for
 from warmup.core.errors import SettingsError
 from warmup.core.events import EventName
 from warmup.core.files import open_regular
-from warmup.core.layers_form import LayersForm, in_order
 from warmup.diagnostics.event_record import event_text, read_fields, read_record, read_text
 
 MAX_LINE: Final = 1_000_000
@@ -94,8 +93,6 @@ class Ledger:
 
     ``first_predictions`` has the predicted time, that of the library and the bound of each key;
     no times for a pad decision.
-    ``missed_by`` has, by key and reason, the forms of layers in which graphs missed the row; the
-    reason of a prediction is `PREDICTED`.
 
     ``failed`` counts processes that could not install the table, ``refused`` those among them that
     the table is not for, and ``damaged`` the event lines that cannot be read.
@@ -106,7 +103,6 @@ class Ledger:
     first_predictions: dict[str, tuple[float | None, float | None, float]] = field(
         default_factory=dict
     )
-    missed_by: dict[tuple[str, str], tuple[LayersForm, ...]] = field(default_factory=dict)
     contradictions: dict[str, None] = field(default_factory=dict)
     failed: int = 0
     damaged: int = 0
@@ -185,7 +181,6 @@ class Ledger:
             run.predicted[fields["key"]] += 1
             times = (fields["predicted_us"], fields["library_us"], fields["bound"])
             self.first_predictions.setdefault(fields["key"], times)
-            self._note_form((fields["key"], PREDICTED), fields["layers"])
             _note_choice(run, fields["key"], record.get("choice"))
 
     def _count_miss(self, run: Run, record: Mapping[str, Any], fields: Mapping[str, Any]) -> None:
@@ -193,11 +188,7 @@ class Ledger:
         run.misses[miss] += 1
         if miss not in self.first_misses:
             self.first_misses[miss] = _details_of(record)
-        self._note_form(miss, fields["layers"])
         _note_choice(run, fields["key"], record.get("choice"))
-
-    def _note_form(self, miss: tuple[str, str], form: LayersForm) -> None:
-        self.missed_by[miss] = in_order((*self.missed_by.get(miss, ()), form))
 
     def _run_of(self, record: Mapping[str, Any], fields: Mapping[str, Any]) -> Run:
         digest, rank = (read_text(record.get(name, "")) for name in ("digest", "rank"))

@@ -4,8 +4,7 @@
 
     {"schema": 1, "digests": [...], "problems": [{"key", "kind", "reason", "count"}, ...]}
 
-A problem may also have a ``source``: the model that it is of, or ``random``. A problem that layers
-compiled once have asked has "layers" too: "once", or "once" and "whole".
+A problem may also have a ``source``: the model that it is of, or ``random``.
 
 Canonical form: sorted, two-space indent, LF, ASCII. It is read without trust.
 """
@@ -16,24 +15,21 @@ import io
 import json
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
 from warmup.core.error_text import printable, remedy_for, shown
 from warmup.core.errors import SettingsError, TableFormatError
 from warmup.core.files import open_regular
 from warmup.core.json_node import Node
-from warmup.core.layers_form import LayersForm, in_order
 from warmup.core.miss_reasons import MissReason
 from warmup.core.strict_json import JsonError, JsonReader
 from warmup.diagnostics.audit import AuditReport
 from warmup.diagnostics.logs import PREDICTED
 from warmup.keys.order import natural_order
 from warmup.keys.registry import KINDS, kind_of
-from warmup.table.built_forms import forms_in
 
 MISSES_SCHEMA: Final = 1
 TUNED: Final = "tuned"  # the reason of a problem that on_miss="tune" measured at serving
@@ -46,10 +42,7 @@ _DOCUMENT: Final = frozenset({"schema", "digests", "problems"})
 _LISTS: Final = frozenset({"digests", "problems"})
 _PIECE_LETTERS: Final = 256 * 1024
 _PROBLEM: Final = frozenset({"key", "kind", "reason", "count"})
-_ASKED_BY: Final = "layers"  # of a problem, left out where whole graphs alone have asked
-_MAY_HAVE: Final = frozenset({"source", _ASKED_BY})
-_OF_WHOLE: Final = (LayersForm.WHOLE,)
-_WHOLE_ONLY: Final[Mapping[tuple[str, str], Collection[LayersForm]]] = MappingProxyType({})
+_MAY_HAVE: Final = frozenset({"source", "layers"})  # "layers" is of earlier audits, and ignored
 # The reasons of keys that have a row which cannot be used.
 _STALE: Final = frozenset(
     {
@@ -66,7 +59,6 @@ class MissedProblem:
     """A problem that no row answered, with the reason and the number of misses.
 
     ``source`` names the model that the problem is of, or ``random``; empty where nobody said.
-    ``layers`` are the forms of repeated layers in which it was asked.
     """
 
     key: str
@@ -74,7 +66,6 @@ class MissedProblem:
     reason: str
     count: int
     source: str = ""
-    layers: tuple[LayersForm, ...] = _OF_WHOLE
 
     @property
     def is_stale(self) -> bool:
@@ -89,34 +80,20 @@ def encode_misses(report: AuditReport) -> str:
     are cut to the length that `read_misses` accepts.
     """
     counts: Counter[tuple[str, str]] = Counter()
-    forms: dict[tuple[str, str], set[LayersForm]] = {}
     for miss in report.misses:
         problem = _bounded(miss.key, _MAX_KEY), _bounded(miss.reason, _MAX_REASON_LENGTH)
         counts[problem] += miss.count
-        forms.setdefault(problem, set()).update(miss.layers)
     for key, count in report.tuned.items():
         counts[_bounded(key, _MAX_KEY), TUNED] += count
     for one in report.predicted:
-        problem = _bounded(one.key, _MAX_KEY), PREDICTED
-        counts[problem] += one.count
-        forms.setdefault(problem, set()).update(one.layers)
-    return encode_problems(counts, report.digests, forms)
+        counts[_bounded(one.key, _MAX_KEY), PREDICTED] += one.count
+    return encode_problems(counts, report.digests)
 
 
-def encode_problems(
-    counts: Mapping[tuple[str, str], int],
-    digests: Iterable[str],
-    forms: Mapping[tuple[str, str], Collection[LayersForm]] = _WHOLE_ONLY,
-) -> str:
-    """Return the misses document of problems by key and reason, missed under tables *digests*.
-
-    A problem that *forms* leaves out was asked by whole graphs alone.
-    """
+def encode_problems(counts: Mapping[tuple[str, str], int], digests: Iterable[str]) -> str:
+    """Return the misses document of problems by key and reason, missed under tables *digests*."""
     problems = [
-        MissedProblem(
-            *(key, kind_of(key).name, reason, min(count, _MAX_MISSES)),
-            layers=in_order(forms.get((key, reason), _OF_WHOLE)),
-        )
+        MissedProblem(key, kind_of(key).name, reason, min(count, _MAX_MISSES))
         for (key, reason), count in sorted(
             counts.items(), key=lambda item: (natural_order(item[0][0]), item[0])
         )
@@ -133,8 +110,6 @@ def encode_problems(
 
 def _document_of(problem: MissedProblem) -> dict[str, object]:
     values = asdict(problem)
-    if problem.layers == _OF_WHOLE:
-        del values[_ASKED_BY]
     if not problem.source:
         del values["source"]
     return values
@@ -214,8 +189,7 @@ def _read_problem(node: Node) -> MissedProblem:
     reason = members["reason"].string(_MAX_REASON_LENGTH)
     count = members["count"].integer(1, _MAX_MISSES)
     source = members["source"].string(_MAX_REASON_LENGTH) if "source" in members else ""
-    layers = forms_in(members[_ASKED_BY]) if _ASKED_BY in members else _OF_WHOLE
-    return MissedProblem(key, kind, reason, count, source, layers)
+    return MissedProblem(key, kind, reason, count, source)
 
 
 def _bounded(text: str, limit: int) -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from warmup.core.layers_form import LayersForm
-from warmup.diagnostics.logs import PREDICTED, Ledger
+from warmup.diagnostics.logs import Ledger
 from warmup.keys.order import natural_order
 
 
@@ -16,7 +15,6 @@ class PredictedProblem:
 
     Times are in microseconds, None for a pad decision, of which no time is predicted; ``bound`` is
     the lower bound of the time of the library or of default mode over that of the answer.
-    ``layers`` are the forms of repeated layers in which it was asked.
     """
 
     key: str
@@ -24,7 +22,6 @@ class PredictedProblem:
     predicted_us: float | None
     library_us: float | None
     bound: float
-    layers: tuple[LayersForm, ...]
 
     @property
     def saved_us(self) -> float:
@@ -43,9 +40,7 @@ def predicted_problems(ledger: Ledger) -> tuple[PredictedProblem, ...]:
     for run in ledger.runs.values():
         counts.update(run.predicted)
     found = [
-        PredictedProblem(
-            key, count, *ledger.first_predictions[key], ledger.missed_by[key, PREDICTED]
-        )
+        PredictedProblem(key, count, *ledger.first_predictions[key])
         for key, count in counts.items()
     ]
     return tuple(sorted(found, key=lambda each: (-each.saved_us, natural_order(each.key))))

@@ -97,11 +97,6 @@ class Handle(AbstractContextManager["Handle"]):
             ),
         )
 
-    @property
-    def layers(self) -> str:
-        """How `warmup.compile` compiles repeated layers where its caller does not say."""
-        return self._settings.layers
-
     def _share(self, asked: InstallSettings) -> Handle:
         """Return this handle for another install, which has to close it as well."""
         if difference := self._settings.difference(asked):

@@ -20,12 +20,10 @@ from warmup.core.events import (
     logger,
 )
 from warmup.core.flags import read_flag
-from warmup.core.layers_form import LayersForm
 from warmup.core.recording_order import order_in_environment
 from warmup.core.runtime import Mismatch, Runtime, compare_runtimes
 from warmup.models.padding.prepare import Prepared, pad_by_rows, paddings, refusal_of
 from warmup.serving.admission import admit, find_table
-from warmup.serving.compiled.layer_sharing import LayerSharing, layers_form
 from warmup.serving.handle import Handle, install_lock, installed, register
 from warmup.serving.install_settings import InstallSettings, absolute_path
 from warmup.serving.notices import Notices
@@ -68,7 +66,6 @@ def install(
     device: str = "auto",
     model: nn.Module | None = None,
     bundle: str | os.PathLike[str] | None = None,
-    layers: str | None = None,
     allow_mismatch: bool | None = None,
     quiet: bool | None = None,
     log_events: bool | None = None,
@@ -101,9 +98,6 @@ def install(
     that does not fit the table or this machine is ignored with a warning. A bundle is code: use
     only bundles that you would run.
 
-    *layers*, or ``WARMUP_LAYERS``, is how `warmup.compile` compiles repeated layers where its
-    caller does not say. Graphs that torch.compile makes are whole graphs all the same.
-
     Every compile meanwhile runs under the table's inductor options. Options that decide what is
     measured replace the caller's own, also those of a mode. Other options of the caller's that
     contradict the table's are kept, with a warning and an event.
@@ -114,14 +108,13 @@ def install(
     Raises:
         SettingsError: another table, or this table with other settings, is installed; an argument
             cannot be used; *model* is in training mode, or padded already.
-        LayersError: *layers* is ``once``, and no layers of *model* repeat.
         TableError: the table is missing or damaged.
         TableMismatchError: the table is for another device or runtime.
         AdapterError: this torch is not supported.
     """
     from warmup.inductor import connect, start_workers
 
-    form = _form_of(on_miss, uncovered, layers, model)
+    _check_words(on_miss, uncovered)
     if (order := order_in_environment()) is not None:
         from warmup.serving.recorder import record
 
@@ -138,7 +131,6 @@ def install(
         device=here.device.name,
         audit_log=absolute_path(audit_log, "WARMUP_AUDIT_LOG"),
         bundle=absolute_path(bundle, "WARMUP_BUNDLE"),
-        layers=form,
         pads_model=model is not None,
         device_model=absolute_path(device_model, "WARMUP_DEVICE_MODEL")
         if on_miss == OnMiss.PREDICT
@@ -176,7 +168,6 @@ def install(
         reduction_search=found.table.policy.reduction_search,
         split_search=found.table.policy.split_search,
         grouped_search=found.table.policy.grouped_search,
-        forms=found.table.provenance.forms,
     )
     notices = Notices(
         found.origin or "the table",
@@ -216,30 +207,21 @@ def install(
         found.table, digest, lookup, tally, attachment, settings, watch, prepared, unpacked, file
     )
     register(handle)
-    if form is not LayersForm.WHOLE:
-        logger.info("layers=%r is for warmup.compile: torch.compile makes whole graphs", str(form))
     handle._log_installed(found, here)  # noqa: SLF001  as if of this module
     notices.late(functions, is_compiling=is_compiling)
     return handle
 
 
-def _form_of(
-    on_miss: str, uncovered: str, layers: str | None, model: nn.Module | None
-) -> LayersForm:
-    """Check the settings of an install; return the form of the layers.
+def _check_words(on_miss: str, uncovered: str) -> None:
+    """Check the words of an install.
 
     Raises:
-        SettingsError: a setting is unknown.
-        LayersError: layers must be compiled once, and no layers of *model* repeat.
+        SettingsError: a word is unknown.
     """
     if on_miss not in set(OnMiss):
         raise SettingsError(f"on_miss={on_miss!r}", f"use one of {', '.join(OnMiss)}")
     if uncovered not in set(Uncovered):
         raise SettingsError(f"uncovered={uncovered!r}", f"use one of {', '.join(Uncovered)}")
-    form = layers_form(layers)
-    if model is not None and form is LayersForm.ONCE:
-        LayerSharing.of(model, form)
-    return form
 
 
 def _prepare(

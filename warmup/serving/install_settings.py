@@ -20,7 +20,6 @@ class InstallSettings:
     device: str
     audit_log: str
     bundle: str
-    layers: str
     pads_model: bool
     device_model: str = ""
 

@@ -15,11 +15,8 @@ from warmup.buckets.dims import ShapePolicy, with_ranges
 from warmup.core.compile_modes import COMPILE_MODES
 from warmup.core.error_text import first_line
 from warmup.core.errors import ContradictionWarning, ModelError, SettingsError, warmup_error_in
-from warmup.core.layers_form import LayersForm
-from warmup.core.miss_reasons import MissReason
 from warmup.core.phases import Phase, PhaseClock, PhaseSeconds, added
 from warmup.serving.check import CheckReport, PrimedBucket, Readiness
-from warmup.serving.compiled.layer_sharing import layers_form
 from warmup.serving.handle import Handle
 from warmup.serving.install import install
 
@@ -68,7 +65,6 @@ def prime(
     on_miss: str = "strict",
     mode: str = "default",
     policy: str = ShapePolicy.EXACT,
-    layers: str | None = None,
     pad_weights: bool = True,
     bundle: str | os.PathLike[str] | None = None,
     save_artifacts: Path | None = None,
@@ -79,9 +75,8 @@ def prime(
     The model is compiled as a server compiles it, without gradients: the table is installed with
     *on_miss*, the weights are padded as the table says, unless *pad_weights* is false, and the
     model is compiled by `torch.compile(model, dynamic=False)` in the server's *mode*, or with the
-    *policy* ``range``, or *layers* other than ``whole`` (the argument of `warmup.compile`), by
-    `warmup.compile` with the same buckets. Afterwards inductor's caches are warm for servers that
-    install this table in the same way.
+    *policy* ``range`` by `warmup.compile` with the same buckets. Afterwards inductor's caches are
+    warm for servers that install this table in the same way.
 
     A measurement that no row covers is refused. A bucket that fails does not stop the others. A
     *bundle* is unpacked first; a bundle that does not fit is a problem, and so is an artifact of it
@@ -92,8 +87,7 @@ def prime(
     Raises:
         SettingsError, ModelError: an argument or the model cannot be used.
     """
-    form = layers_form(layers)
-    _check_words(mode, policy, form, saves=save_artifacts is not None)
+    _check_words(mode, policy)
     if checked.state is not Readiness.READY or checked.table is None:
         return checked
     watcher = observer or PrimeObserver()
@@ -131,8 +125,8 @@ def prime(
             )
             unpacked = handle.bundle
             is_ahead = save_artifacts is not None or bool(unpacked and unpacked.artifacts)
-            if policy == ShapePolicy.RANGE or is_ahead or form is not LayersForm.WHOLE:
-                work.compile_buckets(policy, buckets, form)
+            if policy == ShapePolicy.RANGE or is_ahead:
+                work.compile_buckets(policy, buckets)
             if save_artifacts is not None:
                 work.save_artifacts(save_artifacts, handle)
         prepared = handle.prepared
@@ -181,12 +175,10 @@ class _Priming:
 
     @property
     def remarks(self) -> list[str]:
-        """Where the graph of the model breaks, and how its repeated layers were compiled."""
+        """Where the graph of the model breaks."""
         if self.compiled is None:
             return []
-        report = self.compiled.report()
-        breaks = [f"the graph breaks: {reason}" for reason in report.breaks]
-        return breaks if report.layers is None else [*breaks, str(report.layers)]
+        return [f"the graph breaks: {reason}" for reason in self.compiled.report().breaks]
 
     @property
     def refusals(self) -> list[str]:
@@ -203,7 +195,7 @@ class _Priming:
                 f"the model does not fit on {self.device} ({first_line(error)})"
             ) from error
 
-    def compile_buckets(self, policy: str, buckets: Sequence[Bucket], layers: str) -> None:
+    def compile_buckets(self, policy: str, buckets: Sequence[Bucket]) -> None:
         """Serve *buckets* by `warmup.compile`."""
         from warmup.serving.compiled.for_buckets import compile_for
 
@@ -212,7 +204,6 @@ class _Priming:
             self._inputs,
             buckets,
             mode=self.mode,
-            layers=layers,
             policy=policy,
         )
 
@@ -252,8 +243,6 @@ class _Priming:
         uncovered = _increased(before.uncovered, after.uncovered)
         if problem is None and misses:
             problem = f"no row answers {', '.join(f'`{key}`' for key in misses)}"
-            if MissReason.OTHER_FORM in _increased(before.miss_reasons, after.miss_reasons):
-                problem += f" ({MissReason.OTHER_FORM}); {MissReason.OTHER_FORM.advice}"
         cached_misses = after.cached_misses - before.cached_misses
         if problem is None and cached_misses:
             problem = f"{cached_misses} decisions of graphs from the cache have no row"
@@ -299,11 +288,11 @@ class _Priming:
         return make_inputs(self.model, self.specs, bucket, self.device, self.dtype)
 
 
-def _check_words(mode: str, policy: str, form: LayersForm, *, saves: bool) -> None:
+def _check_words(mode: str, policy: str) -> None:
     """Check the settings that decide what is compiled.
 
     Raises:
-        SettingsError: a setting is unknown, or artifacts of shared layers are to be saved.
+        SettingsError: a setting is unknown.
     """
     if mode not in COMPILE_MODES:
         raise SettingsError(
@@ -311,11 +300,6 @@ def _check_words(mode: str, policy: str, form: LayersForm, *, saves: bool) -> No
         )
     if policy not in set(ShapePolicy):
         raise SettingsError(f"policy={policy!r}", f"use one of {', '.join(ShapePolicy)}")
-    if saves and form is not LayersForm.WHOLE:
-        raise SettingsError(
-            f"layers={str(form)!r}: artifacts that are saved are whole graphs",
-            "save them with layers='whole', or use a bundle of graphs",
-        )
 
 
 def _increased(before: Mapping[str, int], after: Mapping[str, int]) -> tuple[str, ...]:

@@ -23,7 +23,6 @@ from warmup.core.rows import Row
 from warmup.diagnostics.misses import MissedProblem
 from warmup.keys.registry import kind_of
 from warmup.prediction.predictions import DEFAULT_TOP
-from warmup.serving.compiled.layer_sharing import LAYERS_VARIABLE, layers_form
 from warmup.serving.run import RunReport, run_with
 from warmup.table import Table
 from warmup.table.policy import DEFAULT_MODE, PolicyOptions
@@ -83,7 +82,6 @@ def build_from_program(
     search: str = Search.DEFAULT,
     top: int = DEFAULT_TOP,
     device_model: str | Path | None = None,
-    layers: str | None = None,
     wait_for_quiet: float | None = None,
     stdout_to_stderr: bool = False,
     observer: Observer | None = None,
@@ -98,9 +96,8 @@ def build_from_program(
     whose times do not carry a decision are measured again, where that needs no program. *ended* is
     called then, with the number of problems left and that of rows to measure again.
 
-    Signals are passed on to the command, as by `warmup.serving.run.run`. *layers* is as there,
-    *stdout_to_stderr* as in `run_with`, and the other arguments are those of
-    `warmup.tuning.build.build`.
+    Signals are passed on to the command, as by `warmup.serving.run.run`. *stdout_to_stderr* is as
+    in `run_with`, and the other arguments are those of `warmup.tuning.build.build`.
 
     Raises:
         SettingsError: an argument cannot be used, or the command cannot be started.
@@ -127,7 +124,6 @@ def build_from_program(
         "device_model": None if device_model is None else str(Path(device_model).absolute()),
         "wait_for_quiet": wait_for_quiet,
     }
-    form = {} if layers is None else {LAYERS_VARIABLE: layers_form(layers)}
     with _folder() as folder:
         order = RecordingOrder(
             out=str(path.absolute()),
@@ -140,7 +136,6 @@ def build_from_program(
         settings = {
             _CACHE_OF_ENGINE: str(Path(folder) / "engine"),
             RECORDING_VARIABLE: order.to_json(),
-            **form,
         }
         ran = run_with(command, settings, stdout_to_stderr=stdout_to_stderr)
         origin = read(order.origin) if order.origin.exists() else None
@@ -153,7 +148,7 @@ def build_from_program(
         if key in asked_for and row.evidence.is_unstable and kind_of(key).rebuild is not None
     ]
     problems = tuple(
-        MissedProblem(miss.key, kind_of(miss.key).name, miss.reason, miss.count, layers=miss.layers)
+        MissedProblem(miss.key, kind_of(miss.key).name, miss.reason, miss.count)
         for miss in ran.audit.misses
         if miss.key not in rows or rows[miss.key].untrusted is not None
     )

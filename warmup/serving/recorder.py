@@ -16,7 +16,6 @@ from warmup.core.method import Search
 from warmup.core.notices import print_notice
 from warmup.core.recording_order import RecordingOrder
 from warmup.core.runtime import compare_runtimes
-from warmup.serving.compiled.layer_sharing import layers_form
 from warmup.serving.handle import Handle, install_lock, installed, register
 from warmup.serving.install_settings import RecordingSettings
 from warmup.serving.notices import Notices
@@ -121,7 +120,6 @@ def _begin(order: RecordingOrder) -> Handle:
         device=here.device.name,
         audit_log=str(log.path),
         bundle="",
-        layers=layers_form(None),
         pads_model=False,
     )
     handle = Handle(table, digest, lookup, tally, attachment, settings, watch, _file=log)
@@ -142,7 +140,6 @@ def _collecting(_order: RecordingOrder, setup: BuildSetup, table: Table, out: Em
         reduction_search=policy.reduction_search,
         split_search=policy.split_search,
         grouped_search=policy.grouped_search,
-        forms=table.provenance.forms,
     )
 
 

@@ -22,7 +22,6 @@ from warmup.core.errors import SettingsError
 from warmup.core.events import in_brackets
 from warmup.diagnostics.audit import AuditReport, report_of
 from warmup.diagnostics.logs import Ledger
-from warmup.serving.compiled.layer_sharing import LAYERS_VARIABLE, layers_form
 from warmup.table.lookup import OnMiss, Uncovered
 from warmup.table.store import read
 
@@ -87,14 +86,13 @@ def run(
     uncovered: str = "count",
     audit_log: str | os.PathLike[str] | None = None,
     bundle: str | os.PathLike[str] | None = None,
-    layers: str | None = None,
     allow_mismatch: bool = False,
     device_model: str | os.PathLike[str] | None = None,
 ) -> RunReport:
     """Run *command* to its end, with *table* installed in every Python process that compiles.
 
     *on_miss* is ``fallback``, ``strict``, ``predict`` or ``unverified``; it, *uncovered*, *bundle*,
-    *layers*, *allow_mismatch* and *device_model* are as in `install`. In a process that the table
+    *allow_mismatch* and *device_model* are as in `install`. In a process that the table
     is not for, each compile raises a `TableMismatchError`. Events are appended to *audit_log*, or
     ``WARMUP_AUDIT_LOG``, or a temporary file; the report counts all that is appended meanwhile,
     which programs that share the file do, too. Signals that arrive meanwhile go to the command,
@@ -124,8 +122,6 @@ def run(
     for variable, file in (("BUNDLE", bundle), ("DEVICE_MODEL", device_model)):
         if file is not None:
             settings[f"WARMUP_{variable}"] = str(Path(file).absolute())
-    if layers is not None:
-        settings[LAYERS_VARIABLE] = layers_form(layers)
     return run_with(command, settings, audit_log)
 
 

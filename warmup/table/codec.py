@@ -20,7 +20,6 @@ from warmup.core.runtime import Device, Runtime
 from warmup.core.strict_json import JsonError, JsonReader
 from warmup.keys.kind import Kind
 from warmup.keys.registry import KINDS
-from warmup.table.built_forms import BuiltForms, forms_from_json
 from warmup.table.calls import calls_from_json
 from warmup.table.canonical import compact
 from warmup.table.common_rows import CommonRows
@@ -30,7 +29,6 @@ from warmup.table.encoding import (
     DEVICE_COUNT,
     DEVICE_TEXT,
     IMPORTED,
-    LAYER_FORMS,
     MAX_REASON,
     VERSIONS,
     digest_of,
@@ -61,7 +59,8 @@ _SCHEMA_AT_END: Final = re.compile(r'"schema"\s*:\s*([0-9]{1,18})\s*\}\s*\Z')
 
 _TABLE_MEMBERS: Final = frozenset({"schema", "provenance", "policy", "rows"})
 _PROVENANCE: Final = frozenset({"device", "runtime", "warmup", "created", "digest"})
-_PROVENANCE_OPTIONAL: Final = frozenset({"peaks", ASSUMPTIONS, CALLS, LAYER_FORMS})
+# "layers", the forms of repeated layers in a table of an earlier warmup, is read and ignored.
+_PROVENANCE_OPTIONAL: Final = frozenset({"peaks", ASSUMPTIONS, CALLS, "layers"})
 _DEVICE_MEMBERS: Final = frozenset({*DEVICE_TEXT, *DEVICE_COUNT, "mig"})
 _RUNTIME: Final = frozenset({"torch", *VERSIONS})
 _POLICY: Final = frozenset({"mode", "options", "timing", "seed", "tolerance"})
@@ -173,8 +172,7 @@ def _read_provenance(node: Node) -> tuple[Provenance, Node]:
     if (listed := members.get(ASSUMPTIONS)) is not None:
         assumptions = tuple(each.string() for each in listed.elements(MAX_ASSUMPTIONS))
     calls = calls_from_json(members[CALLS]) if CALLS in members else ()
-    forms = forms_from_json(members[LAYER_FORMS]) if LAYER_FORMS in members else BuiltForms()
-    return Provenance(runtime, warmup, created, peaks, assumptions, calls, forms), members["digest"]
+    return Provenance(runtime, warmup, created, peaks, assumptions, calls), members["digest"]
 
 
 def _read_policy(node: Node) -> Policy:

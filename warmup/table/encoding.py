@@ -13,7 +13,6 @@ from warmup.core.method import Method
 from warmup.core.peaks import peaks_to_json
 from warmup.core.rows import Row
 from warmup.keys.registry import kind_of
-from warmup.table.built_forms import forms_to_json
 from warmup.table.calls import calls_to_json
 from warmup.table.canonical import compact, spell
 from warmup.table.evidence import evidence_to_json
@@ -27,7 +26,6 @@ DEVICE_COUNT: Final = ("sm_count", "memory_gib", "threads")
 VERSIONS: Final = ("triton", "cuda", "driver", "cublas")
 ASSUMPTIONS: Final = "assumptions"
 CALLS: Final = "calls"
-LAYER_FORMS: Final = "layers"
 IMPORTED: Final = "imported"
 MAX_REASON: Final = 512
 
@@ -145,8 +143,6 @@ def _provenance(provenance: Provenance) -> dict[str, object]:
         document[ASSUMPTIONS] = list(provenance.assumptions)
     if provenance.calls:
         document[CALLS] = calls_to_json(provenance.calls)
-    if provenance.forms.by_bucket:
-        document[LAYER_FORMS] = forms_to_json(provenance.forms)
     return document
 
 

@@ -14,7 +14,6 @@ from typing import Final
 from warmup.core.counted import counted
 from warmup.core.errors import ForeignGraphError, MissError, UncoveredError
 from warmup.core.events import Emitter, EventName
-from warmup.core.layers_form import current_form
 from warmup.core.live_search import LiveSearch, without
 from warmup.core.method import Search
 from warmup.core.miss_reasons import MissReason
@@ -25,7 +24,6 @@ from warmup.keys.nearest import nearest_row, neighbours_of
 from warmup.keys.question import Question, RegionQuestion
 from warmup.keys.registry import KINDS, kind_of
 from warmup.table.absence import absence_of
-from warmup.table.built_forms import BuiltForms
 from warmup.table.cache_tags import shown_tag
 from warmup.table.disagreements import Disagreements
 from warmup.table.imported_answers import ImportedAnswers
@@ -35,9 +33,7 @@ from warmup.table.time_predictor import TimePredictor
 
 __all__ = ["Lookup", "OnMiss", "Uncovered"]
 
-_WITHOUT_ROW: Final = frozenset(
-    {MissReason.NOT_IN_TABLE, MissReason.OTHER_FORM, MissReason.UNVERIFIED}
-)
+_WITHOUT_ROW: Final = frozenset({MissReason.NOT_IN_TABLE, MissReason.UNVERIFIED})
 
 
 def _never(_key: str) -> bool:
@@ -63,10 +59,6 @@ class Lookup:
     `OnMiss.UNVERIFIED`, where ``predictor`` has them too, are they compiled, and reported as misses
     all the same.
 
-    ``forms`` are those in which repeated layers were compiled when the rows were measured: where a
-    bucket was not built in the form that this thread compiles, a key without a row is a miss for
-    that reason.
-
     Where inductor fused another way than a row says, that is reported, unless ``settles``: whoever
     compiles chooses other winners for the keys ``differing``.
     """
@@ -88,7 +80,6 @@ class Lookup:
     split_search: bool = False
     grouped_search: bool = False
     settles: bool = False
-    forms: BuiltForms = field(default_factory=BuiltForms)
     _tuned_rows: dict[str, Row] = field(default_factory=dict)
     _predicted: dict[str, PickedConfig | None] = field(default_factory=dict)
     _nearest_rows: dict[str, tuple[str | None, tuple[str, ...]]] = field(default_factory=dict)
@@ -147,7 +138,6 @@ class Lookup:
             bound=config.bound,
             predicted_us=times_us[0],
             library_us=times_us[1],
-            layers=current_form().value,
         )
 
     def find(self, key: str) -> Winner | MissReason:
@@ -162,7 +152,7 @@ class Lookup:
             served = self.imported.served(key) if self.on_miss is OnMiss.UNVERIFIED else None
             return served or MissReason.UNVERIFIED
         if row is None or not self._is_current(key):
-            return absence_of(key, self.forms)
+            return absence_of(key)
         return row.winner if row.untrusted is None else MissReason.UNTRUSTED
 
     def hit(self, key: str, winner: Winner) -> None:
@@ -180,7 +170,6 @@ class Lookup:
             reason=reason.value,
             nearest=nearest,
             differs=list(differs),
-            layers=current_form().value,
             choice=None if self.on_miss is OnMiss.STRICT else fallback,
         )
         if self.on_miss is OnMiss.STRICT and key not in self.excused:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import partial
 
 from warmup.core.errors import TableMergeError
 from warmup.core.rows import Row
 from warmup.core.runtime import compare_runtimes
 from warmup.keys.order import natural_order
 from warmup.table.best_row import better_measured, by_trust
-from warmup.table.built_forms import BuiltForms
 from warmup.table.imported_json import Imported
 from warmup.table.schema import Table, compare_policies
 
@@ -41,8 +40,7 @@ def combine(tables: Sequence[Table]) -> tuple[Table, tuple[str, ...]]:
     Of two rows for a key the newer table's is taken, unless only one of them is trusted (`merge`).
     A winner that one table does not trust is not trusted, whichever tables have it.
     Provenance and policy are the newest table's, but ``launch_search``, ``reduction_search``,
-    ``split_search`` and ``grouped_search`` are those of all tables, and so are the forms of their
-    buckets.
+    ``split_search`` and ``grouped_search`` are those of all tables.
     """
     ordered = sorted(tables, key=lambda table: table.provenance.created)
     rows: dict[str, Row] = {}
@@ -68,10 +66,8 @@ def combine(tables: Sequence[Table]) -> tuple[Table, tuple[str, ...]]:
         split_search=all(table.policy.split_search for table in tables),
         grouped_search=all(table.policy.grouped_search for table in tables),
     )
-    forms = reduce(BuiltForms.united, (table.provenance.forms for table in ordered))
-    origin = replace(ordered[-1].provenance, forms=forms)
     imported = _united_imports(ordered, rows)
-    union = replace(ordered[-1], provenance=origin, policy=policy, rows=rows, imported=imported)
+    union = replace(ordered[-1], policy=policy, rows=rows, imported=imported)
     return union, tuple(conflicts)
 
 
@@ -82,8 +78,8 @@ def merge(a: Table, b: Table, prefer: str | None = None) -> Table:
     better, see `evidence_rank`) or ``faster`` (the lower measured time, however it was measured).
     Of two rows with the same winner the better measured one is taken, unless *prefer* is
     ``faster``. Where one row is not trusted, the trusted row is taken if its winner is another,
-    else the row that is not trusted. The provenance is the older table's, with the assumptions and
-    the forms of buckets of both.
+    else the row that is not trusted. The provenance is the older table's, with the assumptions of
+    both.
 
     Raises:
         TableMergeError: provenance or policy differ, or winners differ and *prefer* is None.
@@ -113,7 +109,6 @@ def merge(a: Table, b: Table, prefer: str | None = None) -> Table:
     older, newer = sorted((a, b), key=lambda table: table.provenance.created)
     origin = older.provenance.assuming(newer.provenance.assumptions)
     origin = origin.costing(newer.provenance.calls)
-    origin = replace(origin, forms=origin.forms.united(newer.provenance.forms))
     imported = _united_imports((a, b), rows)
     return replace(older, provenance=origin, rows=rows, imported=imported)
 

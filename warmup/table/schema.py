@@ -12,7 +12,6 @@ from warmup.core.method import Method, OptionValue
 from warmup.core.roofline import Peaks
 from warmup.core.rows import Row
 from warmup.core.runtime import Runtime
-from warmup.table.built_forms import BuiltForms
 
 SCHEMA_VERSION: Final = 3
 MAX_TABLE_BYTES: Final = 256 * 1024 * 1024  # a table of 100,000 rows has 100 to 200 MB
@@ -27,8 +26,7 @@ class Provenance:
     ``created`` is the time of the first row in UTC, ISO 8601. ``peaks`` are the measured peaks of
     the device, None in a table of an earlier warmup. ``assumptions`` are what builds of the table
     took because nobody named it, such as inferred inputs, in the order of the builds. ``calls`` has
-    what a call of a bucket costs, by model and bucket, sorted; empty on a CPU. ``forms`` says in
-    which form repeated layers were compiled.
+    what a call of a bucket costs, by model and bucket, sorted; empty on a CPU.
     """
 
     runtime: Runtime
@@ -37,7 +35,6 @@ class Provenance:
     peaks: Peaks | None = None
     assumptions: tuple[str, ...] = ()
     calls: tuple[tuple[str, CallCost], ...] = ()
-    forms: BuiltForms = field(default_factory=BuiltForms)
 
     def assuming(self, texts: Iterable[str]) -> Provenance:
         """Return this provenance with *texts* among its assumptions, each once, the last 64."""

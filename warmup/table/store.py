@@ -140,7 +140,6 @@ def add_rows(
         origin = before.provenance.assuming(provenance.assumptions).costing(provenance.calls)
         if origin.peaks is None:
             origin = replace(origin, peaks=provenance.peaks)
-        origin = replace(origin, forms=origin.forms.united(provenance.forms, has_rows=False))
         imported = {key: each for key, each in before.imported.items() if key not in union}
         table = replace(before, provenance=origin, rows=union, imported=imported)
         _replace(target, table, [before])

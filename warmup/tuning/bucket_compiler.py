@@ -13,7 +13,6 @@ from warmup.core.call_cost import CallCost
 from warmup.core.compile_order import CompileOrder
 from warmup.core.errors import BuildError, MissError, warmup_error_in
 from warmup.core.events import Emitter, logger
-from warmup.core.layers_form import LayersForm
 from warmup.core.method import Launch
 from warmup.core.phases import BuildStage
 from warmup.core.rows import Row
@@ -40,9 +39,8 @@ class BucketCompiler:
 
     ``make_lookup`` is called with the arguments of `Lookup`, and returns the lookup that answers.
     ``measure_cost`` returns what a call costs that has run before; None where that is not measured.
-    Repeated layers are compiled in ``form``, whole or once. ``is_rebuilt``: the model was rebuilt
-    from a key, and asks a single question that is measured. ``state`` puts back what calls of the
-    model write, before each call whose output is returned.
+    ``is_rebuilt``: the model was rebuilt from a key, and asks a single question that is measured.
+    ``state`` puts back what calls of the model write, before each call whose output is returned.
     """
 
     setup: BuildSetup
@@ -51,7 +49,6 @@ class BucketCompiler:
     tuner: Tuner
     make_lookup: Callable[..., Lookup] = Lookup
     measure_cost: Callable[[Callable[[], object]], CallCost | None] = lambda _call: None
-    form: LayersForm = LayersForm.WHOLE
     is_rebuilt: bool = False
     state: CallState = field(default_factory=_no_state)
 
@@ -176,12 +173,7 @@ class BucketCompiler:
         return shortened(self.model.module, has_kernels=self.setup.device.type != "cpu")
 
     def _tune_shortened(self, calls: Sequence[Inputs], name: str) -> ServedBucket | None:
-        """Tune the model without repeated layers; None when no layers repeat or that fails.
-
-        None too where they are compiled once: then leaving them out saves nothing.
-        """
-        if self.form is LayersForm.ONCE:
-            return None
+        """Tune the model without repeated layers; None when no layers repeat or that fails."""
         with self.shortened() as left_out:
             if left_out:
                 try:
@@ -294,7 +286,7 @@ class BucketCompiler:
             try:
                 try:
                     self.state.restore()
-                    compiled, output, graphs = call_first(self.model.module, self.form, calls)
+                    compiled, output, graphs = call_first(self.model.module, calls[0])
                     outputs = [
                         self.state.detached(output),
                         *call_others(compiled, calls[1:], self.state),

@@ -12,7 +12,6 @@ from warmup.buckets.bucket import Bucket, parse_buckets, parse_inputs
 from warmup.buckets.dims import ShapePolicy, with_ranges
 from warmup.core.compile_modes import COMPILE_MODES
 from warmup.core.errors import NothingRecordedError, SettingsError
-from warmup.core.layers_form import LayersForm
 from warmup.core.method import Search
 from warmup.core.phases import BuildStage
 from warmup.prediction.predictions import DEFAULT_TOP
@@ -23,7 +22,6 @@ from warmup.tuning.bucket_compiler import BucketCompiler
 from warmup.tuning.budget import SearchBudget, parse_budget, spend_budget
 from warmup.tuning.dry_run import make_plan
 from warmup.tuning.earlier_builds import EarlierBuilds, earlier_builds
-from warmup.tuning.form_sessions import FormSessions, check_layers
 from warmup.tuning.pack_bundle import input_options, pack_if_asked
 from warmup.tuning.progress import Progress
 from warmup.tuning.report import BucketResult, BuildReport, Observer
@@ -69,7 +67,6 @@ def build(
     bundle_graphs: str | None = None,
     bundle_compiled: str | None = None,
     all_layers: bool = False,
-    layers: str = LayersForm.WHOLE,
     force: bool = False,
     retry: str | None = None,
     wait_for_quiet: float | None = None,
@@ -99,12 +96,9 @@ def build(
     makes them wrong is marked as not trusted: it stays in the table, is not served, and the next
     build measures its problem again without that winner. Where layers repeat, and the first bucket
     shows that the model without the repeated layers asks for the same rows, other buckets are run
-    without them, unless *all_layers*. With *layers* ``once`` each bucket is compiled as
-    `warmup.compile` does with that word, so that the table has the rows that a layer alone and the
-    graph around the layers ask for; with ``auto`` it is compiled so, where the layers can be proved
-    equal, and whole too. The table says in which form each bucket was built. A bucket serves its
-    own sizes alone; with the *policy* ``range`` one graph also serves the sizes down to the
-    previous bucket, and is also judged at the lower end and in the middle.
+    without them, unless *all_layers*. A bucket serves its own sizes alone; with the *policy*
+    ``range`` one graph also serves the sizes down to the previous bucket, and is also judged at the
+    lower end and in the middle.
 
     With *pad_weights* (None: on a GPU) weights with unaligned sizes are measured unpadded and
     padded. Where padding pays, each bucket is run again with padded weights, so that the table has
@@ -124,7 +118,6 @@ def build(
 
     Raises:
         SettingsError, ModelError: the arguments or the model cannot be used; nothing was written.
-        LayersError: with *layers* ``once`` the layers cannot be compiled once.
         TableError: the table exists and is damaged, belongs to another device, runtime or policy,
             or cannot be written; or the store is damaged or cannot be written.
         OutputMismatchError: a bucket's output is wrong, also without the rows that may be to blame.
@@ -133,7 +126,7 @@ def build(
     """
     started = time.monotonic()
     search_budget = parse_budget(search, budget)
-    _check_words(policy, layers, bundle_graphs, bundle_compiled)
+    _check_words(policy, bundle_graphs, bundle_compiled)
     buckets = parse_buckets(seqlens, dims)
     if policy == ShapePolicy.RANGE:
         buckets = with_ranges(buckets)
@@ -159,7 +152,7 @@ def build(
         loaded = load_model(model)
         wants_padding = setup.device.type != "cpu" if pad_weights is None else pad_weights
         earlier = earlier_builds(
-            setup, model, (*buckets, *specs, policy, wants_padding, all_layers, dtype, layers)
+            setup, model, (*buckets, *specs, policy, wants_padding, all_layers, dtype)
         )
         path = out_path(out, setup.runtime, loaded, cast)
         resolved = resolve_inputs(loaded, specs, buckets, cast)
@@ -191,15 +184,14 @@ def build(
         compiler = BucketCompiler(
             setup=setup, model=loaded, progress=progress, tuner=tuner, measure_cost=tuner.cost_of
         )
-        sessions = FormSessions.of(
-            Session(compiler=compiler, specs=resolved.specs, dtype=cast, all_layers=all_layers),
-            layers,
+        session = Session(
+            compiler=compiler, specs=resolved.specs, dtype=cast, all_layers=all_layers
         )
         watcher.buckets_counted(buckets)
         can_recall = search_budget.seconds is None and retry is None
-        recalled = earlier.find(sessions.first, buckets) if can_recall else None
+        recalled = earlier.find(session, buckets) if can_recall else None
         if dry_run:
-            plan = make_plan(sessions, buckets, recalled, earlier.pace(setup), pads=wants_padding)
+            plan = make_plan(session, buckets, recalled, earlier.pace(setup), pads=wants_padding)
             return BuildReport(
                 path,
                 table,
@@ -210,11 +202,11 @@ def build(
                 plan=plan,
                 taken=stored.answered if stored else (),
             )
-        results, prepared = sessions.recall(recalled or ()), None
+        results, prepared = list(recalled or ()), None
         if recalled is None:
             watcher.device_looked_at(tuner.watch.complaints())
-            results, prepared = _tune(sessions, buckets, search_budget, started, pads=wants_padding)
-            _keep_record(earlier, sessions.first, buckets, results, started)
+            results, prepared = _tune(session, buckets, search_budget, started, pads=wants_padding)
+            _keep_record(earlier, session, buckets, results, started)
         progress.flush()
         machine, stages = tuner.watch.state(), tuner.clock.take()
         watcher.device_looked_at(machine.complaints)
@@ -225,7 +217,7 @@ def build(
         [*words, f"--device={setup.device}"],
         watcher.packing_started,
         serves=bundle,
-        forms={"graphs_for": bundle_graphs, "artifacts_for": bundle_compiled, "layers": layers},
+        forms={"graphs_for": bundle_graphs, "artifacts_for": bundle_compiled},
     )
     final = read(path)
     return BuildReport(
@@ -251,7 +243,7 @@ def build(
 
 
 def _tune(
-    sessions: FormSessions,
+    session: Session,
     buckets: Sequence[Bucket],
     budget: SearchBudget,
     started: float,
@@ -265,19 +257,29 @@ def _tune(
     from warmup.tuning.weights.launched import weigh_launched
     from warmup.tuning.weights.measure import measure_weights
 
-    progress, prepared = sessions.first.compiler.progress, None
-    sessions.settle(buckets[0])
-    results = sessions.run_all(buckets)
+    compiler, prepared = session.compiler, None
+    progress = compiler.progress
+
+    def run_all(offset: int, total: int) -> list[BucketResult]:
+        padded = None if prepared is None else prepared.padded
+        results: list[BucketResult] = []
+        for number, bucket in enumerate(buckets, offset):
+            if not progress.is_done:
+                results.append(session.run_bucket(bucket, number, total, padded))
+        return results
+
+    results = run_all(0, len(buckets))
     if pads and not progress.is_done:
-        with sessions.first.compiler.tuner.clock.phase(BuildStage.WEIGHTS):
-            prepared = measure_weights(sessions.first, buckets)
+        with compiler.tuner.clock.phase(BuildStage.WEIGHTS):
+            prepared = measure_weights(session, buckets)
     if prepared is not None and prepared.padded:
-        results += sessions.run_all(buckets, prepared)
-        results, prepared = weigh_launched(sessions.first.compiler, prepared, results)
+        results += run_all(len(buckets), 2 * len(buckets))
+        results, prepared = weigh_launched(compiler, prepared, results)
     if budget.seconds is not None:
 
         def run_again(before: BucketResult, number: int, total: int) -> BucketResult:
-            return sessions.run_again(before, number, total, prepared)
+            padded = prepared.padded if prepared is not None and before.weights_padded else None
+            return session.run_bucket(before.bucket, number, total, padded)
 
         results = list(spend_budget(progress, run_again, results, budget, started))
     return results, prepared
@@ -319,24 +321,15 @@ def _check_asked(results: Sequence[BucketResult], retry: str | None) -> None:
     )
 
 
-def _check_words(
-    policy: str, layers: str, bundle_graphs: str | None, bundle_compiled: str | None
-) -> None:
+def _check_words(policy: str, bundle_graphs: str | None, bundle_compiled: str | None) -> None:
     """Check the words of a build's arguments.
 
     Raises:
-        SettingsError: a policy, form or mode is unknown, or torch cannot compile for the mode or
-            the form ahead of time.
+        SettingsError: a policy or mode is unknown, or torch cannot compile for the mode ahead of
+            time.
     """
     if policy not in set(ShapePolicy):
         raise SettingsError(f"policy={policy!r}", f"use one of {', '.join(ShapePolicy)}")
-    check_layers(layers)
-    if layers == LayersForm.ONCE and bundle_compiled is not None:
-        raise SettingsError(
-            "layers='once': an artifact is the graph of a whole model; what calls layers that are "
-            "compiled once is in the memory of one process",
-            "give layers='auto' for whole graphs, or bundle_graphs for the graphs of the layers",
-        )
     if bundle_graphs is not None and bundle_graphs not in COMPILE_MODES:
         raise SettingsError(
             f"bundle_graphs={bundle_graphs!r} is not a mode",

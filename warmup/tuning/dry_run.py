@@ -10,19 +10,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from warmup.buckets.bucket import Bucket
-from warmup.core.layers_form import LayersForm
 from warmup.tuning.report import BucketResult, BuildPlan, PlannedBucket
 
 if TYPE_CHECKING:
     from warmup.tuning.earlier_builds import Pace
-    from warmup.tuning.form_sessions import FormSessions
     from warmup.tuning.session import Session
 
 _COMPILES: Final = 2  # a build compiles a bucket once to tune it, and once to serve it
 
 
 def make_plan(
-    sessions: FormSessions,
+    session: Session,
     buckets: Sequence[Bucket],
     recalled: Sequence[BucketResult] | None,
     pace: Pace | None,
@@ -45,19 +43,13 @@ def make_plan(
                 seconds=result.seconds,
                 graphs=result.graphs,
                 left_out=result.left_out,
-                layers=result.layers,
             )
             for result in recalled
             if not result.weights_padded
         )
         return _summed(planned, pace)
     remark = "padded weights are not planned: where padding pays, a build runs each bucket again"
-    sessions.settle(buckets[0])
-    return _summed(
-        sessions.each(lambda session: _plan_buckets(session, buckets)),
-        pace,
-        (remark,) if pads else (),
-    )
+    return _summed(_plan_buckets(session, buckets), pace, (remark,) if pads else ())
 
 
 def plan_keys(known: Sequence[str], missing: Sequence[str], pace: Pace | None) -> BuildPlan:
@@ -77,18 +69,15 @@ def _plan_buckets(session: Session, buckets: Sequence[Bucket]) -> tuple[PlannedB
     observer = session.compiler.progress.observer
     found: list[PlannedBucket] = []
     can_shorten = False
-    leaves_out = not session.all_layers and session.compiler.form is LayersForm.WHOLE
     for number, bucket in enumerate(buckets):
-        observer.bucket_started(
-            bucket, number, len(buckets), weights_padded=False, layers=session.compiler.form
-        )
+        observer.bucket_started(bucket, number, len(buckets), weights_padded=False)
         if can_shorten:
             with session.compiler.shortened() as left_out:
                 found.append(_plan(session, bucket, left_out))
             continue
         whole = _plan(session, bucket)
         found.append(whole)
-        if leaves_out and number + 1 < len(buckets):
+        if not session.all_layers and number + 1 < len(buckets):
             with session.compiler.shortened() as left_out:
                 if left_out:
                     can_shorten = _keys(_plan(session, bucket, left_out)) == _keys(whole)
@@ -140,7 +129,6 @@ def _plan(session: Session, bucket: Bucket, left_out: int = 0) -> PlannedBucket:
         seconds=time.monotonic() - started,
         graphs=asked.graphs,
         left_out=left_out,
-        layers=session.compiler.form,
     )
 
 

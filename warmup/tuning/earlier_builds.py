@@ -25,7 +25,6 @@ import platformdirs
 
 from warmup.buckets.bucket import Bucket
 from warmup.core.files import replace_text
-from warmup.core.layers_form import LayersForm
 from warmup.core.rows import Row
 from warmup.core.version import __version__
 from warmup.tuning.report import BucketResult
@@ -77,7 +76,6 @@ class EarlierBuilds:
                 return None
             if list(self._digests(session, buckets, record["shortened"])) != record["graphs"]:
                 return None
-            in_form = {form: session.in_form(form) for form in (LayersForm.ONCE, LayersForm.WHOLE)}
             costs = dict(session.compiler.progress.table.provenance.calls)
             return tuple(
                 BucketResult(
@@ -91,11 +89,10 @@ class EarlierBuilds:
                     left_out=int(one["left_out"]),
                     graphs=int(one["graphs"]),
                     cost=costs.get(
-                        in_form[one["layers"]].call_name(
+                        session.call_name(
                             buckets[one["number"]], weights_padded=bool(one["weights_padded"])
                         )
                     ),
-                    layers=LayersForm(one["layers"]),
                 )
                 for one in record["results"]
             )
@@ -108,9 +105,8 @@ class EarlierBuilds:
         """Write the record of a finished build, whose *results* have a row for every key."""
         if self.name is None:
             return
-        # The buckets of the last form come last: the whole form, where several are built.
         unpadded = [result for result in results if not result.weights_padded]
-        shortened = [result.left_out > 0 for result in unpadded[-len(buckets) :]]
+        shortened = [result.left_out > 0 for result in unpadded]
         graphs = list(self._digests(session, buckets, shortened))
         if None in graphs:
             return
@@ -132,7 +128,6 @@ class EarlierBuilds:
                         "weights_padded": result.weights_padded,
                         "left_out": result.left_out,
                         "graphs": result.graphs,
-                        "layers": result.layers,
                     }
                     for result in results
                 ],

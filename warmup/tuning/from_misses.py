@@ -14,11 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from warmup.core.errors import BuildError, ModelError, NothingRecordedError, ProblemError
-from warmup.core.layers_form import LayersForm
 from warmup.core.method import Search
 from warmup.diagnostics.misses import MissedProblem, read_misses
 from warmup.prediction.predictions import DEFAULT_TOP
-from warmup.table.built_forms import OF_MISSES
 from warmup.table.codec import digest_of
 from warmup.table.imported_answers import ImportedAnswers
 from warmup.table.policy import DEFAULT_MODE, PolicyOptions
@@ -26,7 +24,7 @@ from warmup.table.store import read
 from warmup.tuning.budget import parse_budget
 from warmup.tuning.dry_run import plan_keys
 from warmup.tuning.earlier_builds import pace
-from warmup.tuning.missed_keys import asked_once, keys_with_row, missed_keys
+from warmup.tuning.missed_keys import keys_with_row, missed_keys
 from warmup.tuning.progress import Progress, Revisit
 from warmup.tuning.rebuilt_problem import tune_rebuilt
 from warmup.tuning.report import BucketResult, BuildReport, Observer
@@ -80,8 +78,7 @@ def build_problems(
     could not be used at serving, or was searched less far than *search*. A key of *again* that
     cannot be rebuilt keeps its row. Problems that *regions* describe are measured in their regions
     instead of being rebuilt. Each finished problem is on disk before the next one starts.
-    Where every problem that layers compiled once have asked for has a row, the table says that it
-    has rows for them. Once *seconds* have passed no further problem is begun; those that are left
+    Once *seconds* have passed no further problem is begun; those that are left
     are in no list of the report. *top*, *device_model*, *wait_for_quiet* and *store* are those of
     `warmup.tuning.build.build`. With *dry_run* the report has a plan instead, and nothing is done.
 
@@ -96,7 +93,6 @@ def build_problems(
     described = {question.key for question in regions}
     missed = missed_keys(problems) | dict.fromkeys(again, True)
     missed = {key: is_stale for key, is_stale in missed.items() if key not in described}
-    once = asked_once(problems)
     from warmup.tuning.tuner import make_tuner
 
     search_budget = parse_budget(search, None)
@@ -167,12 +163,9 @@ def build_problems(
             progress,
             tuner,
             imported=imported,
-            once=once,
             again=again,
             deadline=math.inf if seconds is None else started + seconds,
         )
-        if once and once <= progress.rows.keys():
-            progress.keep_form(OF_MISSES, LayersForm.ONCE)
         machine, stages = tuner.watch.state(), tuner.clock.take()
         watcher.device_looked_at(machine.complaints)
     check_built(path, missed, not_rebuilt)
@@ -204,14 +197,13 @@ def _tune_problems(
     tuner: Tuner,
     *,
     imported: ImportedAnswers,
-    once: Collection[str],
     again: Collection[str],
     deadline: float,
 ) -> dict[str, str]:
     """Rebuild and tune each key of *wanted*, and add its result to *results*.
 
-    Return, by key, why a problem could not be rebuilt; a key of *again* keeps its row then. Those
-    of *once* have been asked for by layers compiled once. None is begun after *deadline*.
+    Return, by key, why a problem could not be rebuilt; a key of *again* keeps its row then. None
+    is begun after *deadline*.
     """
     from warmup.models.rebuilt import rebuild
 
@@ -228,8 +220,7 @@ def _tune_problems(
         except (BuildError, ModelError, ProblemError) as error:
             if key in again and key in progress.rows:
                 continue
-            needs_once = isinstance(error, ProblemError) and key in once
-            not_rebuilt[key] = f"{error} and --layers once" if needs_once else str(error)
+            not_rebuilt[key] = str(error)
     return not_rebuilt
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from warmup.core.layers_form import LayersForm
 from warmup.core.method import Search
 from warmup.core.rows import Row
 from warmup.diagnostics.misses import MissedProblem
@@ -16,11 +15,6 @@ def missed_keys(problems: Iterable[MissedProblem]) -> dict[str, bool]:
     for problem in problems:
         is_stale[problem.key] = is_stale.get(problem.key, False) or problem.is_stale
     return is_stale
-
-
-def asked_once(problems: Iterable[MissedProblem]) -> set[str]:
-    """Return the keys for which layers that are compiled once have asked."""
-    return {problem.key for problem in problems if LayersForm.ONCE in problem.layers}
 
 
 def keys_with_row(

@@ -19,7 +19,6 @@ from warmup.core.artifact_form import parse_form
 from warmup.core.child_process import Caches
 from warmup.core.error_text import printable
 from warmup.core.errors import BundleError
-from warmup.core.layers_form import LayersForm
 from warmup.core.runtime import Runtime
 from warmup.keys.registry import kind_of
 from warmup.table.bundle_file import BUNDLE_SUFFIX, needs_of, write_bundle
@@ -88,7 +87,6 @@ def pack(
     serves_compiles: bool,
     graphs_for: str | None = None,
     artifacts_for: str | None = None,
-    layers: str = LayersForm.WHOLE,
 ) -> PackedBundle:
     """Write the bundle of *table* beside it, and return its contents in numbers.
 
@@ -97,8 +95,7 @@ def pack(
     kernels are packed that a server compiles; a model whose weights the table pads is primed twice,
     with padded and with unpadded weights. With *graphs_for*, a mode of torch.compile, the graphs
     that such a server in that mode compiles are packed as well. With *artifacts_for*, a mode, each
-    bucket is compiled ahead of time, and packed with the kernels that its artifact loads. Kernels
-    and graphs are those of a server with *layers*; what is compiled ahead of time are whole graphs.
+    bucket is compiled ahead of time, and packed with the kernels that its artifact loads.
 
     Raises:
         BundleError: the table does not serve the model, or the bundle cannot be written.
@@ -109,7 +106,6 @@ def pack(
     path, content = bundle_path(table), read(table)
     arguments = [str(table), "--prime", "--model", model, *words]
     mode = [] if graphs_for is None else ["--mode", graphs_for]
-    mode += [] if layers == LayersForm.WHOLE else ["--layers", layers]
     has_weights = not all(kind_of(key).is_asked for key in content.rows)
     variants = [[], ["--no-pad-weights"]] if has_weights else [[]]
     with tempfile.TemporaryDirectory(prefix="warmup-bundle-") as folder:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from warmup.core.call_cost import CallCost
 from warmup.core.evidence_rank import evidence_rank
-from warmup.core.layers_form import LayersForm
 from warmup.core.method import Search
 from warmup.core.ranking import ranking_of
 from warmup.core.roofline import Peaks
@@ -199,21 +198,6 @@ class Progress:
         self.table = replace(table, provenance=table.provenance.costing([(name, cost)]))
         if not self.replaces and self.rows:
             self.table = add_rows(self.path, self.table.provenance, table.policy, {})
-
-    def keep_form(self, name: str, form: LayersForm) -> None:
-        """Write that the bucket *name* was built in *form* to the table on disk.
-
-        Raises:
-            TableError: the table cannot be written.
-        """
-        if self.replaces or not self.rows:
-            return  # nothing asked for a row
-        table, origin = self.table, self.table.provenance
-        has_rows = len(self.rows) > len(self.keys_since(0).intersection(self.rows))
-        forms = origin.forms.building(name, form, has_rows=has_rows)
-        if forms != origin.forms:
-            origin = replace(origin, forms=forms)
-            self.table = add_rows(self.path, origin, table.policy, {})
 
     def stamp(self) -> tuple[int, int] | None:
         """Return what changes whenever the file of the table is replaced; None without a file."""

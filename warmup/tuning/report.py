@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 
 from warmup.buckets.bucket import Bucket
 from warmup.core.call_cost import CallCost
-from warmup.core.layers_form import LayersForm
 from warmup.core.machine_state import MachineState
 from warmup.core.method import Method
 from warmup.core.phases import StageSeconds
@@ -41,12 +40,9 @@ class Observer:
         """The build will tune *buckets*; nothing is tuned yet."""
 
     def bucket_started(
-        self, bucket: Bucket, index: int, total: int, *, weights_padded: bool, layers: LayersForm
+        self, bucket: Bucket, index: int, total: int, *, weights_padded: bool
     ) -> None:
-        """Run *index* (from 0) of *total* begins: *bucket*, its weights padded or not.
-
-        Its repeated layers are compiled in the form *layers*.
-        """
+        """Run *index* (from 0) of *total* begins: *bucket*, its weights padded or not."""
 
     def device_looked_at(self, complaints: Sequence[str]) -> None:
         """The device's condition was read, before the first or after the last run."""
@@ -87,9 +83,6 @@ class Observer:
     def rows_rejected(self, line: str) -> None:
         """Rows were marked as not trusted; *line* says which, why, and what is served instead."""
 
-    def form_refused(self, line: str) -> None:
-        """Layers cannot be compiled once; *line* says why, and in which form they are built."""
-
     def host_preferred(self, line: str) -> None:
         """Winners for the host were tried where it limits a bucket; *line* says with what gain."""
 
@@ -109,7 +102,7 @@ class BucketResult:
     that the table pads were padded. ``left_out`` repeated layers were not compiled: another bucket
     has shown that the whole model asks for the same rows. ``graphs`` is the number of graphs that
     torch.compile made; several where the model's code breaks the graph. ``cost`` is that of a call,
-    None on a CPU. ``layers`` is the form in which repeated layers were compiled.
+    None on a CPU.
     """
 
     bucket: Bucket
@@ -122,7 +115,6 @@ class BucketResult:
     left_out: int = 0
     graphs: int = 1
     cost: CallCost | None = None
-    layers: LayersForm = LayersForm.WHOLE
 
     @property
     def error(self) -> float:
@@ -131,16 +123,15 @@ class BucketResult:
 
     @property
     def name(self) -> str:
-        """The bucket, whether weights were padded, and the form of the layers, for people."""
-        return name_of(self.bucket, weights_padded=self.weights_padded, layers=self.layers)
+        """The bucket, and whether weights were padded, for people."""
+        return name_of(self.bucket, weights_padded=self.weights_padded)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedBucket:
     """What one bucket asks for: the keys with a row, those to tune, and what has no key.
 
-    ``left_out`` repeated layers were not compiled; ``graphs`` is the number of graphs, ``layers``
-    the form in which repeated layers are compiled.
+    ``left_out`` repeated layers were not compiled; ``graphs`` is the number of graphs.
     """
 
     bucket: Bucket
@@ -149,7 +140,6 @@ class PlannedBucket:
     seconds: float
     graphs: int = 1
     left_out: int = 0
-    layers: LayersForm = LayersForm.WHOLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,9 +231,6 @@ class BuildReport:
         return dict(counts)
 
 
-def name_of(
-    bucket: Bucket, *, weights_padded: bool = False, layers: LayersForm = LayersForm.WHOLE
-) -> str:
-    """Return the name of *bucket* for people: whether weights are padded, and layers shared."""
-    padded = ", weights padded" if weights_padded else ""
-    return f"{bucket}{padded}{', layers once' if layers is LayersForm.ONCE else ''}"
+def name_of(bucket: Bucket, *, weights_padded: bool = False) -> str:
+    """Return the name of *bucket* for people: whether weights are padded."""
+    return f"{bucket}, weights padded" if weights_padded else str(bucket)

@@ -11,7 +11,6 @@ from warmup.buckets.bucket import Bucket, InputSpec
 from warmup.core.call_cost import CallCost
 from warmup.core.errors import BuildError, ModelError, WarmupError
 from warmup.core.events import logger
-from warmup.core.layers_form import LayersForm
 from warmup.core.phases import BuildStage
 from warmup.tuning.bucket_compiler import BucketCompiler
 from warmup.tuning.report import BucketResult, name_of
@@ -46,10 +45,6 @@ class Session:
 
     def __post_init__(self) -> None:
         self.compiler.model.module.to(device=self.compiler.setup.device, dtype=self.dtype)
-
-    def in_form(self, form: LayersForm) -> Session:
-        """Return the session that compiles the same model in *form*."""
-        return replace(self, compiler=replace(self.compiler, form=form), _can_shorten={})
 
     def run_bucket(
         self,
@@ -89,11 +84,8 @@ class Session:
 
         weights_padded = bool(padded)
         progress = self.compiler.progress
-        layers = self.compiler.form
-        progress.observer.bucket_started(
-            bucket, index, total, weights_padded=weights_padded, layers=layers
-        )
-        name = name_of(bucket, weights_padded=weights_padded, layers=layers)
+        progress.observer.bucket_started(bucket, index, total, weights_padded=weights_padded)
+        name = name_of(bucket, weights_padded=weights_padded)
         started = time.monotonic()
         before = len(progress.tuned)
         calls = self.calls(bucket)
@@ -137,15 +129,13 @@ class Session:
             left_out=left_out,
             graphs=served.graphs,
             cost=cost,
-            layers=layers,
         )
         progress.observer.bucket_finished(result)
         return result
 
     def call_name(self, bucket: Bucket, *, weights_padded: bool) -> str:
         """Return the name of a call in *bucket* in the table's provenance."""
-        name = name_of(bucket, weights_padded=weights_padded, layers=self.compiler.form)
-        return self.compiler.call_name(name)
+        return self.compiler.call_name(name_of(bucket, weights_padded=weights_padded))
 
     def _keep_cost(self, name: str, cost: CallCost, tuned: int) -> None:
         """Write *cost* to the table, unless it has a cost and none of the rows was *tuned* now."""

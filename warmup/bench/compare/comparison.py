@@ -35,18 +35,11 @@ class How(StrEnum):
     MAX_AUTOTUNE = "max-autotune"
     TABLE = "table"
     TABLE_PADDED = "table-padded"
-    LAYERS = "layers"
-    TABLE_LAYERS = "table-layers"
 
     @property
     def is_served(self) -> bool:
         """True when the variant serves from a table."""
-        return self in (How.TABLE, How.TABLE_PADDED, How.TABLE_LAYERS)
-
-    @property
-    def shares_layers(self) -> bool:
-        """True when the variant compiles repeated layers once, in default mode or from a table."""
-        return self in (How.LAYERS, How.TABLE_LAYERS)
+        return self in (How.TABLE, How.TABLE_PADDED)
 
 
 REFERENCE_VARIANT: Final = How.EAGER.value  # its outputs are the reference of the others
@@ -267,8 +260,8 @@ def parse_variants(
 ) -> tuple[Variant, ...]:
     """Return the variants of *model* named in *names*, and those of other models in *also*.
 
-    Without *names* all variants with whole graphs are returned; the variant with padded weights
-    only if the table *pads* weights. Eager and default are always returned, first. An item of
+    Without *names* all variants are returned; the variant with padded weights only if the table
+    *pads* weights. Eager and default are always returned, first. An item of
     *also* has the form ``NAME=MODEL`` or ``NAME=MODEL+HOW``, such as
     ``padded=examples/mlp.py:Padded+table``; without HOW it is default.
 
@@ -276,8 +269,7 @@ def parse_variants(
         SettingsError: an item has another form, or a name is given twice.
     """
     if names is None:
-        whole = [how for how in How if not how.shares_layers]
-        names = ",".join(how for how in whole if pads or how is not How.TABLE_PADDED)
+        names = ",".join(how for how in How if pads or how is not How.TABLE_PADDED)
     variants: dict[str, Variant] = {}
     for word in (part.strip() for part in names.split(",")):
         if word not in set(How):

@@ -68,11 +68,8 @@ class VariantProcess:
         self._module: torch.nn.Module | None = None
         self._served: CompiledCall | None = None
         self._inputs: list[Inputs] = []
-        self._make_inputs: Callable[[Bucket], Inputs] | None = None
-        self._buckets: list[Bucket] = []
         self._assumptions: list[str] = []
         self._batches: list[Batch] = []
-        self._remarks: Callable[[], list[str]] = list  # on how layers were compiled
 
     def start(self, **case: Any) -> Answer:
         """Load, compile and call the model in every bucket; answer with a `Start` and remarks."""
@@ -98,7 +95,7 @@ class VariantProcess:
             "outputs": outputs,
             "sites": watch.sites(),
             "miss_reasons": watch.miss_reasons(),
-            "remarks": [*watch.remarks(), *self._remarks()],
+            "remarks": watch.remarks(),
         }
 
     def demand(self) -> Answer:
@@ -209,14 +206,9 @@ class VariantProcess:
         resolved = resolve_inputs(model, parse_inputs(case.inputs), buckets, dtype)
         self._assumptions = [str(assumption) for assumption in resolved.assumptions]
         self._module = model.module.to(device=self._device, dtype=dtype)
-
-        def make(bucket: Bucket) -> Inputs:
-            torch.manual_seed(case.seed)
-            return make_inputs(model, resolved.specs, bucket, self._device, dtype)
-
         for bucket in buckets:
-            self._inputs.append(make(bucket))
-        self._make_inputs, self._buckets = make, buckets
+            torch.manual_seed(case.seed)
+            self._inputs.append(make_inputs(model, resolved.specs, bucket, self._device, dtype))
 
     def _dtype(self) -> str:
         """Return the dtype of the weights, else of the inputs; tf32 where GEMMs of f32 use it."""
@@ -239,14 +231,6 @@ class VariantProcess:
         # Each bucket is a graph; past the limit torch would run the model uncompiled and only warn.
         torch.compiler.config.recompile_limit = _LIMIT_PER_BUCKET * len(self._inputs)
         torch.compiler.config.fail_on_recompile_limit_hit = True
-        if how.shares_layers:
-            from warmup.serving.compiled.for_buckets import compile_for
-
-            assert self._make_inputs is not None
-            make, buckets = self._make_inputs, self._buckets
-            shared = compile_for(self._module, make, buckets, mode=None, layers="once")
-            self._remarks = lambda: [str(shared.report().layers).removeprefix("layers: ")]
-            return shared
         return compile_model(self._module, _MODE_OF.get(how))
 
     def _first_output(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
@@ -17,7 +17,6 @@ from torch import nn
 from warmup.buckets.dims import DynamicDim, Interval, ShapePolicy
 from warmup.core.errors import SizeError
 from warmup.core.events import logger
-from warmup.core.layers_form import compiling_bucket
 from warmup.inductor.artifacts import (
     compile_entry,
     count_artifacts,
@@ -25,12 +24,7 @@ from warmup.inductor.artifacts import (
     graph_break_reason,
     with_own_code,
 )
-from warmup.models.layer_proof import LayerProof
-from warmup.models.other_sizes import OtherSizes
-from warmup.models.proved_layers import NotSharedError
 from warmup.serving.compiled.arguments import Arguments, TensorArgument
-from warmup.serving.compiled.layer_sharing import LayerSharing
-from warmup.serving.compiled.shared_layers import SharedLayers, SlowerError
 from warmup.serving.handle import installed
 
 if TYPE_CHECKING:
@@ -70,7 +64,6 @@ class ServedModel:
     mode: str | None
     tolerance: Mapping[str, float]
     is_strict: bool = False
-    sharing: LayerSharing | None = None  # of repeated layers; None compiles whole graphs
     breaks: list[str] = field(default_factory=list)
     uncompiled: Counter[UncompiledReason] = field(default_factory=Counter)
     ahead: AheadCalls | None = None
@@ -140,8 +133,6 @@ class BucketArtifact:
         name = "_".join(f"{name}_{size}" for name, size in self.sizes.items())
         self._name = f"warmup_{name}"
         self._entry = with_own_code(served.model, self._name)
-        self._shared: SharedLayers | None = None
-        self._whole_call: ServingCall | None = None
         self._here: BucketArtifact | None = None  # beside an artifact that was compiled ahead
 
     def __str__(self) -> str:
@@ -152,15 +143,12 @@ class BucketArtifact:
         """How many artifacts were compiled for this bucket."""
         if self._here is not None:
             return 1 + self._here.artifacts
-        around = 0 if self._shared is None else self._shared.artifacts
-        return around + count_artifacts(self._entry)
+        return count_artifacts(self._entry)
 
     def drop_artifacts(self) -> None:
         """Drop the artifacts of this bucket: the next call compiles again."""
         with self._lock:
             drop_artifacts(self._entry)
-            if self._shared is not None:
-                self._shared.drop_artifacts()
             self._here = None
             self.call = self._first
 
@@ -189,21 +177,6 @@ class BucketArtifact:
             self._here = self._here or self._beside()
             return found
         args, kwargs = self.marked(args, kwargs)
-        sharing = self.served.sharing
-        if sharing is not None and sharing.refusal is None:
-            if self._shared is None:
-                served = self.served
-                proof = LayerProof(
-                    served.model, sharing.groups, served.mode, served.tolerance, self._name
-                )
-                self._shared = SharedLayers(sharing, proof, self)
-            try:
-                return self._shared, self._shared.first_call(args, kwargs)
-            except SlowerError:
-                self._shared = None
-            except NotSharedError as error:
-                sharing.refuse(str(error))
-                self._shared = None
         compiled, result = self.served.compile(self._entry, args, kwargs)
         return compiled, result
 
@@ -211,28 +184,9 @@ class BucketArtifact:
         """Return the arguments with dims marked as dynamic, where the artifact is to have any."""
         return args, kwargs
 
-    @contextmanager
-    def compiling(self) -> Iterator[None]:
-        """Let a table know the bucket, and caches its artifacts, while the context is open."""
-        with compiling_bucket(str(self)), self._cache_entries():
-            yield
-
-    def _cache_entries(self) -> AbstractContextManager[None]:
+    def compiling(self) -> AbstractContextManager[None]:
         """Return a context in which a compile has cache entries of its own, if it needs them."""
         return nullcontext()
-
-    def other_sizes(self, _args: tuple[Any, ...], _kwargs: Mapping[str, Any]) -> OtherSizes | None:
-        """Return a call with other sizes of the bucket; None for a bucket of one size."""
-        return None
-
-    def whole(self, *args: Any, **kwargs: Any) -> Any:
-        """Serve a call by the whole graph, where the layers share artifacts for other calls."""
-        if self._whole_call is None:
-            with self._lock, self.compiling():
-                compiled = self.served.compile(self._entry, *self.marked(args, kwargs))
-                self._whole_call, result = compiled
-            return result
-        return self._whole_call(*args, **kwargs)
 
 
 def resized(tensor: torch.Tensor, dim: int, size: int) -> torch.Tensor:

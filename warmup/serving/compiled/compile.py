@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from warmup.buckets.dims import (
@@ -14,8 +14,6 @@ from warmup.buckets.dims import (
     parse_dynamic_dims,
 )
 from warmup.core.errors import SettingsError
-from warmup.core.events import logger
-from warmup.core.layers_form import BUILT_FORMS, LayersForm
 from warmup.table.policy import TOLERANCE
 
 if TYPE_CHECKING:
@@ -37,7 +35,6 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
     independent: tuple[str, ...] = (),
     outside: str = "eager",
     mode: str | None = None,
-    layers: str | None = None,
     on_miss: str = "fallback",
     bundle: str | os.PathLike[str] | None = None,
 ) -> CompiledModel:
@@ -56,12 +53,6 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
       bucket whose outputs differ is served uncompiled.
     - ``exact``: by no artifact.
 
-    *layers* says how repeated layers are compiled: ``whole`` in one graph with the rest; ``auto``
-    as one artifact for all equal layers, with a logged line, or in whole graphs where they cannot
-    be proved equal; ``once`` raises a `LayersError` there instead, at the first call. None is what
-    `warmup.install` was called with, or ``WARMUP_LAYERS``, or ``whole``. A line is logged where the
-    *table* was built for another form.
-
     Calls that no artifact serves are served uncompiled and counted, or with *outside* ``error``
     refused. A *table* is installed with *on_miss* and *bundle*, and weights are padded as it says;
     see `warmup.install`. Nothing is compiled before the first call or `CompiledModel.warm`. Calls
@@ -74,13 +65,11 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
 
     Raises:
         SettingsError: an argument cannot be used, or the model is in training mode.
-        LayersError: layers must be compiled once, and none repeat.
         TableError, AdapterError: as `warmup.install`.
     """
     from warmup.serving.compiled.arguments import TensorArgument
     from warmup.serving.compiled.bucket import ServedModel
     from warmup.serving.compiled.bundled import bundled_artifacts
-    from warmup.serving.compiled.layer_sharing import LayerSharing, layers_form
     from warmup.serving.compiled.model import CompiledModel
     from warmup.serving.compiled.routing import make_buckets
     from warmup.serving.handle import installed
@@ -101,8 +90,6 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
             "name dims along which no element of an output depends on others",
         )
     arguments = tuple(TensorArgument(model, dim) for dim in dynamic_dims)
-    default = None if (before := installed()) is None else before.layers
-    form = layers_form(layers, default)
     served = ServedModel(
         model,
         arguments,
@@ -110,33 +97,10 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
         mode,
         TOLERANCE,
         is_strict=outside == "error",
-        sharing=LayerSharing.of(model, form),
     )
     artifacts, call_for = make_buckets(served, sizes)
     handle = None
     if table is not None:
-        handle = install(table, on_miss=on_miss, model=model, bundle=bundle, layers=default or form)
-    active = handle or installed()
-    if active is not None:
-        _compare_forms(form, active.table, [str(artifact) for artifact in artifacts])
-    served.ahead = bundled = bundled_artifacts(served, artifacts, active)
+        handle = install(table, on_miss=on_miss, model=model, bundle=bundle)
+    served.ahead = bundled = bundled_artifacts(served, artifacts, handle or installed())
     return CompiledModel(served, artifacts, call_for, handle, bundled)
-
-
-def _compare_forms(layers: LayersForm, table: Table, buckets: Sequence[str]) -> None:
-    """Log a line where buckets were not built in the form in which *layers* are compiled."""
-    forms = table.provenance.forms
-    wanted, built = BUILT_FORMS
-    if layers is LayersForm.WHOLE:
-        wanted, built = built, wanted
-    lacking = [bucket for bucket in buckets if wanted not in forms.of(bucket)]
-    if lacking:
-        logger.warning(
-            "layers=%r: %sthe table has the rows of %s; what only %s ask for is a miss "
-            "(other_form): build it with `warmup build ... --layers %s` into the same file",
-            str(layers),
-            "" if len(lacking) == len(buckets) else f"for {', '.join(lacking)} ",
-            built.graphs,
-            wanted.graphs,
-            str(layers),
-        )

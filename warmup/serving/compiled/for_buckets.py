@@ -23,7 +23,6 @@ def compile_for(
     buckets: Sequence[Bucket],
     *,
     mode: str | None,
-    layers: str,
     policy: str = ShapePolicy.EXACT,
 ) -> CompiledModel:
     """Return *model* compiled for *buckets*, whose inputs *make_inputs* makes.
@@ -32,7 +31,6 @@ def compile_for(
 
     Raises:
         ModelError: the inputs do not show which dims are dynamic (`find_dims`).
-        LayersError: layers must be compiled once, and none repeat.
     """
     return compile_model(
         model,
@@ -41,7 +39,6 @@ def compile_for(
         policy=ShapePolicy.RANGE if policy == ShapePolicy.RANGE else ShapePolicy.EXACT,
         outside="error",
         mode=mode,
-        layers=layers,
     )
 
 

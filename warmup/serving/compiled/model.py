@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from warmup.serving.compiled.bucket import AheadCalls, BucketArtifact, ServedModel
     from warmup.serving.compiled.bundled import BundledArtifacts
-    from warmup.serving.compiled.layer_sharing import SharedLayersReport
     from warmup.serving.compiled.routing import CallFor
     from warmup.serving.handle import Handle
 
@@ -27,7 +26,6 @@ class CompiledReport:
     ``artifacts`` has the number of artifacts of each bucket: 0 before its first call, 1 afterwards,
     more when something else than a dynamic size has changed. ``outside`` counts calls that no
     artifact served, by reason. ``breaks`` has the place and the reason of each graph break.
-    ``layers`` says how repeated layers were compiled, None where whole graphs were asked for.
     ``bundled`` names the buckets that artifacts of the bundle serve, ``refused`` has the reasons
     why other artifacts of the bundle do not, ``misfits`` counts calls of such a bucket that its
     artifact was not compiled for.
@@ -37,7 +35,6 @@ class CompiledReport:
     artifacts: Mapping[str, int]
     outside: Mapping[str, int]
     breaks: tuple[str, ...]
-    layers: SharedLayersReport | None = None
     bundled: tuple[str, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
     misfits: int = 0
@@ -55,7 +52,6 @@ class CompiledReport:
             f"policy {self.policy}: {compiled} of {len(self.artifacts)} buckets compiled, "
             f"{counted(self.recompiles, 'recompile')}{outside}{self._of_bundle}"
             + "".join(f"\ngraph break: {place}" for place in self.breaks)
-            + (f"\n{self.layers}" if self.layers is not None else "")
         )
 
     @property
@@ -145,7 +141,6 @@ class CompiledModel:
             {str(bucket): bucket.artifacts for bucket in self._buckets},
             {reason.value: count for reason, count in self._served.uncompiled.items()},
             tuple(self._served.breaks),
-            None if self._served.sharing is None else self._served.sharing.report(),
             *(() if (own := self._bundled) is None else own.counts()),
         )
 

@@ -10,9 +10,8 @@ from warmup.buckets.dims import DynamicDim
 from warmup.core.errors import ModelError
 from warmup.inductor.artifacts import own_cache_entries, range_error
 from warmup.inductor.dynamic_dims import mark_range
-from warmup.models.other_sizes import OtherSizes
 from warmup.serving.compiled.arguments import Arguments
-from warmup.serving.compiled.bucket import BucketArtifact, ServingCall, resized
+from warmup.serving.compiled.bucket import BucketArtifact, ServingCall
 
 if TYPE_CHECKING:
     import torch
@@ -50,25 +49,9 @@ class RangeArtifact(BucketArtifact):
 
         return self.served.replace(args, kwargs, mark)
 
-    def _cache_entries(self) -> AbstractContextManager[None]:
+    def compiling(self) -> AbstractContextManager[None]:
         """Return a context in which other ranges are other cache entries."""
         return own_cache_entries(f"warmup-{self._ranges()}")
-
-    def other_sizes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> OtherSizes | None:
-        """Return a call with the smallest sizes of the bucket or the largest; None for one size."""
-        ranges: dict[str, tuple[int, int, int, int]] = {}
-        for argument in self.served.arguments:
-            name, size = argument.dim.name, argument.find(args, kwargs).shape[argument.dim.dim]
-            low, high = self.intervals[name].low, self.intervals[name].high
-            if low < high:
-                ranges[name] = size, low if size != low else high, low, high
-        if not ranges:
-            return None
-
-        def resize(tensor: torch.Tensor, dim: DynamicDim) -> torch.Tensor:
-            return resized(tensor, dim.dim, ranges[dim.name][1]) if dim.name in ranges else tensor
-
-        return OtherSizes(*self.served.replace(args, kwargs, resize), ranges)
 
     def _ranges(self) -> str:
         """Return the interval of each dynamic dim as text, which does not depend on dims' names."""

@@ -15,7 +15,6 @@ from typing import Final
 
 from warmup.core.rows import Row
 from warmup.core.runtime import minor_of
-from warmup.table.built_forms import BuiltForms
 from warmup.table.canonical import compact
 from warmup.table.codec import decode, digest_of, encode
 from warmup.table.encoding import policy_to_json
@@ -43,7 +42,7 @@ class RowGroup:
 
 def without_rows(table: Table) -> Table:
     """Return where and how the rows of *table* were measured, as a table without rows."""
-    provenance = replace(table.provenance, assumptions=(), calls=(), forms=BuiltForms())
+    provenance = replace(table.provenance, assumptions=(), calls=())
     return Table(provenance, table.policy)
 
 

@@ -16,7 +16,7 @@ from warmup.core.errors import SettingsError
 from warmup.diagnostics.misses import MissedProblem, read_misses
 
 _MOST_FOLDER_BYTES: Final = 64 * 1024 * 1024  # of the folder, which is sent to each device
-_TEXT_FIELDS: Final = ("seqlens", "dtype", "layers")
+_TEXT_FIELDS: Final = ("seqlens", "dtype")
 _LIST_FIELDS: Final = ("dims", "inputs")
 _OPTION_OF_FIELD: Final[Mapping[str, str]] = {"inputs": "--input"}
 _FLEET_MODEL_FIELDS: Final = frozenset({"model", "weight", *_TEXT_FIELDS, *_LIST_FIELDS})

@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from warmup.core.layers_form import LayersForm
 from warmup.core.miss_reasons import MissReason
 from warmup.diagnostics.misses import MissedProblem
 from warmup.keys.registry import kind_of, work_of
@@ -27,7 +26,7 @@ class FleetPlan:
     """What the models of a fleet ask for.
 
     ``keys`` are those of the distinct ``problems``, in the order in which they are tuned; a key may
-    have several problems, by reason and form of the layers. ``asked`` counts all that was asked
+    have several problems, by reason. ``asked`` counts all that was asked
     for. ``with_model`` are the keys that cannot be rebuilt without their model, and
     ``not_planned`` has, by model, why nothing is known of it.
     """
@@ -52,8 +51,7 @@ def plan_fleet(fleet: Fleet, remotes: Sequence[RemoteDevice], shared: Sequence[s
             not_planned[f"{model.model} {' '.join(model.options)}"] = answer["failed"]
             continue
         for bucket in answer["buckets"]:
-            form = LayersForm(bucket["layers"])
-            asked += [(_problem(key, form), model.weight) for key in bucket["missing"]]
+            asked += [(_problem(key), model.weight) for key in bucket["missing"]]
     return merged(asked, not_planned)
 
 
@@ -133,19 +131,19 @@ def merged(
     The expected gain of a problem is its calls, by their weights, times the time of a call. That is
     estimated from its operations and bytes, since nobody has measured it.
     """
-    forms: dict[str, dict[MissedProblem, None]] = {}  # of a key: by reason and form of the layers
+    problems: dict[str, dict[MissedProblem, None]] = {}  # of a key: by reason
     calls, count = defaultdict[str, float](float), 0
     for problem, weight in asked:
         count += 1
-        forms.setdefault(problem.key, {})[replace(problem, count=1)] = None
+        problems.setdefault(problem.key, {})[replace(problem, count=1)] = None
         calls[problem.key] += weight * problem.count
-    alone = [key for key in forms if kind_of(key).rebuild is not None]
+    alone = [key for key in problems if kind_of(key).rebuild is not None]
     order = sorted(alone, key=lambda key: (-calls[key] * _time_of(key), key))
     return FleetPlan(
         keys=tuple(order),
-        problems=tuple(problem for key in order for problem in forms[key]),
+        problems=tuple(problem for key in order for problem in problems[key]),
         asked=count,
-        with_model=tuple(key for key in forms if kind_of(key).rebuild is None),
+        with_model=tuple(key for key in problems if kind_of(key).rebuild is None),
         not_planned=not_planned or {},
     )
 
@@ -156,6 +154,5 @@ def _time_of(key: str) -> float:
     return 0.0 if work is None else max(work.moved, (work.flops or 0) / _FLOPS_PER_BYTE)
 
 
-def _problem(key: str, form: LayersForm) -> MissedProblem:
-    reason = MissReason.NOT_IN_TABLE
-    return MissedProblem(key, kind_of(key).name, reason, 1, layers=(form,))
+def _problem(key: str) -> MissedProblem:
+    return MissedProblem(key, kind_of(key).name, MissReason.NOT_IN_TABLE, 1)

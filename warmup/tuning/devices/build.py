@@ -17,11 +17,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
-from warmup.core.layers_form import LayersForm
 from warmup.core.method import Search
 from warmup.diagnostics.misses import MissedProblem, read_misses
 from warmup.prediction.predictions import DEFAULT_TOP
-from warmup.table.built_forms import OF_MISSES
 from warmup.table.codec import digest_of
 from warmup.table.policy import DEFAULT_MODE, PolicyOptions
 from warmup.table.store import read
@@ -36,7 +34,7 @@ from warmup.tuning.devices.names import parse_devices
 from warmup.tuning.devices.problem_queue import ProblemQueue
 from warmup.tuning.devices.runner import Runner
 from warmup.tuning.from_misses import build_problems, check_built
-from warmup.tuning.missed_keys import asked_once, keys_with_row, missed_keys
+from warmup.tuning.missed_keys import keys_with_row, missed_keys
 from warmup.tuning.progress import Progress, Revisit
 from warmup.tuning.report import NOT_BEGUN, BuildReport, DeviceShare, Observer
 from warmup.tuning.setup import check_out, open_table, predictor_for, seconds_to_wait, watcher_of
@@ -150,7 +148,7 @@ def build_with(
     arguments are those of `build_on_devices`, which says what is raised.
     """
     started, watcher = time.monotonic(), observer or Observer()
-    missed, once = missed_keys(problems), asked_once(problems)
+    missed = missed_keys(problems)
     with ExitStack() as stack:
         for runner in runners:
             stack.callback(runner.close)
@@ -180,13 +178,11 @@ def build_with(
             stored=stored,
         )
         progress.flush()
-        results = BuildResults(progress=progress, queue=queue, again=again, once=once)
+        results = BuildResults(progress=progress, queue=queue, again=again)
         gone = run_queue(queue, crew.runners, pool, results)
         left_out = {**crew.left_out, **device_reasons(crew.runners, gone)}
         for name in left_out.keys() - crew.left_out.keys():
             watcher.device_left_out(name, left_out[name])
-        if once and once <= progress.rows.keys():
-            progress.keep_form(OF_MISSES, LayersForm.ONCE)
     # What a worker gave up may have been measured on the way to another problem.
     tuned = progress.keys_since(0)
     not_tuned = {

@@ -23,15 +23,13 @@ from warmup.tuning.report import BucketResult
 class BuildResults:
     """The listener of `run_queue`: each finished problem is in the table of ``progress``, on disk.
 
-    Keys of ``again`` are measured although they have a row, and those of ``once`` were asked for by
-    layers that are compiled once. The mappings are those of `BuildReport`. ``by_device`` counts
-    the problems that each device finished.
+    Keys of ``again`` are measured although they have a row. The mappings are those of
+    `BuildReport`. ``by_device`` counts the problems that each device finished.
     """
 
     progress: Progress
     queue: ProblemQueue
     again: Collection[str] = ()
-    once: Collection[str] = ()
     buckets: list[BucketResult] = field(default_factory=list)
     not_rebuilt: dict[str, str] = field(default_factory=dict)
     not_tuned: dict[str, str] = field(default_factory=dict)
@@ -54,7 +52,6 @@ class BuildResults:
             key=key,
             table=replace(self.progress.table, rows=fresh, imported={}),
             is_again=key in self.again,
-            is_once=key in self.once,
             number=number,
             total=total,
         )

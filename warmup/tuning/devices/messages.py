@@ -53,14 +53,13 @@ class WorkerOrder:
 class ProblemTask:
     """A problem to tune: its key, and in ``table`` the rows that the worker does not have yet.
 
-    ``is_again``: a row that the key has is measured again. ``is_once``: layers that are compiled
-    once have asked for it. ``number`` of ``total`` is its place.
+    ``is_again``: a row that the key has is measured again. ``number`` of ``total`` is its
+    place.
     """
 
     key: str
     table: Table
     is_again: bool = False
-    is_once: bool = False
     number: int = 0
     total: int = 1
 
@@ -103,7 +102,6 @@ def task_to_json(task: ProblemTask) -> dict[str, Any]:
         "key": task.key,
         "table": encode(task.table),
         "is_again": task.is_again,
-        "is_once": task.is_once,
         "number": task.number,
         "total": task.total,
     }

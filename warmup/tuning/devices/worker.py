@@ -136,8 +136,7 @@ def _tune(
     except (BuildError, ModelError, ProblemError) as error:
         if (cause := _shortage_in(error)) is not None:
             raise _OutOfMemoryError(str(cause).partition("\n")[0]) from error
-        needs_once = isinstance(error, ProblemError) and task.is_once
-        not_rebuilt = f"{error} and --layers once" if needs_once else str(error)
+        not_rebuilt = str(error)
     tuned = tuple({one.key: one for one in progress.tuned[since:]}.values())
     tuned = tuple(one for one in tuned if one.key in progress.table.rows)
     own = {one.key: progress.table.rows[one.key] for one in tuned}

@@ -74,7 +74,7 @@ def slower_when_launched(results: Sequence[BucketResult]) -> float | None:
     None where no bucket was measured both ways, as on a CPU.
     """
     as_is = {
-        (result.bucket, result.layers): result.cost.launched_us
+        result.bucket: result.cost.launched_us
         for result in results
         if result.cost is not None and not result.weights_padded
     }
@@ -83,6 +83,6 @@ def slower_when_launched(results: Sequence[BucketResult]) -> float | None:
         for result in results
         if result.cost is not None
         and result.weights_padded
-        and (before := as_is.get((result.bucket, result.layers)))
+        and (before := as_is.get(result.bucket))
     ]
     return statistics.geometric_mean(ratios) if ratios else None
