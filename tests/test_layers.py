@@ -30,7 +30,8 @@ from import_graph import (
 
 # What may be imported from outside the standard library; the longest prefix of a module counts.
 THIRD_PARTY: Mapping[str, frozenset[str]] = {
-    "table": frozenset({"platformdirs"}),
+    "core": frozenset({"filelock", "msgspec"}),
+    "table": frozenset({"msgspec", "platformdirs"}),
     "table.row_store.remote_files": frozenset({"fsspec"}),
     "inductor": frozenset({"torch", "sympy", "triton"}),
     "measuring": frozenset({"torch", "platformdirs", "pynvml"}),

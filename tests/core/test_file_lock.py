@@ -1,18 +1,19 @@
-"""The lock of a file: one holder at a time, and no lock file afterwards."""
+"""The lock of a file: one holder at a time, whoever holds it and however the holder ends."""
 
 from __future__ import annotations
 
 import os
 import signal
+import stat
 import subprocess
 import sys
-import threading
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from warmup.core.file_lock import lock_path, locked
+from warmup.core.file_lock import LOCKS_FOLDER, lock_path, locked
 
 HOLD = """
 import sys, time
@@ -33,100 +34,128 @@ for _ in range(100):
     with locked(path, 60):
         path.write_text(str(int(path.read_text()) + 1))
 """
+# Locks a file as a user of the group sys.argv[2], with the strictest umask.
+AS_OTHER = """
+import os, sys
+from pathlib import Path
+import filelock
+from warmup.core.file_lock import locked
+os.umask(0o077)
+os.setgroups([])
+os.setresgid(*[int(sys.argv[2])] * 3)
+os.setresuid(*[54321] * 3)
+with locked(Path(sys.argv[1]), 1):
+    print("held")
+"""
 
 
-def test_the_lock_file_is_gone_afterwards(tmp_path: Path) -> None:
-    """The lock file stands beside the file while it is locked, and never longer."""
-    with locked(tmp_path / "t.json", 1):
-        assert [path.name for path in tmp_path.iterdir()] == [".t.json.lock"]
-    assert list(tmp_path.iterdir()) == []
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A folder on the way to which every user may enter; those of pytest are private."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        (Path(name) / "tables").mkdir()
+        yield Path(name) / "tables"
 
 
-def test_the_lock_file_is_gone_after_an_error(tmp_path: Path) -> None:
-    """A writer that fails leaves no lock file."""
-    with pytest.raises(RuntimeError), locked(tmp_path / "t.json", 1):
-        raise RuntimeError
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_second_holder_waits_and_then_gives_up(tmp_path: Path) -> None:
+def test_a_second_holder_waits_and_is_told_the_lock_file(tmp_path: Path) -> None:
     """While a lock is held, another one for the same file ends with a TimeoutError."""
+    path = tmp_path / "t.json"
     with (
-        locked(tmp_path / "t.json", 1),
-        pytest.raises(TimeoutError, match="another writer held"),
-        locked(tmp_path / "t.json", 0.05),
+        locked(path, 1),
+        pytest.raises(
+            TimeoutError, match=r"another writer held .*\.locks/t\.json\.lock for 0.05 s"
+        ),
+        locked(path, 0.05),
     ):
         pass
-    assert list(tmp_path.iterdir()) == []
+    with locked(path, 0.05):
+        pass
 
 
 def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
-    """After SIGKILL of the holder the next one gets the lock, and removes the lock file."""
+    """After SIGKILL of the holder the next process gets the lock at once."""
     path = tmp_path / "t.json"
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE, text=True
     ) as holder:
         assert holder.stdout is not None
-        holder.stdout.readline()
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(TimeoutError), locked(path, 0):
+            pass
         os.kill(holder.pid, signal.SIGKILL)
         holder.wait()
-    assert lock_path(path).exists()
-    with locked(path, 1):
+    with locked(path, 0):
         pass
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_no_two_processes_hold_a_lock(
     tmp_path: Path, run_together: Callable[..., list[subprocess.Popen[str]]]
 ) -> None:
-    """Four processes that lock a file a hundred times each, and remove its lock file as often."""
+    """Four processes that lock a file a hundred times each, and begin at once."""
     (tmp_path / "n").write_text("0")
     for process in run_together(COUNT, [[str(tmp_path / "n")]] * 4):
         _, errors = process.communicate(timeout=120)
         assert process.returncode == 0, errors
-    found = (tmp_path / "n").read_text(), [path.name for path in tmp_path.iterdir()]
-    assert found == ("400", ["n"])
+    assert (tmp_path / "n").read_text() == "400"
 
 
-def test_no_two_threads_hold_a_lock(tmp_path: Path) -> None:
-    """Threads of one process exclude each other too."""
-    inside: list[int] = []
-    most: list[int] = []
-
-    def hold() -> None:
-        for _ in range(50):
-            with locked(tmp_path / "t.json", 60):
-                inside.append(1)
-                most.append(len(inside))
-                inside.pop()
-
-    threads = [threading.Thread(target=hold) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert (len(most), max(most)) == (200, 1)
-
-
-def test_a_lock_file_of_another_mode_is_no_obstacle(tmp_path: Path) -> None:
-    """Every user that may write the folder may lock: the lock file's mode is 0666, by any umask."""
+def test_lock_files_are_as_open_as_the_folder_of_the_file(tmp_path: Path) -> None:
+    """By any umask, and without the sticky bit, by which one user's lock file excludes others."""
     before = os.umask(0o077)
     try:
-        with locked(tmp_path / "t.json", 1):
-            mode = lock_path(tmp_path / "t.json").stat().st_mode
+        for mode, folder_mode, file_mode in (
+            (0o755, 0o755, 0o644),
+            (0o2775, 0o2775, 0o666),
+            (0o1777, 0o777, 0o666),
+        ):
+            folder = tmp_path / f"{mode:o}"
+            folder.mkdir()
+            folder.chmod(mode)
+            with locked(folder / "t.json", 1):
+                found = [
+                    stat.S_IMODE(path.stat().st_mode)
+                    for path in (folder / LOCKS_FOLDER, lock_path(folder / "t.json"))
+                ]
+            assert found == [folder_mode, file_mode], f"{mode:o}"
     finally:
         os.umask(before)
-    assert mode & 0o777 == 0o666
 
 
-def test_a_lock_file_that_is_no_file_is_an_error_and_stays(tmp_path: Path) -> None:
-    """A FIFO or a link with the name of the lock file is neither used nor removed."""
-    os.mkfifo(tmp_path / ".a.lock")
-    (tmp_path / ".b.lock").symlink_to("elsewhere")
-    for name in ("a", "b"):
-        with (
-            pytest.raises(OSError, match=r"no regular file|symbolic links"),
-            locked(tmp_path / name, 1),
-        ):
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+def test_users_that_may_write_the_folder_may_lock(
+    public: Path, run_python: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    """A user of the folder's group gets the lock whose file root made, and one of no such file."""
+    os.chown(public, -1, 12345)
+    public.chmod(0o775)
+    before = os.umask(0o077)
+    try:
+        with locked(public / "t.json", 1):
             pass
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".a.lock", ".b.lock"]
+    finally:
+        os.umask(before)
+    for name, group, held in (
+        ("t.json", 12345, True),
+        ("u.json", 12345, True),
+        ("v.json", 1, False),
+    ):
+        done = run_python("-c", AS_OTHER, str(public / name), str(group))
+        assert (done.stdout == "held\n") is held, (name, done.stderr)
+        assert held or "PermissionError" in done.stderr, done.stderr
+
+
+def test_a_link_in_place_of_a_lock_is_an_error_and_stays(tmp_path: Path) -> None:
+    """Nothing is made where a link leads that another user laid."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    (tmp_path / "a" / LOCKS_FOLDER).symlink_to("../b")
+    with pytest.raises(NotADirectoryError, match="no folder"), locked(tmp_path / "a" / "t.json", 1):
+        pass
+    (tmp_path / "b" / LOCKS_FOLDER).mkdir()
+    lock_path(tmp_path / "b" / "t.json").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="symbolic links"), locked(tmp_path / "b" / "t.json", 1):
+        pass
+    assert sorted(path.name for path in tmp_path.rglob("*")) == sorted(
+        [LOCKS_FOLDER, LOCKS_FOLDER, "a", "b", "t.json.lock"]
+    )

@@ -19,6 +19,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from warmup.core.file_lock import LOCKS_FOLDER
 from warmup.core.rows import Evidence, Family, Row, Tuned, Winner
 from warmup.table import Table
 from warmup.table.store import check_writable, read
@@ -88,6 +89,11 @@ def run_round(empty: Table, number: int, chance: random.Random) -> None:
         alive -= ready
 
 
+def beside() -> list[str]:
+    """Return what lies in the table's folder, without the folder for lock files."""
+    return sorted(path.name for path in TABLE.parent.iterdir() if path.name != LOCKS_FOLDER)
+
+
 def main() -> None:
     """Run all rounds, with a reader after each."""
     chance = random.Random(SEED)  # noqa: S311  not for secrets
@@ -96,7 +102,7 @@ def main() -> None:
     for number in range(ROUNDS):
         run_round(empty, number, chance)
         with contextlib.suppress(FileNotFoundError):
-            most_left = max(most_left, len(list(TABLE.parent.iterdir())) - TABLE.exists())
+            most_left = max(most_left, len(beside()) - TABLE.exists())
         if TABLE.exists():
             read(TABLE)  # a file that is not valid raises
     saved = {
@@ -106,7 +112,7 @@ def main() -> None:
     check_writable(TABLE)  # what the next build does first
     waited = time.monotonic() - begun
     lost = sorted(saved - set(read(TABLE).rows))
-    left = sorted(path.name for path in TABLE.parent.iterdir())
+    left = beside()
     facts = {"saved": len(saved), "lost": lost, "most_left": most_left, "left": left}
     sys.stdout.write(json.dumps({**facts, "waited": waited}) + "\n")
 

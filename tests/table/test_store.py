@@ -23,7 +23,7 @@ from warmup.core.errors import (
     TableNotFoundError,
     TableWriteError,
 )
-from warmup.core.file_lock import locked
+from warmup.core.file_lock import LOCKS_FOLDER, locked
 from warmup.core.rows import Row
 from warmup.core.runtime import Runtime
 from warmup.table import Table
@@ -75,10 +75,11 @@ def read_only(make_table: Callable[..., Table]) -> Iterator[Path]:
 
 
 def _contents(folder: Path) -> dict[str, bytes | None]:
-    """Return every path below *folder*, with the bytes of the files."""
+    """Return every path below *folder* but those of locks, with the bytes of the files."""
     return {
         str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
         for path in sorted(folder.rglob("*"))
+        if LOCKS_FOLDER not in path.parts
     }
 
 
@@ -109,9 +110,9 @@ def test_the_file_is_the_canonical_text(tmp_path: Path, make_table: Callable[...
 def test_writing_leaves_nothing_but_the_table(
     tmp_path: Path, make_table: Callable[..., Table]
 ) -> None:
-    """No temporary file and no lock file stays beside the table."""
+    """No temporary file stays beside the table, only the folder of its lock file."""
     write(tmp_path / "t.json", make_table())
-    assert [path.name for path in tmp_path.iterdir()] == ["t.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [LOCKS_FOLDER, "t.json"]
 
 
 def test_a_written_table_can_be_read_by_all_and_written_by_its_owner(

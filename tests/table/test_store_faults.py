@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from warmup.core.errors import SettingsError, TableError, TableFormatError, TableWriteError
-from warmup.core.file_lock import locked
+from warmup.core.file_lock import LOCKS_FOLDER, lock_path, locked
 from warmup.core.rows import Row
 from warmup.table import Table
 from warmup.table import store as store_module
@@ -35,7 +35,7 @@ from pathlib import Path
 from warmup.core.errors import WarmupError
 from warmup.table import store
 path, table = Path(sys.argv[1]), store.read(Path(sys.argv[2]))
-import fcntl, tempfile
+import fcntl, tempfile, filelock
 os.umask(0o077)
 os.setgroups([])
 os.setresgid(*[{OTHER_USER}] * 3)
@@ -80,7 +80,8 @@ def _rows(
 
 
 def _names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
+    """What lies in *folder*, without the folder for lock files."""
+    return sorted(path.name for path in folder.iterdir() if path.name != LOCKS_FOLDER)
 
 
 def test_two_names_of_a_file_are_one_table(
@@ -196,9 +197,15 @@ def test_a_row_that_is_too_large_to_be_read_replaces_nothing(
 def test_the_lock_file_of_another_user_is_no_obstacle(
     public: Path, make_table: Callable[..., Table], run_python: Callable[..., object]
 ) -> None:
-    """A lock file that a killed writer of root left, with mode 0600, does not block a user."""
+    """The lock file that a writer of root left does not block a user, whatever root's umask."""
     path = public / "t.json"
-    (public / ".t.json.lock").touch(mode=0o644)
+    before = os.umask(0o077)
+    try:
+        with locked(path, 1):
+            pass
+    finally:
+        os.umask(before)
+    assert lock_path(path).exists()
     (public / "source.json").write_text(encode(make_table()))
     done = run_python("-c", AS_OTHER, str(path), str(public / "source.json"))
     assert done.stdout == "saved\n", done.stderr  # type: ignore[attr-defined]

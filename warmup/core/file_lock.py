@@ -1,102 +1,74 @@
-"""`locked`: one writer of a file at a time, by a lock file beside it that is gone afterwards."""
+"""`locked`: one writer of a file at a time, by a lock file in a hidden folder beside the file."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
+import shutil
 import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-_FIRST_POLL_S: Final = 0.01
-_SLOWEST_POLL_S: Final = 0.1
+LOCKS_FOLDER: Final = ".locks"
+_POLL_S: Final = 0.02
+_CREATION_S: Final = 0.2  # another user's new folder or lock file has its mode by then
 
 
 def lock_path(path: Path) -> Path:
     """Return the path of the lock file of *path*."""
-    return path.with_name(f".{path.name}.lock")
+    return path.parent / LOCKS_FOLDER / f"{path.name}.lock"
 
 
 @contextlib.contextmanager
 def locked(path: Path, timeout_s: float) -> Iterator[None]:
     """Hold the lock of the file at *path*, which need not exist; its folder does.
 
-    The kernel gives up the lock of a process that ends in whatever way. The lock file is removed
-    when the lock is given up; that of a killed process is used and removed by the next writer.
-    Every user that may write the folder can lock it. *path* is without links, so that a file has
-    one lock under all its names.
+    The lock file stays, empty, as does its folder, which has the permissions and the group of the
+    folder of *path*: every user that may write there can lock. The kernel gives up the lock of a
+    process that ends in whatever way. *path* is without links, so that a file has one lock under
+    all its names.
 
     Raises:
         TimeoutError: another writer held the lock for *timeout_s* seconds.
         OSError: the lock file cannot be made or opened.
     """
+    from filelock import FileLock, Timeout  # 40 ms that readers need not wait for
+
     name = lock_path(path)
-    deadline, pause = time.monotonic() + timeout_s, _FIRST_POLL_S
-    while (descriptor := _try_lock(name)) is None:
-        if time.monotonic() > deadline:
-            raise TimeoutError(errno.ETIMEDOUT, f"another writer held {name} for {timeout_s} s")
-        time.sleep(pause)
-        pause = min(2 * pause, _SLOWEST_POLL_S)
+    shared = _make_folder(name.parent) & (stat.S_IWGRP | stat.S_IWOTH)
+    lock = FileLock(name, timeout_s, mode=0o666 if shared else 0o644, poll_interval=_POLL_S)
+    try:
+        try:
+            lock.acquire()
+        except PermissionError:
+            time.sleep(_CREATION_S)
+            lock.acquire()
+    except Timeout:
+        message = f"another writer held {name} for {timeout_s} s"
+        raise TimeoutError(errno.ETIMEDOUT, message) from None
     try:
         yield
     finally:
-        # Removed while it is locked: who waits for it finds that its name is gone, and starts anew.
-        with contextlib.suppress(OSError):  # another user's, in a folder with the sticky bit
-            name.unlink()
-        with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a forked child may have the descriptor too
-        os.close(descriptor)
+        lock.release()
 
 
-def _try_lock(name: Path) -> int | None:
-    """Return a descriptor of the lock file *name*, locked; None when another writer has it."""
-    flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    try:
-        descriptor = _open(name, flags)
-    except FileNotFoundError:
-        return None  # removed by the writer before
-    try:
-        _check_regular(descriptor, name)
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if _is_at(descriptor, name):
-            return descriptor
-    except BlockingIOError:
-        pass
-    except BaseException:
-        os.close(descriptor)
-        raise
-    os.close(descriptor)
-    return None
+def _make_folder(folder: Path) -> int:
+    """Make the *folder* of lock files, as open as the folder around it, and return its mode.
 
-
-def _check_regular(descriptor: int, name: Path) -> None:
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        raise OSError(errno.EINVAL, f"the lock file {name} is no regular file")
-
-
-def _open(name: Path, flags: int) -> int:
-    try:
-        return os.open(name, flags | os.O_RDWR)
-    except FileNotFoundError:
-        pass
-    except PermissionError:  # another user's; reading is enough, except on network filesystems
-        return os.open(name, flags | os.O_RDONLY)
-    try:
-        descriptor = os.open(name, flags | os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-    except FileExistsError:
-        return os.open(name, flags | os.O_RDONLY)
-    with contextlib.suppress(OSError):
-        os.fchmod(descriptor, 0o666)  # the permissions of its folder decide who may write
-    return descriptor
-
-
-def _is_at(descriptor: int, name: Path) -> bool:
-    """Whether *name* is still the file of *descriptor*: the writer before may have removed it."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), name.lstat())
-    except FileNotFoundError:
-        return False
+    The sticky bit is left out: with it a lock file excludes all but the user who locked first.
+    """
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir()
+        around = folder.parent.stat()
+        with contextlib.suppress(OSError):  # not a member of the group
+            os.chown(folder, -1, around.st_gid)
+        with contextlib.suppress(OSError):  # a filesystem without modes
+            shutil.copystat(folder.parent, folder)  # access control lists too
+            folder.chmod(stat.S_IMODE(around.st_mode) & ~stat.S_ISVTX)
+    mode = folder.lstat().st_mode
+    if not stat.S_ISDIR(mode):
+        raise NotADirectoryError(errno.ENOTDIR, f"{folder}, for lock files, is no folder")
+    return mode
