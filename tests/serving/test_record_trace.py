@@ -8,7 +8,6 @@ import os
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -191,27 +190,6 @@ def test_a_trace_does_not_differ_from_itself(
     found = json.loads(done.stdout)
     assert {each["ratio"] for each in found} == {1.0}
     assert not any(each["is_certain"] for each in found)
-
-
-def test_the_page_stands_alone(profiled: Profiled, tmp_path: Path) -> None:
-    """The page has every kernel, and takes nothing from elsewhere."""
-    out = tmp_path / "profile.html"
-    profiled("--html", str(out))
-
-    class Links(HTMLParser):
-        def __init__(self) -> None:
-            super().__init__()
-            self.found: list[str] = []
-
-        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-            self.found += [name for name, _ in attrs if name in ("href", "src")]
-            self.found += [tag] * (tag in ("script", "link", "iframe"))
-
-    parser = Links()
-    text = out.read_text(encoding="utf-8")
-    parser.feed(text)
-    assert not parser.found
-    assert text.count("<tr><td") == 6  # three kernels in each of two buckets
 
 
 @pytest.mark.parametrize(

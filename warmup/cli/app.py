@@ -25,7 +25,6 @@ from warmup.cli.model_options import with_model_options
 from warmup.cli.output import print_line
 from warmup.cli.pad import collect, fit_pad
 from warmup.cli.profile import profile
-from warmup.cli.report import report
 from warmup.cli.review import review
 from warmup.cli.run import CONTEXT_SETTINGS, run
 from warmup.cli.settings_file import read_settings
@@ -108,7 +107,6 @@ _EXAMPLES: Final = {
         warmup profile --model mlp.py --seqlens 560 --record trace.json.gz
         warmup profile --diff before.json.gz after.json.gz
     """,
-    "report": "warmup report tables/mlp.json --compare out/compare.json --out report.html",
     "add": "warmup store add tables/mlp.json --store /srv/rows",
     "get": "warmup store get --like old.json --out tables/mlp.json --store /srv/rows",
     "list": "warmup store list --store /srv/rows",
@@ -173,7 +171,6 @@ for one in (
     audit,
     compare,
     profile,
-    report,
 ):
     _add(app, one)
 _add(app, run, context_settings=CONTEXT_SETTINGS)

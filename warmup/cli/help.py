@@ -119,7 +119,6 @@ HEADINGS: Final[Mapping[str, Mapping[str, str | None]]] = {
         "problems-out": "FILE",
         "record": "FILE",
         "trace-out": "FILE",
-        "html": "FILE",
         "top": "N",
         "diff": None,
         "ready-file": "FILE",
@@ -146,7 +145,7 @@ _METAVAR: Final = {
 _COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
     "Prepare": ("doctor", "suggest", "explain", "build", "collect", "fit", "pad", "import"),
     "Serve": ("check", "run", "audit"),
-    "Look at tables": ("show", "diff", "merge", "review", "report"),
+    "Look at tables": ("show", "diff", "merge", "review"),
     "Compare": ("compare", "profile", "bench", "mm", "layers"),
 }
 

@@ -57,9 +57,6 @@ def profile(
         Path | None,
         typer.Option(help="Write the trace again, with the figures in each event's arguments."),
     ] = None,
-    html: Annotated[
-        Path | None, typer.Option(help="Write the profile as a page of HTML that stands alone.")
-    ] = None,
     misses_out: Annotated[
         Path | None, typer.Option(help="Write the problems without a row, for build --problems.")
     ] = None,
@@ -114,7 +111,7 @@ def profile(
             as_json=as_json,
         )
         return
-    _write(given[0], found[0], trace_out=trace_out, html=html, misses_out=misses_out)
+    _write(given[0], found[0], trace_out=trace_out, misses_out=misses_out)
     print_report(
         found[0],
         partial(profile_render.spell, top=top),
@@ -139,7 +136,6 @@ def _write(
     profiled: Profile,
     *,
     trace_out: Path | None,
-    html: Path | None,
     misses_out: Path | None,
 ) -> None:
     if trace_out is not None:
@@ -151,10 +147,6 @@ def _write(
         raw = b"".join(augmented_trace(TraceFile(path), profiled))
         packed = gzip.compress(raw, mtime=0) if trace_out.suffix == ".gz" else raw
         write_output(trace_out, packed, "--trace-out")
-    if html is not None:
-        from warmup.cli.profile_page import page
-
-        write_output(html, page(profiled, path.name), "--html")
     if misses_out is not None:
         from warmup.diagnostics.misses import encode_problems
         from warmup.diagnostics.profile.findings import missed_counts

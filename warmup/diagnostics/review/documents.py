@@ -40,20 +40,6 @@ def peaks_in(path: Path) -> Peaks:
     return peaks
 
 
-def comparison_in(path: Path) -> dict[str, Any]:
-    """Return the document of `warmup compare` in the file *path*, whose members are not checked.
-
-    Raises:
-        SettingsError: the file cannot be read, or has no document of `warmup compare`.
-    """
-    document = _document_of(path)
-    if not isinstance(document, dict) or "variants" not in document:
-        raise SettingsError(
-            f"{shown(path)}: not JSON of `warmup compare`", "name the compare.json of its --out"
-        )
-    return document
-
-
 def review_file(path: Path, peaks: Peaks | None = None) -> Reviewed:
     """Return the measurements in the file *path*, with *peaks*, or else those of the file.
 
