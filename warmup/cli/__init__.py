@@ -61,12 +61,8 @@ def _explain_usage(error: Any) -> int:
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
         return EXIT_USAGE
-    context, parameter = error.ctx, getattr(error, "param", None)
+    context = error.ctx
     text = str(error.format_message()).strip().rstrip(".").replace("Value error, ", "")
-    if context is not None and parameter is not None:
-        source = context.get_parameter_source(parameter.name)
-        if source is not None and source.name == "DEFAULT_MAP":
-            text = f"{context.find_root().obj.path}: {text}"
     see = "" if context is None else f"; see `{context.command_path} --help`"
     _complain(f"{text}{see}")
     return EXIT_USAGE

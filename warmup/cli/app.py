@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -27,7 +26,6 @@ from warmup.cli.pad import collect, fit_pad
 from warmup.cli.profile import profile
 from warmup.cli.review import review
 from warmup.cli.run import CONTEXT_SETTINGS, run
-from warmup.cli.settings_file import read_settings
 from warmup.cli.store import add, gc, get, list_store
 from warmup.cli.suggest import suggest
 from warmup.cli.tables import diff, merge, show
@@ -128,7 +126,6 @@ def _print_version(wanted: bool) -> None:  # noqa: FBT001  typer passes a flag's
 
 @app.callback()
 def _options(
-    context: typer.Context,
     *,
     version: Annotated[
         bool,
@@ -142,9 +139,6 @@ def _options(
 ) -> None:
     """Ahead-of-time max-autotune for torch.compile: build a table, serve from it, audit it."""
     del version, quiet, verbose, debug  # of the command that follows; `with_common_options`
-    context.obj = settings = read_settings(Path(), context.command)
-    if settings is not None:
-        context.default_map = {**settings.defaults}
 
 
 def _add(to: typer.Typer, command: Callable[..., None], **options: Any) -> None:

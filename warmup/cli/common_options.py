@@ -15,9 +15,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from warmup.cli.settings_file import effective
 from warmup.core.errors import WarmupError
-from warmup.core.events import logger
 
 DEBUG_VARIABLE: Final = "WARMUP_DEBUG"
 _is_quiet: ContextVar[bool] = ContextVar("is_quiet", default=False)
@@ -57,20 +55,13 @@ def with_common_options(command: Callable[..., None], *, compiles: bool) -> Call
     A command that *compiles* ends with an error where inductor's cache folder cannot be made.
     """
     plain = inspect.signature(command, eval_str=True)
-    own_defaults = {name: parameter.default for name, parameter in plain.parameters.items()}
 
     @functools.wraps(command)
     def run(context: typer.Context, **given: Any) -> None:
         said = {name: given.pop(name) for name in _OPTIONS}
-        found = {name: context.get_parameter_source(name) for name in given}
-        sources = {name: source.name for name, source in found.items() if source is not None}
-        given = effective(given, sources, own_defaults)
         before = context.find_root().params  # `warmup -q build`
         quiet, debug = (bool(said[name] or before.get(name)) for name in ("quiet", "debug"))
         with _verbosity(int(said["verbose"] or before.get("verbose") or 0), quiet=quiet):
-            settings = context.find_root().obj
-            if settings is not None:
-                logger.info("settings: %s", settings.path)
             try:
                 if compiles:
                     from warmup.inductor.host_facts import check_cache_folder
