@@ -57,7 +57,6 @@ _POLICIES: dict[str, dict[str, str]] = {
     "pad": {"policy": "pad"},
     "pad-graphs": {"policy": "pad", "mode": "reduce-overhead"},
 }
-_ARTIFACTS = "bundle-compiled"  # by warmup.compile under an installed table with a bundle
 _GRAPH_CALLS = 3  # of a size, until its CUDA graph is recorded and was replayed
 
 Answer = dict[str, Any]
@@ -180,7 +179,7 @@ class Server:
 
         buckets = [Bucket((("seqlen", size),)) for size in self.seqlens]
         self.made = [make(bucket) for bucket in buckets]
-        has_dims = "dynamic" in self.kind or self.kind in {*_WAYS, *_POLICIES, _ARTIFACTS}
+        has_dims = "dynamic" in self.kind or self.kind in {*_WAYS, *_POLICIES}
         self.dims = find_dims(self.module, make, buckets[-1]) if has_dims else {}
         if self.is_gpu:
             self.synchronize()
@@ -194,7 +193,7 @@ class Server:
         if not self.is_gpu and ("autotune" in kind or "freezing" in kind):
             torch._inductor.config.freezing = True  # else its GEMM template is no candidate
         function: Any = self.module
-        if kind in {*_WAYS, *_POLICIES, _ARTIFACTS}:
+        if kind in {*_WAYS, *_POLICIES}:
             function = self.served = warmup.compile(
                 self.module,
                 dims=self.dims,
@@ -212,8 +211,6 @@ class Server:
         if kind == "one after the other":
             call, buckets = self.served._call, self.served._buckets
             return [partial(call, bucket, first.args, first.kwargs) for bucket in buckets]
-        if kind == _ARTIFACTS:
-            return self.calls
         if self.served is not None:
             warm = partial(self.served.warm, *first.args, **first.kwargs)
             times = _GRAPH_CALLS if kind.endswith("graphs") else 1

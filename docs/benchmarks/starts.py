@@ -8,8 +8,7 @@
 Kinds of start: `default`, `default-freezing`, `max-autotune`, `max-autotune-gemm` and `mega-cache`
 (which loads what a `max-autotune` start saved) are torch alone; `table` and `table-max-autotune`
 are torch.compile under an installed table; `bundle` and `bundle-graphs` have its compiled kernels,
-or graphs, as well; `bundle-compiled` is warmup.compile with the buckets compiled ahead of time;
-`table-warm` is a second start over the caches that a first start left.
+or graphs, as well; `table-warm` is a second start over the caches that a first start left.
 
 How fast a call is afterwards, `warmup compare` measures.
 
@@ -59,18 +58,16 @@ def interleaved(asked: argparse.Namespace, case: Case, folder: Path) -> Iterator
         build = dict(ask_fresh("build", **model, out=case["table"]))
         build["failed"] = build.pop("without_time")  # a word that an answer cannot have
     bundles: dict[str, dict[str, Any]] = {}
-    for kind in {"bundle", "bundle-graphs", "bundle-compiled"}.intersection(kinds):
+    for kind in {"bundle", "bundle-graphs"}.intersection(kinds):
         (folder / kind).mkdir()
         copy = shutil.copy(case["table"], folder / kind)
         graphs_for = "default" if kind == "bundle-graphs" else None
-        compiled_for = "default" if kind == "bundle-compiled" else None
         packed = ask_fresh(
             "build",
             **model,
             out=copy,
-            bundle=compiled_for is None,
+            bundle=True,
             bundle_graphs=graphs_for,
-            bundle_compiled=compiled_for,
         )
         bundles[kind] = packed["bundle"]
     paths = {kind: bundle.pop("path") for kind, bundle in bundles.items()}

@@ -18,7 +18,6 @@ from warmup.core.errors import InductorChangedError, SettingsError, UnsupportedT
 from warmup.core.events import Emitter
 from warmup.inductor import connect
 from warmup.inductor.internals import (
-    ARTIFACT_INTERNALS,
     ASSEMBLER_INTERNALS,
     ASSUMED_GPU_INTERNALS,
     INTERNALS,
@@ -33,7 +32,7 @@ from warmup.table.lookup import Lookup, OnMiss
 
 FOLDER = Path(__file__).resolve().parents[2] / "warmup" / "inductor"
 EVERY_LIST = (
-    *(*INTERNALS, *ASSEMBLER_INTERNALS, *ARTIFACT_INTERNALS, *RANKING_INTERNALS),
+    *(*INTERNALS, *ASSEMBLER_INTERNALS, *RANKING_INTERNALS),
     *ASSUMED_GPU_INTERNALS,
     *PAD_SAMPLE_INTERNALS,
 )

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 
-from warmup.core.errors import BundleError
 from warmup.core.runtime import Runtime
 from warmup.serving.unpack_bundle import UnpackedBundle, unpack
 from warmup.table.bundle_file import Manifest, needs_of, write_bundle
@@ -41,100 +40,22 @@ def bundle(tmp_path: Path, make_runtime: MakeRuntime) -> Path:
     return path
 
 
-ARTIFACT = b"code"
-FORM = b"{}"
-
-
-@pytest.fixture
-def with_artifact(tmp_path: Path, make_runtime: MakeRuntime) -> Path:
-    """A bundle with an artifact and its form."""
-    path = tmp_path / "a.bundle"
-    files = {
-        f"compiled/{hashlib.sha256(content).hexdigest()}{suffix}": content
-        for content, suffix in ((ARTIFACT, ".bin"), (FORM, ".json"))
-    }
-    write_bundle(path, TABLE, needs_of(make_runtime()), {**FILES, **files})
-    return path
-
-
-def test_an_artifact_is_read_back(
-    with_artifact: Path, caches: Path, make_runtime: MakeRuntime
-) -> None:
-    """It counts as one, whatever stands beside it, and its content is that of the bundle."""
-    del caches
-    done = unpack(with_artifact, TABLE, make_runtime(), CPU)
-    assert (done.kernels, done.graphs, done.artifacts, done.placed) == (1, 1, 1, 4)
-    assert done.read_artifact(hashlib.sha256(ARTIFACT).hexdigest()) == ARTIFACT
-
-
-@pytest.mark.parametrize("content", [b"other", None], ids=["changed", "removed"])
-def test_an_artifact_that_changed_in_the_caches_is_refused(
-    with_artifact: Path, caches: Path, make_runtime: MakeRuntime, content: bytes | None
-) -> None:
-    """What is loaded is what the bundle had, or nothing."""
-    done = unpack(with_artifact, TABLE, make_runtime(), CPU)
-    (path,) = caches.glob("warmup-compiled/*.bin")
-    path.unlink() if content is None else path.write_bytes(content)
-    with pytest.raises(BundleError, match="an artifact cannot be read"):
-        done.read_artifact(hashlib.sha256(ARTIFACT).hexdigest())
-
-
-def test_a_damaged_artifact_is_refused_once(
-    with_artifact: Path,
+def test_calls_compiled_ahead_by_an_earlier_warmup_are_not_used(
+    tmp_path: Path,
     caches: Path,
     make_runtime: MakeRuntime,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It is renamed, which the error says; the next start has the bundle's own file again."""
-    done, digest = unpack(with_artifact, TABLE, make_runtime(), CPU), _digest_of(ARTIFACT)
-    path = caches / "warmup-compiled" / f"{digest}.bin"
-    path.write_bytes(b"other")
-    with pytest.raises(BundleError, match=rf"renamed to {digest}.bin.damaged"):
-        done.read_artifact(digest)
-    assert path.with_name(f"{path.name}.damaged").read_bytes() == b"other"
-    again = unpack(with_artifact, TABLE, make_runtime(), CPU)
-    assert (again.placed, again.read_artifact(digest), caplog.messages) == (1, ARTIFACT, [])
-
-
-def test_an_artifact_damaged_between_two_starts_is_replaced(
-    with_artifact: Path,
-    caches: Path,
-    make_runtime: MakeRuntime,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """One warning names the file and its new name; the artifact is the bundle's."""
-    unpack(with_artifact, TABLE, make_runtime(), CPU)
-    digest = _digest_of(ARTIFACT)
-    path = caches / "warmup-compiled" / f"{digest}.bin"
-    path.write_bytes(b"other")
-    done = unpack(with_artifact, TABLE, make_runtime(), CPU)
+    """The rest of the bundle is in the caches, a warning counts the calls, and no file has them."""
+    path = tmp_path / "earlier.bundle"
+    retired = {f"compiled/{'ab' * 32}.bin": b"code", f"compiled/{'cd' * 32}.json": b"{}"}
+    write_bundle(path, TABLE, needs_of(make_runtime()), {**FILES, **retired})
+    done = unpack(path, TABLE, make_runtime(), CPU)
+    assert (done.kernels, done.graphs, done.retired, done.placed) == (1, 1, 2, 2)
     assert caplog.messages == [
-        f"{path} has another SHA-256 than its name: renamed to {digest}.bin.damaged"
+        f"bundle {path}: 2 files with calls that were compiled ahead of time, which are not used"
     ]
-    assert (done.placed, done.read_artifact(digest)) == (1, ARTIFACT)
-
-
-def _digest_of(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def test_a_form_that_is_none_is_refused(
-    with_artifact: Path, caches: Path, make_runtime: MakeRuntime
-) -> None:
-    """The form is JSON of another kind."""
-    del caches
-    done = unpack(with_artifact, TABLE, make_runtime(), CPU)
-    with pytest.raises(BundleError, match="an artifact's description has other names"):
-        done.artifact_forms()
-
-
-def test_artifacts_of_another_torch_are_not_unpacked(
-    with_artifact: Path, caches: Path, make_runtime: MakeRuntime
-) -> None:
-    """The whole bundle is refused, with both versions."""
-    done = unpack(with_artifact, TABLE, make_runtime(torch="2.13.1"), CPU)
-    assert (done.refused, done.artifacts) == ("torch: bundle 2.13.0, here 2.13.1", 0)
-    assert list(caches.rglob("*.bin")) == []
+    assert not [file for file in caches.rglob("*") if file.suffix in (".bin", ".json")]
 
 
 def test_a_bundle_that_fits_is_in_the_caches(

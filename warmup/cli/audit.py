@@ -140,8 +140,6 @@ def _counts(report: AuditReport) -> Iterator[str]:
 
 def _processes(report: AuditReport) -> Iterator[str]:
     """Yield a line for processes whose graphs asked nothing, that have no table, or no summary."""
-    if report.artifacts:
-        yield f"artifacts   {report.artifacts} of bundles: their rows answered when they were built"
     if report.bypassed:
         yield f"bypassed   {in_brackets(report.bypassed)}: runs with graphs that asked nothing"
     if report.failed:

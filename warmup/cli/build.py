@@ -109,13 +109,6 @@ def build(
         str | None,
         typer.Option(help="Write a bundle with the graphs of a server in this torch.compile mode."),
     ] = None,
-    bundle_compiled: Annotated[
-        str | None,
-        typer.Option(
-            help="Write a bundle with the buckets compiled ahead of time in this torch.compile "
-            "mode, for warmup.compile. Needs torch 2.13."
-        ),
-    ] = None,
     all_layers: Annotated[
         bool, typer.Option("--all-layers", help="Compile repeated layers in every bucket too.")
     ] = False,
@@ -164,7 +157,6 @@ def build(
         "budget": budget,
         "bundle": bundle,
         "bundle_graphs": bundle_graphs,
-        "bundle_compiled": bundle_compiled,
         "all_layers": all_layers,
         "retry": retry,
     }

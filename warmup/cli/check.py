@@ -78,13 +78,6 @@ def check(
         ),
     ] = True,
     bundle: options.Bundle = None,
-    save_artifacts: Annotated[
-        Path | None,
-        typer.Option(
-            help="With --prime: an existing folder for each bucket compiled ahead of time, as "
-            "`build --bundle-compiled` packs it."
-        ),
-    ] = None,
     fail_on: Annotated[
         FailOnRows | None, typer.Option(help="unstable: end with code 11 if a row is unstable.")
     ] = None,
@@ -104,7 +97,7 @@ def check(
 
     With --prime, compile and call every bucket of --model from the table too.
     """
-    _check_words(on_miss, save_artifacts, primes=prime, has_model=model is not None)
+    _check_words(on_miss, primes=prime, has_model=model is not None)
     if chart is not None:
         if not prime:
             raise SettingsError("--chart draws the start of --prime", "give --prime and --model")
@@ -140,7 +133,6 @@ def check(
                     policy=policy,
                     pad_weights=pad_weights,
                     bundle=bundle,
-                    save_artifacts=save_artifacts,
                     observer=run,
                 )
     if fail_on is FailOnRows.UNSTABLE:
@@ -252,9 +244,7 @@ def _remove(ready_file: Path) -> None:
         ) from error
 
 
-def _check_words(
-    on_miss: str, save_artifacts: Path | None, *, primes: bool, has_model: bool
-) -> None:
+def _check_words(on_miss: str, *, primes: bool, has_model: bool) -> None:
     """Check the options that belong together.
 
     Raises:
@@ -262,10 +252,5 @@ def _check_words(
     """
     if primes != has_model:
         raise SettingsError("--prime and --model belong together", "give both, or neither")
-    if save_artifacts is not None and not (primes and save_artifacts.is_dir()):
-        raise SettingsError(
-            f"--save-artifacts {shown(save_artifacts)} needs --prime, and a folder that exists",
-            "give --prime and --model, and make the folder",
-        )
     if on_miss not in ("strict", "fallback"):
         raise SettingsError(f"--on-miss {on_miss!r} is not for priming", "use strict or fallback")

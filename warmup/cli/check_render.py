@@ -133,7 +133,6 @@ def _document_of_bundle(bundle: UnpackedBundle) -> dict[str, Any]:
         "refused": bundle.refused,
         "kernels": bundle.kernels,
         "graphs": bundle.graphs,
-        "artifacts": bundle.artifacts,
         "placed": bundle.placed,
         "compiled": list(bundle.compiled_besides()),
     }

@@ -110,8 +110,6 @@ HEADINGS: Final[Mapping[str, Mapping[str, str | None]]] = {
     "Output": {
         "out": "PATH",
         "bundle-graphs": "MODE",
-        "bundle-compiled": "MODE",
-        "save-artifacts": "FOLDER",
         "timings": "FILE",
         "report": "FOLDER",
         "audit-log": "FILE",

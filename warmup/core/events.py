@@ -38,7 +38,6 @@ class EventName(StrEnum):
     PREDICTED = "lookup.predicted"
     TUNED = "problem.tuned"
     CACHED = "graph.cached"
-    ARTIFACT = "artifact.loaded"
     FOREIGN = "graph.foreign"
     UNCOVERED = "benchmark.uncovered"
     OUTSIDE = "call.outside"
@@ -225,9 +224,6 @@ class Tally:
     cached_decisions: int = 0
     cached_misses: int = 0
     foreign: Counter[str] = field(default_factory=Counter)
-    artifacts: int = 0
-    artifact_rows: Counter[str] = field(default_factory=Counter)
-    artifacts_refused: int = 0
     contradictions: int = 0
 
     def __call__(self, event: Event) -> None:
@@ -248,11 +244,6 @@ class Tally:
             self.cached_graphs += 1
             self.cached_decisions += int(text["decisions"])
             self.cached_misses += int(text["misses"])
-        elif event.name is EventName.ARTIFACT:
-            rows = event.fields["rows"]
-            self.artifact_rows.update(rows if isinstance(rows, list) else ())
-            self.artifacts += event.fields["refused"] is None
-            self.artifacts_refused += event.fields["refused"] is not None
         elif event.name is EventName.FOREIGN:
             under = event.fields["compiled_under"]
             self.foreign[NO_TABLE if under is None else str(under)] += 1

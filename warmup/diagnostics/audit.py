@@ -98,8 +98,7 @@ class AuditReport:
     between ranks. ``unfinished`` has the runs without a summary: killed, or still running.
     ``failed`` counts processes that could not install the table, ``refused`` those among them that
     the table is not for. ``bypassed`` counts runs with graphs that did not ask the table, by cause.
-    ``artifacts`` counts the artifacts of bundles that serve a bucket. ``unused`` has the rows that
-    no run asked for and no artifact was compiled from, None when no table could be read.
+    ``unused`` has the rows that no run asked for, None when no table could be read.
     ``predicted`` has the problems that a device model answered, those that may gain most first.
     ``by_digest`` has the counts of each table, and ``damaged`` the number of event lines that
     cannot be read.
@@ -126,7 +125,6 @@ class AuditReport:
     failed: int = 0
     refused: int = 0
     bypassed: Mapping[str, int] = field(default_factory=dict)
-    artifacts: int = 0
     predicted: tuple[PredictedProblem, ...] = ()
 
     @property
@@ -224,7 +222,6 @@ def report_of(ledger: Ledger, unused: tuple[str, ...] | None = None) -> AuditRep
         failed=ledger.failed,
         refused=ledger.refused,
         bypassed=dict(_sum(Counter(run.bypassed) for run in runs)),
-        artifacts=sum(run.artifacts for run in runs),
         predicted=predicted_problems(ledger),
     )
 
@@ -293,7 +290,7 @@ def _choices_apart(runs: Sequence[Run]) -> list[Divergence]:
 def _unused(ledger: Ledger, named: str | Path | None) -> tuple[str, ...] | None:
     runs = ledger.runs.values()
     asked = {key for run in runs for key in (*run.hits, *run.tuned, *(k for k, _ in run.misses))}
-    asked |= {key for run in runs for key in (*run.artifact_rows, *run.predicted)}
+    asked |= {key for run in runs for key in run.predicted}
     if named is not None:
         return _unasked(read(Path(named)).rows.keys(), asked)
     rows: set[str] = set()

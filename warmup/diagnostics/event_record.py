@@ -76,7 +76,6 @@ _READ_FIELDS: Final[Mapping[str, Mapping[str, Callable[[Any], Any]]]] = {
     EventName.MISSED: {"key": read_text, "reason": read_text},
     EventName.PREDICTED: {"key": read_text, **_PREDICTION},
     EventName.CACHED: {"decisions": _count, "misses": _count},
-    EventName.ARTIFACT: {"rows": _texts, "refused": _text_or_none},
     EventName.FOREIGN: {"compiled_under": _text_or_no_table},
     EventName.UNCOVERED: {"site": read_text},
     EventName.OUTSIDE: {"reason": read_text, "calls": _count},

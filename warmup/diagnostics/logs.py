@@ -32,9 +32,8 @@ class Run:
     ``device``, ``torch`` and ``triton`` are what served, None where the log does not say.
     ``misses`` counts by key and reason, ``uncovered`` by site, ``foreign`` the loaded graphs of
     another table by its digest, and ``outside`` calls that no artifact served, by reason.
-    ``artifacts`` counts the artifacts of a bundle that were loaded, ``artifact_rows`` the rows that
-    they were compiled from. ``bypassed`` has the causes why graphs did not ask the table, and
-    ``is_finished`` says that there is a summary. ``seen`` has the sequence numbers.
+    ``bypassed`` has the causes why graphs did not ask the table, and ``is_finished`` says that
+    there is a summary. ``seen`` has the sequence numbers.
     """
 
     name: str
@@ -51,8 +50,6 @@ class Run:
     from_cache: int = 0
     cached_decisions: int = 0
     cached_misses: int = 0
-    artifacts: int = 0
-    artifact_rows: Counter[str] = field(default_factory=Counter)
     foreign: Counter[str] = field(default_factory=Counter)
     outside: Counter[str] = field(default_factory=Counter)
     seen: set[int] = field(default_factory=set)
@@ -161,7 +158,7 @@ class Ledger:
         elif name in (EventName.SUMMARY, EventName.BYPASSED):
             run.is_finished |= name == EventName.SUMMARY
             run.bypassed |= {fields["cause"]} if name == EventName.BYPASSED else set()
-        elif name in (EventName.CACHED, EventName.ARTIFACT, EventName.FOREIGN):
+        elif name in (EventName.CACHED, EventName.FOREIGN):
             _count_loaded(run, name, fields)
         elif name == EventName.UNCOVERED:
             run.uncovered[fields["site"]] += 1
@@ -249,14 +246,11 @@ def _details_of(record: Mapping[str, Any]) -> MissDetails:
 
 
 def _count_loaded(run: Run, name: str, fields: Mapping[str, Any]) -> None:
-    """Count a graph or an artifact that was compiled in another process."""
+    """Count a graph that was compiled in another process."""
     if name == EventName.CACHED:
         run.from_cache += 1
         run.cached_decisions += fields["decisions"]
         run.cached_misses += fields["misses"]
-    elif name == EventName.ARTIFACT:
-        run.artifacts += fields["refused"] is None
-        run.artifact_rows.update(fields["rows"])
     else:
         run.foreign[fields["compiled_under"]] += 1
 

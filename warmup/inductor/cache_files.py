@@ -3,17 +3,15 @@
 File names in a bundle: ``triton/KEY/FILE`` for kernels compiled by Triton (`FileCacheManager` in
 triton/runtime/cache.py, 3.6 to 3.9), ``cpp/AB/FILE`` for libraries built by the C++ compiler
 (`CppCodeCache` in codecache.py), ``fxgraph/...`` and ``aotautograd/...`` for whole graphs, which
-contain Python objects that inductor unpickles, ``compiled/FILE`` for artifacts that are compiled
-ahead of time (ahead_of_time.py), which are named by their SHA-256. Inductor and Triton look every
-other file up by a hash of its inputs: a file that does not match is never loaded, and a missing
-file is compiled.
+contain Python objects that inductor unpickles. Inductor and Triton look every file up by a hash of
+its inputs: a file that does not match is never loaded, and a missing file is compiled.
+``compiled/FILE`` are calls that an earlier warmup compiled ahead of time: nothing reads them.
 """
 
 from __future__ import annotations
 
 import collections
 import contextlib
-import hashlib
 import json
 import shutil
 import tempfile
@@ -25,13 +23,8 @@ from typing import Final
 import torch
 from torch._inductor.runtime.cache_dir_utils import cache_dir, triton_cache_dir
 
-from warmup.core.events import logger
-
 _GRAPH_FOLDERS: Final = ("fxgraph", "aotautograd")
-_AHEAD: Final = "compiled"
-_ARTIFACT_FILES: Final = (".json", ".bin")  # the form of an artifact, and the artifact
-_ARTIFACT_FOLDER: Final = "warmup-compiled"  # in inductor's cache folder
-_DAMAGED: Final = ".damaged"
+_RETIRED: Final = "compiled"
 _TRITON: Final = "triton"
 _CPP: Final = "cpp"
 # The files that a kernel is loaded from; the other files of an entry are intermediate code.
@@ -64,52 +57,14 @@ def read_graphs(folder: Path) -> dict[str, bytes]:
     }
 
 
-def read_artifacts(folder: Path) -> dict[str, bytes]:
-    """Return the artifacts in *folder*, and their forms, by name."""
-    paths = sorted(path for path in folder.iterdir() if path.suffix in _ARTIFACT_FILES)
-    return {f"{_AHEAD}/{path.name}": path.read_bytes() for path in paths}
-
-
-def is_form(name: str) -> bool:
-    """Return whether the member *name* of a bundle is the form of an artifact."""
-    return name.startswith(f"{_AHEAD}/") and name.endswith(_ARTIFACT_FILES[0])
-
-
-def read_artifact_file(sha256: str, *, is_form: bool) -> bytes:
-    """Return the file of an artifact, or of its form, that was put into the caches.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: the file has another SHA-256 than *sha256*; it has another name now, if the
-            folder can be written, and the next `add_to_caches` puts the bundle's file there.
-    """
-    suffix = _ARTIFACT_FILES[0] if is_form else _ARTIFACT_FILES[1]
-    path = Path(cache_dir()) / _ARTIFACT_FOLDER / f"{sha256}{suffix}"
-    content = path.read_bytes()
-    if hashlib.sha256(content).hexdigest() != sha256:
-        raise ValueError(f"{path} has another SHA-256 than its name{_set_aside(path)}")
-    return content
-
-
-def _is_damaged(path: Path) -> bool:
-    """Return whether the file of an artifact has another SHA-256 than its name."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest() != path.stem
-
-
-def _set_aside(path: Path) -> str:
-    """Rename *path*, which is damaged, and return what was done, as the end of a sentence."""
-    aside = path.with_name(f"{path.name}{_DAMAGED}")
-    try:
-        path.replace(aside)
-    except OSError as error:
-        return f", and stays: it cannot be renamed ({error.strerror or error}); remove it"
-    return f": renamed to {aside.name}"
-
-
 def is_graph(name: str) -> bool:
     """Return whether the member *name* of a bundle belongs to a whole graph."""
     return name.partition("/")[0] in _GRAPH_FOLDERS
+
+
+def is_retired(name: str) -> bool:
+    """Return whether the member *name* of a bundle is for a feature that warmup no longer has."""
+    return name.partition("/")[0] == _RETIRED
 
 
 def add_to_caches(members: Iterable[tuple[str, Iterable[bytes]]], device: torch.device) -> int:
@@ -117,8 +72,7 @@ def add_to_caches(members: Iterable[tuple[str, Iterable[bytes]]], device: torch.
 
     Return the number of new files. All members are written to temporary folders inside of the
     caches first, and moved only when the last piece of the last member was read without an error.
-    Existing files stay as they are, but for artifacts that have another SHA-256 than their name:
-    they are renamed, with a warning, and replaced.
+    Existing files stay as they are. Members that `is_retired` names are read and not written.
 
     Raises:
         OSError: a folder cannot be written; files moved before are complete.
@@ -131,11 +85,14 @@ def add_to_caches(members: Iterable[tuple[str, Iterable[bytes]]], device: torch.
         folders: dict[Path, Path] = {}
         for name, pieces in members:
             kind, _, rest = name.partition("/")
+            if kind == _RETIRED:
+                collections.deque(pieces, maxlen=0)  # read, so that it is verified
+                continue
             if kind not in roots or not rest:
                 raise ValueError(f"{name} is neither a kernel nor a graph")
             root, path = roots[kind], roots[kind] / rest
-            if path.exists() and not (kind == _AHEAD and _is_damaged(path)):
-                collections.deque(pieces, maxlen=0)  # read, so that it is verified
+            if path.exists():
+                collections.deque(pieces, maxlen=0)  # as above
                 continue
             if root not in folders:  # caches that have every file may be read-only
                 folders[root] = Path(stack.enter_context(_temporary_folder(root)))
@@ -145,8 +102,6 @@ def add_to_caches(members: Iterable[tuple[str, Iterable[bytes]]], device: torch.
             path.parent.mkdir(parents=True, exist_ok=True)
             moves.append((temporary, path))
         for temporary, path in moves:
-            if path.parent == roots[_AHEAD] and path.exists() and _is_damaged(path):
-                logger.warning("%s has another SHA-256 than its name%s", path, _set_aside(path))
             temporary.replace(path)
     return len(moves)
 
@@ -177,7 +132,6 @@ def _roots(device: torch.device) -> dict[str, Path]:
     return {
         _TRITON: Path(triton_cache_dir(index)),
         _CPP: folder,
-        _AHEAD: folder / _ARTIFACT_FOLDER,
         **{kind: folder / kind for kind in _GRAPH_FOLDERS},
     }
 

@@ -42,16 +42,6 @@ DEFERRED_KERNEL_INTERNALS: Final = (
     "torch.fx.experimental.symbolic_shapes:ShapeEnv.produce_guards_expression(self, placeholders)",
     "torch.fx.experimental.symbolic_shapes:ShapeEnv.suppress_guards(self)",
 )
-# Checked where an artifact is loaded.
-ARTIFACT_INTERNALS: Final = (
-    "torch._dynamo.aot_compile:AOTCompiledFunction.guard_check(self, args, kwargs)",
-    "torch._dynamo.aot_compile:AOTCompiledFunction.prepare_f_locals(self, args, kwargs)",
-    "torch._dynamo.aot_compile:AOTCompiledFunction.serialize(fn)",
-    "torch._dynamo.aot_compile:AOTCompiledFunction.source_info(self)",
-    "torch._dynamo.guards:CheckFunctionManager.UNSUPPORTED_SERIALIZATION_GUARD_TYPES",
-    "torch._dynamo.package:InlinedSource",
-    "torch._inductor:list_mode_options(mode)",
-)
 # Checked where torch's own ranking is compared with.
 RANKING_INTERNALS: Final = (
     "torch._inductor.autoheuristic.artifacts._MMRankingH100:MMRankingH100.get_decisions_ranked",

@@ -6,7 +6,6 @@ import atexit
 import logging
 import os
 import threading
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
@@ -74,7 +73,7 @@ class Handle(AbstractContextManager["Handle"]):
     def report(self) -> Report:
         """Return the counts so far."""
         tally = self._tally
-        asked = tally.hits.keys() | tally.misses.keys() | tally.artifact_rows.keys()
+        asked = tally.hits.keys() | tally.misses.keys()
         return Report(
             digest=self.digest,
             hits=dict(tally.hits),
@@ -86,9 +85,6 @@ class Handle(AbstractContextManager["Handle"]):
             cached_decisions=tally.cached_decisions,
             cached_misses=tally.cached_misses,
             foreign=dict(tally.foreign),
-            artifacts=tally.artifacts,
-            artifact_rows=dict(tally.artifact_rows),
-            artifacts_refused=tally.artifacts_refused,
             predicted=dict(tally.predicted),
             compiles=self._watch.compiles,
             compile_seconds=self._watch.compile_seconds(),
@@ -161,7 +157,6 @@ class Handle(AbstractContextManager["Handle"]):
             cached_decisions=report.cached_decisions,
             cached_misses=report.cached_misses,
             foreign=sum(report.foreign.values()),
-            artifacts=report.artifacts,
             unused=len(report.unused),
             silent=report.is_silent,
             compiled=None if self.bundle is None else len(self.bundle.compiled_besides()),
@@ -199,17 +194,6 @@ class Handle(AbstractContextManager["Handle"]):
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-    def artifact(self, bucket: str, rows: Sequence[str], refused: str | None) -> None:
-        """Emit that an artifact of the bundle serves *bucket*; nothing once closed.
-
-        *rows* are the keys of the table's rows that answered while it was compiled. *refused* is
-        why the artifact is not used, None where it is.
-        """
-        if not self._is_closed:
-            self._lookup.emitter.emit(
-                EventName.ARTIFACT, bucket=bucket, rows=list(rows), refused=refused
-            )
 
     def outside(self, reason: str, said: str, calls: int) -> None:
         """Emit that no artifact served a call, the *calls*-th such call; nothing once closed.

@@ -7,8 +7,7 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from warmup.buckets.bucket import Bucket, InputSpec, parse_buckets, parse_inputs
 from warmup.buckets.dims import ShapePolicy, with_ranges
@@ -27,11 +26,6 @@ if TYPE_CHECKING:
     from warmup.models.loading import Inputs, LoadedModel
     from warmup.models.padding.prepare import Prepared
     from warmup.serving.compiled.model import CompiledModel
-
-
-_THAWED: Final = (
-    "artifacts read weights as they are: rows of linears with frozen weights are not asked for"
-)
 
 
 class PrimeObserver:
@@ -67,7 +61,6 @@ def prime(
     policy: str = ShapePolicy.EXACT,
     pad_weights: bool = True,
     bundle: str | os.PathLike[str] | None = None,
-    save_artifacts: Path | None = None,
     observer: PrimeObserver | None = None,
 ) -> CheckReport:
     """Compile and call every bucket of *model* once from the table that *checked* found ready.
@@ -79,10 +72,8 @@ def prime(
     warm for servers that install this table in the same way.
 
     A measurement that no row covers is refused. A bucket that fails does not stop the others. A
-    *bundle* is unpacked first; a bundle that does not fit is a problem, and so is an artifact of it
-    that does not fit the model. With *save_artifacts*, a folder, each bucket is compiled ahead of
-    time, and its artifact is written there. Arguments have the form of the command line's options.
-    A *checked* table that is not ready is returned unchanged.
+    *bundle* is unpacked first; a bundle that does not fit is a problem. Arguments have the form of
+    the command line's options. A *checked* table that is not ready is returned unchanged.
 
     Raises:
         SettingsError, ModelError: an argument or the model cannot be used.
@@ -124,11 +115,8 @@ def prime(
                 )
             )
             unpacked = handle.bundle
-            is_ahead = save_artifacts is not None or bool(unpacked and unpacked.artifacts)
-            if policy == ShapePolicy.RANGE or is_ahead:
+            if policy == ShapePolicy.RANGE:
                 work.compile_buckets(policy, buckets)
-            if save_artifacts is not None:
-                work.save_artifacts(save_artifacts, handle)
         prepared = handle.prepared
         if prepared is not None and prepared.padded:
             watcher.model_prepared(prepared)
@@ -136,9 +124,8 @@ def prime(
         watcher.buckets_begin(before)
         work.run_all(buckets, handle, watcher)
         is_silent = handle.report().is_silent
-    problems = [*work.problems, *work.refusals]
-    is_thawed = is_ahead and bool(checked.table.policy.options.get("freezing"))
-    if is_silent and not problems and not is_thawed:
+    problems = work.problems
+    if is_silent and not problems:
         problems.append("no bucket asked for a decision: the table is for another model")
     if unpacked is not None and unpacked.refused is not None:
         problems.append(f"bundle {unpacked}")
@@ -147,7 +134,7 @@ def prime(
         for warning in caught
         if isinstance(warning.message, ContradictionWarning)
     )
-    remarks = (*checked.remarks, *contradictions, *work.remarks, *([_THAWED] if is_thawed else []))
+    remarks = (*checked.remarks, *contradictions, *work.remarks)
     primed = replace(
         checked, phases_before=before, buckets=tuple(work.done), remarks=remarks, bundle=unpacked
     )
@@ -166,7 +153,7 @@ class _Priming:
     mode: str
     clock: PhaseClock
     done: list[PrimedBucket] = field(default_factory=list)
-    compiled: CompiledModel | None = None  # serves buckets of a range, and by artifacts
+    compiled: CompiledModel | None = None  # serves buckets of a range
 
     @property
     def problems(self) -> list[str]:
@@ -179,12 +166,6 @@ class _Priming:
         if self.compiled is None:
             return []
         return [f"the graph breaks: {reason}" for reason in self.compiled.report().breaks]
-
-    @property
-    def refusals(self) -> list[str]:
-        """Which artifacts of the bundle do not fit, and why."""
-        refused = self.compiled.report().refused if self.compiled is not None else {}
-        return [f"artifact of {bucket}: {reason}" for bucket, reason in refused.items()]
 
     def move_model(self) -> None:
         """Move the model to its device, as its dtype."""
@@ -206,20 +187,6 @@ class _Priming:
             mode=self.mode,
             policy=policy,
         )
-
-    def save_artifacts(self, folder: Path, handle: Handle) -> None:
-        """Compile each bucket ahead of time at its first call, and write its artifact.
-
-        Raises:
-            SettingsError: this torch, or the mode, has no artifacts that can be saved.
-        """
-        from warmup.inductor.ahead_of_time import check_savable
-        from warmup.serving.compiled.save_ahead import ArtifactWriter
-
-        check_savable(self.mode)
-        assert self.compiled is not None
-        writer = ArtifactWriter(folder, handle, self.mode)
-        self.compiled._save_ahead(writer)  # noqa: SLF001  no part of the public class
 
     def run_all(self, buckets: Sequence[Bucket], handle: Handle, observer: PrimeObserver) -> None:
         """Run every bucket, and tell *observer*."""

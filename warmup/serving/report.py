@@ -20,13 +20,11 @@ class Report:
     caches under this table's digest: they skip the lookups, so their cache entries carry the counts
     ``cached_decisions`` and ``cached_misses``, decisions without a row. ``foreign`` counts loaded
     graphs that were compiled under another table, by its digest, or ``none`` for no table; refused
-    graphs are among them. ``artifacts`` counts buckets that an artifact of the bundle serves,
-    ``artifact_rows`` by key the rows that answered while these artifacts were compiled, and
-    ``artifacts_refused`` the artifacts that did not fit. ``unused`` are rows that inductor never
-    asked for; rows for weights are no lookups, and not among them. ``predicted`` counts by key the
-    decisions for which a predicted config was compiled: neither hits nor misses. ``compiles``
-    counts graphs that inductor compiled or loaded from its caches, ``compile_seconds`` is the time
-    that threads spent on them, all threads together.
+    graphs are among them. ``unused`` are rows that inductor never asked for; rows for weights are
+    no lookups, and not among them. ``predicted`` counts by key the decisions for which a predicted
+    config was compiled: neither hits nor misses. ``compiles`` counts graphs that inductor compiled
+    or loaded from its caches, ``compile_seconds`` is the time that threads spent on them, all
+    threads together.
     """
 
     digest: str
@@ -40,9 +38,6 @@ class Report:
     cached_misses: int
     foreign: Mapping[str, int]
     unused: tuple[str, ...]
-    artifacts: int = 0
-    artifact_rows: Mapping[str, int] = field(default_factory=dict)
-    artifacts_refused: int = 0
     predicted: Mapping[str, int] = field(default_factory=dict)
     compiles: int = 0
     compile_seconds: float = 0.0
@@ -80,10 +75,6 @@ class Report:
         if self.foreign:
             count = sum(self.foreign.values())
             text += f", {counted(count, 'foreign graph')}{in_brackets(self.foreign)}"
-        if self.artifacts or self.artifacts_refused:
-            refused = f", {self.artifacts_refused} refused" if self.artifacts_refused else ""
-            rows = counted(len(self.artifact_rows), "row")
-            text += f", {counted(self.artifacts, 'artifact')} ({rows}{refused})"
         if self.tuned:
             text += f", {self.tuned} tuned here"
         if advised := advice(self.miss_reasons):

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from warmup.core.artifact_form import ArtifactForm, parse_form
 from warmup.core.counted import counted
 from warmup.core.errors import BundleError
 from warmup.core.events import logger
@@ -28,15 +27,15 @@ _SHOWN_NEEDS: Final = 3
 class UnpackedBundle:
     """A bundle after `unpack`: ``refused`` is why it is not used, None when it is used.
 
-    ``kernels`` and ``graphs`` count its files, ``artifacts`` the calls that are compiled ahead of
-    time, ``placed`` the files that were not in the caches yet.
+    ``kernels`` and ``graphs`` count its files, ``placed`` those that were not in the caches yet.
+    ``retired`` counts files for a feature that warmup no longer has: they are not used.
     """
 
     path: Path
     device: torch.device
     kernels: int = 0
     graphs: int = 0
-    artifacts: int = 0
+    retired: int = 0
     placed: int = 0
     refused: str | None = None
     _names: tuple[str, ...] = ()
@@ -51,42 +50,11 @@ class UnpackedBundle:
 
         return compiled_since(self._began, self._names, self.device)
 
-    def artifact_forms(self) -> tuple[ArtifactForm, ...]:
-        """Return what each artifact was made from.
-
-        Raises:
-            BundleError: a form is not in the caches any more, or has been changed there.
-        """
-        from warmup.inductor.cache_files import is_form
-
-        names = (Path(name).stem for name in self._names if is_form(name))
-        try:
-            return tuple(parse_form(self._read(name, is_form=True).decode()) for name in names)
-        except ValueError as error:
-            raise BundleError(str(self.path), str(error)) from error
-
-    def read_artifact(self, sha256: str) -> bytes:
-        """Return the artifact with this SHA-256, which is code.
-
-        Raises:
-            BundleError: it is not in the caches any more, or has been changed there.
-        """
-        return self._read(sha256, is_form=False)
-
-    def _read(self, sha256: str, *, is_form: bool) -> bytes:
-        from warmup.inductor.cache_files import read_artifact_file
-
-        try:
-            return read_artifact_file(sha256, is_form=is_form)
-        except (OSError, ValueError) as error:
-            raise BundleError(str(self.path), f"an artifact cannot be read ({error})") from error
-
     def __str__(self) -> str:
         if self.refused is not None:
             return f"{self.path} is not used: {self.refused}"
         graphs = f", {self.graphs} of graphs" if self.graphs else ""
-        artifacts = f", {counted(self.artifacts, 'artifact')}" if self.artifacts else ""
-        files = f"{counted(self.kernels, 'file')} of kernels{graphs}{artifacts}"
+        files = f"{counted(self.kernels, 'file')} of kernels{graphs}"
         return f"{self.path}: {files}, {self.placed} new here"
 
 
@@ -100,7 +68,7 @@ def unpack(
     bundle that does not fit is refused with a warning in the log instead of an error, and none of
     its files is unpacked.
     """
-    from warmup.inductor.cache_files import add_to_caches, is_form, is_graph
+    from warmup.inductor.cache_files import add_to_caches, is_graph, is_retired
 
     path = Path(path)
     try:
@@ -111,9 +79,13 @@ def unpack(
     except (OSError, ValueError) as error:
         return _refused(path, device, f"it cannot be unpacked ({error})")
     names = tuple(bundle.manifest.members)
-    graphs, artifacts = sum(map(is_graph, names)), sum(map(is_form, names))
-    kernels = len(names) - graphs - 2 * artifacts  # an artifact has a form beside it
-    done = UnpackedBundle(path, device, kernels, graphs, artifacts, placed, _names=names)
+    graphs, retired = sum(map(is_graph, names)), sum(map(is_retired, names))
+    kernels = len(names) - graphs - retired
+    done = UnpackedBundle(path, device, kernels, graphs, retired, placed, _names=names)
+    if retired:
+        files = counted(retired, "file")
+        message = "bundle %s: %s with calls that were compiled ahead of time, which are not used"
+        logger.warning(message, path, files)
     logger.info("bundle %s", done)
     return done
 

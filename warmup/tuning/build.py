@@ -65,7 +65,6 @@ def build(
     policy: str = ShapePolicy.EXACT,
     bundle: bool = False,
     bundle_graphs: str | None = None,
-    bundle_compiled: str | None = None,
     all_layers: bool = False,
     force: bool = False,
     retry: str | None = None,
@@ -104,8 +103,7 @@ def build(
     padded. Where padding pays, each bucket is run again with padded weights, so that the table has
     the rows of the model with and without padding. With *bundle* the kernels that serving compiles
     are written beside the table, see `warmup.tuning.pack_bundle`; with *bundle_graphs*, the mode of
-    the server's torch.compile, its graphs too. With *bundle_compiled*, a mode, the bundle has each
-    bucket compiled ahead of time, which `warmup.compile` serves without compiling.
+    the server's torch.compile, its graphs too.
 
     With a *store* of rows, a folder or a URL, a problem that the table lacks takes the row of the
     store instead of being measured, and the table's rows are added to the store when the build
@@ -126,7 +124,7 @@ def build(
     """
     started = time.monotonic()
     search_budget = parse_budget(search, budget)
-    _check_words(policy, bundle_graphs, bundle_compiled)
+    _check_words(policy, bundle_graphs)
     buckets = parse_buckets(seqlens, dims)
     if policy == ShapePolicy.RANGE:
         buckets = with_ranges(buckets)
@@ -217,7 +215,7 @@ def build(
         [*words, f"--device={setup.device}"],
         watcher.packing_started,
         serves=bundle,
-        forms={"graphs_for": bundle_graphs, "artifacts_for": bundle_compiled},
+        graphs_for=bundle_graphs,
     )
     final = read(path)
     return BuildReport(
@@ -321,12 +319,11 @@ def _check_asked(results: Sequence[BucketResult], retry: str | None) -> None:
     )
 
 
-def _check_words(policy: str, bundle_graphs: str | None, bundle_compiled: str | None) -> None:
+def _check_words(policy: str, bundle_graphs: str | None) -> None:
     """Check the words of a build's arguments.
 
     Raises:
-        SettingsError: a policy or mode is unknown, or torch cannot compile for the mode ahead of
-            time.
+        SettingsError: a policy or mode is unknown.
     """
     if policy not in set(ShapePolicy):
         raise SettingsError(f"policy={policy!r}", f"use one of {', '.join(ShapePolicy)}")
@@ -335,7 +332,3 @@ def _check_words(policy: str, bundle_graphs: str | None, bundle_compiled: str | 
             f"bundle_graphs={bundle_graphs!r} is not a mode",
             f"use one of {', '.join(COMPILE_MODES)}",
         )
-    if bundle_compiled is not None:
-        from warmup.inductor.ahead_of_time import check_savable
-
-        check_savable(bundle_compiled)

@@ -10,12 +10,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from warmup.core.artifact_form import parse_form
 from warmup.core.child_process import Caches
 from warmup.core.error_text import printable
 from warmup.core.errors import BundleError
@@ -30,26 +29,18 @@ _SHOWN_LENGTH: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class PackedBundle:
-    """A written bundle: numbers of kernel and graph files and of artifacts, bytes, and seconds.
-
-    ``artifact_rows`` is the number of rows that answered while the artifacts were compiled.
-    """
+    """A written bundle: numbers of kernel and graph files, bytes, and seconds."""
 
     path: Path
     kernels: int
     graphs: int
-    artifacts: int
-    artifact_rows: int
     size: int
     seconds: float
 
     def __str__(self) -> str:
         graphs = f", {self.graphs} of graphs" if self.graphs else ""
-        artifacts = (
-            f", {self.artifacts} artifacts from {self.artifact_rows} rows" if self.artifacts else ""
-        )
         return (
-            f"{self.path}: {self.kernels} files of kernels{graphs}{artifacts}, "
+            f"{self.path}: {self.kernels} files of kernels{graphs}, "
             f"{self.size / 1e6:.2f} MB, {self.seconds:.1f} s"
         )
 
@@ -84,23 +75,20 @@ def pack(
     runtime: Runtime,
     words: Sequence[str],
     *,
-    serves_compiles: bool,
     graphs_for: str | None = None,
-    artifacts_for: str | None = None,
 ) -> PackedBundle:
     """Write the bundle of *table* beside it, and return its contents in numbers.
 
     ``warmup check --prime`` compiles and calls *model* in a process and in caches of its own, with
-    *words* as options for the inputs (`input_options`) and the device. With *serves_compiles* the
-    kernels are packed that a server compiles; a model whose weights the table pads is primed twice,
-    with padded and with unpadded weights. With *graphs_for*, a mode of torch.compile, the graphs
-    that such a server in that mode compiles are packed as well. With *artifacts_for*, a mode, each
-    bucket is compiled ahead of time, and packed with the kernels that its artifact loads.
+    *words* as options for the inputs (`input_options`) and the device. The kernels are packed that
+    a server compiles; a model whose weights the table pads is primed twice, with padded and with
+    unpadded weights. With *graphs_for*, a mode of torch.compile, the graphs that such a server in
+    that mode compiles are packed as well.
 
     Raises:
         BundleError: the table does not serve the model, or the bundle cannot be written.
     """
-    from warmup.inductor.cache_files import read_artifacts, read_graphs, read_kernels
+    from warmup.inductor.cache_files import read_graphs, read_kernels
 
     started = time.monotonic()
     path, content = bundle_path(table), read(table)
@@ -110,28 +98,15 @@ def pack(
     variants = [[], ["--no-pad-weights"]] if has_weights else [[]]
     with tempfile.TemporaryDirectory(prefix="warmup-bundle-") as folder:
         caches = Caches(Path(folder))
-        for options in variants if serves_compiles else []:
+        for options in variants:
             _prime(path, [*arguments, *mode, *options], caches)
         graphs = read_graphs(caches.inductor) if graphs_for is not None else {}
-        artifacts: dict[str, bytes] = {}
-        rows: set[str] = set()
-        if artifacts_for is not None:
-            saved = Path(folder, "artifacts")
-            saved.mkdir()
-            options = ["--mode", artifacts_for, "--save-artifacts", str(saved)]
-            _prime(path, [*arguments, *options], caches)
-            artifacts = read_artifacts(saved)
-            forms = (parse_form(path.read_text()) for path in saved.glob("*.json"))
-            rows = {row for form in forms for row in form.rows}
         kernels = read_kernels(caches.inductor, caches.triton)
-    files = {**kernels, **graphs, **artifacts}
-    write_bundle(path, digest_of(content), needs_of(runtime), files)
+    write_bundle(path, digest_of(content), needs_of(runtime), {**kernels, **graphs})
     return PackedBundle(
         path,
         len(kernels),
         len(graphs),
-        len(artifacts) // 2,  # an artifact has a form beside it
-        len(rows),
         path.stat().st_size,
         time.monotonic() - started,
     )
@@ -160,16 +135,15 @@ def pack_if_asked(
     started: Callable[[], None],
     *,
     serves: bool,
-    forms: Mapping[str, Any],
+    graphs_for: str | None,
 ) -> PackedBundle | None:
-    """Write the bundle of *table*; None where neither *serves* nor *forms* ask for one.
+    """Write the bundle of *table*, and return it; None without *serves* and *graphs_for*.
 
-    *forms* are the other arguments of `pack`. *started* is called before packing begins.
+    *started* is called before packing begins.
 
     Raises as `pack` does.
     """
-    serves = serves or forms["graphs_for"] is not None
-    if not serves and forms["artifacts_for"] is None:
+    if not serves and graphs_for is None:
         return None
     started()
-    return pack(table, model, runtime, options, serves_compiles=serves, **forms)
+    return pack(table, model, runtime, options, graphs_for=graphs_for)

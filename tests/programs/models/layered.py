@@ -1,4 +1,4 @@
-"""Two equal layers behind a batched product, the only row that an artifact on a CPU asks for."""
+"""Two equal layers behind a batched product, the only row that plain weights on a CPU ask for."""
 
 import torch
 from torch import nn

@@ -14,7 +14,6 @@ from typing import Any, Final, Protocol, cast
 from warmup.core.errors import InductorChangedError, UnsupportedTorchError
 
 SUPPORTED: Final = ((2, 11), (2, 12), (2, 13), (2, 14), (2, 15))
-ARTIFACTS_SINCE: Final = (2, 13)  # earlier minors have `aot_compile` switched off
 
 
 class Version(Protocol):

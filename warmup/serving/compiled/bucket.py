@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -41,21 +41,11 @@ class DimChange(Protocol):
         """Return the other tensor."""
 
 
-class AheadCalls(Protocol):
-    """Makes or loads calls that are compiled ahead of time."""
-
-    def serve(
-        self, bucket: BucketArtifact, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[ServingCall, Any] | None:
-        """Return the function that serves *bucket* and the result of this call; None for none."""
-
-
 @dataclass
 class ServedModel:
     """A model, the arguments with its dynamic dims, and the settings that all its buckets share.
 
     ``breaks`` has the graph breaks so far, ``uncompiled`` counts calls that no artifact served.
-    ``ahead`` serves buckets, or saves them, by calls that are compiled ahead of time.
     """
 
     model: nn.Module
@@ -66,7 +56,6 @@ class ServedModel:
     is_strict: bool = False
     breaks: list[str] = field(default_factory=list)
     uncompiled: Counter[UncompiledReason] = field(default_factory=Counter)
-    ahead: AheadCalls | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def without_artifact(self, reason: UncompiledReason, message: str) -> ServingCall:
@@ -133,7 +122,6 @@ class BucketArtifact:
         name = "_".join(f"{name}_{size}" for name, size in self.sizes.items())
         self._name = f"warmup_{name}"
         self._entry = with_own_code(served.model, self._name)
-        self._here: BucketArtifact | None = None  # beside an artifact that was compiled ahead
 
     def __str__(self) -> str:
         return ",".join(f"{name}={interval}" for name, interval in self.intervals.items())
@@ -141,26 +129,13 @@ class BucketArtifact:
     @property
     def artifacts(self) -> int:
         """How many artifacts were compiled for this bucket."""
-        if self._here is not None:
-            return 1 + self._here.artifacts
         return count_artifacts(self._entry)
 
     def drop_artifacts(self) -> None:
         """Drop the artifacts of this bucket: the next call compiles again."""
         with self._lock:
             drop_artifacts(self._entry)
-            self._here = None
             self.call = self._first
-
-    def compiled_here(self, *args: Any, **kwargs: Any) -> Any:
-        """Serve a call by an artifact that is compiled in this process, at the first such call."""
-        if self._here is None:
-            self._here = self._beside()
-        return self._here.call(*args, **kwargs)
-
-    def _beside(self) -> BucketArtifact:
-        """Return this bucket without calls that are compiled ahead of time."""
-        return type(self)(replace(self.served, ahead=None), self.intervals)
 
     def _first(self, *args: Any, **kwargs: Any) -> Any:
         with self._lock, self.compiling():
@@ -172,10 +147,6 @@ class BucketArtifact:
 
     def _compile(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[ServingCall, Any]:
         """Return the function that serves calls from now on, and the result of this call."""
-        ahead = self.served.ahead
-        if ahead is not None and (found := ahead.serve(self, args, kwargs)) is not None:
-            self._here = self._here or self._beside()
-            return found
         args, kwargs = self.marked(args, kwargs)
         compiled, result = self.served.compile(self._entry, args, kwargs)
         return compiled, result

@@ -58,10 +58,6 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
     see `warmup.install`. Nothing is compiled before the first call or `CompiledModel.warm`. Calls
     may come from several threads.
 
-    Where the bundle of the installed table has an artifact for a bucket, in this *mode* and made
-    from this model, the artifact serves the bucket, and nothing is compiled. Its first result is
-    compared with the uncompiled model's, so that call runs the model twice. A call that the
-    artifact was not made for is compiled here and counted.
 
     Raises:
         SettingsError: an argument cannot be used, or the model is in training mode.
@@ -69,10 +65,8 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
     """
     from warmup.serving.compiled.arguments import TensorArgument
     from warmup.serving.compiled.bucket import ServedModel
-    from warmup.serving.compiled.bundled import bundled_artifacts
     from warmup.serving.compiled.model import CompiledModel
     from warmup.serving.compiled.routing import make_buckets
-    from warmup.serving.handle import installed
     from warmup.serving.install import install
 
     if policy not in set(ShapePolicy):
@@ -102,5 +96,4 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
     handle = None
     if table is not None:
         handle = install(table, on_miss=on_miss, model=model, bundle=bundle)
-    served.ahead = bundled = bundled_artifacts(served, artifacts, handle or installed())
-    return CompiledModel(served, artifacts, call_for, handle, bundled)
+    return CompiledModel(served, artifacts, call_for, handle)

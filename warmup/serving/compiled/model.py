@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +13,7 @@ from warmup.core.counted import counted
 if TYPE_CHECKING:
     import torch
 
-    from warmup.serving.compiled.bucket import AheadCalls, BucketArtifact, ServedModel
-    from warmup.serving.compiled.bundled import BundledArtifacts
+    from warmup.serving.compiled.bucket import BucketArtifact, ServedModel
     from warmup.serving.compiled.routing import CallFor
     from warmup.serving.handle import Handle
 
@@ -26,18 +25,12 @@ class CompiledReport:
     ``artifacts`` has the number of artifacts of each bucket: 0 before its first call, 1 afterwards,
     more when something else than a dynamic size has changed. ``outside`` counts calls that no
     artifact served, by reason. ``breaks`` has the place and the reason of each graph break.
-    ``bundled`` names the buckets that artifacts of the bundle serve, ``refused`` has the reasons
-    why other artifacts of the bundle do not, ``misfits`` counts calls of such a bucket that its
-    artifact was not compiled for.
     """
 
     policy: ShapePolicy
     artifacts: Mapping[str, int]
     outside: Mapping[str, int]
     breaks: tuple[str, ...]
-    bundled: tuple[str, ...] = ()
-    refused: Mapping[str, str] = field(default_factory=dict)
-    misfits: int = 0
 
     @property
     def recompiles(self) -> int:
@@ -50,17 +43,9 @@ class CompiledReport:
         outside = "".join(f", {count} {reason}" for reason, count in calls)
         return (
             f"policy {self.policy}: {compiled} of {len(self.artifacts)} buckets compiled, "
-            f"{counted(self.recompiles, 'recompile')}{outside}{self._of_bundle}"
+            f"{counted(self.recompiles, 'recompile')}{outside}"
             + "".join(f"\ngraph break: {place}" for place in self.breaks)
         )
-
-    @property
-    def _of_bundle(self) -> str:
-        served = f", {len(self.bundled)} from the bundle" if self.bundled else ""
-        artifacts, calls = counted(len(self.refused), "artifact"), counted(self.misfits, "call")
-        refused = f", {artifacts} of the bundle refused" if self.refused else ""
-        misfits = f", {calls} unlike the artifact's" if self.misfits else ""
-        return f"{served}{refused}{misfits}"
 
 
 class CompiledModel:
@@ -74,7 +59,6 @@ class CompiledModel:
     _served: ServedModel
     _buckets: tuple[BucketArtifact, ...]
     _call_for: CallFor
-    _bundled: BundledArtifacts | None
 
     def __init__(
         self,
@@ -82,10 +66,9 @@ class CompiledModel:
         buckets: tuple[BucketArtifact, ...],
         call_for: CallFor,
         handle: Handle | None,
-        bundled: BundledArtifacts | None = None,
     ) -> None:
         own = self.__dict__
-        own["handle"], own["_served"], own["_bundled"] = handle, served, bundled
+        own["handle"], own["_served"] = handle, served
         own["_buckets"], own["_call_for"] = buckets, call_for
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -97,10 +80,6 @@ class CompiledModel:
             ModelError: a dim cannot be dynamic in the interval of its bucket.
         """
         return self._call_for(args, kwargs)(*args, **kwargs)
-
-    def _save_ahead(self, writer: AheadCalls) -> None:
-        """Let *writer* compile each bucket ahead of time, at its first call from now on."""
-        self._served.ahead = writer
 
     def warm(self, *args: Any, **kwargs: Any) -> None:
         """Compile every bucket now, with the inputs of this call cut or repeated to its sizes.
@@ -141,7 +120,6 @@ class CompiledModel:
             {str(bucket): bucket.artifacts for bucket in self._buckets},
             {reason.value: count for reason, count in self._served.uncompiled.items()},
             tuple(self._served.breaks),
-            *(() if (own := self._bundled) is None else own.counts()),
         )
 
     def close(self) -> None:
