@@ -32,7 +32,6 @@ from import_graph import (
 THIRD_PARTY: Mapping[str, frozenset[str]] = {
     "core": frozenset({"filelock", "msgspec"}),
     "table": frozenset({"msgspec", "platformdirs"}),
-    "table.row_store.remote_files": frozenset({"fsspec"}),
     "inductor": frozenset({"torch", "sympy", "triton"}),
     "measuring": frozenset({"torch", "platformdirs", "pynvml"}),
     "prediction.fitting": frozenset({"torch"}),

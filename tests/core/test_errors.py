@@ -22,7 +22,6 @@ SAMPLES = [
     errors.TableMismatchError("x.json", ("cuda: table 12, here 13", "driver"), "do"),
     errors.TableMergeError(("k: a or b", "l", "m", "n"), "do"),
     errors.TableWriteError("x.json", "No space left on device", "do"),
-    errors.StoreError("rows", "no marker file", "do"),
     errors.BuildError("what", "do"),
     errors.NothingRecordedError("what", "do"),
     errors.OutputMismatchError("what", "do"),
@@ -54,7 +53,6 @@ TEXTS = {
     errors.TableMismatchError: "x.json: cuda: table 12, here 13; driver; do",
     errors.TableMergeError: "4 conflicts: k: a or b; l; m and 1 more; do",
     errors.TableWriteError: "x.json: cannot write the table: No space left on device; do",
-    errors.StoreError: "rows: no marker file; do",
     errors.DeviceModelError: "x.model.json: for another torch; do",
     errors.MissError: (
         "no row answers `key` (not_in_table); nearest row `near` differs in m: row 1, here 2; "

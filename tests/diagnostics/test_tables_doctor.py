@@ -17,7 +17,6 @@ from warmup.diagnostics.tables.examine import examine_tables
 from warmup.diagnostics.tables.profiled_times import read_profiles
 from warmup.table import Table
 from warmup.table.codec import encode
-from warmup.table.row_store import RowStore
 
 MakeTable = Callable[..., Table]
 MakeRuntime = Callable[..., Runtime]
@@ -30,11 +29,8 @@ def found(places: list[Path], name: str, **given: Any) -> list[tuple[FindingStat
     return [(one.state, one.said) for one in diagnosis.findings if one.name == name]
 
 
-def put(path: Path, table: Table, form: str) -> Path:
-    """Write *table* to a file, or add it to a store; return the place to examine."""
-    if form == "store":
-        RowStore(str(path)).add(table)
-        return path
+def put(path: Path, table: Table) -> Path:
+    """Write *table* to a file; return its folder, the place to examine."""
     path.mkdir(exist_ok=True)
     (
         path / f"{table.provenance.runtime.device.slug}-{table.provenance.runtime.torch}.json"
@@ -58,14 +54,11 @@ def profile(folder: Path, row: Row, ratio: float, **changes: Any) -> Path:
     return path
 
 
-@pytest.fixture(params=["tables", "store"])
-def two(
-    request: pytest.FixtureRequest, tmp_path: Path, make_table: MakeTable, make_runtime: MakeRuntime
-) -> Path:
-    """Tables of torch 2.13 and of torch 2.11, as files or in a store."""
-    form: str = request.param
+@pytest.fixture
+def two(tmp_path: Path, make_table: MakeTable, make_runtime: MakeRuntime) -> Path:
+    """Tables of torch 2.13 and of torch 2.11."""
     for torch in ("2.13.0", "2.11.0"):
-        place = put(tmp_path / "rows", make_table(runtime=make_runtime(torch=torch)), form)
+        place = put(tmp_path / "rows", make_table(runtime=make_runtime(torch=torch)))
     return place
 
 
@@ -103,7 +96,7 @@ def test_a_device_that_lacks_problems_is_named(
     fewer = {key: row for key, row in table.rows.items() if key != make_key(1024)}
     cpu = make_runtime(type="cpu", name="EPYC", threads=2, sm_count=None, memory_gib=None)
     places = [
-        put(tmp_path / str(number), each, "tables")
+        put(tmp_path / str(number), each)
         for number, each in enumerate(
             (table, make_table(fewer, runtime=other), make_table({}, runtime=cpu))
         )
@@ -119,7 +112,7 @@ def test_a_serving_device_without_rows_is_named(tmp_path: Path, make_table: Make
     event = {"event": "table.installed", "schema": 1, "run": "r", "pid": 1, "seq": 0, "paths": []}
     log = tmp_path / "audit.jsonl"
     log.write_text(json.dumps(event | {"table": "d", "device": "NVIDIA L40S", "torch": "2.13.0"}))
-    place = put(tmp_path / "rows", make_table(), "store")
+    place = put(tmp_path / "rows", make_table())
     said = [text for _, text in found([place], "devices", logs=[log])]
     assert "NVIDIA L40S serves, and has no row" in said
 
@@ -128,12 +121,11 @@ def test_a_serving_device_without_rows_is_named(tmp_path: Path, make_table: Make
 def test_drift_is_beyond_a_tenth(
     ratio: float, drifts: bool, tmp_path: Path, make_table: MakeTable, make_row: Callable[..., Row]
 ) -> None:
-    """The time of a kernel in a profile against that of the row, in a store with a second row."""
+    """The time of a kernel in a profile against that of the row, in a second table too."""
     row = make_row(time_us=PROFILE[1])
-    store = RowStore(str(tmp_path / "rows"))
-    for each in (row, make_row(time_us=3.0, BLOCK_M=16)):
-        store.add(make_table({PROFILE[0]: each}))
-    places, given = [tmp_path / "rows"], {"profiles": [profile(tmp_path, row, ratio)]}
+    other = put(tmp_path / "other", make_table({PROFILE[0]: make_row(time_us=3.0, BLOCK_M=16)}))
+    places = [put(tmp_path / "rows", make_table({PROFILE[0]: row})), other]
+    given = {"profiles": [profile(tmp_path, row, ratio)]}
     ((state, said),) = found(places, "drift", **given)
     assert (state is FindingState.WARN, PROFILE[0] in said) == (drifts, drifts)
 
@@ -146,7 +138,7 @@ def test_times_of_something_else_are_no_drift(
 ) -> None:
     """A part of a kernel, another winner and another row's time are not held against a row."""
     row = make_row(time_us=PROFILE[1])
-    place = put(tmp_path / "rows", make_table({PROFILE[0]: row}), "store")
+    place = put(tmp_path / "rows", make_table({PROFILE[0]: row}))
     path = profile(tmp_path, row, **{"ratio": 9.0, **changes})
     ((_, said),) = found([place], "drift", profiles=[path])
     assert PROFILE[0] not in said
@@ -162,13 +154,11 @@ def test_a_file_that_is_no_profile_is_refused(text: str, tmp_path: Path) -> None
         read_profiles([tmp_path / "p.json"])
 
 
-def test_damaged_tables_and_stores_fail(tmp_path: Path, make_table: MakeTable) -> None:
+def test_damaged_tables_fail(tmp_path: Path, make_table: MakeTable) -> None:
     """Each with its name; the others are examined all the same."""
-    put(tmp_path / "rows", make_table(), "store")
-    (path,) = (tmp_path / "rows").glob("groups/*/*.rows")
-    path.write_bytes(b"")
-    (tmp_path / "bad.json").write_text("{")
-    places = [tmp_path / "rows", tmp_path / "bad.json", put(tmp_path / "t", make_table(), "tables")]
+    for name in ("bad.json", "empty.json"):
+        (tmp_path / name).write_text("{" * (name == "bad.json"))
+    places = [tmp_path / "empty.json", tmp_path / "bad.json", put(tmp_path / "t", make_table())]
     failed = found(places, "damaged")
     assert [state for state, _ in failed] == [FindingState.FAIL] * 2
     assert found(places, "versions", served=["torch=2.13"])[0][0] is FindingState.OK
@@ -180,6 +170,6 @@ def test_a_row_of_another_device_is_not_judged(
     """A profile of an H200 says nothing about the rows of an H100."""
     row = make_row(time_us=PROFILE[1])
     table = make_table({PROFILE[0]: row}, runtime=make_runtime(name="NVIDIA H100"))
-    place = put(tmp_path / "rows", table, "store")
+    place = put(tmp_path / "rows", table)
     ((state, said),) = found([place], "drift", profiles=[profile(tmp_path, row, 9.0)])
     assert (state, "1 of other rows or devices" in said) == (FindingState.OK, True)

@@ -26,7 +26,6 @@ from warmup.cli.pad import collect, fit_pad
 from warmup.cli.profile import profile
 from warmup.cli.review import review
 from warmup.cli.run import CONTEXT_SETTINGS, run
-from warmup.cli.store import add, gc, get, list_store
 from warmup.cli.suggest import suggest
 from warmup.cli.tables import diff, merge, show
 from warmup.core.version import __version__
@@ -52,19 +51,13 @@ bench = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-store = typer.Typer(
-    cls=HelpGroup,
-    help="Keep rows of many tables in one place.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
 pad = typer.Typer(
     cls=HelpGroup,
     help="Measure and learn whether to pad unaligned GEMMs.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-_COMMAND_NAMES: Final = {import_files: "import", list_store: "list", fit_pad: "fit"}
+_COMMAND_NAMES: Final = {import_files: "import", fit_pad: "fit"}
 _EXAMPLES: Final = {
     "doctor": """
         warmup doctor
@@ -105,10 +98,6 @@ _EXAMPLES: Final = {
         warmup profile --model mlp.py --seqlens 560 --record trace.json.gz
         warmup profile --diff before.json.gz after.json.gz
     """,
-    "add": "warmup store add tables/mlp.json --store /srv/rows",
-    "get": "warmup store get --like old.json --out tables/mlp.json --store /srv/rows",
-    "list": "warmup store list --store /srv/rows",
-    "gc": "warmup store gc --store /srv/rows --served torch=2.13",
     "mm": "warmup bench mm --shapes 128x9216x4096 --out results",
     "layers": "warmup bench layers --layers rmsnorm,softmax --backends eager,compiled",
 }
@@ -171,9 +160,6 @@ _add(app, run, context_settings=CONTEXT_SETTINGS)
 for bench_command in (mm, layers):
     _add(bench, bench_command)
 app.add_typer(bench, name="bench")
-for store_command in (add, get, list_store, gc):
-    _add(store, store_command)
-app.add_typer(store, name="store")
 for pad_command in (collect, fit_pad):
     _add(pad, pad_command)
 app.add_typer(pad, name="pad")

@@ -118,13 +118,7 @@ def build(
         typer.Option(help="unstable: measure only the rows whose times do not carry a decision."),
     ] = None,
     wait_for_quiet: options.WaitForQuiet = None,
-    store: Annotated[
-        str | None,
-        typer.Option(
-            help="A store of rows, a folder or a URL: take the rows that it has, tune the others, "
-            "and add them to it."
-        ),
-    ] = None,
+    rows_from: options.RowsFrom = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be tuned; measure and write nothing.")
     ] = False,
@@ -173,7 +167,7 @@ def build(
         "device_model": device_model,
         "force": force,
         "wait_for_quiet": wait_for_quiet,
-        "store": store,
+        "rows_from": tuple(rows_from or ()),
         "dry_run": dry_run,
     }
     warnings.filterwarnings("ignore", message="TypedStorage is deprecated")  # torch's own
@@ -181,7 +175,7 @@ def build(
         refused = of_model | {"model": model, "problems": problems, "pad_weights": pad_weights}
         refused |= {"devices": devices, "cluster": cluster, "fleet": fleet}
         refused |= {"timings": timings, "force": force, "dry_run": dry_run, "policy": policy.value}
-        refused |= {"store": shared.pop("store")}
+        refused |= {"rows_from": shared.pop("rows_from")}
         build_program(command, out, refused, shared, after=after, as_json=as_json)
         return
     if after:

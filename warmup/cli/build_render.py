@@ -13,7 +13,7 @@ from warmup.buckets.bucket import Bucket
 from warmup.cli.build_belief import RETRY, first_lines, spell_belief
 from warmup.cli.build_devices import document_of_devices, spell_devices
 from warmup.cli.output import MEANINGS, fold, grid, spell_peaks, terminal_width
-from warmup.cli.plan_render import spell_graphs
+from warmup.cli.plan_render import document_of_sources, spell_graphs, spell_sources
 from warmup.cli.show_render import ROW_HEAD, row_cells, spell_limits
 from warmup.core.counted import counted
 from warmup.core.evidence_rank import SHARE_FLAGS
@@ -135,12 +135,13 @@ def _outcome(report: BuildReport) -> Iterator[str]:
     reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
     rejected = f" (rejected candidates: {reasons})" if reasons else ""
     known = f"{len(report.known)} in the table already, " if report.known else ""
-    known += f"{len(report.taken)} from the store, " if report.taken else ""
+    known += f"{len(report.taken)} from earlier tables, " if report.taken else ""
     rows = counted(len(report.table.rows), "row")
     yield (
         f"{report.path}: {rows}, {len(report.timings)} tuned now{rejected}, "
         f"{known}{report.seconds:.1f} s, digest {report.digest[:16]}"
     )
+    yield from spell_sources(report)
     if report.stages:
         spent = ", ".join(f"{stage.label} {taken:.1f}" for stage, taken in report.stages.items())
         line = f"seconds by stage (docs/explanation/search.md#seconds-of-a-build): {spent}"
@@ -151,7 +152,7 @@ def _outcome(report: BuildReport) -> Iterator[str]:
             "table; nothing was compiled"
             if report.is_recalled
             else "every problem had its row"
-            + (", some of them from the store" if report.taken else "")
+            + (", some of them from earlier tables" if report.taken else "")
         )
         yield from fold(f"nothing to tune: {how}", indent=2, width=terminal_width())
     if report.bundle is not None:
@@ -238,6 +239,6 @@ def document(report: BuildReport) -> dict[str, Any]:
         "unstable": sorted(k for k, row in report.table.rows.items() if row.evidence.is_unstable),
         "retried": None if report.retried is None else sorted(report.retried),
         "kept": dict(report.kept),
-        "taken": list(report.taken),
+        "rows_from": document_of_sources(report),
         "devices": document_of_devices(report),
     }

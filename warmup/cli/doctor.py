@@ -24,8 +24,7 @@ def doctor(
     tables: Annotated[
         list[str] | None,
         typer.Option(
-            help="Instead of this machine, examine rows: a table, a folder of tables, or a store "
-            "of rows. Repeatable."
+            help="Instead of this machine, examine rows: a table or a folder of tables. Repeatable."
         ),
     ] = None,
     served: Annotated[

@@ -100,7 +100,7 @@ HEADINGS: Final[Mapping[str, Mapping[str, str | None]]] = {
         "profile": "TRACE",
         "audit": "LOG",
         "fail-on": "LIST",
-        "store": "PLACE",
+        "rows-from": "TABLE",
         "like": "TABLE",
         "all": None,
         "tables": "PLACE",

@@ -70,6 +70,13 @@ WaitForQuiet = Annotated[
         help="Seconds in all to wait while other processes keep the machine busy; default 30.",
     ),
 ]
+RowsFrom = Annotated[
+    list[Path] | None,
+    typer.Option(
+        help="A table whose rows are taken where they fit, instead of being measured; the rest is "
+        "tuned. Repeatable."
+    ),
+]
 ProblemLimit = Annotated[
     str,
     typer.Option(

@@ -31,15 +31,34 @@ def spell_plan(report: BuildReport) -> Iterator[str]:
     yield from plan.remarks
     width = terminal_width() or TEXT_WIDTH
     known = f"{len(plan.known)} in the table already"
-    known += f" or in the store ({len(report.taken)})" if report.taken else ""
+    known += f" or in earlier tables ({len(report.taken)})" if report.taken else ""
     total = f"{report.path}: {counted(len(plan.missing), 'problem')} to tune, {known}"
     yield total
+    yield from spell_sources(report)
     if plan.missing:
         time = "unknown" if plan.estimate_s is None else f"about {spell_seconds(plan.estimate_s)}"
         yield from fold(f"expected time: {time} ({plan.basis})", indent=2, width=width)
     else:
         yield "nothing to tune"
     yield f"dry run: nothing was measured or written; it took {report.seconds:.1f} s"
+
+
+def spell_sources(report: BuildReport) -> Iterator[str]:
+    """Yield a line for each table of ``--rows-from``: rows taken, and rows refused by reason."""
+    for source in report.rows_from:
+        line = f"rows from {source.path}: {len(source.taken)} taken"
+        reasons = "; ".join(f"{count} refused: {why}" for why, count in source.reasons.items())
+        yield from fold(
+            f"{line}{', ' if reasons else ''}{reasons}", indent=2, width=terminal_width()
+        )
+
+
+def document_of_sources(report: BuildReport) -> list[dict[str, Any]]:
+    """Return what was used of each table of ``--rows-from`` as JSON values."""
+    return [
+        {"path": str(one.path), "taken": list(one.taken), "refused": dict(one.reasons)}
+        for one in report.rows_from
+    ]
 
 
 def spell_graphs(bucket: str, graphs: int) -> Iterator[str]:
@@ -80,7 +99,7 @@ def document_of_plan(report: BuildReport) -> dict[str, Any]:
         ],
         "known": list(plan.known),
         "missing": list(plan.missing),
-        "taken": list(report.taken),
+        "rows_from": document_of_sources(report),
         "estimate_s": plan.estimate_s if plan.estimate_s is None else round(plan.estimate_s, 1),
         "basis": plan.basis,
         "remarks": list(plan.remarks),

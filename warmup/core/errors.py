@@ -12,7 +12,6 @@
     |  |- TableMismatchError                another device, runtime or policy; .mismatches
     |  |- TableMergeError                   the same key with two winners; .conflicts
     |  |- TableWriteError(OSError)          the table cannot be written; .path .reason .advice
-    |  |- StoreError                        a store of rows cannot be read or written; .path .reason
     |- BuildError
     |  |- NothingRecordedError              the model asked inductor for no GEMM choice
     |  |- OutputMismatchError               compiled and eager outputs disagree
@@ -195,19 +194,6 @@ class TableWriteError(TableError, OSError):
 
     def __str__(self) -> str:
         return f"{shown(self.path)}: cannot write the table: {self.reason}; {self.advice}"
-
-
-class StoreError(TableError):
-    """A store of rows cannot be read or written. Arguments: path, reason, what to do."""
-
-    def __init__(self, path: str, reason: str, advice: str) -> None:
-        super().__init__(path, reason, advice)
-        self.path = path
-        self.reason = reason
-        self.advice = advice
-
-    def __str__(self) -> str:
-        return f"{shown(self.path)}: {shown(self.reason)}; {self.advice}"
 
 
 class BuildError(WarmupError):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +25,7 @@ from warmup.tuning.pack_bundle import input_options, pack_if_asked
 from warmup.tuning.progress import Progress
 from warmup.tuning.report import BucketResult, BuildReport, Observer
 from warmup.tuning.retry import revisit_for
+from warmup.tuning.rows_from import open_earlier
 from warmup.tuning.session import Session
 from warmup.tuning.setup import (
     check_out,
@@ -36,7 +36,6 @@ from warmup.tuning.setup import (
     seconds_to_wait,
     watcher_of,
 )
-from warmup.tuning.stored_rows import giving_back, open_stored
 
 if TYPE_CHECKING:
     from warmup.models.padding.prepare import Prepared
@@ -69,7 +68,7 @@ def build(
     force: bool = False,
     retry: str | None = None,
     wait_for_quiet: float | None = None,
-    store: str | None = None,
+    rows_from: Sequence[str | Path] = (),
     dry_run: bool = False,
     observer: Observer | None = None,
 ) -> BuildReport:
@@ -105,9 +104,8 @@ def build(
     are written beside the table, see `warmup.tuning.pack_bundle`; with *bundle_graphs*, the mode of
     the server's torch.compile, its graphs too.
 
-    With a *store* of rows, a folder or a URL, a problem that the table lacks takes the row of the
-    store instead of being measured, and the table's rows are added to the store when the build
-    ends, also when it fails or is interrupted. With *force* or *retry* nothing is taken.
+    A problem that the table lacks takes the row of a table of *rows_from* where it fits, instead of
+    being measured: see `warmup.tuning.rows_from`. With *force* or *retry* nothing is taken.
 
     Where an earlier build of the same model has finished every bucket, and the table still has its
     rows, nothing is compiled: see `warmup.tuning.earlier_builds`. With *dry_run* the report has a
@@ -117,7 +115,7 @@ def build(
     Raises:
         SettingsError, ModelError: the arguments or the model cannot be used; nothing was written.
         TableError: the table exists and is damaged, belongs to another device, runtime or policy,
-            or cannot be written; or the store is damaged or cannot be written.
+            or cannot be written; or one of *rows_from* cannot be read.
         OutputMismatchError: a bucket's output is wrong, also without the rows that may be to blame.
         NothingRecordedError: no bucket asked for a GEMM choice.
         BundleError: the bundle could not be made; the table on disk is complete.
@@ -146,7 +144,7 @@ def build(
     setup = find_setup(device, asked, predictor_for(search, device_model, top))
     cast = parse_cast(dtype)
     watcher = watcher_of(observer, setup)
-    with ExitStack() as given, make_tuner(setup.policy, setup.device, started) as tuner:
+    with make_tuner(setup.policy, setup.device, started) as tuner:
         loaded = load_model(model)
         wants_padding = setup.device.type != "cpu" if pad_weights is None else pad_weights
         earlier = earlier_builds(
@@ -158,14 +156,13 @@ def build(
         table, replaces = open_table(
             path, setup, resolved.assumptions, force=force, is_read_only=dry_run
         )
-        stored = open_stored(
-            None if force or retry else store,
+        earlier_rows = open_earlier(
+            rows_from,
             table,
             setup.inductor.template_sources,
+            measures_again=force or retry is not None,
             is_dry=dry_run,
         )
-        if not dry_run:
-            given.enter_context(giving_back(store, path))
         progress = Progress(
             path=path,
             table=table,
@@ -175,7 +172,7 @@ def build(
             given_up=tuner.rows.not_tuned,
             measured_peaks=tuner.bounds.peaks,
             revisit=revisit_for(table, search_budget, retry=retry, force=force),
-            stored=stored,
+            earlier=earlier_rows,
         )
         tuner.rows.only, tuner.region_questions.is_used = progress.revisit.retried, True
         tuner.watch.start(seconds_to_wait(wait_for_quiet), watcher.waiting_started)
@@ -198,7 +195,7 @@ def build(
                 (),
                 time.monotonic() - started,
                 plan=plan,
-                taken=stored.answered if stored else (),
+                rows_from=earlier_rows.used() if earlier_rows else (),
             )
         results, prepared = list(recalled or ()), None
         if recalled is None:
@@ -236,7 +233,7 @@ def build(
         kept=dict(progress.kept),
         is_recalled=recalled is not None,
         stages=stages,
-        taken=stored.answered if stored else (),
+        rows_from=earlier_rows.used(progress.keys_since(0)) if earlier_rows else (),
     )
 
 

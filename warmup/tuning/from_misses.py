@@ -28,6 +28,7 @@ from warmup.tuning.missed_keys import keys_with_row, missed_keys
 from warmup.tuning.progress import Progress, Revisit
 from warmup.tuning.rebuilt_problem import tune_rebuilt
 from warmup.tuning.report import BucketResult, BuildReport, Observer
+from warmup.tuning.rows_from import KnownRows, open_earlier
 from warmup.tuning.setup import (
     BuildSetup,
     check_out,
@@ -37,7 +38,6 @@ from warmup.tuning.setup import (
     seconds_to_wait,
     watcher_of,
 )
-from warmup.tuning.stored_rows import KnownRows, giving_back, open_stored
 
 if TYPE_CHECKING:
     from warmup.keys.question import RegionQuestion
@@ -64,7 +64,7 @@ def build_problems(
     again: Collection[str] = (),
     regions: Sequence[RegionQuestion] = (),
     wait_for_quiet: float | None = None,
-    store: str | None = None,
+    rows_from: Sequence[str | Path] = (),
     dry_run: bool = False,
     seconds: float | None = None,
     observer: Observer | None = None,
@@ -79,8 +79,8 @@ def build_problems(
     cannot be rebuilt keeps its row. Problems that *regions* describe are measured in their regions
     instead of being rebuilt. Each finished problem is on disk before the next one starts.
     Once *seconds* have passed no further problem is begun; those that are left
-    are in no list of the report. *top*, *device_model*, *wait_for_quiet* and *store* are those of
-    `warmup.tuning.build.build`. With *dry_run* the report has a plan instead, and nothing is done.
+    are in no list of the report. *top*, *device_model*, *wait_for_quiet* and *rows_from* are those
+    of `warmup.tuning.build.build`. With *dry_run* the report has a plan instead, nothing is done.
 
     Raises:
         SettingsError: an argument or the document cannot be used; nothing was written.
@@ -112,9 +112,14 @@ def build_problems(
         device, asked, None if is_import else predictor_for(search, device_model, top)
     )
     table, replaces = open_table(path, setup, force=force, is_read_only=dry_run)
-    takes = store if not force else None
-    stored = open_stored(takes, table, setup.inductor.template_sources, is_dry=dry_run)
-    rows = table.rows if stored is None else KnownRows(table.rows, stored)
+    earlier = open_earlier(
+        rows_from,
+        table,
+        setup.inductor.template_sources,
+        measures_again=force,
+        is_dry=dry_run,
+    )
+    rows = table.rows if earlier is None else KnownRows(table.rows, earlier)
     imported = ImportedAnswers(table.imported if is_import else {})
     if is_import:
         setup = replace(setup, predictor=imported)
@@ -123,17 +128,14 @@ def build_problems(
     if dry_run:
         plan = plan_keys(known, wanted, pace(setup))
         elapsed = time.monotonic() - started
-        taken = stored.answered if stored else ()
+        used = earlier.used() if earlier else ()
         return BuildReport(
-            path, table, digest_of(table), (), (), elapsed, known, plan=plan, taken=taken
+            path, table, digest_of(table), (), (), elapsed, known, plan=plan, rows_from=used
         )
     results: list[BucketResult] = []
     watcher = watcher_of(observer, setup)
     wait_s = seconds_to_wait(wait_for_quiet)
-    with (
-        giving_back(store, path),
-        make_tuner(setup.policy, setup.device, started) as tuner,
-    ):
+    with make_tuner(setup.policy, setup.device, started) as tuner:
         tuner.region_questions.is_used = True  # a rebuilt module is compiled again
         tuner.watch.start(wait_s, watcher.waiting_started)
         progress = Progress(
@@ -148,7 +150,7 @@ def build_problems(
                 keys=frozenset(key for key, is_stale in missed.items() if force or is_stale),
                 search=search_budget.search,
             ),
-            stored=stored,
+            earlier=earlier,
         )
         progress.flush()
         watcher.device_looked_at(tuner.watch.complaints())
@@ -185,7 +187,7 @@ def build_problems(
         distrusted=dict(progress.distrusted),
         machine=machine,
         stages=stages,
-        taken=stored.answered if stored else (),
+        rows_from=earlier.used(progress.keys_since(0)) if earlier else (),
     )
 
 

@@ -25,7 +25,7 @@ from warmup.table.store import (
     write,
 )
 from warmup.tuning.report import Observer
-from warmup.tuning.stored_rows import KnownRows, StoredRows
+from warmup.tuning.rows_from import EarlierRows, KnownRows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class Progress:
     device has candidates beyond inductor's list. ``given_up`` has, by key, why a problem could not
     be measured; an existing row of such a key stays. ``measured_peaks`` returns the peaks of the
     device, which the table keeps. ``tuned`` are the measurements of this build, in order.
-    ``stored`` has the rows of a store, which answer keys without a row of the table.
+    ``earlier`` has rows of other tables, which answer keys without a row of this one.
     ``kept`` has, by key, why a row that was measured again stays as it was. ``distrusted`` has, by
     key, why this build does not trust a row; it does not measure these keys again.
     """
@@ -66,7 +66,7 @@ class Progress:
     given_up: Mapping[str, str]
     measured_peaks: Callable[[], Peaks | None]
     revisit: Revisit = field(default_factory=Revisit)
-    stored: StoredRows | None = None
+    earlier: EarlierRows | None = None
     tuned: list[Tuned] = field(default_factory=list)
     distrusted: dict[str, str] = field(default_factory=dict)
     kept: dict[str, str] = field(default_factory=dict)
@@ -75,24 +75,24 @@ class Progress:
 
     @property
     def rows(self) -> Mapping[str, Row]:
-        """The rows on disk, by key; a key without one takes the row of the store, if it has one."""
+        """The rows on disk, by key; a key without one takes an earlier table's row, if one fits."""
         return self.rows_with({})
 
     def rows_with(self, forced: Mapping[str, Row]) -> Mapping[str, Row]:
         """Return ``rows`` with *forced* in place of those of the same keys."""
-        if self.stored is None:
+        if self.earlier is None:
             return {**self.table.rows, **forced} if forced else self.table.rows
-        return KnownRows(self.table.rows, self.stored, forced)
+        return KnownRows(self.table.rows, self.earlier, forced)
 
     def flush(self) -> None:
-        """Write the rows that were taken from the store to the table on disk.
+        """Write the rows that were taken from earlier tables to the table on disk.
 
         Raises:
             TableError: the table cannot be written.
         """
-        if self.stored is None or self.stored.is_dry:
+        if self.earlier is None or self.earlier.is_dry:
             return
-        taken = {k: row for k, row in self.stored.taken.items() if k not in self.table.rows}
+        taken = {k: row for k, row in self.earlier.taken.items() if k not in self.table.rows}
         if taken:
             table = self.table
             self.table = add_rows(self.path, table.provenance, table.policy, taken)

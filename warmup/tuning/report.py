@@ -17,6 +17,7 @@ from warmup.core.roofline import Peaks
 from warmup.core.rows import Tuned
 from warmup.core.runtime import Runtime
 from warmup.table import Table
+from warmup.tuning.rows_from import RowSource
 
 if TYPE_CHECKING:
     from warmup.models.inferred_inputs import Assumption
@@ -194,9 +195,9 @@ class BuildReport:
 
     ``is_recalled``: an earlier build had finished all buckets, so they were not compiled again.
     ``plan`` is that of a dry run, which has nothing else. ``stages`` says how ``seconds`` divide,
-    without those of packing a bundle. ``taken`` are the keys with a row of the store, instead of a
-    measurement. ``devices`` has the share of each device of a build on several; ``stages`` are then
-    summed over all of their workers.
+    without those of packing a bundle. ``rows_from`` says which rows of
+    earlier tables were taken in place of a measurement. ``devices`` has the share of each device of
+    a build on several; ``stages`` are then summed over all of their workers.
     """
 
     path: Path
@@ -219,8 +220,13 @@ class BuildReport:
     is_recalled: bool = False
     plan: BuildPlan | None = None
     stages: StageSeconds = field(default_factory=dict)
-    taken: tuple[str, ...] = ()
+    rows_from: tuple[RowSource, ...] = ()
     devices: tuple[DeviceShare, ...] = ()
+
+    @property
+    def taken(self) -> tuple[str, ...]:
+        """The keys whose row was taken from an earlier table."""
+        return tuple(key for source in self.rows_from for key in source.taken)
 
     @property
     def uncovered(self) -> Mapping[str, int]:

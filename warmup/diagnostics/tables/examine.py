@@ -16,8 +16,8 @@ from warmup.diagnostics.profile.attribution import row_us
 from warmup.diagnostics.profile.profile import DRIFT
 from warmup.diagnostics.tables.held_rows import HeldRows, UnreadTable, hold
 from warmup.diagnostics.tables.profiled_times import ProfiledTime, read_profiles
+from warmup.diagnostics.tables.served_versions import ServedVersions, parse_served
 from warmup.keys.registry import kind_of
-from warmup.table.row_store.served_versions import ServedVersions, parse_served
 
 _SHOWN_DRIFTS: Final = 10
 _SAME_US: Final = 1e-3  # as a share: documents have the row's own number
@@ -30,7 +30,7 @@ def examine_tables(
     logs: Sequence[str | Path] = (),
     profiles: Sequence[Path] = (),
 ) -> Diagnosis:
-    """Return the findings about the rows in *places*: tables, folders of tables, stores of rows.
+    """Return the findings about the rows in *places*: tables and folders of tables.
 
     *served* names versions that are served, such as ``torch=2.13``, beside those of the servers
     whose audit logs are *logs*. Drift is found by *profiles*, documents of `warmup profile --json`:
@@ -38,7 +38,6 @@ def examine_tables(
 
     Raises:
         SettingsError: a place, a version, a log or a profile cannot be used.
-        StoreError: a store cannot be read.
     """
     found = list(hold(places))
     held = [each for each in found if isinstance(each, HeldRows)]
@@ -64,7 +63,7 @@ def _served_by(runs: Iterable[Run], named: ServedVersions) -> ServedVersions:
 
 def _unread(unread: Sequence[UnreadTable]) -> Iterator[Finding]:
     for each in unread:
-        fix = "restore it or build it again; `warmup store gc` sets damaged files of a store aside"
+        fix = "restore it or build it again"
         yield Finding("damaged", FindingState.FAIL, f"{each.name}: {each.problem}", fix)
 
 
@@ -77,11 +76,11 @@ def _unserved(held: Sequence[HeldRows], served: ServedVersions) -> Iterator[Find
         return
     old = [(each, versions) for each in held if (versions := served.unserved(each.runtime))]
     for each, versions in old:
-        text = f"{counted(each.count, 'row')} of {' and '.join(versions)}, served: {served}"
-        fix = "remove the table, or those rows of a store with `warmup store gc --served`"
+        text = f"{counted(len(each.rows), 'row')} of {' and '.join(versions)}, served: {served}"
+        fix = "remove the table"
         yield Finding(name, FindingState.WARN, f"{each.name}: {text}", fix)
     if not old:
-        rows = counted(sum(each.count for each in held), "row")
+        rows = counted(sum(len(each.rows) for each in held), "row")
         yield Finding(name, FindingState.OK, f"{rows}, all of versions that are served ({served})")
 
 
@@ -95,7 +94,7 @@ def _lacking(held: Sequence[HeldRows]) -> Iterator[Finding]:
     for each in held:
         device = _device_name(each.runtime)
         types[device] = each.runtime.device.type
-        keys[device] |= {key for key in each.keys if kind_of(key).rebuild is not None}
+        keys[device] |= {key for key in each.rows if kind_of(key).rebuild is not None}
     name, is_complete = "devices", True
     for device, own in sorted(keys.items()):
         for other, theirs in sorted(keys.items()):
@@ -104,7 +103,7 @@ def _lacking(held: Sequence[HeldRows]) -> Iterator[Finding]:
                 continue
             is_complete = False
             text = f"{device} has no row for {counted(len(lacking), 'problem')} of {len(theirs)}"
-            fix = "build them there: warmup build --store, or --problems with these keys"
+            fix = "build them there: warmup build --problems with these keys"
             example = min(lacking)
             text = f"{text} that {other} has, such as {example}"
             yield Finding(name, FindingState.WARN, text, fix)
@@ -152,10 +151,11 @@ def _drifted(held: Sequence[HeldRows], times: Sequence[ProfiledTime]) -> Iterato
 
 def _has_row(held: HeldRows, time: ProfiledTime) -> bool:
     """Whether *held* has the row that was compared with *time*: its key, winner and own time."""
-    return time.key in held.keys and any(
-        str(row.winner) == time.winner
+    row = held.rows.get(time.key)
+    return (
+        row is not None
+        and str(row.winner) == time.winner
         and math.isclose(row_us(row)[0], time.row_us, rel_tol=_SAME_US)
-        for row in held.rows_of(time.key)
     )
 
 

@@ -52,7 +52,7 @@ def build_on_cluster(
     device_model: str | Path | None = None,
     force: bool = False,
     wait_for_quiet: float | None = None,
-    store: str | None = None,
+    rows_from: Sequence[str | Path] = (),
     budget: str | float | None = None,
     problem_limit_s: float = PROBLEM_S,
     observer: Observer | None = None,
@@ -125,7 +125,7 @@ def build_on_cluster(
             out=Path(out),
             search=parse_budget(search, None).search,
             force=force,
-            store=store,
+            rows_from=rows_from,
             seconds=seconds,
             observer=observer,
         )

@@ -37,8 +37,8 @@ from warmup.tuning.from_misses import build_problems, check_built
 from warmup.tuning.missed_keys import keys_with_row, missed_keys
 from warmup.tuning.progress import Progress, Revisit
 from warmup.tuning.report import NOT_BEGUN, BuildReport, DeviceShare, Observer
+from warmup.tuning.rows_from import KnownRows, open_earlier
 from warmup.tuning.setup import check_out, open_table, predictor_for, seconds_to_wait, watcher_of
-from warmup.tuning.stored_rows import KnownRows, giving_back, open_stored
 
 _ONE_DEVICE: Final = "the time is that of one device: no build on several has left its pace"
 
@@ -59,7 +59,7 @@ def build_on_devices(
     device_model: str | Path | None = None,
     force: bool = False,
     wait_for_quiet: float | None = None,
-    store: str | None = None,
+    rows_from: Sequence[str | Path] = (),
     dry_run: bool = False,
     problem_limit_s: float = PROBLEM_S,
     seconds: float | None = None,
@@ -98,7 +98,7 @@ def build_on_devices(
                 top=top,
                 device_model=device_model,
                 force=force,
-                store=store,
+                rows_from=rows_from,
                 dry_run=True,
                 **asdict(asked),
             )
@@ -125,7 +125,7 @@ def build_on_devices(
             out=Path(out),
             search=parse_budget(search, None).search,
             force=force,
-            store=store,
+            rows_from=rows_from,
             seconds=seconds,
             observer=observer,
         )
@@ -138,7 +138,7 @@ def build_with(
     out: Path,
     search: Search = Search.DEFAULT,
     force: bool = False,
-    store: str | None = None,
+    rows_from: Sequence[str | Path] = (),
     seconds: float | None = None,
     observer: Observer | None = None,
 ) -> BuildReport:
@@ -159,12 +159,13 @@ def build_with(
         origin = crew.origin
         watcher_of(watcher, origin)
         table, replaces = open_table(out, origin, force=force)
-        stored = open_stored(None if force else store, table, _template_sources, is_dry=False)
-        rows = table.rows if stored is None else KnownRows(table.rows, stored)
+        earlier = open_earlier(
+            rows_from, table, _template_sources, measures_again=force, is_dry=False
+        )
+        rows = table.rows if earlier is None else KnownRows(table.rows, earlier)
         known = keys_with_row(missed, rows, search, force=force)
         deadline = math.inf if seconds is None else started + seconds
         queue = ProblemQueue((key for key in missed if key not in known), deadline)
-        stack.enter_context(giving_back(store, out))
         again = frozenset(key for key, is_stale in missed.items() if force or is_stale)
         progress = Progress(
             path=out,
@@ -175,7 +176,7 @@ def build_with(
             given_up={},
             measured_peaks=lambda: None,
             revisit=Revisit(keys=again, search=search),
-            stored=stored,
+            earlier=earlier,
         )
         progress.flush()
         results = BuildResults(progress=progress, queue=queue, again=again)
@@ -207,7 +208,7 @@ def build_with(
         distrusted=dict(progress.distrusted),
         machine=results.machine(),
         stages=results.stages,
-        taken=stored.answered if stored else (),
+        rows_from=earlier.used(tuned) if earlier else (),
         devices=tuple(
             DeviceShare(
                 name=name,

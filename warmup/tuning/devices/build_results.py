@@ -43,7 +43,7 @@ class BuildResults:
     def task_for(self, runner: Runner, key: str) -> ProblemTask:
         """Return the task for *key*, with the rows that *runner* does not have yet."""
         sent, rows = self._sent.setdefault(runner.name, {}), self.progress.rows
-        self.progress.rows.get(key)  # a row of the store is taken when it is asked for
+        self.progress.rows.get(key)  # an earlier table's row is taken when it is looked up
         fresh = {name: row for name, row in rows.items() if sent.get(name) is not row}
         sent.update(fresh)
         number, total = self.queue.number_of(key), self.queue.total

@@ -23,11 +23,12 @@ from warmup.tuning.devices.build import build_on_devices
 from warmup.tuning.devices.local_runner import PROBLEM_S
 from warmup.tuning.devices.names import parse_devices
 from warmup.tuning.report import BuildReport, Observer
+from warmup.tuning.rows_from import united_sources
 
 # Arguments of `build` that `build_on_devices` has too, and for which they mean the same.
 _OF_PROBLEMS: Final = (
     *("mode", "backends", "tolerance", "launch", "l2", "fused_top_k", "search", "top"),
-    *("device_model", "wait_for_quiet", "store"),
+    *("device_model", "wait_for_quiet"),
 )
 REFUSED: Final = ("force", "retry", "budget")
 
@@ -86,7 +87,7 @@ def build_model_on_devices(
         timings=(*(one for one in ahead.timings if one.key not in again), *final.timings),
         seconds=time.monotonic() - started,
         not_fused={**ahead.not_fused, **final.not_fused},
-        taken=(*ahead.taken, *final.taken),
+        rows_from=united_sources(planned.rows_from, final.rows_from),
         machine=united([ahead.machine, final.machine]),
         stages={
             stage: ahead.stages.get(stage, 0.0) + final.stages.get(stage, 0.0)
