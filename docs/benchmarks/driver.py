@@ -21,6 +21,7 @@ from warmup.bench.compare.remote import Answer, Remote
 from warmup.core.child_process import Caches, ChildError
 
 HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
 DAY_S = 24 * 3600.0
 _SHOWN = 3000
 _END_S = 20.0  # for a build to write what it has
@@ -89,7 +90,7 @@ def run_program(words: Sequence[str], log: Path, left_s: float) -> str:
 
 def python_path() -> str:
     """Return the path on which a process finds this warmup first, and then what this one has."""
-    return os.pathsep.join(filter(None, [str(HERE.parents[1]), os.environ.get("PYTHONPATH")]))
+    return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
 
 def add_options(parser: argparse.ArgumentParser, *names: str) -> None:
@@ -122,6 +123,6 @@ def write(path: Path, document: Any) -> None:
     path.write_text(json.dumps(document, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def say(*words: object) -> None:
+def say(*words: object, sep: str = " ") -> None:
     """Print a line at once."""
-    print(*words, flush=True)  # noqa: T201  the progress of a program
+    print(*words, sep=sep, flush=True)  # noqa: T201  the progress of a program

@@ -1,74 +1,293 @@
-"""Write docs/benchmarks/README.md from README.template and the JSON results, and draw charts.
+"""Fill the tables of README.md and of tables/README.md from the JSON results; draw three charts.
 
-Also the sections of tables/README.md that say what each table gains (`gains.py`).
+    python docs/benchmarks/render.py            # write the pages and the charts
+    python docs/benchmarks/render.py --check    # exit code 1 where a page is not up to date
 
-python docs/benchmarks/render.py [--check]
-
-What a template may say is in `template.py`; the functions of its fields are in `served.py`,
-`compared.py`, `tuned.py`, `engines.py` and `zoo_results.py`. With --check nothing is written: the
-exit code is 1 where a page is not what the template and the results make.
+A page has its tables between ``<!-- NAME -->`` and ``<!-- end -->``; NAME is a function of `PARTS`.
 """
 
 from __future__ import annotations
 
-import inspect
+import json
+import re
+import statistics
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
+from typing import Any
 
-import compared
-import engines
-import gains
-import served
-import start_chart
-import template
-import tuned
-import zoo_results
-
-from warmup.bench.charts.chart import Chart
-from warmup.bench.charts.draw import draw
+from warmup.core.samples import geomean
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
-FUNCTIONS = {
-    name: function
-    for module in (served, compared, tuned, engines, zoo_results)
-    for name, function in vars(module).items()
-    if inspect.isfunction(function) and function.__module__ == module.__name__
+TABLES = HERE.parents[1] / "tables"
+PAGES = (HERE / "README.md", TABLES / "README.md")
+STARTS = {
+    "two Llama-8B-shaped layers": ("llama-h200",),
+    "SwiGLU MLP, unaligned": ("swiglu-h200", "swiglu-cold-h200"),
+    "two Llama-8B-shaped layers, with a bundle": ("bundle-h200",),
+    "the example MLP on a CPU": ("mlp-cpu",),
+}
+_PART = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+Document = Mapping[str, Any]
+
+
+@cache
+def load(name: str) -> Any:
+    """Return the result *name*."""
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def named(prefix: str) -> list[str]:
+    """Return the names of all results that begin with *prefix*, sorted."""
+    return sorted(path.stem for path in RESULTS.glob(f"{prefix}*.json"))
+
+
+def comparisons() -> Iterator[tuple[str, Document]]:
+    """Yield every committed comparison with its name, those of the zoo in CUDA graphs."""
+    for name in named(""):
+        document = load(name)
+        if "variants" in document and "origin" in document:
+            yield name, document
+        elif "race" in document:
+            yield name, document["race"]["launches"]["cudagraph"]
+
+
+def grid(head: Sequence[str], rows: Iterator[Sequence[object]]) -> str:
+    """Return *rows* as a table of Markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
+
+
+def times_of(bucket: Document) -> dict[str, float]:
+    """Return the median device time of each variant in *bucket*, in microseconds."""
+    return {each["name"]: each["median_us"] for each in bucket["variants"]}
+
+
+def ratio(times: Mapping[str, float], variant: str, base: str) -> str:
+    """Return how many times faster *variant* is than *base*; empty where either was not timed."""
+    both = variant in times and base in times
+    return f"{times[base] / times[variant]:.2f}" if both else ""
+
+
+def microseconds(value: float) -> str:
+    """Return *value* with four digits, and never as a power of ten."""
+    return f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def sizes_of(bucket: Document) -> str:
+    """Return the sizes of *bucket* as text."""
+    return ", ".join(f"{name}={size}" for name, size in bucket["bucket"].items())
+
+
+def zoo() -> str:
+    """Return the times of each bucket of the zoo in CUDA graphs, and the ratios of the table."""
+    names = ("eager", "default", "max-autotune", "table")
+
+    def rows() -> Iterator[Sequence[object]]:
+        for name in named("zoo-"):
+            raced = load(name)["race"]["launches"]["cudagraph"]
+            device = raced["origin"]["runtime"]["device"]["name"].split()[1]
+            for bucket in raced["buckets"]:
+                times = times_of(bucket)
+                own = [microseconds(times[each]) if each in times else "" for each in names]
+                over = [ratio(times, "table", base) for base in ("default", "max-autotune")]
+                yield (name.split("-", 2)[2], device, sizes_of(bucket), *own, *over)
+
+    return grid(("model", "GPU", "bucket", *names, "over default", "over max-autotune"), rows())
+
+
+def zoo_means() -> str:
+    """Return the geometric means of the ratios of the zoo, and the worst bucket, by base."""
+    buckets = [
+        times_of(bucket)
+        for name in named("zoo-")
+        for bucket in load(name)["race"]["launches"]["cudagraph"]["buckets"]
+    ]
+
+    def rows() -> Iterator[Sequence[object]]:
+        for base in ("default", "max-autotune"):
+            ratios = [times[base] / times["table"] for times in buckets if base in times]
+            yield (base, len(ratios), f"{geomean(ratios):.3f}", f"{min(ratios):.3f}")
+
+    return grid(("table over", "buckets", "geometric mean", "worst"), rows())
+
+
+def starts() -> str:
+    """Return each kind of start: seconds, benchmarks, hits and misses; medians of the runs."""
+
+    def rows() -> Iterator[Sequence[object]]:
+        for model, files in STARTS.items():
+            every = [start for file in files for start in load(file)["starts"]]
+            for kind in dict.fromkeys(start["start"] for start in every):
+                runs = [start for start in every if start["start"] == kind]
+                seconds = statistics.median(start["seconds"] for start in runs)
+                last = runs[-1]
+                counted = f"{last['hits']} / {last['misses']}" if last.get("hits") else ""
+                yield (model, kind, len(runs), f"{seconds:.1f}", last["benchmarks"], counted)
+
+    head = ("model", "start", "runs", "seconds", "benchmarks", "hits / misses")
+    return grid(head, rows())
+
+
+def compared() -> str:
+    """Return the times of the comparisons that are not of the zoo, but for the products."""
+
+    def rows() -> Iterator[Sequence[object]]:
+        for name, document in comparisons():
+            if name.startswith(("zoo-", "compare-products-")):
+                continue
+            origin = document["origin"]
+            device = origin["runtime"]["device"]["name"].split()[1]
+            for bucket in document["buckets"]:
+                times = times_of(bucket)
+                cells = [microseconds(times[each]) if each in times else "" for each in names]
+                best = min(("table", "table-padded"), key=lambda each: times.get(each, 1e9))
+                over = [ratio(times, best, base) for base in ("default", "max-autotune")]
+                launch = "graphs" if origin["launch"] == "cudagraph" else "launched"
+                model = origin["model"].rpartition(":")[2]
+                yield (model, device, launch, sizes_of(bucket), *cells, *over)
+
+    names = ("eager", "default", "max-autotune", "table", "table-padded")
+    over = ("best table over default", "over max-autotune")
+    return grid(("model", "GPU", "calls", "bucket", *names, *over), rows())
+
+
+def products() -> str:
+    """Return the ratios of the products of Llama-3-8B by epilogue."""
+    groups: dict[str, list[dict[str, float]]] = {}
+    for name, document in comparisons():
+        if name.startswith("compare-products-"):
+            epilogue = document["origin"]["model"].rpartition(":")[2]
+            groups.setdefault(epilogue, []).extend(map(times_of, document["buckets"]))
+
+    def rows() -> Iterator[Sequence[object]]:
+        for epilogue, buckets in groups.items():
+            over = [times["max-autotune"] / times["table"] for times in buckets]
+            bases = ("eager", "default", "max-autotune")
+            best = [min(times[base] for base in bases) / times["table"] for times in buckets]
+            behind = sum(value < 1 / 1.02 for value in best)
+            yield (epilogue, len(buckets), f"{geomean(over):.3f}", f"{min(over):.3f}", behind)
+
+    head = ("epilogue", "products", "over max-autotune", "worst", "over 2 % behind the fastest")
+    return grid(head, rows())
+
+
+def mixes() -> str:
+    """Return each way to serve a mix of sizes: its start, benchmarks, graphs and total time."""
+
+    def rows() -> Iterator[Sequence[object]]:
+        for name in ("shapes-llama-h200", "shapes-swiglu-h200"):
+            document = load(name)
+            model = document["settings"]["model"].rpartition(":")[2]
+            for run in document["runs"]:
+                if "total_us" not in run:
+                    continue
+                total = statistics.median(run["total_us"]) / 1000
+                device = statistics.median(run["device"]["total_us"]) / 1000
+                graphs = run["graphs_at_start"] + run["recompiles"]
+                counts = (run["benchmarks_at_start"] + run["benchmarks"], graphs)
+                yield (model, run["way"], *counts, f"{total:.0f}", f"{device:.0f}")
+
+    head = ("model", "way", "benchmarks", "graphs", "total, ms", "on the device, ms")
+    return grid(head, rows())
+
+
+def gains() -> str:
+    """Return what each shipped table gains over default mode, with the 95 % interval."""
+
+    def rows() -> Iterator[Sequence[object]]:
+        for path, gained in table_gains().items():
+            link = f"[`{path.stem}`]({path.relative_to(TABLES)})"
+            for name, variant, speedup in gained:
+                spelled = "{value:.2f} ({low:.2f} to {high:.2f})".format(**speedup)
+                yield (path.parent.name, link, variant, spelled, f"`{name}`")
+
+    return grid(("device", "table", "variant", "over default mode", "result"), rows())
+
+
+def table_gains() -> dict[Path, list[tuple[str, str, Mapping[str, float]]]]:
+    """Return, for each shipped table, the results with its digest: name, variant and speedup."""
+    by_digest: dict[str, list[tuple[str, Document]]] = {}
+    for name, document in comparisons():
+        by_digest.setdefault(document["origin"]["digest"], []).append((name, document))
+    found = {}
+    for path in sorted(TABLES.rglob("*.json")):
+        digest = json.loads(path.read_text(encoding="utf-8"))["provenance"]["digest"]
+        found[path] = [
+            (name, each["name"], each["speedup"])
+            for name, document in by_digest.get(digest, ())
+            for each in document["variants"]
+            if each["name"] in {"table", "table-padded"} and each["speedup"]
+        ]
+    return found
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    part.__name__: part for part in (zoo, zoo_means, starts, compared, products, mixes, gains)
 }
 
 
-def page() -> str:
-    """Return the whole page."""
-    text = (HERE / "README.template").read_text(encoding="utf-8")
-    return template.render(text, RESULTS, FUNCTIONS)
+def fill(text: str) -> str:
+    """Return *text* with each of its parts written anew."""
+    return _PART.sub(lambda found: f"{found[1]}{PARTS[found[2]]()}{found[3]}", text)
 
 
-def charts() -> Iterator[tuple[str, Chart]]:
-    """Yield the charts that `warmup compare` and `warmup bench` do not draw, with their names."""
-    classes = ("plain", "biasgelu", "silumul", "residual")
-    products = template.load(RESULTS, *(f"compare-products-{name}-*" for name in classes))
-    yield "compare-products-speedup", compared.products_chart(products)
-    for name, document in template.load(RESULTS, "shapes-llama-h200", "shapes-swiglu-h200").items():
-        yield f"{name}-total", served.mix_chart(document)
-    for name, document in template.load(RESULTS, "growth-h200", "growth-cpu").items():
-        for ending, chart in served.growth_charts(document).items():
-            yield f"{name}-{ending}", chart
-    for name, document in template.load(RESULTS, "decode-h100").items():
-        yield f"{name}-roofline", tuned.decode_roofline(document)
-    names = (file for files in start_chart.MODELS.values() for file in files)
-    yield "start-h200", start_chart.start_chart(template.load(RESULTS, *names))
+def draw() -> None:
+    """Draw the three charts of the pages: starts, the zoo, and the mix of sizes."""
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    import matplotlib.pyplot as plt
+
+    def bars(name: str, title: str, label: str, values: Mapping[str, float], line: float) -> None:
+        figure, axes = plt.subplots(figsize=(8, 0.5 + 0.26 * len(values)), layout="constrained")
+        places = axes.barh(list(values), list(values.values()), color="#3b6ea5")
+        axes.bar_label(places, fmt="%.3g", padding=3, fontsize=8)
+        axes.invert_yaxis()
+        axes.margins(x=0.1, y=0.01)
+        axes.tick_params(labelsize=8)
+        figure.suptitle(title, fontsize=11)
+        axes.set(xlabel=label)
+        axes.spines[["top", "right"]].set_visible(False)
+        if line:
+            axes.axvline(line, color="black", linewidth=0.8)
+        figure.savefig(HERE / "charts" / f"{name}.png", dpi=110)
+        plt.close(figure)
+
+    shown = ("default", "max-autotune", "mega-cache", "table", "table-warm")
+    seconds = {}
+    for model, files in [*STARTS.items()][:2]:
+        every = [start for file in files for start in load(file)["starts"]]
+        for kind in shown:
+            runs = [start for start in every if start["start"] == kind]
+            words = f"{model}: {kind} ({runs[0]['benchmarks']} benchmarks)"
+            seconds[words] = statistics.median(start["seconds"] for start in runs)
+    bars("start-h200", "A start of five buckets, one H200, torch 2.11", "seconds", seconds, 0)
+    ratios = {}
+    for name in named("zoo-"):
+        for bucket in load(name)["race"]["launches"]["cudagraph"]["buckets"]:
+            times = times_of(bucket)
+            words = f"{name.removeprefix('zoo-')} {sizes_of(bucket)}"
+            ratios[words] = times["max-autotune"] / times["table"]
+    title = "Models of transformers and timm in CUDA graphs, torch 2.11"
+    bars("zoo", title, "speed from a table over cold max-autotune", ratios, 1.0)
+    runs = [run for run in load("shapes-llama-h200")["runs"] if "total_us" in run]
+    totals = {run["way"]: statistics.median(run["total_us"]) / 1000 for run in runs}
+    bars("mix-h200", "300 requests of 6 sizes, two Llama-8B-shaped layers, H200", "ms", totals, 0)
 
 
 def main() -> None:
-    """Write the page and the charts, or check the page."""
-    pages = {HERE / "README.md": page(), gains.PAGE: gains.page()}
+    """Write the pages and the charts, or check the pages."""
+    texts = {path: path.read_text(encoding="utf-8") for path in PAGES}
+    filled = {path: fill(text) for path, text in texts.items()}
     if "--check" in sys.argv:
-        sys.exit(any(path.read_text(encoding="utf-8") != text for path, text in pages.items()))
-    for name, chart in charts():
-        draw(chart, HERE / "charts" / name)
-    for path, text in pages.items():
+        sys.exit(filled != texts)
+    for path, text in filled.items():
         path.write_text(text, encoding="utf-8")
+    draw()
 
 
 if __name__ == "__main__":

@@ -62,13 +62,7 @@ def interleaved(asked: argparse.Namespace, case: Case, folder: Path) -> Iterator
         (folder / kind).mkdir()
         copy = shutil.copy(case["table"], folder / kind)
         graphs_for = "default" if kind == "bundle-graphs" else None
-        packed = ask_fresh(
-            "build",
-            **model,
-            out=copy,
-            bundle=True,
-            bundle_graphs=graphs_for,
-        )
+        packed = ask_fresh("build", **model, out=copy, bundle=True, bundle_graphs=graphs_for)
         bundles[kind] = packed["bundle"]
     paths = {kind: bundle.pop("path") for kind, bundle in bundles.items()}
     starts: list[Answer] = []

@@ -27,14 +27,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from driver import HERE, StoppedError, add_options, now, run_program, say
+from driver import HERE, ROOT, StoppedError, add_options, now, run_program, say
 from zoo_models.entries import SERVED, TINY, Entry
 
 from warmup.core.files import replace_text
 
-ROOT = HERE.parents[1]
 PACKAGES = ("torch", "triton", "transformers", "timm")
-SECOND = "second"  # the name of the other table of two builds
 _LEAST_S = 60.0  # to begin with anything
 
 Document = dict[str, Any]
@@ -69,13 +67,10 @@ class Zoo:
         given |= {"dims": entry.dims, "inputs": entry.inputs}
         document: Document = {"builds": {}, **found, **given, **self.origin, "failure": None}
         try:
-            for name in ("table", *([SECOND] if self.asked.second_build else [])):
-                build = document["builds"].setdefault(name, {"seconds": 0.0, "created": now()})
-                if "rows" not in build:
-                    build |= self.build(entry, folder, name, build["seconds"])
-                    self.keep(path, document)
-            if self.asked.second_build and "agreement" not in document:
-                document["agreement"] = self.agreement(folder)
+            build = document["builds"].setdefault("table", {"seconds": 0.0, "created": now()})
+            if "rows" not in build:
+                build |= self.build(entry, folder, build["seconds"])
+                self.keep(path, document)
             document["race"] = self.race(entry, folder)
         except StoppedError as stopped:
             document["failure"] = str(stopped)
@@ -86,19 +81,13 @@ class Zoo:
         """Write *document*, whole or not at all."""
         replace_text(path, json.dumps(document, indent=1, sort_keys=True) + "\n")
 
-    def build(self, entry: Entry, folder: Path, name: str, before_s: float) -> Document:
-        """Build the table *name*; return its facts, with the seconds of earlier tries."""
-        table, begun = folder / f"{name}.json", time.monotonic()
-        timings, part = folder / f"{name}.jsonl", folder / "part.jsonl"
+    def build(self, entry: Entry, folder: Path, before_s: float) -> Document:
+        """Build the table; return its facts, with the seconds of earlier tries."""
+        table, begun = folder / "table.json", time.monotonic()
         words = ["build", "-vv", *entry.words, "--out", str(table), "--json"]
         words += ["--launch", self.asked.launch] if self.asked.launch else []
-        words += ["--timings", str(part), "--device", self.asked.device]
-        try:
-            text = self.run([sys.executable, "-m", "warmup", *words], folder / f"build-{name}.log")
-        finally:
-            if part.exists():  # a build that goes on begins its file of timings anew
-                with timings.open("ab") as file:
-                    file.write(part.read_bytes())
+        words += ["--device", self.asked.device]
+        text = self.run([sys.executable, "-m", "warmup", *words], folder / "build.log")
         built = json.loads(text)
         judged = [bucket["judgement"] for bucket in built["buckets"]]
         return {
@@ -114,16 +103,6 @@ class Zoo:
             "uncovered": [bucket["uncovered"] for bucket in built["buckets"]],
             "judgements": judged,
         }
-
-    def agreement(self, folder: Path) -> Document:
-        """Return how the two builds agree: winners that differ, and those beyond their bands."""
-        found, names = folder / "twice.json", ("table", SECOND)
-        paths = [str(folder / f"{name}.{end}") for name in names for end in ("json", "jsonl")]
-        program = str(HERE / "timings.py")
-        self.run([sys.executable, program, "twice", str(found), *paths], folder / "twice.log")
-        twice: Document = json.loads(found.read_text(encoding="utf-8"))
-        del twice["all"]
-        return twice
 
     def race(self, entry: Entry, folder: Path) -> Document:
         """Race *entry* from its table; return the comparisons by launch, and their doubts."""
@@ -215,7 +194,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--variants", help="as of `warmup compare`; default all")
     parser.add_argument("--launch", help="of the build's timed calls; default as of `warmup build`")
-    parser.add_argument("--second-build", action="store_true", help="build each table once more")
     parser.add_argument("--again", action="store_true", help="also models that are done")
     asked = parser.parse_args()
     entries = TINY if asked.tiny else SERVED

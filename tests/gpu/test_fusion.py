@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 Run = Callable[..., str]
-MODEL = "docs/benchmarks/vit_mlp.py"
+MODEL = "tests/programs/models/vit_mlp.py"
 SERVE = """
 import json, sys, torch, warmup
 from torch.profiler import ProfilerActivity, profile

@@ -186,12 +186,7 @@ TABLE_DAMAGES = [
     (policy_is_known, _of_options({}, drop="coordinate_descent_tuning")),
     (policy_is_known, _of_options({}, drop="max_autotune_gemm_search_space")),
 ]
-LLAMA = ROOT / "tables/nvidia-h200/llama-blocks.bf16.json"
-
-
-def test_there_is_a_table_for_the_h200() -> None:
-    """The H200 table of the Llama-shaped layers ships."""
-    assert LLAMA in TABLES
+PRODUCTS = ROOT / "tables/nvidia-h200/products.bf16.json"
 
 
 def test_every_shipped_table_is_listed() -> None:
@@ -216,18 +211,18 @@ def test_nothing_speaks_against_a_shipped_table(claim: OfTable) -> None:
 @pytest.mark.parametrize("damage", TEXT_DAMAGES)
 def test_a_damaged_copy_is_told(damage: str, tmp_path: Path) -> None:
     """Other content, or the same content in another form, is not whole."""
-    text, copy = LLAMA.read_text(encoding="ascii"), tmp_path / LLAMA.name
+    text, copy = PRODUCTS.read_text(encoding="ascii"), tmp_path / PRODUCTS.name
     copy.write_text(TEXT_DAMAGES[damage](text), encoding="ascii", newline="")
-    assert copy.read_bytes() != LLAMA.read_bytes()
+    assert copy.read_bytes() != PRODUCTS.read_bytes()
     assert list(is_whole(copy)) != []
 
 
 def test_a_misplaced_copy_is_told(tmp_path: Path) -> None:
     """Another device's folder, another folder than tables, and letters that shells read."""
     for place in ("tables/other/x.json", "x/{slug}/x.json", "tables/{slug}/X y.json"):
-        copy = tmp_path / place.format(slug=LLAMA.parent.name)
+        copy = tmp_path / place.format(slug=PRODUCTS.parent.name)
         copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(LLAMA, copy)
+        shutil.copy(PRODUCTS, copy)
         assert list(is_in_its_place(copy)) != [], place
 
 
@@ -240,6 +235,6 @@ def test_a_table_that_its_machine_would_refuse_is_told(sound: Table, tmp_path: P
 @pytest.mark.parametrize(("claim", "damage"), TABLE_DAMAGES)
 def test_a_damaged_table_is_told(claim: OfTable, damage: Callable[[Table], Table]) -> None:
     """A shipped table with one other word makes the claim complain."""
-    table = read(LLAMA)
+    table = read(PRODUCTS)
     assert damage(table) != table
     assert list(claim(damage(table))) != []

@@ -8,7 +8,7 @@ Limits: A is M x K, B is K x N, both of 16 or 8 bits, with sums in f32; any stri
 bound. A row of A beyond M and a column of B beyond N are loaded as others and not stored.
 
 Source: the idea of swapping is that of TileOPs and of DeepGEMM's swapped operands. The tiles are
-those that cover 101 tiles measured on an H100 to 0.1 % (docs/benchmarks/few_rows.py, decode.py).
+those that cover 101 tiles measured on an H100 to 0.1 %.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The MLP of a ViT, whole and in parts: what follows its products is fused into them, or not.
 
-    warmup build --model docs/benchmarks/vit_mlp.py:Gelu --seqlens 1370
+    warmup build --model tests/programs/models/vit_mlp.py:Gelu --seqlens 1370
 
 The sizes are those of ViT-B/14 at 518 pixels in a batch of 8: 10960 rows, 768 and 3072 features,
 bf16. VIT_WIDTH=16 in the environment has other widths, and VIT_BATCH another batch.

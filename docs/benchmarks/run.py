@@ -1,0 +1,110 @@
+"""Measure again what the benchmark page quotes: one name for each set of results.
+
+    python docs/benchmarks/run.py --list
+    python docs/benchmarks/run.py starts-llama zoo --out results
+
+Each set is one command or several, printed before they run, with the repository as the current
+folder. A set that fails does not end the others; the exit code is then 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from driver import ROOT, python_path, say
+
+FIVE = "--seqlens 16,256,560,1024,2048"
+KINDS = "default,max-autotune,mega-cache,table,table-warm"
+H200 = "tables/nvidia-h200"
+LLAMA, SWIGLU = "examples/llama_block.py:LlamaBlocks", "examples/vision_block.py:SwiGLU"
+HERE = "docs/benchmarks"
+# {out} is the folder of the results.
+SETS: dict[str, tuple[str, ...]] = {
+    "starts-llama": (
+        (
+            f"python {HERE}/starts.py --model {LLAMA} {FIVE} --build --table {{out}}/llama.json "
+            f"--starts {KINDS} --once max-autotune,mega-cache --results {{out}}/starts-llama.json"
+        ),
+    ),
+    "starts-swiglu": (
+        (
+            f"python {HERE}/starts.py --model {SWIGLU} {FIVE} --build --table {{out}}/swiglu.json "
+            f"--starts {KINDS} --once max-autotune,mega-cache --results {{out}}/starts-swiglu.json"
+        ),
+    ),
+    "starts-bundle": (
+        (
+            f"python {HERE}/starts.py --model {LLAMA} {FIVE} --build --table {{out}}/bundle.json "
+            "--starts default,table,bundle,bundle-graphs,mega-cache "
+            "--results {out}/starts-bundle.json"
+        ),
+    ),
+    "starts-cpu": (
+        (
+            f"python {HERE}/starts.py --model examples/mlp.py:MLP --seqlens 16,64,256 --build "
+            "--device cpu --starts default,default-freezing,max-autotune-gemm,table "
+            "--results {out}/mlp-cpu.json"
+        ),
+    ),
+    "compare-swiglu": (
+        (
+            f"python -m warmup compare --model {SWIGLU} --seqlens 16,64,560,2048 "
+            f"--table {H200}/vision-block.swiglu.bf16.json --launch cudagraph --out {{out}}/swiglu"
+        ),
+    ),
+    "compare-products": tuple(
+        f"python -m warmup compare --model examples/products.py:{name} "
+        "--dims n=4096;k=4096;m=16,64,256,560,1024,2048 "
+        f"--table {H200}/products.bf16.json --launch cudagraph --out {{out}}/products-{name}"
+        for name in ("Plain", "BiasGelu", "SiluMul", "Residual")
+    ),
+    "mix": (
+        f"python -m warmup build --model {LLAMA} {FIVE} --policy range --out {{out}}/ranges.json",
+        (
+            f"python {HERE}/mix.py --model {LLAMA} --buckets 16,256,560,1024,2048 "
+            "--table {out}/ranges.json --results {out}/mix.json"
+        ),
+    ),
+    "zoo": (f"python {HERE}/zoo.py --out {{out}}/zoo",),
+    "bench-mm": ("python -m warmup bench mm --out {out}/bench-mm",),
+    "bench-layers": ("python -m warmup bench layers --out {out}/bench-layers",),
+}
+
+
+def run_set(name: str, out: Path) -> bool:
+    """Run the commands of the set *name* until one fails; return whether none did."""
+    environment = {**os.environ, "PYTHONPATH": python_path()}
+    for command in SETS[name]:
+        words = shlex.split(command.format(out=out))
+        words[0] = sys.executable
+        say(f"{name}:", shlex.join(words))
+        if subprocess.run(words, cwd=ROOT, env=environment, check=False).returncode:
+            say(f"{name}: failed")
+            return False
+    return True
+
+
+def main() -> None:
+    """Run the sets that the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("sets", nargs="*", choices=[[], *SETS], help="default: none")
+    parser.add_argument("--out", type=Path, default=Path("results"))
+    parser.add_argument("--list", action="store_true", help="print the commands of every set")
+    asked = parser.parse_args()
+    if asked.list:
+        for name, commands in SETS.items():
+            say(name, *commands, sep="\n    ")
+        return
+    out = asked.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    done = [run_set(name, out) for name in asked.sets]
+    sys.exit(not all(done))
+
+
+if __name__ == "__main__":
+    main()
