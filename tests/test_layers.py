@@ -49,8 +49,7 @@ THIRD_PARTY: Mapping[str, frozenset[str]] = {
     "serving.vllm_engine": frozenset({"torch", "vllm"}),
     "bench": frozenset({"torch"}),
     "bench.charts": frozenset({"matplotlib"}),
-    "bench.layers": frozenset({"torch", "triton", "liger_kernel", "quack", "helion"}),
-    "bench.matmul": frozenset({"torch", "triton"}),
+    "bench.helion": frozenset({"torch", "helion"}),
     "cli": frozenset({"typer", "rich"}),
 }
 # The start-up file of `warmup run` waits for modules of torch that it never imports.

@@ -13,8 +13,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from warmup.bench.cells import write_json
 from warmup.bench.compare.compare import compare_launches
-from warmup.bench.files import write_json
 from warmup.cli.compare_render import document
 from warmup.core.method import L2, Launch
 from warmup.diagnostics.review.documents import review_file

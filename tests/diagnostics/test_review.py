@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from warmup.bench.layers.report import Pass
+from warmup.bench.cells import Pass
 from warmup.core.errors import SettingsError
 from warmup.core.roofline import Peaks, Work
 from warmup.core.rows import Evidence, Family, Flag, Row, Scope, Winner

@@ -25,7 +25,7 @@ from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 from torch._inductor.utils import fresh_cache
 from torch.nn import functional
 
-from warmup.bench.provenance import provenance
+from warmup.bench.cells import provenance
 from warmup.core.events import Emitter, Event
 from warmup.core.method import L2, Launch
 from warmup.core.rows import Tuned

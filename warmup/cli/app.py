@@ -8,8 +8,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from warmup.cli.audit import audit
-from warmup.cli.bench_layers import layers
-from warmup.cli.bench_mm import mm
+from warmup.cli.bench import layers, mm
 from warmup.cli.build import build
 from warmup.cli.check import check
 from warmup.cli.common_options import Debug, Quiet, Verbose, with_common_options

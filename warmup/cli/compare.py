@@ -65,8 +65,8 @@ def compare(
             "charts are drawn by matplotlib, which is not installed here",
             "install it, or give --no-charts",
         )
+    from warmup.bench.cells import write_json
     from warmup.bench.compare.compare import compare as run
-    from warmup.bench.files import write_json
     from warmup.cli.compare_render import document, spell
     from warmup.cli.progress import CompareProgress
 

@@ -93,8 +93,8 @@ def write_report(
     record: Mapping[str, Any], charts: Mapping[str, Chart], folder: Path, stem: str
 ) -> None:
     """Write *record* as ``STEM.json`` and *charts* into *folder*, and say which files."""
+    from warmup.bench.cells import write_json
     from warmup.bench.charts.draw import draw_all
-    from warmup.bench.files import write_json
 
     paths = draw_all(charts, folder, stem)
     for path in (write_json(record, folder / f"{stem}.json"), *paths):

@@ -125,7 +125,6 @@ INTERNALS: Final = (
     "torch._inductor.codegen.cpp_template_kernel:parse_expr_with_index_symbols(expr)",
     "torch._inductor.compile_fx:compile_fx(model_, example_inputs_, inner_compile, config_patches)",
     "torch._inductor.compile_fx:fx_codegen_and_compile",
-    "torch._inductor.codecache:PyCodeCache.modules",
     "torch._inductor.config:cpp.enable_kernel_profile",
     "torch._inductor.cpu_vec_isa:supported_vec_isa_list",
     "torch._inductor.cpu_vec_isa:valid_vec_isa_list()",

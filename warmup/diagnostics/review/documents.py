@@ -137,7 +137,10 @@ def _of_compare(document: Any) -> Iterator[Measurement]:
 
 
 def _of_products(document: Any) -> Iterator[Measurement]:
-    """Yield the time of each column at each shape of `bench mm`."""
+    """Yield the time of each column at each shape of an earlier `bench mm`, or of each cell."""
+    if "cells" in document:
+        yield from _of_layers(document)
+        return
     shapes = [entry["shape"] for entry in document["shapes"]]
     for entry in document["shapes"]:
         shape = entry["shape"]
@@ -157,7 +160,7 @@ def _of_products(document: Any) -> Iterator[Measurement]:
 
 
 def _of_layers(document: Any) -> Iterator[Measurement]:
-    """Yield the time of each layer, pass and backend of `bench layers`."""
+    """Yield the time of each layer, pass and backend of `bench`."""
     for cell in document["cells"]:
         if cell["time_us"] is None:
             continue

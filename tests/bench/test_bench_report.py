@@ -1,0 +1,220 @@
+"""What a benchmark concludes, prints and writes, from times that are made up."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from warmup.bench.cells import BenchReport, Cell, Pass, chart_of, document
+from warmup.cli.bench import run_bench, spell
+from warmup.core.errors import SettingsError
+from warmup.core.method import L2, Launch
+from warmup.core.roofline import Peaks
+from warmup.core.samples import Samples
+from warmup.diagnostics.review.documents import review_file
+
+WAVE = (0.99, 1.0, 1.01, 1.0, 1.005, 0.995, 1.0, 1.0)
+DRIFT = (1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7)
+PEAKS = Peaks(tflops={"f16": 750.0}, gbps=4000.0, clock_mhz=1980, measured="2026-01-02")
+
+
+def cell(
+    backend: str, time_us: float | None, shape: str = "8x4096x1000", shares: Any = WAVE, **own: Any
+) -> Cell:
+    samples = None if time_us is None else Samples(tuple(time_us * share for share in shares))
+    made = Cell(
+        layer="mm",
+        shape=shape,
+        step=Pass.FORWARD,
+        backend=backend,
+        moved=4_000_000,
+        flops=2_000_000_000,
+        samples=samples,
+        error=None if time_us is None else 1e-3,
+        reason="it fell over" if time_us is None else "",
+    )
+    return replace(made, **own)
+
+
+def report(*cells: Cell, **changes: Any) -> BenchReport:
+    names = ("device", "torch", "triton", "cuda", "warmup", "date")
+    made = BenchReport(
+        benchmark="mm",
+        provenance=dict.fromkeys(names, "13.0"),
+        dtype="f16",
+        launch=Launch.CUDAGRAPH,
+        l2=L2.COLD,
+        rounds=len(WAVE),
+        backends=("eager", "triton-template", "table"),
+        missing={"quack": "cannot be imported: ModuleNotFoundError: No module named 'quack'"},
+        versions={},
+        tolerance=5e-3,
+        titles={"mm": ("Matmuls", "M x K x N")},
+        peaks=PEAKS,
+        cells=cells,
+        table="ab" * 32,
+        hits={"mm": 2},
+    )
+    return replace(made, **changes)
+
+
+FOUND = report(
+    cell("eager", 4.0),
+    cell("triton-template", None),
+    cell("table", 2.0),
+    cell("eager", 9.0, "8x8x8"),
+    cell("triton-template", 3.0, "8x8x8"),
+    cell("table", 18.0, "8x8x8"),
+)
+
+
+def test_speedups_are_over_eager_at_the_same_place() -> None:
+    """2x at one shape and half at the other make 1; a shape without times does not count."""
+    assert [FOUND.speedup(one) for one in FOUND.cells] == [1.0, None, 2.0, 1.0, 3.0, 0.5]
+    mean = FOUND.mean_speedup("table", Pass.FORWARD, "mm")
+    assert mean is not None
+    assert (mean["geomean"], mean["shapes"]) == (pytest.approx(1.0), 2)
+    assert mean["interval"] == [pytest.approx(1.0), pytest.approx(1.0)]  # the drift cancels
+    assert FOUND.mean_speedup("table", Pass.BOTH, None) is None
+
+
+def test_the_verdict_takes_the_interval_and_the_band() -> None:
+    """Slower and faster are beyond 3 %, with an interval of the rounds' ratios that excludes 1."""
+    wide = (0.7, 1.0, 1.3, 0.7, 1.0, 1.3, 0.7, 1.0)
+    cases = [
+        (5.1, WAVE, "within noise"),
+        (4.9, WAVE, "within noise"),
+        (5.3, WAVE, "slower"),
+        (4.7, WAVE, "faster"),
+        (5.3, wide, "within noise"),
+    ]
+    for time_us, shares, verdict in cases:
+        made = report(
+            cell("eager", 5.0), cell("triton-template", 6.0), cell("table", time_us, shares=shares)
+        )
+        ratio = made.table_ratio(made.cells[0].place)
+        assert ratio is not None
+        assert (ratio["best"], ratio["verdict"]) == ("eager", verdict), (time_us, shares)
+    alone = report(cell("eager", 5.0))
+    assert alone.table_ratio(alone.cells[0].place) is None
+
+
+def test_a_busy_machine_has_no_verdict_and_no_speedup() -> None:
+    """Where eager varies by 70 %, there is no ratio, and the text says so."""
+    made = report(cell("eager", 5.0, shares=DRIFT), cell("table", 4.0))
+    ratio = made.table_ratio(made.cells[0].place)
+    assert ratio == {"best": "eager", "ratio": None, "interval": None, "verdict": "too busy"} or (
+        ratio is not None and ratio["best"] == "eager" and ratio["verdict"] == "too busy"
+    )
+    assert made.speedup(made.cells[1]) is None
+    assert any("scatter too far" in line for line in spell(made))
+
+
+def test_shares_of_the_peak_count_what_was_moved() -> None:
+    """Products count operations, and bytes with a cold L2; layers count bytes with a cold L2."""
+    (one,) = report(cell("eager", 5.0)).cells
+    assert FOUND.share(one) == pytest.approx(2e9 / 5e6 / 750)
+    assert FOUND.share(replace(one, moved=40_000_000)) == pytest.approx(2.0)
+    layers = replace(FOUND, benchmark="layers")
+    assert layers.share(one) == pytest.approx(4e6 / 5e3 / 4000)
+    assert replace(layers, l2=L2.WARM).share(one) is None
+    assert replace(FOUND, peaks=None).share(one) is None
+
+
+def test_the_text_fits_80_columns_and_has_every_reason() -> None:
+    """No line is wider than 80; missing backends and failed cells have their reasons."""
+    text = list(spell(FOUND))
+    assert max(map(len, text)) <= 80
+    joined = "\n".join(text)
+    assert "quack: cannot be imported: ModuleNotFoundError" in joined
+    assert "8x4096x1000 forward triton-template: it fell over" in joined
+    assert "8x8x8 forward table: 6.000 of the time of triton-template, slower" in joined
+    assert "table abababababababab: hits mm 2, 0 misses; forward only" in joined
+    assert "eager 1.00x 1.00-1.00 (2), triton-template 3.00x" in joined
+
+
+def test_the_document_has_every_cell_and_review_reads_it(tmp_path: Path) -> None:
+    """Times, rates and reasons of all cells, and the means by layer and over all."""
+    path = tmp_path / "bench-mm.json"
+    path.write_text(json.dumps(document(FOUND)), encoding="utf-8")
+    found = json.loads(path.read_text(encoding="utf-8"))
+    assert [one["time_us"] for one in found["cells"]] == [4.0, None, 2.0, 9.0, 3.0, 18.0]
+    assert found["cells"][2]["tflops"] == pytest.approx(1000.0)
+    assert found["cells"][1]["reason"] == "it fell over"
+    assert {one["layer"] for one in found["speedup_over_eager"]} == {"mm", None}
+    assert [one["verdict"] for one in found["table_over_best"]] == ["faster", "slower"]
+    assert len(review_file(path).measurements) == 5
+
+
+def test_the_chart_has_a_gap_where_a_backend_failed() -> None:
+    """A group for each shape, rates within their bounds, None for the failed cell."""
+    chart = chart_of(FOUND, "mm")
+    assert chart.groups == ("8x4096x1000 forward", "8x8x8 forward")
+    assert [series.name for series in chart.series] == ["eager", "triton-template", "table"]
+    assert chart.series[1].values[0] is None
+    assert chart.reference == ("measured peak", 750.0)
+    for series in chart.series:
+        for low, value, high in zip(series.low, series.values, series.high, strict=True):
+            assert value is None or (low or 0) <= value <= (high or 0)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[..., int]:
+    """Run a benchmark that reports *kept* and then ends with *end*; return the exit code."""
+
+    def run(kept: list[BenchReport], end: BaseException | None = None, **options: Any) -> int:
+        def bench(keep: Callable[[BenchReport], None]) -> BenchReport:
+            for one in kept:
+                keep(one)
+            if end is not None:
+                raise end
+            return kept[-1]
+
+        try:
+            run_bench(bench, options.get("out", tmp_path / "out"), as_json=False)
+        except typer.Exit as ended:
+            return ended.exit_code
+        return 0
+
+    return run
+
+
+def test_what_is_finished_is_printed_and_kept(
+    run: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After Ctrl-C the code is 130; an error goes on; both leave the report and the document."""
+    assert run([FOUND], KeyboardInterrupt()) == 130
+    printed = capsys.readouterr()
+    assert f"interrupted: finished shapes are printed, and in {tmp_path / 'out'}" in printed.err
+    assert "8x8x8" in printed.out
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["bench-mm.json"]
+    with pytest.raises(SettingsError, match="gone"):
+        run([FOUND], SettingsError("gone"), out=None)
+    assert "8x8x8" in capsys.readouterr().out
+
+
+def test_wrong_results_end_with_1(
+    run: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A wrong cell, or no backend that was compared; without matplotlib there is no chart."""
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    wrong = replace(FOUND, cells=(*FOUND.cells, cell("own", None, is_wrong=True)))
+    alone = replace(FOUND, cells=FOUND.cells[:1])
+    assert [run([one]) for one in (FOUND, wrong, alone)] == [0, 1, 1]
+    assert "no chart: charts are drawn by matplotlib" in capsys.readouterr().err
+
+
+def test_importing_the_commands_leaves_torch_alone(run_python: Callable[..., Any]) -> None:
+    """`warmup --help` lists the commands without paying for torch."""
+    code = (
+        "import sys, warmup.cli.bench, warmup.bench.cells\n"
+        "print({'torch', 'triton', 'matplotlib'} & set(sys.modules))"
+    )
+    assert run_python("-c", code).stdout.strip() == "set()"

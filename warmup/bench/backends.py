@@ -1,0 +1,823 @@
+"""`compare_layers`: backends of layers, each checked against a reference and timed in turns.
+
+`Layer` is the base class whose methods are backends; eager, inductor's and the table's are those of
+every layer. `bench layers` and `bench mm` differ in the layers alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import importlib
+import importlib.metadata
+import inspect
+import math
+import re
+import sys
+import tempfile
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from warmup.bench.cells import EAGER, TABLE, BenchReport, Cell, Pass, Say, provenance, reason_of
+from warmup.core.errors import BuildError, OutputMismatchError, SettingsError
+from warmup.core.files import make_folder
+from warmup.core.method import L2, SEED, Launch, OptionValue
+from warmup.core.samples import Samples
+from warmup.inductor import connect
+from warmup.inductor.artifacts import with_own_code
+from warmup.inductor.build_caches import empty_caches
+from warmup.inductor.machine import check_compiler, resolve_device
+from warmup.inductor.quiet import compiling_with
+from warmup.measuring.clock import Batch, batch_of
+from warmup.measuring.device_peaks import measured_peaks
+from warmup.measuring.operands import MAX_OPERAND_SETS
+from warmup.measuring.reference import full_precision, judge_output, wide_dtype
+from warmup.measuring.rounds import run_rounds
+from warmup.models.loading import parse_dtype
+from warmup.serving.install import install
+from warmup.table import Table
+from warmup.table.codec import digest_of
+from warmup.table.policy import TOLERANCE
+from warmup.table.store import read
+from warmup.tuning.build import build
+
+Operator = Callable[..., Any]
+KeepReport = Callable[[BenchReport], None]
+Sizes = tuple[int, ...]
+
+DTYPES: Final = ("bf16", "f16", "f32")
+# The options of backends that inductor compiles. `custom` has those for kernels that move memory:
+# more launch configs, and each of them refined.
+COMPILED: Final[Mapping[str, Mapping[str, OptionValue]]] = {
+    "compiled": {},
+    "custom": {"max_autotune_pointwise": True, "coordinate_descent_tuning": True},
+}
+# Backend -> its distribution, and the module that has its kernels.
+LIBRARIES: Final[Mapping[str, tuple[str, str]]] = {
+    "liger": ("liger-kernel", "liger_kernel.transformers.functional"),
+    "quack": ("quack-kernels", "quack"),
+    "helion": ("helion", "warmup.bench.helion"),
+}
+FORWARD_ONLY: Final = (TABLE, "helion")  # a table serves without gradients
+NO_WEIGHTS: Final = (
+    "on a CPU a table has rows for products with constant weights, and the layer has no weights"
+)
+_SETS_BYTES: Final = 256 * 2**20  # more than a last cache holds
+_POISONED: Final = 4  # blocks of a size: an allocator may hold several that are free
+_MOST_DIMS: Final = 5
+_SIZE: Final = re.compile(r"[1-9][0-9]{0,6}")
+_RESERVED: Final = frozenset(
+    {"inputs", "forward", "bytes", "backward_bytes", "flops", "backward_flops"}
+)
+_MODULE_NAME: Final = "warmup_bench_model"
+
+
+class Layer:
+    """A layer under benchmark: every other public method is a backend of its name.
+
+    A layer of the user's file needs ``shapes``, ``inputs`` and ``eager``, and may derive from this
+    class, from `nn.Module`, or from neither. A backend has the arguments of ``eager``.
+
+    Optional methods say what a pass does: ``flops(shape)`` and ``bytes(shape, item)`` the
+    operations and the least bytes of forward, with *item* bytes for an element;
+    ``backward_flops(shape)`` and ``backward_bytes(shape, item)`` those of backward alone. Without
+    them forward reads each input and writes the output, and backward reads the output's gradient
+    and the inputs, and writes the gradients of floating inputs.
+    """
+
+    title: str = ""
+    sizes: str = "shape"  # the names of the sizes of a shape, for charts
+    shapes: Sequence[Sequence[int]] = ()
+
+    def inputs(self, shape: Sizes) -> Sequence[torch.Tensor]:
+        """Return the inputs at *shape*, made on torch's default device.
+
+        Floating inputs are cast to the dtype of the benchmark and get gradients.
+        """
+        raise NotImplementedError
+
+    def eager(self, *inputs: Any) -> Any:
+        """Return the output of the inputs alone: the reference of all backends."""
+        raise NotImplementedError
+
+
+def library(name: str) -> Any:
+    """Return the module that has the kernels of *name*, one of `LIBRARIES`."""
+    return importlib.import_module(LIBRARIES[name][1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenLayer:
+    """A `Layer` that was read and checked; ``backends`` are its methods by name, ``eager`` first.
+
+    Methods that torch's own classes have too, such as ``train`` and ``half``, are no backends.
+    """
+
+    name: str
+    shapes: tuple[Sizes, ...]
+    definition: Any
+    backends: Mapping[str, Operator]
+
+    @classmethod
+    def of(cls, definition: Any, name: str) -> OpenLayer:
+        """Return the layer *definition*, an object with the attributes of `Layer`.
+
+        Raises:
+            SettingsError: an attribute is missing or has another form.
+        """
+        try:
+            shapes = [tuple(shape) for shape in definition.shapes]
+        except (AttributeError, TypeError):
+            shapes = []
+        if len({len(shape) for shape in shapes}) != 1:
+            raise SettingsError(
+                f"--layers: {name} has no shapes, or shapes of several lengths",
+                "define shapes = ((4096, 1024), (8192, 4096))",
+            )
+        for method in (EAGER, "inputs"):
+            if not callable(getattr(definition, method, None)):
+                raise SettingsError(
+                    f"--layers: {name} has no method {method!r}",
+                    "define shapes, inputs(shape) and eager(*inputs), see docs/how-to/bench.md",
+                )
+        bases = type(definition).__mro__
+        of_torch = {n for b in bases if b.__module__.startswith("torch.") for n in vars(b)}
+        own = [
+            method
+            for base in reversed(bases)
+            for method, value in vars(base).items()
+            if callable(value) and not method.startswith("_")
+            if method not in _RESERVED | of_torch
+        ]
+        return cls(
+            name=name,
+            shapes=parse_shapes(",".join(map(spell_shape, shapes))),
+            definition=definition,
+            backends={each: getattr(definition, each) for each in dict.fromkeys((EAGER, *own))},
+        )
+
+    @property
+    def titles(self) -> tuple[str, str]:
+        """The title of the layer, and the names of its sizes."""
+        title, sizes = (getattr(self.definition, name, "") for name in ("title", "sizes"))
+        return str(title or self.name), str(sizes or "shape")
+
+    @property
+    def weights(self) -> list[torch.Tensor]:
+        """The parameters of the layer, empty where it is no `nn.Module`."""
+        module = self.definition
+        return list(module.parameters()) if isinstance(module, nn.Module) else []
+
+    def move_to(self, device: torch.device, dtype: torch.dtype) -> None:
+        """Move the parameters to *device*, floating ones in *dtype*; they take no gradients."""
+        if isinstance(self.definition, nn.Module):
+            self.definition.to(device=device, dtype=dtype)
+            self.definition.eval().requires_grad_(requires_grad=False)
+
+    def eager_in(self, dtype: torch.dtype) -> Operator:
+        """Return eager for inputs of *dtype*; of a module that of a copy, cast with its buffers."""
+        if not isinstance(self.definition, nn.Module):
+            return self.backends[EAGER]
+        exact: Any = copy.deepcopy(self.definition).to(dtype)
+        return exact.eager  # type: ignore[no-any-return]
+
+    def count(self, what: str, *arguments: object) -> int | None:
+        """Return the layer's own *what*, such as ``flops``, of *arguments*; None without.
+
+        Raises:
+            SettingsError: it is not a number above zero.
+            Exception: whatever the layer raises.
+        """
+        own = getattr(self.definition, what, None)
+        value = None if own is None else own(*arguments)
+        if value is None:
+            return None
+        if not isinstance(value, int | float) or not 0 < value < math.inf:
+            raise SettingsError(
+                f"--layers: {what} of {self.name} returned {value!r}", "return a number above 0"
+            )
+        return round(value)
+
+    def inputs(self, shape: Sizes, dtype: torch.dtype, device: torch.device) -> list[torch.Tensor]:
+        """Return the inputs at *shape* on *device*, the same at every call; floats in *dtype*.
+
+        Raises:
+            SettingsError: they are no tensors, or none of them is floating.
+            Exception: whatever the layer raises.
+        """
+        with torch.random.fork_rng(), device:
+            torch.manual_seed(SEED)
+            given = self.definition.inputs(shape)
+        values = list(given) if isinstance(given, tuple | list) else [given]
+        if not all(isinstance(value, torch.Tensor) for value in values) or not any(
+            value.is_floating_point() for value in values
+        ):
+            raise SettingsError(
+                f"--layers: inputs of {self.name} are no tensors, or none of them is floating",
+                "return a tuple of tensors",
+            )
+        return [
+            value.detach().to(device, dtype if value.is_floating_point() else value.dtype)
+            for value in values
+        ]
+
+
+def spell_shape(shape: Sequence[object]) -> str:
+    """Return *shape* as text: ``4096x1024``."""
+    return "x".join(map(str, shape))
+
+
+def parse_shapes(text: str, count: int | None = None) -> tuple[Sizes, ...]:
+    """Return the shapes in ``"4096x1024,8192x4096"``, in the order given, each of *count* sizes.
+
+    Raises:
+        SettingsError: a shape is malformed, repeated, or of another number of sizes.
+    """
+    shapes: list[Sizes] = []
+    for word in text.split(","):
+        sizes = word.strip().split("x")
+        if len(sizes) > _MOST_DIMS or not all(map(_SIZE.fullmatch, sizes)):
+            raise SettingsError(
+                f"--shapes: {word.strip()!r} is no shape",
+                "write --shapes 4096x1024,8192x4096, each size below ten million",
+            )
+        shape = tuple(map(int, sizes))
+        if count not in (None, len(shape)):
+            raise SettingsError(f"--shapes: {word.strip()} has not {count} sizes", "give as many")
+        if shape in shapes:
+            raise SettingsError(f"--shapes: {word.strip()} is given twice", "name each shape once")
+        shapes.append(shape)
+    return tuple(shapes)
+
+
+def choose(word: str, known: Sequence[str], option: str) -> str:
+    """Return *word*.
+
+    Raises:
+        SettingsError: it is not in *known*.
+    """
+    if word not in known:
+        raise SettingsError(f"{option} {word!r} is unknown", f"use any of {','.join(known)}")
+    return word
+
+
+@dataclass(frozen=True, slots=True)
+class _OperandSet:
+    plain: tuple[torch.Tensor, ...]
+    operands: tuple[torch.Tensor, ...]  # the same memory; floating ones require gradients
+    gradient: torch.Tensor  # of the output
+
+    @classmethod
+    def of(cls, values: Sequence[torch.Tensor]) -> _OperandSet:
+        operands = tuple(
+            value.detach().requires_grad_() if value.is_floating_point() else value
+            for value in values[:-1]
+        )
+        return cls(tuple(values[:-1]), operands, values[-1])
+
+    def run(self, operator: Operator, step: Pass) -> tuple[torch.Tensor, ...]:
+        """Return the output of *operator*, and with backward the gradients of its operands."""
+        if step is Pass.FORWARD:
+            with torch.no_grad():
+                return (operator(*self.plain),)
+        out = operator(*self.operands)
+        leaves = [operand for operand in self.operands if operand.requires_grad]
+        return out, *torch.autograd.grad(out, leaves, self.gradient)
+
+
+class LayerOperands:
+    """Operand sets of *layer* at *shape*: a set when *warm*, else enough to outgrow the L2.
+
+    The reference is eager on the same values, in float32 for narrower floats and in float64 for
+    float32; ``no_backward`` is why it has no gradients. ``moved`` and ``flops`` are by pass. Some
+    backends overwrite their operands, which are therefore restored before checks and batches.
+    """
+
+    def __init__(
+        self,
+        layer: OpenLayer,
+        shape: Sizes,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        warm: bool,
+        steps: Sequence[Pass] = tuple(Pass),
+    ) -> None:
+        inputs, wide = layer.inputs(shape, dtype, device), wide_dtype(dtype)
+        reference = layer.eager_in(wide)
+        exact = [value.to(wide) if value.is_floating_point() else value for value in inputs]
+        with full_precision(), torch.no_grad():
+            output = reference(*exact)
+        self._values = [*inputs, _gradient(output.shape, dtype, device)]
+        self._expected: tuple[torch.Tensor, ...] = (output,)
+        self.no_backward = ""
+        if Pass.BOTH in steps:
+            exact_set = _OperandSet.of([*exact, self._values[-1].to(wide)])
+            try:
+                with full_precision():
+                    self._expected = exact_set.run(reference, Pass.BOTH)
+            except Exception as error:  # noqa: BLE001  such as an output without gradients
+                self.no_backward = f"eager has no gradients: {reason_of(error)}"
+        total = sum(value.nbytes for value in self._values)
+        count = 1 if warm else max(1, min(MAX_OPERAND_SETS, _SETS_BYTES // total))
+        self.sets = [
+            _OperandSet.of([value.clone() for value in self._values]) for _ in range(count)
+        ]
+        item, out = dtype.itemsize, self._values[-1].nbytes
+        floating = sum(value.nbytes for value in inputs if value.is_floating_point())
+        read = sum(value.nbytes for value in (*inputs, *layer.weights))
+        moved = layer.count("bytes", shape, item) or read + out
+        more = layer.count("backward_bytes", shape, item) or out + read + floating
+        flops, back = layer.count("flops", shape), layer.count("backward_flops", shape)
+        self.moved = {Pass.FORWARD: moved, Pass.BOTH: moved + more}
+        self.flops = {Pass.FORWARD: flops, Pass.BOTH: flops + back if flops and back else None}
+
+    def restore(self) -> None:
+        """Restore the initial values of every set."""
+        with torch.no_grad():
+            for each in self.sets:
+                for tensor, value in zip((*each.plain, each.gradient), self._values, strict=True):
+                    tensor.copy_(value)
+
+    def check(self, operator: Operator, step: Pass, tolerance: float) -> float:
+        """Return the largest relative L2 distance of the results of *operator* from the reference.
+
+        Freed blocks of NaN are what the allocator gives to the call, so that an output which is
+        left unwritten is not the right output of the backend before.
+
+        Raises:
+            OutputMismatchError: the output or a gradient is unwritten, of other sizes, or wrong.
+            Exception: whatever *operator* raises.
+        """
+        expected = self._expected if step is Pass.BOTH else self._expected[:1]
+        dtype, copies = self._values[-1].dtype, range(_POISONED)
+        blocks = [torch.full_like(e, math.nan, dtype=dtype) for e in expected for _ in copies]
+        del blocks
+        self.restore()
+        results = self.sets[0].run(operator, step)
+        names = ["output", *(f"gradient {number}" for number in range(1, len(results)))]
+        return max(map(_distance, names, results, expected, [tolerance] * len(names)))
+
+
+def _gradient(size: torch.Size, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Return a gradient of the output: one for a single number, else random values."""
+    if not size:
+        return torch.ones((), dtype=dtype, device=device)
+    # Other values than those of the inputs: a norm's gradient along its own input cancels.
+    source = torch.Generator(device).manual_seed(SEED + 1)
+    return torch.randn(size, generator=source, device=device).to(dtype)
+
+
+def _distance(name: str, result: torch.Tensor, expected: torch.Tensor, limit: float) -> float:
+    if result.shape != expected.shape:
+        raise OutputMismatchError(
+            f"its {name} has sizes {tuple(result.shape)}, not {tuple(expected.shape)}"
+        )
+    norm, result = torch.linalg.vector_norm, result.detach()
+    apart = norm(result.to(expected.dtype) - expected.detach(), dtype=torch.float64)
+    error = float(apart / norm(expected.detach(), dtype=torch.float64))
+    if not error <= limit:
+        raise OutputMismatchError(
+            f"its {name} is wrong: relative L2 error {error:.1e}, allowed are {limit:.0e}"
+        )
+    if name == "output":  # a small wrong part hardly shows in a norm
+        _, rejection, message = judge_output(result, expected.detach(), limit)
+        if rejection is not None:
+            raise OutputMismatchError(f"its {name} is {rejection}: {message}")
+    return error
+
+
+@dataclass(frozen=True, slots=True)
+class BenchSetup:
+    """The setup that all layers of a benchmark share.
+
+    ``compiled`` has the options of the backends that inductor compiles, and ``mode`` is the mode in
+    which the table is built.
+    """
+
+    benchmark: str
+    device: torch.device
+    dtype: str
+    launch: Launch
+    l2: L2
+    rounds: int
+    compiled: Mapping[str, Mapping[str, OptionValue]] = field(default_factory=lambda: COMPILED)
+    steps: tuple[Pass, ...] = tuple(Pass)
+    mode: str = "max-autotune"
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """The dtype of floating operands."""
+        return parse_dtype(self.dtype, "--dtype")
+
+
+def make_setup(
+    benchmark: str, *, device: str, dtype: str, launch: str, l2: str, rounds: int
+) -> BenchSetup:
+    """Return the setup of *benchmark* for these words; a CPU launches singly, operands warm.
+
+    Raises:
+        SettingsError: a word is unknown.
+        AdapterError: this torch is not supported.
+    """
+    choose(dtype, DTYPES, "--dtype")
+    choose(launch, tuple(Launch), "--launch")
+    choose(l2, tuple(L2), "--l2")
+    if rounds < 1:
+        raise SettingsError(f"--rounds {rounds}", "give at least 1")
+    connect()
+    place = resolve_device(device)
+    check_compiler(place)
+    how = (Launch.EAGER, L2.WARM) if place.type == "cpu" else (Launch(launch), L2(l2))
+    return BenchSetup(benchmark, place, dtype, *how, rounds)
+
+
+@dataclass
+class LayerTable:
+    """The table that the backend ``table`` serves: as given, or built at ``path`` by shape."""
+
+    setup: BenchSetup
+    path: Path
+    table: Table | None = None
+    hits: dict[str, int] = field(default_factory=dict)
+    missing: dict[tuple[str, Sizes], str] = field(default_factory=dict)
+
+    def build(self, layer: OpenLayer, shape: Sizes) -> None:
+        """Complete the table by the rows of *layer* at *shape*; keep why that fails in ``missing``.
+
+        Raises:
+            TableError: the table that exists cannot be read.
+        """
+        names, setup = [f"d{number}" for number in range(len(shape))], self.setup
+        try:
+            with _importable(layer, names, setup.device) as target:
+                self.table = build(
+                    target,
+                    dims=[";".join(map("{}={}".format, names, shape))],
+                    dtype=setup.dtype,
+                    device=str(setup.device),
+                    mode=setup.mode,
+                    launch=setup.launch,
+                    l2=setup.l2,
+                    pad_weights=False,
+                    out=self.path,
+                ).table
+        except Exception as error:  # noqa: BLE001  any failure drops this backend only
+            self.missing[layer.name, shape] = f"no table: {reason_of(error)}"
+            self.table = read(self.path) if self.path.exists() else None
+
+    @contextlib.contextmanager
+    def serving(self, layer: OpenLayer, shape: Sizes) -> Iterator[None]:
+        """Serve the table to the compiles inside; a cached graph would ask it nothing.
+
+        Raises:
+            BuildError: there is no table for the layer at the shape, or it answered nothing.
+            Exception: whatever compiling raises; a miss is an error.
+        """
+        missing = self.missing.get((layer.name, shape))
+        if missing is not None or self.table is None:
+            raise BuildError(missing or "no table was built")
+        device = str(self.setup.device)
+        with install(self.table, on_miss="strict", device=device, quiet=True) as handle:
+            yield
+        report = handle.report()
+        hits, misses = sum(report.hits.values()), sum(report.misses.values())
+        if not hits or misses:
+            raise BuildError(f"the table answered {hits} decisions and missed {misses}")
+        self.hits[layer.name] = self.hits.get(layer.name, 0) + hits
+
+
+class _LayerModel(nn.Module):
+    """A layer as a model: forward is its ``eager``, and its parameters are those of the layer."""
+
+    def __init__(self, layer: OpenLayer) -> None:
+        super().__init__()
+        self.layer = layer.definition
+        self._eager = layer.backends[EAGER]
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        return self._eager(*inputs)
+
+
+@contextlib.contextmanager
+def _importable(layer: OpenLayer, names: Sequence[str], device: torch.device) -> Iterator[str]:
+    """Yield a name by which `build` can import *layer* as a model with the dims called *names*."""
+
+    def example_inputs(**sizes: int) -> Any:
+        with device:
+            return layer.definition.inputs(tuple(sizes[name] for name in names))
+
+    example_inputs.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names]
+    )
+    module = types.ModuleType(_MODULE_NAME)
+    vars(module).update(model=_LayerModel(layer), example_inputs=example_inputs)
+    sys.modules[_MODULE_NAME] = module
+    try:
+        yield f"{_MODULE_NAME}:model"
+    finally:
+        del sys.modules[_MODULE_NAME]
+
+
+class _Restored:
+    """A `Batch` that restores its operands before it is timed.
+
+    A recompile while it is timed is an error: its time would be that of the compiler.
+    """
+
+    def __init__(self, batch: Batch, restore: Callable[[], None]) -> None:
+        self.calls, self._batch, self._restore = batch.calls, batch, restore
+
+    def time(self) -> float:
+        self._restore()
+        with torch.compiler.set_stance("fail_on_recompile"):
+            return self._batch.time()
+
+
+@dataclass(frozen=True, slots=True)
+class LayerPass:
+    """A layer at a shape in a pass, with its operands and the table to serve."""
+
+    setup: BenchSetup
+    layer: OpenLayer
+    shape: Sizes
+    step: Pass
+    operands: LayerOperands
+    table: LayerTable
+
+    def cells(self, backends: Sequence[str]) -> list[Cell]:
+        """Return a cell for each of *backends* that has this pass: its times, or why none.
+
+        Backends take turns while they are timed. Any failure costs the backend that failed.
+        """
+        errors: dict[str, float] = {}
+        reasons: dict[str, str] = {}
+        wrong: set[str] = set()
+        batches: dict[str, Batch] = {}
+        for backend in filter(self._has, backends):
+            try:
+                operator = self._compiled(backend)
+                limit = TOLERANCE[self.setup.dtype]
+                errors[backend] = self.operands.check(operator, self.step, limit)
+                batches[backend] = self.batch_of(operator)
+            except Exception as error:  # noqa: BLE001  any failure drops this backend only
+                reasons[backend] = reason_of(error)
+                wrong |= {backend} if isinstance(error, OutputMismatchError) else set()
+        times: Mapping[str, Samples] | None = None
+        while times is None:
+            timed: list[str] = []
+            try:
+                times = run_rounds(batches, self.setup.rounds, timed.append)
+            except Exception as error:  # noqa: BLE001  such as a recompile: it has no times
+                del batches[timed[-1]]
+                reasons[timed[-1]] = f"while it was timed: {reason_of(error)}"
+        return [
+            Cell(
+                layer=self.layer.name,
+                shape=spell_shape(self.shape),
+                step=self.step,
+                backend=backend,
+                moved=self.operands.moved[self.step],
+                flops=self.operands.flops[self.step],
+                samples=times.get(backend),
+                error=errors.get(backend),
+                reason=reasons.get(backend, ""),
+                is_wrong=backend in wrong,
+            )
+            for backend in filter(self._has, backends)
+        ]
+
+    def _has(self, backend: str) -> bool:
+        if self.step is Pass.BOTH and backend in FORWARD_ONLY:
+            return False
+        return backend in {TABLE, *self.setup.compiled, *self.layer.backends}
+
+    def _compiled(self, backend: str) -> Operator:
+        """Return the operator of *backend*, which a first call has compiled.
+
+        Each compiled operator has a code object of its own, and so its own limit of recompiles.
+        """
+        if backend == TABLE:
+            context = self.table.serving(self.layer, self.shape)
+        elif backend in self.setup.compiled:
+            context = compiling_with(self.setup.compiled[backend])
+        else:
+            return self.layer.backends[backend]
+        operator = torch.compile(with_own_code(self.layer.backends[EAGER], backend), dynamic=False)
+        with context:
+            self.operands.sets[0].run(operator, self.step)
+        return operator
+
+    def batch_of(self, operator: Operator) -> Batch:
+        """Return a batch of calls of *operator* that has run once.
+
+        Raises:
+            BuildError: the calls cannot be captured into a CUDA graph.
+            Exception: whatever *operator* raises.
+        """
+        setup, sets = self.setup, self.operands.sets
+
+        def call(number: int) -> object:
+            return sets[number % len(sets)].run(operator, self.step)
+
+        try:
+            if setup.launch is Launch.CUDAGRAPH:
+                _refuse_waiting(call)
+            batch = batch_of(call, setup.device, setup.launch, setup.l2, len(sets))
+        except Exception as error:
+            if setup.launch is not Launch.CUDAGRAPH:
+                raise
+            # Ending the broken capture raises too; the first error is that error's context.
+            raise BuildError(
+                "cannot be captured into a CUDA graph, see --launch eager: "
+                f"{reason_of(error.__context__ or error)}"
+            ) from error
+        restored = _Restored(batch, self.operands.restore)
+        restored.time()
+        return restored
+
+
+def _refuse_waiting(call: Callable[[int], object]) -> None:
+    """Make *call* once, outside a capture; a call that synchronizes with the device raises.
+
+    A synchronization would break the capture, and a broken capture leaves torch's random number
+    generator unusable.
+    """
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        call(0)
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+
+
+def cells_at(
+    setup: BenchSetup, layer: OpenLayer, shape: Sizes, table: LayerTable, backends: Sequence[str]
+) -> list[Cell]:
+    """Return the cells of *layer* at *shape*; operands and compiled code are freed afterwards."""
+    text, reason = spell_shape(shape), ""
+    try:
+        operands = LayerOperands(
+            layer,
+            shape,
+            setup.torch_dtype,
+            setup.device,
+            warm=setup.l2 is L2.WARM,
+            steps=setup.steps,
+        )
+    except Exception as error:  # noqa: BLE001  out of memory, or an error of the user's layer
+        reason = f"no operands: {reason_of(error)}"
+    cells: list[Cell] = []
+    with empty_caches(), _on(setup.device):  # so that no shape meets what another compiled
+        for step in setup.steps:
+            if why := reason or (operands.no_backward if step is Pass.BOTH else ""):
+                cells += [
+                    Cell(layer=layer.name, shape=text, step=step, backend=name, reason=why)
+                    for name in backends
+                ]
+            else:
+                cells += LayerPass(setup, layer, shape, step, operands, table).cells(backends)
+    if setup.device.type == "cuda":
+        torch.cuda.empty_cache()
+    return cells
+
+
+def compare_layers(
+    setup: BenchSetup,
+    places: Sequence[tuple[OpenLayer, Sizes]],
+    *,
+    backends: str | None,
+    table: Path | None,
+    out: Path | None,
+    say: Say,
+    keep: KeepReport,
+) -> BenchReport:
+    """Return the times of the layers and shapes of *places* on *backends*, None for all.
+
+    Eager is always among the backends. Without *table*, one is built in the folder *out* if given;
+    a table that exists there is completed. *say* gets lines of progress, and *keep* the report so
+    far after each shape.
+
+    Raises:
+        SettingsError: a backend is unknown, or *out* cannot be written.
+        TableError: the table cannot be read.
+    """
+    layers = list({layer.name: layer for layer, _ in places}.values())
+    names = _backends_of(setup, layers, backends)
+    absent = {name: reason for name in names if (reason := _missing(name, setup.device))}
+    if setup.device.type == "cpu" and TABLE in names and not any(one.weights for one in layers):
+        absent[TABLE] = NO_WEIGHTS
+    usable = tuple(name for name in names if name not in absent)
+    cells: list[Cell] = []
+    with contextlib.ExitStack() as stack:
+        if out is None:
+            temporary = tempfile.TemporaryDirectory(prefix="warmup-bench-")
+            folder = Path(stack.enter_context(temporary))
+        else:
+            make_folder(folder := out, "--out")
+        stack.enter_context(_failing_at_the_recompile_limit())
+        served = LayerTable(setup, folder / f"bench-{setup.benchmark}-table.json")
+        served.table = None if table is None else read(table)
+        peaks, where = measured_peaks(setup.device), provenance(setup.device)
+
+        def report() -> BenchReport:
+            return BenchReport(
+                benchmark=setup.benchmark,
+                provenance=where,
+                dtype=setup.dtype,
+                launch=setup.launch,
+                l2=setup.l2,
+                rounds=setup.rounds,
+                backends=names,
+                missing=absent,
+                versions={name: text for name, text in _versions().items() if name in usable},
+                tolerance=TOLERANCE[setup.dtype],
+                titles={layer.name: layer.titles for layer in layers},
+                peaks=peaks,
+                cells=tuple(cells),
+                table=digest_of(served.table) if served.hits and served.table else None,
+                hits=dict(served.hits),
+            )
+
+        for number, (layer, shape) in enumerate(places, 1):
+            say(f"{number}/{len(places)} {layer.name} {spell_shape(shape)}: compiling and timing")
+            layer.move_to(setup.device, setup.torch_dtype)
+            if TABLE in usable and table is None:
+                served.build(layer, shape)
+            cells += cells_at(setup, layer, shape, served, usable)
+            keep(report())
+        return report()
+
+
+def _backends_of(
+    setup: BenchSetup, layers: Sequence[OpenLayer], text: str | None
+) -> tuple[str, ...]:
+    """Return the backends in *text*, all where that is None, in the order of the report."""
+    own = dict.fromkeys(name for layer in layers for name in layer.backends)
+    if taken := {TABLE, *setup.compiled} & own.keys():
+        raise SettingsError(
+            f"--layers: the method {min(taken)!r} has the name of a backend", "name it differently"
+        )
+    known = (name for name in LIBRARIES if name in own)
+    names = tuple(dict.fromkeys((EAGER, *setup.compiled, TABLE, *known, *own)))
+    words = names if text is None else [word.strip() for word in text.split(",")]
+    chosen = {EAGER, *(choose(word, names, "--backends") for word in words)}
+    return tuple(name for name in names if name in chosen)
+
+
+def _missing(backend: str, device: torch.device) -> str | None:
+    """Return why *backend* cannot be used on *device*, None when it can."""
+    if backend not in LIBRARIES:
+        return None
+    if device.type == "cpu":
+        return "its kernels are for GPUs"
+    try:
+        library(backend)
+    except Exception as error:  # noqa: BLE001  a library may raise any error when imported
+        return f"cannot be imported: {reason_of(error)}"
+    return None
+
+
+def _versions() -> dict[str, str]:
+    """Return the version of each installed library, by backend."""
+    installed: dict[str, str] = {}
+    for backend, (distribution, _) in LIBRARIES.items():
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            installed[backend] = importlib.metadata.version(distribution)
+    return installed
+
+
+@contextlib.contextmanager
+def _failing_at_the_recompile_limit() -> Iterator[None]:
+    """Make torch raise where it would give up compiling a function that it compiled too often."""
+    config = torch.compiler.config
+    before, config.fail_on_recompile_limit_hit = config.fail_on_recompile_limit_hit, True
+    try:
+        yield
+    finally:
+        config.fail_on_recompile_limit_hit = before
+
+
+@contextlib.contextmanager
+def _on(device: torch.device) -> Iterator[None]:
+    """Make *device* the current device, and a new stream of it the current stream.
+
+    Autograd runs backward on the stream of forward. With warm-up and capture on this same stream,
+    no captured call waits for another stream.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    with torch.cuda.device(device):
+        make: Any = torch.cuda.Stream  # untyped in torch
+        stream = make(device)
+        stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(stream):
+            yield
+        torch.cuda.current_stream(device).wait_stream(stream)

@@ -1,0 +1,336 @@
+"""`BenchReport`: the cells of `bench mm` and `bench layers`, and what follows from their times.
+
+A cell is one backend in one pass of one layer at one shape: its times, or the reason for none.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from warmup.bench.charts.chart import Chart, Series
+from warmup.core.errors import warmup_error_in
+from warmup.core.files import make_folder, write_output
+from warmup.core.method import L2, Launch
+from warmup.core.roofline import Peaks, gbps_of, share_of_peak, tflops_of
+from warmup.core.samples import Samples, busy_sentence, geomean, interval_of
+from warmup.core.version import __version__
+
+if TYPE_CHECKING:
+    import torch
+
+EAGER: Final = "eager"
+TABLE: Final = "table"
+NEAR_TIE: Final = 0.03  # of a ratio around 1; as in a build
+_REASON_LENGTH: Final = 300
+
+Say = Callable[[str], None]
+
+
+class Pass(StrEnum):
+    """The part of a layer that is timed as one call."""
+
+    FORWARD = "forward"
+    BOTH = "forward+backward"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One layer at one shape in one pass on one backend; *shape* has the form ``4096x1024``.
+
+    ``error`` is the largest relative L2 distance of its outputs and gradients from the reference,
+    None where they were not compared; ``is_wrong`` where they are beyond the tolerance. ``moved``
+    is the least number of bytes of the pass, None where its operands do not exist, and ``flops``
+    its operations, None where the layer does not say.
+    """
+
+    layer: str
+    shape: str
+    step: Pass
+    backend: str
+    moved: int | None = None
+    flops: int | None = None
+    samples: Samples | None = None
+    error: float | None = None
+    reason: str = ""
+    is_wrong: bool = False
+
+    @property
+    def place(self) -> tuple[str, str, Pass]:
+        """The layer, the shape and the pass: the cells of a place are compared."""
+        return self.layer, self.shape, self.step
+
+    @property
+    def gbps(self) -> float | None:
+        """The least bytes over the median time, in GB/s; None without either."""
+        return gbps_of(self.moved, self.samples.median) if self.samples and self.moved else None
+
+    @property
+    def tflops(self) -> float | None:
+        """The operations over the median time, in TFLOP/s; None without either."""
+        return tflops_of(self.flops, self.samples.median) if self.samples and self.flops else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchReport:
+    """A finished benchmark, ``mm`` or ``layers``.
+
+    ``missing`` says why backends could not be used at all, ``versions`` are those of the libraries
+    in use, ``titles`` the names of layers and of their sizes, ``table`` is the digest of the table
+    that was served, and ``hits`` says how many decisions it answered by layer. ``peaks`` are those
+    of the device, None where there are none.
+    """
+
+    benchmark: str
+    provenance: Mapping[str, str | None]
+    dtype: str
+    launch: Launch
+    l2: L2
+    rounds: int
+    backends: tuple[str, ...]
+    missing: Mapping[str, str]
+    versions: Mapping[str, str]
+    tolerance: float
+    titles: Mapping[str, tuple[str, str]]
+    peaks: Peaks | None
+    cells: tuple[Cell, ...]
+    table: str | None = None
+    hits: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The layers that were compared, in order."""
+        return tuple(dict.fromkeys(cell.layer for cell in self.cells))
+
+    @property
+    def steps(self) -> tuple[Pass, ...]:
+        """The passes that were timed, in order."""
+        return tuple(dict.fromkeys(cell.step for cell in self.cells))
+
+    @property
+    def is_arithmetic(self) -> bool:
+        """Whether rates are TFLOP/s, as of products; those of layers are GB/s."""
+        return self.benchmark == "mm"
+
+    @property
+    def is_right(self) -> bool:
+        """Whether no result was wrong, and a backend beside eager was compared with the reference.
+
+        Where eager is the only backend that was chosen, its own results count.
+        """
+        others = {name for name in self.backends if name != EAGER} or {EAGER}
+        compared = [cell for cell in self.cells if cell.error is not None]
+        return not any(cell.is_wrong for cell in self.cells) and any(
+            cell.backend in others for cell in compared
+        )
+
+    @cached_property
+    def bases(self) -> Mapping[tuple[str, str, Pass], Samples]:
+        """Eager's times by place, where they do not scatter too far for a ratio."""
+        return {
+            cell.place: cell.samples
+            for cell in self.cells
+            if cell.backend == EAGER and cell.samples is not None
+            if busy_sentence(EAGER, cell.samples) is None
+        }
+
+    def share(self, cell: Cell) -> float | None:
+        """Return the share of the measured peak that *cell* reaches; None without times or peaks.
+
+        With a warm L2 bytes do not count, since they may come from the cache. Operations count for
+        products alone: those of a layer do not run where the peak was measured.
+        """
+        flops = cell.flops if self.is_arithmetic else None
+        moved = 0 if self.l2 is L2.WARM else cell.moved or 0
+        if self.peaks is None or cell.samples is None or not (flops or moved):
+            return None
+        return share_of_peak(self.peaks, self.dtype, flops, moved, cell.samples.median)
+
+    def speedup(self, cell: Cell) -> float | None:
+        """Return eager's median time over that of *cell*; None where either cannot be believed."""
+        base = self.bases.get(cell.place)
+        return None if base is None or cell.samples is None else base.median / cell.samples.median
+
+    def mean_speedup(self, backend: str, step: Pass, layer: str | None) -> dict[str, Any] | None:
+        """Return the geometric mean of the speed-ups of *backend* in *step*, None without any.
+
+        It is over the shapes of *layer*, or of all layers. The interval is that of the median of
+        the means which the single rounds have.
+        """
+        pairs = [
+            (self.bases[cell.place].times_us, cell.samples)
+            for cell in self.cells
+            if (cell.backend, cell.step) == (backend, step) and layer in (None, cell.layer)
+            if cell.samples is not None and cell.place in self.bases
+        ]
+        if not pairs:
+            return None
+        ratios = [[a / b for a, b in zip(base, own.times_us, strict=True)] for base, own in pairs]
+        mean = geomean([Samples(base).median / own.median for base, own in pairs])
+        interval = interval_of([geomean(each) for each in zip(*ratios, strict=True)])
+        return {"geomean": mean, "interval": list(interval), "shapes": len(pairs)}
+
+    def table_ratio(self, place: tuple[str, str, Pass]) -> dict[str, Any] | None:
+        """Return the table's time at *place* over that of the fastest other backend, or None.
+
+        The interval is that of the median of the rounds' ratios. The verdict is ``within noise``
+        where it contains 1 or the ratio is within `NEAR_TIE`, ``too busy`` where the times of the
+        other backend scatter too far, else ``faster`` or ``slower``.
+        """
+        timed = {c.backend: c.samples for c in self.cells if c.place == place and c.samples}
+        own = timed.pop(TABLE, None)
+        best = min(timed, key=lambda name: timed[name].median, default=None)
+        if own is None or best is None:
+            return None
+        other = timed[best]
+        if busy_sentence(best, other) is not None:
+            return {"best": best, "ratio": None, "interval": None, "verdict": "too busy"}
+        rounds = zip(own.times_us, other.times_us, strict=True)
+        low, high = interval_of([a / b for a, b in rounds])
+        ratio = own.median / other.median
+        is_noise = low <= 1 <= high or abs(ratio - 1) <= NEAR_TIE
+        verdict = "within noise" if is_noise else "slower" if ratio > 1 else "faster"
+        return {"best": best, "ratio": ratio, "interval": [low, high], "verdict": verdict}
+
+
+def document(report: BenchReport) -> dict[str, Any]:
+    """Return all of *report* as JSON values, its rates and speed-ups too; times in microseconds."""
+    plain = ("benchmark", "dtype", "launch", "l2", "rounds", "tolerance", "table")
+    ratios = {cell.place: report.table_ratio(cell.place) for cell in report.cells}
+    means = {
+        (layer, step.value, backend): report.mean_speedup(backend, step, layer)
+        for layer in (*report.layers, None)
+        for step in report.steps
+        for backend in report.backends
+    }
+    return {
+        **{name: getattr(report, name) for name in plain},
+        **{name: dict(getattr(report, name)) for name in ("provenance", "missing", "versions")},
+        "backends": list(report.backends),
+        "titles": {name: list(titles) for name, titles in report.titles.items()},
+        "table_hits": dict(report.hits),
+        "peaks": None if report.peaks is None else asdict(report.peaks),
+        "cells": [_cell(report, cell) for cell in report.cells],
+        "table_over_best": [
+            {"layer": layer, "shape": shape, "pass": step.value, **ratio}
+            for (layer, shape, step), ratio in ratios.items()
+            if ratio is not None
+        ],
+        "speedup_over_eager": [
+            {"layer": layer, "pass": step, "backend": backend, **mean}
+            for (layer, step, backend), mean in means.items()
+            if mean is not None
+        ],
+    }
+
+
+def _cell(report: BenchReport, cell: Cell) -> dict[str, Any]:
+    samples, sizes = cell.samples, [int(size) for size in cell.shape.split("x")]
+    return {
+        "layer": cell.layer,
+        "shape": cell.shape,
+        "rows": math.prod(sizes[:-1]),
+        "columns": sizes[-1],
+        "pass": cell.step.value,
+        "backend": cell.backend,
+        "time_us": None if samples is None else samples.median,
+        "interval_us": None if samples is None else list(samples.interval),
+        "rounds_us": None if samples is None else list(samples.times_us),
+        "least_bytes": cell.moved,
+        "flops": cell.flops,
+        "tflops": cell.tflops,
+        "gbps": cell.gbps,
+        "share_of_peak": report.share(cell),
+        "speedup_over_eager": report.speedup(cell),
+        "relative_l2_error": cell.error,
+        "is_wrong": cell.is_wrong,
+        "reason": cell.reason or None,
+    }
+
+
+def chart_of(report: BenchReport, layer: str) -> Chart:
+    """Return the chart of *layer*: the rate of each backend by shape and pass."""
+    cells = {
+        (f"{cell.shape} {cell.step}", cell.backend): cell
+        for cell in report.cells
+        if cell.layer == layer
+    }
+    groups = tuple(dict.fromkeys(group for group, _ in cells))
+    timed = {backend for (_, backend), cell in cells.items() if cell.samples is not None}
+    dropped = ", ".join(name for name in report.backends if name not in timed)
+    (title, sizes), peaks, where = report.titles[layer], report.peaks, report.provenance
+    unit, peak = "GB/s", peaks and peaks.gbps
+    if report.is_arithmetic:
+        unit, peak = "TFLOP/s", peaks and peaks.tflops.get(report.dtype)
+
+    def series(backend: str) -> Series:
+        rows = [_rates(report, cells.get((group, backend))) for group in groups]
+        low, values, high = zip(*rows, strict=True)
+        name = f"{backend} {report.versions.get(backend, '')}".rstrip()
+        return Series(name=name, values=values, low=low, high=high)
+
+    return Chart(
+        title=f"{title}, {report.dtype}",
+        subtitle=f"Higher is better. Medians of {report.rounds} rounds with 95 % intervals, "
+        f"{report.launch}, {report.l2} L2.",
+        x_label=sizes,
+        y_label=unit,
+        groups=groups,
+        series=tuple(series(name) for name in report.backends if name in timed),
+        reference=("measured peak", peak) if peak else None,
+        note=f"{where['device']}, torch {where['torch']}, triton {where['triton'] or 'none'}, "
+        f"warmup {where['warmup']}, {(where['date'] or '')[:10]}"
+        + (f"; no times of {dropped}" if dropped else ""),
+    )
+
+
+def _rates(report: BenchReport, cell: Cell | None) -> tuple[float | None, ...]:
+    """Return the rate of *cell* at the upper end, the median and the lower end of its time."""
+    rate = None if cell is None else cell.tflops if report.is_arithmetic else cell.gbps
+    if cell is None or cell.samples is None or rate is None:
+        return None, None, None
+    (low, high), median = cell.samples.interval, cell.samples.median
+    return rate * median / high, rate, rate * median / low
+
+
+def provenance(device: torch.device) -> dict[str, str | None]:
+    """Return the device's name, the versions in use (None where unknown) and the time now, in UTC.
+
+    Raises:
+        UnsupportedTorchError, InductorChangedError: this torch cannot be used.
+    """
+    from warmup.inductor import connect  # loads torch
+
+    runtime = connect().runtime(str(device))
+    now = dt.datetime.now(dt.UTC).replace(microsecond=0).isoformat().replace("+00:00", "Z")
+    versions = {name: getattr(runtime, name) for name in ("torch", "triton", "cuda", "driver")}
+    return {"device": runtime.device.name, **versions, "warmup": __version__, "date": now}
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the first line of *error*, or of the warmup error that torch.compile wrapped in it.
+
+    Lines without text in front are left out: some compilers' errors begin with one.
+    """
+    own = warmup_error_in(error)
+    first = str(error if own is None else own).strip().partition("\n")[0]
+    text = f"{type(error).__name__}: {first}" if own is None else first
+    return " ".join(text.split())[:_REASON_LENGTH]
+
+
+def write_json(content: Mapping[str, Any], path: Path) -> Path:
+    """Write *content* to *path*, create its folder where missing, and return *path*.
+
+    Raises:
+        SettingsError: *path* cannot be written.
+    """
+    make_folder(path.parent, "--out")
+    write_output(path, json.dumps(content, indent=2, sort_keys=True) + "\n", "--out")
+    return path

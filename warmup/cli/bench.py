@@ -1,0 +1,254 @@
+"""`warmup bench mm` and `warmup bench layers`: the commands, their report as text, their files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from warmup.cli import options
+from warmup.cli.exit_codes import EXIT_FOUND
+from warmup.cli.output import (
+    ABSENT,
+    complain,
+    digits,
+    fold,
+    grid,
+    percent,
+    print_report,
+    say,
+    spell_peaks,
+    times,
+    timing,
+    versions,
+)
+from warmup.cli.signals import interruptible
+from warmup.core.errors import SettingsError
+from warmup.core.method import L2, Launch
+
+if TYPE_CHECKING:
+    from warmup.bench.cells import BenchReport, Cell
+
+Backends = Annotated[
+    str | None, typer.Option(help="The backends to time beside eager; default all.")
+]
+ServedTable = Annotated[
+    Path | None, typer.Option(help="The table to serve; default a table that is built first.")
+]
+
+
+def mm(
+    *,
+    shapes: Annotated[
+        str | None,
+        typer.Option(help="MxKxN: 128x9216x4096,2048x768x768; default ten common shapes."),
+    ] = None,
+    backends: Backends = None,
+    dtype: options.OperandDtype = "f16",
+    rounds: options.BenchRounds = 50,
+    launch: options.TimedLaunch = Launch.CUDAGRAPH,
+    l2: options.TimedL2 = L2.COLD,
+    table: ServedTable = None,
+    out: options.ResultFolder = None,
+    device: options.DeviceOption = "auto",
+    as_json: options.AsJson = False,
+) -> None:
+    """Time plain GEMMs: eager, max-autotune, inductor's Triton template and a table."""
+    from warmup.bench.mm import bench_mm
+
+    def bench(keep: Callable[[BenchReport], None]) -> BenchReport:
+        return bench_mm(
+            shapes=shapes,
+            backends=backends,
+            dtype=dtype,
+            rounds=rounds,
+            launch=launch,
+            l2=l2,
+            table=table,
+            out=out,
+            device=device,
+            say=say,
+            keep=keep,
+        )
+
+    run_bench(bench, out, as_json=as_json)
+
+
+def layers(
+    *,
+    layers: Annotated[
+        str | None,
+        typer.Option(
+            help="Any of rmsnorm,softmax,cross-entropy,swiglu,layernorm and of your own layers, "
+            "FILE.py:Class; default all five."
+        ),
+    ] = None,
+    backends: Backends = None,
+    shapes: Annotated[
+        str | None,
+        typer.Option(help="ROWSxCOLUMNS: 4096x1024,8192x4096; default the layer's usual shapes."),
+    ] = None,
+    dtype: options.OperandDtype = "bf16",
+    rounds: options.BenchRounds = 30,
+    launch: options.TimedLaunch = Launch.CUDAGRAPH,
+    table: ServedTable = None,
+    out: options.ResultFolder = None,
+    device: options.DeviceOption = "auto",
+    as_json: options.AsJson = False,
+) -> None:
+    """Time norms, softmax, cross-entropy, SwiGLU or your own layers on several backends.
+
+    The backends are eager, inductor, a table and the methods of the layer: kernel libraries.
+    """
+    from warmup.bench.layers import bench_layers
+
+    def bench(keep: Callable[[BenchReport], None]) -> BenchReport:
+        return bench_layers(
+            layers=layers,
+            backends=backends,
+            shapes=shapes,
+            dtype=dtype,
+            rounds=rounds,
+            launch=launch,
+            table=table,
+            out=out,
+            device=device,
+            say=say,
+            keep=keep,
+        )
+
+    run_bench(bench, out, as_json=as_json)
+
+
+def run_bench(
+    bench: Callable[[Callable[[BenchReport], None]], BenchReport],
+    out: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Run *bench*, write its document to *out* after each shape, print it, and draw its charts.
+
+    Where it is interrupted or fails, the report of the finished shapes is printed.
+
+    Raises:
+        typer.Exit: with code 1 where results are wrong, or no backend could be compared.
+        Exception: whatever *bench* raises.
+    """
+    from warmup.bench.cells import document, write_json
+
+    kept: list[BenchReport] = []
+
+    def keep(report: BenchReport) -> None:
+        kept[:] = [report]
+        if out is not None:
+            write_json(document(report), out / f"bench-{report.benchmark}.json")
+
+    def print_kept() -> None:
+        for report in kept:
+            print_report(report, spell, document, as_json=as_json)
+
+    def stop() -> None:
+        where = "" if out is None else f", and in {out}"
+        say(f"interrupted: {f'finished shapes are printed{where}' if kept else 'no shape was'}")
+        print_kept()
+
+    with interruptible(stop):
+        try:
+            report = bench(keep)
+        except Exception:
+            print_kept()
+            raise
+    print_kept()
+    if out is not None:
+        say(f"wrote {out / f'bench-{report.benchmark}.json'}")
+        _draw(report, out)
+    if not report.is_right:
+        complain("a backend's results are wrong, or none was compared: see the reasons above")
+        raise typer.Exit(EXIT_FOUND)
+
+
+def _draw(report: BenchReport, folder: Path) -> None:
+    """Draw a chart for each layer into *folder*, and say which; say why where none can be drawn."""
+    from warmup.bench.cells import chart_of
+    from warmup.bench.charts.draw import draw
+
+    try:
+        for layer in report.layers:
+            name = "-".join(dict.fromkeys(("bench", report.benchmark, layer)))
+            say(f"wrote {draw(chart_of(report, layer), folder / name)[0]}")
+    except SettingsError as error:  # without matplotlib; the document is there
+        say(f"no chart: {error}")
+
+
+def spell(report: BenchReport) -> Iterator[str]:
+    """Yield a table for each layer, the reasons for missing times, and the mean speed-ups."""
+    where = report.provenance
+    origin = f"{where['device']}, {versions(where['torch'], where['triton'])}, {where['date']}"
+    yield from fold(origin, indent=2)
+    yield (
+        f"{report.dtype}, {timing(report.launch, report.l2)}, medians of {report.rounds} rounds "
+        "with 95 % intervals"
+    )
+    if report.peaks is not None:
+        yield spell_peaks(report.peaks, [report.dtype] if report.is_arithmetic else ())
+    if report.table is not None:
+        hits = ", ".join(f"{layer} {count}" for layer, count in report.hits.items())
+        yield from fold(f"table {report.table[:16]}: hits {hits}, 0 misses; forward only", indent=2)
+    for backend, version in report.versions.items():
+        yield f"{backend}: version {version}"
+    for backend, reason in report.missing.items():
+        yield from fold(f"{backend}: {reason}", indent=2)
+    for layer in report.layers:
+        yield ""
+        yield layer
+        yield from _table(report, [cell for cell in report.cells if cell.layer == layer])
+    yield ""
+    yield "speed-up over eager: geometric mean, 95 % interval (number of shapes)"
+    for row in (*report.layers, None) if len(report.layers) > 1 else (None,):
+        for step in report.steps:
+            means = [
+                f"{backend} {times(mean['geomean'])} "
+                f"{mean['interval'][0]:.2f}-{mean['interval'][1]:.2f} ({mean['shapes']})"
+                for backend in report.backends
+                if (mean := report.mean_speedup(backend, step, row)) is not None
+            ]
+            head = f"{row or 'all':14}{step.replace('forward+backward', 'fwd+bwd'):9}"
+            yield from fold(
+                ", ".join(means) or "no verdict: times of eager are missing or scatter too far",
+                head,
+            )
+
+
+def _table(report: BenchReport, cells: list[Cell]) -> Iterator[str]:
+    """Yield a row for each of *cells*, how the table stands, and why cells have no times."""
+    unit = "TFLOP/s" if report.is_arithmetic else "GB/s"
+    head = ("shape", "pass", "backend", "us", "±%", unit, "peak", "speed-up", "error")
+    rows, notes, before = [], [], None
+    for cell in cells:
+        place = (cell.shape, cell.step.replace("forward+backward", "fwd+bwd"))
+        numbers = ["failed", *[ABSENT] * 5]
+        if cell.samples is not None:
+            median, (low, high) = cell.samples.median, cell.samples.interval
+            numbers = [
+                digits(median),
+                f"{50 * (high - low) / median:.1f}",
+                digits(cell.tflops if report.is_arithmetic else cell.gbps),
+                percent(report.share(cell)),
+                times(report.speedup(cell)),
+                ABSENT if cell.error is None else f"{cell.error:.0e}",
+            ]
+        rows.append([*(place if place != before else ("", "")), cell.backend, *numbers])
+        if cell.reason:
+            notes.append(f"{' '.join(place)} {cell.backend}: {cell.reason}")
+        ratio = report.table_ratio(cell.place) if place != before else None
+        if ratio is not None and ratio["ratio"] is not None:
+            notes.append(
+                f"{' '.join(place)} table: {ratio['ratio']:.3f} of the time of {ratio['best']}, "
+                f"{ratio['verdict']}"
+            )
+        before = place
+    yield from grid(head, rows, texts=3, gap=1)
+    for note in notes:
+        yield from fold(note, indent=2)
