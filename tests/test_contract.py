@@ -12,7 +12,6 @@ import inspect
 import json
 import re
 import sys
-import typing
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -61,39 +60,25 @@ def _annotated(kind: type) -> list[str]:
 
 
 def _commands() -> dict[str, list[str]]:
-    """Return each command with its arguments and options: names, type, default."""
-    from warmup.cli.app import app, bench, pad, store
+    """Return each command, nested ones too, with its arguments and options as click lists them."""
+    from typer.main import get_command
 
-    found = {}
-    groups = {"warmup": app, "warmup bench": bench, "warmup store": store, "warmup pad": pad}
-    for path, group in groups.items():
-        for command in group.registered_commands:
-            assert command.callback is not None
-            name = command.name or command.callback.__name__
-            found[f"{path} {name}"] = [
-                *_options(command.callback.__wrapped__)
-            ]  # without those of any command
-    assert app.registered_callback is not None
-    assert app.registered_callback.callback is not None
-    found["warmup"] = [*_options(app.registered_callback.callback)]
-    return found
+    from warmup.cli.app import app
+
+    return dict(_listed("warmup", get_command(app)))
 
 
-def _options(command: Callable[..., Any]) -> Iterator[str]:
-    hints = typing.get_type_hints(command, include_extras=True)
-    for name, parameter in inspect.signature(command).parameters.items():
-        hint = hints[name]
-        (kind, *extras) = typing.get_args(hint) if hasattr(hint, "__metadata__") else (hint,)
-        words = [each for extra in extras for each in (extra.default, *(extra.param_decls or ()))]
-        words = [each for each in words if isinstance(each, str)]
-        what = [type(extra).__name__ for extra in extras]
-        allowed = [str(each) for each in kind] if inspect.isclass(kind) and _is_enum(kind) else []
-        text = kind.__name__ if inspect.isclass(kind) else _MODULE.sub("", str(kind))
-        yield f"{name} {words} {what} {text} {allowed} = {_default(parameter.default)}"
+def _listed(path: str, command: Any) -> Iterator[tuple[str, list[str]]]:
+    """Yield *command* and the commands below, each with its parameters but for those of typer."""
+    yield path, [_spell(each) for each in command.params if "completion" not in str(each.name)]
+    for name, inner in sorted(getattr(command, "commands", {}).items()):
+        yield from _listed(f"{path} {name}", inner)
 
 
-def _is_enum(kind: type) -> bool:
-    return issubclass(kind, enum.Enum)
+def _spell(parameter: Any) -> str:
+    many = " ..." if getattr(parameter, "multiple", False) or parameter.nargs == -1 else ""
+    names = "/".join((*parameter.opts, *parameter.secondary_opts))
+    return f"{names}{many} = {_default(parameter.default)}"
 
 
 def _exit_codes() -> dict[str, int]:
