@@ -15,7 +15,7 @@ BEGIN, END = "<!-- drawing: begin -->\n", "<!-- drawing: end -->\n"
 
 # From the ground up: a folder imports folders that stand before it.
 FOLDERS = (
-    *("core", "keys", "buckets", "table", "inductor", "measuring", "prediction"),
+    *("core", "keys", "buckets", "table", "inductor", "measuring"),
     *("models", "diagnostics", "tuning", "serving", "bench", "cli"),
 )
 # These three stand on one floor, and none of them imports another.

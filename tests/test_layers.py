@@ -34,8 +34,6 @@ THIRD_PARTY: Mapping[str, frozenset[str]] = {
     "table": frozenset({"msgspec", "platformdirs"}),
     "inductor": frozenset({"torch", "sympy", "triton"}),
     "measuring": frozenset({"torch", "platformdirs", "pynvml"}),
-    "prediction.fitting": frozenset({"torch"}),
-    "prediction.network": frozenset({"torch"}),
     "models": frozenset({"torch"}),
     "models.generation_step": frozenset({"torch", "transformers"}),
     "models.pretrained": frozenset({"torch", "transformers"}),
@@ -67,7 +65,6 @@ OF_ONE_KIND = (
     "warmup.tuning.weights.",
     "warmup.diagnostics.profile.row_match",
     "warmup.diagnostics.imports.",  # other tools tune GEMMs and launch configs
-    "warmup.prediction.",  # of times of GEMM candidates
     *("warmup.tuning.trials", "warmup.tuning.bare_trials", "warmup.tuning.worker"),  # GEMM trials
 )
 OF_EVERY_KIND = frozenset(

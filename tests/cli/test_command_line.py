@@ -14,7 +14,7 @@ import pytest
 import typer
 from typer.main import get_command
 
-from warmup.cli.app import app, bench, pad, store
+from warmup.cli.app import app, bench
 from warmup.cli.help import heading_of
 from warmup.core.errors import SettingsError
 from warmup.table import Table
@@ -24,15 +24,9 @@ Done = subprocess.CompletedProcess[str]
 RunMain = Callable[..., Done]
 _PLAIN_MODEL = "import torch\nclass Net(torch.nn.Linear):\n    pass\n"
 _COMMANDS = [
-    *(
-        (name,)
-        for name in sorted(get_command(app).commands)
-        if name not in {"bench", "pad", "store"}
-    ),  # type: ignore[attr-defined]
+    *((name,) for name in sorted(get_command(app).commands) if name != "bench"),  # type: ignore[attr-defined]
     ("bench", "mm"),
     ("bench", "layers"),
-    *(("store", name) for name in ("add", "get", "list", "gc")),
-    *(("pad", name) for name in ("collect", "fit")),
 ]
 
 # What is typed, the exit code, and how the one line on stderr begins.
@@ -89,9 +83,6 @@ _WRONG = [
     ("audit net.py --json --format text", 3, "error: --json contradicts --format text"),
     ("compare --model m.py --charts", 3, "error: --charts has no folder to draw into"),
     ("bench mm --rounds 0", 2, "error: Invalid value for '--rounds'"),
-    ("store list --store .", 3, "error: .: is no store of rows, and not empty"),
-    ("store get --like t.json --out o.json --store absent", 3, "error: absent: there is no store"),
-    ("store gc --store absent --served torch", 3, "error: --served 'torch' is no version"),
     ("doctor --served torch=2.13", 2, "error: Invalid value: --served, --audit and"),
     ("doctor --tables absent", 3, "error: --tables absent: there is nothing"),
     ("bench nn", 2, "error: No such command 'nn'"),
@@ -115,7 +106,7 @@ def test_a_wrong_use_is_one_line(run_main: RunMain, typed: str, code: int, said:
     assert (done.stderr.count("\n"), "Traceback" in done.stderr) == (1, False)
 
 
-@pytest.mark.parametrize("words", [(), ("bench",), ("store",), ("pad",), *_COMMANDS], ids=" ".join)
+@pytest.mark.parametrize("words", [(), ("bench",), *_COMMANDS], ids=" ".join)
 @pytest.mark.parametrize("flag", ["-h", "--help"])
 def test_help_is_short_and_whole(run_main: RunMain, words: tuple[str, ...], flag: str) -> None:
     """Each command has -h; no line exceeds 80 columns, no word is cut, no type name is ours."""
@@ -133,7 +124,7 @@ def test_each_command_has_an_example_and_headings(
     """The example is a use of that command, and each option stands under a heading."""
     shown = run_main(*words, "-h").stdout
     assert f"\nExamples:\n  warmup {' '.join(words)} " in f"{shown} " or words == ("doctor",)
-    group: Any = get_command({"bench": bench, "store": store, "pad": pad}.get(words[0], app))
+    group: Any = get_command({"bench": bench}.get(words[0], app))
     options = [one for one in group.commands[words[-1]].params if one.opts[0].startswith("-")]
     assert [one.opts for one in options if heading_of(one) == "Options"] == []
 

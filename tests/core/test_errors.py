@@ -26,7 +26,6 @@ SAMPLES = [
     errors.NothingRecordedError("what", "do"),
     errors.OutputMismatchError("what", "do"),
     errors.BundleError("x.bundle", "it is damaged"),
-    errors.DeviceModelError("x.model.json", "for another torch", "do"),
     errors.MissError("key", "not_in_table", "near", ("m: row 1, here 2",)),
     errors.UncoveredError("custom_op"),
     errors.ForeignGraphError(None, "d"),
@@ -36,7 +35,6 @@ SAMPLES = [
 ]
 WARNINGS = {
     *(errors.WarmupWarning, errors.StaleTableWarning, errors.ContradictionWarning),
-    errors.DeviceModelWarning,
 }
 TEXTS = {
     errors.SettingsError: "what; do",
@@ -53,7 +51,6 @@ TEXTS = {
     errors.TableMismatchError: "x.json: cuda: table 12, here 13; driver; do",
     errors.TableMergeError: "4 conflicts: k: a or b; l; m and 1 more; do",
     errors.TableWriteError: "x.json: cannot write the table: No space left on device; do",
-    errors.DeviceModelError: "x.model.json: for another torch; do",
     errors.MissError: (
         "no row answers `key` (not_in_table); nearest row `near` differs in m: row 1, here 2; "
         'build this bucket, or pad to one that was built; or serve with on_miss="fallback"'

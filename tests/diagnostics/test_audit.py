@@ -22,7 +22,6 @@ from warmup.core.errors import SettingsError, TableFormatError, TableNotFoundErr
 from warmup.core.events import Emitter, Event, EventName, JsonLinesSink, Sink
 from warmup.diagnostics.audit import FAILURES, AuditReport, Counts, Divergence, Miss, audit
 from warmup.diagnostics.logs import MAX_LINE
-from warmup.diagnostics.misses import encode_misses
 from warmup.table import Table
 from warmup.table.codec import digest_of
 from warmup.table.merge import combine
@@ -387,8 +386,6 @@ def test_a_mutated_log_is_audited(tmp_path: Path) -> None:
 
 def _text_of(report: AuditReport) -> list[str]:
     """Return the audit as the command prints it, and check that its other forms can be made."""
-    from warmup.cli.audit import AuditFormat, spell
-
     assert json.loads(spell(report, AuditFormat.JSON))["damaged"] == report.damaged
     assert spell(report, AuditFormat.PROMETHEUS)
     return spell(report, AuditFormat.TEXT).split("\n")
@@ -791,37 +788,11 @@ def test_replicas_without_a_rank_may_have_different_tables(tmp_path: Path) -> No
     assert audit([log]).failures(("diverged",)) == ()
 
 
-def test_predicted_problems_are_listed_by_what_a_build_may_gain(tmp_path: Path) -> None:
-    """Expected gain times calls decides; they are neither hits nor misses, and go to a build."""
-    log = tmp_path / "log.jsonl"
-    common = {"kind": "gemm", "choice": "triton::mm", "gain": 1.5, "bound": 1.1}
-    with run_to(JsonLinesSink(log)) as emitter:
-        emitter.emit(EventName.INSTALLED, **INSTALLED)
-        for key, predicted_us, calls in (("k1", 10.0, 1), ("k2", 99.0, 9), ("k3", 90.0, 3)):
-            for _ in range(calls):
-                times = {"predicted_us": predicted_us, "library_us": 100.0}
-                emitter.emit(EventName.PREDICTED, key=key, **times, **common)
+def test_events_of_a_feature_that_left_are_skipped(tmp_path: Path) -> None:
+    """A log of an earlier warmup, of JSON lines or of marked lines, is read without damage."""
+    log = decided(tmp_path / "a.log", ("a", EventName.HIT, "k", "w1"))
+    retired = log.read_text(encoding="utf-8").replace("lookup.hit", "lookup.predicted")
+    lines = [line.partition(" ")[2] for line in retired.splitlines()]
+    log.write_text("\n".join([log.read_text("utf-8"), retired, *lines]), encoding="utf-8")
     report = audit([log])
-    assert [(one.key, one.count) for one in report.predicted] == [("k1", 1), ("k3", 3), ("k2", 9)]
-    assert (report.hits, report.misses, report.silent) == ({}, (), ())
-    assert report.failures(FAILURES) == ("predicted",)
-    problems = json.loads(encode_misses(report))["problems"]
-    assert {one["reason"] for one in problems} == {"predicted"}
-
-
-def test_a_predicted_pad_decision_has_a_gain_and_no_times(tmp_path: Path) -> None:
-    """It is counted as predicted, printed with its bound, and goes to a build."""
-    log, key = tmp_path / "log.jsonl", "pad mm m=4 n=9 k=9 bf16 a=row b=col"
-    times = {"predicted_us": None, "library_us": None}
-    with run_to(JsonLinesSink(log)) as emitter:
-        emitter.emit(EventName.INSTALLED, **INSTALLED)
-        emitter.emit(
-            EventName.PREDICTED,
-            **{"key": key, "kind": "pad", "choice": "padded", "gain": 1.5, "bound": 1.25, **times},
-        )
-    report = audit([log])
-    ((found_key, bound, saved),) = [(one.key, one.bound, one.saved_us) for one in report.predicted]
-    assert (found_key, bound, saved, report.damaged) == (key, 1.25, 0.0, 0)
-    words = "    build next: no time predicted, gain at least 1.25x on samples"
-    assert words in spell(report, AuditFormat.TEXT).splitlines()
-    assert json.loads(encode_misses(report))["problems"][0]["kind"] == "pad"
+    assert (dict(report.hits), report.damaged, report.misses) == ({"k": 1}, 0, ())

@@ -148,13 +148,6 @@ def test_a_log_that_nobody_reads_is_not_waited_for(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr.count("warmup plugin: no table")) == (0, 2)
 
 
-def test_a_device_model_that_cannot_be_read_leaves_the_table(table: Path, tmp_path: Path) -> None:
-    """It is ignored, with a warning of the install; the rows are served."""
-    missing = {"WARMUP_ON_MISS": "predict", "WARMUP_DEVICE_MODEL": str(tmp_path / "none.json")}
-    done = python(tmp_path, REGISTER + FINDERS, table, **missing)
-    assert (done.stdout, done.stderr) == ("1\n", "")
-
-
 def test_another_installed_table_is_an_error_that_names_both(
     table: Path, tmp_path: Path, make_table: Callable[..., Table]
 ) -> None:

@@ -22,7 +22,6 @@ from warmup.inductor.internals import (
     ASSUMED_GPU_INTERNALS,
     INTERNALS,
     PAD_SAMPLE_INTERNALS,
-    RANKING_INTERNALS,
     check_internals,
 )
 from warmup.inductor.launch.hooks import LaunchConfigs
@@ -32,15 +31,14 @@ from warmup.table.lookup import Lookup, OnMiss
 
 FOLDER = Path(__file__).resolve().parents[2] / "warmup" / "inductor"
 EVERY_LIST = (
-    *(*INTERNALS, *ASSEMBLER_INTERNALS, *RANKING_INTERNALS),
+    *INTERNALS,
+    *ASSEMBLER_INTERNALS,
     *ASSUMED_GPU_INTERNALS,
     *PAD_SAMPLE_INTERNALS,
 )
 
 
-@pytest.mark.parametrize(
-    "name", [*INTERNALS, *RANKING_INTERNALS, *ASSUMED_GPU_INTERNALS, *PAD_SAMPLE_INTERNALS]
-)
+@pytest.mark.parametrize("name", [*INTERNALS, *ASSUMED_GPU_INTERNALS, *PAD_SAMPLE_INTERNALS])
 def test_each_internal_exists_with_the_parameters_relied_on(name: str) -> None:
     """The installed torch has the internal with the expected name and signature."""
     check_internals((name,))

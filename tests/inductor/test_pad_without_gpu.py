@@ -44,16 +44,6 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "fallback": {"mode": "fallback"},
     "fallback ranged": {"mode": "fallback", "m": RANGE},
-    **{
-        f"predicted {answer}": {"mode": "predict", "leaf": answer}
-        for answer in ("padded", "as_is", "unsure")
-    },
-    "predicted, ranged": {"mode": "predict", "leaf": "padded", "m": RANGE},
-    "predicted, another op": {"mode": "predict", "leaf": "padded", "op": "addmm"},
-    "predicted, a row": {"mode": "predict", "leaf": "padded", "rows": "as_is"},
-    "predicted, cache against": {"mode": "predict", "leaf": "padded", "before": [0.25, 0.5]},
-    "a model, strict": {"mode": "strict", "leaf": "padded"},
-    "a model, fallback": {"mode": "fallback", "leaf": "padded"},
 }
 
 pytest.importorskip("triton")
@@ -210,56 +200,6 @@ def test_a_build_measures_although_inductor_has_an_answer(
     assert built["rows"][0]["winner"] == "padded"
 
 
-@pytest.mark.parametrize(
-    ("case", "pads", "gain", "bound"),
-    [
-        ("predicted padded", True, 1.25, 1.125),
-        ("predicted as_is", False, 1.0, 1.0),
-        ("predicted, cache against", True, 1.25, 1.125),
-    ],
-)
-def test_a_miss_asks_the_device_model(
-    results: dict[str, dict[str, Any]], case: str, pads: bool, gain: float, bound: float
-) -> None:
-    """Its answer is compiled, unmeasured, and reported as predicted: neither hit nor miss."""
-    found = results[case]
-    (event,) = found["events"]
-    assert (found["pads"] > 0, found["timed"], found["error"]) == (pads, [], None)
-    assert (event["name"], event["choice"]) == ("lookup.predicted", "padded" if pads else "as_is")
-    assert (event["gain"], event["bound"]) == (gain, bound)
-    assert (event["predicted_us"], event["library_us"]) == (None, None)
-
-
-@pytest.mark.parametrize(
-    "case", ["predicted unsure", "predicted, ranged", "predicted, another op", "a model, fallback"]
-)
-def test_an_unsure_model_leaves_a_miss_a_miss(
-    results: dict[str, dict[str, Any]], case: str
-) -> None:
-    """The GEMM stays as it is, and nothing is measured."""
-    found = results[case]
-    assert [(event["name"], event["choice"]) for event in found["events"]] == [
-        ("lookup.missed", "as_is")
-    ]
-    assert (found["pads"], found["timed"]) == (0, [])
-
-
-def test_a_row_answers_before_the_device_model(results: dict[str, dict[str, Any]]) -> None:
-    """The model says padded, the row as_is: one hit, and no padding."""
-    found = results["predicted, a row"]
-    assert [(event["name"], event["winner"]) for event in found["events"]] == [
-        ("lookup.hit", "as_is")
-    ]
-    assert found["pads"] == 0
-
-
-def test_strict_serving_refuses_what_a_model_could_answer(
-    results: dict[str, dict[str, Any]],
-) -> None:
-    """A MissError, although a model is there."""
-    assert results["a model, strict"]["error"].startswith("MissError: no row answers `pad mm ")
-
-
 def test_inductors_memo_never_answers_for_the_table(run_program: Run, tmp_path: Path) -> None:
     """Inductor's memo of decisions, off by default, is ignored, with a row and without."""
     cases = {label: CASES[label] for label in CASES if "cache" in label and "built" not in label}
@@ -269,5 +209,4 @@ def test_inductors_memo_never_answers_for_the_table(run_program: Run, tmp_path: 
         "padded, cache against": (True, 1),
         "as_is, cache against": (False, 1),
         "none, cache for padding": (False, 1),
-        "predicted, cache against": (True, 1),
     }

@@ -4,8 +4,7 @@
 
 Each case is one graph with one GEMM (n=1280) under one table. ``rows``: ``none`` (an empty
 table), ``padded`` or ``as_is`` (a row for the key that building the same case gives). ``mode``:
-strict, fallback, tune or predict. ``leaf`` is what a device model of one leaf says of every ``mm``
-in bf16: padded, as_is or unsure. What is measured takes ``times``, milliseconds as is and padded.
+strict, fallback or tune. What is measured takes ``times``, milliseconds as is and padded.
 ``before``, other such times, are measured first without a table, so that inductor's cache knows.
 """
 
@@ -34,15 +33,6 @@ from warmup.core.errors import warmup_error_in  # noqa: E402
 from warmup.core.events import Emitter, Event  # noqa: E402
 from warmup.core.rows import Evidence, Family, Row, Tuned, Winner  # noqa: E402
 from warmup.inductor import connect  # noqa: E402
-from warmup.prediction.device_model import DeviceModel  # noqa: E402
-from warmup.prediction.pad.pad_model import (  # noqa: E402
-    PadAnswer,
-    PadCategory,
-    PadLeaf,
-    PadModel,
-)
-from warmup.prediction.predictions import Predictions  # noqa: E402
-from warmup.prediction.timing_lines import MeasuredOn  # noqa: E402
 from warmup.table.lookup import Lookup, OnMiss  # noqa: E402
 
 EVIDENCE = Evidence(time_us=1.0, library_us=2.0, runner_up=None, runner_up_us=None, tried=2)
@@ -59,7 +49,6 @@ CASE: dict[str, Any] = {
     "k": 3420,
     "dtype": "bfloat16",
     "before": None,
-    "leaf": None,
 }
 
 
@@ -120,16 +109,6 @@ def run_pass(case: dict[str, Any], times: list[float] | None = None) -> tuple[An
     return graph, [str(guard.expr) for guard in fake.shape_env.guards]
 
 
-def predictions(answer: str) -> Predictions:
-    """Return what a device model says that knows one *answer*."""
-    on = MeasuredOn(device="stated", sm_count=132, arch="sm_90", torch="2.13.0", triton="3.8.0")
-    known = PadCategory(200, (1, 1, 1), (65536, 65536, 65536))
-    gain, bound = (1.25, 1.125) if answer == "padded" else (1.0, 1.0)
-    leaf = PadLeaf(answer=PadAnswer(answer), grown=8, confirmed=4, gain=gain, bound=bound)
-    model = PadModel(method="eager cold", samples=200, categories={"mm bf16": known}, tree=leaf)
-    return Predictions.of(DeviceModel.of_pads(on, model))
-
-
 def decide(case: dict[str, Any], rows: dict[str, Winner], mode: str) -> dict[str, Any]:
     """Run the pass over the case's graph while a table of *rows* is installed."""
     events: list[Event] = []
@@ -147,7 +126,6 @@ def decide(case: dict[str, Any], rows: dict[str, Winner], mode: str) -> dict[str
         OnMiss(mode),
         Emitter([events.append]),
         tuner=tuner,
-        predictor=None if case["leaf"] is None else predictions(case["leaf"]),
         on_tuned=found.append,
     )
     result: dict[str, Any] = {"error": None, "pads": None, "guards": None}

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 import warmup
-from warmup.core.miss_reasons import MissReason
 from warmup.inductor import connect
 from warmup.serving.handle import installed
 from warmup.table import Policy, Table
@@ -162,27 +161,3 @@ def test_one_table_installed_at_once_by_two_threads_is_one_install(
         assert installed() is one
         one.close()
         assert installed() is None
-
-
-@pytest.mark.parametrize("content", [None, "{}", "[" * 9], ids=["absent", "cut", "damaged"])
-def test_a_device_model_that_cannot_be_used_is_ignored_with_its_reason(
-    tables: tuple[Table, Table], tmp_path: Path, content: str | None
-) -> None:
-    """One warning names the file; the table is installed, and misses get the library's kernel."""
-    path = tmp_path / "x.model.json"
-    if content is not None:
-        path.write_text(content, encoding="utf-8")
-    with pytest.warns(warmup.DeviceModelWarning, match=r"x\.model\.json.*the library's kernel"):
-        handle = install(tables[1], on_miss="predict", device_model=path)
-    key = "mm m=4 n=8 k=8 bf16 a=row b=col out=bf16 | epilogue=none"
-    assert handle._lookup.predict(key, MissReason.NOT_IN_TABLE) is None
-
-
-def test_a_prediction_without_a_device_model_is_a_wrong_setting(
-    tables: tuple[Table, Table], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`on_miss="predict"` says that it needs a file, before anything is installed."""
-    monkeypatch.delenv("WARMUP_DEVICE_MODEL", raising=False)
-    with pytest.raises(warmup.SettingsError, match="no device model"):
-        install(tables[0], on_miss="predict")
-    assert installed() is None

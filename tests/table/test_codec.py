@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -220,3 +221,19 @@ def test_a_reformatted_table_is_read(make_table: Callable[..., Table]) -> None:
         json.dumps(dict(reversed(document.items())), indent=1, separators=(" , ", " : ")),
     )
     assert all(decode(text, "t.json") == table for text in texts)
+
+
+def test_a_row_of_the_search_that_left_is_read(
+    make_table: Callable[..., Table], make_key: Callable[..., str], make_row: Callable[..., Row]
+) -> None:
+    """A table that an earlier ``build --search predicted`` wrote: narrow rows, the same digest."""
+    key = make_key()
+    document = json.loads(encode(make_table(rows={key: make_row()})))
+    document["rows"]["gemm"][key]["evidence"]["search"] = "predicted"
+    del document["provenance"]["digest"]
+    compact = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    digest = hashlib.sha256(compact.encode()).hexdigest()
+    document["provenance"]["digest"] = digest
+    table = decode(json.dumps(document, indent=2, sort_keys=True) + "\n", "t.json")
+    assert table.rows[key].evidence.search.is_narrower_than(Search.DEFAULT)
+    assert digest_of(table) == digest

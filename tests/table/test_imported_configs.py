@@ -50,13 +50,12 @@ def table(make_table: MakeTable, make_row: MakeRow) -> Table:
 def lookup_of(table: Table, on_miss: OnMiss) -> tuple[Lookup, list[Event]]:
     events: list[Event] = []
     imported = ImportedAnswers(table.imported)
-    predictor = imported if on_miss is OnMiss.UNVERIFIED else None
     emitter = Emitter([events.append])
-    lookup = Lookup(table.rows, on_miss, emitter, imported=imported, predictor=predictor)
+    lookup = Lookup(table.rows, on_miss, emitter, imported=imported)
     return lookup, events
 
 
-@pytest.mark.parametrize("on_miss", [OnMiss.FALLBACK, OnMiss.STRICT, OnMiss.PREDICT, OnMiss.TUNE])
+@pytest.mark.parametrize("on_miss", [OnMiss.FALLBACK, OnMiss.STRICT, OnMiss.TUNE])
 def test_an_imported_config_is_a_miss(table: Table, on_miss: OnMiss) -> None:
     """Its key has a reason of its own, whatever is done at misses."""
     lookup, _ = lookup_of(table, on_miss)
@@ -65,14 +64,14 @@ def test_an_imported_config_is_a_miss(table: Table, on_miss: OnMiss) -> None:
 
 @pytest.mark.parametrize("on_miss", [OnMiss.FALLBACK, OnMiss.STRICT, OnMiss.TUNE])
 def test_a_template_is_not_picked_unasked(table: Table, on_miss: OnMiss) -> None:
-    """Also where the configs are the predictor, as they are while they are verified."""
+    """Only where the user asks for unverified configs is a template compiled."""
     tile = ImportedAnswers({KEY: (dataclasses.replace(CONFIG, winner=TILE),)})
     lookup, asked = (
-        Lookup(table.rows, each, Emitter([]), imported=tile, predictor=tile)
+        Lookup(table.rows, each, Emitter([]), imported=tile)
         for each in (on_miss, OnMiss.UNVERIFIED)
     )
-    assert lookup.predict(KEY, MissReason.UNVERIFIED) is None
-    assert asked.predict(KEY, MissReason.UNVERIFIED) is not None
+    assert lookup.unverified(KEY, MissReason.UNVERIFIED) is None
+    assert asked.unverified(KEY, MissReason.UNVERIFIED) is not None
 
 
 def test_strict_names_the_config_and_where_it_comes_from(table: Table) -> None:
@@ -102,7 +101,7 @@ def test_a_row_is_a_hit_beside_imported_configs(table: Table) -> None:
 
 def test_graphs_with_unverified_configs_have_a_cache_of_their_own() -> None:
     """A later server, which does not serve them, finds none of these graphs."""
-    assert cache_tag("0" * 64, predicts=OnMiss.UNVERIFIED.value) != cache_tag("0" * 64)
+    assert cache_tag("0" * 64, unverified=True) != cache_tag("0" * 64)
 
 
 def test_a_measured_row_takes_the_place_of_the_config(

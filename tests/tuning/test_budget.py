@@ -49,7 +49,7 @@ def test_a_search_budget_is_parsed(
         (
             "narrow",
             None,
-            "--search 'narrow' is unknown; use one of imported, predicted, default, wide, ",
+            "--search 'narrow' is unknown; use one of imported, default, wide, ",
         ),
         ("default", "20m", "--budget 20m has nothing to be spent on"),
         ("wide", "20 minutes", "'20 minutes' is no time; write 90s, 20m or 2h"),

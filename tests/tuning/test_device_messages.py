@@ -102,7 +102,6 @@ def test_orders_and_tasks_arrive_as_they_were_sent(make_table: Callable[..., Tab
         parent=7,
         policy=PolicyOptions(mode="max-autotune", tolerance=0.5),
         search="wide",
-        device_model="/m.json",
         wait_s=2.5,
     )
     task = ProblemTask(key="k", table=make_table(), is_again=True, number=3, total=9)

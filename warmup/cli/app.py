@@ -16,12 +16,10 @@ from warmup.cli.compare import compare
 from warmup.cli.doctor import doctor
 from warmup.cli.engine_options import with_engine_options
 from warmup.cli.explain import explain
-from warmup.cli.fit import fit
 from warmup.cli.help import HelpCommand, HelpGroup
 from warmup.cli.import_files import import_files
 from warmup.cli.model_options import with_model_options
 from warmup.cli.output import print_line
-from warmup.cli.pad import collect, fit_pad
 from warmup.cli.profile import profile
 from warmup.cli.review import review
 from warmup.cli.run import CONTEXT_SETTINGS, run
@@ -50,13 +48,7 @@ bench = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-pad = typer.Typer(
-    cls=HelpGroup,
-    help="Measure and learn whether to pad unaligned GEMMs.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
-_COMMAND_NAMES: Final = {import_files: "import", fit_pad: "fit"}
+_COMMAND_NAMES: Final = {import_files: "import"}
 _EXAMPLES: Final = {
     "doctor": """
         warmup doctor
@@ -70,9 +62,6 @@ _EXAMPLES: Final = {
     """,
     "explain": "warmup explain --model mlp.py --seqlens 1..1024",
     "suggest": "warmup suggest --histogram lengths.txt --max-buckets 6",
-    "fit": "warmup fit timings.jsonl --out nvidia-h100.model.json --report held-out",
-    "collect": "warmup pad collect --samples 500 --out pad.jsonl --budget 2h",
-    "fit_pad": "warmup pad fit pad.jsonl --out nvidia-h100.model.json --report held-out",
     "import": """
         warmup import server.log --problems-out problems.json
         warmup import /tmp/torchinductor_me --out tables/mlp.json --verify
@@ -101,9 +90,7 @@ _EXAMPLES: Final = {
     "layers": "warmup bench layers --layers rmsnorm,softmax --backends eager,compiled",
 }
 # Commands that need inductor's cache folder; doctor and check report on it.
-_NEEDS_CACHE: Final = frozenset(
-    {"build", "collect", "import", "explain", "compare", "mm", "layers"}
-)
+_NEEDS_CACHE: Final = frozenset({"build", "import", "explain", "compare", "mm", "layers"})
 
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001  typer passes a flag's value
@@ -141,7 +128,6 @@ def _add(to: typer.Typer, command: Callable[..., None], **options: Any) -> None:
 _add(app, doctor)
 _add(app, build, context_settings=CONTEXT_SETTINGS)
 for one in (
-    fit,
     import_files,
     explain,
     suggest,
@@ -159,6 +145,3 @@ _add(app, run, context_settings=CONTEXT_SETTINGS)
 for bench_command in (mm, layers):
     _add(bench, bench_command)
 app.add_typer(bench, name="bench")
-for pad_command in (collect, fit_pad):
-    _add(pad, pad_command)
-app.add_typer(pad, name="pad")

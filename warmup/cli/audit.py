@@ -22,7 +22,6 @@ from warmup.core.errors import SettingsError
 from warmup.core.events import in_brackets
 from warmup.core.files import write_output
 from warmup.diagnostics.audit import AuditReport
-from warmup.diagnostics.predicted_problems import PredictedProblem
 
 _COVERAGE_PAGE = "docs/explanation/coverage.md"
 
@@ -104,10 +103,6 @@ def _counts(report: AuditReport) -> Iterator[str]:
     misses = f"{report.miss_count}{in_brackets(report.reasons)}"
     yield f"misses      {misses}: {MEANINGS['misses']}, inductor's default was compiled"
     yield from chain.from_iterable(fold(clause, " " * 12) for clause in report.advice)
-    if report.predicted:
-        problems = counted(len(report.predicted), "problem")
-        predicted = f"{sum(each.count for each in report.predicted)} ({problems})"
-        yield f"predicted   {predicted}: {MEANINGS['predicted']}"
     uncovered = f"{sum(report.uncovered.values())}{in_brackets(report.uncovered)}"
     yield f"uncovered   {uncovered}: {MEANINGS['uncovered']} ({_COVERAGE_PAGE})"
     missed = f", {report.cached_misses} missed" if report.cached_misses else ""
@@ -149,24 +144,12 @@ def _processes(report: AuditReport) -> Iterator[str]:
         yield f"unfinished  {', '.join(report.unfinished)}: no summary; killed, or still running"
 
 
-def _predicted_words(each: PredictedProblem) -> str:
-    """Return the times that were predicted, and the gain."""
-    gain = f"gain at least {each.bound:.2f}x"
-    if each.predicted_us is None or each.library_us is None:
-        return f"no time predicted, {gain} on samples"
-    times = f"{each.predicted_us:.4g} us, the library {each.library_us:.4g} us"
-    return f"predicted {times}, {gain}"
-
-
 def _cases(report: AuditReport) -> Iterator[str]:
     """Yield each divergence, each miss with the nearest row, and each unused row."""
     for divergence in report.diverged:
         yield f"diverged {divergence.key or 'table digest'}"
         for choice, runs in divergence.choices.items():
             yield f"    {choice}: {', '.join(runs)}"
-    for each in report.predicted:
-        yield f"predicted x{each.count} {each.key}"
-        yield f"    build next: {_predicted_words(each)}"
     for miss in report.misses:
         yield f"miss x{miss.count} {miss.key} ({miss.reason})"
         if miss.choice:

@@ -86,15 +86,8 @@ def build(
     ] = None,
     search: Annotated[
         Search,
-        typer.Option(
-            help="Candidates added to inductor's list: few, more or every tile; or of more the "
-            "few that --device-model finds promising."
-        ),
+        typer.Option(help="Candidates added to inductor's list: few, more or every tile."),
     ] = Search.DEFAULT,
-    top: Annotated[
-        int, typer.Option(min=1, help="With --search predicted: candidates to compile and time.")
-    ] = 8,
-    device_model: options.DeviceModelFile = None,
     budget: Annotated[
         str | None, typer.Option(help="Time limit for a wider --search, such as 20m.")
     ] = None,
@@ -163,8 +156,6 @@ def build(
         "l2": l2,
         "fused_top_k": fused_top_k,
         "search": search,
-        "top": top,
-        "device_model": device_model,
         "force": force,
         "wait_for_quiet": wait_for_quiet,
         "rows_from": tuple(rows_from or ()),

@@ -15,6 +15,7 @@ from warmup.cli.build_devices import document_of_devices, spell_devices
 from warmup.cli.output import MEANINGS, fold, grid, spell_peaks, terminal_width
 from warmup.cli.plan_render import document_of_sources, spell_graphs, spell_sources
 from warmup.cli.show_render import ROW_HEAD, row_cells, spell_limits
+from warmup.cli.timings_file import timings_to_json
 from warmup.core.counted import counted
 from warmup.core.evidence_rank import SHARE_FLAGS
 from warmup.core.phases import document_of
@@ -23,7 +24,6 @@ from warmup.keys.kind import Kind
 from warmup.keys.registry import KINDS, kind_of
 from warmup.measuring.measured_rows import rejections
 from warmup.measuring.range_regret import worst_regret_over_bound
-from warmup.prediction.timing_lines import timings_to_json
 from warmup.tuning.report import BuildReport
 
 _EXPECTED: Final = {None, Rejection.COMPILE, Rejection.LAUNCH}  # a config too large for the device

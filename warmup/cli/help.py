@@ -50,8 +50,6 @@ HEADINGS: Final[Mapping[str, Mapping[str, str | None]]] = {
         "backends": "LIST",
         "custom": "NAME:OPTIONS",
         "search": None,
-        "top": "N",
-        "device-model": "FILE",
         "budget": "TIME",
         "pad-weights": None,
         "force": None,

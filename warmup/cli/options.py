@@ -24,7 +24,7 @@ LAUNCH_HELP: Final = "How timed calls are launched: eager (one by one) or, on a 
 L2_HELP: Final = "What timed calls find in the L2 cache: cold (none of their operands) or warm."
 ON_MISS_HELP: Final = (
     "At a miss (no row answers): fallback compiles inductor's default choice, strict is an error, "
-    "predict compiles what --device-model predicts, unverified an imported config."
+    "unverified compiles an imported config."
 )
 FAIL_ON: Final[Any] = typer.Option(help=f"Exit with code 1 on any of {', '.join(FAILURES)}.")
 ROUNDS_HELP: Final = "Rounds of timing; each round times every call once."
@@ -116,9 +116,6 @@ Bundle = Annotated[
         help="A bundle: compiled kernels that `warmup build --bundle` wrote beside the table. It "
         "is code; use bundles from sources you trust."
     ),
-]
-DeviceModelFile = Annotated[
-    Path | None, typer.Option(help="A device model: what `warmup fit` made of timings.")
 ]
 ResultFolder = Annotated[
     Path | None,

@@ -27,7 +27,6 @@ ABSENT: Final = "-"
 MEANINGS: Final = {
     "hits": "answered by a row of the table",
     "misses": "no row answered",
-    "predicted": "no row answered, a device model did",
     "uncovered": "measured without a row",
     "foreign": "compiled under another table or none",
     "silent": "asked the table nothing",

@@ -24,7 +24,6 @@ class RunOnMiss(StrEnum):
 
     FALLBACK = "fallback"
     STRICT = "strict"
-    PREDICT = "predict"
     UNVERIFIED = "unverified"
 
 
@@ -40,7 +39,6 @@ def run(
         Path | None, typer.Option(help="File to append events to; default WARMUP_AUDIT_LOG.")
     ] = None,
     bundle: options.Bundle = None,
-    device_model: options.DeviceModelFile = None,
     fail_on: options.FailOn = None,
     allow_mismatch: options.AllowMismatch = False,
 ) -> None:
@@ -56,12 +54,11 @@ def run(
         audit_log=audit_log,
         bundle=bundle,
         allow_mismatch=allow_mismatch,
-        device_model=device_model,
     )
     failed = report.audit.failures(wanted)
     for clause in report.audit.advice:
         say(f"warmup run: {clause}")
-    rare = {"foreign": report.audit.foreign, "predicted": report.audit.predicted}
+    rare = {"foreign": report.audit.foreign}
     words = [word for word in MEANINGS if rare.get(word, True)]
     say(f"warmup run: {meanings(*words, page=_PAGE)}")
     if failed:

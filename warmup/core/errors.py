@@ -16,7 +16,6 @@
     |  |- NothingRecordedError              the model asked inductor for no GEMM choice
     |  |- OutputMismatchError               compiled and eager outputs disagree
     |- BundleError                          a bundle cannot be made, read or used; .path .reason
-    |- DeviceModelError                     a device model cannot be made, read or used
     |- MissError                            strict serving: no row answered a question of inductor
     |- UncoveredError                       uncovered="forbid": a measurement was stopped
     |- ForeignGraphError                    a loaded graph was compiled under another table
@@ -26,7 +25,6 @@
 
     WarmupWarning(UserWarning)
     |- StaleTableWarning                    table and machine differ in one field
-    |- DeviceModelWarning                   a device model cannot be used; misses are not predicted
     |- ContradictionWarning                 an inductor option differs from the table's policy
 
 Constructor arguments are positional and reach ``Exception.__init__`` unchanged, so that each error
@@ -224,24 +222,6 @@ class BundleError(WarmupError):
         return f"{problem}; make the bundle again with `warmup build --bundle`"
 
 
-class DeviceModelError(WarmupError):
-    """A device model cannot be made, read or used. Arguments: path, reason, what to do."""
-
-    @property
-    def path(self) -> str:
-        """The file of the device model."""
-        return str(self.args[0])
-
-    @property
-    def reason(self) -> str:
-        """Why the device model cannot be used."""
-        return str(self.args[1])
-
-    def __str__(self) -> str:
-        path, reason, *advice = self.args
-        return sentence(f"{shown(path)}: {shown(reason)}", *advice)
-
-
 class MissError(WarmupError):
     """No row of the table answered a question of inductor, in strict serving.
 
@@ -345,10 +325,6 @@ class WarmupWarning(UserWarning):
 
 class StaleTableWarning(WarmupWarning):
     """Table and machine differ in a field; the text says whether the rows can still be used."""
-
-
-class DeviceModelWarning(WarmupWarning):
-    """A device model cannot be used: misses are answered as without it."""
 
 
 class ContradictionWarning(WarmupWarning):

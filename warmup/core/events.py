@@ -35,7 +35,6 @@ class EventName(StrEnum):
     INSTALLED = "table.installed"
     HIT = "lookup.hit"
     MISSED = "lookup.missed"
-    PREDICTED = "lookup.predicted"
     TUNED = "problem.tuned"
     CACHED = "graph.cached"
     FOREIGN = "graph.foreign"
@@ -216,7 +215,6 @@ class Tally:
 
     hits: Counter[str] = field(default_factory=Counter)
     misses: Counter[str] = field(default_factory=Counter)
-    predicted: Counter[str] = field(default_factory=Counter)
     miss_reasons: Counter[str] = field(default_factory=Counter)
     uncovered: Counter[str] = field(default_factory=Counter)
     tuned: int = 0
@@ -234,8 +232,6 @@ class Tally:
         elif event.name is EventName.MISSED:
             self.misses[text["key"]] += 1
             self.miss_reasons[text["reason"]] += 1
-        elif event.name is EventName.PREDICTED:
-            self.predicted[text["key"]] += 1
         elif event.name is EventName.UNCOVERED:
             self.uncovered[text["site"]] += 1
         elif event.name is EventName.TUNED:

@@ -1,4 +1,4 @@
-"""`ImportedConfig`: a kernel that another tool chose for a problem, which nobody measured here."""
+"""`ImportedConfig` and `PickedConfig`: what another tool chose, which nobody measured here."""
 
 from __future__ import annotations
 
@@ -45,6 +45,18 @@ def wrong_kwarg(kwargs: Mapping[str, object]) -> str | None:
             return f"{name}={value} is no value that a template takes"
     others = kwargs.keys() - TUNED_KWARGS.keys()
     return f"{', '.join(sorted(others))}: no kwarg for tuning" if others else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PickedConfig:
+    """A template by its uid and its tuning kwargs; other kwargs follow from the problem.
+
+    ``source_hash`` is that of the template that was measured, None where nobody noted it.
+    """
+
+    uid: str
+    kwargs: tuple[tuple[str, int], ...]
+    source_hash: str | None
 
 
 @dataclass(frozen=True, slots=True)

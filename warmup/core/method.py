@@ -31,7 +31,6 @@ class Search(StrEnum):
     """Which candidates a GEMM selection has beyond inductor's own list; narrowest first."""
 
     IMPORTED = "imported"  # the imported configs of a key alone, and the library's kernels
-    PREDICTED = "predicted"  # of those of `WIDE` the few that a device model finds most promising
     DEFAULT = "default"  # persistent TMA templates
     WIDE = "wide"  # also more splits of K, extra tiles, and tiles of neighbouring rows
     EXHAUSTIVE = "exhaustive"  # also every tile of inductor's exhaustive list
@@ -39,7 +38,7 @@ class Search(StrEnum):
     @property
     def is_picked(self) -> bool:
         """Whether candidates are picked by name from those of `WIDE`."""
-        return self in (Search.IMPORTED, Search.PREDICTED)
+        return self is Search.IMPORTED
 
     def is_narrower_than(self, other: Search) -> bool:
         """Whether *other* tries candidates that this search does not."""

@@ -37,8 +37,6 @@ class RecordingOrder:
     device: str
     options: dict[str, Any]
     search: str
-    top: int
-    device_model: str | None = None
     wait_for_quiet: float | None = None
 
     @property

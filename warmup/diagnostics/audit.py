@@ -15,7 +15,6 @@ from typing import Any, Final
 from warmup.core.errors import TableError
 from warmup.core.miss_reasons import MissReason, advice
 from warmup.diagnostics.logs import Ledger, Run, read_logs, silent_runs
-from warmup.diagnostics.predicted_problems import PredictedProblem, predicted_problems
 from warmup.keys.order import natural_order
 from warmup.keys.registry import kind_of
 from warmup.table.codec import digest_of
@@ -24,7 +23,6 @@ from warmup.table.store import read
 
 FAILURES: Final = (
     "miss",
-    "predicted",
     "uncovered",
     "foreign",
     "silent",
@@ -82,7 +80,6 @@ class Counts:
     cached_misses: int
     foreign: Mapping[str, int]
     outside: Mapping[str, int]
-    predicted: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +96,6 @@ class AuditReport:
     ``failed`` counts processes that could not install the table, ``refused`` those among them that
     the table is not for. ``bypassed`` counts runs with graphs that did not ask the table, by cause.
     ``unused`` has the rows that no run asked for, None when no table could be read.
-    ``predicted`` has the problems that a device model answered, those that may gain most first.
     ``by_digest`` has the counts of each table, and ``damaged`` the number of event lines that
     cannot be read.
     """
@@ -125,7 +121,6 @@ class AuditReport:
     failed: int = 0
     refused: int = 0
     bypassed: Mapping[str, int] = field(default_factory=dict)
-    predicted: tuple[PredictedProblem, ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -162,7 +157,6 @@ class AuditReport:
         """Return those of *wanted*, words of `FAILURES`, that occurred."""
         occurred = {
             "miss": bool(self.misses) or self.cached_misses > 0,
-            "predicted": bool(self.predicted),
             "uncovered": bool(self.uncovered),
             "foreign": bool(self.foreign),
             "silent": bool(self.silent) or self.runs == 0 or self.failed > 0,
@@ -222,7 +216,6 @@ def report_of(ledger: Ledger, unused: tuple[str, ...] | None = None) -> AuditRep
         failed=ledger.failed,
         refused=ledger.refused,
         bypassed=dict(_sum(Counter(run.bypassed) for run in runs)),
-        predicted=predicted_problems(ledger),
     )
 
 
@@ -243,7 +236,6 @@ def _counts(runs: Sequence[Run]) -> Counts:
         silent=len(silent_runs(runs)),
         hits=sum(run.hits.total() for run in runs),
         tuned=sum(run.tuned.total() for run in runs),
-        predicted=sum(run.predicted.total() for run in runs),
         misses=dict(reasons),
         uncovered=dict(_sum(run.uncovered for run in runs)),
         from_cache=sum(run.from_cache for run in runs),
@@ -290,7 +282,6 @@ def _choices_apart(runs: Sequence[Run]) -> list[Divergence]:
 def _unused(ledger: Ledger, named: str | Path | None) -> tuple[str, ...] | None:
     runs = ledger.runs.values()
     asked = {key for run in runs for key in (*run.hits, *run.tuned, *(k for k, _ in run.misses))}
-    asked |= {key for run in runs for key in run.predicted}
     if named is not None:
         return _unasked(read(Path(named)).rows.keys(), asked)
     rows: set[str] = set()

@@ -49,22 +49,10 @@ def _count(value: Any) -> int:
     return value
 
 
-def _time(value: Any) -> float:
-    if type(value) not in (int, float) or not 0 <= value <= _MAX_COUNT:
-        raise ValueError("no time")
-    return float(value)
-
-
-def _time_or_none(value: Any) -> float | None:
-    return None if value is None else _time(value)
-
-
+# Events of earlier builds of warmup 0.1, which no run emits any more: skipped, and no damage.
+RETIRED: Final = frozenset({"lookup.predicted"})
 # The fields that each event must have.
 _IDENTITY: Final = {"run": read_text, "pid": _count, "seq": _count}
-_PREDICTION: Final = {
-    "bound": _time,
-    **dict.fromkeys(("predicted_us", "library_us"), _time_or_none),  # no time of a pad decision
-}
 _READ_FIELDS: Final[Mapping[str, Mapping[str, Callable[[Any], Any]]]] = {
     EventName.INSTALLED: {
         "paths": _texts,
@@ -74,7 +62,6 @@ _READ_FIELDS: Final[Mapping[str, Mapping[str, Callable[[Any], Any]]]] = {
     EventName.HIT: {"key": read_text},
     EventName.TUNED: {"key": read_text},
     EventName.MISSED: {"key": read_text, "reason": read_text},
-    EventName.PREDICTED: {"key": read_text, **_PREDICTION},
     EventName.CACHED: {"decisions": _count, "misses": _count},
     EventName.FOREIGN: {"compiled_under": _text_or_no_table},
     EventName.UNCOVERED: {"site": read_text},

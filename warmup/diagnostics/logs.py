@@ -18,22 +18,26 @@ from warmup.core.error_text import remedy_for
 from warmup.core.errors import SettingsError
 from warmup.core.events import EventName
 from warmup.core.files import open_regular
-from warmup.diagnostics.event_record import event_text, read_fields, read_record, read_text
+from warmup.diagnostics.event_record import (
+    RETIRED,
+    event_text,
+    read_fields,
+    read_record,
+    read_text,
+)
 
 MAX_LINE: Final = 1_000_000
-PREDICTED: Final = "predicted"  # the reason of a problem that on_miss="predict" answered
 
 
 @dataclass
 class Run:
     """The events of one installed table in one process, counted over all log files.
 
-    ``choices`` has the compiled choices of each key, ``predicted`` counts predictions by key.
-    ``device``, ``torch`` and ``triton`` are what served, None where the log does not say.
-    ``misses`` counts by key and reason, ``uncovered`` by site, ``foreign`` the loaded graphs of
-    another table by its digest, and ``outside`` calls that no artifact served, by reason.
-    ``bypassed`` has the causes why graphs did not ask the table, and ``is_finished`` says that
-    there is a summary. ``seen`` has the sequence numbers.
+    ``choices`` has the compiled choices of each key. ``device``, ``torch`` and ``triton`` are what
+    served, None where the log does not say. ``misses`` counts by key and reason, ``uncovered`` by
+    site, ``foreign`` the loaded graphs of another table by its digest, and ``outside`` calls that
+    no artifact served, by reason. ``bypassed`` has the causes why graphs did not ask the table, and
+    ``is_finished`` says that there is a summary. ``seen`` has the sequence numbers.
     """
 
     name: str
@@ -44,7 +48,6 @@ class Run:
     hits: Counter[str] = field(default_factory=Counter)
     tuned: Counter[str] = field(default_factory=Counter)
     misses: Counter[tuple[str, str]] = field(default_factory=Counter)
-    predicted: Counter[str] = field(default_factory=Counter)
     uncovered: Counter[str] = field(default_factory=Counter)
     choices: dict[str, set[str]] = field(default_factory=dict)
     from_cache: int = 0
@@ -67,8 +70,7 @@ class Run:
     @property
     def is_silent(self) -> bool:
         """Whether there is no decision at all, not even one of a graph from cache."""
-        asked = self.hits or self.tuned or self.misses or self.predicted
-        return not (asked or self.cached_decisions)
+        return not (self.hits or self.tuned or self.misses or self.cached_decisions)
 
     @property
     def label(self) -> str:
@@ -88,18 +90,12 @@ class MissDetails(NamedTuple):
 class Ledger:
     """All runs of some logs. ``first_misses`` has the first miss event of each key and reason.
 
-    ``first_predictions`` has the predicted time, that of the library and the bound of each key;
-    no times for a pad decision.
-
     ``failed`` counts processes that could not install the table, ``refused`` those among them that
     the table is not for, and ``damaged`` the event lines that cannot be read.
     """
 
     runs: dict[tuple[str, int], Run] = field(default_factory=dict)
     first_misses: dict[tuple[str, str], MissDetails] = field(default_factory=dict)
-    first_predictions: dict[str, tuple[float | None, float | None, float]] = field(
-        default_factory=dict
-    )
     contradictions: dict[str, None] = field(default_factory=dict)
     failed: int = 0
     damaged: int = 0
@@ -119,8 +115,10 @@ class Ledger:
             text = event_text(line)
             if text is None:
                 continue
+            record = read_record(text)
             try:
-                self.add(read_record(text))
+                if record["event"] not in RETIRED:
+                    self.add(record)
             except (KeyError, TypeError, ValueError):
                 self.damaged += 1
         lines.detach()
@@ -174,11 +172,6 @@ class Ledger:
             _note_choice(run, fields["key"], record.get("winner"))
         elif name == EventName.MISSED:
             self._count_miss(run, record, fields)
-        elif name == EventName.PREDICTED:
-            run.predicted[fields["key"]] += 1
-            times = (fields["predicted_us"], fields["library_us"], fields["bound"])
-            self.first_predictions.setdefault(fields["key"], times)
-            _note_choice(run, fields["key"], record.get("choice"))
 
     def _count_miss(self, run: Run, record: Mapping[str, Any], fields: Mapping[str, Any]) -> None:
         miss = (fields["key"], fields["reason"])

@@ -27,7 +27,6 @@ from warmup.core.json_node import Node
 from warmup.core.miss_reasons import MissReason
 from warmup.core.strict_json import JsonError, JsonReader
 from warmup.diagnostics.audit import AuditReport
-from warmup.diagnostics.logs import PREDICTED
 from warmup.keys.order import natural_order
 from warmup.keys.registry import KINDS, kind_of
 
@@ -74,7 +73,7 @@ class MissedProblem:
 
 
 def encode_misses(report: AuditReport) -> str:
-    """Return the misses document of *report*: its misses, its predicted and its tuned problems.
+    """Return the misses document of *report*: its misses and its tuned problems.
 
     Keys come from logs and are not trusted: characters that cannot be printed are escaped, and keys
     are cut to the length that `read_misses` accepts.
@@ -85,8 +84,6 @@ def encode_misses(report: AuditReport) -> str:
         counts[problem] += miss.count
     for key, count in report.tuned.items():
         counts[_bounded(key, _MAX_KEY), TUNED] += count
-    for one in report.predicted:
-        counts[_bounded(one.key, _MAX_KEY), PREDICTED] += one.count
     return encode_problems(counts, report.digests)
 
 

@@ -16,7 +16,6 @@ BY_TABLE: Final = (
     ("silent_runs", "gauge", "Runs without any decision.", "silent", None),
     ("hits_total", "counter", "Decisions answered by a row.", "hits", None),
     ("misses_total", "counter", "Decisions answered by no row.", "misses", "reason"),
-    ("predicted_total", "counter", "Decisions of a device model.", "predicted", None),
     ("tuned_total", "counter", "Problems measured while serving.", "tuned", None),
     ("uncovered_total", "counter", "Measurements of no row kind.", "uncovered", "site"),
     ("cached_graphs_total", "counter", "Graphs from inductor's caches.", "from_cache", None),

@@ -26,10 +26,10 @@ from torch._inductor.codecache import FxGraphCache
 from torch._inductor.output_code import CompiledFxGraph
 
 from warmup.core.errors import ForeignGraphError
+from warmup.core.imported_config import PickedConfig
 from warmup.core.live_search import LiveSearch
 from warmup.core.method import Search
 from warmup.core.miss_reasons import MissReason
-from warmup.core.predicted_config import PickedConfig, PredictedWinner
 from warmup.core.rows import Winner
 from warmup.inductor.patches import Patches
 from warmup.keys.question import Answers, Question, RegionQuestion
@@ -213,21 +213,14 @@ class _CountingAnswers(Answers):
     def neighbours(self, key: str) -> Sequence[Winner]:
         return self._answers.neighbours(key)
 
-    def promising(self, key: str, candidates: Sequence[Winner]) -> Collection[Winner] | None:
-        return self._answers.promising(key, candidates)
+    def named(self, key: str, candidates: Sequence[Winner]) -> Collection[Winner]:
+        return self._answers.named(key, candidates)
 
     def find(self, key: str) -> Winner | MissReason:
         return self._answers.find(key)
 
-    def predict(self, key: str, reason: MissReason) -> PickedConfig | None:
-        return self._answers.predict(key, reason)
-
-    def predict_winner(self, key: str, reason: MissReason) -> PredictedWinner | None:
-        return self._answers.predict_winner(key, reason)
-
-    def predicted(self, key: str, winner: Winner, config: PickedConfig | PredictedWinner) -> None:
-        self._count_decision(key, missed=True)  # strict serving refuses the cached graph
-        self._answers.predicted(key, winner, config)
+    def unverified(self, key: str, reason: MissReason) -> PickedConfig | None:
+        return self._answers.unverified(key, reason)
 
     def hit(self, key: str, winner: Winner) -> None:
         self._count_decision(key)

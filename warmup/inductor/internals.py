@@ -42,16 +42,8 @@ DEFERRED_KERNEL_INTERNALS: Final = (
     "torch.fx.experimental.symbolic_shapes:ShapeEnv.produce_guards_expression(self, placeholders)",
     "torch.fx.experimental.symbolic_shapes:ShapeEnv.suppress_guards(self)",
 )
-# Checked where torch's own ranking is compared with.
-RANKING_INTERNALS: Final = (
-    "torch._inductor.autoheuristic.artifacts._MMRankingH100:MMRankingH100.get_decisions_ranked",
-    "torch._inductor.autoheuristic.autoheuristic_utils:AHContext.apply_operations",
-    "torch._inductor.autoheuristic.autoheuristic_utils:mm_operations()",
-)
-# Checked where pad decisions are drawn, and compared with torch's own.
+# Checked where pad decisions are drawn.
 PAD_SAMPLE_INTERNALS: Final = (
-    "torch._inductor.autoheuristic.autoheuristic_utils:AHContext.apply_operations",
-    "torch._inductor.autoheuristic.autoheuristic_utils:pad_mm_operations()",
     "torch._inductor.fx_passes.pad_mm:check_device",
     "torch._inductor.fx_passes.pad_mm:get_padded_length(x, alignment_size)",
 )

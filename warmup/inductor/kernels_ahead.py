@@ -45,7 +45,7 @@ from warmup.keys.question import Answers
 # Of `Answers`: what measures or reports. A question that is only listed does neither.
 _EFFECTS: Final = frozenset(
     {
-        *("hit", "miss", "predicted", "scheduled", "uncovered"),
+        *("hit", "miss", "scheduled", "uncovered"),
         *("measure", "measure_calls", "measure_search", "try_search", "measure_region"),
     }
 )

@@ -10,10 +10,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from warmup.core.imported_config import PickedConfig
 from warmup.core.live_search import LiveSearch
 from warmup.core.method import Search
 from warmup.core.miss_reasons import MissReason
-from warmup.core.predicted_config import PickedConfig, PredictedWinner
 from warmup.core.rows import Winner
 from warmup.core.search import SearchCounts
 from warmup.core.trial import Candidate, Operands, Region, TensorSpec, ViewSpec
@@ -151,23 +151,20 @@ class Answers(Protocol):
     def neighbours(self, key: str) -> Sequence[Winner]:
         """Return winners of GEMM problems similar to *key*, nearest first (only if `tunes`)."""
 
-    def promising(self, key: str, candidates: Sequence[Winner]) -> Collection[Winner] | None:
-        """Return which template *candidates* for *key* to measure; None for the default search.
+    def named(self, key: str, candidates: Sequence[Winner]) -> Collection[Winner]:
+        """Return which template *candidates* for *key* an imported config names.
 
-        Asked only if `search` picks its candidates (`Search.is_picked`).
+        Called only if `search` picks its candidates (`Search.is_picked`).
         """
 
     def find(self, key: str) -> Winner | MissReason:
         """Return the row's winner for *key*, or the reason for the miss. Emits no event."""
 
-    def predict(self, key: str, reason: MissReason) -> PickedConfig | None:
-        """Return the config to compile at the miss of *key*; None for the fallback. No event."""
+    def unverified(self, key: str, reason: MissReason) -> PickedConfig | None:
+        """Return the imported config to compile at the miss of *key*; None for the fallback.
 
-    def predict_winner(self, key: str, reason: MissReason) -> PredictedWinner | None:
-        """Return the winner to take at the miss of *key*; None for the fallback. No event."""
-
-    def predicted(self, key: str, winner: Winner, config: PickedConfig | PredictedWinner) -> None:
-        """Report that *winner* is compiled for *key*, because *config* was picked."""
+        Emits no event.
+        """
 
     def hit(self, key: str, winner: Winner) -> None:
         """Report that *winner* was compiled for *key*."""

@@ -85,7 +85,6 @@ class Handle(AbstractContextManager["Handle"]):
             cached_decisions=tally.cached_decisions,
             cached_misses=tally.cached_misses,
             foreign=dict(tally.foreign),
-            predicted=dict(tally.predicted),
             compiles=self._watch.compiles,
             compile_seconds=self._watch.compile_seconds(),
             unused=tuple(
@@ -150,7 +149,6 @@ class Handle(AbstractContextManager["Handle"]):
             EventName.SUMMARY,
             hits=sum(report.hits.values()),
             misses=sum(report.misses.values()),
-            predicted=sum(report.predicted.values()),
             uncovered=sum(report.uncovered.values()),
             tuned=report.tuned,
             from_cache=report.from_cache,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec
 
+from warmup.core.counted import counted
 from warmup.core.errors import SettingsError
 from warmup.core.events import (
     Emitter,
@@ -27,7 +28,6 @@ from warmup.serving.admission import admit, find_table
 from warmup.serving.handle import Handle, install_lock, installed, register
 from warmup.serving.install_settings import InstallSettings, absolute_path
 from warmup.serving.notices import Notices
-from warmup.serving.predictor import predictor_at_misses, with_device_model
 from warmup.serving.process_watch import ProcessWatch
 from warmup.table import Policy, Table
 from warmup.table.cache_tags import cache_tag
@@ -69,22 +69,18 @@ def install(
     allow_mismatch: bool | None = None,
     quiet: bool | None = None,
     log_events: bool | None = None,
-    device_model: str | os.PathLike[str] | None = None,
 ) -> Handle:
     """Make inductor take its decisions from *table*, in every thread, until the handle is closed.
 
     *table* is a path, a loaded table, or None: then ``WARMUP_TABLE``, or all tables for this device
     in the first of ``./tables``, the user data folder and the package that has any. *on_miss* is
     ``fallback`` (use the library kernel and count the miss), ``strict`` (raise a `MissError`, which
-    torch wraps in its own error), ``predict`` (use the config that *device_model*, or
-    ``WARMUP_DEVICE_MODEL``, or what ships for this device, predicts, where its bound says that the
-    config beats the library, or its pad decision; else as ``fallback``), ``unverified`` (use a
-    config that `warmup import` read from other tools and nobody measured here, count the miss; else
-    as ``fallback``) or ``tune`` (measure; for development). A device model that cannot be used is
-    ignored with a warning. *uncovered* decides about a measurement that no row covers: ``count`` it
-    and let it run, or ``forbid`` it with an `UncoveredError` before it runs. Every event is
-    appended to *audit_log*, or ``WARMUP_AUDIT_LOG``, as a JSON line, and logged too with
-    *log_events*, or ``WARMUP_LOG_EVENTS=1``.
+    torch wraps in its own error), ``unverified`` (use a config that `warmup import` read from other
+    tools and nobody measured here, count the miss; else as ``fallback``) or ``tune`` (measure; for
+    development). *uncovered* decides about a measurement that no row covers: ``count`` it and let
+    it run, or ``forbid`` it with an `UncoveredError` before it runs. Every event is appended to
+    *audit_log*, or ``WARMUP_AUDIT_LOG``, as a JSON line, and logged too with *log_events*, or
+    ``WARMUP_LOG_EVENTS=1``.
 
     A table for another device or runtime is refused. With *allow_mismatch*, or
     ``WARMUP_ALLOW_MISMATCH=1``, it is installed, and every lookup is a miss. What makes a table
@@ -132,9 +128,6 @@ def install(
         audit_log=absolute_path(audit_log, "WARMUP_AUDIT_LOG"),
         bundle=absolute_path(bundle, "WARMUP_BUNDLE"),
         pads_model=model is not None,
-        device_model=absolute_path(device_model, "WARMUP_DEVICE_MODEL")
-        if on_miss == OnMiss.PREDICT
-        else "",
     )
     if (current := installed()) is not None:
         return current._share(settings)  # noqa: SLF001  as if of this module
@@ -153,8 +146,9 @@ def install(
     emitter = Emitter(sinks, common)
     tuner = _make_tuner(found.table.policy, device) if on_miss == OnMiss.TUNE else None
     imported = ImportedAnswers(found.table.imported)
-    predicting = with_device_model(settings, here)
-    predictor, predicts = predictor_at_misses(predicting, imported, here)
+    if on_miss == OnMiss.UNVERIFIED:
+        keys = counted(len(imported), "key")
+        logger.warning("imported configs of %s are served, which nobody measured here", keys)
     lookup = Lookup(
         found.table.rows,
         OnMiss(on_miss),
@@ -162,7 +156,6 @@ def install(
         mismatches,
         Uncovered(uncovered),
         tuner,
-        predictor=predictor,
         imported=imported,
         launch_search=found.table.policy.launch_search,
         reduction_search=found.table.policy.reduction_search,
@@ -181,7 +174,7 @@ def install(
     try:
         prepared = _prepare(model, found.table, mismatches)
         unpacked = _unpack(bundle, digest, here, device)
-        tag = cache_tag(digest, tunes=lookup.tunes, predicts=predicts)
+        tag = cache_tag(digest, tunes=lookup.tunes, unverified=on_miss == OnMiss.UNVERIFIED)
         functions, is_compiling = inductor.earlier_compiles()
         attachment = inductor.attach(lookup, found.table.policy.options, tag, observer=watch)
     except BaseException:
@@ -201,7 +194,6 @@ def install(
         mismatches=[str(mismatch) for mismatch in mismatches],
         bundle=None if unpacked is None else str(unpacked.path),
         bundle_refused=None if unpacked is None else unpacked.refused,
-        device_model=None if predictor is None else predicting.device_model or None,
     )
     handle = Handle(
         found.table, digest, lookup, tally, attachment, settings, watch, prepared, unpacked, file

@@ -21,7 +21,6 @@ class InstallSettings:
     audit_log: str
     bundle: str
     pads_model: bool
-    device_model: str = ""
 
     def difference(self, asked: InstallSettings) -> str:
         """Return the settings in which *asked* differs, as ``name: installed X, asked Y``.

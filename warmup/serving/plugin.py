@@ -6,11 +6,8 @@ settings are those that `warmup run` passes on in the environment.
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import os
 import sys
-from pathlib import Path
 from typing import Final
 
 from warmup.core.errors import SettingsError, WarmupError
@@ -75,15 +72,7 @@ def _check_installed(digest: str) -> None:
 
 
 def _tag_of(digest: str, on_miss: str) -> str:
-    predicts = ""
-    if on_miss == OnMiss.UNVERIFIED:
-        predicts = OnMiss.UNVERIFIED.value
-    elif on_miss == OnMiss.PREDICT and (path := os.environ.get("WARMUP_DEVICE_MODEL")):
-        # The model is read for its device at the install; its bytes tell it from others as well. A
-        # model that cannot be read is ignored there, with a warning.
-        with contextlib.suppress(OSError):
-            predicts = hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    return cache_tag(digest, tunes=on_miss == OnMiss.TUNE, predicts=predicts)
+    return cache_tag(digest, tunes=on_miss == OnMiss.TUNE, unverified=on_miss == OnMiss.UNVERIFIED)
 
 
 def _enter_vllm_key(tag: str) -> None:

@@ -22,7 +22,6 @@ from warmup.core.recording_order import RECORDING_VARIABLE, RecordingOrder
 from warmup.core.rows import Row
 from warmup.diagnostics.misses import MissedProblem
 from warmup.keys.registry import kind_of
-from warmup.prediction.predictions import DEFAULT_TOP
 from warmup.serving.run import RunReport, run_with
 from warmup.table import Table
 from warmup.table.policy import DEFAULT_MODE, PolicyOptions
@@ -80,8 +79,6 @@ def build_from_program(
     l2: str | None = None,
     fused_top_k: int | None = None,
     search: str = Search.DEFAULT,
-    top: int = DEFAULT_TOP,
-    device_model: str | Path | None = None,
     wait_for_quiet: float | None = None,
     stdout_to_stderr: bool = False,
     observer: Observer | None = None,
@@ -120,8 +117,6 @@ def build_from_program(
     how: dict[str, Any] = {
         "device": device,
         "search": str(search),
-        "top": top,
-        "device_model": None if device_model is None else str(Path(device_model).absolute()),
         "wait_for_quiet": wait_for_quiet,
     }
     with _folder() as folder:

@@ -33,7 +33,6 @@ from warmup.tuning.setup import (
     BuildSetup,
     find_setup,
     open_table,
-    predictor_for,
     seconds_to_wait,
     watcher_of,
 )
@@ -65,11 +64,7 @@ class _Waiting(Observer):
 
 
 def _begin(order: RecordingOrder) -> Handle:
-    setup = find_setup(
-        order.device,
-        PolicyOptions(**order.options),
-        predictor_for(order.search, order.device_model, order.top),
-    )
+    setup = find_setup(order.device, PolicyOptions(**order.options), order.search)
     table, _ = open_table(Path(order.out), setup, force=False)
     add_rows(order.origin, table.provenance, table.policy, {})
     digest = digest_of(table)
@@ -111,7 +106,6 @@ def _begin(order: RecordingOrder) -> Handle:
         mismatches=[str(mismatch) for mismatch in mismatches],
         bundle=None,
         bundle_refused=None,
-        device_model=order.device_model,
     )
     settings = RecordingSettings(
         digest=digest,
@@ -171,7 +165,6 @@ def _measuring(order: RecordingOrder, setup: BuildSetup, table: Table, out: Emit
         tuner=tuner,
         on_tuned=progress.save,
         search=search,
-        predictor=setup.predictor,
         retunes=progress.must_retune,
         launch_search=policy.launch_search,
         reduction_search=policy.reduction_search,

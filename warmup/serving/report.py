@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from warmup.core.counted import counted
 from warmup.core.events import in_brackets
@@ -21,10 +21,8 @@ class Report:
     ``cached_decisions`` and ``cached_misses``, decisions without a row. ``foreign`` counts loaded
     graphs that were compiled under another table, by its digest, or ``none`` for no table; refused
     graphs are among them. ``unused`` are rows that inductor never asked for; rows for weights are
-    no lookups, and not among them. ``predicted`` counts by key the decisions for which a predicted
-    config was compiled: neither hits nor misses. ``compiles`` counts graphs that inductor compiled
-    or loaded from its caches, ``compile_seconds`` is the time that threads spent on them, all
-    threads together.
+    no lookups, and not among them. ``compiles`` counts graphs that inductor compiled or loaded from
+    its caches, ``compile_seconds`` is the time that threads spent on them, all threads together.
     """
 
     digest: str
@@ -38,15 +36,13 @@ class Report:
     cached_misses: int
     foreign: Mapping[str, int]
     unused: tuple[str, ...]
-    predicted: Mapping[str, int] = field(default_factory=dict)
     compiles: int = 0
     compile_seconds: float = 0.0
 
     @property
     def is_silent(self) -> bool:
         """Whether there was no lookup and no decision of a cached graph: the table was not used."""
-        asked = self.hits or self.misses or self.predicted or self.tuned
-        return not (asked or self.cached_decisions)
+        return not (self.hits or self.misses or self.tuned or self.cached_decisions)
 
     @property
     def is_clean(self) -> bool:
@@ -54,7 +50,7 @@ class Report:
 
         No loaded graph is another table's either.
         """
-        is_missed = self.misses or self.predicted or self.cached_misses or self.foreign
+        is_missed = self.misses or self.cached_misses or self.foreign
         return not (is_missed or self.uncovered or self.is_silent)
 
     def __str__(self) -> str:
@@ -70,8 +66,6 @@ class Report:
             f"{f', {self.cached_misses} without a row' if self.cached_misses else ''}), "
             f"{counted(len(self.unused), 'row')} unused"
         )
-        if self.predicted:
-            text += f", {sum(self.predicted.values())} predicted"
         if self.foreign:
             count = sum(self.foreign.values())
             text += f", {counted(count, 'foreign graph')}{in_brackets(self.foreign)}"

@@ -62,7 +62,6 @@ class RunReport:
         parts = [
             f"hits {sum(audit.hits.values())}",
             f"misses {audit.miss_count}{in_brackets(audit.reasons)}",
-            *([f"predicted {sum(each.count for each in audit.predicted)}"] * bool(audit.predicted)),
             f"uncovered {sum(audit.uncovered.values())}{in_brackets(audit.uncovered)}",
             f"from cache {graphs} ({decisions}{missed})",
             *foreign,
@@ -87,26 +86,24 @@ def run(
     audit_log: str | os.PathLike[str] | None = None,
     bundle: str | os.PathLike[str] | None = None,
     allow_mismatch: bool = False,
-    device_model: str | os.PathLike[str] | None = None,
 ) -> RunReport:
     """Run *command* to its end, with *table* installed in every Python process that compiles.
 
-    *on_miss* is ``fallback``, ``strict``, ``predict`` or ``unverified``; it, *uncovered*, *bundle*,
-    *allow_mismatch* and *device_model* are as in `install`. In a process that the table
-    is not for, each compile raises a `TableMismatchError`. Events are appended to *audit_log*, or
-    ``WARMUP_AUDIT_LOG``, or a temporary file; the report counts all that is appended meanwhile,
-    which programs that share the file do, too. Signals that arrive meanwhile go to the command,
-    unless a terminal has sent them to both processes. The exit code is the command's own, or 128
-    plus the number of the signal that killed the command. To be called from the main thread.
+    *on_miss* is ``fallback``, ``strict`` or ``unverified``; it, *uncovered*, *bundle* and
+    *allow_mismatch* are as in `install`. In a process that the table is not for, each compile
+    raises a `TableMismatchError`. Events are appended to *audit_log*, or ``WARMUP_AUDIT_LOG``, or a
+    temporary file; the report counts all that is appended meanwhile, which programs that share the
+    file do, too. Signals that arrive meanwhile go to the command, unless a terminal has sent them
+    to both processes. The exit code is the command's own, or 128 plus the number of the signal that
+    killed the command. To be called from the main thread.
 
     Raises:
         SettingsError: an argument cannot be used, or the command cannot be started.
         TableError: the table is missing or damaged; nothing was started.
     """
-    allowed = {OnMiss.FALLBACK, OnMiss.STRICT, OnMiss.PREDICT, OnMiss.UNVERIFIED}
+    allowed = {OnMiss.FALLBACK, OnMiss.STRICT, OnMiss.UNVERIFIED}
     if on_miss not in allowed:
-        words = "fallback, strict, predict, unverified"
-        raise SettingsError(f"on_miss={on_miss!r}", f"use one of {words}")
+        raise SettingsError(f"on_miss={on_miss!r}", "use one of fallback, strict, unverified")
     if uncovered not in set(Uncovered):
         raise SettingsError(f"uncovered={uncovered!r}", f"use one of {', '.join(Uncovered)}")
     if not command:
@@ -119,9 +116,8 @@ def run(
     }
     if allow_mismatch:
         settings["WARMUP_ALLOW_MISMATCH"] = "1"
-    for variable, file in (("BUNDLE", bundle), ("DEVICE_MODEL", device_model)):
-        if file is not None:
-            settings[f"WARMUP_{variable}"] = str(Path(file).absolute())
+    if bundle is not None:
+        settings["WARMUP_BUNDLE"] = str(Path(bundle).absolute())
     return run_with(command, settings, audit_log)
 
 

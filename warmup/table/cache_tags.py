@@ -7,15 +7,14 @@ from typing import Final
 _TAG_PREFIX: Final = "warmup-"
 
 
-def cache_tag(digest: str, *, tunes: bool = False, predicts: str = "") -> str:
+def cache_tag(digest: str, *, tunes: bool = False, unverified: bool = False) -> str:
     """Return the tag of inductor's cache keys and compiled graphs for the table with *digest*.
 
     Strict and fallback share a tag: a cached graph carries its misses, which strict refuses.
-    *predicts* is the digest of the device model that predicts at misses, or says that imported
-    configs are served at them; empty where neither is.
+    With *unverified* imported configs are served at misses.
     """
-    predicted = f"-predict-{predicts[:16]}" if predicts else ""
-    return f"{_TAG_PREFIX}{digest[:32]}{'-tune' if tunes else ''}{predicted}"
+    suffix = f"{'-tune' if tunes else ''}{'-unverified' if unverified else ''}"
+    return f"{_TAG_PREFIX}{digest[:32]}{suffix}"
 
 
 def shown_tag(tag: str) -> str:

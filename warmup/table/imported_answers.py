@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from warmup.core.imported_config import ImportedConfig
-from warmup.core.predicted_config import PickedConfig, PredictedWinner
+from warmup.core.imported_config import ImportedConfig, PickedConfig
 from warmup.core.rows import Family, Winner
 
 
@@ -14,8 +13,8 @@ from warmup.core.rows import Family, Winner
 class ImportedAnswers:
     """Imported configs by key, which are unverified: nobody measured them on this machine.
 
-    Implements `warmup.table.time_predictor.TimePredictor`: for a search, the promising candidates
-    of a key are its imported configs; for serving, the config of a key is its first.
+    A search measures the candidates that the imported configs of a key name; serving takes the
+    first config of a key.
     """
 
     configs: Mapping[str, tuple[ImportedConfig, ...]] = field(default_factory=dict)
@@ -45,12 +44,12 @@ class ImportedAnswers:
         first = next(iter(self.winners(key)), None)
         return None if first is None or first.family is Family.TEMPLATE else first
 
-    def promising(self, key: str, candidates: Sequence[Winner]) -> Collection[Winner]:
+    def named(self, key: str, candidates: Sequence[Winner]) -> Collection[Winner]:
         """Return those of *candidates* that an imported config of *key* names."""
         wanted = self.configs.get(key, ())
         return [each for each in candidates if any(config.names(each) for config in wanted)]
 
-    def predict(self, key: str) -> PickedConfig | None:
+    def config(self, key: str) -> PickedConfig | None:
         """Return the first config of *key* if it is a template's, None otherwise."""
         first = next(iter(self.configs.get(key, ())), None)
         if first is None or first.winner.family is not Family.TEMPLATE:
@@ -58,8 +57,3 @@ class ImportedAnswers:
         kwargs = tuple((name, value) for name, value in first.winner.kwargs if type(value) is int)
         winner = first.winner
         return PickedConfig(uid=winner.uid, kwargs=kwargs, source_hash=winner.source_hash)
-
-    def predict_winner(self, key: str) -> PredictedWinner | None:
-        """Return None: an imported config is no prediction, and `served` gives whole winners."""
-        del key
-        return None

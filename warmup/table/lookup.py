@@ -14,10 +14,10 @@ from typing import Final
 from warmup.core.counted import counted
 from warmup.core.errors import ForeignGraphError, MissError, UncoveredError
 from warmup.core.events import Emitter, EventName
+from warmup.core.imported_config import PickedConfig
 from warmup.core.live_search import LiveSearch, without
 from warmup.core.method import Search
 from warmup.core.miss_reasons import MissReason
-from warmup.core.predicted_config import PickedConfig, PredictedConfig, PredictedWinner
 from warmup.core.rows import Row, Tuned, Winner, is_for_host
 from warmup.core.runtime import Mismatch
 from warmup.keys.nearest import nearest_row, neighbours_of
@@ -29,7 +29,6 @@ from warmup.table.disagreements import Disagreements
 from warmup.table.imported_answers import ImportedAnswers
 from warmup.table.on_miss import OnMiss, Uncovered
 from warmup.table.question_measurer import QuestionMeasurer
-from warmup.table.time_predictor import TimePredictor
 
 __all__ = ["Lookup", "OnMiss", "Uncovered"]
 
@@ -52,12 +51,9 @@ class Lookup:
     ``excused`` are not measured, and their misses are reported without an error. ``launch_search``,
     ``reduction_search``, ``split_search`` and ``grouped_search`` are those of the table's policy.
 
-    ``predictor`` predicts candidates and winners that nobody measured: for `Search.PREDICTED`, and
-    for misses with `OnMiss.PREDICT`. It is not asked for a key that has a row, usable or not.
-
     ``imported`` configs are unverified: their keys are misses for that reason. Only with
-    `OnMiss.UNVERIFIED`, where ``predictor`` has them too, are they compiled, and reported as misses
-    all the same.
+    `OnMiss.UNVERIFIED` are they compiled, and reported as misses all the same; not for a key that
+    has a row, usable or not.
 
     Where inductor fused another way than a row says, that is reported, unless ``settles``: whoever
     compiles chooses other winners for the keys ``differing``.
@@ -71,7 +67,6 @@ class Lookup:
     tuner: QuestionMeasurer | None = None
     on_tuned: Callable[[Tuned], None] | None = None
     search: Search = Search.DEFAULT
-    predictor: TimePredictor | None = None
     imported: ImportedAnswers = field(default_factory=ImportedAnswers)
     retunes: Callable[[str], bool] = _never
     excused: Collection[str] = ()
@@ -81,7 +76,6 @@ class Lookup:
     grouped_search: bool = False
     settles: bool = False
     _tuned_rows: dict[str, Row] = field(default_factory=dict)
-    _predicted: dict[str, PickedConfig | None] = field(default_factory=dict)
     _nearest_rows: dict[str, tuple[str | None, tuple[str, ...]]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _disagreements: Disagreements = field(init=False)
@@ -104,41 +98,13 @@ class Lookup:
         with self._lock:
             return neighbours_of(key, {**self.rows, **self._tuned_rows})
 
-    def promising(self, key: str, candidates: Sequence[Winner]) -> Collection[Winner] | None:
-        return None if self.predictor is None else self.predictor.promising(key, candidates)
+    def named(self, key: str, candidates: Sequence[Winner]) -> Collection[Winner]:
+        return self.imported.named(key, candidates)
 
-    def predict(self, key: str, reason: MissReason) -> PickedConfig | None:
-        if self.predictor is None or not self._predicts(reason):
+    def unverified(self, key: str, reason: MissReason) -> PickedConfig | None:
+        if self.on_miss is not OnMiss.UNVERIFIED or reason not in _WITHOUT_ROW:
             return None
-        if key not in self._predicted:  # equal layers ask the same question
-            self._predicted[key] = self.predictor.predict(key)
-        return self._predicted[key]
-
-    def predict_winner(self, key: str, reason: MissReason) -> PredictedWinner | None:
-        if self.predictor is None or not self._predicts(reason):
-            return None
-        return self.predictor.predict_winner(key)
-
-    def _predicts(self, reason: MissReason) -> bool:
-        return self.on_miss.predicts and reason in _WITHOUT_ROW
-
-    def predicted(self, key: str, winner: Winner, config: PickedConfig | PredictedWinner) -> None:
-        if not isinstance(config, (PredictedConfig, PredictedWinner)):
-            self.miss(key, MissReason.UNVERIFIED, str(winner))
-            return
-        times_us: tuple[float | None, float | None] = (None, None)
-        if isinstance(config, PredictedConfig):
-            times_us = config.time_us, config.library_us
-        self.emitter.emit(
-            EventName.PREDICTED,
-            kind=kind_of(key).name,
-            key=key,
-            choice=str(winner),
-            gain=config.gain,
-            bound=config.bound,
-            predicted_us=times_us[0],
-            library_us=times_us[1],
-        )
+        return self.imported.config(key)
 
     def find(self, key: str) -> Winner | MissReason:
         tuned = self._tuned_rows.get(key)

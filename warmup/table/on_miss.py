@@ -11,13 +11,7 @@ class OnMiss(StrEnum):
     FALLBACK = "fallback"
     STRICT = "strict"
     TUNE = "tune"
-    PREDICT = "predict"
     UNVERIFIED = "unverified"
-
-    @property
-    def predicts(self) -> bool:
-        """Whether a config that nobody measured is compiled at a miss."""
-        return self in (OnMiss.PREDICT, OnMiss.UNVERIFIED)
 
 
 class Uncovered(StrEnum):

@@ -110,7 +110,6 @@ class BucketCompiler:
             tuner=self.tuner,
             on_tuned=self.progress.save,
             search=self.progress.revisit.search,
-            predictor=self.setup.predictor,
             retunes=self.progress.must_retune,
             excused=self.progress.distrusted,
             launch_search=self.progress.table.policy.launch_search,

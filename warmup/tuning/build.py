@@ -13,7 +13,6 @@ from warmup.core.compile_modes import COMPILE_MODES
 from warmup.core.errors import NothingRecordedError, SettingsError
 from warmup.core.method import Search
 from warmup.core.phases import BuildStage
-from warmup.prediction.predictions import DEFAULT_TOP
 from warmup.table.codec import digest_of
 from warmup.table.policy import DEFAULT_MODE, PolicyOptions
 from warmup.table.store import read
@@ -32,7 +31,6 @@ from warmup.tuning.setup import (
     find_setup,
     open_table,
     out_path,
-    predictor_for,
     seconds_to_wait,
     watcher_of,
 )
@@ -57,8 +55,6 @@ def build(
     l2: str | None = None,
     fused_top_k: int | None = None,
     search: str = Search.DEFAULT,
-    top: int = DEFAULT_TOP,
-    device_model: str | Path | None = None,
     budget: str | float | None = None,
     pad_weights: bool | None = None,
     policy: str = ShapePolicy.EXACT,
@@ -81,8 +77,7 @@ def build(
     An existing table is completed: only problems without a row are tuned, and those that were
     searched less far than *search*; *force* tunes all again. With a *budget*, in seconds or as text
     such as ``20m``, each problem is searched by ``default`` first, then those that may gain most by
-    *search*, until so much time has passed since the start. With the search ``predicted`` only the
-    *top* candidates of a wide search that *device_model* finds most promising are measured.
+    *search*, until so much time has passed since the start.
 
     With *retry*, ``unstable``, only rows of an existing table whose times do not carry a decision
     are measured, and such a row is replaced by better evidence only. Before a measurement the build
@@ -141,7 +136,7 @@ def build(
     )
     if out is not None and not dry_run:
         check_out(Path(out))
-    setup = find_setup(device, asked, predictor_for(search, device_model, top))
+    setup = find_setup(device, asked, search)
     cast = parse_cast(dtype)
     watcher = watcher_of(observer, setup)
     with make_tuner(setup.policy, setup.device, started) as tuner:

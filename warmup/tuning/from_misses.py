@@ -9,14 +9,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from warmup.core.errors import BuildError, ModelError, NothingRecordedError, ProblemError
 from warmup.core.method import Search
 from warmup.diagnostics.misses import MissedProblem, read_misses
-from warmup.prediction.predictions import DEFAULT_TOP
 from warmup.table.codec import digest_of
 from warmup.table.imported_answers import ImportedAnswers
 from warmup.table.policy import DEFAULT_MODE, PolicyOptions
@@ -34,7 +32,6 @@ from warmup.tuning.setup import (
     check_out,
     find_setup,
     open_table,
-    predictor_for,
     seconds_to_wait,
     watcher_of,
 )
@@ -58,8 +55,6 @@ def build_problems(
     l2: str | None = None,
     fused_top_k: int | None = None,
     search: str = Search.DEFAULT,
-    top: int = DEFAULT_TOP,
-    device_model: str | Path | None = None,
     force: bool = False,
     again: Collection[str] = (),
     regions: Sequence[RegionQuestion] = (),
@@ -78,9 +73,9 @@ def build_problems(
     could not be used at serving, or was searched less far than *search*. A key of *again* that
     cannot be rebuilt keeps its row. Problems that *regions* describe are measured in their regions
     instead of being rebuilt. Each finished problem is on disk before the next one starts.
-    Once *seconds* have passed no further problem is begun; those that are left
-    are in no list of the report. *top*, *device_model*, *wait_for_quiet* and *rows_from* are those
-    of `warmup.tuning.build.build`. With *dry_run* the report has a plan instead, nothing is done.
+    Once *seconds* have passed no further problem is begun; those that are left are in no list of
+    the report. *wait_for_quiet* and *rows_from* are those of `warmup.tuning.build.build`. With
+    *dry_run* the report has a plan instead, nothing is done.
 
     Raises:
         SettingsError: an argument or the document cannot be used; nothing was written.
@@ -108,9 +103,7 @@ def build_problems(
     if not dry_run:
         check_out(path)
     is_import = search == Search.IMPORTED
-    setup = find_setup(
-        device, asked, None if is_import else predictor_for(search, device_model, top)
-    )
+    setup = find_setup(device, asked)
     table, replaces = open_table(path, setup, force=force, is_read_only=dry_run)
     earlier = open_earlier(
         rows_from,
@@ -121,8 +114,6 @@ def build_problems(
     )
     rows = table.rows if earlier is None else KnownRows(table.rows, earlier)
     imported = ImportedAnswers(table.imported if is_import else {})
-    if is_import:
-        setup = replace(setup, predictor=imported)
     known = keys_with_row(missed, rows, search_budget.search, force=force)
     wanted = [key for key in missed if key not in known]
     if dry_run:

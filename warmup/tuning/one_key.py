@@ -60,7 +60,7 @@ class OneKeyLookup(Lookup):
             return question.library
         if self.search is Search.IMPORTED:
             offered = [one.winner for one in question.candidates]
-            named = {*self.imported.promising(key, offered), question.library}
+            named = {*self.imported.named(key, offered), question.library}
             kept = tuple(
                 one
                 for one in question.candidates

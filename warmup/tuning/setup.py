@@ -6,7 +6,7 @@ import datetime as dt
 import math
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
@@ -21,7 +21,6 @@ from warmup.core.version import __version__
 from warmup.table import Policy, Provenance, Table
 from warmup.table.policy import PolicyOptions, choose_policy
 from warmup.table.store import check_same_origin, check_writable, origin_differences, read
-from warmup.table.time_predictor import TimePredictor
 from warmup.tuning.report import Observer
 
 if TYPE_CHECKING:
@@ -55,7 +54,6 @@ class BuildSetup:
     device: torch.device
     runtime: Runtime
     policy: Policy
-    predictor: TimePredictor | None = None
 
     @property
     def can_search(self) -> bool:
@@ -63,52 +61,26 @@ class BuildSetup:
         return self.device.type != "cpu"
 
 
-def predictor_for(
-    search: str, device_model: str | Path | None, top: int
-) -> Callable[[Runtime], TimePredictor] | None:
-    """Return what reads *device_model* for a runtime; None for a search that predicts nothing.
-
-    Without *device_model* it reads the one that ships for the device, and raises a `SettingsError`
-    where none does.
+def refuse_imported(search: str) -> None:
+    """Refuse the search ``imported`` in a build that has no imported configs.
 
     Raises:
-        SettingsError: another search than ``predicted`` has a device model.
+        SettingsError: *search* is ``imported``.
     """
     if search == Search.IMPORTED:
         raise SettingsError(
             "--search imported is for problems with imported configs", "use warmup import --verify"
         )
-    if search != Search.PREDICTED:
-        if device_model is not None:
-            raise SettingsError("--device-model is not used", "add --search predicted")
-        return None
-    from warmup.prediction.model_file import read_device_model
-    from warmup.prediction.predictions import Predictions
-    from warmup.prediction.shipped_model import shipped_model
-
-    def read(here: Runtime) -> TimePredictor:
-        if (path := device_model or shipped_model(here)) is None:
-            raise SettingsError(
-                f"--search predicted has no device model, and none ships for {here.device.name}",
-                "name it by --device-model",
-            )
-        return Predictions.of(read_device_model(path, here), top)
-
-    return read
 
 
-def find_setup(
-    device: str,
-    asked: PolicyOptions,
-    predictor: Callable[[Runtime], TimePredictor] | None = None,
-) -> BuildSetup:
+def find_setup(device: str, asked: PolicyOptions, search: str = Search.DEFAULT) -> BuildSetup:
     """Return the setup of a build on *device*, and start inductor's compile workers.
 
     Raises:
-        DeviceModelError: the device model cannot be used on this machine.
-        SettingsError: the device, its compiler or an option in *asked* cannot be used.
+        SettingsError: the device, its compiler, *search* or an option in *asked* cannot be used.
         AdapterError: this torch is not supported.
     """
+    refuse_imported(search)
     from warmup.inductor import connect, start_workers
     from warmup.inductor.machine import check_compiler, resolve_device
 
@@ -118,8 +90,7 @@ def find_setup(
     check_compiler(resolved)
     policy = choose_policy(asked, resolved.type, inductor.quiet_switches())
     here = inductor.runtime(str(resolved))
-    predicted = None if predictor is None else predictor(here)
-    return BuildSetup(inductor, resolved, here, policy, predicted)
+    return BuildSetup(inductor, resolved, here, policy)
 
 
 def watcher_of(observer: Observer | None, setup: TableOrigin) -> Observer:

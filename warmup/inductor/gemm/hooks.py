@@ -22,9 +22,9 @@ from torch._inductor.select_algorithm import AlgorithmSelectorCache
 from torch._inductor.virtualized import V
 
 from warmup.core.errors import ProblemError
+from warmup.core.imported_config import PickedConfig
 from warmup.core.method import Search
 from warmup.core.miss_reasons import MissReason
-from warmup.core.predicted_config import PickedConfig
 from warmup.core.rows import Winner
 from warmup.core.search import SearchCounts
 from warmup.inductor.gemm.choices import (
@@ -38,7 +38,7 @@ from warmup.inductor.gemm.cpp_sources import CppSources, unmeasured
 from warmup.inductor.gemm.fusion import Fusions
 from warmup.inductor.gemm.key import current_node, describe
 from warmup.inductor.gemm.listing import CandidateLists
-from warmup.inductor.gemm.predicted import choice_of_config
+from warmup.inductor.gemm.picked import choice_of_config
 from warmup.inductor.gemm.question import question_of
 from warmup.inductor.layouts import expect_padding
 from warmup.inductor.options import tuning_is_on
@@ -150,8 +150,8 @@ class GemmChoices:
                 return self._tune(
                     _TunedSelection(problem, ready, searched.completed(len(ready))), proceed
                 )
-            predicted = notes.predicted
-            chosen = self._without_row(choices, name, key, reason=answer, predicted=predicted)
+            picked = notes.unverified
+            chosen = self._without_row(choices, name, key, reason=answer, picked=picked)
             return proceed([chosen])
 
         return select
@@ -163,13 +163,13 @@ class GemmChoices:
         key: str | None,
         *,
         reason: MissReason,
-        predicted: PickedConfig | None,
+        picked: PickedConfig | None,
     ) -> Any:
-        """Return the predicted choice or else the fallback for *key*, and report which."""
-        chosen = None if predicted is None else choice_of_config(choices, predicted)
+        """Return the *picked* choice or else the fallback for *key*, and report the miss."""
+        chosen = None if picked is None else choice_of_config(choices, picked)
         winner = None if chosen is None else identify(chosen)
-        if predicted is not None and winner is not None and key is not None:
-            self._answers.predicted(key, winner, predicted)
+        if winner is not None and key is not None:
+            self._answers.miss(key, MissReason.UNVERIFIED, str(winner))
             return chosen
         fallback = library_or_first(name, choices)
         self._answers.miss(key or _undescribed(name), reason, str(identify(fallback)))

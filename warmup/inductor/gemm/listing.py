@@ -18,14 +18,14 @@ from torch._inductor.codegen.cpp_gemm_template import CppGemmTemplate
 from torch._inductor.select_algorithm import ExternKernelChoice
 
 from warmup.core.errors import ProblemError
+from warmup.core.imported_config import PickedConfig
 from warmup.core.method import Search
 from warmup.core.miss_reasons import MissReason
-from warmup.core.predicted_config import PickedConfig
 from warmup.core.rows import Winner
 from warmup.core.search import SearchCounts
 from warmup.inductor.gemm.choices import DeferredCppChoices, force_choice
 from warmup.inductor.gemm.key import describe
-from warmup.inductor.gemm.predicted import narrowed, predicted_choice
+from warmup.inductor.gemm.picked import narrowed, picked_choice
 from warmup.inductor.gemm.search import Selection, search, unlisted_candidates
 from warmup.inductor.options import option_value, tuning_is_on
 from warmup.inductor.patches import Patches
@@ -39,13 +39,13 @@ class ListNotes:
     """What the lists of a selection left out and added; a selection may have several lists.
 
     ``rejected`` is why the winner of a row could not be forced, and ``was_asked`` is true where
-    inductor's own handler listed the candidates. ``predicted`` is the predicted config whose choice
+    inductor's own handler listed the candidates. ``unverified`` is the imported config whose choice
     is listed.
     """
 
     dropped: int = 0
     rejected: MissReason | None = None
-    predicted: PickedConfig | None = None
+    unverified: PickedConfig | None = None
     searched: SearchCounts | None = None
     was_asked: bool = False
 
@@ -133,11 +133,8 @@ class CandidateLists:
         near = () if key is None or mode is Search.DEFAULT else self._answers.neighbours(key)
         if mode.is_picked and key is not None:
             wide = search(selection, Search.WIDE, listed, near)
-            result = narrowed(mode, listed, wide, partial(self._answers.promising, key))
-            if result is None:
-                result = search(selection, Search.DEFAULT, listed)
-            else:
-                listed = []
+            result = narrowed(mode, listed, wide, partial(self._answers.named, key))
+            listed = []
         else:
             result = search(selection, mode, listed, near)
         notes = self._notes
@@ -154,12 +151,12 @@ class CandidateLists:
     ) -> list[Any]:
         """Return the library call and the winner's choice, and note what was dropped.
 
-        Without a winner, the choice of the predicted config, if a config is predicted for *key*.
+        Without a winner, the choice of the imported config that is served for *key*, if any.
         """
         library = {t.uid for t in selection.templates if isinstance(t, ExternKernelChoice)}
-        predicted = None
+        picked = None
         if isinstance(answer, MissReason) and key is not None:
-            predicted = self._answers.predict(key, answer)
+            picked = self._answers.unverified(key, answer)
         kept: list[Any] = []
         for uid, candidates in template_choices.items():
             first = next(candidates, None)  # lazy: this generates no code
@@ -174,19 +171,19 @@ class CandidateLists:
                     kept.append(forced)
             elif uid in library:
                 kept.append(first)
-            elif predicted is not None and uid == predicted.uid:
-                kept += self._predicted(first, selection, predicted)
+            elif picked is not None and uid == picked.uid:
+                kept += self._unverified(first, selection, picked)
             else:
                 self._notes.dropped += 1
         return kept
 
-    def _predicted(self, base: Any, selection: Selection, predicted: PickedConfig) -> list[Any]:
-        """Return the choice of *predicted*, and note it; no choice where it cannot be made."""
-        choice = predicted_choice(base, selection, predicted)
+    def _unverified(self, base: Any, selection: Selection, picked: PickedConfig) -> list[Any]:
+        """Return the choice of *picked*, and note it; no choice where it cannot be made."""
+        choice = picked_choice(base, selection, picked)
         if choice is None:
             self._notes.dropped += 1
             return []
-        self._notes.predicted = predicted
+        self._notes.unverified = picked
         return [choice]
 
     def _wrap_add_choices(self, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -96,10 +96,6 @@ class PadDecisions:
                 return answer == PADDED
             if self._answers.tunes:
                 return None  # measure, whatever inductor's own cache says
-            predicted = None if key is None else self._answers.predict_winner(key, answer)
-            if predicted is not None:
-                self._answers.predicted(str(key), predicted.winner, predicted)
-                return predicted.winner == PADDED
             self._answers.miss(key or self._local.undescribed, answer, str(AS_IS))
             return False
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final, Protocol, cast
 
 from warmup.core.errors import InductorChangedError, UnsupportedTorchError
@@ -20,7 +20,6 @@ class Version(Protocol):
     """What the module of each torch minor provides."""
 
     INTERNALS: tuple[str, ...]
-    PAD_HEURISTICS: Mapping[str, str]  # arch -> module:class
     TemplateParams: Callable[[dict[str, Any]], Any]
 
     def forget_config_hash(self, module: Any) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch._inductor.template_heuristics.params import DictKernelTemplateParams as TemplateParams
 
-__all__ = ["INTERNALS", "PAD_HEURISTICS", "TemplateParams", "forget_config_hash", "fusion_score"]
+__all__ = ["INTERNALS", "TemplateParams", "forget_config_hash", "fusion_score"]
 
 # Checked in addition to `warmup.inductor.internals`.
 INTERNALS = (
@@ -14,8 +14,6 @@ INTERNALS = (
     "torch._inductor.config:_is_dirty",
     "torch._inductor.scheduler:Scheduler.dep_size_hint(self, dep)",
 )
-# Torch's learned heuristics for padding, by arch. Those of an H100 and H200 came with 2.12.
-PAD_HEURISTICS = {"sm_80": "torch._inductor.autoheuristic.artifacts._PadMMA100:PadMMA100"}
 
 
 def forget_config_hash(module: Any) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch._inductor.heuristics.template.params import DictKernelTemplateParams as TemplateParams
 
-__all__ = ["INTERNALS", "PAD_HEURISTICS", "TemplateParams", "forget_config_hash", "fusion_score"]
+__all__ = ["INTERNALS", "TemplateParams", "forget_config_hash", "fusion_score"]
 
 # Checked in addition to `warmup.inductor.internals`.
 INTERNALS = (
@@ -14,11 +14,6 @@ INTERNALS = (
     "torch._inductor.config:_hash_dirty_var",
     "torch._inductor.config:_get_dict_dirty_keys_var",
 )
-# Torch's learned heuristics for padding, by arch.
-PAD_HEURISTICS = {
-    "sm_80": "torch._inductor.autoheuristic.artifacts._PadMMA100:PadMMA100",
-    "sm_90": "torch._inductor.autoheuristic.artifacts._PadMMH200:PadMMH200",
-}
 
 
 def forget_config_hash(module: Any) -> None:

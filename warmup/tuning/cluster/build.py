@@ -14,11 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from warmup.core.error_text import shown
-from warmup.core.errors import BuildError, SettingsError
+from warmup.core.errors import BuildError
 from warmup.core.method import Search
 from warmup.diagnostics.misses import MissedProblem, read_misses
-from warmup.prediction.predictions import DEFAULT_TOP
 from warmup.table.policy import DEFAULT_MODE, PolicyOptions
 from warmup.tuning.budget import parse_budget, parse_seconds
 from warmup.tuning.cluster.connection import connected
@@ -32,7 +30,7 @@ from warmup.tuning.devices.local_runner import PROBLEM_S, Patience
 from warmup.tuning.devices.messages import WorkerOrder
 from warmup.tuning.devices.names import ALL
 from warmup.tuning.report import BuildReport, Observer
-from warmup.tuning.setup import check_out, predictor_for, seconds_to_wait
+from warmup.tuning.setup import check_out, refuse_imported, seconds_to_wait
 
 
 def build_on_cluster(
@@ -48,8 +46,6 @@ def build_on_cluster(
     l2: str | None = None,
     fused_top_k: int | None = None,
     search: str = Search.DEFAULT,
-    top: int = DEFAULT_TOP,
-    device_model: str | Path | None = None,
     force: bool = False,
     wait_for_quiet: float | None = None,
     rows_from: Sequence[str | Path] = (),
@@ -84,7 +80,7 @@ def build_on_cluster(
         l2=l2,
         fused_top_k=fused_top_k,
     )
-    predictor_for(search, device_model, top)
+    refuse_imported(search)
     check_out(Path(out))
     missed = read_misses(problems) if isinstance(problems, (str, Path)) else problems
     started = time.monotonic()
@@ -96,18 +92,14 @@ def build_on_cluster(
         parent=os.getpid(),
         policy=asked,
         search=search,
-        top=top,
-        device_model=None if device_model is None else str(device_model),
         wait_s=seconds_to_wait(wait_for_quiet),
     )
-    model_text = None if device_model is None else _text_of(Path(device_model))
     with connected(cluster) as ray:
         runners = runners_on(
             ray,
             slots_of(devices, alive_nodes(ray.nodes())),
             order,
             Patience(problem_s=problem_limit_s),
-            device_model=model_text,
         )
         plan: FleetPlan | None = None
         if isinstance(missed, Fleet):
@@ -145,7 +137,6 @@ def runners_on(
     order: WorkerOrder,
     patience: Patience,
     *,
-    device_model: str | None = None,
     command: Sequence[str] | None = None,
 ) -> list[RayRunner]:
     """Return a runner for each worker of *slots*, the first workers of all devices first.
@@ -158,22 +149,11 @@ def runners_on(
             slot=slot,
             order=replace(order, device=slot.inside),
             patience=patience,
-            device_model=device_model,
             command=command,
         )
         for slot in slots
     }
     return [RayRunner(remote=remotes[slot.name], lane=lane) for lane, slot in in_lanes(slots)]
-
-
-def _text_of(path: Path) -> str:
-    """Return the text of the device model at *path*, which the workers' hosts may not have."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(
-            f"--device-model {shown(path)}: cannot be read: {error}", "name a device model file"
-        ) from error
 
 
 def _shared_options(mode: str, backends: str | None) -> list[str]:

@@ -40,8 +40,7 @@ class DeviceActor:
 
     ``turn`` of the order is a name, under which all workers of a device of this host take turns.
     The device has *lanes* workers; those of *node_devices* devices share the CPU cores of this
-    node. *device_model* is the text of the file that the order names. *patience* has the fields of
-    `Patience`, *command* starts another worker.
+    node. *patience* has the fields of `Patience`, *command* starts another worker.
     """
 
     def __init__(
@@ -52,13 +51,12 @@ class DeviceActor:
         patience: str,
         lanes: int,
         node_devices: int,
-        device_model: str | None,
         command: Sequence[str] | None,
     ) -> None:
         self._name = name
         self._visible = os.environ.get(VISIBLE) or "cpu"
         self._folder = tempfile.TemporaryDirectory(prefix="warmup-device-")
-        self._order = self._made_local(order_from_json(json.loads(order)), device_model)
+        self._order = self._made_local(order_from_json(json.loads(order)))
         self._patience = Patience(**json.loads(patience))
         self._environment = compile_threads(lanes * node_devices, devices=node_devices)
         self._command = command or WORKER_COMMAND
@@ -126,12 +124,9 @@ class DeviceActor:
         if lane in self._runners:
             self._runners[lane].close()
 
-    def _made_local(self, order: WorkerOrder, device_model: str | None) -> WorkerOrder:
+    def _made_local(self, order: WorkerOrder) -> WorkerOrder:
         """Return *order* with the paths of this host."""
         folder = Path(self._folder.name)
-        if device_model is not None:
-            (folder / "device-model.json").write_text(device_model, encoding="utf-8")
-            order = replace(order, device_model=str(folder / "device-model.json"))
         turn = f"{order.turn}-{self._visible.replace('/', '-')}"
         return replace(
             order,

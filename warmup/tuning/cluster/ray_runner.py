@@ -47,7 +47,6 @@ class RemoteDevice:
     slot: ClusterSlot
     order: WorkerOrder
     patience: Patience = field(default_factory=Patience)
-    device_model: str | None = None
     command: Sequence[str] | None = None
     _actor: Any = None
     _visible: str | None = None
@@ -71,7 +70,6 @@ class RemoteDevice:
                     patience=json.dumps(asdict(self.patience)),
                     lanes=self.slot.lanes,
                     node_devices=self.slot.node_devices,
-                    device_model=self.device_model,
                     command=self.command,
                 )
             return self._actor

@@ -19,7 +19,6 @@ from typing import Final
 
 from warmup.core.method import Search
 from warmup.diagnostics.misses import MissedProblem, read_misses
-from warmup.prediction.predictions import DEFAULT_TOP
 from warmup.table.codec import digest_of
 from warmup.table.policy import DEFAULT_MODE, PolicyOptions
 from warmup.table.store import read
@@ -38,7 +37,7 @@ from warmup.tuning.missed_keys import keys_with_row, missed_keys
 from warmup.tuning.progress import Progress, Revisit
 from warmup.tuning.report import NOT_BEGUN, BuildReport, DeviceShare, Observer
 from warmup.tuning.rows_from import KnownRows, open_earlier
-from warmup.tuning.setup import check_out, open_table, predictor_for, seconds_to_wait, watcher_of
+from warmup.tuning.setup import check_out, open_table, refuse_imported, seconds_to_wait, watcher_of
 
 _ONE_DEVICE: Final = "the time is that of one device: no build on several has left its pace"
 
@@ -55,8 +54,6 @@ def build_on_devices(
     l2: str | None = None,
     fused_top_k: int | None = None,
     search: str = Search.DEFAULT,
-    top: int = DEFAULT_TOP,
-    device_model: str | Path | None = None,
     force: bool = False,
     wait_for_quiet: float | None = None,
     rows_from: Sequence[str | Path] = (),
@@ -95,15 +92,13 @@ def build_on_devices(
                 out=out,
                 device=slots[0].name,
                 search=search,
-                top=top,
-                device_model=device_model,
                 force=force,
                 rows_from=rows_from,
                 dry_run=True,
                 **asdict(asked),
             )
         )
-    predictor_for(search, device_model, top)
+    refuse_imported(search)
     check_out(Path(out))
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="warmup-devices-"))
@@ -114,8 +109,6 @@ def build_on_devices(
             parent=os.getpid(),
             policy=asked,
             search=search,
-            top=top,
-            device_model=None if device_model is None else str(Path(device_model).resolve()),
             wait_s=seconds_to_wait(wait_for_quiet),
         )
         runners = runners_of(slots, order, Patience(problem_s=problem_limit_s), observer)

@@ -43,8 +43,6 @@ class WorkerOrder:
     parent: int
     policy: PolicyOptions = field(default_factory=PolicyOptions)
     search: str = Search.DEFAULT
-    top: int = 8
-    device_model: str | None = None
     wait_s: float = 0.0
     is_first: bool = True
 

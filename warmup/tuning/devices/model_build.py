@@ -27,8 +27,8 @@ from warmup.tuning.rows_from import united_sources
 
 # Arguments of `build` that `build_on_devices` has too, and for which they mean the same.
 _OF_PROBLEMS: Final = (
-    *("mode", "backends", "tolerance", "launch", "l2", "fused_top_k", "search", "top"),
-    *("device_model", "wait_for_quiet"),
+    *("mode", "backends", "tolerance", "launch", "l2", "fused_top_k", "search"),
+    "wait_for_quiet",
 )
 REFUSED: Final = ("force", "retry", "budget")
 

@@ -39,7 +39,7 @@ from warmup.tuning.devices.runner import ReadyWorker, ready_to_json
 from warmup.tuning.progress import Progress, Revisit
 from warmup.tuning.rebuilt_problem import tune_rebuilt
 from warmup.tuning.report import Observer
-from warmup.tuning.setup import BuildSetup, find_setup, open_table, predictor_for
+from warmup.tuning.setup import BuildSetup, find_setup, open_table
 from warmup.tuning.tuner import Tuner, make_tuner
 
 Send = Callable[[Mapping[str, Any]], None]
@@ -56,9 +56,7 @@ def serve(requests: BinaryIO, send: Send) -> None:
     """Start as the first line of *requests* orders, and tune each problem that follows."""
     order = order_from_json(json.loads(requests.readline()))
     try:
-        setup = find_setup(
-            order.device, order.policy, predictor_for(order.search, order.device_model, order.top)
-        )
+        setup = find_setup(order.device, order.policy, order.search)
         path = Path(order.folder) / "rows.json"
         table, _ = open_table(path, setup, force=False)
     except WarmupError as error:

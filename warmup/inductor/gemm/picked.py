@@ -1,4 +1,4 @@
-"""`predicted_choice` and `narrowed`: candidates that a device model picks, made from a template.
+"""`picked_choice` and `narrowed`: candidates that imported configs name, made from a template.
 
 No code is generated for the candidates that are left out.
 """
@@ -11,8 +11,8 @@ from typing import Any
 
 from torch._inductor.select_algorithm import ExternKernelChoice
 
+from warmup.core.imported_config import PickedConfig
 from warmup.core.method import Search
-from warmup.core.predicted_config import PickedConfig
 from warmup.core.rows import Winner
 from warmup.core.search import CandidateSource
 from warmup.inductor.gemm.choices import identify, identify_template
@@ -24,12 +24,11 @@ def narrowed(
     mode: Search,
     listed: Sequence[Any],
     wide: SearchResult,
-    promising: Callable[[Sequence[Winner]], Collection[Winner] | None],
-) -> SearchResult | None:
-    """Return the promising of the *listed* choices and those of *wide*, and all library calls.
+    named: Callable[[Sequence[Winner]], Collection[Winner]],
+) -> SearchResult:
+    """Return the named of the *listed* choices and those of *wide*, and all library calls.
 
-    *promising* is given the template candidates and returns those to measure, for the search
-    *mode*. None where it does not know, or where a candidate cannot be told from others.
+    *named* takes the template candidates and returns those to measure, for the search *mode*.
     """
     sources: list[CandidateSource | None] = [None] * len(listed)
     for source, count in wide.searched.added:
@@ -40,9 +39,7 @@ def narrowed(
         for choice in choices
     ]
     templates = [winner for winner in winners if winner is not None]
-    wanted = promising(templates) if templates else ()
-    if wanted is None:
-        return None
+    wanted = named(templates) if templates else ()
     kept = [
         (choice, source)
         for choice, winner, source in zip(choices, winners, sources, strict=True)
@@ -61,25 +58,25 @@ def narrowed(
     )
 
 
-def predicted_choice(base: Any, selection: Selection, predicted: PickedConfig) -> Any | None:
-    """Return the choice of *predicted*, made from *base*, a choice of its template.
+def picked_choice(base: Any, selection: Selection, picked: PickedConfig) -> Any | None:
+    """Return the choice of *picked*, made from *base*, a choice of its template.
 
     None where this torch has another source of the template, or makes another config for these
-    sizes: nobody predicted that one.
+    sizes: nobody named that one.
     """
-    if predicted.source_hash not in {None, base.template.src_hash}:
+    if picked.source_hash not in {None, base.template.src_hash}:
         return None
-    tile = dict(predicted.kwargs)
+    tile = dict(picked.kwargs)
     made = choices_for_tiles(base, selection.kernel_inputs, selection.op_name, [tile])
     return next((choice for choice in made if _has(choice.params.to_kwargs(), tile)), None)
 
 
-def choice_of_config(choices: Sequence[Any], predicted: PickedConfig) -> Any | None:
-    """Return the choice of *predicted* among *choices*; None without it."""
-    tile = dict(predicted.kwargs)
+def choice_of_config(choices: Sequence[Any], picked: PickedConfig) -> Any | None:
+    """Return the choice of *picked* among *choices*; None without it."""
+    tile = dict(picked.kwargs)
     for choice in choices:
         winner = identify(choice)
-        if winner is not None and winner.uid == predicted.uid and _has(dict(winner.kwargs), tile):
+        if winner is not None and winner.uid == picked.uid and _has(dict(winner.kwargs), tile):
             return choice
     return None
 
