@@ -19,6 +19,12 @@ def test_the_benchmark_page_says_what_the_results_say() -> None:
     assert subprocess.run(command, check=False).returncode == 0
 
 
+def test_the_reference_pages_say_what_the_code_says() -> None:
+    """The generated parts of docs/reference are up to date."""
+    command = [sys.executable, str(ROOT / "docs/reference/generate.py"), "--check"]
+    assert subprocess.run(command, check=False, cwd=ROOT).returncode == 0
+
+
 def test_every_result_names_machine_and_versions() -> None:
     """Each start result holds device, torch, buckets and at least one baseline."""
     for path in RESULTS.glob("*.json"):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-EXIT_FOUND = 1  # diff, audit, build, compare or doctor found what it looks for; show found nothing
-EXIT_USAGE = 2
-EXIT_MISMATCH = 10  # run: the command ended with 0, and a process refused the table; as in check
-EXIT_FAULT = 70  # a fault of warmup's own
-EXIT_INTERRUPTED = 130
-EXIT_TERMINATED = 143
+EXIT_FOUND = 1  # a difference, a failed condition or a doubt that the command looks for, or no row
+EXIT_USAGE = 2  # usage: an unknown option, a missing argument, a refused value
+EXIT_MISMATCH = 10  # `check`, `run`: the table is for another device or runtime
+EXIT_FAULT = 70  # a fault of warmup's own, with a traceback
+EXIT_INTERRUPTED = 130  # interrupted by SIGINT; finished problems of a build are in the table
+EXIT_TERMINATED = 143  # interrupted by SIGTERM, likewise

@@ -33,18 +33,37 @@ class EventName(StrEnum):
     """The names of all events."""
 
     INSTALLED = "table.installed"
+    """`install` has read a table. `paths` are its files, empty for a loaded table."""
     HIT = "lookup.hit"
+    """A row answered, and its choice is in the compiled code."""
     MISSED = "lookup.missed"
+    """No row answered. `nearest` is the row of the same op with the fewest differing ingredients,
+    `choice` what was compiled instead.
+    """
     TUNED = "problem.tuned"
+    """A problem was measured here, with `on_miss="tune"` only."""
     CACHED = "graph.cached"
+    """A graph that was compiled under this table was loaded from a cache or a file."""
     FOREIGN = "graph.foreign"
+    """A graph that was compiled under another table, or under none, was loaded or refused."""
     UNCOVERED = "benchmark.uncovered"
+    """A measurement that no row kind covers is about to run, or was refused."""
     OUTSIDE = "call.outside"
+    """No bucket of a model of `warmup.compile` served a call; at the first, second, fourth, eighth
+    and so on.
+    """
     CONTRADICTED = "policy.contradicted"
+    """A caller's option differs from the policy and is kept, or a kernel is fused unlike its row
+    says; once each.
+    """
     OVERRULED = "policy.overruled"
+    """A switch of the caller was replaced by the table's value; once each."""
     BYPASSED = "graph.bypassed"
+    """Compiled graphs did not consult the table; once for each cause."""
     FAILED = "install.failed"
+    """A process of `warmup run`, or of an engine with the plugin, could not install the table."""
     SUMMARY = "run.summary"
+    """The handle was closed, or the process exits."""
 
 
 _WARNING_EVENTS: Final = frozenset({EventName.MISSED, EventName.CONTRADICTED, EventName.FOREIGN})

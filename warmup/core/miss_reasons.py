@@ -11,16 +11,28 @@ class MissReason(StrEnum):
     """Why no row answered. A closed list: renaming a reason bumps the event schema."""
 
     NOT_IN_TABLE = "not_in_table"
+    """The table has no row for this key."""
     DYNAMIC_DIM = "dynamic_dim"
+    """A size is a range, and no row has the same ranges."""
     WRONG_DEVICE = "wrong_device"
+    """The table is for another device."""
     WRONG_RUNTIME = "wrong_runtime"
+    """Another minor version of torch, or of Triton on a GPU, runs here."""
     TEMPLATE_ABSENT = "template_absent"
+    """A row exists, but this torch does not offer its choice here."""
     TEMPLATE_CHANGED = "template_changed"
+    """The template's source or parameters, or the arguments of a launch, are not those of the row.
+    """
     CHOICE_REJECTED = "choice_rejected"
+    """The row's parameters cannot be used here, or do not compile."""
     NOT_DESCRIBED = "not_described"
+    """The problem cannot be written as a key, for example because a size depends on data."""
     CACHED_MISS = "cached_miss"
+    """A cached graph was compiled with misses; in strict serving only."""
     UNTRUSTED = "untrusted"
+    """A row exists, but a build found an output wrong with its winner."""
     UNVERIFIED = "unverified"
+    """An imported config exists that nobody measured on this device."""
 
     @property
     def advice(self) -> str:
