@@ -64,7 +64,7 @@ OF_ONE_KIND = (
     *("warmup.tuning.session", "warmup.tuning.bucket_run"),
     "warmup.tuning.weights.",
     "warmup.diagnostics.profile.row_match",
-    "warmup.diagnostics.imports.",  # other tools tune GEMMs and launch configs
+    "warmup.tuning.lookup_table",  # torch's, of GEMMs
     *("warmup.tuning.trials", "warmup.tuning.bare_trials", "warmup.tuning.worker"),  # GEMM trials
 )
 OF_EVERY_KIND = frozenset(

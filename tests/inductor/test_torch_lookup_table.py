@@ -86,6 +86,41 @@ def test_it_has_no_key_on_a_cpu() -> None:
     assert LookupTableChoices._get_device_key(torch.device("cpu")) is None
 
 
+# -- a table of warmup's, exported -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        {"op": "mm"},
+        {"op": "mm", "linear": True, "gap": 8},
+        {"op": "mm", "winner": "extern"},
+        {"op": "mm", "dtype": "float32"},
+        {"op": "int_mm"},
+        {"op": "addmm"},
+        {"op": "bmm"},
+        {"op": "bmm", "winner": "extern"},
+        {"op": "baddbmm"},
+        {"op": "mm_plus_mm"},
+    ],
+    ids=lambda case: " ".join(map(str, case.values())),
+)
+def test_torch_finds_an_exported_row_under_the_key_that_it_makes_itself(
+    lower: Lower, case: dict[str, Any]
+) -> None:
+    """Inductor is left with the row's kernel alone, without warmup; of an addmm with the library's.
+
+    From torch 2.12 on the library's addmm has a key of its own.
+    """
+    case = {"m": 512, "winner": "triton", **case}
+    tile = {"BLOCK_K": 32} if case["winner"] == "triton" else {}
+    result = lower(**case, tile=tile, alone=True, exported=True)
+    assert result["keys"] == result["torch_keys"] != []
+    assert result["choices"] == (2 if case["op"] == "addmm" and not IS_2_11 else 1)
+    if tile and case["op"] != "addmm":  # the first choice of an addmm is the library's
+        assert result["constants"]["BLOCK_K"] == "32"
+
+
 # -- both ------------------------------------------------------------------------------------------
 
 

@@ -9,20 +9,24 @@ lists for the plain GEMM template; ``short`` entries hold no more than that. ``h
 leaves torch's handler out. ``mode`` may be ``tune``, to list the candidates that a build would
 measure. ``alone`` does without warmup, and prints torch's keys, the number of choices left to
 inductor, and the constants of the first one. ``ranked`` lets AutoHeuristic rank the candidates
-while the case is served.
+while the case is served. ``exported`` fills torch's table with the export of the case's row instead
+of ``theirs``, and prints torch's own keys beside the export's.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 # First, since it pretends the device before inductor looks for one.
-from cuda_lowering import OPTIONS, SPARE, answer_each, list_candidates, lower, serve
+from cuda_lowering import EVIDENCE, OPTIONS, SPARE, answer_each, list_candidates, lower, serve
 from cuda_search import Silent
 from torch._inductor import config
 from torch._inductor.choices import InductorChoices
@@ -31,27 +35,41 @@ from torch._inductor.select_algorithm import AlgorithmSelectorCache
 from torch._inductor.virtualized import V
 
 from warmup.core.events import Emitter
+from warmup.core.rows import Row, Winner
 from warmup.inductor import connect
 from warmup.table.lookup import Lookup, OnMiss
+from warmup.table.store import read
+from warmup.tuning.lookup_table import export_lookup_table
 
-TEMPLATE = "triton::mm"
+H100 = Path(__file__).resolve().parents[2] / "tables/nvidia-h100-80gb-hbm3/zoo.t5.bf16.json"
+TEMPLATES = {"bmm": "triton::bmm", "baddbmm": "triton::bmm", "mm_plus_mm": "triton::mm_plus_mm"}
 
 
 def answer(case: dict[str, Any], generated: list[str]) -> dict[str, Any]:
     """Lower the case with torch's table filled."""
     case = {"winner": "none", "theirs": [], "handler": True, **case}
     rows = {} if case["winner"] == "none" else list_candidates(case)
-    table = fill(case)
+    table = export(rows) if case.get("exported") else fill(case)
     handler = LookupTableChoices() if case["handler"] else InductorChoices()
     with V.set_choices_handler(handler), config.patch({"lookup_table.table": table}):
         if case.get("alone"):
-            return {"keys": sorted(table), **select_first(case)}
+            own = {"torch_keys": sorted(fill(case))} if case.get("exported") else {}
+            return {"keys": sorted(table), **own, **select_first(case)}
         if case["mode"] == "tune":
             return {"measured": list_measured(case)}
         if case.get("ranked"):
             with autoheuristic_for("mm"):
                 return serve(case, rows, generated)
         return serve(case, rows, generated)
+
+
+def export(rows: dict[str, Winner]) -> dict[str, Any]:
+    """Return the export of *rows* in a table for an H100, as a program reads it from its JSON."""
+    tuned = {key: Row(winner, EVIDENCE) for key, winner in rows.items()}
+    exported = export_lookup_table(replace(read(H100), rows=tuned))
+    assert not exported.left_out, exported.left_out
+    loaded: dict[str, Any] = json.loads(json.dumps(exported.entries))
+    return loaded
 
 
 def fill(case: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
@@ -71,13 +89,14 @@ def fill(case: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
                 return super()._finalize_template_configs(
                     template_choices, kernel_inputs, templates, op_name, kw
                 )
-            if TEMPLATE in template_choices:
+            template = TEMPLATES.get(case["op"], "triton::mm")
+            if template in template_choices:
                 key = self.make_lookup_key(kernel_inputs, op_name)
                 assert key is not None
-                first = next(template_choices[TEMPLATE]).params.to_kwargs()
+                first = next(template_choices[template]).params.to_kwargs()
                 base = {} if case.get("short") else first
                 table[key] = [
-                    {"template_id": TEMPLATE, **base, **changes} for changes in case["theirs"]
+                    {"template_id": template, **base, **changes} for changes in case["theirs"]
                 ]
             library = [uid for uid in template_choices if uid.startswith("aten::")]
             return [next(template_choices[uid]) for uid in library if uid not in SPARE]

@@ -15,9 +15,9 @@ from warmup.cli.common_options import Debug, Quiet, Verbose, with_common_options
 from warmup.cli.compare import compare
 from warmup.cli.doctor import doctor
 from warmup.cli.engine_options import with_engine_options
+from warmup.cli.exchange import export, import_table
 from warmup.cli.explain import explain
 from warmup.cli.help import HelpCommand, HelpGroup
-from warmup.cli.import_files import import_files
 from warmup.cli.model_options import with_model_options
 from warmup.cli.output import print_line
 from warmup.cli.profile import profile
@@ -48,7 +48,7 @@ bench = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-_COMMAND_NAMES: Final = {import_files: "import"}
+_COMMAND_NAMES: Final = {import_table: "import"}
 _EXAMPLES: Final = {
     "doctor": """
         warmup doctor
@@ -62,10 +62,8 @@ _EXAMPLES: Final = {
     """,
     "explain": "warmup explain --model mlp.py --seqlens 1..1024",
     "suggest": "warmup suggest --histogram lengths.txt --max-buckets 6",
-    "import": """
-        warmup import server.log --problems-out problems.json
-        warmup import /tmp/torchinductor_me --out tables/mlp.json --verify
-    """,
+    "import": "warmup import lookup_table.json --out tables/mlp.json --verify",
+    "export": "warmup export tables/mlp.json --out lookup_table.json",
     "show": """
         warmup show tables/mlp.json
         warmup show tables/mlp.json --op addmm --bucket 560
@@ -128,7 +126,8 @@ def _add(to: typer.Typer, command: Callable[..., None], **options: Any) -> None:
 _add(app, doctor)
 _add(app, build, context_settings=CONTEXT_SETTINGS)
 for one in (
-    import_files,
+    import_table,
+    export,
     explain,
     suggest,
     show,

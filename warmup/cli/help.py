@@ -139,7 +139,17 @@ _METAVAR: Final = {
     option: metavar for options in HEADINGS.values() for option, metavar in options.items()
 }
 _COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "Prepare": ("doctor", "suggest", "explain", "build", "collect", "fit", "pad", "import"),
+    "Prepare": (
+        "doctor",
+        "suggest",
+        "explain",
+        "build",
+        "collect",
+        "fit",
+        "pad",
+        "import",
+        "export",
+    ),
     "Serve": ("check", "run", "audit"),
     "Look at tables": ("show", "diff", "merge", "review"),
     "Compare": ("compare", "profile", "bench", "mm", "layers"),

@@ -23,15 +23,6 @@ TUNED_KWARGS: Final[Mapping[str, tuple[int, bool]]] = {
 }
 
 
-def noted_us(milliseconds: float) -> float | None:
-    """Return *milliseconds* in microseconds; None where that is no time of a kernel.
-
-    Zero is a time too short to print.
-    """
-    microseconds = round(milliseconds * 1000.0, 3)
-    return microseconds if FASTEST_US <= microseconds <= SLOWEST_US else None
-
-
 def wrong_kwarg(kwargs: Mapping[str, object]) -> str | None:
     """Return what is wrong with *kwargs*, those of a template that an imported config names.
 

@@ -1,0 +1,219 @@
+"""Torch's lookup table: read into a table, measured there, and written from one."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from warmup.core.errors import SettingsError
+from warmup.core.method import Search
+from warmup.core.rows import Family, Row, Winner
+from warmup.table import Table
+from warmup.table.store import read
+from warmup.tuning.lookup_table import Entry, export_lookup_table, read_lookup_table, winner_of
+
+ROOT = Path(__file__).resolve().parents[2]
+TILE = {"BLOCK_M": 64, "BLOCK_N": 128, "BLOCK_K": 64, "GROUP_M": 8, "num_stages": 3, "num_warps": 8}
+TEMPLATE = {"template_id": "triton::mm", "template_hash": "0123456789abcdef", **TILE}
+NODES = "((torch.bfloat16, [512, 640], [640, 1]), (torch.bfloat16, [640, 768], [1, 640]))"
+BIAS = "(torch.bfloat16, [512, 768], [0, 1])"
+BATCHES = "((torch.float32, [4, 8, 32], [256, 32, 1]), (torch.float32, [4, 32, 32], [1024, 32, 1]))"
+MM = "mm m=512 n=768 k=640 bf16 a=row b=col out=bf16 | epilogue=none"
+BMM = "bmm batch=4 m=8 n=32 k=32 f32 a=row b=row out=f32 fp32=ieee | epilogue=none"
+Done = subprocess.CompletedProcess[str]
+Export = Callable[..., dict[str, Any]]
+
+
+def entries(tmp_path: Path, document: object) -> list[Entry]:
+    path = tmp_path / "tuned.json"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return read_lookup_table(path)
+
+
+def test_each_config_is_an_entry_with_the_key_of_its_row(tmp_path: Path) -> None:
+    """Keys with a device, with scalars and without; the kwargs that are tuned are kept."""
+    document = {
+        f"{NODES}+mm": [TEMPLATE | {"EVEN_K": True}, {"template_id": "aten::mm"}],
+        f"NVIDIA H100+({BIAS}, {NODES[1:]}+alpha=2&beta=1+addmm": [TEMPLATE],
+        f"{BATCHES}+bmm": [{"template_id": "aten::bmm"}],
+    }
+    first, second, biased, batched = entries(tmp_path, document)
+    assert first.key == second.key == MM
+    assert first.config is not None
+    assert dict(first.config.winner.kwargs) == TILE
+    assert first.config.winner.source_hash == TEMPLATE["template_hash"]
+    assert (first.origin, first.config.origin) == ("tuned.json:entry 1",) * 2
+    assert biased.key == MM.replace("mm m", "addmm m").replace("b=col", "b=col bias=1d alpha=2")
+    assert batched.key == BMM
+
+
+def test_what_cannot_be_taken_says_why(tmp_path: Path) -> None:
+    """An entry of no problem has no key; an entry without a whole kernel keeps its key."""
+    for text, why in {
+        "nonsense+mm": "not a key of torch's lookup table",
+        f"{NODES}+convolution": "the key of convolution does not say all",
+        f"{NODES}+addmm": "addmm has 3 operands, the key 2",
+        f"{NODES}+bmm": "a factor of bmm has 3 dims",
+        NODES.replace("[640, 768]", "[641, 768]") + "+mm": "do not fit together",
+        NODES.replace("bfloat16", "float16", 1) + "+mm": "do not fit together",
+        f"{NODES}+alpha=x+mm": "only plain alpha and beta are read",
+        NODES.replace("512", "9999999999") + "+mm": "a size or stride is larger than",
+    }.items():
+        (entry,) = entries(tmp_path, {text: [TEMPLATE]})
+        assert entry.key is None, text
+        assert why in entry.lacking, text
+    for changes, why in (
+        ({"template_id": None}, "the config has no template_id"),
+        ({"template_id": "triton::warmup_mm_dots"}, "no kernel that a row can name"),
+        ({"template_id": "ck::mm"}, "no kernel that a row can name"),
+        ({"num_stages": None}, "num_stages is not given"),
+        ({"BLOCK_M": 48}, "BLOCK_M=48 is no value that a template takes"),
+        ({"template_hash": "../../x"}, "no hash"),
+        ({"template_id": "decompose_k"}, "k_split is not given"),
+    ):
+        (entry,) = entries(tmp_path, {f"{NODES}+mm": [TEMPLATE | changes]})
+        assert (entry.key, entry.config) == (MM, None), changes
+        assert why in entry.lacking, changes
+
+
+def test_a_file_of_another_form_is_one_error(tmp_path: Path) -> None:
+    """Also one that is no JSON, no UTF-8, or that does not exist: nothing else is raised."""
+    path = tmp_path / "t.json"
+    for content in (b"[]", b'{"a": {}}', b"{", b"\xff", b"\x80\x04K\x01.", b'{"a": ' * 5000):
+        path.write_bytes(content)
+        with pytest.raises(SettingsError, match=r"t\.json"):
+            read_lookup_table(path)
+    for missing in (tmp_path / "none.json", tmp_path, Path("a\0b")):
+        with pytest.raises(SettingsError):
+            read_lookup_table(missing)
+
+
+def test_what_shipped_tables_export_reads_back_as_their_rows(tmp_path: Path) -> None:
+    """Each GEMM row is exported or left out with a reason, and an exported kernel is the row's."""
+    exported_rows = 0
+    for path in sorted(ROOT.glob("tables/*/*.json")):
+        table = read(path)
+        exported = export_lookup_table(table)
+        left_out = [key for keys in exported.left_out.values() for key in keys]
+        assert exported.rows + len(left_out) == len(table.rows), path
+        assert all(reason.strip() for reason in exported.left_out), path
+        kernels: dict[str, list[Winner]] = {}
+        for entry in entries(tmp_path, exported.entries):
+            assert entry.key is not None, (path, entry)
+            assert entry.config is not None, (path, entry)
+            kernels.setdefault(entry.key, []).append(entry.config.winner)
+        for key in table.rows.keys() - set(left_out):
+            winner = table.rows[key].winner
+            plain = f"{key.partition(' | ')[0]} | epilogue=none"
+            kwargs = dict(winner.kwargs)
+            assert any(
+                (one.uid, one.source_hash) == (winner.uid, winner.source_hash)
+                and all(kwargs[name] == value for name, value in one.kwargs)
+                for one in kernels[plain]
+            ), (path, key)
+        exported_rows += exported.rows
+    assert exported_rows > 100
+
+
+@pytest.fixture
+def export(make_table: Callable[..., Table], make_row: Callable[..., Row]) -> Export:
+    """``export(key, winner=..., untrusted=...)``: what is exported of one row, and why not."""
+
+    def export(key: str, *, device: str = "cuda", **changes: Any) -> dict[str, Any]:
+        row = dataclasses.replace(make_row(), **{"winner": winner_of(TEMPLATE), **changes})
+        table = make_table(rows={key: row})
+        runtime = table.provenance.runtime
+        runtime = dataclasses.replace(
+            runtime, device=dataclasses.replace(runtime.device, type=device)
+        )
+        origin = dataclasses.replace(table.provenance, runtime=runtime)
+        exported = export_lookup_table(dataclasses.replace(table, provenance=origin))
+        return {"entries": exported.entries, "why": list(exported.left_out)}
+
+    return export
+
+
+def test_a_row_is_a_config_under_torchs_key(export: Export) -> None:
+    """The config has the template's hash; the epilogue is in no key of torch's."""
+    for key in (MM, MM.replace("epilogue=none", "epilogue=relu")):
+        assert export(key)["entries"] == {f"{NODES}+mm": [TEMPLATE]}, key
+    split = Winner(Family.SUBGRAPH, "decompose_k", (("k_split", 4),))
+    config = {"template_id": "decompose_k", "k_split": 4}
+    assert export(MM, winner=split)["entries"] == {f"{NODES}+mm": [config]}
+
+
+def test_rows_that_torchs_table_cannot_express_are_left_out_with_the_reason(
+    export: Export,
+) -> None:
+    """None of them is exported as something else."""
+    library = Winner(Family.EXTERN, "aten::addmm")
+    biased = MM.replace("mm m", "addmm m").replace("b=col", "b=col bias=1d")
+    f32 = "mm m=512 n=768 k=640 f32 a=row b=col out=f32 fp32=tf32 | epilogue=none"
+    dots = dataclasses.replace(winner_of(TEMPLATE), uid="triton::warmup_mm_dots")  # type: ignore[type-var]
+    for key, changes, why in (
+        (MM, {"device": "cpu"}, "the table is for a CPU"),
+        (MM, {"untrusted": "wrong"}, "the row is not trusted"),
+        (MM, {"winner": dots}, "torch does not have the kernel triton::warmup_mm_dots"),
+        (MM.replace("m=512", "m=2..512"), {}, "a range of sizes"),
+        (MM.replace("out=bf16", "out=f32"), {}, "a result of another dtype"),
+        (MM.replace("out=bf16", "out=bf16 reduction=full"), {}, "reductions in full precision"),
+        (f32, {}, "f32 products in tf32"),
+        (biased.replace("1d", "1d alpha=0.5"), {}, "an alpha or beta other than 1"),
+        (biased, {"winner": library}, "torch measures its templates all the same"),
+        ("linear_unary m=16 n=32 k=96 bf16 a=row b=packed out=bf16 | epilogue=none", {}, "linear"),
+    ):
+        found = export(key, **changes)
+        assert (found["entries"], len(found["why"])) == ({}, 1), key
+        assert why in found["why"][0], key
+
+
+def test_the_command_writes_the_file_and_counts_what_is_left_out(
+    run_python: Callable[..., Done], tmp_path: Path
+) -> None:
+    """One line says how many rows are in it, then a line for each reason."""
+    table = ROOT / "tables/nvidia-h100-80gb-hbm3/zoo.t5.bf16.json"
+    out = tmp_path / "lookup_table.json"
+    done = run_python("-m", "warmup", "export", str(table), "--out", str(out))
+    assert (done.returncode, done.stderr) == (0, "")
+    text = " ".join(done.stdout.split())
+    assert "lookup_table.json: 14 rows under 10 keys of torch's" in text
+    assert "rows of the kind launch: torch's table is for GEMMs alone" in text
+    assert len(json.loads(out.read_text(encoding="utf-8"))) == 10
+
+
+def test_configs_stay_unverified_and_those_beyond_the_most_are_counted(
+    run_python: Callable[..., Done], tmp_path: Path
+) -> None:
+    """Of 18 configs of one product 16 stay in the table, as imported; none is a row."""
+    several = [TEMPLATE | {"num_stages": n, "num_warps": w} for n in range(1, 10) for w in (4, 8)]
+    entries(tmp_path, {f"{NODES}+mm": several, "nonsense": []})
+    words = ("-m", "warmup", "import", "tuned.json", "--out", "t.json", "--device", "cpu")
+    done = run_python(*words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    text = " ".join(done.stdout.split())
+    assert "19 configs read, 18 complete" in text
+    assert "not taken: tuned.json:entry 2" in text
+    assert "2 configs of 1 key left out: a table holds 16 imported configs of a key" in text
+    document = json.loads(run_python(*words, "--json", cwd=tmp_path).stdout)
+    assert (list(document["left_out"].values()), document["verified"]) == ([2], None)
+
+
+def test_a_config_is_measured_before_it_is_a_row(
+    tmp_path: Path, run_python: Callable[..., Done]
+) -> None:
+    """--verify measures the config and the library's kernels, and makes the fastest a row."""
+    entries(tmp_path, {f"{BATCHES}+bmm": [{"template_id": "aten::bmm"}]})
+    words = ("-m", "warmup", "import", "tuned.json", "--out", "t.json", "--device", "cpu")
+    done = run_python(*words, "--verify", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    table = read(tmp_path / "t.json")
+    evidence = table.rows[BMM].evidence
+    assert (dict(table.imported), str(table.rows[BMM].winner)) == ({}, "aten::bmm")
+    assert (evidence.search, evidence.tried) == (Search.IMPORTED, 1)
+    assert "verified: imported configs of 1 key confirmed" in " ".join(done.stdout.split())

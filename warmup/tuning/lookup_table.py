@@ -1,0 +1,434 @@
+"""Torch's own lookup table of GEMM configs, as JSON: read into a table, and written from one.
+
+`LookupTableChoices` (torch/_inductor/lookup_table/choices.py, torch 2.11 to 2.15) finds the configs
+of a GEMM on a GPU by a text with the dtype, the sizes and the strides of each operand, then the
+scalars and the op:
+
+    {"((torch.bfloat16, [512, 640], [640, 1]), (torch.bfloat16, [640, 768], [768, 1]))+mm":
+        [{"template_id": "triton::mm", "template_hash": "...", "BLOCK_M": 64, ...}]}
+
+A file is read without trust: as JSON with limits, never as code.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from warmup.core.dtypes import dtype_name
+from warmup.core.error_text import shown
+from warmup.core.errors import ProblemError, SettingsError
+from warmup.core.files import open_regular
+from warmup.core.imported_config import TUNED_KWARGS, ImportedConfig, wrong_kwarg
+from warmup.core.method import Search
+from warmup.core.rows import MAX_INT, Family, Row, Winner
+from warmup.core.strict_json import JsonError, parse_json
+from warmup.diagnostics.misses import MissedProblem
+from warmup.keys.gemm import Dim, GemmProblem
+from warmup.keys.gemm_text import parse_problem
+from warmup.keys.registry import kind_of
+from warmup.keys.strides import bias_form, layout_of
+from warmup.table import Table
+from warmup.table.imported_json import MAX_ORIGIN
+from warmup.table.policy import DEFAULT_MODE, PolicyOptions
+from warmup.table.store import add_imported
+from warmup.tuning.from_misses import build_problems
+from warmup.tuning.report import BuildReport, Observer
+from warmup.tuning.setup import check_out, find_setup, open_table
+
+ASSUMED: Final = (
+    "assumed, since torch's key does not say it: no epilogue, a result of the operands' dtype, "
+    "reductions of f16 and bf16 in reduced precision, and f32 products in full precision, unless a "
+    "template is allowed tf32"
+)
+_MAX_BYTES: Final = 64 * 1024 * 1024
+_MAX_ENTRIES: Final = 100_000
+_MAX_KEY: Final = 4096  # characters
+_FILE_NAME: Final = 160  # characters of a file's name in an origin
+_NODE: Final = r"\(torch\.[a-z0-9_]{1,32}, \[[0-9, ]{0,200}\], \[[0-9, ]{0,200}\]\)"
+_ONE_NODE: Final = re.compile(r"\((torch\.\w+), \[([0-9, ]*)\], \[([0-9, ]*)\]\)")
+_KEY: Final = re.compile(
+    rf"(?:[^+(]{{1,100}}\+)?\((?P<nodes>{_NODE}(?:, {_NODE}){{0,7}}),?\)"
+    r"(?:\+(?P<scalars>[a-z_]{1,32}=[^+]{1,64}))?\+(?P<op>[a-z][a-z0-9_]{0,63})"
+)
+_NUMBER: Final = re.compile(r"-?[0-9]{1,9}(?:\.[0-9]{1,20})?(?:e[+-]?[0-9]{1,3})?")
+_HASH: Final = re.compile(r"[0-9a-f]{8,64}")
+_OPERANDS: Final = {"mm": 2, "bmm": 2, "int_mm": 2, "addmm": 3, "baddbmm": 3, "mm_plus_mm": 4}
+_BATCHED: Final = frozenset({"bmm", "baddbmm"})
+_BIASED: Final = frozenset({"addmm", "baddbmm"})
+_LIBRARY: Final = frozenset({"mm", "addmm", "bias_addmm", "bmm", "baddbmm", "_int_mm"})
+_TEMPLATES: Final = frozenset(
+    {
+        *("mm", "bmm", "mm_plus_mm", "mm_persistent", "mm_persistent_tma"),
+        "blackwell_ws_persistent_device_tma",
+    }
+)
+_SPLIT: Final = "decompose_k"
+_MOST_SPLITS: Final = 4096
+
+Config = Mapping[str, Any]
+Strided = tuple[tuple[int, ...], tuple[int, ...]]  # sizes and strides, in elements
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A config of torch's table: the key of its GEMM and the kernel, or what is ``lacking``.
+
+    ``key`` is None where no row answers such a GEMM, ``config`` where no kernel can be made.
+    """
+
+    origin: str
+    key: str | None = None
+    config: ImportedConfig | None = None
+    lacking: str = ""
+
+
+def read_lookup_table(path: Path) -> list[Entry]:
+    """Return an entry for each config in the file *path*, JSON of torch's lookup table.
+
+    Raises:
+        SettingsError: the file cannot be read, or is no lookup table.
+    """
+    document = _json_in(path)
+    if not isinstance(document, dict) or not all(isinstance(v, list) for v in document.values()):
+        raise _unreadable(path, "no lookup table of torch: not an object of arrays")
+    entries: list[Entry] = []
+    name = shown(path.name)[-_FILE_NAME:]
+    for number, (text, configs) in enumerate(document.items(), 1):
+        entries += _entries(text, configs, f"{name}:entry {number}"[:MAX_ORIGIN])
+        if len(entries) > _MAX_ENTRIES:
+            raise _unreadable(path, f"more than {_MAX_ENTRIES} configs")
+    return entries
+
+
+def _entries(text: str, configs: list[Any], origin: str) -> Iterator[Entry]:
+    if not all(isinstance(config, dict) for config in configs):
+        yield Entry(origin, lacking="a config is no object")
+        return
+    try:
+        key = _problem_of(text, configs).key
+    except ProblemError as error:
+        yield Entry(origin, lacking=f"{shown(text)}: {error}")
+        return
+    if not configs:
+        yield Entry(origin, key, lacking="it has no config")
+    for config in configs:
+        winner = winner_of(config)
+        if isinstance(winner, str):
+            yield Entry(origin, key, lacking=winner)
+        else:
+            yield Entry(origin, key, ImportedConfig(winner, origin))
+
+
+def _problem_of(text: str, configs: Sequence[Config]) -> GemmProblem:
+    match = _KEY.fullmatch(text) if len(text) <= _MAX_KEY else None
+    if match is None:
+        raise ProblemError("not a key of torch's lookup table")
+    op, nodes = match["op"], _ONE_NODE.findall(match["nodes"])
+    if op not in _OPERANDS:
+        raise ProblemError(f"the key of {op} does not say all that the key of a row has")
+    if len(nodes) != _OPERANDS[op]:
+        raise ProblemError(f"{op} has {_OPERANDS[op]} operands, the key {len(nodes)}")
+    operands = [(_numbers(sizes), _numbers(strides)) for _, sizes, strides in nodes]
+    dtypes = {dtype_name(dtype) for dtype, _, _ in nodes}
+    scalars = dict(part.partition("=")[::2] for part in (match["scalars"] or "").split("&") if part)
+    if scalars.keys() - {"alpha", "beta"} or not all(map(_NUMBER.fullmatch, scalars.values())):
+        raise ProblemError(f"scalars {shown(match['scalars'])}: only plain alpha and beta are read")
+    bias, factors = (operands[:1], operands[1:]) if op in _BIASED else ([], operands)
+    rank = 3 if op in _BATCHED else 2
+    if any(len(sizes) != rank or len(strides) != rank for sizes, strides in factors):
+        raise ProblemError(f"a factor of {op} has {rank} dims, the key another number")
+    (a, b), pair = factors[:2], factors[2:]
+    (m, k), (b_k, n) = a[0][-2:], b[0][-2:]
+    if b_k != k or a[0][:-2] != b[0][:-2] or len(dtypes) != 1:
+        raise ProblemError("the operands do not fit together")
+    if any(one[0] != other[0] for one, other in zip((a, b), pair, strict=False)):
+        raise ProblemError("the two products have other sizes")
+    (dtype,) = dtypes
+    layouts = [layout_of(list(size), list(step), int.__eq__, Dim.of) for size, step in factors]
+    precision = "tf32" if any(each.get("ALLOW_TF32") is True for each in configs) else "ieee"
+    return GemmProblem(
+        op=op,
+        batch=Dim.of(a[0][0]) if op in _BATCHED else None,
+        m=Dim.of(m),
+        n=Dim.of(n),
+        k=Dim.of(k),
+        dtype=dtype,
+        a=layouts[0],
+        b=layouts[1],
+        a2=layouts[2] if pair else None,
+        b2=layouts[3] if pair else None,
+        bias=bias_form(rank, *bias[0]) if bias else None,
+        out="i32" if op == "int_mm" else dtype,
+        alpha=float(scalars.get("alpha", 1)),
+        beta=float(scalars.get("beta", 1)),
+        fp32=precision if dtype == "f32" else None,
+    )
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not all(part.isdecimal() and len(part) <= len(str(MAX_INT)) for part in parts):
+        raise ProblemError(f"{text[:40]!r} are no sizes")
+    if any(int(part) > MAX_INT for part in parts):
+        raise ProblemError(f"a size or stride is larger than {MAX_INT}")
+    return tuple(map(int, parts))
+
+
+def winner_of(config: Config) -> Winner | str:
+    """Return the kernel of *config* with the kwargs that are tuned, or what is missing.
+
+    Torch derives the other kwargs of a template from the operands again.
+    """
+    named, digest = config.get("template_id"), config.get("template_hash")
+    if not isinstance(named, str):
+        return "the config has no template_id"
+    if named.startswith("aten::") and named.removeprefix("aten::") in _LIBRARY:
+        return Winner(Family.EXTERN, named)
+    if named == _SPLIT:
+        splits = config.get("k_split")
+        if type(splits) is not int or not 1 < splits <= _MOST_SPLITS:
+            return "k_split is not given"
+        return Winner(Family.SUBGRAPH, _SPLIT, (("k_split", splits),))
+    if not (named.startswith("triton::") and named.removeprefix("triton::") in _TEMPLATES):
+        return f"{shown(named)} is no kernel that a row can name"
+    tuned = {kwarg: config.get(kwarg) for kwarg in TUNED_KWARGS}
+    if (wrong := wrong_kwarg(tuned)) is not None:
+        return wrong
+    if digest is not None and not (isinstance(digest, str) and _HASH.fullmatch(digest)):
+        return "the hash of the template's source is no hash"
+    kwargs = sorted((kwarg, value) for kwarg, value in tuned.items() if isinstance(value, int))
+    return Winner(Family.TEMPLATE, named, tuple(kwargs), digest)
+
+
+def _json_in(path: Path) -> object:
+    try:
+        with open_regular(path) as file:
+            raw = file.read(_MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, getattr(error, "strerror", None) or str(error)) from error
+    if len(raw) > _MAX_BYTES:
+        raise _unreadable(path, f"larger than {_MAX_BYTES} bytes")
+    try:
+        return parse_json(raw.decode())
+    except (UnicodeDecodeError, JsonError) as error:
+        raise _unreadable(path, f"not JSON: {error}") from error
+
+
+def _unreadable(path: Path, reason: str) -> SettingsError:
+    return SettingsError(f"{shown(path)}: {shown(reason)}", "name a lookup table of torch as JSON")
+
+
+# -- Into a table ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedTable:
+    """The table at ``path`` with the imported configs.
+
+    ``with_row`` are keys that got no config, since they have a row. ``left_out`` counts by key the
+    configs beyond the number that a table holds.
+    """
+
+    path: Path
+    table: Table
+    with_row: tuple[str, ...]
+    left_out: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What measuring imported configs gave.
+
+    ``confirmed`` are keys whose imported config is the winner now, ``refuted`` those whose row has
+    another winner or is not trusted. ``open`` has by key why a config is still unverified.
+    """
+
+    report: BuildReport
+    confirmed: tuple[str, ...]
+    refuted: tuple[str, ...]
+    open: Mapping[str, str]
+
+
+def import_configs(
+    entries: Iterable[Entry], path: Path, *, device: str = "auto", mode: str = DEFAULT_MODE
+) -> ImportedTable:
+    """Add the configs of *entries* to the table at *path*, unverified; nothing is measured.
+
+    *device* and *mode* are those of a build: the table is for this machine, although nobody knows
+    where the configs were chosen.
+
+    Raises:
+        SettingsError: an argument cannot be used.
+        TableError: the table is damaged, of another device, runtime or policy, or not writable.
+    """
+    found: dict[str, list[ImportedConfig]] = {}
+    for entry in entries:
+        if entry.key is not None and entry.config is not None:
+            found.setdefault(entry.key, []).append(entry.config)
+    check_out(path)
+    before, _ = open_table(path, find_setup(device, PolicyOptions(mode=mode)), force=False)
+    after = add_imported(path, before, {key: tuple(configs) for key, configs in found.items()})
+    left_out = {}
+    for key, kept in after.imported.items():
+        given = {one.winner for one in (*found.get(key, ()), *before.imported.get(key, ()))}
+        if count := len(given - {one.winner for one in kept}):
+            left_out[key] = count
+    return ImportedTable(path, after, tuple(key for key in found if key in after.rows), left_out)
+
+
+def verify_imported(
+    imported: ImportedTable,
+    *,
+    device: str = "auto",
+    mode: str = DEFAULT_MODE,
+    observer: Observer | None = None,
+) -> Verification:
+    """Measure the imported configs of the table and the library's kernels, and nothing else.
+
+    Each key that could be measured has a row then, with the fastest of these, and no imported
+    config any more.
+
+    Raises as `build_problems` does.
+    """
+    before = imported.table.imported
+    report = build_problems(
+        [MissedProblem(key, kind_of(key).name, "imported", 1) for key in before],
+        out=imported.path,
+        device=device,
+        mode=mode,
+        search=Search.IMPORTED,
+        observer=observer,
+    )
+    rows = {key: row for key, row in report.table.rows.items() if key in before}
+    confirmed = tuple(key for key, row in rows.items() if _is_named(row, before[key]))
+    why = {**report.not_rebuilt, **report.not_tuned}
+    return Verification(
+        report,
+        confirmed,
+        tuple(key for key in rows if key not in confirmed),
+        {key: why.get(key, "no row was measured") for key in before if key not in rows},
+    )
+
+
+def _is_named(row: Row, configs: Iterable[ImportedConfig]) -> bool:
+    return row.untrusted is None and any(config.names(row.winner) for config in configs)
+
+
+# -- From a table ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedTable:
+    """Torch's lookup table: ``entries`` has by torch's key the configs of ``rows`` rows.
+
+    ``left_out`` has by reason the keys of the rows that torch's table cannot express.
+    """
+
+    entries: Mapping[str, Sequence[Config]]
+    rows: int
+    left_out: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+def export_lookup_table(table: Table) -> ExportedTable:
+    """Return the GEMM rows of *table* as torch's own lookup table, without its file.
+
+    A config has all kwargs of the row's kernel and the hash of its template, so that torch derives
+    none of them for other blocks, and drops the config where the template has changed. Rows that
+    differ in what torch's key does not have, such as the epilogue, share a key: torch measures the
+    kernels of a key that has several.
+    """
+    entries: dict[str, list[dict[str, Any]]] = {}
+    left_out: dict[str, list[str]] = {}
+    is_gpu = table.provenance.runtime.device.type == "cuda"
+    for key, row in sorted(table.rows.items()):
+        try:
+            text = _torch_key(key, row, is_gpu=is_gpu)
+        except ProblemError as error:
+            left_out.setdefault(str(error), []).append(key)
+            continue
+        digest = row.winner.source_hash
+        named = {"template_id": row.winner.uid}
+        config = {
+            **named,
+            **({"template_hash": digest} if digest else {}),
+            **dict(row.winner.kwargs),
+        }
+        if config not in entries.setdefault(text, []):
+            entries[text].append(config)
+    rows = len(table.rows) - sum(map(len, left_out.values()))
+    return ExportedTable(entries, rows, left_out)
+
+
+def _torch_key(key: str, row: Row, *, is_gpu: bool) -> str:
+    """Return the text by which torch finds the configs of the GEMM *key*.
+
+    Raises:
+        ProblemError: torch's table cannot express the row; the message is the same for all rows of
+            a reason.
+    """
+    kind = kind_of(key).name
+    if kind != "gemm":
+        raise ProblemError(f"rows of the kind {kind}: torch's table is for GEMMs alone")
+    problem, winner = parse_problem(key), row.winner
+    reasons = {
+        "the table is for a CPU: torch looks configs up on GPUs alone": not is_gpu,
+        "the row is not trusted": row.untrusted is not None,
+        f"torch's key of {problem.op} does not say the dtype of the result or the precision": (
+            problem.op not in _OPERANDS
+        ),
+        "a range of sizes: torch's key has one size": not all(
+            dim is None or dim.is_static for dim in (problem.batch, problem.m, problem.n, problem.k)
+        ),
+        "a result of another dtype: torch's key does not say it": (
+            problem.op != "int_mm" and problem.out != problem.dtype
+        ),
+        "f32 products in tf32: torch's key does not say the precision": problem.fp32 == "tf32",
+        "reductions in full precision: torch's key does not say it": problem.full_reduction,
+        "an alpha or beta other than 1: a key has six digits of it, torch's key all": (
+            (problem.alpha, problem.beta) != (1, 1)
+        ),
+        "the library's kernel of addmm: torch measures its templates all the same": (
+            problem.op == "addmm" and winner.family is Family.EXTERN
+        ),
+        f"torch does not have the kernel {winner.uid}": not _is_torchs(winner),
+    }
+    for reason, applies in reasons.items():
+        if applies:
+            raise ProblemError(reason)
+    return _torch_text(problem)
+
+
+def _is_torchs(winner: Winner) -> bool:
+    family, _, name = winner.uid.rpartition("::")
+    known = {"aten": _LIBRARY, "triton": _TEMPLATES, "": {_SPLIT}}
+    return name in known.get(family, ())
+
+
+def _torch_text(problem: GemmProblem) -> str:
+    from warmup.models.gemm_tensors import gemm_tensors, size_of
+
+    tensors = gemm_tensors(problem)
+    names = [name for name in ("bias", "a", "b", "a2", "b2") if name in tensors]
+    shapes = {
+        name: (tuple(map(size_of, each.sizes)), each.strides) for name, each in tensors.items()
+    }
+    if "bias" in shapes:  # torch's key has the bias as it is added
+        out = (*shapes["a"][0][:-1], shapes["b"][0][-1])
+        shapes["bias"] = _expanded(shapes["bias"], out)
+    nodes = ", ".join(
+        f"({tensors[name].dtype}, {list(shapes[name][0])}, {list(shapes[name][1])})"
+        for name in names
+    )
+    scalars = "+alpha=1&beta=1" if problem.op in _BIASED else ""
+    return f"({nodes}){scalars}+{problem.op}"
+
+
+def _expanded(bias: Strided, out: tuple[int, ...]) -> Strided:
+    sizes, strides = bias
+    missing = len(out) - len(sizes)
+    own = zip(out[missing:], sizes, strides, strict=True)
+    return out, (*[0] * missing, *(stride if size == wanted else 0 for wanted, size, stride in own))
