@@ -23,7 +23,7 @@ Built = tuple[Path, dict[str, Any]]
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Records of earlier builds are those of this run of the tests, for all its workers."""
+    """Measured peaks are those of this run of the tests, for all its workers."""
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     with pytest.MonkeyPatch.context() as patch:

@@ -32,7 +32,7 @@ def calls(
     """Every build that is begun, with its arguments; none of them measures anything."""
     seen: Calls = []
     gemm, path = make_key(64), Path("t.json")
-    plan = BuildPlan(buckets=(), known=(), missing=(gemm, LAUNCH), estimate_s=None, basis="nothing")
+    plan = BuildPlan(buckets=(), known=(), missing=(gemm, LAUNCH))
     tuned = (Tuned(gemm, make_row(), ()),), (Tuned(LAUNCH, make_row(), ()),)
 
     def build(_model: str, *, dry_run: bool = False, **words: Any) -> BuildReport:

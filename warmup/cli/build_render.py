@@ -147,14 +147,10 @@ def _outcome(report: BuildReport) -> Iterator[str]:
         line = f"seconds by stage (docs/explanation/search.md#seconds-of-a-build): {spent}"
         yield from fold(line, indent=2, width=terminal_width())
     if not (report.timings or report.not_tuned or report.not_rebuilt):
-        how = (
-            "an earlier build of the same graphs finished every bucket, and its rows are in the "
-            "table; nothing was compiled"
-            if report.is_recalled
-            else "every problem had its row"
-            + (", some of them from earlier tables" if report.taken else "")
+        some = ", some of them from earlier tables" if report.taken else ""
+        yield from fold(
+            f"nothing to tune: every problem had its row{some}", indent=2, width=terminal_width()
         )
-        yield from fold(f"nothing to tune: {how}", indent=2, width=terminal_width())
     if report.bundle is not None:
         yield f"bundle (compiled kernels; docs/how-to/ship-a-bundle.md) {report.bundle}"
     for what, keys in (
@@ -233,7 +229,6 @@ def document(report: BuildReport) -> dict[str, Any]:
             {**dataclasses.asdict(split), "add": dict(split.add.sizes)} for split in _splits(report)
         ],
         "peaks": peaks and dataclasses.asdict(peaks),
-        "recalled": report.is_recalled,
         "bundle": bundle and {**dataclasses.asdict(bundle), "path": str(bundle.path)},
         "machine": dataclasses.asdict(report.machine),
         "unstable": sorted(k for k, row in report.table.rows.items() if row.evidence.is_unstable),

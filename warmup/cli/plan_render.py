@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from warmup.cli.output import TEXT_WIDTH, fold, terminal_width
+from warmup.cli.output import fold, terminal_width
 from warmup.core.counted import counted
 from warmup.tuning.report import BuildReport, name_of
 
@@ -29,16 +29,12 @@ def spell_plan(report: BuildReport) -> Iterator[str]:
     if len(plan.missing) > _MAX_PLANNED:
         yield f"{len(plan.missing) - _MAX_PLANNED} more to tune; --json has all"
     yield from plan.remarks
-    width = terminal_width() or TEXT_WIDTH
     known = f"{len(plan.known)} in the table already"
     known += f" or in earlier tables ({len(report.taken)})" if report.taken else ""
     total = f"{report.path}: {counted(len(plan.missing), 'problem')} to tune, {known}"
     yield total
     yield from spell_sources(report)
-    if plan.missing:
-        time = "unknown" if plan.estimate_s is None else f"about {spell_seconds(plan.estimate_s)}"
-        yield from fold(f"expected time: {time} ({plan.basis})", indent=2, width=width)
-    else:
+    if not plan.missing:
         yield "nothing to tune"
     yield f"dry run: nothing was measured or written; it took {report.seconds:.1f} s"
 
@@ -72,14 +68,6 @@ def spell_graphs(bucket: str, graphs: int) -> Iterator[str]:
         )
 
 
-def spell_seconds(seconds: float) -> str:
-    """Return a duration for people: ``42 s``, ``5 min``, ``2.5 h``."""
-    if seconds < 100:  # noqa: PLR2004  two digits, in each unit
-        return f"{seconds:.0f} s"
-    minutes = seconds / 60
-    return f"{minutes:.0f} min" if minutes < 100 else f"{minutes / 60:.1f} h"  # noqa: PLR2004
-
-
 def document_of_plan(report: BuildReport) -> dict[str, Any]:
     """Return the plan as JSON values; docs/reference/cli.md#dry-runs has each."""
     plan = report.plan
@@ -100,8 +88,6 @@ def document_of_plan(report: BuildReport) -> dict[str, Any]:
         "known": list(plan.known),
         "missing": list(plan.missing),
         "rows_from": document_of_sources(report),
-        "estimate_s": plan.estimate_s if plan.estimate_s is None else round(plan.estimate_s, 1),
-        "basis": plan.basis,
         "remarks": list(plan.remarks),
         "seconds": round(report.seconds, 3),
     }

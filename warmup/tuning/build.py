@@ -19,7 +19,6 @@ from warmup.table.store import read
 from warmup.tuning.bucket_compiler import BucketCompiler
 from warmup.tuning.budget import SearchBudget, parse_budget, spend_budget
 from warmup.tuning.dry_run import make_plan
-from warmup.tuning.earlier_builds import EarlierBuilds, earlier_builds
 from warmup.tuning.pack_bundle import input_options, pack_if_asked
 from warmup.tuning.progress import Progress
 from warmup.tuning.report import BucketResult, BuildReport, Observer
@@ -102,10 +101,8 @@ def build(
     A problem that the table lacks takes the row of a table of *rows_from* where it fits, instead of
     being measured: see `warmup.tuning.rows_from`. With *force* or *retry* nothing is taken.
 
-    Where an earlier build of the same model has finished every bucket, and the table still has its
-    rows, nothing is compiled: see `warmup.tuning.earlier_builds`. With *dry_run* the report has a
-    plan instead of results: the problems of each bucket, those with a row and those to tune. Each
-    bucket is compiled for it, nothing is measured, and nothing is written.
+    With *dry_run* the report has a plan instead of results: the problems of each bucket, those with
+    a row and those to tune. Each bucket is compiled for it; nothing is measured or written.
 
     Raises:
         SettingsError, ModelError: the arguments or the model cannot be used; nothing was written.
@@ -142,16 +139,13 @@ def build(
     with make_tuner(setup.policy, setup.device, started) as tuner:
         loaded = load_model(model)
         wants_padding = setup.device.type != "cpu" if pad_weights is None else pad_weights
-        earlier = earlier_builds(
-            setup, model, (*buckets, *specs, policy, wants_padding, all_layers, dtype)
-        )
         path = out_path(out, setup.runtime, loaded, cast)
         resolved = resolve_inputs(loaded, specs, buckets, cast)
         watcher.model_loaded(resolved.assumptions)
         table, replaces = open_table(
             path, setup, resolved.assumptions, force=force, is_read_only=dry_run
         )
-        earlier_rows = open_earlier(
+        earlier = open_earlier(
             rows_from,
             table,
             setup.inductor.template_sources,
@@ -167,7 +161,7 @@ def build(
             given_up=tuner.rows.not_tuned,
             measured_peaks=tuner.bounds.peaks,
             revisit=revisit_for(table, search_budget, retry=retry, force=force),
-            earlier=earlier_rows,
+            earlier=earlier,
         )
         tuner.rows.only, tuner.region_questions.is_used = progress.revisit.retried, True
         tuner.watch.start(seconds_to_wait(wait_for_quiet), watcher.waiting_started)
@@ -178,10 +172,8 @@ def build(
             compiler=compiler, specs=resolved.specs, dtype=cast, all_layers=all_layers
         )
         watcher.buckets_counted(buckets)
-        can_recall = search_budget.seconds is None and retry is None
-        recalled = earlier.find(session, buckets) if can_recall else None
         if dry_run:
-            plan = make_plan(session, buckets, recalled, earlier.pace(setup), pads=wants_padding)
+            plan = make_plan(session, buckets, pads=wants_padding)
             return BuildReport(
                 path,
                 table,
@@ -190,13 +182,10 @@ def build(
                 (),
                 time.monotonic() - started,
                 plan=plan,
-                rows_from=earlier_rows.used() if earlier_rows else (),
+                rows_from=earlier.used() if earlier else (),
             )
-        results, prepared = list(recalled or ()), None
-        if recalled is None:
-            watcher.device_looked_at(tuner.watch.complaints())
-            results, prepared = _tune(session, buckets, search_budget, started, pads=wants_padding)
-            _keep_record(earlier, session, buckets, results, started)
+        watcher.device_looked_at(tuner.watch.complaints())
+        results, prepared = _tune(session, buckets, search_budget, started, pads=wants_padding)
         progress.flush()
         machine, stages = tuner.watch.state(), tuner.clock.take()
         watcher.device_looked_at(machine.complaints)
@@ -226,9 +215,8 @@ def build(
         machine=machine,
         retried=progress.revisit.retried,
         kept=dict(progress.kept),
-        is_recalled=recalled is not None,
         stages=stages,
-        rows_from=earlier_rows.used(progress.keys_since(0)) if earlier_rows else (),
+        rows_from=earlier.used(progress.keys_since(0)) if earlier else (),
     )
 
 
@@ -273,22 +261,6 @@ def _tune(
 
         results = list(spend_budget(progress, run_again, results, budget, started))
     return results, prepared
-
-
-def _keep_record(
-    earlier: EarlierBuilds,
-    session: Session,
-    buckets: Sequence[Bucket],
-    results: Sequence[BucketResult],
-    started: float,
-) -> None:
-    """Keep the pace of this build, and its record where it finished every problem."""
-    compiler = session.compiler
-    progress = compiler.progress
-    earlier.keep_pace(compiler.setup, len(progress.tuned), time.monotonic() - started)
-    is_complete = not compiler.tuner.rows.not_tuned and not progress.distrusted
-    if is_complete and progress.revisit.retried is None:
-        earlier.keep(session, buckets, results)
 
 
 def _check_asked(results: Sequence[BucketResult], retry: str | None) -> None:

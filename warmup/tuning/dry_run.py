@@ -7,57 +7,32 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from warmup.buckets.bucket import Bucket
-from warmup.tuning.report import BucketResult, BuildPlan, PlannedBucket
+from warmup.tuning.report import BuildPlan, PlannedBucket
 
 if TYPE_CHECKING:
-    from warmup.tuning.earlier_builds import Pace
     from warmup.tuning.session import Session
-
-_COMPILES: Final = 2  # a build compiles a bucket once to tune it, and once to serve it
 
 
 def make_plan(
     session: Session,
     buckets: Sequence[Bucket],
-    recalled: Sequence[BucketResult] | None,
-    pace: Pace | None,
     *,
     pads: bool,
 ) -> BuildPlan:
-    """Return the plan for *buckets*, which are compiled unless *recalled* has their results.
-
-    *pace* is that of the last build on this device, and *pads* whether the build would measure
-    padded weights.
+    """Return the plan for *buckets*; with *pads* the build would measure padded weights.
 
     Raises as `Session.run_bucket` does.
     """
-    if recalled is not None:
-        planned = tuple(
-            PlannedBucket(
-                bucket=result.bucket,
-                known=result.keys,
-                missing=(),
-                seconds=result.seconds,
-                graphs=result.graphs,
-                left_out=result.left_out,
-            )
-            for result in recalled
-            if not result.weights_padded
-        )
-        return _summed(planned, pace)
     remark = "padded weights are not planned: where padding pays, a build runs each bucket again"
-    return _summed(_plan_buckets(session, buckets), pace, (remark,) if pads else ())
+    return _summed(_plan_buckets(session, buckets), (remark,) if pads else ())
 
 
-def plan_keys(known: Sequence[str], missing: Sequence[str], pace: Pace | None) -> BuildPlan:
+def plan_keys(known: Sequence[str], missing: Sequence[str]) -> BuildPlan:
     """Return the plan of a build from misses: *known* keys have a row, *missing* ones none."""
-    estimate, basis = _estimate(len(missing), 0, pace)
-    return BuildPlan(
-        buckets=(), known=tuple(known), missing=tuple(missing), estimate_s=estimate, basis=basis
-    )
+    return BuildPlan(buckets=(), known=tuple(known), missing=tuple(missing))
 
 
 def _plan_buckets(session: Session, buckets: Sequence[Bucket]) -> tuple[PlannedBucket, ...]:
@@ -84,34 +59,14 @@ def _plan_buckets(session: Session, buckets: Sequence[Bucket]) -> tuple[PlannedB
     return tuple(found)
 
 
-def _summed(
-    buckets: Sequence[PlannedBucket], pace: Pace | None, remarks: Sequence[str] = ()
-) -> BuildPlan:
+def _summed(buckets: Sequence[PlannedBucket], remarks: Sequence[str] = ()) -> BuildPlan:
     missing = tuple(dict.fromkeys(key for one in buckets for key in one.missing))
     known = tuple(dict.fromkeys(key for one in buckets for key in one.known))
-    compiling = _COMPILES * sum(one.seconds for one in buckets if one.missing)
-    estimate, basis = _estimate(len(missing), compiling, pace)
     return BuildPlan(
         buckets=tuple(buckets),
         known=known,
         missing=missing,
-        estimate_s=estimate,
-        basis=basis,
         remarks=tuple(remarks),
-    )
-
-
-def _estimate(missing: int, compiling_s: float, pace: Pace | None) -> tuple[float | None, str]:
-    """Return the expected seconds to tune *missing* problems, and what they are based on."""
-    if not missing:
-        return 0.0, "nothing to tune"
-    if pace is None:
-        besides = f"; compiling alone takes about {compiling_s:.0f} s" if compiling_s else ""
-        return None, f"no build on this device has left its pace here yet{besides}"
-    each = pace.seconds / pace.problems
-    return missing * each, (
-        f"{missing} at {each:.1f} s each, compiling included: the pace of the last build on this "
-        f"device, {pace.problems} in {pace.seconds:.0f} s on {pace.day}"
     )
 
 

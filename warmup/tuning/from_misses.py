@@ -21,7 +21,6 @@ from warmup.table.policy import DEFAULT_MODE, PolicyOptions
 from warmup.table.store import read
 from warmup.tuning.budget import parse_budget
 from warmup.tuning.dry_run import plan_keys
-from warmup.tuning.earlier_builds import pace
 from warmup.tuning.missed_keys import keys_with_row, missed_keys
 from warmup.tuning.progress import Progress, Revisit
 from warmup.tuning.rebuilt_problem import tune_rebuilt
@@ -117,7 +116,7 @@ def build_problems(
     known = keys_with_row(missed, rows, search_budget.search, force=force)
     wanted = [key for key in missed if key not in known]
     if dry_run:
-        plan = plan_keys(known, wanted, pace(setup))
+        plan = plan_keys(known, wanted)
         elapsed = time.monotonic() - started
         used = earlier.used() if earlier else ()
         return BuildReport(

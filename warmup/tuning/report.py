@@ -147,16 +147,12 @@ class PlannedBucket:
 class BuildPlan:
     """What a build would do: its buckets, and the problems that have a row or would be tuned.
 
-    ``estimate_s`` is the expected time of the build in seconds, None where nothing on this machine
-    says how long a problem takes; ``basis`` says what it is based on. ``remarks`` says what the
-    plan leaves out.
+    ``remarks`` says what the plan leaves out.
     """
 
     buckets: tuple[PlannedBucket, ...]
     known: tuple[str, ...]
     missing: tuple[str, ...]
-    estimate_s: float | None
-    basis: str
     remarks: tuple[str, ...] = ()
 
 
@@ -193,7 +189,6 @@ class BuildReport:
     ``retried`` are the keys whose rows were to be measured again, and ``kept`` those of them whose
     new times were no better, so that the older row stays, with the reason.
 
-    ``is_recalled``: an earlier build had finished all buckets, so they were not compiled again.
     ``plan`` is that of a dry run, which has nothing else. ``stages`` says how ``seconds`` divide,
     without those of packing a bundle. ``rows_from`` says which rows of
     earlier tables were taken in place of a measurement. ``devices`` has the share of each device of
@@ -217,7 +212,6 @@ class BuildReport:
     machine: MachineState = field(default_factory=MachineState)
     retried: frozenset[str] | None = None
     kept: Mapping[str, str] = field(default_factory=dict)
-    is_recalled: bool = False
     plan: BuildPlan | None = None
     stages: StageSeconds = field(default_factory=dict)
     rows_from: tuple[RowSource, ...] = ()

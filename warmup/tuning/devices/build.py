@@ -13,9 +13,8 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
-from typing import Final
 
 from warmup.core.method import Search
 from warmup.diagnostics.misses import MissedProblem, read_misses
@@ -38,8 +37,6 @@ from warmup.tuning.progress import Progress, Revisit
 from warmup.tuning.report import NOT_BEGUN, BuildReport, DeviceShare, Observer
 from warmup.tuning.rows_from import KnownRows, open_earlier
 from warmup.tuning.setup import check_out, open_table, refuse_imported, seconds_to_wait, watcher_of
-
-_ONE_DEVICE: Final = "the time is that of one device: no build on several has left its pace"
 
 
 def build_on_devices(
@@ -86,17 +83,15 @@ def build_on_devices(
         fused_top_k=fused_top_k,
     )
     if dry_run:
-        return _planned(
-            build_problems(
-                problems,
-                out=out,
-                device=slots[0].name,
-                search=search,
-                force=force,
-                rows_from=rows_from,
-                dry_run=True,
-                **asdict(asked),
-            )
+        return build_problems(
+            problems,
+            out=out,
+            device=slots[0].name,
+            search=search,
+            force=force,
+            rows_from=rows_from,
+            dry_run=True,
+            **asdict(asked),
         )
     refuse_imported(search)
     check_out(Path(out))
@@ -218,9 +213,3 @@ def _template_sources() -> dict[str, str]:
     from warmup.inductor import connect
 
     return dict(connect().template_sources())
-
-
-def _planned(report: BuildReport) -> BuildReport:
-    assert report.plan is not None
-    remarks = (*report.plan.remarks, _ONE_DEVICE)
-    return replace(report, plan=replace(report.plan, remarks=remarks))
