@@ -51,7 +51,10 @@ def check(
     *,
     device: options.DeviceOption = "auto",
     expect_digest: Annotated[
-        str | None, typer.Option(help="The SHA-256 digest that the table must have.")
+        str | None,
+        typer.Option(
+            help="The SHA-256 digest that the table must have; another one is exit code 10."
+        ),
     ] = None,
     prime: Annotated[
         bool, typer.Option("--prime", help="Compile and call every bucket of --model too.")
