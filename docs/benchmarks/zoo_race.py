@@ -1,8 +1,8 @@
 """Races one model of the zoo: ``python zoo_race.py REQUEST RESULT``, started by `zoo.py`.
 
 Every variant starts once, and is timed in CUDA graphs, then launched one by one; on a CPU the
-latter only. The result has the documents of `warmup compare` by launch, and what `warmup review`
-doubts in them and in the table.
+latter only. The result has the documents of `warmup compare` by launch, and what a review doubts in
+the table.
 """
 
 from __future__ import annotations
@@ -17,20 +17,15 @@ from warmup.bench.cells import write_json
 from warmup.bench.compare.compare import compare_launches
 from warmup.cli.compare_render import document
 from warmup.core.method import L2, Launch
-from warmup.diagnostics.review.documents import review_file
-from warmup.diagnostics.review.rules import review
+from warmup.diagnostics.review import review, review_table
 from warmup.inductor.machine import resolve_device
-
-
-def doubts_in(path: Path) -> list[dict[str, Any]]:
-    """Return what a review doubts in the file *path*."""
-    return [asdict(doubt) for doubt in review(review_file(path))]
+from warmup.table.store import read
 
 
 def main(request: str, result: str) -> None:
     """Write the comparisons and the doubts to the file *result*."""
     asked: dict[str, Any] = json.loads(request)
-    folder, device = Path(asked["out"]), resolve_device(asked["device"])
+    device = resolve_device(asked["device"])
     is_gpu = device.type != "cpu"
     launches = [Launch.CUDAGRAPH, Launch.EAGER] if is_gpu else [Launch.EAGER]
     reports = compare_launches(
@@ -40,9 +35,10 @@ def main(request: str, result: str) -> None:
         **asked,
     )
     raced = {report.origin.launch.value: document(report) for report in reports}
-    doubts = {"table": doubts_in(Path(asked["table"]))}
     for launch, found in raced.items():
-        doubts[launch] = doubts_in(write_json(found, folder / f"compare-{launch}.json"))
+        write_json(found, Path(asked["out"]) / f"compare-{launch}.json")
+    reviewed = review_table(read(Path(asked["table"])))
+    doubts = {"table": [asdict(doubt) for doubt in review(reviewed)]}
     write_json({"launches": raced, "doubts": doubts}, Path(result))
 
 

@@ -1,72 +1,78 @@
-"""`warmup review` as a command: what it prints, and its exit codes."""
+"""`warmup show --review` as a command: what it prints, and its exit codes."""
 
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from typer.testing import CliRunner
 
 from warmup.cli.app import app
+from warmup.table.store import read, write
 
-ROOT = Path(__file__).resolve().parents[2]
-RESULTS = ROOT / "docs" / "benchmarks" / "results"
-TABLE = ROOT / "tables" / "nvidia-h200" / "llama-blocks.ranges.bf16.json"
-DOUBTED = RESULTS / "compare-products-plain-2-h200.json"
-SOUND = RESULTS / "bench-mm-h200.json"
+TABLES = Path(__file__).resolve().parents[2] / "tables" / "nvidia-h200"
+TABLE = TABLES / "products.bf16.json"
+SOUND = TABLES / "unaligned.gpt2head.bf16.json"
+WITH_PEAKS = TABLES / "zoo.llama3-8b.bf16.json"
 
 
 def run(*arguments: object) -> tuple[int, str]:
-    result = CliRunner().invoke(app, ["review", *map(str, arguments)])
+    result = CliRunner().invoke(app, ["show", *map(str, arguments)])
     return result.exit_code, result.output
 
 
 def test_doubts_are_printed_with_their_reason_in_eighty_columns() -> None:
-    """The file with its peaks first, then each doubt under its level."""
-    code, text = run(TABLE)
+    """The table with its peaks first, then each doubt under its level."""
+    code, text = run(TABLE, "--review")
     assert code == 0
-    assert "60 numbers, 0 probably wrong, 9 to look at" in " ".join(text.split())
+    assert "122 numbers, 0 probably wrong, 16 to look at" in " ".join(text.split())
     assert "implied by the rows" in " ".join(text.split())
-    assert "      the time falls: 13.66 us at 1, 12 us at 16" in text
+    assert re.search(r"^      \d+% of the measured peak", text, re.MULTILINE)
     body = [line for line in text.splitlines() if str(TABLE) not in line]
-    assert "to look at: explain, or measure again (9)" in body
+    assert "to look at: explain, or measure again (16)" in body
     assert max(map(len, body)) <= 80
 
 
-@pytest.mark.parametrize(
-    ("file", "level", "code"),
-    [(SOUND, "look", 0), (TABLE, "wrong", 0), (TABLE, "look", 1), (DOUBTED, "wrong", 1)],
-)
-def test_fail_on_takes_a_level_and_all_worse_ones(file: Path, level: str, code: int) -> None:
+def test_fail_on_takes_a_level_and_all_worse_ones(tmp_path: Path) -> None:
     """A doubt of the named level, or a worse one, is exit code 1."""
-    assert run(file, "--fail-on", level)[0] == code
+    table = read(WITH_PEAKS)
+    key = next(key for key in table.rows if key.startswith("mm ") and "m=1 " not in key)
+    row = table.rows[key]
+    fast = replace(row, evidence=replace(row.evidence, time_us=0.1, bare_us=None))
+    doubted = tmp_path / "doubted.json"
+    write(doubted, replace(table, rows={**table.rows, key: fast}))
+    for path, level, code in (
+        (SOUND, "look", 0),
+        (TABLE, "wrong", 0),
+        (TABLE, "look", 1),
+        (doubted, "wrong", 1),
+    ):
+        assert run(path, "--review", "--fail-on", level)[0] == code, (path, level)
 
 
-def test_several_files_are_reviewed_in_order() -> None:
-    """Each has its own heading."""
-    _, text = run(SOUND, TABLE)
+def test_several_tables_are_reviewed_in_order() -> None:
+    """Each has its own heading; without --review one table alone is shown."""
+    _, text = run(SOUND, TABLE, "--review")
     assert text.index(str(SOUND)) < text.index(str(TABLE))
+    code, text = run(SOUND, TABLE)
+    assert (code, "2 tables: name one, or --review them" in text) == (2, True)
 
 
-def test_peaks_can_be_those_of_another_file() -> None:
-    """With the peaks of a benchmark on the same kind of device, shares are of these."""
-    code, text = run(TABLE, "--peaks", SOUND, "--json")
+def test_peaks_can_be_those_of_another_table() -> None:
+    """With the peaks of a table of the same kind of device, shares are of these."""
+    code, text = run(TABLE, "--review", "--peaks", WITH_PEAKS, "--json")
     (found,) = json.loads(text)
     assert code == 0
-    assert found["peaks"]["tflops"]["bf16"] == 808.2
+    assert found["peaks"]["tflops"]["bf16"] == 824.1
     assert found["peaks_origin"] == "given"
-    assert len(found["numbers"]) == 60
+    assert len(found["numbers"]) == 122
     assert all(number["share"] is not None for number in found["numbers"])
 
 
-def test_a_file_without_peaks_cannot_give_them(tmp_path: Path) -> None:
-    """The error names the file."""
-    document = json.loads(SOUND.read_text(encoding="utf-8"))
-    without = tmp_path / "bench.json"
-    without.write_text(json.dumps({**document, "peaks": None}), encoding="utf-8")
-    result = CliRunner().invoke(app, ["review", str(TABLE), "--peaks", str(without)])
-    assert result.exit_code != 0
-    code, text = run(without)
-    assert code == 0
-    assert "no measured peaks: no shares" in text
+def test_options_of_a_review_need_it_and_filters_do_not_fit_it() -> None:
+    """Both are errors of usage, with exit code 2."""
+    assert run(TABLE, "--fail-on", "wrong")[0] == 2
+    assert run(TABLE, "--peaks", WITH_PEAKS)[0] == 2
+    assert run(TABLE, "--review", "--op", "mm")[0] == 2

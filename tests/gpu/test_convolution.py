@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from warmup.core.method import L2, Launch
-from warmup.diagnostics.review.documents import review_file
-from warmup.diagnostics.review.rules import review
+from warmup.diagnostics.review import review, review_table
 from warmup.measuring.clock import batch_of
 from warmup.table.store import read
 
@@ -44,7 +43,9 @@ def test_templates_take_the_time_that_their_operations_need(
     ((key, row),) = rows.items()
     assert row.evidence.tried > 5
     assert "implausible" not in {reason for reason, _ in row.evidence.rejected}
-    assert [doubt for doubt in review(review_file(table)) if doubt.level == "wrong"] == [], key
+    assert [doubt for doubt in review(review_table(read(table))) if doubt.level == "wrong"] == [], (
+        key
+    )
 
 
 def test_calls_that_launch_nothing_have_no_time() -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from warmup.core.method import Launch
 from warmup.core.rows import Flag, Row, is_for_host
-from warmup.diagnostics.review.table_rows import implied_peaks
+from warmup.diagnostics.review import implied_peaks
 from warmup.keys.gemm import GEMM
 from warmup.keys.registry import ingredients_of, kind_of, work_of
 from warmup.keys.weight import WEIGHT

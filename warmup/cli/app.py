@@ -21,7 +21,6 @@ from warmup.cli.help import HelpCommand, HelpGroup
 from warmup.cli.model_options import with_model_options
 from warmup.cli.output import print_line
 from warmup.cli.profile import profile
-from warmup.cli.review import review
 from warmup.cli.run import CONTEXT_SETTINGS, run
 from warmup.cli.suggest import suggest
 from warmup.cli.tables import diff, merge, show
@@ -68,10 +67,10 @@ _EXAMPLES: Final = {
         warmup show tables/mlp.json
         warmup show tables/mlp.json --op addmm --bucket 560
         warmup show tables/mlp.json --candidates "addmm m=560"
+        warmup show tables/mlp.json --review --fail-on wrong
     """,
     "diff": "warmup diff old.json new.json",
     "merge": "warmup merge a.json b.json --out both.json --prefer faster",
-    "review": "warmup review tables/mlp.json --fail-on wrong",
     "check": """
         warmup check tables/mlp.json
         warmup check tables/mlp.json --prime --model mlp.py --seqlens 560
@@ -133,7 +132,6 @@ for one in (
     show,
     diff,
     merge,
-    review,
     check,
     audit,
     compare,

@@ -151,7 +151,7 @@ _COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
         "export",
     ),
     "Serve": ("check", "run", "audit"),
-    "Look at tables": ("show", "diff", "merge", "review"),
+    "Look at tables": ("show", "diff", "merge"),
     "Compare": ("compare", "profile", "bench", "mm", "layers"),
 }
 

@@ -132,7 +132,7 @@ AllowMismatch = Annotated[
 FailOn = Annotated[str | None, FAIL_ON]
 PeaksOption = Annotated[
     Path | None,
-    typer.Option(help="Take the measured peaks of this file, for the same device."),
+    typer.Option(help="Take the measured peaks of this table, for the same device."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 

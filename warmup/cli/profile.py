@@ -65,7 +65,7 @@ def profile(
     """Say what each kernel of a trace costs, what limits it, and which row chose it."""
     from warmup.cli import profile_render
     from warmup.diagnostics.profile.difference import differences_of
-    from warmup.diagnostics.review.documents import peaks_in
+    from warmup.diagnostics.review import peaks_in
     from warmup.table.codec import digest_of
     from warmup.table.store import read
 

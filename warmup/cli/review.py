@@ -1,64 +1,58 @@
-"""`warmup review`: whether the numbers of a table, a comparison or a benchmark can be true."""
+"""`warmup show --review`: the times of tables that cannot be true, as text and as JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any, Final
 
-import typer
-
-from warmup.cli import options
-from warmup.cli.exit_codes import EXIT_FOUND
-from warmup.cli.output import fold, print_report, spell_peaks
+from warmup.cli.output import fold, spell_peaks
 from warmup.core.counted import counted
-from warmup.diagnostics.review.documents import peaks_in, review_file
-from warmup.diagnostics.review.measurement import Doubt, Level, Reviewed
-from warmup.diagnostics.review.rules import review as find_doubts
-from warmup.diagnostics.review.rules import share_at_least
+from warmup.diagnostics.review import (
+    Doubt,
+    Level,
+    Reviewed,
+    peaks_in,
+    review,
+    review_table,
+    share_at_least,
+)
+from warmup.table.store import read
 
-_HEADS = {
+_HEADS: Final = {
     Level.WRONG: "probably wrong: measure again",
     Level.LOOK: "to look at: explain, or measure again",
 }
+DoubtedTables = Mapping[Path, tuple[Reviewed, tuple[Doubt, ...]]]
 
 
-def review(
-    files: Annotated[
-        list[Path], typer.Argument(help="Tables, and JSON that compare or bench wrote.")
-    ],
-    *,
-    peaks: options.PeaksOption = None,
-    fail_on: Annotated[
-        Level | None, typer.Option(help="Exit with code 1 for doubts of this level, or a worse.")
-    ] = None,
-    as_json: options.AsJson = False,
-) -> None:
-    """List numbers that cannot be true, or that contradict each other."""
+def review_files(paths: Sequence[Path], peaks: Path | None) -> DoubtedTables:
+    """Return the times of each table of *paths* and what is doubtful of them, the worst first.
+
+    Raises:
+        TableError: a table, or the table *peaks* with other peaks, cannot be read.
+        SettingsError: *peaks* has no measured peaks.
+    """
     given = None if peaks is None else peaks_in(peaks)
-    found = [(path, review_file(path, given)) for path in files]
-    doubts = {path: find_doubts(reviewed) for path, reviewed in found}
-    print_report(
-        found, partial(spell, doubts=doubts), partial(document, doubts=doubts), as_json=as_json
-    )
-    failing = list(Level)[: list(Level).index(fail_on) + 1] if fail_on is not None else []
-    if any(doubt.level in failing for each in doubts.values() for doubt in each):
-        raise typer.Exit(EXIT_FOUND)
+    tables = {path: review_table(read(path), given) for path in paths}
+    return {path: (reviewed, review(reviewed)) for path, reviewed in tables.items()}
 
 
-def spell(
-    found: Sequence[tuple[Path, Reviewed]], doubts: dict[Path, tuple[Doubt, ...]]
-) -> Iterator[str]:
-    """Yield for each file its peaks and its doubts, the worst first, with the reason of each."""
-    for path, reviewed in found:
-        own = doubts[path]
+def fails_on(tables: DoubtedTables, level: Level | None) -> bool:
+    """Return whether *tables* have a doubt of *level*, or a worse; never without a level."""
+    failing = list(Level)[: list(Level).index(level) + 1] if level is not None else []
+    return any(doubt.level in failing for _, doubts in tables.values() for doubt in doubts)
+
+
+def spell_review(tables: DoubtedTables) -> Iterator[str]:
+    """Yield for each table its peaks and its doubts, the worst first, with the reason of each."""
+    for path, (reviewed, doubts) in tables.items():
         count = counted(len(reviewed.measurements), "number")
-        yield from fold(f"{path}: {count}, {_tally(own)}", indent=2)
+        yield from fold(f"{path}: {count}, {_tally(doubts)}", indent=2)
         yield from fold(_peaks(reviewed), "  ", indent=4)
         for level, head in _HEADS.items():
-            those = [doubt for doubt in own if doubt.level is level]
+            those = [doubt for doubt in doubts if doubt.level is level]
             if those:
                 yield f"{head} ({len(those)})"
             for doubt in those:
@@ -66,10 +60,8 @@ def spell(
                 yield from fold(doubt.reason, "      ", indent=6)
 
 
-def document(
-    found: Sequence[tuple[Path, Reviewed]], doubts: dict[Path, tuple[Doubt, ...]]
-) -> list[dict[str, Any]]:
-    """Return the peaks and the doubts of each file as JSON values, with the share of each number.
+def document_of_review(tables: DoubtedTables) -> list[dict[str, Any]]:
+    """Return the peaks and the doubts of each table as JSON values, with the share of each number.
 
     A share is the least that a number can mean; null where its work or the peaks are unknown.
     """
@@ -78,7 +70,7 @@ def document(
             "file": str(path),
             "peaks": None if reviewed.peaks is None else asdict(reviewed.peaks),
             "peaks_origin": reviewed.origin,
-            "doubts": [asdict(doubt) for doubt in doubts[path]],
+            "doubts": [asdict(doubt) for doubt in doubts],
             "numbers": [
                 {
                     "subject": one.subject,
@@ -88,7 +80,7 @@ def document(
                 for one in reviewed.measurements
             ],
         }
-        for path, reviewed in found
+        for path, (reviewed, doubts) in tables.items()
     ]
 
 
@@ -103,5 +95,5 @@ def _peaks(reviewed: Reviewed) -> str:
     unknown = sum(one.work is None for one in reviewed.measurements)
     without = f"; {counted(unknown, 'number')} without a known work" if unknown else ""
     if reviewed.peaks is None:
-        return f"no measured peaks: no shares (--peaks FILE){without}"
+        return f"no measured peaks: no shares (--peaks TABLE){without}"
     return f"{spell_peaks(reviewed.peaks, reviewed.peaks.tflops)}, {reviewed.origin}{without}"

@@ -14,8 +14,10 @@ import typer
 from warmup.cli import options
 from warmup.cli.exit_codes import EXIT_FOUND
 from warmup.cli.output import complain, print_report, say
+from warmup.cli.review import document_of_review, fails_on, review_files, spell_review
 from warmup.cli.show_render import select_keys, spell_candidates, spell_table
 from warmup.core.counted import counted
+from warmup.diagnostics.review import Level
 from warmup.keys.order import natural_order
 from warmup.keys.registry import ingredients_of
 from warmup.table import Table
@@ -38,7 +40,9 @@ class Prefer(StrEnum):
 
 
 def show(
-    table: options.TableFile,
+    tables: Annotated[
+        list[Path], typer.Argument(metavar="TABLE", help="A table; with --review several.")
+    ],
     op: Annotated[str | None, typer.Option(help="Only rows of this op, such as addmm.")] = None,
     bucket: Annotated[str | None, typer.Option(help="Only rows with this m, such as 560.")] = None,
     *,
@@ -46,9 +50,35 @@ def show(
         str | None,
         typer.Option(help="Rank the candidates of the rows with this text in their key."),
     ] = None,
+    review: Annotated[
+        bool, typer.Option("--review", help="List times that cannot be true, or contradict others.")
+    ] = False,
+    peaks: options.PeaksOption = None,
+    fail_on: Annotated[
+        Level | None,
+        typer.Option(help="With --review: exit with code 1 for doubts of this level, or a worse."),
+    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Print the rows of a table. Exit code 1 when no row matches."""
+    """Print the rows of a table. Exit code 1 when no row matches.
+
+    With --review, list the times of tables that cannot be true, or that contradict each other.
+    """
+    filters = {"--op": op, "--bucket": bucket, "--candidates": candidates}
+    given = [f"{name} {value}" for name, value in filters.items() if value is not None]
+    if review:
+        if given:
+            raise typer.BadParameter(f"{given[0]}: --review reviews every row of a table")
+        reviewed = review_files(tables, peaks)
+        print_report(reviewed, spell_review, document_of_review, as_json=as_json)
+        if fails_on(reviewed, fail_on):
+            raise typer.Exit(EXIT_FOUND)
+        return
+    if peaks is not None or fail_on is not None:
+        raise typer.BadParameter("--peaks and --fail-on need --review")
+    if len(tables) > 1:
+        raise typer.BadParameter(f"{len(tables)} tables: name one, or --review them")
+    (table,) = tables
     found = read(table)
     keys = select_keys(found, op, bucket, candidates)
     spell = (
@@ -57,8 +87,6 @@ def show(
         else partial(spell_candidates, keys=keys)
     )
     print_report(found, spell, partial(document_of_table, keys=keys), as_json=as_json)
-    filters = {"--op": op, "--bucket": bucket, "--candidates": candidates}
-    given = [f"{name} {value}" for name, value in filters.items() if value is not None]
     if given and not keys:
         complain(f"error: no row of {table} matches {', '.join(given)}; {_known(found)}")
         raise typer.Exit(EXIT_FOUND)

@@ -10,9 +10,14 @@ from warmup.core.roofline import Work
 from warmup.core.samples import Samples
 from warmup.diagnostics.profile.attribution import Reason
 from warmup.diagnostics.profile.profile import KernelLine, Profile
-from warmup.diagnostics.review.measurement import Doubt, Measurement, Reviewed
-from warmup.diagnostics.review.rules import review
-from warmup.diagnostics.review.table_rows import CPU_LATENCY_US, GPU_LATENCY_US
+from warmup.diagnostics.review import (
+    CPU_LATENCY_US,
+    GPU_LATENCY_US,
+    Doubt,
+    Measurement,
+    Reviewed,
+    review,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,7 @@ from warmup.diagnostics.profile.alignment import name_of
 from warmup.diagnostics.profile.attribution import Attributed, Known, Reason, attribute, row_us
 from warmup.diagnostics.profile.gaps import Gaps, gaps_of, total
 from warmup.diagnostics.profile.trace import Trace
-from warmup.diagnostics.review.rules import LOW_SHARE
-from warmup.diagnostics.review.table_rows import CPU_LATENCY_US, GPU_LATENCY_US
+from warmup.diagnostics.review import CPU_LATENCY_US, GPU_LATENCY_US, LOW_SHARE
 from warmup.table import Table
 
 PROFILE_SCHEMA: Final = 1  # of the document that `warmup profile --json` prints
