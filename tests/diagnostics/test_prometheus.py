@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmup.diagnostics.audit import AuditReport, audit
-from warmup.diagnostics.prometheus import expose
+from warmup.serving.counters import expose
 
 _LABEL = r'[a-z_]+="(?:[^"\\\n]|\\[\\"n])*"'
 LINE = re.compile(

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from warmup.diagnostics.audit import AuditReport, report_of
 from warmup.diagnostics.logs import Ledger
-from warmup.diagnostics.prometheus import expose
+from warmup.serving.counters import expose
 from warmup.table.store import read
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -83,7 +83,7 @@ def audit(
 def spell(report: AuditReport, form: AuditFormat) -> str:
     """Return *report* in that form."""
     if form is AuditFormat.PROMETHEUS:
-        from warmup.diagnostics.prometheus import expose
+        from warmup.serving.counters import expose
 
         return expose(report)
     if form is AuditFormat.JSON:
