@@ -83,8 +83,6 @@ _WRONG = [
     ("audit net.py --json --format text", 3, "error: --json contradicts --format text"),
     ("compare --model m.py --charts", 3, "error: --charts has no folder to draw into"),
     ("bench mm --rounds 0", 2, "error: Invalid value for '--rounds'"),
-    ("doctor --served torch=2.13", 2, "error: Invalid value: --served, --audit and"),
-    ("doctor --tables absent", 3, "error: --tables absent: there is nothing"),
     ("bench nn", 2, "error: No such command 'nn'"),
 ]
 

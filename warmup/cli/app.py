@@ -49,10 +49,7 @@ bench = typer.Typer(
 )
 _COMMAND_NAMES: Final = {import_table: "import"}
 _EXAMPLES: Final = {
-    "doctor": """
-        warmup doctor
-        warmup doctor --tables /srv/rows --served torch=2.13 --audit audit.jsonl
-    """,
+    "doctor": "warmup doctor",
     "build": """
         warmup build --model mlp.py --seqlens 560,1024
         warmup build --model pkg.mod:Net --dims "batch=1,8;seqlen=4..512"

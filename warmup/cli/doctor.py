@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import typer
 
@@ -21,50 +20,12 @@ _NAME_COLUMNS: Final = 17
 def doctor(
     *,
     device: options.DeviceOption = "auto",
-    tables: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Instead of this machine, examine rows: a table or a folder of tables. Repeatable."
-        ),
-    ] = None,
-    served: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="With --tables: versions that are served, such as torch=2.13,triton=3.8."
-        ),
-    ] = None,
-    audit: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="With --tables: audit logs, which name versions and devices. Repeatable."
-        ),
-    ] = None,
-    profiles: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="With --tables: documents of `warmup profile --json`, which have times. "
-            "Repeatable."
-        ),
-    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Check this machine before a build or a server. Exit code 1 when a check fails.
+    """Check this machine before a build or a server. Exit code 1 when a check fails."""
+    from warmup.diagnostics.doctor import diagnose
 
-    With --tables, find stored rows that nobody serves, devices that lack rows, and rows that
-    drifted.
-    """
-    if tables:
-        from warmup.diagnostics.tables.examine import examine_tables
-
-        diagnosis = examine_tables(
-            tables, served=served or (), logs=audit or (), profiles=profiles or ()
-        )
-    elif served or audit or profiles:
-        raise typer.BadParameter("--served, --audit and --profiles need --tables")
-    else:
-        from warmup.diagnostics.doctor import diagnose
-
-        diagnosis = diagnose(device)
+    diagnosis = diagnose(device)
     print_report(diagnosis, spell, document, as_json=as_json)
     if diagnosis.failed:
         complain(f"doctor failed on: {', '.join(diagnosis.failed)}")
