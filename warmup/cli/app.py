@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Annotated, Any, Final
 
@@ -17,7 +18,6 @@ from warmup.cli.doctor import doctor
 from warmup.cli.engine_options import with_engine_options
 from warmup.cli.exchange import export, import_table
 from warmup.cli.explain import explain
-from warmup.cli.help import HelpCommand, HelpGroup
 from warmup.cli.model_options import with_model_options
 from warmup.cli.output import print_line
 from warmup.cli.profile import profile
@@ -28,22 +28,30 @@ from warmup.core.version import __version__
 
 _HELP_NAMES: Final[dict[str, Any]] = {"help_option_names": ["-h", "--help"]}
 
+
+def _epilog(examples: str) -> str:
+    """Return the end of a help text: *examples*, a line for each, and where exit codes are."""
+    lines = "\n  ".join(inspect.cleandoc(examples).splitlines())
+    return f"\b\nExamples:\n  {lines}\n\nExit codes and errors: docs/reference/errors.md"
+
+
 app = typer.Typer(
     name="warmup",
-    cls=HelpGroup,
     context_settings=_HELP_NAMES,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    epilog="""
+    epilog=_epilog(
+        """
         warmup doctor
         warmup build --model mlp.py --seqlens 560,1024,2048
         warmup run --table tables/DEVICE/mlp.f32.json -- python serve.py
-    """,
+        """
+    ),
 )
 bench = typer.Typer(
-    cls=HelpGroup,
     help="Time GEMMs and layers on several backends.",
+    epilog=_epilog("warmup bench mm --shapes 128x9216x4096"),
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -116,7 +124,8 @@ def _add(to: typer.Typer, command: Callable[..., None], **options: Any) -> None:
     run_it = with_model_options(with_engine_options(command) if command is build else command)
     run_it = with_common_options(run_it, compiles=name in _NEEDS_CACHE)
     example = _EXAMPLES.get(command.__name__) or _EXAMPLES[name]
-    to.command(name, cls=HelpCommand, epilog=example, **options)(run_it)
+    summary = inspect.cleandoc(command.__doc__ or "").partition("\n\n")[0]  # whole in the list
+    to.command(name, epilog=_epilog(example), short_help=summary, **options)(run_it)
 
 
 _add(app, doctor)

@@ -36,7 +36,8 @@ class AuditFormat(StrEnum):
 
 def audit(
     logs: Annotated[
-        list[Path], typer.Argument(help="Audit logs (JSON lines) or text logs of servers.")
+        list[Path],
+        typer.Argument(metavar="LOG", help="Audit logs (JSON lines) or text logs of servers."),
     ],
     table: Annotated[
         Path | None, typer.Option(help="The table whose unused rows are listed.")

@@ -22,9 +22,7 @@ _CONFIG_MAP_BYTES: Final = 2**20
 def build(
     command: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[-- COMMAND...]", help="Instead of --model: a program to run once."
-        ),
+        typer.Argument(metavar="-- COMMAND", help="Instead of --model: a program to run once."),
     ] = None,
     *,
     model: options.OptionalModel = None,

@@ -39,7 +39,10 @@ def compare(
     ] = None,
     also: Annotated[
         list[str] | None,
-        typer.Option(help="Another model to time: NAME=MODEL or NAME=MODEL+table. Repeatable."),
+        typer.Option(
+            metavar="NAME=MODEL",
+            help="Another model to time: NAME=MODEL or NAME=MODEL+table. Repeatable.",
+        ),
     ] = None,
     rounds: Annotated[int, typer.Option(help=f"{options.ROUNDS_HELP} 6 or more.")] = 30,
     launch: options.TimedLaunch = Launch.EAGER,

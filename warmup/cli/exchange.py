@@ -50,7 +50,9 @@ class Imported:
 
 
 def import_table(
-    lookup_table: Annotated[Path, typer.Argument(help="Torch's lookup table as JSON.")],
+    lookup_table: Annotated[
+        Path, typer.Argument(metavar="LOOKUP_TABLE", help="Torch's lookup table as JSON.")
+    ],
     *,
     out: Annotated[Path, typer.Option(help="The table that gets the configs, unverified.")],
     verify: Annotated[

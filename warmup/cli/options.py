@@ -16,9 +16,10 @@ from warmup.core.method import L2, Launch
 from warmup.diagnostics.audit import FAILURES
 
 MODEL: Final[Any] = typer.Option(
+    metavar="MODEL",
     help="The model to load: FILE.py, FILE.py:NAME, package.module:NAME or, of transformers, "
     "hf:FOLDER[:CLASS]. FILE.py alone: its 'model', its only class, or the class that its "
-    "example_inputs fits."
+    "example_inputs fits.",
 )
 LAUNCH_HELP: Final = "How timed calls are launched: eager (one by one) or, on a GPU, cudagraph."
 L2_HELP: Final = "What timed calls find in the L2 cache: cold (none of their operands) or warm."
@@ -29,24 +30,28 @@ ON_MISS_HELP: Final = (
 FAIL_ON: Final[Any] = typer.Option(help=f"Exit with code 1 on any of {', '.join(FAILURES)}.")
 ROUNDS_HELP: Final = "Rounds of timing; each round times every call once."
 
-TableFile = Annotated[Path, typer.Argument(help="The table file.")]
+TableFile = Annotated[Path, typer.Argument(metavar="TABLE", help="The table file.")]
 Model = Annotated[str, MODEL]
 OptionalModel = Annotated[str | None, MODEL]
 Seqlens = Annotated[
     str | None,
     typer.Option(
+        metavar="SIZES",
         help="Bucket sizes of the dim seqlen: 560,1024 or 4..8192 (doubling) or 128..4096:128 "
-        "(steps of 128)."
+        "(steps of 128).",
     ),
 ]
 Dims = Annotated[
     list[str] | None,
-    typer.Option(help='Bucket sizes of named dims: "batch=1,8;seqlen=4..8192". Repeatable.'),
+    typer.Option(
+        metavar="DIMS", help='Bucket sizes of named dims: "batch=1,8;seqlen=4..8192". Repeatable.'
+    ),
 ]
 InputsOption = Annotated[
     list[str] | None,
     typer.Option(
         "--input",
+        metavar="INPUT",
         help='Shape and dtype of one input: "hidden_states=[seqlen,3420]:bf16". Repeatable. '
         "Without it, example_inputs of the model's file makes the inputs, or they are inferred.",
     ),
@@ -73,8 +78,9 @@ WaitForQuiet = Annotated[
 RowsFrom = Annotated[
     list[Path] | None,
     typer.Option(
+        metavar="TABLE",
         help="A table whose rows are taken where they fit, instead of being measured; the rest is "
-        "tuned. Repeatable."
+        "tuned. Repeatable.",
     ),
 ]
 ProblemLimit = Annotated[

@@ -25,7 +25,9 @@ _COMPARED_TRACES: Final = 2
 def profile(
     traces: Annotated[
         list[Path] | None,
-        typer.Argument(help="A trace that torch.profiler exported, .json or .json.gz."),
+        typer.Argument(
+            metavar="TRACE", help="A trace that torch.profiler exported, .json or .json.gz."
+        ),
     ] = None,
     *,
     table: Annotated[

@@ -28,7 +28,9 @@ class RunOnMiss(StrEnum):
 
 
 def run(
-    command: Annotated[list[str], typer.Argument(help="The command to run, with its arguments.")],
+    command: Annotated[
+        list[str], typer.Argument(metavar="COMMAND", help="The command to run, with its arguments.")
+    ],
     *,
     table: Annotated[Path, typer.Option(help="The table file to install.")],
     on_miss: Annotated[RunOnMiss, typer.Option(help=options.ON_MISS_HELP)] = RunOnMiss.FALLBACK,

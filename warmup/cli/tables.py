@@ -104,8 +104,8 @@ def _known(table: Table) -> str:
 
 
 def diff(
-    a: Annotated[Path, typer.Argument(help="A table file.")],
-    b: Annotated[Path, typer.Argument(help="The table file to compare with.")],
+    a: Annotated[Path, typer.Argument(metavar="A", help="A table file.")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="The table file to compare with.")],
     *,
     as_json: options.AsJson = False,
 ) -> None:
@@ -119,8 +119,10 @@ def diff(
 
 
 def merge(
-    a: Annotated[Path, typer.Argument(help="A table file.")],
-    b: Annotated[Path, typer.Argument(help="A table file for the same device and runtime.")],
+    a: Annotated[Path, typer.Argument(metavar="A", help="A table file.")],
+    b: Annotated[
+        Path, typer.Argument(metavar="B", help="A table file for the same device and runtime.")
+    ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The table file to write.")],
     prefer: Annotated[
         Prefer | None,
