@@ -223,7 +223,7 @@ def test_a_planted_row_kind_is_caught(texts: dict[str, str], statement: str) -> 
         ("warmup.tuning.session", "from warmup.serving.install import install"),
         ("warmup.serving.install", "from warmup.cli import main"),
         ("warmup.serving.install", "import rich"),
-        ("warmup.bench.charts.chart", "import torch"),
+        ("warmup.bench.charts", "import torch"),
         ("warmup.cli.output", "import numpy"),
         ("warmup.cli.output", "def f():\n    import torch"),
         ("warmup", "import torch"),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from warmup.bench.compare.charts import charts_of
+from warmup.bench.compare.charts import chart_of
 from warmup.bench.compare.comparison import (
     BucketTime,
     Comparison,
@@ -335,65 +335,19 @@ def test_the_text_says_where_it_ran_and_what_is_to_be_known(report: Report) -> N
 PEAKS = Peaks(tflops={"bf16": 800.0}, gbps=4000.0, clock_mhz=None, measured="2026-01-01")
 
 
-def test_charts_have_a_place_for_each_bucket_and_the_peak(report: Report) -> None:
-    """Rates are drawn against the measured peak; a variant that was not timed is left out."""
+def test_the_chart_has_the_speed_of_each_variant_by_bucket(report: Report) -> None:
+    """Speeds are over default mode, within their bounds; a variant without times is left out."""
     lost = result("table", failure="no", start=None, cells=())
-    charts = charts_of(document(report(result("default", FLAT, FLAT), lost, peaks=PEAKS)))
-    assert set(charts) == {"latency", "bandwidth", "tflops", "start", "start-default"}
-    assert charts["latency"].groups == ("seqlen=16", "seqlen=560")
-    assert [series.name for series in charts["latency"].series] == ["default"]
-    assert charts["bandwidth"].reference == ("measured peak", 4000.0)
-    assert charts["tflops"].reference == ("measured bf16 peak", 800.0)
-    assert [series.values[1] for series in charts["start"].series] == [None] * 5
-
-
-def test_charts_are_titled_with_the_name_of_the_model(report: Report) -> None:
-    """The model stands there without the file that it is in."""
-    charts = charts_of(document(report(result("default", FLAT), peaks=PEAKS)))
-    assert {chart.title.rpartition(" of ")[2] for chart in charts.values()} == {"M"}
-
-
-def test_without_a_peak_bandwidth_is_not_drawn_beside_arithmetic(report: Report) -> None:
-    """On a CPU both would be the same bars on another scale; the one that is known is drawn."""
-    known = document(report(result("default", FLAT)))
-    assert set(charts_of(known)) == {"latency", "tflops", "start"}
-    for cell in known["buckets"][0]["variants"]:
-        cell["tflops"] = None
-    assert set(charts_of(known)) == {"latency", "bandwidth", "start"}
-
-
-def test_a_start_is_drawn_in_phases_that_sum_to_it(report: Report) -> None:
-    """A phase of several buckets is one part of the bar, in the order of a start."""
-    start = charts_of(document(report(result("default", FLAT))))["start"]
-    assert start.kind == "stacked"
-    assert [(series.name, series.values) for series in start.series] == [
-        ("import", (3.5,)),
-        ("load", (1.5,)),
-        ("install", (1.0,)),
-        ("AOT", (2.5,)),
-        ("measuring", (4.0,)),
-    ]
-
-
-def test_a_start_is_drawn_by_bucket_where_there_are_several(report: Report) -> None:
-    """Each compiled variant has a chart: before its first bucket, and each bucket."""
-    results = result("eager", FLAT, FLAT), result("default", FLAT, FLAT)
-    charts = charts_of(document(report(*results)))
-    assert [name for name in charts if name.startswith("start-")] == ["start-default"]
-    drawn = charts["start-default"]
-    assert drawn.groups == ("before", "seqlen=16", "seqlen=560")
-    assert {series.name: series.values for series in drawn.series}["AOT"] == (0.0, 1.25, 1.25)
-
-
-@pytest.mark.parametrize("name", ["compare-llama-h200", "compare-swiglu-h200"])
-def test_a_document_without_phases_is_drawn_in_what_it_knows(name: str) -> None:
-    """Committed results hold the whole start and the first calls; the rest came before these."""
-    record = json.loads((RESULTS / f"{name}.json").read_text())
-    before, calls = charts_of(record)["start"].series
-    totals = [variant["start"]["process_seconds"] for variant in record["variants"]]
-    sums = [(a or 0) + (b or 0) for a, b in zip(before.values, calls.values, strict=True)]
-    assert sums == pytest.approx(totals)
-    assert calls.name == "first calls: compiling, measuring"
+    chart = chart_of(document(report(result("default", FLAT, FLAT), lost, peaks=PEAKS)))
+    assert (chart.title, chart.reference) == ("Speed of M over default", ("default", 1.0))
+    assert chart.groups == ("seqlen=16", "seqlen=560")
+    assert [(series.name, series.values) for series in chart.series] == [("default", (1.0, 1.0))]
+    for name in ("compare-llama-h200", "compare-swiglu-h200"):
+        drawn = chart_of(json.loads((RESULTS / f"{name}.json").read_text()))
+        assert drawn.series[0].name == "eager"
+        for series in drawn.series:
+            for low, value, high in zip(series.low, series.values, series.high, strict=True):
+                assert value is None or (low or 0) <= value <= (high or 0), (name, series.name)
 
 
 def test_reference_and_baseline_always_run() -> None:

@@ -301,10 +301,3 @@ with run.limited(0.05):
 def test_work_within_the_limit_is_left_alone(check: Command) -> None:
     """A limit that is not reached changes nothing."""
     assert check("ready.json", "--timeout", "600").returncode == 0
-
-
-def test_a_chart_needs_a_start(check: Command) -> None:
-    """Without --prime nothing is started, so there is nothing to draw."""
-    done = check("ready.json", "--chart", "start")
-    assert (done.returncode, done.stdout) == (3, "")
-    assert done.stderr == "error: --chart draws the start of --prime; give --prime and --model\n"

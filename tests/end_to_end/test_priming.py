@@ -180,14 +180,12 @@ def test_a_primed_server_finds_its_graphs_in_the_cache(batched: Path) -> None:
 
 
 def test_a_start_over_warm_caches_lowers_nothing(batched: Path) -> None:
-    """Primed again, the graph comes from the cache, and the chart of that start is drawn."""
-    done = prime(batched, BATCHED, "16", "--json", "--chart", "start")
+    """Primed again, the graph comes from the cache."""
+    done = prime(batched, BATCHED, "16", "--json")
     (bucket,) = json.loads(done.stdout)["buckets"]
     assert (done.returncode, bucket["from_cache"]) == (0, 1)
     assert {"tracing", "aot", "caches", "first_calls"} <= set(bucket["phases"])
     assert set(bucket["phases"]).isdisjoint({"lowering", "scheduling", "code_generation"})
-    assert (batched / "start.png").stat().st_size > 0
-    assert "<svg" in (batched / "start.svg").read_text()
 
 
 def test_a_miss_is_told_again_from_the_cache(batched: Path) -> None:

@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from warmup.bench.charts.chart import Chart, Series
+from warmup.bench.charts import Chart, Series
 from warmup.core.errors import warmup_error_in
 from warmup.core.files import make_folder, write_output
 from warmup.core.method import L2, Launch

@@ -172,12 +172,12 @@ def run_bench(
 def _draw(report: BenchReport, folder: Path) -> None:
     """Draw a chart for each layer into *folder*, and say which; say why where none can be drawn."""
     from warmup.bench.cells import chart_of
-    from warmup.bench.charts.draw import draw
+    from warmup.bench.charts import draw
 
     try:
         for layer in report.layers:
             name = "-".join(dict.fromkeys(("bench", report.benchmark, layer)))
-            say(f"wrote {draw(chart_of(report, layer), folder / name)[0]}")
+            say(f"wrote {draw(chart_of(report, layer), folder / name)}")
     except SettingsError as error:  # without matplotlib; the document is there
         say(f"no chart: {error}")
 

@@ -18,12 +18,10 @@ from typing import Annotated
 
 import typer
 
-from warmup.bench.charts.draw import check_matplotlib, draw
 from warmup.buckets.bucket import Bucket
 from warmup.buckets.dims import ShapePolicy
 from warmup.cli import options
 from warmup.cli.check_render import (
-    chart_of,
     document,
     spell_bucket,
     spell_file,
@@ -90,10 +88,6 @@ def check(
     timeout: Annotated[
         float | None, typer.Option(min=0.0, help="Seconds until the check ends with code 11.")
     ] = None,
-    chart: Annotated[
-        Path | None,
-        typer.Option(help="Draw what the start with --prime was made of, as PNG and SVG."),
-    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Check that a table is ready on this machine.
@@ -101,10 +95,6 @@ def check(
     With --prime, compile and call every bucket of --model from the table too.
     """
     _check_words(on_miss, primes=prime, has_model=model is not None)
-    if chart is not None:
-        if not prime:
-            raise SettingsError("--chart draws the start of --prime", "give --prime and --model")
-        check_matplotlib()
     if ready_file is not None:
         _remove(ready_file)
     run = CheckRun(table, as_json=as_json)
@@ -140,8 +130,6 @@ def check(
                 )
     if fail_on is FailOnRows.UNSTABLE:
         run.report = run.report.without_unstable_rows
-    if chart is not None and run.report.buckets:
-        draw(chart_of(run.report, str(model)), chart)
     if ready_file is not None and run.report.state is Readiness.READY:
         write_output(ready_file, f"{run.report.digest}\n", "--ready-file")
     run.finish()

@@ -7,14 +7,11 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from warmup.bench.charts.chart import Chart
-from warmup.bench.charts.starts import start_chart
 from warmup.cli.output import versions
 from warmup.cli.phase_render import PHASES_PAGE, columns_by_bucket, phase_grid
 from warmup.core.counted import counted
 from warmup.core.phases import document_of
 from warmup.core.runtime import Runtime
-from warmup.core.version import __version__
 from warmup.serving.check import CheckReport, PrimedBucket
 from warmup.serving.unpack_bundle import UnpackedBundle
 
@@ -108,23 +105,6 @@ def document(report: CheckReport, groups_padded: int) -> dict[str, Any]:
             for primed in report.buckets
         ],
     }
-
-
-def chart_of(report: CheckReport, model: str) -> Chart:
-    """Return the chart of the phases of the start that primed the buckets of *model*."""
-    assert report.here is not None  # a bucket was primed here
-    here = report.here
-    return start_chart(
-        f"Start of {model.rpartition(':')[2]}",
-        "Lower is better. Seconds by phase, before the first bucket and in each.",
-        {
-            "phases_before": document_of(report.phases_before),
-            **{str(each.bucket): document_of(each.phases) for each in report.buckets},
-        },
-        x_label="bucket",
-        note=f"{here.device.name or 'unnamed device'}, {versions(here.torch, here.triton)}, "
-        f"warmup {__version__}",
-    )
 
 
 def _document_of_bundle(bundle: UnpackedBundle) -> dict[str, Any]:

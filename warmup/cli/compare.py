@@ -52,7 +52,8 @@ def compare(
     ] = 1800.0,
     out: options.ResultFolder = None,
     charts: Annotated[
-        bool | None, typer.Option(help="Draw charts into --out; default where --out is given.")
+        bool | None,
+        typer.Option(help="Draw the speeds as PNG into --out; default where --out is given."),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -95,10 +96,10 @@ def compare(
         write_json(document(report), out / "compare.json")
     print_report(report, spell, document, as_json=as_json)
     if draws and out is not None:
-        from warmup.bench.charts.draw import draw_all
-        from warmup.bench.compare.charts import charts_of
+        from warmup.bench.charts import draw
+        from warmup.bench.compare.charts import chart_of
 
-        draw_all(charts_of(document(report)), out, "compare")
+        draw(chart_of(document(report)), out / "compare-speed")
     if report.failed:
         complain(f"compare failed on: {', '.join(report.failed)}")
         raise typer.Exit(EXIT_FOUND)

@@ -36,7 +36,7 @@ class Phase(StrEnum):
 
     @property
     def label(self) -> str:
-        """The phase as reports and charts print it."""
+        """The phase as reports print it."""
         return "AOT" if self is Phase.AOT else self.value.replace("_", " ")
 
 
