@@ -45,6 +45,7 @@ THIRD_PARTY: Mapping[str, frozenset[str]] = {
     "serving.counters": frozenset({"prometheus_client"}),
     "serving.vllm_engine": frozenset({"torch", "vllm"}),
     "bench": frozenset({"torch"}),
+    "bench.pad": frozenset({"msgspec"}),
     "bench.charts": frozenset({"matplotlib"}),
     "bench.helion": frozenset({"torch", "helion"}),
     "cli": frozenset({"typer", "rich"}),
@@ -57,6 +58,7 @@ OF_ONE_KIND = (
     *("warmup.inductor.gemm.", "warmup.inductor.launch.", "warmup.inductor.pad_mm."),
     *("warmup.inductor.reduction.", "warmup.inductor.selections.", "warmup.keys"),
     *("warmup.models.gemm_", "warmup.models.pad_module", "warmup.models.padding."),
+    "warmup.bench.pad",
     "warmup.models.grouped_module",
     "warmup.models.precision",
     # These run a bucket once more with padded weights, the kind `weight`.

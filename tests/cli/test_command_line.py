@@ -24,7 +24,7 @@ _PLAIN_MODEL = "import torch\nclass Net(torch.nn.Linear):\n    pass\n"
 _COMMANDS = [
     *((name,) for name in sorted(get_command(app).commands) if name != "bench"),  # type: ignore[attr-defined]
     ("bench", "mm"),
-    ("bench", "layers"),
+    *(("bench", name) for name in ("layers", "pad")),
 ]
 
 # What is typed, the exit code, and how the one line on stderr begins.

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from warmup.cli.audit import audit
-from warmup.cli.bench import layers, mm
+from warmup.cli.bench import layers, mm, pad
 from warmup.cli.build import build
 from warmup.cli.check import check
 from warmup.cli.common_options import Debug, Quiet, Verbose, with_common_options
@@ -50,7 +50,7 @@ app = typer.Typer(
     ),
 )
 bench = typer.Typer(
-    help="Time GEMMs and layers on several backends.",
+    help="Time GEMMs, layers and pad decisions.",
     epilog=_epilog("warmup bench mm --shapes 128x9216x4096"),
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -89,10 +89,11 @@ _EXAMPLES: Final = {
         warmup profile --diff before.json.gz after.json.gz
     """,
     "mm": "warmup bench mm --shapes 128x9216x4096 --out results",
+    "pad": "warmup bench pad --samples 500 --out pad.jsonl --budget 2h",
     "layers": "warmup bench layers --layers rmsnorm,softmax --backends eager,compiled",
 }
 # Commands that need inductor's cache folder; doctor and check report on it.
-_NEEDS_CACHE: Final = frozenset({"build", "import", "explain", "compare", "mm", "layers"})
+_NEEDS_CACHE: Final = frozenset({"build", "import", "explain", "compare", "mm", "layers", "pad"})
 
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001  typer passes a flag's value
@@ -145,6 +146,6 @@ for one in (
 ):
     _add(app, one)
 _add(app, run, context_settings=CONTEXT_SETTINGS)
-for bench_command in (mm, layers):
+for bench_command in (mm, layers, pad):
     _add(bench, bench_command)
 app.add_typer(bench, name="bench")

@@ -1,7 +1,8 @@
-"""`warmup bench mm` and `warmup bench layers`: the commands, their report as text, their files."""
+"""`warmup bench mm`, `layers` and `pad`: the commands, their reports as text, their files."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,6 +18,7 @@ from warmup.cli.output import (
     fold,
     grid,
     percent,
+    print_line,
     print_report,
     say,
     spell_peaks,
@@ -120,6 +122,43 @@ def layers(
         )
 
     run_bench(bench, out, as_json=as_json)
+
+
+def pad(
+    *,
+    samples: Annotated[int, typer.Option(min=1, help="How many samples the file is to have.")],
+    out: Annotated[
+        Path, typer.Option(help="The file of samples, JSON lines; one with fewer is completed.")
+    ],
+    seed: Annotated[int, typer.Option(min=0, help="Another seed draws other samples.")] = 1,
+    dtypes: Annotated[str, typer.Option(help="Dtypes to draw: f16, bf16, f32.")] = "f16,bf16,f32",
+    budget: Annotated[
+        str | None, typer.Option(help="Begin no sample after this time, such as 20m.")
+    ] = None,
+    device: options.DeviceOption = "auto",
+) -> None:
+    """Time random unaligned GEMMs compiled as they are and padded, as data to learn from.
+
+    A second run goes on where the first was stopped. Exit code 1 where a sample could not be
+    measured.
+    """
+    from warmup.bench.pad import bench_pad
+    from warmup.tuning.budget import parse_seconds
+
+    warnings.filterwarnings("ignore", message="TypedStorage is deprecated")  # torch's own
+    seconds = None if budget is None else parse_seconds(budget, "--budget")
+    kept = f"interrupted: finished samples are in {out}; the same command measures the rest"
+    with interruptible(lambda: say(kept)):
+        done = bench_pad(
+            samples, out, seed=seed, dtypes=dtypes, device=device, seconds=seconds, say=say
+        )
+    print_line(f"{out}: {done.known + done.measured} of {done.count} samples")
+    if done.left:
+        print_line(f"{done.left} left: the budget was spent; run the same command again")
+    for key, reason in done.failed.items():
+        complain(f"not measured: {key}: {reason}")
+    if done.failed:
+        raise typer.Exit(EXIT_FOUND)
 
 
 def run_bench(
