@@ -292,7 +292,6 @@ def build(spawned: float, **given: Any) -> Answer:
         "without_time": sum(time_us is None for time_us in times),
         "largest_error": max(bucket.error for bucket in report.buckets),
         "digest": report.digest,
-        "left_out": [bucket.left_out for bucket in report.buckets],
         "resident_bytes": resident_bytes(),
         "bundle": report.bundle and {**asdict(report.bundle), "path": str(report.bundle.path)},
     }

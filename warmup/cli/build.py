@@ -100,9 +100,6 @@ def build(
         str | None,
         typer.Option(help="Write a bundle with the graphs of a server in this torch.compile mode."),
     ] = None,
-    all_layers: Annotated[
-        bool, typer.Option("--all-layers", help="Compile repeated layers in every bucket too.")
-    ] = False,
     force: Annotated[bool, typer.Option(help="Tune problems again that the table has.")] = False,
     retry: Annotated[
         str | None,
@@ -142,7 +139,6 @@ def build(
         "budget": budget,
         "bundle": bundle,
         "bundle_graphs": bundle_graphs,
-        "all_layers": all_layers,
         "retry": retry,
     }
     shared: dict[str, Any] = {
