@@ -84,7 +84,7 @@ def document(**changes: Any) -> str:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "Expecting value"),
+        ("", "input data was truncated"),
         ("[]", "at /: expected an object"),
         ('{"schema": 2, "digests": [], "problems": []}', "at /schema: "),
         ('{"schema": 1, "digests": [], "problems": {}}', "at /problems: expected an array"),
@@ -97,7 +97,8 @@ def document(**changes: Any) -> str:
         (document(kind="\x1b[2J"), "at /problems/0/kind: "),
         (document(extra=1), "at /problems/0/extra: unknown field"),
         ('{"schema": 1, "digests": [], "problems": [[]]}', "at /problems/0: expected an object"),
-        ('{"a":' * 100_000, "nested too deeply"),
+        ('{"a":' * 100_000, "at /a: unknown field"),
+        ("[" * 100_000, "at /: expected an object"),
         (document().replace("}]", "}, " + json.dumps(PROBLEM) + "]"), "problem 1 is a repetition"),
     ],
     ids=lambda text: text[:30],

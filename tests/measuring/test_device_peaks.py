@@ -10,10 +10,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
-from warmup.core.peaks import peaks_to_json
+from warmup.core.peaks import PeaksJson
 from warmup.core.roofline import Peaks
 from warmup.measuring import device_peaks
 from warmup.measuring.device_peaks import measure_peaks, measured_peaks
@@ -82,7 +83,7 @@ def test_an_unknown_clock_is_kept_as_unknown(
 
 def changed(**changes: Any) -> str:
     """Return the text of a file of *changes* to the rates of another device."""
-    peaks = {**peaks_to_json(OTHER), **changes}
+    peaks = {**msgspec.to_builtins(PeaksJson.of(OTHER)), **changes}
     return json.dumps({"format": peaks.pop("format", FORMAT), "peaks": peaks})
 
 

@@ -167,7 +167,7 @@ def _with_config(table: Table, **changes: object) -> str:
     [
         ({"origin": "a\x1b[2J"}, "printable"),
         ({"origin": "a" * 300}, "256"),
-        ({"time_us": -1}, "number from"),
+        ({"time_us": -1}, "expected a number >= 1e-06"),
         ({"time_us": True}, "expected a number"),
         ({"winner": {"family": "launch", "uid": "x", "kwargs": {}, "source_hash": None}}, "family"),
         ({"other": 1}, "unknown field"),

@@ -18,7 +18,7 @@ from warmup.cli.output import fold, print_report, terminal_width
 from warmup.cli.signals import interruptible
 from warmup.core.counted import counted
 from warmup.core.files import write_output
-from warmup.table.imported_json import MAX_CONFIGS
+from warmup.table.schema import MAX_CONFIGS
 from warmup.table.store import read
 from warmup.tuning.lookup_table import (
     ASSUMED,

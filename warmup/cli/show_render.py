@@ -101,6 +101,9 @@ def spell_origin_of(table: Table, width: int | None) -> Iterator[str]:
     )
     for assumption in origin.assumptions:
         yield from fold(assumption, indent=4, width=width)
+    if table.ignored:
+        fields = f"ignored, of features that left warmup: {', '.join(table.ignored)}"
+        yield from fold(fields, indent=4, width=width)
     yield from spell_limits(dict(origin.calls), method.launch, width)
 
 

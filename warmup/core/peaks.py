@@ -1,55 +1,40 @@
-"""`peaks_to_json` and `peaks_from_json`: measured peaks as JSON values, and back with checks."""
+"""`PeaksJson`: measured peaks in a table, in the cache of peaks and in documents of benchmarks."""
 
 from __future__ import annotations
 
-import re
-from typing import Final
+from typing import Annotated
 
-from warmup.core.json_node import Node
+import msgspec
+from msgspec import Meta
+
 from warmup.core.roofline import Peaks
 from warmup.core.rows import MAX_INT
 
-_MEMBERS: Final = frozenset({"tflops", "gbps", "clock_mhz", "measured", "clocks"})
-_DTYPE: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
-_LOWEST_RATE: Final = 1e-6
-_HIGHEST_RATE: Final = 1e9
+_Dtype = Annotated[str, Meta(pattern=r"\A[a-z][a-z0-9_]{0,31}\Z")]
+_Clock = Annotated[int, Meta(ge=1, le=MAX_INT)]
+_Rate = Annotated[float, Meta(ge=1e-6, le=1e9)]
 
 
-def peaks_to_json(peaks: Peaks) -> dict[str, object]:
-    """Return *peaks* as JSON values."""
-    return {
-        "tflops": {name: float(rate) for name, rate in peaks.tflops.items()},
-        "gbps": float(peaks.gbps),
-        "clock_mhz": peaks.clock_mhz,
-        "measured": peaks.measured,
-        "clocks": dict(peaks.clocks),
-    }
+class PeaksJson(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A `Peaks`."""
 
+    clock_mhz: _Clock | None
+    clocks: dict[_Dtype, _Clock]
+    gbps: _Rate
+    measured: Annotated[str, Meta(max_length=32)]
+    tflops: dict[_Dtype, _Rate]
 
-def peaks_from_json(node: Node) -> Peaks:
-    """Return the peaks in *node*.
+    def peaks(self) -> Peaks:
+        """Return the peaks."""
+        return Peaks(**msgspec.structs.asdict(self))
 
-    Raises:
-        TableFormatError: a value is missing, unknown, or out of its bounds.
-    """
-    members = node.members(_MEMBERS)
-    tflops = {
-        _dtype(name, rate): rate.number(_LOWEST_RATE, _HIGHEST_RATE)
-        for name, rate in members["tflops"].items()
-    }
-    clocks = {
-        _dtype(name, clock): clock.integer(1, MAX_INT) for name, clock in members["clocks"].items()
-    }
-    return Peaks(
-        tflops=tflops,
-        gbps=members["gbps"].number(_LOWEST_RATE, _HIGHEST_RATE),
-        clock_mhz=members["clock_mhz"].optional(lambda clock: clock.integer(1, MAX_INT)),
-        measured=members["measured"].string(32),
-        clocks=clocks,
-    )
-
-
-def _dtype(name: str, node: Node) -> str:
-    if _DTYPE.fullmatch(name) is None:
-        node.fail("not the name of a dtype")
-    return name
+    @classmethod
+    def of(cls, peaks: Peaks) -> PeaksJson:
+        """Return *peaks* as they are written."""
+        return cls(
+            clock_mhz=peaks.clock_mhz,
+            clocks=dict(peaks.clocks),
+            gbps=float(peaks.gbps),
+            measured=peaks.measured,
+            tflops={name: float(rate) for name, rate in peaks.tflops.items()},
+        )

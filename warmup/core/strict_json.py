@@ -1,26 +1,56 @@
-"""`JsonReader` and `parse_json`: JSON from files that are not trusted.
+"""`read_json` and `parse_json`: JSON from files that are not trusted.
 
-Repeated names, NaN, infinities, integers of more than 18 digits and deep nesting are refused; only
-`parse_json` takes NaN and infinities where its caller says so. Time is linear in the text. A
-`JsonReader` goes through a document piece by piece, so that its memory is that of the values which
-its caller keeps, and never that of the document.
+`read_json` returns the `msgspec.Struct` that its caller declares: the struct says which members
+there are, of which types and in which bounds. All else is refused, and so are names that an object
+has twice, NaN and deep nesting. Errors of msgspec lack the names of a dict's members, which are
+looked up here, so that each error has the file and the JSON pointer of the value. `parse_json` is
+for documents in forms of others.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, NoReturn
+import types
+from collections.abc import Iterator
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    NoReturn,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
-MAX_VALUE: Final = 256 * 1024  # characters of a value that a `JsonReader` reads at once
+import msgspec
+
+from warmup.core.errors import TableFormatError
+
+_T = TypeVar("_T")
+_Raws = dict[str, msgspec.Raw]
+_MOST_ELEMENTS_BYTES: Final = 1024 * 1024  # of an array in which the place of an error is looked up
+_MOST_BYTES: Final = 32 * 1024 * 1024  # of a dict
+_PLACE: Final = re.compile(r"(?s)(.*) - at (`key` in )?`\$([^`]*)`")
+_PART: Final = re.compile(r"\.([A-Za-z_]\w*)|\[([0-9]+)\]|\[\.\.\.\]")
+_UNKNOWN: Final = re.compile(r"(?s)Object contains unknown field `(.*)`")
+_MISSING: Final = re.compile(r"(?s)Object missing required field `(.*)`")
+_BYTE: Final = re.compile(r"(.*) \(byte ([0-9]+)\)")
+_CONSTANT: Final = re.compile(rb"NaN|-?Infinity")
+_TYPES: Final = re.compile(r"`([a-z |]+)`")
+_TYPE_NAMES: Final = {
+    "object": "an object",
+    "array": "an array",
+    "str": "a string",
+    "int": "an integer",
+    "float": "a number",
+    "bool": "a boolean",
+}
 _MAX_INTEGER_DIGITS: Final = 18
-_SPACE: Final = re.compile(r"[ \t\n\r]*")
-_NAME: Final = re.compile(r'[ \t\n\r]*"([^"\\\x00-\x1f]*)"[ \t\n\r]*:[ \t\n\r]*')
-_AFTER_NAME: Final = re.compile(r"[ \t\n\r]*:[ \t\n\r]*")
-
-# From a text and a position, the JSON value that begins there and the position of its end.
-Scan = Callable[[str, int], tuple[Any, int]]
+# In JSON without whitespace: a string, with the colon behind it where it is a name, or a bracket.
+_TOKEN: Final = re.compile(rb'("(?:[^"\\]|\\.)*")(:?)|[{}]')
 
 
 class JsonError(ValueError):
@@ -39,8 +69,11 @@ def parse_json(text: str, *, has_constants: bool = False) -> object:
     Raises:
         JsonError: *text* is not JSON, or is refused.
     """
+    constant = float if has_constants else _no_constant
     try:
-        return (_DECODER_OF_CONSTANTS if has_constants else _DECODER).decode(text)
+        return json.loads(
+            text, object_pairs_hook=_unique, parse_int=_bounded_int, parse_constant=constant
+        )
     except json.JSONDecodeError as error:
         raise JsonError(f"{error.msg} (line {error.lineno}, column {error.colno})") from None
     except RecursionError:
@@ -49,211 +82,15 @@ def parse_json(text: str, *, has_constants: bool = False) -> object:
         raise JsonError(str(error)) from None
 
 
-def scanner(object_pairs_hook: Callable[[list[tuple[str, Any]]], Any]) -> Scan:
-    """Return a scanner that makes objects by *object_pairs_hook*.
-
-    It takes integers of any length up to Python's own limit, beyond which it raises a ValueError:
-    a hook for each integer would take a tenth of the time of a table.
-    """
-    return json.JSONDecoder(
-        object_pairs_hook=object_pairs_hook, parse_constant=_no_constant
-    ).raw_decode
-
-
-def repeated(name: str) -> JsonError:
-    """Return the error about an object that has *name* twice."""
-    return JsonError(_repetition(name))
-
-
-class JsonReader:
-    """A position in a JSON document that arrives in pieces.
-
-    ``text`` is the part of the document that is in memory and ``at`` the position in it.
-    *on_passed*, where given, gets the text of the document from its beginning, in parts that each
-    end behind a value, a name or a comma.
-    """
-
-    def __init__(
-        self, pieces: Iterable[str], on_passed: Callable[[str], None] | None = None
-    ) -> None:
-        self.text = ""
-        self.at = 0
-        self._pieces = iter(pieces)
-        self._on_passed = on_passed
-        self._is_whole = False  # whether the rest of the document is in `text`
-        self._lines = 0  # newlines that were passed
-        self._column = 0  # characters that were passed since the last of them
-
-    def match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
-        """Return the match of *pattern* at the next value, without going behind it.
-
-        More than `MAX_VALUE` characters of ``text`` are ahead, or the rest of the document.
-        """
-        self._next()
-        return pattern.match(self.text, self.at)
-
-    def is_at_object(self) -> bool:
-        """Whether the next value is an object; its `members` may be called then."""
-        return self._next() == "{"
-
-    def is_at_array(self) -> bool:
-        """Whether the next value is an array; its `elements` may be called then."""
-        return self._next() == "["
-
-    def value(self, scan: Scan | None = None) -> Any:
-        """Return the next value, which has at most `MAX_VALUE` characters.
-
-        Raises:
-            JsonError: there is no value, it is too long, or it is refused.
-        """
-        self._next()
-        try:
-            value, end = (scan or _DECODER.raw_decode)(self.text, self.at)
-        except json.JSONDecodeError as error:
-            if not self._is_whole and error.msg.startswith("Unterminated"):
-                self.fail(_TOO_LONG, self.at)
-            self.fail(error.msg, error.pos)
-        except RecursionError:
-            raise JsonError("nested too deeply") from None
-        except _RefusedError as error:
-            raise JsonError(str(error)) from None
-        if end - self.at > MAX_VALUE or (end == len(self.text) and not self._is_whole):
-            self.fail(_TOO_LONG, self.at)
-        self.at = end
-        return value
-
-    def members(self) -> Iterator[str]:
-        """Yield each name of the next value, an object; the caller reads the value of each.
-
-        Raises:
-            JsonError: the object is not JSON, or has a name twice.
-        """
-        seen: set[str] = set()
-        for _ in self._parts("{", "}"):
-            name = self._name()
-            if name in seen:
-                raise repeated(name)
-            seen.add(name)
-            yield name
-
-    def elements(self) -> Iterator[int]:
-        """Yield the number of each element of the next value, an array; the caller reads each.
-
-        Raises:
-            JsonError: the array is not JSON.
-        """
-        yield from self._parts("[", "]")
-
-    def finish(self) -> None:
-        """Check that nothing but whitespace follows.
-
-        Raises:
-            JsonError: something does.
-        """
-        if self._next():
-            self.fail("Extra data", self.at)
-        self._pass()
-
-    def last(self, length: int) -> str:
-        """Return the last characters of the document; the reader is at its end then."""
-        text = self.text[-length:]
-        for piece in self._pieces:
-            text = (text + piece)[-length:]
-        return text
-
-    def fail(self, problem: str, at: int) -> NoReturn:
-        """Raise a `JsonError` with the line and the column of the position *at*."""
-        before = self.text[:at]
-        line = self._lines + before.count("\n") + 1
-        column = at - before.rfind("\n") if "\n" in before else self._column + at + 1
-        raise JsonError(f"{problem} (line {line}, column {column})")
-
-    def _parts(self, opening: str, closing: str) -> Iterator[int]:
-        if self._next() != opening:
-            self.fail(f"Expecting {opening!r}", self.at)
-        self.at += 1
-        number = 0
-        if self._next() == closing:
-            self.at += 1
-            return
-        while True:
-            yield number
-            number += 1
-            found = self._next()
-            if found not in {",", closing}:
-                self.fail("Expecting ',' delimiter", self.at)
-            self.at += 1
-            if found == closing:
-                return
-
-    def _name(self) -> str:
-        match = _NAME.match(self.text, self.at)
-        if match is not None:
-            self.at = match.end()
-            return match[1]
-        if self._next() != '"':
-            self.fail("Expecting property name enclosed in double quotes", self.at)
-        name: str = self.value()
-        self._next()
-        colon = _AFTER_NAME.match(self.text, self.at)
-        if colon is None:
-            self.fail("Expecting ':' delimiter", self.at)
-        self.at = colon.end()
-        return name
-
-    def _next(self) -> str:
-        """Go to the next character that is no whitespace and return it; empty at the end.
-
-        More than `MAX_VALUE` characters are ahead then, or the rest of the document.
-        """
-        while True:
-            if not self._is_whole and len(self.text) - self.at <= MAX_VALUE:
-                self._fill()
-            match = _SPACE.match(self.text, self.at)
-            assert match is not None
-            self.at = match.end()
-            if self._is_whole or len(self.text) - self.at > MAX_VALUE:
-                return self.text[self.at : self.at + 1]
-
-    def _fill(self) -> None:
-        """Drop the text before the position, and have more than `MAX_VALUE` characters."""
-        self._pass()
-        parts, size = [self.text], len(self.text)
-        while size <= MAX_VALUE:
-            piece = next(self._pieces, None)
-            if piece is None:
-                self._is_whole = True
-                break
-            parts.append(piece)
-            size += len(piece)
-        self.text = "".join(parts)
-
-    def _pass(self) -> None:
-        """Drop the text before the position."""
-        passed = self.text[: self.at]
-        newlines = passed.count("\n")
-        self._lines += newlines
-        self._column = (
-            len(passed) - passed.rfind("\n") - 1 if newlines else self._column + len(passed)
-        )
-        if self._on_passed is not None and passed:
-            self._on_passed(passed)
-        self.text, self.at = self.text[self.at :], 0
-
-
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     members = dict(pairs)
     if len(members) != len(pairs):
         seen: set[str] = set()
         for name, _ in pairs:
             if name in seen:
-                raise _RefusedError(_repetition(name))
+                raise _RefusedError(repetition(name))
             seen.add(name)
     return members
-
-
-def _repetition(name: str) -> str:
-    return f"the name {name[:80]!r} appears twice in one object"
 
 
 def _no_constant(name: str) -> NoReturn:
@@ -266,12 +103,199 @@ def _bounded_int(digits: str) -> int:
     return int(digits)
 
 
-def _decoder(hook: Callable[[list[tuple[str, Any]]], Any]) -> json.JSONDecoder:
-    return json.JSONDecoder(
-        object_pairs_hook=hook, parse_constant=_no_constant, parse_int=_bounded_int
+def repetition(name: str) -> str:
+    """Return what is wrong with an object that has *name* twice."""
+    return f"the name {name[:80]!r} appears twice in one object"
+
+
+def read_json(data: bytes, expected: type[_T], path: str) -> tuple[_T, bytes]:
+    """Return *data* as an *expected*, and without whitespace; *path* is for error texts only.
+
+    Raises:
+        TableFormatError: it is not JSON, has a name twice, or is not as *expected* declares.
+    """
+    value = decode_json(data, expected, path)
+    compact = msgspec.json.format(data, indent=-1)
+    name = repeated_name(compact)
+    if name is not None:
+        raise TableFormatError(path, "", repetition(name))
+    return value, compact
+
+
+def decode_json(data: bytes, expected: type[_T], path: str) -> _T:
+    """Return *data* as an *expected*; of a name that is there twice the last value is taken.
+
+    Raises:
+        TableFormatError: it is not JSON, or is not as *expected* declares.
+    """
+    try:
+        return msgspec.json.decode(data, type=expected)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        _check_utf8(data, path)
+        if isinstance(error, msgspec.ValidationError):
+            _refuse(data, expected, path, str(error))
+        is_deep = isinstance(error, RecursionError)
+        reason = "nested too deeply" if is_deep else _syntax_error(data, str(error))
+        raise TableFormatError(path, "", reason) from None
+
+
+def repeated_name(compact: bytes) -> str | None:
+    """Return a name that an object in *compact*, JSON without whitespace, has twice, if any."""
+    seen: list[set[bytes | str]] = []
+    for token in _TOKEN.finditer(compact):
+        if token[0] == b"{":
+            seen.append(set())
+        elif token[0] == b"}":
+            seen.pop()
+        elif token[2]:
+            quoted = token[1]
+            name = msgspec.json.decode(quoted, type=str) if b"\\" in quoted else quoted[1:-1]
+            name = name if isinstance(name, str) else name.decode()
+            if name in seen[-1]:
+                return name
+            seen[-1].add(name)
+    return None
+
+
+def pointer_of(*parts: str | int) -> str:
+    """Return the JSON pointer (RFC 6901) of the member or element behind *parts*."""
+    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)
+
+
+def check_texts(value: Any, path: str, *parts: str | int) -> None:
+    """Check that each text in *value*, struct or JSON, and each name is printable.
+
+    Raises:
+        TableFormatError: one is not; the error has its pointer, below *parts*.
+    """
+    for place, text in _texts(msgspec.to_builtins(value), parts):
+        if not text.isprintable():
+            raise TableFormatError(path, pointer_of(*place), "expected printable characters")
+
+
+def _texts(value: Any, place: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    if isinstance(value, str):
+        yield place, value
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            yield (*place, name), name
+            yield from _texts(inner, (*place, name))
+    elif isinstance(value, list | tuple):
+        for number, inner in enumerate(value):
+            yield from _texts(inner, (*place, number))
+
+
+def _syntax_error(data: bytes, problem: str) -> str:
+    """Return what is wrong with *data*, and the line and the column in place of the byte."""
+    match = _BYTE.fullmatch(problem)
+    if match is None:
+        return problem[0].lower() + problem[1:]
+    at = int(match[2])
+    constant = _CONSTANT.match(data, at - (data[at - 1 : at] == b"-"))
+    if constant is not None:
+        return f"{constant[0].decode()} is not a JSON number"
+    before = data[:at]
+    line, column = before.count(b"\n") + 1, len(before) - before.rfind(b"\n")
+    return f"{match[1].replace('JSON is malformed', 'not JSON')} (line {line}, column {column})"
+
+
+def _check_utf8(data: bytes, path: str) -> None:
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        raise TableFormatError(path, "", f"not UTF-8 (byte {error.start})") from None
+
+
+def _refuse(data: bytes, expected: Any, path: str, message: str) -> NoReturn:
+    """Raise the error *message* of msgspec with the JSON pointer of the value.
+
+    Raises:
+        TableFormatError: always.
+    """
+    match = _PLACE.fullmatch(message)
+    reason, is_key, place = (match[1], bool(match[2]), match[3]) if match else (message, False, "")
+    try:
+        parts = _parts(data, expected, place, is_key=is_key)
+    except RecursionError:
+        raise TableFormatError(path, "", "nested too deeply") from None
+    except msgspec.MsgspecError as error:  # behind the first error the text is no JSON
+        raise TableFormatError(path, "", _syntax_error(data, str(error))) from None
+    if unknown := _UNKNOWN.fullmatch(reason):
+        parts.append(unknown[1])
+        reason = "unknown field"
+    elif missing := _MISSING.fullmatch(reason):
+        reason = f"missing: {missing[1]}"
+    else:
+        reason = _in_words(reason)
+    raise TableFormatError(path, pointer_of(*parts) or "/", reason)
+
+
+def _in_words(message: str) -> str:
+    """Return *message* with the types in words: expected a number or null, found a string."""
+    text = _TYPES.sub(
+        lambda match: " or ".join(_TYPE_NAMES.get(each, each) for each in match[1].split(" | ")),
+        message.replace(", got `", ", found `"),
+    )
+    return text[0].lower() + text[1:]
+
+
+def _parts(data: bytes, kind: Any, place: str, *, is_key: bool) -> list[str | int]:
+    """Return the names and numbers on the way to *place*, such as ``.rows[...].winner``."""
+    parts: list[str | int] = []
+    for part in _PART.finditer(place):
+        kind = _container(kind)
+        if part[1]:
+            parts.append(part[1])
+            data = bytes(msgspec.json.decode(data, type=_Raws)[part[1]])
+            kind = get_type_hints(kind, include_extras=True)[part[1]]
+        elif part[2]:
+            parts.append(int(part[2]))
+            if "[...]" not in place[part.end() :]:
+                others = _PART.finditer(place, part.end())
+                return [*parts, *(each[1] or int(each[2]) for each in others)]
+            if len(data) > _MOST_ELEMENTS_BYTES:
+                return parts
+            data = bytes(msgspec.json.decode(data, type=list[msgspec.Raw])[int(part[2])])
+            kind = get_args(kind)[0]
+        else:
+            kind = get_args(kind)[1]
+            if len(data) > _MOST_BYTES:
+                return parts
+            found = _first_unfit(msgspec.json.decode(data, type=_Raws), kind)
+            if found is None:
+                return parts
+            parts.append(found[0])
+            data = found[1]
+    if is_key:
+        names = msgspec.json.decode(data, type=_Raws)
+        expected = get_args(_container(kind))[0]
+        parts += [name for name in names if not _fits(msgspec.json.encode(name), expected)][:1]
+    return parts
+
+
+def _first_unfit(members: _Raws, kind: Any) -> tuple[str, bytes] | None:
+    return next(
+        ((name, bytes(raw)) for name, raw in members.items() if not _fits(bytes(raw), kind)), None
     )
 
 
-_TOO_LONG: Final = f"a value of more than {MAX_VALUE} characters"
-_DECODER: Final = _decoder(_unique)
-_DECODER_OF_CONSTANTS: Final = json.JSONDecoder(object_pairs_hook=_unique, parse_int=_bounded_int)
+def _fits(data: bytes, kind: Any) -> bool:
+    try:
+        msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def _container(kind: Any) -> Any:
+    """Return the struct, the dict or the array among the types that *kind* allows."""
+    while get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
+    if get_origin(kind) in {Union, types.UnionType}:
+        kind = next(each for each in map(_container, get_args(kind)) if _holds(each))
+    return kind
+
+
+def _holds(kind: Any) -> bool:
+    is_struct = isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+    return is_struct or get_origin(kind) in {dict, list, tuple}

@@ -11,21 +11,22 @@ Canonical form: sorted, two-space indent, LF, ASCII. It is read without trust.
 
 from __future__ import annotations
 
-import io
 import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
 
 from warmup.core.error_text import printable, remedy_for, shown
 from warmup.core.errors import SettingsError, TableFormatError
 from warmup.core.files import open_regular
-from warmup.core.json_node import Node
 from warmup.core.miss_reasons import MissReason
-from warmup.core.strict_json import JsonError, JsonReader
+from warmup.core.strict_json import check_texts, pointer_of, read_json
 from warmup.diagnostics.audit import AuditReport
 from warmup.keys.order import natural_order
 from warmup.keys.registry import KINDS, kind_of
@@ -37,11 +38,6 @@ _MAX_KEY: Final = 4096
 _MAX_REASON_LENGTH: Final = 64
 _MAX_DIGESTS: Final = 10_000
 _MAX_MISSES: Final = 10**15
-_DOCUMENT: Final = frozenset({"schema", "digests", "problems"})
-_LISTS: Final = frozenset({"digests", "problems"})
-_PIECE_LETTERS: Final = 256 * 1024
-_PROBLEM: Final = frozenset({"key", "kind", "reason", "count"})
-_MAY_HAVE: Final = frozenset({"source", "layers"})  # "layers" is of earlier audits, and ignored
 # The reasons of keys that have a row which cannot be used.
 _STALE: Final = frozenset(
     {
@@ -51,6 +47,24 @@ _STALE: Final = frozenset(
         MissReason.UNTRUSTED,
     }
 )
+
+
+_Word = Annotated[str, Meta(max_length=_MAX_REASON_LENGTH)]
+
+
+class _Problem(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, gc=False):
+    count: Annotated[int, Meta(ge=1, le=_MAX_MISSES)]
+    key: Annotated[str, Meta(max_length=_MAX_KEY)]
+    kind: _Word
+    layers: msgspec.Raw = msgspec.Raw()  # of earlier audits, and ignored
+    reason: _Word
+    source: _Word = ""
+
+
+class _Document(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    digests: Annotated[list[_Word], Meta(max_length=_MAX_DIGESTS)]
+    problems: list[_Problem]
+    schema: Annotated[int, Meta(ge=1, le=MISSES_SCHEMA)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +140,12 @@ def read_misses(path: str | Path) -> tuple[MissedProblem, ...]:
         with open_regular(path) as file:
             if os.fstat(file.fileno()).st_size > _MAX_DOCUMENT_BYTES:
                 raise SettingsError(f"{name}: larger than {_MAX_DOCUMENT_BYTES} bytes", advice)
-            with io.TextIOWrapper(file, encoding="utf-8", errors="replace", newline="") as text:
-                pieces = iter(lambda: text.read(_PIECE_LETTERS), "")
-                return _read_document(JsonReader(pieces), Node(None, str(path)))
-    except JsonError as error:
-        raise SettingsError(f"{name}: not a misses document: {shown(error)}", advice) from None
+            document, _ = read_json(file.read(), _Document, str(path))
+            return _problems(document, str(path))
     except TableFormatError as error:
-        at = f"{shown(error.pointer)}: {shown(error.reason)}"
-        raise SettingsError(f"{name}: not a misses document at {at}", advice) from None
+        at = f" at {shown(error.pointer)}" if error.pointer else ""
+        problem = f"{name}: not a misses document{at}: {shown(error.reason)}"
+        raise SettingsError(problem, advice) from None
     except OSError as error:
         raise SettingsError(
             f"{name}: cannot be read: {error.strerror}", remedy_for(error, advice)
@@ -144,49 +156,28 @@ def read_misses(path: str | Path) -> tuple[MissedProblem, ...]:
         raise SettingsError(f"{name}: cannot be read: {error}", advice) from error
 
 
-def _read_document(reader: JsonReader, root: Node) -> tuple[MissedProblem, ...]:
+def _problems(document: _Document, path: str) -> tuple[MissedProblem, ...]:
+    """Return the problems of *document*.
+
+    Raises:
+        TableFormatError: one is there twice, or a text cannot be printed.
+    """
+    check_texts(document.digests, path, "digests")
     problems: dict[tuple[str, str], MissedProblem] = {}
-    found: dict[str, object] = {}
-    if not reader.is_at_object():
-        root.value = reader.value()
-        root.items()
-    for name in reader.members():
-        node = Node(None, root.path, root, name)
-        found[name] = None
-        if name not in _LISTS or not reader.is_at_array():
-            node.value = reader.value()
-            if name == "schema":
-                node.integer(1, MISSES_SCHEMA)
-            else:
-                node.fail("expected an array" if name in _LISTS else "unknown field")
-            continue
-        for number in reader.elements():
-            element = Node(reader.value(), root.path, node, str(number))
-            if name == "digests":
-                element.string(_MAX_REASON_LENGTH)
-                if number == _MAX_DIGESTS:
-                    node.fail(f"expected at most {_MAX_DIGESTS} digests")
-                continue
-            problem = _read_problem(element)
-            if (problem.key, problem.reason) in problems:
-                node.fail(f"problem {number} is a repetition")
-            problems[problem.key, problem.reason] = problem
-    reader.finish()
-    root.value = found
-    root.members(_DOCUMENT)
+    for number, each in enumerate(document.problems):
+        place = "problems", number
+        texts = {"key": each.key, "reason": each.reason, "source": each.source}
+        check_texts(texts, path, *place)
+        if each.kind not in KINDS or each.kind != kind_of(each.key).name:
+            reason = f"the key is of kind {kind_of(each.key).name}"
+            raise TableFormatError(path, pointer_of(*place, "kind"), reason)
+        if (each.key, each.reason) in problems:
+            reason = f"problem {number} is a repetition"
+            raise TableFormatError(path, pointer_of("problems"), reason)
+        problems[each.key, each.reason] = MissedProblem(
+            each.key, each.kind, each.reason, each.count, each.source
+        )
     return tuple(problems.values())
-
-
-def _read_problem(node: Node) -> MissedProblem:
-    members: Mapping[str, Node] = node.members(_PROBLEM, optional=_MAY_HAVE)
-    key = members["key"].string(_MAX_KEY)
-    kind = members["kind"].string(_MAX_REASON_LENGTH)
-    if kind not in KINDS or kind != kind_of(key).name:
-        members["kind"].fail(f"the key is of kind {kind_of(key).name}")
-    reason = members["reason"].string(_MAX_REASON_LENGTH)
-    count = members["count"].integer(1, _MAX_MISSES)
-    source = members["source"].string(_MAX_REASON_LENGTH) if "source" in members else ""
-    return MissedProblem(key, kind, reason, count, source)
 
 
 def _bounded(text: str, limit: int) -> str:

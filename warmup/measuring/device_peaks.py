@@ -17,19 +17,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
+import msgspec
 import platformdirs
 import torch
 
 from warmup.core.dtypes import torch_name
 from warmup.core.errors import TableFormatError
 from warmup.core.files import replace_text
-from warmup.core.json_node import Node
 from warmup.core.method import L2, Launch
-from warmup.core.peaks import peaks_from_json, peaks_to_json
+from warmup.core.peaks import PeaksJson
 from warmup.core.roofline import Peaks, gbps_of, tflops_of
-from warmup.core.strict_json import parse_json
+from warmup.core.strict_json import read_json
 from warmup.core.trial import TimedCall
 from warmup.measuring.clock import batch_of
 from warmup.measuring.gpu_state import sm_clock_mhz
@@ -54,6 +54,11 @@ _CPU_PEAK_DTYPES: Final = ("bf16", "f32")
 # Compute capabilities whose data sheets have one rate for both 8-bit dtypes. The library's products
 # of integers reach two thirds of it (H100, torch 2.11), Triton's more.
 _EQUAL_IN_8_BITS: Final = ((8, 9), (9, 0), (10, 0))
+
+
+class _PeaksFile(msgspec.Struct, forbid_unknown_fields=True):
+    format: Annotated[int, msgspec.Meta(ge=_PEAKS_FORMAT, le=_PEAKS_FORMAT)]
+    peaks: PeaksJson
 
 
 def measured_peaks(device: torch.device, folder: Path | None = None) -> Peaks | None:
@@ -215,16 +220,13 @@ def _read(path: Path) -> Peaks | None:
     try:
         if path.stat().st_size > _MAX_PEAKS_FILE_BYTES:
             return None
-        root = Node(parse_json(path.read_text(encoding="utf-8")), str(path))
-        members = root.members(frozenset({"format", "peaks"}))
-        members["format"].integer(_PEAKS_FORMAT, _PEAKS_FORMAT)
-        return peaks_from_json(members["peaks"])
-    except (OSError, ValueError, TableFormatError):  # ValueError: not UTF-8, or not JSON
+        return read_json(path.read_bytes(), _PeaksFile, str(path))[0].peaks.peaks()
+    except (OSError, TableFormatError):
         return None
 
 
 def _write(path: Path, peaks: Peaks) -> None:
-    content = {"format": _PEAKS_FORMAT, "peaks": peaks_to_json(peaks)}
+    content = msgspec.to_builtins(_PeaksFile(_PEAKS_FORMAT, PeaksJson.of(peaks)))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_text(path, json.dumps(content, indent=2, sort_keys=True) + "\n")

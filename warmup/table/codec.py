@@ -1,71 +1,92 @@
-"""`decode`: a `Table` from JSON text, and with `encode` from `warmup.table.encoding` back.
+"""`encode` and `decode`: a `Table` as canonical JSON, and back. Tables are not trusted.
 
-With `warmup.table.encoding` and `warmup.table.evidence` the only code that knows the file format.
-Nothing in a table is executable: kwargs are numbers, booleans, null and a closed set of words.
+Canonical form: sorted names, two-space indent, LF, ASCII, so that tables can be compared in review.
+The digest is SHA-256 over the document without the digest and without whitespace.
+
+A table that is read is held to one rule, row by row: ``encode(decode(text)) == text``. So no name
+is there twice, and a large table takes memory for its rows alone. A file that breaks the rule is
+damaged, of another schema, reformatted, or has fields of features that warmup no longer has: it is
+read at once, each error with its JSON pointer, and its names are compared one by one.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
+import json
 import re
-from collections.abc import Iterable
-from typing import Any, Final
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO, Final
+
+import msgspec
 
 from warmup.core.errors import ProblemError, TableFormatError, TableSchemaError
-from warmup.core.json_node import Node
-from warmup.core.method import L2, MAX_TOP_K, Launch, Method, OptionValue
-from warmup.core.peaks import peaks_from_json
-from warmup.core.rows import MAX_INT, Row, Winner
-from warmup.core.runtime import Device, Runtime
-from warmup.core.strict_json import JsonError, JsonReader
+from warmup.core.rows import Row, Winner
+from warmup.core.strict_json import decode_json, pointer_of, read_json, repeated_name, repetition
 from warmup.keys.kind import Kind
-from warmup.keys.registry import KINDS
-from warmup.table.calls import calls_from_json
-from warmup.table.canonical import compact
-from warmup.table.common_rows import CommonRows
-from warmup.table.encoding import (
-    ASSUMPTIONS,
-    CALLS,
-    DEVICE_COUNT,
-    DEVICE_TEXT,
-    IMPORTED,
-    MAX_REASON,
-    VERSIONS,
-    digest_of,
-    encode,
-    encode_pieces,
-    keep_digest,
+from warmup.keys.registry import KINDS, kind_of
+from warmup.table.retired_fields import without_retired
+from warmup.table.schema import MAX_TABLE_BYTES, SCHEMA_VERSION, Table
+from warmup.table.wire import (
+    MAX_ROW_BYTES,
+    Refusal,
+    RowJson,
+    TableJson,
+    WinnerJson,
+    evidence_from,
+    imported_from,
+    imported_json,
+    policy_from,
+    policy_json,
+    provenance_from,
+    provenance_json,
+    row_json,
+    winner_from,
+    winner_json,
 )
-from warmup.table.evidence import evidence_from_json
-from warmup.table.imported_json import read_imported
-from warmup.table.schema import (
-    MAX_ASSUMPTIONS,
-    SCHEMA_VERSION,
-    SEARCH_FIELDS,
-    Policy,
-    Provenance,
-    Table,
-)
-from warmup.table.winners import read_winner
 
-__all__ = ["decode", "decode_pieces", "digest_of", "encode", "encode_pieces"]
+_BLOCK_BYTES: Final = 256 * 1024
+_MAX_HEAD_BYTES: Final = 16 * 1024 * 1024
+_ROWS_BEGIN: Final = b'\n  "rows": {\n'
+_ROW_BEGIN: Final = b'\n      "'  # six spaces: no other line of a canonical table begins so
+_SECTION_BEGIN: Final = re.compile(rb',?\n    "([a-z_]+)": \{')
+_SECTION_END: Final = b"\n    }"
+_ROWS_END: Final = b"\n  },\n"
+_DIGEST: Final = re.compile(rb',"digest":"[^"\\]*"(?=\})|"digest":"[^"\\]*",?')
+_ROW: Final = msgspec.json.Decoder(RowJson)
+_compact: Final = msgspec.json.Encoder(order="deterministic").encode
 
-_OPTION = re.compile(r"[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)?")
-_TOLERANCE_DTYPE = re.compile(r"[a-z][a-z0-9_]{0,31}")
-_TIMING: Final = frozenset({"launch", "l2", "near_tie", "max_spread", "fused_top_k"})
 
-_END_LENGTH: Final = 200
-_SCHEMA_AT_END: Final = re.compile(r'"schema"\s*:\s*([0-9]{1,18})\s*\}\s*\Z')
+class _NotCanonicalError(Exception):
+    """A text is not what `encode` would write."""
 
-_TABLE_MEMBERS: Final = frozenset({"schema", "provenance", "policy", "rows"})
-_PROVENANCE: Final = frozenset({"device", "runtime", "warmup", "created", "digest"})
-# "layers", the forms of repeated layers in a table of an earlier warmup, is read and ignored.
-_PROVENANCE_OPTIONAL: Final = frozenset({"peaks", ASSUMPTIONS, CALLS, "layers"})
-_DEVICE_MEMBERS: Final = frozenset({*DEVICE_TEXT, *DEVICE_COUNT, "mig"})
-_RUNTIME: Final = frozenset({"torch", *VERSIONS})
-_POLICY: Final = frozenset({"mode", "options", "timing", "seed", "tolerance"})
-_ROW_MEMBERS: Final = frozenset({"winner", "evidence"})
-_ROW_OPTIONAL: Final = frozenset({"untrusted"})  # of a row that must not be served
+
+def encode(table: Table) -> str:
+    """Return the canonical text of *table*, digest included."""
+    return b"".join(encode_pieces(table)).decode("ascii")
+
+
+def encode_pieces(table: Table) -> list[bytes]:
+    """Return the canonical text of *table* in pieces, most of them a row."""
+    return _spell(table, spells_text=True)[1]
+
+
+def digest_of(table: Table) -> str:
+    """Return the digest of the content: 64 hex digits that change when anything in *table* does.
+
+    It is computed once for each table object; that of a table which was read is known already.
+    """
+    known = table._digest  # noqa: SLF001  kept for this function
+    if known is None:
+        known = _spell(table, spells_text=False)[0]
+        _keep(table, known)
+    return known
+
+
+def _keep(table: Table, digest: str, ignored: tuple[str, ...] = ()) -> None:
+    object.__setattr__(table, "_digest", digest)
+    object.__setattr__(table, "_ignored", ignored)
 
 
 def decode(text: str, path: str) -> Table:
@@ -75,214 +96,290 @@ def decode(text: str, path: str) -> Table:
         TableFormatError: the text is not a table, or its digest does not match its content.
         TableSchemaError: the table has another schema than this warmup reads.
     """
-    return decode_pieces([text], path)
+    return decode_file(io.BytesIO(text.encode("utf-8", "surrogatepass")), path)
 
 
-def decode_pieces(pieces: Iterable[str], path: str) -> Table:
-    """Return the table in a text that arrives in *pieces*; otherwise as `decode`.
-
-    Time is linear in the text, and memory that of the table.
-    """
-    reader = JsonReader(pieces)
+def decode_file(file: BinaryIO, path: str) -> Table:
+    """Return the table in *file*, from its beginning; otherwise as `decode`."""
     try:
-        return _read_document(reader, path)
-    except JsonError as error:
-        raise TableFormatError(path, "", str(error)) from None
-    except TableFormatError:
-        # A canonical text ends with its schema. A newer one may differ in all that is before.
-        found = _SCHEMA_AT_END.search(reader.last(_END_LENGTH))
-        if found is not None:
-            _check_schema(int(found[1]), path)
-        raise
+        return _read_canonical(file, path)
+    except _NotCanonicalError:
+        file.seek(0)
+        data = file.read(MAX_TABLE_BYTES + 1)
+        if len(data) > MAX_TABLE_BYTES:
+            raise TableFormatError(path, "", f"larger than {MAX_TABLE_BYTES} bytes") from None
+    return _read_whole(data, path)
 
 
-def _check_schema(schema: object, path: str) -> None:
-    if type(schema) is int and schema > 0 and schema != SCHEMA_VERSION:
-        raise TableSchemaError(path, schema, SCHEMA_VERSION)
+# Writing.
 
 
-def _read_document(reader: JsonReader, path: str) -> Table:
-    """Return the table at *reader*; the text that `encode` makes is digested as it is read."""
-    root = Node(None, path)
-    if not reader.is_at_object():
-        root.value = reader.value()
-        root.items()
-    found: dict[str, Any] = {}
-    sections = {"rows": _read_rows, IMPORTED: read_imported}
-    sha = hashlib.sha256()
-    for name in reader.members():
-        sha.update(f"{',' if found else '{'}{compact(name)}:".encode())
-        node = Node(None, path, root, name)
-        read_section = sections.get(name)
-        if read_section is not None and reader.is_at_object():
-            found[name] = read_section(reader, node, sha)
-            continue
-        value = node.value = reader.value()
-        if name == "schema":
-            _check_schema(value, path)
-            found[name] = node.integer(SCHEMA_VERSION, SCHEMA_VERSION)
-        elif name == "provenance":
-            found[name] = _read_provenance(node)
-            value = {part: value[part] for part in value if part != "digest"}
-        elif name == "policy":
-            found[name] = _read_policy(node)
-        elif read_section is not None:
-            node.items()
-        else:
-            node.fail("unknown field")
-        sha.update(compact(value).encode())
-    sha.update(b"}")
-    reader.finish()
-    root.value = found
-    root.members(_TABLE_MEMBERS, optional=frozenset({IMPORTED}))
-    provenance, digest = found["provenance"]
-    table = Table(provenance, found["policy"], found["rows"], found.get(IMPORTED, {}))
-    if digest.value == sha.hexdigest():
-        keep_digest(table, digest.value)
-    elif digest.value != digest_of(table):
-        digest.fail("the content does not match the digest (damaged or edited by hand)")
-    return table
-
-
-def _read_provenance(node: Node) -> tuple[Provenance, Node]:
-    members = node.members(_PROVENANCE, optional=_PROVENANCE_OPTIONAL)
-    device = members["device"].members(_DEVICE_MEMBERS)
-    versions = members["runtime"].members(_RUNTIME)
-    runtime = Runtime(
-        device=Device(
-            type=device["type"].string(32),
-            vendor=device["vendor"].string(64),
-            name=device["name"].string(256),
-            arch=device["arch"].string(64),
-            sm_count=device["sm_count"].optional(_count),
-            memory_gib=device["memory_gib"].optional(_count),
-            threads=device["threads"].optional(_count),
-            mig=device["mig"].optional(_short),
+def _spell(table: Table, *, spells_text: bool) -> tuple[str, list[bytes]]:
+    """Return the digest of *table* and, where asked for, its canonical text in pieces."""
+    document: dict[str, Any] = {
+        **(
+            {"imported": msgspec.to_builtins(imported_json(table.imported))}
+            if table.imported
+            else {}
         ),
-        torch=_short(versions["torch"]),
-        triton=versions["triton"].optional(_short),
-        cuda=versions["cuda"].optional(_short),
-        driver=versions["driver"].optional(_short),
-        cublas=versions["cublas"].optional(_short),
-    )
-    warmup, created = _short(members["warmup"]), _short(members["created"])
-    members["digest"].string(64)
-    peaks = peaks_from_json(members["peaks"]) if "peaks" in members else None
-    assumptions: tuple[str, ...] = ()
-    if (listed := members.get(ASSUMPTIONS)) is not None:
-        assumptions = tuple(each.string() for each in listed.elements(MAX_ASSUMPTIONS))
-    calls = calls_from_json(members[CALLS]) if CALLS in members else ()
-    return Provenance(runtime, warmup, created, peaks, assumptions, calls), members["digest"]
+        "policy": msgspec.to_builtins(policy_json(table.policy)),
+        "provenance": msgspec.to_builtins(provenance_json(table.provenance, "")),
+        "rows": {},
+        "schema": SCHEMA_VERSION,
+    }
+    without_digest = {
+        name: value for name, value in document["provenance"].items() if name != "digest"
+    }
+    before, after = _halves(_dumps({**document, "provenance": without_digest}), b'"rows":{')
+    sha = hashlib.sha256(before)
+    pieces: list[bytes] = []
+    winners: dict[int, WinnerJson] = {}  # rows that were read share their winners
+    section = ""
+    for name, key in sorted((kind_of(key).name, key) for key in table.rows):
+        comma = b"," if name == section else b""
+        if not comma:
+            opening = f'{"}," if section else ""}"{name}":{{'
+            sha.update(opening.encode())
+            pieces.append(f'{_after(section)}\n    "{name}": {{'.encode())
+            section = name
+        row = table.rows[key]
+        winner = winners.get(id(row.winner))
+        if winner is None:
+            winner = winners[id(row.winner)] = winner_json(row.winner)
+        compact, quoted = _spell_row(row_json(row, winner)), _dumps(key)
+        sha.update(b"%b%b:%b" % (comma, quoted, compact))
+        if spells_text:
+            pieces.append(b"%b\n      %b: %b" % (comma, quoted, _indented(compact)))
+    sha.update(b"}" + after if section else after)
+    digest = sha.hexdigest()
+    if spells_text:
+        document["provenance"]["digest"] = digest
+        text = json.dumps(document, indent=2, sort_keys=True).encode() + b"\n"
+        head, tail = _halves(text, b'\n  "rows": {')
+        pieces = [head, *pieces, b"\n    }\n  " + tail if section else tail]
+    return digest, pieces
 
 
-def _read_policy(node: Node) -> Policy:
-    members = node.members(_POLICY, optional=frozenset(SEARCH_FIELDS))
-    options: dict[str, OptionValue] = {}
-    for name, value in members["options"].items():
-        if _OPTION.fullmatch(name) is None:
-            value.fail("not the name of an inductor option")
-        options[name] = _read_scalar(value)
-    return Policy(
-        mode=_short(members["mode"]),
-        options=options,
-        timing=_read_timing(members["timing"]),
-        seed=members["seed"].integer(0, MAX_INT),
-        tolerance=dict(_read_limit(*member) for member in members["tolerance"].items()),
-        **{name: name in members and members[name].true() for name in SEARCH_FIELDS},
-    )
+def _after(section: str) -> str:
+    return "\n    }," if section else ""
 
 
-def _read_timing(node: Node) -> Method:
-    members = node.members(_TIMING)
-    for name, words in (("launch", Launch), ("l2", L2)):
-        if members[name].string(16) not in set(words):
-            members[name].fail(f"expected one of {', '.join(words)}")
-    return Method(
-        launch=Launch(members["launch"].string(16)),
-        l2=L2(members["l2"].string(16)),
-        near_tie=members["near_tie"].number(0, 1),
-        max_spread=members["max_spread"].number(0, 1),
-        fused_top_k=members["fused_top_k"].integer(0, MAX_TOP_K),
-    )
+def _halves(text: bytes, end: bytes) -> tuple[bytes, bytes]:
+    """Return *text* up to the last *end*, and what is behind: no text of a table has quotes."""
+    at = text.rindex(end) + len(end)
+    return text[:at], text[at:]
 
 
-def _read_limit(name: str, node: Node) -> tuple[str, float]:
-    if _TOLERANCE_DTYPE.fullmatch(name) is None:
-        node.fail("not the name of a dtype")
-    return name, node.number(0, 1)
+def _spell_row(row: RowJson) -> bytes:
+    """Return *row* in canonical JSON without whitespace.
+
+    msgspec writes a small number in another form than Python, which writes tables: 0.00001 and 1e-7
+    for 1e-05 and 1e-07. It also leaves letters beyond ASCII as they are.
+    """
+    text = _compact(row)
+    if b"e-" in text or b"0.0000" in text or not text.isascii():
+        return _dumps(msgspec.to_builtins(row))
+    return text
 
 
-def _read_scalar(node: Node) -> OptionValue:
-    if node.value is None or type(node.value) is bool:
-        return node.value
-    if type(node.value) is str:
-        return node.string(256)
-    return node.integer(-MAX_INT, MAX_INT) if type(node.value) is int else node.number(-1e30, 1e30)
+def _dumps(value: object) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
-def _read_rows(reader: JsonReader, node: Node, sha: hashlib._Hash) -> dict[str, Row]:
-    """Return the rows at *reader*, and add their compact text to *sha* in the order of the text."""
-    rows: dict[str, Row] = {}
-    sha.update(b"{")
-    for name in reader.members():
-        section = Node(None, node.path, node, name)
-        kind = KINDS.get(name)
-        if kind is None or not reader.is_at_object():
-            section.value = reader.value()
-            if kind is None:
-                section.fail(f"not a row kind; expected any of {', '.join(KINDS)}")
-            section.items()
-        assert kind is not None
-        sha.update(f'{"," if rows else ""}"{name}":{{'.encode())
-        _read_section(reader, kind, section, rows, sha)
-        sha.update(b"}")
-    sha.update(b"}")
-    return rows
+def _indented(row: bytes) -> bytes:
+    return msgspec.json.format(row, indent=2).replace(b"\n", b"\n      ")
 
 
-def _read_section(
-    reader: JsonReader, kind: Kind, section: Node, rows: dict[str, Row], sha: hashlib._Hash
-) -> None:
-    """Add the rows of *kind* at *reader* to *rows*, and their compact text to *sha*."""
+# Reading.
 
-    def winner_at(key: str, value: object) -> Winner:
-        row = Node(None, section.path, section, key)
-        return read_winner(kind, Node(value, section.path, row, "winner"))
 
-    common = CommonRows(winner_at)
-    comma = ""
-    for key in reader.members():
+@dataclass
+class _Rows:
+    """Rows that are read from the file *path*; equal winners are one object."""
+
+    path: str
+    rows: dict[str, Row] = field(default_factory=dict)
+    _winners: dict[tuple[str, bytes], Winner] = field(default_factory=dict)
+
+    def kind(self, name: str) -> Kind:
+        if name not in KINDS:
+            reason = f"not a row kind; expected any of {', '.join(KINDS)}"
+            raise TableFormatError(self.path, pointer_of("rows", name), reason)
+        return KINDS[name]
+
+    def add(self, kind: Kind, key: str, row: RowJson) -> None:
+        """Add *row*.
+
+        Raises:
+            TableFormatError: it is no row of *kind*, or *key* no key of it.
+        """
+        at = "rows", kind.name, key
         try:
             kind.check(key)
         except ProblemError:
-            node = Node(reader.value(), section.path, section, key)
-            node.fail(f"the name of this row is not a {kind.name} key")
-        found = common.read(reader, key)
-        if found is None:
-            value = reader.value()
-            row = row_from_json(kind, Node(value, section.path, section, key))
-            found = row, compact(value)
-        rows[key] = found[0]
-        sha.update(f'{comma}"{key}":{found[1]}'.encode())
-        comma = ","
+            reason = f"the name of this row is not a {kind.name} key"
+            raise TableFormatError(self.path, pointer_of(*at), reason) from None
+        part = "winner"
+        try:
+            winner = self._winner(kind, row.winner)
+            part = "evidence"
+            evidence = evidence_from(row.evidence)
+        except Refusal as error:
+            place = pointer_of(*at, part, *error.parts)
+            raise TableFormatError(self.path, place, error.reason) from None
+        if row.untrusted is not None and not row.untrusted.isprintable():
+            place = pointer_of(*at, "untrusted")
+            raise TableFormatError(self.path, place, "expected printable characters")
+        self.rows[key] = Row(winner, evidence, row.untrusted)
+
+    def _winner(self, kind: Kind, winner: WinnerJson) -> Winner:
+        text = _compact(winner)
+        known = self._winners.get((kind.name, text))
+        if known is None:
+            if len(text) > MAX_ROW_BYTES:
+                raise Refusal(f"a value of more than {MAX_ROW_BYTES} characters")
+            known = self._winners[kind.name, text] = winner_from(winner, kind)
+        return known
 
 
-def row_from_json(kind: Kind, node: Node) -> Row:
-    """Return the row of *kind* in *node*, checked value by value.
+def _read_canonical(file: BinaryIO, path: str) -> Table:
+    """Return the table in *file*, where its text is canonical.
 
     Raises:
-        TableFormatError: a value is missing, unknown, or out of its bounds.
+        _NotCanonicalError: it is not, or is not a table that warmup writes today.
     """
-    members = node.members(_ROW_MEMBERS, optional=_ROW_OPTIONAL)
-    untrusted = members["untrusted"].string(MAX_REASON) if "untrusted" in members else None
-    return Row(
-        read_winner(kind, members["winner"]), evidence_from_json(members["evidence"]), untrusted
+    head = b""
+    while (at := head.find(_ROWS_BEGIN)) < 0:
+        block = file.read(_BLOCK_BYTES)
+        if not block or len(head) > _MAX_HEAD_BYTES:
+            raise _NotCanonicalError
+        head += block
+    at += len(_ROWS_BEGIN) - 1
+    rows = _Rows(path)
+    try:
+        compact = msgspec.json.format(head[:at] + b"}}", indent=-1)
+        sha = hashlib.sha256(_without_digest(compact[: -len(b"}}")]))
+        tail = _read_rows(_row_texts(file, head[at:]), rows, sha)
+        document, compact = read_json(head[:at] + b"}" + tail, TableJson, path)
+        sha.update(compact[compact.rindex(b'"rows":{') + len(b'"rows":{') :])
+        table = _table(document, rows)
+    except (msgspec.MsgspecError, TableFormatError, ValueError, RecursionError):
+        raise _NotCanonicalError from None
+    if sha.hexdigest() != document.provenance.digest:
+        raise _NotCanonicalError
+    _keep(table, document.provenance.digest)
+    return table
+
+
+def _row_texts(file: BinaryIO, rest: bytes) -> Iterator[bytes]:
+    """Yield the text before the first row in *rest* and in *file*, then that of each row."""
+    size = 0
+    while block := file.read(_BLOCK_BYTES):
+        size += len(block)
+        if len(rest) > MAX_ROW_BYTES + _BLOCK_BYTES or size > MAX_TABLE_BYTES:
+            raise _NotCanonicalError
+        *whole, rest = (rest + block).split(_ROW_BEGIN)
+        yield from whole
+    yield from rest.split(_ROW_BEGIN)
+
+
+def _read_rows(texts: Iterator[bytes], rows: _Rows, sha: hashlib._Hash) -> bytes:
+    """Add the rows in *texts* to *rows* and to *sha*; return the text behind them."""
+    kind, comma = _begun(next(texts), "", rows, sha), b""
+    last = b""
+    for text in texts:
+        key, _, body = text.partition(b'": ')
+        behind = b""
+        if body.endswith(b"},"):
+            body = body[:-1]
+        else:
+            body, _, behind = body.partition(_SECTION_END)
+        row = _ROW.decode(body)
+        compact = _spell_row(row)
+        if _indented(compact) != body or key <= last:
+            raise _NotCanonicalError
+        rows.add(kind, key.decode("ascii"), row)
+        sha.update(b'%b"%b":%b' % (comma, key, compact))
+        comma, last = b",", key
+        if behind.startswith(_ROWS_END):
+            sha.update(b"}")
+            return behind[len(b"\n  }") :] + b"".join(texts)
+        if behind:
+            kind, comma, last = _begun(behind, kind.name, rows, sha), b"", b""
+    raise _NotCanonicalError
+
+
+def _begun(text: bytes, before: str, rows: _Rows, sha: hashlib._Hash) -> Kind:
+    """Return the kind whose section begins with *text*, behind the section *before*."""
+    match = _SECTION_BEGIN.fullmatch(text)
+    name = match[1].decode() if match else ""
+    if name <= before or text.startswith(b",") != bool(before):
+        raise _NotCanonicalError
+    sha.update(f'{"}," if before else ""}"{name}":{{'.encode())
+    return rows.kind(name)
+
+
+def _read_whole(data: bytes, path: str) -> Table:
+    """Return the table in *data*, in whatever form.
+
+    Raises:
+        TableFormatError, TableSchemaError: as `decode` does.
+    """
+    ignored: tuple[str, ...] = ()
+    try:
+        document = decode_json(data, TableJson, path)
+    except TableFormatError:
+        _check_schema(data, path)
+        kept, ignored = without_retired(data)
+        if not ignored:
+            raise
+        document = decode_json(kept, TableJson, path)
+    compact = msgspec.json.format(data, indent=-1)
+    name = repeated_name(compact)
+    if name is not None:
+        raise TableFormatError(path, "", repetition(name))
+    rows = _Rows(path)
+    for kind_name, section in document.rows.items():
+        kind = rows.kind(kind_name)
+        for key, row in section.items():
+            rows.add(kind, key, row)
+    table = _table(document, rows)
+    digest = document.provenance.digest
+    is_same = digest == hashlib.sha256(_without_digest(compact)).hexdigest()
+    # Another order of names and other spellings of numbers are not content.
+    if not is_same and (ignored or digest != digest_of(table)):
+        reason = "the content does not match the digest (damaged or edited by hand)"
+        raise TableFormatError(path, "/provenance/digest", reason)
+    _keep(table, digest, ignored)
+    return table
+
+
+class _SchemaOnly(msgspec.Struct):
+    schema: int
+
+
+def _check_schema(data: bytes, path: str) -> None:
+    """Check that *data* is no table of another schema, which may differ in everything else.
+
+    Raises:
+        TableSchemaError: it is.
+    """
+    try:
+        schema = msgspec.json.decode(data, type=_SchemaOnly).schema
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return
+    if schema > 0 and schema != SCHEMA_VERSION:
+        raise TableSchemaError(path, schema, SCHEMA_VERSION)
+
+
+def _table(document: TableJson, rows: _Rows) -> Table:
+    return Table(
+        provenance_from(document.provenance, rows.path),
+        policy_from(document.policy, rows.path),
+        rows.rows,
+        imported_from(document, rows.path),
     )
 
 
-def _count(node: Node) -> int:
-    return node.integer(1, MAX_INT)
-
-
-def _short(node: Node) -> str:
-    return node.string(64)
+def _without_digest(compact: bytes) -> bytes:
+    return _DIGEST.sub(b"", compact, count=1)

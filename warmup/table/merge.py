@@ -15,8 +15,7 @@ from warmup.core.rows import Row
 from warmup.core.runtime import compare_runtimes
 from warmup.keys.order import natural_order
 from warmup.table.best_row import better_measured, by_trust
-from warmup.table.imported_json import Imported
-from warmup.table.schema import Table, compare_policies
+from warmup.table.schema import Imported, Table, compare_policies
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,13 @@ from warmup.core.runtime import Runtime
 SCHEMA_VERSION: Final = 3
 MAX_TABLE_BYTES: Final = 256 * 1024 * 1024  # a table of 100,000 rows has 100 to 200 MB
 MAX_ASSUMPTIONS: Final = 64
+MAX_ASSUMPTION: Final = 4096  # letters of one of them
 MAX_COSTS: Final = 1024
+MAX_REASON: Final = 512
+MAX_CONFIGS: Final = 16  # imported ones of one key
+MAX_ORIGIN: Final = 256
+
+Imported = Mapping[str, tuple[ImportedConfig, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,5 +118,11 @@ class Table:
     policy: Policy
     rows: Mapping[str, Row] = field(default_factory=dict)
     imported: Mapping[str, tuple[ImportedConfig, ...]] = field(default_factory=dict)
-    # Kept by `warmup.table.codec.digest_of`; `dataclasses.replace` does not copy it.
+    # Kept by `warmup.table.codec`; `dataclasses.replace` does not copy them.
     _digest: str | None = field(default=None, init=False, repr=False, compare=False)
+    _ignored: tuple[str, ...] = field(default=(), init=False, repr=False, compare=False)
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """The JSON pointers of what the file has of features that warmup no longer has."""
+        return self._ignored

@@ -8,14 +8,14 @@ a writer that was killed are removed by the next writer.
 
 from __future__ import annotations
 
-import codecs
 import contextlib
+import io
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 from warmup.core.error_text import remedy_for, shown
 from warmup.core.errors import (
@@ -38,12 +38,18 @@ from warmup.core.files import (
 from warmup.core.imported_config import ImportedConfig
 from warmup.core.rows import Row, Winner
 from warmup.core.runtime import Runtime, compare_runtimes
-from warmup.table.codec import decode_pieces, encode_pieces
-from warmup.table.imported_json import MAX_CONFIGS, Imported
-from warmup.table.schema import MAX_TABLE_BYTES, Policy, Provenance, Table, compare_policies
+from warmup.table.codec import decode_file, encode_pieces
+from warmup.table.schema import (
+    MAX_CONFIGS,
+    MAX_TABLE_BYTES,
+    Imported,
+    Policy,
+    Provenance,
+    Table,
+    compare_policies,
+)
 
 LOCK_TIMEOUT_S: Final = 60
-_PIECE_BYTES: Final = 256 * 1024
 
 
 def read(path: str | os.PathLike[str]) -> Table:
@@ -56,7 +62,9 @@ def read(path: str | os.PathLike[str]) -> Table:
     path = Path(path)
     try:
         with open_regular(path) as file:
-            return decode_pieces(_pieces(file, str(path)), str(path))
+            if os.fstat(file.fileno()).st_size > MAX_TABLE_BYTES:
+                raise TableFormatError(str(path), "", f"larger than {MAX_TABLE_BYTES} bytes")
+            return decode_file(file, str(path))
     except FileNotFoundError:
         raise TableNotFoundError(f"no table at {shown(path)}") from None
     except OSError as error:
@@ -67,29 +75,6 @@ def read(path: str | os.PathLike[str]) -> Table:
         raise TableFormatError(str(path), "", problem, advice) from None
     except ValueError as error:  # a path with a NUL character
         raise TableFormatError(str(path), "", f"cannot be read: {error}") from None
-
-
-def _pieces(file: BinaryIO, path: str) -> Iterator[str]:
-    """Yield the text of *file*, which may not be larger than a table may be."""
-    if os.fstat(file.fileno()).st_size > MAX_TABLE_BYTES:
-        raise TableFormatError(path, "", f"larger than {MAX_TABLE_BYTES} bytes")
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    done = 0
-    while raw := file.read(min(_PIECE_BYTES, MAX_TABLE_BYTES + 1 - done)):
-        begun = len(decoder.getstate()[0])  # bytes of a character that the piece before began
-        try:
-            yield decoder.decode(raw)
-        except UnicodeDecodeError as error:
-            at = done - begun + error.start
-            raise TableFormatError(path, "", f"not UTF-8 (byte {at})") from None
-        done += len(raw)
-        if done > MAX_TABLE_BYTES:  # it grows while it is read
-            raise TableFormatError(path, "", f"larger than {MAX_TABLE_BYTES} bytes")
-    try:
-        decoder.decode(b"", final=True)
-    except UnicodeDecodeError:
-        at = done - len(decoder.getstate()[0])
-        raise TableFormatError(path, "", f"not UTF-8 (byte {at})") from None
 
 
 def write(path: Path, table: Table, known: Sequence[Table] = ()) -> None:
@@ -313,8 +298,8 @@ def _replace(target: Path, table: Table, known: Sequence[Table] = ()) -> None:
     pieces = encode_pieces(table)
     is_new = len(fresh) == len(table.rows)
     checked = pieces if is_new else encode_pieces(replace(table, rows=fresh))
-    decode_pieces(checked, str(target))
-    size = sum(map(len, pieces))  # all of it is ASCII
+    decode_file(io.BytesIO(b"".join(checked)), str(target))
+    size = sum(map(len, pieces))
     if size > MAX_TABLE_BYTES:
         raise TableWriteError(
             str(target),
@@ -322,4 +307,4 @@ def _replace(target: Path, table: Table, known: Sequence[Table] = ()) -> None:
             f"{MAX_TABLE_BYTES} bytes is read",
             "split it into tables of one folder, which are found together",
         )
-    replace_bytes(target, (piece.encode("ascii") for piece in pieces))
+    replace_bytes(target, pieces)

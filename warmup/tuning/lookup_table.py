@@ -32,8 +32,8 @@ from warmup.keys.gemm_text import parse_problem
 from warmup.keys.registry import kind_of
 from warmup.keys.strides import bias_form, layout_of
 from warmup.table import Table
-from warmup.table.imported_json import MAX_ORIGIN
 from warmup.table.policy import DEFAULT_MODE, PolicyOptions
+from warmup.table.schema import MAX_ORIGIN
 from warmup.table.store import add_imported
 from warmup.tuning.from_misses import build_problems
 from warmup.tuning.report import BuildReport, Observer

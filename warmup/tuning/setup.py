@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Final, Protocol
 from warmup.core.error_text import printable, remedy_for
 from warmup.core.errors import SettingsError, TableWriteError
 from warmup.core.files import probe_folder
-from warmup.core.json_node import MAX_STRING
 from warmup.core.method import Search
 from warmup.core.runtime import Runtime
 from warmup.core.version import __version__
 from warmup.table import Policy, Provenance, Table
 from warmup.table.policy import PolicyOptions, choose_policy
+from warmup.table.schema import MAX_ASSUMPTION
 from warmup.table.store import check_same_origin, check_writable, origin_differences, read
 from warmup.tuning.report import Observer
 
@@ -135,7 +135,7 @@ def open_table(
     """
     if not is_read_only:
         check_writable(path)
-    texts = [printable(one.text)[:MAX_STRING] for one in assumptions]
+    texts = [printable(one.text)[:MAX_ASSUMPTION] for one in assumptions]
     empty = Table(_provenance(setup.runtime).assuming(texts), setup.policy)
     if not path.exists():
         return empty, False

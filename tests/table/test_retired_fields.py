@@ -1,0 +1,63 @@
+"""Tables of an earlier warmup, with fields of features that have left, which are ignored."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from warmup.cli.show_render import spell_table
+from warmup.core.call_cost import CallCost
+from warmup.core.errors import TableFormatError
+from warmup.core.method import Search
+from warmup.table.codec import decode, digest_of, encode
+from warmup.table.store import add_rows, read
+
+# Written by warmup at commit cec4e474, with the forms of repeated layers, the cost of a
+# call without two of its layers, and a predicted row.
+EARLIER = Path(__file__).parent / "data" / "with-retired-fields.json"
+IGNORED = (
+    "/provenance/layers",
+    "/provenance/calls/*/left_out",
+    "/rows/*/*/evidence/search",
+)
+
+
+def test_a_table_with_retired_fields_is_read_and_shown() -> None:
+    """Its digest is the one in the file, and `warmup show` says once which fields are ignored."""
+    table = read(EARLIER)
+    stored = json.loads(EARLIER.read_text())["provenance"]["digest"]
+    searches = [row.evidence.search for row in table.rows.values()]
+    assert (digest_of(table), table.ignored) == (stored, IGNORED)
+    assert searches == [Search.IMPORTED, Search.WIDE]
+    assert table.provenance.calls == (("Llama seqlen=32", CallCost(130.0, 48.5)),)
+    (line,) = (line for line in spell_table(table) if "ignored" in line)
+    assert line.strip() == f"ignored, of features that left warmup: {', '.join(IGNORED)}"
+
+
+def test_a_table_that_is_written_again_has_no_retired_fields(tmp_path: Path) -> None:
+    """The next build writes the rows without them, under a digest of its own."""
+    path = tmp_path / "t.json"
+    path.write_bytes(EARLIER.read_bytes())
+    before = read(path)
+    add_rows(path, before.provenance, before.policy, before.rows)
+    after = read(path)
+    assert (after.ignored, after) == ((), before)
+    assert digest_of(after) != digest_of(before)
+    assert encode(decode(path.read_text(), "t.json")) == path.read_text()
+
+
+def test_damage_beside_a_retired_field_is_damage() -> None:
+    """The digest is checked over all bytes, and fields that no warmup had are refused."""
+    text = EARLIER.read_text()
+    for damaged, pointer in (
+        (text.replace('"once"', '"whole"'), "/provenance/digest"),
+        (text.replace('"predicted"', '"default"'), "/provenance/digest"),
+        (text.replace('"layers"', '"players"'), "/provenance/players"),
+        (text.replace('"earlier builds"', '"Llama seqlen=16"'), ""),
+    ):
+        assert damaged != text
+        with pytest.raises(TableFormatError) as caught:
+            decode(damaged, "t.json")
+        assert caught.value.pointer == pointer
