@@ -140,7 +140,7 @@ def test_memory_bounds_the_sets(
     trial = make_trial(operands=(dense(100),), views=(), out=dense(50))
     counts = {}
     for room in (1, 1200, 1799, 10**9):
-        monkeypatch.setattr(operands, "_room", lambda _device, room=room: room)
+        monkeypatch.setattr(operands, "operand_room", lambda _device, room=room: room)
         counts[room] = (sets_of(trial).count, sets_of(trial, most=MAX_OPERAND_SETS).count)
     assert counts == {1: (1, 1), 1200: (2, 2), 1799: (2, 2), 10**9: (3, MAX_OPERAND_SETS)}
 

@@ -36,7 +36,7 @@ from warmup.inductor.machine import check_compiler, resolve_device
 from warmup.inductor.quiet import compiling_with
 from warmup.measuring.clock import Batch, batch_of
 from warmup.measuring.device_peaks import measured_peaks
-from warmup.measuring.operands import MAX_OPERAND_SETS
+from warmup.measuring.operands import MAX_OPERAND_SETS, operand_room
 from warmup.measuring.reference import full_precision, judge_output, wide_dtype
 from warmup.measuring.rounds import run_rounds
 from warmup.models.loading import parse_dtype
@@ -68,12 +68,10 @@ FORWARD_ONLY: Final = (TABLE, "helion")  # a table serves without gradients
 NO_WEIGHTS: Final = (
     "on a CPU a table has rows for products with constant weights, and the layer has no weights"
 )
-_SETS_BYTES: Final = 256 * 2**20  # more than a last cache holds
 _POISONED: Final = 4  # blocks of a size: an allocator may hold several that are free
-_MOST_DIMS: Final = 5
-_SIZE: Final = re.compile(r"[1-9][0-9]{0,6}")
+_SHAPE: Final = re.compile(r"[1-9][0-9]{0,6}(x[1-9][0-9]{0,6}){0,4}")
 _RESERVED: Final = frozenset(
-    {"inputs", "forward", "bytes", "backward_bytes", "flops", "backward_flops"}
+    ("inputs", "forward", "bytes", "flops", "backward_bytes", "backward_flops")
 )
 _MODULE_NAME: Final = "warmup_bench_model"
 
@@ -84,11 +82,9 @@ class Layer:
     A layer of the user's file needs ``shapes``, ``inputs`` and ``eager``, and may derive from this
     class, from `nn.Module`, or from neither. A backend has the arguments of ``eager``.
 
-    Optional methods say what a pass does: ``flops(shape)`` and ``bytes(shape, item)`` the
-    operations and the least bytes of forward, with *item* bytes for an element;
-    ``backward_flops(shape)`` and ``backward_bytes(shape, item)`` those of backward alone. Without
-    them forward reads each input and writes the output, and backward reads the output's gradient
-    and the inputs, and writes the gradients of floating inputs.
+    Optional methods are ``flops(shape)``, the operations of forward, and ``bytes(shape, item)``,
+    its least bytes with *item* bytes for an element: without it, each input is read and the output
+    written. Backward reads the output's gradient and the inputs, and writes their gradients.
     """
 
     title: str = ""
@@ -131,10 +127,7 @@ class OpenLayer:
         Raises:
             SettingsError: an attribute is missing or has another form.
         """
-        try:
-            shapes = [tuple(shape) for shape in definition.shapes]
-        except (AttributeError, TypeError):
-            shapes = []
+        shapes = [tuple(shape) for shape in getattr(definition, "shapes", ())]
         if len({len(shape) for shape in shapes}) != 1:
             raise SettingsError(
                 f"--layers: {name} has no shapes, or shapes of several lengths",
@@ -188,12 +181,7 @@ class OpenLayer:
         return exact.eager  # type: ignore[no-any-return]
 
     def count(self, what: str, *arguments: object) -> int | None:
-        """Return the layer's own *what*, such as ``flops``, of *arguments*; None without.
-
-        Raises:
-            SettingsError: it is not a number above zero.
-            Exception: whatever the layer raises.
-        """
+        """Return the layer's own *what*, such as ``flops``, of *arguments*; None without."""
         own = getattr(self.definition, what, None)
         value = None if own is None else own(*arguments)
         if value is None:
@@ -205,12 +193,7 @@ class OpenLayer:
         return round(value)
 
     def inputs(self, shape: Sizes, dtype: torch.dtype, device: torch.device) -> list[torch.Tensor]:
-        """Return the inputs at *shape* on *device*, the same at every call; floats in *dtype*.
-
-        Raises:
-            SettingsError: they are no tensors, or none of them is floating.
-            Exception: whatever the layer raises.
-        """
+        """Return the inputs at *shape* on *device*, the same at every call; floats in *dtype*."""
         with torch.random.fork_rng(), device:
             torch.manual_seed(SEED)
             given = self.definition.inputs(shape)
@@ -240,18 +223,17 @@ def parse_shapes(text: str, count: int | None = None) -> tuple[Sizes, ...]:
         SettingsError: a shape is malformed, repeated, or of another number of sizes.
     """
     shapes: list[Sizes] = []
-    for word in text.split(","):
-        sizes = word.strip().split("x")
-        if len(sizes) > _MOST_DIMS or not all(map(_SIZE.fullmatch, sizes)):
+    for word in map(str.strip, text.split(",")):
+        if not _SHAPE.fullmatch(word):
             raise SettingsError(
-                f"--shapes: {word.strip()!r} is no shape",
+                f"--shapes: {word!r} is no shape",
                 "write --shapes 4096x1024,8192x4096, each size below ten million",
             )
-        shape = tuple(map(int, sizes))
+        shape = tuple(map(int, word.split("x")))
         if count not in (None, len(shape)):
-            raise SettingsError(f"--shapes: {word.strip()} has not {count} sizes", "give as many")
+            raise SettingsError(f"--shapes: {word} has not {count} sizes", "give as many")
         if shape in shapes:
-            raise SettingsError(f"--shapes: {word.strip()} is given twice", "name each shape once")
+            raise SettingsError(f"--shapes: {word} is given twice", "name each shape once")
         shapes.append(shape)
     return tuple(shapes)
 
@@ -325,7 +307,7 @@ class LayerOperands:
             except Exception as error:  # noqa: BLE001  such as an output without gradients
                 self.no_backward = f"eager has no gradients: {reason_of(error)}"
         total = sum(value.nbytes for value in self._values)
-        count = 1 if warm else max(1, min(MAX_OPERAND_SETS, _SETS_BYTES // total))
+        count = 1 if warm else max(1, min(MAX_OPERAND_SETS, operand_room(device) // total))
         self.sets = [
             _OperandSet.of([value.clone() for value in self._values]) for _ in range(count)
         ]
@@ -333,10 +315,8 @@ class LayerOperands:
         floating = sum(value.nbytes for value in inputs if value.is_floating_point())
         read = sum(value.nbytes for value in (*inputs, *layer.weights))
         moved = layer.count("bytes", shape, item) or read + out
-        more = layer.count("backward_bytes", shape, item) or out + read + floating
-        flops, back = layer.count("flops", shape), layer.count("backward_flops", shape)
-        self.moved = {Pass.FORWARD: moved, Pass.BOTH: moved + more}
-        self.flops = {Pass.FORWARD: flops, Pass.BOTH: flops + back if flops and back else None}
+        self.moved = {Pass.FORWARD: moved, Pass.BOTH: moved + out + read + floating}
+        self.flops = {Pass.FORWARD: layer.count("flops", shape), Pass.BOTH: None}
 
     def restore(self) -> None:
         """Restore the initial values of every set."""
@@ -449,11 +429,7 @@ class LayerTable:
     missing: dict[tuple[str, Sizes], str] = field(default_factory=dict)
 
     def build(self, layer: OpenLayer, shape: Sizes) -> None:
-        """Complete the table by the rows of *layer* at *shape*; keep why that fails in ``missing``.
-
-        Raises:
-            TableError: the table that exists cannot be read.
-        """
+        """Complete the table by the rows of *layer* at *shape*; ``missing`` has why that fails."""
         names, setup = [f"d{number}" for number in range(len(shape))], self.setup
         try:
             with _importable(layer, names, setup.device) as target:
@@ -603,24 +579,22 @@ class LayerPass:
 
         Each compiled operator has a code object of its own, and so its own limit of recompiles.
         """
+        options: dict[str, Any] = dict(self.setup.compiled.get(backend, {}))
         if backend == TABLE:
             context = self.table.serving(self.layer, self.shape)
         elif backend in self.setup.compiled:
-            context = compiling_with(self.setup.compiled[backend])
+            context = compiling_with(options)
         else:
             return self.layer.backends[backend]
-        operator = torch.compile(with_own_code(self.layer.backends[EAGER], backend), dynamic=False)
+        own = with_own_code(self.layer.backends[EAGER], backend)
+        # As options of the compile too: a backward is compiled in a thread of its own.
+        operator = torch.compile(own, dynamic=False, options=options or None)
         with context:
             self.operands.sets[0].run(operator, self.step)
         return operator
 
     def batch_of(self, operator: Operator) -> Batch:
-        """Return a batch of calls of *operator* that has run once.
-
-        Raises:
-            BuildError: the calls cannot be captured into a CUDA graph.
-            Exception: whatever *operator* raises.
-        """
+        """Return a batch of calls of *operator* that has run once."""
         setup, sets = self.setup, self.operands.sets
 
         def call(number: int) -> object:
@@ -725,6 +699,7 @@ def compare_layers(
         served = LayerTable(setup, folder / f"bench-{setup.benchmark}-table.json")
         served.table = None if table is None else read(table)
         peaks, where = measured_peaks(setup.device), provenance(setup.device)
+        versions = {name: _version(name) for name in LIBRARIES if name in usable}
 
         def report() -> BenchReport:
             return BenchReport(
@@ -736,7 +711,7 @@ def compare_layers(
                 rounds=setup.rounds,
                 backends=names,
                 missing=absent,
-                versions={name: text for name, text in _versions().items() if name in usable},
+                versions=versions,
                 tolerance=TOLERANCE[setup.dtype],
                 titles={layer.name: layer.titles for layer in layers},
                 peaks=peaks,
@@ -784,13 +759,11 @@ def _missing(backend: str, device: torch.device) -> str | None:
     return None
 
 
-def _versions() -> dict[str, str]:
-    """Return the version of each installed library, by backend."""
-    installed: dict[str, str] = {}
-    for backend, (distribution, _) in LIBRARIES.items():
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            installed[backend] = importlib.metadata.version(distribution)
-    return installed
+def _version(backend: str) -> str:
+    try:
+        return importlib.metadata.version(LIBRARIES[backend][0])
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
 
 
 @contextlib.contextmanager
@@ -815,8 +788,7 @@ def _on(device: torch.device) -> Iterator[None]:
         yield
         return
     with torch.cuda.device(device):
-        make: Any = torch.cuda.Stream  # untyped in torch
-        stream = make(device)
+        stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(stream):
             yield

@@ -31,7 +31,7 @@ class OperandSets:
         self, trial: Trial, device: torch.device, seed: int, most: int = MAX_OPERAND_SETS
     ) -> None:
         self._trial = trial
-        self.count = max(1, min(most, _room(device) // max(_bytes(trial), 1)))
+        self.count = max(1, min(most, operand_room(device) // max(_bytes(trial), 1)))
         source = torch.Generator(device=device).manual_seed(seed)
         self._operands = [
             [_filled(spec, device, source) for spec in trial.operands] for _ in range(self.count)
@@ -90,7 +90,8 @@ def _bytes(trial: Trial) -> int:
     return sum(spec.span * _dtype(spec).itemsize for spec in (*trial.operands, trial.out))
 
 
-def _room(device: torch.device) -> int:
+def operand_room(device: torch.device) -> int:
+    """Return how many bytes all operand sets may take on *device*."""
     if device.type == "cpu":
         return _CPU_BYTES
     free, _ = torch.cuda.mem_get_info(device)
