@@ -6,14 +6,15 @@ protocol `Operands` names tensors as `Any`.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
-from warmup.core.method import L2, Launch, Method
-from warmup.core.rows import Family, Rejection, Winner
+import msgspec
+
+from warmup.core.method import Method
+from warmup.core.rows import Rejection, Winner
 from warmup.core.samples import Samples
 
 TimedCall = Callable[[int], object]  # makes call number i, on operand set i modulo their count
@@ -200,57 +201,23 @@ class Operands(Protocol):
 
 def trial_to_json(trial: Trial) -> dict[str, Any]:
     """Return *trial* as JSON values, for `trial_from_json` in another process."""
-    return dataclasses.asdict(trial)
+    document: dict[str, Any] = msgspec.to_builtins(trial)
+    return document
 
 
 def trial_from_json(document: JsonObject) -> Trial:
-    """Return the trial that `trial_to_json` wrote; *document* is trusted."""
-    method = document["method"]
-    return Trial(
-        **{
-            **document,
-            "operands": tuple(map(_tensor, document["operands"])),
-            "views": tuple(
-                ViewSpec(view["base"], *_shape(view), view["offset"]) for view in document["views"]
-            ),
-            "out": _tensor(document["out"]),
-            "candidates": tuple(
-                Candidate(winner_from_json(candidate["winner"]), candidate["spec"])
-                for candidate in document["candidates"]
-            ),
-            "library": winner_from_json(document["library"]),
-            "method": Method(
-                **{**method, "launch": Launch(method["launch"]), "l2": L2(method["l2"])}
-            ),
-            "known": tuple((key, winner_from_json(winner)) for key, winner in document["known"]),
-            "region": None if document["region"] is None else _region(document["region"]),
-        }
-    )
+    """Return the trial that `trial_to_json` wrote.
 
-
-def _region(document: JsonObject) -> Region:
-    return Region(
-        inputs=tuple(map(_tensor, document["inputs"])),
-        steps=tuple(
-            Step(step["target"], tuple(step["args"]), step["kwargs"]) for step in document["steps"]
-        ),
-        outputs=tuple(document["outputs"]),
-        flops=tuple(document["flops"]),
-    )
-
-
-def _shape(document: JsonObject) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    return tuple(document["sizes"]), tuple(document["strides"])
-
-
-def _tensor(document: JsonObject) -> TensorSpec:
-    offset, dtype, fill = document["offset"], document["dtype"], document["fill"]
-    return TensorSpec(*_shape(document), offset, dtype, Fill(fill))
+    Raises:
+        msgspec.ValidationError: it is another document.
+    """
+    return msgspec.convert(document, Trial)
 
 
 def winner_from_json(document: JsonObject) -> Winner:
-    """Return the winner of which *document* has the fields; *document* is trusted."""
-    kwargs: Sequence[Any] = document["kwargs"]
-    pairs = tuple((name, value) for name, value in kwargs)
-    family, uid = Family(document["family"]), document["uid"]
-    return Winner(family, uid, pairs, document["source_hash"], document["fused"])
+    """Return the winner of which *document* has the fields.
+
+    Raises:
+        msgspec.ValidationError: it has others.
+    """
+    return msgspec.convert(document, Winner)
