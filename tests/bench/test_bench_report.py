@@ -168,7 +168,7 @@ def run(tmp_path: Path) -> Callable[..., int]:
     """Run a benchmark that reports *kept* and then ends with *end*; return the exit code."""
 
     def run(kept: list[BenchReport], end: BaseException | None = None, **options: Any) -> int:
-        def bench(keep: Callable[[BenchReport], None]) -> BenchReport:
+        def bench(*, say: object, keep: Callable[[BenchReport], None]) -> BenchReport:
             for one in kept:
                 keep(one)
             if end is not None:

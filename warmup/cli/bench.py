@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -60,21 +61,18 @@ def mm(
     """Time plain GEMMs: eager, max-autotune, inductor's Triton template and a table."""
     from warmup.bench.mm import bench_mm
 
-    def bench(keep: Callable[[BenchReport], None]) -> BenchReport:
-        return bench_mm(
-            shapes=shapes,
-            backends=backends,
-            dtype=dtype,
-            rounds=rounds,
-            launch=launch,
-            l2=l2,
-            table=table,
-            out=out,
-            device=device,
-            say=say,
-            keep=keep,
-        )
-
+    bench = partial(
+        bench_mm,
+        shapes=shapes,
+        backends=backends,
+        dtype=dtype,
+        rounds=rounds,
+        launch=launch,
+        l2=l2,
+        table=table,
+        out=out,
+        device=device,
+    )
     run_bench(bench, out, as_json=as_json)
 
 
@@ -106,21 +104,18 @@ def layers(
     """
     from warmup.bench.layers import bench_layers
 
-    def bench(keep: Callable[[BenchReport], None]) -> BenchReport:
-        return bench_layers(
-            layers=layers,
-            backends=backends,
-            shapes=shapes,
-            dtype=dtype,
-            rounds=rounds,
-            launch=launch,
-            table=table,
-            out=out,
-            device=device,
-            say=say,
-            keep=keep,
-        )
-
+    bench = partial(
+        bench_layers,
+        layers=layers,
+        backends=backends,
+        shapes=shapes,
+        dtype=dtype,
+        rounds=rounds,
+        launch=launch,
+        table=table,
+        out=out,
+        device=device,
+    )
     run_bench(bench, out, as_json=as_json)
 
 
@@ -161,15 +156,10 @@ def pad(
         raise typer.Exit(EXIT_FOUND)
 
 
-def run_bench(
-    bench: Callable[[Callable[[BenchReport], None]], BenchReport],
-    out: Path | None,
-    *,
-    as_json: bool,
-) -> None:
-    """Run *bench*, write its document to *out* after each shape, print it, and draw its charts.
+def run_bench(bench: Callable[..., BenchReport], out: Path | None, *, as_json: bool) -> None:
+    """Run *bench* with ``say`` and ``keep``; write its document after each shape, and its charts.
 
-    Where it is interrupted or fails, the report of the finished shapes is printed.
+    The report is printed, that of the finished shapes where *bench* is interrupted or fails.
 
     Raises:
         typer.Exit: with code 1 where results are wrong, or no backend could be compared.
@@ -195,7 +185,7 @@ def run_bench(
 
     with interruptible(stop):
         try:
-            report = bench(keep)
+            report = bench(say=say, keep=keep)
         except Exception:
             print_kept()
             raise
