@@ -104,14 +104,14 @@ def _escape(manifest: dict[str, Any], members: dict[str, bytes]) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (_set(format=2), "another format than 1"),
-        (_set(more=1), "does not have format, members, needs, table alone"),
-        (_set(table="../../x"), "has no table digest"),
-        (_set(needs=["torch"]), "lists in place of objects"),
-        (_set(needs={"torch": "2\n3"}), "has a need that is not a short printable text"),
-        (_set(members={"a": [1, 2]}), "has no size and SHA-256 for a"),
-        (_set(members={"a": [True, TABLE]}), "has no size and SHA-256 for a"),
-        (_set(members={"a": [-1, TABLE]}), "has -1 bytes for a"),
+        (_set(format=2), "damaged at /format: expected an integer <= 1"),
+        (_set(more=1), "damaged at /more: unknown field"),
+        (_set(table="../../x"), "damaged at /table: expected a string matching regex"),
+        (_set(needs=["torch"]), "damaged at /needs: expected an object, found an array"),
+        (_set(needs={"torch": "2\n3"}), "damaged at /needs/torch: expected printable characters"),
+        (_set(members={"a": [1, 2]}), "damaged at /members/a/1: expected a string"),
+        (_set(members={"a": [True, TABLE]}), "damaged at /members/a/0: expected an integer"),
+        (_set(members={"a": [-1, TABLE]}), "damaged at /members/a/0: expected an integer >= 0"),
         (
             _set(members={"a": [2**30, TABLE], "b": [1, TABLE]}),
             "has 1073741825 bytes in all",

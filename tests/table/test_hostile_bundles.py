@@ -126,11 +126,11 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     ),
     "nested manifest": (
         lambda: _with_manifest(b'{"format":' + b"[" * 100_000),
-        "its manifest is not JSON",
+        "its manifest is damaged: nested too deeply",
     ),
     "huge number": (
         lambda: _with_manifest(manifest().replace(b'"needs": {}', b'"needs": ' + b"9" * 9999)),
-        "its manifest is not JSON",
+        "its manifest is damaged at /needs: number out of range",
     ),
     "huge manifest": (
         lambda: _with_manifest(b"[" + b" " * (4 * MIB) + b"]"),
@@ -182,8 +182,8 @@ def _of_many(value: str) -> bytes:
     [
         (lambda: _bomb(64 * MIB), "read"),
         (lambda: _bomb(1000), f"{NAME} is larger than 1000 bytes"),
-        (lambda: _of_many('{"":0}'), "its manifest is not that of a bundle"),
-        (lambda: _of_many("[]"), "its manifest is not that of a bundle"),
+        (lambda: _of_many('{"":0}'), "its manifest is damaged at /: expected an object"),
+        (lambda: _of_many("[]"), "its manifest is damaged at /: expected an object"),
         (lambda: bytes(256 * MIB), "it is no zip archive as `warmup build` writes it, "),
     ],
     ids=["64 MiB of zeros", "bomb", "objects", "arrays", "zeros"],

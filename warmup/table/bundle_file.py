@@ -20,11 +20,15 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Final
 
-from warmup.core.errors import BundleError
+import msgspec
+from msgspec import Meta
+
+from warmup.core.errors import BundleError, TableFormatError
 from warmup.core.files import open_regular, replace_bytes
 from warmup.core.runtime import Runtime
+from warmup.core.strict_json import check_texts, read_json
 from warmup.table.archive import MAX_ENTRIES, MAX_ENTRY_NAME, Archive, ArchiveEntry
 
 BUNDLE_SUFFIX: Final = ".bundle"
@@ -34,14 +38,22 @@ _MANIFEST: Final = "manifest.json"
 _MAX_MANIFEST: Final = 4 * 1024 * 1024
 _MAX_MEMBERS: Final = MAX_ENTRIES - 1
 _MAX_BUNDLE_BYTES: Final = 1024**3
-_MAX_TEXT: Final = 256
 _SHOWN: Final = 100  # characters of an invalid value in a message
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip archive can have
 # No part of a member's name starts with a dot, so that no member is unpacked outside its folder.
 _FILE_NAME: Final = re.compile(
     r"[A-Za-z0-9_+=-][A-Za-z0-9_.+=-]*(/[A-Za-z0-9_+=-][A-Za-z0-9_.+=-]*)*"
 )
-_SHA256: Final = re.compile(r"[0-9a-f]{64}")
+_Sha256 = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+_Size = Annotated[int, Meta(ge=0, le=_MAX_BUNDLE_BYTES)]
+_Need = Annotated[str, Meta(max_length=256)]
+
+
+class _ManifestJson(msgspec.Struct, forbid_unknown_fields=True):
+    format: Annotated[int, Meta(ge=_BUNDLE_FORMAT, le=_BUNDLE_FORMAT)]
+    table: _Sha256
+    needs: dict[_Need, _Need]
+    members: Annotated[dict[str, tuple[_Size, _Sha256]], Meta(max_length=_MAX_MEMBERS)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +111,8 @@ def write_bundle(
         "needs": dict(sorted(needs.items())),
         "members": {name: [member.size, member.sha256] for name, member in members.items()},
     }
-    manifest = _manifest_of(document, path)
     text = json.dumps(document, indent=1)
+    manifest = _manifest_of(text.encode(), path)
     if len(text) > _MAX_MANIFEST:
         raise BundleError(str(path), f"its manifest is larger than {_MAX_MANIFEST} bytes")
     buffer = io.BytesIO()
@@ -173,11 +185,7 @@ def _read_manifest(archive: Archive, path: Path) -> Manifest:
         raise BundleError(str(path), f"its first file is not {_MANIFEST}")
     if first.size > _MAX_MANIFEST:
         raise BundleError(str(path), f"its manifest is larger than {_MAX_MANIFEST} bytes")
-    try:
-        value = json.loads(b"".join(archive.read(first)))
-    except (ValueError, RecursionError) as error:
-        raise BundleError(str(path), f"its manifest is not JSON ({error})") from error
-    manifest = _manifest_of(value, path)
+    manifest = _manifest_of(b"".join(archive.read(first)), path)
     if sorted(entry.name for entry in others) != sorted(manifest.members):
         raise BundleError(str(path), "its files are not those that its manifest names")
     for entry in others:
@@ -186,40 +194,24 @@ def _read_manifest(archive: Archive, path: Path) -> Manifest:
     return manifest
 
 
-def _manifest_of(value: Any, path: Path) -> Manifest:
-    """Return *value*, which may be any JSON value, as a manifest."""
-
-    def check(is_valid: bool, problem: str) -> None:  # noqa: FBT001  reads as a sentence
-        if not is_valid:
-            raise BundleError(str(path), f"its manifest {problem}")
-
-    names = {"format", "table", "needs", "members"}
-    check(type(value) is dict and "format" in value, "is not that of a bundle")
-    check(value["format"] == _BUNDLE_FORMAT, f"has another format than {_BUNDLE_FORMAT}")
-    check(value.keys() == names, f"does not have {', '.join(sorted(names))} alone")
-    table, needs, members = value["table"], value["needs"], value["members"]
-    check(type(table) is str and _SHA256.fullmatch(table) is not None, "has no table digest")
-    check(type(needs) is dict and type(members) is dict, "has lists in place of objects")
-    check(len(members) <= _MAX_MEMBERS, f"names more than {_MAX_MEMBERS} files")
-    texts = [text for pair in needs.items() for text in pair]
-    check(all(_is_short(text) for text in texts), "has a need that is not a short printable text")
-    checked: dict[str, Member] = {}
-    for name, pair in members.items():
-        is_name = len(name) <= MAX_ENTRY_NAME and _FILE_NAME.fullmatch(name) is not None
-        check(is_name, f"has the invalid file name {name[:_SHOWN]!r}")
-        is_pair = type(pair) is list and [type(part) for part in pair] == [int, str]
-        check(is_pair, f"has no size and SHA-256 for {name}")
-        size, digest = pair
-        check(0 <= size <= _MAX_BUNDLE_BYTES, f"has {size} bytes for {name}")
-        check(_SHA256.fullmatch(digest) is not None, f"has no SHA-256 for {name}")
-        checked[name] = Member(size, digest)
-    total = sum(member.size for member in checked.values())
-    check(total <= _MAX_BUNDLE_BYTES, f"has {total} bytes in all, more than {_MAX_BUNDLE_BYTES}")
-    return Manifest(table, needs, checked)
-
-
-def _is_short(text: object) -> bool:
-    return type(text) is str and len(text) <= _MAX_TEXT and text.isprintable()
+def _manifest_of(text: bytes, path: Path) -> Manifest:
+    """Return the manifest in *text*, which is not trusted."""
+    try:
+        json, _ = read_json(text, _ManifestJson, str(path))
+        check_texts(json.needs, str(path), "needs")
+    except TableFormatError as error:
+        at = f" at {error.pointer[:_SHOWN]}" if error.pointer else ""
+        raise BundleError(str(path), f"its manifest is damaged{at}: {error.reason}") from None
+    for name in json.members:
+        if len(name) > MAX_ENTRY_NAME or _FILE_NAME.fullmatch(name) is None:
+            reason = f"its manifest has the invalid file name {name[:_SHOWN]!r}"
+            raise BundleError(str(path), reason)
+    members = {name: Member(*pair) for name, pair in json.members.items()}
+    total = sum(member.size for member in members.values())
+    if total > _MAX_BUNDLE_BYTES:
+        reason = f"its manifest has {total} bytes in all, more than {_MAX_BUNDLE_BYTES}"
+        raise BundleError(str(path), reason)
+    return Manifest(json.table, json.needs, members)
 
 
 def _entry(name: str) -> zipfile.ZipInfo:
