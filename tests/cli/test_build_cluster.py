@@ -47,12 +47,6 @@ def misses(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_fleet_needs_a_cluster(run_main: RunMain) -> None:
-    """Its models are compiled on the devices of a cluster."""
-    done = run_main("build", "--fleet", "fleet.toml", "--out", "t.json")
-    assert (done.returncode, "--fleet needs --cluster" in done.stderr) == (2, True)
-
-
 def test_a_budget_that_is_no_time_is_refused(misses: Path, tmp_path: Path) -> None:
     """The budget of all problems has the form of every time limit."""
     with pytest.raises(SettingsError, match="--budget 'long' is no time"):

@@ -37,32 +37,6 @@ PROGRAMS = Path(__file__).resolve().parents[1] / "programs"
 SIZES = tuple(range(16, 16 * 11, 16))
 SMALL = "bmm batch=4 m=16 n=96 k=64 f32 a=row b=row out=f32 fp32=ieee | epilogue=none"
 CLIENT_PORT = 21001
-# Each of the two asks for SMALL, and for nothing else.
-ATTENTION = """
-import torch
-
-class Scores(torch.nn.Module):
-    def forward(self, a, b):
-        return torch.bmm(a, b)
-
-class Weighted(Scores):
-    pass
-"""
-FLEET = """
-[[model]]
-model = "attention.py:Scores"
-dims = ["batch=4"]
-inputs = ["a=[batch,16,64]:f32", "b=[batch,64,96]:f32"]
-
-[[model]]
-model = "attention.py:Weighted"
-dims = ["batch=4"]
-inputs = ["a=[batch,16,64]:f32", "b=[batch,64,96]:f32"]
-weight = 5
-
-[[problems]]
-file = "misses.json"
-"""
 WAIT_S = 60.0
 
 
@@ -318,23 +292,6 @@ def test_the_command_tunes_on_a_node_that_has_the_driver_s_program(
     report = json.loads(done.stdout)
     assert [device["problems"] for device in report["devices"]] == [1]
     assert read(table).rows.keys() == {SMALL}
-
-
-def test_a_fleet_of_models_tunes_each_distinct_problem_once(
-    nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two models with one equal layer, and misses, are one job; what a node compiles was sent."""
-    monkeypatch.setenv("WARMUP_WAIT_FOR_QUIET", "0")
-    folder = tmp_path / "fleet"
-    folder.mkdir()
-    (folder / "attention.py").write_text(ATTENTION)
-    (folder / "misses.json").write_text(encode_problems({(SMALL, "not_in_table"): 3}, ()))
-    (folder / "fleet.toml").write_text(FLEET)
-    done = _build(nodes, "--fleet", str(folder / "fleet.toml"), "--out", str(tmp_path / "t.json"))
-    assert done.returncode == 0, done.stderr
-    assert "fleet: 2 models and misses ask 3 times for 1 distinct problem" in done.stderr
-    assert read(tmp_path / "t.json").rows.keys() == {SMALL}
-    assert json.loads(done.stdout)["devices"][0]["problems"] == 1
 
 
 def test_a_node_that_is_killed_costs_no_row(nodes: Nodes, start: Start, keys: list[str]) -> None:

@@ -30,7 +30,6 @@ def build(
         Path | None,
         typer.Option(help="Instead of --model: the misses from `warmup audit --misses-out`."),
     ] = None,
-    fleet: options.FleetFile = None,
     after: Annotated[
         bool,
         typer.Option(
@@ -158,7 +157,7 @@ def build(
     warnings.filterwarnings("ignore", message="TypedStorage is deprecated")  # torch's own
     if command:
         refused = of_model | {"model": model, "problems": problems, "pad_weights": pad_weights}
-        refused |= {"devices": devices, "cluster": cluster, "fleet": fleet}
+        refused |= {"devices": devices, "cluster": cluster}
         refused |= {"timings": timings, "force": force, "dry_run": dry_run, "policy": policy.value}
         refused |= {"rows_from": shared.pop("rows_from")}
         build_program(command, out, refused, shared, after=after, as_json=as_json)
@@ -167,9 +166,7 @@ def build(
         raise typer.BadParameter("--after needs a program: -- python serve.py")
     if model is not None:
         of_model |= {"pad_weights": pad_weights, "policy": policy}
-    run = chosen_build(
-        model, problems, fleet, out=out, of_model=of_model, shared=shared, cluster=cluster
-    )
+    run = chosen_build(model, problems, out=out, of_model=of_model, shared=shared, cluster=cluster)
     spread = partial(on_cluster, cluster=cluster, budget=budget) if cluster else on_devices
     run = spread(run, devices=devices, limit=problem_limit)
     named = read_misses(problems) if problems is not None and timings is not None else ()

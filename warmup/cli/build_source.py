@@ -15,44 +15,34 @@ from warmup.tuning.report import BuildReport
 def chosen_build(
     model: str | None,
     problems: Path | None,
-    fleet: Path | None,
     *,
     out: Path | None,
     of_model: Mapping[str, Any],
     shared: Mapping[str, Any],
     cluster: str | None,
 ) -> partial[BuildReport]:
-    """Return the build of *model*, *problems* or *fleet*, with what is *shared* by all.
+    """Return the build of *model* or *problems*, with what is *shared* by all.
 
     *of_model* are the options that only a build of a model has; on a *cluster* problems have
-    ``budget`` too. A fleet is for a cluster alone, and stands for its problems until
-    `warmup.cli.build_cluster.on_cluster`.
+    ``budget`` too.
 
     Raises:
-        typer.BadParameter: not one of these is given, or an option does not go with it.
-        SettingsError: the file of the fleet cannot be used.
+        typer.BadParameter: not one of the two is given, or an option does not go with it.
     """
     from warmup.tuning.build import build
     from warmup.tuning.from_misses import build_problems
 
-    if sum(each is not None for each in (model, problems, fleet)) != 1:
-        raise typer.BadParameter("give one of --model, --problems and --fleet")
+    if (model is None) == (problems is None):
+        raise typer.BadParameter("give one of --model and --problems")
     if model is not None:
         return partial(build, model, out=out, **of_model, **shared)
-    source = "--problems" if fleet is None else "--fleet"
-    if fleet is not None and not cluster:
-        raise typer.BadParameter("--fleet needs --cluster")
     allowed = {"budget"} if cluster else set()
     given = [name for name, value in of_model.items() if value and name not in allowed]
-    refuse_beside(source, given)
+    refuse_beside("--problems", given)
     if out is None:
-        raise typer.BadParameter(f"{source} needs --out, the table to complete")
-    what: Any = problems
-    if fleet is not None:
-        from warmup.tuning.cluster.fleet_file import read_fleet
-
-        what = read_fleet(fleet)
-    return partial(build_problems, what, out=out, **shared)
+        raise typer.BadParameter("--problems needs --out, the table to complete")
+    assert problems is not None
+    return partial(build_problems, problems, out=out, **shared)
 
 
 def refuse_beside(source: str, given: Sequence[str]) -> None:

@@ -89,17 +89,10 @@ ProblemLimit = Annotated[
         help="With --devices or --cluster: time after which a problem is given to another device."
     ),
 ]
-FleetFile = Annotated[
-    Path | None,
-    typer.Option(
-        help="Instead of --model: a fleet.toml of models and misses, whose distinct problems are "
-        "tuned on --cluster."
-    ),
-]
 ClusterOption = Annotated[
     str | None,
     typer.Option(
-        help="Tune --problems or --fleet on a Ray cluster: auto, HOST:PORT or ray://HOST:PORT. "
+        help="Tune --problems on a Ray cluster: auto, HOST:PORT or ray://HOST:PORT. "
         "--devices is then all, a kind of GPU, KIND=N, or cpu, and --budget is for all problems."
     ),
 ]

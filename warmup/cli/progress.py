@@ -158,10 +158,6 @@ class BuildProgress(LiveLine, Observer):
         times = ", ".join(f"{name} {control_us[name]:.1f} us" for name in names)
         self.print_above(f"devices that time: {times} for the control problem")
 
-    def fleet_planned(self, models: int, asked: int, distinct: int) -> None:
-        problems = f"{asked} times for {counted(distinct, 'distinct problem')}"
-        self.print_above(f"fleet: {counted(models, 'model')} and misses ask {problems} to tune")
-
     def device_left_out(self, name: str, reason: str) -> None:
         self.print_above(f"{name} is left out: {reason}")
 

@@ -54,9 +54,6 @@ class Observer:
     def devices_ready(self, names: Sequence[str], control_us: Mapping[str, float]) -> None:
         """The devices *names* time now, each with its time of the control problem."""
 
-    def fleet_planned(self, models: int, asked: int, distinct: int) -> None:
-        """The *models* of a fleet ask *asked* times, for so many *distinct* problems."""
-
     def problem_given(self, key: str, device: str, total: int) -> None:
         """The problem *key*, one of *total*, was given to *device*, one of several."""
 

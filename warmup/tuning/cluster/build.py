@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import os
 import secrets
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from warmup.core.errors import BuildError
 from warmup.core.method import Search
 from warmup.diagnostics.misses import MissedProblem, read_misses
 from warmup.table.policy import DEFAULT_MODE, PolicyOptions
 from warmup.tuning.budget import parse_budget, parse_seconds
 from warmup.tuning.cluster.connection import connected
-from warmup.tuning.cluster.fleet_file import Fleet
-from warmup.tuning.cluster.fleet_plan import FleetPlan, plan_fleet
 from warmup.tuning.cluster.ray_runner import RayRunner, RemoteDevice
 from warmup.tuning.cluster.slots import ClusterSlot, alive_nodes, slots_of
 from warmup.tuning.devices.build import build_with
@@ -34,7 +30,7 @@ from warmup.tuning.setup import check_out, refuse_imported, seconds_to_wait
 
 
 def build_on_cluster(
-    problems: str | Path | Sequence[MissedProblem] | Fleet,
+    problems: str | Path | Sequence[MissedProblem],
     *,
     cluster: str,
     devices: str = ALL,
@@ -55,10 +51,6 @@ def build_on_cluster(
 ) -> BuildReport:
     """Tune the problems of the misses document *problems* on *devices* of *cluster*, into *out*.
 
-    *problems* may be a `Fleet`. Its models are compiled on the devices first, to see what they ask
-    for. Problems that need their model are then reported as not rebuilt, and a model of which
-    nothing is known as not tuned.
-
     *cluster* is the address of a Ray cluster: ``auto``, ``HOST:PORT`` or ``ray://HOST:PORT``.
     *devices* is ``all``, the kind of a GPU such as ``H100``, ``cpu``, or ``KIND=N``. Once *budget*,
     in seconds or as text such as ``20m``, has passed, no further problem is begun, and those that
@@ -69,7 +61,7 @@ def build_on_cluster(
         SettingsError: an argument cannot be used, Ray is not installed, no cluster answers, or it
             has no such devices.
         TableError: the table is damaged, of another device, runtime or policy, or not writable.
-        BuildError: no device started, or no model of a fleet could be compiled.
+        BuildError: no device started.
         NothingRecordedError: no problem could be rebuilt, and there is no table at *out*.
     """
     asked = PolicyOptions(
@@ -83,7 +75,6 @@ def build_on_cluster(
     refuse_imported(search)
     check_out(Path(out))
     missed = read_misses(problems) if isinstance(problems, (str, Path)) else problems
-    started = time.monotonic()
     seconds = None if budget is None else parse_seconds(budget, "--budget")
     order = WorkerOrder(
         device="",
@@ -101,17 +92,7 @@ def build_on_cluster(
             order,
             Patience(problem_s=problem_limit_s),
         )
-        plan: FleetPlan | None = None
-        if isinstance(missed, Fleet):
-            remotes = [runner.remote for runner in runners if not runner.lane]
-            plan = plan_fleet(missed, remotes, _shared_options(mode, backends))
-            if observer is not None:
-                observer.fleet_planned(len(missed.models), plan.asked, len(plan.keys))
-            missed = plan.problems
-            _check_planned(plan)
-            if seconds is not None:
-                seconds -= time.monotonic() - started
-        report = build_with(
+        return build_with(
             runners,
             missed,
             out=Path(out),
@@ -121,14 +102,6 @@ def build_on_cluster(
             seconds=seconds,
             observer=observer,
         )
-    if plan is None:
-        return report
-    need = dict.fromkeys(plan.with_model, "it needs its model: build that with this table")
-    return replace(
-        report,
-        not_rebuilt={**report.not_rebuilt, **need},
-        not_tuned={**report.not_tuned, **plan.not_planned},
-    )
 
 
 def runners_on(
@@ -154,22 +127,3 @@ def runners_on(
         for slot in slots
     }
     return [RayRunner(remote=remotes[slot.name], lane=lane) for lane, slot in in_lanes(slots)]
-
-
-def _shared_options(mode: str, backends: str | None) -> list[str]:
-    """Return the options on which the keys depend that a model asks for."""
-    return ["--mode", mode, *(["--backends", backends] if backends else [])]
-
-
-def _check_planned(plan: FleetPlan) -> None:
-    """Check that a fleet has a problem to tune.
-
-    Raises:
-        BuildError: there is none, and a model could not be compiled.
-    """
-    if not plan.keys and plan.not_planned:
-        reasons = "; ".join(f"{name}: {why}" for name, why in plan.not_planned.items())
-        raise BuildError(
-            f"no model of the fleet could be compiled: {reasons}",
-            "run `warmup build --dry-run` for one of them on such a device",
-        )

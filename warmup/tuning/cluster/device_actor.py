@@ -6,12 +6,8 @@ actor exchange JSON objects as text, so that Ray carries no object of ours.
 
 from __future__ import annotations
 
-import io
 import json
 import os
-import subprocess
-import sys
-import tarfile
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,7 +19,6 @@ from warmup.tuning.devices.local_runner import (
     WORKER_COMMAND,
     LocalRunner,
     Patience,
-    worker_variables,
 )
 from warmup.tuning.devices.messages import (
     WorkerOrder,
@@ -87,37 +82,6 @@ class DeviceActor:
         except RunnerLostError as error:
             return json.dumps({"lost": str(error)})
         return json.dumps({"finished": finished_to_json(finished)})
-
-    def plan(self, archive: bytes, words: Sequence[str]) -> str:
-        """Return what the model of *words*, a file and options of `warmup build`, asks for.
-
-        *archive* is a tar file with the models of the fleet. The answer is the document of a dry
-        run, or ``failed`` and why.
-        """
-        with tempfile.TemporaryDirectory(dir=self._folder.name) as name:
-            with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-                tar.extractall(name, filter="data")
-            model, *options = words
-            command = [
-                *(sys.executable, "-m", "warmup", "build", "--model", model, *options),
-                *("--device", self._order.device, "--out", "planned.json", "--dry-run", "--json"),
-            ]
-            try:
-                done = subprocess.run(  # noqa: S603  the driver's own fleet
-                    command,
-                    cwd=name,
-                    env={**worker_variables(), **self._environment},
-                    capture_output=True,
-                    text=True,
-                    timeout=self._patience.problem_s,
-                    check=False,
-                )
-            except subprocess.TimeoutExpired:
-                return json.dumps({"failed": f"took longer than {self._patience.problem_s:g} s"})
-        if done.returncode:
-            lines = done.stderr.strip().splitlines() or [f"ended with exit code {done.returncode}"]
-            return json.dumps({"failed": lines[-1]})
-        return done.stdout
 
     def stop(self, lane: int) -> None:
         """End the worker *lane* for good."""

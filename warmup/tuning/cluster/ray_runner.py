@@ -94,16 +94,6 @@ class RemoteDevice:
             with contextlib.suppress(*losses(self.ray)):
                 self.ray.kill(actor)
 
-    def plan(
-        self, archive: bytes, words: Sequence[str], is_stopped: Callable[[], bool]
-    ) -> dict[str, Any]:
-        """Return the plan of a model, which is compiled on the device: see `DeviceActor.plan`.
-
-        Raises:
-            RunnerLostError: the actor or its node was lost, or took too long.
-        """
-        return self.ask("plan", self.patience.problem_s, is_stopped, archive, list(words))
-
     def ask(
         self, method: str, limit_s: float, is_stopped: Callable[[], bool], *arguments: Any
     ) -> dict[str, Any]:
