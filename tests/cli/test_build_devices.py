@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("torch")
 
 from warmup.cli.build_devices import document_of_devices, spell_devices
+from warmup.diagnostics.misses import encode_problems
 from warmup.table import Table
 from warmup.tuning.report import BuildReport, DeviceShare
 
@@ -65,3 +66,17 @@ def test_each_device_is_in_the_document(report: BuildReport) -> None:
         "control_us": None,
         "left_out": "no CUDA driver",
     }
+
+
+def test_the_command_refuses_a_wrong_share_and_says_that_one_is_empty(
+    run_main: RunMain, make_key: Callable[..., str], tmp_path: Path
+) -> None:
+    """A wrong I/N, or a share of a model, is a usage error; an empty share ends with 0."""
+    misses = tmp_path / "m.json"
+    misses.write_text(encode_problems({(make_key(16), "not_in_table"): 1}, ()))
+    words = ("build", "--problems", str(misses), "--out", "t.json", "--shard")
+    assert run_main(*words, "3/2").returncode == 2
+    of_model = run_main("build", "--model", "m.py", "--shard", "1/2")
+    assert "--model cannot be combined with --shard" in " ".join(of_model.stderr.split())
+    empty = run_main(*words, "2/2")
+    assert (empty.returncode, "no table was written" in empty.stderr) == (0, True)

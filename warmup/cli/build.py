@@ -30,6 +30,7 @@ def build(
         Path | None,
         typer.Option(help="Instead of --model: the misses from `warmup audit --misses-out`."),
     ] = None,
+    shard: options.ShardOption = None,
     after: Annotated[
         bool,
         typer.Option(
@@ -124,7 +125,7 @@ def build(
     from warmup.cli.build_devices import on_devices
     from warmup.cli.build_program import build_program
     from warmup.cli.build_render import document, spell
-    from warmup.cli.build_source import chosen_build
+    from warmup.cli.build_source import chosen_build, is_empty_share
     from warmup.cli.plan_render import document_of_plan, spell_plan
     from warmup.cli.progress import BuildProgress
     from warmup.cli.timings_file import timings_file
@@ -153,17 +154,20 @@ def build(
         "wait_for_quiet": wait_for_quiet,
         "rows_from": tuple(rows_from or ()),
         "dry_run": dry_run,
+        "shard": shard,
     }
     warnings.filterwarnings("ignore", message="TypedStorage is deprecated")  # torch's own
     if command:
         refused = of_model | {"model": model, "problems": problems, "pad_weights": pad_weights}
-        refused |= {"devices": devices, "cluster": cluster}
+        refused |= {"shard": shard, "devices": devices, "cluster": cluster}
         refused |= {"timings": timings, "force": force, "dry_run": dry_run, "policy": policy.value}
         refused |= {"rows_from": shared.pop("rows_from")}
         build_program(command, out, refused, shared, after=after, as_json=as_json)
         return
     if after:
         raise typer.BadParameter("--after needs a program: -- python serve.py")
+    if is_empty_share(problems, shard):
+        return
     if model is not None:
         of_model |= {"pad_weights": pad_weights, "policy": policy}
     run = chosen_build(model, problems, out=out, of_model=of_model, shared=shared, cluster=cluster)

@@ -9,6 +9,8 @@ from typing import Any
 
 import typer
 
+from warmup.cli.output import say
+from warmup.core.errors import NothingRecordedError, SettingsError
 from warmup.tuning.report import BuildReport
 
 
@@ -35,6 +37,8 @@ def chosen_build(
     if (model is None) == (problems is None):
         raise typer.BadParameter("give one of --model and --problems")
     if model is not None:
+        shared = dict(shared)
+        refuse_beside("--model", ["shard"] if shared.pop("shard") else [])
         return partial(build, model, out=out, **of_model, **shared)
     allowed = {"budget"} if cluster else set()
     given = [name for name, value in of_model.items() if value and name not in allowed]
@@ -43,6 +47,30 @@ def chosen_build(
         raise typer.BadParameter("--problems needs --out, the table to complete")
     assert problems is not None
     return partial(build_problems, problems, out=out, **shared)
+
+
+def is_empty_share(problems: Path | None, shard: str | None) -> bool:
+    """Return whether the share *shard* of *problems* has no problem, and say so on stderr then.
+
+    Raises:
+        typer.BadParameter: *shard* is not of the form ``I/N``.
+        SettingsError: *problems* is no misses document.
+    """
+    from warmup.diagnostics.misses import read_misses
+    from warmup.tuning.missed_keys import parse_shard, share_of
+
+    if shard is None or problems is None:
+        return False
+    try:
+        parse_shard(shard)
+    except SettingsError as error:
+        raise typer.BadParameter(str(error)) from None
+    try:
+        share_of(read_misses(problems), shard)
+    except NothingRecordedError as error:
+        say(f"{error}; nothing was tuned, and no table was written")
+        return True
+    return False
 
 
 def refuse_beside(source: str, given: Sequence[str]) -> None:

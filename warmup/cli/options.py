@@ -89,6 +89,13 @@ ProblemLimit = Annotated[
         help="With --devices or --cluster: time after which a problem is given to another device."
     ),
 ]
+ShardOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="I/N",
+        help="With --problems: tune the I-th of N disjoint shares; `merge` joins the tables.",
+    ),
+]
 ClusterOption = Annotated[
     str | None,
     typer.Option(

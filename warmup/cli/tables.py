@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator
 from enum import StrEnum
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -119,10 +119,11 @@ def diff(
 
 
 def merge(
-    a: Annotated[Path, typer.Argument(metavar="A", help="A table file.")],
-    b: Annotated[
-        Path, typer.Argument(metavar="B", help="A table file for the same device and runtime.")
+    tables: Annotated[
+        list[Path],
+        typer.Argument(metavar="A B...", help="Table files for one device and runtime."),
     ],
+    *,
     out: Annotated[Path, typer.Option("--out", "-o", help="The table file to write.")],
     prefer: Annotated[
         Prefer | None,
@@ -132,10 +133,15 @@ def merge(
         ),
     ] = None,
 ) -> None:
-    """Write the union of two tables. Two winners for a key are an error without --prefer."""
-    table_a, table_b = read(a), read(b)
-    union = merge_tables(table_a, table_b, prefer.value if prefer else None)
-    write(out, union, known=(table_a, table_b))
+    """Write the union of tables. Two winners for a key are an error without --prefer.
+
+    Further tables are joined one by one: a is then the union so far, b the next table.
+    """
+    if not tables[1:]:
+        raise typer.BadParameter("name at least two tables")
+    known = [read(path) for path in tables]
+    union = reduce(partial(merge_tables, prefer=prefer.value if prefer else None), known)
+    write(out, union, known=known)
     say(f"{out}: {counted(len(union.rows), 'row')}")
 
 

@@ -21,7 +21,7 @@ from warmup.table.policy import DEFAULT_MODE, PolicyOptions
 from warmup.table.store import read
 from warmup.tuning.budget import parse_budget
 from warmup.tuning.dry_run import plan_keys
-from warmup.tuning.missed_keys import keys_with_row, missed_keys
+from warmup.tuning.missed_keys import keys_with_row, missed_keys, share_of
 from warmup.tuning.progress import Progress, Revisit
 from warmup.tuning.rebuilt_problem import tune_rebuilt
 from warmup.tuning.report import BucketResult, BuildReport, Observer
@@ -60,6 +60,7 @@ def build_problems(
     wait_for_quiet: float | None = None,
     rows_from: Sequence[str | Path] = (),
     dry_run: bool = False,
+    shard: str | None = None,
     seconds: float | None = None,
     observer: Observer | None = None,
 ) -> BuildReport:
@@ -73,17 +74,20 @@ def build_problems(
     cannot be rebuilt keeps its row. Problems that *regions* describe are measured in their regions
     instead of being rebuilt. Each finished problem is on disk before the next one starts.
     Once *seconds* have passed no further problem is begun; those that are left are in no list of
-    the report. *wait_for_quiet* and *rows_from* are those of `warmup.tuning.build.build`. With
-    *dry_run* the report has a plan instead, nothing is done.
+    the report. With *shard*, such as ``2/8``, the problems of that share are tuned: see
+    `warmup.tuning.missed_keys.share_of`. *wait_for_quiet* and *rows_from* are those of
+    `warmup.tuning.build.build`. With *dry_run* the report has a plan instead, nothing is done.
 
     Raises:
         SettingsError: an argument or the document cannot be used; nothing was written.
         TableError: the table is damaged, of another device, runtime or policy, or not writable.
-        NothingRecordedError: no problem could be rebuilt, and there is no table at *out*.
+        NothingRecordedError: no problem could be rebuilt, and there is no table at *out*; or the
+            share is empty.
     """
     started = time.monotonic()
     if isinstance(problems, (str, Path)):
         problems = read_misses(problems)
+    problems = share_of(problems, shard)
     described = {question.key for question in regions}
     missed = missed_keys(problems) | dict.fromkeys(again, True)
     missed = {key: is_stale for key, is_stale in missed.items() if key not in described}

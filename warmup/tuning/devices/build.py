@@ -32,7 +32,7 @@ from warmup.tuning.devices.names import parse_devices
 from warmup.tuning.devices.problem_queue import ProblemQueue
 from warmup.tuning.devices.runner import Runner
 from warmup.tuning.from_misses import build_problems, check_built
-from warmup.tuning.missed_keys import keys_with_row, missed_keys
+from warmup.tuning.missed_keys import keys_with_row, missed_keys, share_of
 from warmup.tuning.progress import Progress, Revisit
 from warmup.tuning.report import NOT_BEGUN, BuildReport, DeviceShare, Observer
 from warmup.tuning.rows_from import KnownRows, open_earlier
@@ -55,6 +55,7 @@ def build_on_devices(
     wait_for_quiet: float | None = None,
     rows_from: Sequence[str | Path] = (),
     dry_run: bool = False,
+    shard: str | None = None,
     problem_limit_s: float = PROBLEM_S,
     seconds: float | None = None,
     observer: Observer | None = None,
@@ -71,7 +72,8 @@ def build_on_devices(
         SettingsError: an argument cannot be used, or the devices are of several kinds.
         TableError: the table is damaged, of another device, runtime or policy, or not writable.
         BuildError: no device started.
-        NothingRecordedError: no problem could be rebuilt, and there is no table at *out*.
+        NothingRecordedError: no problem could be rebuilt, and there is no table at *out*; or the
+            share is empty.
     """
     slots = parse_devices(devices)
     asked = PolicyOptions(
@@ -91,6 +93,7 @@ def build_on_devices(
             force=force,
             rows_from=rows_from,
             dry_run=True,
+            shard=shard,
             **asdict(asked),
         )
     refuse_imported(search)
@@ -109,7 +112,9 @@ def build_on_devices(
         runners = runners_of(slots, order, Patience(problem_s=problem_limit_s), observer)
         return build_with(
             runners,
-            read_misses(problems) if isinstance(problems, (str, Path)) else problems,
+            share_of(
+                read_misses(problems) if isinstance(problems, (str, Path)) else problems, shard
+            ),
             out=Path(out),
             search=parse_budget(search, None).search,
             force=force,
