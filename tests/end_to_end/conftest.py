@@ -35,7 +35,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def built(run_once: RunOnce, variables: dict[str, str]) -> Built:
     """A table of the example's MLP, which no option names, and what `warmup build` printed."""
     words = ("-m", "warmup", "build", "--json", "--device", "cpu", *MLP, "--out", "mlp.json")
-    folder, said = run_once("mlp", *words, "--timings", "timings.jsonl", **variables)
+    folder, said = run_once("mlp", *words, **variables)
     return folder / "mlp.json", json.loads(said)
 
 

@@ -53,21 +53,21 @@ def test_a_second_build_tunes_only_what_is_missing(
 def test_an_interrupted_build_leaves_a_valid_table(
     tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
-    """A signal after the first row ends the build with its documented code; row and times stay."""
-    out, timings = tmp_path / "net.json", tmp_path / "timings.jsonl"
+    """A signal after the first row ends the build with its documented code; the row stays."""
+    out = tmp_path / "net.json"
     command = [sys.executable, "-m", "warmup", "build", "--device", "cpu", "--out", str(out)]
     command += ["--model", f"{PLAIN}:Net", *INPUT, "--seqlens", "8,16,24,32,40,48,56,64"]
-    command += ["--timings", str(timings), *ALONE]
+    command += ALONE
     with subprocess.Popen(
         command, env=environment(tmp_path), stderr=subprocess.PIPE, text=True
     ) as process:
         deadline = time.monotonic() + 120
-        while not (out.exists() and timings.stat().st_size) and time.monotonic() < deadline:
+        while not out.exists() and time.monotonic() < deadline:
             time.sleep(0.05)
         process.send_signal(number)
         _, stderr = process.communicate(timeout=120)
     assert process.returncode == code, stderr[-2000:]
-    assert 1 <= len(timings.read_text().splitlines()) <= len(read(out).rows) < 8
+    assert 1 <= len(read(out).rows) < 8
     assert "run the same command again" in stderr
 
 
@@ -254,7 +254,7 @@ def test_a_dry_run_measures_and_writes_nothing(
     shutil.copy(net[0], tmp_path)
     before = (tmp_path / "net.json").read_bytes()
     words = ("--model", f"{PLAIN}:Net", *INPUT, "--seqlens", "8,24", "--out", "net.json")
-    done = build(tmp_path, *words, "--dry-run", "--json", "--timings", "no.jsonl")
+    done = build(tmp_path, *words, "--dry-run", "--json")
     plan = json.loads(done.stdout)
     (known,) = net[1]["buckets"][0]["keys"]
     assert (done.returncode, plan["known"]) == (0, [known])

@@ -85,14 +85,13 @@ def test_a_row_says_how_sure_it_is(built: tuple[dict[str, Any], Table]) -> None:
 
 def test_a_split_product_is_measured_in_the_child(run: Callable[..., str], tmp_path: Path) -> None:
     """Where inductor offers to split K, those candidates have times, and one may win."""
-    table, timings = tmp_path / "table.json", tmp_path / "timings.jsonl"
-    run(
+    said = run(
         tmp_path,
         *("-m", "warmup", "build", "--model", "tests/programs/models/plain_linear.py:deep"),
         *("--input", "hidden_states=[seqlen,32768]:bf16", "--seqlens", "64"),
-        *("--out", str(table), "--timings", str(timings)),
+        *("--out", str(tmp_path / "table.json"), "--json"),
     )
-    (problem,) = map(json.loads, timings.read_text().splitlines())
+    (problem,) = json.loads(said)["problems"]
     split = [one for one in problem["candidates"] if "decompose_k" in one["choice"]]
     assert split
     assert all(one["time_us"] for one in split)

@@ -35,15 +35,14 @@ Built = tuple[dict[str, Row], dict[str, dict[str, Any]]]
 def built(run: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> Built:
     """The rows of one build of all keys, and what it wrote of each key's candidates."""
     folder = tmp_path_factory.mktemp("scaled")
-    misses, table, timings = (folder / f"{name}.json" for name in ("misses", "table", "timings"))
+    misses, table = (folder / f"{name}.json" for name in ("misses", "table"))
     problems = [
         {"key": key, "kind": "gemm", "reason": "not_in_table", "count": 1} for key in KEYS.values()
     ]
     misses.write_text(json.dumps({"schema": 1, "digests": [], "problems": problems}))
-    command = ("-m", "warmup", "build", "--problems", misses, "--out", table, "--timings", timings)
-    run(folder, *map(str, command))
-    lines = map(json.loads, Path(timings).read_text().splitlines())
-    return dict(read(table).rows), {line["key"]: line for line in lines}
+    command = ("-m", "warmup", "build", "--problems", misses, "--out", table, "--json")
+    problems = json.loads(run(folder, *map(str, command)))["problems"]
+    return dict(read(table).rows), {one["key"]: one for one in problems}
 
 
 @pytest.mark.parametrize("key", KEYS.values(), ids=KEYS)

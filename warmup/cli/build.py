@@ -110,9 +110,6 @@ def build(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be tuned; measure and write nothing.")
     ] = False,
-    timings: Annotated[
-        Path | None, typer.Option(help="File for every candidate's time, as JSON lines.")
-    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Tune every bucket of a model and write the winners to a table.
@@ -128,8 +125,6 @@ def build(
     from warmup.cli.build_source import chosen_build, is_empty_share
     from warmup.cli.plan_render import document_of_plan, spell_plan
     from warmup.cli.progress import BuildProgress
-    from warmup.cli.timings_file import timings_file
-    from warmup.diagnostics.misses import read_misses
 
     of_model: dict[str, Any] = {
         "seqlens": seqlens,
@@ -160,7 +155,7 @@ def build(
     if command:
         refused = of_model | {"model": model, "problems": problems, "pad_weights": pad_weights}
         refused |= {"shard": shard, "devices": devices, "cluster": cluster}
-        refused |= {"timings": timings, "force": force, "dry_run": dry_run, "policy": policy.value}
+        refused |= {"force": force, "dry_run": dry_run, "policy": policy.value}
         refused |= {"rows_from": shared.pop("rows_from")}
         build_program(command, out, refused, shared, after=after, as_json=as_json)
         return
@@ -173,13 +168,7 @@ def build(
     run = chosen_build(model, problems, out=out, of_model=of_model, shared=shared, cluster=cluster)
     spread = partial(on_cluster, cluster=cluster, budget=budget) if cluster else on_devices
     run = spread(run, devices=devices, limit=problem_limit)
-    named = read_misses(problems) if problems is not None and timings is not None else ()
-    sources = {one.key: one.source for one in named}
-    with (
-        timings_file(None if dry_run else timings, model or "", sources) as kept,
-        BuildProgress(kept) as progress,
-        interruptible(progress.interrupted),
-    ):
+    with BuildProgress() as progress, interruptible(progress.interrupted):
         report = run(observer=progress)
     if report.plan is not None:
         print_report(report, spell_plan, document_of_plan, as_json=as_json)

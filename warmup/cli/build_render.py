@@ -15,11 +15,11 @@ from warmup.cli.build_devices import document_of_devices, spell_devices
 from warmup.cli.output import MEANINGS, fold, grid, spell_peaks, terminal_width
 from warmup.cli.plan_render import document_of_sources, spell_graphs, spell_sources
 from warmup.cli.show_render import ROW_HEAD, row_cells, spell_limits
-from warmup.cli.timings_file import timings_to_json
 from warmup.core.counted import counted
 from warmup.core.evidence_rank import SHARE_FLAGS
 from warmup.core.phases import document_of
-from warmup.core.rows import Rejection, Row, lag_behind_library
+from warmup.core.rows import Rejection, Row, Tuned, lag_behind_library
+from warmup.core.search import search_to_json
 from warmup.keys.kind import Kind
 from warmup.keys.registry import KINDS, kind_of
 from warmup.measuring.measured_rows import rejections
@@ -114,7 +114,7 @@ def _doubts(report: BuildReport) -> Iterator[str]:
         for timing in tuned.timings
         if timing.rejection not in _EXPECTED
     ]
-    yield from first_lines(unexpected, "rejected candidates; --timings PATH writes all")
+    yield from first_lines(unexpected, "rejected candidates; --json prints all")
 
 
 def slower_at_largest(rows: Mapping[str, Row]) -> Iterator[str]:
@@ -218,7 +218,7 @@ def document(report: BuildReport) -> dict[str, Any]:
             }
             for result in report.buckets
         ],
-        "problems": [timings_to_json(tuned) for tuned in report.timings],
+        "problems": [_document_of_tuned(tuned) for tuned in report.timings],
         "known": list(report.known),
         "not_rebuilt": dict(report.not_rebuilt),
         "not_tuned": dict(report.not_tuned),
@@ -235,4 +235,26 @@ def document(report: BuildReport) -> dict[str, Any]:
         "kept": dict(report.kept),
         "rows_from": document_of_sources(report),
         "devices": document_of_devices(report),
+    }
+
+
+def _document_of_tuned(tuned: Tuned) -> dict[str, Any]:
+    """Return the candidates of *tuned* as JSON values; times are medians in microseconds."""
+    return {
+        "key": tuned.key,
+        "winner": str(tuned.row.winner),
+        "searched": None if tuned.searched is None else search_to_json(tuned.searched),
+        "candidates": [
+            {
+                "choice": str(timing.winner),
+                "time_us": timing.time_us,
+                "spread": timing.spread,
+                "fused_us": timing.fused_us,
+                "host_us": timing.host_us,
+                "along_us": dict(timing.along_us),
+                "rejection": timing.rejection,
+                "said": timing.said,
+            }
+            for timing in tuned.timings
+        ],
     }

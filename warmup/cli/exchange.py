@@ -78,7 +78,7 @@ def import_table(
     into = import_configs(entries, out, device=device, mode=mode)
     verified = None
     if verify and into.table.imported:
-        with BuildProgress(None) as progress, interruptible(progress.interrupted):
+        with BuildProgress() as progress, interruptible(progress.interrupted):
             verified = verify_imported(into, device=device, mode=mode, observer=progress)
     found = Imported(entries, into, verified)
     print_report(found, _spell_import, _document_of_import, as_json=as_json)

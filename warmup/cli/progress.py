@@ -21,12 +21,9 @@ from warmup.bench.compare.race import CompareObserver
 from warmup.buckets.bucket import Bucket, describe_count
 from warmup.cli.common_options import is_quiet
 from warmup.cli.output import say, spell_cost
-from warmup.cli.timings_file import TimingsFile
 from warmup.core.counted import counted
 from warmup.core.error_text import printable
-from warmup.core.method import Method
 from warmup.core.rows import Tuned
-from warmup.core.runtime import Runtime
 from warmup.tuning.blame import most_trials
 from warmup.tuning.report import BucketResult, Observer, name_of
 
@@ -119,21 +116,16 @@ class LiveLine(AbstractContextManager["LiveLine"]):
 
 
 class BuildProgress(LiveLine, Observer):
-    """Progress of a build; each finished problem is added to *timings*, if there are any."""
+    """Progress of a build."""
 
-    def __init__(self, timings: TimingsFile | None = None, units: str = "buckets") -> None:
-        super().__init__(units)
+    def __init__(self) -> None:
+        super().__init__("buckets")
         self._problems = self._buckets = 0
         self._bucket = "starting"
-        self._timings = timings
 
     def model_loaded(self, assumptions: Sequence[object]) -> None:
         for assumption in assumptions:
             self.print_above(str(assumption))
-
-    def measuring_on(self, here: Runtime, method: Method) -> None:
-        if self._timings is not None:
-            self._timings.measured_on(here, method)
 
     def buckets_counted(self, buckets: Sequence[Bucket]) -> None:
         if len(buckets) > 1:
@@ -172,9 +164,7 @@ class BuildProgress(LiveLine, Observer):
     def candidates_compiled(self, done: int, total: int) -> None:
         self.show(f"{self._bucket}: {done} of {counted(total, 'candidate')} compiled")
 
-    def problem_finished(self, tuned: Tuned) -> None:
-        if self._timings is not None:
-            self._timings.add(tuned)
+    def problem_finished(self, tuned: Tuned) -> None:  # noqa: ARG002  an observer's parameter
         self._problems += 1
         self.show(f"{self._bucket}: {counted(self._problems, 'problem')} tuned")
 

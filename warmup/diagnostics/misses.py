@@ -4,8 +4,6 @@
 
     {"schema": 1, "digests": [...], "problems": [{"key", "kind", "reason", "count"}, ...]}
 
-A problem may also have a ``source``: the model that it is of, or ``random``.
-
 Canonical form: sorted, two-space indent, LF, ASCII. It is read without trust.
 """
 
@@ -58,7 +56,7 @@ class _Problem(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, gc=Fals
     kind: _Word
     layers: msgspec.Raw = msgspec.Raw()  # of earlier audits, and ignored
     reason: _Word
-    source: _Word = ""
+    source: msgspec.Raw = msgspec.Raw()  # as layers
 
 
 class _Document(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -69,16 +67,12 @@ class _Document(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class MissedProblem:
-    """A problem that no row answered, with the reason and the number of misses.
-
-    ``source`` names the model that the problem is of, or ``random``; empty where nobody said.
-    """
+    """A problem that no row answered, with the reason and the number of misses."""
 
     key: str
     kind: str
     reason: str
     count: int
-    source: str = ""
 
     @property
     def is_stale(self) -> bool:
@@ -114,16 +108,9 @@ def encode_problems(counts: Mapping[tuple[str, str], int], digests: Iterable[str
         "digests": sorted({_bounded(digest, _MAX_REASON_LENGTH) for digest in digests})[
             :_MAX_DIGESTS
         ],
-        "problems": [_document_of(problem) for problem in problems],
+        "problems": [asdict(problem) for problem in problems],
     }
     return json.dumps(document, indent=2, sort_keys=True) + "\n"
-
-
-def _document_of(problem: MissedProblem) -> dict[str, object]:
-    values = asdict(problem)
-    if not problem.source:
-        del values["source"]
-    return values
 
 
 def read_misses(path: str | Path) -> tuple[MissedProblem, ...]:
@@ -166,7 +153,7 @@ def _problems(document: _Document, path: str) -> tuple[MissedProblem, ...]:
     problems: dict[tuple[str, str], MissedProblem] = {}
     for number, each in enumerate(document.problems):
         place = "problems", number
-        texts = {"key": each.key, "reason": each.reason, "source": each.source}
+        texts = {"key": each.key, "reason": each.reason}
         check_texts(texts, path, *place)
         if each.kind not in KINDS or each.kind != kind_of(each.key).name:
             reason = f"the key is of kind {kind_of(each.key).name}"
@@ -175,7 +162,7 @@ def _problems(document: _Document, path: str) -> tuple[MissedProblem, ...]:
             reason = f"problem {number} is a repetition"
             raise TableFormatError(path, pointer_of("problems"), reason)
         problems[each.key, each.reason] = MissedProblem(
-            each.key, each.kind, each.reason, each.count, each.source
+            each.key, each.kind, each.reason, each.count
         )
     return tuple(problems.values())
 
