@@ -32,6 +32,7 @@ def on_cluster(
     given = ["model"] if run.func is not build_problems else []
     given += ["device"] if words.pop("device") != "auto" else []
     given += ["dry_run"] if words.pop("dry_run") else []
+    given += ["shard"] if words.pop("shard") else []
     refuse_beside("--cluster", given)
     seconds = parse_seconds(limit, "--problem-limit")
     return partial(
