@@ -30,6 +30,7 @@ from warmup.table.retired_fields import without_retired
 from warmup.table.schema import MAX_TABLE_BYTES, SCHEMA_VERSION, Table
 from warmup.table.wire import (
     MAX_ROW_BYTES,
+    EvidenceJson,
     Refusal,
     RowJson,
     TableJson,
@@ -50,11 +51,15 @@ _BLOCK_BYTES: Final = 256 * 1024
 _MAX_HEAD_BYTES: Final = 16 * 1024 * 1024
 _ROWS_BEGIN: Final = b'\n  "rows": {\n'
 _ROW_BEGIN: Final = b'\n      "'  # six spaces: no other line of a canonical table begins so
+_EVIDENCE_BEGIN: Final = b'{\n        "evidence": '
+_WINNER_BEGIN: Final = b',\n        "winner": '
+_UNTRUSTED: Final = b'\n        "untrusted": '
 _SECTION_BEGIN: Final = re.compile(rb',?\n    "([a-z_]+)": \{')
 _SECTION_END: Final = b"\n    }"
 _ROWS_END: Final = b"\n  },\n"
 _DIGEST: Final = re.compile(rb',"digest":"[^"\\]*"(?=\})|"digest":"[^"\\]*",?')
 _ROW: Final = msgspec.json.Decoder(RowJson)
+_EVIDENCE: Final = msgspec.json.Decoder(EvidenceJson)
 _compact: Final = msgspec.json.Encoder(order="deterministic").encode
 
 
@@ -69,7 +74,7 @@ def encode(table: Table) -> str:
 
 def encode_pieces(table: Table) -> list[bytes]:
     """Return the canonical text of *table* in pieces, most of them a row."""
-    return _spell(table, spells_text=True)[1]
+    return _spell_table(table, spells_text=True)[1]
 
 
 def digest_of(table: Table) -> str:
@@ -79,7 +84,7 @@ def digest_of(table: Table) -> str:
     """
     known = table._digest  # noqa: SLF001  kept for this function
     if known is None:
-        known = _spell(table, spells_text=False)[0]
+        known = _spell_table(table, spells_text=False)[0]
         _keep(table, known)
     return known
 
@@ -114,7 +119,7 @@ def decode_file(file: BinaryIO, path: str) -> Table:
 # Writing.
 
 
-def _spell(table: Table, *, spells_text: bool) -> tuple[str, list[bytes]]:
+def _spell_table(table: Table, *, spells_text: bool) -> tuple[str, list[bytes]]:
     """Return the digest of *table* and, where asked for, its canonical text in pieces."""
     document: dict[str, Any] = {
         **(
@@ -146,10 +151,10 @@ def _spell(table: Table, *, spells_text: bool) -> tuple[str, list[bytes]]:
         winner = winners.get(id(row.winner))
         if winner is None:
             winner = winners[id(row.winner)] = winner_json(row.winner)
-        compact, quoted = _spell_row(row_json(row, winner)), _dumps(key)
+        compact, quoted = _spell(row_json(row, winner)), _dumps(key)
         sha.update(b"%b%b:%b" % (comma, quoted, compact))
         if spells_text:
-            pieces.append(b"%b\n      %b: %b" % (comma, quoted, _indented(compact)))
+            pieces.append(b"%b\n      %b: %b" % (comma, quoted, _indented(compact, 3)))
     sha.update(b"}" + after if section else after)
     digest = sha.hexdigest()
     if spells_text:
@@ -170,15 +175,15 @@ def _halves(text: bytes, end: bytes) -> tuple[bytes, bytes]:
     return text[:at], text[at:]
 
 
-def _spell_row(row: RowJson) -> bytes:
-    """Return *row* in canonical JSON without whitespace.
+def _spell(value: RowJson | EvidenceJson | WinnerJson) -> bytes:
+    """Return *value* in canonical JSON without whitespace.
 
     msgspec writes a small number in another form than Python, which writes tables: 0.00001 and 1e-7
     for 1e-05 and 1e-07. It also leaves letters beyond ASCII as they are.
     """
-    text = _compact(row)
+    text = _compact(value)
     if b"e-" in text or b"0.0000" in text or not text.isascii():
-        return _dumps(msgspec.to_builtins(row))
+        return _dumps(msgspec.to_builtins(value))
     return text
 
 
@@ -186,8 +191,8 @@ def _dumps(value: object) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
-def _indented(row: bytes) -> bytes:
-    return msgspec.json.format(row, indent=2).replace(b"\n", b"\n      ")
+def _indented(compact: bytes, depth: int) -> bytes:
+    return msgspec.json.format(compact, indent=2).replace(b"\n", b"\n" + depth * b"  ")
 
 
 # Reading.
@@ -200,6 +205,7 @@ class _Rows:
     path: str
     rows: dict[str, Row] = field(default_factory=dict)
     _winners: dict[tuple[str, bytes], Winner] = field(default_factory=dict)
+    _texts: dict[tuple[str, bytes], tuple[Winner, bytes]] = field(default_factory=dict)
 
     def kind(self, name: str) -> Kind:
         if name not in KINDS:
@@ -214,11 +220,7 @@ class _Rows:
             TableFormatError: it is no row of *kind*, or *key* no key of it.
         """
         at = "rows", kind.name, key
-        try:
-            kind.check(key)
-        except ProblemError:
-            reason = f"the name of this row is not a {kind.name} key"
-            raise TableFormatError(self.path, pointer_of(*at), reason) from None
+        self._check_key(kind, key)
         part = "winner"
         try:
             winner = self._winner(kind, row.winner)
@@ -231,6 +233,41 @@ class _Rows:
             place = pointer_of(*at, "untrusted")
             raise TableFormatError(self.path, place, "expected printable characters")
         self.rows[key] = Row(winner, evidence, row.untrusted)
+
+    def add_text(self, kind: Kind, key: str, text: bytes) -> bytes:
+        """Add the row with the canonical *text*, and return it without whitespace.
+
+        Many rows have one of a few winners, whose text is read once.
+
+        Raises:
+            _NotCanonicalError: `encode` would write the row in another way.
+            TableFormatError: as `add` does.
+        """
+        evidence, _, winner = text.rpartition(_WINNER_BEGIN)
+        known = self._texts.get((kind.name, winner))
+        if known is None or _UNTRUSTED in evidence:
+            row = _ROW.decode(text)
+            compact = _spell(row)
+            if _indented(compact, 3) != text:
+                raise _NotCanonicalError
+            self.add(kind, key, row)
+            self._texts[kind.name, winner] = self.rows[key].winner, _spell(row.winner)
+            return compact
+        self._check_key(kind, key)
+        json = _EVIDENCE.decode(evidence[len(_EVIDENCE_BEGIN) :])
+        compact = _spell(json)
+        if evidence != _EVIDENCE_BEGIN + _indented(compact, 4):
+            raise _NotCanonicalError
+        self.rows[key] = Row(known[0], evidence_from(json))
+        return b'{"evidence":%b,"winner":%b}' % (compact, known[1])
+
+    def _check_key(self, kind: Kind, key: str) -> None:
+        try:
+            kind.check(key)
+        except ProblemError:
+            place = pointer_of("rows", kind.name, key)
+            reason = f"the name of this row is not a {kind.name} key"
+            raise TableFormatError(self.path, place, reason) from None
 
     def _winner(self, kind: Kind, winner: WinnerJson) -> Winner:
         text = _compact(winner)
@@ -294,11 +331,9 @@ def _read_rows(texts: Iterator[bytes], rows: _Rows, sha: hashlib._Hash) -> bytes
             body = body[:-1]
         else:
             body, _, behind = body.partition(_SECTION_END)
-        row = _ROW.decode(body)
-        compact = _spell_row(row)
-        if _indented(compact) != body or key <= last:
+        if key <= last:
             raise _NotCanonicalError
-        rows.add(kind, key.decode("ascii"), row)
+        compact = rows.add_text(kind, key.decode("ascii"), body)
         sha.update(b'%b"%b":%b' % (comma, key, compact))
         comma, last = b",", key
         if behind.startswith(_ROWS_END):

@@ -264,8 +264,7 @@ def evidence_from(json: EvidenceJson) -> Evidence:
     Raises:
         Refusal: its sizes do not ascend, or a text cannot be printed.
     """
-    sizes = [size for size, _ in json.along]
-    for number, (before, after) in enumerate(itertools.pairwise(sizes), start=1):
+    for number, ((before, _), (after, _)) in enumerate(itertools.pairwise(json.along), start=1):
         if after <= before:
             raise Refusal(f"expected a size above {before}", "along", number, 0)
     if json.runner_up is not None and not json.runner_up.isprintable():
