@@ -15,13 +15,13 @@ from typing import Any
 from warmup.core.child_process import end_with_parent
 
 GOOD = {
-    "times_us": [2.0, 1.0, 3.0],
+    "samples": {"times_us": [2.0, 1.0, 3.0]},
     "error": 0.5,
     "rejection": None,
     "said": "",
     "is_final": True,
     "kernels": None,
-    "host_us": None,
+    "host": None,
 }
 
 

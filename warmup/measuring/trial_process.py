@@ -7,7 +7,6 @@ long, that candidate is rejected and a new child runs the others.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import sys
 import tempfile
@@ -18,13 +17,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Final
 
+import msgspec
+
 from warmup.core.child_process import Child, ChildError, ChildTimeoutError, Message
 from warmup.core.errors import BuildError
 from warmup.core.events import logger
 from warmup.core.recording_order import RECORDING_VARIABLE
 from warmup.core.rows import Rejection, Winner
-from warmup.core.samples import Samples
-from warmup.core.trial import Outcome, RegionKernels, Trial, trial_to_json
+from warmup.core.trial import Outcome, Trial, trial_to_json
 
 WORKERS: Final = "--workers"  # argument of a child that will compile regions
 _START_S: Final = 300.0
@@ -203,30 +203,18 @@ def _read_result(
 
 def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
     """Return *outcome*, except its winner, as JSON values."""
-    return {
-        "times_us": None if outcome.samples is None else list(outcome.samples.times_us),
-        "error": outcome.error,
-        "rejection": outcome.rejection,
-        "said": outcome.said,
-        "is_final": outcome.is_final,
-        "kernels": None if outcome.kernels is None else dataclasses.asdict(outcome.kernels),
-        "host_us": None if outcome.host is None else list(outcome.host.times_us),
-    }
+    fields: dict[str, Any] = msgspec.to_builtins(outcome)
+    del fields["winner"]
+    return fields
 
 
 def outcome_from_json(winner: Winner, fields: Mapping[str, Any]) -> Outcome:
-    """Return the outcome of *winner* from the *fields* that `outcome_to_json` wrote."""
-    times, host = fields["times_us"], fields["host_us"]
-    return Outcome(
-        winner=winner,
-        samples=None if times is None else Samples(tuple(times)),
-        error=fields["error"],
-        rejection=None if fields["rejection"] is None else Rejection(fields["rejection"]),
-        said=fields["said"],
-        is_final=fields["is_final"],
-        kernels=None if fields["kernels"] is None else RegionKernels(**fields["kernels"]),
-        host=None if host is None else Samples(tuple(host)),
-    )
+    """Return the outcome of *winner* from the *fields* that `outcome_to_json` wrote.
+
+    Raises:
+        msgspec.ValidationError: they are of something else.
+    """
+    return msgspec.convert({**fields, "winner": msgspec.to_builtins(winner)}, Outcome)
 
 
 def own_command(*, workers: bool = False) -> list[str]:
