@@ -1,0 +1,85 @@
+"""Compile a small Llama of transformers in two forms, and print what a table answered, as JSON.
+
+    python serve_llama.py               # serve both forms; `warmup build -- COMMAND` tunes them
+    python serve_llama.py TABLE         # serve both strictly from the table, and count
+
+The form ``whole`` is `torch.compile(model)`, a graph of all layers. The form ``layers`` has
+`layer.compile()` called on each layer, in a model that is not compiled otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tiny_llama import TINY_LLAMA
+
+LENGTHS = (8, 16)
+
+
+def make_model() -> LlamaForCausalLM:
+    """Return the model with the same random weights each time."""
+    torch.manual_seed(0)
+    return LlamaForCausalLM(LlamaConfig(**TINY_LLAMA, use_cache=False)).eval()
+
+
+def compiled(form: str) -> Any:
+    """Return the model compiled in *form*; nothing is compiled before its first call."""
+    model = make_model()
+    if form == "whole":
+        return torch.compile(model, dynamic=False)
+    for layer in model.model.layers:
+        layer.compile(dynamic=False)
+    return model
+
+
+def largest_error(form: str) -> float:
+    """Call the model in *form*; return the largest relative L2 distance to the uncompiled model."""
+    torch.compiler.reset()
+    served, eager, errors = compiled(form), make_model(), []
+    with torch.no_grad():
+        for length in LENGTHS:
+            tokens = torch.arange(length).reshape(1, -1)
+            actual, expected = served(tokens).logits, eager(tokens).logits
+            errors.append(((actual - expected).norm() / expected.norm()).item())
+    return max(errors)
+
+
+def serve(form: str, table: str) -> dict[str, Any]:
+    """Serve *form* strictly from *table*, where a miss and a measurement raise; return counts."""
+    import warmup
+    from warmup.inductor import connect
+
+    with (
+        warmup.install(table, on_miss="strict", uncovered="forbid") as handle,
+        connect().count_benchmarks() as sites,
+    ):
+        error = largest_error(form)
+        report = handle.report()
+    return {
+        "hits": dict(report.hits),
+        "misses": dict(report.misses),
+        "uncovered": dict(report.uncovered),
+        "benchmarks": dict(sites),
+        "error": error,
+    }
+
+
+def main() -> None:
+    forms = ("whole", "layers")
+    found: dict[str, Any] = {
+        form: serve(form, *sys.argv[1:]) if len(sys.argv) > 1 else largest_error(form)
+        for form in forms
+    }
+    sys.stdout.write(json.dumps(found) + "\n")
+
+
+if __name__ == "__main__":
+    main()
