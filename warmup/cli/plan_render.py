@@ -68,7 +68,7 @@ def spell_graphs(bucket: str, graphs: int) -> Iterator[str]:
 
 
 def document_of_plan(report: BuildReport) -> dict[str, Any]:
-    """Return the plan as JSON values; docs/reference/cli.md#dry-runs has each."""
+    """Return the plan as JSON values; docs/reference/cli.md#build has each."""
     plan = report.plan
     assert plan is not None
     return {
