@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from warmup.bench.compare.remote import Answer, Remote
+from warmup.bench.race import Answer, Remote
 from warmup.core.child_process import Caches, ChildError
 
 HERE = Path(__file__).resolve().parent

@@ -34,7 +34,7 @@ import torch
 from mix_server import MixServer
 
 import warmup
-from warmup.bench.compare.remote import serve
+from warmup.bench.race import serve
 from warmup.buckets.bucket import Bucket, parse_inputs
 from warmup.core.phases import Phase, PhaseClock, added, document_of
 from warmup.inductor import connect

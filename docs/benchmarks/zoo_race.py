@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from warmup.bench.cells import write_json
-from warmup.bench.compare.compare import compare_launches
-from warmup.cli.compare_render import document
+from warmup.bench.compare import CompareRequest, document
+from warmup.bench.race import race
 from warmup.core.method import L2, Launch
 from warmup.diagnostics.review import review, review_table
 from warmup.inductor.machine import resolve_device
@@ -28,12 +28,8 @@ def main(request: str, result: str) -> None:
     device = resolve_device(asked["device"])
     is_gpu = device.type != "cpu"
     launches = [Launch.CUDAGRAPH, Launch.EAGER] if is_gpu else [Launch.EAGER]
-    reports = compare_launches(
-        asked.pop("model"),
-        launches=launches,
-        l2=L2.COLD if is_gpu else L2.WARM,
-        **asked,
-    )
+    l2 = L2.COLD if is_gpu else L2.WARM
+    reports = race(CompareRequest(launches=launches, l2=l2, **asked))
     raced = {report.origin.launch.value: document(report) for report in reports}
     for launch, found in raced.items():
         write_json(found, Path(asked["out"]) / f"compare-{launch}.json")

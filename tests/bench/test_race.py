@@ -1,19 +1,43 @@
-"""How far from eager the variants of a comparison may be."""
+"""The processes of a comparison: how they answer, and how far from eager they may be."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from warmup.bench.compare.race import CompareObserver, Race
-from warmup.bench.compare.variant_process import VariantProcess
+from warmup.bench.compare import CompareObserver
+from warmup.bench.race import Entrant, Race, Remote
+from warmup.bench.variant_process import VariantProcess
+from warmup.core.child_process import ChildError
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 0.02
+PROGRAM = """
+import os, sys, time
+from warmup.bench.race import serve
+
+def echo(text):
+    print("printed", text)
+    return {"text": text, "pid": os.getpid(), "cache": os.environ["TORCHINDUCTOR_CACHE_DIR"]}
+
+def raising():
+    raise ValueError("no such\\nsize")
+
+def dying():
+    print("about to die", file=sys.stderr, flush=True)
+    os._exit(7)
+
+def hanging():
+    time.sleep(600)
+
+serve({one.__name__: one for one in (echo, raising, dying, hanging)}, int(sys.argv[1]))
+"""
 
 
 def judged(**errors: float) -> dict[str, tuple[float, float]]:
@@ -29,21 +53,13 @@ def judged(**errors: float) -> dict[str, tuple[float, float]]:
 
 
 def test_every_variant_may_be_as_far_from_eager_as_default_mode() -> None:
-    """Default mode at 2.5e-2 allows 3.75e-2 for all, itself too."""
-    found = judged(eager=0.0, default=0.025, table=0.0235)
-    assert [limit for _, limit in found.values()] == [pytest.approx(0.0375)] * 3
+    """One and a half times default's error, at least the tolerance; a wrong default excuses none.
 
-
-def test_the_tolerance_is_the_least_limit() -> None:
-    """Default mode close to eager takes nothing away."""
-    found = judged(eager=0.0, default=0.001, table=0.01)
-    assert {limit for _, limit in found.values()} == {LIMIT}
-
-
-def test_a_wrong_default_mode_excuses_nobody() -> None:
-    """Beyond ten tolerances it is no rounding: the limits stay."""
-    found = judged(eager=0.0, default=0.21, table=0.21)
-    assert {limit for _, limit in found.values()} == {LIMIT}
+    Beyond ten tolerances it is no rounding.
+    """
+    for default, limit in ((0.025, 0.0375), (0.001, LIMIT), (0.21, LIMIT)):
+        found = judged(eager=0.0, default=default, table=0.0235)
+        assert [own for _, own in found.values()] == [pytest.approx(limit)] * 3, default
 
 
 def test_a_variant_is_timed_again_after_its_copies_are_freed() -> None:
@@ -57,3 +73,64 @@ def test_a_variant_is_timed_again_after_its_copies_are_freed() -> None:
         process.prepare("eager", "warm", 0)
         assert process.time(1)["device_us"] > 0
         assert len(process._batches) == 2
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[[], Remote]]:
+    """Start the program, of which each process is ended with the test."""
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    remotes = []
+
+    def begin() -> Remote:
+        environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": "here"}
+        remotes.append(Remote([str(path)], tmp_path / f"log-{len(remotes)}", environment))
+        return remotes[-1]
+
+    yield begin
+    for remote in remotes:
+        remote.close()
+
+
+def test_a_program_is_started_by_its_path_and_answers(
+    start: Callable[[], Remote], tmp_path: Path
+) -> None:
+    """The answer has its process ID and its environment; what it prints goes to its log."""
+    with start() as remote:
+        answer = remote.ask({"do": "echo", "text": "a"}, 60)
+        assert answer == {"text": "a", "pid": remote.pid, "cache": "here"}
+    assert (tmp_path / "log-0").read_text() == "printed a\n"
+
+
+def test_a_request_that_fails_says_why(start: Callable[[], Remote]) -> None:
+    """An error of a request is its reason, in one line; the process goes on."""
+    with start() as remote:
+        with pytest.raises(ChildError, match="ValueError: no such size"):
+            remote.ask({"do": "raising"}, 60)
+        assert remote.ask({"do": "echo", "text": "b"}, 60)["text"] == "b"
+
+
+@pytest.mark.parametrize(
+    ("what", "timeout_s", "reason"),
+    [("dying", 60.0, "ended with exit code 7 (about to die)"), ("hanging", 0.5, "said nothing")],
+)
+def test_an_entrant_that_fails_is_out_and_the_others_go_on(
+    start: Callable[[], Remote], what: str, timeout_s: float, reason: str
+) -> None:
+    """Its failure is told once, its process is ended, and it answers no later request."""
+    failures: list[str] = []
+    first, second = (
+        Entrant(remote=start(), timeout_s=60.0, on_failure=failures.append) for _ in range(2)
+    )
+    answer = first.ask("echo", text="c")
+    assert answer is not None
+    first.timeout_s = timeout_s
+    assert first.ask(what) is None
+    assert first.ask("echo", text="d") is None
+    assert failures == [first.failure]
+    assert reason in failures[0]
+    with pytest.raises(ProcessLookupError):
+        os.kill(answer["pid"], 0)
+    found = second.ask("echo", text="e")
+    assert found is not None
+    assert (found["text"], second.failure) == ("e", None)

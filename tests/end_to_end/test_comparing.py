@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 from forked_python import run_forked
 
+from warmup.bench.compare import CompareRequest
+from warmup.bench.race import race
 from warmup.cli import main
+from warmup.core.errors import ModelError
 from warmup.core.phases import Phase
 from warmup.table import Table
 from warmup.table.store import write
@@ -86,11 +89,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory, make_table: Callable[..., T
 @pytest.fixture(scope="module")
 def done(folder: Path, built: tuple[Path, dict[str, Any]]) -> subprocess.CompletedProcess[str]:
     """The example model from its table, beside variants that are equal, wrong, and broken."""
-    also = [word for name, how in ALSO.items() for word in ("--also", f"{name}=others.py:{how}")]
+    others = (f"{name}=others.py:{how}" for name, how in ALSO.items())
     return run(
         folder,
         *("--model", EXAMPLE, "--seqlens", "16", "--table", str(built[0]), "--rounds", "6"),
-        *("--variants", "eager,default,table", "--out", "out", "--no-charts", *also),
+        *("--variants", ",".join(("eager", "default", "table", *others)), "--out", "out"),
     )
 
 
@@ -113,9 +116,10 @@ def test_every_variant_is_in_the_report(variants: dict[str, dict[str, Any]]) -> 
 
 
 def test_each_round_is_one_time_of_each_variant(variants: dict[str, dict[str, Any]]) -> None:
-    """Six rounds are six device times and six latencies for every variant that was timed."""
+    """Six rounds are six times of device, wall and host for every variant that was timed."""
     cells = [found["cell"] for found in variants.values() if found["cell"] is not None]
-    counts = {len(cell[of]) for cell in cells for of in ("device_times_us", "wall_times_us")}
+    kinds = ("device_times_us", "wall_times_us", "host_times_us")
+    counts = {len(cell[kind]) for cell in cells for kind in kinds}
     assert counts == {6}
 
 
@@ -193,19 +197,14 @@ def test_a_wrong_output_is_flagged(variants: dict[str, dict[str, Any]]) -> None:
     assert found["verdict"].startswith("out of tolerance: its output is 1.0e+00 away")
 
 
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
+def test_a_failing_variant_says_why(variants: dict[str, dict[str, Any]]) -> None:
+    """One that raises, dies or has another output is out with its reason."""
+    for name, reason in (
         ("narrow", "its output has shapes [(16, 1)], eager's has [(16, 256)]"),
         ("dying", "ended with exit code 7 (about to die)"),
         ("broken", "no such weight"),
-    ],
-)
-def test_a_failing_variant_says_why(
-    variants: dict[str, dict[str, Any]], name: str, reason: str
-) -> None:
-    """One that raises, dies or has another output is out with its reason."""
-    assert reason in variants[name]["failure"]
+    ):
+        assert reason in variants[name]["failure"], name
 
 
 def test_what_a_process_prints_is_in_its_log(
@@ -222,11 +221,10 @@ def test_a_failed_table_variant_is_code_1(done: subprocess.CompletedProcess[str]
     assert done.stderr.splitlines()[-1] == "compare failed on: broken"
 
 
-def test_work_is_counted_on_eager(done: subprocess.CompletedProcess[str], folder: Path) -> None:
-    """Two products of 256 by 1024 with 16 rows, and weights, input and output once in f32."""
-    (bucket,) = json.loads((folder / "out" / "compare.json").read_text())["buckets"]
-    assert bucket["flops"] == 2 * 2 * 16 * 256 * 1024
-    assert bucket["moved_bytes"] == 4 * (2 * 256 * 1024 + 1024 + 256 + 2 * 16 * 256)
+def test_the_folder_has_the_chart(done: subprocess.CompletedProcess[str], folder: Path) -> None:
+    """Beside the document and the logs."""
+    assert "no chart" not in done.stderr
+    assert (folder / "out" / "compare-speed.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_weights_that_do_not_follow_from_the_seed_are_told(folder: Path) -> None:
@@ -238,42 +236,36 @@ def test_weights_that_do_not_follow_from_the_seed_are_told(folder: Path) -> None
     assert found["default"]["failure"].startswith("its weights differ from eager's")
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
+def test_what_cannot_be_compared_is_code_3(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A bad argument or a missing table ends it before any process is started."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("warmup.bench.race.Remote", None)  # a process would be another error
+    same = ("compare", "--device", "cpu", "--model", "others.py:Same", "--seqlens", "4")
+    for words, said in (
         (("--variants", "fastest"), "--variants: 'fastest' is not a variant"),
         (("--rounds", "3"), "--rounds 3 is too few"),
         (("--launch", "cudagraph"), "--launch cudagraph needs a GPU"),
         (("--table", "none.json"), "no table at none.json"),
         (("--variants", "table"), "no table for "),
-        (("--charts",), "--charts has no folder"),
         (
             ("--variants", "table-padded", "--table", "other.json"),
             "table-padded: other.json pads no weights on this device",
         ),
-    ],
-)
-def test_what_cannot_be_compared_is_code_3(
-    folder: Path,
-    words: tuple[str, ...],
-    said: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """A bad argument or a missing table ends it before any process is started."""
-    monkeypatch.chdir(folder)
-    monkeypatch.setattr(
-        "warmup.bench.compare.race.Remote", None
-    )  # a process would be another error
-    with pytest.raises(SystemExit) as stopped:
-        main(["compare", "--device", "cpu", "--model", "others.py:Same", "--seqlens", "4", *words])
-    assert stopped.value.code == 3
-    assert said in capsys.readouterr().err
+    ):
+        with pytest.raises(SystemExit) as stopped:
+            main([*same, *words])
+        assert stopped.value.code == 3, words
+        assert said in capsys.readouterr().err
 
 
-def test_eager_mode_that_fails_is_code_3(folder: Path) -> None:
+def test_eager_mode_that_fails_is_code_3(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without eager outputs there is nothing to agree with; here it hangs, and is ended."""
-    words = ("--model", "others.py:Hanging", "--seqlens", "4", "--variants", "eager")
-    done = run(folder, *words, "--timeout", "5")
-    assert done.returncode == 3
-    assert "the model failed in eager mode: said nothing for 5 s" in done.stderr
+    monkeypatch.chdir(folder)
+    request = CompareRequest(
+        model="others.py:Hanging", seqlens="4", device="cpu", variants="eager", timeout_s=5.0
+    )
+    with pytest.raises(ModelError, match="failed in eager mode: said nothing for 5 s") as failed:
+        race(request)
+    assert failed.value.exit_code == 3

@@ -1,22 +1,45 @@
 """`warmup compare`: one model, started and served in several ways. A report on stdout, and files.
 
-Exit code 1 when a variant that serves from a table failed or disagrees with eager.
+Exit code 1 when a variant that serves from a table failed or disagrees with eager. Every ratio and
+sentence of the report is computed from the numbers that are printed with it.
 """
 
 from __future__ import annotations
 
-import importlib.util
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from warmup.bench.compare import (
+    BucketTime,
+    CompareRequest,
+    Comparison,
+    How,
+    Ratio,
+    chart_of,
+    document,
+)
 from warmup.cli import options
 from warmup.cli.exit_codes import EXIT_FOUND
-from warmup.cli.output import complain, print_report
+from warmup.cli.output import (
+    ABSENT,
+    complain,
+    digits,
+    fold,
+    grid,
+    print_report,
+    say,
+    timing,
+    versions,
+)
+from warmup.cli.phase_render import PHASES_PAGE, columns_by_bucket, phase_grid
 from warmup.cli.signals import interruptible
 from warmup.core.errors import SettingsError
 from warmup.core.method import L2, Launch
+from warmup.core.units import MIB
 
 
 def compare(
@@ -33,27 +56,20 @@ def compare(
     variants: Annotated[
         str | None,
         typer.Option(
-            help="Any of eager,default,max-autotune,table,table-padded; the "
-            "first two always run. Default all; table-padded where the table pads weights."
-        ),
-    ] = None,
-    also: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=MODEL",
-            help="Another model to time: NAME=MODEL or NAME=MODEL+table. Repeatable.",
+            help="Any of eager,default,max-autotune,table,table-padded, and other models: "
+            "NAME=MODEL or NAME=MODEL+table. The first two always run. Default all five; "
+            "table-padded where the table pads weights."
         ),
     ] = None,
     rounds: Annotated[int, typer.Option(help=f"{options.ROUNDS_HELP} 6 or more.")] = 30,
     launch: options.TimedLaunch = Launch.EAGER,
     l2: options.TimedL2 = L2.WARM,
-    timeout: Annotated[
-        float, typer.Option(min=1.0, help="Seconds after which a step of a variant has failed.")
-    ] = 1800.0,
-    out: options.ResultFolder = None,
-    charts: Annotated[
-        bool | None,
-        typer.Option(help="Draw the speeds as PNG into --out; default where --out is given."),
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for compare.json, the logs of the variants and, with matplotlib, "
+            "compare-speed.png; default none."
+        ),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -61,45 +77,169 @@ def compare(
 
     Each variant starts in a process of its own, with empty caches.
     """
-    draws = out is not None if charts is None else charts
-    if draws and out is None:
-        raise SettingsError("--charts has no folder to draw into", "name one with --out")
-    if draws and importlib.util.find_spec("matplotlib") is None:
-        raise SettingsError(
-            "charts are drawn by matplotlib, which is not installed here",
-            "install it, or give --no-charts",
-        )
     from warmup.bench.cells import write_json
-    from warmup.bench.compare.compare import compare as run
-    from warmup.cli.compare_render import document, spell
+    from warmup.bench.race import race
     from warmup.cli.progress import CompareProgress
 
+    request = CompareRequest(
+        model=model,
+        seqlens=seqlens,
+        dims=dims,
+        inputs=tuple(inputs or ()),
+        device=device,
+        dtype=dtype,
+        table=table,
+        variants=variants,
+        rounds=rounds,
+        launches=(launch,),
+        l2=l2,
+        out=out,
+    )
     with CompareProgress() as progress, interruptible():
-        report = run(
-            model,
-            seqlens=seqlens,
-            dims=dims,
-            inputs=tuple(inputs or ()),
-            device=device,
-            dtype=dtype,
-            table=table,
-            variants=variants,
-            also=tuple(also or ()),
-            rounds=rounds,
-            launch=launch,
-            l2=l2,
-            out=out,
-            timeout_s=timeout,
-            observer=progress,
-        )
+        (report,) = race(request, progress)
     if out is not None:
         write_json(document(report), out / "compare.json")
     print_report(report, spell, document, as_json=as_json)
-    if draws and out is not None:
+    if out is not None:
         from warmup.bench.charts import draw
-        from warmup.bench.compare.charts import chart_of
 
-        draw(chart_of(document(report)), out / "compare-speed")
+        try:
+            draw(chart_of(document(report)), out / "compare-speed")
+        except SettingsError as error:  # the numbers are complete without the chart
+            say(f"no chart: {error}")
     if report.failed:
         complain(f"compare failed on: {', '.join(report.failed)}")
         raise typer.Exit(EXIT_FOUND)
+
+
+def spell(report: Comparison) -> Iterator[str]:
+    """Yield where the comparison ran, latencies, starts, and a verdict for each variant.
+
+    No line is wider than 80 columns where names allow.
+    """
+    yield from heading(report)
+    for lines in (_latencies(report), _starts(report), *_phases(report)):
+        yield ""
+        yield from lines
+    yield ""
+    yield from sentences(report)
+
+
+def heading(report: Comparison) -> Iterator[str]:
+    """Yield where the comparison ran, on what, and how calls were timed."""
+    origin = report.origin
+    here = origin.runtime
+    yield f"{origin.model} ({origin.dtype}) on {here.device.name or 'an unnamed device'}"
+    yield f"{versions(here.torch, here.triton)}, warmup {origin.warmup}, {origin.created}"
+    if origin.table is not None and origin.digest is not None:
+        yield f"table {origin.table}, digest {origin.digest[:16]}"
+    how = f"{origin.rounds} rounds, {timing(origin.launch, origin.l2)}"
+    yield f"{how}, every start from empty caches"
+
+
+def sentences(report: Comparison) -> Iterator[str]:
+    """Yield the verdict of each variant, then remarks about the run."""
+    count = len(report.buckets)
+    buckets = "1 bucket" if count == 1 else f"all {count} buckets"
+    yield f"speed-up over default, geometric mean of {buckets}, with the 95 % interval:"
+    for result in report.results:
+        yield from fold(f"{result.variant.name}: {report.verdict(result)}", "  ", indent=4)
+        if result.failure is not None and result.log is not None:
+            yield f"    log {result.log}"
+    yield from _host_limits(report)
+    yield from (f"note: {remark}" for remark in report.remarks)
+
+
+def _host_limits(report: Comparison) -> Iterator[str]:
+    """Yield where the host sets the time of calls launched one by one, and what helps."""
+    limits = report.host_limits()
+    if not limits:
+        return
+    yield from fold(
+        f"launched one by one, calls in {len(limits)} of {len(report.buckets)} buckets take what "
+        "the host needs to enqueue them, not what the device needs to run them:",
+        indent=2,
+    )
+    for bucket, costs in limits:
+        each = (
+            f"{name} {digits(cost.launched_us)} us{'' if cost.is_host_limited else ' (device)'}"
+            for name, cost in costs.items()
+        )
+        yield from fold(", ".join(each), f"  {bucket}: ", indent=4)
+    advice = (
+        "serve these buckets with CUDA graphs, with which the speed-ups above were measured"
+        if report.origin.launch is Launch.CUDAGRAPH
+        else "in these buckets the speed-ups above need CUDA graphs "
+        "(mode reduce-overhead or max-autotune): compare with --launch cudagraph"
+    )
+    yield from fold(advice, "  ", indent=2)
+
+
+def _latencies(report: Comparison) -> Iterator[str]:
+    """Yield a line for each cell that was timed, bucket by bucket, with its bucket once."""
+    timed = [result for result in report.results if result.cells]
+    rows = []
+    for index, bucket in enumerate(report.buckets):
+        for result in timed:
+            cell, speedups = result.cells[index], report.speedups(result)
+            low, high = cell.interval_us
+            rows.append(
+                [
+                    str(bucket) if result is timed[0] else "",
+                    result.variant.name,
+                    digits(cell.median_us),
+                    f"{digits(low)}-{digits(high)}",
+                    f"{cell.device.spread:.1%}",
+                    digits(cell.wall_us),
+                    _spell_ratio(speedups[index]) if speedups else ABSENT,
+                ]
+            )
+    head = ("bucket", "variant", "us", "95 %", "spread", "wall us", "over default")
+    return grid(head, rows, texts=2, gap=1)
+
+
+def _starts(report: Comparison) -> Iterator[str]:
+    rows: list[Sequence[str]] = []
+    for result in report.results:
+        if (start := result.start) is not None:
+            counts = (start.benchmarks, start.hits, start.misses)
+            rows.append(
+                [
+                    result.variant.name,
+                    f"{start.process_seconds:.1f}",
+                    f"{start.call_seconds:.1f}",
+                    *(ABSENT if count is None else str(count) for count in counts),
+                    f"{start.peak_bytes / MIB:.0f}",
+                    _spell_error(result.cells),
+                ]
+            )
+    head = ("start of", "all s", "calls s", "benchmarks", "hits", "misses", "peak MiB", "error")
+    return grid(head, rows, texts=1, gap=1)
+
+
+def _spell_error(cells: Sequence[BucketTime]) -> str:
+    """Return the largest error of the buckets; with ! that of the first out of tolerance."""
+    if not cells:
+        return ABSENT
+    wrong = [cell for cell in cells if not cell.agrees]
+    largest = wrong[0] if wrong else max(cells, key=lambda cell: cell.error)
+    return f"{largest.error:.1e}{'!' if wrong else ''}"
+
+
+def _phases(report: Comparison) -> Iterator[Iterator[str]]:
+    """Yield the phases of all starts, and of each compiled variant's by bucket if several."""
+    starts = {result.variant: result.start for result in report.results if result.start is not None}
+    by_variant = {variant.name: start.phases for variant, start in starts.items()}
+    yield chain([f"what the starts were made of ({PHASES_PAGE}):"], phase_grid(by_variant))
+    for variant, start in starts.items():
+        if variant.how is not How.EAGER and len(report.buckets) > 1:
+            phases = [output.phases for output in start.outputs]
+            pairs = list(zip(report.buckets, phases, strict=True))
+            table = phase_grid(columns_by_bucket(start.phases_before, pairs))
+            yield chain([f"what the start of {variant.name} was made of, by bucket:"], table)
+
+
+def _spell_ratio(ratio: Ratio | None) -> str:
+    if ratio is None:
+        return "too busy"
+    return f"{ratio.value:.2f}x ({ratio.low:.2f}-{ratio.high:.2f})"

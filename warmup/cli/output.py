@@ -13,7 +13,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TextIO, TypeVar
 
-from warmup.bench.compare.comparison import decimals_of, rounded
+from warmup.bench.compare import decimals_of, rounded
 from warmup.cli.common_options import is_quiet
 from warmup.core.call_cost import CallCost
 from warmup.core.error_text import printable

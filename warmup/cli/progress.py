@@ -16,8 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
 from rich.text import Text
 
-from warmup.bench.compare.comparison import Start, Variant
-from warmup.bench.compare.race import CompareObserver
+from warmup.bench.compare import CompareObserver, Start, Variant
 from warmup.buckets.bucket import Bucket, describe_count
 from warmup.cli.common_options import is_quiet
 from warmup.cli.output import say, spell_cost

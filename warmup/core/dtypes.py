@@ -6,7 +6,7 @@ Knows names only, and imports no torch.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 # Bytes per element of each dtype that an input or an option can name.
@@ -51,11 +51,3 @@ def item_bytes(name: str) -> int:
         return ITEM_BYTES[name]
     bits = _BITS.match(name)
     return max(int(bits[1]) // 8, 1) if bits else 1
-
-
-def narrowest(names: Iterable[str], default: str) -> str:
-    """Return the dtype of *names* with the fewest bytes, *default* where none has fewer.
-
-    Of those that a device multiplies, the narrowest has the highest peak.
-    """
-    return min((default, *sorted(names)), key=item_bytes)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from warmup.bench.compare.copies import Copies, copy_operands
+from warmup.bench.variant_process import Copies, copy_operands
 from warmup.models.loading import Inputs
 
 BYTES = 416 + 80  # of the layer below and its input
@@ -97,7 +97,7 @@ def test_the_first_inputs_are_the_callers(copies: Copies, given: Inputs) -> None
 MOVING = """
 import json, torch
 from torch import nn
-from warmup.bench.compare.copies import copy_operands
+from warmup.bench.variant_process import copy_operands
 from warmup.models.loading import Inputs
 torch.manual_seed(0)
 module, x = nn.Linear(10, 8), torch.randn(4, 10)

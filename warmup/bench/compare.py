@@ -1,0 +1,564 @@
+"""`Comparison`: what `warmup compare` measured, its verdicts in words, its document and its chart.
+
+A speed-up is the printed median of default mode over that of the variant. Times are rounded to the
+printed digits first, so that a reader can check every ratio. The interval comes from the ratios of
+single rounds: the two times of a round are taken shortly after each other, so a drift of the device
+cancels in their ratio. Imports no torch; `warmup.bench.race` measures.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from warmup.bench.charts import Chart, Series
+from warmup.buckets.bucket import Bucket
+from warmup.core.call_cost import CallCost
+from warmup.core.errors import SettingsError
+from warmup.core.method import L2, Launch
+from warmup.core.phases import PhaseSeconds, added, document_of
+from warmup.core.runtime import Runtime
+from warmup.core.samples import (
+    Samples,
+    busy_sentence,
+    first_busy_sentence,
+    geomean,
+    interval_of,
+)
+
+FEWEST_ROUNDS: Final = 6  # the fewest samples with a 95 % interval of the median
+_SCHEMA: Final = 2
+_TIME_DIGITS: Final = 4
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,31}")
+
+
+class How(StrEnum):
+    """How a variant is compiled."""
+
+    EAGER = "eager"
+    DEFAULT = "default"
+    MAX_AUTOTUNE = "max-autotune"
+    TABLE = "table"
+    TABLE_PADDED = "table-padded"
+
+    @property
+    def is_served(self) -> bool:
+        """True when the variant serves from a table."""
+        return self in (How.TABLE, How.TABLE_PADDED)
+
+
+REFERENCE: Final = How.EAGER.value  # its outputs are the reference of the others
+BASELINE: Final = How.DEFAULT.value  # speed-ups are relative to this variant
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A model and how it is compiled. ``model`` has the text form of ``--model``."""
+
+    name: str
+    how: How
+    model: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareRequest:
+    """A model, its buckets and variants, and how they are timed, as text of the command line.
+
+    Without ``variants`` all are compared; the variant with padded weights only if the table pads
+    weights on this device. There is a comparison for each of ``launches``; every variant starts
+    once for all. ``out`` is the folder for the logs of the processes, created if missing.
+    ``timeout_s`` is the longest wait for a variant's answer, in seconds; for its start, which
+    compiles every bucket, the wait for each bucket.
+    """
+
+    model: str
+    seqlens: str | Sequence[int] | None = None
+    dims: str | Sequence[str] | None = None
+    inputs: Sequence[str] = ()
+    device: str = "auto"
+    dtype: str | None = None
+    table: str | os.PathLike[str] | None = None
+    variants: str | None = None
+    rounds: int = 30
+    launches: Sequence[str] = (Launch.EAGER,)
+    l2: str = L2.WARM
+    out: str | os.PathLike[str] | None = None
+    timeout_s: float = 1800.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstOutput:
+    """The first call of a bucket, until its outputs are computed.
+
+    ``process_seconds`` run from the start of the process to the end of the call, ``phases`` say
+    what the seconds since the output before were spent on. ``benchmarks``, ``hits`` and ``misses``
+    are counts of this call; hits and misses are None without a table. ``peak_bytes`` is the peak
+    memory of the process so far: allocated memory on a GPU, resident memory on CPU.
+    """
+
+    process_seconds: float
+    phases: PhaseSeconds
+    benchmarks: int
+    hits: int | None
+    misses: int | None
+    peak_bytes: int
+
+    @property
+    def call_seconds(self) -> float:
+        """Seconds of the call: the sum of its phases."""
+        return sum(self.phases.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """The start of a variant: the first outputs of all buckets, in order.
+
+    ``phases_before`` are those before the first call: importing torch and inductor, loading the
+    model and its inputs, and installing a table. ``sites`` counts benchmarks by the site in
+    inductor that asked for them.
+    """
+
+    phases_before: PhaseSeconds
+    outputs: tuple[FirstOutput, ...]
+    sites: Mapping[str, int]
+    miss_reasons: Mapping[str, int]
+
+    @property
+    def phases(self) -> PhaseSeconds:
+        """Seconds of the whole start by phase."""
+        return added((self.phases_before, *(output.phases for output in self.outputs)))
+
+    @property
+    def process_seconds(self) -> float:
+        """Seconds from the start of the process to the first output of the last bucket."""
+        return self.outputs[-1].process_seconds
+
+    @property
+    def call_seconds(self) -> float:
+        """Seconds spent in the first calls, without imports, weights and installing a table."""
+        return sum(output.call_seconds for output in self.outputs)
+
+    @property
+    def benchmarks(self) -> int:
+        """Benchmarks that inductor ran in all first calls."""
+        return sum(output.benchmarks for output in self.outputs)
+
+    @property
+    def hits(self) -> int | None:
+        """Decisions that rows answered; None without a table."""
+        return _sum_known([output.hits for output in self.outputs])
+
+    @property
+    def misses(self) -> int | None:
+        """Decisions that no row answered; None without a table."""
+        return _sum_known([output.misses for output in self.outputs])
+
+    @property
+    def peak_bytes(self) -> int:
+        """The peak memory until the last first output."""
+        return self.outputs[-1].peak_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketTime:
+    """The times of a variant in a bucket, one sample a round, and its error against eager.
+
+    ``host`` are the host's times to enqueue a call, ``wall`` those until its outputs are computed.
+    ``error`` is the largest relative L2 error over all outputs, ``limit`` the largest allowed.
+    """
+
+    device: Samples
+    wall: Samples
+    host: Samples
+    error: float
+    limit: float
+
+    @property
+    def agrees(self) -> bool:
+        """True when the outputs are within the tolerance of eager's."""
+        return self.error <= self.limit
+
+    @property
+    def median_us(self) -> float:
+        """The median device time of a call, as printed."""
+        return rounded(self.device.median)
+
+    @property
+    def interval_us(self) -> tuple[float, float]:
+        """The 95 % interval of the median device time."""
+        low, high = self.device.interval
+        return rounded(low), rounded(high)
+
+    @property
+    def wall_us(self) -> float:
+        """The median host time of a call until its outputs are computed, as printed."""
+        return rounded(self.wall.median)
+
+    @property
+    def cost(self) -> CallCost:
+        """What a call costs the host and the device, as printed."""
+        return CallCost(host_us=rounded(self.host.median), device_us=self.median_us)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """The start and the times of a variant, or why it failed.
+
+    ``start`` is None when the variant did not compute the first outputs of all buckets, ``cells``
+    is empty when it was not timed to the end; ``failure`` is the reason. ``log`` is the name of the
+    log file of its process, in the folder of the report.
+    """
+
+    variant: Variant
+    start: Start | None
+    cells: tuple[BucketTime, ...]
+    failure: str | None
+    log: str | None
+
+    @property
+    def is_sound(self) -> bool:
+        """True when the variant was timed to the end and agrees with eager in every bucket."""
+        return bool(self.cells) and all(cell.agrees for cell in self.cells)
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """A speed-up over the baseline, with its 95 % interval, as printed."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        """Return a gain, a loss, or neither if the interval contains 1.00, in words."""
+        between = f"({self.low:.2f} to {self.high:.2f})"
+        if self.low <= 1 <= self.high:
+            return f"no measurable gain: {self.value:.2f}x {between}"
+        if self.value > 1:
+            return f"{self.value:.2f}x faster {between}"
+        return f"slower, at {self.value:.2f}x the speed {between}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """The settings and the machine of a comparison, enough to repeat it. ``created`` is in UTC."""
+
+    model: str
+    inputs: tuple[str, ...]
+    device: str
+    dtype: str
+    launch: Launch
+    l2: L2
+    rounds: int
+    seed: int
+    created: str
+    warmup: str
+    runtime: Runtime
+    table: str | None
+    digest: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """The origin and the results of a comparison; speed-ups are those over default mode."""
+
+    origin: Origin
+    buckets: tuple[Bucket, ...]
+    results: tuple[Result, ...]
+    remarks: tuple[str, ...]
+
+    @property
+    def baseline(self) -> Result | None:
+        """The result of the baseline; None when it failed or disagrees with eager."""
+        named = (each for each in self.results if each.variant.name == BASELINE and each.is_sound)
+        return next(named, None)
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """The variants served from a table that failed or disagree with eager."""
+        served = (result for result in self.results if result.variant.how.is_served)
+        return tuple(result.variant.name for result in served if not result.is_sound)
+
+    @property
+    def too_busy(self) -> str | None:
+        """Why the baseline's times allow no verdict, with the first such bucket, else None."""
+        base = self.baseline
+        cells = zip(self.buckets, base.cells, strict=True) if base is not None else ()
+        return first_busy_sentence(
+            (f"{BASELINE} in {bucket}", cell.device) for bucket, cell in cells
+        )
+
+    def speedups(self, result: Result) -> tuple[Ratio | None, ...]:
+        """Return the speed-up of *result* in each bucket.
+
+        None where the baseline's times scatter too far for a ratio. Empty for the baseline itself,
+        and for a variant that failed or disagrees with eager.
+        """
+        return tuple(
+            None
+            if busy_sentence(BASELINE, base.device)
+            else _ratio(base.median_us / cell.median_us, _by_round(base, cell))
+            for base, cell in self._pairs(result)
+        )
+
+    def overall(self, result: Result) -> Ratio | None:
+        """Return the geometric mean of the speed-ups of all buckets; None unless all have one.
+
+        Its interval comes from the geometric means of the single rounds.
+        """
+        pairs = self._pairs(result)
+        if not pairs or self.too_busy is not None:
+            return None
+        by_round = zip(*(_by_round(*pair) for pair in pairs), strict=True)
+        return _ratio(
+            geomean([base.median_us / cell.median_us for base, cell in pairs]),
+            [geomean(ratios) for ratios in by_round],
+        )
+
+    def verdict(self, result: Result) -> str:
+        """Return the sentence of the report on *result*, with the printed numbers."""
+        if result.failure is not None:
+            return f"failed: {result.failure}"
+        for bucket, cell in zip(self.buckets, result.cells, strict=True):
+            if not cell.agrees:
+                return (
+                    f"out of tolerance: its output is {cell.error:.1e} away from eager's in "
+                    f"{bucket} (at most {cell.limit:.0e}); no speed-up is claimed"
+                )
+        if result.variant.name == BASELINE:
+            return "the baseline"
+        speedup = self.overall(result)
+        if speedup is not None:
+            return str(speedup)
+        return self.too_busy or f"no speed-up: {BASELINE} failed"
+
+    def host_limits(self) -> tuple[tuple[Bucket, dict[str, CallCost]], ...]:
+        """Return the buckets in which the host limits a compiled variant, launched one by one.
+
+        With each comes what a call costs in every sound variant, by name. Empty on a CPU.
+        """
+        if self.origin.runtime.device.type == "cpu":
+            return ()
+        sound = [result for result in self.results if result.is_sound]
+        limited = []
+        for index, bucket in enumerate(self.buckets):
+            costs = {result.variant.name: result.cells[index].cost for result in sound}
+            if any(cost.is_host_limited for name, cost in costs.items() if name != REFERENCE):
+                limited.append((bucket, costs))
+        return tuple(limited)
+
+    def _pairs(self, result: Result) -> list[tuple[BucketTime, BucketTime]]:
+        base = self.baseline
+        if base is None or base is result or not result.is_sound:
+            return []
+        return list(zip(base.cells, result.cells, strict=True))
+
+
+class CompareObserver:
+    """Receiver of a comparison's events. Each method ignores its event unless it is overridden."""
+
+    def variant_started(self, variant: Variant) -> None:
+        """The process of *variant* is about to start."""
+
+    def variant_ready(self, variant: Variant, start: Start) -> None:
+        """The first outputs of *variant* are computed, and it can be timed."""
+
+    def variant_failed(self, variant: Variant, reason: str) -> None:
+        """*variant* failed for *reason* and takes no further part."""
+
+    def round_finished(self, number: int, total: int) -> None:
+        """Every variant was timed once more in every bucket; *number* counts from 1."""
+
+
+def parse_variants(text: str | None, model: str, *, pads: bool = False) -> tuple[Variant, ...]:
+    """Return the variants in the comma-separated *text*; eager and default always, and first.
+
+    An item is a `How`, of *model*, or another model: ``NAME=MODEL`` or ``NAME=MODEL+HOW``, such as
+    ``padded=examples/mlp.py:Padded+table``; without HOW its compile is default. Without *text* all
+    variants of *model* are returned; the variant with padded weights only if the table *pads*
+    weights.
+
+    Raises:
+        SettingsError: an item has another form, or a name is given twice.
+    """
+    if text is None:
+        text = ",".join(how for how in How if pads or how is not How.TABLE_PADDED)
+    named: dict[str, Variant] = {}
+    for item in text.split(","):
+        variant = _variant(item.strip(), model)
+        if variant.name in named:
+            raise SettingsError(
+                f"--variants: {variant.name!r} is given twice", "name each variant once"
+            )
+        named[variant.name] = variant
+    required = {name: Variant(name, How(name), model) for name in (REFERENCE, BASELINE)}
+    return tuple((required | named).values())
+
+
+def _variant(item: str, model: str) -> Variant:
+    hows = set(How)
+    if item in hows:
+        return Variant(item, How(item), model)
+    name, _, rest = item.partition("=")
+    target, plus, how = rest.rpartition("+")
+    if not plus:
+        target, how = rest, How.DEFAULT
+    if not target or not _NAME.fullmatch(name) or name in hows or how not in hows:
+        raise SettingsError(
+            f"--variants: {item!r} is not a variant",
+            f"use any of {','.join(How)}, or another model: padded=model.py:Padded+table; its "
+            "name has a-z, 0-9, dots and dashes, and no comma is in its path",
+        )
+    return Variant(name, How(how), target)
+
+
+def decimals_of(value: float) -> int:
+    """Return the printed decimals of *value*: four significant digits, none from 1000 on."""
+    return max(_TIME_DIGITS - 1 - math.floor(math.log10(value)), 0) if value > 0 else 0
+
+
+def rounded(value: float) -> float:
+    """Return *value* with the digits that are printed."""
+    return round(value, decimals_of(value))
+
+
+def document(report: Comparison) -> dict[str, Any]:
+    """Return *report* as JSON values; docs/how-to/compare-a-model.md has each."""
+    return {
+        "schema": _SCHEMA,
+        "origin": asdict(report.origin),
+        "remarks": list(report.remarks),
+        "variants": [
+            {
+                **asdict(result.variant),
+                "failure": result.failure,
+                "log": result.log,
+                "verdict": report.verdict(result),
+                "speedup": _document_of_ratio(report.overall(result)),
+                "start": None if result.start is None else _document_of_start(result.start),
+            }
+            for result in report.results
+        ],
+        "buckets": [
+            {
+                "bucket": dict(bucket.sizes),
+                "variants": [
+                    _document_of_cell(report, result, index)
+                    for result in report.results
+                    if result.cells
+                ],
+            }
+            for index, bucket in enumerate(report.buckets)
+        ],
+    }
+
+
+def chart_of(record: Mapping[str, Any]) -> Chart:
+    """Return the chart of a comparison's document *record*: the speed of each variant, by bucket.
+
+    A speed is the median of default mode over that of the variant, or of eager where default mode
+    was not timed, with the 95 % interval of the variant.
+    """
+    origin, here = record["origin"], record["origin"]["runtime"]
+    buckets = [
+        {timed["name"]: timed for timed in bucket["variants"]} for bucket in record["buckets"]
+    ]
+    timed = [name for name in buckets[0] if any(each[name]["median_us"] for each in buckets)]
+    bases = (name for name in (BASELINE, REFERENCE) if name in timed)
+    base = next(bases, timed[0] if timed else "")
+
+    def series(name: str) -> Series:
+        rows = [_speeds(bucket.get(base), bucket[name]) for bucket in buckets]
+        low, values, high = zip(*rows, strict=True)
+        return Series(name=name, values=values, low=low, high=high)
+
+    return Chart(
+        title=f"Speed of {origin['model'].rpartition(':')[2]} over {base}",
+        subtitle=f"Higher is better. Device time of one call: launch {origin['launch']}, "
+        f"{origin.get('l2', 'warm')} L2, medians of {origin['rounds']} rounds, 95 % intervals.",
+        x_label="bucket",
+        y_label=f"times as fast as {base}",
+        groups=tuple(
+            ",".join(f"{name}={size}" for name, size in bucket["bucket"].items())
+            for bucket in record["buckets"]
+        ),
+        series=tuple(map(series, timed)),
+        reference=(base, 1.0),
+        note=f"{here['device']['name']}, torch {here['torch']}, "
+        f"triton {here['triton'] or 'none'}, warmup {origin['warmup']}, {origin['created'][:10]}",
+    )
+
+
+def _document_of_start(start: Start) -> dict[str, Any]:
+    return {
+        "process_seconds": start.process_seconds,
+        "call_seconds": round(start.call_seconds, 3),
+        "phases": document_of(start.phases),
+        "phases_before": document_of(start.phases_before),
+        "benchmarks": start.benchmarks,
+        "sites": dict(start.sites),
+        "hits": start.hits,
+        "misses": start.misses,
+        "miss_reasons": dict(start.miss_reasons),
+        "peak_bytes": start.peak_bytes,
+        "outputs": [
+            {
+                **asdict(output),
+                "call_seconds": round(output.call_seconds, 3),
+                "phases": document_of(output.phases),
+            }
+            for output in start.outputs
+        ],
+    }
+
+
+def _document_of_cell(report: Comparison, result: Result, index: int) -> dict[str, Any]:
+    cell, speedups = result.cells[index], report.speedups(result)
+    return {
+        "name": result.variant.name,
+        "median_us": cell.median_us,
+        "interval_us": list(cell.interval_us),
+        "spread": round(cell.device.spread, 4),
+        "wall_us": cell.wall_us,
+        "host_us": cell.cost.host_us,
+        "speedup": _document_of_ratio(speedups[index]) if speedups else None,
+        "error": cell.error,
+        "limit": cell.limit,
+        "agrees": cell.agrees,
+        "device_times_us": list(cell.device.times_us),
+        "wall_times_us": list(cell.wall.times_us),
+        "host_times_us": list(cell.host.times_us),
+    }
+
+
+def _document_of_ratio(ratio: Ratio | None) -> dict[str, float] | None:
+    return None if ratio is None else asdict(ratio)
+
+
+def _speeds(base: Mapping[str, Any] | None, timed: Mapping[str, Any]) -> tuple[float | None, ...]:
+    """Return the least speed, the speed and the largest speed of *timed* over *base*."""
+    if base is None or not base["median_us"] or not timed["median_us"]:
+        return None, None, None
+    low, high = timed["interval_us"]
+    return tuple(base["median_us"] / time_us for time_us in (high, timed["median_us"], low))
+
+
+def _by_round(base: BucketTime, cell: BucketTime) -> list[float]:
+    return [b / own for b, own in zip(base.device.times_us, cell.device.times_us, strict=True)]
+
+
+def _ratio(value: float, by_round: Sequence[float]) -> Ratio:
+    low, high = interval_of(by_round)
+    # The ratio of the medians can lie outside the interval of the ratios, which is widened to it.
+    value = round(value, 2)
+    return Ratio(value, min(round(low, 2), value), max(round(high, 2), value))
+
+
+def _sum_known(counts: Sequence[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None

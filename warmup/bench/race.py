@@ -1,0 +1,490 @@
+"""`race`: start a model in several variants, time each in turn, and return a `Comparison`.
+
+Each variant has its own process with empty caches, and only one process works at a time. First the
+variants compute their first outputs, one after the other; then they are timed in rounds. A round
+times every bucket once in every variant, and each round begins with another variant. A process that
+fails, dies or hangs is ended, and the others go on.
+
+`Remote` and `serve` are the two sides of such a process, which the benchmark programs use too.
+Neither side's import loads torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import json
+import os
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO, Final, Self
+
+from warmup.bench.compare import (
+    BASELINE,
+    FEWEST_ROUNDS,
+    REFERENCE,
+    BucketTime,
+    CompareObserver,
+    CompareRequest,
+    Comparison,
+    FirstOutput,
+    How,
+    Origin,
+    Result,
+    Start,
+    Variant,
+    parse_variants,
+)
+from warmup.buckets.bucket import parse_buckets, parse_inputs
+from warmup.core.child_process import Caches, Child, ChildError, end_with_parent
+from warmup.core.errors import ModelError, SettingsError, warmup_error_in
+from warmup.core.method import L2, SEED, Launch
+from warmup.core.phases import phases_from
+from warmup.core.runtime import Runtime, compare_runtimes
+from warmup.core.samples import Samples
+from warmup.core.turns import in_turn
+from warmup.core.version import __version__
+from warmup.table.discovery import FoundTable, discover, find
+from warmup.table.policy import MOST_DEFAULT, MOST_TIMES
+
+_CHILD: Final = ("-m", "warmup.bench.variant_process")
+_ANSWER_LENGTH: Final = 300
+_TIMES: Final = ("device_us", "wall_us", "host_us")
+
+Answer = Mapping[str, Any]
+
+
+def race(
+    request: CompareRequest, observer: CompareObserver | None = None
+) -> tuple[Comparison, ...]:
+    """Return how the model of *request* starts and runs in every bucket, for each of its launches.
+
+    Two variants always run: eager, whose outputs are the reference, and default, the baseline of
+    the speed-ups. A variant that fails, dies, or does not answer in time has its failure in the
+    result, and the other variants go on.
+
+    Raises:
+        SettingsError: a field cannot be used, or a variant needs padded weights and the table pads
+            none on this device.
+        ModelError: the model cannot be loaded, or fails in eager mode.
+        TableError: a variant serves from a table that is missing or damaged.
+        AdapterError: this torch is not supported.
+    """
+    from warmup.table.codec import digest_of
+    from warmup.table.store import write
+
+    buckets = parse_buckets(request.seqlens, request.dims)
+    parse_inputs(request.inputs)
+    _check_method(request)
+    variants, table, runtime, device = _entries(request)
+    with _folders(request.out) as (scratch, logs), contextlib.ExitStack() as processes:
+        copy = None if table is None else scratch / "table.json"
+        if copy is not None and table is not None:
+            write(copy, table.table)
+        case = {
+            "table": None if copy is None else str(copy),
+            "buckets": [bucket.sizes for bucket in buckets],
+            "inputs": tuple(request.inputs),
+            "device": device,
+            "dtype": request.dtype,
+            "seed": SEED,
+        }
+        running = Race(
+            scratch, logs, case, request.timeout_s, observer or CompareObserver(), processes
+        )
+        for variant in variants:
+            running.start(variant)
+        running.allow_rounding()
+        reports = []
+        for launch in map(Launch, request.launches):
+            running.prepare(launch, request.l2)
+            running.run(request.rounds, len(buckets))
+            origin = Origin(
+                model=request.model,
+                inputs=tuple(request.inputs),
+                device=device,
+                dtype=running.dtype,
+                launch=launch,
+                l2=L2(request.l2),
+                rounds=request.rounds,
+                seed=SEED,
+                created=dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+                warmup=__version__,
+                runtime=runtime,
+                table=None if table is None else table.origin,
+                digest=None if table is None else digest_of(table.table),
+            )
+            remarks = (
+                *_remarks(table, runtime, launch),
+                *running.remarks,
+                *_idle(running.entrants, device),
+            )
+            reports.append(
+                Comparison(
+                    origin=origin,
+                    buckets=buckets,
+                    results=tuple(each.result(request.out) for each in running.entrants),
+                    remarks=tuple(dict.fromkeys(remarks)),
+                )
+            )
+    return tuple(reports)
+
+
+def _check_method(request: CompareRequest) -> None:
+    if request.rounds < FEWEST_ROUNDS:
+        raise SettingsError(
+            f"--rounds {request.rounds} is too few for an interval of 95 %",
+            f"give {FEWEST_ROUNDS} or more",
+        )
+    for launch in request.launches:
+        if launch not in set(Launch):
+            raise SettingsError(f"--launch {launch!r}", f"use one of {', '.join(Launch)}")
+    if request.l2 not in set(L2):
+        raise SettingsError(f"--l2 {request.l2!r}", f"use one of {', '.join(L2)}")
+
+
+def _entries(
+    request: CompareRequest,
+) -> tuple[tuple[Variant, ...], FoundTable | None, Runtime, str]:
+    """Return the variants, the table of those that serve, this machine, and torch's device name."""
+    from warmup.inductor import connect
+    from warmup.inductor.machine import check_compiler, resolve_device
+    from warmup.models.loading import parse_cast
+    from warmup.models.padding.prepare import paddings
+
+    variants = parse_variants(request.variants, request.model)
+    needs_table = any(variant.how.is_served for variant in variants)
+    named = request.table if request.table is not None else os.environ.get("WARMUP_TABLE")
+    table = find(named, {}) if needs_table and named else None
+    inductor = connect()
+    device = resolve_device(request.device)
+    check_compiler(device)
+    parse_cast(request.dtype)
+    if Launch.CUDAGRAPH in request.launches and device.type == "cpu":
+        raise SettingsError("--launch cudagraph needs a GPU", "use --launch eager on the CPU")
+    runtime = inductor.runtime(str(device))
+    if needs_table and table is None:
+        table = discover(runtime)
+    if table is not None:
+        mismatches = compare_runtimes(table.table.provenance.runtime, runtime)
+        pads = bool(paddings(table.table, mismatches))
+        variants = parse_variants(request.variants, request.model, pads=pads)
+        padded = [variant.name for variant in variants if variant.how is How.TABLE_PADDED]
+        if padded and not pads:
+            raise SettingsError(
+                f"{', '.join(padded)}: {table.origin} pads no weights on this device",
+                "build it with --pad-weights, or leave that variant out",
+            )
+    return variants, table, runtime, str(device)
+
+
+def _remarks(table: FoundTable | None, here: Runtime, launch: Launch) -> Iterator[str]:
+    if table is None:
+        return
+    yield from table.remarks
+    for mismatch in compare_runtimes(table.table.provenance.runtime, here):
+        yield f"{mismatch}{': every row is a miss' if mismatch.is_hard else ''}"
+    built = table.table.policy.timing.launch
+    if built is not launch:
+        yield f"the table was built with --launch {built}, and these times are for {launch}"
+
+
+def _idle(entrants: Sequence[_VariantEntrant], device: str) -> Iterator[str]:
+    """Yield a remark for each variant of max-autotune that had nothing to tune."""
+    cause = (
+        ": on a CPU it tunes frozen weights only, and only a table's variant freezes them"
+        if device == "cpu"
+        else ""
+    )
+    for entrant in entrants:
+        is_autotuned = entrant.variant.how is How.MAX_AUTOTUNE
+        if is_autotuned and entrant.started is not None and entrant.started.benchmarks == 0:
+            yield f"{entrant.variant.name} measured nothing{cause}"
+
+
+@contextlib.contextmanager
+def _folders(out: str | os.PathLike[str] | None) -> Iterator[tuple[Path, Path]]:
+    """Yield a temporary folder, removed at the exit, and the folder for logs."""
+    with tempfile.TemporaryDirectory(prefix="warmup-", ignore_cleanup_errors=True) as name:
+        logs = Path(name) if out is None else Path(out)
+        try:
+            logs.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SettingsError(f"--out {out}: {error.strerror}", "name a folder") from error
+        yield Path(name), logs
+
+
+class Remote:
+    """A child that runs ``python PROGRAM... FD`` and prints into the file *log*, which is replaced.
+
+    *program* is the path of a program, or ``-m`` and a module. The program calls `serve`. `close`,
+    or the exit of the context manager, ends the child.
+    """
+
+    def __init__(self, program: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
+        with log.open("w+b") as file:
+            self._child = Child([sys.executable, *program], environment, file)
+
+    @property
+    def pid(self) -> int:
+        """The child's process ID."""
+        return self._child.pid
+
+    def ask(self, request: Mapping[str, Any], timeout_s: float) -> Answer:
+        """Return the child's answer to *request*.
+
+        Raises:
+            ChildError: the child answered that it failed, ended, or did not answer within
+                *timeout_s* seconds; send no further request.
+        """
+        self._child.send(request)
+        answer = self._child.receive(timeout_s)
+        if "failed" in answer:
+            raise ChildError(str(answer["failed"]))
+        return answer
+
+    def close(self) -> None:
+        """End the child and the processes that it started, at once; may be called twice."""
+        self._child.kill()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@dataclass(kw_only=True)
+class Entrant:
+    """A remote that is measured in turn with others, until it fails.
+
+    ``failure`` is the reason of the failure, None until then; ``on_failure`` is called with the
+    reason, once. ``timeout_s`` is the longest wait for an answer, in seconds.
+    """
+
+    remote: Remote
+    timeout_s: float
+    on_failure: Callable[[str], None]
+    failure: str | None = None
+
+    def ask(self, what: str, *, waits: int = 1, **arguments: Any) -> Answer | None:
+        """Return the answer to the request *what*; None if the process fails or failed before.
+
+        The answer may take *waits* times as long as others.
+        """
+        if self.failure is not None:
+            return None
+        try:
+            return self.remote.ask({"do": what, **arguments}, waits * self.timeout_s)
+        except ChildError as error:
+            self.fail(str(error))
+            return None
+
+    def fail(self, reason: str) -> None:
+        """End the process, and record and report *reason*."""
+        self.failure = reason
+        self.remote.close()
+        self.on_failure(reason)
+
+
+@dataclass(kw_only=True)
+class _VariantEntrant(Entrant):
+    """A variant, its process, and the times measured so far."""
+
+    variant: Variant
+    log: Path
+    started: Start | None = None
+    errors: Sequence[Sequence[float]] = ()
+    times: list[tuple[list[float], ...]] = field(default_factory=list)
+
+    def result(self, out: object) -> Result:
+        """Return the start and the times of the variant, or why it failed; *out* keeps its log."""
+        cells = () if self.failure is not None else tuple(map(_cell, self.times, self.errors))
+        return Result(
+            variant=self.variant,
+            start=self.started,
+            cells=cells,
+            failure=self.failure,
+            log=None if out is None else self.log.name,
+        )
+
+
+def _cell(times: tuple[list[float], ...], judged: Sequence[float]) -> BucketTime:
+    device, wall, host = (Samples(tuple(each)) for each in times)
+    error, limit = judged
+    return BucketTime(device=device, wall=wall, host=host, error=error, limit=limit)
+
+
+@dataclass
+class Race:
+    """A comparison in progress: its processes, and what they have answered.
+
+    ``dtype`` is that of the model's weights, known when eager has started.
+    """
+
+    scratch: Path
+    logs: Path
+    case: Mapping[str, Any]
+    timeout_s: float
+    observer: CompareObserver
+    processes: contextlib.ExitStack
+    entrants: list[_VariantEntrant] = field(default_factory=list)
+    dtype: str = ""
+    remarks: list[str] = field(default_factory=list)
+    _digests: dict[str, str] = field(default_factory=dict)
+
+    def start(self, variant: Variant) -> None:
+        """Start the process of *variant*, and compare its first outputs with eager's.
+
+        Raises:
+            ModelError: *variant* is eager mode, and it failed.
+        """
+        self.observer.variant_started(variant)
+        log = self.logs / f"compare-{variant.name}.log"
+        spawned = time.monotonic()
+        environment = Caches(self.scratch / variant.name).environment()
+        entrant = _VariantEntrant(
+            remote=self.processes.enter_context(Remote(_CHILD, log, environment)),
+            timeout_s=self.timeout_s,
+            on_failure=partial(self.observer.variant_failed, variant),
+            variant=variant,
+            log=log,
+        )
+        self.entrants.append(entrant)
+        case = {"model": variant.model, "how": variant.how, "spawned": spawned, **self.case}
+        answer = entrant.ask("start", waits=len(self.case["buckets"]), **case)
+        if answer is not None:
+            entrant.started = _start_from(answer)
+            self.remarks += [f"{variant.name}: {remark}" for remark in answer["remarks"]]
+            if variant.name == REFERENCE:
+                self.dtype = answer["dtype"]
+                self.remarks += answer["assumptions"]
+            self._judge(entrant)
+        if entrant.failure is not None and variant.name == REFERENCE:
+            raise ModelError(
+                f"the model failed in eager mode: {entrant.failure}", "make it run uncompiled first"
+            )
+        if entrant.failure is None and entrant.started is not None:
+            self.observer.variant_ready(variant, entrant.started)
+
+    def allow_rounding(self) -> None:
+        """Let every variant be as far from eager as the baseline is, times `MOST_TIMES`.
+
+        Eager rounds too: in a deep bf16 model default mode, which nobody tuned, is further from
+        eager than the tolerance. A baseline beyond `MOST_DEFAULT` tolerances excuses nothing.
+        """
+        named = (entrant for entrant in self._running() if entrant.variant.name == BASELINE)
+        baseline = next(named, None)
+        if baseline is None:
+            return
+        limits = [
+            max(limit, MOST_TIMES * error) if error <= MOST_DEFAULT * limit else limit
+            for error, limit in baseline.errors
+        ]
+        for entrant in self._running():
+            pairs = zip(entrant.errors, limits, strict=True)
+            entrant.errors = [(error, max(own, limit)) for (error, own), limit in pairs]
+
+    def prepare(self, launch: str, l2: str) -> None:
+        """Prepare the timing of every variant, with *launch* and *l2*.
+
+        All variants have equal room for copies, so that the fixed cost of a batch is shared by
+        equally many calls. What an earlier preparation holds is freed before.
+        """
+        freed = [entrant.ask("release") for entrant in self._running()]
+        running = self._running()
+        rooms = [answer["room"] for answer in freed if answer is not None]
+        room = rooms[-1] // len(running) if running else 0
+        for entrant in running:
+            prepared = entrant.ask("prepare", launch=launch, l2=l2, room=room)
+            if prepared is not None:
+                name = entrant.variant.name
+                self.remarks += [f"{name}: {remark}" for remark in prepared["remarks"]]
+
+    def run(self, rounds: int, buckets: int) -> None:
+        """Time every bucket in every variant, *rounds* times."""
+        for entrant in self._running():
+            entrant.times = [([], [], []) for _ in range(buckets)]
+        for number in range(rounds):
+            for bucket in range(buckets):
+                for entrant in in_turn(self._running(), number):
+                    timed = entrant.ask("time", bucket=bucket)
+                    if timed is not None:
+                        for times, name in zip(entrant.times[bucket], _TIMES, strict=True):
+                            times.append(timed[name])
+            self.observer.round_finished(number + 1, rounds)
+
+    def _running(self) -> list[_VariantEntrant]:
+        return [entrant for entrant in self.entrants if entrant.failure is None]
+
+    def _judge(self, entrant: _VariantEntrant) -> None:
+        """Compare outputs, weights and inputs with eager's; eager is the first entrant."""
+        is_eager = entrant is self.entrants[0]
+        answer = entrant.ask("agree", folder=str(self.scratch), keep=is_eager)
+        if answer is None:
+            return
+        entrant.errors = answer["errors"]
+        is_same_model = entrant.variant.model == self.entrants[0].variant.model
+        for what in ("inputs", *(["weights"] if is_same_model else [])):
+            if self._digests.setdefault(what, answer[what]) != answer[what]:
+                entrant.fail(
+                    f"its {what} differ from eager's: make them from torch's generator alone, "
+                    "which is seeded alike in every process",
+                )
+
+
+def _start_from(answer: Answer) -> Start:
+    outputs = ({**output, "phases": phases_from(output["phases"])} for output in answer["outputs"])
+    return Start(
+        phases_before=phases_from(answer["phases_before"]),
+        outputs=tuple(FirstOutput(**output) for output in outputs),
+        sites=answer["sites"],
+        miss_reasons=answer["miss_reasons"],
+    )
+
+
+def serve(handlers: Mapping[str, Callable[..., Answer]], answers: int) -> None:
+    """Answer requests with *handlers* until standard input is closed; runs in the child.
+
+    Requests come on standard input, answers go to the file descriptor *answers*. A request
+    ``{"do": NAME, ...}`` calls the handler NAME with the other fields as arguments. An exception of
+    the handler is answered as ``{"failed": REASON}``, and its traceback is printed to stderr.
+    """
+    end_with_parent()
+    inherited = False  # else a process started here would keep the pipe open
+    os.set_inheritable(answers, inherited)
+    with _commands() as commands, os.fdopen(answers, "wb") as out:
+        for line in commands:
+            request = json.loads(line)
+            answer = _answer(handlers[request.pop("do")], request)
+            out.write(json.dumps(answer).encode() + b"\n")
+            out.flush()
+
+
+def _answer(handler: Callable[..., Answer], arguments: Mapping[str, Any]) -> Answer:
+    try:
+        return handler(**arguments)
+    except Exception as error:  # noqa: BLE001  the user's model may raise anything
+        traceback.print_exc()
+        own = warmup_error_in(error)
+        message = str(own) if own is not None else f"{type(error).__name__}: {error}"
+        return {"failed": " ".join(message.split())[:_ANSWER_LENGTH]}
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+
+@contextlib.contextmanager
+def _commands() -> Iterator[BinaryIO]:
+    """Yield the requests, and leave the user's code an empty standard input."""
+    requests = os.dup(0)
+    with Path(os.devnull).open("rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    with os.fdopen(requests, "rb") as commands:
+        yield commands

@@ -1,0 +1,399 @@
+"""`VariantProcess`: the child process of a variant, which answers the requests of `compare`.
+
+Run as ``python -m warmup.bench.variant_process FD``. The process computes the first outputs of
+every bucket, then checks and times them on request. `warmup.bench.race` sends the requests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import hashlib
+import itertools
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch import nn
+
+from warmup.bench.compare import How
+from warmup.bench.race import Answer, serve
+from warmup.buckets.bucket import Bucket, parse_inputs
+from warmup.core.dtypes import dtype_name
+from warmup.core.errors import ModelError
+from warmup.core.method import L2, Launch
+from warmup.core.phases import Phase, PhaseClock, document_of
+from warmup.measuring.clock import Batch, batch_of, wall_us
+from warmup.models.dtype_mismatch import naming_dtypes
+from warmup.models.inferred_inputs import resolve_inputs
+from warmup.models.loading import Inputs, load_model, make_inputs, parse_cast
+from warmup.models.outputs import tensors_of, worst_error
+from warmup.table.policy import TOLERANCE
+
+if TYPE_CHECKING:
+    from warmup.serving.handle import Handle
+
+CompiledCall = Callable[..., Any]
+
+_MODE_OF: Final = {How.MAX_AUTOTUNE: "max-autotune-no-cudagraphs"}
+_LIMIT_PER_BUCKET: Final = 8  # torch's default limit of graphs of a function
+_KIB: Final = 1024
+_OUTPUTS: Final = "output-{}.pt"
+_LONELY: Final = "no room for copies of its weights and inputs: each call is timed alone"
+_MOST_COPIES: Final = 64
+_MAX_COPIES_BYTES: Final = 2**34  # far larger than the L2 cache of any device
+_CHUNK_ELEMENTS: Final = 1 << 24  # elements hashed at once: 128 MiB as integers
+_MODULUS: Final = 1 << 64
+_INTEGER_OF_SIZE: Final = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """The model that a process starts, how it is compiled, and its buckets; sent as JSON.
+
+    ``spawned`` is the time at which the process was started, by `time.monotonic`.
+    """
+
+    model: str
+    how: str
+    table: str | None
+    buckets: Sequence[Sequence[tuple[str, int]]]
+    inputs: Sequence[str]
+    device: str
+    dtype: str | None
+    seed: int
+    spawned: float
+
+
+class VariantProcess:
+    """A compiled model and its inputs by bucket. Each public method answers a request."""
+
+    def __init__(self) -> None:
+        self._open = contextlib.ExitStack()  # never closed: the process ends with it open
+        self._device = torch.device("cpu")
+        self._module = nn.Module()
+        self._served: CompiledCall = self._module
+        self._inputs: list[Inputs] = []
+        self._assumptions: list[str] = []
+        self._batches: list[Batch] = []
+        self._benchmarks: Counter[str] = Counter()
+        self._handle: Handle | None = None
+
+    def start(self, **case: Any) -> Answer:
+        """Load, compile and call the model in every bucket.
+
+        The answer has a `Start`, its remarks, the dtype of the weights, and what was assumed of the
+        model and inputs because nobody named it.
+        """
+        given = Case(**case)
+        clock = PhaseClock(since=given.spawned)
+        clock.charge(Phase.IMPORT)
+        self._device = torch.device(given.device)
+        if self._device.type == "cuda":
+            torch.cuda.set_device(self._device)
+        with clock.phase(Phase.LOAD):
+            self._load(given)
+        how = How(given.how)
+        self._watch(how, given, clock)
+        self._served = self._compiled(how)
+        before = clock.take()
+        outputs = [self._first_output(i, given.spawned, clock) for i in range(len(self._inputs))]
+        report = None if self._handle is None else self._handle.report()
+        prepared = None if self._handle is None else self._handle.prepared
+        return {
+            "phases_before": document_of(before),
+            "outputs": outputs,
+            "sites": dict(self._benchmarks if report is None else report.uncovered),
+            "miss_reasons": {} if report is None else dict(report.miss_reasons),
+            "remarks": [] if prepared is None else [prepared.summary],
+            "dtype": self._dtype(),
+            "assumptions": self._assumptions,
+        }
+
+    def agree(self, folder: str, keep: bool) -> Answer:  # noqa: FBT001  a field of the request
+        """Answer with the error against the outputs in *folder* and its limit, by bucket.
+
+        With *keep* the outputs of another call are written there first, as the reference. The
+        answer also has digests of the weights and of the inputs.
+        """
+        errors = []
+        for number in range(len(self._inputs)):
+            path = Path(folder) / _OUTPUTS.format(number)
+            if keep:
+                torch.save(self._outputs(number), path)
+            expected = torch.load(path, map_location=self._device, weights_only=True)
+            outputs = self._outputs(number)
+            check_shapes(expected, outputs)
+            errors.append(worst_error(expected, outputs, TOLERANCE))
+        weights = digest_of(dict(self._module.named_parameters()))
+        inputs = digest_of([(given.args, given.kwargs) for given in self._inputs])
+        self._empty_cache()
+        return {"errors": errors, "weights": weights, "inputs": inputs}
+
+    def release(self) -> Answer:
+        """Free the graphs and the copies that an earlier `prepare` made.
+
+        Answer with the bytes of room for the copies of all variants on this device.
+        """
+        self._batches.clear()
+        gc.collect()
+        self._empty_cache()
+        if self._device.type == "cpu":  # its kernels may use packed weights, not these
+            return {"room": 0}
+        return {"room": torch.cuda.mem_get_info(self._device)[0] // 2}
+
+    def prepare(self, launch: str, l2: str, room: int) -> Answer:
+        """Prepare the timing of every bucket, with up to *room* bytes of copies for a cold L2.
+
+        Answer with remarks for the report.
+        """
+        is_cold = l2 == L2.COLD
+        copies = copy_operands(self._module, self._inputs, room) if is_cold else None
+        for number in range(len(self._inputs)):
+            call = self._numbered(number, copies)
+            sets = 1 if copies is None else len(copies)
+            self._batches.append(batch_of(call, self._device, Launch(launch), L2(l2), sets))
+        lonely = copies is not None and len(copies) == 1 and self._device.type != "cpu"
+        return {"remarks": [_LONELY] if lonely else []}
+
+    def time(self, bucket: int) -> Answer:
+        """Answer with the device time of a call, and the host's time for another one.
+
+        That is the time until the call is enqueued, and until its outputs are ready.
+        """
+        batch = self._batches[bucket]
+        batch.time()  # not reported: the device has just worked for another process
+        device_us = batch.time()
+        enqueued, ready = wall_us(self._numbered(bucket), self._device, 1)
+        times = {"device_us": device_us, "host_us": enqueued, "wall_us": ready}
+        return {name: round(time_us, 3) for name, time_us in times.items()}
+
+    def _load(self, case: Case) -> None:
+        dtype = parse_cast(case.dtype)
+        torch.manual_seed(case.seed)
+        model = load_model(case.model)
+        buckets = [Bucket(tuple((name, size) for name, size in sizes)) for sizes in case.buckets]
+        resolved = resolve_inputs(model, parse_inputs(case.inputs), buckets, dtype)
+        self._assumptions = [str(assumption) for assumption in resolved.assumptions]
+        self._module = model.module.to(device=self._device, dtype=dtype)
+        for bucket in buckets:
+            torch.manual_seed(case.seed)
+            self._inputs.append(make_inputs(model, resolved.specs, bucket, self._device, dtype))
+
+    def _dtype(self) -> str:
+        """Return the dtype of the weights, else of the inputs; tf32 where GEMMs of f32 use it."""
+        inputs = tensors_of([(given.args, given.kwargs) for given in self._inputs])
+        tensors = itertools.chain(self._module.parameters(), inputs)
+        floats = (tensor.dtype for tensor in tensors if tensor.is_floating_point())
+        name = dtype_name(next(floats, torch.float32))
+        is_tf32 = self._device.type == "cuda" and torch.get_float32_matmul_precision() != "highest"
+        return "tf32" if name == "f32" and is_tf32 else name
+
+    def _compiled(self, how: How) -> CompiledCall:
+        if how is How.EAGER:
+            return self._module
+        from warmup.inductor.adapter import compile_model
+
+        # Each bucket is a graph; past the limit torch would run the model uncompiled and only warn.
+        torch.compiler.config.recompile_limit = _LIMIT_PER_BUCKET * len(self._inputs)
+        torch.compiler.config.fail_on_recompile_limit_hit = True
+        return compile_model(self._module, _MODE_OF.get(how))
+
+    def _watch(self, how: How, case: Case, clock: PhaseClock) -> None:
+        """Count inductor's benchmarks from now on, or install the table, and drive *clock*."""
+        if how is How.EAGER:
+            return
+        with clock.phase(Phase.IMPORT):
+            from warmup.inductor import connect
+
+            inductor = connect()
+        self._open.enter_context(inductor.time_phases(clock))
+        if not how.is_served:
+            self._benchmarks = self._open.enter_context(inductor.count_benchmarks())
+            return
+        with clock.phase(Phase.INSTALL):
+            from warmup.serving.install import install
+
+            # The report says which fields mismatch, and counts the misses.
+            padded = self._module if how is How.TABLE_PADDED else None
+            self._handle = self._open.enter_context(
+                install(
+                    case.table, device=case.device, model=padded, allow_mismatch=True, quiet=True
+                )
+            )
+
+    def _counts(self) -> tuple[int, int | None, int | None]:
+        """Return benchmarks, hits and misses so far; hits and misses are None without a table."""
+        if self._handle is None:
+            return self._benchmarks.total(), None, None
+        report = self._handle.report()
+        counters = (report.uncovered, report.hits, report.misses)
+        benchmarks, hits, misses = (sum(counter.values()) for counter in counters)
+        return benchmarks, hits, misses
+
+    def _first_output(self, number: int, spawned: float, clock: PhaseClock) -> Answer:
+        before = self._counts()
+        with clock.phase(Phase.FIRST_CALLS), naming_dtypes(self._module, self._inputs[number]):
+            self._call(self._inputs[number])
+            self._synchronize()
+        done, phases = time.monotonic(), clock.take()
+        benchmarks, hits, misses = (
+            None if a is None or b is None else a - b
+            for a, b in zip(self._counts(), before, strict=True)
+        )
+        return {
+            "process_seconds": round(done - spawned, 3),
+            "phases": document_of(phases),
+            "benchmarks": benchmarks or 0,
+            "hits": hits,
+            "misses": misses,
+            "peak_bytes": self._peak_bytes(),
+        }
+
+    def _call(self, inputs: Inputs) -> Any:
+        return self._served(*inputs.args, **inputs.kwargs)
+
+    def _numbered(self, bucket: int, copies: Copies | None = None) -> Callable[[int], object]:
+        def numbered(number: int) -> object:
+            own = self._inputs[bucket]
+            return self._call(own if copies is None else copies.take(bucket, number))
+
+        return numbered
+
+    def _outputs(self, number: int) -> list[torch.Tensor]:
+        return tensors_of(self._call(self._inputs[number]))
+
+    def _synchronize(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+    def _empty_cache(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _peak_bytes(self) -> int:
+        if self._device.type == "cuda":
+            return int(torch.cuda.max_memory_allocated(self._device))
+        import resource
+
+        resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return resident if sys.platform == "darwin" else resident * _KIB
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """Copies of weights and inputs, used in turn, so that no call finds them in a cache.
+
+    An operand of a GEMM may be a parameter or an input of the model, so both are copied, as all
+    operands are where candidates are measured. The compiled graph takes both as arguments, so it is
+    compiled once for all copies. ``contents`` are those of the ``weights`` in each copy, ``inputs``
+    are by bucket and copy; copy 0 is the original, and numbers of copies go round.
+    """
+
+    weights: tuple[torch.Tensor, ...]
+    contents: tuple[tuple[torch.Tensor, ...], ...]
+    inputs: tuple[tuple[Inputs, ...], ...]
+
+    def __len__(self) -> int:
+        return len(self.contents)
+
+    def take(self, bucket: int, number: int) -> Inputs:
+        """Give the model the weights of copy *number*; return the inputs of that copy."""
+        turn = number % len(self)
+        for weight, content in zip(self.weights, self.contents[turn], strict=True):
+            weight.data = content
+        return self.inputs[bucket][turn]
+
+
+def copy_operands(module: nn.Module, inputs: Sequence[Inputs], room: int) -> Copies:
+    """Return *module*'s parameters and buffers and *inputs*, each with up to 63 copies.
+
+    The copies take at most *room* bytes and at most 16 GiB; all buckets have equally many.
+    Weights and inputs of tensor subclasses are not copied.
+    """
+    unique = dict.fromkeys((*module.parameters(), *module.buffers()))
+    weights = tuple(weight for weight in unique if type(weight.data) is torch.Tensor)
+    contents = tuple(weight.data for weight in weights)
+    arguments = tensors_of([(given.args, given.kwargs) for given in inputs])
+    size = sum(tensor.untyped_storage().nbytes() for tensor in (*contents, *arguments))
+    count = min(_MOST_COPIES - 1, min(_MAX_COPIES_BYTES, room) // size) if size else 0
+    return Copies(
+        weights,
+        (contents, *(tuple(map(_copy, contents)) for _ in range(count))),
+        tuple((given, *(_copied(given) for _ in range(count))) for given in inputs),
+    )
+
+
+def _copied(inputs: Inputs) -> Inputs:
+    """Return *inputs* with copies of its tensors; a tensor that occurs twice is copied once."""
+    copies: dict[int, torch.Tensor] = {}
+
+    def copied(leaf: object) -> object:
+        if type(leaf) is not torch.Tensor:
+            return leaf
+        if id(leaf) not in copies:
+            copies[id(leaf)] = _copy(leaf.detach()).requires_grad_(leaf.requires_grad)
+        return copies[id(leaf)]
+
+    args, kwargs = torch.utils._pytree.tree_map(copied, (inputs.args, inputs.kwargs))  # noqa: SLF001  torch's own tree walk has no public name
+    return Inputs(args, kwargs)
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    """Return *tensor* with a copy of its whole storage, which keeps the strides of padding."""
+    storage: Any = tensor.untyped_storage()  # its clone is untyped
+    layout = tensor.storage_offset(), tensor.size(), tensor.stride()
+    return tensor.new_empty(0).set_(storage.clone(), *layout)
+
+
+def digest_of(tree: object) -> str:
+    """Return a digest of the tensors of *tree*, computed on their device; not cryptographic."""
+    hashed = hashlib.sha256()
+    for tensor in tensors_of(tree):
+        hashed.update(f"{tuple(tensor.shape)} {tensor.dtype} ".encode())
+        hashed.update(f"{_hash(_bits(tensor))}\n".encode())
+    return hashed.hexdigest()
+
+
+def check_shapes(expected: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
+    """Check that both sequences have equally many tensors, of the same shapes in order.
+
+    Raises:
+        ModelError: the shapes differ.
+    """
+    of_eager, own = ([tuple(tensor.shape) for tensor in tensors] for tensors in (expected, outputs))
+    if own != of_eager:
+        raise ModelError(f"its output has shapes {own}, eager's has {of_eager}")
+
+
+def _hash(bits: torch.Tensor) -> int:
+    """Return a sum of *bits* weighted by position; integer sums do not depend on the order."""
+    total = 0
+    for chunk in torch.split(bits.reshape(-1), _CHUNK_ELEMENTS):
+        positions = torch.arange(1, chunk.numel() + 1, device=chunk.device)
+        total = (3 * total + int((chunk.long() * positions).sum().item())) % _MODULUS
+    return total
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the elements of *tensor* as integers of the same size, for any dtype."""
+    whole = tensor.detach().contiguous()
+    if whole.is_complex():
+        whole = torch.view_as_real(whole)
+    return whole.view(_INTEGER_OF_SIZE[whole.element_size()])
+
+
+def _main(answers: int) -> None:
+    process = VariantProcess()
+    requests = (process.start, process.agree, process.release, process.prepare, process.time)
+    with torch.no_grad():
+        serve({handler.__name__: handler for handler in requests}, answers)
+
+
+if __name__ == "__main__":
+    _main(int(sys.argv[1]))
