@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,10 @@ from warmup.core import errors
 HERE = Path(__file__).resolve().parent
 PACKAGE = HERE.parents[1] / "warmup"
 PAGES = ("cli", "errors", "events")
+_HEAD = ("| Option | Default | Meaning |", "| --- | --- | --- |")
 _PART = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _COMMON = {"quiet", "verbose", "debug", "help", "version"}
+_SHARED_BY = 4  # commands that have an option in the same words, to list it once
 
 
 def sources() -> Iterator[ast.Module]:
@@ -52,23 +55,36 @@ def documented(module: str, name: str) -> dict[str, tuple[str, str]]:
 
 
 def commands() -> str:
-    """Return every command: its help and its options."""
-    lines: list[str] = []
-    for path, command in _commands("warmup", get_command(app)):
-        if getattr(command, "commands", None):
-            continue
+    """Return every command: its help, its own options, and the names of the shared ones."""
+    found = [
+        (path, command)
+        for path, command in _commands("warmup", get_command(app))
+        if not getattr(command, "commands", None)
+    ]
+    rows_of = {path: {o.opts[0]: _option(o) for o in _options(command)} for path, command in found}
+    counts = Counter(row for rows in rows_of.values() for row in rows.values())
+    shared = [row for row, count in counts.items() if count >= _SHARED_BY]
+    lines = ["## Shared options", "", "These mean the same in each command that lists them.", ""]
+    lines += [*_HEAD, *shared, ""]
+    for path, command in found:
         words = " ".join((command.help or "").split("\f")[0].split())
         arguments = [each for each in command.params if each.param_type_name == "argument"]
         usage = " ".join(_argument(each) for each in arguments)
         lines += [f"## {path.removeprefix('warmup ')}", "", f"    {path} {usage}".rstrip(), ""]
         lines += [words, ""]
-        options = [each for each in command.params if each.param_type_name == "option"]
-        rows = [_option(each) for each in options if each.name not in _COMMON]
-        if rows:
-            lines += ["| Option | Default | Meaning |", "| --- | --- | --- |", *rows, ""]
+        names = [f"`{name}`" for name, row in rows_of[path].items() if row in shared]
+        if rows := [row for row in rows_of[path].values() if row not in shared]:
+            lines += [*_HEAD, *rows, ""]
+        if names:
+            lines += [f"Shared: {', '.join(names)}.", ""]
         if command.epilog:
             lines += [f"    {line.strip()}" for line in _examples(command.epilog)] + [""]
     return "\n".join(lines)
+
+
+def _options(command: Any) -> list[Any]:
+    options = [each for each in command.params if each.param_type_name == "option"]
+    return [each for each in options if each.name not in _COMMON]
 
 
 def _commands(path: str, command: Any) -> Iterator[tuple[str, Any]]:
