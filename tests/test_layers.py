@@ -195,19 +195,19 @@ def test_only_its_own_modules_know_a_row_kind(texts: dict[str, str]) -> None:
     assert {name: words for name, words in found.items() if words} == {}
 
 
-@pytest.mark.parametrize(
-    "statement",
-    ["from warmup.keys.pad import AS_IS", "def f():\n    from warmup.keys import gemm"],
-)
-def test_a_planted_row_kind_is_caught(texts: dict[str, str], statement: str) -> None:
+def test_a_planted_row_kind_is_caught(texts: dict[str, str]) -> None:
     """An import of one kind's words into the lookup is seen by the checker of this file."""
-    imported = frozenset(imports_of(statement, "warmup.table.lookup", frozenset(texts)))
-    assert words_of_one_kind("warmup.table.lookup", imported) != []
+    for statement in (
+        "from warmup.keys.pad import AS_IS",
+        "def f():\n    from warmup.keys import gemm",
+    ):
+        imported = frozenset(imports_of(statement, "warmup.table.lookup", frozenset(texts)))
+        assert words_of_one_kind("warmup.table.lookup", imported) != [], statement
 
 
-@pytest.mark.parametrize(
-    ("module", "statement"),
-    [
+def test_a_planted_import_is_caught(texts: dict[str, str]) -> None:
+    """An import upward, to a sibling, or of a package that the folder must do without fails."""
+    for module, statement in (
         ("warmup.keys.gemm", "from warmup.table import Table"),
         ("warmup.core.events", "from warmup.table.store import read"),
         ("warmup.core.errors", "import platformdirs"),
@@ -230,61 +230,48 @@ def test_a_planted_row_kind_is_caught(texts: dict[str, str], statement: str) -> 
         ("warmup.cli.output", "import numpy"),
         ("warmup.cli.output", "def f():\n    import torch"),
         ("warmup", "import torch"),
-    ],
-)
-def test_a_planted_import_is_caught(texts: dict[str, str], module: str, statement: str) -> None:
-    """An import upward, to a sibling, or of a package that the folder must do without fails."""
-    (imported,) = imports_of(statement, module, frozenset(texts))
-    assert fault_of(module, imported) is not None
+    ):
+        (imported,) = imports_of(statement, module, frozenset(texts))
+        assert fault_of(module, imported) is not None, (module, statement)
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
+def test_a_planted_circle_is_caught(texts: dict[str, str]) -> None:
+    """Two modules of one folder that import each other fail, however the import is written."""
+    for statement in (
         "from warmup.core.files import replace_file",
         "def f():\n    from warmup.core.files import replace_file",
         "if TYPE_CHECKING:\n    from warmup.core.files import replace_file",
-    ],
-    ids=["plain", "lazy", "type checking"],
-)
-def test_a_planted_circle_is_caught(texts: dict[str, str], statement: str) -> None:
-    """Two modules of one folder that import each other fail, however the import is written."""
-    back = f"{texts['warmup.core.files']}\nfrom warmup.core.errors import WarmupError\n"
-    forth = f"{texts['warmup.core.errors']}\n{statement}\n"
-    planted = {**texts, "warmup.core.files": back, "warmup.core.errors": forth}
-    assert faults(planted) == ["circle: warmup.core.errors, warmup.core.files"]
+    ):
+        back = f"{texts['warmup.core.files']}\nfrom warmup.core.errors import WarmupError\n"
+        forth = f"{texts['warmup.core.errors']}\n{statement}\n"
+        planted = {**texts, "warmup.core.files": back, "warmup.core.errors": forth}
+        assert faults(planted) == ["circle: warmup.core.errors, warmup.core.files"], statement
 
 
-@pytest.mark.parametrize(
-    ("module", "statement"),
-    [
+def test_a_downward_import_is_allowed(texts: dict[str, str]) -> None:
+    """The checker of this file lets downward imports pass."""
+    for module, statement in (
         ("warmup.table.store", "from warmup.core import errors"),
         ("warmup.table.store", "from warmup.table import Table"),
         ("warmup.inductor.adapter", "import torch._inductor"),
         ("warmup.serving.install", "from warmup.table.lookup import Lookup"),
         ("warmup.diagnostics.explain", "import torch"),
         ("warmup.cli.app", "from warmup.tuning.build import build"),
-    ],
-)
-def test_a_downward_import_is_allowed(texts: dict[str, str], module: str, statement: str) -> None:
-    """The checker of this file lets downward imports pass."""
-    (imported,) = imports_of(statement, module, frozenset(texts))
-    assert fault_of(module, imported) is None
+    ):
+        (imported,) = imports_of(statement, module, frozenset(texts))
+        assert fault_of(module, imported) is None, (module, statement)
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
+def test_a_planted_internal_is_caught() -> None:
+    """Each way to reach an internal of torch is seen by the checker of this file."""
+    for statement in (
         "import torch._inductor.config",
         "from torch._inductor import config",
         "from torch import _inductor",
         "def f(): return torch._dynamo.reset",
         "importlib.import_module('torch._inductor.config')",
-    ],
-)
-def test_a_planted_internal_is_caught(statement: str) -> None:
-    """Each way to reach an internal of torch is seen by the checker of this file."""
-    assert internals_named(statement) != []
+    ):
+        assert internals_named(statement) != []
 
 
 def test_the_drawing_is_that_of_the_code(texts: dict[str, str]) -> None:
@@ -293,9 +280,11 @@ def test_the_drawing_is_that_of_the_code(texts: dict[str, str]) -> None:
     assert page == page_with(page, drawing(texts))
 
 
-@pytest.mark.parametrize(
-    ("statement", "unwanted"),
-    [
+def test_importing_leaves_the_heavy_packages_alone(
+    run_python: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    """A fresh process that imports warmup has not loaded what it may never need."""
+    for statement, unwanted in (
         ("import warmup", {"torch", "triton", "rich", "typer", "platformdirs"}),
         (
             "import warmup; [getattr(warmup, name) for name in warmup.__all__]",
@@ -309,15 +298,10 @@ def test_the_drawing_is_that_of_the_code(texts: dict[str, str]) -> None:
             "import warmup.serving.install, warmup.tuning.build, warmup.cli.app",
             {"torch", "triton", "rich"},
         ),
-    ],
-)
-def test_importing_leaves_the_heavy_packages_alone(
-    run_python: Callable[..., subprocess.CompletedProcess[str]], statement: str, unwanted: set[str]
-) -> None:
-    """A fresh process that imports warmup has not loaded what it may never need."""
-    code = f"{statement}\nimport json, sys\nprint(json.dumps(list(sys.modules)))"
-    loaded = set(json.loads(run_python("-c", code).stdout))
-    assert (loaded & unwanted, "warmup" in loaded) == (set(), True)
+    ):
+        code = f"{statement}\nimport json, sys\nprint(json.dumps(list(sys.modules)))"
+        loaded = set(json.loads(run_python("-c", code).stdout))
+        assert (loaded & unwanted, "warmup" in loaded) == (set(), True), (statement, unwanted)
 
 
 def test_importing_has_no_effect(

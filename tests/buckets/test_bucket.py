@@ -27,9 +27,9 @@ def test_sizes_keep_the_order_given() -> None:
     assert parse_sizes(" 2048, 560 ,1024", "--seqlens") == (2048, 560, 1024)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_what_is_no_positive_integer_is_refused() -> None:
+    """Anything but positive decimal integers below 2**31 is a SettingsError that names the flag."""
+    for text in (
         "",
         " ",
         ",",
@@ -50,20 +50,16 @@ def test_sizes_keep_the_order_given() -> None:
         HUGE,
         "560\n1024",
         "None",
-    ],
-    ids=lambda text: repr(text[:12]),
-)
-def test_what_is_no_positive_integer_is_refused(text: str) -> None:
-    """Anything but positive decimal integers below 2**31 is a SettingsError that names the flag."""
-    with pytest.raises(SettingsError, match=r"^--seqlens: .* is not a positive integer"):
-        parse_sizes(text, "--seqlens")
+    ):
+        with pytest.raises(SettingsError, match=r"^--seqlens: .* is not a positive integer"):
+            parse_sizes(text, "--seqlens")
 
 
-@pytest.mark.parametrize("text", ["0" * 11 + "1" + "9" * 20, "0" * 11 + "1" + HUGE])
-def test_leading_zeros_do_not_smuggle_in_a_huge_size(text: str) -> None:
+def test_leading_zeros_do_not_smuggle_in_a_huge_size() -> None:
     """A size above the limit is refused, with any number of zeros before it."""
-    with pytest.raises(SettingsError):
-        parse_sizes(text, "--seqlens")
+    for text in ("0" * 11 + "1" + "9" * 20, "0" * 11 + "1" + HUGE):
+        with pytest.raises(SettingsError):
+            parse_sizes(text, "--seqlens")
 
 
 def test_the_largest_size_is_accepted() -> None:
@@ -77,9 +73,9 @@ def test_a_repeated_size_is_named() -> None:
         parse_sizes("16,8,4,8,16", "--seqlens")
 
 
-@pytest.mark.parametrize(
-    ("text", "sizes"),
-    [
+def test_a_range_doubles_or_steps_to_its_end() -> None:
+    """Sizes double or grow by the step, the last is the end of the range; lists keep order."""
+    for text, sizes in (
         ("1,2,4..64", (1, 2, 4, 8, 16, 32, 64)),
         ("4..100", (4, 8, 16, 32, 64, 100)),
         ("3..24", (3, 6, 12, 24)),
@@ -92,11 +88,8 @@ def test_a_repeated_size_is_named() -> None:
         ("5..5:1", (5,)),
         (" 4 .. 16 , 100 .. 300 : 100 ", (4, 8, 16, 100, 200, 300)),
         ("2048,4..16,1", (2048, 4, 8, 16, 1)),
-    ],
-)
-def test_a_range_doubles_or_steps_to_its_end(text: str, sizes: tuple[int, ...]) -> None:
-    """Sizes double or grow by the step, the last is the end of the range; lists keep order."""
-    assert parse_sizes(text, "--seqlens") == sizes
+    ):
+        assert parse_sizes(text, "--seqlens") == sizes
 
 
 LARGEST_SIZE = 2**31 - 1
@@ -117,9 +110,9 @@ def test_a_range_covers_its_ends(one: int, other: int, step: int | None) -> None
     assert (set(gaps[:-1]) <= {0}, all(gap <= 0 for gap in gaps)) == (True, True)
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
+def test_a_misspelled_range_is_named() -> None:
+    """The error names the flag, the range and what is wrong with it."""
+    for text, said in (
         ("8..4", "the range '8..4' starts above its end"),
         ("1,8..4:2", "the range '8..4:2' starts above its end"),
         ("4..", "'' in '4..' is not a positive integer"),
@@ -136,22 +129,17 @@ def test_a_range_covers_its_ends(one: int, other: int, step: int | None) -> None
         (f"1..{2**31}", f"'{2**31}' in '1..{2**31}' is not a positive integer"),
         ("1..8,8..16", "8 is given more than once"),
         ("1..64,4,8,16,1,2,32", "1, 2, 4, 8, 16 and 1 more are given more than once"),
-    ],
-)
-def test_a_misspelled_range_is_named(text: str, said: str) -> None:
-    """The error names the flag, the range and what is wrong with it."""
-    with pytest.raises(SettingsError) as raised:
-        parse_sizes(text, "--seqlens")
-    assert str(raised.value).startswith(f"--seqlens: {said};")
+    ):
+        with pytest.raises(SettingsError) as raised:
+            parse_sizes(text, "--seqlens")
+        assert str(raised.value).startswith(f"--seqlens: {said};"), (text, said)
 
 
-@pytest.mark.parametrize(
-    "text", [f"1..{2**31 - 1}:1", f"1..{MAX_BUCKETS + 1}:1", f"1..{MAX_BUCKETS}:1,5000"]
-)
-def test_a_range_of_too_many_sizes_is_refused(text: str) -> None:
+def test_a_range_of_too_many_sizes_is_refused() -> None:
     """Sizes past the limit are counted and refused before they are made."""
-    with pytest.raises(SettingsError, match=f"more than {MAX_BUCKETS}"):
-        parse_sizes(text, "--seqlens")
+    for text in (f"1..{2**31 - 1}:1", f"1..{MAX_BUCKETS + 1}:1", f"1..{MAX_BUCKETS}:1,5000"):
+        with pytest.raises(SettingsError, match=f"more than {MAX_BUCKETS}"):
+            parse_sizes(text, "--seqlens")
 
 
 def test_as_many_sizes_as_the_limit_are_taken() -> None:
@@ -165,20 +153,15 @@ def test_dims_take_ranges() -> None:
     assert ranges == parse_buckets(None, "batch=1,2,4;seqlen=128,256,384")
 
 
-@pytest.mark.parametrize(
-    ("seqlens", "dims", "said"),
-    [
+def test_buckets_are_counted_for_people() -> None:
+    """The text has the number of buckets, the numbers of sizes by dim, and the limit."""
+    for seqlens, dims, said in (
         ("560", None, "1 bucket, of at most 4096"),
         ("4..64", None, "5 buckets, of at most 4096"),
         ("4..64", "batch=1,8", "10 buckets (batch 2 x seqlen 5), of at most 4096"),
         (None, ["n=1;k=2,3", "n=2;k=4"], "3 buckets, of at most 4096"),
-    ],
-)
-def test_buckets_are_counted_for_people(
-    seqlens: str | None, dims: str | list[str] | None, said: str
-) -> None:
-    """The text has the number of buckets, the numbers of sizes by dim, and the limit."""
-    assert describe_count(parse_buckets(seqlens, dims)) == said
+    ):
+        assert describe_count(parse_buckets(seqlens, dims)) == said
 
 
 def test_seqlens_bind_seqlen() -> None:
@@ -200,9 +183,9 @@ def test_dims_make_their_product() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("seqlens", "dims", "said"),
-    [
+def test_dims_that_bind_nothing_or_twice_are_refused() -> None:
+    """Each way to misspell --dims is a SettingsError that says what is wrong."""
+    for seqlens, dims, said in (
         (None, None, "no bucket is given"),
         (None, "", "no bucket is given"),
         (None, "batch", "does not bind a dim"),
@@ -215,14 +198,9 @@ def test_dims_make_their_product() -> None:
         (None, "batch=1;batch=2", "'batch' is bound twice"),
         ("560", "seqlen=560", "bound by --seqlens and by --dims"),
         (None, "a=1=2", "--dims a: '1=2' is not a positive integer"),
-    ],
-)
-def test_dims_that_bind_nothing_or_twice_are_refused(
-    seqlens: str | None, dims: str | None, said: str
-) -> None:
-    """Each way to misspell --dims is a SettingsError that says what is wrong."""
-    with pytest.raises(SettingsError, match=said.replace("(", r"\(")):
-        parse_buckets(seqlens, dims)
+    ):
+        with pytest.raises(SettingsError, match=said.replace("(", r"\(")):
+            parse_buckets(seqlens, dims)
 
 
 def test_too_many_buckets_are_refused() -> None:
@@ -251,9 +229,9 @@ def test_inputs_are_parsed() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_a_misspelled_input_is_refused() -> None:
+    """Text that is not NAME=[DIM,...]:DTYPE is a SettingsError that quotes it."""
+    for text in (
         "",
         "x",
         "x=",
@@ -278,19 +256,16 @@ def test_inputs_are_parsed() -> None:
         "é=[1]",
         "x=[[1]]",
         "x=[1]\ny=[1]",
-    ],
-)
-def test_a_misspelled_input_is_refused(text: str) -> None:
-    """Text that is not NAME=[DIM,...]:DTYPE is a SettingsError that quotes it."""
-    with pytest.raises(SettingsError, match="is not NAME"):
-        parse_inputs([text])
+    ):
+        with pytest.raises(SettingsError, match="is not NAME"):
+            parse_inputs([text])
 
 
-@pytest.mark.parametrize("dim", [str(2**31), HUGE, "0" * 11 + "1" + HUGE], ids=len)
-def test_a_huge_input_size_is_refused(dim: str) -> None:
+def test_a_huge_input_size_is_refused() -> None:
     """A size that no tensor can have is a SettingsError, not a crash or an input."""
-    with pytest.raises(SettingsError):
-        parse_inputs([f"x=[{dim}]"])
+    for dim in (str(2**31), HUGE, "0" * 11 + "1" + HUGE):
+        with pytest.raises(SettingsError):
+            parse_inputs([f"x=[{dim}]"])
 
 
 def test_two_inputs_cannot_feed_one_argument() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -35,9 +34,9 @@ def test_dims_are_named_by_number_or_in_order() -> None:
     assert str(dims[2]) == "batch.0.mask[3]=seqlen"
 
 
-@pytest.mark.parametrize(
-    ("dims", "message"),
-    [
+def test_dims_without_a_dynamic_dim_are_refused() -> None:
+    """The error names the input and what to write."""
+    for dims, message in (
         ({}, "no dynamic dim"),
         ({"x": (None, 3)}, "no dynamic dim"),
         ({"x": {-1: "seqlen"}}, "count dims from 0"),
@@ -45,12 +44,9 @@ def test_dims_are_named_by_number_or_in_order() -> None:
         ({"x": {0: "a dim"}}, "cannot be its name"),
         ({"x": {0: 7}}, "cannot be its name"),
         ({"0": {0: "seqlen"}}, "cannot be its name"),
-    ],
-)
-def test_dims_without_a_dynamic_dim_are_refused(dims: Any, message: str) -> None:
-    """The error names the input and what to write."""
-    with pytest.raises(SettingsError, match=message):
-        parse_dynamic_dims(dims)
+    ):
+        with pytest.raises(SettingsError, match=message):
+            parse_dynamic_dims(dims)
 
 
 def test_a_single_dim_needs_no_name() -> None:
@@ -66,21 +62,18 @@ def test_sizes_are_in_the_order_of_the_dims() -> None:
     assert list(sizes.items()) == [("rows", (1, 8)), ("seqlen", (16, 256))]
 
 
-@pytest.mark.parametrize(
-    ("buckets", "message"),
-    [
+def test_bucket_sizes_that_cannot_be_used_are_refused() -> None:
+    """Sizes must ascend, belong to the dims, and not be too many."""
+    for buckets, message in (
         ("256,16", "16 follows 256"),
         ((16, 16), "more than once"),
         ((16, 0), "not a positive integer"),
         ({"rows": "1"}, "rows, seqlen"),
         ({}, "seqlen"),
         (range(1, 5000), "more than 4096"),
-    ],
-)
-def test_bucket_sizes_that_cannot_be_used_are_refused(buckets: Any, message: str) -> None:
-    """Sizes must ascend, belong to the dims, and not be too many."""
-    with pytest.raises(SettingsError, match=message):
-        parse_bucket_sizes(SEQLEN, buckets)
+    ):
+        with pytest.raises(SettingsError, match=message):
+            parse_bucket_sizes(SEQLEN, buckets)
 
 
 def test_sizes_without_a_name_are_refused_for_two_dims() -> None:
@@ -118,23 +111,18 @@ def test_buckets_get_ranges_from_the_buckets_before_them() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("seqlens", "dims", "message"),
-    [
+def test_buckets_that_cannot_have_ranges_are_refused() -> None:
+    """Buckets whose sizes descend, or that are not every combination, have no clear ranges."""
+    for seqlens, dims, message in (
         ("64,16", None, "buckets seqlen: 16 follows 64"),
         ("2..16,10..32", None, "buckets seqlen: 10 follows 16"),
         (None, ["n=16,64", "n=32"], "buckets n: 32 follows 64"),
         (None, "a=1,2;b=8,4", "buckets b: 4 follows 8"),
         (None, ["a=1;b=4", "a=8;b=16"], "2 buckets are not every combination of their sizes, 4"),
         (None, ["a=1;b=4", "a=2"], "2 buckets are not every combination"),
-    ],
-)
-def test_buckets_that_cannot_have_ranges_are_refused(
-    seqlens: str | None, dims: Any, message: str
-) -> None:
-    """Buckets whose sizes descend, or that are not every combination, have no clear ranges."""
-    with pytest.raises(SettingsError, match=message):
-        with_ranges(parse_buckets(seqlens, dims))
+    ):
+        with pytest.raises(SettingsError, match=message):
+            with_ranges(parse_buckets(seqlens, dims))
 
 
 def test_a_size_given_twice_is_refused() -> None:

@@ -19,9 +19,9 @@ def read(text: str) -> dict[int, int]:
     return read_histogram(io.BytesIO(text.encode()))
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_each_form_is_read() -> None:
+    """Bare sizes, CSV with a header or without and JSON lines give the same counts, added up."""
+    for text in (
         "560,2\n1024,1\n",
         "560\n1024\n560",
         "size\n560\n1024\n560\n",
@@ -33,11 +33,8 @@ def read(text: str) -> dict[int, int]:
         '{"size": 560, "count": 2}\n{"size": 1024}\n',
         '{"count":2,"size":560}\n1024\n',
         "560,1\n2048,0\n560,1\n1024,1\n",
-    ],
-)
-def test_each_form_is_read(text: str) -> None:
-    """Bare sizes, CSV with a header or without and JSON lines give the same counts, added up."""
-    assert read(text) == {560: 2, 1024: 1}
+    ):
+        assert read(text) == {560: 2, 1024: 1}
 
 
 def test_a_file_is_read(tmp_path: Path) -> None:
@@ -46,9 +43,9 @@ def test_a_file_is_read(tmp_path: Path) -> None:
     assert read_histogram(tmp_path / "sizes") == {560: 3}
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
+def test_a_bad_line_is_named() -> None:
+    """A line that is no size with its count is an error that names the line and the problem."""
+    for line, said in (
         ("0", "the size 0 is not an integer from 1"),
         ("-4", "the size -4 is not an integer from 1"),
         ("nan", "the size 'nan' is not"),
@@ -74,15 +71,11 @@ def test_a_file_is_read(tmp_path: Path) -> None:
         ('{"size": 560', "is not JSON"),
         ("[560, 2]", "the size '[560' is not"),
         ("5" * (MAX_LINE_BYTES + 1), f"longer than {MAX_LINE_BYTES} bytes"),
-    ],
-    ids=lambda text: text[:24],
-)
-def test_a_bad_line_is_named(line: str, said: str) -> None:
-    """A line that is no size with its count is an error that names the line and the problem."""
-    with pytest.raises(SettingsError) as raised:
-        read(f"560,2\n\n{line}\n1024,1\n")
-    where, _, what = str(raised.value).partition(": ")
-    assert (where, said in what) == ("--histogram standard input, line 3", True)
+    ):
+        with pytest.raises(SettingsError) as raised:
+            read(f"560,2\n\n{line}\n1024,1\n")
+        where, _, what = str(raised.value).partition(": ")
+        assert (where, said in what) == ("--histogram standard input, line 3", True), (line, said)
 
 
 def test_a_header_comes_first_only() -> None:
@@ -97,18 +90,19 @@ def test_bytes_that_are_no_text_are_named() -> None:
         read_histogram(io.BytesIO(b"560\n\xff\xfe\n"))
 
 
-@pytest.mark.parametrize("text", ["", "\n\n", "size,count\n", "560,0\n"])
-def test_no_size_is_an_error(text: str) -> None:
+def test_no_size_is_an_error() -> None:
     """A file without a count above 0 is an error."""
-    with pytest.raises(SettingsError, match="--histogram standard input: it has no size"):
-        read(text)
+    for text in ("", "\n\n", "size,count\n", "560,0\n"):
+        with pytest.raises(SettingsError, match="--histogram standard input: it has no size"):
+            read(text)
 
 
-@pytest.mark.parametrize("name", ["absent.csv", "."])
-def test_a_file_that_cannot_be_read_is_named(name: str, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_named(tmp_path_factory: pytest.TempPathFactory) -> None:
     """A missing file and a folder are errors with the path."""
-    with pytest.raises(SettingsError, match=f"--histogram .*{name}: "):
-        read_histogram(tmp_path / name)
+    for name in ("absent.csv", "."):
+        tmp_path = tmp_path_factory.mktemp("case")
+        with pytest.raises(SettingsError, match=f"--histogram .*{name}: "):
+            read_histogram(tmp_path / name)
 
 
 def test_lines_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,9 +127,9 @@ def test_counts_of_a_program_are_checked() -> None:
     assert check_histogram({560: 2, 1024: 0}) == {560: 2}
 
 
-@pytest.mark.parametrize(
-    ("counts", "said"),
-    [
+def test_bad_counts_of_a_program_are_named() -> None:
+    """A mapping that is no histogram is an error that quotes what is wrong."""
+    for counts, said in (
         ({}, "has no size"),
         ({560: 0}, "has no size"),
         ({0: 1}, "0: 1 is no size with its count"),
@@ -143,12 +137,9 @@ def test_counts_of_a_program_are_checked() -> None:
         ({560.0: 1}, "560.0: 1 is no size with its count"),
         ({True: 1}, "True: 1 is no size with its count"),
         ({560: MAX_REQUESTS + 1}, "is no size with its count"),
-    ],
-)
-def test_bad_counts_of_a_program_are_named(counts: dict[int, int], said: str) -> None:
-    """A mapping that is no histogram is an error that quotes what is wrong."""
-    with pytest.raises(SettingsError, match=said):
-        check_histogram(counts)
+    ):
+        with pytest.raises(SettingsError, match=said):
+            check_histogram(counts)
 
 
 @given(st.dictionaries(st.integers(1, MAX_SIZE), st.integers(1, MAX_REQUESTS), min_size=1))

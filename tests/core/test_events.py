@@ -196,11 +196,14 @@ def test_a_log_is_appended_to(tmp_path: Path) -> None:
     assert (first, json.loads(second)["site"]) == ("first", "s")
 
 
-@pytest.mark.parametrize("path", ["absent/audit.jsonl", "."])
-def test_a_log_that_cannot_be_written_is_a_settings_error(tmp_path: Path, path: str) -> None:
+def test_a_log_that_cannot_be_written_is_a_settings_error(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
     """The error for a path in a missing folder, or of a folder, names the setting to change."""
-    with pytest.raises(SettingsError, match="WARMUP_AUDIT_LOG"):
-        JsonLinesSink(tmp_path / path).open()
+    for path in ("absent/audit.jsonl", "."):
+        tmp_path = tmp_path_factory.mktemp("case")
+        with pytest.raises(SettingsError, match="WARMUP_AUDIT_LOG"):
+            JsonLinesSink(tmp_path / path).open()
 
 
 def test_a_log_can_be_closed_twice(tmp_path: Path) -> None:

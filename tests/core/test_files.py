@@ -118,13 +118,15 @@ def test_a_socket_is_refused(listener: Path) -> None:
     assert stat.S_ISSOCK(listener.lstat().st_mode)
 
 
-@pytest.mark.parametrize("name", ["", ".", "/", "folder"])
-def test_a_folder_is_refused(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_is_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
     """An output that is a folder, by whatever name, is refused."""
-    (tmp_path / "folder").mkdir()
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(OSError, match="it is a folder"):
-        replace_bytes(Path(name), b"x")
+    for name in ("", ".", "/", "folder"):
+        tmp_path = tmp_path_factory.mktemp("case")
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            (tmp_path / "folder").mkdir()
+            monkeypatch.chdir(tmp_path)
+            with pytest.raises(OSError, match="it is a folder"):
+                replace_bytes(Path(name), b"x")
 
 
 def test_a_fifo_is_written_into(tmp_path: Path) -> None:
@@ -154,28 +156,30 @@ def test_a_fifo_that_nobody_reads_is_an_error(tmp_path: Path) -> None:
         replace_bytes(tmp_path / "fifo", b"x")
 
 
-@pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"])
-def test_stdout_in_a_file_is_written_into(tmp_path: Path, name: str) -> None:
+def test_stdout_in_a_file_is_written_into(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Where stdout is a file, its file is added to and not replaced under the process's feet."""
-    code = (
-        "import sys; from pathlib import Path; from warmup.core.files import replace_bytes\n"
-        "print('before', flush=True)\nreplace_bytes(Path(sys.argv[1]), b'output\\n')\n"
-    )
-    with (tmp_path / "out").open("ab") as out:
-        number = (tmp_path / "out").stat().st_ino
-        subprocess.run([sys.executable, "-c", code, name], stdout=out, check=True, timeout=60)
-    found = (tmp_path / "out").stat().st_ino, (tmp_path / "out").read_text()
-    assert found == (number, "before\noutput\n")
+    for name in ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"):
+        tmp_path = tmp_path_factory.mktemp("case")
+        code = (
+            "import sys; from pathlib import Path; from warmup.core.files import replace_bytes\n"
+            "print('before', flush=True)\nreplace_bytes(Path(sys.argv[1]), b'output\\n')\n"
+        )
+        with (tmp_path / "out").open("ab") as out:
+            number = (tmp_path / "out").stat().st_ino
+            subprocess.run([sys.executable, "-c", code, name], stdout=out, check=True, timeout=60)
+        found = (tmp_path / "out").stat().st_ino, (tmp_path / "out").read_text()
+        assert found == (number, "before\noutput\n"), name
 
 
-@pytest.mark.parametrize("mode", [0o600, 0o640, 0o664, 0o755])
-def test_a_file_keeps_its_mode(tmp_path: Path, mode: int) -> None:
+def test_a_file_keeps_its_mode(tmp_path_factory: pytest.TempPathFactory) -> None:
     """A replaced file has the mode of the file before it."""
-    (tmp_path / "file").write_text("old")
-    (tmp_path / "file").chmod(mode)
-    replace_bytes(tmp_path / "file", b"new")
-    found = (tmp_path / "file").stat()
-    assert (stat.S_IMODE(found.st_mode), found.st_size) == (mode, 3)
+    for mode in (0o600, 0o640, 0o664, 0o755):
+        tmp_path = tmp_path_factory.mktemp("case")
+        (tmp_path / "file").write_text("old")
+        (tmp_path / "file").chmod(mode)
+        replace_bytes(tmp_path / "file", b"new")
+        found = (tmp_path / "file").stat()
+        assert (stat.S_IMODE(found.st_mode), found.st_size) == (mode, 3)
 
 
 @needs_root
@@ -311,9 +315,9 @@ def _ways(path: Path) -> str:
 
 
 @needs_root
-@pytest.mark.parametrize(
-    ("folder_mode", "file_mode", "owners", "expected"),
-    [
+def test_who_else_can_write_is_seen(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Owner, group, mode and folder of a file count; in a sticky folder only owners replace."""
+    for folder_mode, file_mode, owners, expected in (
         (0o755, 0o644, (0, 0), ""),
         (0o755, 0o664, (0, 0), ""),
         (0o755, 0o666, (0, 0), "every user can write the file"),
@@ -322,19 +326,15 @@ def _ways(path: Path) -> str:
         (0o755, 0o644, (OTHER_USER, 0), f"the file belongs to user {OTHER_USER}"),
         (0o755, 0o664, (0, 77), "group 77 can write the file"),
         (0o755, 0o644, (0, 77), ""),
-    ],
-)
-def test_who_else_can_write_is_seen(
-    tmp_path: Path, folder_mode: int, file_mode: int, owners: tuple[int, int], expected: str
-) -> None:
-    """Owner, group, mode and folder of a file count; in a sticky folder only owners replace."""
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    (folder / "file").write_text("")
-    os.chown(folder / "file", *owners)
-    (folder / "file").chmod(file_mode)
-    folder.chmod(folder_mode)
-    assert _ways(folder / "file") == expected
+    ):
+        tmp_path = tmp_path_factory.mktemp("case")
+        folder = tmp_path / "folder"
+        folder.mkdir()
+        (folder / "file").write_text("")
+        os.chown(folder / "file", *owners)
+        (folder / "file").chmod(file_mode)
+        folder.chmod(folder_mode)
+        assert _ways(folder / "file") == expected, (folder_mode, file_mode, owners, expected)
 
 
 @needs_root

@@ -8,30 +8,27 @@ from warmup.core.errors import SettingsError
 from warmup.core.flags import read_flag
 
 
-@pytest.mark.parametrize(
-    ("argument", "value", "expected"),
-    [
+def test_an_argument_goes_before_the_variable() -> None:
+    """The variable counts where the argument is None; unset, empty and 0 are off."""
+    for argument, value, expected in (
         (None, None, False),
         (None, "", False),
         (None, "0", False),
         (None, "1", True),
         (False, "1", False),
         (True, "0", True),
-    ],
-)
-def test_an_argument_goes_before_the_variable(
-    monkeypatch: pytest.MonkeyPatch, argument: bool | None, value: str | None, expected: bool
-) -> None:
-    """The variable counts where the argument is None; unset, empty and 0 are off."""
-    monkeypatch.delenv("WARMUP_QUIET", raising=False)
-    if value is not None:
-        monkeypatch.setenv("WARMUP_QUIET", value)
-    assert read_flag(argument, "WARMUP_QUIET") is expected
+    ):
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            monkeypatch.delenv("WARMUP_QUIET", raising=False)
+            if value is not None:
+                monkeypatch.setenv("WARMUP_QUIET", value)
+            assert read_flag(argument, "WARMUP_QUIET") is expected, (argument, value, expected)
 
 
-@pytest.mark.parametrize("value", ["true", "yes", "2", " "])
-def test_another_value_is_refused(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+def test_another_value_is_refused() -> None:
     """The error names the variable and the two values that it takes."""
-    monkeypatch.setenv("WARMUP_QUIET", value)
-    with pytest.raises(SettingsError, match=r"^WARMUP_QUIET=.* set it to 1 or to 0$"):
-        read_flag(None, "WARMUP_QUIET")
+    for value in ("true", "yes", "2", " "):
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            monkeypatch.setenv("WARMUP_QUIET", value)
+            with pytest.raises(SettingsError, match=r"^WARMUP_QUIET=.* set it to 1 or to 0$"):
+                read_flag(None, "WARMUP_QUIET")

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import fields, replace
 
-import pytest
-
 from warmup.core.runtime import Device, Runtime, compare_runtimes, minor_of
 
 CPU = Runtime(
@@ -20,9 +18,9 @@ def test_the_same_runtime_has_no_mismatch(make_runtime: Callable[..., Runtime]) 
     assert compare_runtimes(make_runtime(), make_runtime()) == ()
 
 
-@pytest.mark.parametrize(
-    ("changes", "field", "is_hard"),
-    [
+def test_each_field_is_hard_or_soft_on_a_gpu(make_runtime: Callable[..., Runtime]) -> None:
+    """One changed field is one mismatch, hard for the identity and the torch and triton minors."""
+    for changes, field, is_hard in (
         ({"type": "xpu"}, "device.type", True),
         ({"vendor": "amd"}, "device.vendor", True),
         ({"arch": "sm_100"}, "device.arch", True),
@@ -39,15 +37,9 @@ def test_the_same_runtime_has_no_mismatch(make_runtime: Callable[..., Runtime]) 
         ({"cuda": "12.9"}, "cuda", False),
         ({"driver": "581.1"}, "driver", False),
         ({"cublas": "13.1.1"}, "cublas", False),
-    ],
-    ids=str,
-)
-def test_each_field_is_hard_or_soft_on_a_gpu(
-    make_runtime: Callable[..., Runtime], changes: dict[str, object], field: str, is_hard: bool
-) -> None:
-    """One changed field is one mismatch, hard for the identity and the torch and triton minors."""
-    (found,) = compare_runtimes(make_runtime(), make_runtime(**changes))
-    assert (found.field, found.is_hard) == (field, is_hard)
+    ):
+        (found,) = compare_runtimes(make_runtime(), make_runtime(**changes))
+        assert (found.field, found.is_hard) == (field, is_hard), (changes, field, is_hard)
 
 
 def test_every_field_is_compared(make_runtime: Callable[..., Runtime]) -> None:
@@ -60,13 +52,11 @@ def test_every_field_is_compared(make_runtime: Callable[..., Runtime]) -> None:
     assert unnoticed == []
 
 
-@pytest.mark.parametrize(("memory_gib", "is_same"), [(139, True), (141, True), (138, False)])
-def test_memory_is_compared_by_class(
-    make_runtime: Callable[..., Runtime], memory_gib: int, is_same: bool
-) -> None:
+def test_memory_is_compared_by_class(make_runtime: Callable[..., Runtime]) -> None:
     """Sizes at most 1 GiB apart are one memory class; sizes further apart are two."""
-    found = compare_runtimes(make_runtime(memory_gib=140), make_runtime(memory_gib=memory_gib))
-    assert (found == ()) == is_same
+    for memory_gib, is_same in ((139, True), (141, True), (138, False)):
+        found = compare_runtimes(make_runtime(memory_gib=140), make_runtime(memory_gib=memory_gib))
+        assert (found == ()) == is_same, (memory_gib, is_same)
 
 
 def test_a_card_without_a_memory_size_is_another(make_runtime: Callable[..., Runtime]) -> None:
@@ -75,23 +65,21 @@ def test_a_card_without_a_memory_size_is_another(make_runtime: Callable[..., Run
     assert (found.field, found.expected, found.found) == ("device.memory_gib", "140", "none")
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{"name": "AMD Radeon Graphics"}, {"name": ""}, {"name": "AMD Instinct MI355X OAM"}],
-    ids=str,
-)
-def test_an_alias_differs_in_its_name_only(
-    make_runtime: Callable[..., Runtime], changes: dict[str, object]
-) -> None:
+def test_an_alias_differs_in_its_name_only(make_runtime: Callable[..., Runtime]) -> None:
     """The same card under another name is the same device, with a soft mismatch of the name."""
-    identity = {"vendor": "amd", "arch": "gfx950", "sm_count": 256, "memory_gib": 288}
-    table = make_runtime(name="AMD Instinct MI355X", **identity)
-    (found,) = compare_runtimes(table, make_runtime(**identity, **changes))
-    assert (found.field, found.is_hard, found.found) == (
-        "device.name",
-        False,
-        changes["name"] or "empty",
-    )
+    for changes in (
+        {"name": "AMD Radeon Graphics"},
+        {"name": ""},
+        {"name": "AMD Instinct MI355X OAM"},
+    ):
+        identity = {"vendor": "amd", "arch": "gfx950", "sm_count": 256, "memory_gib": 288}
+        table = make_runtime(name="AMD Instinct MI355X", **identity)
+        (found,) = compare_runtimes(table, make_runtime(**identity, **changes))
+        assert (found.field, found.is_hard, found.found) == (
+            "device.name",
+            False,
+            changes["name"] or "empty",
+        )
 
 
 def test_a_slice_differs_from_its_card_in_three_fields(
@@ -103,17 +91,17 @@ def test_a_slice_differs_from_its_card_in_three_fields(
     assert found == ["device.sm_count", "device.memory_gib", "device.mig"]
 
 
-@pytest.mark.parametrize("changes", [{"triton": "3.8.0"}, {"cuda": "13.0"}, {"driver": "580"}])
-def test_gpu_software_is_not_compared_on_a_cpu(changes: dict[str, str]) -> None:
+def test_gpu_software_is_not_compared_on_a_cpu() -> None:
     """On CPU the versions of Triton, CUDA and the driver are not compared."""
-    assert compare_runtimes(CPU, replace(CPU, **changes)) == ()  # type: ignore[arg-type]
+    for changes in ({"triton": "3.8.0"}, {"cuda": "13.0"}, {"driver": "580"}):
+        assert compare_runtimes(CPU, replace(CPU, **changes)) == ()  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("changes", [{"name": "EPYC 9654"}, {"threads": 16}, {"arch": "amx"}])
-def test_the_model_and_threads_are_a_cpus_identity(changes: dict[str, object]) -> None:
+def test_the_model_and_threads_are_a_cpus_identity() -> None:
     """On CPU the name, the instruction set and the threads are hard."""
-    here = replace(CPU, device=replace(CPU.device, **changes))  # type: ignore[arg-type]
-    assert [mismatch.is_hard for mismatch in compare_runtimes(CPU, here)] == [True]
+    for changes in ({"name": "EPYC 9654"}, {"threads": 16}, {"arch": "amx"}):
+        here = replace(CPU, device=replace(CPU.device, **changes))  # type: ignore[arg-type]
+        assert [mismatch.is_hard for mismatch in compare_runtimes(CPU, here)] == [True], changes
 
 
 def test_a_local_version_is_no_difference(make_runtime: Callable[..., Runtime]) -> None:
@@ -135,28 +123,25 @@ def test_a_mismatch_says_both_values(make_runtime: Callable[..., Runtime]) -> No
     assert str(found) == "device.mig: table none, here 3g.71gb"
 
 
-@pytest.mark.parametrize(
-    ("version", "minor"),
-    [("2.13.0+cpu", "2.13"), ("3.7", "3.7"), ("2.14.0.dev20260101", "2.14"), (None, None)],
-)
-def test_a_minor_is_the_first_two_numbers(version: str | None, minor: str | None) -> None:
+def test_a_minor_is_the_first_two_numbers() -> None:
     """A minor has no patch, no local part and no development suffix."""
-    assert minor_of(version) == minor
+    for version, minor in (
+        ("2.13.0+cpu", "2.13"),
+        ("3.7", "3.7"),
+        ("2.14.0.dev20260101", "2.14"),
+        (None, None),
+    ):
+        assert minor_of(version) == minor
 
 
-@pytest.mark.parametrize(
-    ("name", "slug"),
-    [
+def test_a_slug_is_a_safe_file_name(make_runtime: Callable[..., Runtime]) -> None:
+    """A slug has only ``[a-z0-9.-]``, is never empty and leads to no other folder."""
+    for name, slug in (
         ("NVIDIA H200", "nvidia-h200"),
         ("AMD Instinct MI300X (VF)", "amd-instinct-mi300x-vf"),
         ("../../etc/passwd", "etc-passwd"),
         ("..", "cuda-sm-90"),
         ("", "cuda-sm-90"),
         ("Ünbekannt/\n", "nbekannt"),
-    ],
-)
-def test_a_slug_is_a_safe_file_name(
-    make_runtime: Callable[..., Runtime], name: str, slug: str
-) -> None:
-    """A slug has only ``[a-z0-9.-]``, is never empty and leads to no other folder."""
-    assert make_runtime(name=name).device.slug == slug
+    ):
+        assert make_runtime(name=name).device.slug == slug

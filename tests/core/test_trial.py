@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import fields
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -108,9 +107,9 @@ def test_every_field_of_a_trial_is_sent() -> None:
     assert set(trial_to_json(trial)) == {field.name for field in fields(Trial)}
 
 
-@pytest.mark.parametrize(
-    ("sizes", "strides", "offset", "span"),
-    [
+def test_a_span_reaches_from_the_storage_to_the_last_element() -> None:
+    """The offset and the gaps between rows count; elements of an expanded dim count once."""
+    for sizes, strides, offset, span in (
         ((2, 3), (3, 1), 0, 6),
         ((2, 3), (1, 2), 0, 6),
         ((2, 3), (8, 1), 0, 11),
@@ -118,14 +117,8 @@ def test_every_field_of_a_trial_is_sent() -> None:
         ((4, 3), (0, 1), 0, 3),
         ((), (), 2, 3),
         ((0, 3), (3, 1), 4, 4),
-    ],
-    ids=["row", "column", "padded", "offset", "expanded", "scalar", "empty"],
-)
-def test_a_span_reaches_from_the_storage_to_the_last_element(
-    sizes: tuple[int, ...], strides: tuple[int, ...], offset: int, span: int
-) -> None:
-    """The offset and the gaps between rows count; elements of an expanded dim count once."""
-    assert TensorSpec(sizes, strides, offset, "float32").span == span
+    ):
+        assert TensorSpec(sizes, strides, offset, "float32").span == span
 
 
 def test_an_outcome_has_the_median_time() -> None:
@@ -133,14 +126,12 @@ def test_an_outcome_has_the_median_time() -> None:
     assert Outcome(winner=LIBRARY, samples=Samples((3.0, 1.0, 2.0))).time_us == 2.0
 
 
-@pytest.mark.parametrize(
-    "outcome",
-    [
-        Outcome(winner=LIBRARY),
-        Outcome(winner=LIBRARY, samples=Samples((1.0,)), rejection=Rejection.IMPLAUSIBLE),
-    ],
-    ids=["not timed", "rejected"],
-)
-def test_an_outcome_may_have_no_time(outcome: Outcome) -> None:
+def test_an_outcome_may_have_no_time() -> None:
     """An untimed outcome has no time, and neither has one that was rejected after its timing."""
-    assert outcome.time_us is None
+    for case, outcome in {
+        "not timed": Outcome(winner=LIBRARY),
+        "rejected": Outcome(
+            winner=LIBRARY, samples=Samples((1.0,)), rejection=Rejection.IMPLAUSIBLE
+        ),
+    }.items():
+        assert outcome.time_us is None, case

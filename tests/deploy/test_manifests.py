@@ -110,32 +110,29 @@ def test_there_is_a_job_a_volume_and_a_deployment() -> None:
     assert kinds == {"PersistentVolumeClaim", "Job", "Deployment"}
 
 
-@pytest.mark.parametrize("version", [OLDEST_KUBERNETES, latest_version()])
-def test_every_manifest_follows_the_schema_of_its_kind(version: str) -> None:
+def test_every_manifest_follows_the_schema_of_its_kind() -> None:
     """Strict: a field that this version of Kubernetes does not have is an error."""
-    vllm = map(of_vllm, ("Deployment", "Service", "ConfigMap", "Job"))
-    for resource in (*resources(), *vllm):
-        validate(resource, version, strict=True)
+    for version in (OLDEST_KUBERNETES, latest_version()):
+        vllm = map(of_vllm, ("Deployment", "Service", "ConfigMap", "Job"))
+        for resource in (*resources(), *vllm):
+            validate(resource, version, strict=True)
 
 
-@pytest.mark.parametrize(
-    ("place", "field", "value"),
-    [
+def test_the_schema_bites() -> None:
+    """A planted field, and a planted value of another type, are refused."""
+    for place, field, value in (
         (("spec", "template", "spec"), "initContainer", []),
         (("spec", "template", "spec", "initContainers", 0), "readyFile", "/cache/ready"),
         (("spec", "template", "spec", "containers", 0, "startupProbe"), "periodSeconds", "often"),
-    ],
-)
-def test_the_schema_bites(place: tuple[str | int, ...], field: str, value: object) -> None:
-    """A planted field, and a planted value of another type, are refused."""
-    (deployment,) = [one for one in resources() if one["kind"] == "Deployment"]
-    planted = copy.deepcopy(deployment)
-    target: Any = planted
-    for step in place:
-        target = target[step]
-    target[field] = value
-    with pytest.raises(ValidationError):
-        validate(planted, latest_version(), strict=True)
+    ):
+        (deployment,) = [one for one in resources() if one["kind"] == "Deployment"]
+        planted = copy.deepcopy(deployment)
+        target: Any = planted
+        for step in place:
+            target = target[step]
+        target[field] = value
+        with pytest.raises(ValidationError):
+            validate(planted, latest_version(), strict=True)
 
 
 def test_every_container_is_locked_down() -> None:
@@ -290,26 +287,27 @@ def unit_entries() -> dict[str, list[str]]:
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze here")
-@pytest.mark.parametrize("planted", [None, "CacheDir=warmup-serve\n"])
-def test_systemd_accepts_the_unit(tmp_path: Path, planted: str | None) -> None:
+def test_systemd_accepts_the_unit(tmp_path_factory: pytest.TempPathFactory) -> None:
     """`systemd-analyze verify` says nothing, and names a planted setting."""
-    text = UNIT.read_text(encoding="utf-8")
-    text = re.sub(r"/opt/model-server/venv/bin/\w+", shutil.which("true") or "", text)
-    if planted:
-        text = text.replace("[Service]\n", f"[Service]\n{planted}")
-    unit = tmp_path / UNIT.name
-    unit.write_text(text, encoding="utf-8")
-    done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", str(unit)],  # noqa: S607  found on the path
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    about_this = [line for line in done.stderr.splitlines() if unit.name in line]
-    if planted:
-        assert "CacheDir" in done.stderr
-    else:
-        assert (done.returncode, about_this) == (0, [])
+    for planted in (None, "CacheDir=warmup-serve\n"):
+        tmp_path = tmp_path_factory.mktemp("case")
+        text = UNIT.read_text(encoding="utf-8")
+        text = re.sub(r"/opt/model-server/venv/bin/\w+", shutil.which("true") or "", text)
+        if planted:
+            text = text.replace("[Service]\n", f"[Service]\n{planted}")
+        unit = tmp_path / UNIT.name
+        unit.write_text(text, encoding="utf-8")
+        done = subprocess.run(
+            ["systemd-analyze", "verify", "--man=no", str(unit)],  # noqa: S607  found on the path
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        about_this = [line for line in done.stderr.splitlines() if unit.name in line]
+        if planted:
+            assert "CacheDir" in done.stderr, planted
+        else:
+            assert (done.returncode, about_this) == (0, []), planted
 
 
 def test_the_unit_shares_one_cache_folder_and_leaves_time_to_compile() -> None:
@@ -411,18 +409,18 @@ def parse(line: str) -> None:
     known[name].make_context(name, rest)
 
 
-@pytest.mark.parametrize(("name", "line"), COMMANDS, ids=[name for name, _ in COMMANDS])
-def test_every_command_is_one_that_warmup_takes(name: str, line: str) -> None:
+def test_every_command_is_one_that_warmup_takes() -> None:
     """Command, options, values and arguments parse by the command line's own parser."""
-    parse(line)
+    for _, line in COMMANDS:
+        parse(line)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_command_named_in_a_sentence_exists(page: Path) -> None:
+def test_every_command_named_in_a_sentence_exists() -> None:
     """`warmup doctor` and its like in the prose and the tables of a page."""
-    known = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    named = re.findall(r"`warmup ([a-z]+)[ `]", page.read_text(encoding="utf-8"))
-    assert [name for name in named if name not in known] == []
+    for page in PAGES:
+        known = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+        named = re.findall(r"`warmup ([a-z]+)[ `]", page.read_text(encoding="utf-8"))
+        assert [name for name in named if name not in known] == [], page
 
 
 def test_an_option_that_does_not_exist_is_refused() -> None:

@@ -215,9 +215,9 @@ def test_misses_are_summed_by_reason(tmp_path: Path) -> None:
     assert (report.reasons, report.miss_count) == ({"x": 2, "y": 1}, 3)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
+def test_a_damaged_event_is_counted(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """An event that cannot be read is counted and the events around it are not lost."""
+    for line in (
         'warmup-event {"event":"lookup.hit"',
         "warmup-event {",
         'warmup-event {"event":"lookup.hit","schema":2}',
@@ -244,15 +244,12 @@ def test_misses_are_summed_by_reason(tmp_path: Path) -> None:
         "warmup-event " + raw(pid=1).replace('"pid": 1', '"pid": ' + "9" * 5000),
         raw()[:60],
         raw()[:-1],
-    ],
-    ids=lambda line: line[13:50],
-)
-def test_a_damaged_event_is_counted(tmp_path: Path, line: str) -> None:
-    """An event that cannot be read is counted and the events around it are not lost."""
-    log = f"{raw(seq=1)}\n{line}\n{raw(seq=2)}\n"
-    (tmp_path / "server.log").write_text(log.replace('{"event": ', '{"event":'))
-    report = audit([tmp_path / "server.log"])
-    assert (report.damaged, report.hits) == (1, {"k1": 2})
+    ):
+        tmp_path = tmp_path_factory.mktemp("case")
+        log = f"{raw(seq=1)}\n{line}\n{raw(seq=2)}\n"
+        (tmp_path / "server.log").write_text(log.replace('{"event": ', '{"event":'))
+        report = audit([tmp_path / "server.log"])
+        assert (report.damaged, report.hits) == (1, {"k1": 2}), line
 
 
 def test_a_damaged_event_is_no_event(tmp_path: Path) -> None:
@@ -263,9 +260,9 @@ def test_a_damaged_event_is_no_event(tmp_path: Path) -> None:
     assert (report.damaged, report.runs, report.hits) == (1, 0, {})
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
+def test_other_lines_are_skipped(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Lines without an event, and events of other programs, are neither events nor damage."""
+    for line in (
         "",
         "warmup: 3 hits",
         "warmup-event",
@@ -275,13 +272,11 @@ def test_a_damaged_event_is_no_event(tmp_path: Path) -> None:
         "{",
         "\x00" * 50,
         "é" * 50,
-    ],
-)
-def test_other_lines_are_skipped(tmp_path: Path, line: str) -> None:
-    """Lines without an event, and events of other programs, are neither events nor damage."""
-    (tmp_path / "server.log").write_text(f"{line}\n", encoding="utf-8")
-    report = audit([tmp_path / "server.log"])
-    assert (report.damaged, report.runs) == (0, 0)
+    ):
+        tmp_path = tmp_path_factory.mktemp("case")
+        (tmp_path / "server.log").write_text(f"{line}\n", encoding="utf-8")
+        report = audit([tmp_path / "server.log"])
+        assert (report.damaged, report.runs) == (0, 0), line
 
 
 def test_a_log_need_not_be_utf8(tmp_path: Path) -> None:
@@ -304,31 +299,40 @@ def test_an_endless_line_is_read_in_pieces(tmp_path: Path) -> None:
     assert audit([tmp_path / "server.log"]).hits == {"k1": 1}
 
 
-@pytest.mark.parametrize(
-    "key",
-    ["9" * 5000, "²", "m=²", "", "\n", "\ud800", "1a1"],
-    ids=["long", "superscript", "inside", "empty", "newline", "surrogate", "digits"],
-)
-def test_any_key_in_a_log_is_reported(tmp_path: Path, key: str) -> None:
+def test_any_key_in_a_log_is_reported(tmp_path_factory: pytest.TempPathFactory) -> None:
     """A missed key that is no valid key is reported unchanged."""
-    lines = [
-        raw(event="lookup.missed", key=missed, reason="x", seq=seq)
-        for seq, missed in enumerate(["mm m=5", key, "1"])
-    ]
-    (tmp_path / "a.log").write_text("".join(f"warmup-event {line}\n" for line in lines))
-    assert {miss.key for miss in audit([tmp_path / "a.log"]).misses} == {"mm m=5", key, "1"}
+    for case, key in {
+        "long": "9" * 5000,
+        "superscript": "²",
+        "inside": "m=²",
+        "empty": "",
+        "newline": "\n",
+        "surrogate": "\ud800",
+        "digits": "1a1",
+    }.items():
+        tmp_path = tmp_path_factory.mktemp("case")
+        lines = [
+            raw(event="lookup.missed", key=missed, reason="x", seq=seq)
+            for seq, missed in enumerate(["mm m=5", key, "1"])
+        ]
+        (tmp_path / "a.log").write_text("".join(f"warmup-event {line}\n" for line in lines))
+        assert {miss.key for miss in audit([tmp_path / "a.log"]).misses} == {"mm m=5", key, "1"}, (
+            case
+        )
 
 
-@pytest.mark.parametrize(
-    "path",
-    ["nul\x00.json", "n" * 5000, "/proc", ""],
-    ids=["nul", "long", "folder", "empty"],
-)
-def test_any_table_path_in_a_log_is_looked_for(tmp_path: Path, path: str) -> None:
+def test_any_table_path_in_a_log_is_looked_for(tmp_path_factory: pytest.TempPathFactory) -> None:
     """A path that no table has leaves the unused rows unknown."""
-    line = raw(event="table.installed", paths=[path], table="d")
-    (tmp_path / "a.log").write_text(f"warmup-event {line}\n")
-    assert audit([tmp_path / "a.log"]).unused is None
+    for case, path in {
+        "nul": "nul\x00.json",
+        "long": "n" * 5000,
+        "folder": "/proc",
+        "empty": "",
+    }.items():
+        tmp_path = tmp_path_factory.mktemp("case")
+        line = raw(event="table.installed", paths=[path], table="d")
+        (tmp_path / "a.log").write_text(f"warmup-event {line}\n")
+        assert audit([tmp_path / "a.log"]).unused is None, case
 
 
 @given(
@@ -414,39 +418,39 @@ KEY = "addmm m=M n=1280 k=3420 bf16 a=row b=col bias=1d out=bf16 | epilogue=none
 WINNER = "triton::triton_mm(BLOCK_K=64,BLOCK_M=64,BLOCK_N=128,num_stages=3,num_warps=4)"
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda key, seq: raw(key="one", winner=WINNER, seq=seq),
-        lambda key, seq: raw(key=key, winner=WINNER, seq=seq),
-        lambda key, seq: raw(**{**MISS, "event": "lookup.missed", "key": key, "seq": seq}),
-        lambda key, seq: raw(seq=None, key=key + str(seq)),
-        lambda key, seq: key + "x" * (seq % 300),
-    ],
-    ids=["one key", "many keys", "misses", "damaged", "text"],
-)
 def test_an_audit_takes_linear_time_and_three_times_the_file(
-    tmp_path: Path, make: Callable[[str, int], str]
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     """Twice the lines are twice the calls, and the memory is bounded by the size of the log."""
-    counted = []
-    for lines in (1500, 3000):
-        path = tmp_path / f"{lines}.log"
-        events = (make(KEY.replace("M", str(number)), number) for number in range(lines))
-        path.write_text("".join(f"warmup-event {event}\n" for event in events))
-        calls, peak = _calls_and_memory(path)
-        assert peak < 3 * path.stat().st_size + 500_000
-        counted.append(calls)
-    assert counted[1] < 2.3 * counted[0]
+    for case, make in {
+        "one key": lambda key, seq: raw(key="one", winner=WINNER, seq=seq),
+        "many keys": lambda key, seq: raw(key=key, winner=WINNER, seq=seq),
+        "misses": lambda key, seq: raw(
+            **{**MISS, "event": "lookup.missed", "key": key, "seq": seq}
+        ),
+        "damaged": lambda key, seq: raw(seq=None, key=key + str(seq)),
+        "text": lambda key, seq: key + "x" * (seq % 300),
+    }.items():
+        tmp_path = tmp_path_factory.mktemp("case")
+        counted = []
+        for lines in (1500, 3000):
+            path = tmp_path / f"{lines}.log"
+            events = (make(KEY.replace("M", str(number)), number) for number in range(lines))
+            path.write_text("".join(f"warmup-event {event}\n" for event in events))
+            calls, peak = _calls_and_memory(path)
+            assert peak < 3 * path.stat().st_size + 500_000, case
+            counted.append(calls)
+        assert counted[1] < 2.3 * counted[0], case
 
 
-@pytest.mark.parametrize("kind", ["fifo", "device"])
-def test_a_log_that_may_never_end_is_refused(tmp_path: Path, kind: str) -> None:
+def test_a_log_that_may_never_end_is_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Neither waits for the writer of a FIFO nor reads a device."""
-    path = tmp_path / "log"
-    os.mkfifo(path) if kind == "fifo" else path.symlink_to("/dev/zero")
-    with pytest.raises(SettingsError, match="is no regular file"):
-        audit([path])
+    for kind in ("fifo", "device"):
+        tmp_path = tmp_path_factory.mktemp("case")
+        path = tmp_path / "log"
+        os.mkfifo(path) if kind == "fifo" else path.symlink_to("/dev/zero")
+        with pytest.raises(SettingsError, match="is no regular file"):
+            audit([path])
 
 
 def test_the_pipe_of_a_shell_is_read(tmp_path: Path) -> None:
@@ -461,20 +465,24 @@ def test_the_pipe_of_a_shell_is_read(tmp_path: Path) -> None:
         os.close(reader)
 
 
-@pytest.mark.parametrize("path", ["fifo", "/dev/zero"])
-def test_a_table_path_in_a_log_that_is_no_file_is_not_read(tmp_path: Path, path: str) -> None:
+def test_a_table_path_in_a_log_that_is_no_file_is_not_read(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
     """A log may name anything; the unused rows are unknown then."""
-    os.mkfifo(tmp_path / "fifo")
-    line = raw(event="table.installed", paths=[str(tmp_path / path)], table="d")
-    (tmp_path / "a.log").write_text(f"warmup-event {line}\n")
-    assert audit([tmp_path / "a.log"]).unused is None
+    for path in ("fifo", "/dev/zero"):
+        tmp_path = tmp_path_factory.mktemp("case")
+        os.mkfifo(tmp_path / "fifo")
+        line = raw(event="table.installed", paths=[str(tmp_path / path)], table="d")
+        (tmp_path / "a.log").write_text(f"warmup-event {line}\n")
+        assert audit([tmp_path / "a.log"]).unused is None, path
 
 
-@pytest.mark.parametrize("name", ["absent.log", "."])
-def test_a_log_that_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
+def test_a_log_that_cannot_be_read_is_named(tmp_path_factory: pytest.TempPathFactory) -> None:
     """A missing log, or a folder, is a SettingsError that names the path."""
-    with pytest.raises(SettingsError, match="cannot be read"):
-        audit([tmp_path / name])
+    for name in ("absent.log", "."):
+        tmp_path = tmp_path_factory.mktemp("case")
+        with pytest.raises(SettingsError, match="cannot be read"):
+            audit([tmp_path / name])
 
 
 def installed(path: Path, table: Table, *used: str, run: str = "r1", log: Path) -> None:
@@ -571,22 +579,19 @@ def test_a_named_table_must_be_whole(tmp_path: Path) -> None:
         audit([tmp_path / "a.jsonl"], table=tmp_path / "t.json")
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
+def test_a_run_without_lookups_is_silent(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A run without a decision of its own or of a cached graph is silent, ended or killed."""
+    for names in (
         ("table.installed",),
         ("table.installed", "run.summary"),
         ("table.installed", "graph.cached"),
-    ],
-    ids=["killed", "ended", "cached-without-decisions"],
-)
-def test_a_run_without_lookups_is_silent(tmp_path: Path, names: tuple[str, ...]) -> None:
-    """A run without a decision of its own or of a cached graph is silent, ended or killed."""
-    with run_to(jsonl(tmp_path / "a.jsonl"), run="quiet") as emitter:
-        for name in names:
-            emitter.emit(EventName(name), **INSTALLED, **SUMMARY, decisions=0)
-    (silent,) = audit([tmp_path / "a.jsonl"]).silent
-    assert silent.startswith("quiet/")
+    ):
+        tmp_path = tmp_path_factory.mktemp("case")
+        with run_to(jsonl(tmp_path / "a.jsonl"), run="quiet") as emitter:
+            for name in names:
+                emitter.emit(EventName(name), **INSTALLED, **SUMMARY, decisions=0)
+        (silent,) = audit([tmp_path / "a.jsonl"]).silent
+        assert silent.startswith("quiet/"), names
 
 
 def test_a_run_served_from_cache_is_not_silent(tmp_path: Path) -> None:
@@ -599,13 +604,14 @@ def test_a_run_served_from_cache_is_not_silent(tmp_path: Path) -> None:
     assert (report.silent, report.from_cache, report.cached_decisions) == ((), 2, 7)
 
 
-@pytest.mark.parametrize("name", [EventName.HIT, EventName.TUNED, EventName.MISSED])
-def test_any_lookup_breaks_the_silence(tmp_path: Path, name: EventName) -> None:
+def test_any_lookup_breaks_the_silence(tmp_path_factory: pytest.TempPathFactory) -> None:
     """A run with one hit, one miss or one tuned problem is not silent."""
-    with run_to(jsonl(tmp_path / "a.jsonl")) as emitter:
-        emitter.emit(EventName.INSTALLED, **INSTALLED)
-        emitter.emit(name, **MISS)
-    assert audit([tmp_path / "a.jsonl"]).silent == ()
+    for name in (EventName.HIT, EventName.TUNED, EventName.MISSED):
+        tmp_path = tmp_path_factory.mktemp("case")
+        with run_to(jsonl(tmp_path / "a.jsonl")) as emitter:
+            emitter.emit(EventName.INSTALLED, **INSTALLED)
+            emitter.emit(name, **MISS)
+        assert audit([tmp_path / "a.jsonl"]).silent == (), name
 
 
 def test_one_silent_run_among_others_is_named(tmp_path: Path) -> None:
@@ -634,23 +640,21 @@ def test_a_contradiction_of_many_runs_is_told_once(tmp_path: Path) -> None:
     assert audit([tmp_path / "a.jsonl"]).contradictions == ("o: table 1, here 2",)
 
 
-@pytest.mark.parametrize(
-    ("wanted", "failed"),
-    [
+def test_an_audit_fails_on_what_it_found_and_was_asked_for(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """Only failures that were asked for and occurred are returned, in the given order."""
+    for wanted, failed in (
         ((), ()),
         (("miss",), ("miss",)),
         (("uncovered", "miss"), ("uncovered", "miss")),
         (("silent",), ()),
         (("silent", "miss"), ("miss",)),
-    ],
-)
-def test_an_audit_fails_on_what_it_found_and_was_asked_for(
-    tmp_path: Path, wanted: tuple[str, ...], failed: tuple[str, ...]
-) -> None:
-    """Only failures that were asked for and occurred are returned, in the given order."""
-    with run_to(jsonl(tmp_path / "a.jsonl")) as emitter:
-        serve(emitter)
-    assert audit([tmp_path / "a.jsonl"]).failures(wanted) == failed
+    ):
+        tmp_path = tmp_path_factory.mktemp("case")
+        with run_to(jsonl(tmp_path / "a.jsonl")) as emitter:
+            serve(emitter)
+        assert audit([tmp_path / "a.jsonl"]).failures(wanted) == failed
 
 
 def test_an_audit_without_any_run_fails_on_silence(tmp_path: Path) -> None:
@@ -731,12 +735,15 @@ def test_processes_that_chose_differently_diverged(tmp_path: Path) -> None:
     assert audit([log]).diverged == (Divergence("k", "d", {"w1": ("a/1", "c/1"), "w2": ("b/1",)}),)
 
 
-@pytest.mark.parametrize("name", [EventName.MISSED, EventName.TUNED])
-def test_what_was_compiled_counts_whoever_chose_it(tmp_path: Path, name: EventName) -> None:
+def test_what_was_compiled_counts_whoever_chose_it(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
     """A fallback or a choice tuned at serving is compared with the winner of another process."""
-    log = decided(tmp_path / "a.log", ("a", EventName.HIT, "k", "w1"), ("b", name, "k", "w2"))
-    (found,) = audit([log]).diverged
-    assert set(found.choices) == {"w1", "w2"}
+    for name in (EventName.MISSED, EventName.TUNED):
+        tmp_path = tmp_path_factory.mktemp("case")
+        log = decided(tmp_path / "a.log", ("a", EventName.HIT, "k", "w1"), ("b", name, "k", "w2"))
+        (found,) = audit([log]).diverged
+        assert set(found.choices) == {"w1", "w2"}, name
 
 
 def test_a_miss_that_compiled_the_winner_is_no_divergence(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import logging
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -38,17 +37,17 @@ EVERY_LIST = (
 )
 
 
-@pytest.mark.parametrize("name", [*INTERNALS, *ASSUMED_GPU_INTERNALS, *PAD_SAMPLE_INTERNALS])
-def test_each_internal_exists_with_the_parameters_relied_on(name: str) -> None:
+def test_each_internal_exists_with_the_parameters_relied_on() -> None:
     """The installed torch has the internal with the expected name and signature."""
-    check_internals((name,))
+    for name in (*INTERNALS, *ASSUMED_GPU_INTERNALS, *PAD_SAMPLE_INTERNALS):
+        check_internals((name,))
 
 
-@pytest.mark.parametrize("name", ASSEMBLER_INTERNALS)
-def test_the_cached_version_of_an_assembler_can_be_cleared(name: str) -> None:
+def test_the_cached_version_of_an_assembler_can_be_cleared() -> None:
     """The caches of an assembler's version in Triton and inductor exist under these names."""
-    pytest.importorskip("triton")
-    check_internals((name,))
+    for name in ASSEMBLER_INTERNALS:
+        pytest.importorskip("triton")
+        check_internals((name,))
 
 
 def test_this_torchs_version_file_holds() -> None:
@@ -70,46 +69,43 @@ def imported_internals() -> set[tuple[str, str]]:
     return found
 
 
-@pytest.mark.parametrize(("module", "name"), sorted(imported_internals()))
-def test_each_imported_internal_is_listed(module: str, name: str) -> None:
+def test_each_imported_internal_is_listed() -> None:
     """Every name that warmup imports from torch._inductor or torch._dynamo is in the list."""
-    listed = {entry.partition("(")[0] for entry in EVERY_LIST}
-    as_module = any(entry.startswith(f"{module}.{name}:") for entry in listed)
-    as_name = any(
-        entry == f"{module}:{name}" or entry.startswith(f"{module}:{name}.") for entry in listed
-    )
-    assert as_module or as_name
+    for module, name in sorted(imported_internals()):
+        listed = {entry.partition("(")[0] for entry in EVERY_LIST}
+        as_module = any(entry.startswith(f"{module}.{name}:") for entry in listed)
+        as_name = any(
+            entry == f"{module}:{name}" or entry.startswith(f"{module}:{name}.") for entry in listed
+        )
+        assert as_module or as_name, (module, name)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
+def test_a_missing_internal_fails_with_its_name() -> None:
+    """A name, module or parameter that is gone raises InductorChangedError naming it."""
+    for name in (
         "torch._inductor.choices:NoSuchChoices",
         "torch._inductor.no_such_module:anything",
         "torch._inductor.utils:fresh_cache(another_parameter)",
-    ],
-)
-def test_a_missing_internal_fails_with_its_name(name: str) -> None:
-    """A name, module or parameter that is gone raises InductorChangedError naming it."""
-    with pytest.raises(InductorChangedError) as failed:
-        check_internals((name,))
-    assert name.partition(":")[0] in str(failed.value)
+    ):
+        with pytest.raises(InductorChangedError) as failed:
+            check_internals((name,))
+        assert name.partition(":")[0] in str(failed.value)
 
 
-@pytest.mark.parametrize("version", ["2.10.1", "2.16.0", "3.0.0", "garbage"])
-def test_an_unsupported_torch_is_one_clear_error(version: str) -> None:
+def test_an_unsupported_torch_is_one_clear_error() -> None:
     """A torch outside the range raises UnsupportedTorchError with found and supported versions."""
-    with pytest.raises(UnsupportedTorchError, match=r"supported: 2\.11 to 2\.15") as failed:
-        version_for(version)
-    assert version in str(failed.value)
+    for version in ("2.10.1", "2.16.0", "3.0.0", "garbage"):
+        with pytest.raises(UnsupportedTorchError, match=r"supported: 2\.11 to 2\.15") as failed:
+            version_for(version)
+        assert version in str(failed.value)
 
 
-@pytest.mark.parametrize("minor", SUPPORTED)
-def test_each_supported_minor_has_its_file(minor: tuple[int, int]) -> None:
+def test_each_supported_minor_has_its_file() -> None:
     """versions/ holds one file for each supported minor, and no other."""
-    files = {path.name for path in (FOLDER / "versions").glob("v*.py")}
-    assert f"v{minor[0]}_{minor[1]}.py" in files
-    assert len(files) == len(SUPPORTED)
+    for minor in SUPPORTED:
+        files = {path.name for path in (FOLDER / "versions").glob("v*.py")}
+        assert f"v{minor[0]}_{minor[1]}.py" in files
+        assert len(files) == len(SUPPORTED), minor
 
 
 def _snapshot() -> dict[str, object]:
@@ -147,12 +143,12 @@ def _attach(quiet: bool) -> None:
     connect().attach(lookup, options, "tag", quiet=quiet).detach()
 
 
-@pytest.mark.parametrize("quiet", [False, True])
-def test_detaching_leaves_no_trace(quiet: bool) -> None:
+def test_detaching_leaves_no_trace() -> None:
     """Every attribute, option, cache tag, saver and log filter is as before attaching."""
-    before = _snapshot()
-    _attach(quiet)
-    assert _snapshot() == before
+    for quiet in (False, True):
+        before = _snapshot()
+        _attach(quiet)
+        assert _snapshot() == before, quiet
 
 
 def test_a_failed_attach_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,15 +161,17 @@ def test_a_failed_attach_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> Non
     assert _snapshot() == before
 
 
-@pytest.mark.parametrize(
-    "option",
-    [{"cpp.cxx": "evil"}, {"max_autotune": "yes"}, {"freezing": 3}, {"no_such_option": 1}],
-)
-def test_a_table_sets_no_option_that_a_build_does_not_write(option: dict[str, Any]) -> None:
+def test_a_table_sets_no_option_that_a_build_does_not_write() -> None:
     """Options are an allow-list: a hand-made table cannot reach the rest of inductor's config."""
-    lookup = Lookup({}, OnMiss.FALLBACK, Emitter([]))
-    with pytest.raises(SettingsError, match=next(iter(option))):
-        connect().attach(lookup, option, "tag")
+    for option in (
+        {"cpp.cxx": "evil"},
+        {"max_autotune": "yes"},
+        {"freezing": 3},
+        {"no_such_option": 1},
+    ):
+        lookup = Lookup({}, OnMiss.FALLBACK, Emitter([]))
+        with pytest.raises(SettingsError, match=next(iter(option))):
+            connect().attach(lookup, option, "tag")
 
 
 def test_a_wrapper_put_over_ours_stays() -> None:

@@ -29,22 +29,17 @@ def test_a_problem_is_spelled_as_its_key() -> None:
     assert kind_of(PATCHES) is CONVOLUTION
 
 
-@pytest.mark.parametrize(
-    ("sizes", "strides", "layout"),
-    [
+def test_a_layout_is_named_by_its_strides() -> None:
+    """Those of dims of size 1 do not count; gaps are spelled out."""
+    for sizes, strides, layout in (
         ((2, 8, 4, 4), (128, 16, 4, 1), "first"),
         ((2, 8, 4, 4), (128, 1, 32, 8), "last"),
         ((2, 8, 4, 4), (256, 16, 4, 1), "any(256,16,4,1)"),
         ((1, 8, 4, 4), (999, 16, 4, 1), "first"),
         ((2, 1, 4, 4), (16, 1, 4, 1), "first"),
         ((2, 8, 5), (40, 1, 8), "last"),
-    ],
-)
-def test_a_layout_is_named_by_its_strides(
-    sizes: tuple[int, ...], strides: tuple[int, ...], layout: str
-) -> None:
-    """Those of dims of size 1 do not count; gaps are spelled out."""
-    assert layout_of(sizes, strides) == layout
+    ):
+        assert layout_of(sizes, strides) == layout
 
 
 def test_the_work_is_that_of_all_output_elements() -> None:
@@ -56,16 +51,13 @@ def test_the_work_is_that_of_all_output_elements() -> None:
     assert work.moved == 2 * (8 * 3 * 518 * 518 + 768 * 588 + outputs)
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
+def test_other_text_is_no_key() -> None:
+    """Nor is a key with an epilogue: convolutions are timed alone."""
+    for key in (
         PATCHES.replace("groups=1 ", ""),
         PATCHES.replace("a=last", "a=rows"),
         PATCHES.replace("8x3x518x518", "8x3"),
         f"{PATCHES} | epilogue=relu",
-    ],
-)
-def test_other_text_is_no_key(key: str) -> None:
-    """Nor is a key with an epilogue: convolutions are timed alone."""
-    with pytest.raises(ProblemError):
-        check_key(key)
+    ):
+        with pytest.raises(ProblemError):
+            check_key(key)

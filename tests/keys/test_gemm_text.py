@@ -50,15 +50,15 @@ FULL = GemmProblem(
 )
 
 
-@pytest.mark.parametrize("problem", [PLAIN, FULL])
-def test_a_key_is_read_back(problem: GemmProblem) -> None:
+def test_a_key_is_read_back() -> None:
     """The problem that is parsed from a key has every ingredient of the key."""
-    assert parse_problem(problem.key) == problem
+    for problem in (PLAIN, FULL):
+        assert parse_problem(problem.key) == problem
 
 
-@pytest.mark.parametrize(
-    ("text", "steps"),
-    [
+def test_an_epilogue_is_read_as_steps() -> None:
+    """Each step is a call with the input ``x``, as its first argument unless it is named."""
+    for text, steps in (
         ("none", ()),
         ("relu", (Call("relu", (INPUT,)),)),
         (
@@ -77,24 +77,18 @@ def test_a_key_is_read_back(problem: GemmProblem) -> None:
         ("clamp(none,-0.5)", (Call("clamp", (INPUT, Word("none"), -0.5)),)),
         ("pow(2),to(f32)", (Call("pow", (INPUT, 2)), Call("to", (INPUT, Word("f32"))))),
         ("mul(1e-05)", (Call("mul", (INPUT, 1e-05)),)),
-    ],
-)
-def test_an_epilogue_is_read_as_steps(text: str, steps: tuple[Call, ...]) -> None:
-    """Each step is a call with the input ``x``, as its first argument unless it is named."""
-    assert parse_epilogue(text) == steps
+    ):
+        assert parse_epilogue(text) == steps
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_what_cannot_be_read_back_is_said() -> None:
+    """A hash, a stray bracket or endless nesting is a ProblemError."""
+    for text in (
         *("~0123456789ab", "relu,~01(x)", "1", "bf16[2]", "f(", "f(x", "f)", "", "F(x)", "f(x)y"),
         *("f(" * 500 + "x" + ")" * 500, "mul([1.2])"),
-    ],
-)
-def test_what_cannot_be_read_back_is_said(text: str) -> None:
-    """A hash, a stray bracket or endless nesting is a ProblemError."""
-    with pytest.raises(ProblemError):
-        parse_epilogue(text)
+    ):
+        with pytest.raises(ProblemError):
+            parse_epilogue(text)
 
 
 @given(st.text(alphabet="x1.,()[]~_amul-", max_size=60))
@@ -110,26 +104,20 @@ def test_no_epilogue_breaks_the_reader(text: str) -> None:
 RANGED = "mm m={} n=512 k=256 bf16 a=row b=row out=bf16 | epilogue={}"
 
 
-@pytest.mark.parametrize(
-    ("key", "asked"),
-    [
+def test_a_region_asks_for_the_size_of_its_bucket() -> None:
+    """The upper end replaces the range, and dynamic sizes in the epilogue."""
+    for key, asked in (
         (RANGED.format("33..64", "none"), RANGED.format("64", "none")),
         (RANGED.format("33..64", "mul(bf16[s,512])"), RANGED.format("64", "mul(bf16[64,512])")),
         (RANGED.format("64", "mul(bf16[64,512])"), RANGED.format("64", "mul(bf16[64,512])")),
-    ],
-)
-def test_a_region_asks_for_the_size_of_its_bucket(key: str, asked: str) -> None:
-    """The upper end replaces the range, and dynamic sizes in the epilogue."""
-    assert at_upper_end(key) == asked
+    ):
+        assert at_upper_end(key) == asked
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
+def test_a_key_without_one_bucket_stays() -> None:
+    """A range without an end, or two ranges of different ends, stay in the key."""
+    for key in (
         RANGED.format("2..", "relu"),
         "bmm batch=2..8 m=33..64 n=512 k=256 bf16 a=row b=row out=bf16 | epilogue=relu",
-    ],
-)
-def test_a_key_without_one_bucket_stays(key: str) -> None:
-    """A range without an end, or two ranges of different ends, stay in the key."""
-    assert at_upper_end(key) == key
+    ):
+        assert at_upper_end(key) == key

@@ -38,32 +38,26 @@ def test_gaps_in_an_operand_are_in_the_key() -> None:
     assert " a=row/8192 " in problem.key
 
 
-@pytest.mark.parametrize(
-    ("over", "flops", "elements"),
-    [
+def test_the_work_is_that_of_all_groups() -> None:
+    """A divided size is the sum of all groups', and an operand without it has one part for each."""
+    for over, flops, elements in (
         ("m", 2 * 32 * 64 * 16, 32 * 16 + 8 * 16 * 64 + 32 * 64),
         ("k", 2 * 32 * 64 * 16, 32 * 16 + 16 * 64 + 8 * 32 * 64),
         ("n", 2 * 32 * 64 * 16, 8 * 32 * 16 + 16 * 64 + 32 * 64),
         ("nothing", 8 * 2 * 32 * 64 * 16, 8 * (32 * 16 + 16 * 64 + 32 * 64)),
-    ],
-)
-def test_the_work_is_that_of_all_groups(over: str, flops: int, elements: int) -> None:
-    """A divided size is the sum of all groups', and an operand without it has one part for each."""
-    work = work_of(f"grouped_mm groups=8 over={over} m=32 n=64 k=16 bf16 a=row b=col out=bf16")
-    assert work is not None
-    assert (work.flops, work.moved) == (flops, 2 * elements)
+    ):
+        work = work_of(f"grouped_mm groups=8 over={over} m=32 n=64 k=16 bf16 a=row b=col out=bf16")
+        assert work is not None, (over, flops, elements)
+        assert (work.flops, work.moved) == (flops, 2 * elements), (over, flops, elements)
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
+def test_other_text_is_no_key() -> None:
+    """Nor is a key with a range or an epilogue."""
+    for key in (
         EXPERTS.replace("over=m", "over=g"),
         EXPERTS.replace("groups=8 ", ""),
         EXPERTS.replace("m=1024", "m=2..1024"),
         f"{EXPERTS} | epilogue=none",
-    ],
-)
-def test_other_text_is_no_key(key: str) -> None:
-    """Nor is a key with a range or an epilogue."""
-    with pytest.raises(ProblemError):
-        check_key(key)
+    ):
+        with pytest.raises(ProblemError):
+            check_key(key)

@@ -72,9 +72,9 @@ def structures(draw: st.DrawFn) -> Structure:
     )
 
 
-@pytest.mark.parametrize(
-    ("structure", "rows", "key"),
-    [
+def test_a_key_reads_as_documented() -> None:
+    """Each of the three forms has the documented text."""
+    for structure, rows, key in (
         (
             CHAIN,
             Dim.of(560),
@@ -87,11 +87,8 @@ def structures(draw: st.DrawFn) -> Structure:
             Dim(2, None),
             "weight n m=2.. in=768 features=50257 f32 bias=0 fp32=tf32",
         ),
-    ],
-)
-def test_a_key_reads_as_documented(structure: Structure, rows: Dim, key: str) -> None:
-    """Each of the three forms has the documented text."""
-    assert structure.key(rows) == key
+    ):
+        assert structure.key(rows) == key
 
 
 @given(structures(), DIMS)
@@ -118,16 +115,16 @@ def test_ingredients_have_names() -> None:
     }
 
 
-@pytest.mark.parametrize("name", sorted(CHANGES))
-def test_one_changed_ingredient_changes_the_key(name: str) -> None:
+def test_one_changed_ingredient_changes_the_key() -> None:
     """Each field of a structure is in its key."""
-    changed = replace(CHAIN, **{name: CHANGES[name]})  # type: ignore[arg-type]
-    assert changed.key(Dim.of(560)) != CHAIN.key(Dim.of(560))
+    for name in sorted(CHANGES):
+        changed = replace(CHAIN, **{name: CHANGES[name]})  # type: ignore[arg-type]
+        assert changed.key(Dim.of(560)) != CHAIN.key(Dim.of(560)), name
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
+def test_a_structure_without_a_text_form_is_refused() -> None:
+    """A structure that no model has, or that has no text form, has no key."""
+    for changes in (
         {"dtype": "f8_e4m3fn"},
         {"features": -1},
         {"via": None},
@@ -138,19 +135,15 @@ def test_one_changed_ingredient_changes_the_key(name: str) -> None:
         {"biases": ()},
         {"inputs": (), "outputs": ()},
         {"inputs": (1, 2), "outputs": (), "via": None},
-    ],
-    ids=str,
-)
-def test_a_structure_without_a_text_form_is_refused(changes: dict[str, object]) -> None:
-    """A structure that no model has, or that has no text form, has no key."""
-    structure = replace(CHAIN, **changes)  # type: ignore[arg-type]
-    with pytest.raises(ProblemError):
-        structure.key(Dim.of(560))
+    ):
+        structure = replace(CHAIN, **changes)  # type: ignore[arg-type]
+        with pytest.raises(ProblemError):
+            structure.key(Dim.of(560))
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
+def test_other_text_is_no_key() -> None:
+    """Text that `Structure.key` could not have made is refused."""
+    for key in (
         "weight",
         "weight chain",
         HEAD.key(Dim.of(1)) + "\n",
@@ -159,12 +152,9 @@ def test_a_structure_without_a_text_form_is_refused(changes: dict[str, object]) 
         CHAIN.key(Dim.of(1)).replace("bias=110", "bias=11"),
         CHAIN.key(Dim.of(1)).replace("m=1", "m=01"),
         CHAIN.key(Dim.of(1)) + " | epilogue=none",
-    ],
-)
-def test_other_text_is_no_key(key: str) -> None:
-    """Text that `Structure.key` could not have made is refused."""
-    with pytest.raises(ProblemError):
-        parse_weight(key)
+    ):
+        with pytest.raises(ProblemError):
+            parse_weight(key)
 
 
 def test_the_nearest_row_is_of_the_same_form() -> None:
@@ -182,9 +172,9 @@ def test_padded_sizes_are_aligned_and_larger(features: int, dtype: str) -> None:
     assert bool(sizes) != is_aligned(features, dtype)
 
 
-@pytest.mark.parametrize(
-    ("features", "dtype", "sizes"),
-    [
+def test_the_sizes_that_a_build_tries() -> None:
+    """Multiples of 16 bytes, and of 64 and 128 elements where these add at most an eighth."""
+    for features, dtype, sizes in (
         (3420, "bf16", (3424, 3456)),
         (50257, "bf16", (50264, 50304)),
         (51865, "f16", (51872, 51904, 51968)),
@@ -193,26 +183,23 @@ def test_padded_sizes_are_aligned_and_larger(features: int, dtype: str) -> None:
         (3, "bf16", (8,)),
         (45, "f32", (48,)),
         (3421, "f64", (3422, 3456)),
-    ],
-)
-def test_the_sizes_that_a_build_tries(features: int, dtype: str, sizes: tuple[int, ...]) -> None:
-    """Multiples of 16 bytes, and of 64 and 128 elements where these add at most an eighth."""
-    assert padded_sizes(features, dtype) == sizes
+    ):
+        assert padded_sizes(features, dtype) == sizes
 
 
-@pytest.mark.parametrize("features", [3420, 3424, 3456])
-def test_a_winner_has_the_size(features: int) -> None:
+def test_a_winner_has_the_size() -> None:
     """`features_of` returns the size given to `winner_of`, the unpadded size included."""
-    winner = winner_of(CHAIN, features)
-    assert (winner.family, features_of(CHAIN, winner)) == (Family.WEIGHT, features)
+    for features in (3420, 3424, 3456):
+        winner = winner_of(CHAIN, features)
+        assert (winner.family, features_of(CHAIN, winner)) == (Family.WEIGHT, features)
 
 
-@pytest.mark.parametrize("features", [None, True, "3424", 0, 3419, 3421, 2**31 - 1])
-def test_a_size_that_no_build_tries_is_refused(features: int | str | None) -> None:
+def test_a_size_that_no_build_tries_is_refused() -> None:
     """A row cannot make weights arbitrarily large, or smaller than they are."""
-    kwargs = () if features is None else (("features", features),)
-    with pytest.raises(ProblemError, match="3420 features"):
-        features_of(CHAIN, Winner(Family.WEIGHT, "padded", kwargs))
+    for features in (None, True, "3424", 0, 3419, 3421, 2**31 - 1):
+        kwargs = () if features is None else (("features", features),)
+        with pytest.raises(ProblemError, match="3420 features"):
+            features_of(CHAIN, Winner(Family.WEIGHT, "padded", kwargs))
 
 
 def test_only_weight_winners_answer() -> None:

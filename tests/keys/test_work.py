@@ -11,9 +11,9 @@ from warmup.keys.registry import KINDS, work_of
 BF16 = "bf16 a=row b=col"
 
 
-@pytest.mark.parametrize(
-    ("key", "work"),
-    [
+def test_work_is_the_products_and_each_tensor_once() -> None:
+    """Operations are two for each multiplication; operands, bias and result are moved once."""
+    for key, work in (
         (f"mm m=2 n=3 k=5 {BF16} out=bf16 | epilogue=relu", Work("bf16", 60, 2 * (10 + 15 + 6))),
         (
             f"addmm m=2 n=3 k=5 {BF16} bias=1d out=f32 | epilogue=none",
@@ -55,11 +55,8 @@ BF16 = "bf16 a=row b=col"
             "weight chain m=2 in=5,5 features=3 out=7 bf16 bias=111 via=mul(silu(p0),p1)",
             Work("bf16", 2 * 2 * 3 * 17, 2 * (17 * 3 + 2 * (5 + 7))),
         ),
-    ],
-)
-def test_work_is_the_products_and_each_tensor_once(key: str, work: Work) -> None:
-    """Operations are two for each multiplication; operands, bias and result are moved once."""
-    assert work_of(key) == work
+    ):
+        assert work_of(key) == work
 
 
 def test_a_range_has_the_work_of_its_upper_end() -> None:

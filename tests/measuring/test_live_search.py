@@ -184,9 +184,9 @@ def test_a_winner_that_is_not_trusted_is_not_tried_again(fake_clock: Any) -> Non
     assert without(search, None) is search
 
 
-@pytest.mark.parametrize(
-    ("out", "expected", "reason"),
-    [
+def test_outputs_of_one_precision_are_compared() -> None:
+    """What is infinite, NaN or no float must be equal; the rest is within the tolerance."""
+    for out, expected, reason in (
         ([1.0, INF, NAN], [1.0, INF, NAN], None),
         ([1.0, 1.0, 1.0], [1.0, INF, 1.0], Rejection.WRONG),
         ([1.0, INF, 1.0], [1.0, 1.0, 1.0], Rejection.WRONG),
@@ -196,13 +196,8 @@ def test_a_winner_that_is_not_trusted_is_not_tried_again(fake_clock: Any) -> Non
         ([1, 2, 3], [1, 2, 3], None),
         ([1, 2, 4], [1, 2, 3], Rejection.WRONG),
         ([True, False], [True, True], Rejection.WRONG),
-    ],
-)
-def test_outputs_of_one_precision_are_compared(
-    out: list[Any], expected: list[Any], reason: Rejection | None
-) -> None:
-    """What is infinite, NaN or no float must be equal; the rest is within the tolerance."""
-    assert judge_like(torch.tensor(out), torch.tensor(expected), 1e-3)[1] is reason
+    ):
+        assert judge_like(torch.tensor(out), torch.tensor(expected), 1e-3)[1] is reason
 
 
 def test_without_a_tolerance_only_odd_elements_are_compared() -> None:
@@ -212,26 +207,23 @@ def test_without_a_tolerance_only_odd_elements_are_compared() -> None:
     assert judge_like(torch.tensor([1.0, NAN]), other, None)[1] is Rejection.UNWRITTEN
 
 
-@pytest.mark.parametrize(
-    ("dtype", "expected", "near", "far"),
-    [
+def test_a_quantized_result_may_differ_by_one_unit_of_rounding() -> None:
+    """A config of a reduction may round an element of 8 bits the other way, and no further."""
+    for dtype, expected, near, far in (
         (torch.int8, 16, 17, 18),
         (torch.int8, 127, 126, -128),
         (torch.uint8, 0, 1, 255),
         (torch.float8_e4m3fn, 16.0, 18.0, 32.0),
         (torch.float8_e5m2, 16.0, 20.0, 48.0),
-    ],
-)
-def test_a_quantized_result_may_differ_by_one_unit_of_rounding(
-    dtype: torch.dtype, expected: float, near: float, far: float
-) -> None:
-    """A config of a reduction may round an element of 8 bits the other way, and no further."""
-    right = torch.full((64,), expected)
-    one_off, wrong = right.clone(), right.clone()
-    one_off[0], wrong[0] = near, far
-    limit = NARROW_TOLERANCE.get(dtype_name(dtype))
-    rejected = [judge_like(out.to(dtype), right.to(dtype), limit)[1] for out in (one_off, wrong)]
-    assert rejected == [None, Rejection.WRONG]
+    ):
+        right = torch.full((64,), expected)
+        one_off, wrong = right.clone(), right.clone()
+        one_off[0], wrong[0] = near, far
+        limit = NARROW_TOLERANCE.get(dtype_name(dtype))
+        rejected = [
+            judge_like(out.to(dtype), right.to(dtype), limit)[1] for out in (one_off, wrong)
+        ]
+        assert rejected == [None, Rejection.WRONG], (dtype, expected, near, far)
 
 
 def test_a_search_compares_quantized_outputs(fake_clock: Any) -> None:

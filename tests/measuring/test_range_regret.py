@@ -113,17 +113,14 @@ def test_a_candidate_not_timed_at_a_size_does_not_win() -> None:
     assert chosen(low, own) == LIBRARY
 
 
-@pytest.mark.parametrize(
-    "low",
-    [
+def test_where_nothing_is_known_of_the_winner_it_stays() -> None:
+    """A size at which the winner was not run, or has an implausible time, does not count."""
+    for low in (
         SizeOutcomes(257, []),
         SizeOutcomes(257, [timed(SMALL, 10.0)]),
         SizeOutcomes(257, [failed(LARGE, Rejection.IMPLAUSIBLE), timed(SMALL, 10.0)]),
-    ],
-)
-def test_where_nothing_is_known_of_the_winner_it_stays(low: SizeOutcomes) -> None:
-    """A size at which the winner was not run, or has an implausible time, does not count."""
-    assert chosen(low, at(560, large=20.0, small=21.0, library=22.0)) == LARGE
+    ):
+        assert chosen(low, at(560, large=20.0, small=21.0, library=22.0)) == LARGE
 
 
 def test_a_regret_within_the_spread_does_not_count() -> None:
@@ -201,16 +198,18 @@ def test_each_candidate_keeps_its_times_along_the_range() -> None:
     assert timings == {LARGE: ((257, 12.0),), SMALL: ((257, 10.0),), LIBRARY: ()}
 
 
-@pytest.mark.parametrize(
-    ("low_us", "expected"),
-    [(10.0 * (1 + REGRET_BOUND), None), (11.2, (257, 1.12)), (20.0, (257, 2.0))],
-)
-def test_a_reader_sees_which_rows_are_above_the_bound(
-    low_us: float, expected: tuple[int, float] | None
-) -> None:
+def test_a_reader_sees_which_rows_are_above_the_bound() -> None:
     """The worst size and its ratio follow from the evidence alone."""
-    places = at(257, large=low_us, small=10.0), at(560, large=20.0, small=25.0)
-    assert worst_regret_over_bound(tuned_along(*places).row.evidence) == expected
+    for low_us, expected in (
+        (10.0 * (1 + REGRET_BOUND), None),
+        (11.2, (257, 1.12)),
+        (20.0, (257, 2.0)),
+    ):
+        places = at(257, large=low_us, small=10.0), at(560, large=20.0, small=25.0)
+        assert worst_regret_over_bound(tuned_along(*places).row.evidence) == expected, (
+            low_us,
+            expected,
+        )
 
 
 def test_a_given_winner_has_the_evidence_of_its_own_times() -> None:

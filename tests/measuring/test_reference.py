@@ -60,36 +60,29 @@ CASES: dict[str, tuple[str, Sequence[torch.Tensor], torch.Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_reference_is_what_a_plain_loop_gives(make_trial: MakeTrial, case: str) -> None:
+def test_a_reference_is_what_a_plain_loop_gives(make_trial: MakeTrial) -> None:
     """Each op on small operands, with alpha 2 and beta 0.5 where it has them."""
-    op, operands, expected = CASES[case]
-    found = reference_of(make_trial(op=op, alpha=2.0, beta=0.5), operands)
-    assert found is not None
-    torch.testing.assert_close(found.double(), expected.double(), rtol=1e-12, atol=1e-12)
+    for case, (op, operands, expected) in CASES.items():
+        found = reference_of(make_trial(op=op, alpha=2.0, beta=0.5), operands)
+        assert found is not None, case
+        torch.testing.assert_close(found.double(), expected.double(), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("op", "operands"),
-    [
-        ("conv", (A, B)),
-        ("mm", (A, B, C)),
-        ("scaled_mm", (A, B, normal(M, 2).abs(), ONE_SCALE)),
-        ("scaled_mm", (A, B, ROW_SCALES, normal(2, N).abs())),
-        ("mm", (A, B.to_mkldnn())),
-    ],
-    ids=["other op", "other operands", "scaled in blocks", "scaled in blocks, b", "packed"],
-)
-def test_what_is_not_known_has_no_reference(
-    make_trial: MakeTrial, op: str, operands: Sequence[torch.Tensor]
-) -> None:
+def test_what_is_not_known_has_no_reference(make_trial: MakeTrial) -> None:
     """An op or layout without a known reference gives None."""
-    assert reference_of(make_trial(op=op), operands) is None
+    for case, (op, operands) in {
+        "other op": ("conv", (A, B)),
+        "other operands": ("mm", (A, B, C)),
+        "scaled in blocks": ("scaled_mm", (A, B, normal(M, 2).abs(), ONE_SCALE)),
+        "scaled in blocks, b": ("scaled_mm", (A, B, ROW_SCALES, normal(2, N).abs())),
+        "packed": ("mm", (A, B.to_mkldnn())),
+    }.items():
+        assert reference_of(make_trial(op=op), operands) is None, case
 
 
-@pytest.mark.parametrize(
-    ("dtype", "wide"),
-    [
+def test_a_reference_is_of_higher_precision(make_trial: MakeTrial) -> None:
+    """Narrow floats are multiplied in float32, all others in float64, and outputs follow."""
+    for dtype, wide in (
         (torch.bfloat16, torch.float32),
         (torch.float16, torch.float32),
         (torch.float8_e4m3fn, torch.float32),
@@ -97,49 +90,45 @@ def test_what_is_not_known_has_no_reference(
         (torch.float64, torch.float64),
         (torch.int8, torch.float64),
         (torch.int32, torch.float64),
-    ],
-    ids=str,
-)
-def test_a_reference_is_of_higher_precision(
-    make_trial: MakeTrial, dtype: torch.dtype, wide: torch.dtype
-) -> None:
-    """Narrow floats are multiplied in float32, all others in float64, and outputs follow."""
-    found = reference_of(make_trial(), (A.to(dtype), B.to(dtype)))
-    assert found is not None
-    assert found.dtype == widened(A.to(dtype)).dtype == wide
+    ):
+        found = reference_of(make_trial(), (A.to(dtype), B.to(dtype)))
+        assert found is not None, (dtype, wide)
+        assert found.dtype == widened(A.to(dtype)).dtype == wide
 
 
-@pytest.mark.parametrize("before", ["tf32", "ieee"])
-def test_precision_is_switched_back(make_trial: MakeTrial, before: str) -> None:
+def test_precision_is_switched_back(make_trial: MakeTrial) -> None:
     """References are computed in full precision; the process's setting is restored."""
-    matmul = torch.backends.cuda.matmul
-    own = matmul.fp32_precision
-    matmul.fp32_precision = before
-    try:
-        reference_of(make_trial(), (A, B))
-        assert matmul.fp32_precision == before
-        with pytest.raises(RuntimeError):
-            reference_of(make_trial(), (A, A))
-        assert matmul.fp32_precision == before
-    finally:
-        matmul.fp32_precision = own
+    for before in ("tf32", "ieee"):
+        matmul = torch.backends.cuda.matmul
+        own = matmul.fp32_precision
+        matmul.fp32_precision = before
+        try:
+            reference_of(make_trial(), (A, B))
+            assert matmul.fp32_precision == before
+            with pytest.raises(RuntimeError):
+                reference_of(make_trial(), (A, A))
+            assert matmul.fp32_precision == before
+        finally:
+            matmul.fp32_precision = own
 
 
-@pytest.mark.parametrize("by_row", [False, True])
-def test_a_scaled_product_is_dequantized_in_full_precision(by_row: bool) -> None:
+def test_a_scaled_product_is_dequantized_in_full_precision() -> None:
     """Inside, `torch._scaled_mm` is the product of what 8 bits stand for, whatever its operands."""
-    a, b = normal(32, 64, dtype=torch.float8_e4m3fn), normal(48, 64, dtype=torch.float8_e4m3fn)
-    scales = [normal(32, 1).abs(), normal(1, 48).abs()] if by_row else [ONE_SCALE, ONE_SCALE]
-    exact = product(a.float(), b.float().t()) * scales[0] * scales[1]
-    with full_precision():
-        found = torch._scaled_mm(a.float(), b.t(), *scales, out_dtype=torch.bfloat16)
-        lowered = torch.ops.aten._scaled_mm.default(a, b.t(), *scales, None, None, torch.bfloat16)
-    assert (found.dtype, lowered.dtype) == (torch.float32, torch.float32)
-    torch.testing.assert_close(found.double(), exact.double(), rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(lowered, found)
-    if not by_row:  # on the CPU torch 2.11 multiplies with one scale for each factor only
-        rounded = torch._scaled_mm(a, b.t(), *scales, out_dtype=torch.bfloat16)
-        assert judge_output(rounded, exact, 2e-2)[1] is None
+    for by_row in (False, True):
+        a, b = normal(32, 64, dtype=torch.float8_e4m3fn), normal(48, 64, dtype=torch.float8_e4m3fn)
+        scales = [normal(32, 1).abs(), normal(1, 48).abs()] if by_row else [ONE_SCALE, ONE_SCALE]
+        exact = product(a.float(), b.float().t()) * scales[0] * scales[1]
+        with full_precision():
+            found = torch._scaled_mm(a.float(), b.t(), *scales, out_dtype=torch.bfloat16)
+            lowered = torch.ops.aten._scaled_mm.default(
+                a, b.t(), *scales, None, None, torch.bfloat16
+            )
+        assert (found.dtype, lowered.dtype) == (torch.float32, torch.float32), by_row
+        torch.testing.assert_close(found.double(), exact.double(), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(lowered, found)
+        if not by_row:  # on the CPU torch 2.11 multiplies with one scale for each factor only
+            rounded = torch._scaled_mm(a, b.t(), *scales, out_dtype=torch.bfloat16)
+            assert judge_output(rounded, exact, 2e-2)[1] is None, by_row
 
 
 def test_scales_of_blocks_have_no_full_precision() -> None:
@@ -164,37 +153,35 @@ def changed(value: float, count: int = 1) -> torch.Tensor:
     return out
 
 
-@pytest.mark.parametrize(
-    ("out", "tolerance", "error", "reason"),
-    [
-        (EXACT.float(), 0.0, 0.0, None),
-        (changed(2.02), 1e-2, 0.01, None),
-        (changed(2.02, 100), 1e-2, 0.01, None),
-        (changed(2.02, 100), 9e-3, 0.01, Rejection.WRONG),
-        (changed(2.18), 1e-2, 0.09, None),
-        (changed(2.24), 1.1e-2, 0.12, Rejection.WRONG),
-        (changed(float("nan")), 1e9, float("inf"), Rejection.UNWRITTEN),
-        (changed(float("-inf")), 1e9, float("inf"), Rejection.WRONG),
-    ],
-    ids=["equal", "one", "all", "all, too far", "one, far", "one, too far", "nan", "infinite"],
-)
-def test_a_result_is_judged_as_a_whole_and_by_element(
-    out: torch.Tensor, tolerance: float, error: float, reason: Rejection | None
-) -> None:
+def test_a_result_is_judged_as_a_whole_and_by_element() -> None:
     """The norm may be off by the tolerance, an element by ten times that; the worst is reported."""
-    found, rejection, said = judge_output(out, EXACT, tolerance)
-    assert (found, rejection, bool(said)) == (pytest.approx(error, rel=1e-5), reason, bool(reason))
+    for case, (out, tolerance, error, reason) in {
+        "equal": (EXACT.float(), 0.0, 0.0, None),
+        "one": (changed(2.02), 1e-2, 0.01, None),
+        "all": (changed(2.02, 100), 1e-2, 0.01, None),
+        "all, too far": (changed(2.02, 100), 9e-3, 0.01, Rejection.WRONG),
+        "one, far": (changed(2.18), 1e-2, 0.09, None),
+        "one, too far": (changed(2.24), 1.1e-2, 0.12, Rejection.WRONG),
+        "nan": (changed(float("nan")), 1e9, float("inf"), Rejection.UNWRITTEN),
+        "infinite": (changed(float("-inf")), 1e9, float("inf"), Rejection.WRONG),
+    }.items():
+        found, rejection, said = judge_output(out, EXACT, tolerance)
+        assert (found, rejection, bool(said)) == (
+            pytest.approx(error, rel=1e-5),
+            reason,
+            bool(reason),
+        ), case
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_what_is_judged_stays_as_it_is(dtype: torch.dtype) -> None:
+def test_what_is_judged_stays_as_it_is() -> None:
     """Also an output of the reference's own dtype, of which no wider copy is needed."""
-    reference = normal(16, 16)
-    out = (reference + 0.25).to(dtype)
-    before = out.clone(), reference.clone()
-    judge_output(out, reference, tolerance=1e-3)
-    assert torch.equal(out, before[0])
-    assert torch.equal(reference, before[1])
+    for dtype in (torch.float32, torch.bfloat16):
+        reference = normal(16, 16)
+        out = (reference + 0.25).to(dtype)
+        before = out.clone(), reference.clone()
+        judge_output(out, reference, tolerance=1e-3)
+        assert torch.equal(out, before[0]), dtype
+        assert torch.equal(reference, before[1]), dtype
 
 
 def test_a_right_output_is_judged_without_a_copy_wider_than_the_reference() -> None:
@@ -221,18 +208,18 @@ def test_a_nan_that_belongs_there_is_written() -> None:
     assert judge_output(changed(float("nan")), reference, 1.0)[1] is not Rejection.UNWRITTEN
 
 
-@pytest.mark.parametrize(
-    ("moved", "reason"), [(0, None), (1, None), (3, Rejection.WRONG)], ids=["exact", "unit", "far"]
-)
-def test_an_element_in_8_bits_may_be_a_unit_of_rounding_off(
-    moved: int, reason: Rejection | None
-) -> None:
+def test_an_element_in_8_bits_may_be_a_unit_of_rounding_off() -> None:
     """The largest elements of a heavy tail are rounded by more than any share of the RMS."""
-    exact = normal(64, 64).double()
-    exact[0, 0] = 30.0
-    out = exact.to(torch.float8_e4m3fn)
-    out.view(torch.uint8)[0, 0] += moved
-    assert judge_output(out, exact, 5e-2)[1] is reason
+    for case, (moved, reason) in {
+        "exact": (0, None),
+        "unit": (1, None),
+        "far": (3, Rejection.WRONG),
+    }.items():
+        exact = normal(64, 64).double()
+        exact[0, 0] = 30.0
+        out = exact.to(torch.float8_e4m3fn)
+        out.view(torch.uint8)[0, 0] += moved
+        assert judge_output(out, exact, 5e-2)[1] is reason, case
 
 
 def test_a_result_beyond_8_bits_is_their_largest() -> None:
@@ -244,30 +231,26 @@ def test_a_result_beyond_8_bits_is_their_largest() -> None:
         assert judge_output(out, exact, 5e-2)[1] is reason
 
 
-@pytest.mark.parametrize(("wrong", "reason"), [(0.0, None), (0.5, Rejection.WRONG)])
-def test_rows_and_columns_with_large_scales_are_as_inexact_as_they_are_large(
-    wrong: float, reason: Rejection | None
-) -> None:
+def test_rows_and_columns_with_large_scales_are_as_inexact_as_they_are_large() -> None:
     """Products in fp8 that add up fast are 0.3 % off, a few elements by more of the whole's RMS."""
-    scales = normal(512, 1).double() * normal(1, 1024).double()
-    exact = normal(512, 1024).double() * scales
-    error = normal(512, 1024).double() * 3e-3 * scales
-    largest = int(scales.abs().argmax())
-    error.view(-1)[largest] += wrong * scales.abs().max()
-    rms, tolerance = exact.norm() / exact.numel() ** 0.5, 4e-3
-    assert error.abs().max() > 10 * tolerance * rms
-    assert judge_output(exact + error, exact, tolerance)[1] is reason
+    for wrong, reason in ((0.0, None), (0.5, Rejection.WRONG)):
+        scales = normal(512, 1).double() * normal(1, 1024).double()
+        exact = normal(512, 1024).double() * scales
+        error = normal(512, 1024).double() * 3e-3 * scales
+        largest = int(scales.abs().argmax())
+        error.view(-1)[largest] += wrong * scales.abs().max()
+        rms, tolerance = exact.norm() / exact.numel() ** 0.5, 4e-3
+        assert error.abs().max() > 10 * tolerance * rms, (wrong, reason)
+        assert judge_output(exact + error, exact, tolerance)[1] is reason, (wrong, reason)
 
 
-@pytest.mark.parametrize(("off", "reason"), [(1, None), (2, None), (3, Rejection.WRONG)])
-def test_a_quantized_element_may_be_a_unit_of_rounding_off(
-    off: int, reason: Rejection | None
-) -> None:
+def test_a_quantized_element_may_be_a_unit_of_rounding_off() -> None:
     """Beyond the unit, an element may be off by ten tolerances times an RMS of 5, which is 1."""
-    exact = torch.full((64, 64), 5, dtype=torch.int8)
-    out = exact.clone()
-    out[0, 0] += off
-    assert judge_output(out, exact, 2e-2)[1] is reason
+    for off, reason in ((1, None), (2, None), (3, Rejection.WRONG)):
+        exact = torch.full((64, 64), 5, dtype=torch.int8)
+        out = exact.clone()
+        out[0, 0] += off
+        assert judge_output(out, exact, 2e-2)[1] is reason, (off, reason)
 
 
 def test_a_product_that_ends_by_quantizing_is_right_where_rounding_moves_a_unit() -> None:
@@ -311,8 +294,11 @@ def test_a_result_without_elements_is_right() -> None:
     assert judge_output(nothing, nothing.double(), 0.0) == (0.0, None, "")
 
 
-@pytest.mark.parametrize(("value", "reason"), [(0.0, None), (0.5, Rejection.WRONG)])
-def test_a_reference_of_zeros_has_no_unit(value: float, reason: Rejection | None) -> None:
+def test_a_reference_of_zeros_has_no_unit() -> None:
     """Zeros are right and anything else is wrong, without a division by zero."""
-    out = torch.full((4, 4), value)
-    assert judge_output(out, torch.zeros(4, 4, dtype=torch.float64), 1e-2)[1] is reason
+    for value, reason in ((0.0, None), (0.5, Rejection.WRONG)):
+        out = torch.full((4, 4), value)
+        assert judge_output(out, torch.zeros(4, 4, dtype=torch.float64), 1e-2)[1] is reason, (
+            value,
+            reason,
+        )

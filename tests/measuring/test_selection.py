@@ -88,25 +88,21 @@ def test_among_equal_templates_the_smallest_tile_wins() -> None:
     assert winner_of(*outcomes) == template(32)
 
 
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        (Winner(Family.EXTERN, "aten::other"), template(16)),
-        (Winner(Family.PAD, "pad"), template(16)),
-        (Winner(Family.CPP, "cpp_gemm"), Winner(Family.LAUNCH, "kernel")),
-        (template(32), Winner(Family.SUBGRAPH, "decompose_k")),
-        (template(32, "triton_bmm"), template(32, "triton_mm")),
-        (template(32, num_warps=4), template(32, num_warps=8)),
-    ],
-    ids=["extern", "pad", "cpp", "subgraph last", "uid", "kwargs"],
-)
-def test_the_order_of_equals_is_fixed(first: Winner, second: Winner) -> None:
+def test_the_order_of_equals_is_fixed() -> None:
     """The order is family, tile, uid, text, whatever the order and the times of the outcomes."""
-    faster, slower = (10.0, 10.2), (10.2, 10.0)
-    for times in (faster, slower):
-        one, other = timed(first, times[0]), timed(second, times[1])
-        assert winner_of(one, other) == first
-        assert winner_of(other, one) == first
+    for case, (first, second) in {
+        "extern": (Winner(Family.EXTERN, "aten::other"), template(16)),
+        "pad": (Winner(Family.PAD, "pad"), template(16)),
+        "cpp": (Winner(Family.CPP, "cpp_gemm"), Winner(Family.LAUNCH, "kernel")),
+        "subgraph last": (template(32), Winner(Family.SUBGRAPH, "decompose_k")),
+        "uid": (template(32, "triton_bmm"), template(32, "triton_mm")),
+        "kwargs": (template(32, num_warps=4), template(32, num_warps=8)),
+    }.items():
+        faster, slower = (10.0, 10.2), (10.2, 10.0)
+        for times in (faster, slower):
+            one, other = timed(first, times[0]), timed(second, times[1])
+            assert winner_of(one, other) == first, case
+            assert winner_of(other, one) == first, case
 
 
 def test_uncertainty_widens_the_band() -> None:
@@ -130,24 +126,21 @@ def test_only_the_fastest_widens_the_band() -> None:
     assert verdict.band == METHOD.near_tie
 
 
-@pytest.mark.parametrize(
-    ("winning", "control"),
-    [((97.0,) * 6 + (103.0,) * 6, (102.0, 104.5, 107.0)), ((100.0,), (99.0, 103.0, 106.0, 109.0))],
-    ids=["winner", "library"],
-)
-def test_a_gain_within_the_spread_is_none(
-    winning: tuple[float, ...], control: tuple[float, ...]
-) -> None:
+def test_a_gain_within_the_spread_is_none() -> None:
     """A template that leads by less than the times of either vary does not replace the library.
 
     The row says near tie, and its band is the spread that decided.
     """
-    outcomes = timed(template(64), *winning), timed(LIBRARY, *control)
-    row = row_of(*outcomes, peaks=None)
-    assert row.winner == LIBRARY
-    assert row.evidence.flags == (Flag.NEAR_TIE,)
-    assert row.evidence.band is not None
-    assert row.evidence.time_us <= 100.0 * (1 + row.evidence.band)
+    for case, (winning, control) in {
+        "winner": ((97.0,) * 6 + (103.0,) * 6, (102.0, 104.5, 107.0)),
+        "library": ((100.0,), (99.0, 103.0, 106.0, 109.0)),
+    }.items():
+        outcomes = timed(template(64), *winning), timed(LIBRARY, *control)
+        row = row_of(*outcomes, peaks=None)
+        assert row.winner == LIBRARY, case
+        assert row.evidence.flags == (Flag.NEAR_TIE,), case
+        assert row.evidence.band is not None, case
+        assert row.evidence.time_us <= 100.0 * (1 + row.evidence.band), case
 
 
 def test_a_gain_beyond_the_spread_wins() -> None:
@@ -163,21 +156,21 @@ def test_a_tie_with_the_fastest_must_beat_the_library_itself() -> None:
     assert winner_of(*outcomes) == template(64)
 
 
-@pytest.mark.parametrize("reason", [Rejection.IMPLAUSIBLE, Rejection.TIMED_OUT])
-def test_nothing_wins_because_noise_refused_the_library(reason: Rejection) -> None:
+def test_nothing_wins_because_noise_refused_the_library() -> None:
     """With a refused time the library keeps its row, which is unstable and counts the refusal."""
-    row = row_of(timed(template(64), 1.0), rejected(LIBRARY, reason), peaks=None)
-    evidence = row.evidence
-    assert (row.winner, evidence.flags) == (LIBRARY, (Flag.UNSTABLE,))
-    assert (evidence.library_us, evidence.is_unstable) == (evidence.time_us, True)
-    assert evidence.rejected == ((reason, 1),)
+    for reason in (Rejection.IMPLAUSIBLE, Rejection.TIMED_OUT):
+        row = row_of(timed(template(64), 1.0), rejected(LIBRARY, reason), peaks=None)
+        evidence = row.evidence
+        assert (row.winner, evidence.flags) == (LIBRARY, (Flag.UNSTABLE,)), reason
+        assert (evidence.library_us, evidence.is_unstable) == (evidence.time_us, True), reason
+        assert evidence.rejected == ((reason, 1),)
 
 
-@pytest.mark.parametrize("reason", [each for each in Rejection if each.may_be_noise])
-def test_without_any_time_of_a_refused_library_there_is_no_row(reason: Rejection) -> None:
+def test_without_any_time_of_a_refused_library_there_is_no_row() -> None:
     """A candidate does not win because the library ran out of time or of memory."""
-    outcomes = [timed(template(64), 1.0), Outcome(winner=LIBRARY, rejection=reason)]
-    assert select_winner(outcomes, LIBRARY, METHOD) is None
+    for reason in [each for each in Rejection if each.may_be_noise]:
+        outcomes = [timed(template(64), 1.0), Outcome(winner=LIBRARY, rejection=reason)]
+        assert select_winner(outcomes, LIBRARY, METHOD) is None, reason
 
 
 def test_disturbed_times_keep_the_library() -> None:
@@ -191,32 +184,20 @@ def test_disturbed_times_keep_the_library() -> None:
 WIDE = (80.0, 90.0, 100.0, 110.0, 120.0)
 
 
-@pytest.mark.parametrize(
-    ("winning", "control"),
-    [((60.0, 80.0, 200.0), (200.0,)), ((100.0,), (99.0, 150.0, 200.0))],
-    ids=["winner", "library"],
-)
-def test_an_unstable_time_keeps_the_library(
-    winning: tuple[float, ...], control: tuple[float, ...]
-) -> None:
+def test_an_unstable_time_keeps_the_library() -> None:
     """When the spread of the winner or of the library is above the limit, the library wins."""
-    outcomes = timed(template(64), *winning), timed(LIBRARY, *control)
-    assert winner_of(*outcomes) == LIBRARY
-    assert Flag.UNSTABLE in flags_of(*outcomes)
+    for winning, control in (((60.0, 80.0, 200.0), (200.0,)), ((100.0,), (99.0, 150.0, 200.0))):
+        outcomes = timed(template(64), *winning), timed(LIBRARY, *control)
+        assert winner_of(*outcomes) == LIBRARY, (winning, control)
+        assert Flag.UNSTABLE in flags_of(*outcomes), (winning, control)
 
 
-@pytest.mark.parametrize(
-    ("winning", "control"),
-    [((60.0, 80.0, 100.0), (200.0,)), ((100.0,), (101.0, 150.0, 200.0))],
-    ids=["winner", "library"],
-)
-def test_a_winner_that_is_always_faster_wins(
-    winning: tuple[float, ...], control: tuple[float, ...]
-) -> None:
+def test_a_winner_that_is_always_faster_wins() -> None:
     """Its slowest round beats the library's fastest, however unstable the times are."""
-    outcomes = timed(template(64), *winning), timed(LIBRARY, *control)
-    assert winner_of(*outcomes) == template(64)
-    assert flags_of(*outcomes) == ()
+    for winning, control in (((60.0, 80.0, 100.0), (200.0,)), ((100.0,), (101.0, 150.0, 200.0))):
+        outcomes = timed(template(64), *winning), timed(LIBRARY, *control)
+        assert winner_of(*outcomes) == template(64), (winning, control)
+        assert flags_of(*outcomes) == (), (winning, control)
 
 
 def test_an_unstable_bystander_is_no_trouble() -> None:
@@ -238,27 +219,23 @@ def test_a_screened_candidate_cannot_win() -> None:
     assert winner_of(timed(template(64), 1.0, is_final=False), timed(LIBRARY, 10.0)) == LIBRARY
 
 
-@pytest.mark.parametrize("reason", Rejection)
-def test_a_rejected_candidate_cannot_win(reason: Rejection) -> None:
+def test_a_rejected_candidate_cannot_win() -> None:
     """A rejected candidate never wins, even with the shortest time."""
-    assert winner_of(rejected(template(64), reason), timed(LIBRARY, 10.0)) == LIBRARY
+    for reason in Rejection:
+        assert winner_of(rejected(template(64), reason), timed(LIBRARY, 10.0)) == LIBRARY
 
 
-@pytest.mark.parametrize(
-    "outcomes",
-    [
-        (),
-        (Outcome(winner=LIBRARY),),
-        (rejected(LIBRARY, Rejection.WRONG),),
-        (timed(LIBRARY, 1.0, is_final=False),),
-        (timed(LIBRARY, 0.0),),
-    ],
-    ids=["nothing", "not timed", "rejected", "screened", "took no time"],
-)
-def test_nothing_timed_is_no_row(outcomes: tuple[Outcome, ...]) -> None:
+def test_nothing_timed_is_no_row() -> None:
     """Without a candidate that can win there is no winner and no row."""
-    assert select_winner(outcomes, LIBRARY, METHOD) is None
-    assert make_row(KEY, outcomes, LIBRARY, METHOD, work=WORK, peaks=PEAKS) is None
+    for case, outcomes in {
+        "nothing": (),
+        "not timed": (Outcome(winner=LIBRARY),),
+        "rejected": (rejected(LIBRARY, Rejection.WRONG),),
+        "screened": (timed(LIBRARY, 1.0, is_final=False),),
+        "took no time": (timed(LIBRARY, 0.0),),
+    }.items():
+        assert select_winner(outcomes, LIBRARY, METHOD) is None, case
+        assert make_row(KEY, outcomes, LIBRARY, METHOD, work=WORK, peaks=PEAKS) is None, case
 
 
 def test_evidence_says_what_was_measured() -> None:
@@ -309,14 +286,16 @@ def test_without_the_library_there_is_no_library_time() -> None:
     assert row.evidence.library_us is None
 
 
-@pytest.mark.parametrize(
-    ("work", "peaks"), [(None, PEAKS), (WORK, None), (None, None)], ids=["work", "peaks", "both"]
-)
-def test_without_work_or_peaks_there_is_no_share(work: Work | None, peaks: Peaks | None) -> None:
+def test_without_work_or_peaks_there_is_no_share() -> None:
     """An unknown share is None and sets no flag, however slow the winner is."""
-    evidence = row_of(timed(LIBRARY, 1e6), work=work, peaks=peaks).evidence
-    assert (evidence.peak_share, evidence.flags) == (None, ())
-    assert (evidence.gbps is None) == (work is None)
+    for case, (work, peaks) in {
+        "work": (None, PEAKS),
+        "peaks": (WORK, None),
+        "both": (None, None),
+    }.items():
+        evidence = row_of(timed(LIBRARY, 1e6), work=work, peaks=peaks).evidence
+        assert (evidence.peak_share, evidence.flags) == (None, ()), case
+        assert (evidence.gbps is None) == (work is None), case
 
 
 def test_unknown_operations_leave_the_bytes() -> None:
@@ -325,20 +304,15 @@ def test_unknown_operations_leave_the_bytes() -> None:
     assert (evidence.tflops, evidence.gbps, evidence.peak_share) == (None, 100.0, 0.1)
 
 
-@pytest.mark.parametrize(
-    ("time_us", "flags"),
-    [
+def test_a_share_that_is_hard_to_believe_is_flagged() -> None:
+    """For work of 1 us at the peaks, less time is over the peaks, 100 times more far below."""
+    for time_us, flags in (
         (0.9, (Flag.OVER_PEAK,)),
         (1.0, ()),
         (90.0, ()),
         (110.0, (Flag.FAR_BELOW_PEAK,)),
-    ],
-)
-def test_a_share_that_is_hard_to_believe_is_flagged(
-    time_us: float, flags: tuple[Flag, ...]
-) -> None:
-    """For work of 1 us at the peaks, less time is over the peaks, 100 times more far below."""
-    assert row_of(timed(LIBRARY, time_us)).evidence.flags == flags
+    ):
+        assert row_of(timed(LIBRARY, time_us)).evidence.flags == flags
 
 
 def test_a_short_time_is_not_far_below_the_peaks() -> None:
@@ -349,10 +323,10 @@ def test_a_short_time_is_not_far_below_the_peaks() -> None:
     assert evidence.flags == ()
 
 
-@pytest.mark.parametrize(("floor_us", "doubtful"), [(0.1, 100.0), (1.0, 100.0), (20.0, 2000.0)])
-def test_a_time_is_doubtful_where_it_would_be_flagged(floor_us: float, doubtful: float) -> None:
+def test_a_time_is_doubtful_where_it_would_be_flagged() -> None:
     """The limit is a hundred times the time at the peaks, and at least 100 us."""
-    assert doubtful_us(floor_us) == pytest.approx(doubtful)
+    for floor_us, doubtful in ((0.1, 100.0), (1.0, 100.0), (20.0, 2000.0)):
+        assert doubtful_us(floor_us) == pytest.approx(doubtful)
 
 
 WINNERS = (

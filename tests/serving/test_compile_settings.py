@@ -34,9 +34,9 @@ def compiled(model: nn.Module | None = None, **settings: Any) -> Any:
     return warmup.compile(model or Mask().eval(), **{**usual, **settings})
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
+def test_settings_that_cannot_be_used_are_refused() -> None:
+    """Before the first call, with what to do."""
+    for settings, said in (
         ({"policy": "nearest"}, "use one of range, pad, exact"),
         ({"outside": "guess"}, "use one of eager, error"),
         ({"policy": "pad"}, "independent= does not name n"),
@@ -44,12 +44,9 @@ def compiled(model: nn.Module | None = None, **settings: Any) -> Any:
         ({"buckets": "8,4"}, "4 follows 8"),
         ({"buckets": {"m": "4"}}, "do not name the same dims"),
         ({"dims": {}}, "names no dynamic dim"),
-    ],
-)
-def test_settings_that_cannot_be_used_are_refused(settings: dict[str, Any], said: str) -> None:
-    """Before the first call, with what to do."""
-    with pytest.raises(warmup.SettingsError, match=said):
-        compiled(**settings)
+    ):
+        with pytest.raises(warmup.SettingsError, match=said):
+            compiled(**settings)
 
 
 def test_a_build_for_ranges_refuses_buckets_that_descend() -> None:

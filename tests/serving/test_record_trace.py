@@ -192,19 +192,16 @@ def test_a_trace_does_not_differ_from_itself(
     assert not any(each["is_certain"] for each in found)
 
 
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
+def test_what_cannot_be_profiled_is_an_error() -> None:
+    """A contradiction of options, or a file that is not there, is an error that says so."""
+    for options, reason in (
         ((), "0 traces"),
         (("a.json", "b.json"), "2 traces"),
         (("a.json", "--diff"), "1 traces"),
         (("a.json", "--model", "m.py"), "a trace and --model"),
         (("--model", "m.py"), "has no file"),
         (("missing.json",), "missing.json"),
-    ],
-)
-def test_what_cannot_be_profiled_is_an_error(options: tuple[str, ...], reason: str) -> None:
-    """A contradiction of options, or a file that is not there, is an error that says so."""
-    result = CliRunner().invoke(app, ["profile", *options])
-    assert isinstance(result.exception, SettingsError)
-    assert reason in str(result.exception)
+    ):
+        result = CliRunner().invoke(app, ["profile", *options])
+        assert isinstance(result.exception, SettingsError), (options, reason)
+        assert reason in str(result.exception), (options, reason)
