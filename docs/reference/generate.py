@@ -27,7 +27,6 @@ from warmup.core import errors
 HERE = Path(__file__).resolve().parent
 PACKAGE = HERE.parents[1] / "warmup"
 PAGES = ("cli", "errors", "events")
-_HEAD = ("| Option | Default | Meaning |", "| --- | --- | --- |")
 _PART = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _COMMON = {"quiet", "verbose", "debug", "help", "version"}
 _SHARED_BY = 4  # commands that have an option in the same words, to list it once
@@ -65,7 +64,7 @@ def commands() -> str:
     counts = Counter(row for rows in rows_of.values() for row in rows.values())
     shared = [row for row, count in counts.items() if count >= _SHARED_BY]
     lines = ["## Shared options", "", "These mean the same in each command that lists them.", ""]
-    lines += [*_HEAD, *shared, ""]
+    lines += [*shared, ""]
     for path, command in found:
         words = " ".join((command.help or "").split("\f")[0].split())
         arguments = [each for each in command.params if each.param_type_name == "argument"]
@@ -74,7 +73,7 @@ def commands() -> str:
         lines += [words, ""]
         names = [f"`{name}`" for name, row in rows_of[path].items() if row in shared]
         if rows := [row for row in rows_of[path].values() if row not in shared]:
-            lines += [*_HEAD, *rows, ""]
+            lines += [*rows, ""]
         if names:
             lines += [f"Shared: {', '.join(names)}.", ""]
         if command.epilog:
@@ -101,8 +100,9 @@ def _argument(parameter: Any) -> str:
 def _option(parameter: Any) -> str:
     names = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
     default = parameter.default
-    shown = "" if default in (None, False, (), []) or callable(default) else f"`{default}`"
-    return f"| {names} | {shown} | {_cell(parameter.help or '')} |"
+    is_named = default not in (None, False, (), []) and not callable(default)
+    shown = f" (`{default}`)" if is_named else ""
+    return f"- {names}{shown}: {_cell(parameter.help or '')}"
 
 
 def _examples(epilog: str) -> list[str]:
