@@ -39,6 +39,7 @@ THIRD_PARTY: Mapping[str, frozenset[str]] = {
     "models.pretrained": frozenset({"torch", "transformers"}),
     "diagnostics": frozenset({"msgspec"}),
     "diagnostics.explain": frozenset({"torch"}),
+    "diagnostics.profile.operator_work": frozenset({"torch", "msgspec"}),
     "tuning": frozenset({"torch", "platformdirs"}),
     "tuning.cluster": frozenset(),
     "tuning.cluster.connection": frozenset({"ray"}),
@@ -65,7 +66,7 @@ OF_ONE_KIND = (
     # These run a bucket once more with padded weights, the kind `weight`.
     *("warmup.tuning.session", "warmup.tuning.bucket_run"),
     "warmup.tuning.weights.",
-    "warmup.diagnostics.profile.row_match",
+    "warmup.diagnostics.profile.attribution",
     "warmup.tuning.lookup_table",  # torch's, of GEMMs
     *("warmup.tuning.trials", "warmup.tuning.bare_trials", "warmup.tuning.worker"),  # GEMM trials
 )

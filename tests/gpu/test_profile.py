@@ -11,13 +11,13 @@ import pytest
 
 from warmup.core.rows import Family
 from warmup.keys.registry import KINDS, kind_of
+from warmup.serving.record_trace import RECORDED_CALLS
 from warmup.table.store import read
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 Run = Callable[..., str]
-CALLS = 5
 MODEL = ("--model", "examples/mlp.py:MLP", "--seqlens", "64,560", "--dtype", "bf16")
 
 
@@ -42,7 +42,7 @@ def profiled(
     text = run(
         folder,
         *("-m", "warmup", "profile", *MODEL, "--table", str(table), "--mode", request.param),
-        *("--calls", str(CALLS), "--record", str(trace), "--json"),
+        *("--record", str(trace), "--json"),
     )
     return trace, json.loads(text)
 
@@ -65,7 +65,7 @@ def test_every_matmul_of_the_table_ran_as_often_as_the_model(
     ran = {kernel["keys"][0]: kernel for kernel in kernels_of(profiled[1]) if kernel["keys"]}
     assert gemms <= ran.keys()
     for key in gemms:
-        assert ran[key]["count"] % CALLS == 0
+        assert ran[key]["count"] % RECORDED_CALLS == 0
         is_template = read(table).rows[key].winner.family is Family.TEMPLATE
         assert ran[key]["name"].startswith("triton_tem_") == is_template
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import subprocess
@@ -18,15 +17,13 @@ from typer.testing import CliRunner
 from warmup.cli.app import app
 from warmup.core.errors import SettingsError
 from warmup.core.rows import Evidence, Family, Row, Winner
-from warmup.diagnostics.misses import read_misses
 from warmup.diagnostics.profile.trace import Trace, read_trace
-from warmup.diagnostics.profile.trace_file import TraceFile
+from warmup.serving.record_trace import RECORDED_CALLS
 from warmup.table import Table
 from warmup.table.store import write
 
 Profiled = Callable[..., subprocess.CompletedProcess[str]]
 ROOT = Path(__file__).resolve().parents[2]
-CALLS = 3
 MODEL = """
 from torch import nn, randn
 class Two(nn.Module):
@@ -49,7 +46,7 @@ def recorded(inherited: None, tmp_path_factory: pytest.TempPathFactory) -> tuple
     caches = {"TORCHINDUCTOR_CACHE_DIR": str(path.with_name("inductor")), "PYTHONPATH": str(ROOT)}
     done = run_forked(
         *("-m", "warmup", "profile", "--model", str(model), "--seqlens", "4,16"),
-        *("--calls", str(CALLS), "--record", str(path), "--device", "cpu", "--json"),
+        *("--record", str(path), "--device", "cpu", "--json"),
         env={**os.environ, **caches},
         cwd=ROOT,
     )
@@ -60,7 +57,7 @@ def recorded(inherited: None, tmp_path_factory: pytest.TempPathFactory) -> tuple
 @pytest.fixture(scope="module")
 def trace(recorded: tuple[Path, Any]) -> Trace:
     """The recorded trace."""
-    return read_trace(TraceFile(recorded[0]))
+    return read_trace(recorded[0])
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +95,9 @@ def profiled(recorded: tuple[Path, Any], table: Any, run_python: Callable[..., A
 
 def test_each_bucket_has_its_calls_and_its_plan(trace: Trace) -> None:
     """The trace has the asked calls of each bucket, and the plan of each bucket's graph."""
-    assert [mark.name for mark in trace.iterations] == ["seqlen=4"] * CALLS + ["seqlen=16"] * CALLS
+    assert [mark.name for mark in trace.iterations] == ["seqlen=4"] * RECORDED_CALLS + [
+        "seqlen=16"
+    ] * RECORDED_CALLS
     assert trace.plan is not None
     assert set(trace.plan.plans) == {"seqlen=4", "seqlen=16"}
     for bucket, (plan,) in trace.plan.plans.items():
@@ -139,45 +138,19 @@ def test_rows_are_joined_with_their_times(profiled: Profiled, table: tuple[Path,
         assert kernel["ratio"] == pytest.approx(0.5)
 
 
-def test_misses_can_be_built(profiled: Profiled, tmp_path: Path) -> None:
-    """The matmuls of the bucket without rows are written as problems that a build reads."""
-    out = tmp_path / "misses.json"
-    document = json.loads(profiled("--misses-out", str(out), "--json").stdout)
-    problems = read_misses(out)
-    assert {problem.key for problem in problems} == {cost["key"] for cost in document["missed"]}
-    assert {problem.count for problem in problems} == {CALLS}
-    assert all(" m=4 " in problem.key for problem in problems)
-    assert [cost["us"] for cost in document["missed"]] == sorted(
-        (cost["us"] for cost in document["missed"]), reverse=True
-    )
-
-
-def test_the_augmented_trace_has_the_same_events(
-    recorded: tuple[Path, Any], profiled: Profiled, tmp_path: Path
-) -> None:
-    """Only arguments are added, and the result is a trace that can be profiled again."""
-    out = tmp_path / "more.json.gz"
-    profiled("--trace-out", str(out))
-    before = json.loads(gzip.decompress(recorded[0].read_bytes()))
-    after = json.loads(gzip.decompress(out.read_bytes()))
-    winners = [
-        each["args"]["warmup winner"]
-        for each in after["traceEvents"]
-        if "warmup winner" in each.get("args", {})
-    ]
-    assert winners == ["aten::addmm"] * 2 * (CALLS + 1)  # a first call is outside of the marks
-    for each in after["traceEvents"]:
-        if "args" in each:
-            each["args"] = {k: v for k, v in each["args"].items() if not k.startswith("warmup ")}
-    assert after == before
-    assert read_trace(TraceFile(out)).plan is not None
+def test_decisions_without_a_row_are_listed(profiled: Profiled) -> None:
+    """The matmuls of the bucket without rows, with their device time, the most first."""
+    missed = json.loads(profiled("--json").stdout)["missed_us"]
+    assert missed
+    assert all(" m=4 " in key for key in missed)
+    assert all(us > 0 for us in missed.values())
 
 
 def test_the_text_has_80_columns(profiled: Profiled) -> None:
     """No line but a whole word is wider than 80 columns, and every bucket is there."""
     text = profiled().stdout
     assert all(len(line) <= 80 for line in text.splitlines())
-    assert "seqlen=4: 3 calls of" in text
+    assert f"seqlen=4: {RECORDED_CALLS} calls of" in text
     assert "worth building" in text
 
 

@@ -2,24 +2,57 @@
 
 from __future__ import annotations
 
-import gzip
-from functools import partial
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
 from warmup.cli import options
-from warmup.cli.output import print_report, say
+from warmup.cli.output import (
+    ABSENT,
+    TEXT_WIDTH,
+    digits,
+    fold,
+    percent,
+    print_report,
+    say,
+    spell_peaks,
+    times,
+)
+from warmup.core.counted import counted
+from warmup.core.error_text import printable
 from warmup.core.errors import SettingsError
-from warmup.core.files import write_output
+from warmup.core.samples import Samples
+from warmup.diagnostics.profile.attribution import Known, Reason
+from warmup.diagnostics.profile.profile import (
+    BucketProfile,
+    KernelDifference,
+    KernelLine,
+    Profile,
+    differences_of,
+    profile_trace,
+)
+from warmup.diagnostics.profile.trace import read_trace
+from warmup.keys.registry import kind_of
 
-if TYPE_CHECKING:
-    from warmup.core.roofline import Peaks
-    from warmup.diagnostics.profile.profile import Profile
-    from warmup.table import Table
-
+PROFILE_SCHEMA: Final = 2  # of the document that `warmup profile --json` prints
+_SHOWN: Final = 20  # kernels of a bucket in the text; the JSON has all
 _COMPARED_TRACES: Final = 2
+_HEADS: Final = ("share", "us", "calls", "TFLOP/s", "GB/s", "peak", "limit", "row us", "ratio")
+_WIDTHS: Final = (6, 8, 6, 7, 6, 5, 7, 8, 6)
+_DIFFERENCE_HEADS: Final = ("before us", "after us", "change us", "ratio", "95 % interval")
+_DIFFERENCE_WIDTHS: Final = (10, 10, 9, 8, 16)
+_MEANS: Final = {
+    None: "a row of the table",
+    Reason.MISS: "no row in the table",
+    Reason.NO_TABLE: "a decision that a row can be built for",
+    Reason.LIBRARY: "a library's kernel, no choice of inductor",
+    Reason.UNCOVERED: "generated, without a decision that rows are kept for",
+    Reason.COPY: "a copy or a fill",
+    Reason.UNTRACED: "not known: neither plan, shapes nor name say it",
+}
 
 
 def profile(
@@ -33,11 +66,6 @@ def profile(
     table: Annotated[
         Path | None, typer.Option(help="The table whose rows chose the kernels.")
     ] = None,
-    peaks: options.PeaksOption = None,
-    iterations: Annotated[
-        int | None,
-        typer.Option(min=1, help="Calls of the model in a trace whose calls are not marked."),
-    ] = None,
     diff: Annotated[
         bool, typer.Option("--diff", help="Compare two traces: before, then after.")
     ] = False,
@@ -48,26 +76,12 @@ def profile(
     dtype: options.Dtype = None,
     device: options.DeviceOption = "auto",
     mode: Annotated[str, typer.Option(help="With --model: the mode of torch.compile.")] = "default",
-    calls: Annotated[
-        int, typer.Option(min=1, help="With --model: calls of each bucket to record.")
-    ] = 10,
     record: Annotated[
         Path | None, typer.Option(help="With --model: the trace to write, .json or .json.gz.")
-    ] = None,
-    top: Annotated[int, typer.Option(min=1, help="Kernels of a bucket to print.")] = 20,
-    trace_out: Annotated[
-        Path | None,
-        typer.Option(help="Write the trace again, with the figures in each event's arguments."),
-    ] = None,
-    misses_out: Annotated[
-        Path | None, typer.Option(help="Write the problems without a row, for build --problems.")
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Say what each kernel of a trace costs, what limits it, and which row chose it."""
-    from warmup.cli import profile_render
-    from warmup.diagnostics.profile.difference import differences_of
-    from warmup.diagnostics.review import peaks_in
     from warmup.table.codec import digest_of
     from warmup.table.store import read
 
@@ -92,66 +106,217 @@ def profile(
             device=device,
             dtype=dtype,
             mode=mode,
-            calls=calls,
         )
         record_trace(asked, record)
-        say(f"{record}: {calls} calls of each bucket")
+        say(f"{record}: {asked.calls} calls of each bucket")
         given = [record]
     if len(given) != (_COMPARED_TRACES if diff else 1):
         raise SettingsError(
             f"{len(given)} traces, and {'--diff takes two' if diff else 'one is profiled'}",
             "name the trace before and the trace after" if diff else "name one trace, or --diff",
         )
-    own = None if peaks is None else peaks_in(peaks)
     digest = None if tuned is None else digest_of(tuned)
-    found = [_profile(path, tuned, own, iterations, digest) for path in given]
+    found = [profile_trace(read_trace(path), tuned, digest) for path in given]
     if diff:
-        print_report(
-            differences_of(*found),
-            partial(profile_render.spell_differences, top=top),
-            profile_render.differences_document,
-            as_json=as_json,
-        )
-        return
-    _write(given[0], found[0], trace_out=trace_out, misses_out=misses_out)
-    print_report(
-        found[0],
-        partial(profile_render.spell, top=top),
-        profile_render.document,
-        as_json=as_json,
+        differences = differences_of(*found)
+        print_report(differences, _spell_differences, _differences_document, as_json=as_json)
+    else:
+        print_report(found[0], _spell, _document, as_json=as_json)
+
+
+def _spell(profile: Profile) -> Iterator[str]:
+    """Yield the profile: each bucket's kernels, then what has a row, and what is to be built."""
+    clock = f" at {profile.clock_mhz} MHz" if profile.clock_mhz is not None else ""
+    yield from fold(f"{profile.device}{clock}", indent=2)
+    if profile.peaks is not None:
+        dtypes = {line.work.dtype for line in profile.lines if line.work and line.work.flops}
+        yield from fold(spell_peaks(profile.peaks, dtypes), indent=2)
+    for assumption in profile.assumptions:
+        yield from fold(assumption, indent=2)
+    for bucket in profile.buckets:
+        yield ""
+        yield from _spell_bucket(bucket, is_cpu=profile.is_cpu)
+    yield ""
+    yield "device time by decision"
+    for reason, text in _MEANS.items():
+        share = profile.share_of(reason)
+        if share > 0 or reason in (None, Reason.UNTRACED):
+            yield from fold(f"{share:>6.1%}  {text}", "  ", indent=10)
+    known = {how: sum(e.total_us for e in profile.lines if e.known is how) for how in Known}
+    parts = [f"by {how} {_part(us, profile.device_us)}" for how, us in known.items() if us > 0]
+    yield from fold(f"known {', '.join(parts)}", "  ", indent=4)
+    if profile.outside_us > 0:
+        yield f"  {digits(profile.outside_us)} us of kernels are outside of any marked call"
+    if profile.skipped:
+        yield f"  {counted(profile.skipped, 'event')} of the device without a time left out"
+    drifted = [line for line in profile.lines if line.has_drifted]
+    if drifted:
+        worst = max(drifted, key=lambda line: line.total_us)
+        text = f"drifted: {counted(len(drifted), 'kernel')} not within 10 % of the row's time"
+        yield from fold(f"{text}, most of all {worst.keys[0]} ({times(worst.ratio)})", indent=2)
+    missed = profile.missed_us
+    if missed:
+        cost = _part(sum(missed.values()), profile.device_us)
+        text = f"worth building: {counted(len(missed), 'decision')} without a row, {cost} of the"
+        yield from fold(f"{text} device's time, most of all {next(iter(missed))}", indent=2)
+
+
+def _spell_bucket(bucket: BucketProfile, *, is_cpu: bool) -> Iterator[str]:
+    each, window_us = bucket.iterations, bucket.busy_us + bucket.host_us + bucket.idle_us
+    device = "the operators" if is_cpu else "the device"
+    late = (bucket.idle_us + bucket.host_us) if is_cpu else bucket.host_us
+    yield from fold(
+        f"{bucket.bucket or 'the whole trace'}: {counted(each, 'call')} of "
+        f"{digits(window_us / each)} us, of which {device} worked {digits(bucket.busy_us / each)} "
+        f"us ({_part(bucket.busy_us, window_us)}) and waited for the host {digits(late / each)} us",
+        indent=2,
+    )
+    yield _cells(_HEADS, _WIDTHS)
+    for line in bucket.lines[:_SHOWN]:
+        yield from _spell_line(line, each)
+    rest = bucket.lines[_SHOWN:]
+    if rest:
+        share = percent(sum(line.share for line in rest))
+        yield f"{share:>6}  {counted(len(rest), 'more kernel')} (--json)"
+
+
+def _spell_line(line: KernelLine, iterations: int) -> Iterator[str]:
+    yield _cells(
+        (
+            f"{line.share:.1%}",
+            digits(line.total_us / iterations),
+            f"{len(line.us) / iterations:g}",
+            digits(line.tflops),
+            ABSENT if line.gbps is None else f"{line.gbps:.0f}",
+            percent(line.peak_share),
+            line.limit or ABSENT,
+            digits(line.row_us),
+            times(line.ratio) + ("" if line.is_whole else "+"),
+        ),
+        _WIDTHS,
+    )
+    name, room = printable(line.name), TEXT_WIDTH - 4
+    yield f"    {name if len(name) <= room else f'{name[: room - 23]}...{name[-20:]}'}"
+    yield from fold(_decision_of(line), "      ", indent=8)
+
+
+def _decision_of(line: KernelLine) -> str:
+    """Return which row chose the kernel of *line*, or why there is no row."""
+    if line.row is not None:
+        kind = kind_of(line.keys[0])
+        question = kind.ingredients(line.keys[0]).get(kind.question or "", "")
+        label = f"{kind.brief(line.keys[0])} {question}".rstrip()
+        partly = "" if line.is_whole else " (the row has the matmul's own time only)"
+        return f"{label}: {line.row.winner.short}{partly}"
+    if len(line.keys) > 1:
+        return f"one of {len(line.keys)} decisions: {'; '.join(line.keys)}"
+    return ": ".join((*line.keys, _MEANS[line.reason]))
+
+
+def _part(us: float, whole: float) -> str:
+    return f"{us / whole:.1%}" if whole else ABSENT
+
+
+def _cells(cells: Sequence[str], widths: Sequence[int]) -> str:
+    padded = (cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
+    return " ".join(padded).rstrip()
+
+
+def _document(profile: Profile) -> dict[str, Any]:
+    return {
+        "schema": PROFILE_SCHEMA,
+        "device": profile.device,
+        "is_cpu": profile.is_cpu,
+        "table": profile.digest,
+        "clock_mhz": profile.clock_mhz,
+        "peaks": None if profile.peaks is None else asdict(profile.peaks),
+        "assumptions": list(profile.assumptions),
+        "device_us": profile.device_us,
+        "outside_us": profile.outside_us,
+        "skipped": profile.skipped,
+        "shares": {reason or "row": profile.share_of(reason) for reason in _MEANS},
+        "buckets": [
+            {
+                "bucket": bucket.bucket,
+                "iterations": bucket.iterations,
+                "busy_us": bucket.busy_us,
+                "host_gap_us": bucket.host_us,
+                "device_gap_us": bucket.idle_us,
+                "kernels": [_line_document(line) for line in bucket.lines],
+            }
+            for bucket in profile.buckets
+        ],
+        "drifted": [line.keys[0] for line in profile.lines if line.has_drifted],
+        "missed_us": profile.missed_us,
+    }
+
+
+def _line_document(line: KernelLine) -> dict[str, Any]:
+    return {
+        "name": line.name,
+        "known_by": line.known,
+        "no_row": line.reason,
+        "keys": list(line.keys),
+        "winner": None if line.row is None else str(line.row.winner),
+        "count": len(line.us),
+        "total_us": line.total_us,
+        "median_us": Samples(line.us).median,
+        "share": line.share,
+        "dtype": line.work and line.work.dtype,
+        "flops": line.work and line.work.flops,
+        "bytes": line.work and line.work.moved,
+        "tflops": line.tflops,
+        "gbps": line.gbps,
+        "peak_share": line.peak_share,
+        "limit": line.limit,
+        "row_us": line.row_us,
+        "ratio": line.ratio,
+        "is_whole": line.is_whole,
+    }
+
+
+def _spell_differences(found: Sequence[KernelDifference]) -> Iterator[str]:
+    """Yield for each bucket the change of a call, then the largest changes of its kernels."""
+    if not found:
+        yield "the traces have no bucket in common"
+    shown = 0
+    for each in found:
+        if not each.subject:
+            shown = 0
+            yield ""
+            yield f"{each.bucket or 'the whole trace'}: device time of a call"
+            yield _cells(_DIFFERENCE_HEADS, _DIFFERENCE_WIDTHS)
+            yield f"{_figures(each)}  all kernels"
+        elif shown < _SHOWN:
+            shown += 1
+            yield _figures(each)
+            yield from fold(each.subject, "    ", indent=6)
+            if each.before != each.after:
+                names = (" + ".join(side) or "nothing" for side in (each.before, each.after))
+                yield from fold(" -> ".join(names), "      ", indent=8)
+
+
+def _figures(each: KernelDifference) -> str:
+    interval = ABSENT
+    if each.interval is not None:
+        mark = "" if each.is_certain else " ~"
+        interval = f"{each.interval[0]:.2f} to {each.interval[1]:.2f}{mark}"
+    sign = "+" if each.added_us > 0 else "-" if each.added_us < 0 else ""
+    change = f"{sign}{digits(abs(each.added_us))}"
+    return _cells(
+        (digits(each.before_us), digits(each.after_us), change, times(each.ratio), interval),
+        _DIFFERENCE_WIDTHS,
     )
 
 
-def _profile(
-    path: Path, table: Table | None, peaks: Peaks | None, iterations: int | None, digest: str | None
-) -> Profile:
-    from warmup.diagnostics.profile.profile import profile_trace
-    from warmup.diagnostics.profile.trace import read_trace
-    from warmup.diagnostics.profile.trace_file import TraceFile
-
-    trace = read_trace(TraceFile(path))
-    return profile_trace(trace, table, peaks=peaks, iterations=iterations, digest=digest)
-
-
-def _write(
-    path: Path,
-    profiled: Profile,
-    *,
-    trace_out: Path | None,
-    misses_out: Path | None,
-) -> None:
-    if trace_out is not None:
-        from warmup.diagnostics.profile.augmented import augmented_trace
-        from warmup.diagnostics.profile.trace_file import TraceFile
-
-        if trace_out.exists() and trace_out.samefile(path):
-            raise SettingsError(f"--trace-out {trace_out} is the trace itself", "name another file")
-        raw = b"".join(augmented_trace(TraceFile(path), profiled))
-        packed = gzip.compress(raw, mtime=0) if trace_out.suffix == ".gz" else raw
-        write_output(trace_out, packed, "--trace-out")
-    if misses_out is not None:
-        from warmup.diagnostics.misses import encode_problems
-        from warmup.diagnostics.profile.findings import missed_counts
-
-        digests = [] if profiled.digest is None else [profiled.digest]
-        write_output(misses_out, encode_problems(missed_counts(profiled), digests), "--misses-out")
+def _differences_document(found: Sequence[KernelDifference]) -> list[dict[str, Any]]:
+    return [
+        {
+            **asdict(each),
+            "subject": each.subject or None,
+            "added_us": each.added_us,
+            "ratio": each.ratio,
+            "is_certain": each.is_certain,
+        }
+        for each in found
+    ]

@@ -16,6 +16,7 @@ from warmup.core.errors import SettingsError
 
 PLAN_NAME: Final = "warmup"  # of the trace's member that holds a `RecordedPlan`
 PLAN_SCHEMA: Final = 1
+_MOST_COUNTED: Final = 1 << 62  # operations or bytes of one launch
 _RECORD_AGAIN: Final = "record the trace again with this warmup"
 BUCKET_MARK: Final = "warmup bucket "  # begins the annotation around each recorded call of a bucket
 
@@ -96,7 +97,7 @@ def plan_from_json(document: Any, path: str) -> RecordedPlan:
             device=str(document["device"]),
             torch=str(document["torch"]),
             table=None if table is None else str(table),
-            clocks=tuple(int(clock) for clock in document["clocks"]),
+            clocks=tuple(_count(clock) or 0 for clock in document["clocks"]),
         )
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise SettingsError(
@@ -115,9 +116,16 @@ def _graph_from_json(graph: Any) -> GraphPlan:
                 by=PlannedBy(kernel["by"]),
                 keys=tuple(map(str, kernel["keys"])),
                 dtype=str(kernel["dtype"]),
-                flops=None if kernel["flops"] is None else int(kernel["flops"]),
-                moved=None if kernel["moved"] is None else int(kernel["moved"]),
+                flops=_count(kernel["flops"]),
+                moved=_count(kernel["moved"]),
             )
             for kernel in graph["kernels"]
         ),
     )
+
+
+def _count(value: Any) -> int | None:
+    """Return *value* as a whole number that rates can be computed from."""
+    if value is not None and not 0 <= int(value) < _MOST_COUNTED:
+        raise ValueError(f"no count: {value}")
+    return None if value is None else int(value)

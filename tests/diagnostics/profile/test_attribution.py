@@ -10,9 +10,9 @@ from gpu_events import GpuTrace, plan_of
 
 from warmup.core.planned_kernels import GraphPlan, PlannedBy, PlannedKernel
 from warmup.core.rows import Evidence, Family, Row, Scope, Winner
-from warmup.diagnostics.profile.attribution import Attributed, Known, Reason, attribute, row_us
+from warmup.diagnostics.profile.attribution import Attributed, Known, Reason, attribute
+from warmup.diagnostics.profile.profile import row_us
 from warmup.diagnostics.profile.trace import read_trace
-from warmup.diagnostics.profile.trace_file import TraceFile
 from warmup.table import Table
 
 BUCKET = "seqlen=16"
@@ -37,7 +37,7 @@ def found_in(
     trace: GpuTrace, folder: Path, *plans: GraphPlan, table: Table | None = None
 ) -> list[Attributed]:
     plan = plan_of(BUCKET, *plans) if plans else None
-    return list(attribute(read_trace(TraceFile(trace.write(folder / "t.json", plan))), table))
+    return list(attribute(read_trace(trace.write(folder / "t.json", plan)), table))
 
 
 def keys_in(found: list[Attributed]) -> list[tuple[str, ...]]:

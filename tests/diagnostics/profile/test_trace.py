@@ -1,4 +1,4 @@
-"""Reading traces: in pieces, gzipped, damaged; iterations, and the gaps between kernels."""
+"""Reading traces: gzipped, damaged, too large; iterations, gaps, peaks, and two traces compared."""
 
 from __future__ import annotations
 
@@ -8,22 +8,20 @@ import json
 import math
 import operator
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from gpu_events import DEVICE, GpuTrace, plan_of
-from hypothesis import given
-from hypothesis import strategies as st
 
 from warmup.core.errors import SettingsError
 from warmup.core.planned_kernels import GraphPlan, PlannedBy, PlannedKernel
 from warmup.core.roofline import Peaks
-from warmup.diagnostics.profile import trace_file
-from warmup.diagnostics.profile.difference import differences_of
-from warmup.diagnostics.profile.profile import Limit, Profile, profile_trace
+from warmup.diagnostics.profile import trace as reading
+from warmup.diagnostics.profile.profile import Limit, Profile, differences_of, profile_trace
 from warmup.diagnostics.profile.trace import read_trace
-from warmup.diagnostics.profile.trace_file import TraceFile
+from warmup.table import Table
 
 PEAKS = Peaks(
     tflops={"bf16": 800.0},
@@ -32,66 +30,41 @@ PEAKS = Peaks(
     measured="2026-01-02",
     clocks={"bf16": 1600},
 )
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=6,
-)
-
-
-@given(
-    events=st.lists(st.dictionaries(st.text(), VALUES, max_size=4), max_size=6),
-    members=st.dictionaries(st.text().filter(lambda name: name != "traceEvents"), VALUES),
-    piece=st.integers(1, 40),
-    indent=st.none() | st.just(2),
-)
-def test_a_trace_is_read_as_json_reads_it(
-    events: list[Any], members: dict[str, Any], piece: int, indent: int | None
-) -> None:
-    """However it is cut into pieces, and whatever it holds, nothing is lost or changed."""
-    document = {**members, "traceEvents": events, "last": 1}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trace_file, "_TRACE_PIECE", piece)
-        import tempfile
-
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "t.json"
-            path.write_text(json.dumps(document, indent=indent))
-            file = TraceFile(path)
-            assert list(file.events()) == events
-            assert file.members == {**members, "last": 1}
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, bytes])
 def test_gzipped_or_not_and_as_a_list_alone(pack: Callable[[bytes], bytes], tmp_path: Path) -> None:
     """The content decides, not the name; Chrome's other form is read too."""
-    path = tmp_path / "trace.json"
-    path.write_bytes(pack(b'[{"ph": "X"}, {"ph": "M"}]'))
-    assert [event["ph"] for event in TraceFile(path).events()] == ["X", "M"]
+    trace, path = GpuTrace(), tmp_path / "trace.json"
+    trace.kernel("nvjet", 0, 9)
+    for document in ({"traceEvents": trace.events}, trace.events):
+        path.write_bytes(pack(json.dumps(document).encode()))
+        assert [event.name for event in read_trace(path).events] == ["nvjet"]
 
 
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        (b"", "it ends at character 0"),
-        (b'{"traceEvents": [{"ph": "X"}', "it ends at character 28"),
-        (b'{"traceEvents": [{"ph": ', "at character 24"),
-        (b'{"events": []}', "it has no member 'traceEvents'"),
-        (b"no JSON", "expected '{' and found 'n'"),
-        (gzip.compress(b'{"traceEvents": [' * 100, mtime=0)[:40], "end-of-stream"),
-        (b'{"traceEvents": []}', "no kernel and no operator"),
-        (b'{"traceEvents": [], "warmup": 3}', "no kernel and no operator"),
-    ],
-)
-def test_what_is_no_trace_is_an_error_that_says_where(
-    content: bytes, reason: str, tmp_path: Path
+def test_what_is_no_trace_is_an_error_that_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Empty, cut off, of another form: the error names the file and the place."""
+    """Empty, cut off, of another form, too large, too deep: the error names file and reason."""
+    monkeypatch.setattr(reading, "LARGEST_TRACE", 1_000_000)
     path = tmp_path / "trace.json"
-    path.write_bytes(content)
-    with pytest.raises(SettingsError, match=r"trace\.json") as failed:
-        read_trace(TraceFile(path))
-    assert reason in str(failed.value)
+    wrong = {
+        b"": "truncated",
+        b'{"traceEvents": [{"ph": "X"}': "truncated",
+        b'{"events": []}': "missing required field `traceEvents`",
+        b'{"traceEvents": [3]}': "$.traceEvents[0]",
+        b"no JSON": "malformed",
+        b'{"traceEvents": [{"name": "\xff"}]}': "decode",
+        gzip.compress(b'{"traceEvents": [' * 100, mtime=0)[:40]: "end-of-stream",
+        gzip.compress(b" " * 1_000_001): "more than 1,000,000 bytes once unpacked",
+        b'{"traceEvents": [], "warmup": ' + b"[" * 100_000: "maximum recursion depth",
+        b'{"traceEvents": []}': "no kernel and no operator",
+    }
+    for content, reason in wrong.items():
+        path.write_bytes(content)
+        with pytest.raises(SettingsError, match=r"trace\.json") as failed:
+            read_trace(path)
+        assert reason in str(failed.value), content[:40]
 
 
 @pytest.mark.parametrize("plan", [{"schema": 2}, {"schema": 1}, {"schema": 1, "plans": 3}, []])
@@ -102,7 +75,7 @@ def test_a_damaged_plan_is_an_error(plan: object, tmp_path: Path) -> None:
     path = trace.write(tmp_path / "t.json")
     path.write_text(json.dumps({**json.loads(path.read_text()), "warmup": plan}))
     with pytest.raises(SettingsError, match="member 'warmup'"):
-        read_trace(TraceFile(path))
+        read_trace(path)
 
 
 def _places(value: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -114,7 +87,7 @@ def _places(value: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...
             yield from _places(each, (*before, key))
 
 
-def test_no_value_of_a_trace_ends_in_a_traceback(tmp_path: Path) -> None:
+def test_no_value_of_a_trace_ends_in_a_traceback(table: Table, tmp_path: Path) -> None:
     """Whatever stands at a place of a trace, the trace is profiled, or refused with its name."""
     trace, matmul = GpuTrace(), PlannedKernel(name="aten.mm.out", by=PlannedBy.LIBRARY, moved=2)
     trace.call("b", "f", 0, 100)
@@ -124,7 +97,20 @@ def test_no_value_of_a_trace_ends_in_a_traceback(tmp_path: Path) -> None:
     trace.kernel("nvjet", 10, 9, launched=3, external=external)
     path = trace.write(tmp_path / "t.json", plan_of("b", GraphPlan("f", (matmul,)), clocks=(1600,)))
     text, refused = path.read_text(), list[str]()
-    wrong = (None, True, -1, 1.5, 2**70, math.inf, "", "(" * 10_000, [], [[]], {"a": 1})
+    wrong: tuple[Any, ...] = (
+        None,
+        True,
+        -1,
+        1.5,
+        2**70,
+        10**400,
+        math.inf,
+        "",
+        "(" * 10_000,
+        [],
+        [[]],
+        {"a": 1},
+    )
     for place in _places(json.loads(text)):
         for value in wrong:
             document = json.loads(text)
@@ -132,15 +118,22 @@ def test_no_value_of_a_trace_ends_in_a_traceback(tmp_path: Path) -> None:
             holder[place[-1]] = value
             path.write_text(json.dumps(document))
             try:
-                profile_trace(read_trace(TraceFile(path)), None, peaks=PEAKS)
+                profile_trace(read_trace(path), table)
             except SettingsError as error:
                 refused.append(str(error))
     assert refused
     assert all(str(path) in each for each in refused)
 
 
-def profiled(trace: GpuTrace, path: Path, **arguments: Any) -> Profile:
-    return profile_trace(read_trace(TraceFile(trace.write(path))), None, **arguments)
+def profiled(trace: GpuTrace, path: Path) -> Profile:
+    return profile_trace(read_trace(trace.write(path)), None)
+
+
+@pytest.fixture
+def table(make_table: Callable[..., Table]) -> Table:
+    """A table with peaks and without rows."""
+    made = make_table({})
+    return replace(made, provenance=replace(made.provenance, peaks=PEAKS))
 
 
 def test_gaps_are_of_the_host_or_of_the_device(tmp_path: Path) -> None:
@@ -152,11 +145,9 @@ def test_gaps_are_of_the_host_or_of_the_device(tmp_path: Path) -> None:
     trace.kernel("early", 63, 7, launched=45)
     trace.kernel("beside", 65, 15, launched=46)
     (bucket,) = profiled(trace, tmp_path / "t.json").buckets
-    gaps = bucket.gaps
-    assert (gaps.busy, gaps.overlapped) == (47, 5)
-    assert gaps.host == 5 + 12 + 20  # the last 20 us after the last kernel
-    assert gaps.device == 5 + 8 + 3
-    assert gaps.window == 100
+    assert bucket.busy_us == 47
+    assert bucket.host_us == 5 + 12 + 20  # the last 20 us after the last kernel
+    assert bucket.idle_us == 5 + 8 + 3
 
 
 def test_steps_of_the_profiler_are_iterations(tmp_path: Path) -> None:
@@ -168,7 +159,7 @@ def test_steps_of_the_profiler_are_iterations(tmp_path: Path) -> None:
         trace.kernel("nvjet", 100.0 * step + 60, 10, launched=100 * step + 55)
     found = profiled(trace, tmp_path / "t.json")
     (bucket,) = found.buckets
-    assert (bucket.iterations, found.outside_us, bucket.device_us) == (2, 10, 20)
+    assert (bucket.iterations, found.outside_us, found.device_us) == (2, 10, 20)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +172,11 @@ def test_steps_of_the_profiler_are_iterations(tmp_path: Path) -> None:
     ],
 )
 def test_what_limits_a_kernel(
-    work: tuple[int | None, int], us: float, expected: tuple[Limit, float], tmp_path: Path
+    work: tuple[int | None, int],
+    us: float,
+    expected: tuple[Limit, float],
+    table: Table,
+    tmp_path: Path,
 ) -> None:
     """The larger share of a peak says the limit; a short kernel far below both has none."""
     kernel = PlannedKernel(
@@ -191,21 +186,19 @@ def test_what_limits_a_kernel(
     trace.call("b", "f", 0, 500)
     trace.kernel("nvjet", 10, us, launched=5)
     path = trace.write(tmp_path / "t.json", plan_of("b", GraphPlan("f", (kernel,))))
-    (line,) = profile_trace(read_trace(TraceFile(path)), None, peaks=PEAKS).lines
+    (line,) = profile_trace(read_trace(path), table).lines
     assert line.limit is expected[0]
     assert line.peak_share == pytest.approx(expected[1])
 
 
-def test_peaks_are_at_the_clock_that_was_seen(tmp_path: Path) -> None:
+def test_peaks_are_at_the_clock_that_was_seen(table: Table, tmp_path: Path) -> None:
     """A compute peak measured at 1600 MHz is half of it at 800 MHz; memory is as measured."""
     kernel = PlannedKernel(name="k", by=PlannedBy.LIBRARY, dtype="bf16", flops=10**10, moved=1)
     trace = GpuTrace()
     trace.call("b", "f", 0, 500)
     trace.kernel("nvjet", 10, 100, launched=5)
     plan = plan_of("b", GraphPlan("f", (kernel,)), clocks=(790, 800, 1980))
-    found = profile_trace(
-        read_trace(TraceFile(trace.write(tmp_path / "t.json", plan))), None, peaks=PEAKS
-    )
+    found = profile_trace(read_trace(trace.write(tmp_path / "t.json", plan)), table)
     assert found.peaks is not None
     assert (found.clock_mhz, found.peaks.tflops["bf16"], found.peaks.gbps) == (800, 400, 3000)
     assert found.lines[0].peak_share == pytest.approx(0.25)
@@ -253,8 +246,5 @@ def test_the_device_is_named(tmp_path: Path) -> None:
 
 def test_profiling_needs_no_torch(run_python: Callable[..., Any]) -> None:
     """The modules that read and join a trace import no torch."""
-    code = (
-        "import sys, warmup.cli.profile_render;"
-        "import warmup.diagnostics.profile.augmented; print('torch' in sys.modules)"
-    )
+    code = "import sys, warmup.cli.profile; print('torch' in sys.modules)"
     assert run_python("-c", code).stdout.strip() == "False"

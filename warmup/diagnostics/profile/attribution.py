@@ -1,31 +1,66 @@
-"""`attribute`: which problem and which row are behind each kernel in a trace, and its work.
+"""`attribute`: which decision and which row are behind each kernel of a trace.
 
 In the order of certainty: by the plan that was recorded with the trace, by the shapes that the
 profiler recorded, by the kernel's name. What stays unknown is said.
+
+A plan lists the kernels of a compiled graph in order. Generated kernels are found there by name.
+What a library launches has names of its own, and may be several kernels for one call, so a
+library's kernels are matched by their place between generated kernels.
+
+Names of generated kernels lose their number, which differs between graphs. A key's epilogue, and
+whether an addmm's bias was expanded, are not in a trace: rows that differ in these alone are equal
+here where their winners are, and else the match is not certain.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 from warmup.core.planned_kernels import GraphPlan, PlannedBy, PlannedKernel, RecordedPlan
 from warmup.core.roofline import Work
-from warmup.core.rows import Row, Scope
-from warmup.diagnostics.profile.alignment import Aligned, align
+from warmup.core.rows import Family, Row
 from warmup.diagnostics.profile.operator_work import (
-    TEMPLATE_PREFIX,
     has_formula,
+    tensors_of,
     work_of_operator,
 )
-from warmup.diagnostics.profile.row_match import RowIndex, is_launch_key
-from warmup.diagnostics.profile.trace import GENERATED_PREFIXES, DeviceEvent, HostCall, Trace
+from warmup.diagnostics.profile.trace import (
+    COPIES,
+    GENERATED_PREFIXES,
+    DeviceEvent,
+    HostCall,
+    HostOperator,
+    Trace,
+)
+from warmup.keys.gemm import GEMM
+from warmup.keys.launch import LAUNCH
+from warmup.keys.registry import kind_of
 from warmup.table import Table
 
-_TRITON_PREFIX: Final = "triton_"
+_GRAPH_PREFIX: Final = re.compile(r"^graph_[0-9]+_")  # of C++ kernels in a trace
+_LAST_NUMBER: Final = re.compile(r"_[0-9]+$")
+# Kernels that finish the work of the kernel before them, whose own name may have splitK too:
+# nvjet_sm90_tst_64x32_64x16_4x1_v_bz_splitK_TNT, then cublasLt::splitKreduce_kernel.
+_FINISHES: Final = re.compile(r"split_?k_?reduce", re.IGNORECASE)
+_OPS: Final = {  # operator -> op of a key, and the place of its first matrix
+    "aten::mm": ("mm", 0),
+    "aten::addmm": ("addmm", 1),
+    "aten::bmm": ("bmm", 0),
+    "aten::baddbmm": ("baddbmm", 1),
+    "aten::_addmm_activation": ("addmm", 1),
+    "aten::_int_mm": ("int_mm", 0),
+    "aten::_scaled_mm": ("scaled_mm", 0),
+}
+_TEMPLATE_PREFIX: Final = "triton_tem_"  # of the kernels of inductor's GEMM templates
+_MATMUL: Final = ("batch", "m", "n", "k", "dtype", "epilogue")
+_DIMS_OF_BATCHES: Final = 3
 
 
 class Reason(StrEnum):
@@ -52,182 +87,213 @@ class Known(StrEnum):
 class Attributed:
     """An event with its decision.
 
-    ``keys`` has several keys where it is not certain which of them it is: their order is unknown.
-    ``row`` is the row of the first; None with a ``reason``. ``work`` is that of one call, which
-    only its longest event has. ``call`` is equal for the events of one call.
+    ``keys`` has several keys where the decision is one of them and nothing says which. ``row`` is
+    the row of the first; None with a ``reason``. ``work`` is that of one call, which only its
+    longest event has. ``call`` is equal for the events of one call.
     """
 
     event: DeviceEvent
     known: Known
+    call: object
     keys: tuple[str, ...] = ()
     row: Row | None = None
     reason: Reason | None = None
     work: Work | None = None
-    call: object = None
-    label: str = ""
 
 
 def attribute(trace: Trace, table: Table | None) -> tuple[Attributed, ...]:
     """Return every event of *trace* with its decision, in the trace's order."""
-    index = RowIndex({} if table is None else table.rows)
-    planned = _planned(trace)
-    found = [_attributed(event, planned.get(id(event)), table, index) for event in trace.events]
-    return tuple(_with_work_once(found))
+    index, planned = _RowIndex(table), _planned(trace)
+    found = []
+    for event in trace.events:
+        place = planned.get(id(event))
+        if event.category in COPIES:
+            known, call = Known.NAME, id(event)
+            found.append(Attributed(event=event, known=known, call=call, reason=Reason.COPY))
+        elif place is not None:
+            found.append(_from_plan(event, *place, table))
+        else:
+            found.append(_from_trace(event, table, index))
+    longest: dict[object, Attributed] = {}
+    for each in found:
+        other = longest.get(each.call)
+        if each.work is not None and (other is None or each.event.us > other.event.us):
+            longest[each.call] = each
+    return tuple(
+        replace(each, work=None) if longest.get(each.call, each) is not each else each
+        for each in found
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class _PlannedPlace:
-    """The planned kernels that an event may be, and what is equal for the events of its call."""
-
-    kernels: tuple[PlannedKernel, ...]
-    call: object
+def name_of(event: DeviceEvent) -> str:
+    """Return the kernel's name in the code that inductor generated, where it has one."""
+    return _GRAPH_PREFIX.sub("", event.name)
 
 
-def _planned(trace: Trace) -> Mapping[int, _PlannedPlace]:
-    """Return the planned kernels of each event that the plan has, by the event's identity."""
+def unnumbered(name: str) -> str:
+    """Return the *name* of a generated kernel without its number, which differs between graphs."""
+    return _LAST_NUMBER.sub("", name)
+
+
+def matmul_of(key: str) -> str:
+    """Return what *key* computes, equal for the ops by which inductor may spell the same matmul.
+
+    The keys of other kinds are returned unchanged.
+    """
+    if kind_of(key) is not GEMM:
+        return key
+    named = GEMM.ingredients(key)
+    return " ".join(["matmul", *(f"{name}={named[name]}" for name in _MATMUL if name in named)])
+
+
+# By the plan.
+
+
+def _planned(trace: Trace) -> Mapping[int, tuple[tuple[PlannedKernel, ...], object]]:
+    """Return the planned kernels that each event may be, and its call, by the event's identity."""
     if trace.plan is None:
         return {}
     calls: dict[object, list[DeviceEvent]] = defaultdict(list)
     for event in trace.events:
-        if event.bucket is not None and event.category not in ("gpu_memcpy", "gpu_memset"):
+        if event.bucket is not None and event.category not in COPIES:
             calls[event.device, event.bucket, event.iteration, event.graph_call].append(event)
-    found: dict[int, _PlannedPlace] = {}
+    found: dict[int, tuple[tuple[PlannedKernel, ...], object]] = {}
     for call, events in calls.items():
-        plan = _plan_of(events[0], trace.plan)
-        if plan is None:
-            continue
+        kernels = _kernels_of(events[0], trace.plan)
         events.sort(key=lambda event: event.begin)
-        for event, aligned in zip(events, align(events, plan.kernels), strict=True):
-            if aligned is not None:
-                kernels = tuple(plan.kernels[place] for place in aligned.places)
-                found[id(event)] = _PlannedPlace(kernels, _call_of(call, aligned, event))
+        for index, places in _align(events, kernels).items():
+            event = events[index]
+            turn = places[0] if len(places) == 1 else f"event {id(event)}"
+            found[id(event)] = (tuple(kernels[place] for place in places), (call, turn))
     return found
 
 
-def _plan_of(event: DeviceEvent, recorded: RecordedPlan) -> GraphPlan | None:
-    """Return the plan of the graph that launched *event*: by its key, else the bucket's only one.
+def _kernels_of(event: DeviceEvent, recorded: RecordedPlan) -> tuple[PlannedKernel, ...]:
+    """Return the planned kernels of the graph that launched *event*, empty where it has no plan.
 
     Where a trace does not say the graph, the plans of the bucket's graphs follow each other.
     """
-    plans = recorded.plans.get(event.bucket or "", ())
+    plans: Sequence[GraphPlan] = recorded.plans.get(event.bucket or "", ())
     named = [plan for plan in plans if plan.graph == event.graph]
     if named:
-        return named[0]
+        return named[0].kernels
     if event.graph is not None and len(plans) > 1:
-        return None
-    return GraphPlan("", tuple(each for plan in plans for each in plan.kernels)) if plans else None
+        return ()
+    return tuple(each for plan in plans for each in plan.kernels)
 
 
-def _call_of(call: object, aligned: Aligned, event: DeviceEvent) -> object:
-    if len(aligned.places) == 1:
-        return (call, aligned.call)
-    return (call, id(event))
+def _align(
+    events: Sequence[DeviceEvent], kernels: Sequence[PlannedKernel]
+) -> dict[int, tuple[int, ...]]:
+    """Return the places in *kernels* that each of *events*, by time, may have, by its index."""
+    names = [name_of(event) for event in events]
+    anchors = _anchors(names, kernels)
+    found: dict[int, tuple[int, ...]] = {at: (place,) for at, place in anchors.items()}
+    seen, highest = set(names), -1
+    loose = [
+        place
+        for place, kernel in enumerate(kernels)
+        if kernel.by is PlannedBy.LIBRARY or kernel.name not in seen
+    ]
+    bounds = [(-1, -1)]
+    for index, place in sorted(anchors.items()):
+        if place > highest:  # streams may change the order
+            highest = place
+            bounds.append((index, place))
+    for (first, low), (last, high) in itertools.pairwise([*bounds, (len(events), len(kernels))]):
+        inside = [index for index in range(first + 1, last) if index not in anchors]
+        places = [place for place in loose if low < place < high]
+        if inside and places:
+            found |= _in_segment(events, inside, places, kernels)
+    return found
 
 
-def _attributed(
-    event: DeviceEvent, place: _PlannedPlace | None, table: Table | None, index: RowIndex
+def _anchors(names: Sequence[str], kernels: Sequence[PlannedKernel]) -> dict[int, int]:
+    """Return the place of each event whose name is in the plan, by the event's index."""
+    places: dict[str, list[int]] = defaultdict(list)
+    for place, kernel in enumerate(kernels):
+        if kernel.by is not PlannedBy.LIBRARY:
+            places[kernel.name].append(place)
+    taken: dict[str, int] = defaultdict(int)
+    anchors: dict[int, int] = {}
+    for index, name in enumerate(names):
+        if name in places:
+            # A kernel that is launched more often than planned stays at its last place.
+            anchors[index] = places[name][min(taken[name], len(places[name]) - 1)]
+            taken[name] += 1
+    return anchors
+
+
+def _in_segment(
+    events: Sequence[DeviceEvent],
+    inside: Sequence[int],
+    places: Sequence[int],
+    kernels: Sequence[PlannedKernel],
+) -> dict[int, tuple[int, ...]]:
+    """Return the places of the events *inside* that lie between two generated kernels."""
+    tops = {index: _top(events[index]) for index in inside}
+    groups: list[list[int]] = []  # the events of one operator's call together
+    for index in inside:
+        is_same = groups and tops[index] is not None and tops[index] is tops[groups[-1][-1]]
+        groups[-1:] = [[*groups[-1], index]] if is_same else [*groups[-1:], [index]]
+    if len(groups) != len(places):
+        joined: list[list[int]] = []
+        for group in groups:
+            is_end = joined and all(_FINISHES.search(events[index].name) for index in group)
+            joined[-1:] = [joined[-1] + group] if is_end else [*joined[-1:], group]
+        groups = joined
+    if len(groups) == len(places):
+        matched = {turn: (place,) for turn, place in enumerate(places)}
+    elif len(places) == 1:
+        matched = dict.fromkeys(range(len(groups)), (places[0],))
+    else:  # by the operator, in order
+        matched, rest = {}, list(places)
+        for turn, group in enumerate(groups):
+            top = tops[group[0]]
+            name = None if top is None else _base(top.operator.name)
+            fitting = [at for at, place in enumerate(rest) if _base(kernels[place].name) == name]
+            if fitting:
+                matched[turn] = (rest[fitting[0]],)
+                del rest[: fitting[0] + 1]
+    return {
+        index: matched.get(turn, tuple(places))
+        for turn, group in enumerate(groups)
+        for index in group
+    }
+
+
+def _top(event: DeviceEvent) -> HostCall | None:
+    return None if event.call is None else event.call.top or event.call
+
+
+def _base(operator: str) -> str:
+    """Return ``addmm`` for ``aten::addmm`` and for ``aten.addmm.out``."""
+    parts = operator.replace("::", ".").split(".")
+    return parts[1] if len(parts) > 1 else parts[0]
+
+
+def _from_plan(
+    event: DeviceEvent, kernels: Sequence[PlannedKernel], call: object, table: Table | None
 ) -> Attributed:
-    if event.category in ("gpu_memcpy", "gpu_memset"):
-        return Attributed(
-            event=event, known=Known.NAME, reason=Reason.COPY, call=id(event), label=event.name
-        )
-    if place is not None:
-        return _from_plan(event, place, table)
-    operator = None if event.call is None else _telling(event.call)
-    work = None if operator is None else work_of_operator(operator.operator)
-    call: object = id(event.call.top or event.call) if event.call is not None else id(event)
-    keys = index.by_shapes(event, operator)
-    known = Known.SHAPES
-    if not keys:
-        keys, known = index.by_name(event, operator), Known.NAME
-    if keys:
-        # The name alone, as in a CUDA graph, says neither the graph nor the config.
-        row = index.rows[keys[0]] if len(keys) == 1 and event.call is not None else None
-        return Attributed(
-            event=event,
-            known=known,
-            keys=keys,
-            row=row,
-            reason=None if row is not None else Reason.UNTRACED,
-            work=work,
-            call=call,
-            label=event.name,
-        )
-    reason, known = _reason_by_name(event, table)
-    if operator is not None and reason is Reason.UNTRACED:
-        reason, known = Reason.LIBRARY, Known.NAME
-        if has_formula(operator.operator) and index.covers(operator.operator):
-            reason = Reason.NO_TABLE if table is None else Reason.MISS
-    return Attributed(
-        event=event, known=known, reason=reason, work=work, call=call, label=event.name
-    )
-
-
-def _telling(call: HostCall) -> HostCall:
-    """Return the operator around *call* whose work is known, the outermost; else *call*."""
-    top = call.top
-    return top if top is not None and has_formula(top.operator) else call
-
-
-def _reason_by_name(event: DeviceEvent, table: Table | None) -> tuple[Reason, Known]:
-    """Return why a kernel without a key has no row: what its name says of its decision."""
-    if not event.name.startswith(GENERATED_PREFIXES):
-        return Reason.UNTRACED, Known.NOTHING
-    if not event.name.startswith(_TRITON_PREFIX):
-        return Reason.UNCOVERED, Known.NAME
-    if table is None:
-        return Reason.NO_TABLE, Known.NAME
-    is_decided = table.policy.launch_search or event.name.startswith(TEMPLATE_PREFIX)
-    return (Reason.MISS if is_decided else Reason.UNCOVERED), Known.NAME
-
-
-def _from_plan(event: DeviceEvent, place: _PlannedPlace, table: Table | None) -> Attributed:
-    keys = tuple(dict.fromkeys(key for kernel in place.kernels for key in kernel.keys))
-    if len(place.kernels) > 1 and len({kernel.keys for kernel in place.kernels}) > 1:
-        return Attributed(
-            event=event,
-            known=Known.PLAN,
-            keys=keys,
-            reason=Reason.UNTRACED,
-            call=place.call,
-            label=event.name,
-        )
-    (kernel, *_) = place.kernels
-    row = None
-    if table is not None:
-        served = [table.rows[key] for key in keys if key in table.rows]
-        row = served[0] if served else None
-        keys = tuple(key for key in keys if key in table.rows)[:1] or keys[:1]
-    keys = keys[:1]
-    work = _planned_work(kernel)
-    if work is None or work.flops is None:
-        work = _recorded_work(event, work)
-    return Attributed(
-        event=event,
-        known=Known.PLAN,
-        keys=keys,
-        row=row,
-        reason=None if row is not None else _reason_of(kernel, keys, table),
-        work=work,
-        call=place.call,
-        label=event.name,
-    )
-
-
-def _planned_work(kernel: PlannedKernel) -> Work | None:
-    if kernel.moved is None and kernel.flops is None:
-        return None
-    return Work(kernel.dtype, kernel.flops, kernel.moved or 0)
-
-
-def _recorded_work(event: DeviceEvent, planned: Work | None) -> Work | None:
-    """Return *planned* with the operations of the operator that launched *event*, if known."""
-    if event.call is None:
-        return planned
-    found = work_of_operator(_telling(event.call).operator)
-    if planned is None or found is None or found.flops is None:
-        return planned or found
-    return Work(found.dtype, found.flops, planned.moved)
+    found = Attributed(event=event, known=Known.PLAN, call=call)
+    if len({kernel.keys for kernel in kernels}) > 1:
+        keys = tuple(dict.fromkeys(key for kernel in kernels for key in kernel.keys))
+        return replace(found, keys=keys, reason=Reason.UNTRACED)
+    kernel, rows = kernels[0], {} if table is None else table.rows
+    keys = (*(key for key in kernel.keys if key in rows), *kernel.keys)[:1]
+    row = rows.get(keys[0]) if keys else None
+    reason = None if row is not None else _reason_of(kernel, keys, table)
+    work = None
+    if kernel.moved is not None or kernel.flops is not None:
+        work = Work(kernel.dtype, kernel.flops, kernel.moved or 0)
+    operator = _telling(event)
+    if operator is not None and (work is None or work.flops is None):
+        own = work_of_operator(operator)
+        if work is None or own is None or own.flops is None:
+            work = work or own
+        else:
+            work = Work(own.dtype, own.flops, work.moved)
+    return replace(found, keys=keys, row=row, reason=reason, work=work)
 
 
 def _reason_of(kernel: PlannedKernel, keys: Sequence[str], table: Table | None) -> Reason:
@@ -236,51 +302,144 @@ def _reason_of(kernel: PlannedKernel, keys: Sequence[str], table: Table | None) 
         return Reason.LIBRARY if is_library else Reason.UNCOVERED
     if table is None:
         return Reason.NO_TABLE
-    if is_launch_key(keys[0]) and not table.policy.launch_search:
+    if kind_of(keys[0]) is LAUNCH and not table.policy.launch_search:
         return Reason.UNCOVERED  # nothing was to be decided, or rows of this kind are not kept
     return Reason.MISS
 
 
-def _with_work_once(found: Sequence[Attributed]) -> Iterator[Attributed]:
-    """Yield *found*, with the work of each call at its longest event only."""
-    longest: dict[object, Attributed] = {}
-    for each in found:
-        if each.work is not None:
-            other = longest.get(each.call)
-            if other is None or each.event.us > other.event.us:
-                longest[each.call] = each
-    for each in found:
-        if each.work is not None and longest[each.call] is not each:
-            yield _without_work(each)
-        else:
-            yield each
+# By shapes and names.
 
 
-def _without_work(each: Attributed) -> Attributed:
-    return Attributed(
-        event=each.event,
-        known=each.known,
-        keys=each.keys,
-        row=each.row,
-        reason=each.reason,
-        work=None,
-        call=each.call,
-        label=each.label,
+def _from_trace(event: DeviceEvent, table: Table | None, index: _RowIndex) -> Attributed:
+    operator, call = _telling(event), _top(event) or event
+    found = Attributed(
+        event=event,
+        known=Known.SHAPES,
+        call=id(call),
+        work=None if operator is None else work_of_operator(operator),
     )
+    keys = index.by_shapes(event, operator)
+    if not keys:
+        keys, found = index.by_name(event, operator), replace(found, known=Known.NAME)
+    if keys:
+        # The name alone, as in a CUDA graph, says neither the graph nor the config.
+        row = index.rows[keys[0]] if len(keys) == 1 and operator is not None else None
+        reason = None if row is not None else Reason.UNTRACED
+        return replace(found, keys=keys, row=row, reason=reason)
+    reason, known = _reason_by_name(event, table)
+    if operator is not None and reason is Reason.UNTRACED:
+        reason, known = Reason.LIBRARY, Known.NAME
+        if has_formula(operator) and operator.name in _OPS:
+            reason = Reason.NO_TABLE if table is None else Reason.MISS
+    return replace(found, reason=reason, known=known)
 
 
-def row_us(row: Row) -> tuple[float, bool]:
-    """Return the time that *row* has for the kernels of its decision alone, and if it is whole.
+def _telling(event: DeviceEvent) -> HostOperator | None:
+    """Return the outermost operator around *event* if its work is known, else the innermost."""
+    top = _top(event)
+    if event.call is None or top is None:
+        return None
+    return top.operator if has_formula(top.operator) else event.call.operator
 
-    That is the GEMM without its epilogue where the winner leaves the epilogue to other kernels, and
-    the whole region where the winner's only kernel has it. Where a fused winner's region has other
-    kernels too, only the GEMM's own time is known, which is not whole: its kernel does more.
-    """
-    found = row.evidence
-    if found.scope is Scope.BARE or found.bare_us is None:
-        return found.time_us, True
-    if not row.winner.fused:
-        return found.bare_us, True
-    if found.kernels == 1:
-        return found.time_us, True
-    return found.bare_us, False
+
+def _reason_by_name(event: DeviceEvent, table: Table | None) -> tuple[Reason, Known]:
+    """Return why a kernel without a key has no row: what its name says of its decision."""
+    if not event.name.startswith(GENERATED_PREFIXES):
+        return Reason.UNTRACED, Known.NOTHING
+    if not event.name.startswith("triton_"):
+        return Reason.UNCOVERED, Known.NAME
+    if table is None:
+        return Reason.NO_TABLE, Known.NAME
+    is_decided = table.policy.launch_search or event.name.startswith(_TEMPLATE_PREFIX)
+    return (Reason.MISS if is_decided else Reason.UNCOVERED), Known.NAME
+
+
+class _RowIndex:
+    """The rows of a table by what traces name; ``rows`` has them by key."""
+
+    def __init__(self, table: Table | None) -> None:
+        self.rows: Mapping[str, Row] = {} if table is None else table.rows
+        self._gemms: dict[tuple[Any, ...], list[str]] = defaultdict(list)
+        self._templates: list[tuple[set[tuple[int, ...]], str]] = []
+        self._launches: dict[str, list[str]] = defaultdict(list)
+        for key, row in self.rows.items():
+            kind = kind_of(key)
+            if kind is LAUNCH:
+                self._launches[LAUNCH.ingredients(key)["kernel"]].append(key)
+            elif kind is GEMM:
+                self._add_gemm(key, row)
+
+    def _add_gemm(self, key: str, row: Row) -> None:
+        named = GEMM.ingredients(key)
+        sizes = tuple(named.get(name, "1") for name in ("batch", "m", "n", "k"))
+        if not all(size.isdecimal() for size in sizes):
+            return  # a range: its sizes are not in the key
+        batch, m, n, k = map(int, sizes)
+        if row.winner.family is Family.TEMPLATE:
+            self._templates.append(({_pair(m, k), _pair(k, n)}, key))
+        else:
+            self._gemms[named["op"], batch, m, n, k, named["dtype"]].append(key)
+
+    def by_shapes(self, event: DeviceEvent, operator: HostOperator | None) -> tuple[str, ...]:
+        """Return the keys whose rows *event* may be, by the shapes of its *operator*."""
+        tensors = [] if operator is None else tensors_of(operator)
+        keys: list[str] = []
+        if operator is None or not any(tensors):
+            return ()
+        if event.name.startswith(_TEMPLATE_PREFIX):
+            sizes = [each.sizes for each in tensors if each is not None]
+            shapes = {_pair(*each[-2:]) for each in sizes if len(each) > 1}
+            keys = [
+                key
+                for pairs, key in self._templates
+                if pairs <= shapes and _has_config(self.rows[key], operator.arguments)
+            ]
+        elif operator.name in _OPS:
+            op, first = _OPS[operator.name]
+            operands = [each for each in tensors[first : first + 2] if each is not None]
+            dims = {len(each.sizes) for each in operands}
+            if len(operands) == 2 and len(dims) == 1 and min(dims) > 1:  # noqa: PLR2004  two matrices
+                a, b = operands
+                batch = a.sizes[0] if len(a.sizes) == _DIMS_OF_BATCHES else 1
+                given = (op, batch, a.sizes[-2], b.sizes[-1], a.sizes[-1], a.dtype)
+                keys = self._gemms.get(given, [])
+        # Rows that differ in what no trace has are equal where they have one winner.
+        return tuple(keys[:1] if len({self.rows[key].winner for key in keys}) == 1 else keys)
+
+    def by_name(self, event: DeviceEvent, operator: HostOperator | None) -> tuple[str, ...]:
+        """Return the keys of launch rows of the kernel's name whose winner is its config."""
+        keys = self._launches.get(unnumbered(event.name), [])
+        if operator is None:
+            return tuple(keys)
+        sizes = {
+            1 << max(math.prod(each.sizes) - 1, 0).bit_length()
+            for each in tensors_of(operator)
+            if each is not None
+        }
+        fitting = [key for key in keys if _has_config(self.rows[key], operator.arguments)]
+        return tuple([key for key in fitting if not sizes or _elements(key) in sizes] or fitting)
+
+
+def _pair(*sizes: int) -> tuple[int, ...]:
+    return tuple(sorted(sizes))
+
+
+def _has_config(row: Row, given: Mapping[str, Any]) -> bool:
+    """Return whether *row*'s winner has the config that the profiler recorded."""
+    winner = dict(row.winner.kwargs)
+    recorded = dict(_recorded_config(given))
+    return all(winner.get(name, value) == value for name, value in recorded.items())
+
+
+def _recorded_config(given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    yield from ((name, given[name]) for name in ("num_warps", "num_stages") if name in given)
+    recorded = given.get("kernel_kwargs")
+    for pair in recorded.split(",") if isinstance(recorded, str) else ():
+        name, _, value = pair.partition("=")
+        if value.isdecimal():
+            yield name, int(value)
+
+
+def _elements(key: str) -> int:
+    named = LAUNCH.ingredients(key)
+    return math.prod(int(size) for name, size in named.items() if size.isdecimal())

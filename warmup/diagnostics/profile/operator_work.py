@@ -1,30 +1,23 @@
 """`work_of_operator`: operations and bytes of one call, from the shapes that the profiler recorded.
 
-Operations are multiplications and additions of matmuls, convolutions and attention, the same that
-torch.utils.flop_counter counts, and those of products of groups, which it counts as none. Bytes are
-each operand and the result once.
+Operations are those of the formulas of torch.utils.flop_counter, for matmuls, convolutions and
+attention, and for the operators that compute the same under another name: a fused linear, integer
+products, products of groups. Bytes are each operand and the result once.
 """
 
 from __future__ import annotations
 
-import ast
 import functools
-import itertools
 import math
 import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
+
 from warmup.core.dtypes import dtype_name, item_bytes
 from warmup.core.roofline import Work
-from warmup.diagnostics.profile.operator_formulas import (
-    FORMULAS,
-    MATRIX,
-    OPERANDS_READ,
-    are_sizes,
-)
 from warmup.diagnostics.profile.trace import HostOperator
 
 # The profiler writes C++'s names of dtypes (c10/util/typeid, caffe2::TypeMeta::name).
@@ -44,16 +37,42 @@ _CPP_DTYPES: Final = {
     "c10::Float8_e4m3fn": "f8_e4m3fn",
     "c10::Float8_e5m2": "f8_e5m2",
 }
-TEMPLATE_PREFIX: Final = "triton_tem_"  # of the kernels of inductor's GEMM templates
-_OVERLOAD: Final = re.compile(r"^(?:aten|mkl|mkldnn|onednn)::")
+_NAMESPACE: Final = re.compile(r"^(?:aten|mkl|mkldnn|onednn)::")
+_MOST: Final = 1 << 40  # a size of a tensor: a terabyte of bytes
+_MOST_DIMS: Final = 8
+_MOST_FLOPS: Final = 1 << 62
+_DIMS_OF_BATCHES: Final = 3
+# The places of the two matrices among the arguments, and how many first arguments are read: an
+# ``out`` argument comes after them.
+_MATMULS: Final = {
+    **dict.fromkeys(("mm", "_int_mm", "bmm", "_grouped_mm"), (0, 1, 2)),
+    **dict.fromkeys(("_scaled_mm", "_scaled_grouped_mm"), (0, 1, 4)),
+    **dict.fromkeys(("addmm", "_addmm_activation", "baddbmm"), (1, 2, 3)),
+}
+_LINEARS: Final = {"linear": (0, 1), "_linear_pointwise": (0, 1), "_mkl_linear": (0, 2)}
+_CONVOLUTIONS: Final = {  # the places of stride, padding and dilation
+    **dict.fromkeys(("convolution", "_convolution", "convolution_overrideable"), (3, 4, 5)),
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d"), (3, 4, 5)),
+    **dict.fromkeys((f"conv_transpose{dims}d" for dims in (1, 2, 3)), (3, 4, 7)),
+    "_convolution_pointwise": (4, 3, 5),
+    "cudnn_convolution": (3, 2, 4),
+}
+_BY_HEADS: Final = (  # batch, heads, rows, width
+    *("scaled_dot_product_attention", "_scaled_dot_product_flash_attention"),
+    *("_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention"),
+    *("_scaled_dot_product_flash_attention_for_cpu", "_cudnn_attention_forward"),
+)
+_BY_ROWS: Final = ("_flash_attention_forward", "_efficient_attention_forward")  # rows before heads
+_FORMULAS: Final = frozenset({*_MATMULS, *_LINEARS, *_CONVOLUTIONS, *_BY_HEADS, *_BY_ROWS})
+
+Sizes = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
     """An operand as the profiler recorded it."""
 
-    sizes: tuple[int, ...]
-    strides: tuple[int, ...]
+    sizes: Sizes
     dtype: str
 
     @property
@@ -69,19 +88,20 @@ def tensors_of(operator: HostOperator) -> list[Tensor | None]:
     Empty where the profiler recorded no shapes.
     """
     dims, types = operator.arguments.get("Input Dims"), operator.arguments.get("Input type")
-    strides = operator.arguments.get("Input Strides")
     if not isinstance(dims, list) or not isinstance(types, list):
         return []
-    steps = strides if isinstance(strides, list) else [[] for _ in dims]
     found: list[Tensor | None] = []
-    for sizes, step, name in zip(dims, steps, types, strict=False):
+    for sizes, name in zip(dims, types, strict=False):
         dtype = _CPP_DTYPES.get(str(name)) or _plain_dtype(str(name))
-        is_tensor = dtype is not None and all(
-            isinstance(each, list) and are_sizes(each) for each in (sizes, step)
-        )
-        is_tensor = is_tensor and not (sizes == [] and step == [] and name in ("Scalar", ""))
-        found.append(Tensor(tuple(sizes), tuple(step), str(dtype)) if is_tensor else None)
+        is_tensor = dtype is not None and isinstance(sizes, list) and len(sizes) <= _MOST_DIMS
+        is_tensor = is_tensor and all(type(each) is int and 0 <= each < _MOST for each in sizes)
+        found.append(Tensor(tuple(sizes), str(dtype)) if is_tensor else None)
     return found
+
+
+def has_formula(operator: HostOperator) -> bool:
+    """Return whether the operations of *operator* are known from its shapes."""
+    return _NAMESPACE.sub("", operator.name) in _FORMULAS
 
 
 @functools.cache
@@ -94,85 +114,87 @@ def work_of_operator(operator: HostOperator) -> Work | None:
     present = [each for each in tensors if each is not None]
     if not present:
         return None
-    name = _OVERLOAD.sub("", operator.name)
-    formula = FORMULAS.get(name)
-    dtype = present[0].dtype
-    if formula is not None:
+    name, dtype = _NAMESPACE.sub("", operator.name), present[0].dtype
+    if name in _FORMULAS:
         try:
-            flops, written = formula(tensors, _concrete(operator))
-        except (AttributeError, IndexError, TypeError, ValueError):
-            pass  # other arguments than this formula's: as for an operator without one
-        else:
-            read = [each.bytes for each in _operands(name, tensors)]
-            return Work(_dtype(tensors), flops, sum(read) + written * item_bytes(dtype))
+            flops, written = _formula(name, tensors, operator.arguments.get("Concrete Inputs"))
+        except (
+            ArithmeticError,
+            AssertionError,
+            AttributeError,
+            LookupError,
+            TypeError,
+            ValueError,
+        ):
+            flops = written = -1  # other arguments than this formula's: as without a formula
+        if 0 <= flops < _MOST_FLOPS and written >= 0:
+            operands = tensors[: _MATMULS.get(name, (0, 1, 3))[2]]
+            read = sum(each.bytes for each in operands if each is not None)
+            return Work(dtype, flops, read + written * item_bytes(dtype))
     recorded = operator.arguments.get("kernel_flop")
-    counted = recorded if isinstance(recorded, int) and recorded > 0 else None
-    if counted is None and name.startswith(TEMPLATE_PREFIX):
-        counted = _template_flops(name, present)
+    counted = recorded if type(recorded) is int and 0 < recorded < _MOST_FLOPS else None
     return Work(dtype, counted, sum(each.bytes for each in present))
 
 
-def has_formula(operator: HostOperator) -> bool:
-    """Return whether the operations of *operator* are known from its shapes."""
-    return _OVERLOAD.sub("", operator.name) in FORMULAS
+def _formula(name: str, tensors: list[Any], concrete: Any) -> tuple[int, int]:
+    """Return the operations of the operator *name*, and the elements that it writes."""
+    if name in _MATMULS:
+        first, second, _ = _MATMULS[name]
+        a, b = tensors[first].sizes, tensors[second].sizes
+        if len(a) == len(b) == _DIMS_OF_BATCHES:
+            return _counted("bmm", a, b), a[0] * a[1] * b[2]
+        # Each row of a, column of b, or step of the sum belongs to one group, whichever it is.
+        is_sum = "grouped" in name and len(a) == len(b)
+        groups = math.prod(tensors[4 if "scaled" in name else 2].sizes) if is_sum else 1  # offsets
+        return _counted("mm", a[-2:], b[-2:]), groups * a[-2] * b[-1]
+    if name in _LINEARS:
+        first, second = _LINEARS[name]
+        (*outer, k), (n, wide) = tensors[first].sizes, tensors[second].sizes
+        return _counted("mm", (math.prod(outer), k), (wide, n)), math.prod(outer) * n
+    if name in _CONVOLUTIONS:
+        return _convolution(name, tensors[0].sizes, tensors[1].sizes, concrete)
+    query, key, value = (each.sizes for each in tensors[:3])
+    if name in _BY_ROWS:
+        query, key, value = ((b, heads, r, w) for b, r, heads, w in (query, key, value))
+    batch, heads, rows, _ = query
+    key, value = ((batch, heads, *each[2:]) for each in (key, value))  # shared by groups of heads
+    flops = _counted("_scaled_dot_product_flash_attention", query, key, value)
+    return flops, batch * heads * rows * value[3]
 
 
-def _operands(name: str, tensors: list[Tensor | None]) -> list[Tensor]:
-    return [each for each in tensors[: OPERANDS_READ.get(name, 3)] if each is not None]
+def _convolution(name: str, x: Sizes, w: Sizes, concrete: list[str]) -> tuple[int, int]:
+    def spread(place: int) -> Sequence[int]:
+        found = msgspec.json.decode(concrete[place], type=int | list[int])
+        values = [found] if isinstance(found, int) else found
+        return values * (len(x) - 2) if len(values) == 1 else values
+
+    places = _CONVOLUTIONS[name]
+    is_transposed = "transpose" in name or (places == (3, 4, 5) and concrete[6:7] == ["True"])
+    around = zip(x[2:], w[2:], *map(spread, places), strict=True)
+    if is_transposed:
+        sizes = [
+            (size - 1) * step - 2 * margin + gap * (kernel - 1) + 1
+            for size, kernel, step, margin, gap in around
+        ]
+        out = (x[0], w[1], *sizes)
+    else:
+        sizes = [
+            (size + 2 * margin - gap * (kernel - 1) - 1) // step + 1
+            for size, kernel, step, margin, gap in around
+        ]
+        out = (x[0], w[0], *sizes)
+    more = (None, (), (), (), is_transposed)  # bias, stride, padding, dilation: not looked at
+    return _counted("convolution", x, w, *more, out=out), math.prod(out)
 
 
-def _dtype(tensors: list[Tensor | None]) -> str:
-    return next(each.dtype for each in tensors if each is not None)
+def _counted(name: str, *arguments: Any, out: Sizes | None = None) -> int:
+    """Return the operations of ``aten::name`` by the formula of torch's counter."""
+    from torch import ops
+    from torch.utils.flop_counter import flop_registry
 
-
-def _concrete(operator: HostOperator) -> list[Any]:
-    given = operator.arguments.get("Concrete Inputs")
-    return [_literal(each) for each in given] if isinstance(given, list) else []
-
-
-def _literal(text: Any) -> Any:
-    try:
-        return ast.literal_eval(str(text))
-    except (MemoryError, RecursionError, SyntaxError, ValueError):
-        return text
+    return int(flop_registry[getattr(ops.aten, name)](*arguments, out_val=out))
 
 
 def _plain_dtype(name: str) -> str | None:
     short = dtype_name(name)
     return short if re.fullmatch(r"(?:bf|f|i|u)[0-9]+(?:_\w+)?", short) else None
-
-
-def _template_flops(name: str, tensors: Sequence[Tensor]) -> int | None:
-    """Return the operations of a template's kernel, whose arguments have no order of their own.
-
-    Three of its tensors have the sizes m k, k n and m n, in any order and transposed or not. None
-    where no three have, or where several three give different operations. Of a product of groups
-    the tensors that have a group's number too count as if they had one group, but where all three
-    have it.
-    """
-    is_grouped = "grouped_mm" in name
-    matrices = [each for each in tensors if len(each.sizes) >= MATRIX]
-    is_batched = "bmm" in name or (is_grouped and all(len(m.sizes) > MATRIX for m in matrices))
-    sizes = set()
-    for each in matrices:
-        *outer, rows, columns = each.sizes
-        batch = math.prod(outer) if is_batched else 1
-        rows = rows if is_batched or is_grouped else rows * math.prod(outer)
-        sizes.add((batch, *sorted((rows, columns))))
-    found = {
-        2 * batch * math.isqrt(math.prod(a + b + c))
-        for (batch, *a), (batch_b, *b), (batch_c, *c) in itertools.combinations_with_replacement(
-            sorted(sizes), 3
-        )
-        if batch == batch_b == batch_c and _is_product(a, b, c)
-    }
-    return found.pop() if len(found) == 1 else None
-
-
-def _is_product(a: Sequence[int], b: Sequence[int], c: Sequence[int]) -> bool:
-    """Whether *a*, *b* and *c* are pairs of three sizes, each pair another one."""
-    shared = Counter(a) & Counter(b)
-    return any(
-        sorted(c) == sorted((a[0] if a[1] == k else a[1], b[0] if b[1] == k else b[1]))
-        for k in shared
-    )

@@ -1,25 +1,35 @@
-"""`Profile`: a trace by kernel, with what each computes, what limits it, and its row's own time."""
+"""`profile_trace`: a trace by kernel, with the share of the peak that each reaches and its row.
+
+`differences_of` compares two profiles call by call, so that traces of different lengths compare: a
+decision by its key, whichever kernel serves it, and a kernel without a key by its name.
+"""
 
 from __future__ import annotations
 
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
 from warmup.core.roofline import Peaks, Work, gbps_of, tflops_of
-from warmup.core.rows import Row
-from warmup.diagnostics.profile.alignment import name_of
-from warmup.diagnostics.profile.attribution import Attributed, Known, Reason, attribute, row_us
-from warmup.diagnostics.profile.gaps import Gaps, gaps_of, total
-from warmup.diagnostics.profile.trace import Trace
+from warmup.core.rows import Row, Scope
+from warmup.core.samples import Samples
+from warmup.diagnostics.profile.attribution import (
+    Attributed,
+    Known,
+    Reason,
+    attribute,
+    matmul_of,
+    name_of,
+    unnumbered,
+)
+from warmup.diagnostics.profile.trace import DeviceEvent, Trace
 from warmup.diagnostics.review import CPU_LATENCY_US, GPU_LATENCY_US, LOW_SHARE
 from warmup.table import Table
 
-PROFILE_SCHEMA: Final = 1  # of the document that `warmup profile --json` prints
-DRIFT: Final = 0.1  # a trace's time may differ from the row's by this share
+_DRIFT: Final = 0.1  # a trace's time may differ from the row's by this share
 
 
 class Limit(StrEnum):
@@ -36,10 +46,10 @@ class KernelLine:
     """All events of one name in one bucket that are about one decision.
 
     ``us`` are their times in the trace's order, and ``per_iteration`` the sum in each iteration.
-    ``share`` is of the bucket's device time. ``flops`` and ``moved`` are of one call, ``tflops``
-    and ``gbps`` the rates over the kernel's median time, ``peak_share`` the share of the peak named
-    by ``limit``. ``row_us`` is the row's own time, ``ratio`` the median of whole calls over it.
-    ``is_whole``: the row's time is that of the whole kernel. Fields are None where not known.
+    ``share`` is of the bucket's device time. ``work`` is of one call, ``tflops`` and ``gbps`` the
+    rates over the kernel's median time, ``peak_share`` the share of the peak named by ``limit``.
+    ``row_us`` is the row's own time, ``ratio`` the median of whole calls over it. ``is_whole``: the
+    row's time is that of the whole kernel. Fields are None where not known.
     """
 
     bucket: str | None
@@ -51,16 +61,14 @@ class KernelLine:
     us: tuple[float, ...]
     per_iteration: tuple[float, ...]
     share: float
-    dtype: str = ""
-    flops: int | None = None
-    moved: int | None = None
-    tflops: float | None = None
-    gbps: float | None = None
-    peak_share: float | None = None
-    limit: Limit | None = None
-    row_us: float | None = None
-    ratio: float | None = None
-    is_whole: bool = True
+    work: Work | None
+    tflops: float | None
+    gbps: float | None
+    peak_share: float | None
+    limit: Limit | None
+    row_us: float | None
+    ratio: float | None
+    is_whole: bool
 
     @property
     def total_us(self) -> float:
@@ -68,32 +76,26 @@ class KernelLine:
         return sum(self.us)
 
     @property
-    def mean_us(self) -> float:
-        """The mean time of an event."""
-        return statistics.fmean(self.us)
-
-    @property
     def has_drifted(self) -> bool:
         """Whether the trace's time is not the row's, and the row has the time of all of it."""
-        return self.ratio is not None and self.is_whole and abs(self.ratio - 1) > DRIFT
+        return self.ratio is not None and self.is_whole and abs(self.ratio - 1) > _DRIFT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketProfile:
     """The lines of one bucket, the most time first; None is the bucket of a trace without marks.
 
-    ``iterations`` is how often the model was called, 1 where the trace does not say.
+    ``iterations`` is how often the model was called, 1 where the trace does not say. ``busy_us`` is
+    when kernels ran, ``host_us`` when the device waited for kernels that the host enqueued late,
+    ``idle_us`` when it waited though the next kernel was enqueued.
     """
 
     bucket: str | None
     iterations: int
-    gaps: Gaps
+    busy_us: float
+    host_us: float
+    idle_us: float
     lines: tuple[KernelLine, ...]
-
-    @property
-    def device_us(self) -> float:
-        """The time of all kernels, those that ran beside others too."""
-        return sum(line.total_us for line in self.lines)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,8 +114,7 @@ class Profile:
     digest: str | None
     outside_us: float
     skipped: int
-    assumptions: tuple[str, ...] = ()
-    attributed: tuple[Attributed, ...] = field(default=(), repr=False)
+    assumptions: tuple[str, ...]
 
     @property
     def lines(self) -> tuple[KernelLine, ...]:
@@ -122,58 +123,54 @@ class Profile:
 
     @property
     def device_us(self) -> float:
-        """The device time of all buckets."""
-        return sum(bucket.device_us for bucket in self.buckets)
+        """The time of all kernels, those that ran beside others too."""
+        return sum(line.total_us for line in self.lines)
 
-    def share_of(self, *reasons: Reason | None) -> float:
-        """Return the share of device time in kernels with one of *reasons*; None: with a row."""
-        own = sum(line.total_us for line in self.lines if line.reason in reasons)
+    @property
+    def missed_us(self) -> dict[str, float]:
+        """The device time of each decision that has no row, by its key, the most time first."""
+        found: dict[str, float] = defaultdict(float)
+        for line in self.lines:
+            if line.reason in (Reason.MISS, Reason.NO_TABLE) and len(line.keys) == 1:
+                found[line.keys[0]] += line.total_us
+        return dict(sorted(found.items(), key=lambda each: -each[1]))
+
+    def share_of(self, reason: Reason | None) -> float:
+        """Return the share of device time in kernels with *reason*; None: in those with a row."""
+        own = sum(line.total_us for line in self.lines if line.reason is reason)
         return own / self.device_us if self.device_us else 0.0
 
 
-def profile_trace(
-    trace: Trace,
-    table: Table | None,
-    *,
-    peaks: Peaks | None = None,
-    iterations: int | None = None,
-    digest: str | None = None,
-) -> Profile:
-    """Return the profile of *trace* with the rows of *table*.
-
-    *peaks* default to the table's. *iterations* says how often the model was called, for a trace
-    without marks.
-    """
+def profile_trace(trace: Trace, table: Table | None, digest: str | None = None) -> Profile:
+    """Return the profile of *trace* with the rows and peaks of *table*, of this *digest*."""
     events = attribute(trace, table)
-    marked = bool(trace.iterations)
-    inside = [each for each in events if not marked or each.event.iteration is not None]
+    inside = [e for e in events if not trace.iterations or e.event.iteration is not None]
     by_bucket: dict[str | None, list[Attributed]] = defaultdict(list)
     for each in inside:
         by_bucket[each.event.bucket].append(each)
-    own = peaks or (None if table is None else table.provenance.peaks)
-    clock = _clock(trace)
-    scaled = None if own is None else at_clock(own, clock)
+    measured = None if table is None else table.provenance.peaks
+    clocks = trace.plan.clocks if trace.plan is not None else ()
+    clock = round(statistics.median(clocks)) if clocks else None
+    peaks = None if measured is None else _at_clock(measured, clock)
     counts = Counter(mark.name for mark in trace.iterations)
-    buckets = tuple(
-        _bucket(name, found, trace, scaled, counts[name] or iterations or 1)
-        for name, found in by_bucket.items()
-    )
-    device = ", ".join(trace.devices) or (trace.plan.device if trace.plan is not None else "")
+    recorded = trace.plan.device if trace.plan is not None else ""
     return Profile(
-        device=device or ("cpu" if trace.is_cpu else "unknown"),
+        device=", ".join(trace.devices) or recorded or ("cpu" if trace.is_cpu else "unknown"),
         is_cpu=trace.is_cpu,
-        buckets=buckets,
-        peaks=scaled,
+        buckets=tuple(
+            _bucket(name, found, trace, peaks, counts[name] or 1)
+            for name, found in by_bucket.items()
+        ),
+        peaks=peaks,
         clock_mhz=clock,
         digest=digest,
-        outside_us=sum(each.event.us for each in events) - sum(each.event.us for each in inside),
+        outside_us=sum(e.event.us for e in events) - sum(e.event.us for e in inside),
         skipped=trace.skipped,
-        assumptions=tuple(_assumptions(trace, own, clock, iterations, digest)),
-        attributed=events,
+        assumptions=tuple(_assumptions(trace, peaks, clock, digest)),
     )
 
 
-def at_clock(peaks: Peaks, clock_mhz: int | None) -> Peaks:
+def _at_clock(peaks: Peaks, clock_mhz: int | None) -> Peaks:
     """Return *peaks* with the rates of each dtype at *clock_mhz*, where both clocks are known."""
     if clock_mhz is None:
         return peaks
@@ -181,57 +178,24 @@ def at_clock(peaks: Peaks, clock_mhz: int | None) -> Peaks:
         dtype: rate * clock_mhz / (peaks.clocks.get(dtype) or peaks.clock_mhz or clock_mhz)
         for dtype, rate in peaks.tflops.items()
     }
-    return Peaks(
-        tflops=rates,
-        gbps=peaks.gbps,
-        clock_mhz=clock_mhz,
-        measured=peaks.measured,
-        clocks=dict.fromkeys(peaks.clocks, clock_mhz),
-    )
-
-
-def _clock(trace: Trace) -> int | None:
-    clocks = trace.plan.clocks if trace.plan is not None else ()
-    return round(statistics.median(clocks)) if clocks else None
+    clocks = dict.fromkeys(peaks.clocks, clock_mhz)
+    return replace(peaks, tflops=rates, clock_mhz=clock_mhz, clocks=clocks)
 
 
 def _assumptions(
-    trace: Trace, peaks: Peaks | None, clock: int | None, iterations: int | None, digest: str | None
-) -> list[str]:
-    said = []
+    trace: Trace, peaks: Peaks | None, clock: int | None, digest: str | None
+) -> Iterator[str]:
     if not trace.iterations:
-        count = "one call of the model" if iterations is None else f"{iterations} calls"
-        said.append(f"no marks of iterations in the trace: taken for {count} (--iterations)")
+        yield "no marks of iterations in the trace: taken for one call of the model"
     if peaks is None:
-        said.append("no measured peaks: no shares of them (--peaks FILE)")
+        yield "no measured peaks: no shares of them (--table of a build that measured them)"
     elif clock is None and not trace.is_cpu:
-        said.append("the clock is not in the trace: peaks are at the clock of their measurement")
+        yield "the clock is not in the trace: peaks are at the clock of their measurement"
     if trace.plan is None:
-        said.append("no plan of the kernels in the trace: rows are found by shapes and names")
+        yield "no plan of the kernels in the trace: rows are found by shapes and names"
     elif digest is not None and trace.plan.table != digest:
         served = "no table" if trace.plan.table is None else f"the table {trace.plan.table[:16]}"
-        said.append(f"the trace was recorded from {served}, not from {digest[:16]}")
-    return said
-
-
-@dataclass(frozen=True, slots=True)
-class _Limits:
-    """A device's peaks, and the time of a call that does nothing."""
-
-    peaks: Peaks | None
-    latency_us: float
-
-    def of(self, work: Work | None, us: float) -> tuple[Limit | None, float | None]:
-        """Return what limits a call of *us*, and its share of that peak; None where not known."""
-        if work is None or self.peaks is None or us <= 0:
-            return None, None
-        peak = self.peaks.tflops.get(work.dtype)
-        compute = tflops_of(work.flops, us) / peak if work.flops and peak else 0.0
-        memory = gbps_of(work.moved, us) / self.peaks.gbps
-        share = max(compute, memory)
-        if share >= LOW_SHARE:
-            return (Limit.COMPUTE if compute >= memory else Limit.MEMORY), share
-        return (Limit.LATENCY if us <= self.latency_us else Limit.OTHER), share
+        yield f"the trace was recorded from {served}, not from {digest[:16]}"
 
 
 def _bucket(
@@ -239,38 +203,61 @@ def _bucket(
 ) -> BucketProfile:
     groups: dict[tuple[object, ...], list[Attributed]] = defaultdict(list)
     calls: dict[tuple[str, ...], dict[object, float]] = defaultdict(lambda: defaultdict(float))
+    windows: dict[tuple[str, int | None], list[DeviceEvent]] = defaultdict(list)
     for each in found:
         groups[name_of(each.event), each.keys, each.reason].append(each)
         calls[each.keys][each.call] += each.event.us
+        windows[each.event.device, each.event.iteration].append(each.event)
     device_us = sum(each.event.us for each in found)
-    limits = _Limits(peaks, CPU_LATENCY_US if trace.is_cpu else GPU_LATENCY_US)
-    lines = [_line(name, own, calls[own[0].keys], device_us, limits) for own in groups.values()]
+    latency_us = CPU_LATENCY_US if trace.is_cpu else GPU_LATENCY_US
+    lines = [
+        _line(own, statistics.median(calls[own[0].keys].values()), device_us, peaks, latency_us)
+        for own in groups.values()
+    ]
+    gaps = [
+        _gaps(events, *(None, None) if number is None else _window(trace, number))
+        for (_, number), events in windows.items()
+    ]
+    busy_us, host_us, idle_us = (sum(column) for column in zip(*gaps, strict=True))
     return BucketProfile(
         bucket=name,
         iterations=count,
-        gaps=_gaps(found, trace),
+        busy_us=busy_us,
+        host_us=host_us,
+        idle_us=idle_us,
         lines=tuple(sorted(lines, key=lambda line: -line.total_us)),
     )
 
 
-def _gaps(found: Sequence[Attributed], trace: Trace) -> Gaps:
-    by_range: dict[tuple[str, int | None], list[Attributed]] = defaultdict(list)
-    for each in found:
-        by_range[each.event.device, each.event.iteration].append(each)
-    parts = []
-    for (_, number), own in by_range.items():
-        mark = None if number is None else trace.iterations[number]
-        begin, end = (None, None) if mark is None else (mark.begin, mark.end)
-        parts.append(gaps_of([each.event for each in own], begin, end))
-    return total(parts)
+def _window(trace: Trace, number: int) -> tuple[float, float]:
+    return trace.iterations[number].begin, trace.iterations[number].end
+
+
+def _gaps(
+    events: Sequence[DeviceEvent], begin: float | None, end: float | None
+) -> tuple[float, float, float]:
+    """Return when one device was busy, waited for the host, and idled, from *begin* to *end*.
+
+    Without these the time goes from the first event to the last.
+    """
+    ordered = sorted(events, key=lambda event: event.begin)
+    at = ordered[0].begin if begin is None else begin
+    busy = host = idle = 0.0
+    for event in ordered:
+        gap = max(event.begin - at, 0.0)
+        late = 0.0 if event.launched is None else min(max(event.launched - at, 0.0), gap)
+        host, idle = host + late, idle + gap - late
+        done = max(at, event.begin + event.us)
+        busy, at = busy + done - at - gap, done
+    return busy, host + max((end or at) - at, 0.0), idle
 
 
 def _line(
-    bucket: str | None,
     own: Sequence[Attributed],
-    calls: Mapping[object, float],
+    call_us: float,
     device_us: float,
-    limits: _Limits,
+    peaks: Peaks | None,
+    latency_us: float,
 ) -> KernelLine:
     first = own[0]
     us = tuple(each.event.us for each in own)
@@ -281,10 +268,18 @@ def _line(
     work = worked[0].work if worked else None
     median_us = statistics.median(each.event.us for each in worked) if worked else 0.0
     expected, is_whole = (None, True) if first.row is None else row_us(first.row)
-    call_us = statistics.median(calls.values()) if calls else None
-    limit, share = limits.of(work, median_us)
+    tflops = tflops_of(work.flops, median_us) if work and work.flops and median_us else None
+    gbps = gbps_of(work.moved, median_us) if work and work.moved and median_us else None
+    share = limit = None
+    if work is not None and peaks is not None and median_us:
+        peak = peaks.tflops.get(work.dtype)
+        compute, memory = (tflops or 0.0) / peak if peak else 0.0, (gbps or 0.0) / peaks.gbps
+        share = max(compute, memory)
+        limit = Limit.COMPUTE if compute >= memory else Limit.MEMORY
+        if share < LOW_SHARE:
+            limit = Limit.LATENCY if median_us <= latency_us else Limit.OTHER
     return KernelLine(
-        bucket=bucket,
+        bucket=first.event.bucket,
         name=name_of(first.event),
         known=first.known,
         reason=first.reason,
@@ -293,14 +288,118 @@ def _line(
         us=us,
         per_iteration=tuple(per_iteration.values()),
         share=sum(us) / device_us if device_us else 0.0,
-        dtype="" if work is None else work.dtype,
-        flops=None if work is None else work.flops,
-        moved=None if work is None else work.moved or None,
-        tflops=tflops_of(work.flops, median_us) if work and work.flops and median_us else None,
-        gbps=gbps_of(work.moved, median_us) if work and work.moved and median_us else None,
+        work=work,
+        tflops=tflops,
+        gbps=gbps,
         peak_share=share,
         limit=limit,
         row_us=expected,
-        ratio=call_us / expected if expected and call_us is not None else None,
+        ratio=call_us / expected if expected else None,
         is_whole=is_whole,
     )
+
+
+def row_us(row: Row) -> tuple[float, bool]:
+    """Return the time that *row* has for the kernels of its decision alone, and if it is whole.
+
+    That is the GEMM without its epilogue where the winner leaves the epilogue to other kernels, and
+    the whole region where the winner's only kernel has it. Where a fused winner's region has other
+    kernels too, only the GEMM's own time is known, which is not whole: its kernel does more.
+    """
+    found = row.evidence
+    if found.scope is Scope.BARE or found.bare_us is None:
+        return found.time_us, True
+    if not row.winner.fused:
+        return found.bare_us, True
+    return (found.time_us, True) if found.kernels == 1 else (found.bare_us, False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelDifference:
+    """One decision or kernel in two traces: microseconds of an iteration, the median of each.
+
+    None where a trace does not have it. ``before`` and ``after`` name the kernels. ``interval`` is
+    of the ratio, from the 95 % intervals of the two medians; None where a trace has a single
+    iteration.
+    """
+
+    bucket: str | None
+    subject: str
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+    before_us: float | None
+    after_us: float | None
+    interval: tuple[float, float] | None
+
+    @property
+    def added_us(self) -> float:
+        """By how much an iteration got slower; negative where it got faster."""
+        return (self.after_us or 0.0) - (self.before_us or 0.0)
+
+    @property
+    def ratio(self) -> float | None:
+        """The time after over the time before, None where one of them is missing."""
+        return self.after_us / self.before_us if self.before_us and self.after_us else None
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the interval leaves out that both are equally fast."""
+        return self.interval is not None and not self.interval[0] <= 1 <= self.interval[1]
+
+
+def differences_of(before: Profile, after: Profile) -> tuple[KernelDifference, ...]:
+    """Return the differences of two profiles, the largest change of time first.
+
+    For each bucket that both have there is a first difference, of all its kernels together.
+    """
+    found = []
+    theirs = {bucket.bucket: bucket.lines for bucket in after.buckets}
+    for bucket, mine in ((own.bucket, own.lines) for own in before.buckets):
+        if bucket not in theirs:
+            continue
+        subjects = dict.fromkeys(map(_subject, (*mine, *theirs[bucket])))
+        pairs = [
+            _difference(
+                bucket,
+                subject,
+                *([line for line in lines if _subject(line) == subject] for lines in sides),
+            )
+            for sides in [(mine, theirs[bucket])]
+            for subject in subjects
+        ]
+        found.append(_difference(bucket, "", mine, theirs[bucket]))
+        found += sorted(pairs, key=lambda each: -abs(each.added_us))
+    return tuple(found)
+
+
+def _subject(line: KernelLine) -> str:
+    return matmul_of(line.keys[0]) if line.keys else unnumbered(line.name)
+
+
+def _difference(
+    bucket: str | None, subject: str, before: Sequence[KernelLine], after: Sequence[KernelLine]
+) -> KernelDifference:
+    first, second = _samples(before), _samples(after)
+    interval = None
+    if first and second and len(first.times_us) > 1 and len(second.times_us) > 1:
+        (low_a, high_a), (low_b, high_b) = first.interval, second.interval
+        interval = (low_b / high_a, high_b / low_a) if high_a and low_a else None
+    return KernelDifference(
+        bucket=bucket,
+        subject=subject,
+        before=tuple(dict.fromkeys(line.name for line in before)),
+        after=tuple(dict.fromkeys(line.name for line in after)),
+        before_us=None if first is None else first.median,
+        after_us=None if second is None else second.median,
+        interval=interval,
+    )
+
+
+def _samples(lines: Sequence[KernelLine]) -> Samples | None:
+    """Return the time of each iteration, all *lines* together."""
+    longest = max((len(line.per_iteration) for line in lines), default=0)
+    sums = [0.0] * longest
+    for line in lines:
+        for number, us in enumerate(line.per_iteration):
+            sums[number] += us
+    return Samples(tuple(sums)) if sums else None

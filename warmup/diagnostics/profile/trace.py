@@ -1,33 +1,45 @@
-"""`Trace`: what a trace says of a device's kernels, the calls that launched them, and the marks."""
+"""`read_trace`: a device's kernels, the host's calls that launched them, and marked iterations."""
 
 from __future__ import annotations
 
+import bisect
+import gzip
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
-from warmup.core.errors import SettingsError
-from warmup.core.planned_kernels import BUCKET_MARK, PLAN_NAME, RecordedPlan, plan_from_json
-from warmup.diagnostics.profile.time_ranges import TimeRanges
-from warmup.diagnostics.profile.trace_file import TraceFile
+import msgspec
 
-_DEVICE_WORK: Final = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
-_LAUNCH_CATEGORIES: Final = frozenset({"cuda_runtime", "cuda_driver", "runtime", "driver"})
-_READ_CATEGORIES: Final = _DEVICE_WORK | _LAUNCH_CATEGORIES | {"user_annotation", "cpu_op"}
+from warmup.core.error_text import shown
+from warmup.core.errors import SettingsError
+from warmup.core.files import open_regular
+from warmup.core.planned_kernels import BUCKET_MARK, RecordedPlan, plan_from_json
+
+LARGEST_TRACE: Final = 1 << 30  # bytes of a trace once unpacked; all of them are in memory
+_GZIP: Final = b"\x1f\x8b"
+COPIES: Final = frozenset({"gpu_memcpy", "gpu_memset"})
+_DEVICE_WORK: Final = COPIES | {"kernel"}
+_LAUNCHES: Final = frozenset({"cuda_runtime", "cuda_driver", "runtime", "driver"})
+_RANGES: Final = frozenset({"user_annotation", "cpu_op"})
 _STEP: Final = "ProfilerStep#"
 _GRAPH: Final = "## Call CompiledFxGraph "
 GENERATED_PREFIXES: Final = ("triton_", "cpp_", "graph_")
-_RECORDED_SIGNATURE: Final = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
+_KEPT_ARGUMENTS: Final[tuple[str, ...]] = (
+    *("Input Dims", "Input type", "Concrete Inputs"),
+    *("kernel_kwargs", "num_warps", "num_stages", "kernel_flop"),
+)
 _BACKEND: Final = "kernel_backend"  # an argument of launches of generated kernels
-_KERNEL_ARGUMENTS: Final = ("kernel_kwargs", "num_warps", "num_stages", "kernel_flop")
-_LAST_TIME: Final = 1e18  # us, thirty thousand years: no profiler writes it
+_LAST_TIME: Final = 1e18  # us, thirty thousand years: no profiler writes such a time
+_NESTED_RANGES: Final = 8  # of one thread, looked through for the innermost around a time
 
 Where = tuple[int | str | None, int | str | None]  # process and thread
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HostOperator:
-    """A call of an operator, or of a generated kernel, as the host made it; equal calls share one.
+    """An operator, or a generated kernel, as the host called it; equal calls share one object.
 
     ``arguments`` has what the profiler recorded of its arguments, by the profiler's names.
     """
@@ -50,9 +62,10 @@ class HostCall:
 class DeviceEvent:
     """A kernel, a copy or a fill of a device; ``begin`` and ``us`` are in microseconds.
 
-    ``launched`` is when the host's call that enqueued it ended, ``call`` the operator that did.
-    ``bucket``, ``iteration`` and ``graph`` are the mark, its number, and the compiled graph around
-    that call, ``graph_call`` the number of the graph's call. Each is None where the trace lacks it.
+    ``launched`` is when the host's call that enqueued the event ended, ``call`` the operator that
+    made that call. ``bucket``, ``iteration`` and ``graph`` are the mark, its number, and the
+    compiled graph around that call, ``graph_call`` the number of the graph's call. Each is None
+    where the trace lacks it.
     """
 
     name: str
@@ -62,22 +75,18 @@ class DeviceEvent:
     stream: int
     category: str
     correlation: int | None = None
+    external: int | str | None = None
     call: HostCall | None = None
     launched: float | None = None
     bucket: str | None = None
     iteration: int | None = None
     graph: str | None = None
-    graph_call: int | None = None
-
-    @property
-    def end(self) -> float:
-        """When the device ended it."""
-        return self.begin + self.us
+    graph_call: tuple[Where, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class IterationMark:
-    """An iteration: a range in which the model was called once; ``name`` is its bucket, if any."""
+    """A range in which the model was called once; ``name`` is its bucket, if any."""
 
     name: str | None
     begin: float
@@ -86,11 +95,10 @@ class IterationMark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """The events of a trace by device time, and what else its file says.
+    """The events of a trace by device and time, and what else its file says.
 
-    ``is_cpu``: the trace has no device but the CPU, and its events are the operators that the host
-    ran. ``iterations`` are the marked ones. ``skipped`` counts events of the device that have no
-    time. ``devices`` has the names of the devices.
+    ``is_cpu``: the trace has no device but the CPU, and its events are the outermost operators of
+    the host. ``skipped`` counts events of the device that have no time.
     """
 
     events: tuple[DeviceEvent, ...]
@@ -101,30 +109,52 @@ class Trace:
     skipped: int = 0
 
 
+class _Event(msgspec.Struct):
+    """An entry of the trace's list. Values of a wrong type are found where they are used."""
+
+    ph: Any = None
+    cat: Any = None
+    name: Any = None
+    ts: Any = None
+    dur: Any = None
+    pid: Any = None
+    tid: Any = None
+    args: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class _Document(msgspec.Struct):
+    """The members of a trace's file that are read; `warmup` adds its plan to those of torch."""
+
+    events: list[_Event] = msgspec.field(name="traceEvents")
+    devices: Any = msgspec.field(name="deviceProperties", default=None)
+    plan: Any = msgspec.field(name="warmup", default=None)
+
+
 @dataclass(slots=True)
 class _Collected:
-    """What is read in one pass."""
+    """What the events of a file say, in one pass."""
 
     events: list[DeviceEvent] = field(default_factory=list)
-    externals: list[Any] = field(default_factory=list)  # of each event
     runtime: dict[int, tuple[Where, float, float]] = field(default_factory=dict)
     calls: dict[Where, list[HostCall]] = field(default_factory=dict)
-    by_external: dict[Any, HostCall] = field(default_factory=dict)
-    marks: list[tuple[Where, float, float, str]] = field(default_factory=list)
+    by_external: dict[int | str, HostCall] = field(default_factory=dict)
+    marks: list[IterationMark] = field(default_factory=list)
     graphs: dict[Where, list[tuple[float, float, str]]] = field(default_factory=dict)
-    operators: dict[Any, HostOperator] = field(default_factory=dict)
+    operators: dict[tuple[str, str], HostOperator] = field(default_factory=dict)
     skipped: int = 0
 
 
-def read_trace(file: TraceFile) -> Trace:
-    """Return the trace in *file*.
+def read_trace(path: Path) -> Trace:
+    """Return the trace in *path*, JSON in Chrome's format, gzipped or not.
 
     Raises:
-        SettingsError: it cannot be read, or has neither kernels nor operators.
+        SettingsError: the file cannot be read, is larger than `LARGEST_TRACE` once unpacked, is
+            nested deeper than the interpreter's limit, or has neither kernels nor operators.
     """
+    document = _document_in(path)
     found = _Collected()
-    for event in file.events():
-        if event.get("ph") == "X":
+    for event in document.events:
+        if event.ph == "X":
             _collect(event, found)
     for calls in found.calls.values():
         _nest(calls)
@@ -133,81 +163,85 @@ def read_trace(file: TraceFile) -> Trace:
         _take_operators(found)
     if not found.events:
         raise SettingsError(
-            f"{file.path}: no kernel and no operator in it", "profile the calls of a model"
+            f"{shown(path)}: no kernel and no operator in it", "profile the calls of a model"
         )
-    iterations = _iterations(found)
+    iterations = _iterations(found.marks)
     _place(found, iterations)
-    properties = file.members.get("deviceProperties")
-    listed = properties if isinstance(properties, list) else []
+    listed = document.devices if isinstance(document.devices, list) else []
     names = [str(each.get("name")) for each in listed if isinstance(each, dict)]
-    plan = file.members.get(PLAN_NAME)
+    plan = document.plan
     return Trace(
         events=tuple(sorted(found.events, key=lambda each: (each.device, each.begin))),
-        iterations=tuple(mark for _, mark in iterations),
+        iterations=tuple(iterations),
         is_cpu=is_cpu,
         devices=tuple(dict.fromkeys(names)),
-        plan=None if plan is None else plan_from_json(plan, str(file.path)),
+        plan=None if plan is None else plan_from_json(plan, str(path)),
         skipped=found.skipped,
     )
 
 
-def _collect(event: dict[str, Any], found: _Collected) -> None:
-    category = event.get("cat")
-    if not isinstance(category, str) or category not in _READ_CATEGORIES:
+def _document_in(path: Path) -> _Document:
+    try:
+        with open_regular(path) as raw:
+            is_packed = raw.read(len(_GZIP)) == _GZIP
+            raw.seek(0)
+            content = (gzip.GzipFile(fileobj=raw) if is_packed else raw).read(LARGEST_TRACE + 1)
+        if len(content) > LARGEST_TRACE:
+            raise ValueError(f"it has more than {LARGEST_TRACE:,} bytes once unpacked")  # noqa: TRY301  one sentence for each reason
+        if content.lstrip()[:1] == b"[":  # Chrome's other form: the list alone
+            return _Document(msgspec.json.decode(content, type=list[_Event]))
+        return msgspec.json.decode(content, type=_Document)
+    except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise SettingsError(
+            f"{shown(path)}: cannot be read as a trace: {shown(reason)}",
+            "name a file that torch.profiler wrote with export_chrome_trace",
+        ) from error
+
+
+def _collect(event: _Event, found: _Collected) -> None:
+    category, given = event.cat, event.args
+    if not isinstance(category, str) or category not in _DEVICE_WORK | _LAUNCHES | _RANGES:
         return
-    begin, us, name = _time(event.get("ts")), _time(event.get("dur")), str(event.get("name"))
+    begin, us = _time(event.ts), _time(event.dur)
     if begin is None or us is None:
         found.skipped += category in _DEVICE_WORK
         return
-    arguments = event.get("args")
-    given: dict[str, Any] = arguments if isinstance(arguments, dict) else {}
-    where: Where = (_identity(event.get("pid")), _identity(event.get("tid")))
+    where: Where = (_identity(event.pid), _identity(event.tid))
+    correlation = _integer(given.get("correlation"))
     if category in _DEVICE_WORK:
-        device = given.get("device", event.get("pid"))
-        stream = given.get("stream")
+        device, stream = str(given.get("device", event.pid)), _integer(given.get("stream")) or 0
         found.events.append(
             DeviceEvent(
-                *(name, begin, us, str(device), _integer(stream) or 0, category),
-                correlation=_integer(given.get("correlation")),
+                *(str(event.name), begin, us, device, stream, category, correlation),
+                _identity(given.get("External id")),
             )
         )
-        found.externals.append(_identity(given.get("External id")))
-    elif category in _LAUNCH_CATEGORIES:
-        correlation = _integer(given.get("correlation"))
-        if correlation is not None:
-            found.runtime[correlation] = (where, begin, begin + us)
-    else:
-        _collect_range(name, where, (begin, begin + us), given, found)
+    elif category in _RANGES:
+        _collect_range(str(event.name), where, (begin, begin + us), given, found)
+    elif correlation is not None:
+        found.runtime[correlation] = (where, begin, begin + us)
 
 
 def _collect_range(
     name: str, where: Where, times: tuple[float, float], given: dict[str, Any], found: _Collected
 ) -> None:
-    begin, end = times
     if name.startswith((BUCKET_MARK, _STEP)):
-        found.marks.append((where, begin, end, name))
+        found.marks.append(IterationMark(name, *times))
     elif name.startswith(_GRAPH):
         key = name.removeprefix(_GRAPH).removesuffix(" ##")
-        found.graphs.setdefault(where, []).append((begin, end, key))
+        found.graphs.setdefault(where, []).append((*times, key))
     # Other ranges, of a user or of torch's own runtime, compute nothing themselves.
-    if "::" not in name and not name.startswith(GENERATED_PREFIXES) and _BACKEND not in given:
-        return
-    call = HostCall(begin, end, _operator(name, given, found.operators))
-    found.calls.setdefault(where, []).append(call)
-    external = _identity(given.get("External id"))
-    if external is not None:
-        found.by_external[external] = call
-
-
-def _operator(name: str, given: dict[str, Any], known: dict[Any, HostOperator]) -> HostOperator:
-    """Return the operator with these arguments; equal calls share one."""
-    names = [each for each in (*_RECORDED_SIGNATURE, *_KERNEL_ARGUMENTS) if each in given]
-    values = [given[each] for each in names]
-    key = (name, repr(values))
-    operator = known.get(key)
-    if operator is None:
-        operator = known[key] = HostOperator(name, dict(zip(names, values, strict=True)))
-    return operator
+    elif "::" in name or name.startswith(GENERATED_PREFIXES) or _BACKEND in given:
+        arguments = {each: given[each] for each in _KEPT_ARGUMENTS if each in given}
+        operator = found.operators.setdefault(
+            (name, repr(arguments)), HostOperator(name, arguments)
+        )
+        call = HostCall(*times, operator)
+        found.calls.setdefault(where, []).append(call)
+        external = _identity(given.get("External id"))
+        if external is not None:
+            found.by_external[external] = call
 
 
 def _nest(calls: list[HostCall]) -> None:
@@ -223,54 +257,54 @@ def _nest(calls: list[HostCall]) -> None:
 
 def _take_operators(found: _Collected) -> None:
     """Make the outermost operators the events, for a trace of the CPU alone."""
-    for (_, thread), calls in found.calls.items():
-        for call in calls:
-            if call.top is None:
-                found.events.append(
-                    DeviceEvent(
-                        *(call.operator.name, call.begin, call.end - call.begin, "cpu"),
-                        *(_integer(thread) or 0, "cpu_op"),
-                        call=call,
-                        launched=call.begin,
-                    )
-                )
-                found.externals.append(None)
-
-
-def _iterations(found: _Collected) -> list[tuple[Where, IterationMark]]:
-    """Return the marked iterations: those of buckets, else the profiler's steps."""
-    buckets = [mark for mark in found.marks if mark[3].startswith(BUCKET_MARK)]
-    marks = sorted(buckets or found.marks, key=lambda mark: mark[1])
-    return [
-        (where, IterationMark(name.removeprefix(BUCKET_MARK) if buckets else None, begin, end))
-        for where, begin, end, name in marks
+    found.events = [
+        DeviceEvent(
+            *(call.operator.name, call.begin, call.end - call.begin, "cpu"),
+            *(_integer(thread) or 0, "cpu_op"),
+            call=call,
+            launched=call.begin,
+        )
+        for (_, thread), calls in found.calls.items()
+        for call in calls
+        if call.top is None
     ]
 
 
-def _place(found: _Collected, iterations: Sequence[tuple[Where, IterationMark]]) -> None:
+def _iterations(marks: Sequence[IterationMark]) -> list[IterationMark]:
+    """Return the marked iterations by time: those of buckets, else the profiler's steps."""
+    buckets = [mark for mark in marks if (mark.name or "").startswith(BUCKET_MARK)]
+    return [
+        IterationMark((mark.name or "").removeprefix(BUCKET_MARK) if buckets else None, *times)
+        for mark in sorted(buckets or marks, key=lambda mark: mark.begin)
+        for times in [(mark.begin, mark.end)]
+    ]
+
+
+def _place(found: _Collected, iterations: Sequence[IterationMark]) -> None:
     """Say of each event which call launched it, and in which iteration and graph."""
-    ranges = {where: TimeRanges(listed) for where, listed in found.graphs.items()}
-    by_time = TimeRanges([(m.begin, m.end, str(n)) for n, (_, m) in enumerate(iterations)])
-    for event, external in zip(found.events, found.externals, strict=True):
-        where: Where | None = None
-        asked: float | None = event.call.begin if event.call is not None else None
-        if event.call is not None:
-            where = next((at for at in found.graphs if at[1] == event.stream), None)
+    graphs = {where: sorted(ranges) for where, ranges in found.graphs.items()}
+    marks = [(mark.begin, mark.end, "") for mark in iterations]
+    threads = {thread: (process, thread) for process, thread in reversed(found.graphs)}
+    for event in found.events:
+        where: Where | None = threads.get(event.stream) if event.call is not None else None
+        if event.call is None and event.external is not None:
+            event.call = found.by_external.get(event.external)
+        at = event.begin if event.call is None else event.call.begin
         launch = found.runtime.get(event.correlation) if event.correlation is not None else None
         if launch is not None:
-            where, asked, event.launched = launch
-        if external is not None and event.call is None:
-            call = found.by_external.get(external)
-            event.call = call
-            asked = asked if asked is not None or call is None else call.begin
-        at = asked if asked is not None else event.begin
-        number = by_time.index_at(at)
-        if number is not None:
-            event.iteration = number
-            event.bucket = iterations[number][1].name
-        if where in ranges and (place := ranges[where].index_at(at)) is not None:
-            event.graph = ranges[where].name(place)
-            event.graph_call = hash((where, place))
+            where, at, event.launched = launch
+        event.iteration = _index_at(marks, at)
+        if event.iteration is not None:
+            event.bucket = iterations[event.iteration].name
+        if where in graphs and (place := _index_at(graphs[where], at)) is not None:
+            event.graph, event.graph_call = graphs[where][place][2], (where, place)
+
+
+def _index_at(ranges: Sequence[tuple[float, float, str]], time: float) -> int | None:
+    """Return the index of the innermost of the sorted *ranges* around *time*; None without one."""
+    last = bisect.bisect_right(ranges, time, key=lambda each: each[0]) - 1
+    inner = range(last, max(last - _NESTED_RANGES, -1), -1)
+    return next((index for index in inner if time < ranges[index][1]), None)
 
 
 def _time(value: Any) -> float | None:
