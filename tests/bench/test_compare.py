@@ -275,9 +275,10 @@ def test_the_document_is_json_and_repeats_the_text(report: Report) -> None:
 
 
 def test_the_text_fits_eighty_columns(report: Report) -> None:
-    """Grids with long names and times of ten milliseconds are at most 80 columns wide."""
+    """Grids with long names and times of ten milliseconds, and long remarks too."""
     slow = tuple(time * 98.765 for time in DRIFTING)
     found = report(result("default", slow, slow), result("max-autotune", FLAT, slow))
+    found = replace(found, remarks=("a remark of many words " * 8,))
     assert max(map(len, spell(found))) <= 80
 
 

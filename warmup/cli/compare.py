@@ -147,7 +147,8 @@ def sentences(report: Comparison) -> Iterator[str]:
         if result.failure is not None and result.log is not None:
             yield f"    log {result.log}"
     yield from _host_limits(report)
-    yield from (f"note: {remark}" for remark in report.remarks)
+    for remark in report.remarks:
+        yield from fold(remark, "note: ", indent=2)
 
 
 def _host_limits(report: Comparison) -> Iterator[str]:
