@@ -12,6 +12,7 @@ import pytest
 from warmup.core.events import Emitter, Event
 from warmup.core.miss_reasons import MissReason
 from warmup.core.rows import Row
+from warmup.keys.gemm import GEMM
 from warmup.table.lookup import Lookup, OnMiss
 
 pytestmark = pytest.mark.long
@@ -43,10 +44,82 @@ def test_more_layers_are_served_from_the_table_of_fewer(found: dict[str, Any]) -
     assert found["served"] == {"hits": LAYERS * len(SIZES), "misses": 0}
 
 
-def test_every_layer_is_compiled_once_to_tune_and_once_from_rows(found: dict[str, Any]) -> None:
-    """Each bucket is tuned with all layers, and compiled once more from rows alone."""
+def test_layers_that_repeat_are_compiled_in_one_bucket(found: dict[str, Any]) -> None:
+    """Three of five layers tune every row; the five are compiled once, from the rows of one."""
+    assert found["five"]["runs"] == [
+        *([3, "tune", 1], [5, "strict", 0]),
+        *([3, "tune", 1], [3, "strict", 0]),
+    ]
+
+
+def test_a_result_says_how_many_layers_were_left_out(found: dict[str, Any]) -> None:
+    """None in the first bucket, two of five in the next."""
+    assert found["five"]["left_out"] == [0, 2]
+
+
+def test_all_layers_are_compiled_in_every_bucket_on_request(found: dict[str, Any]) -> None:
+    """With ``all_layers`` three of five still tune, and the five are served and compared."""
+    assert found["all"]["runs"] == [[3, "tune", 1], [5, "strict", 0]] * len(SIZES)
+    assert found["all"]["left_out"] == [0, 0]
+    assert found["all"]["rows"] == found["five"]["rows"]
+
+
+def test_what_does_not_repeat_is_compiled_twice(found: dict[str, Any]) -> None:
+    """Two layers are tuned as they are, and compiled once more from rows alone."""
     assert found["two"]["runs"] == [[2, "tune", 1], [2, "strict", 0]] * len(SIZES)
-    assert found["five"]["runs"] == [[5, "tune", 1], [5, "strict", 0]] * len(SIZES)
+
+
+def test_a_model_that_fails_without_its_layers_is_tuned_whole(found: dict[str, Any]) -> None:
+    """Where a forward finds its layers by number, the failed run tunes nothing and is no error."""
+    runs = [[3, "tune", 0], [5, "tune", 1], [5, "strict", 0]]
+    assert found["indexed"]["runs"] == runs * len(SIZES)
+    assert found["indexed"]["rows"] == found["five"]["rows"]
+
+
+def test_a_later_bucket_that_fails_without_its_layers_is_compiled_whole(
+    found: dict[str, Any],
+) -> None:
+    """The first bucket does without them; the second does not, and is tuned and compared whole."""
+    assert found["choosy"]["runs"] == [
+        *([3, "tune", 1], [5, "strict", 0]),
+        *([3, "tune", 0], [5, "tune", 1], [5, "strict", 0]),
+    ]
+    assert found["choosy"]["left_out"] == [0, 0]
+
+
+def test_a_later_bucket_that_fails_after_tuning_leaves_no_row_behind(
+    found: dict[str, Any],
+) -> None:
+    """Fewer layers tune a row of their own and fail; the bucket is compiled whole, and it goes."""
+    assert found["late"]["runs"] == [
+        *([3, "tune", 1], [5, "strict", 0]),
+        *([3, "tune", 2], [3, "tune", 0], [5, "tune", 0]),
+    ]
+    assert found["late"]["rows"] == found["five"]["rows"]
+    assert sorted(found["late"]["measured"]) == found["late"]["rows"]
+
+
+def test_a_build_that_goes_on_is_not_misled_by_the_rows_that_are_there(
+    found: dict[str, Any],
+) -> None:
+    """All rows of the first bucket are there; that fewer layers ask for fewer is seen anyway."""
+    assert found["deep"]["runs"] == [
+        *([3, "tune", 0], [5, "strict", 0]),
+        *([3, "tune", 1], [5, "strict", 0], [5, "tune", 1], [5, "strict", 0]),
+    ]
+
+
+def test_a_row_that_only_fewer_layers_ask_for_does_not_stay(found: dict[str, Any]) -> None:
+    """What follows a product counts the layers: the row for three goes, that for five is tuned.
+
+    Fewer layers do not stand for all then, and the next bucket is compiled whole as well.
+    """
+    counted = found["counted"]
+    runs = [[3, "tune", 2], [5, "strict", 0], [5, "tune", 1], [5, "strict", 0]]
+    assert counted["runs"] == runs * len(SIZES)
+    followed = [GEMM.ingredients(key)["epilogue"].count("sigmoid") for key in counted["rows"]]
+    assert sorted(followed) == [0, 0, LAYERS, LAYERS]
+    assert sorted(counted["measured"]) == counted["rows"]
 
 
 class _Scanned(dict[str, Row]):

@@ -443,3 +443,11 @@ def test_kept_kernels_are_removed(results: Result) -> None:
     """Their folder is gone at the end, and Triton's own is used again."""
     kept = results["kept"]
     assert [kept["kept"]["is_left"], kept["is_restored"]] == [False, True]
+
+
+def test_five_or_six_layers_need_the_rows_of_more_layers(run_program: Run, tmp_path: Path) -> None:
+    """Kernels between the GEMMs of equal layers repeat every second layer, not sooner."""
+    found = run_program(tmp_path, str(PROGRAMS / "cuda_layers.py"), "3,4,5,6,7,8,9")
+    assert found["5"] == found["7"] == found["9"] != found["3"]
+    assert found["6"] == found["8"] != found["4"]
+    assert found["5"] != found["6"]

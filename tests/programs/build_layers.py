@@ -2,8 +2,9 @@
 
     python build_layers.py MODELS.py SEQLENS
 
-Prints one JSON object: of each build how many candidates it measured, by key, and in each run of
-the model its layers, what a miss meant and how many rows were tuned; and the server's lookups.
+Prints one JSON object: of each build how many candidates it measured, by key, the rows of its
+table, and in each run of the model its layers, what a miss meant and how many rows were tuned; and
+the server's lookups. The last build, of ``deep``, goes on from one of the first size.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from warmup.models.loading import load_model
 from warmup.table.lookup import Lookup, OnMiss
 from warmup.tuning.bucket_compiler import BucketCompiler
 
-NAMES = ("two", "five")
+NAMES = ("two", "five", "indexed", "choosy", "late", "counted")
 
 
-def build(model: str, seqlens: str, out: str) -> dict[str, Any]:
-    """Build a table and return what was measured and run for it."""
+def build(model: str, seqlens: str, out: str, *, all_layers: bool = False) -> dict[str, Any]:
+    """Build a table and return what was measured, kept and run for it."""
     runs: list[tuple[int, str, int]] = []
     attached = BucketCompiler.attached
 
@@ -47,10 +48,16 @@ def build(model: str, seqlens: str, out: str) -> dict[str, Any]:
             seqlens=seqlens,
             device="cpu",
             out=out,
+            all_layers=all_layers,
             fused_top_k=0,  # how a row is measured is not the matter
         )
     measured = {tuned.key: len(tuned.timings) for tuned in report.timings}
-    return {"measured": measured, "runs": runs}
+    return {
+        "measured": measured,
+        "rows": sorted(report.table.rows),
+        "runs": runs,
+        "left_out": [result.left_out for result in report.buckets],
+    }
 
 
 def serve(model: str, seqlens: str, table: str) -> dict[str, int]:
@@ -68,6 +75,9 @@ def serve(model: str, seqlens: str, table: str) -> dict[str, int]:
 def main() -> None:
     models, seqlens = sys.argv[1:]
     found = {name: build(f"{models}:{name}", seqlens, f"{name}.json") for name in NAMES}
+    found["all"] = build(f"{models}:five", seqlens, "all.json", all_layers=True)
+    build(f"{models}:deep", seqlens.partition(",")[0], "deep.json")
+    found["deep"] = build(f"{models}:deep", seqlens, "deep.json")
     served = serve(f"{models}:five", seqlens, "two.json")
     sys.stdout.write(json.dumps({**found, "served": served}) + "\n")
 

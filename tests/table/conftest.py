@@ -94,7 +94,7 @@ def _rows(kind: Kind, keys: st.SearchStrategy[str]) -> st.SearchStrategy[dict[st
     return st.dictionaries(keys, st.builds(Row, winners, evidence), max_size=4)
 
 
-COSTS = st.builds(CallCost, st.floats(0, 1e12), st.floats(0, 1e12))
+COSTS = st.builds(CallCost, st.floats(0, 1e12), st.floats(0, 1e12), st.integers(0, MAX_INT))
 CALLS = st.dictionaries(PRINTABLE, COSTS, max_size=3).map(
     lambda calls: tuple(sorted(calls.items()))
 )

@@ -299,10 +299,10 @@ def test_the_table_keeps_what_calls_cost(
     progress = make_progress(table)
     progress.keep_cost("MLP seqlen=560", BEFORE)
     progress.keep_cost("MLP seqlen=16", CallCost(1.0, 2.0))
-    progress.keep_cost("MLP seqlen=16", CallCost(3.0, 2.0))
+    progress.keep_cost("MLP seqlen=16", CallCost(3.0, 2.0, left_out=4))
     found = read(progress.path)
     assert dict(found.provenance.calls) == {
-        "MLP seqlen=16": CallCost(3.0, 2.0),
+        "MLP seqlen=16": CallCost(3.0, 2.0, left_out=4),
         "MLP seqlen=560": BEFORE,
     }
     assert found == progress.table

@@ -213,6 +213,7 @@ def document(report: BuildReport) -> dict[str, Any]:
                 "error": result.error,
                 "uncovered": dict(result.uncovered),
                 "seconds": round(result.seconds, 3),
+                "left_out": result.left_out,
                 "graphs": result.graphs,
                 "cost": result.cost and dataclasses.asdict(result.cost),
             }

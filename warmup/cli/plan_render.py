@@ -17,10 +17,11 @@ def spell_plan(report: BuildReport) -> Iterator[str]:
     plan = report.plan
     assert plan is not None
     for one in plan.buckets:
+        without = f", without {counted(one.left_out, 'repeated layer')}" if one.left_out else ""
         name = name_of(one.bucket)
         yield (
             f"{name}: {counted(len(one.missing), 'problem')} to tune, {len(one.known)} in "
-            "the table already"
+            f"the table already{without}"
         )
         yield from spell_graphs(name, one.graphs)
     for key in plan.missing[:_MAX_PLANNED]:
@@ -79,6 +80,7 @@ def document_of_plan(report: BuildReport) -> dict[str, Any]:
                 "known": list(one.known),
                 "missing": list(one.missing),
                 "graphs": one.graphs,
+                "left_out": one.left_out,
                 "seconds": round(one.seconds, 3),
             }
             for one in plan.buckets

@@ -170,9 +170,11 @@ class BuildProgress(LiveLine, Observer):
     def bucket_finished(self, result: BucketResult) -> None:
         self._buckets += 1
         self.show(done=self._buckets)
+        left_out = counted(result.left_out, "repeated layer")
         self.print_above(
             f"{result.name}: {result.tuned} tuned, {len(result.keys) - result.tuned} in the table "
             f"already, {result.judgement.brief}, {result.seconds:.1f} s"
+            + (f", without {left_out}" if result.left_out else "")
             + (f"; {spell_cost(result.cost)}" if result.cost is not None else "")
         )
 

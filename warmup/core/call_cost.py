@@ -9,11 +9,13 @@ from dataclasses import dataclass
 class CallCost:
     """Microseconds that the host takes to enqueue a call, and the device to run its kernels.
 
-    Both are those of calls launched one by one.
+    Both are those of calls launched one by one. ``left_out`` repeated layers of the model were left
+    out of the call.
     """
 
     host_us: float
     device_us: float
+    left_out: int = 0
 
     @property
     def is_host_limited(self) -> bool:

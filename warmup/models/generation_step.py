@@ -69,7 +69,8 @@ class GenerationStep(nn.Module):
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch's own has no types
     def _arguments(self, inputs: Mapping[str, torch.Tensor], max_length: int) -> dict[str, Any]:
         main = next(iter(inputs.values()))
-        key = (max_length, tuple(main.shape), main.device, self.model.dtype)
+        count = sum(1 for _ in self.model.modules())  # a build leaves out repeated layers
+        key = (max_length, tuple(main.shape), main.device, self.model.dtype, count)
         if key not in self._steps:
             self._steps[key] = self._record(inputs, max_length)
         arguments = self._steps[key].arguments()

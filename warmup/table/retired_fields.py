@@ -17,24 +17,19 @@ import msgspec
 class _Retired:
     """The members behind *names*, ``*`` for any, which are ignored.
 
-    With *holding* only those that have such a member, and with *words* a member is kept where it is
-    one of these, as the word that takes its place.
+    With *words* a member is kept where it is one of these, as the word that takes its place.
     """
 
     names: tuple[str, ...]
-    holding: str | None = None
     words: Mapping[bytes, bytes] | None = None
 
     @property
     def pointer(self) -> str:
-        names = self.names if self.holding is None else (*self.names, self.holding)
-        return "/" + "/".join(names)
+        return "/" + "/".join(self.names)
 
 
 _RETIRED: Final[Sequence[_Retired]] = (
     _Retired(("provenance", "layers")),  # in which forms repeated layers were compiled
-    # The cost of a call without some of the model's layers is not that of a call.
-    _Retired(("provenance", "calls", "*"), holding="left_out"),
     # A build that searches such a row again then tries more candidates, as before.
     _Retired(("rows", "*", "*", "evidence", "search"), words={b'"predicted"': b'"imported"'}),
 )
@@ -64,9 +59,8 @@ def _changed(data: bytes, names: tuple[str, ...], retired: _Retired) -> bytes | 
         elif retired.words is not None:
             new = retired.words.get(raw)
         else:
-            if retired.holding is None or retired.holding in _members(raw):
-                del members[name]
-                is_changed = True
+            del members[name]
+            is_changed = True
             continue
         if new is not None:
             members[name] = msgspec.Raw(new)

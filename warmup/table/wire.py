@@ -123,6 +123,7 @@ class CallJson(Json, kw_only=True):
 
     device_us: _CallUs
     host_us: _CallUs
+    left_out: _Count = field(default=_ABSENT)
 
 
 class ProvenanceJson(Json, kw_only=True):
@@ -332,7 +333,10 @@ def provenance_from(json: ProvenanceJson, path: str) -> Provenance:
         created=json.created,
         peaks=None if json.peaks is None else json.peaks.peaks(),
         assumptions=json.assumptions,
-        calls=tuple((name, CallCost(**asdict(call))) for name, call in json.calls.items()),
+        calls=tuple(
+            (name, CallCost(call.host_us, call.device_us, call.left_out or 0))
+            for name, call in json.calls.items()
+        ),
     )
 
 
@@ -346,6 +350,7 @@ def provenance_json(provenance: Provenance, digest: str) -> ProvenanceJson:
             name: CallJson(
                 host_us=float(cost.host_us),
                 device_us=float(cost.device_us),
+                left_out=cost.left_out or _ABSENT,
             )
             for name, cost in provenance.calls
         },

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from warmup.core.call_cost import CallCost
 from warmup.core.compile_order import CompileOrder
+from warmup.core.errors import BuildError, MissError, warmup_error_in
 from warmup.core.events import Emitter, logger
 from warmup.core.method import Launch
 from warmup.core.phases import BuildStage
@@ -50,25 +52,47 @@ class BucketCompiler:
     is_rebuilt: bool = False
     state: CallState = field(default_factory=_no_state)
 
-    def tune(self, calls: Sequence[Inputs], name: str) -> ServedBucket:
+    def tune(self, calls: Sequence[Inputs], name: str, since: int) -> ServedBucket:
         """Measure each question without a row in the bucket *name*; serve the bucket from rows.
 
         The model is called with each inputs of *calls*; all calls use the artifact of the first.
+        Where layers repeat, the shortened model is tuned first, and the whole model only when rows
+        are still missing. Rows measured from number *since* of the build on that the whole model
+        does not ask for are removed again.
 
         Raises:
             ModelError: the sizes in *calls* cannot share one artifact.
             BuildError: compiling or a call failed otherwise. A `WarmupError` other than a miss is
                 raised as it is.
         """
+        shortened = self._tune_shortened(calls[:1], name)
+        new_keys = self.progress.keys_since(since)
+        served = self._serve(calls, name) if shortened is not None else None
+        if served is None or served.differing:
+            served = self.tune_as_is(calls, name)
+        if unused := new_keys.difference(served.keys):
+            logger.info("bucket %s: rows of the shortened model alone: %d", name, len(unused))
+        self.progress.discard(unused, since)
+        self.progress.reopen(unused)
+        for key in served.differing:
+            logger.warning("bucket %s: not fused as its row says: %s", name, key)
+        is_same_shortened = shortened is not None and set(shortened.keys) == set(served.keys)
+        return replace(served, is_same_shortened=is_same_shortened)
+
+    def call_name(self, name: str) -> str:
+        """Return the table's name of the model's call *name*, such as ``mlp seqlen=16``."""
+        return f"{self.model.name} {name}"
+
+    def tune_as_is(self, calls: Sequence[Inputs], name: str) -> ServedBucket:
+        """Measure and serve as `tune` does, with the layers that the model has now.
+
+        Raises as `tune` does.
+        """
         before = len(self.progress.tuned)
         served = self._tune_all(calls, name)
         if len(self.progress.tuned) > before:  # without new rows, that run was served from rows
             served = self._compile(calls, name, OnMiss.STRICT)
         return served
-
-    def call_name(self, name: str) -> str:
-        """Return the table's name of the model's call *name*, such as ``mlp seqlen=16``."""
-        return f"{self.model.name} {name}"
 
     def ask(self, calls: Sequence[Inputs], name: str) -> ServedBucket:
         """Compile the bucket *name* with library kernels where no row answers; measure nothing.
@@ -138,6 +162,25 @@ class BucketCompiler:
         finally:
             attachment.detach()
 
+    def shortened(self) -> AbstractContextManager[int]:
+        """Leave out repeated layers of the model while the context is open; its value: how many.
+
+        On a CPU, kernels between GEMMs have no rows, so fewer layers are enough.
+        """
+        from warmup.models.repeated_layers import shortened
+
+        return shortened(self.model.module, has_kernels=self.setup.device.type != "cpu")
+
+    def _tune_shortened(self, calls: Sequence[Inputs], name: str) -> ServedBucket | None:
+        """Tune the model without repeated layers; None when no layers repeat or that fails."""
+        with self.shortened() as left_out:
+            if left_out:
+                try:
+                    return self._tune_all(calls, name)
+                except BuildError as error:  # a forward may index all of its layers
+                    logger.info("not tuned with %d layers fewer: %s", left_out, error)
+        return None
+
     def _tune_all(self, calls: Sequence[Inputs], name: str) -> ServedBucket:
         """Compile until each question has a row; remove rows that a region's row made useless.
 
@@ -173,6 +216,17 @@ class BucketCompiler:
         self.tuner.apart.update(new)
         self.progress.measure_again(new)
         return any(map(self.progress.must_retune, new))
+
+    def _serve(self, calls: Sequence[Inputs], name: str) -> ServedBucket | None:
+        """Serve the bucket from rows alone; None when a row is missing."""
+        try:
+            return self._compile(calls, name, OnMiss.STRICT)
+        except BuildError as error:
+            miss = error.__cause__ and warmup_error_in(error.__cause__)
+            if not isinstance(miss, MissError):
+                raise
+            logger.info("bucket %s: a row is missing after the shortened model: %s", name, miss)
+        return None
 
     def _compile(
         self,

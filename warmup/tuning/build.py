@@ -59,6 +59,7 @@ def build(
     policy: str = ShapePolicy.EXACT,
     bundle: bool = False,
     bundle_graphs: str | None = None,
+    all_layers: bool = False,
     force: bool = False,
     retry: str | None = None,
     wait_for_quiet: float | None = None,
@@ -85,9 +86,11 @@ def build(
     Each finished problem is on disk before the next one starts. In each run of a bucket the outputs
     of the model, compiled from the table alone, are judged (`warmup.tuning.judge`). A row that
     makes them wrong is marked as not trusted: it stays in the table, is not served, and the next
-    build measures its problem again without that winner. A bucket serves its own sizes alone; with
-    the *policy* ``range`` one graph also serves the sizes down to the previous bucket, and is also
-    judged at the lower end and in the middle.
+    build measures its problem again without that winner. Where layers repeat, and the first bucket
+    shows that the model without the repeated layers asks for the same rows, other buckets are run
+    without them, unless *all_layers*. A bucket serves its own sizes alone; with the *policy*
+    ``range`` one graph also serves the sizes down to the previous bucket, and is also judged at the
+    lower end and in the middle.
 
     With *pad_weights* (None: on a GPU) weights with unaligned sizes are measured unpadded and
     padded. Where padding pays, each bucket is run again with padded weights, so that the table has
@@ -165,7 +168,9 @@ def build(
         compiler = BucketCompiler(
             setup=setup, model=loaded, progress=progress, tuner=tuner, measure_cost=tuner.cost_of
         )
-        session = Session(compiler=compiler, specs=resolved.specs, dtype=cast)
+        session = Session(
+            compiler=compiler, specs=resolved.specs, dtype=cast, all_layers=all_layers
+        )
         watcher.buckets_counted(buckets)
         if dry_run:
             plan = make_plan(session, buckets, pads=wants_padding)

@@ -36,12 +36,26 @@ def plan_keys(known: Sequence[str], missing: Sequence[str]) -> BuildPlan:
 
 
 def _plan_buckets(session: Session, buckets: Sequence[Bucket]) -> tuple[PlannedBucket, ...]:
-    """Return what each of *buckets* asks for."""
+    """Return what each of *buckets* asks for.
+
+    Once a bucket has shown that the model without its repeated layers asks for the same keys, the
+    other buckets are compiled without them, as a build does.
+    """
     observer = session.compiler.progress.observer
     found: list[PlannedBucket] = []
+    can_shorten = False
     for number, bucket in enumerate(buckets):
         observer.bucket_started(bucket, number, len(buckets), weights_padded=False)
-        found.append(_plan(session, bucket))
+        if can_shorten:
+            with session.compiler.shortened() as left_out:
+                found.append(_plan(session, bucket, left_out))
+            continue
+        whole = _plan(session, bucket)
+        found.append(whole)
+        if not session.all_layers and number + 1 < len(buckets):
+            with session.compiler.shortened() as left_out:
+                if left_out:
+                    can_shorten = _keys(_plan(session, bucket, left_out)) == _keys(whole)
     return tuple(found)
 
 
@@ -56,7 +70,7 @@ def _summed(buckets: Sequence[PlannedBucket], remarks: Sequence[str] = ()) -> Bu
     )
 
 
-def _plan(session: Session, bucket: Bucket) -> PlannedBucket:
+def _plan(session: Session, bucket: Bucket, left_out: int = 0) -> PlannedBucket:
     import torch
 
     started = time.monotonic()
@@ -69,4 +83,9 @@ def _plan(session: Session, bucket: Bucket) -> PlannedBucket:
         missing=asked.missing,
         seconds=time.monotonic() - started,
         graphs=asked.graphs,
+        left_out=left_out,
     )
+
+
+def _keys(planned: PlannedBucket) -> set[str]:
+    return {*planned.known, *planned.missing}

@@ -97,7 +97,8 @@ class BucketResult:
 
     ``judgement`` is that of the compiled output, served from the table.
     ``uncovered`` counts measurements that no row covers, by site. ``weights_padded``: the groups
-    that the table pads were padded. ``graphs`` is the number of graphs that
+    that the table pads were padded. ``left_out`` repeated layers were not compiled: another bucket
+    has shown that the whole model asks for the same rows. ``graphs`` is the number of graphs that
     torch.compile made; several where the model's code breaks the graph. ``cost`` is that of a call,
     None on a CPU.
     """
@@ -109,6 +110,7 @@ class BucketResult:
     seconds: float
     uncovered: Mapping[str, int] = field(default_factory=dict)
     weights_padded: bool = False
+    left_out: int = 0
     graphs: int = 1
     cost: CallCost | None = None
 
@@ -127,7 +129,7 @@ class BucketResult:
 class PlannedBucket:
     """What one bucket asks for: the keys with a row, those to tune, and what has no key.
 
-    ``graphs`` is the number of graphs.
+    ``left_out`` repeated layers were not compiled; ``graphs`` is the number of graphs.
     """
 
     bucket: Bucket
@@ -135,6 +137,7 @@ class PlannedBucket:
     missing: tuple[str, ...]
     seconds: float
     graphs: int = 1
+    left_out: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,15 +42,16 @@ class ServedBucket:
 
     ``keys`` are those with a row, each once, in graph order; ``missing`` those that no row answered
     and nothing measured. ``uncovered`` counts measurements that no row covers, by site. ``graphs``
-    is the number of graphs that torch.compile made of the first call. ``cost`` is that of the
-    first call, None where nothing measures it, and ``counts`` says how often the graphs asked for
-    each key.
+    is the number of graphs that torch.compile made of the first call. ``is_same_shortened``: the
+    model without its repeated layers asked for the same keys. ``cost`` is that of the first call,
+    None where nothing measures it, and ``counts`` says how often the graphs asked for each key.
     ``differing`` are the keys for which inductor fused another way than their rows say.
     """
 
     keys: tuple[str, ...]
     outputs: list[Any]
     uncovered: Mapping[str, int]
+    is_same_shortened: bool = False
     missing: tuple[str, ...] = ()
     graphs: int = 1
     cost: CallCost | None = None

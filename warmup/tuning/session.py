@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from warmup.buckets.bucket import Bucket, InputSpec
 from warmup.core.call_cost import CallCost
-from warmup.core.errors import ModelError, WarmupError
+from warmup.core.errors import BuildError, ModelError, WarmupError
 from warmup.core.events import logger
 from warmup.core.phases import BuildStage
 from warmup.tuning.bucket_compiler import BucketCompiler
 from warmup.tuning.report import BucketResult, name_of
+from warmup.tuning.served_bucket import ServedBucket
 
 if TYPE_CHECKING:
     import torch
@@ -28,13 +29,17 @@ class Session:
     """A build of the model of ``compiler``; making a session moves it to the device, as ``dtype``.
 
     ``tolerance`` is the error that is always accepted, by dtype of the output; None means that of
-    the table's policy.
+    the table's policy. With ``all_layers`` every bucket is run with all layers, even where
+    the model without its repeated layers asks for the same rows.
     """
 
     compiler: BucketCompiler
     specs: tuple[InputSpec, ...] = ()
     dtype: torch.dtype | None = None
     tolerance: Mapping[str, float] | None = None
+    all_layers: bool = False
+    # Whether the shortened model asks for the same rows, by whether weights are padded.
+    _can_shorten: dict[bool, bool] = field(default_factory=dict)
     _judged: set[str] = field(default_factory=set)  # keys of buckets whose outputs were right
     _first_asked: dict[str, str] = field(default_factory=dict)  # key -> the first such bucket
 
@@ -52,7 +57,9 @@ class Session:
 
         A bucket with a range is also judged at its lower end and in the middle. The groups in
         *padded* are padded while the model is compiled; outputs are judged by those of the unpadded
-        model, and the model is unpadded afterwards.
+        model, and the model is unpadded afterwards. Once a bucket has shown that the shortened
+        model (repeated layers left out) asks for the same rows, other buckets are compiled and
+        judged with the shortened model, unless ``all_layers``.
 
         On a GPU it is measured what a call costs the host and the device, and the table keeps it.
         Where calls are to be launched one by one and the host limits them, winners are chosen for
@@ -70,7 +77,7 @@ class Session:
         import torch
 
         from warmup.inductor.build_caches import kept_kernels
-        from warmup.tuning.bucket_run import BucketRun, padding
+        from warmup.tuning.bucket_run import BucketRun
         from warmup.tuning.host_choice import prefer_host
         from warmup.tuning.judge import Judge
         from warmup.tuning.rejection import reject_rows
@@ -83,16 +90,13 @@ class Session:
         before = len(progress.tuned)
         calls = self.calls(bucket)
         with kept_kernels(), torch.no_grad():
-            expected = self._expected(calls, name)
-            with padding(self.compiler, padded or {}):
-                served = self.compiler.tune(calls, name)
-            for key in served.differing:
-                logger.warning("bucket %s: not fused as its row says: %s", name, key)
+            served, expected, left_out = self._run(calls, name, padded or {})
             run = BucketRun(
                 compiler=self.compiler,
                 calls=calls,
                 name=name,
                 padded=padded or {},
+                is_shortened=left_out > 0,
             )
             judge = Judge(
                 eager=expected,
@@ -110,9 +114,10 @@ class Session:
         self._judged.update(served.keys)
         self._first_asked = dict.fromkeys(served.keys, name) | self._first_asked
         tuned = len(progress.keys_since(before).intersection(served.keys))
+        cost = None
         if served.cost is not None:
-            named = self.call_name(bucket, weights_padded=weights_padded)
-            self._keep_cost(named, served.cost, tuned)
+            cost = replace(served.cost, left_out=left_out)
+            self._keep_cost(self.call_name(bucket, weights_padded=weights_padded), cost, tuned)
         result = BucketResult(
             bucket=bucket,
             keys=served.keys,
@@ -121,8 +126,9 @@ class Session:
             seconds=time.monotonic() - started,
             uncovered=served.uncovered,
             weights_padded=weights_padded,
+            left_out=left_out,
             graphs=served.graphs,
-            cost=served.cost,
+            cost=cost,
         )
         progress.observer.bucket_finished(result)
         return result
@@ -180,6 +186,31 @@ class Session:
             ModelError: the model failed.
         """
         return self._eager(self.inputs(bucket))
+
+    def _run(
+        self,
+        calls: Sequence[Inputs],
+        name: str,
+        padded: Mapping[Group, Padding],
+    ) -> tuple[ServedBucket, list[Any], int]:
+        """Tune and serve a bucket; return it, eager's outputs and how many layers were left out."""
+        from warmup.tuning.bucket_run import padding
+
+        compiler, weights_padded = self.compiler, bool(padded)
+        since = len(compiler.progress.tuned)
+        if self._can_shorten.get(weights_padded, False) and not self.all_layers:
+            try:
+                with compiler.shortened() as left_out:
+                    expected = self._expected(calls, name)
+                with padding(self.compiler, padded), compiler.shortened():
+                    return compiler.tune_as_is(calls, name), expected, left_out
+            except (BuildError, ModelError) as error:
+                logger.info("bucket %s: not run with fewer layers: %s", name, error)
+        expected = self._expected(calls, name)
+        with padding(self.compiler, padded):
+            served = compiler.tune(calls, name, since)
+        self._can_shorten[weights_padded] = served.is_same_shortened
+        return served, expected, 0
 
     def _expected(self, calls: Sequence[Inputs], name: str) -> list[Any]:
         """Return eager's outputs for *calls*; each run of the bucket begins as they did.
