@@ -44,6 +44,14 @@ _HEADS: Final = ("share", "us", "calls", "TFLOP/s", "GB/s", "peak", "limit", "ro
 _WIDTHS: Final = (6, 8, 6, 7, 6, 5, 7, 8, 6)
 _DIFFERENCE_HEADS: Final = ("before us", "after us", "change us", "ratio", "95 % interval")
 _DIFFERENCE_WIDTHS: Final = (10, 10, 9, 8, 16)
+_MEMBERS: Final = (  # of the JSON, as they are
+    *("device", "is_cpu", "clock_mhz", "assumptions"),
+    *("device_us", "outside_us", "skipped", "missed_us"),
+)
+_LINE_MEMBERS: Final = (
+    *("name", "keys", "total_us", "share", "tflops", "gbps"),
+    *("peak_share", "limit", "row_us", "ratio", "is_whole"),
+)
 _MEANS: Final = {
     None: "a row of the table",
     Reason.MISS: "no row in the table",
@@ -95,7 +103,7 @@ def profile(
                 "--model records a trace, and has no file for it",
                 "name one: --record trace.json.gz",
             )
-        from warmup.serving.record_trace import Recording, record_trace
+        from warmup.serving.record_trace import RECORDED_CALLS, Recording, record_trace
 
         asked = Recording(
             model=model,
@@ -108,7 +116,7 @@ def profile(
             mode=mode,
         )
         record_trace(asked, record)
-        say(f"{record}: {asked.calls} calls of each bucket")
+        say(f"{record}: {RECORDED_CALLS} calls of each bucket")
         given = [record]
     if len(given) != (_COMPARED_TRACES if diff else 1):
         raise SettingsError(
@@ -225,15 +233,9 @@ def _cells(cells: Sequence[str], widths: Sequence[int]) -> str:
 def _document(profile: Profile) -> dict[str, Any]:
     return {
         "schema": PROFILE_SCHEMA,
-        "device": profile.device,
-        "is_cpu": profile.is_cpu,
+        **{name: getattr(profile, name) for name in _MEMBERS},
         "table": profile.digest,
-        "clock_mhz": profile.clock_mhz,
         "peaks": None if profile.peaks is None else asdict(profile.peaks),
-        "assumptions": list(profile.assumptions),
-        "device_us": profile.device_us,
-        "outside_us": profile.outside_us,
-        "skipped": profile.skipped,
         "shares": {reason or "row": profile.share_of(reason) for reason in _MEANS},
         "buckets": [
             {
@@ -247,31 +249,21 @@ def _document(profile: Profile) -> dict[str, Any]:
             for bucket in profile.buckets
         ],
         "drifted": [line.keys[0] for line in profile.lines if line.has_drifted],
-        "missed_us": profile.missed_us,
     }
 
 
 def _line_document(line: KernelLine) -> dict[str, Any]:
+    work = line.work
     return {
-        "name": line.name,
+        **{name: getattr(line, name) for name in _LINE_MEMBERS},
         "known_by": line.known,
         "no_row": line.reason,
-        "keys": list(line.keys),
         "winner": None if line.row is None else str(line.row.winner),
         "count": len(line.us),
-        "total_us": line.total_us,
         "median_us": Samples(line.us).median,
-        "share": line.share,
-        "dtype": line.work and line.work.dtype,
-        "flops": line.work and line.work.flops,
-        "bytes": line.work and line.work.moved,
-        "tflops": line.tflops,
-        "gbps": line.gbps,
-        "peak_share": line.peak_share,
-        "limit": line.limit,
-        "row_us": line.row_us,
-        "ratio": line.ratio,
-        "is_whole": line.is_whole,
+        "dtype": work and work.dtype,
+        "flops": work and work.flops,
+        "bytes": work and work.moved,
     }
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from warmup.models.loading import LoadedModel
 
-RECORDED_CALLS: Final = 10
+RECORDED_CALLS: Final = 10  # of each bucket
 _SETTLING_CALLS: Final = 3  # a CUDA graph is recorded by the second call of a bucket
 
 
@@ -45,7 +45,6 @@ class Recording:
     device: str = "auto"
     dtype: str | None = None
     mode: str = "default"
-    calls: int = RECORDED_CALLS
 
 
 def record_trace(asked: Recording, out: Path) -> RecordedPlan:
@@ -82,7 +81,7 @@ def record_trace(asked: Recording, out: Path) -> RecordedPlan:
         plans, events = served.run(buckets)
     plan = RecordedPlan(
         plans=plans,
-        calls=asked.calls,
+        calls=RECORDED_CALLS,
         device=runtime.device.name,
         torch=runtime.torch,
         table=None if asked.table is None else digest_of(asked.table),
@@ -132,7 +131,7 @@ class _ProfiledModel:
                 for name, inputs in ready:
                     compiled(*inputs.args, **inputs.kwargs)  # the profiler's own first call
                     self._synchronize()
-                    for _ in range(self._asked.calls):
+                    for _ in range(RECORDED_CALLS):
                         with torch.profiler.record_function(f"{BUCKET_MARK}{name}"):
                             compiled(*inputs.args, **inputs.kwargs)
                             self._synchronize()

@@ -7,9 +7,10 @@ A plan lists the kernels of a compiled graph in order. Generated kernels are fou
 What a library launches has names of its own, and may be several kernels for one call, so a
 library's kernels are matched by their place between generated kernels.
 
-Names of generated kernels lose their number, which differs between graphs. A key's epilogue, and
-whether an addmm's bias was expanded, are not in a trace: rows that differ in these alone are equal
-here where their winners are, and else the match is not certain.
+Without a plan the rows of matmuls are found by shapes, those of launches by the kernel's name and
+config; names lose their number, which differs between graphs. A key's epilogue, and whether an
+addmm's bias was expanded, are not in a trace: rows that differ in these alone are equal here where
+their winners are, and else the match is not certain.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import itertools
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
@@ -41,7 +42,7 @@ from warmup.diagnostics.profile.trace import (
 )
 from warmup.keys.gemm import GEMM
 from warmup.keys.launch import LAUNCH
-from warmup.keys.registry import kind_of
+from warmup.keys.registry import kind_of, work_of
 from warmup.table import Table
 
 _GRAPH_PREFIX: Final = re.compile(r"^graph_[0-9]+_")  # of C++ kernels in a trace
@@ -61,6 +62,7 @@ _OPS: Final = {  # operator -> op of a key, and the place of its first matrix
 _TEMPLATE_PREFIX: Final = "triton_tem_"  # of the kernels of inductor's GEMM templates
 _MATMUL: Final = ("batch", "m", "n", "k", "dtype", "epilogue")
 _DIMS_OF_BATCHES: Final = 3
+_DIGITS: Final = 20  # of a number of a config
 
 
 class Reason(StrEnum):
@@ -312,26 +314,29 @@ def _reason_of(kernel: PlannedKernel, keys: Sequence[str], table: Table | None) 
 
 def _from_trace(event: DeviceEvent, table: Table | None, index: _RowIndex) -> Attributed:
     operator, call = _telling(event), _top(event) or event
-    found = Attributed(
-        event=event,
-        known=Known.SHAPES,
-        call=id(call),
-        work=None if operator is None else work_of_operator(operator),
-    )
-    keys = index.by_shapes(event, operator)
+    known, keys = index.keys_of(event, operator)
+    # The name alone, as in a CUDA graph, says neither the graph nor the config.
+    row = index.rows[keys[0]] if len(keys) == 1 and operator is not None else None
+    reason = None if row is not None else Reason.UNTRACED
+    work = None if operator is None else work_of_operator(operator)
+    if row is not None and work is not None and work.flops is None and kind_of(keys[0]) is GEMM:
+        product = work_of(keys[0])  # a template's arguments do not say which of them it multiplies
+        work = replace(work, flops=None if product is None else product.flops)
     if not keys:
-        keys, found = index.by_name(event, operator), replace(found, known=Known.NAME)
-    if keys:
-        # The name alone, as in a CUDA graph, says neither the graph nor the config.
-        row = index.rows[keys[0]] if len(keys) == 1 and operator is not None else None
-        reason = None if row is not None else Reason.UNTRACED
-        return replace(found, keys=keys, row=row, reason=reason)
-    reason, known = _reason_by_name(event, table)
-    if operator is not None and reason is Reason.UNTRACED:
-        reason, known = Reason.LIBRARY, Known.NAME
-        if has_formula(operator) and operator.name in _OPS:
-            reason = Reason.NO_TABLE if table is None else Reason.MISS
-    return replace(found, reason=reason, known=known)
+        known, reason = _reason_by_name(event, table)
+        if operator is not None and reason is Reason.UNTRACED:
+            known, reason = Known.NAME, Reason.LIBRARY
+            if operator.name in _OPS:
+                reason = Reason.NO_TABLE if table is None else Reason.MISS
+    return Attributed(
+        event=event,
+        known=known,
+        call=id(call),
+        keys=keys,
+        row=row,
+        reason=reason,
+        work=work,
+    )
 
 
 def _telling(event: DeviceEvent) -> HostOperator | None:
@@ -342,82 +347,75 @@ def _telling(event: DeviceEvent) -> HostOperator | None:
     return top.operator if has_formula(top.operator) else event.call.operator
 
 
-def _reason_by_name(event: DeviceEvent, table: Table | None) -> tuple[Reason, Known]:
+def _reason_by_name(event: DeviceEvent, table: Table | None) -> tuple[Known, Reason]:
     """Return why a kernel without a key has no row: what its name says of its decision."""
     if not event.name.startswith(GENERATED_PREFIXES):
-        return Reason.UNTRACED, Known.NOTHING
+        return Known.NOTHING, Reason.UNTRACED
     if not event.name.startswith("triton_"):
-        return Reason.UNCOVERED, Known.NAME
+        return Known.NAME, Reason.UNCOVERED
     if table is None:
-        return Reason.NO_TABLE, Known.NAME
+        return Known.NAME, Reason.NO_TABLE
     is_decided = table.policy.launch_search or event.name.startswith(_TEMPLATE_PREFIX)
-    return (Reason.MISS if is_decided else Reason.UNCOVERED), Known.NAME
+    return Known.NAME, Reason.MISS if is_decided else Reason.UNCOVERED
 
 
 class _RowIndex:
-    """The rows of a table by what traces name; ``rows`` has them by key."""
+    """The rows of matmuls and launches by what traces name; ``rows`` has all rows by key."""
 
     def __init__(self, table: Table | None) -> None:
         self.rows: Mapping[str, Row] = {} if table is None else table.rows
-        self._gemms: dict[tuple[Any, ...], list[str]] = defaultdict(list)
+        self._libraries: dict[tuple[object, ...], list[str]] = defaultdict(list)
         self._templates: list[tuple[set[tuple[int, ...]], str]] = []
         self._launches: dict[str, list[str]] = defaultdict(list)
         for key, row in self.rows.items():
-            kind = kind_of(key)
-            if kind is LAUNCH:
+            if kind_of(key) is LAUNCH:
                 self._launches[LAUNCH.ingredients(key)["kernel"]].append(key)
-            elif kind is GEMM:
-                self._add_gemm(key, row)
+            named = GEMM.ingredients(key) if kind_of(key) is GEMM else {}
+            sizes = [named.get(name, "1") for name in ("batch", "m", "n", "k")]
+            if not named or not all(size.isdecimal() for size in sizes):
+                continue  # of another kind, or a range, whose sizes are not in the key
+            batch, m, n, k = map(int, sizes)
+            if row.winner.family is Family.TEMPLATE:
+                self._templates.append(({_pair(m, k), _pair(k, n)}, key))
+            else:
+                self._libraries[named["op"], batch, m, n, k, named["dtype"]].append(key)
 
-    def _add_gemm(self, key: str, row: Row) -> None:
-        named = GEMM.ingredients(key)
-        sizes = tuple(named.get(name, "1") for name in ("batch", "m", "n", "k"))
-        if not all(size.isdecimal() for size in sizes):
-            return  # a range: its sizes are not in the key
-        batch, m, n, k = map(int, sizes)
-        if row.winner.family is Family.TEMPLATE:
-            self._templates.append(({_pair(m, k), _pair(k, n)}, key))
-        else:
-            self._gemms[named["op"], batch, m, n, k, named["dtype"]].append(key)
-
-    def by_shapes(self, event: DeviceEvent, operator: HostOperator | None) -> tuple[str, ...]:
-        """Return the keys whose rows *event* may be, by the shapes of its *operator*."""
+    def keys_of(
+        self, event: DeviceEvent, operator: HostOperator | None
+    ) -> tuple[Known, tuple[str, ...]]:
+        """Return the keys whose rows *event* may be: by shapes, else launches by the name."""
         tensors = [] if operator is None else tensors_of(operator)
+        given = {} if operator is None else operator.arguments
         keys: list[str] = []
-        if operator is None or not any(tensors):
-            return ()
         if event.name.startswith(_TEMPLATE_PREFIX):
-            sizes = [each.sizes for each in tensors if each is not None]
-            shapes = {_pair(*each[-2:]) for each in sizes if len(each) > 1}
-            keys = [
-                key
-                for pairs, key in self._templates
-                if pairs <= shapes and _has_config(self.rows[key], operator.arguments)
-            ]
-        elif operator.name in _OPS:
+            shapes = {_pair(*t.sizes[-2:]) for t in tensors if t is not None and len(t.sizes) > 1}
+            templates = [key for pairs, key in self._templates if pairs <= shapes]
+            keys = [key for key in templates if _has_config(self.rows[key], given)]
+        elif operator is not None and operator.name in _OPS:
             op, first = _OPS[operator.name]
             operands = [each for each in tensors[first : first + 2] if each is not None]
             dims = {len(each.sizes) for each in operands}
             if len(operands) == 2 and len(dims) == 1 and min(dims) > 1:  # noqa: PLR2004  two matrices
                 a, b = operands
                 batch = a.sizes[0] if len(a.sizes) == _DIMS_OF_BATCHES else 1
-                given = (op, batch, a.sizes[-2], b.sizes[-1], a.sizes[-1], a.dtype)
-                keys = self._gemms.get(given, [])
-        # Rows that differ in what no trace has are equal where they have one winner.
-        return tuple(keys[:1] if len({self.rows[key].winner for key in keys}) == 1 else keys)
-
-    def by_name(self, event: DeviceEvent, operator: HostOperator | None) -> tuple[str, ...]:
-        """Return the keys of launch rows of the kernel's name whose winner is its config."""
+                sizes = (batch, a.sizes[-2], b.sizes[-1], a.sizes[-1])
+                keys = self._libraries.get((op, *sizes, a.dtype), [])
+        if keys:
+            # Rows that differ in what no trace has are equal where they have one winner.
+            is_one = len({self.rows[key].winner for key in keys}) == 1
+            return Known.SHAPES, tuple(keys[:1] if is_one else keys)
         keys = self._launches.get(unnumbered(event.name), [])
         if operator is None:
-            return tuple(keys)
-        sizes = {
-            1 << max(math.prod(each.sizes) - 1, 0).bit_length()
-            for each in tensors_of(operator)
-            if each is not None
-        }
-        fitting = [key for key in keys if _has_config(self.rows[key], operator.arguments)]
-        return tuple([key for key in fitting if not sizes or _elements(key) in sizes] or fitting)
+            return Known.NAME, tuple(keys)
+        counts = {math.prod(each.sizes) for each in tensors if each is not None}
+        rounded = {1 << max(count - 1, 0).bit_length() for count in counts}
+        fitting = [key for key in keys if _has_config(self.rows[key], given)]
+        sized = [key for key in fitting if not rounded or _elements(key) in rounded]
+        return Known.NAME, tuple(sized or fitting)
+
+
+def _elements(key: str) -> int:
+    return math.prod(int(size) for size in LAUNCH.ingredients(key).values() if size.isdecimal())
 
 
 def _pair(*sizes: int) -> tuple[int, ...]:
@@ -426,20 +424,10 @@ def _pair(*sizes: int) -> tuple[int, ...]:
 
 def _has_config(row: Row, given: Mapping[str, Any]) -> bool:
     """Return whether *row*'s winner has the config that the profiler recorded."""
-    winner = dict(row.winner.kwargs)
-    recorded = dict(_recorded_config(given))
-    return all(winner.get(name, value) == value for name, value in recorded.items())
-
-
-def _recorded_config(given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    yield from ((name, given[name]) for name in ("num_warps", "num_stages") if name in given)
-    recorded = given.get("kernel_kwargs")
-    for pair in recorded.split(",") if isinstance(recorded, str) else ():
-        name, _, value = pair.partition("=")
-        if value.isdecimal():
-            yield name, int(value)
-
-
-def _elements(key: str) -> int:
-    named = LAUNCH.ingredients(key)
-    return math.prod(int(size) for name, size in named.items() if size.isdecimal())
+    winner, recorded = dict(row.winner.kwargs), given.get("kernel_kwargs")
+    pairs = [each.partition("=") for each in recorded.split(",")] if type(recorded) is str else []
+    config = {
+        name: int(value) for name, _, value in pairs if value.isdecimal() and len(value) < _DIGITS
+    }
+    config |= {name: given[name] for name in ("num_warps", "num_stages") if name in given}
+    return all(winner.get(name, value) == value for name, value in config.items())
