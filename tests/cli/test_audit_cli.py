@@ -93,9 +93,9 @@ def test_an_audit_is_json_on_request(warmup: Command, make_key: Callable[..., st
     }
 
 
-@pytest.mark.parametrize(
-    ("log", "fail_on", "failed"),
-    [
+def test_an_audit_fails_on_demand(warmup: Command) -> None:
+    """--fail-on makes what was found exit 1, and says on stderr what it was."""
+    for log, fail_on, failed in (
         ("good", "miss,uncovered,silent,diverged", ""),
         ("bad", "silent", ""),
         ("bad", "miss", "miss"),
@@ -103,22 +103,19 @@ def test_an_audit_is_json_on_request(warmup: Command, make_key: Callable[..., st
         ("quiet", "miss,silent", "silent"),
         ("half", "miss,silent", ""),
         ("half", "damaged,miss", "damaged"),
-    ],
-)
-def test_an_audit_fails_on_demand(warmup: Command, log: str, fail_on: str, failed: str) -> None:
-    """--fail-on makes what was found exit 1, and says on stderr what it was."""
-    done = warmup("audit", f"{log}.jsonl", "--fail-on", fail_on)
-    expected = (1, f"audit failed on: {failed}\n") if failed else (0, "")
-    assert (done.returncode, done.stderr) == expected
+    ):
+        done = warmup("audit", f"{log}.jsonl", "--fail-on", fail_on)
+        expected = (1, f"audit failed on: {failed}\n") if failed else (0, "")
+        assert (done.returncode, done.stderr) == expected, log
 
 
-@pytest.mark.parametrize("form", ["text", "json", "prometheus"])
-def test_a_log_without_an_event_fails(warmup: Command, tmp_path: Path, form: str) -> None:
+def test_a_log_without_an_event_fails(warmup: Command, tmp_path: Path) -> None:
     """It exits with 1 in every form, and the line says how to get events; the report is printed."""
     (tmp_path / "server.log").write_text("INFO serving\n")
-    done = warmup("audit", "server.log", "--format", form)
-    assert (done.returncode, done.stdout != "") == (1, True)
-    assert done.stderr.startswith("no event in server.log: name an audit log")
+    for form in ("text", "json", "prometheus"):
+        done = warmup("audit", "server.log", "--format", form)
+        assert (done.returncode, done.stdout != "") == (1, True), form
+        assert done.stderr.startswith("no event in server.log: name an audit log"), form
 
 
 def test_a_run_without_a_summary_is_named(warmup: Command, tmp_path: Path) -> None:
@@ -228,18 +225,13 @@ def test_ranks_that_disagree_are_named_and_fail_on_demand(
     ]
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
+def test_a_build_is_of_a_model_or_of_problems(warmup: Command) -> None:
+    """Neither, both, or an option of the other is a usage error that names it."""
+    for words, said in (
         ((), "--model"),
         (("--model", "m.py", "--problems", "m.json"), "--problems"),
         (("--problems", "m.json"), "--out"),
         (("--problems", "m.json", "--out", "t.json", "--seqlens", "16"), "--seqlens"),
-    ],
-)
-def test_a_build_is_of_a_model_or_of_problems(
-    warmup: Command, words: tuple[str, ...], said: str
-) -> None:
-    """Neither, both, or an option of the other is a usage error that names it."""
-    done = warmup("build", *words)
-    assert (done.returncode, said in done.stderr) == (2, True)
+    ):
+        done = warmup("build", *words)
+        assert (done.returncode, said in done.stderr) == (2, True), words

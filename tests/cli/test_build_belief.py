@@ -54,26 +54,20 @@ def test_times_of_a_quiet_machine_can_be_believed(report: Report) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("state", "words"),
-    [
-        (
+def test_what_disturbed_makes_times_doubtful(report: Report) -> None:
+    """The line says what it was."""
+    for case, (state, words) in {
+        "load": (
             {"disturbed": 3, "worst_share": 0.98},
             "other processes took up to 98% of 2 CPUs, too much in 3 of 4 measurements",
         ),
-        (
+        "throttled": (
             {"complaints": ("its clock is throttled: power cap",)},
             "its clock is throttled: power cap",
         ),
-    ],
-    ids=["load", "throttled"],
-)
-def test_what_disturbed_makes_times_doubtful(
-    report: Report, state: dict[str, Any], words: str
-) -> None:
-    """The line says what it was."""
-    (line,) = spell_belief(report({16: {}}, (16,), machine=replace(QUIET, **state)))
-    assert line == f"times of this build are doubtful: {words}"
+    }.items():
+        (line,) = spell_belief(report({16: {}}, (16,), machine=replace(QUIET, **state)))
+        assert line == f"times of this build are doubtful: {words}", case
 
 
 def test_unstable_rows_are_counted_and_can_be_measured_again(

@@ -19,24 +19,19 @@ RunMain = Callable[..., subprocess.CompletedProcess[str]]
 PROBLEMS = ("--problems", "m.json", "--out", "t.json")
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
+def test_what_does_not_go_with_a_cluster(run_main: RunMain) -> None:
+    """The option that is in the way is named, and nothing connects."""
+    for words, code, said in (
         ((*PROBLEMS, "--device", "cpu"), 2, "--cluster cannot be combined with --device"),
         ((*PROBLEMS, "--dry-run"), 2, "--cluster cannot be combined with --dry-run"),
         (("--model", "m.py"), 2, "--cluster cannot be combined with --model"),
         ((*PROBLEMS, "--seqlens", "8"), 2, "--problems cannot be combined with --seqlens"),
         ((*PROBLEMS, "--problem-limit", "soon"), 3, "--problem-limit 'soon' is no time"),
         (("--out", "t.json", "--", "true"), 2, "cannot be combined with --cluster"),
-    ],
-)
-def test_what_does_not_go_with_a_cluster(
-    words: tuple[str, ...], code: int, said: str, run_main: RunMain
-) -> None:
-    """The option that is in the way is named, and nothing connects."""
-    done = run_main("build", "--cluster", "auto", *words)
-    assert done.returncode == code
-    assert said in " ".join(done.stderr.split())
+    ):
+        done = run_main("build", "--cluster", "auto", *words)
+        assert done.returncode == code, words
+        assert said in " ".join(done.stderr.split()), words
 
 
 @pytest.fixture

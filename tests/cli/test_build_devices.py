@@ -20,23 +20,18 @@ PROBLEMS = ("--problems", "m.json", "--out", "t.json")
 MODEL = ("--model", "m.py", "--seqlens", "8")
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
+def test_what_does_not_go_with_several_devices(run_main: RunMain) -> None:
+    """The option that is in the way is named, and nothing runs."""
+    for words, code, said in (
         ((*PROBLEMS, "--device", "cpu"), 2, "--devices cannot be combined with --device"),
         ((*MODEL, "--force"), 2, "--devices cannot be combined with --force"),
         ((*MODEL, "--retry", "unstable"), 2, "--devices cannot be combined with --retry"),
         ((*PROBLEMS, "--problem-limit", "soon"), 3, "--problem-limit 'soon' is no time"),
         (("--out", "t.json", "--", "true"), 2, "cannot be combined with --devices"),
-    ],
-)
-def test_what_does_not_go_with_several_devices(
-    words: tuple[str, ...], code: int, said: str, run_main: RunMain
-) -> None:
-    """The option that is in the way is named, and nothing runs."""
-    done = run_main("build", "--devices", "cpu,cpu", *words)
-    assert done.returncode == code
-    assert said in " ".join(done.stderr.split())
+    ):
+        done = run_main("build", "--devices", "cpu,cpu", *words)
+        assert done.returncode == code, words
+        assert said in " ".join(done.stderr.split()), words
 
 
 @pytest.fixture

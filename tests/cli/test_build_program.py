@@ -19,22 +19,17 @@ COMPILES = "import torch; torch.compile(torch.nn.Linear(4, 4))(torch.ones(2, 4))
 RunMain = Callable[..., subprocess.CompletedProcess[str]]
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
+def test_options_that_a_program_does_not_have(run_main: RunMain) -> None:
+    """A program makes its own model and inputs: such options are refused, and nothing runs."""
+    for words, said in (
         (("--model", "m.py", "--out", "t.json", "--", "true"), "cannot be combined with --model"),
         (("--out", "t.json", "--dry-run", "--", "true"), "cannot be combined with --dry-run"),
         (("--", "true"), "a program needs --out"),
         (("--model", "m.py", "--after"), "--after needs a program"),
-    ],
-)
-def test_options_that_a_program_does_not_have(
-    words: tuple[str, ...], said: str, run_main: RunMain
-) -> None:
-    """A program makes its own model and inputs: such options are refused, and nothing runs."""
-    done = run_main("build", *words)
-    assert done.returncode == 2
-    assert said in " ".join(done.stderr.split())
+    ):
+        done = run_main("build", *words)
+        assert done.returncode == 2, words
+        assert said in " ".join(done.stderr.split()), words
 
 
 def test_a_program_that_asks_nothing_is_an_error(run_main: RunMain, tmp_path: Path) -> None:

@@ -68,9 +68,9 @@ def check(folder: Path, run_main: Command) -> Command:
     return lambda *words: run_main("check", "--device", "cpu", *words)
 
 
-@pytest.mark.parametrize(
-    ("table", "code"),
-    [
+def test_each_outcome_has_its_code(check: Command) -> None:
+    """0 ready, 10 for another device or runtime, 12 for no valid table."""
+    for table, code in (
         ("ready", 0),
         ("patched", 0),
         ("other", 10),
@@ -79,18 +79,17 @@ def check(folder: Path, run_main: Command) -> Command:
         ("newer", 12),
         ("foreign", 12),
         ("absent", 12),
-    ],
-)
-def test_each_outcome_has_its_code(check: Command, table: str, code: int) -> None:
-    """0 ready, 10 for another device or runtime, 12 for no valid table."""
-    assert check(f"{table}.json").returncode == code
+    ):
+        assert check(f"{table}.json").returncode == code
 
 
-@pytest.mark.parametrize("table", ["ready", "other", "upgraded", "damaged", "newer", "absent"])
-def test_no_outcome_is_a_traceback(check: Command, table: str) -> None:
+def test_no_outcome_is_a_traceback(check: Command) -> None:
     """Every line on stderr is one problem or one warning."""
-    lines = check(f"{table}.json").stderr.splitlines()
-    assert [line for line in lines if not line.startswith(("error: ", "warning: "))] == []
+    for table in ("ready", "other", "upgraded", "damaged", "newer", "absent"):
+        lines = check(f"{table}.json").stderr.splitlines()
+        assert [line for line in lines if not line.startswith(("error: ", "warning: "))] == [], (
+            table
+        )
 
 
 def test_a_ready_table_is_described(check: Command, folder: Path, here: Runtime) -> None:
@@ -140,20 +139,30 @@ def test_a_soft_difference_is_a_warning(check: Command) -> None:
     assert len(stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize(
-    ("table", "state", "code"),
-    [("ready", "ready", 0), ("other", "mismatch", 10), ("damaged", "invalid", 12)],
-)
-def test_json_is_printed_for_every_outcome(
-    check: Command, table: str, state: str, code: int
-) -> None:
+def test_json_is_printed_for_every_outcome(check: Command) -> None:
     """With --json stdout is one document with the state, also when the check failed."""
-    done = check(f"{table}.json", "--json")
-    document = json.loads(done.stdout)
-    assert (document["state"], document["exit_code"], done.returncode) == (state, code, code)
-    wanted = {"digest", "mismatches", "remarks", "buckets", "problems", "rows", "here", "tuned_on"}
-    assert wanted <= document.keys()
-    assert len(document["problems"]) == done.stderr.count("error: ")
+    for table, state, code in (
+        ("ready", "ready", 0),
+        ("other", "mismatch", 10),
+        ("damaged", "invalid", 12),
+    ):
+        done = check(f"{table}.json", "--json")
+        document = json.loads(done.stdout)
+        assert (document["state"], document["exit_code"], done.returncode) == (state, code, code), (
+            table
+        )
+        wanted = {
+            "digest",
+            "mismatches",
+            "remarks",
+            "buckets",
+            "problems",
+            "rows",
+            "here",
+            "tuned_on",
+        }
+        assert wanted <= document.keys(), table
+        assert len(document["problems"]) == done.stderr.count("error: "), table
 
 
 def test_json_mismatches_have_both_values(check: Command) -> None:
@@ -203,9 +212,9 @@ def test_a_stale_ready_file_is_removed(check: Command, folder: Path, table: str)
     assert not (folder / "ready").exists()
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
+def test_a_setting_that_cannot_be_used_is_code_3(check: Command, folder: Path) -> None:
+    """A wrong option is one error line and the code of every command, not an outcome."""
+    for words in (
         ("--ready-file", "absent/ready"),
         ("--ready-file", "."),
         ("--prime",),
@@ -214,43 +223,38 @@ def test_a_stale_ready_file_is_removed(check: Command, folder: Path, table: str)
         ("--on-miss", "tune"),
         ("--prime", "--model", "net.py"),
         ("--prime", "--model", "net.py", "--seqlens", "8,8"),
-    ],
-    ids=" ".join,
-)
-def test_a_setting_that_cannot_be_used_is_code_3(
-    check: Command, words: tuple[str, ...], folder: Path
-) -> None:
-    """A wrong option is one error line and the code of every command, not an outcome."""
-    done = check("ready.json", *words)
-    assert (done.returncode, done.stderr.count("error: "), len(done.stderr.splitlines())) == (
-        3,
-        1,
-        1,
-    )
+    ):
+        done = check("ready.json", *words)
+        assert (done.returncode, done.stderr.count("error: "), len(done.stderr.splitlines())) == (
+            3,
+            1,
+            1,
+        ), words
 
 
-@pytest.mark.parametrize(
-    ("seqlens", "said"),
-    [("8,4", "4 follows 8"), ("2..16,10..32", "10 follows 16"), ("4..16,8", "more than once")],
-)
-def test_buckets_of_ranges_ascend(check: Command, seqlens: str, said: str) -> None:
+def test_buckets_of_ranges_ascend(check: Command) -> None:
     """Those that descend or overlap are told before the model is looked for."""
-    words = ("--prime", "--model", "absent.py", "--policy", "range", "--seqlens", seqlens)
-    done = check("ready.json", *words)
-    assert (done.returncode, said in done.stderr) == (3, True)
+    for seqlens, said in (
+        ("8,4", "4 follows 8"),
+        ("2..16,10..32", "10 follows 16"),
+        ("4..16,8", "more than once"),
+    ):
+        words = ("--prime", "--model", "absent.py", "--policy", "range", "--seqlens", seqlens)
+        done = check("ready.json", *words)
+        assert (done.returncode, said in done.stderr) == (3, True), seqlens
 
 
-@pytest.mark.parametrize("kind", ["fifo", "zeros", "absent"])
-def test_a_bad_bundle_is_one_line_and_code_11(check: Command, folder: Path, kind: str) -> None:
+def test_a_bad_bundle_is_one_line_and_code_11(check: Command, folder: Path) -> None:
     """At once, whatever stands in its place."""
-    bundle = folder / "t.bundle"
-    if kind == "fifo":
-        os.mkfifo(bundle)
-    elif kind == "zeros":
-        bundle.symlink_to("/dev/zero")
-    done = check("ready.json", "--bundle", str(bundle))
-    assert (done.returncode, len(done.stderr.splitlines())) == (11, 1)
-    assert done.stderr.startswith(f"error: bundle {bundle}: ")
+    for kind in ("fifo", "zeros", "absent"):
+        bundle = folder / f"{kind}.bundle"
+        if kind == "fifo":
+            os.mkfifo(bundle)
+        elif kind == "zeros":
+            bundle.symlink_to("/dev/zero")
+        done = check("ready.json", "--bundle", str(bundle))
+        assert (done.returncode, len(done.stderr.splitlines())) == (11, 1), kind
+        assert done.stderr.startswith(f"error: bundle {bundle}: "), kind
 
 
 def test_a_device_that_is_absent_is_a_mismatch(check: Command) -> None:

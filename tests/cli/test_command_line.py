@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -93,31 +94,35 @@ def files(tmp_path: Path, make_table: Callable[..., Table]) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(("typed", "code", "said"), _WRONG, ids=[typed for typed, _, _ in _WRONG])
 @pytest.mark.usefixtures("files")
-def test_a_wrong_use_is_one_line(run_main: RunMain, typed: str, code: int, said: str) -> None:
+def test_a_wrong_use_is_one_line(run_main: RunMain) -> None:
     """It begins with ``error:``, has the documented exit code and no traceback."""
-    done = run_main(*typed.split())
-    assert (done.returncode, done.stderr[: len(said)]) == (code, said)
-    assert (done.stderr.count("\n"), "Traceback" in done.stderr) == (1, False)
+    for typed, code, said in _WRONG:
+        done = run_main(*typed.split())
+        assert (done.returncode, done.stderr[: len(said)]) == (code, said), typed
+        assert (done.stderr.count("\n"), "Traceback" in done.stderr) == (1, False), typed
 
 
-@pytest.mark.parametrize("words", [(), ("bench",), *_COMMANDS], ids=" ".join)
-@pytest.mark.parametrize("flag", ["-h", "--help"])
-def test_help_is_short_and_whole(run_main: RunMain, words: tuple[str, ...], flag: str) -> None:
+def test_help_is_short_and_whole(run_main: RunMain) -> None:
     """Each command has -h; no line exceeds 80 columns, no word or type is Python's or cut."""
-    done = run_main(*words, flag)
-    lines = done.stdout.splitlines()
-    assert (done.returncode, done.stderr, max(map(len, lines)) <= 80) == (0, "", True)
-    assert not re.search(r"(?<![A-Z\]}])\.\.\.$|--\S+ <(list|Path)", done.stdout, re.MULTILINE)
-    assert lines[-1] == "  Exit codes and errors: docs/reference/errors.md"
+    for words, flag in product(((), ("bench",), *_COMMANDS), ("-h", "--help")):
+        done = run_main(*words, flag)
+        lines = done.stdout.splitlines()
+        assert (done.returncode, done.stderr, max(map(len, lines)) <= 80) == (0, "", True), (
+            words,
+            flag,
+        )
+        assert not re.search(
+            r"(?<![A-Z\]}])\.\.\.$|--\S+ <(list|Path)", done.stdout, re.MULTILINE
+        ), (words, flag)
+        assert lines[-1] == "  Exit codes and errors: docs/reference/errors.md", (words, flag)
 
 
-@pytest.mark.parametrize("words", _COMMANDS, ids=" ".join)
-def test_each_command_has_an_example(run_main: RunMain, words: tuple[str, ...]) -> None:
+def test_each_command_has_an_example(run_main: RunMain) -> None:
     """The example is a use of that command."""
-    shown = run_main(*words, "-h").stdout
-    assert f"\n  Examples:\n    warmup {' '.join(words)}" in shown
+    for words in _COMMANDS:
+        shown = run_main(*words, "-h").stdout
+        assert f"\n  Examples:\n    warmup {' '.join(words)}" in shown
 
 
 def test_the_version_has_a_short_flag(run_main: RunMain) -> None:
@@ -126,24 +131,30 @@ def test_the_version_has_a_short_flag(run_main: RunMain) -> None:
 
 
 @pytest.mark.usefixtures("files")
-@pytest.mark.parametrize("words", ["-q merge", "merge -q"])
-def test_a_quiet_command_says_errors_only(run_main: RunMain, words: str) -> None:
+def test_a_quiet_command_says_errors_only(run_main: RunMain) -> None:
     """-q before or after the command drops messages, and keeps failures."""
-    assert run_main("merge", "t.json", "t.json", "-o", "u.json").stderr == "u.json: 2 rows\n"
-    assert run_main(*words.split(), "t.json", "t.json", "-o", "u.json").stderr == ""
-    assert "error: no row" in run_main("show", "-q", "t.json", "--op", "x").stderr
+    for words in ("-q merge", "merge -q"):
+        assert run_main("merge", "t.json", "t.json", "-o", "u.json").stderr == "u.json: 2 rows\n", (
+            words
+        )
+        assert run_main(*words.split(), "t.json", "t.json", "-o", "u.json").stderr == ""
+        assert "error: no row" in run_main("show", "-q", "t.json", "--op", "x").stderr, words
 
 
 @pytest.mark.usefixtures("files")
-@pytest.mark.parametrize("words", ["show absent.json --debug", "--debug show absent.json"])
-def test_debug_shows_where_an_error_was_raised(run_main: RunMain, words: str) -> None:
+def test_debug_shows_where_an_error_was_raised(run_main: RunMain) -> None:
     """The traceback stands above the one line; the exit code is the same."""
-    done = run_main(*words.split())
-    assert (done.returncode, done.stderr.splitlines()[0], done.stderr.splitlines()[-1][:20]) == (
-        3,
-        "Traceback (most recent call last):",
-        "error: no table at a",
-    )
+    for words in ("show absent.json --debug", "--debug show absent.json"):
+        done = run_main(*words.split())
+        assert (
+            done.returncode,
+            done.stderr.splitlines()[0],
+            done.stderr.splitlines()[-1][:20],
+        ) == (
+            3,
+            "Traceback (most recent call last):",
+            "error: no table at a",
+        ), words
 
 
 def test_a_variable_asks_for_the_traceback(
@@ -227,12 +238,10 @@ def _complete(words: str, number: int) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize(
-    ("typed", "offered"), [("warmup bu", "build"), ("warmup build --dry", "--dry-run")]
-)
-def test_bash_completes_commands_and_options(typed: str, offered: str) -> None:
+def test_bash_completes_commands_and_options() -> None:
     """The shell's own protocol, as the installed completion calls the program."""
-    assert offered in _complete(typed, len(typed.split()) - 1).split()
+    for typed, offered in (("warmup bu", "build"), ("warmup build --dry", "--dry-run")):
+        assert offered in _complete(typed, len(typed.split()) - 1).split()
 
 
 def test_bash_runs_the_completion_that_is_shown() -> None:

@@ -13,20 +13,16 @@ from warmup.tuning.judge import Judgement
 from warmup.tuning.report import BucketResult
 
 
-@pytest.mark.parametrize(
-    ("dims", "said"),
-    [
+def test_the_number_of_buckets_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    """With the sizes of each dim where they multiply, and the limit."""
+    for dims, said in (
         ("seqlen=16,32", "2 buckets, of at most 4096"),
         ("batch=1,8;seqlen=16..64", "6 buckets (batch 2 x seqlen 3), of at most 4096"),
-    ],
-)
-def test_the_number_of_buckets_is_said(
-    capsys: pytest.CaptureFixture[str], dims: str, said: str
-) -> None:
-    """With the sizes of each dim where they multiply, and the limit."""
-    with BuildProgress() as progress:
-        progress.buckets_counted(parse_buckets(None, dims))
-    assert said in capsys.readouterr().err.splitlines()
+    ):
+        capsys.readouterr()
+        with BuildProgress() as progress:
+            progress.buckets_counted(parse_buckets(None, dims))
+        assert said in capsys.readouterr().err.splitlines(), (dims, said)
 
 
 def test_one_bucket_is_not_counted(capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,27 +89,23 @@ def test_times_say_whether_they_are_past_or_left(done: int, total: int | None, s
     assert DoneColumn("buckets").render(progress.tasks[0]).plain == said
 
 
-@pytest.mark.parametrize(
-    ("cost", "said"),
-    [
+def test_a_finished_bucket_says_what_limits_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is said of it on a CPU, where it is not measured."""
+    for cost, said in (
         (CallCost(120.0, 38.0), "; host 120.0 us, device 38.00 us: the host limits it"),
         (CallCost(20.0, 38.0), "; host 20.00 us, device 38.00 us: the device limits it"),
         (None, "0.5 s"),
-    ],
-)
-def test_a_finished_bucket_says_what_limits_it(
-    capsys: pytest.CaptureFixture[str], cost: CallCost | None, said: str
-) -> None:
-    """Nothing is said of it on a CPU, where it is not measured."""
-    (bucket,) = parse_buckets("16", None)
-    result = BucketResult(
-        bucket=bucket,
-        keys=("k",),
-        tuned=1,
-        judgement=Judgement(error=0, limit=1),
-        seconds=0.5,
-        cost=cost,
-    )
-    with BuildProgress() as progress:
-        progress.bucket_finished(result)
-    assert capsys.readouterr().err.rstrip().endswith(said)
+    ):
+        capsys.readouterr()
+        (bucket,) = parse_buckets("16", None)
+        result = BucketResult(
+            bucket=bucket,
+            keys=("k",),
+            tuned=1,
+            judgement=Judgement(error=0, limit=1),
+            seconds=0.5,
+            cost=cost,
+        )
+        with BuildProgress() as progress:
+            progress.bucket_finished(result)
+        assert capsys.readouterr().err.rstrip().endswith(said), (cost, said)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -123,32 +124,27 @@ def test_a_ranking_is_part_of_the_digest(
     assert digest_of(tables[0]) != digest_of(tables[1])
 
 
-@pytest.mark.parametrize(
-    "ranking",
-    [
-        "x aten::mm",
-        "1.5",
-        "1.5 aten::mm;",
-        "1.5 \x1b[2J",
-        "; ".join(["1 a"] * (MAX_RANKED + 1)),
-        f"1 {'a' * 200}",
-    ],
-)
-@pytest.mark.parametrize("flagged", [True, False])
 def test_anything_else_is_no_ranking(
-    make_table: Callable[..., Table],
-    make_row: Callable[..., Row],
-    make_key: Callable[..., str],
-    ranking: str,
-    flagged: bool,
+    make_table: Callable[..., Table], make_row: Callable[..., Row], make_key: Callable[..., str]
 ) -> None:
     """A table is not trusted: its ranking is times and names, at most ten."""
-    row = make_row()
-    flags = row.evidence.flags if flagged else ()
-    evidence = replace(row.evidence, ranking=ranking, flags=flags, rejected=())
-    text = encode(make_table({make_key(): replace(row, evidence=evidence)}))
-    with pytest.raises(TableFormatError, match="ranking"):
-        decode(text, "t")
+    for ranking, flagged in product(
+        (
+            "x aten::mm",
+            "1.5",
+            "1.5 aten::mm;",
+            "1.5 \x1b[2J",
+            "; ".join(["1 a"] * (MAX_RANKED + 1)),
+            f"1 {'a' * 200}",
+        ),
+        (True, False),
+    ):
+        row = make_row()
+        flags = row.evidence.flags if flagged else ()
+        evidence = replace(row.evidence, ranking=ranking, flags=flags, rejected=())
+        text = encode(make_table({make_key(): replace(row, evidence=evidence)}))
+        with pytest.raises(TableFormatError, match="ranking"):
+            decode(text, "t")
 
 
 def test_candidates_are_ranked_with_us_and_percent(
@@ -195,25 +191,25 @@ def _with_calls(table: Table, launch: Launch = Launch.EAGER, **calls: CallCost) 
 
 
 @pytest.mark.usefixtures("on_terminal")
-@pytest.mark.parametrize(
-    ("launch", "advice"),
-    [
+def test_what_the_host_limits_is_shown(make_table: Callable[..., Table]) -> None:
+    """Each bucket has both times, small buckets first, and the advice fits how rows were timed."""
+    for launch, advice in (
         (Launch.EAGER, "have no such limit: build for them with --launch cudagraph"),
         (Launch.CUDAGRAPH, "winners were chosen for CUDA graphs, which have no such limit"),
-    ],
-)
-def test_what_the_host_limits_is_shown(
-    make_table: Callable[..., Table], launch: Launch, advice: str
-) -> None:
-    """Each bucket has both times, small buckets first, and the advice fits how rows were timed."""
-    small, large = CallCost(120.04, 38.0), CallCost(121.0, 210.5)
-    lines = list(spell_table(_with_calls(make_table(), launch, n_128=large, n_16=small)))
-    first = lines.index("MLP n_16: host 120.0 us, device 38.00 us: the host limits it")
-    assert lines[first + 1] == "MLP n_128: host 121.0 us, device 210.5 us: the device limits it"
-    text = " ".join(line.strip() for line in lines)
-    assert "launched one by one, 1 of 2 buckets is limited by the host" in text
-    assert advice in text
-    assert max(map(len, lines)) <= 80
+    ):
+        small, large = CallCost(120.04, 38.0), CallCost(121.0, 210.5)
+        lines = list(spell_table(_with_calls(make_table(), launch, n_128=large, n_16=small)))
+        first = lines.index("MLP n_16: host 120.0 us, device 38.00 us: the host limits it")
+        assert (
+            lines[first + 1] == "MLP n_128: host 121.0 us, device 210.5 us: the device limits it"
+        ), (launch, advice)
+        text = " ".join(line.strip() for line in lines)
+        assert "launched one by one, 1 of 2 buckets is limited by the host" in text, (
+            launch,
+            advice,
+        )
+        assert advice in text, (launch, advice)
+        assert max(map(len, lines)) <= 80, (launch, advice)
 
 
 def test_where_the_device_limits_nothing_is_said() -> None:

@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -38,26 +39,23 @@ def shell(tmp_path: Path, root: Path, make_table: Callable[..., Table]) -> Shell
     return run
 
 
-@pytest.mark.parametrize("command", ["show t.json", "show t.json --json", "--help"])
-def test_a_full_stdout_is_one_line_and_code_3(shell: Shell, command: str) -> None:
+def test_a_full_stdout_is_one_line_and_code_3(shell: Shell) -> None:
     """A report that could not be written is an error, even if nothing else is."""
-    done = shell(f"warmup {command} > /dev/full")
-    assert (done.returncode, done.stderr) == (3, LOST)
+    for command in ("show t.json", "show t.json --json", "--help"):
+        done = shell(f"warmup {command} > /dev/full")
+        assert (done.returncode, done.stderr) == (3, LOST), command
 
 
-@pytest.mark.parametrize(
-    ("command", "code"),
-    [("show t.json", 0), ("show absent.json", 3), ("show", 2), ("run --table t.json false", 1)],
-)
-@pytest.mark.parametrize("streams", [">&-", "2>&-", "2> /dev/full", "<&- >&- 2>&-"])
-def test_a_closed_stream_changes_no_exit_code(
-    shell: Shell, command: str, code: int, streams: str
-) -> None:
+def test_a_closed_stream_changes_no_exit_code(shell: Shell) -> None:
     """Nor does a stderr that is full; nothing else is printed in its place."""
-    done = shell(f"warmup {command} {streams}")
-    assert done.returncode == code
-    assert "Traceback" not in done.stderr
-    assert "rror" not in done.stdout
+    for (command, code), streams in product(
+        (("show t.json", 0), ("show absent.json", 3), ("show", 2), ("run --table t.json false", 1)),
+        (">&-", "2>&-", "2> /dev/full", "<&- >&- 2>&-"),
+    ):
+        done = shell(f"warmup {command} {streams}")
+        assert done.returncode == code, (command, streams)
+        assert "Traceback" not in done.stderr, (command, streams)
+        assert "rror" not in done.stdout, (command, streams)
 
 
 def test_a_reader_that_left_is_code_1_without_a_word(shell: Shell) -> None:

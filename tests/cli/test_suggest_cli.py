@@ -95,22 +95,17 @@ def test_a_dash_is_standard_input(warmup: Command, monkeypatch: pytest.MonkeyPat
     assert warmup(histogram="-").stdout.startswith("--seqlens 7,9\n")
 
 
-@pytest.mark.parametrize(
-    ("histogram", "words", "said"),
-    [
+def test_bad_input_is_one_error(warmup: Command) -> None:
+    """What cannot be used is one line on stderr, nothing on stdout, and code 3."""
+    for histogram, words, said in (
         ("absent.csv", (), "--histogram absent.csv: No such file or directory"),
         ("sizes.csv", ("--dim", "a b"), "--dim: 'a b' is no name of a dim"),
         ("sizes.csv", ("--max-buckets", "65"), "65 buckets cannot be suggested"),
         ("sizes.csv", ("--multiple", "0"), "0 is no multiple"),
-    ],
-)
-def test_bad_input_is_one_error(
-    warmup: Command, histogram: str, words: tuple[str, ...], said: str
-) -> None:
-    """What cannot be used is one line on stderr, nothing on stdout, and code 3."""
-    done = warmup(*words, histogram=histogram)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (3, "", 1)
-    assert done.stderr.startswith(f"error: {said}")
+    ):
+        done = warmup(*words, histogram=histogram)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (3, "", 1), histogram
+        assert done.stderr.startswith(f"error: {said}"), histogram
 
 
 def test_it_starts_without_torch(run_python: Callable[..., Done], tmp_path: Path) -> None:

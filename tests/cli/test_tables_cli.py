@@ -84,25 +84,22 @@ def test_show_prints_every_row(warmup: Command) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("filters", "shown"),
-    [
+def test_show_filters_rows(quick_warmup: Command) -> None:
+    """--op and --bucket keep the rows of exactly that op and m; without any the exit code is 1."""
+    for filters, shown in (
         (("--op", "mm"), 1),
         (("--op", "addmm"), 2),
         (("--op", "bmm"), 0),
         (("--bucket", "560"), 2),
         (("--bucket", "56"), 0),
         (("--op", "mm", "--bucket", "560"), 0),
-    ],
-    ids=str,
-)
-def test_show_filters_rows(quick_warmup: Command, filters: tuple[str, ...], shown: int) -> None:
-    """--op and --bucket keep the rows of exactly that op and m; without any the exit code is 1."""
-    done = quick_warmup("show", "a.json", *filters)
-    flags = f", {shown} near_tie" if shown else ""
-    assert (done.returncode, "matches" in done.stderr) == ((0, False) if shown else (1, True))
-    assert done.stdout.splitlines()[-1] == f"{shown} of 3 rows{flags}"
-    assert (done.returncode, "matches" in done.stderr) == ((0, False) if shown else (1, True))
+    ):
+        done = quick_warmup("show", "a.json", *filters)
+        flags = f", {shown} near_tie" if shown else ""
+        assert (done.returncode, "matches" in done.stderr) == (
+            (0, False) if shown else (1, True)
+        ), filters
+        assert done.stdout.splitlines()[-1] == f"{shown} of 3 rows{flags}", filters
 
 
 def test_show_json_is_the_document(quick_warmup: Command, folder: Path) -> None:
@@ -117,9 +114,9 @@ def test_show_json_is_filtered(quick_warmup: Command, make_key: Callable[..., st
     assert list(json.loads(done.stdout)["rows"]["gemm"]) == [make_key(16, op="mm")]
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
+def test_what_goes_wrong_is_one_line_and_three(warmup: Command) -> None:
+    """An error is exit 3 and one line on stderr, without a traceback and without data."""
+    for words, said in (
         (("show", "absent.json"), "error: no table at absent.json"),
         (("show", "bad.json"), "error: bad.json: not a valid table"),
         (("show", "newer.json"), "error: newer.json: schema 99 is newer than"),
@@ -129,15 +126,11 @@ def test_show_json_is_filtered(quick_warmup: Command, make_key: Callable[..., st
         (("audit", "absent.log"), "error: the log absent.log cannot be read"),
         (("audit", "bad.json", "--table", "bad.json"), "error: bad.json: not a valid table"),
         (("audit", "bad.json", "--fail-on", "hits"), "error: --fail-on: hits is not something"),
-    ],
-    ids=lambda value: " ".join(value)[:30] if isinstance(value, tuple) else "",
-)
-def test_what_goes_wrong_is_one_line_and_three(
-    warmup: Command, words: tuple[str, ...], said: str
-) -> None:
-    """An error is exit 3 and one line on stderr, without a traceback and without data."""
-    done = warmup(*words)
-    assert (done.returncode, is_one_error(done), done.stderr[: len(said)]) == (3, True, said)
+    ):
+        done = warmup(*words)
+        assert (done.returncode, is_one_error(done), done.stderr[: len(said)]) == (3, True, said), (
+            words
+        )
 
 
 def test_each_conflict_of_a_merge_has_a_line(
@@ -154,9 +147,9 @@ def test_each_conflict_of_a_merge_has_a_line(
     assert second.startswith(f"    {make_key(560)}: mm_a")
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
+def test_misuse_is_two(quick_warmup: Command) -> None:
+    """A missing argument, an unknown option or command is exit 2 with nothing on stdout."""
+    for words in (
         ("show",),
         ("diff", "a.json"),
         ("merge", "a.json", "c.json"),
@@ -164,13 +157,9 @@ def test_each_conflict_of_a_merge_has_a_line(
         ("show", "a.json", "--colour"),
         ("warm",),
         ("audit",),
-    ],
-    ids=str,
-)
-def test_misuse_is_two(quick_warmup: Command, words: tuple[str, ...]) -> None:
-    """A missing argument, an unknown option or command is exit 2 with nothing on stdout."""
-    done = quick_warmup(*words)
-    assert (done.returncode, done.stdout, "Traceback" in done.stderr) == (2, "", False)
+    ):
+        done = quick_warmup(*words)
+        assert (done.returncode, done.stdout, "Traceback" in done.stderr) == (2, "", False), words
 
 
 def test_equal_tables_have_no_difference(quick_warmup: Command) -> None:
@@ -192,16 +181,16 @@ def test_a_difference_of_devices_is_shown(quick_warmup: Command) -> None:
     assert done.stdout.splitlines()[0] == "! device.sm_count: 78 and 132"
 
 
-@pytest.mark.parametrize(("other", "code"), [("a.json", 0), ("b.json", 1)])
-def test_diff_json_is_json(quick_warmup: Command, other: str, code: int) -> None:
+def test_diff_json_is_json(quick_warmup: Command) -> None:
     """With --json stdout is one document, difference or not, and the exit code the same."""
-    done = quick_warmup("diff", "a.json", other, "--json")
-    document = json.loads(done.stdout)
-    assert (done.returncode, sorted(document), len(document["changed"])) == (
-        code,
-        ["changed", "context", "only_a", "only_b"],
-        code,
-    )
+    for other, code in (("a.json", 0), ("b.json", 1)):
+        done = quick_warmup("diff", "a.json", other, "--json")
+        document = json.loads(done.stdout)
+        assert (done.returncode, sorted(document), len(document["changed"])) == (
+            code,
+            ["changed", "context", "only_a", "only_b"],
+            code,
+        ), other
 
 
 def test_merge_writes_the_union(warmup: Command, folder: Path) -> None:
@@ -215,12 +204,12 @@ def test_merge_writes_the_union(warmup: Command, folder: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("other", ["b.json", "other.json", "bad.json", "absent.json"])
-def test_a_refused_merge_writes_nothing(quick_warmup: Command, folder: Path, other: str) -> None:
+def test_a_refused_merge_writes_nothing(quick_warmup: Command, folder: Path) -> None:
     """A conflict, another device or a damaged table leaves no file and changes none."""
-    before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    quick_warmup("merge", "a.json", other, "-o", "out.json")
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    for other in ("b.json", "other.json", "bad.json", "absent.json"):
+        before = {path.name: path.read_bytes() for path in folder.iterdir()}
+        quick_warmup("merge", "a.json", other, "-o", "out.json")
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == before, other
 
 
 @pytest.mark.parametrize(("prefer", "uid"), [("a", "mm_a"), ("b", "mm_b"), ("faster", "mm_b")])
@@ -238,22 +227,16 @@ def test_merge_may_write_over_its_input(quick_warmup: Command, folder: Path) -> 
     assert (done.returncode, len(read(folder / "a.json").rows)) == (0, 4)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
+def test_tables_need_no_torch(run_python: Callable[..., Done], folder: Path) -> None:
+    """Every command on tables and logs works where torch cannot be imported."""
+    for words in (
         ("show", "a.json"),
         ("diff", "a.json", "a.json"),
         ("merge", "a.json", "c.json", "-o", "out.json"),
         ("audit", "log.jsonl"),
-    ],
-    ids=str,
-)
-def test_tables_need_no_torch(
-    run_python: Callable[..., Done], folder: Path, words: tuple[str, ...]
-) -> None:
-    """Every command on tables and logs works where torch cannot be imported."""
-    done = run_python("-c", WITHOUT_TORCH, *words, cwd=folder)
-    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+    ):
+        done = run_python("-c", WITHOUT_TORCH, *words, cwd=folder)
+        assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
 
 
 def test_the_version_is_one_line(warmup: Command) -> None:
@@ -288,26 +271,22 @@ def test_a_reader_that_leaves_is_no_crash(
     assert (done.returncode, done.stderr) == (1, "")
 
 
-@pytest.mark.parametrize("words", [("show", "t.json"), ("diff", "t.json", "a.json")], ids=str)
 def test_any_encoding_of_the_terminal_will_do(
-    root: Path,
-    folder: Path,
-    make_table: Callable[..., Table],
-    make_runtime: Callable[..., Runtime],
-    words: tuple[str, ...],
+    root: Path, folder: Path, make_table: Callable[..., Table], make_runtime: Callable[..., Runtime]
 ) -> None:
     """A device name outside ASCII is printed in an ASCII-only terminal without a traceback."""
-    (folder / "t.json").write_text(encode(make_table(runtime=make_runtime(name="Tésla Ω"))))
-    done = subprocess.run(
-        [sys.executable, "-m", "warmup", *words],
-        env={**os.environ, "PYTHONPATH": str(root), "PYTHONIOENCODING": "ascii"},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert "Traceback" not in done.stderr
+    for words in (("show", "t.json"), ("diff", "t.json", "a.json")):
+        (folder / "t.json").write_text(encode(make_table(runtime=make_runtime(name="Tésla Ω"))))
+        done = subprocess.run(
+            [sys.executable, "-m", "warmup", *words],
+            env={**os.environ, "PYTHONPATH": str(root), "PYTHONIOENCODING": "ascii"},
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert "Traceback" not in done.stderr, words
 
 
 def test_a_long_key_stays_on_its_line(

@@ -7,6 +7,7 @@ import copy
 import json
 import os
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -155,71 +156,65 @@ def test_an_unknown_field_is_pointed_at(text: str) -> None:
     assert [error.pointer for error in found] == [f"{_pointer(place)}/~0a~1b" for place in named]
 
 
-@pytest.mark.parametrize("name", ["a\nb", "a\u2028b", "\x1b[31mred", "\ud800"], ids=ascii)
-def test_a_complaint_is_one_printable_line(text: str, name: str) -> None:
+def test_a_complaint_is_one_printable_line(text: str) -> None:
     """A hostile field name can neither break the message into lines nor colour a terminal."""
-    error = _complaint(_with(text, ("policy", name), "1"))
-    assert str(error).isprintable()
+    for name in ("a\nb", "a\u2028b", "\x1b[31mred", "\ud800"):
+        error = _complaint(_with(text, ("policy", name), "1"))
+        assert str(error).isprintable(), name
 
 
-@pytest.mark.parametrize("name", ["", "a\nb", "n" * 5000], ids=["empty", "lines", "long"])
-def test_a_tolerance_is_for_a_dtype(text: str, name: str) -> None:
+def test_a_tolerance_is_for_a_dtype(text: str) -> None:
     """A tolerance whose name is no dtype is refused at its place, not only by the digest."""
-    error = _complaint(_with(text, ("policy", "tolerance", name), "0.5"))
-    assert error.pointer != "/provenance/digest"
+    for case, name in {"empty": "", "lines": "a\nb", "long": "n" * 5000}.items():
+        error = _complaint(_with(text, ("policy", "tolerance", name), "0.5"))
+        assert error.pointer != "/provenance/digest", case
 
 
-@pytest.mark.parametrize("raw", ["NaN", "Infinity", "-Infinity"])
-@pytest.mark.parametrize("name", ["time_us", "library_us", "tried"])
-def test_numbers_that_json_lacks_are_refused(text: str, raw: str, name: str) -> None:
+def test_numbers_that_json_lacks_are_refused(text: str) -> None:
     """NaN and the infinities are no numbers of a table."""
-    error = _complaint(_with(text, ("rows", "gemm", KEY, "evidence", name), raw))
-    assert error.reason == f"{raw} is not a JSON number"
+    for raw, name in product(("NaN", "Infinity", "-Infinity"), ("time_us", "library_us", "tried")):
+        error = _complaint(_with(text, ("rows", "gemm", KEY, "evidence", name), raw))
+        assert error.reason == f"{raw} is not a JSON number", (raw, name)
 
 
-@pytest.mark.parametrize("digits", [19, 5000, 1_000_000])
-def test_huge_integers_are_refused_unread(text: str, digits: int) -> None:
+def test_huge_integers_are_refused_unread(text: str) -> None:
     """An integer of many digits is refused at its place, and not made into a number."""
-    error = _complaint(_with(text, ("policy", "seed"), "9" * digits))
-    said = "expected an integer <= 2147483647", "integer value out of range"
-    assert (error.pointer, error.reason) == ("/policy/seed", said[digits > 4300])
+    for digits in (19, 5000, 1_000_000):
+        error = _complaint(_with(text, ("policy", "seed"), "9" * digits))
+        said = "expected an integer <= 2147483647", "integer value out of range"
+        assert (error.pointer, error.reason) == ("/policy/seed", said[digits > 4300])
 
 
-@pytest.mark.parametrize("raw", ["1e400", "-1e400", "9" * 400 + ".5"])
-def test_numbers_beyond_a_float_are_refused(text: str, raw: str) -> None:
+def test_numbers_beyond_a_float_are_refused(text: str) -> None:
     """A number that overflows is out of range at its place."""
-    error = _complaint(_with(text, ("policy", "options", "freezing"), raw))
-    assert error.pointer == "/policy/options/freezing"
+    for raw in ("1e400", "-1e400", "9" * 400 + ".5"):
+        error = _complaint(_with(text, ("policy", "options", "freezing"), raw))
+        assert error.pointer == "/policy/options/freezing", raw
 
 
-@pytest.mark.parametrize(
-    ("before", "opening", "reason"),
-    [
+def test_deep_nesting_is_refused() -> None:
+    """A hundred thousand levels are a TableFormatError, not a crash."""
+    for before, opening, reason in (
         ("", "[", "expected an object, found an array"),
         ("", '{"a":', "unknown field"),
         ("", '[{"rows":', "expected an object, found an array"),
         ('{"provenance":', '{"layers":', "nested too deeply"),
         ('{"provenance": {"layers":', "[", "nested too deeply"),
-    ],
-)
-def test_deep_nesting_is_refused(before: str, opening: str, reason: str) -> None:
-    """A hundred thousand levels are a TableFormatError, not a crash."""
-    assert _complaint(before + opening * 100_000).reason == reason
+    ):
+        assert _complaint(before + opening * 100_000).reason == reason
 
 
-@pytest.mark.parametrize(
-    "place", [("schema",), ("policy", "seed"), ("rows", "gemm", KEY), ("provenance", "digest")]
-)
-def test_a_repeated_name_is_refused(text: str, place: tuple[str, ...]) -> None:
+def test_a_repeated_name_is_refused(text: str) -> None:
     """An object that has a name twice is refused, even when both values agree."""
-    value = json.dumps(_at(json.loads(text), place))
-    doubled = _with(text, place, f"{value}, {json.dumps(place[-1])}: {value}")
-    assert _complaint(doubled).reason == f"the name {place[-1]!r} appears twice in one object"
+    for place in (("schema",), ("policy", "seed"), ("rows", "gemm", KEY), ("provenance", "digest")):
+        value = json.dumps(_at(json.loads(text), place))
+        doubled = _with(text, place, f"{value}, {json.dumps(place[-1])}: {value}")
+        assert _complaint(doubled).reason == f"the name {place[-1]!r} appears twice in one object"
 
 
-@pytest.mark.parametrize(
-    "word",
-    [
+def test_code_is_no_template_parameter(text: str) -> None:
+    """A word that could become source code is refused at its place."""
+    for word in (
         "__import__('os')",
         "tl.float32);import os",
         "tl.float32\nimport os",
@@ -232,62 +227,55 @@ def test_a_repeated_name_is_refused(text: str, place: tuple[str, ...]) -> None:
         "{{x}}",
         "é",
         "x" * 33,
-    ],
-)
-def test_code_is_no_template_parameter(text: str, word: str) -> None:
-    """A word that could become source code is refused at its place."""
-    place = ("rows", "gemm", KEY, "winner", "kwargs", "ACC_TYPE")
-    assert _complaint(_with(text, place, json.dumps(word))).pointer == _pointer(place)
+    ):
+        place = ("rows", "gemm", KEY, "winner", "kwargs", "ACC_TYPE")
+        assert _complaint(_with(text, place, json.dumps(word))).pointer == _pointer(place)
 
 
-@pytest.mark.parametrize(
-    "name", ["", "a b", "x)", "__import__('os')", "1a", "a.b", "a" * 65, "a\n"], ids=ascii
-)
-def test_code_is_no_parameter_name(text: str, name: str) -> None:
+def test_code_is_no_parameter_name(text: str) -> None:
     """The name of a template parameter is an identifier."""
-    place = ("rows", "gemm", KEY, "winner", "kwargs", name)
-    assert _complaint(_with(text, place, "1")).pointer == _pointer(place)
+    for name in ("", "a b", "x)", "__import__('os')", "1a", "a.b", "a" * 65, "a\n"):
+        place = ("rows", "gemm", KEY, "winner", "kwargs", name)
+        assert _complaint(_with(text, place, "1")).pointer == _pointer(place), name
 
 
-@pytest.mark.parametrize("uid", ["", "a b", "os.system('x')", "../x", "a/b", "u" * 129, "a\n"])
-def test_a_path_or_code_is_no_uid(text: str, uid: str) -> None:
+def test_a_path_or_code_is_no_uid(text: str) -> None:
     """The uid of a winner is a plain dotted name."""
-    place = ("rows", "gemm", KEY, "winner", "uid")
-    assert _complaint(_with(text, place, json.dumps(uid))).pointer == _pointer(place)
+    for uid in ("", "a b", "os.system('x')", "../x", "a/b", "u" * 129, "a\n"):
+        place = ("rows", "gemm", KEY, "winner", "uid")
+        assert _complaint(_with(text, place, json.dumps(uid))).pointer == _pointer(place)
 
 
-@pytest.mark.parametrize(
-    ("family", "raw"), [("template", "null"), ("template", "1"), ("extern", "true")]
-)
-def test_only_a_template_is_fused_or_not(text: str, family: str, raw: str) -> None:
+def test_only_a_template_is_fused_or_not(text: str) -> None:
     """The decision of a template is true or false, and a library's winner has none."""
-    winner = ("rows", "gemm", KEY, "winner")
-    changed = _with(text, (*winner, "family"), json.dumps(family))
-    assert _complaint(_with(changed, (*winner, "fused"), raw)).pointer == _pointer(
-        (*winner, "fused")
-    )
+    for family, raw in (("template", "null"), ("template", "1"), ("extern", "true")):
+        winner = ("rows", "gemm", KEY, "winner")
+        changed = _with(text, (*winner, "family"), json.dumps(family))
+        assert _complaint(_with(changed, (*winner, "fused"), raw)).pointer == _pointer(
+            (*winner, "fused")
+        ), family
 
 
-@pytest.mark.parametrize("name", ["", "Freezing", "a.b.c", "__class__.x;y", "a b", "a\n"])
-def test_an_option_has_the_name_of_an_option(text: str, name: str) -> None:
+def test_an_option_has_the_name_of_an_option(text: str) -> None:
     """An inductor option is a lower-case name, or two with a dot between."""
-    place = ("policy", "options", name)
-    assert _complaint(_with(text, place, "true")).pointer == _pointer(place)
+    for name in ("", "Freezing", "a.b.c", "__class__.x;y", "a b", "a\n"):
+        place = ("policy", "options", name)
+        assert _complaint(_with(text, place, "true")).pointer == _pointer(place), name
 
 
-@pytest.mark.parametrize("key", ["", "mm", KEY + "\n", KEY + " ", KEY.upper()])
-def test_a_row_has_the_name_of_a_problem(text: str, key: str) -> None:
+def test_a_row_has_the_name_of_a_problem(text: str) -> None:
     """The name of a row is a GEMM key."""
-    place = ("rows", "gemm", key)
-    row = json.dumps(_at(json.loads(text), ("rows", "gemm", KEY)))
-    assert _complaint(_with(text, place, row)).pointer == _pointer(place)
+    for key in ("", "mm", KEY + "\n", KEY + " ", KEY.upper()):
+        place = ("rows", "gemm", key)
+        row = json.dumps(_at(json.loads(text), ("rows", "gemm", KEY)))
+        assert _complaint(_with(text, place, row)).pointer == _pointer(place), key
 
 
-@pytest.mark.parametrize("value", ["a\nb", "\x1b[31m", "\u202e", "\x00"], ids=ascii)
-def test_text_in_a_table_is_printable(text: str, value: str) -> None:
+def test_text_in_a_table_is_printable(text: str) -> None:
     """A device name with characters that a terminal interprets is refused."""
-    place = ("provenance", "device", "name")
-    assert _complaint(_with(text, place, json.dumps(value))).pointer == _pointer(place)
+    for value in ("a\nb", "\x1b[31m", "\u202e", "\x00"):
+        place = ("provenance", "device", "name")
+        assert _complaint(_with(text, place, json.dumps(value))).pointer == _pointer(place)
 
 
 def test_half_a_character_is_no_text(text: str) -> None:
@@ -304,14 +292,14 @@ def test_an_edit_by_hand_is_noticed(text: str) -> None:
     assert _complaint(_with(text, place, "8")).pointer == "/provenance/digest"
 
 
-@pytest.mark.parametrize("schema", [SCHEMA_VERSION + 1, 10**17])
-def test_a_newer_schema_is_its_own_error(text: str, schema: int) -> None:
+def test_a_newer_schema_is_its_own_error(text: str) -> None:
     """A table of a newer schema says found and known, whatever else it holds."""
-    newer = _with(_with(text, ("news",), "[]"), ("schema",), str(schema))
-    with pytest.raises(TableSchemaError) as caught:
-        decode(newer, PATH)
-    error = caught.value
-    assert (error.path, error.found, error.known) == (PATH, schema, SCHEMA_VERSION)
+    for schema in (SCHEMA_VERSION + 1, 10**17):
+        newer = _with(_with(text, ("news",), "[]"), ("schema",), str(schema))
+        with pytest.raises(TableSchemaError) as caught:
+            decode(newer, PATH)
+        error = caught.value
+        assert (error.path, error.found, error.known) == (PATH, schema, SCHEMA_VERSION)
 
 
 def test_an_older_schema_is_its_own_error(text: str) -> None:
@@ -320,9 +308,9 @@ def test_an_older_schema_is_its_own_error(text: str) -> None:
         decode(_with(text, ("schema",), str(SCHEMA_VERSION - 1)), PATH)
 
 
-@pytest.mark.parametrize(
-    ("name", "raw"),
-    [
+def test_evidence_is_checked_to_the_last_value(text: str) -> None:
+    """An unknown reason or flag and an impossible number are refused at their pointers."""
+    for name, raw in (
         ("rejected", '{"tired": 1}'),
         ("rejected", '{"crashed": 0}'),
         ("rejected", '{"crashed": 1.5}'),
@@ -343,40 +331,34 @@ def test_an_older_schema_is_its_own_error(text: str) -> None:
         ("library_kernels", "1.5"),
         ("spills", "-1"),
         ("registers", "null"),
-    ],
-)
-def test_evidence_is_checked_to_the_last_value(text: str, name: str, raw: str) -> None:
-    """An unknown reason or flag and an impossible number are refused at their pointers."""
-    place = ("rows", "gemm", KEY, "evidence", name)
-    assert _complaint(_with(text, place, raw)).pointer.startswith(_pointer(place))
+    ):
+        place = ("rows", "gemm", KEY, "evidence", name)
+        assert _complaint(_with(text, place, raw)).pointer.startswith(_pointer(place)), name
 
 
-@pytest.mark.parametrize(
-    ("name", "raw"),
-    [
+def test_a_timing_method_is_one(text: str) -> None:
+    """An unknown word or an impossible share in the timing is refused at its pointer."""
+    for name, raw in (
         ("launch", '"fast"'),
         ("l2", '"hot"'),
         ("near_tie", "2"),
         ("max_spread", "null"),
         ("fused_top_k", "-1"),
-    ],
-)
-def test_a_timing_method_is_one(text: str, name: str, raw: str) -> None:
-    """An unknown word or an impossible share in the timing is refused at its pointer."""
-    place = ("policy", "timing", name)
-    assert _complaint(_with(text, place, raw)).pointer == _pointer(place)
+    ):
+        place = ("policy", "timing", name)
+        assert _complaint(_with(text, place, raw)).pointer == _pointer(place), name
 
 
-@pytest.mark.parametrize("raw", ["0", "-1", "1.0", "2.0", "true", '"1"', '"2"', "null"])
-def test_other_schemas_are_damage(text: str, raw: str) -> None:
+def test_other_schemas_are_damage(text: str) -> None:
     """A schema that is no positive integer is pointed at."""
-    assert _complaint(_with(text, ("schema",), raw)).pointer == "/schema"
+    for raw in ("0", "-1", "1.0", "2.0", "true", '"1"', '"2"', "null"):
+        assert _complaint(_with(text, ("schema",), raw)).pointer == "/schema"
 
 
-@pytest.mark.parametrize("raw", ["[]", "null", "1", '"table"', "true", "[{}]"])
-def test_other_json_is_no_table(raw: str) -> None:
+def test_other_json_is_no_table() -> None:
     """JSON that is no object is reported at the root."""
-    assert _complaint(raw).pointer == "/"
+    for raw in ("[]", "null", "1", '"table"', "true", "[{}]"):
+        assert _complaint(raw).pointer == "/"
 
 
 JSON = st.recursive(
@@ -394,24 +376,22 @@ def test_any_text_is_a_table_error(text: str) -> None:
         decode(text, PATH)
 
 
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
+def test_a_file_that_is_no_json_says_why(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Empty, binary and non-UTF-8 files are TableFormatErrors with the path and the byte."""
+    for content, reason in (
         (b"", "input data was truncated"),
         (b"\xff\xfe{}", "not UTF-8 (byte 0)"),
         (b'{"schema": "\xc3"}', "not UTF-8 (byte 12)"),
         (b"\x00" * 100, "not JSON: invalid character (line 1, column 1)"),
         (b"\x80\x04\x95.", "not UTF-8 (byte 0)"),
-    ],
-)
-def test_a_file_that_is_no_json_says_why(tmp_path: Path, content: bytes, reason: str) -> None:
-    """Empty, binary and non-UTF-8 files are TableFormatErrors with the path and the byte."""
-    path = tmp_path / "t.json"
-    path.write_bytes(content)
-    with pytest.raises(TableFormatError) as caught:
-        read(path)
-    error = caught.value
-    assert (error.path, error.pointer, error.reason) == (str(path), "", reason)
+    ):
+        tmp_path = tmp_path_factory.mktemp("case")
+        path = tmp_path / "t.json"
+        path.write_bytes(content)
+        with pytest.raises(TableFormatError) as caught:
+            read(path)
+        error = caught.value
+        assert (error.path, error.pointer, error.reason) == (str(path), "", reason), content
 
 
 def test_a_byte_order_mark_is_refused(tmp_path: Path, text: str) -> None:
@@ -441,11 +421,14 @@ def test_a_path_through_a_file_is_a_table_error(tmp_path: Path) -> None:
         read(tmp_path / "file" / "t.json")
 
 
-@pytest.mark.parametrize("name", ["nul\x00.json", "n" * 5000 + ".json"], ids=["nul", "long"])
-def test_a_path_that_no_file_can_have_is_a_table_error(tmp_path: Path, name: str) -> None:
+def test_a_path_that_no_file_can_have_is_a_table_error(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
     """A name with a NUL or of thousands of characters is a TableError."""
-    with pytest.raises(TableError):
-        read(tmp_path / name)
+    for name in ("nul\x00.json", "n" * 5000 + ".json"):
+        tmp_path = tmp_path_factory.mktemp("case")
+        with pytest.raises(TableError):
+            read(tmp_path / name)
 
 
 def test_an_oversized_file_is_refused_unread(tmp_path: Path) -> None:

@@ -69,22 +69,22 @@ def test_several_tables_become_one(
     )
 
 
-@pytest.mark.parametrize("names", [("a", "b"), ("b", "a")], ids=["old-first", "new-first"])
 def test_a_conflict_is_remarked_and_the_newer_row_taken(
-    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
     make_table: Callable[..., Table],
     make_row: Callable[..., Row],
     make_runtime: Callable[..., Runtime],
-    names: tuple[str, str],
 ) -> None:
     """Of two different winners the later table's is used, with a remark."""
-    rows = [make_row("mm_old", BLOCK_M=1), make_row("mm_new", BLOCK_M=2)]
-    for name, row, day in zip(names, rows, ("01", "02"), strict=True):
-        table = make_table({KEY: row}, created=f"2026-01-{day}T00:00:00Z")
-        write(tmp_path / "nvidia-h200" / f"{name}.json", table)
-    found = discover(make_runtime(), (tmp_path,))
-    said = f"conflict: {KEY}: mm_old(BLOCK_M=1) or mm_new(BLOCK_M=2)"
-    assert (found.table.rows[KEY], found.remarks) == (rows[1], (said,))
+    for names in (("a", "b"), ("b", "a")):
+        tmp_path = tmp_path_factory.mktemp("case")
+        rows = [make_row("mm_old", BLOCK_M=1), make_row("mm_new", BLOCK_M=2)]
+        for name, row, day in zip(names, rows, ("01", "02"), strict=True):
+            table = make_table({KEY: row}, created=f"2026-01-{day}T00:00:00Z")
+            write(tmp_path / "nvidia-h200" / f"{name}.json", table)
+        found = discover(make_runtime(), (tmp_path,))
+        said = f"conflict: {KEY}: mm_old(BLOCK_M=1) or mm_new(BLOCK_M=2)"
+        assert (found.table.rows[KEY], found.remarks) == (rows[1], (said,)), names
 
 
 def test_a_table_with_other_options_is_remarked_and_left_out(

@@ -146,15 +146,18 @@ def _with_manifest(text: bytes) -> bytes:
     return buffer.getvalue()
 
 
-@pytest.mark.parametrize("case", HOSTILE)
-def test_an_archive_that_build_does_not_write_is_refused(tmp_path: Path, case: str) -> None:
+def test_an_archive_that_build_does_not_write_is_refused(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
     """The error says what is wrong, in one short line."""
-    make, message = HOSTILE[case]
-    (tmp_path / "t.bundle").write_bytes(make())
-    with pytest.raises(BundleError) as caught:
-        read(tmp_path / "t.bundle")
-    assert message in caught.value.reason
-    assert len(caught.value.reason) < 200
+    for case, item in HOSTILE.items():
+        tmp_path = tmp_path_factory.mktemp("case")
+        make, message = item
+        (tmp_path / "t.bundle").write_bytes(make())
+        with pytest.raises(BundleError) as caught:
+            read(tmp_path / "t.bundle")
+        assert message in caught.value.reason, case
+        assert len(caught.value.reason) < 200, case
 
 
 def _bomb(declared: int) -> bytes:
@@ -177,31 +180,26 @@ def _of_many(value: str) -> bytes:
     return _with_manifest(f"[{','.join([value] * count)}]".encode())
 
 
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (lambda: _bomb(64 * MIB), "read"),
-        (lambda: _bomb(1000), f"{NAME} is larger than 1000 bytes"),
-        (lambda: _of_many('{"":0}'), "its manifest is damaged at /: expected an object"),
-        (lambda: _of_many("[]"), "its manifest is damaged at /: expected an object"),
-        (lambda: bytes(256 * MIB), "it is no zip archive as `warmup build` writes it, "),
-    ],
-    ids=["64 MiB of zeros", "bomb", "objects", "arrays", "zeros"],
-)
-def test_no_bundle_takes_more_than_300_mb(
-    tmp_path: Path, make: Callable[[], bytes], said: str
-) -> None:
+def test_no_bundle_takes_more_than_300_mb(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Members are read in pieces, and the manifest is bounded by what its objects may take."""
-    (tmp_path / "t.bundle").write_bytes(make())
-    done = subprocess.run(
-        [sys.executable, "-c", READ, str(tmp_path / "t.bundle")],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    added, _, found = done.stdout.strip().partition(" ")
-    assert found.startswith(said)
-    assert int(added) < 300
+    for case, (make, said) in {
+        "64 MiB of zeros": (lambda: _bomb(64 * MIB), "read"),
+        "bomb": (lambda: _bomb(1000), f"{NAME} is larger than 1000 bytes"),
+        "objects": (lambda: _of_many('{"":0}'), "its manifest is damaged at /: expected an object"),
+        "arrays": (lambda: _of_many("[]"), "its manifest is damaged at /: expected an object"),
+        "zeros": (lambda: bytes(256 * MIB), "it is no zip archive as `warmup build` writes it, "),
+    }.items():
+        tmp_path = tmp_path_factory.mktemp("case")
+        (tmp_path / "t.bundle").write_bytes(make())
+        done = subprocess.run(
+            [sys.executable, "-c", READ, str(tmp_path / "t.bundle")],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        added, _, found = done.stdout.strip().partition(" ")
+        assert found.startswith(said), case
+        assert int(added) < 300, case
 
 
 def test_a_member_is_read_in_pieces(tmp_path: Path) -> None:
@@ -226,18 +224,19 @@ def test_a_bundle_that_is_replaced_is_read_as_it_was_checked(tmp_path: Path) -> 
         assert [b"".join(pieces) for _, pieces in bundle.members()] == [b"checked"]
 
 
-@pytest.mark.parametrize("kind", ["fifo", "folder", "device"])
-def test_what_is_no_file_is_refused(tmp_path: Path, kind: str) -> None:
+def test_what_is_no_file_is_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
     """At once: a FIFO is not waited for, and a device is not read."""
-    path = tmp_path / "t.bundle"
-    if kind == "fifo":
-        os.mkfifo(path)
-    elif kind == "folder":
-        path.mkdir()
-    else:
-        path.symlink_to("/dev/zero")
-    with pytest.raises(BundleError, match=r"it cannot be read \((it is no regular|Is a dir)"):
-        read(path)
+    for kind in ("fifo", "folder", "device"):
+        tmp_path = tmp_path_factory.mktemp("case")
+        path = tmp_path / "t.bundle"
+        if kind == "fifo":
+            os.mkfifo(path)
+        elif kind == "folder":
+            path.mkdir()
+        else:
+            path.symlink_to("/dev/zero")
+        with pytest.raises(BundleError, match=r"it cannot be read \((it is no regular|Is a dir)"):
+            read(path)
 
 
 def _mutations(raw: bytes, count: int) -> Iterator[bytes]:

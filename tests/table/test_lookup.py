@@ -6,6 +6,7 @@ import dataclasses
 import threading
 import warnings
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -85,20 +86,17 @@ def test_finding_emits_nothing(make_lookup: Lookups, make_key: Callable[..., str
     assert events == []
 
 
-@pytest.mark.parametrize(
-    ("m", "reason"),
-    [
+def test_a_dynamic_dim_has_its_own_miss_reason(
+    make_lookup: Lookups, make_key: Callable[..., str]
+) -> None:
+    """A key with a range misses as ``dynamic_dim``, a key without as ``not_in_table``."""
+    for m, reason in (
         ("7", MissReason.NOT_IN_TABLE),
         ("1..", MissReason.DYNAMIC_DIM),
         ("1..4096", MissReason.DYNAMIC_DIM),
-    ],
-)
-def test_a_dynamic_dim_has_its_own_miss_reason(
-    make_lookup: Lookups, make_key: Callable[..., str], m: str, reason: MissReason
-) -> None:
-    """A key with a range misses as ``dynamic_dim``, a key without as ``not_in_table``."""
-    lookup, _ = make_lookup()
-    assert lookup.find(make_key(m)) is reason
+    ):
+        lookup, _ = make_lookup()
+        assert lookup.find(make_key(m)) is reason
 
 
 def test_a_range_in_n_is_a_dynamic_dim(make_lookup: Lookups, make_key: Callable[..., str]) -> None:
@@ -107,15 +105,11 @@ def test_a_range_in_n_is_a_dynamic_dim(make_lookup: Lookups, make_key: Callable[
     assert lookup.find(make_key(560, n="8..64")) is MissReason.DYNAMIC_DIM
 
 
-@pytest.mark.parametrize(
-    ("m", "reason"), [("8", MissReason.NOT_IN_TABLE), ("1..8", MissReason.DYNAMIC_DIM)]
-)
-def test_a_kind_says_which_ingredients_are_ranges(
-    make_lookup: Lookups, toy_kind: Kind, m: str, reason: MissReason
-) -> None:
+def test_a_kind_says_which_ingredients_are_ranges(make_lookup: Lookups, toy_kind: Kind) -> None:
     """A key is dynamic when one of its kind's `Kind.ranges` is a range."""
-    lookup, _ = make_lookup()
-    assert lookup.find(f"toy cat m={m} n=4 via=sum f32 tag=7") is reason
+    for m, reason in (("8", MissReason.NOT_IN_TABLE), ("1..8", MissReason.DYNAMIC_DIM)):
+        lookup, _ = make_lookup()
+        assert lookup.find(f"toy cat m={m} n=4 via=sum f32 tag=7") is reason
 
 
 def test_a_dynamic_row_answers_its_own_range(
@@ -133,26 +127,20 @@ def test_what_is_no_key_is_not_described(make_lookup: Lookups) -> None:
     assert lookup.find("conv 3x3") is MissReason.NOT_DESCRIBED
 
 
-@pytest.mark.parametrize("m", ["560", "7", "1.."], ids=["known", "unbuilt", "dynamic"])
-@pytest.mark.parametrize(
-    ("mismatches", "reason"),
-    [
-        ((HARD_DEVICE,), MissReason.WRONG_DEVICE),
-        ((HARD_TORCH,), MissReason.WRONG_RUNTIME),
-        ((SOFT, HARD_TORCH, HARD_DEVICE), MissReason.WRONG_DEVICE),
-    ],
-    ids=["device", "torch", "both"],
-)
 def test_a_hard_mismatch_is_the_reason_of_every_miss(
-    make_lookup: Lookups,
-    make_key: Callable[..., str],
-    mismatches: tuple[Mismatch, ...],
-    reason: MissReason,
-    m: str,
+    make_lookup: Lookups, make_key: Callable[..., str]
 ) -> None:
     """On another device or runtime every lookup misses for that reason, known key or not."""
-    lookup, _ = make_lookup(OnMiss.FALLBACK, *mismatches)
-    assert lookup.find(make_key(m)) is reason
+    for m, (case, (mismatches, reason)) in product(
+        ("560", "7", "1.."),
+        {
+            "device": ((HARD_DEVICE,), MissReason.WRONG_DEVICE),
+            "torch": ((HARD_TORCH,), MissReason.WRONG_RUNTIME),
+            "both": ((SOFT, HARD_TORCH, HARD_DEVICE), MissReason.WRONG_DEVICE),
+        }.items(),
+    ):
+        lookup, _ = make_lookup(OnMiss.FALLBACK, *mismatches)
+        assert lookup.find(make_key(m)) is reason, (case, m)
 
 
 def test_a_soft_mismatch_changes_no_answer(
@@ -163,25 +151,17 @@ def test_a_soft_mismatch_changes_no_answer(
     assert lookup.find(make_key(560)) == make_table().rows[make_key(560)].winner
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"arch": "sm_100"}, MissReason.WRONG_DEVICE),
-        ({"triton": "3.8.0"}, MissReason.WRONG_RUNTIME),
-    ],
-    ids=str,
-)
 def test_the_mismatches_of_two_runtimes_decide(
-    make_lookup: Lookups,
-    make_runtime: Callable[..., Runtime],
-    make_key: Callable[..., str],
-    changes: dict[str, object],
-    reason: MissReason,
+    make_lookup: Lookups, make_runtime: Callable[..., Runtime], make_key: Callable[..., str]
 ) -> None:
     """What compare_runtimes finds between table and machine becomes the reason."""
-    mismatches = compare_runtimes(make_runtime(), make_runtime(**changes))
-    lookup, _ = make_lookup(OnMiss.FALLBACK, *mismatches)
-    assert lookup.find(make_key(560)) is reason
+    for changes, reason in (
+        ({"arch": "sm_100"}, MissReason.WRONG_DEVICE),
+        ({"triton": "3.8.0"}, MissReason.WRONG_RUNTIME),
+    ):
+        mismatches = compare_runtimes(make_runtime(), make_runtime(**changes))
+        lookup, _ = make_lookup(OnMiss.FALLBACK, *mismatches)
+        assert lookup.find(make_key(560)) is reason, changes
 
 
 def test_a_hit_is_one_event(
@@ -278,25 +258,22 @@ def test_what_cannot_be_described_has_no_neighbour(make_lookup: Lookups) -> None
     assert (events[0].fields["nearest"], events[0].fields["differs"]) == (None, [])
 
 
-@pytest.mark.parametrize("on_miss", list(OnMiss))
-def test_only_tune_tunes(make_lookup: Lookups, on_miss: OnMiss) -> None:
+def test_only_tune_tunes(make_lookup: Lookups) -> None:
     """A lookup measures on a miss with on_miss=tune only."""
-    lookup, _ = make_lookup(on_miss)
-    assert lookup.tunes == (on_miss is OnMiss.TUNE)
+    for on_miss in list(OnMiss):
+        lookup, _ = make_lookup(on_miss)
+        assert lookup.tunes == (on_miss is OnMiss.TUNE)
 
 
-@pytest.mark.parametrize("mismatches", [(), (HARD_DEVICE,)], ids=["here", "wrong-device"])
 def test_a_tuned_problem_is_answered_from_then_on(
-    make_lookup: Lookups,
-    make_row: Callable[..., Row],
-    make_key: Callable[..., str],
-    mismatches: tuple[Mismatch, ...],
+    make_lookup: Lookups, make_row: Callable[..., Row], make_key: Callable[..., str]
 ) -> None:
     """A row measured in this process is used, also when the table is for another device."""
-    row = make_row(BLOCK_M=7)
-    lookup, _ = make_lookup(OnMiss.TUNE, *mismatches, tuned=Tuned(make_key(7), row, ()))
-    assert lookup.measure_calls(make_key(7), row.winner, {}) == row.winner
-    assert lookup.find(make_key(7)) == row.winner
+    for case, mismatches in {"here": (), "wrong-device": (HARD_DEVICE,)}.items():
+        row = make_row(BLOCK_M=7)
+        lookup, _ = make_lookup(OnMiss.TUNE, *mismatches, tuned=Tuned(make_key(7), row, ()))
+        assert lookup.measure_calls(make_key(7), row.winner, {}) == row.winner, case
+        assert lookup.find(make_key(7)) == row.winner, case
 
 
 def test_a_tuned_row_goes_before_the_tables(
@@ -338,15 +315,13 @@ def test_an_uncovered_measurement_is_one_event(make_lookup: Lookups) -> None:
     ]
 
 
-@pytest.mark.parametrize("on_miss", [OnMiss.FALLBACK, OnMiss.STRICT])
-def test_a_forbidden_measurement_is_an_event_and_an_error(
-    make_lookup: Lookups, on_miss: OnMiss
-) -> None:
+def test_a_forbidden_measurement_is_an_event_and_an_error(make_lookup: Lookups) -> None:
     """A forbidden measurement is an error that names the site, and an event with ``refused``."""
-    lookup, events = make_lookup(on_miss, on_uncovered=Uncovered.FORBID)
-    with pytest.raises(UncoveredError, match=r"site conv\.py:tuned_conv"):
-        lookup.uncovered("conv.py:tuned_conv")
-    assert dict(events[0].fields) == {"site": "conv.py:tuned_conv", "refused": True}
+    for on_miss in (OnMiss.FALLBACK, OnMiss.STRICT):
+        lookup, events = make_lookup(on_miss, on_uncovered=Uncovered.FORBID)
+        with pytest.raises(UncoveredError, match=r"site conv\.py:tuned_conv"):
+            lookup.uncovered("conv.py:tuned_conv")
+        assert dict(events[0].fields) == {"site": "conv.py:tuned_conv", "refused": True}, on_miss
 
 
 def test_a_foreign_graph_is_one_event_with_both_digests(make_lookup: Lookups) -> None:
@@ -361,18 +336,16 @@ def test_a_foreign_graph_is_one_event_with_both_digests(make_lookup: Lookups) ->
     ]
 
 
-@pytest.mark.parametrize(
-    ("on_miss", "uncovered"),
-    [(OnMiss.STRICT, Uncovered.COUNT), (OnMiss.FALLBACK, Uncovered.FORBID)],
-)
-def test_strict_or_forbid_refuses_a_foreign_graph(
-    make_lookup: Lookups, on_miss: OnMiss, uncovered: Uncovered
-) -> None:
+def test_strict_or_forbid_refuses_a_foreign_graph(make_lookup: Lookups) -> None:
     """The event is emitted before the error, which names both digests."""
-    lookup, events = make_lookup(on_miss, on_uncovered=uncovered)
-    with pytest.raises(ForeignGraphError, match=r"table a{16}, and table b{16} is installed"):
-        lookup.foreign(cache_tag("a" * 64), cache_tag("b" * 64))
-    assert [event.fields["refused"] for event in events] == [True]
+    for on_miss, uncovered in (
+        (OnMiss.STRICT, Uncovered.COUNT),
+        (OnMiss.FALLBACK, Uncovered.FORBID),
+    ):
+        lookup, events = make_lookup(on_miss, on_uncovered=uncovered)
+        with pytest.raises(ForeignGraphError, match=r"table a{16}, and table b{16} is installed"):
+            lookup.foreign(cache_tag("a" * 64), cache_tag("b" * 64))
+        assert [event.fields["refused"] for event in events] == [True], on_miss
 
 
 def test_a_selection_that_tunes_is_not_uncovered(make_lookup: Lookups) -> None:
@@ -392,14 +365,12 @@ def test_what_tunes_a_kind_is_not_uncovered(make_lookup: Lookups, toy_kind: Kind
     assert [event.fields["site"] for event in events] == ["other_pass"]
 
 
-@pytest.mark.parametrize("on_miss", [OnMiss.FALLBACK, OnMiss.STRICT])
-def test_a_selection_that_should_not_tune_is_uncovered(
-    make_lookup: Lookups, on_miss: OnMiss
-) -> None:
+def test_a_selection_that_should_not_tune_is_uncovered(make_lookup: Lookups) -> None:
     """Without on_miss=tune a measured GEMM selection is uncovered."""
-    lookup, events = make_lookup(on_miss)
-    lookup.uncovered("select:mm")
-    assert [event.fields["site"] for event in events] == ["select:mm"]
+    for on_miss in (OnMiss.FALLBACK, OnMiss.STRICT):
+        lookup, events = make_lookup(on_miss)
+        lookup.uncovered("select:mm")
+        assert [event.fields["site"] for event in events] == ["select:mm"], on_miss
 
 
 def test_a_cached_graph_is_one_event(make_lookup: Lookups) -> None:

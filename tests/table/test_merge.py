@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from itertools import product
 
 import pytest
 from hypothesis import given
@@ -66,76 +67,66 @@ def test_every_conflict_is_named(
     assert said == disputed
 
 
-@pytest.mark.parametrize(
-    ("prefer", "times", "taken"),
-    [
+def test_a_preference_settles_conflicts(
+    make_table: Callable[..., Table], make_row: Callable[..., Row]
+) -> None:
+    """Prefer a or b takes that table's row, faster the lower time and a's row on a tie."""
+    for prefer, times, taken in (
         ("a", (9.0, 1.0), "mm_a"),
         ("b", (1.0, 9.0), "mm_b"),
         ("faster", (1.0, 9.0), "mm_a"),
         ("faster", (9.0, 1.0), "mm_b"),
         ("faster", (5.0, 5.0), "mm_a"),
-    ],
-)
-def test_a_preference_settles_conflicts(
-    make_table: Callable[..., Table],
-    make_row: Callable[..., Row],
-    prefer: str,
-    times: tuple[float, float],
-    taken: str,
-) -> None:
-    """Prefer a or b takes that table's row, faster the lower time and a's row on a tie."""
-    a, b = (
-        make_table({KEY: make_row(uid, time)})
-        for uid, time in zip(("mm_a", "mm_b"), times, strict=True)
-    )
-    assert merge(a, b, prefer).rows[KEY].winner.uid == taken
+    ):
+        a, b = (
+            make_table({KEY: make_row(uid, time)})
+            for uid, time in zip(("mm_a", "mm_b"), times, strict=True)
+        )
+        assert merge(a, b, prefer).rows[KEY].winner.uid == taken
 
 
 UNSTABLE = {"flags": (Flag.UNSTABLE,)}
 
 
-@pytest.mark.parametrize(
-    ("worse", "better"),
-    [
-        ({"time_us": 1.0, **UNSTABLE}, {"time_us": 9.0}),
-        ({"time_us": 1.0, "spread": 0.08}, {"time_us": 9.0, "spread": 0.04}),
-        ({"time_us": 9.0, "spread": 0.001}, {"time_us": 1.0, "spread": 0.029}),
-        ({"time_us": 1.0, "flags": (Flag.OVER_PEAK,)}, {"time_us": 9.0, "spread": 0.09}),
-        ({"time_us": 1.0, "library_us": None}, {"time_us": 9.0}),
-        ({"spread": 0.3, **UNSTABLE}, {"spread": 0.2, **UNSTABLE}),
-    ],
-    ids=["unstable", "spread", "both steady", "over the peak", "no control", "both unstable"],
-)
-@pytest.mark.parametrize("prefer", [None, "evidence"])
 def test_the_better_measured_row_is_taken(
-    make_table: Callable[..., Table],
-    make_row: Callable[..., Row],
-    worse: dict[str, object],
-    better: dict[str, object],
-    prefer: str | None,
+    make_table: Callable[..., Table], make_row: Callable[..., Row]
 ) -> None:
     """Of two rows with one winner, and of two winners if asked, whichever table is named first."""
-    uids = ("mm", "mm") if prefer is None else ("mm_a", "mm_b")
-    bad, good = (
-        dataclasses.replace(row, evidence=dataclasses.replace(row.evidence, **changes))
-        for row, changes in zip(
-            (make_row(uids[0]), make_row(uids[1])), (worse, better), strict=True
+    for (case, (worse, better)), prefer in product(
+        {
+            "unstable": ({"time_us": 1.0, **UNSTABLE}, {"time_us": 9.0}),
+            "spread": ({"time_us": 1.0, "spread": 0.08}, {"time_us": 9.0, "spread": 0.04}),
+            "both steady": ({"time_us": 9.0, "spread": 0.001}, {"time_us": 1.0, "spread": 0.029}),
+            "over the peak": (
+                {"time_us": 1.0, "flags": (Flag.OVER_PEAK,)},
+                {"time_us": 9.0, "spread": 0.09},
+            ),
+            "no control": ({"time_us": 1.0, "library_us": None}, {"time_us": 9.0}),
+            "both unstable": ({"spread": 0.3, **UNSTABLE}, {"spread": 0.2, **UNSTABLE}),
+        }.items(),
+        (None, "evidence"),
+    ):
+        uids = ("mm", "mm") if prefer is None else ("mm_a", "mm_b")
+        bad, good = (
+            dataclasses.replace(row, evidence=dataclasses.replace(row.evidence, **changes))
+            for row, changes in zip(
+                (make_row(uids[0]), make_row(uids[1])), (worse, better), strict=True
+            )
         )
-    )
-    a, b = make_table({KEY: bad}), make_table({KEY: good})
-    assert merge(a, b, prefer).rows[KEY] == merge(b, a, prefer).rows[KEY] == good
+        a, b = make_table({KEY: bad}), make_table({KEY: good})
+        assert merge(a, b, prefer).rows[KEY] == merge(b, a, prefer).rows[KEY] == good, (
+            case,
+            prefer,
+        )
 
 
-@pytest.mark.parametrize("times", [(1.0, 9.0), (9.0, 1.0)])
 def test_equal_winners_measured_alike_keep_the_faster_evidence(
-    make_table: Callable[..., Table],
-    make_row: Callable[..., Row],
-    make_key: Callable[..., str],
-    times: tuple[float, float],
+    make_table: Callable[..., Table], make_row: Callable[..., Row], make_key: Callable[..., str]
 ) -> None:
     """The same winner measured twice is no conflict, and the lower time stays."""
-    a, b = (make_table({make_key(): make_row("mm", time)}) for time in times)
-    assert merge(a, b).rows[make_key()].evidence.time_us == 1.0
+    for times in ((1.0, 9.0), (9.0, 1.0)):
+        a, b = (make_table({make_key(): make_row("mm", time)}) for time in times)
+        assert merge(a, b).rows[make_key()].evidence.time_us == 1.0, times
 
 
 def test_a_conflict_says_key_and_winners(
@@ -149,42 +140,31 @@ def test_a_conflict_says_key_and_winners(
     assert caught.value.conflicts == (f"{make_key()}: mm(BLOCK_M=1) or mm(BLOCK_M=2)",)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{"sm_count": 78}, {"arch": "sm_100"}, {"torch": "2.14.0"}, {"triton": "3.8.0"}],
-    ids=str,
-)
-@pytest.mark.parametrize("prefer", [None, "a", "b", "evidence", "faster"])
 def test_tables_of_another_runtime_are_refused(
-    make_table: Callable[..., Table],
-    make_runtime: Callable[..., Runtime],
-    changes: dict[str, object],
-    prefer: str | None,
+    make_table: Callable[..., Table], make_runtime: Callable[..., Runtime]
 ) -> None:
     """With any preference tables of different devices, torch or Triton minors are refused."""
-    other = make_table({}, runtime=make_runtime(**changes))
-    with pytest.raises(TableMergeError, match="one device, runtime and policy"):
-        merge(make_table(), other, prefer)
+    for changes, prefer in product(
+        ({"sm_count": 78}, {"arch": "sm_100"}, {"torch": "2.14.0"}, {"triton": "3.8.0"}),
+        (None, "a", "b", "evidence", "faster"),
+    ):
+        other = make_table({}, runtime=make_runtime(**changes))
+        with pytest.raises(TableMergeError, match="one device, runtime and policy"):
+            merge(make_table(), other, prefer)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
+def test_tables_of_another_policy_are_refused(make_table: Callable[..., Table]) -> None:
+    """Tables that differ in any field of the policy are refused."""
+    for changes in (
         {"mode": "max-autotune"},
         {"timing": Method(l2=L2.WARM)},
         {"seed": 1},
         {"options": {}},
         {"tolerance": {"bf16": 0.5}},
-    ],
-    ids=str,
-)
-def test_tables_of_another_policy_are_refused(
-    make_table: Callable[..., Table], changes: dict[str, object]
-) -> None:
-    """Tables that differ in any field of the policy are refused."""
-    policy = dataclasses.replace(make_table().policy, **changes)  # type: ignore[arg-type]
-    with pytest.raises(TableMergeError):
-        merge(make_table(), make_table({}, policy=policy))
+    ):
+        policy = dataclasses.replace(make_table().policy, **changes)  # type: ignore[arg-type]
+        with pytest.raises(TableMergeError):
+            merge(make_table(), make_table({}, policy=policy))
 
 
 def test_a_newer_driver_is_no_obstacle(
@@ -195,14 +175,15 @@ def test_a_newer_driver_is_no_obstacle(
     assert merge(make_table(), newer).rows == make_table().rows
 
 
-@pytest.mark.parametrize("is_swapped", [False, True])
-def test_the_union_is_as_old_as_its_first_row(
-    make_table: Callable[..., Table], is_swapped: bool
-) -> None:
+def test_the_union_is_as_old_as_its_first_row(make_table: Callable[..., Table]) -> None:
     """The union has the creation time of the older table, in either order."""
-    pair = (make_table(created="2026-01-01T00:00:00Z"), make_table(created="2026-02-01T00:00:00Z"))
-    union = merge(*(pair[::-1] if is_swapped else pair))
-    assert union.provenance.created == "2026-01-01T00:00:00Z"
+    for is_swapped in (False, True):
+        pair = (
+            make_table(created="2026-01-01T00:00:00Z"),
+            make_table(created="2026-02-01T00:00:00Z"),
+        )
+        union = merge(*(pair[::-1] if is_swapped else pair))
+        assert union.provenance.created == "2026-01-01T00:00:00Z", is_swapped
 
 
 def test_merging_leaves_its_arguments_alone(
@@ -268,41 +249,28 @@ def test_another_measurement_is_no_difference(
     assert diff(a, b).is_empty
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
+def test_a_difference_names_the_runtime(
+    make_table: Callable[..., Table], make_runtime: Callable[..., Runtime]
+) -> None:
+    """Hard and soft differences of the runtime are part of the difference."""
+    for changes, said in (
         ({"driver": "999"}, "driver: 580.65 and 999"),
         ({"sm_count": 78}, "device.sm_count: 132 and 78"),
         ({"name": "H200 NVL"}, "device.name: NVIDIA H200 and H200 NVL"),
-    ],
-    ids=str,
-)
-def test_a_difference_names_the_runtime(
-    make_table: Callable[..., Table],
-    make_runtime: Callable[..., Runtime],
-    changes: dict[str, object],
-    said: str,
-) -> None:
-    """Hard and soft differences of the runtime are part of the difference."""
-    assert diff(make_table(), make_table(runtime=make_runtime(**changes))).context == (said,)
+    ):
+        assert diff(make_table(), make_table(runtime=make_runtime(**changes))).context == (said,)
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
+def test_a_difference_names_the_policy(make_table: Callable[..., Table]) -> None:
+    """A differing field of the policy is one line of the difference."""
+    for changes, said in (
         ({"mode": "max-autotune"}, "policy mode: max-autotune-gemm and max-autotune"),
         ({"options": {"dynamic_scale_rblock": False}}, "max_autotune_gemm_backends"),
         ({"tolerance": {"bf16": 0.5, "f32": 0.0001}}, "tolerance"),
-    ],
-    ids=str,
-)
-def test_a_difference_names_the_policy(
-    make_table: Callable[..., Table], changes: dict[str, object], said: str
-) -> None:
-    """A differing field of the policy is one line of the difference."""
-    policy = dataclasses.replace(make_table().policy, **changes)  # type: ignore[arg-type]
-    context = diff(make_table(), make_table(policy=policy)).context
-    assert [said in line for line in context] == [True]
+    ):
+        policy = dataclasses.replace(make_table().policy, **changes)  # type: ignore[arg-type]
+        context = diff(make_table(), make_table(policy=policy)).context
+        assert [said in line for line in context] == [True], changes
 
 
 def test_combining_takes_the_newest_and_tells_each_conflict(

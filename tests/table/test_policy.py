@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 from warmup.core.errors import SettingsError
@@ -9,34 +11,34 @@ from warmup.core.method import L2, Launch, Method
 from warmup.table.policy import BUILD_MODES, TOLERANCE, PolicyOptions, choose_method, choose_policy
 
 
-@pytest.mark.parametrize("mode", BUILD_MODES)
-def test_a_gpu_is_timed_cold_and_as_it_will_serve(mode: str) -> None:
+def test_a_gpu_is_timed_cold_and_as_it_will_serve() -> None:
     """The mode that serves with CUDA graphs is timed with them, other modes without."""
-    launch = Launch.CUDAGRAPH if mode == "max-autotune" else Launch.EAGER
-    assert choose_method(PolicyOptions(mode=mode), "cuda") == Method(launch=launch, l2=L2.COLD)
+    for mode in BUILD_MODES:
+        launch = Launch.CUDAGRAPH if mode == "max-autotune" else Launch.EAGER
+        assert choose_method(PolicyOptions(mode=mode), "cuda") == Method(launch=launch, l2=L2.COLD)
 
 
-@pytest.mark.parametrize("mode", BUILD_MODES)
-@pytest.mark.parametrize("launch", Launch)
-@pytest.mark.parametrize("l2", L2)
-def test_on_a_gpu_the_command_line_decides(mode: str, launch: Launch, l2: L2) -> None:
+def test_on_a_gpu_the_command_line_decides() -> None:
     """Every launch and L2 option is used in every mode, and the limits do not change."""
-    asked = PolicyOptions(mode=mode, launch=str(launch), l2=str(l2))
-    assert choose_method(asked, "cuda") == Method(launch=launch, l2=l2)
+    for mode, launch, l2 in product(BUILD_MODES, Launch, L2):
+        asked = PolicyOptions(mode=mode, launch=str(launch), l2=str(l2))
+        assert choose_method(asked, "cuda") == Method(launch=launch, l2=l2), (mode, launch, l2)
 
 
-@pytest.mark.parametrize("mode", BUILD_MODES)
-@pytest.mark.parametrize("launch", [None, "eager"])
-@pytest.mark.parametrize("l2", [None, "warm"])
-def test_a_cpu_is_timed_warm(mode: str, launch: str | None, l2: str | None) -> None:
+def test_a_cpu_is_timed_warm() -> None:
     """The options that name the only possible method change nothing."""
-    asked = PolicyOptions(mode=mode, launch=launch, l2=l2)
-    assert choose_method(asked, "cpu") == Method(launch=Launch.EAGER, l2=L2.WARM)
+    for mode, launch, l2 in product(BUILD_MODES, (None, "eager"), (None, "warm")):
+        asked = PolicyOptions(mode=mode, launch=launch, l2=l2)
+        assert choose_method(asked, "cpu") == Method(launch=Launch.EAGER, l2=L2.WARM), (
+            mode,
+            launch,
+            l2,
+        )
 
 
-@pytest.mark.parametrize(
-    ("device", "launch", "l2", "words"),
-    [
+def test_an_option_that_cannot_be_used_is_refused() -> None:
+    """The error names the option, what is wrong and what to use."""
+    for device, launch, l2, words in (
         ("cuda", "graph", None, "--launch 'graph' is unknown; use one of eager, cudagraph"),
         ("cuda", "EAGER", None, "--launch 'EAGER' is unknown"),
         ("cuda", None, "hot", "--l2 'hot' is unknown; use one of cold, warm"),
@@ -44,22 +46,17 @@ def test_a_cpu_is_timed_warm(mode: str, launch: str | None, l2: str | None) -> N
         ("cpu", "cudagraph", None, "a CPU has no CUDA graphs"),
         ("cpu", None, "cold", "a CPU has no CUDA graphs and is timed warm"),
         ("cpu", "no", None, "--launch 'no' is unknown"),
-    ],
-)
-def test_an_option_that_cannot_be_used_is_refused(
-    device: str, launch: str | None, l2: str | None, words: str
-) -> None:
-    """The error names the option, what is wrong and what to use."""
-    with pytest.raises(SettingsError) as caught:
-        choose_method(PolicyOptions(launch=launch, l2=l2), device)
-    assert words in str(caught.value)
+    ):
+        with pytest.raises(SettingsError) as caught:
+            choose_method(PolicyOptions(launch=launch, l2=l2), device)
+        assert words in str(caught.value), device
 
 
-@pytest.mark.parametrize("top_k", [-1, 65])
-def test_a_top_k_out_of_bounds_is_refused(top_k: int) -> None:
+def test_a_top_k_out_of_bounds_is_refused() -> None:
     """The error has the smallest and the largest number."""
-    with pytest.raises(SettingsError, match="give a number from 0 to 64"):
-        choose_method(PolicyOptions(fused_top_k=top_k), "cuda")
+    for top_k in (-1, 65):
+        with pytest.raises(SettingsError, match="give a number from 0 to 64"):
+            choose_method(PolicyOptions(fused_top_k=top_k), "cuda")
 
 
 def test_a_policy_has_the_method_and_the_limits() -> None:
@@ -82,17 +79,19 @@ def test_an_unknown_mode_is_refused() -> None:
         choose_policy(PolicyOptions(mode="fast"), "cuda", {})
 
 
-@pytest.mark.parametrize(
-    ("text", "chosen"), [(None, "ATEN,TRITON"), (" triton , aten", "ATEN,TRITON"), ("aten", "ATEN")]
-)
-def test_backends_have_a_canonical_order(text: str | None, chosen: str) -> None:
+def test_backends_have_a_canonical_order() -> None:
     """Order and case of the option do not matter, so that equal policies compare as equal."""
-    policy = choose_policy(PolicyOptions(backends=text), "cuda", {})
-    assert policy.options["max_autotune_gemm_backends"] == chosen
+    for text, chosen in (
+        (None, "ATEN,TRITON"),
+        (" triton , aten", "ATEN,TRITON"),
+        ("aten", "ATEN"),
+    ):
+        policy = choose_policy(PolicyOptions(backends=text), "cuda", {})
+        assert policy.options["max_autotune_gemm_backends"] == chosen, text
 
 
-@pytest.mark.parametrize("text", ["CPP", "ATEN,ATEN", "", "ATEN,"])
-def test_backends_that_cannot_be_used_are_refused(text: str) -> None:
+def test_backends_that_cannot_be_used_are_refused() -> None:
     """A backend of another device, a repeated one and an empty one are errors."""
-    with pytest.raises(SettingsError, match="cannot be used on cuda"):
-        choose_policy(PolicyOptions(backends=text), "cuda", {})
+    for text in ("CPP", "ATEN,ATEN", "", "ATEN,"):
+        with pytest.raises(SettingsError, match="cannot be used on cuda"):
+            choose_policy(PolicyOptions(backends=text), "cuda", {})

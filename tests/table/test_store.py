@@ -123,20 +123,20 @@ def test_a_written_table_can_be_read_by_all_and_written_by_its_owner(
     assert stat.S_IMODE((tmp_path / "t.json").stat().st_mode) == 0o644
 
 
-@pytest.mark.parametrize("time_us", [0.0, float("nan"), float("inf"), -1.0, 1e10])
 def test_no_file_is_written_that_cannot_be_read(
-    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
     make_table: Callable[..., Table],
     make_row: Callable[..., Row],
     make_key: Callable[..., str],
-    time_us: float,
 ) -> None:
     """A row that no reader accepts is refused and the good file stays."""
-    path = tmp_path / "t.json"
-    write(path, make_table())
-    with pytest.raises(TableError):
-        write(path, make_table({make_key(): make_row(time_us=time_us)}))
-    assert read(path) == make_table()
+    for time_us in (0.0, float("nan"), float("inf"), -1.0, 1e10):
+        tmp_path = tmp_path_factory.mktemp("case")
+        path = tmp_path / "t.json"
+        write(path, make_table())
+        with pytest.raises(TableError):
+            write(path, make_table({make_key(): make_row(time_us=time_us)}))
+        assert read(path) == make_table(), time_us
 
 
 def test_a_failed_write_keeps_the_old_file(
@@ -186,15 +186,19 @@ def test_a_writer_that_waits_too_long_says_so(
         write(path, make_table())
 
 
-@pytest.mark.parametrize("below", ["file/t.json", "file/deep/t.json"])
 def test_a_folder_that_cannot_be_made_is_a_write_error(
-    tmp_path: Path, make_table: Callable[..., Table], below: str
+    tmp_path_factory: pytest.TempPathFactory, make_table: Callable[..., Table]
 ) -> None:
     """Writing below a file is a TableWriteError that names the path, and the file stays."""
-    (tmp_path / "file").write_text("mine")
-    with pytest.raises(TableWriteError) as caught:
-        write(tmp_path / below, make_table())
-    assert (caught.value.path, _contents(tmp_path)) == (str(tmp_path / below), {"file": b"mine"})
+    for below in ("file/t.json", "file/deep/t.json"):
+        tmp_path = tmp_path_factory.mktemp("case")
+        (tmp_path / "file").write_text("mine")
+        with pytest.raises(TableWriteError) as caught:
+            write(tmp_path / below, make_table())
+        assert (caught.value.path, _contents(tmp_path)) == (
+            str(tmp_path / below),
+            {"file": b"mine"},
+        )
 
 
 def test_a_kernel_folder_is_a_write_error(make_table: Callable[..., Table]) -> None:
@@ -341,29 +345,24 @@ def test_adding_returns_what_was_written(tmp_path: Path, make_table: Callable[..
     assert read(tmp_path / "t.json") == added
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
+def test_rows_of_another_runtime_may_not_join(
+    tmp_path_factory: pytest.TempPathFactory,
+    make_table: Callable[..., Table],
+    make_runtime: Callable[..., Runtime],
+) -> None:
+    """Adding rows from another device or runtime names the field and leaves the file alone."""
+    for changes, said in (
         ({"sm_count": 78}, "device.sm_count: table 132, here 78"),
         ({"torch": "2.14.0"}, "torch minor: table 2.13, here 2.14"),
         ({"triton": "3.8.0"}, "triton minor: table 3.7, here 3.8"),
-    ],
-    ids=str,
-)
-def test_rows_of_another_runtime_may_not_join(
-    tmp_path: Path,
-    make_table: Callable[..., Table],
-    make_runtime: Callable[..., Runtime],
-    changes: dict[str, object],
-    said: str,
-) -> None:
-    """Adding rows from another device or runtime names the field and leaves the file alone."""
-    path = tmp_path / "t.json"
-    write(path, make_table())
-    other = make_table({}, runtime=make_runtime(**changes))
-    with pytest.raises(TableMismatchError) as caught:
-        add_rows(path, other.provenance, other.policy, make_table().rows)
-    assert (caught.value.mismatches, read(path)) == ((said,), make_table())
+    ):
+        tmp_path = tmp_path_factory.mktemp("case")
+        path = tmp_path / "t.json"
+        write(path, make_table())
+        other = make_table({}, runtime=make_runtime(**changes))
+        with pytest.raises(TableMismatchError) as caught:
+            add_rows(path, other.provenance, other.policy, make_table().rows)
+        assert (caught.value.mismatches, read(path)) == ((said,), make_table()), changes
 
 
 def test_rows_of_a_newer_driver_may_join(
@@ -376,25 +375,22 @@ def test_rows_of_a_newer_driver_may_join(
     assert add_rows(tmp_path / "t.json", newer.provenance, newer.policy, table.rows) == table
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
+def test_rows_of_another_policy_may_not_join(
+    tmp_path_factory: pytest.TempPathFactory, make_table: Callable[..., Table]
+) -> None:
+    """Adding rows that were accepted under another policy names what differs."""
+    for changes, said in (
         ({"mode": "max-autotune"}, "policy mode: table max-autotune-gemm, here max-autotune"),
         ({"seed": 1}, "policy seed: table 0, here 1"),
         ({"options": {}}, "policy option dynamic_scale_rblock: table False, here None"),
         ({"tolerance": {"bf16": 0.5, "f32": 0.5}}, "tolerance"),
-    ],
-    ids=str,
-)
-def test_rows_of_another_policy_may_not_join(
-    tmp_path: Path, make_table: Callable[..., Table], changes: dict[str, object], said: str
-) -> None:
-    """Adding rows that were accepted under another policy names what differs."""
-    table = make_table()
-    write(tmp_path / "t.json", table)
-    policy = dataclasses.replace(table.policy, **changes)  # type: ignore[arg-type]
-    with pytest.raises(TableMismatchError, match=re.escape(said)):
-        add_rows(tmp_path / "t.json", table.provenance, policy, {})
+    ):
+        tmp_path = tmp_path_factory.mktemp("case")
+        table = make_table()
+        write(tmp_path / "t.json", table)
+        policy = dataclasses.replace(table.policy, **changes)  # type: ignore[arg-type]
+        with pytest.raises(TableMismatchError, match=re.escape(said)):
+            add_rows(tmp_path / "t.json", table.provenance, policy, {})
 
 
 def test_a_damaged_file_is_not_overwritten_by_adding(
@@ -417,12 +413,13 @@ def test_rows_are_removed(tmp_path: Path, make_table: Callable[..., Table]) -> N
     assert set(read(tmp_path / "t.json").rows) == {second}
 
 
-@pytest.mark.parametrize("name", ["t.txt", "t", "folder.json"])
-def test_a_table_is_a_json_file(tmp_path: Path, name: str) -> None:
+def test_a_table_is_a_json_file(tmp_path_factory: pytest.TempPathFactory) -> None:
     """`--out` on a folder or on another suffix is a SettingsError."""
-    (tmp_path / "folder.json").mkdir()
-    with pytest.raises(SettingsError, match=r"is not a \.json file"):
-        check_writable(tmp_path / name)
+    for name in ("t.txt", "t", "folder.json"):
+        tmp_path = tmp_path_factory.mktemp("case")
+        (tmp_path / "folder.json").mkdir()
+        with pytest.raises(SettingsError, match=r"is not a \.json file"):
+            check_writable(tmp_path / name)
 
 
 def test_checking_makes_the_folder_and_no_table(tmp_path: Path) -> None:
@@ -446,12 +443,12 @@ def test_the_environment_names_a_table(tmp_path: Path, make_table: Callable[...,
     assert find(None, {"WARMUP_TABLE": str(tmp_path / "a.json")}).table == make_table()
 
 
-@pytest.mark.parametrize("environment", [{}, {"WARMUP_TABLE": ""}], ids=["unset", "empty"])
-def test_no_name_is_not_found(environment: dict[str, str]) -> None:
+def test_no_name_is_not_found() -> None:
     """Without argument and variable the error names both."""
-    with pytest.raises(TableNotFoundError) as caught:
-        find(None, environment)
-    assert caught.value.searched == ("argument", "WARMUP_TABLE")
+    for environment in ({}, {"WARMUP_TABLE": ""}):
+        with pytest.raises(TableNotFoundError) as caught:
+            find(None, environment)
+        assert caught.value.searched == ("argument", "WARMUP_TABLE"), environment
 
 
 def test_a_table_that_all_can_write_is_remarked(

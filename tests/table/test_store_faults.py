@@ -322,15 +322,18 @@ def test_a_hostile_file_takes_little_memory(
     assert int(megabytes) <= 60, said
 
 
-@pytest.mark.parametrize("text", ['{@"a0": 0}', '{"provenance": {@"a0": 0}}', '{"x": {@"a0": 0}}'])
-def test_a_repeated_name_among_many_is_found_in_linear_time(tmp_path: Path, text: str) -> None:
+def test_a_repeated_name_among_many_is_found_in_linear_time(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
     """An object with 20,000 names and a repetition; comparing all with all took half a minute."""
-    names = "".join(f'"a{number}": {number}, ' for number in range(20_000))
-    (tmp_path / "t.json").write_text(text.replace("@", names))
-    begun = time.process_time()
-    with pytest.raises(TableError):
-        read(tmp_path / "t.json")
-    assert time.process_time() - begun < 5
+    for text in ('{@"a0": 0}', '{"provenance": {@"a0": 0}}', '{"x": {@"a0": 0}}'):
+        tmp_path = tmp_path_factory.mktemp("case")
+        names = "".join(f'"a{number}": {number}, ' for number in range(20_000))
+        (tmp_path / "t.json").write_text(text.replace("@", names))
+        begun = time.process_time()
+        with pytest.raises(TableError):
+            read(tmp_path / "t.json")
+        assert time.process_time() - begun < 5, text
 
 
 def test_a_misses_document_may_not_be_a_fifo(tmp_path: Path) -> None:

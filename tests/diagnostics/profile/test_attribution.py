@@ -198,29 +198,26 @@ def test_a_config_of_another_kernel_is_no_match(table_at: tuple[Table, Path]) ->
     assert (found.row, found.reason) == (None, Reason.UNCOVERED)
 
 
-@pytest.mark.parametrize(
-    ("scope", "fused", "kernels", "expected"),
-    [
+def test_the_rows_time_is_that_of_the_decided_kernel() -> None:
+    """A region's time counts where one kernel has all of it, and else the matmul's own."""
+    for scope, fused, kernels, expected in (
         (Scope.BARE, None, None, (10.0, True)),
         (Scope.FUSED, None, 2, (7.0, True)),
         (Scope.FUSED, False, 2, (7.0, True)),
         (Scope.FUSED, True, 1, (10.0, True)),
         (Scope.FUSED, True, 3, (7.0, False)),
-    ],
-)
-def test_the_rows_time_is_that_of_the_decided_kernel(
-    scope: Scope, fused: bool | None, kernels: int | None, expected: tuple[float, bool]
-) -> None:
-    """A region's time counts where one kernel has all of it, and else the matmul's own."""
-    bare = None if scope is Scope.BARE else 7.0
-    evidence = Evidence(
-        time_us=10.0,
-        library_us=None,
-        runner_up=None,
-        runner_up_us=None,
-        tried=1,
-        scope=scope,
-        bare_us=bare,
-        kernels=kernels,
-    )
-    assert row_us(Row(Winner(Family.TEMPLATE, "triton::mm", fused=fused), evidence)) == expected
+    ):
+        bare = None if scope is Scope.BARE else 7.0
+        evidence = Evidence(
+            time_us=10.0,
+            library_us=None,
+            runner_up=None,
+            runner_up_us=None,
+            tried=1,
+            scope=scope,
+            bare_us=bare,
+            kernels=kernels,
+        )
+        assert (
+            row_us(Row(Winner(Family.TEMPLATE, "triton::mm", fused=fused), evidence)) == expected
+        ), scope
