@@ -32,14 +32,15 @@ PEAKS = Peaks(
 )
 
 
-@pytest.mark.parametrize("pack", [gzip.compress, bytes])
-def test_gzipped_or_not_and_as_a_list_alone(pack: Callable[[bytes], bytes], tmp_path: Path) -> None:
+def test_gzipped_or_not_and_as_a_list_alone(tmp_path_factory: pytest.TempPathFactory) -> None:
     """The content decides, not the name; Chrome's other form is read too."""
-    trace, path = GpuTrace(), tmp_path / "trace.json"
-    trace.kernel("nvjet", 0, 9)
-    for document in ({"traceEvents": trace.events}, trace.events):
-        path.write_bytes(pack(json.dumps(document).encode()))
-        assert [event.name for event in read_trace(path).events] == ["nvjet"]
+    for pack in (gzip.compress, bytes):
+        tmp_path = tmp_path_factory.mktemp("case")
+        trace, path = GpuTrace(), tmp_path / "trace.json"
+        trace.kernel("nvjet", 0, 9)
+        for document in ({"traceEvents": trace.events}, trace.events):
+            path.write_bytes(pack(json.dumps(document).encode()))
+            assert [event.name for event in read_trace(path).events] == ["nvjet"], pack
 
 
 def test_what_is_no_trace_is_an_error_that_says_why(
@@ -67,15 +68,16 @@ def test_what_is_no_trace_is_an_error_that_says_why(
         assert reason in str(failed.value), content[:40]
 
 
-@pytest.mark.parametrize("plan", [{"schema": 2}, {"schema": 1}, {"schema": 1, "plans": 3}, []])
-def test_a_damaged_plan_is_an_error(plan: object, tmp_path: Path) -> None:
+def test_a_damaged_plan_is_an_error(tmp_path_factory: pytest.TempPathFactory) -> None:
     """A plan of another schema, or without its fields, is not taken for no plan."""
-    trace = GpuTrace()
-    trace.kernel("nvjet", 0, 9)
-    path = trace.write(tmp_path / "t.json")
-    path.write_text(json.dumps({**json.loads(path.read_text()), "warmup": plan}))
-    with pytest.raises(SettingsError, match="member 'warmup'"):
-        read_trace(path)
+    for plan in ({"schema": 2}, {"schema": 1}, {"schema": 1, "plans": 3}, []):
+        tmp_path = tmp_path_factory.mktemp("case")
+        trace = GpuTrace()
+        trace.kernel("nvjet", 0, 9)
+        path = trace.write(tmp_path / "t.json")
+        path.write_text(json.dumps({**json.loads(path.read_text()), "warmup": plan}))
+        with pytest.raises(SettingsError, match="member 'warmup'"):
+            read_trace(path)
 
 
 def _places(value: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
