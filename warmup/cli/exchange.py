@@ -32,7 +32,7 @@ from warmup.tuning.lookup_table import (
     verify_imported,
 )
 
-_SHOWN: Final = 20  # lines of one kind
+_SHOWN_LINES: Final = 20  # lines of one kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +108,9 @@ def _spell_import(found: Imported) -> Iterator[str]:
     yield f"{counted(len(found.entries), 'config')} read, {complete} complete"
     if complete:
         yield from line(ASSUMED)
-    for entry in found.lacking[:_SHOWN]:
+    for entry in found.lacking[:_SHOWN_LINES]:
         yield from line(f"not taken: {entry.origin}: {entry.key or ''} {entry.lacking}")
-    if (more := len(found.lacking) - _SHOWN) > 0:
+    if (more := len(found.lacking) - _SHOWN_LINES) > 0:
         yield f"not taken: {more} more; --json lists all"
     if into.with_row:
         yield from line(f"{len(into.with_row)} have a row already, which stays: it was measured")

@@ -127,7 +127,6 @@ ResultFolder = Annotated[
     Path | None,
     typer.Option(help="Folder for the report as JSON, charts and what else is made; default none."),
 ]
-BenchCharts = Annotated[bool, typer.Option(help="Draw charts into --out; needs matplotlib.")]
 AllowMismatch = Annotated[
     bool,
     typer.Option(

@@ -20,7 +20,7 @@ from warmup.diagnostics.review import (
 )
 from warmup.table.store import read
 
-_HEADS: Final = {
+_LEVEL_HEADS: Final = {
     Level.WRONG: "probably wrong: measure again",
     Level.LOOK: "to look at: explain, or measure again",
 }
@@ -51,7 +51,7 @@ def spell_review(tables: DoubtedTables) -> Iterator[str]:
         count = counted(len(reviewed.measurements), "number")
         yield from fold(f"{path}: {count}, {_tally(doubts)}", indent=2)
         yield from fold(_peaks(reviewed), "  ", indent=4)
-        for level, head in _HEADS.items():
+        for level, head in _LEVEL_HEADS.items():
             those = [doubt for doubt in doubts if doubt.level is level]
             if those:
                 yield f"{head} ({len(those)})"

@@ -35,11 +35,6 @@ _FREEZING: Final = "freezing"
 _CUDAGRAPHS: Final = "triton.cudagraphs"
 
 
-def option_names() -> tuple[str, ...]:
-    """Return the names of all options of inductor, such as ``max_autotune`` and ``cpp.threads``."""
-    return tuple(inductor_config.get_config_copy())
-
-
 class CompileOptions:
     """Runs every compile under *options*, and reports options that the caller set otherwise.
 

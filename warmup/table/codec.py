@@ -59,7 +59,7 @@ _SECTION_END: Final = b"\n    }"
 _ROWS_END: Final = b"\n  },\n"
 _DIGEST: Final = re.compile(rb',"digest":"[^"\\]*"(?=\})|"digest":"[^"\\]*",?')
 _ROW: Final = msgspec.json.Decoder(RowJson)
-_EVIDENCE: Final = msgspec.json.Decoder(EvidenceJson)
+_EVIDENCE_DECODER: Final = msgspec.json.Decoder(EvidenceJson)
 _compact: Final = msgspec.json.Encoder(order="deterministic").encode
 
 
@@ -254,7 +254,7 @@ class _Rows:
             self._texts[kind.name, winner] = self.rows[key].winner, _spell(row.winner)
             return compact
         self._check_key(kind, key)
-        json = _EVIDENCE.decode(evidence[len(_EVIDENCE_BEGIN) :])
+        json = _EVIDENCE_DECODER.decode(evidence[len(_EVIDENCE_BEGIN) :])
         compact = _spell(json)
         if evidence != _EVIDENCE_BEGIN + _indented(compact, 4):
             raise _NotCanonicalError

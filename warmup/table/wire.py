@@ -52,7 +52,7 @@ from warmup.table.schema import (
 )
 
 MAX_ROW_BYTES: Final = 256 * 1024  # of a winner without whitespace
-_MAX_MEMBERS: Final = 4096
+_MAX_OPTIONS: Final = 4096
 _MAX_CANDIDATES: Final = 100_000
 _ENTRY: Final = r"[0-9]{1,9}(?:\.[0-9]{1,9})?(?:e[+-][0-9]{1,2})? [!-:<-~][ -:<-~]{0,159}"
 
@@ -162,13 +162,13 @@ class PolicyJson(Json, kw_only=True):
             _OptionName,
             bool | _Integer | _OptionNumber | Annotated[str, Meta(max_length=256)] | None,
         ],
-        Meta(max_length=_MAX_MEMBERS),
+        Meta(max_length=_MAX_OPTIONS),
     ]
     reduction_search: bool | UnsetType = UNSET
     seed: Annotated[int, Meta(ge=0, le=MAX_INT)]
     split_search: bool | UnsetType = UNSET
     timing: TimingJson
-    tolerance: Annotated[dict[_DtypeName, _Share], Meta(max_length=_MAX_MEMBERS)]
+    tolerance: Annotated[dict[_DtypeName, _Share], Meta(max_length=_MAX_OPTIONS)]
 
 
 class EvidenceJson(Json, kw_only=True):
@@ -241,8 +241,8 @@ class TableJson(Json, kw_only=True):
     schema: Annotated[int, Meta(ge=SCHEMA_VERSION, le=SCHEMA_VERSION)]
 
 
-_EVIDENCE: Final = tuple(name for name in Evidence.__slots__ if name != "rejected")
-_evidence_values: Final = attrgetter(*_EVIDENCE)
+_EVIDENCE_NAMES: Final = tuple(name for name in Evidence.__slots__ if name != "rejected")
+_evidence_values: Final = attrgetter(*_EVIDENCE_NAMES)
 _FLOATS: Final = frozenset(
     name
     for name, kind in EvidenceJson.__annotations__.items()
@@ -270,14 +270,14 @@ def evidence_from(json: EvidenceJson) -> Evidence:
             raise Refusal(f"expected a size above {before}", "along", number, 0)
     if json.runner_up is not None and not json.runner_up.isprintable():
         raise Refusal("expected printable characters", "runner_up")
-    values: dict[str, Any] = dict(zip(_EVIDENCE, _evidence_values(json), strict=True))
+    values: dict[str, Any] = dict(zip(_EVIDENCE_NAMES, _evidence_values(json), strict=True))
     rejected = tuple(sorted(json.rejected.items())) if json.rejected else ()
     return Evidence(rejected=rejected, **values)
 
 
 def evidence_json(evidence: Evidence) -> EvidenceJson:
     """Return *evidence* as it is written."""
-    values: dict[str, Any] = dict(zip(_EVIDENCE, _evidence_values(evidence), strict=True))
+    values: dict[str, Any] = dict(zip(_EVIDENCE_NAMES, _evidence_values(evidence), strict=True))
     for name in _FLOATS:
         if type(value := values[name]) is int:
             values[name] = float(value)
