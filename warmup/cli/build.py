@@ -154,7 +154,7 @@ def build(
     warnings.filterwarnings("ignore", message="TypedStorage is deprecated")  # torch's own
     if command:
         refused = of_model | {"model": model, "problems": problems, "pad_weights": pad_weights}
-        refused |= {"shard": shard, "devices": devices, "cluster": cluster}
+        refused |= {"shard": shared.pop("shard"), "devices": devices, "cluster": cluster}
         refused |= {"force": force, "dry_run": dry_run, "policy": policy.value}
         refused |= {"rows_from": shared.pop("rows_from")}
         build_program(command, out, refused, shared, after=after, as_json=as_json)
