@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 Done = subprocess.CompletedProcess[str]
 Doctor = Callable[..., Done]
 

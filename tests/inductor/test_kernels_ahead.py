@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -45,14 +46,14 @@ def _sent(found: Found) -> list[str]:
     return [line for line in found["lines"] if line.startswith("sent")]
 
 
-@pytest.mark.parametrize("order", AHEAD)
 def test_everything_is_sent_before_the_first_question_is_measured(
-    found: dict[CompileOrder, Found], order: CompileOrder
+    found: dict[CompileOrder, Found],
 ) -> None:
     """The workers have the kernels of all three questions when the first is measured."""
-    kernels = {line.split()[1] for line in _sent(found[order])}
-    assert {"triton_mm", "triton_mm_persistent_tma", "triton_"} <= kernels
-    assert _measured(found[order]) == [len(_sent(found[order])) + at for at in range(3)]
+    for order in AHEAD:
+        kernels = {line.split()[1] for line in _sent(found[order])}
+        assert {"triton_mm", "triton_mm_persistent_tma", "triton_"} <= kernels, order
+        assert _measured(found[order]) == [len(_sent(found[order])) + at for at in range(3)]
 
 
 def test_kernels_that_are_asked_for_are_sent_question_by_question(
@@ -65,28 +66,23 @@ def test_kernels_that_are_asked_for_are_sent_question_by_question(
         assert any(line.startswith("sent") for line in asked["lines"][begin:end])
 
 
-@pytest.mark.parametrize("order", AHEAD)
-def test_no_kernel_is_sent_twice(found: dict[CompileOrder, Found], order: CompileOrder) -> None:
+def test_no_kernel_is_sent_twice(found: dict[CompileOrder, Found]) -> None:
     """The lowering that measures takes what the first lowering sent."""
-    assert len(_sent(found[order])) == len(set(_sent(found[order])))
+    for order in AHEAD:
+        assert len(_sent(found[order])) == len(set(_sent(found[order])))
 
 
-@pytest.mark.parametrize("order", AHEAD)
-def test_the_same_kernels_are_compiled(
-    found: dict[CompileOrder, Found], order: CompileOrder
-) -> None:
+def test_the_same_kernels_are_compiled(found: dict[CompileOrder, Found]) -> None:
     """Compiling ahead neither adds nor leaves out a candidate."""
-    assert sorted(_sent(found[order])) == sorted(_sent(found[CompileOrder.AS_ASKED]))
+    for order in AHEAD:
+        assert sorted(_sent(found[order])) == sorted(_sent(found[CompileOrder.AS_ASKED]))
 
 
-@pytest.mark.parametrize("order", AHEAD)
-@pytest.mark.parametrize("what", ["events", "kernels", "code"])
-def test_what_is_compiled_and_reported_is_the_same(
-    found: dict[CompileOrder, Found], what: str, order: CompileOrder
-) -> None:
+def test_what_is_compiled_and_reported_is_the_same(found: dict[CompileOrder, Found]) -> None:
     """The first lowering reports no event, counts no kernel and changes no code."""
-    assert found[CompileOrder.AS_ASKED][what]
-    assert found[order][what] == found[CompileOrder.AS_ASKED][what]
+    for order, what in product(AHEAD, ("events", "kernels", "code")):
+        assert found[CompileOrder.AS_ASKED][what], (order, what)
+        assert found[order][what] == found[CompileOrder.AS_ASKED][what]
 
 
 @pytest.mark.parametrize("order", AHEAD)

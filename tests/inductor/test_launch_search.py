@@ -145,26 +145,31 @@ def test_a_config_that_both_descents_ask_for_is_tried_once(monkeypatch: pytest.M
     assert counts.tried == len(times)
 
 
-@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
-def test_every_config_can_be_forced_at_serving(kernel: Any) -> None:
+def test_every_config_can_be_forced_at_serving() -> None:
     """Whatever is tried stays within inductor's bounds for the code that it generated."""
-    times, _, _ = search_all(kernel, valley(XBLOCK=4096, YBLOCK=1024, R0_BLOCK=65536))
-    offered = offered_for(kernel)
-    assert all(refusal_reason(winner, offered) is None for winner in times)
+    for kernel in KERNELS.values():
+        times, _, _ = search_all(kernel, valley(XBLOCK=4096, YBLOCK=1024, R0_BLOCK=65536))
+        offered = offered_for(kernel)
+        assert all(refusal_reason(winner, offered) is None for winner in times), kernel
 
 
-@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
-def test_a_search_is_bounded(kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_is_bounded() -> None:
     """A bound keeps configs of the grid and the descent out, counts them, and spares the lists."""
-    bounds = {CandidateSource.GRID: 3, CandidateSource.DESCENT: 2}
-    monkeypatch.setattr(launch_search, "MOST_CONFIGS", bounds)
-    times, counts, _ = search_all(kernel, valley(XBLOCK=2, YBLOCK=2, R0_BLOCK=2, num_warps=32))
-    added = dict(counts.added)
-    assert (added[CandidateSource.GRID], added[CandidateSource.DESCENT]) == (3, 2)
-    assert counts.left_out > 0
-    assert counts.tried == len(times)
-    longer = {winner_of(kernel, one) for one in listed_by_inductor(kernel, max_autotune=True)}
-    assert longer <= times.keys()
+    for kernel in KERNELS.values():
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            bounds = {CandidateSource.GRID: 3, CandidateSource.DESCENT: 2}
+            monkeypatch.setattr(launch_search, "MOST_CONFIGS", bounds)
+            times, counts, _ = search_all(
+                kernel, valley(XBLOCK=2, YBLOCK=2, R0_BLOCK=2, num_warps=32)
+            )
+            added = dict(counts.added)
+            assert (added[CandidateSource.GRID], added[CandidateSource.DESCENT]) == (3, 2), kernel
+            assert counts.left_out > 0, kernel
+            assert counts.tried == len(times), kernel
+            longer = {
+                winner_of(kernel, one) for one in listed_by_inductor(kernel, max_autotune=True)
+            }
+            assert longer <= times.keys(), kernel
 
 
 def test_after_its_seconds_a_search_makes_no_more_waves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,19 +180,18 @@ def test_after_its_seconds_a_search_makes_no_more_waves(monkeypatch: pytest.Monk
     assert counts.left_out > 0
 
 
-@pytest.mark.parametrize(
-    ("flag", "listed"),
-    [({}, 1), ({"max_autotune_pointwise": True}, 6), ({"max_autotune": True}, 6)],
-)
-def test_the_list_of_default_mode_does_not_depend_on_the_mode(
-    flag: dict[str, bool], listed: int
-) -> None:
+def test_the_list_of_default_mode_does_not_depend_on_the_mode() -> None:
     """A square tile has one config in default mode; under max-autotune its list is asked for."""
-    kernel = make_kernel(HeuristicType.POINTWISE, x=4096, y=4096)
-    kernel.inductor_meta |= flag
-    longer = listed_by_inductor(kernel, max_autotune=True)
-    assert len(longer) == 6
-    assert len(default_list(kernel, longer[:1] if not flag else longer)) == listed
+    for flag, listed in (
+        ({}, 1),
+        ({"max_autotune_pointwise": True}, 6),
+        ({"max_autotune": True}, 6),
+    ):
+        kernel = make_kernel(HeuristicType.POINTWISE, x=4096, y=4096)
+        kernel.inductor_meta |= flag
+        longer = listed_by_inductor(kernel, max_autotune=True)
+        assert len(longer) == 6, (flag, listed)
+        assert len(default_list(kernel, longer[:1] if not flag else longer)) == listed
 
 
 def test_a_grid_has_no_more_configs_than_its_bound() -> None:

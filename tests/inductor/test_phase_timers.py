@@ -94,9 +94,9 @@ def test_nothing_is_timed_once_the_context_is_closed() -> None:
     assert list(clock.take()) == [Phase.OTHER]
 
 
-@pytest.mark.parametrize(
-    ("outer", "inner", "phases"),
-    [
+def test_a_timer_without_a_phase_belongs_to_the_timer_around_it() -> None:
+    """Waiting for workers is not compiling here; candidates are compiled, and then measured."""
+    for outer, inner, phases in (
         ("async_compile.wait", "compile_file", ["compiling_kernels", "waiting_for_kernels"]),
         ("backend_compile", "pass.joint.any", ["aot"]),
         (
@@ -104,13 +104,8 @@ def test_nothing_is_timed_once_the_context_is_closed() -> None:
             "mm_template_autotuning",
             ["waiting_for_kernels", "measuring"],
         ),
-    ],
-)
-def test_a_timer_without_a_phase_belongs_to_the_timer_around_it(
-    outer: str, inner: str, phases: list[str]
-) -> None:
-    """Waiting for workers is not compiling here; candidates are compiled, and then measured."""
-    clock = PhaseClock()
-    with connect().time_phases(clock), dynamo_timed(outer), dynamo_timed(inner):
-        pass
-    assert list(clock.take()) == [*phases, "other"]
+    ):
+        clock = PhaseClock()
+        with connect().time_phases(clock), dynamo_timed(outer), dynamo_timed(inner):
+            pass
+        assert list(clock.take()) == [*phases, "other"], (outer, inner, phases)

@@ -39,9 +39,9 @@ def run(key: str) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     return model.module(*inputs.args), names
 
 
-@pytest.mark.parametrize(
-    ("key", "formula"),
-    [
+def test_a_linear_and_its_epilogue_are_computed() -> None:
+    """The module of a CPU linear is x W^T and then each step."""
+    for key, formula in (
         (f"packed_linear {LINEAR}=none", lambda a, b: a @ b.T),
         (
             f"packed_linear {LINEAR}=gelu_tanh",
@@ -49,18 +49,15 @@ def run(key: str) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         ),
         (f"packed_linear {LINEAR}=mul(sin(x),x)", lambda a, b: (a @ b.T).sin() * (a @ b.T)),
         (f"packed_linear {LINEAR}=sub(2,x),pow(2)", lambda a, b: (2 - a @ b.T) ** 2),
-    ],
-)
-def test_a_linear_and_its_epilogue_are_computed(key: str, formula: object) -> None:
-    """The module of a CPU linear is x W^T and then each step."""
-    output, given = run(key)
-    assert callable(formula)
-    torch.testing.assert_close(output, formula(given["a"], given["b"]))
+    ):
+        output, given = run(key)
+        assert callable(formula), (key, formula)
+        torch.testing.assert_close(output, formula(given["a"], given["b"]))
 
 
-@pytest.mark.parametrize(
-    ("key", "formula"),
-    [
+def test_every_op_is_computed_with_its_operands() -> None:
+    """Scalars, bias form and operands are those of the key."""
+    for key, formula in (
         (
             "addmm m=4 n=3 k=2 f32 a=row b=col bias=1d alpha=2 beta=0.5 out=f32 | epilogue=relu",
             lambda t: torch.relu(0.5 * t["bias"] + 2 * t["a"] @ t["b"]),
@@ -81,50 +78,42 @@ def test_a_linear_and_its_epilogue_are_computed(key: str, formula: object) -> No
             "int_mm m=32 n=16 k=24 i8 a=row b=col out=i32 | epilogue=mul(f32[32,1]),to(bf16)",
             lambda t: (t["a"].int() @ t["b"].int() * t["0"]).to(torch.bfloat16),
         ),
-    ],
-)
-def test_every_op_is_computed_with_its_operands(key: str, formula: object) -> None:
-    """Scalars, bias form and operands are those of the key."""
-    output, given = run(key)
-    assert callable(formula)
-    torch.testing.assert_close(output, formula(given))
+    ):
+        output, given = run(key)
+        assert callable(formula), (key, formula)
+        torch.testing.assert_close(output, formula(given))
 
 
-@pytest.mark.parametrize(
-    ("scale", "sizes"),
-    [("f32[]:f32[]", ((), ())), ("f32[1]:f32[1]", ((1,), (1,))), (ROWS, ((32, 1), (1, 16)))],
-    ids=["tensor", "one element", "rows"],
-)
-def test_a_scaled_product_has_the_scales_of_its_key(
-    scale: str, sizes: tuple[tuple[int, ...], ...]
-) -> None:
+def test_a_scaled_product_has_the_scales_of_its_key() -> None:
     """The result is of the size of its scales, and the product of what 8 bits stand for."""
-    torch.manual_seed(0)
-    # On the CPU torch 2.11 multiplies with one scale for each factor only.
-    with full_precision() if scale == ROWS else contextlib.nullcontext():
-        output, given = run(f"{SCALED} bias=1d scale={scale} accum=fast out=bf16 | epilogue=relu")
-    assert (given["scale_a"].shape, given["scale_b"].shape) == sizes
-    assert min(given["scale_a"].min(), given["scale_b"].min()) > 0
-    exact = (given["a"].float() * given["scale_a"]) @ (given["b"].float() * given["scale_b"])
-    assert 0.2 < exact.std() < 20
-    expected = torch.relu(exact + given["bias"]).to(output.dtype)
-    torch.testing.assert_close(output, expected, rtol=2e-2, atol=2e-2)
+    for case, (scale, sizes) in {
+        "tensor": ("f32[]:f32[]", ((), ())),
+        "one element": ("f32[1]:f32[1]", ((1,), (1,))),
+        "rows": (ROWS, ((32, 1), (1, 16))),
+    }.items():
+        torch.manual_seed(0)
+        # On the CPU torch 2.11 multiplies with one scale for each factor only.
+        with full_precision() if scale == ROWS else contextlib.nullcontext():
+            output, given = run(
+                f"{SCALED} bias=1d scale={scale} accum=fast out=bf16 | epilogue=relu"
+            )
+        assert (given["scale_a"].shape, given["scale_b"].shape) == sizes, case
+        assert min(given["scale_a"].min(), given["scale_b"].min()) > 0, case
+        exact = (given["a"].float() * given["scale_a"]) @ (given["b"].float() * given["scale_b"])
+        assert 0.2 < exact.std() < 20, case
+        expected = torch.relu(exact + given["bias"]).to(output.dtype)
+        torch.testing.assert_close(output, expected, rtol=2e-2, atol=2e-2)
 
 
-@pytest.mark.parametrize(
-    ("layouts", "strides"),
-    [
+def test_operands_lie_as_the_key_says() -> None:
+    """Strides are the natural ones or those that the key spells."""
+    for layouts, strides in (
         ("a=row b=row", ((10, 5, 1), (15, 3, 1))),
         ("a=row/8 b=col", ((10, 8, 1), (15, 1, 5))),
         ("a=col@0 b=col/7@99", ((0, 1, 2), (99, 1, 7))),
-    ],
-)
-def test_operands_lie_as_the_key_says(
-    layouts: str, strides: tuple[tuple[int, ...], tuple[int, ...]]
-) -> None:
-    """Strides are the natural ones or those that the key spells."""
-    _, given = run(f"bmm batch=4 m=2 n=3 k=5 f32 {layouts} out=f32 | epilogue=none")
-    assert (given["a"].stride(), given["b"].stride()) == strides
+    ):
+        _, given = run(f"bmm batch=4 m=2 n=3 k=5 f32 {layouts} out=f32 | epilogue=none")
+        assert (given["a"].stride(), given["b"].stride()) == strides, (layouts, strides)
 
 
 def test_a_dynamic_dim_has_its_largest_size_and_its_range() -> None:
@@ -135,9 +124,9 @@ def test_a_dynamic_dim_has_its_largest_size_and_its_range() -> None:
     assert marks == {(torch.Size([64, 5]), True), (torch.Size([64, 3]), True)}
 
 
-@pytest.mark.parametrize(
-    ("key", "reason"),
-    [
+def test_a_key_that_cannot_be_rebuilt_is_an_error() -> None:
+    """Each key that no module can be made of is a ProblemError that names the cause."""
+    for key, reason in (
         ("no key at all", "not a gemm key"),
         ("conv m=4 n=3 k=2 f32 a=row b=row out=f32 | epilogue=none", "the op conv"),
         (f"packed_linear {LINEAR}=frobnicate", "frobnicate is unknown"),
@@ -159,34 +148,29 @@ def test_a_dynamic_dim_has_its_largest_size_and_its_range() -> None:
             "mm m=1 n=3 k=2 f32 a=row/99999999999999999999 b=row out=f32 | epilogue=none",
             "out of range",
         ),
-    ],
-)
-def test_a_key_that_cannot_be_rebuilt_is_an_error(key: str, reason: str) -> None:
-    """Each key that no module can be made of is a ProblemError that names the cause."""
-    with pytest.raises(ProblemError) as caught:
-        run(key)
-    assert reason in str(caught.value)
+    ):
+        with pytest.raises(ProblemError) as caught:
+            run(key)
+        assert reason in str(caught.value), (key, reason)
 
 
-@pytest.mark.parametrize(
-    ("operand", "view"),
-    [
+def test_an_operand_with_three_dims_is_read_beside_a_view() -> None:
+    """As in a model that adds [batch, 1, width] to its linear, whose product has two dims."""
+    for operand, view in (
         ("f32[4,1,3]", [4, 1, 3]),
         ("f32[2,1,3]", [2, 2, 3]),
         ("f32[2,2,1]", [2, 2, 3]),
         ("f32[4,3]", None),
         ("f32[3]", None),
-    ],
-)
-def test_an_operand_with_three_dims_is_read_beside_a_view(
-    operand: str, view: list[int] | None
-) -> None:
-    """As in a model that adds [batch, 1, width] to its linear, whose product has two dims."""
-    output, given = run(f"packed_linear {LINEAR}=add({operand})")
-    product = given["a"] @ given["b"].T
-    viewed = product if view is None else product.view(view)
-    torch.testing.assert_close(output, viewed + given["0"])
-    assert list(given["0"].shape) == [int(size) for size in re.findall(r"\d+", operand[3:])]
+    ):
+        output, given = run(f"packed_linear {LINEAR}=add({operand})")
+        product = given["a"] @ given["b"].T
+        viewed = product if view is None else product.view(view)
+        torch.testing.assert_close(output, viewed + given["0"])
+        assert list(given["0"].shape) == [int(size) for size in re.findall(r"\d+", operand[3:])], (
+            operand,
+            view,
+        )
 
 
 def test_a_range_of_rows_is_viewed_with_three_dims() -> None:
@@ -208,15 +192,15 @@ def test_an_operation_is_looked_up_and_nothing_else() -> None:
     assert "load" not in OPERATIONS
 
 
-@pytest.mark.parametrize("precision", ["bf16", "ieee"])
-def test_the_precision_is_that_of_the_key_and_then_what_it_was(precision: str) -> None:
+def test_the_precision_is_that_of_the_key_and_then_what_it_was() -> None:
     """Inside, float32 products are computed as the key says."""
-    matmul = torch.backends.mkldnn.matmul
-    before = matmul.fp32_precision
-    key = f"mm m=4 n=3 k=2 f32 a=row b=row out=f32 fp32={precision} | epilogue=none"
-    with precision_of(parse_problem(key), CPU):
-        inside = matmul.fp32_precision
-    assert (inside.replace("none", "ieee"), matmul.fp32_precision) == (precision, before)
+    for precision in ("bf16", "ieee"):
+        matmul = torch.backends.mkldnn.matmul
+        before = matmul.fp32_precision
+        key = f"mm m=4 n=3 k=2 f32 a=row b=row out=f32 fp32={precision} | epilogue=none"
+        with precision_of(parse_problem(key), CPU):
+            inside = matmul.fp32_precision
+        assert (inside.replace("none", "ieee"), matmul.fp32_precision) == (precision, before)
 
 
 def test_torch_has_one_precision_for_all_backends_inside() -> None:
@@ -256,6 +240,7 @@ def test_memory_is_counted_from_the_first_to_the_last_element() -> None:
     assert (tensor.elements, size_of(Dim(2, 4))) == (204, 4)
 
 
+@pytest.mark.long
 def test_a_rebuilt_mm_keeps_the_add_that_follows_it() -> None:
     """Inductor would fold it into an addmm, which has another key; in the settings it does not."""
     rebuilt = rebuild_gemm("mm m=2 n=4 k=3 f32 a=row b=row out=f32 | epilogue=add(f32[2,4])", CPU)

@@ -22,27 +22,27 @@ def test_a_key_is_parsed_to_the_problem_that_spells_it() -> None:
         assert parse_grouped(key).key == key
 
 
-@pytest.mark.parametrize(
-    ("over", "a", "b", "ends"),
-    [
+def test_factors_have_the_dims_that_groups_leave() -> None:
+    """A factor without the divided size has a matrix for each group; offsets end at that size."""
+    for over, a, b, ends in (
         ("m", (64, 16), (4, 16, 32), 64),
         ("k", (64, 16), (16, 32), 16),
         ("n", (4, 64, 16), (16, 32), 32),
         ("nothing", (4, 64, 16), (4, 16, 32), None),
-    ],
-)
-def test_factors_have_the_dims_that_groups_leave(
-    over: str, a: tuple[int, ...], b: tuple[int, ...], ends: int | None
-) -> None:
-    """A factor without the divided size has a matrix for each group; offsets end at that size."""
-    problem = parse_grouped(EXPERTS.replace("over=m", f"over={over}"))
-    left, right = (factor.make(CPU) for factor in factors_of(problem))
-    assert (tuple(left.shape), tuple(right.shape)) == (a, b)
-    assert right.stride()[-2:] == (1, 16)
-    found = ends_for(problem)
-    assert found == () if ends is None else (len(found), found[-1]) == (4, ends)
-    if over in ("k", "n"):
-        assert all(end % 8 == 0 for end in found)
+    ):
+        problem = parse_grouped(EXPERTS.replace("over=m", f"over={over}"))
+        left, right = (factor.make(CPU) for factor in factors_of(problem))
+        assert (tuple(left.shape), tuple(right.shape)) == (a, b), (over, a, b, ends)
+        assert right.stride()[-2:] == (1, 16), (over, a, b, ends)
+        found = ends_for(problem)
+        assert found == () if ends is None else (len(found), found[-1]) == (4, ends), (
+            over,
+            a,
+            b,
+            ends,
+        )
+        if over in ("k", "n"):
+            assert all(end % 8 == 0 for end in found), (over, a, b, ends)
 
 
 def test_the_module_multiplies_each_group_by_its_weights() -> None:

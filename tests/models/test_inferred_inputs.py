@@ -35,44 +35,36 @@ def spelled(resolved: ResolvedInputs) -> str:
     return " ".join(map(str, resolved.specs))
 
 
-@pytest.mark.parametrize(
-    ("script", "expected"),
-    [
+def test_the_inputs_of_a_posted_script_are_inferred_and_accepted() -> None:
+    """A script as people post it gets inputs without a word, and its forward runs on them."""
+    for script, expected in (
         ("linear_script", "x=[seqlen,96]:f32"),
         ("bf16_mlp", "x=[seqlen,128]:bf16"),
         ("token_model", "idx=[1,seqlen]:i64"),
         ("convnet", "x=[seqlen,1,28,28]:f32"),
         ("model_instance", "x=[seqlen,48]:f32"),
         ("two_towers", "image_features=[seqlen,96]:f32 text_features=[seqlen,80]:f32"),
-    ],
-)
-def test_the_inputs_of_a_posted_script_are_inferred_and_accepted(
-    script: str, expected: str
-) -> None:
-    """A script as people post it gets inputs without a word, and its forward runs on them."""
-    model = load_model(str(SCRIPTS / f"{script}.py"))
-    resolved = resolve(model)
-    assert spelled(resolved) == expected
-    (bucket, *_) = parse_buckets("16", None)
-    made = make_inputs(model, resolved.specs, bucket, torch.device("cpu"), None)
-    with torch.no_grad():
-        model.module(*made.args, **made.kwargs)
+    ):
+        model = load_model(str(SCRIPTS / f"{script}.py"))
+        resolved = resolve(model)
+        assert spelled(resolved) == expected, (script, expected)
+        (bucket, *_) = parse_buckets("16", None)
+        made = make_inputs(model, resolved.specs, bucket, torch.device("cpu"), None)
+        with torch.no_grad():
+            model.module(*made.args, **made.kwargs)
 
 
-@pytest.mark.parametrize(
-    ("target", "expected"),
-    [
+def test_an_example_takes_its_own_inputs_or_inferred_ones() -> None:
+    """`example_inputs` is used where it fits the model of the file; else inputs are inferred."""
+    for target, expected in (
         ("mlp.py", ""),
         ("mlp.py:MLP", ""),
         ("mlp.py:VisionLinear", "hidden_states=[seqlen,3420]:bf16"),
         ("unaligned.py:Gpt2Head", "x=[seqlen,768]:bf16"),
         ("vision_block.py:small", "hidden_states=[seqlen,128]:bf16"),
         ("llama_block.py:small", "hidden_states=[1,seqlen,128]:bf16"),
-    ],
-)
-def test_an_example_takes_its_own_inputs_or_inferred_ones(target: str, expected: str) -> None:
-    """`example_inputs` is used where it fits the model of the file; else inputs are inferred."""
-    assert spelled(resolve(load_model(str(EXAMPLES / target)))) == expected
+    ):
+        assert spelled(resolve(load_model(str(EXAMPLES / target)))) == expected
 
 
 class _Opaque(nn.Module):
@@ -182,21 +174,17 @@ class _Optional(nn.Module):
         return {"hidden": self.table(input_ids)}
 
 
-@pytest.mark.parametrize(
-    ("module", "expected"),
-    [
+def test_forward_decides_the_form() -> None:
+    """The form is the first that forward accepts: ranks, masks, values read, signals, defaults."""
+    for module, expected in (
         (_Batched(), "x=[1,seqlen,40]:f32"),
         (_Masked(), "x=[seqlen,40]:f32 key_mask=[seqlen]:bool"),
         (_Reading(), "x=[seqlen,40]:f32"),
         (_Signal(), "x=[1,6,seqlen]:f32"),
         (_Optional(), "input_ids=[1,seqlen]:i64"),
         (nn.LSTM(24, 16), "input=[seqlen,24]:f32"),
-    ],
-    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
-)
-def test_forward_decides_the_form(module: nn.Module, expected: str) -> None:
-    """The form is the first that forward accepts: ranks, masks, values read, signals, defaults."""
-    assert spelled(resolve(module)) == expected
+    ):
+        assert spelled(resolve(module)) == expected
 
 
 def test_images_of_any_size_are_said_to_be_assumed() -> None:
@@ -209,13 +197,13 @@ def test_images_of_any_size_are_said_to_be_assumed() -> None:
     )
 
 
-@pytest.mark.parametrize("side", [336, 448, 518])
-def test_an_image_encoder_of_one_size_gets_that_size(side: int) -> None:
+def test_an_image_encoder_of_one_size_gets_that_size() -> None:
     """A vision transformer of timm takes one size of image only, such as 518 for DINOv2."""
-    tokens = (side // 14) ** 2
-    patches = nn.Conv2d(3, 8, 14, stride=14)
-    net = nn.Sequential(patches, nn.Flatten(2), nn.Linear(tokens, 4))
-    assert spelled(resolve(net)) == f"input=[seqlen,3,{side},{side}]:f32"
+    for side in (336, 448, 518):
+        tokens = (side // 14) ** 2
+        patches = nn.Conv2d(3, 8, 14, stride=14)
+        net = nn.Sequential(patches, nn.Flatten(2), nn.Linear(tokens, 4))
+        assert spelled(resolve(net)) == f"input=[seqlen,3,{side},{side}]:f32"
 
 
 class _Keeping(nn.Module):
@@ -291,31 +279,25 @@ class _Positions(nn.Module):
         return self.into(x + self.positions[: x.shape[-2]])
 
 
-@pytest.mark.parametrize(
-    ("module", "reasons"),
-    [
-        (
+def test_what_cannot_be_inferred_is_refused_with_the_spelling() -> None:
+    """The error has the reason of the run that came furthest, what was tried, and `--input`."""
+    for case, (module, reasons) in {
+        "an integer": (
             _Steps(),
             ["forward needs steps, which is no tensor", '--input "x=[seqlen,...]:f32"'],
         ),
-        (
+        "too few positions": (
             _Positions(),
             [
                 "x=[seqlen,40]:f32, seqlen=64: RuntimeError: ",
                 "tried on fake tensors:",
             ],
         ),
-        (nn.ReLU(), ["no layer suggests a form", '--input "input=[seqlen,...]:f32"']),
-    ],
-    ids=["an integer", "too few positions", "no weights"],
-)
-def test_what_cannot_be_inferred_is_refused_with_the_spelling(
-    module: nn.Module, reasons: list[str]
-) -> None:
-    """The error has the reason of the run that came furthest, what was tried, and `--input`."""
-    with pytest.raises(ModelError) as refused:
-        resolve(module)
-    assert [reason for reason in reasons if reason not in str(refused.value)] == []
+        "no weights": (nn.ReLU(), ["no layer suggests a form", '--input "input=[seqlen,...]:f32"']),
+    }.items():
+        with pytest.raises(ModelError) as refused:
+            resolve(module)
+        assert [reason for reason in reasons if reason not in str(refused.value)] == [], case
 
 
 class _Experts(nn.Module):
@@ -354,17 +336,17 @@ def test_the_advice_has_the_form_that_came_furthest() -> None:
         resolve(_LookingUp())
 
 
-@pytest.mark.parametrize("named", [True, False])
-def test_assumed_inputs_are_said_where_nobody_names_any(named: bool) -> None:
+def test_assumed_inputs_are_said_where_nobody_names_any() -> None:
     """With an input that is named, what the model's own function would make is not used."""
-    model = LoadedModel(
-        nn.Linear(96, 8).eval(),
-        lambda seqlen: (torch.randn(seqlen, 96),),
-        "net",
-        assumed=("model: net", "name another"),
-        inputs_assumed=("inputs: x=[seqlen,96]", "name others"),
-    )
-    given = ["input=[1,seqlen,96]:f32"] if named else []
-    said = [str(each) for each in resolve(model, *given).assumptions]
-    of_inputs = [] if named else ["inputs: x=[seqlen,96]; name others"]
-    assert said == ["model: net; name another", *of_inputs]
+    for named in (True, False):
+        model = LoadedModel(
+            nn.Linear(96, 8).eval(),
+            lambda seqlen: (torch.randn(seqlen, 96),),
+            "net",
+            assumed=("model: net", "name another"),
+            inputs_assumed=("inputs: x=[seqlen,96]", "name others"),
+        )
+        given = ["input=[1,seqlen,96]:f32"] if named else []
+        said = [str(each) for each in resolve(model, *given).assumptions]
+        of_inputs = [] if named else ["inputs: x=[seqlen,96]; name others"]
+        assert said == ["model: net; name another", *of_inputs], named

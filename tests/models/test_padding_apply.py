@@ -410,37 +410,32 @@ def _as_it_is_in_part(model: nn.Module, group: Group) -> None:
     pad(model, {group: Padding(48, (Dim.of(3),))})
 
 
-@pytest.mark.parametrize(
-    ("misuse", "message"),
-    [
+def test_misuse_is_an_error(gated: Callable[..., nn.Module]) -> None:
+    """The message says what is wrong, and what to do."""
+    for misuse, message in (
         (_in_training, "training mode"),
         (_twice, "padded already"),
         (_smaller, "fewer than"),
         (_of_another_model, "find groups again"),
         (_as_it_is_in_part, "for all numbers of rows or for none"),
-    ],
-)
-def test_misuse_is_an_error(
-    gated: Callable[..., nn.Module], misuse: Callable[[nn.Module, Group], None], message: str
-) -> None:
-    """The message says what is wrong, and what to do."""
-    model = gated().eval()
-    (group,) = find_groups(model).groups
-    with pytest.raises(SettingsError, match=message):
-        misuse(model, group)
+    ):
+        model = gated().eval()
+        (group,) = find_groups(model).groups
+        with pytest.raises(SettingsError, match=message):
+            misuse(model, group)
 
 
-@pytest.mark.parametrize(("rows", "is_padded"), [(3, True), (4, False), (8, False), (9, True)])
-def test_rows_that_are_served_unpadded(rows: int, is_padded: bool) -> None:
+def test_rows_that_are_served_unpadded() -> None:
     """The output is that of the parameters, which are the first rows of the padded weight."""
-    model, x = nn.Linear(32, 101).eval(), torch.randn(2, rows, 32)[:1]
-    before = model(x)
-    (group,) = find_groups(model).groups
-    pad(model, {group: Padding(104, (Dim(4, 6), Dim.of(8)))})
-    torch.testing.assert_close(model(x), before)
-    assert (model(x).stride(1) == 104) == is_padded
-    restore(model)
-    assert torch.equal(model(x), before)
+    for rows, is_padded in ((3, True), (4, False), (8, False), (9, True)):
+        model, x = nn.Linear(32, 101).eval(), torch.randn(2, rows, 32)[:1]
+        before = model(x)
+        (group,) = find_groups(model).groups
+        pad(model, {group: Padding(104, (Dim(4, 6), Dim.of(8)))})
+        torch.testing.assert_close(model(x), before)
+        assert (model(x).stride(1) == 104) == is_padded, (rows, is_padded)
+        restore(model)
+        assert torch.equal(model(x), before), (rows, is_padded)
 
 
 def test_when_memory_runs_out_nothing_is_padded(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -73,35 +72,29 @@ def test_aligned_sizes_are_ignored(gated: Callable[..., nn.Module]) -> None:
     assert find_groups(gated(32, 48).eval()) == FoundGroups((), ())
 
 
-@pytest.mark.parametrize(("dtype", "count"), [(torch.bfloat16, 1), (torch.float32, 0)])
-def test_alignment_is_one_of_bytes(
-    gated: Callable[..., nn.Module], dtype: torch.dtype, count: int
-) -> None:
+def test_alignment_is_one_of_bytes(gated: Callable[..., nn.Module]) -> None:
     """44 elements are aligned in f32 and not in bf16."""
-    assert len(find_groups(gated(32, 44).to(dtype).eval()).groups) == count
+    for dtype, count in ((torch.bfloat16, 1), (torch.float32, 0)):
+        assert len(find_groups(gated(32, 44).to(dtype).eval()).groups) == count
 
 
-@pytest.mark.parametrize(
-    "activation",
-    [
+def test_modules_in_between_are_traced_into() -> None:
+    """Activations of torch and sequences of them keep the chain."""
+    for activation in (
         nn.ReLU(),
         nn.SiLU(inplace=True),
         nn.GELU("tanh"),
         nn.Identity(),
         nn.Dropout(0.1),
         nn.Sequential(nn.Tanh(), nn.Hardswish()),
-    ],
-    ids=str,
-)
-def test_modules_in_between_are_traced_into(activation: nn.Module) -> None:
-    """Activations of torch and sequences of them keep the chain."""
-    model = nn.Sequential(nn.Linear(32, 45), activation, nn.Linear(45, 32)).eval()
-    assert [group.names for group in find_groups(model).groups] == [("0", "2")]
+    ):
+        model = nn.Sequential(nn.Linear(32, 45), activation, nn.Linear(45, 32)).eval()
+        assert [group.names for group in find_groups(model).groups] == [("0", "2")], activation
 
 
-@pytest.mark.parametrize(
-    ("function", "reason"),
-    [
+def test_where_zeros_are_not_sure_to_survive_there_is_no_chain() -> None:
+    """The reason is reported, and each Linear is a group of its own."""
+    for function, reason in (
         (lambda m, x: m.second(torch.sigmoid(m.first(x))), "sigmoid(p0) of zeros is not zero"),
         (lambda m, x: m.second(m.first(x) + 1), "add(p0,1) of zeros is not zero"),
         (lambda m, x: m.second(m.first(x).softmax(-1)), "element by element"),
@@ -112,20 +105,15 @@ def test_modules_in_between_are_traced_into(activation: nn.Module) -> None:
         (lambda m, x: m.second(y := m.first(x)) * y.shape[-1], "reads the size"),
         (lambda m, x: m.first(x) if x.sum() > 0 else m.second(x), "cannot be traced"),
         (lambda m, x: m.second(nn.functional.dropout(m.first(x))), "element by element"),
-    ],
-)
-def test_where_zeros_are_not_sure_to_survive_there_is_no_chain(
-    function: Callable[..., Any], reason: str
-) -> None:
-    """The reason is reported, and each Linear is a group of its own."""
-    found = find_groups(Lambda(function).eval())
-    assert [(str(each), each.structure.form) for each in found.groups] == [
-        ("first", "n"),
-        ("second", "k"),
-    ]
-    (unpadded,) = found.unpadded
-    assert unpadded.names[0] == "first"
-    assert reason in unpadded.reason
+    ):
+        found = find_groups(Lambda(function).eval())
+        assert [(str(each), each.structure.form) for each in found.groups] == [
+            ("first", "n"),
+            ("second", "k"),
+        ], (function, reason)
+        (unpadded,) = found.unpadded
+        assert unpadded.names[0] == "first", (function, reason)
+        assert reason in unpadded.reason, (function, reason)
 
 
 def test_a_layer_with_weights_in_between_is_no_chain() -> None:
@@ -238,9 +226,9 @@ def _flat() -> nn.Linear:
     return linear
 
 
-@pytest.mark.parametrize(
-    ("make", "reason"),
-    [
+def test_a_linear_that_is_not_plain_is_unpadded() -> None:
+    """Each is reported with its reason, and no group is found."""
+    for make, reason in (
         (lambda: _Own(32, 45), "is a _Own, not a plain Linear"),
         (lambda: nn.LazyLinear(45), "is a LazyLinear, not a plain Linear"),
         (
@@ -256,12 +244,9 @@ def _flat() -> nn.Linear:
             lambda: nn.Linear(32, 45, device="meta"),
             "has no values yet, it is on the meta device",
         ),
-    ],
-)
-def test_a_linear_that_is_not_plain_is_unpadded(make: Callable[[], nn.Module], reason: str) -> None:
-    """Each is reported with its reason, and no group is found."""
-    found = find_groups(nn.ModuleDict({"fc": make()}).eval())
-    assert (found.groups, reasons_of(found)) == ((), {"fc": reason})
+    ):
+        found = find_groups(nn.ModuleDict({"fc": make()}).eval())
+        assert (found.groups, reasons_of(found)) == ((), {"fc": reason}), (make, reason)
 
 
 def test_two_linears_with_one_weight_are_unpadded() -> None:

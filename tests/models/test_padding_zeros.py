@@ -33,9 +33,9 @@ def follow(function: Callable[..., Any], dtype: torch.dtype = torch.float32) -> 
     raise AssertionError("no output")
 
 
-@pytest.mark.parametrize(
-    ("function", "expression"),
-    [
+def test_zeros_survive() -> None:
+    """These keep zeros; the expression names the operators that they call."""
+    for function, expression in (
         (lambda x: F.silu(input=x), "silu(p0)"),
         (lambda x, y: F.silu(x) * y, "mul(silu(p0),p1)"),
         (lambda x, y: torch.mul(y, F.relu(x)), "mul(p1,relu(p0))"),
@@ -53,18 +53,15 @@ def follow(function: Callable[..., Any], dtype: torch.dtype = torch.float32) -> 
         (lambda x: x.contiguous().clone().detach(), "p0"),
         (lambda x: F.silu(x.float()).to(torch.bfloat16), "to(silu(to(p0,f32)),bf16)"),
         (lambda x, y: x.float().to(y.dtype), "to(to(p0,f32),bf16)"),
-    ],
-)
-def test_zeros_survive(function: Callable[..., Any], expression: str) -> None:
-    """These keep zeros; the expression names the operators that they call."""
-    found = follow(function, torch.bfloat16)
-    assert isinstance(found, PaddedValues)
-    assert (found.is_zero, found.expression) == (True, expression)
+    ):
+        found = follow(function, torch.bfloat16)
+        assert isinstance(found, PaddedValues), (function, expression)
+        assert (found.is_zero, found.expression) == (True, expression), (function, expression)
 
 
-@pytest.mark.parametrize(
-    "function",
-    [
+def test_zeros_do_not_survive() -> None:
+    """These compute element by element, and turn zeros into other values or into NaN."""
+    for function in (
         lambda x: torch.sigmoid(input=x),
         lambda x: F.softplus(input=x),
         lambda x: torch.exp(input=x),
@@ -74,18 +71,15 @@ def test_zeros_survive(function: Callable[..., Any], expression: str) -> None:
         lambda x, y: x / y,
         lambda x: 0.0 * torch.log(x),
         lambda x: x.masked_fill(x == 0, 2.0),
-    ],
-)
-def test_zeros_do_not_survive(function: Callable[..., Any]) -> None:
-    """These compute element by element, and turn zeros into other values or into NaN."""
-    found = follow(function)
-    assert isinstance(found, PaddedValues)
-    assert not found.is_zero
+    ):
+        found = follow(function)
+        assert isinstance(found, PaddedValues), function
+        assert not found.is_zero, function
 
 
-@pytest.mark.parametrize(
-    "function",
-    [
+def test_padding_does_not_pass() -> None:
+    """These read sizes, mix features, draw random numbers, or use unpadded tensors."""
+    for function in (
         lambda x: F.softmax(x, -1),
         lambda x: F.layer_norm(x, (5,)),
         lambda x: F.normalize(x, dim=-1),
@@ -114,12 +108,9 @@ def test_zeros_do_not_survive(function: Callable[..., Any]) -> None:
         lambda x: torch.rand_like(x) * x,
         lambda x: x * torch.ones(5),
         lambda x: x.nonexistent(),
-    ],
-)
-def test_padding_does_not_pass(function: Callable[..., Any]) -> None:
-    """These read sizes, mix features, draw random numbers, or use unpadded tensors."""
-    with pytest.raises(LostZerosError):
-        follow(function)
+    ):
+        with pytest.raises(LostZerosError):
+            follow(function)
 
 
 def test_a_value_that_is_not_known_is_named() -> None:

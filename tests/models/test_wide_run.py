@@ -7,7 +7,6 @@ import runpy
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from torch import nn
 
@@ -51,27 +50,30 @@ def run(module: nn.Module, *args: Any, **kwargs: Any) -> WideRun:
         return run_wide(module, [Inputs(args, kwargs)], CPU)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "wide"),
-    [
+def test_the_same_model_runs_in_higher_precision() -> None:
+    """The outputs are those of a copy that was cast before, and the model has its own weights."""
+    for dtype, wide in (
         (torch.bfloat16, torch.float32),
         (torch.float16, torch.float32),
         (torch.float32, torch.float64),
-    ],
-)
-def test_the_same_model_runs_in_higher_precision(dtype: torch.dtype, wide: torch.dtype) -> None:
-    """The outputs are those of a copy that was cast before, and the model has its own weights."""
-    module = Tied().to(dtype).eval()
-    ids, factor = torch.arange(5), torch.rand((), dtype=dtype)
-    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
-    expected = copy.deepcopy(module).to(wide)(ids, factor=factor.to(wide))
-    done = run(module, ids, factor=factor)
-    assert done.outputs is not None
-    assert (done.outputs[0].dtype, done.name) == (wide, f"{str(wide)[6:]} eager on cpu")
-    assert output_errors([expected], done.outputs)[0] < torch.finfo(wide).eps
-    after = module.state_dict()
-    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
-    assert {tensor.dtype for tensor in after.values()} == {dtype}
+    ):
+        module = Tied().to(dtype).eval()
+        ids, factor = torch.arange(5), torch.rand((), dtype=dtype)
+        before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+        expected = copy.deepcopy(module).to(wide)(ids, factor=factor.to(wide))
+        done = run(module, ids, factor=factor)
+        assert done.outputs is not None, (dtype, wide)
+        assert (done.outputs[0].dtype, done.name) == (wide, f"{str(wide)[6:]} eager on cpu"), (
+            dtype,
+            wide,
+        )
+        assert output_errors([expected], done.outputs)[0] < torch.finfo(wide).eps, (dtype, wide)
+        after = module.state_dict()
+        assert all(torch.equal(after[name], tensor) for name, tensor in before.items()), (
+            dtype,
+            wide,
+        )
+        assert {tensor.dtype for tensor in after.values()} == {dtype}, (dtype, wide)
 
 
 def test_one_narrow_tensor_decides_for_float32() -> None:
@@ -83,18 +85,18 @@ def test_one_narrow_tensor_decides_for_float32() -> None:
     assert done.outputs[0].dtype is torch.float32
 
 
-@pytest.mark.parametrize("name", ["RowWise", "TensorWise", "Int8"])
-def test_a_layer_in_8_bits_is_run_in_higher_precision(name: str) -> None:
+def test_a_layer_in_8_bits_is_run_in_higher_precision() -> None:
     """Its products are those of what the bits stand for: only activations are rounded to 8 bits."""
-    layer = runpy.run_path(str(EXAMPLE))[name](hidden=128, heads=4, kv_heads=2, ffn=448).eval()
-    x = torch.randn(24, 128, generator=torch.Generator().manual_seed(0)).bfloat16()
-    weight = layer.gate.weight.float() * layer.gate.scale.flatten()[:, None]
-    done = run(layer.gate, x)
-    assert done.outputs is not None
-    assert 1e-3 < output_errors([x.float() @ weight.t()], done.outputs)[0] < 5e-2
-    whole = run(layer, x[None])
-    assert whole.outputs is not None
-    assert whole.outputs[0].isfinite().all()
+    for name in ("RowWise", "TensorWise", "Int8"):
+        layer = runpy.run_path(str(EXAMPLE))[name](hidden=128, heads=4, kv_heads=2, ffn=448).eval()
+        x = torch.randn(24, 128, generator=torch.Generator().manual_seed(0)).bfloat16()
+        weight = layer.gate.weight.float() * layer.gate.scale.flatten()[:, None]
+        done = run(layer.gate, x)
+        assert done.outputs is not None, name
+        assert 1e-3 < output_errors([x.float() @ weight.t()], done.outputs)[0] < 5e-2, name
+        whole = run(layer, x[None])
+        assert whole.outputs is not None, name
+        assert whole.outputs[0].isfinite().all(), name
 
 
 def test_a_model_that_knows_one_precision_says_so() -> None:

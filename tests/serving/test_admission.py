@@ -33,18 +33,16 @@ def admitted(make_table: Make, make_runtime: MakeRuntime) -> Callable[..., list[
     return judge
 
 
-@pytest.mark.parametrize("changes", [{"sm_count": 78}, {"torch": "2.12.0"}, {"triton": "3.5.0"}])
-def test_another_device_or_runtime_is_refused(
-    admitted: Callable[..., list[str]], changes: dict[str, str | int]
-) -> None:
+def test_another_device_or_runtime_is_refused(admitted: Callable[..., list[str]]) -> None:
     """The error says in one sentence what the table was tuned on and what is here."""
-    with pytest.raises(TableMismatchError) as caught:
-        admitted(**changes)
-    assert str(caught.value).startswith(
-        "the table: tuned on NVIDIA H200 (sm_90, 132 SMs, 140 GiB) with torch 2.13.0 and triton "
-        "3.7.0, and here is NVIDIA H200 (sm_90, "
-    )
-    assert len(caught.value.mismatches) == 1
+    for changes in ({"sm_count": 78}, {"torch": "2.12.0"}, {"triton": "3.5.0"}):
+        with pytest.raises(TableMismatchError) as caught:
+            admitted(**changes)
+        assert str(caught.value).startswith(
+            "the table: tuned on NVIDIA H200 (sm_90, 132 SMs, 140 GiB) with torch 2.13.0 and "
+            "triton 3.7.0, and here is NVIDIA H200 (sm_90, "
+        ), changes
+        assert len(caught.value.mismatches) == 1, changes
 
 
 def test_a_refused_table_can_be_allowed(admitted: Callable[..., list[str]]) -> None:

@@ -72,30 +72,27 @@ def test_the_same_table_twice_is_one_install(tables: tuple[Table, Table], tmp_pa
     assert installed() is None
 
 
-@pytest.mark.parametrize(
-    ("settings", "difference"),
-    [
-        ({"on_miss": "strict"}, "on_miss: installed fallback, asked strict"),
-        ({"uncovered": "forbid"}, "uncovered: installed count, asked forbid"),
-        ({"audit_log": "other.jsonl"}, "audit_log: installed none, asked "),
-        ({"model": torch.nn.Linear(2, 2).eval()}, "pads_model: installed false, asked true"),
-    ],
-    ids=["on_miss", "uncovered", "audit_log", "model"],
-)
 def test_other_settings_are_an_error(
-    tables: tuple[Table, Table],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    settings: dict[str, Any],
-    difference: str,
+    tables: tuple[Table, Table], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """The error names the setting; the first install stays, and no file is made."""
-    monkeypatch.chdir(tmp_path)
-    first = install(tables[0])
-    with pytest.raises(warmup.SettingsError, match="a table is installed already") as error:
-        install(tables[0], **settings)
-    assert difference in str(error.value)
-    assert (installed(), list(tmp_path.iterdir())) == (first, [])
+    for case, (settings, difference) in {
+        "on_miss": ({"on_miss": "strict"}, "on_miss: installed fallback, asked strict"),
+        "uncovered": ({"uncovered": "forbid"}, "uncovered: installed count, asked forbid"),
+        "audit_log": ({"audit_log": "other.jsonl"}, "audit_log: installed none, asked "),
+        "model": (
+            {"model": torch.nn.Linear(2, 2).eval()},
+            "pads_model: installed false, asked true",
+        ),
+    }.items():
+        tmp_path = tmp_path_factory.mktemp("case")
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            monkeypatch.chdir(tmp_path)
+            first = install(tables[0])
+            with pytest.raises(warmup.SettingsError, match="a table is installed already") as error:
+                install(tables[0], **settings)
+            assert difference in str(error.value), case
+            assert (installed(), list(tmp_path.iterdir())) == (first, []), case
 
 
 def test_an_install_that_fails_opens_no_log(

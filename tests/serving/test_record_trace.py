@@ -22,6 +22,8 @@ from warmup.serving.record_trace import RECORDED_CALLS
 from warmup.table import Table
 from warmup.table.store import write
 
+pytestmark = pytest.mark.long
+
 Profiled = Callable[..., subprocess.CompletedProcess[str]]
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = """

@@ -25,27 +25,22 @@ MakeTable = Callable[..., Table]
 PAD = "pad mm m=1 n=5 k=5 f16 a=row b=col free=ab"
 
 
-@pytest.mark.parametrize(
-    ("search", "budget", "budgeted"),
-    [
+def test_a_search_budget_is_parsed() -> None:
+    """Seconds, minutes or hours; without a budget the search is for every problem."""
+    for search, budget, budgeted in (
         ("default", None, SearchBudget(Search.DEFAULT)),
         ("wide", None, SearchBudget(Search.WIDE)),
         ("wide", "20m", SearchBudget(Search.WIDE, 1200.0)),
         ("exhaustive", "1.5h", SearchBudget(Search.EXHAUSTIVE, 5400.0)),
         ("wide", "90", SearchBudget(Search.WIDE, 90.0)),
         ("wide", 12.5, SearchBudget(Search.WIDE, 12.5)),
-    ],
-)
-def test_a_search_budget_is_parsed(
-    search: str, budget: str | float | None, budgeted: SearchBudget
-) -> None:
-    """Seconds, minutes or hours; without a budget the search is for every problem."""
-    assert parse_budget(search, budget) == budgeted
+    ):
+        assert parse_budget(search, budget) == budgeted
 
 
-@pytest.mark.parametrize(
-    ("search", "budget", "words"),
-    [
+def test_other_forms_are_refused() -> None:
+    """The message says what is wrong and what to write."""
+    for search, budget, words in (
         (
             "narrow",
             None,
@@ -57,13 +52,10 @@ def test_a_search_budget_is_parsed(
         ("wide", -1.0, "-1.0 is no time"),
         ("wide", float("nan"), "nan is no time"),
         ("wide", float("inf"), "inf is no time"),
-    ],
-)
-def test_other_forms_are_refused(search: str, budget: str | float | None, words: str) -> None:
-    """The message says what is wrong and what to write."""
-    with pytest.raises(SettingsError) as caught:
-        parse_budget(search, budget)
-    assert words in str(caught.value)
+    ):
+        with pytest.raises(SettingsError) as caught:
+            parse_budget(search, budget)
+        assert words in str(caught.value), (search, budget, words)
 
 
 def _with(row: Row, **changes: object) -> Row:

@@ -57,9 +57,9 @@ def test_nodes_of_one_host_have_different_names() -> None:
     assert [slot.name for slot in slots] == ["a/1", "a/2", "b"]
 
 
-@pytest.mark.parametrize(
-    ("text", "nodes", "said"),
-    [
+def test_what_names_no_devices_is_refused() -> None:
+    """The error says what the cluster has."""
+    for text, nodes, said in (
         ("all", MIXED, "GPUs of several kinds, H100, A100; name one"),
         ("all", [_node("a")], "the cluster has no such device; use cpu"),
         ("B200", MIXED, "the cluster has no such device; use H100 or A100 or cpu"),
@@ -67,12 +67,9 @@ def test_nodes_of_one_host_have_different_names() -> None:
         ("H100=0", MIXED, "has another form"),
         ("H100=many", MIXED, "has another form"),
         ("", MIXED, "has another form"),
-    ],
-)
-def test_what_names_no_devices_is_refused(text: str, nodes: list[ClusterNode], said: str) -> None:
-    """The error says what the cluster has."""
-    with pytest.raises(SettingsError, match=said):
-        slots_of(text, nodes)
+    ):
+        with pytest.raises(SettingsError, match=said):
+            slots_of(text, nodes)
 
 
 def test_nodes_are_read_as_ray_lists_them() -> None:

@@ -14,25 +14,20 @@ from warmup.core.method import Launch
 from warmup.tuning.bucket_compiler import BucketCompiler
 
 
-@pytest.mark.parametrize(
-    ("device", "launch", "is_rebuilt", "order"),
-    [
+def test_the_order_follows_from_what_is_measured() -> None:
+    """Workers are idle where the host is timed; a single question has nothing to compile beside."""
+    for device, launch, is_rebuilt, order in (
         ("cuda", Launch.CUDAGRAPH, False, CompileOrder.BESIDE),
         ("cuda", Launch.EAGER, False, CompileOrder.BEFORE),
         ("cuda", Launch.CUDAGRAPH, True, CompileOrder.AS_ASKED),
         ("cuda", Launch.EAGER, True, CompileOrder.AS_ASKED),
         ("cpu", Launch.EAGER, False, CompileOrder.AS_ASKED),
-    ],
-)
-def test_the_order_follows_from_what_is_measured(
-    device: str, launch: Launch, is_rebuilt: bool, order: CompileOrder
-) -> None:
-    """Workers are idle where the host is timed; a single question has nothing to compile beside."""
-    tuner: Any = SimpleNamespace(
-        device=SimpleNamespace(type=device), method=SimpleNamespace(launch=launch)
-    )
-    unused: Any = None
-    compiler = BucketCompiler(
-        setup=unused, model=unused, progress=unused, tuner=tuner, is_rebuilt=is_rebuilt
-    )
-    assert compiler.order is order
+    ):
+        tuner: Any = SimpleNamespace(
+            device=SimpleNamespace(type=device), method=SimpleNamespace(launch=launch)
+        )
+        unused: Any = None
+        compiler = BucketCompiler(
+            setup=unused, model=unused, progress=unused, tuner=tuner, is_rebuilt=is_rebuilt
+        )
+        assert compiler.order is order, (device, launch, is_rebuilt, order)

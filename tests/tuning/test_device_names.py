@@ -45,20 +45,17 @@ def test_a_cpu_may_be_named_several_times() -> None:
 
 
 @pytest.mark.usefixtures("gpus")
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
+def test_other_names_are_refused() -> None:
+    """A device that is not here, named twice or spelled otherwise is an error that quotes it."""
+    for text, said in (
         ("cuda:0,cuda:0", "has cuda:0 twice"),
         ("cuda:0,cuda:4", "4 GPUs here, and cuda:4 is not one"),
         ("cuda", "'cuda' is not a device"),
         ("", "'' is not a device"),
         ("all,cuda:0", "'all' is not a device"),
-    ],
-)
-def test_other_names_are_refused(text: str, said: str) -> None:
-    """A device that is not here, named twice or spelled otherwise is an error that quotes it."""
-    with pytest.raises(SettingsError, match=said):
-        parse_devices(text)
+    ):
+        with pytest.raises(SettingsError, match=said):
+            parse_devices(text)
 
 
 def test_all_without_a_gpu_is_an_error(gpus: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -65,17 +64,17 @@ def trial_of(case: str) -> Trial:
     return region_trial(question, region, Method(), TOLERANCE, seed=0)
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_what_eager_computes_passes(case: str) -> None:
+def test_what_eager_computes_passes() -> None:
     """Each output is within its tolerance of the region in higher precision."""
-    for judged in judge(case, lambda out: out):
-        assert judged is None
+    for case in CASES:
+        for judged in judge(case, lambda out: out):
+            assert judged is None, case
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_result_that_is_slightly_off_does_not_pass(case: str) -> None:
+def test_a_result_that_is_slightly_off_does_not_pass() -> None:
     """A result that is a quarter too large in one output is wrong, in 8 bits too."""
-    assert set(judge(case, lambda out: (out.float() * 1.25).to(out.dtype))) == {Rejection.WRONG}
+    for case in CASES:
+        assert set(judge(case, lambda out: (out.float() * 1.25).to(out.dtype))) == {Rejection.WRONG}
 
 
 def judge(case: str, change: Callable[[torch.Tensor], torch.Tensor]) -> list[Rejection | None]:

@@ -42,9 +42,9 @@ def make_judge(
     return judge, computed
 
 
-@pytest.mark.parametrize(
-    ("eager", "default", "error", "limit", "computed"),
-    [
+def test_the_error_is_bounded_by_eager_and_default_mode() -> None:
+    """1.5 times the larger error, or the floor; only what the decision needs is computed."""
+    for eager, default, error, limit, computed in (
         (0.0, 0.0, 0.019, 0.02, []),  # within the floor of eager
         (-0.01, 0.0, 0.015, 0.02, ["wide"]),  # within the floor of the exact result
         (0.04, 0.0, -0.05, 0.06, ["wide"]),  # 1.5 times eager's error, and not more
@@ -54,17 +54,24 @@ def make_judge(
         (0.0, 0.21, 0.1, None, ["wide", "default"]),  # default mode is wrong itself
         (1.0, 1.0, -1.0, None, ["wide", "default"]),  # eager is, or is random
         (0.0, 0.0, float("nan"), None, ["wide", "default"]),
-    ],
-)
-def test_the_error_is_bounded_by_eager_and_default_mode(
-    eager: float, default: float, error: float, limit: float | None, computed: list[str]
-) -> None:
-    """1.5 times the larger error, or the floor; only what the decision needs is computed."""
-    judge, done = make_judge(eager, default)
-    judgement = judge.judge(away(error))
-    assert (judgement.is_right, done) == (limit is not None, computed)
-    if limit is not None:
-        assert judgement.limit == pytest.approx(limit, rel=1e-4)
+    ):
+        judge, done = make_judge(eager, default)
+        judgement = judge.judge(away(error))
+        assert (judgement.is_right, done) == (limit is not None, computed), (
+            eager,
+            default,
+            error,
+            limit,
+            computed,
+        )
+        if limit is not None:
+            assert judgement.limit == pytest.approx(limit, rel=1e-4), (
+                eager,
+                default,
+                error,
+                limit,
+                computed,
+            )
 
 
 def test_references_are_computed_once() -> None:

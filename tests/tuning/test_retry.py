@@ -112,20 +112,15 @@ def test_a_build_without_retry_replaces_what_it_measures(
     assert read(progress.path).rows[make_key(2)] == new
 
 
-@pytest.mark.parametrize(
-    ("budget", "options", "words"),
-    [
+def test_a_retry_that_makes_no_sense_is_refused(make_table: MakeTable) -> None:
+    """Another word, all rows, and a budget for a wider search."""
+    for budget, options, words in (
         (DEFAULT, {"retry": "stable"}, "write --retry unstable"),
         (DEFAULT, {"retry": "unstable", "force": True}, "--force"),
         (SearchBudget(Search.WIDE, 5.0), {"retry": "unstable"}, "--budget"),
-    ],
-)
-def test_a_retry_that_makes_no_sense_is_refused(
-    make_table: MakeTable, budget: SearchBudget, options: dict[str, object], words: str
-) -> None:
-    """Another word, all rows, and a budget for a wider search."""
-    with pytest.raises(SettingsError, match=words):
-        revisit_for(make_table(), budget, **options)  # type: ignore[arg-type]
+    ):
+        with pytest.raises(SettingsError, match=words):
+            revisit_for(make_table(), budget, **options)  # type: ignore[arg-type]
 
 
 def test_a_row_that_was_searched_further_is_not_searched_less(

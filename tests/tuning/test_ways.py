@@ -39,18 +39,16 @@ def test_a_template_that_is_faster_alone_is_compiled_both_ways() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("library_us", "faster"), [(10.0, [SMALL, LARGE]), (None, [SMALL, LARGE, WIDE])]
-)
-def test_without_fusion_only_a_faster_gemm_can_win(
-    library_us: float | None, faster: list[Winner]
-) -> None:
+def test_without_fusion_only_a_faster_gemm_can_win() -> None:
     """Near ties with the library count as faster; without its time every candidate does."""
-    times_us = {LIBRARY: library_us, SMALL: 9.0, LARGE: 10.2, WIDE: 11.0}
-    evidence = Evidence(time_us=9, library_us=None, runner_up=None, runner_up_us=None, tried=4)
-    timings = tuple(Timing(winner, time_us) for winner, time_us in times_us.items())
-    found = faster_alone(Tuned("k", Row(SMALL, evidence), timings), LIBRARY, Method(near_tie=0.03))
-    assert [one for one in found if one != LIBRARY] == faster
+    for library_us, faster in ((10.0, [SMALL, LARGE]), (None, [SMALL, LARGE, WIDE])):
+        times_us = {LIBRARY: library_us, SMALL: 9.0, LARGE: 10.2, WIDE: 11.0}
+        evidence = Evidence(time_us=9, library_us=None, runner_up=None, runner_up_us=None, tried=4)
+        timings = tuple(Timing(winner, time_us) for winner, time_us in times_us.items())
+        found = faster_alone(
+            Tuned("k", Row(SMALL, evidence), timings), LIBRARY, Method(near_tie=0.03)
+        )
+        assert [one for one in found if one != LIBRARY] == faster, (library_us, faster)
 
 
 def test_a_way_that_inductor_does_not_compile_is_left_out() -> None:
@@ -60,14 +58,15 @@ def test_a_way_that_inductor_does_not_compile_is_left_out() -> None:
     assert as_decided([refused, *kept]) == kept
 
 
-@pytest.mark.parametrize(("spills", "added"), [(9, [WIDE, SMALL]), (8, []), (None, [])])
-def test_where_a_kernel_spills_tiles_with_less_output_in_a_thread_follow(
-    spills: int | None, added: list[Winner]
-) -> None:
+def test_where_a_kernel_spills_tiles_with_less_output_in_a_thread_follow() -> None:
     """A tile of 128 x 128 spills with 4 warps: 64 x 64, and 8 warps, are added in their order.
 
     A tile of 256 x 128 with 8 warps has as much output in each thread, and is not. Inductor accepts
     eight spilled registers.
     """
-    outcomes = [compiled(replace(LARGE, fused=True), spills), Outcome(winner=LIBRARY)]
-    assert less_demanding([template(256, 128, 8), WIDE, SMALL, SPLIT], outcomes) == added
+    for spills, added in ((9, [WIDE, SMALL]), (8, []), (None, [])):
+        outcomes = [compiled(replace(LARGE, fused=True), spills), Outcome(winner=LIBRARY)]
+        assert less_demanding([template(256, 128, 8), WIDE, SMALL, SPLIT], outcomes) == added, (
+            spills,
+            added,
+        )
