@@ -29,6 +29,7 @@ PACKAGE = HERE.parents[1] / "warmup"
 PAGES = ("cli", "errors", "events")
 _PART = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _COMMON = {"quiet", "verbose", "debug", "help", "version"}
+_USUAL = 3  # exit code of an error
 _SHARED_BY = 4  # commands that have an option in the same words, to list it once
 
 
@@ -114,20 +115,21 @@ def _cell(text: str) -> str:
 
 
 def error_classes() -> str:
-    """Return every error and warning: base, exit code and meaning."""
-    rows = ["| Class | Exit code | Meaning |", "| --- | --- | --- |"]
+    """Return every error and warning: base, meaning, and an exit code other than 3."""
+    rows: list[str] = []
     for root in (errors.WarmupError, errors.WarmupWarning):
         for kind, depth in _tree(root, 0):
-            code = getattr(kind, "exit_code", "")
-            indent = "&nbsp;" * 4 * depth
+            code = getattr(kind, "exit_code", _USUAL)
+            shown = "" if code == _USUAL else f" (exit code {code})"
             text = (kind.__doc__ or "").partition("\n\n")[0]
-            rows.append(f"| {indent}`{kind.__name__}` | {code} | {_cell(text)} |")
+            rows.append(f"{'  ' * depth}- `{kind.__name__}`{shown}: {_cell(text)}")
     return "\n".join(rows) + "\n"
 
 
 def _tree(kind: type, depth: int) -> Iterator[tuple[type, int]]:
     yield kind, depth
-    for inner in kind.__subclasses__():
+    subclasses: list[type] = kind.__subclasses__()
+    for inner in subclasses:
         yield from _tree(inner, depth + 1)
 
 
