@@ -25,7 +25,7 @@ from warmup.diagnostics.profile.attribution import (
     name_of,
     unnumbered,
 )
-from warmup.diagnostics.profile.trace import DeviceEvent, Trace
+from warmup.diagnostics.profile.trace import DeviceEvent, IterationMark, Trace
 from warmup.diagnostics.review import CPU_LATENCY_US, GPU_LATENCY_US, LOW_SHARE
 from warmup.table import Table
 
@@ -52,7 +52,6 @@ class KernelLine:
     row's time is that of the whole kernel. Fields are None where not known.
     """
 
-    bucket: str | None
     name: str
     known: Known
     reason: Reason | None
@@ -215,7 +214,7 @@ def _bucket(
         for own in groups.values()
     ]
     gaps = [
-        _gaps(events, *(None, None) if number is None else _window(trace, number))
+        _gaps(events, None if number is None else trace.iterations[number])
         for (_, number), events in windows.items()
     ]
     busy_us, host_us, idle_us = (sum(column) for column in zip(*gaps, strict=True))
@@ -229,19 +228,13 @@ def _bucket(
     )
 
 
-def _window(trace: Trace, number: int) -> tuple[float, float]:
-    return trace.iterations[number].begin, trace.iterations[number].end
+def _gaps(events: Sequence[DeviceEvent], mark: IterationMark | None) -> tuple[float, float, float]:
+    """Return when one device was busy, waited for the host, and idled, in the iteration of *mark*.
 
-
-def _gaps(
-    events: Sequence[DeviceEvent], begin: float | None, end: float | None
-) -> tuple[float, float, float]:
-    """Return when one device was busy, waited for the host, and idled, from *begin* to *end*.
-
-    Without these the time goes from the first event to the last.
+    Without a mark the time goes from the first event to the last.
     """
     ordered = sorted(events, key=lambda event: event.begin)
-    at = ordered[0].begin if begin is None else begin
+    at = ordered[0].begin if mark is None else mark.begin
     busy = host = idle = 0.0
     for event in ordered:
         gap = max(event.begin - at, 0.0)
@@ -249,7 +242,7 @@ def _gaps(
         host, idle = host + late, idle + gap - late
         done = max(at, event.begin + event.us)
         busy, at = busy + done - at - gap, done
-    return busy, host + max((end or at) - at, 0.0), idle
+    return busy, host + (0.0 if mark is None else max(mark.end - at, 0.0)), idle
 
 
 def _line(
@@ -279,7 +272,6 @@ def _line(
         if share < LOW_SHARE:
             limit = Limit.LATENCY if median_us <= latency_us else Limit.OTHER
     return KernelLine(
-        bucket=first.event.bucket,
         name=name_of(first.event),
         known=first.known,
         reason=first.reason,
@@ -357,16 +349,12 @@ def differences_of(before: Profile, after: Profile) -> tuple[KernelDifference, .
     for bucket, mine in ((own.bucket, own.lines) for own in before.buckets):
         if bucket not in theirs:
             continue
-        subjects = dict.fromkeys(map(_subject, (*mine, *theirs[bucket])))
-        pairs = [
-            _difference(
-                bucket,
-                subject,
-                *([line for line in lines if _subject(line) == subject] for lines in sides),
-            )
-            for sides in [(mine, theirs[bucket])]
-            for subject in subjects
-        ]
+        sides: dict[str, tuple[list[KernelLine], list[KernelLine]]]
+        sides = defaultdict(lambda: ([], []))
+        for turn, lines in enumerate((mine, theirs[bucket])):
+            for line in lines:
+                sides[_subject(line)][turn].append(line)
+        pairs = [_difference(bucket, subject, *each) for subject, each in sides.items()]
         found.append(_difference(bucket, "", mine, theirs[bucket]))
         found += sorted(pairs, key=lambda each: -abs(each.added_us))
     return tuple(found)
