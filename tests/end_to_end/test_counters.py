@@ -17,6 +17,8 @@ from warmup.diagnostics.logs import Ledger
 from warmup.serving.counters import expose
 from warmup.table.store import read
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "tests" / "programs" / "serve_counted.py"
 

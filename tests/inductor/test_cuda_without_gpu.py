@@ -6,6 +6,7 @@ Each case is one line to tests/programs/cuda_lowering.py: one row, one GEMM, rea
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -33,37 +34,42 @@ def names(result: dict[str, Any]) -> list[str]:
     return [event["name"] for event in result["events"]]
 
 
-@pytest.mark.parametrize("m", [512, RANGE], ids=["static", "ranged"])
-@pytest.mark.parametrize("op", ["mm", "addmm"])
-@pytest.mark.parametrize(("winner", "template"), [("triton", "mm"), ("tma", "mm_persistent_tma")])
-def test_a_template_row_is_the_one_choice_generated_and_its_epilogue_fuses(
-    lower: Lower, op: str, winner: str, template: str, m: int | list[int]
-) -> None:
+def test_a_template_row_is_the_one_choice_generated_and_its_epilogue_fuses(lower: Lower) -> None:
     """One template is generated with the recorded tile, one fused kernel runs, nothing is timed."""
-    result = lower(op=op, winner=winner, m=m, epilogue=True, tile=TILE)
-    assert result["generated"] == [template]
-    assert result["launches"] == ["triton_tem_fused_0"]
-    assert result["externs"] == []
-    assert result["tile"] == {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32}
-    assert names(result) == ["lookup.hit"]
+    for (case, m), op, (winner, template) in product(
+        {"static": 512, "ranged": RANGE}.items(),
+        ("mm", "addmm"),
+        (("triton", "mm"), ("tma", "mm_persistent_tma")),
+    ):
+        result = lower(op=op, winner=winner, m=m, epilogue=True, tile=TILE)
+        assert result["generated"] == [template], (case, op, winner, template)
+        assert result["launches"] == ["triton_tem_fused_0"], (case, op, winner, template)
+        assert result["externs"] == [], (case, op, winner, template)
+        assert result["tile"] == {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32}, (
+            case,
+            op,
+            winner,
+            template,
+        )
+        assert names(result) == ["lookup.hit"], (case, op, winner, template)
 
 
-@pytest.mark.parametrize("visible", [False, True], ids=["inside", "returned"])
-def test_a_template_row_reads_a_padded_operand(lower: Lower, visible: bool) -> None:
+def test_a_template_row_reads_a_padded_operand(lower: Lower) -> None:
     """The row of a GEMM whose result is returned hits, and its kernel reads rows 3456 apart."""
-    open_one = {"m": 64, "n": 256, "k": 3420, "produced": True, "visible": visible}
-    result = lower(op="addmm", winner="triton", **open_one)
-    assert result["rows_apart"] == {"stated": [3456], "read": [3456]}
-    assert names(result) == ["lookup.hit"]
+    for visible in (False, True):
+        open_one = {"m": 64, "n": 256, "k": 3420, "produced": True, "visible": visible}
+        result = lower(op="addmm", winner="triton", **open_one)
+        assert result["rows_apart"] == {"stated": [3456], "read": [3456]}, visible
+        assert names(result) == ["lookup.hit"], visible
 
 
-@pytest.mark.parametrize("op", ["bmm", "baddbmm", "mm_plus_mm", "int_mm", "scaled_mm"])
-def test_the_other_ops_take_template_rows(lower: Lower, op: str) -> None:
+def test_the_other_ops_take_template_rows(lower: Lower) -> None:
     """Each other op generates one template from one row and hits once."""
-    result = lower(op=op, winner="triton", m=64, epilogue=True, tile=TILE)
-    assert len(result["generated"]) == 1
-    assert result["tile"] == {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32}
-    assert names(result) == ["lookup.hit"]
+    for op in ("bmm", "baddbmm", "mm_plus_mm", "int_mm", "scaled_mm"):
+        result = lower(op=op, winner="triton", m=64, epilogue=True, tile=TILE)
+        assert len(result["generated"]) == 1, op
+        assert result["tile"] == {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32}, op
+        assert names(result) == ["lookup.hit"], op
 
 
 def test_a_decompose_k_row_is_split_as_recorded(lower: Lower) -> None:
@@ -74,14 +80,13 @@ def test_a_decompose_k_row_is_split_as_recorded(lower: Lower) -> None:
     assert names(result) == ["lookup.hit"]
 
 
-@pytest.mark.parametrize("m", [512, RANGE], ids=["static", "ranged"])
-@pytest.mark.parametrize("op", ["mm", "addmm"])
-def test_a_library_row_generates_no_template(lower: Lower, op: str, m: int | list[int]) -> None:
+def test_a_library_row_generates_no_template(lower: Lower) -> None:
     """An ATen row calls the library, keeps the epilogue in its own kernel, and times nothing."""
-    result = lower(op=op, winner="extern", m=m, epilogue=True)
-    assert (result["generated"], result["externs"]) == ([], [op])
-    assert result["launches"] == ["triton_poi_fused_0"]
-    assert names(result) == ["lookup.hit"]
+    for (case, m), op in product({"static": 512, "ranged": RANGE}.items(), ("mm", "addmm")):
+        result = lower(op=op, winner="extern", m=m, epilogue=True)
+        assert (result["generated"], result["externs"]) == ([], [op]), (case, op)
+        assert result["launches"] == ["triton_poi_fused_0"], (case, op)
+        assert names(result) == ["lookup.hit"], (case, op)
 
 
 def test_tma_rows_do_not_specialise_a_dynamic_m(lower: Lower) -> None:
@@ -120,19 +125,13 @@ def test_a_miss_is_an_error_when_strict(lower: Lower) -> None:
     assert lower(op="mm", winner="none", m=512)["error"].startswith("MissError: no row")
 
 
-@pytest.mark.parametrize(
-    ("tile", "reason"),
-    [
+def test_a_row_that_does_not_fit_this_torch_is_a_miss(lower: Lower) -> None:
+    """Kwargs that the installed template lacks, or that are untrue, never reach a kernel."""
+    for tile, reason in (
         ({"ACC_TYPE": "tl.float16"}, "choice_rejected"),
         ({"NUM_CTAS": 2}, "template_changed"),
         ({"BLOCK_K": 48}, "choice_rejected"),
-    ],
-    ids=["another word", "another parameter", "an untrue EVEN_K"],
-)
-def test_a_row_that_does_not_fit_this_torch_is_a_miss(
-    lower: Lower, tile: dict[str, Any], reason: str
-) -> None:
-    """Kwargs that the installed template lacks, or that are untrue, never reach a kernel."""
-    result = lower(op="mm", winner="triton", m=512, mode="fallback", tile=tile)
-    assert (result["generated"], result["externs"]) == ([], ["mm"])
-    assert [event["reason"] for event in result["events"]] == [reason]
+    ):
+        result = lower(op="mm", winner="triton", m=512, mode="fallback", tile=tile)
+        assert (result["generated"], result["externs"]) == ([], ["mm"]), (tile, reason)
+        assert [event["reason"] for event in result["events"]] == [reason], (tile, reason)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ Case = dict[str, Any]
 
 pytest.importorskip("triton")
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def cases(run_program: Run, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
@@ -42,24 +45,20 @@ def question(cases: dict[str, Case], name: str, words: str) -> Case:
     return found
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", CASES)
-def test_a_region_is_decided_by_the_question_of_its_model(
-    cases: dict[str, Case], name: str, way: str
-) -> None:
+def test_a_region_is_decided_by_the_question_of_its_model(cases: dict[str, Case]) -> None:
     """Each question has a region, which asks by one of its keys and is answered with the way."""
-    assert cases[name]["questions"]
-    for one in cases[name]["questions"]:
-        assert (one["reason"], one["key"] in one["keys"]) == ("", True)
-        assert {f"{key} -> {way}" for key in one["keys"]} & set(one[way]["hits"])
+    for way, name in product(WAYS, CASES):
+        assert cases[name]["questions"], (way, name)
+        for one in cases[name]["questions"]:
+            assert (one["reason"], one["key"] in one["keys"]) == ("", True), (way, name)
+            assert {f"{key} -> {way}" for key in one["keys"]} & set(one[way]["hits"]), (way, name)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", [name for name in CASES if name != "gated"])
-def test_a_region_runs_the_gemms_of_its_model(cases: dict[str, Case], name: str, way: str) -> None:
+def test_a_region_runs_the_gemms_of_its_model(cases: dict[str, Case]) -> None:
     """Its GEMM keys, with their strides and epilogues, are those of the model, padded or not."""
-    asked = [one[way]["gemms"] for one in cases[name]["questions"]]
-    assert sorted(key for keys in asked for key in keys) == cases[name]["whole"][way]
+    for way, name in product(WAYS, [name for name in CASES if name != "gated"]):
+        asked = [one[way]["gemms"] for one in cases[name]["questions"]]
+        assert sorted(key for keys in asked for key in keys) == cases[name]["whole"][way]
 
 
 def test_the_other_product_of_a_gate_stays_as_its_own_row_says(cases: dict[str, Case]) -> None:
@@ -94,12 +93,12 @@ def test_an_operand_that_others_need_is_an_output(cases: dict[str, Case]) -> Non
     assert key["steps"].count(normed) == 2
 
 
-@pytest.mark.parametrize("key", KEYS)
-def test_a_module_made_of_a_pad_key_asks_for_that_key(cases: dict[str, Case], key: str) -> None:
+def test_a_module_made_of_a_pad_key_asks_for_that_key(cases: dict[str, Case]) -> None:
     """Its region runs the GEMM as it is, and padded to multiples of 8 (4 in f32) without rows."""
-    (one,) = cases[key]["questions"]
-    assert (one["key"], one["reason"]) == (key, "")
-    asked = [text for text in one["padded"]["gemms"] if text not in one["as_is"]["gemms"]]
-    alignment = 4 if " f32 " in key else 8
-    sizes = [int(text) for text in re.findall(r" [nk]=([0-9]+)", asked[0])]
-    assert [size % alignment for size in sizes] == [0, 0]
+    for key in KEYS:
+        (one,) = cases[key]["questions"]
+        assert (one["key"], one["reason"]) == (key, "")
+        asked = [text for text in one["padded"]["gemms"] if text not in one["as_is"]["gemms"]]
+        alignment = 4 if " f32 " in key else 8
+        sizes = [int(text) for text in re.findall(r" [nk]=([0-9]+)", asked[0])]
+        assert [size % alignment for size in sizes] == [0, 0], key

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,8 @@ CASES: dict[str, dict[str, Any]] = {
 
 pytest.importorskip("triton")
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def results(
@@ -65,9 +68,9 @@ def key_in(result: dict[str, Any]) -> str:
     return key
 
 
-@pytest.mark.parametrize(
-    ("case", "key"),
-    [
+def test_a_build_records_the_gemm_by_its_key(results: dict[str, dict[str, Any]]) -> None:
+    """A measured GEMM becomes one row; its key has sizes, ranges and the operands padded free."""
+    for case, key in (
         ("mm", "pad mm m=560 n=1280 k=3420 bf16 a=row b=col"),
         ("mm ranged", "pad mm m=2..1024 n=1280 k=3420 bf16 a=row b=col"),
         ("mm from a producer", "pad mm m=560 n=1280 k=3420 bf16 a=row b=col free=a"),
@@ -75,14 +78,9 @@ def key_in(result: dict[str, Any]) -> str:
         ("addmm", "pad addmm m=560 n=1280 k=3420 bf16 a=row b=col bias=1d"),
         ("bmm", "pad bmm batch=4 m=560 n=1280 k=3420 bf16 a=row b=col"),
         ("bmm ranged", "pad bmm batch=4 m=2..1024 n=1280 k=3420 bf16 a=row b=col"),
-    ],
-)
-def test_a_build_records_the_gemm_by_its_key(
-    results: dict[str, dict[str, Any]], case: str, key: str
-) -> None:
-    """A measured GEMM becomes one row; its key has sizes, ranges and the operands padded free."""
-    assert key_in(results[case]) == key
-    check_key(key)
+    ):
+        assert key_in(results[case]) == key
+        check_key(key)
 
 
 def test_a_range_across_another_size_stays_whole(results: dict[str, dict[str, Any]]) -> None:
@@ -92,23 +90,23 @@ def test_a_range_across_another_size_stays_whole(results: dict[str, dict[str, An
     assert across["guards"] == []
 
 
-@pytest.mark.parametrize(
-    ("case", "winner", "as_is", "padded"),
-    [
+def test_a_build_records_the_winner_and_both_times(results: dict[str, dict[str, Any]]) -> None:
+    """Padding wins outside the near-tie band only; times are in microseconds."""
+    for case, winner, as_is, padded in (
         ("mm", "padded", 500.0, 250.0),
         ("slower padded", "as_is", 250.0, 500.0),
         ("hardly faster padded", "as_is", 500.0, 490.0),
-    ],
-)
-def test_a_build_records_the_winner_and_both_times(
-    results: dict[str, dict[str, Any]], case: str, winner: str, as_is: float, padded: float
-) -> None:
-    """Padding wins outside the near-tie band only; times are in microseconds."""
-    (row,) = results[case]["rows"]
-    times = {"as_is": as_is, "padded": padded}
-    assert row["winner"] == winner
-    assert row["timings"] == times
-    assert (row["time_us"], row["library_us"]) == (times[winner], as_is)
+    ):
+        (row,) = results[case]["rows"]
+        times = {"as_is": as_is, "padded": padded}
+        assert row["winner"] == winner, (case, winner, as_is, padded)
+        assert row["timings"] == times, (case, winner, as_is, padded)
+        assert (row["time_us"], row["library_us"]) == (times[winner], as_is), (
+            case,
+            winner,
+            as_is,
+            padded,
+        )
 
 
 def test_a_range_that_ends_unaligned_is_asked_without_a_region(
@@ -142,44 +140,37 @@ def test_a_gemm_that_inductor_does_not_measure_has_no_row(
     assert (aligned["rows"], aligned["events"], aligned["timed"]) == ([], [], [])
 
 
-@pytest.mark.parametrize("m", ["static", "ranged"])
-@pytest.mark.parametrize("op", ["mm", "addmm", "bmm"])
-def test_a_row_decides_without_a_measurement(
-    results: dict[str, dict[str, Any]], op: str, m: str
-) -> None:
+def test_a_row_decides_without_a_measurement(results: dict[str, dict[str, Any]]) -> None:
     """``padded`` puts padding into the graph, ``as_is`` does not; each is one hit, none timed."""
-    padded, as_is = results[f"{op} padded {m}"], results[f"{op} as_is {m}"]
-    assert padded["pads"] > 0
-    assert as_is["pads"] == 0
-    assert [event["winner"] for event in padded["events"]] == ["padded"]
-    assert [event["winner"] for event in as_is["events"]] == ["as_is"]
-    assert {event["name"] for event in padded["events"] + as_is["events"]} == {"lookup.hit"}
-    assert padded["timed"] == as_is["timed"] == []
+    for m, op in product(("static", "ranged"), ("mm", "addmm", "bmm")):
+        padded, as_is = results[f"{op} padded {m}"], results[f"{op} as_is {m}"]
+        assert padded["pads"] > 0, (m, op)
+        assert as_is["pads"] == 0, (m, op)
+        assert [event["winner"] for event in padded["events"]] == ["padded"], (m, op)
+        assert [event["winner"] for event in as_is["events"]] == ["as_is"], (m, op)
+        assert {event["name"] for event in padded["events"] + as_is["events"]} == {"lookup.hit"}, (
+            m,
+            op,
+        )
+        assert padded["timed"] == as_is["timed"] == [], (m, op)
 
 
-@pytest.mark.parametrize("m", ["static", "ranged"])
-@pytest.mark.parametrize("op", ["mm", "addmm", "bmm"])
-def test_no_row_is_an_error_when_strict(
-    results: dict[str, dict[str, Any]], op: str, m: str
-) -> None:
+def test_no_row_is_an_error_when_strict(results: dict[str, dict[str, Any]]) -> None:
     """Strict serving raises a MissError with the key, and measures nothing."""
-    missed = results[f"{op} none {m}"]
-    assert missed["error"].startswith(f"MissError: no row answers `pad {op} ")
-    assert missed["timed"] == []
+    for m, op in product(("static", "ranged"), ("mm", "addmm", "bmm")):
+        missed = results[f"{op} none {m}"]
+        assert missed["error"].startswith(f"MissError: no row answers `pad {op} "), (m, op)
+        assert missed["timed"] == [], (m, op)
 
 
-@pytest.mark.parametrize(
-    ("case", "reason"), [("fallback", "not_in_table"), ("fallback ranged", "dynamic_dim")]
-)
-def test_no_row_leaves_the_gemm_as_it_is(
-    results: dict[str, dict[str, Any]], case: str, reason: str
-) -> None:
+def test_no_row_leaves_the_gemm_as_it_is(results: dict[str, dict[str, Any]]) -> None:
     """Fallback serving does not pad, reports one miss, and measures nothing."""
-    missed = results[case]
-    assert (missed["pads"], missed["timed"], missed["error"]) == (0, [], None)
-    assert [(e["name"], e["reason"], e["choice"]) for e in missed["events"]] == [
-        ("lookup.missed", reason, "as_is")
-    ]
+    for case, reason in (("fallback", "not_in_table"), ("fallback ranged", "dynamic_dim")):
+        missed = results[case]
+        assert (missed["pads"], missed["timed"], missed["error"]) == (0, [], None), (case, reason)
+        assert [(e["name"], e["reason"], e["choice"]) for e in missed["events"]] == [
+            ("lookup.missed", reason, "as_is")
+        ], (case, reason)
 
 
 def test_inductors_own_cache_never_answers_for_the_table(

@@ -13,6 +13,8 @@ import pytest
 
 pytest.importorskip("triton")
 
+pytestmark = pytest.mark.long
+
 Ask = Callable[..., dict[str, Any]]
 
 INNER = {"case": "layer norm", "r": 768}  # persistent by inductor's rule
@@ -58,21 +60,21 @@ def names(found: dict[str, Any]) -> list[str]:
     return [event["name"] for event in found["events"]]
 
 
-@pytest.mark.parametrize("name", CHOICES)
-def test_a_row_decides(ask: Ask, name: str) -> None:
+def test_a_row_decides(ask: Ask) -> None:
     """The kernel is persistent or looped as the row says, whatever inductor's rule is."""
-    found = {way: ask(**CHOICES[name], way=way) for way in ("persistent", "looped")}
-    assert [ways(found["persistent"]), ways(found["looped"])] == [["per"], ["red"]]
-    assert [names(each) for each in found.values()] == [["lookup.hit"]] * 2
+    for name, options in CHOICES.items():
+        found = {way: ask(**options, way=way) for way in ("persistent", "looped")}
+        assert [ways(found["persistent"]), ways(found["looped"])] == [["per"], ["red"]], name
+        assert [names(each) for each in found.values()] == [["lookup.hit"]] * 2, name
 
 
-@pytest.mark.parametrize(("case", "by_rule"), [(INNER, "persistent"), (LONG, "looped")])
-def test_without_a_row_inductors_rule_decides(ask: Ask, case: dict[str, Any], by_rule: str) -> None:
+def test_without_a_row_inductors_rule_decides(ask: Ask) -> None:
     """A miss names the way by inductor's rule, which is what is compiled."""
-    found = ask(**case, on_miss="fallback")
-    (event,) = found["events"]
-    assert (event["name"], event["choice"]) == ("lookup.missed", by_rule)
-    assert found["code"] == ask(**case, search=False)["code"]
+    for case, by_rule in ((INNER, "persistent"), (LONG, "looped")):
+        found = ask(**case, on_miss="fallback")
+        (event,) = found["events"]
+        assert (event["name"], event["choice"]) == ("lookup.missed", by_rule), (case, by_rule)
+        assert found["code"] == ask(**case, search=False)["code"], (case, by_rule)
 
 
 def test_a_miss_is_an_error_in_strict_serving(ask: Ask) -> None:
@@ -80,33 +82,33 @@ def test_a_miss_is_an_error_in_strict_serving(ask: Ask) -> None:
     assert ask(**INNER)["error"].startswith("MissError: no row answers `reduction ")
 
 
-@pytest.mark.parametrize("case", [INNER, LONG])
-def test_a_table_of_an_earlier_build_asks_nothing(ask: Ask, case: dict[str, Any]) -> None:
+def test_a_table_of_an_earlier_build_asks_nothing(ask: Ask) -> None:
     """Without ``reduction_search`` in the policy strict serving has no miss and no hit."""
-    found = ask(**case, search=False)
-    assert (found["error"], found["events"], len(found["kernels"])) == (None, [], 1)
+    for case in (INNER, LONG):
+        found = ask(**case, search=False)
+        assert (found["error"], found["events"], len(found["kernels"])) == (None, [], 1), case
 
 
-@pytest.mark.parametrize("name", NO_CHOICES)
-def test_what_inductor_does_not_leave_open_is_not_asked(ask: Ask, name: str) -> None:
+def test_what_inductor_does_not_leave_open_is_not_asked(ask: Ask) -> None:
     """Rows that no persistent kernel can hold, sorts and scans are compiled as without a table."""
-    found = ask(**NO_CHOICES[name])
-    assert (found["error"], found["events"]) == (None, [])
-    assert found["code"] == ask(**NO_CHOICES[name], search=False)["code"]
+    for name, options in NO_CHOICES.items():
+        found = ask(**options)
+        assert (found["error"], found["events"]) == (None, []), name
+        assert found["code"] == ask(**options, search=False)["code"]
 
 
-@pytest.mark.parametrize(("case", "by_rule"), [(INNER, "persistent"), (LONG, "looped")])
-def test_a_build_calls_both_kernels(ask: Ask, case: dict[str, Any], by_rule: str) -> None:
+def test_a_build_calls_both_kernels(ask: Ask) -> None:
     """Both are generated, compiled and called, first the control: the way by inductor's rule."""
-    found = ask(**case, on_miss="tune", wins="looped")
-    assert found["called"] == {"persistent": None, "looped": None}
-    assert found["library"] == by_rule
-    is_persistent = by_rule == "persistent"
-    assert ["@triton_heuristics.persistent_reduction" in each for each in found["sources"]] == [
-        is_persistent,
-        not is_persistent,
-    ]
-    assert names(found) == ["problem.tuned"]
+    for case, by_rule in ((INNER, "persistent"), (LONG, "looped")):
+        found = ask(**case, on_miss="tune", wins="looped")
+        assert found["called"] == {"persistent": None, "looped": None}, (case, by_rule)
+        assert found["library"] == by_rule, (case, by_rule)
+        is_persistent = by_rule == "persistent"
+        assert ["@triton_heuristics.persistent_reduction" in each for each in found["sources"]] == [
+            is_persistent,
+            not is_persistent,
+        ], (case, by_rule)
+        assert names(found) == ["problem.tuned"], (case, by_rule)
 
 
 def test_each_way_has_a_searched_launch_config(ask: Ask) -> None:
@@ -118,14 +120,12 @@ def test_each_way_has_a_searched_launch_config(ask: Ask) -> None:
     assert names(found) == ["problem.tuned"]
 
 
-@pytest.mark.parametrize(("looped_us", "is_cut"), [(1.2, False), (1.3, True)])
-def test_a_looped_kernel_that_cannot_win_is_not_searched_further(
-    ask: Ask, looped_us: float, is_cut: bool
-) -> None:
+def test_a_looped_kernel_that_cannot_win_is_not_searched_further(ask: Ask) -> None:
     """Where it takes over a quarter longer with each first config, descent asks for no more."""
-    persistent, looped = ask(**INNER, on_miss="tune", looped_us=looped_us)["searched"]
-    assert "descent" in persistent
-    assert ("descent" not in looped) == is_cut
+    for looped_us, is_cut in ((1.2, False), (1.3, True)):
+        persistent, looped = ask(**INNER, on_miss="tune", looped_us=looped_us)["searched"]
+        assert "descent" in persistent, (looped_us, is_cut)
+        assert ("descent" not in looped) == is_cut, (looped_us, is_cut)
 
 
 def test_what_both_ways_write_can_be_compared(ask: Ask) -> None:
@@ -135,19 +135,16 @@ def test_what_both_ways_write_can_be_compared(ask: Ask) -> None:
     assert found["written"]["looped"] == ["(4096, 4096) torch.bfloat16"] * 2
 
 
-@pytest.mark.parametrize(
-    ("case", "way"),
-    [
+def test_a_build_compiles_what_is_served(ask: Ask) -> None:
+    """Generating both kernels first changes nothing in the code of the graph."""
+    for case, way in (
         (INNER, "looped"),
         (LONG, "looped"),
         ({"case": "norm of what a sort wrote", "x": 512}, "persistent"),  # written in place
-    ],
-)
-def test_a_build_compiles_what_is_served(ask: Ask, case: dict[str, Any], way: str) -> None:
-    """Generating both kernels first changes nothing in the code of the graph."""
-    built = ask(**case, on_miss="tune", wins=way)
-    assert built["code"] == ask(**case, way=way)["code"]
-    assert len(built["sources"]) == 2
+    ):
+        built = ask(**case, on_miss="tune", wins=way)
+        assert built["code"] == ask(**case, way=way)["code"]
+        assert len(built["sources"]) == 2, (case, way)
 
 
 def test_a_way_that_does_not_load_cannot_win(ask: Ask) -> None:

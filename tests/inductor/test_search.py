@@ -6,6 +6,7 @@ Each case is one line to tests/programs/cuda_search.py: real heuristics, lowerin
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from warmup.inductor.gemm.splits import splits_of
 from warmup.keys.gemm_text import parse_problem
 from warmup.keys.question import Question
 from warmup.table.lookup import Lookup, OnMiss
+
+pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).resolve().parents[2]
 FEW = {"op": "mm", "m": 16, "n": 6144, "k": 4096}
@@ -60,15 +63,15 @@ def test_a_single_row_has_no_persistent_tma(ask: Ask) -> None:
     assert "tma" not in found["added"]
 
 
-@pytest.mark.parametrize("scales", ["tensor", "row"])
-def test_a_scaled_product_has_persistent_tma_of_its_own(ask: Ask, scales: str) -> None:
+def test_a_scaled_product_has_persistent_tma_of_its_own(ask: Ask) -> None:
     """Each candidate is told how its factors are scaled, and to accumulate as the model asks."""
-    found = ask(SCALED, search="default", scales=scales, fast=True)
-    last = found["last"]["tma"]
-    recipe = int(scales == "row")
-    assert found["added"] == {"tma": 13, "few_rows": 6}
-    assert last["uid"] == "triton::scaled_mm_device_tma_epilogue_scaling"
-    assert (last["SCALE_RECIPE_A"], last["SCALE_RECIPE_B"]) == (recipe, recipe)
+    for scales in ("tensor", "row"):
+        found = ask(SCALED, search="default", scales=scales, fast=True)
+        last = found["last"]["tma"]
+        recipe = int(scales == "row")
+        assert found["added"] == {"tma": 13, "few_rows": 6}, scales
+        assert last["uid"] == "triton::scaled_mm_device_tma_epilogue_scaling", scales
+        assert (last["SCALE_RECIPE_A"], last["SCALE_RECIPE_B"]) == (recipe, recipe), scales
 
 
 def test_every_tile_accumulates_as_the_model_asks(ask: Ask) -> None:
@@ -79,21 +82,21 @@ def test_every_tile_accumulates_as_the_model_asks(ask: Ask) -> None:
     assert len(fast) == found["tried"] - 1  # less the library's kernel
 
 
-@pytest.mark.parametrize("op", ["int_mm", "scaled_mm"])
-def test_tiles_of_8_bits_are_twice_as_deep(ask: Ask, op: str) -> None:
+def test_tiles_of_8_bits_are_twice_as_deep(ask: Ask) -> None:
     """A tile that loads 128 x 2 bytes of a row loads 256 elements of 8 bits."""
-    found = ask({"op": op, "m": 64}, search="wide")
-    assert (
-        found["last"]["tiles"]["BLOCK_K"]
-        == 2 * ask({"op": "mm", "m": 64}, search="wide")["last"]["tiles"]["BLOCK_K"]
-    )
+    for op in ("int_mm", "scaled_mm"):
+        found = ask({"op": op, "m": 64}, search="wide")
+        assert (
+            found["last"]["tiles"]["BLOCK_K"]
+            == 2 * ask({"op": "mm", "m": 64}, search="wide")["last"]["tiles"]["BLOCK_K"]
+        ), op
 
 
-@pytest.mark.parametrize("op", ["mm", "addmm", "bmm", "int_mm", "scaled_mm"])
-def test_the_library_is_among_what_is_measured(ask: Ask, op: str) -> None:
+def test_the_library_is_among_what_is_measured(ask: Ask) -> None:
     """The control can be called in another process, `torch._scaled_mm` with its dtype too."""
-    asked = ask({"op": op, "m": 64}, search="default", asked=True, scales="row", fast=True)
-    assert (asked["has_library"], asked["offered"]) == (True, asked["tried"])
+    for op in ("mm", "addmm", "bmm", "int_mm", "scaled_mm"):
+        asked = ask({"op": op, "m": 64}, search="default", asked=True, scales="row", fast=True)
+        assert (asked["has_library"], asked["offered"]) == (True, asked["tried"]), op
 
 
 def test_wide_adds_splits_and_tiles(ask: Ask) -> None:
@@ -117,21 +120,17 @@ def test_spilling_tiles_are_tried_and_counted(ask: Ask) -> None:
     assert found["spilling"] > 200
 
 
-@pytest.mark.parametrize(
-    "problem",
-    [
+def test_there_are_no_duplicates_and_no_guards(ask: Ask) -> None:
+    """For every GEMM there are no duplicates, and the search adds no guard."""
+    for problem in (
         FEW,
         MANY,
         LARGE_K,
         {"op": "mm", "m": [2, 1024]},
         *({"op": op, "m": 64} for op in ("addmm", "bmm", "mm_plus_mm", "int_mm", "scaled_mm")),
-    ],
-    ids=lambda problem: f"{problem['op']} {problem['m']} {problem.get('k', '')}",
-)
-def test_there_are_no_duplicates_and_no_guards(ask: Ask, problem: dict[str, Any]) -> None:
-    """For every GEMM there are no duplicates, and the search adds no guard."""
-    found = ask(problem, search="exhaustive", neighbours=[ELSEWHERE])
-    assert (found["twice"], found["guards"]) == (0, [])
+    ):
+        found = ask(problem, search="exhaustive", neighbours=[ELSEWHERE])
+        assert (found["twice"], found["guards"]) == (0, []), problem
 
 
 def test_k_is_split_where_inductor_would_not(ask: Ask) -> None:
@@ -151,9 +150,12 @@ def test_a_dynamic_m_is_not_split(ask: Ask) -> None:
     assert ask({"op": "mm", "m": [2, 1024]}, search="exhaustive")["splits"] == []
 
 
-@pytest.mark.parametrize(
-    ("sizes", "only_even", "splits"),
-    [
+def test_splits_leave_parts_worth_a_block() -> None:
+    """Parts have at least 128 elements, and partial sums no more bytes than the operands.
+
+    Even parts are multiples of 32, where K is one, or have as many factors of two as K.
+    """
+    for sizes, only_even, splits in (
         ((16, 6144, 4096), True, (2, 4, 8, 16, 32)),
         ((16, 4096, 6144), True, (2, 3, 4, 6, 8, 12, 16, 24, 32, 48)),
         ((16, 1280, 3420), True, (3, 5, 9, 15, 19)),
@@ -162,16 +164,8 @@ def test_a_dynamic_m_is_not_split(ask: Ask) -> None:
         ((4096, 4096, 4096), False, ()),
         ((512, 512, 2048), False, (2, 4)),
         ((0, 512, 2048), False, ()),
-    ],
-)
-def test_splits_leave_parts_worth_a_block(
-    sizes: tuple[int, int, int], only_even: bool, splits: tuple[int, ...]
-) -> None:
-    """Parts have at least 128 elements, and partial sums no more bytes than the operands.
-
-    Even parts are multiples of 32, where K is one, or have as many factors of two as K.
-    """
-    assert splits_of(*sizes, 2, only_even=only_even) == splits
+    ):
+        assert splits_of(*sizes, 2, only_even=only_even) == splits
 
 
 def test_a_neighbours_tile_is_adapted_to_the_problem(ask: Ask) -> None:
@@ -200,9 +194,9 @@ def test_an_exhaustive_search_offers_templates_for_a_large_k(ask: Ask) -> None:
     assert ask(LARGE_K, search="exhaustive")["added"] == {"exhaustive": 175}
 
 
-@pytest.mark.parametrize(
-    ("problem", "word", "source"),
-    [
+def test_a_row_of_a_search_is_served(ask: Ask) -> None:
+    """A row with the last candidate of a source hits, and only its template is generated."""
+    for problem, word, source in (
         (FEW, "wide", "splits"),
         (FEW, "wide", "tiles"),
         (MANY, "exhaustive", "exhaustive"),
@@ -217,46 +211,50 @@ def test_an_exhaustive_search_offers_templates_for_a_large_k(ask: Ask) -> None:
         ({"op": "scaled_mm", "m": 64, "scales": "row", "fast": True}, "default", "tma"),
         ({"op": "scaled_mm", "m": [2, 1024], "scales": "row"}, "wide", "tiles"),
         ({"op": "int_mm", "m": 64}, "wide", "tiles"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else f"{value['op']} {value['m']}",
-)
-def test_a_row_of_a_search_is_served(
-    ask: Ask, problem: dict[str, Any], word: str, source: str
-) -> None:
-    """A row with the last candidate of a source hits, and only its template is generated."""
-    found = ask(problem, search=word, serve=source, neighbours=[ELSEWHERE])
-    served, last = found["served"], found["last"][source]
-    tile = {name: last[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K") if name in last}
-    assert [event["name"] for event in served["events"]] == ["lookup.hit"]
-    assert (served["tile"], len(served["generated"])) == (tile, 0 if source == "splits" else 1)
-    assert not [guard for guard in served["guards"] if guard.startswith("Eq(")]
+    ):
+        found = ask(problem, search=word, serve=source, neighbours=[ELSEWHERE])
+        served, last = found["served"], found["last"][source]
+        tile = {name: last[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K") if name in last}
+        assert [event["name"] for event in served["events"]] == ["lookup.hit"], (
+            problem,
+            word,
+            source,
+        )
+        assert (served["tile"], len(served["generated"])) == (
+            tile,
+            0 if source == "splits" else 1,
+        ), (problem, word, source)
+        assert not [guard for guard in served["guards"] if guard.startswith("Eq(")], (
+            problem,
+            word,
+            source,
+        )
 
 
-@pytest.mark.parametrize("op", ["mm", "addmm", "bmm"])
-def test_wide_tiles_compile_with_the_predicted_shared_memory(ask: Ask, op: str) -> None:
+def test_wide_tiles_compile_with_the_predicted_shared_memory(ask: Ask) -> None:
     """Triton compiles the last wide-search tile with the predicted bytes plus barriers."""
-    found = ask({"op": op, "m": 16}, search="wide", compile=["tiles"])["shared"]["tiles"]
-    assert 0 <= found["taken"] - found["foretold"] <= 64
+    for op in ("mm", "addmm", "bmm"):
+        found = ask({"op": op, "m": 16}, search="wide", compile=["tiles"])["shared"]["tiles"]
+        assert 0 <= found["taken"] - found["foretold"] <= 64, op
 
 
-@pytest.mark.parametrize("op", ["mm", "addmm"])
-def test_a_question_has_the_record_of_its_search(ask: Ask, op: str) -> None:
+def test_a_question_has_the_record_of_its_search(ask: Ask) -> None:
     """The question has every candidate and the record of the search."""
-    asked = ask({"op": op, "m": 16}, search="wide", asked=True)
-    assert asked["word"] == "wide"
-    assert asked["offered"] == asked["tried"]
-    assert asked["added"]["tiles"] > 0
+    for op in ("mm", "addmm"):
+        asked = ask({"op": op, "m": 16}, search="wide", asked=True)
+        assert asked["word"] == "wide", op
+        assert asked["offered"] == asked["tried"], op
+        assert asked["added"]["tiles"] > 0, op
 
 
-@pytest.mark.parametrize("visible", [False, True], ids=["inside", "returned"])
-@pytest.mark.parametrize("op", ["mm", "addmm"])
-def test_an_operand_from_the_graph_has_its_final_layout(ask: Ask, op: str, visible: bool) -> None:
+def test_an_operand_from_the_graph_has_its_final_layout(ask: Ask) -> None:
     """Inductor pads its rows from 3420 to 3456, and key, candidates and memory follow."""
-    open_one = {"op": op, "m": 64, "n": 256, "k": 3420, "produced": True, "visible": visible}
-    asked = ask(open_one, search="default", asked=True)
-    assert " a=row/3456 " in asked["key"]
-    assert asked["strides"][-2] == [3456, 1]
-    assert asked["rows_apart"] == {"stated": [3456], "read": [3456]}
+    for visible, op in product((False, True), ("mm", "addmm")):
+        open_one = {"op": op, "m": 64, "n": 256, "k": 3420, "produced": True, "visible": visible}
+        asked = ask(open_one, search="default", asked=True)
+        assert " a=row/3456 " in asked["key"], (visible, op)
+        assert asked["strides"][-2] == [3456, 1], (visible, op)
+        assert asked["rows_apart"] == {"stated": [3456], "read": [3456]}, (visible, op)
 
 
 def test_neighbours_are_the_rows_of_the_table_and_of_this_build(

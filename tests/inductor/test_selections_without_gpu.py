@@ -14,6 +14,8 @@ import pytest
 
 from warmup.keys.grouped import ends_of_groups
 
+pytestmark = pytest.mark.long
+
 torch = pytest.importorskip("torch")
 
 Ask = Callable[..., dict[str, Any]]
@@ -72,13 +74,13 @@ def test_a_build_times_what_inductor_lists(ask: Ask) -> None:
     assert not calls_library(found)
 
 
-@pytest.mark.parametrize("words", [{"ranged": True}, {"backends": "ATEN"}])
-def test_where_there_is_no_choice_nothing_is_asked(ask: Ask, words: dict[str, Any]) -> None:
+def test_where_there_is_no_choice_nothing_is_asked(ask: Ask) -> None:
     """For a range of batches, and in tables of earlier builds, whose policy leaves the library."""
-    found = ask("patches", on_miss="strict", **words)
-    assert found["error"] is None
-    assert found["events"] == []
-    assert calls_library(found)
+    for words in ({"ranged": True}, {"backends": "ATEN"}):
+        found = ask("patches", on_miss="strict", **words)
+        assert found["error"] is None, words
+        assert found["events"] == [], words
+        assert calls_library(found), words
 
 
 def test_a_row_names_the_tile_of_the_experts(ask: Ask) -> None:
@@ -92,23 +94,23 @@ def test_a_row_names_the_tile_of_the_experts(ask: Ask) -> None:
     assert "BLOCK_M=64,BLOCK_N=128," in event["winner"]
 
 
-@pytest.mark.parametrize(
-    ("case", "words"),
-    [
+def test_experts_without_a_row_are_missed(ask: Ask) -> None:
+    """The library is compiled, and the miss says which dim the groups divide."""
+    for case, words in (
         ("experts", "groups=8 over=m m=1024 n=512 k=4096 bf16 a=row b=col"),
         ("weight gradients", "groups=8 over=k m=512 n=256 k=1024 bf16 a=row b=row"),
         ("input gradients", "groups=8 over=n m=64 n=1024 k=512 bf16 a=row b=col"),
         ("batches", "groups=8 over=nothing m=64 n=256 k=512 bf16 a=row b=col"),
-    ],
-)
-def test_experts_without_a_row_are_missed(ask: Ask, case: str, words: str) -> None:
-    """The library is compiled, and the miss says which dim the groups divide."""
-    found = ask(case)
-    assert calls_library(found)
-    (event,) = found["events"]
-    assert (event["name"], event["choice"]) == ("lookup.missed", "aten::_grouped_mm")
-    assert event["key"] == f"grouped_mm {words} out=bf16"
-    assert ask(case, on_miss="strict")["error"].startswith("MissError")
+    ):
+        found = ask(case)
+        assert calls_library(found), (case, words)
+        (event,) = found["events"]
+        assert (event["name"], event["choice"]) == ("lookup.missed", "aten::_grouped_mm"), (
+            case,
+            words,
+        )
+        assert event["key"] == f"grouped_mm {words} out=bf16", (case, words)
+        assert ask(case, on_miss="strict")["error"].startswith("MissError"), (case, words)
 
 
 def test_a_build_times_every_tile_of_the_experts(ask: Ask) -> None:
@@ -121,23 +123,23 @@ def test_a_build_times_every_tile_of_the_experts(ask: Ask) -> None:
     assert not calls_library(found)
 
 
-@pytest.mark.parametrize("case", ["weight gradients", "input gradients", "batches"])
-def test_a_build_times_groups_of_other_dims(ask: Ask, case: str) -> None:
+def test_a_build_times_groups_of_other_dims(ask: Ask) -> None:
     """With inductor's own offsets, or with none; the library wins here, and is compiled."""
-    found = ask(case, on_miss="tune")
-    assert [event["name"] for event in found["events"]] == ["problem.tuned"]
-    assert len(found["timed"]) > 20
-    assert calls_library(found)
+    for case in ("weight gradients", "input gradients", "batches"):
+        found = ask(case, on_miss="tune")
+        assert [event["name"] for event in found["events"]] == ["problem.tuned"], case
+        assert len(found["timed"]) > 20, case
+        assert calls_library(found), case
 
 
-@pytest.mark.parametrize("over", ["m", "k", "n", "nothing"])
-def test_a_rebuilt_module_asks_for_its_key(ask: Ask, over: str) -> None:
+def test_a_rebuilt_module_asks_for_its_key(ask: Ask) -> None:
     """So that a miss can be built without the model."""
-    layouts = "a=col b=row" if over == "k" else "a=row b=col"
-    key = f"grouped_mm groups=8 over={over} m=512 n=256 k=1024 bf16 {layouts} out=bf16"
-    found = ask(key)
-    assert found["error"] is None
-    assert [event["key"] for event in found["events"]] == [key]
+    for over in ("m", "k", "n", "nothing"):
+        layouts = "a=col b=row" if over == "k" else "a=row b=col"
+        key = f"grouped_mm groups=8 over={over} m=512 n=256 k=1024 bf16 {layouts} out=bf16"
+        found = ask(key)
+        assert found["error"] is None, over
+        assert [event["key"] for event in found["events"]] == [key], over
 
 
 def test_rows_go_to_experts_as_a_router_sends_them() -> None:
@@ -151,13 +153,13 @@ def test_rows_go_to_experts_as_a_router_sends_them() -> None:
     assert ends_of_groups(2, 8)[-1] == 2
 
 
-@pytest.mark.parametrize("words", [{"ranged": True}, {"earlier": True}])
-def test_experts_that_no_row_can_be_about_are_not_asked(ask: Ask, words: dict[str, Any]) -> None:
+def test_experts_that_no_row_can_be_about_are_not_asked(ask: Ask) -> None:
     """With a range of rows, and in tables of earlier builds, the library computes them."""
-    found = ask("experts", on_miss="strict", **words)
-    assert found["error"] is None
-    assert found["events"] == []
-    assert calls_library(found)
+    for words in ({"ranged": True}, {"earlier": True}):
+        found = ask("experts", on_miss="strict", **words)
+        assert found["error"] is None, words
+        assert found["events"] == [], words
+        assert calls_library(found), words
 
 
 def test_a_template_runs_on_the_stream_that_is_current_when_it_is_called() -> None:

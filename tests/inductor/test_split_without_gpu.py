@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any
 
 import pytest
 
 pytest.importorskip("triton")
+
+pytestmark = pytest.mark.long
 
 Ask = Callable[..., dict[str, Any]]
 
@@ -56,46 +59,45 @@ def names(found: dict[str, Any]) -> list[str]:
     return [event["name"] for event in found["events"]]
 
 
-@pytest.mark.parametrize("case", SPLIT)
-def test_a_row_forbids_the_split(ask: Ask, case: str) -> None:
+def test_a_row_forbids_the_split(ask: Ask) -> None:
     """One part is a single kernel for what inductor's rule makes in two or more."""
-    by_rule = ask(case=case, **SPLIT[case], on_miss="fallback")
-    whole = ask(case=case, **SPLIT[case], parts=1)
-    assert names(whole) == ["lookup.hit"]
-    assert len(whole["kernels"]) == 1 < len(by_rule["kernels"])
+    for case, sizes in SPLIT.items():
+        by_rule = ask(case=case, **sizes, on_miss="fallback")
+        whole = ask(case=case, **sizes, parts=1)
+        assert names(whole) == ["lookup.hit"], case
+        assert len(whole["kernels"]) == 1 < len(by_rule["kernels"]), case
 
 
-@pytest.mark.parametrize("case", SPLIT)
-@pytest.mark.parametrize("parts", [2, 64])
-def test_a_row_decides_the_number_of_parts(ask: Ask, case: str, parts: int) -> None:
+def test_a_row_decides_the_number_of_parts(ask: Ask) -> None:
     """As many kernels as by the rule, of another size: parts are not split again."""
-    by_rule = ask(case=case, **SPLIT[case], on_miss="fallback")
-    found = ask(case=case, **SPLIT[case], parts=parts)
-    assert names(found) == ["lookup.hit"]
-    assert len(found["kernels"]) == len(by_rule["kernels"])
-    assert found["code"] != by_rule["code"]
+    for case, parts in product(SPLIT, (2, 64)):
+        by_rule = ask(case=case, **SPLIT[case], on_miss="fallback")
+        found = ask(case=case, **SPLIT[case], parts=parts)
+        assert names(found) == ["lookup.hit"], (case, parts)
+        assert len(found["kernels"]) == len(by_rule["kernels"]), (case, parts)
+        assert found["code"] != by_rule["code"], (case, parts)
 
 
-@pytest.mark.parametrize("case", SPLIT)
-def test_a_build_asks_with_the_region(ask: Ask, case: str) -> None:
+def test_a_build_asks_with_the_region(ask: Ask) -> None:
     """The rule's number of parts is compiled meanwhile, and is the first of four ways."""
-    found = ask(case=case, **SPLIT[case], on_miss="tune")
-    ((key, ways, steps),) = (tuple(each.values()) for each in found["questions"])
-    rule = int(key.partition("rule=")[2].partition(" ")[0])
-    expected = dict.fromkeys((rule, 1, rule // 2, rule * 2))
-    assert ways == [f"split(parts={parts})" for parts in expected]
-    assert found["code"] == ask(case=case, **SPLIT[case], on_miss="fallback")["code"]
-    has_rows_again = case in ("layer norm", "rms norm")
-    assert key.endswith("input=again" if has_rows_again else "input=once")
-    assert len(steps) > 1 or case == "mean of rows"
+    for case, sizes in SPLIT.items():
+        found = ask(case=case, **sizes, on_miss="tune")
+        ((key, ways, steps),) = (tuple(each.values()) for each in found["questions"])
+        rule = int(key.partition("rule=")[2].partition(" ")[0])
+        expected = dict.fromkeys((rule, 1, rule // 2, rule * 2))
+        assert ways == [f"split(parts={parts})" for parts in expected], case
+        assert found["code"] == ask(case=case, **sizes, on_miss="fallback")["code"]
+        has_rows_again = case in ("layer norm", "rms norm")
+        assert key.endswith("input=again" if has_rows_again else "input=once"), case
+        assert len(steps) > 1 or case == "mean of rows"
 
 
-@pytest.mark.parametrize("case", ALONE)
-def test_nothing_is_asked_where_the_rule_alone_decides(ask: Ask, case: str) -> None:
+def test_nothing_is_asked_where_the_rule_alone_decides(ask: Ask) -> None:
     """Strict serving has no miss there, and a build no question."""
-    for on_miss in ("strict", "tune"):
-        found = ask(**ALONE[case], on_miss=on_miss)
-        assert (found["error"], found["events"], found["questions"]) == (None, [], [])
+    for case, sizes in ALONE.items():
+        for on_miss in ("strict", "tune"):
+            found = ask(**sizes, on_miss=on_miss)
+            assert (found["error"], found["events"], found["questions"]) == (None, [], []), case
 
 
 def test_without_a_row_the_rule_decides(ask: Ask) -> None:
