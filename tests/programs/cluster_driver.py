@@ -20,7 +20,7 @@ from warmup.tuning.cluster.build import runners_on
 from warmup.tuning.cluster.connection import connected
 from warmup.tuning.cluster.slots import alive_nodes, slots_of
 from warmup.tuning.devices.build import build_with
-from warmup.tuning.devices.local_runner import Patience
+from warmup.tuning.devices.host import Patience
 from warmup.tuning.devices.messages import WorkerOrder
 from warmup.tuning.report import Observer
 

@@ -8,7 +8,7 @@ import pytest
 
 from warmup.core.errors import SettingsError
 from warmup.tuning.cluster.slots import ClusterNode, alive_nodes, slots_of
-from warmup.tuning.devices.names import GPU_LANES
+from warmup.tuning.devices.host import GPU_LANES
 
 
 def _node(host: str, *, gpus: int = 0, kind: str = "GPU", cpus: int = 8) -> ClusterNode:

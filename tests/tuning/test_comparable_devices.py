@@ -8,7 +8,7 @@ import pytest
 
 from warmup.core.errors import SettingsError
 from warmup.core.runtime import Runtime
-from warmup.tuning.devices.comparable import check_one_kind, devices_off
+from warmup.tuning.devices.build import check_one_kind, devices_off
 
 
 def test_a_device_outside_of_the_band_is_named() -> None:

@@ -20,10 +20,15 @@ from warmup.table import Table
 from warmup.table.codec import encode
 from warmup.table.store import read, write
 from warmup.tuning.devices.build import build_with
-from warmup.tuning.devices.host_runners import worker_name
-from warmup.tuning.devices.local_runner import LocalRunner, Patience
-from warmup.tuning.devices.messages import FinishedProblem, ProblemTask, WorkerOrder
-from warmup.tuning.devices.runner import ReadyWorker, RunnerGoneError, RunnerLostError
+from warmup.tuning.devices.host import LocalRunner, Patience, worker_name
+from warmup.tuning.devices.messages import (
+    FinishedProblem,
+    ProblemTask,
+    ReadyWorker,
+    RunnerGoneError,
+    RunnerLostError,
+    WorkerOrder,
+)
 from warmup.tuning.report import BuildReport, Observer
 
 FAKE = Path(__file__).resolve().parents[1] / "programs" / "fake_device_worker.py"

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from warmup.core.errors import SettingsError
-from warmup.tuning.devices.names import GPU_LANES, parse_devices
+from warmup.tuning.devices.host import GPU_LANES, parse_devices
 
 
 @pytest.fixture

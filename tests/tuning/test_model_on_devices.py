@@ -14,8 +14,8 @@ from warmup.core.phases import BuildStage
 from warmup.core.rows import Row, Tuned
 from warmup.diagnostics.misses import MissedProblem
 from warmup.table import Table
-from warmup.tuning.devices import model_build
-from warmup.tuning.devices.model_build import build_model_on_devices
+from warmup.tuning.devices import build as model_build
+from warmup.tuning.devices.build import build_model_on_devices
 from warmup.tuning.report import BuildPlan, BuildReport, DeviceShare
 
 LAUNCH = "launch triton_poi_fused_mul x=16 args=*bf16 source=3f2a9c0d41b7e865"

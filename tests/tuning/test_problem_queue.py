@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from warmup.tuning.devices.problem_queue import ProblemQueue
+from warmup.tuning.devices.build import ProblemQueue
 
 BOTH = {"cuda:0", "cuda:1"}
 

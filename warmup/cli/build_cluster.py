@@ -25,7 +25,7 @@ def on_cluster(
         typer.BadParameter: *run* has an argument that does not go with a cluster.
         SettingsError: *limit* is no time.
     """
-    from warmup.tuning.devices.names import ALL
+    from warmup.tuning.devices.host import ALL
     from warmup.tuning.from_misses import build_problems
 
     words = dict(run.keywords)

@@ -21,8 +21,7 @@ def on_devices(run: partial[BuildReport], devices: str | None, limit: str) -> pa
     """
     if devices is None:
         return run
-    from warmup.tuning.devices.build import build_on_devices
-    from warmup.tuning.devices.model_build import REFUSED, build_model_on_devices
+    from warmup.tuning.devices.build import REFUSED, build_model_on_devices, build_on_devices
     from warmup.tuning.from_misses import build_problems
 
     words = dict(run.keywords)

@@ -21,10 +21,8 @@ from warmup.tuning.cluster.connection import connected
 from warmup.tuning.cluster.ray_runner import RayRunner, RemoteDevice
 from warmup.tuning.cluster.slots import ClusterSlot, alive_nodes, slots_of
 from warmup.tuning.devices.build import build_with
-from warmup.tuning.devices.host_runners import in_lanes
-from warmup.tuning.devices.local_runner import PROBLEM_S, Patience
+from warmup.tuning.devices.host import ALL, PROBLEM_S, Patience, in_lanes
 from warmup.tuning.devices.messages import WorkerOrder
-from warmup.tuning.devices.names import ALL
 from warmup.tuning.report import BuildReport, Observer
 from warmup.tuning.setup import check_out, refuse_imported, seconds_to_wait
 

@@ -14,20 +14,23 @@ from dataclasses import replace
 from pathlib import Path
 
 from warmup.core.version import __version__
-from warmup.tuning.devices.host_runners import compile_threads, worker_name
-from warmup.tuning.devices.local_runner import (
+from warmup.tuning.devices.host import (
+    VISIBLE,
     WORKER_COMMAND,
     LocalRunner,
     Patience,
+    compile_threads,
+    worker_name,
 )
 from warmup.tuning.devices.messages import (
+    RunnerGoneError,
+    RunnerLostError,
     WorkerOrder,
     finished_to_json,
     order_from_json,
+    ready_to_json,
     task_from_json,
 )
-from warmup.tuning.devices.names import VISIBLE
-from warmup.tuning.devices.runner import RunnerGoneError, RunnerLostError, ready_to_json
 
 
 class DeviceActor:

@@ -15,21 +15,18 @@ from warmup.core.version import __version__
 from warmup.tuning.cluster.connection import losses, placement_on
 from warmup.tuning.cluster.device_actor import DeviceActor
 from warmup.tuning.cluster.slots import ClusterSlot
-from warmup.tuning.devices.host_runners import worker_name
-from warmup.tuning.devices.local_runner import Patience
+from warmup.tuning.devices.host import Patience, worker_name
 from warmup.tuning.devices.messages import (
     FinishedProblem,
     ProblemTask,
-    WorkerOrder,
-    finished_from_json,
-    order_to_json,
-    task_to_json,
-)
-from warmup.tuning.devices.runner import (
     ReadyWorker,
     RunnerGoneError,
     RunnerLostError,
+    WorkerOrder,
+    finished_from_json,
+    order_to_json,
     ready_from_json,
+    task_to_json,
 )
 
 _STOP_CHECK_S: Final = 1.0

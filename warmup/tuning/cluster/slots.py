@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from warmup.core.error_text import shown
 from warmup.core.errors import SettingsError
-from warmup.tuning.devices.names import ALL, GPU_LANES
+from warmup.tuning.devices.host import ALL, GPU_LANES
 
 CPU: Final = "cpu"
 _KIND_RESOURCE: Final = "accelerator_type:"  # of a node, before the kind of its GPUs

@@ -8,35 +8,408 @@ from __future__ import annotations
 
 import math
 import os
+import statistics
 import tempfile
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import Any, Final, Protocol
 
+from warmup.core.error_text import shown
+from warmup.core.errors import BuildError, NothingRecordedError, SettingsError
+from warmup.core.machine_state import NOT_CHECKED, MachineState, united
 from warmup.core.method import Search
+from warmup.core.miss_reasons import MissReason
+from warmup.core.phases import BuildStage
+from warmup.core.roofline import Peaks
+from warmup.core.rows import Row
+from warmup.core.runtime import Runtime, compare_runtimes
 from warmup.diagnostics.misses import MissedProblem, read_misses
+from warmup.keys.registry import kind_of
 from warmup.table.codec import digest_of
 from warmup.table.policy import DEFAULT_MODE, PolicyOptions
 from warmup.table.store import read
 from warmup.tuning.budget import parse_budget
-from warmup.tuning.devices.build_results import BuildResults
-from warmup.tuning.devices.crew import device_reasons, start_crew
-from warmup.tuning.devices.dispatch import run_queue
-from warmup.tuning.devices.host_runners import runners_of
-from warmup.tuning.devices.local_runner import PROBLEM_S, Patience
-from warmup.tuning.devices.messages import WorkerOrder
-from warmup.tuning.devices.names import parse_devices
-from warmup.tuning.devices.problem_queue import ProblemQueue
-from warmup.tuning.devices.runner import Runner
+from warmup.tuning.build import build
+from warmup.tuning.devices.host import PROBLEM_S, Patience, parse_devices, runners_of
+from warmup.tuning.devices.messages import (
+    FinishedProblem,
+    ProblemTask,
+    ReadyWorker,
+    Runner,
+    RunnerGoneError,
+    RunnerLostError,
+    WorkerOrder,
+)
 from warmup.tuning.from_misses import build_problems, check_built
 from warmup.tuning.missed_keys import keys_with_row, missed_keys, share_of
 from warmup.tuning.progress import Progress, Revisit
-from warmup.tuning.report import NOT_BEGUN, BuildReport, DeviceShare, Observer
-from warmup.tuning.rows_from import KnownRows, open_earlier
+from warmup.tuning.report import NOT_BEGUN, BucketResult, BuildReport, DeviceShare, Observer
+from warmup.tuning.rows_from import KnownRows, open_earlier, united_sources
 from warmup.tuning.setup import check_out, open_table, refuse_imported, seconds_to_wait, watcher_of
+
+
+def check_one_kind(runtimes: Mapping[str, Runtime]) -> None:
+    """Check that all devices, each with its runtime in *runtimes*, are of one kind.
+
+    Raises:
+        SettingsError: two differ; the error names both.
+    """
+    (first, expected), *others = runtimes.items()
+    for name, runtime in others:
+        is_other = any(mismatch.is_hard for mismatch in compare_runtimes(expected, runtime))
+        if is_other or runtime.device.name != expected.device.name:
+            raise SettingsError(
+                f"--devices mixes kinds: {first} is {_described(expected)}, {name} is "
+                f"{_described(runtime)}",
+                "name devices of one kind, and build for each kind into a table of its own",
+            )
+
+
+def _described(runtime: Runtime) -> str:
+    """Return what tells the device of *runtime* from devices of another kind, for people."""
+    device = runtime.device
+    counts = ((device.sm_count, "SMs"), (device.memory_gib, "GiB"), (device.threads, "threads"))
+    known = " and ".join(f"{count} {unit}" for count, unit in counts if count is not None)
+    return f"{device.name}{f' {device.mig}' if device.mig else ''} with {known}"
+
+
+def devices_off(control_us: Mapping[str, float], band: float) -> dict[str, str]:
+    """Return, by device, why its rows would not be comparable; empty where all are.
+
+    *control_us* has the time of the control problem on each device. The device in the middle is
+    what the others are held against (of two the faster, of four the second), and *band* is the
+    share of its time by which another may differ.
+    """
+    if not control_us:
+        return {}
+    middle_us = statistics.median_low(control_us.values())
+    middle = next(name for name, time_us in control_us.items() if time_us == middle_us)
+    return {
+        name: f"the control problem takes {time_us:.1f} us, {time_us / middle_us - 1:+.1%} against "
+        f"{middle} ({middle_us:.1f} us); at most {band:.0%} is comparable"
+        for name, time_us in control_us.items()
+        if abs(time_us / middle_us - 1) > band
+    }
+
+
+MOST_LOSSES: Final = 2  # of one problem: the first device's, and that of the one that takes over
+
+
+class ProblemQueue:
+    """The keys that wait, in order; a key whose worker was lost waits in front, for another device.
+
+    ``failed`` has, by key, why it is not tuned: how its workers were lost, or that it still waited
+    when `time.monotonic` reached *deadline*.
+    """
+
+    def __init__(self, keys: Iterable[str], deadline: float = math.inf) -> None:
+        self._waiting = list(keys)
+        self._numbers = {key: number for number, key in enumerate(self._waiting)}
+        self._deadline = deadline
+        self._lost: dict[str, list[tuple[str, str]]] = {}
+        self.failed: dict[str, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def total(self) -> int:
+        """The number of all problems, finished ones too."""
+        return len(self._numbers)
+
+    def number_of(self, key: str) -> int:
+        """Return the place of *key* in the order of the build, from 0."""
+        return self._numbers[key]
+
+    def take(self, device: str, others: Collection[str]) -> str | None:
+        """Return the next key for *device*; None where what waits is for one of the *others*.
+
+        A device gets a key that it lost only when none of *others*, the devices in use beside it,
+        is left to take it. At the deadline all that waits fails.
+        """
+        if self._waiting and time.monotonic() >= self._deadline:
+            self.fail_rest(NOT_BEGUN)
+        for index, key in enumerate(self._waiting):
+            lost_by = {name for name, _ in self._lost.get(key, ())}
+            if device not in lost_by or not set(others) - lost_by - {device}:
+                return self._waiting.pop(index)
+        return None
+
+    def lose(self, key: str, device: str, reason: str) -> bool:
+        """Record that the worker on *device* was lost with *key*; return whether it waits again."""
+        losses = self._lost.setdefault(key, [])
+        losses.append((device, reason))
+        if len(losses) < MOST_LOSSES:
+            self._waiting.insert(0, key)
+            return True
+        self.failed[key] = "; then ".join(f"the worker on {name} {why}" for name, why in losses)
+        return False
+
+    def fail_rest(self, reason: str) -> None:
+        """Give up every key that waits, for *reason*."""
+        for key in self._waiting:
+            losses = self._lost.get(key, ())
+            parts = [reason, *(f"the worker on {name} {why}" for name, why in losses)]
+            self.failed[key] = "; ".join(parts)
+        self._waiting.clear()
+
+
+MOST_LOSSES_IN_A_ROW: Final = 3  # of one worker: then the device is to blame, not a problem
+_Calls = dict[Future[Any], tuple[Runner, str | None]]  # under way; no key while a worker starts
+
+
+class DispatchListener(Protocol):
+    """Receives what happens to the problems of a queue, in the thread that calls `run_queue`."""
+
+    def task_for(self, runner: Runner, key: str) -> ProblemTask:
+        """Return the task to send to *runner* for the problem *key*."""
+
+    def finished(self, runner: Runner, finished: FinishedProblem) -> None:
+        """Keep what came of a problem."""
+
+    def lost(self, runner: Runner, key: str, reason: str, *, goes_on: bool) -> None:
+        """The worker of *runner* was lost with *key*, and has no rows any more."""
+
+
+def start_all(
+    runners: Sequence[Runner], pool: ThreadPoolExecutor
+) -> tuple[dict[str, ReadyWorker], dict[str, str]]:
+    """Start all workers at once; return those that are ready, and why others are not, by name."""
+    ready, gone = {}, {}
+    starts = {runner.name: pool.submit(runner.start) for runner in runners}
+    for name, start in starts.items():
+        try:
+            ready[name] = start.result()
+        except RunnerGoneError as error:
+            gone[name] = str(error)
+    return ready, gone
+
+
+def run_queue(
+    queue: ProblemQueue,
+    runners: Sequence[Runner],
+    pool: ThreadPoolExecutor,
+    listener: DispatchListener,
+) -> Mapping[str, str]:
+    """Run every problem of *queue* on *runners*, which have started; *pool* has a thread for each.
+
+    Return, by the runner's name, why it was given up. Problems that no runner was left for are in
+    ``queue.failed``. Whatever *listener* raises ends the loop, and calls may still be under way.
+    """
+    idle, under_way = list(runners), _Calls()
+    in_a_row, gone = Counter[str](), dict[str, str]()
+    while True:
+        _assign(queue, idle, under_way, pool, listener.task_for)
+        is_needed = len(queue) > 0 or any(key is not None for _, key in under_way.values())
+        if not under_way or not is_needed:  # a worker may start again, for nothing
+            break
+        for call in wait(under_way, return_when=FIRST_COMPLETED).done:
+            runner, key = under_way.pop(call)
+            try:
+                answer = call.result()
+            except RunnerGoneError as error:
+                gone[runner.name] = f"did not start again: {error}"
+                continue
+            except RunnerLostError as error:
+                assert key is not None
+                in_a_row[runner.name] += 1
+                goes_on = queue.lose(key, runner.device, str(error))
+                listener.lost(runner, key, str(error), goes_on=goes_on)
+                if in_a_row[runner.name] >= MOST_LOSSES_IN_A_ROW:
+                    gone[runner.name] = f"lost {in_a_row[runner.name]} problems in a row: {error}"
+                elif len(queue):
+                    under_way[pool.submit(runner.start)] = runner, None
+                continue
+            if key is not None:
+                in_a_row[runner.name] = 0
+                listener.finished(runner, answer)
+            idle.append(runner)
+    if len(queue):
+        queue.fail_rest("no device is left")
+    return gone
+
+
+def _assign(
+    queue: ProblemQueue,
+    idle: list[Runner],
+    under_way: _Calls,
+    pool: ThreadPoolExecutor,
+    task_for: Callable[[Runner, str], ProblemTask],
+) -> None:
+    """Give each runner in *idle* a problem that it may take, if there is one."""
+    in_use = [*idle, *(runner for runner, _ in under_way.values())]
+    for runner in tuple(idle):
+        others = {each.device for each in in_use if each is not runner}
+        key = queue.take(runner.device, others)
+        if key is not None:
+            idle.remove(runner)
+            under_way[pool.submit(runner.run, task_for(runner, key))] = runner, key
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crew:
+    """The runners that take part, what each said when it was ready, and why devices do not."""
+
+    runners: list[Runner]
+    ready: dict[str, ReadyWorker]
+    control_us: dict[str, float]
+    left_out: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def origin(self) -> ReadyWorker:
+        """The first runner's device, runtime and policy, which are those of all."""
+        return self.ready[self.runners[0].name]
+
+
+def start_crew(runners: Sequence[Runner], pool: ThreadPoolExecutor, watcher: Observer) -> Crew:
+    """Start *runners*; return those whose devices are of one kind and comparable.
+
+    Raises:
+        SettingsError: the devices are of several kinds.
+        BuildError: no worker started, or none on a device whose control problem was timed.
+    """
+    ready, gone = start_all(runners, pool)
+    if not ready:
+        raise _no_device("started", gone)
+    by_name = {runner.name: runner for runner in runners}
+    check_one_kind({name: worker.runtime for name, worker in ready.items()})
+    control_us = {
+        by_name[name].device: worker.control_us
+        for name, worker in ready.items()
+        if worker.control_us is not None
+    }
+    left_out = {
+        runner.device: f"the control problem was not timed: {gone[runner.name]}"
+        for runner in runners
+        if runner.device not in control_us and runner.name in gone
+    }
+    band = next(iter(ready.values())).policy.timing.near_tie
+    left_out |= {**device_reasons(runners, gone), **devices_off(control_us, band)}
+    takes_part = [each for each in runners if each.name in ready and each.device not in left_out]
+    if not takes_part:
+        raise _no_device("can be used", left_out)
+    complaints = (each for name in ready for each in named_complaints(name, ready[name].complaints))
+    watcher.device_looked_at(tuple(dict.fromkeys(complaints)))
+    for name, reason in left_out.items():
+        watcher.device_left_out(name, reason)
+    for runner in runners:
+        if runner not in takes_part:
+            runner.stop()
+    names = list(dict.fromkeys(runner.device for runner in takes_part))
+    watcher.devices_ready(names, control_us)
+    return Crew(runners=takes_part, ready=ready, control_us=control_us, left_out=left_out)
+
+
+def device_reasons(runners: Sequence[Runner], gone: Mapping[str, str]) -> dict[str, str]:
+    """Return, by device, why none of its workers is left; *gone* has the reason by runner."""
+    reasons: dict[str, str] = {}
+    for device in dict.fromkeys(runner.device for runner in runners):
+        names = [runner.name for runner in runners if runner.device == device]
+        if all(name in gone for name in names):
+            reasons[device] = "; ".join(dict.fromkeys(gone[name] for name in names))
+    return reasons
+
+
+def _no_device(what: str, reasons: Mapping[str, str]) -> BuildError:
+    """Return the error that no device *what*, with the reason of each, by its name."""
+    said = "; ".join(dict.fromkeys(f"{name}: {why}" for name, why in reasons.items()))
+    return BuildError(f"no device {what}: {said}", "run `warmup doctor`")
+
+
+def named_complaints(name: str, complaints: Iterable[str]) -> list[str]:
+    """Return *complaints* with the *name* of the device, where they are about one."""
+    return [each if each.startswith(NOT_CHECKED) else f"{name}: {each}" for each in complaints]
+
+
+@dataclass(kw_only=True)
+class BuildResults:
+    """The listener of `run_queue`: each finished problem is in the table of ``progress``, on disk.
+
+    Keys of ``again`` are measured although they have a row. The mappings are those of
+    `BuildReport`. ``by_device`` counts the problems that each device finished.
+    """
+
+    progress: Progress
+    queue: ProblemQueue
+    again: Collection[str] = ()
+    buckets: list[BucketResult] = field(default_factory=list)
+    not_rebuilt: dict[str, str] = field(default_factory=dict)
+    not_tuned: dict[str, str] = field(default_factory=dict)
+    not_fused: dict[str, str] = field(default_factory=dict)
+    stages: dict[BuildStage, float] = field(default_factory=dict)
+    by_device: Counter[str] = field(default_factory=Counter)
+    _sent: dict[str, dict[str, Row]] = field(default_factory=dict)
+    _machines: dict[str, MachineState] = field(default_factory=dict)
+    _earlier: list[tuple[str, MachineState]] = field(default_factory=list)  # of lost workers
+
+    def task_for(self, runner: Runner, key: str) -> ProblemTask:
+        """Return the task for *key*, with the rows that *runner* does not have yet."""
+        sent, rows = self._sent.setdefault(runner.name, {}), self.progress.rows
+        self.progress.rows.get(key)  # an earlier table's row is taken when it is looked up
+        fresh = {name: row for name, row in rows.items() if sent.get(name) is not row}
+        sent.update(fresh)
+        number, total = self.queue.number_of(key), self.queue.total
+        self.progress.observer.problem_given(key, runner.device, total)
+        return ProblemTask(
+            key=key,
+            table=replace(self.progress.table, rows=fresh, imported={}),
+            is_again=key in self.again,
+            number=number,
+            total=total,
+        )
+
+    def finished(self, runner: Runner, finished: FinishedProblem) -> None:
+        """Write the rows of *finished* to the table, and keep the rest for the report.
+
+        A row that another problem has measured meanwhile, on the way, stays.
+
+        Raises:
+            TableError: the table cannot be written.
+        """
+        if (peaks := finished.table.provenance.peaks) is not None:
+            self.progress.measured_peaks = partial(_known, peaks)
+        measured = self.progress.keys_since(0)
+        for tuned in finished.tuned:
+            if tuned.key == finished.key or tuned.key not in measured:
+                self.progress.save(tuned)
+        for key, reason in finished.distrusted.items():
+            if key in self.progress.table.rows:
+                self.progress.distrust([key], reason)
+        if finished.result is not None:
+            self.buckets.append(finished.result)
+            self.progress.observer.bucket_finished(finished.result)
+        if finished.not_rebuilt is not None:
+            self.not_rebuilt[finished.key] = finished.not_rebuilt
+        self.not_tuned |= finished.not_tuned
+        self.not_fused |= finished.not_fused
+        for stage, seconds in finished.stages.items():
+            self.stages[stage] = self.stages.get(stage, 0.0) + seconds
+        self._machines[runner.name] = finished.machine
+        self.by_device[runner.device] += 1
+
+    def lost(self, runner: Runner, key: str, reason: str, *, goes_on: bool) -> None:
+        """Forget what the lost worker of *runner* had, and report the loss."""
+        self._sent.pop(runner.name, None)
+        if (state := self._machines.pop(runner.name, None)) is not None:
+            self._earlier.append((runner.name, state))
+        self.progress.observer.problem_lost(key, runner.device, reason, goes_on=goes_on)
+
+    def machine(self) -> MachineState:
+        """Return what disturbed the measurements of all workers."""
+        return united(
+            replace(state, complaints=tuple(named_complaints(name, state.complaints)))
+            for name, state in (*self._earlier, *self._machines.items())
+        )
+
+
+def _known(peaks: Peaks) -> Peaks:
+    return peaks
 
 
 def build_on_devices(
@@ -218,3 +591,84 @@ def _template_sources() -> dict[str, str]:
     from warmup.inductor import connect
 
     return dict(connect().template_sources())
+
+
+# Arguments of `build` that `build_on_devices` has too, and for which they mean the same.
+_OF_PROBLEMS: Final = (
+    *("mode", "backends", "tolerance", "launch", "l2", "fused_top_k", "search"),
+    "wait_for_quiet",
+)
+REFUSED: Final = ("force", "retry", "budget")
+
+
+def build_model_on_devices(
+    model: str,
+    *,
+    devices: str,
+    problem_limit_s: float = PROBLEM_S,
+    observer: Observer | None = None,
+    **arguments: Any,
+) -> BuildReport:
+    """Tune the kernels of *model* on all of *devices*, and write the winners to a table.
+
+    *arguments* are those of `warmup.tuning.build.build`, except ``device``, ``force``, ``retry``
+    and ``budget``. Problems that can be tuned without the model are distributed as by
+    `build_on_devices`; the others are tuned on the first device when those are in the table. The
+    report is that of the whole build.
+
+    Raises:
+        SettingsError: an argument cannot be used here.
+        WarmupError: as `build` and `build_on_devices` do.
+    """
+    if given := [name for name in REFUSED if arguments.get(name)]:
+        raise SettingsError(
+            f"a build on several devices has no {shown(', '.join(given))}", "build on one device"
+        )
+    started = time.monotonic()
+    first = parse_devices(devices)[0].name
+    is_dry = arguments.pop("dry_run", False)
+    watcher = observer if is_dry else None  # the last build reports the model again
+    planned = build(model, device=first, dry_run=True, observer=watcher, **arguments)
+    assert planned.plan is not None
+    if is_dry:
+        return planned
+    ahead: BuildReport | None = None
+    problems = list(_without_model(planned.plan.missing))
+    if problems:
+        try:
+            ahead = build_on_devices(
+                problems,
+                devices=devices,
+                out=planned.path,
+                problem_limit_s=problem_limit_s,
+                observer=observer,
+                **{name: arguments[name] for name in _OF_PROBLEMS if name in arguments},
+            )
+        except NothingRecordedError:
+            ahead = None  # none could be rebuilt: the model asks for all of them
+    final = build(model, device=first, observer=observer, **{**arguments, "out": planned.path})
+    if ahead is None:
+        return replace(final, seconds=time.monotonic() - started)
+    again = {one.key for one in final.timings}
+    return replace(
+        final,
+        timings=(*(one for one in ahead.timings if one.key not in again), *final.timings),
+        seconds=time.monotonic() - started,
+        not_fused={**ahead.not_fused, **final.not_fused},
+        rows_from=united_sources(planned.rows_from, final.rows_from),
+        machine=united([ahead.machine, final.machine]),
+        stages={
+            stage: ahead.stages.get(stage, 0.0) + final.stages.get(stage, 0.0)
+            for stage in BuildStage
+            if stage in ahead.stages or stage in final.stages
+        },
+        devices=ahead.devices,
+    )
+
+
+def _without_model(keys: tuple[str, ...]) -> Iterator[MissedProblem]:
+    """Yield those of *keys* that can be rebuilt from the key alone, as missed problems."""
+    for key in keys:
+        kind = kind_of(key)
+        if kind.rebuild is not None:
+            yield MissedProblem(key, kind.name, MissReason.NOT_IN_TABLE, 1)

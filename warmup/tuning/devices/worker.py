@@ -2,7 +2,7 @@
 
 It is the tuner of a build on one device, which takes its problems from a parent process. Messages
 are JSON objects, one per line. The order and then the tasks arrive on standard input; answers go to
-the file descriptor FD. The other end is `warmup.tuning.devices.local_runner`.
+the file descriptor FD. The other end is `warmup.tuning.devices.host`.
 """
 
 from __future__ import annotations
@@ -23,24 +23,61 @@ from warmup.core.child_process import end_with_parent
 from warmup.core.errors import BuildError, ModelError, ProblemError, WarmupError
 from warmup.core.measuring_turn import Turn
 from warmup.core.process_family import descendants_of
+from warmup.core.rows import Family, Winner
+from warmup.measuring.screening import time_calls
 from warmup.models.rebuilt import rebuild
 from warmup.table.imported_answers import ImportedAnswers
 from warmup.table.store import add_rows
 from warmup.tuning.budget import parse_budget
-from warmup.tuning.devices.control import time_control
 from warmup.tuning.devices.messages import (
     FinishedProblem,
     ProblemTask,
+    ReadyWorker,
     finished_to_json,
     order_from_json,
+    ready_to_json,
     task_from_json,
 )
-from warmup.tuning.devices.runner import ReadyWorker, ready_to_json
 from warmup.tuning.progress import Progress, Revisit
 from warmup.tuning.rebuilt_problem import tune_rebuilt
 from warmup.tuning.report import Observer
 from warmup.tuning.setup import BuildSetup, find_setup, open_table
 from warmup.tuning.tuner import Tuner, make_tuner
+
+_GPU_CONTROL_SIZE: Final = 4096  # limited by the clock, not by launches
+_CPU_CONTROL_SIZE: Final = 256
+_REPEATS: Final = 3
+_CONTROL: Final = Winner(Family.EXTERN, "aten::mm")
+
+
+def time_control(tuner: Tuner) -> float:
+    """Return the time of the control problem on the tuner's device, in microseconds.
+
+    The smallest of several medians: what disturbs a measurement makes it longer.
+
+    Raises:
+        BuildError: the device cannot run the control problem.
+    """
+    device = tuner.device
+    size, dtype = _GPU_CONTROL_SIZE, torch.bfloat16
+    if device.type == "cpu":
+        size, dtype = _CPU_CONTROL_SIZE, torch.float32
+    a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    out = torch.empty(size, size, device=device, dtype=dtype)
+    times = []
+    for _ in range(_REPEATS):
+        with tuner.watch.measuring(), torch.no_grad():
+            (outcome,) = time_calls(
+                {_CONTROL: lambda _: torch.mm(a, b, out=out)}, _CONTROL, device, tuner.method
+            )
+        if outcome.time_us is None:
+            raise BuildError(
+                f"the control problem, a product of {size} x {size}, failed: {outcome.said}",
+                "run `warmup doctor`",
+            )
+        times.append(outcome.time_us)
+    return min(times)
+
 
 Send = Callable[[Mapping[str, Any]], None]
 

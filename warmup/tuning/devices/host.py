@@ -1,33 +1,101 @@
-"""`LocalRunner`: the `Runner` that starts a worker process on this host, and watches it."""
+"""The devices of this host, and `LocalRunner`, which starts and watches a worker process on one."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 from warmup.core.child_process import Child, ChildError, ChildTimeoutError, Message
+from warmup.core.errors import SettingsError
 from warmup.tuning.devices.messages import (
     FinishedProblem,
     ProblemTask,
+    ReadyWorker,
+    Runner,
+    RunnerGoneError,
+    RunnerLostError,
     WorkerOrder,
     finished_from_json,
     order_to_json,
+    ready_from_json,
     task_to_json,
 )
-from warmup.tuning.devices.runner import (
-    ReadyWorker,
-    RunnerGoneError,
-    RunnerLostError,
-    ready_from_json,
-)
+from warmup.tuning.report import Observer
+
+ALL: Final = "all"
+# Workers of a GPU: one times while the others compile. Of two, none timed for 40 % of a build on
+# two H100s with 32 cores (docs/benchmarks/devices.py): the problems take from 2 to 25 s.
+GPU_LANES: Final = 3
+VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+_DEVICE_NAME: Final = re.compile(r"cpu|cuda:[0-9]{1,3}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSlot:
+    """A device of this host: its ``name`` here, and how a worker of it is started.
+
+    The worker calls the device ``inside``, has the variables ``environment``, and is one of
+    ``lanes`` workers.
+    """
+
+    name: str
+    inside: str
+    lanes: int = 1
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def parse_devices(text: str) -> tuple[DeviceSlot, ...]:
+    """Return the devices that *text* names, such as ``cuda:0,cuda:1``, or all GPUs for ``all``.
+
+    ``cpu`` may be named several times: that many processes then take turns on it.
+
+    Raises:
+        SettingsError: *text* has another form, or a GPU is not here or named twice.
+    """
+    names = [name.strip() for name in text.split(",")]
+    if names == [ALL]:
+        names = [f"cuda:{index}" for index in range(_gpu_count())]
+        if not names:
+            raise SettingsError("--devices all: there is no GPU here", "name devices, or leave it")
+    for name in names:
+        if not _DEVICE_NAME.fullmatch(name):
+            raise SettingsError(
+                f"--devices {text!r}: {name!r} is not a device",
+                "use all, or names such as cuda:0,cuda:1",
+            )
+        if name != "cpu" and names.count(name) > 1:
+            raise SettingsError(f"--devices {text!r} has {name} twice", "name each GPU once")
+        if name != "cpu" and int(name.partition(":")[2]) >= _gpu_count():
+            raise SettingsError(
+                f"--devices {text!r}: there are {_gpu_count()} GPUs here, and {name} is not one",
+                "name GPUs that exist, or use all",
+            )
+    cpu = DeviceSlot(name="cpu", inside="cpu", lanes=names.count("cpu"))
+    return tuple(cpu if name == "cpu" else _gpu(name) for name in dict.fromkeys(names))
+
+
+def _gpu(name: str) -> DeviceSlot:
+    """Return the slot of a GPU: its workers see no other one, so that nothing lands there."""
+    index = int(name.partition(":")[2])
+    visible = os.environ.get(VISIBLE)
+    shown = visible.split(",")[index].strip() if visible else str(index)
+    return DeviceSlot(name=name, inside="cuda:0", lanes=GPU_LANES, environment={VISIBLE: shown})
+
+
+def _gpu_count() -> int:
+    import torch
+
+    return torch.cuda.device_count()
+
 
 PROBLEM_S: Final = 1800.0
 _PACKAGE_ROOT: Final = str(Path(__file__).resolve().parents[3])
@@ -165,3 +233,76 @@ def worker_variables() -> dict[str, str]:
     path = [_PACKAGE_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
     plain = {key: value for key, value in os.environ.items() if not key.startswith("WARMUP_")}
     return {**plain, "PYTHONPATH": os.pathsep.join(path)}
+
+
+_THREADS_VARIABLE: Final = "TORCHINDUCTOR_COMPILE_THREADS"
+
+
+class HasLanes(Protocol):
+    """A device with so many workers."""
+
+    @property
+    def lanes(self) -> int:
+        """How many workers the device has."""
+        ...
+
+
+Slot = TypeVar("Slot", bound=HasLanes)
+
+
+def runners_of(
+    slots: Sequence[DeviceSlot],
+    order: WorkerOrder,
+    patience: Patience,
+    observer: Observer | None = None,
+) -> list[Runner]:
+    """Return a runner for each worker of *slots*, the first workers of all devices first.
+
+    The workers share the CPU cores for compiling. Each does *order* on its own device.
+    """
+    watcher = observer or Observer()
+    own = compile_threads(sum(slot.lanes for slot in slots), devices=len(slots))
+
+    def on_wait(name: str, reason: str, seconds: float) -> None:
+        watcher.waiting_started(f"{name}: {reason}", seconds)
+
+    return [
+        LocalRunner(
+            name=worker_name(slot.name, lane),
+            device=slot.name,
+            order=replace(
+                order,
+                device=slot.inside,
+                turn=str(Path(order.folder) / f"turn-{slot.name.replace(':', '-')}"),
+                is_first=not lane,
+            ),
+            environment={**slot.environment, **own},
+            patience=patience,
+            on_wait=on_wait,
+        )
+        for lane, slot in in_lanes(slots)
+    ]
+
+
+def in_lanes(slots: Iterable[Slot]) -> list[tuple[int, Slot]]:
+    """Return each worker of *slots* as its number and its slot, the first of all slots first."""
+    lanes = ((lane, slot) for slot in slots for lane in range(slot.lanes))
+    return sorted(lanes, key=lambda each: each[0])
+
+
+def worker_name(device: str, lane: int) -> str:
+    """Return the name for people of the worker *lane* of *device*."""
+    return device if not lane else f"{device} ({lane + 1})"
+
+
+def compile_threads(workers: int, *, devices: int) -> dict[str, str]:
+    """Return the variable by which each of *workers* has its share of the CPU cores for compiling.
+
+    One worker of each of *devices* times and has a core for that; the others compile. Where each
+    device has one worker, all compile. Empty where the environment has that variable already.
+    """
+    if _THREADS_VARIABLE in os.environ:
+        return {}
+    cores = len(os.sched_getaffinity(0))
+    share = (cores - devices) // (workers - devices) if workers > devices else cores // workers
+    return {_THREADS_VARIABLE: str(max(1, share))}
