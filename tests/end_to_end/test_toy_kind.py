@@ -58,10 +58,10 @@ def test_show_prints_it(toy: dict[str, Any]) -> None:
     assert row.split()[4] == toy["built"][0]
 
 
-@pytest.mark.parametrize(("bucket", "shown"), [("8", 1), ("9", 0)])
-def test_show_filters_it(toy: dict[str, Any], bucket: str, shown: int) -> None:
+def test_show_filters_it(toy: dict[str, Any]) -> None:
     """``--op`` and ``--bucket`` look at the ingredients ``op`` and ``m`` of this kind too."""
-    assert f"\n{shown} of 1 row" in toy["filtered"][bucket]["printed"]
+    for bucket, shown in (("8", 1), ("9", 0)):
+        assert f"\n{shown} of 1 row" in toy["filtered"][bucket]["printed"]
 
 
 def test_check_counts_it(toy: dict[str, Any]) -> None:

@@ -124,23 +124,25 @@ def test_a_comparison_says_what_was_padded(compared: dict[str, Any]) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("words", "asked", "said"),
-    [
+def test_priming_compiles_what_one_way_of_serving_asks_for(
+    run: Run, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """As with the model given to install, which is said, or as without it."""
+    for words, asked, said in (
         (
             (),
             PADDED,
             ["padded    groups of weights: 1, as install(table, model=model) pads them at serving"],
         ),
         (("--no-pad-weights",), AS_IS, []),
-    ],
-)
-def test_priming_compiles_what_one_way_of_serving_asks_for(
-    run: Run, tmp_path: Path, words: tuple[str, ...], asked: str, said: list[str]
-) -> None:
-    """As with the model given to install, which is said, or as without it."""
-    log = tmp_path / "audit.jsonl"
-    done = run("check", "{table}", "--prime", *words, WARMUP_AUDIT_LOG=str(log))
-    assert done.returncode == 0, done.stderr
-    assert [line for line in done.stdout.splitlines() if line.startswith("padded")] == said
-    assert audit([log]).hits == {asked: 1}
+    ):
+        tmp_path = tmp_path_factory.mktemp("case")
+        log = tmp_path / "audit.jsonl"
+        done = run("check", "{table}", "--prime", *words, WARMUP_AUDIT_LOG=str(log))
+        assert done.returncode == 0, done.stderr
+        assert [line for line in done.stdout.splitlines() if line.startswith("padded")] == said, (
+            words,
+            asked,
+            said,
+        )
+        assert audit([log]).hits == {asked: 1}, (words, asked, said)

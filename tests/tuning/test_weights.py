@@ -37,21 +37,18 @@ def tuned(make_row: MakeRow) -> Callable[..., Tuned]:
     return make
 
 
-@pytest.mark.parametrize(
-    ("times", "pays"),
-    [
+def test_padding_pays_when_it_is_faster_somewhere_and_slower_nowhere(
+    tuned: Callable[..., Tuned],
+) -> None:
+    """By more than the near-tie band, whatever the number of rows."""
+    for times, pays in (
         ([(10.0, 8.0)], True),
         ([(10.0, 8.0), (10.0, 10.2)], True),
         ([(10.0, 8.0), (10.0, 10.4)], False),
         ([(10.0, 9.8)], False),
         ([(10.0, 12.0)], False),
-    ],
-)
-def test_padding_pays_when_it_is_faster_somewhere_and_slower_nowhere(
-    tuned: Callable[..., Tuned], times: list[tuple[float, float]], pays: bool
-) -> None:
-    """By more than the near-tie band, whatever the number of rows."""
-    assert _pays([tuned(*pair) for pair in times], PADDED, AS_IS, 0.03) is pays
+    ):
+        assert _pays([tuned(*pair) for pair in times], PADDED, AS_IS, 0.03) is pays, times
 
 
 def test_a_gain_within_the_spread_of_the_times_is_none(tuned: Callable[..., Tuned]) -> None:
@@ -94,15 +91,15 @@ def test_a_padded_row_is_unpadded_by_a_later_measurement(tuned: Callable[..., Tu
     assert (after.evidence.runner_up, after.evidence.runner_up_us) == (str(PADDED), 8.0)
 
 
-@pytest.mark.parametrize("measured", [7, 9])
-def test_padding_that_was_wrong_is_not_taken_again(measured: int) -> None:
+def test_padding_that_was_wrong_is_not_taken_again() -> None:
     """One row that is not trusted decides for all rows of the structure, measured now or before."""
-    evidence = Evidence(time_us=1, library_us=2, runner_up=None, runner_up_us=None, tried=2)
-    row = Row(winner_of(STRUCTURE, 104), evidence)
-    rows = {STRUCTURE.key(Dim.of(m)): row for m in (7, 9)}
-    assert _decided_size(STRUCTURE, rows, [Dim.of(measured)]) == 104
-    rows[STRUCTURE.key(Dim.of(7))] = replace(row, untrusted="the output was wrong")
-    assert _decided_size(STRUCTURE, rows, [Dim.of(measured)]) == STRUCTURE.features
+    for measured in (7, 9):
+        evidence = Evidence(time_us=1, library_us=2, runner_up=None, runner_up_us=None, tried=2)
+        row = Row(winner_of(STRUCTURE, 104), evidence)
+        rows = {STRUCTURE.key(Dim.of(m)): row for m in (7, 9)}
+        assert _decided_size(STRUCTURE, rows, [Dim.of(measured)]) == 104
+        rows[STRUCTURE.key(Dim.of(7))] = replace(row, untrusted="the output was wrong")
+        assert _decided_size(STRUCTURE, rows, [Dim.of(measured)]) == STRUCTURE.features
 
 
 def test_a_build_writes_a_row_for_each_number_of_rows(weighed: Weighed) -> None:
