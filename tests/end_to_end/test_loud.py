@@ -17,6 +17,8 @@ from forked_python import run_forked
 from warmup.diagnostics.audit import audit
 from warmup.table.store import read, write
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "tests" / "programs"
 EVENT = '{"event":"benchmark.uncovered","schema":1,"run":"R","pid":1,"seq":0,"site":"pad"}'

@@ -18,6 +18,8 @@ from warmup.table import Table
 from warmup.table.codec import digest_of
 from warmup.table.store import read, write
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 Done = subprocess.CompletedProcess[str]
 

@@ -16,6 +16,8 @@ from torch._inductor.lookup_table import LookupTableChoices
 
 pytest.importorskip("triton")
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 IS_2_11 = torch.__version__.startswith("2.11.")  # lists all choices of an addmm at once
 MM = {"op": "mm", "m": 512}
