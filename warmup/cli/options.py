@@ -16,6 +16,7 @@ from warmup.core.method import L2, Launch
 from warmup.diagnostics.audit import FAILURES
 
 MODEL: Final[Any] = typer.Option(
+    "--model",
     metavar="MODEL",
     help="The model to load: FILE.py, FILE.py:NAME, package.module:NAME or, of transformers, "
     "hf:FOLDER[:CLASS]. FILE.py alone: its 'model', its only class, or the class that its "
@@ -44,7 +45,9 @@ Seqlens = Annotated[
 Dims = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="DIMS", help='Bucket sizes of named dims: "batch=1,8;seqlen=4..8192". Repeatable.'
+        "--dims",
+        metavar="DIMS",
+        help='Bucket sizes of named dims: "batch=1,8;seqlen=4..8192". Repeatable.',
     ),
 ]
 InputsOption = Annotated[
