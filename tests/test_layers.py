@@ -42,6 +42,7 @@ THIRD_PARTY: Mapping[str, frozenset[str]] = {
     "diagnostics.profile.operator_work": frozenset({"torch", "msgspec"}),
     "tuning": frozenset({"torch", "platformdirs"}),
     "tuning.cluster": frozenset(),
+    "tuning.devices": frozenset({"torch", "msgspec"}),
     "tuning.cluster.connection": frozenset({"ray"}),
     "serving": frozenset({"torch"}),
     "serving.counters": frozenset({"prometheus_client"}),

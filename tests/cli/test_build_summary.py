@@ -16,8 +16,7 @@ from warmup.core.rows import Row, Tuned
 from warmup.core.search import CandidateSource, SearchCounts
 from warmup.keys.kind import Kind
 from warmup.table import Table
-from warmup.tuning.judge import Judgement
-from warmup.tuning.report import BucketResult, BuildReport
+from warmup.tuning.report import BucketResult, BuildReport, Judgement
 
 LAUNCH = "launch triton_poi_fused_mul x={} args=*bf16 source=3f2a9c0d41b7e865"
 TOY = "toy cat m={} n=4 via=sum f32 tag=7"

@@ -9,8 +9,7 @@ from rich.progress import Progress
 from warmup.buckets.bucket import parse_buckets
 from warmup.cli.progress import BuildProgress, DoneColumn
 from warmup.core.call_cost import CallCost
-from warmup.tuning.judge import Judgement
-from warmup.tuning.report import BucketResult
+from warmup.tuning.report import BucketResult, Judgement
 
 
 def test_the_number_of_buckets_is_said(capsys: pytest.CaptureFixture[str]) -> None:

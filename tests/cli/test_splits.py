@@ -15,8 +15,7 @@ from warmup.buckets.bucket import Bucket
 from warmup.cli.build_render import document, spell
 from warmup.core.rows import Row
 from warmup.table import Table
-from warmup.tuning.judge import Judgement
-from warmup.tuning.report import BucketResult, BuildReport
+from warmup.tuning.report import BucketResult, BuildReport, Judgement
 
 Reports = Callable[..., BuildReport]
 SLOW = ((257, 1.24), (408, 1.02), (560, 1.0))

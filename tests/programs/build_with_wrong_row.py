@@ -24,8 +24,7 @@ from warmup.keys.question import Question
 from warmup.table.codec import decode
 from warmup.tuning import tuner
 from warmup.tuning.build import build
-from warmup.tuning.judge import Judgement
-from warmup.tuning.report import BuildReport, Observer
+from warmup.tuning.report import BuildReport, Judgement, Observer
 
 _measuring: list[Question] = []  # the question that is measured now
 

@@ -13,12 +13,15 @@ import os
 import signal
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from warmup.core.child_process import end_with_parent
-from warmup.table.codec import decode, encode
+from warmup.core.machine_state import MachineState
+from warmup.core.phases import BuildStage
+from warmup.core.rows import Tuned
+from warmup.table.codec import decode
+from warmup.tuning.devices.messages import FinishedProblem, ReadyWorker, to_json
 
 CASE: dict[str, Any] = json.loads(sys.argv[1])
 
@@ -37,9 +40,9 @@ def main() -> None:
         if "gone" in CASE:
             send(gone=CASE["gone"])
             return
-        empty = encode(replace(table, rows={}))
-        ready = {"table": empty, "control_us": CASE["control_us"], "complaints": []}
-        send(ready={**ready, "can_search": False})
+        origin, control_us = table.provenance, CASE["control_us"]
+        ready = ReadyWorker(runtime=origin.runtime, policy=table.policy, control_us=control_us)
+        send(ready=to_json(ready))
         for line in sys.stdin:
             key = json.loads(line)["key"]
             fault = CASE["faults"].get(key)
@@ -51,7 +54,13 @@ def main() -> None:
                     log.write(f"{os.getpid()} {key}\n")
             fail(fault, send)
             time.sleep(CASE.get("seconds", 0.0))
-            send(finished=finished(key, encode(replace(table, rows={key: table.rows[key]}))))
+            finished = FinishedProblem(
+                key=key,
+                tuned=(Tuned(key, table.rows[key], ()),),
+                stages={BuildStage.COMPILING: 1.5},
+                machine=MachineState(measured=1, cpus=2.0),
+            )
+            send(finished=to_json(finished))
 
 
 def fail(fault: str | None, send: Any) -> None:
@@ -63,32 +72,11 @@ def fail(fault: str | None, send: Any) -> None:
         sys.exit(7)
     if fault == "hang":
         time.sleep(600)
+    if fault == "damage":
+        send(finished={"key": 1})
     while fault == "slow":
         send(beat=True)
         time.sleep(0.05)
-
-
-def finished(key: str, table: str) -> dict[str, Any]:
-    """Return the message of a problem that was tuned, with one row in the text *table*."""
-    return {
-        "key": key,
-        "table": table,
-        "tuned": [{"key": key, "timings": [], "searched": None}],
-        "result": None,
-        "not_rebuilt": None,
-        "not_tuned": {},
-        "not_fused": {},
-        "distrusted": {},
-        "stages": {"compiling": 1.5},
-        "machine": {
-            "measured": 1,
-            "disturbed": 0,
-            "cpus": 2.0,
-            "worst_share": None,
-            "waited_s": 0.0,
-            "complaints": [],
-        },
-    }
 
 
 main()

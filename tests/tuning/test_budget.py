@@ -15,9 +15,8 @@ from warmup.core.method import Search
 from warmup.core.rows import Row
 from warmup.table import Table
 from warmup.tuning.budget import SearchBudget, choose_keys, parse_budget, spend_budget
-from warmup.tuning.judge import Judgement
 from warmup.tuning.progress import Progress
-from warmup.tuning.report import BucketResult, Observer
+from warmup.tuning.report import BucketResult, Judgement, Observer
 
 MakeKey = Callable[..., str]
 MakeRow = Callable[..., Row]

@@ -20,13 +20,17 @@ from warmup.table import Table
 from warmup.table.codec import encode
 from warmup.table.store import read, write
 from warmup.tuning.devices.build import build_with
-from warmup.tuning.devices.host import LocalRunner, Patience, worker_name
+from warmup.tuning.devices.host import (
+    LocalRunner,
+    Patience,
+    RunnerGoneError,
+    RunnerLostError,
+    worker_name,
+)
 from warmup.tuning.devices.messages import (
     FinishedProblem,
     ProblemTask,
     ReadyWorker,
-    RunnerGoneError,
-    RunnerLostError,
     WorkerOrder,
 )
 from warmup.tuning.report import BuildReport, Observer
@@ -91,16 +95,15 @@ def test_what_was_measured_on_the_way_is_tuned(
 ) -> None:
     """A problem that a worker gave up, and that another problem then measured, has its row."""
     first, second = keys[:2]
+    both = tuple(Tuned(key, make_row(), ()) for key in (first, second))
     finished = [
-        FinishedProblem(key=first, table=make_table({}), not_tuned={first: "out of memory"}),
-        FinishedProblem(
-            key=second,
-            table=make_table({}),
-            tuned=tuple(Tuned(key, make_row(), ()) for key in (first, second)),
-        ),
+        FinishedProblem(key=first, not_tuned={first: "out of memory"}),
+        FinishedProblem(key=second, tuned=both),
     ]
     problems = [MissedProblem(key, "gemm", "not_in_table", 1) for key in (first, second)]
-    runner: Any = StatedRunner(ReadyWorker(table=make_table({})), finished)
+    table = make_table({})
+    ready = ReadyWorker(runtime=table.provenance.runtime, policy=table.policy)
+    runner: Any = StatedRunner(ready, finished)
     report = build_with([runner], problems, out=tmp_path / "t.json")
     assert (sorted(report.table.rows), dict(report.not_tuned)) == (sorted(keys[:2]), {})
 
@@ -313,14 +316,12 @@ def test_without_a_row_there_is_no_table(make_runner: Make, tune: Tune, keys: li
         tune(make_runner("cuda:0", dict.fromkeys(keys, "kill")))
 
 
-def test_a_worker_that_is_stopped_ends_at_once(
-    make_runner: Make, keys: list[str], make_table: Callable[..., Table]
-) -> None:
+def test_a_worker_that_is_stopped_ends_at_once(make_runner: Make, keys: list[str]) -> None:
     """What waits for a stopped worker raises, so that an interrupted build ends."""
     runner = make_runner("cuda:0", {keys[0]: "slow"})
     runner.start()
     with ThreadPoolExecutor(1) as pool:
-        call = pool.submit(runner.run, ProblemTask(key=keys[0], table=make_table({})))
+        call = pool.submit(runner.run, ProblemTask(key=keys[0]))
         started = time.monotonic()
         runner.stop()
         with pytest.raises(RunnerLostError, match="SIGKILL"):
@@ -329,3 +330,14 @@ def test_a_worker_that_is_stopped_ends_at_once(
     with pytest.raises(RunnerGoneError):
         runner.start()
     runner.close()
+
+
+def test_a_worker_that_sends_a_damaged_message_is_lost(
+    make_runner: Make, tune: Tune, keys: list[str]
+) -> None:
+    """The other worker takes its problem over, and the loss says what was wrong."""
+    losses = Losses()
+    bad = dict.fromkeys(keys, "damage")
+    report = tune(make_runner("cuda:0", bad), make_runner("cuda:1"), observer=losses)
+    assert report.table.rows.keys() == set(keys)
+    assert "sent a damaged message: " in losses.seen[0][2]

@@ -4,35 +4,38 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
+
+import msgspec
+import pytest
+from torch.torch_version import TorchVersion
 
 from warmup.buckets.bucket import Bucket
 from warmup.core.machine_state import MachineState
 from warmup.core.method import Search
 from warmup.core.phases import BuildStage
+from warmup.core.roofline import Peaks
 from warmup.core.rows import Family, Rejection, Row, Timing, Tuned, Winner
 from warmup.core.search import CandidateSource, Resource, SearchCounts
 from warmup.table import Table
 from warmup.table.policy import PolicyOptions
 from warmup.tuning.devices.messages import (
+    DeviceMessage,
     FinishedProblem,
     ProblemTask,
+    ReadyWorker,
     WorkerOrder,
-    finished_from_json,
-    finished_to_json,
-    order_from_json,
-    order_to_json,
-    task_from_json,
-    task_to_json,
+    from_json,
+    to_json,
 )
-from warmup.tuning.judge import Judgement
-from warmup.tuning.report import BucketResult
+from warmup.tuning.report import BucketResult, Judgement
 
 KWARGS = (("ACC_TYPE", "tl.float32"), ("BLOCK_M", 64), ("USE_TMA", True), ("x", None))
 TILE = Winner(Family.TEMPLATE, "triton::mm", KWARGS, "0123456789abcdef", fused=True)
 
 
 def test_a_finished_problem_arrives_with_all_its_fields(
-    make_table: Callable[..., Table], make_row: Callable[..., Row], make_key: Callable[..., str]
+    make_row: Callable[..., Row], make_key: Callable[..., str]
 ) -> None:
     """Rows, every candidate's time, counts, judgement, reasons, stages and machine are the same."""
     key, row = make_key(64), make_row()
@@ -66,35 +69,30 @@ def test_a_finished_problem_arrives_with_all_its_fields(
     )
     finished = FinishedProblem(
         key=key,
-        table=make_table({key: row}),
         tuned=(Tuned(key, row, (timing,), counts), Tuned(key, row, ())),
-        result=result,
-        not_rebuilt="unknown",
+        peaks=Peaks(tflops={"bf16": 800.5}, gbps=4000.0, clock_mhz=None, measured="2026-01-01"),
+        buckets=(result,),
+        not_rebuilt={key: "unknown"},
         not_tuned={"a": "b"},
         not_fused={"c": "d"},
         distrusted={"e": "f"},
         stages={BuildStage.COMPILING: 1.5},
         machine=MachineState(measured=2, disturbed=1, worst_share=0.2, complaints=("busy",)),
     )
-    sent = json.loads(json.dumps(finished_to_json(finished)))
-    assert finished_from_json(sent) == finished
+    assert arrived(finished) == finished
 
 
-def test_a_row_that_a_worker_distrusts_is_first_saved_as_measured(
-    make_table: Callable[..., Table], make_row: Callable[..., Row], make_key: Callable[..., str]
+def arrived(message: DeviceMessage) -> DeviceMessage:
+    """Return *message* as the other process reads it."""
+    return from_json(json.loads(json.dumps(to_json(message))), type(message))
+
+
+def test_orders_tasks_and_ready_workers_arrive_as_they_were_sent(
+    make_table: Callable[..., Table],
 ) -> None:
-    """The reason is in ``distrusted``; the measurement itself is a row like any other."""
-    from dataclasses import replace
-
-    key, row = make_key(64), make_row()
-    table = make_table({key: replace(row, untrusted="the output is wrong")})
-    finished = FinishedProblem(key=key, table=table, tuned=(Tuned(key, row, ()),))
-    (tuned,) = finished_from_json(json.loads(json.dumps(finished_to_json(finished)))).tuned
-    assert tuned.row == row
-
-
-def test_orders_and_tasks_arrive_as_they_were_sent(make_table: Callable[..., Table]) -> None:
-    """A worker gets the policy, the search and the rows of its parent."""
+    """A worker gets the policy, the search and the rows of its parent, which gets its device."""
+    table = make_table()
+    runtime = replace(table.provenance.runtime, torch=TorchVersion("2.13.0"))
     order = WorkerOrder(
         device="cuda:0",
         folder="/f",
@@ -104,6 +102,14 @@ def test_orders_and_tasks_arrive_as_they_were_sent(make_table: Callable[..., Tab
         search="wide",
         wait_s=2.5,
     )
-    task = ProblemTask(key="k", table=make_table(), is_again=True, number=3, total=9)
-    assert order_from_json(json.loads(json.dumps(order_to_json(order)))) == order
-    assert task_from_json(json.loads(json.dumps(task_to_json(task)))) == task
+    task = ProblemTask(key="k", rows=table.rows, is_again=True, number=3, total=9)
+    ready = ReadyWorker(runtime=runtime, policy=table.policy, control_us=2.5, complaints=("hot",))
+    for message in (order, task, ready):
+        assert arrived(message) == message
+
+
+def test_another_document_is_refused() -> None:
+    """A value of another type, a field that is unknown, and one that is missing, are errors."""
+    for fields in ({"key": 1}, {"key": "k", "more": 1}, {}):
+        with pytest.raises(msgspec.ValidationError):
+            from_json(fields, ProblemTask)

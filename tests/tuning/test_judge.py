@@ -10,7 +10,8 @@ import torch
 
 from warmup.core.errors import BuildError
 from warmup.models.wide_run import WideRun
-from warmup.tuning.judge import Judge, Judgement
+from warmup.tuning.judge import Judge
+from warmup.tuning.report import Judgement
 
 EXACT = torch.tensor([3.0, 4.0], dtype=torch.float64)
 FLOORS = {"f32": 0.02}

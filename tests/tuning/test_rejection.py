@@ -15,10 +15,10 @@ from warmup.keys.weight import Padding, Structure, winner_of
 from warmup.models.wide_run import WideRun
 from warmup.table import Table
 from warmup.table.store import read
-from warmup.tuning.judge import Judge, Judgement
+from warmup.tuning.judge import Judge
 from warmup.tuning.progress import Progress, Revisit
 from warmup.tuning.rejection import reject_rows
-from warmup.tuning.report import Observer
+from warmup.tuning.report import Judgement, Observer
 from warmup.tuning.served_bucket import ServedBucket
 
 MakeKey = Callable[..., str]

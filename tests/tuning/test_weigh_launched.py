@@ -20,9 +20,8 @@ from warmup.models.padding.groups import find_groups
 from warmup.models.padding.prepare import Prepared
 from warmup.table import Table
 from warmup.table.store import read
-from warmup.tuning.judge import Judgement
 from warmup.tuning.progress import Progress
-from warmup.tuning.report import BucketResult
+from warmup.tuning.report import BucketResult, Judgement
 from warmup.tuning.weights.launched import slower_when_launched, weigh_launched
 
 GROUP = find_groups(nn.Sequential(nn.Linear(64, 99))).groups[0]

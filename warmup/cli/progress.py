@@ -27,7 +27,7 @@ from warmup.tuning.blame import most_trials
 from warmup.tuning.report import BucketResult, Observer, name_of
 
 if TYPE_CHECKING:
-    from warmup.tuning.judge import Judgement
+    from warmup.tuning.report import Judgement
 
 
 _SILENT_S: Final = 60.0  # without a line on a stream that is no terminal

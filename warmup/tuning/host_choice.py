@@ -25,7 +25,8 @@ from warmup.core.rows import Family, Row, Scope, Timing, Tuned, Winner
 from warmup.measuring.range_regret import is_within_bound, ratios_of
 from warmup.measuring.selection import fixed_order
 from warmup.tuning.bucket_run import BucketRun
-from warmup.tuning.judge import Judge, Judgement
+from warmup.tuning.judge import Judge
+from warmup.tuning.report import Judgement
 from warmup.tuning.served_bucket import ServedBucket
 
 WORTH: Final = 0.05  # of the bucket's time: a smaller gain is not served

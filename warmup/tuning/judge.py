@@ -9,7 +9,6 @@ precision than eager's are.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,50 +17,9 @@ from warmup.core.errors import WarmupError
 from warmup.models.outputs import output_errors, output_limits, worst_tensor
 from warmup.models.wide_run import WideRun
 from warmup.table.policy import MOST_DEFAULT, MOST_TIMES
+from warmup.tuning.report import Judgement
 
 MOST_ERROR: Final = 0.5  # no output is right with a larger error, whatever eager's: it is random
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
-    """How far outputs are from ``reference``, and the limit: relative L2 of the worst tensor.
-
-    ``eager`` and ``default`` are the errors of eager and of default mode for the same tensor, None
-    where they were not needed or could not be computed. ``remark`` says why something is missing.
-    """
-
-    error: float
-    limit: float
-    reference: str = "eager"
-    eager: float | None = None
-    default: float | None = None
-    remark: str = ""
-
-    @property
-    def is_right(self) -> bool:
-        """Whether the error is finite and within the limit."""
-        return math.isfinite(self.error) and self.error <= self.limit
-
-    @property
-    def brief(self) -> str:
-        """The error and what it is compared with, for people."""
-        return f"error {self.error:.1e} against {self.reference}{self._beside}"
-
-    def __str__(self) -> str:
-        remark = f"; {self.remark}" if self.remark else ""
-        return (
-            f"{self.error:.2e} away from {self.reference} (relative L2), "
-            f"limit {self.limit:.2e}{self._beside}{remark}"
-        )
-
-    @property
-    def _beside(self) -> str:
-        others = [
-            f"{name} {error:.2e}"
-            for name, error in (("eager", self.eager), ("default mode", self.default))
-            if error is not None
-        ]
-        return f" ({', '.join(others)})" if others else ""
 
 
 @dataclass(kw_only=True)

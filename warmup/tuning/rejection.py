@@ -10,7 +10,8 @@ from warmup.core.errors import BuildError, OutputMismatchError
 from warmup.table.policy import MOST_TIMES
 from warmup.tuning.blame import find_to_blame
 from warmup.tuning.bucket_run import BucketRun
-from warmup.tuning.judge import MOST_ERROR, Judge, Judgement
+from warmup.tuning.judge import MOST_ERROR, Judge
+from warmup.tuning.report import Judgement
 from warmup.tuning.served_bucket import ServedBucket
 from warmup.tuning.weights.padding_rows import padding_keys
 

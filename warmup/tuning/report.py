@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +23,6 @@ from warmup.tuning.rows_from import RowSource
 if TYPE_CHECKING:
     from warmup.models.inferred_inputs import Assumption
     from warmup.models.padding.prepare import Prepared
-    from warmup.tuning.judge import Judgement
     from warmup.tuning.pack_bundle import PackedBundle
 
 NOT_BEGUN: Final = "the budget was spent before it was begun"  # why a key is in ``not_tuned``
@@ -89,6 +89,48 @@ class Observer:
 
     def packing_started(self) -> None:
         """The table is complete; its bundle is made now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """How far outputs are from ``reference``, and the limit: relative L2 of the worst tensor.
+
+    ``eager`` and ``default`` are the errors of eager and of default mode for the same tensor, None
+    where they were not needed or could not be computed. ``remark`` says why something is missing.
+    """
+
+    error: float
+    limit: float
+    reference: str = "eager"
+    eager: float | None = None
+    default: float | None = None
+    remark: str = ""
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the error is finite and within the limit."""
+        return math.isfinite(self.error) and self.error <= self.limit
+
+    @property
+    def brief(self) -> str:
+        """The error and what it is compared with, for people."""
+        return f"error {self.error:.1e} against {self.reference}{self._beside}"
+
+    def __str__(self) -> str:
+        remark = f"; {self.remark}" if self.remark else ""
+        return (
+            f"{self.error:.2e} away from {self.reference} (relative L2), "
+            f"limit {self.limit:.2e}{self._beside}{remark}"
+        )
+
+    @property
+    def _beside(self) -> str:
+        others = [
+            f"{name} {error:.2e}"
+            for name, error in (("eager", self.eager), ("default mode", self.default))
+            if error is not None
+        ]
+        return f" ({', '.join(others)})" if others else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

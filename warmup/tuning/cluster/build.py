@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,8 @@ from warmup.tuning.cluster.connection import connected
 from warmup.tuning.cluster.ray_runner import RayRunner, RemoteDevice
 from warmup.tuning.cluster.slots import ClusterSlot, alive_nodes, slots_of
 from warmup.tuning.devices.build import build_with
-from warmup.tuning.devices.host import ALL, PROBLEM_S, Patience, in_lanes
-from warmup.tuning.devices.messages import WorkerOrder
+from warmup.tuning.devices.host import ALL, PROBLEM_S, Patience
+from warmup.tuning.devices.messages import WorkerOrder, from_json, to_json
 from warmup.tuning.report import BuildReport, Observer
 from warmup.tuning.setup import check_out, refuse_imported, seconds_to_wait
 
@@ -91,7 +90,7 @@ def build_on_cluster(
             Patience(problem_s=problem_limit_s),
         )
         return build_with(
-            runners,
+            runners,  # type: ignore[arg-type]  # as a LocalRunner, but for its fields
             missed,
             out=Path(out),
             search=parse_budget(search, None).search,
@@ -118,10 +117,16 @@ def runners_on(
         slot.name: RemoteDevice(
             ray=ray,
             slot=slot,
-            order=replace(order, device=slot.inside),
+            order=from_json({**to_json(order), "device": slot.inside}, WorkerOrder),
             patience=patience,
             command=command,
         )
         for slot in slots
     }
-    return [RayRunner(remote=remotes[slot.name], lane=lane) for lane, slot in in_lanes(slots)]
+    lanes = range(max(slot.lanes for slot in slots))
+    return [
+        RayRunner(remote=remotes[slot.name], lane=lane)
+        for lane in lanes
+        for slot in slots
+        if lane < slot.lanes
+    ]

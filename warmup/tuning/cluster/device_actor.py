@@ -10,7 +10,6 @@ import json
 import os
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from warmup.core.version import __version__
@@ -19,18 +18,12 @@ from warmup.tuning.devices.host import (
     WORKER_COMMAND,
     LocalRunner,
     Patience,
+    RunnerGoneError,
+    RunnerLostError,
     compile_threads,
     worker_name,
 )
-from warmup.tuning.devices.messages import (
-    RunnerGoneError,
-    RunnerLostError,
-    WorkerOrder,
-    finished_to_json,
-    order_from_json,
-    ready_to_json,
-    task_from_json,
-)
+from warmup.tuning.devices.messages import ProblemTask, WorkerOrder, from_json, to_json
 
 
 class DeviceActor:
@@ -54,7 +47,7 @@ class DeviceActor:
         self._name = name
         self._visible = os.environ.get(VISIBLE) or "cpu"
         self._folder = tempfile.TemporaryDirectory(prefix="warmup-device-")
-        self._order = self._made_local(order_from_json(json.loads(order)))
+        self._order = self._made_local(from_json(json.loads(order), WorkerOrder))
         self._patience = Patience(**json.loads(patience))
         self._environment = compile_threads(lanes * node_devices, devices=node_devices)
         self._command = command or WORKER_COMMAND
@@ -66,7 +59,7 @@ class DeviceActor:
             self._runners[lane] = LocalRunner(
                 name=worker_name(self._name, lane),
                 device=self._name,
-                order=replace(self._order, is_first=not lane),
+                order=from_json({**to_json(self._order), "is_first": not lane}, WorkerOrder),
                 environment=self._environment,
                 patience=self._patience,
                 command=self._command,
@@ -76,15 +69,15 @@ class DeviceActor:
         except RunnerGoneError as error:
             return json.dumps({"gone": str(error)})
         own = {"version": __version__, "visible": self._visible}
-        return json.dumps({"ready": ready_to_json(ready), **own})
+        return json.dumps({"ready": to_json(ready), **own})
 
     def run(self, lane: int, task: str) -> str:
         """Return what came of *task* on the worker *lane*, or ``lost`` and how it was lost."""
         try:
-            finished = self._runners[lane].run(task_from_json(json.loads(task)))
+            finished = self._runners[lane].run(from_json(json.loads(task), ProblemTask))
         except RunnerLostError as error:
             return json.dumps({"lost": str(error)})
-        return json.dumps({"finished": finished_to_json(finished)})
+        return json.dumps({"finished": to_json(finished)})
 
     def stop(self, lane: int) -> None:
         """End the worker *lane* for good."""
@@ -95,10 +88,10 @@ class DeviceActor:
         """Return *order* with the paths of this host."""
         folder = Path(self._folder.name)
         turn = f"{order.turn}-{self._visible.replace('/', '-')}"
-        return replace(
-            order,
-            folder=str(folder),
-            turn=str(Path(tempfile.gettempdir()) / turn),
+        own = {
+            "folder": str(folder),
+            "turn": str(Path(tempfile.gettempdir()) / turn),
             # Ray's process of this node, from which the workers of its other devices descend too.
-            parent=os.getppid(),
-        )
+            "parent": os.getppid(),
+        }
+        return from_json({**to_json(order), **own}, WorkerOrder)

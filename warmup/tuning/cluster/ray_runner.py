@@ -15,18 +15,14 @@ from warmup.core.version import __version__
 from warmup.tuning.cluster.connection import losses, placement_on
 from warmup.tuning.cluster.device_actor import DeviceActor
 from warmup.tuning.cluster.slots import ClusterSlot
-from warmup.tuning.devices.host import Patience, worker_name
+from warmup.tuning.devices.host import Patience, RunnerGoneError, RunnerLostError, worker_name
 from warmup.tuning.devices.messages import (
     FinishedProblem,
     ProblemTask,
     ReadyWorker,
-    RunnerGoneError,
-    RunnerLostError,
     WorkerOrder,
-    finished_from_json,
-    order_to_json,
-    ready_from_json,
-    task_to_json,
+    from_json,
+    to_json,
 )
 
 _STOP_CHECK_S: Final = 1.0
@@ -63,7 +59,7 @@ class RemoteDevice:
                 )
                 self._actor = options.remote(
                     name=self.slot.name,
-                    order=json.dumps(order_to_json(self.order)),
+                    order=json.dumps(to_json(self.order)),
                     patience=json.dumps(asdict(self.patience)),
                     lanes=self.slot.lanes,
                     node_devices=self.slot.node_devices,
@@ -169,7 +165,7 @@ class RayRunner:
         if answer["version"] != __version__:
             raise RunnerGoneError(f"has warmup {answer['version']}, and this is {__version__}")
         self.remote.check_same(answer["visible"])
-        return ready_from_json(answer["ready"])
+        return from_json(answer["ready"], ReadyWorker)
 
     def run(self, task: ProblemTask) -> FinishedProblem:
         """Return what came of *task*.
@@ -178,10 +174,10 @@ class RayRunner:
             RunnerLostError: the worker, its actor or its node was lost, or took too long.
         """
         limit_s = self.remote.patience.problem_s
-        answer = self._ask("run", limit_s, json.dumps(task_to_json(task)))
+        answer = self._ask("run", limit_s, json.dumps(to_json(task)))
         if "lost" in answer:
             raise RunnerLostError(answer["lost"])
-        return finished_from_json(answer["finished"])
+        return from_json(answer["finished"], FinishedProblem)
 
     def stop(self) -> None:
         """End the worker for good; a call that waits for it raises."""

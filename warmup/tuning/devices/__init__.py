@@ -1,5 +1,4 @@
-"""Builds on several devices of one host: a queue of problems, and a worker process on each device.
+"""Builds on several devices of one host: a queue of problems, and worker processes on each device.
 
-`build_on_devices` is the verb. A `Runner` is the seam to a worker, `LocalRunner` the one that
-starts a process here.
+`build_on_devices` is the verb, and `build_model_on_devices` that for a model.
 """

@@ -12,13 +12,12 @@ import statistics
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from warmup.core.error_text import shown
 from warmup.core.errors import BuildError, NothingRecordedError, SettingsError
@@ -26,32 +25,43 @@ from warmup.core.machine_state import NOT_CHECKED, MachineState, united
 from warmup.core.method import Search
 from warmup.core.miss_reasons import MissReason
 from warmup.core.phases import BuildStage
-from warmup.core.roofline import Peaks
 from warmup.core.rows import Row
 from warmup.core.runtime import Runtime, compare_runtimes
 from warmup.diagnostics.misses import MissedProblem, read_misses
+from warmup.inductor import connect
 from warmup.keys.registry import kind_of
 from warmup.table.codec import digest_of
-from warmup.table.policy import DEFAULT_MODE, PolicyOptions
+from warmup.table.policy import PolicyOptions
 from warmup.table.store import read
 from warmup.tuning.budget import parse_budget
 from warmup.tuning.build import build
-from warmup.tuning.devices.host import PROBLEM_S, Patience, parse_devices, runners_of
-from warmup.tuning.devices.messages import (
-    FinishedProblem,
-    ProblemTask,
-    ReadyWorker,
-    Runner,
+from warmup.tuning.devices.host import (
+    PROBLEM_S,
+    LocalRunner,
+    Patience,
     RunnerGoneError,
     RunnerLostError,
-    WorkerOrder,
+    parse_devices,
+    runners_of,
 )
+from warmup.tuning.devices.messages import FinishedProblem, ProblemTask, ReadyWorker, WorkerOrder
 from warmup.tuning.from_misses import build_problems, check_built
 from warmup.tuning.missed_keys import keys_with_row, missed_keys, share_of
 from warmup.tuning.progress import Progress, Revisit
 from warmup.tuning.report import NOT_BEGUN, BucketResult, BuildReport, DeviceShare, Observer
 from warmup.tuning.rows_from import KnownRows, open_earlier, united_sources
 from warmup.tuning.setup import check_out, open_table, refuse_imported, seconds_to_wait, watcher_of
+
+MOST_LOSSES: Final = 2  # of one problem: the first device's, and that of the one that takes over
+MOST_LOSSES_IN_A_ROW: Final = 3  # of one worker: then the device is to blame, not a problem
+# Calls under way; without a key the worker starts again.
+_Calls = dict[Future[Any], tuple[LocalRunner, str | None]]
+# Arguments of `build` that `build_on_devices` has too, and for which they mean the same.
+_OF_PROBLEMS: Final = (
+    *("mode", "backends", "tolerance", "launch", "l2", "fused_top_k", "search"),
+    "wait_for_quiet",
+)
+REFUSED: Final = ("force", "retry", "budget")
 
 
 def check_one_kind(runtimes: Mapping[str, Runtime]) -> None:
@@ -98,34 +108,23 @@ def devices_off(control_us: Mapping[str, float], band: float) -> dict[str, str]:
     }
 
 
-MOST_LOSSES: Final = 2  # of one problem: the first device's, and that of the one that takes over
-
-
 class ProblemQueue:
     """The keys that wait, in order; a key whose worker was lost waits in front, for another device.
 
-    ``failed`` has, by key, why it is not tuned: how its workers were lost, or that it still waited
-    when `time.monotonic` reached *deadline*.
+    ``numbers`` has the place of every key in the order of the build, from 0; ``failed``, by key,
+    why it is not tuned: how its workers were lost, or that it still waited when `time.monotonic`
+    reached *deadline*.
     """
 
     def __init__(self, keys: Iterable[str], deadline: float = math.inf) -> None:
         self._waiting = list(keys)
-        self._numbers = {key: number for number, key in enumerate(self._waiting)}
+        self.numbers = {key: number for number, key in enumerate(self._waiting)}
         self._deadline = deadline
         self._lost: dict[str, list[tuple[str, str]]] = {}
         self.failed: dict[str, str] = {}
 
     def __len__(self) -> int:
         return len(self._waiting)
-
-    @property
-    def total(self) -> int:
-        """The number of all problems, finished ones too."""
-        return len(self._numbers)
-
-    def number_of(self, key: str) -> int:
-        """Return the place of *key* in the order of the build, from 0."""
-        return self._numbers[key]
 
     def take(self, device: str, others: Collection[str]) -> str | None:
         """Return the next key for *device*; None where what waits is for one of the *others*.
@@ -148,141 +147,51 @@ class ProblemQueue:
         if len(losses) < MOST_LOSSES:
             self._waiting.insert(0, key)
             return True
-        self.failed[key] = "; then ".join(f"the worker on {name} {why}" for name, why in losses)
+        self.failed[key] = "; then ".join(_said(losses))
         return False
 
     def fail_rest(self, reason: str) -> None:
         """Give up every key that waits, for *reason*."""
         for key in self._waiting:
-            losses = self._lost.get(key, ())
-            parts = [reason, *(f"the worker on {name} {why}" for name, why in losses)]
-            self.failed[key] = "; ".join(parts)
+            self.failed[key] = "; ".join([reason, *_said(self._lost.get(key, ()))])
         self._waiting.clear()
 
 
-MOST_LOSSES_IN_A_ROW: Final = 3  # of one worker: then the device is to blame, not a problem
-_Calls = dict[Future[Any], tuple[Runner, str | None]]  # under way; no key while a worker starts
-
-
-class DispatchListener(Protocol):
-    """Receives what happens to the problems of a queue, in the thread that calls `run_queue`."""
-
-    def task_for(self, runner: Runner, key: str) -> ProblemTask:
-        """Return the task to send to *runner* for the problem *key*."""
-
-    def finished(self, runner: Runner, finished: FinishedProblem) -> None:
-        """Keep what came of a problem."""
-
-    def lost(self, runner: Runner, key: str, reason: str, *, goes_on: bool) -> None:
-        """The worker of *runner* was lost with *key*, and has no rows any more."""
-
-
-def start_all(
-    runners: Sequence[Runner], pool: ThreadPoolExecutor
-) -> tuple[dict[str, ReadyWorker], dict[str, str]]:
-    """Start all workers at once; return those that are ready, and why others are not, by name."""
-    ready, gone = {}, {}
-    starts = {runner.name: pool.submit(runner.start) for runner in runners}
-    for name, start in starts.items():
-        try:
-            ready[name] = start.result()
-        except RunnerGoneError as error:
-            gone[name] = str(error)
-    return ready, gone
-
-
-def run_queue(
-    queue: ProblemQueue,
-    runners: Sequence[Runner],
-    pool: ThreadPoolExecutor,
-    listener: DispatchListener,
-) -> Mapping[str, str]:
-    """Run every problem of *queue* on *runners*, which have started; *pool* has a thread for each.
-
-    Return, by the runner's name, why it was given up. Problems that no runner was left for are in
-    ``queue.failed``. Whatever *listener* raises ends the loop, and calls may still be under way.
-    """
-    idle, under_way = list(runners), _Calls()
-    in_a_row, gone = Counter[str](), dict[str, str]()
-    while True:
-        _assign(queue, idle, under_way, pool, listener.task_for)
-        is_needed = len(queue) > 0 or any(key is not None for _, key in under_way.values())
-        if not under_way or not is_needed:  # a worker may start again, for nothing
-            break
-        for call in wait(under_way, return_when=FIRST_COMPLETED).done:
-            runner, key = under_way.pop(call)
-            try:
-                answer = call.result()
-            except RunnerGoneError as error:
-                gone[runner.name] = f"did not start again: {error}"
-                continue
-            except RunnerLostError as error:
-                assert key is not None
-                in_a_row[runner.name] += 1
-                goes_on = queue.lose(key, runner.device, str(error))
-                listener.lost(runner, key, str(error), goes_on=goes_on)
-                if in_a_row[runner.name] >= MOST_LOSSES_IN_A_ROW:
-                    gone[runner.name] = f"lost {in_a_row[runner.name]} problems in a row: {error}"
-                elif len(queue):
-                    under_way[pool.submit(runner.start)] = runner, None
-                continue
-            if key is not None:
-                in_a_row[runner.name] = 0
-                listener.finished(runner, answer)
-            idle.append(runner)
-    if len(queue):
-        queue.fail_rest("no device is left")
-    return gone
-
-
-def _assign(
-    queue: ProblemQueue,
-    idle: list[Runner],
-    under_way: _Calls,
-    pool: ThreadPoolExecutor,
-    task_for: Callable[[Runner, str], ProblemTask],
-) -> None:
-    """Give each runner in *idle* a problem that it may take, if there is one."""
-    in_use = [*idle, *(runner for runner, _ in under_way.values())]
-    for runner in tuple(idle):
-        others = {each.device for each in in_use if each is not runner}
-        key = queue.take(runner.device, others)
-        if key is not None:
-            idle.remove(runner)
-            under_way[pool.submit(runner.run, task_for(runner, key))] = runner, key
+def _said(losses: Iterable[tuple[str, str]]) -> list[str]:
+    return [f"the worker on {name} {why}" for name, why in losses]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Crew:
     """The runners that take part, what each said when it was ready, and why devices do not."""
 
-    runners: list[Runner]
+    runners: list[LocalRunner]
     ready: dict[str, ReadyWorker]
     control_us: dict[str, float]
-    left_out: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def origin(self) -> ReadyWorker:
-        """The first runner's device, runtime and policy, which are those of all."""
-        return self.ready[self.runners[0].name]
+    left_out: dict[str, str]
 
 
-def start_crew(runners: Sequence[Runner], pool: ThreadPoolExecutor, watcher: Observer) -> Crew:
+def start_crew(runners: Sequence[LocalRunner], pool: ThreadPoolExecutor, watcher: Observer) -> Crew:
     """Start *runners*; return those whose devices are of one kind and comparable.
 
     Raises:
         SettingsError: the devices are of several kinds.
         BuildError: no worker started, or none on a device whose control problem was timed.
     """
-    ready, gone = start_all(runners, pool)
+    ready, gone = dict[str, ReadyWorker](), dict[str, str]()
+    starts = {runner.name: pool.submit(runner.start) for runner in runners}
+    for name, start in starts.items():
+        try:
+            ready[name] = start.result()
+        except RunnerGoneError as error:
+            gone[name] = str(error)
     if not ready:
         raise _no_device("started", gone)
-    by_name = {runner.name: runner for runner in runners}
     check_one_kind({name: worker.runtime for name, worker in ready.items()})
     control_us = {
-        by_name[name].device: worker.control_us
-        for name, worker in ready.items()
-        if worker.control_us is not None
+        runner.device: time_us
+        for runner in runners
+        if runner.name in ready and (time_us := ready[runner.name].control_us) is not None
     }
     left_out = {
         runner.device: f"the control problem was not timed: {gone[runner.name]}"
@@ -290,49 +199,51 @@ def start_crew(runners: Sequence[Runner], pool: ThreadPoolExecutor, watcher: Obs
         if runner.device not in control_us and runner.name in gone
     }
     band = next(iter(ready.values())).policy.timing.near_tie
-    left_out |= {**device_reasons(runners, gone), **devices_off(control_us, band)}
+    left_out |= {**_device_reasons(runners, gone), **devices_off(control_us, band)}
     takes_part = [each for each in runners if each.name in ready and each.device not in left_out]
     if not takes_part:
         raise _no_device("can be used", left_out)
-    complaints = (each for name in ready for each in named_complaints(name, ready[name].complaints))
+    complaints = (text for name in ready for text in _named(name, ready[name].complaints))
     watcher.device_looked_at(tuple(dict.fromkeys(complaints)))
     for name, reason in left_out.items():
         watcher.device_left_out(name, reason)
     for runner in runners:
         if runner not in takes_part:
             runner.stop()
-    names = list(dict.fromkeys(runner.device for runner in takes_part))
-    watcher.devices_ready(names, control_us)
+    watcher.devices_ready(list(dict.fromkeys(each.device for each in takes_part)), control_us)
     return Crew(runners=takes_part, ready=ready, control_us=control_us, left_out=left_out)
 
 
-def device_reasons(runners: Sequence[Runner], gone: Mapping[str, str]) -> dict[str, str]:
+def _device_reasons(runners: Sequence[LocalRunner], gone: Mapping[str, str]) -> dict[str, str]:
     """Return, by device, why none of its workers is left; *gone* has the reason by runner."""
-    reasons: dict[str, str] = {}
-    for device in dict.fromkeys(runner.device for runner in runners):
-        names = [runner.name for runner in runners if runner.device == device]
-        if all(name in gone for name in names):
-            reasons[device] = "; ".join(dict.fromkeys(gone[name] for name in names))
-    return reasons
+    names: dict[str, list[str]] = {}
+    for runner in runners:
+        names.setdefault(runner.device, []).append(runner.name)
+    return {
+        device: "; ".join(dict.fromkeys(gone[name] for name in own))
+        for device, own in names.items()
+        if gone.keys() >= set(own)
+    }
 
 
 def _no_device(what: str, reasons: Mapping[str, str]) -> BuildError:
     """Return the error that no device *what*, with the reason of each, by its name."""
-    said = "; ".join(dict.fromkeys(f"{name}: {why}" for name, why in reasons.items()))
+    said = "; ".join(f"{name}: {why}" for name, why in reasons.items())
     return BuildError(f"no device {what}: {said}", "run `warmup doctor`")
 
 
-def named_complaints(name: str, complaints: Iterable[str]) -> list[str]:
+def _named(name: str, complaints: Iterable[str]) -> tuple[str, ...]:
     """Return *complaints* with the *name* of the device, where they are about one."""
-    return [each if each.startswith(NOT_CHECKED) else f"{name}: {each}" for each in complaints]
+    return tuple(text if text.startswith(NOT_CHECKED) else f"{name}: {text}" for text in complaints)
 
 
 @dataclass(kw_only=True)
-class BuildResults:
-    """The listener of `run_queue`: each finished problem is in the table of ``progress``, on disk.
+class Dispatch:
+    """Gives each worker problem after problem, and a lost problem to another device.
 
-    Keys of ``again`` are measured although they have a row. The mappings are those of
-    `BuildReport`. ``by_device`` counts the problems that each device finished.
+    Each finished problem is in the table of ``progress``, on disk. Keys of ``again`` are measured
+    although they have a row. ``by_device`` counts the problems that each device finished, ``gone``
+    has by the name of a worker why it was given up; the other mappings are those of `BuildReport`.
     """
 
     progress: Progress
@@ -344,36 +255,84 @@ class BuildResults:
     not_fused: dict[str, str] = field(default_factory=dict)
     stages: dict[BuildStage, float] = field(default_factory=dict)
     by_device: Counter[str] = field(default_factory=Counter)
+    gone: dict[str, str] = field(default_factory=dict)
     _sent: dict[str, dict[str, Row]] = field(default_factory=dict)
     _machines: dict[str, MachineState] = field(default_factory=dict)
     _earlier: list[tuple[str, MachineState]] = field(default_factory=list)  # of lost workers
 
-    def task_for(self, runner: Runner, key: str) -> ProblemTask:
-        """Return the task for *key*, with the rows that *runner* does not have yet."""
-        sent, rows = self._sent.setdefault(runner.name, {}), self.progress.rows
-        self.progress.rows.get(key)  # an earlier table's row is taken when it is looked up
-        fresh = {name: row for name, row in rows.items() if sent.get(name) is not row}
-        sent.update(fresh)
-        number, total = self.queue.number_of(key), self.queue.total
-        self.progress.observer.problem_given(key, runner.device, total)
-        return ProblemTask(
-            key=key,
-            table=replace(self.progress.table, rows=fresh, imported={}),
-            is_again=key in self.again,
-            number=number,
-            total=total,
+    def run(self, runners: Sequence[LocalRunner], pool: ThreadPoolExecutor) -> None:
+        """Run every problem of the queue on *runners*, which have started.
+
+        *pool* has a thread for each. Problems that no worker was left for are in ``queue.failed``.
+
+        Raises:
+            TableError: the table cannot be written. Calls may still be under way.
+        """
+        idle, under_way, in_a_row = list(runners), _Calls(), Counter[str]()
+        while True:
+            self._assign(idle, under_way, pool)
+            is_needed = len(self.queue) > 0 or any(key for _, key in under_way.values())
+            if not under_way or not is_needed:  # a worker may start again, for nothing
+                break
+            for call in wait(under_way, return_when=FIRST_COMPLETED).done:
+                runner, key = under_way.pop(call)
+                try:
+                    answer = call.result()
+                except RunnerGoneError as error:
+                    self.gone[runner.name] = f"did not start again: {error}"
+                    continue
+                except RunnerLostError as error:
+                    assert key is not None
+                    in_a_row[runner.name] += 1
+                    self._lose(runner, key, str(error))
+                    if in_a_row[runner.name] >= MOST_LOSSES_IN_A_ROW:
+                        lost = f"lost {in_a_row[runner.name]} problems in a row"
+                        self.gone[runner.name] = f"{lost}: {error}"
+                    elif len(self.queue):
+                        under_way[pool.submit(runner.start)] = runner, None
+                    continue
+                if key is not None:
+                    in_a_row[runner.name] = 0
+                    self._finish(runner, answer)
+                idle.append(runner)
+        if len(self.queue):
+            self.queue.fail_rest("no device is left")
+
+    def _assign(self, idle: list[LocalRunner], under_way: _Calls, pool: ThreadPoolExecutor) -> None:
+        """Give each worker in *idle* a problem that it may take, if there is one."""
+        in_use = [*idle, *(runner for runner, _ in under_way.values())]
+        for runner in tuple(idle):
+            others = {each.device for each in in_use if each is not runner}
+            if (key := self.queue.take(runner.device, others)) is not None:
+                idle.remove(runner)
+                under_way[pool.submit(runner.run, self._task_for(runner, key))] = runner, key
+
+    def machine(self) -> MachineState:
+        """Return what disturbed the measurements of all workers."""
+        return united(
+            replace(state, complaints=_named(name, state.complaints))
+            for name, state in (*self._earlier, *self._machines.items())
         )
 
-    def finished(self, runner: Runner, finished: FinishedProblem) -> None:
+    def _task_for(self, runner: LocalRunner, key: str) -> ProblemTask:
+        """Return the task for *key*, with the rows that *runner* does not have yet."""
+        sent, rows = self._sent.setdefault(runner.name, {}), self.progress.rows
+        rows.get(key)  # an earlier table's row is taken when it is looked up
+        fresh = {name: row for name, row in rows.items() if sent.get(name) is not row}
+        sent.update(fresh)
+        number, total = self.queue.numbers[key], len(self.queue.numbers)
+        self.progress.observer.problem_given(key, runner.device, total)
+        return ProblemTask(
+            key=key, rows=fresh, is_again=key in self.again, number=number, total=total
+        )
+
+    def _finish(self, runner: LocalRunner, finished: FinishedProblem) -> None:
         """Write the rows of *finished* to the table, and keep the rest for the report.
 
         A row that another problem has measured meanwhile, on the way, stays.
-
-        Raises:
-            TableError: the table cannot be written.
         """
-        if (peaks := finished.table.provenance.peaks) is not None:
-            self.progress.measured_peaks = partial(_known, peaks)
+        if (peaks := finished.peaks) is not None:
+            self.progress.measured_peaks = lambda: peaks
         measured = self.progress.keys_since(0)
         for tuned in finished.tuned:
             if tuned.key == finished.key or tuned.key not in measured:
@@ -381,11 +340,10 @@ class BuildResults:
         for key, reason in finished.distrusted.items():
             if key in self.progress.table.rows:
                 self.progress.distrust([key], reason)
-        if finished.result is not None:
-            self.buckets.append(finished.result)
-            self.progress.observer.bucket_finished(finished.result)
-        if finished.not_rebuilt is not None:
-            self.not_rebuilt[finished.key] = finished.not_rebuilt
+        for result in finished.buckets:
+            self.buckets.append(result)
+            self.progress.observer.bucket_finished(result)
+        self.not_rebuilt |= finished.not_rebuilt
         self.not_tuned |= finished.not_tuned
         self.not_fused |= finished.not_fused
         for stage, seconds in finished.stages.items():
@@ -393,23 +351,13 @@ class BuildResults:
         self._machines[runner.name] = finished.machine
         self.by_device[runner.device] += 1
 
-    def lost(self, runner: Runner, key: str, reason: str, *, goes_on: bool) -> None:
-        """Forget what the lost worker of *runner* had, and report the loss."""
+    def _lose(self, runner: LocalRunner, key: str, reason: str) -> None:
+        """Let another device take *key* over, and forget what the lost worker of *runner* had."""
+        goes_on = self.queue.lose(key, runner.device, reason)
         self._sent.pop(runner.name, None)
         if (state := self._machines.pop(runner.name, None)) is not None:
             self._earlier.append((runner.name, state))
         self.progress.observer.problem_lost(key, runner.device, reason, goes_on=goes_on)
-
-    def machine(self) -> MachineState:
-        """Return what disturbed the measurements of all workers."""
-        return united(
-            replace(state, complaints=tuple(named_complaints(name, state.complaints)))
-            for name, state in (*self._earlier, *self._machines.items())
-        )
-
-
-def _known(peaks: Peaks) -> Peaks:
-    return peaks
 
 
 def build_on_devices(
@@ -417,12 +365,6 @@ def build_on_devices(
     *,
     devices: str,
     out: str | Path,
-    mode: str = DEFAULT_MODE,
-    backends: str | None = None,
-    tolerance: float | None = None,
-    launch: str | None = None,
-    l2: str | None = None,
-    fused_top_k: int | None = None,
     search: str = Search.DEFAULT,
     force: bool = False,
     wait_for_quiet: float | None = None,
@@ -432,14 +374,16 @@ def build_on_devices(
     problem_limit_s: float = PROBLEM_S,
     seconds: float | None = None,
     observer: Observer | None = None,
+    **policy: Any,
 ) -> BuildReport:
     """Tune the problems of the misses document *problems* on all of *devices*, into *out*.
 
     *out* is a table. *devices* are names, ``cuda:0,cuda:1``, or ``all``. Which problems are tuned,
-    and what the other arguments mean, is as in `build_problems`. A problem whose worker
-    dies, hangs, takes longer than *problem_limit_s* or runs out of memory is tuned on another
-    device, and reported as not tuned when that is lost too. Once *seconds* have passed no further
-    problem is begun; those that wait are not tuned, for `NOT_BEGUN`.
+    and what the other arguments mean, is as in `build_problems`; *policy* has the fields of
+    `PolicyOptions`. A problem whose worker dies, hangs, takes longer than *problem_limit_s* or runs
+    out of memory is tuned on another device, and reported as not tuned when that is lost too. Once
+    *seconds* have passed no further problem is begun; those that wait are not tuned, for
+    `NOT_BEGUN`.
 
     Raises:
         SettingsError: an argument cannot be used, or the devices are of several kinds.
@@ -449,14 +393,6 @@ def build_on_devices(
             share is empty.
     """
     slots = parse_devices(devices)
-    asked = PolicyOptions(
-        mode=mode,
-        backends=backends,
-        tolerance=tolerance,
-        launch=launch,
-        l2=l2,
-        fused_top_k=fused_top_k,
-    )
     if dry_run:
         return build_problems(
             problems,
@@ -467,27 +403,24 @@ def build_on_devices(
             rows_from=rows_from,
             dry_run=True,
             shard=shard,
-            **asdict(asked),
+            **policy,
         )
     refuse_imported(search)
     check_out(Path(out))
-    with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="warmup-devices-"))
+    with tempfile.TemporaryDirectory(prefix="warmup-devices-") as folder:
         order = WorkerOrder(
             device="",
             folder=folder,
             turn="",
             parent=os.getpid(),
-            policy=asked,
+            policy=PolicyOptions(**policy),
             search=search,
             wait_s=seconds_to_wait(wait_for_quiet),
         )
-        runners = runners_of(slots, order, Patience(problem_s=problem_limit_s), observer)
+        missed = read_misses(problems) if isinstance(problems, (str, Path)) else problems
         return build_with(
-            runners,
-            share_of(
-                read_misses(problems) if isinstance(problems, (str, Path)) else problems, shard
-            ),
+            runners_of(slots, order, Patience(problem_s=problem_limit_s), observer),
+            share_of(missed, shard),
             out=Path(out),
             search=parse_budget(search, None).search,
             force=force,
@@ -498,7 +431,7 @@ def build_on_devices(
 
 
 def build_with(
-    runners: Sequence[Runner],
+    runners: Sequence[LocalRunner],
     problems: Sequence[MissedProblem],
     *,
     out: Path,
@@ -522,11 +455,15 @@ def build_with(
         for runner in runners:  # before the pool waits for their calls
             stack.callback(runner.stop)
         crew = start_crew(runners, pool, watcher)
-        origin = crew.origin
+        origin = crew.ready[crew.runners[0].name]  # those of all are the same
         watcher_of(watcher, origin)
         table, replaces = open_table(out, origin, force=force)
         earlier = open_earlier(
-            rows_from, table, _template_sources, measures_again=force, is_dry=False
+            rows_from,
+            table,
+            lambda: connect().template_sources(),
+            measures_again=force,
+            is_dry=False,
         )
         rows = table.rows if earlier is None else KnownRows(table.rows, earlier)
         known = keys_with_row(missed, rows, search, force=force)
@@ -545,60 +482,46 @@ def build_with(
             earlier=earlier,
         )
         progress.flush()
-        results = BuildResults(progress=progress, queue=queue, again=again)
-        gone = run_queue(queue, crew.runners, pool, results)
-        left_out = {**crew.left_out, **device_reasons(crew.runners, gone)}
+        dispatch = Dispatch(progress=progress, queue=queue, again=again)
+        dispatch.run(crew.runners, pool)
+        left_out = {**crew.left_out, **_device_reasons(crew.runners, dispatch.gone)}
         for name in left_out.keys() - crew.left_out.keys():
             watcher.device_left_out(name, left_out[name])
     # What a worker gave up may have been measured on the way to another problem.
     tuned = progress.keys_since(0)
     not_tuned = {
-        key: why for key, why in {**results.not_tuned, **queue.failed}.items() if key not in tuned
+        key: why for key, why in {**dispatch.not_tuned, **queue.failed}.items() if key not in tuned
     }
     # An error shows the first reasons: those of problems that were begun.
     begun = {key: why for key, why in not_tuned.items() if why != NOT_BEGUN}
-    check_built(out, missed, {**results.not_rebuilt, **begun, **not_tuned})
+    check_built(out, missed, {**dispatch.not_rebuilt, **begun, **not_tuned})
     final = read(out)
     return BuildReport(
         out,
         final,
         digest_of(final),
-        tuple(results.buckets),
+        tuple(dispatch.buckets),
         progress.measured,
         time.monotonic() - started,
         known,
-        results.not_rebuilt,
+        dispatch.not_rebuilt,
         not_tuned,
-        results.not_fused,
+        dispatch.not_fused,
         final.provenance.peaks,
         distrusted=dict(progress.distrusted),
-        machine=results.machine(),
-        stages=results.stages,
+        machine=dispatch.machine(),
+        stages=dispatch.stages,
         rows_from=earlier.used(tuned) if earlier else (),
         devices=tuple(
             DeviceShare(
                 name=name,
-                problems=results.by_device[name],
+                problems=dispatch.by_device[name],
                 control_us=crew.control_us.get(name),
                 left_out=left_out.get(name, ""),
             )
             for name in dict.fromkeys(runner.device for runner in runners)
         ),
     )
-
-
-def _template_sources() -> dict[str, str]:
-    from warmup.inductor import connect
-
-    return dict(connect().template_sources())
-
-
-# Arguments of `build` that `build_on_devices` has too, and for which they mean the same.
-_OF_PROBLEMS: Final = (
-    *("mode", "backends", "tolerance", "launch", "l2", "fused_top_k", "search"),
-    "wait_for_quiet",
-)
-REFUSED: Final = ("force", "retry", "budget")
 
 
 def build_model_on_devices(
@@ -633,7 +556,12 @@ def build_model_on_devices(
     if is_dry:
         return planned
     ahead: BuildReport | None = None
-    problems = list(_without_model(planned.plan.missing))
+    # Those that can be rebuilt from the key alone.
+    problems = [
+        MissedProblem(key, kind.name, MissReason.NOT_IN_TABLE, 1)
+        for key in planned.plan.missing
+        if (kind := kind_of(key)).rebuild is not None
+    ]
     if problems:
         try:
             ahead = build_on_devices(
@@ -645,7 +573,7 @@ def build_model_on_devices(
                 **{name: arguments[name] for name in _OF_PROBLEMS if name in arguments},
             )
         except NothingRecordedError:
-            ahead = None  # none could be rebuilt: the model asks for all of them
+            ahead = None  # the model asks for all of them
     final = build(model, device=first, observer=observer, **{**arguments, "out": planned.path})
     if ahead is None:
         return replace(final, seconds=time.monotonic() - started)
@@ -664,11 +592,3 @@ def build_model_on_devices(
         },
         devices=ahead.devices,
     )
-
-
-def _without_model(keys: tuple[str, ...]) -> Iterator[MissedProblem]:
-    """Yield those of *keys* that can be rebuilt from the key alone, as missed problems."""
-    for key in keys:
-        kind = kind_of(key)
-        if kind.rebuild is not None:
-            yield MissedProblem(key, kind.name, MissReason.NOT_IN_TABLE, 1)

@@ -9,25 +9,24 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
-from warmup.core.child_process import Child, ChildError, ChildTimeoutError, Message
+import msgspec
+from msgspec.structs import replace
+
+from warmup.core.child_process import Child, ChildError, ChildTimeoutError
 from warmup.core.errors import SettingsError
 from warmup.tuning.devices.messages import (
+    DeviceMessage,
     FinishedProblem,
     ProblemTask,
     ReadyWorker,
-    Runner,
-    RunnerGoneError,
-    RunnerLostError,
     WorkerOrder,
-    finished_from_json,
-    order_to_json,
-    ready_from_json,
-    task_to_json,
+    from_json,
+    to_json,
 )
 from warmup.tuning.report import Observer
 
@@ -36,7 +35,20 @@ ALL: Final = "all"
 # two H100s with 32 cores (docs/benchmarks/devices.py): the problems take from 2 to 25 s.
 GPU_LANES: Final = 3
 VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+PROBLEM_S: Final = 1800.0
+WORKER_COMMAND: Final = (sys.executable, "-P", "-m", "warmup.tuning.devices.worker")
 _DEVICE_NAME: Final = re.compile(r"cpu|cuda:[0-9]{1,3}")
+_PACKAGE_ROOT: Final = str(Path(__file__).resolve().parents[3])
+_THREADS_VARIABLE: Final = "TORCHINDUCTOR_COMPILE_THREADS"
+_Answer = TypeVar("_Answer", bound=DeviceMessage)
+
+
+class RunnerLostError(Exception):
+    """The worker died, hung or ran out of memory during a problem; the text says which."""
+
+
+class RunnerGoneError(Exception):
+    """The worker did not start; the text says why. No problem is to blame."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,14 +109,6 @@ def _gpu_count() -> int:
     return torch.cuda.device_count()
 
 
-PROBLEM_S: Final = 1800.0
-_PACKAGE_ROOT: Final = str(Path(__file__).resolve().parents[3])
-WORKER_COMMAND: Final = (sys.executable, "-P", "-m", "warmup.tuning.devices.worker")
-
-# Called when a worker waits for a quiet machine: its name, the reason, the seconds left to wait.
-OnWorkerWait = Callable[[str, str, float], None]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
     """Seconds that a worker has: to start, to give a sign of life, and for one problem."""
@@ -116,10 +120,12 @@ class Patience:
 
 @dataclass(kw_only=True)
 class LocalRunner:
-    """A worker process that does *order*, with *environment* over that of this process.
+    """A worker process that does ``order``, with ``environment`` over that of this process.
 
-    It is killed where it takes longer than its *patience*. What it prints goes to a file, and the
-    last line becomes part of the error when it dies.
+    It tunes one problem at a time, and is killed where it takes longer than its ``patience``. What
+    it prints goes to a file, and the last line becomes part of the error when it dies. ``name`` and
+    ``device`` are for people; several workers may share a device. ``on_wait`` is called when the
+    worker waits for a quiet machine, with the reason and the seconds left to wait.
     """
 
     name: str
@@ -128,7 +134,7 @@ class LocalRunner:
     environment: Mapping[str, str] = field(default_factory=dict)
     patience: Patience = field(default_factory=Patience)
     command: Sequence[str] = WORKER_COMMAND
-    on_wait: OnWorkerWait = lambda _name, _reason, _seconds: None
+    on_wait: Callable[[str, float], None] = lambda _reason, _seconds: None
     _child: Child | None = None
     _is_stopped: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -142,7 +148,7 @@ class LocalRunner:
         folder = tempfile.mkdtemp(prefix="worker-", dir=self.order.folder)
         try:
             with tempfile.TemporaryFile() as log:
-                child = Child(self.command, {**worker_variables(), **self.environment}, log)
+                child = Child(self.command, {**_worker_variables(), **self.environment}, log)
         except OSError as error:
             raise RunnerGoneError(f"cannot be started: {error}") from None
         with self._lock:
@@ -151,11 +157,12 @@ class LocalRunner:
                 child.end()
         try:
             with self._sending(child):
-                child.send(order_to_json(replace(self.order, folder=folder)))
-            ready = self._await("ready", self.patience.start_s)["ready"]
+                child.send(to_json(replace(self.order, folder=folder)))
+            # A process that imports torch gives no sign of life before it can.
+            start_s = self.patience.start_s
+            return self._await("ready", ReadyWorker, limit_s=start_s, silence_s=start_s)
         except RunnerLostError as lost:
             raise RunnerGoneError(str(lost)) from None
-        return ready_from_json(ready)
 
     def run(self, task: ProblemTask) -> FinishedProblem:
         """Return what came of *task* in the process.
@@ -168,8 +175,11 @@ class LocalRunner:
         if child is None:
             raise RunnerLostError("has not started")
         with self._sending(child):
-            child.send(task_to_json(task))
-        return finished_from_json(self._await("finished", self.patience.problem_s)["finished"])
+            child.send(to_json(task))
+        limits = self.patience
+        return self._await(
+            "finished", FinishedProblem, limit_s=limits.problem_s, silence_s=limits.silence_s
+        )
 
     def stop(self) -> None:
         """End the process for good; a call that waits for it raises."""
@@ -186,8 +196,10 @@ class LocalRunner:
                 self._child.kill()
                 self._child = None
 
-    def _await(self, wanted: str, limit_s: float) -> Message:
-        """Return the process's next message with *wanted*.
+    def _await(
+        self, wanted: str, kind: type[_Answer], *, limit_s: float, silence_s: float
+    ) -> _Answer:
+        """Return the process's next message of *kind*, which is named *wanted*.
 
         Raises:
             RunnerLostError: no such message came, and the process has ended.
@@ -197,20 +209,20 @@ class LocalRunner:
         reason = f"took longer than {limit_s:g} s"
         try:
             while (left := deadline - time.monotonic()) > 0:
-                # A process that imports torch gives no sign of life before it can.
-                silence_s = limit_s if wanted == "ready" else self.patience.silence_s
                 message = child.receive(min(left, silence_s))
                 if wanted in message:
-                    return message
+                    return from_json(message[wanted], kind)
                 if (ending := message.get("lost") or message.get("gone")) is not None:
                     reason = str(ending)
                     break
                 if "waiting" in message:
-                    self.on_wait(self.name, message["waiting"], message["seconds"])
+                    self.on_wait(message["waiting"], message["seconds"])
         except ChildTimeoutError as silent:
             reason = reason if time.monotonic() >= deadline else str(silent)
         except ChildError as ended:
             reason = str(ended)
+        except msgspec.ValidationError as error:
+            reason = f"sent a damaged message: {error}"
         with self._lock:
             child.kill()
             self._child = None
@@ -228,26 +240,11 @@ class LocalRunner:
             timer.cancel()
 
 
-def worker_variables() -> dict[str, str]:
+def _worker_variables() -> dict[str, str]:
     """Return the environment of a process that imports this package, and serves from no table."""
     path = [_PACKAGE_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
     plain = {key: value for key, value in os.environ.items() if not key.startswith("WARMUP_")}
     return {**plain, "PYTHONPATH": os.pathsep.join(path)}
-
-
-_THREADS_VARIABLE: Final = "TORCHINDUCTOR_COMPILE_THREADS"
-
-
-class HasLanes(Protocol):
-    """A device with so many workers."""
-
-    @property
-    def lanes(self) -> int:
-        """How many workers the device has."""
-        ...
-
-
-Slot = TypeVar("Slot", bound=HasLanes)
 
 
 def runners_of(
@@ -255,7 +252,7 @@ def runners_of(
     order: WorkerOrder,
     patience: Patience,
     observer: Observer | None = None,
-) -> list[Runner]:
+) -> list[LocalRunner]:
     """Return a runner for each worker of *slots*, the first workers of all devices first.
 
     The workers share the CPU cores for compiling. Each does *order* on its own device.
@@ -263,31 +260,20 @@ def runners_of(
     watcher = observer or Observer()
     own = compile_threads(sum(slot.lanes for slot in slots), devices=len(slots))
 
-    def on_wait(name: str, reason: str, seconds: float) -> None:
-        watcher.waiting_started(f"{name}: {reason}", seconds)
-
-    return [
-        LocalRunner(
-            name=worker_name(slot.name, lane),
+    def make(slot: DeviceSlot, lane: int) -> LocalRunner:
+        name = worker_name(slot.name, lane)
+        turn = Path(order.folder, f"turn-{slot.name.replace(':', '-')}")
+        return LocalRunner(
+            name=name,
             device=slot.name,
-            order=replace(
-                order,
-                device=slot.inside,
-                turn=str(Path(order.folder) / f"turn-{slot.name.replace(':', '-')}"),
-                is_first=not lane,
-            ),
+            order=replace(order, device=slot.inside, turn=str(turn), is_first=not lane),
             environment={**slot.environment, **own},
             patience=patience,
-            on_wait=on_wait,
+            on_wait=lambda reason, s: watcher.waiting_started(f"{name}: {reason}", s),
         )
-        for lane, slot in in_lanes(slots)
-    ]
 
-
-def in_lanes(slots: Iterable[Slot]) -> list[tuple[int, Slot]]:
-    """Return each worker of *slots* as its number and its slot, the first of all slots first."""
-    lanes = ((lane, slot) for slot in slots for lane in range(slot.lanes))
-    return sorted(lanes, key=lambda each: each[0])
+    lanes = range(max(slot.lanes for slot in slots))
+    return [make(slot, lane) for lane in lanes for slot in slots if lane < slot.lanes]
 
 
 def worker_name(device: str, lane: int) -> str:

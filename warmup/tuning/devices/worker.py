@@ -12,7 +12,6 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -33,14 +32,13 @@ from warmup.tuning.devices.messages import (
     FinishedProblem,
     ProblemTask,
     ReadyWorker,
-    finished_to_json,
-    order_from_json,
-    ready_to_json,
-    task_from_json,
+    WorkerOrder,
+    from_json,
+    to_json,
 )
 from warmup.tuning.progress import Progress, Revisit
 from warmup.tuning.rebuilt_problem import tune_rebuilt
-from warmup.tuning.report import Observer
+from warmup.tuning.report import BucketResult, Observer
 from warmup.tuning.setup import BuildSetup, find_setup, open_table
 from warmup.tuning.tuner import Tuner, make_tuner
 
@@ -48,6 +46,61 @@ _GPU_CONTROL_SIZE: Final = 4096  # limited by the clock, not by launches
 _CPU_CONTROL_SIZE: Final = 256
 _REPEATS: Final = 3
 _CONTROL: Final = Winner(Family.EXTERN, "aten::mm")
+_BEAT_S: Final = 5.0
+_NOTHING_IMPORTED: Final = ImportedAnswers({})
+Send = Callable[[Mapping[str, Any]], None]
+
+
+class _OutOfMemoryError(Exception):
+    """This process has no memory left for a problem; another may have."""
+
+
+def serve(requests: BinaryIO, send: Send) -> None:
+    """Start as the first line of *requests* orders, and tune each problem that follows."""
+    order = from_json(json.loads(requests.readline()), WorkerOrder)
+    try:
+        setup = find_setup(order.device, order.policy, order.search)
+        path = Path(order.folder) / "rows.json"
+        table, _ = open_table(path, setup, force=False)
+    except WarmupError as error:
+        send({"gone": str(error)})
+        return
+    with make_tuner(setup.policy, setup.device) as tuner:
+        tuner.region_questions.is_used = True  # a rebuilt module is compiled again
+        tuner.watch.turn = Turn(Path(order.turn)).taken
+        tuner.watch.own = partial(descendants_of, order.parent)
+        tuner.watch.start(order.wait_s, lambda reason, s: send({"waiting": reason, "seconds": s}))
+        progress = Progress(
+            path=path,
+            table=table,
+            replaces=False,
+            observer=Observer(),
+            can_search=setup.can_search,
+            given_up=tuner.rows.not_tuned,
+            measured_peaks=tuner.bounds.peaks,
+            revisit=Revisit(search=parse_budget(order.search, None).search),
+        )
+        complaints = tuner.watch.complaints()
+        try:
+            control_us = time_control(tuner) if order.is_first else None
+        except BuildError as error:
+            send({"gone": str(error)})
+            return
+        ready = ReadyWorker(
+            runtime=setup.runtime,
+            policy=setup.policy,
+            control_us=control_us,
+            complaints=complaints,
+            can_search=setup.can_search,
+        )
+        send({"ready": to_json(ready)})
+        for line in requests:
+            task = from_json(json.loads(line), ProblemTask)
+            try:
+                send({"finished": to_json(_tune(task, setup, progress, tuner))})
+            except _OutOfMemoryError as error:
+                send({"lost": f"ran out of memory: {error}"})
+                return  # the memory of this process is free again when it has ended
 
 
 def time_control(tuner: Tuner) -> float:
@@ -79,69 +132,6 @@ def time_control(tuner: Tuner) -> float:
     return min(times)
 
 
-Send = Callable[[Mapping[str, Any]], None]
-
-_BEAT_S: Final = 5.0
-_NOTHING_IMPORTED: Final = ImportedAnswers({})
-
-
-class _OutOfMemoryError(Exception):
-    """This process has no memory left for a problem; another may have."""
-
-
-def serve(requests: BinaryIO, send: Send) -> None:
-    """Start as the first line of *requests* orders, and tune each problem that follows."""
-    order = order_from_json(json.loads(requests.readline()))
-    try:
-        setup = find_setup(order.device, order.policy, order.search)
-        path = Path(order.folder) / "rows.json"
-        table, _ = open_table(path, setup, force=False)
-    except WarmupError as error:
-        send({"gone": str(error)})
-        return
-    with make_tuner(setup.policy, setup.device) as tuner:
-        tuner.region_questions.is_used = True  # a rebuilt module is compiled again
-        tuner.watch.turn = Turn(Path(order.turn)).taken
-        tuner.watch.own = partial(descendants_of, order.parent)
-        tuner.watch.start(order.wait_s, lambda reason, s: send({"waiting": reason, "seconds": s}))
-        progress = Progress(
-            path=path,
-            table=table,
-            replaces=False,
-            observer=Observer(),
-            can_search=setup.can_search,
-            given_up=tuner.rows.not_tuned,
-            measured_peaks=tuner.bounds.peaks,
-            revisit=Revisit(search=parse_budget(order.search, None).search),
-        )
-        try:
-            send(_ready(setup, progress, tuner, is_first=order.is_first))
-        except BuildError as error:
-            send({"gone": str(error)})
-            return
-        for line in requests:
-            task = task_from_json(json.loads(line))
-            try:
-                send({"finished": finished_to_json(_tune(task, setup, progress, tuner))})
-            except _OutOfMemoryError as error:
-                send({"lost": f"ran out of memory: {error}"})
-                return  # the memory of this process is free again when it has ended
-
-
-def _ready(
-    setup: BuildSetup, progress: Progress, tuner: Tuner, *, is_first: bool
-) -> dict[str, Any]:
-    """Return the message that this worker has started; the first has timed the control problem."""
-    complaints = tuner.watch.complaints()
-    ready = ReadyWorker(
-        table=progress.table,
-        control_us=time_control(tuner) if is_first else None,
-        complaints=complaints,
-        can_search=setup.can_search,
-    )
-    return {"ready": ready_to_json(ready)}
-
-
 def _tune(
     task: ProblemTask, setup: BuildSetup, progress: Progress, tuner: Tuner
 ) -> FinishedProblem:
@@ -150,40 +140,41 @@ def _tune(
     Raises:
         _OutOfMemoryError: this process has no memory left for it.
     """
-    key, rows = task.key, task.table.rows
-    if rows:
-        table = progress.table
-        progress.table = add_rows(progress.path, table.provenance, table.policy, rows, redo=True)
+    key, table = task.key, progress.table
+    if task.rows:
+        progress.table = add_rows(
+            progress.path, table.provenance, table.policy, task.rows, redo=True
+        )
     progress.reopen([key])
     if task.is_again:
         progress.measure_again([key])
     known = tuner.rows.not_tuned, tuner.rows.not_fused, progress.distrusted
     before, since = tuple(map(dict, known)), len(progress.tuned)
-    result, not_rebuilt = None, None
+    buckets: tuple[BucketResult, ...] = ()
+    not_rebuilt: dict[str, str] = {}
     try:
         rebuilt = rebuild(key, setup.device)
         number = task.number, task.total
         result = tune_rebuilt(
             key, rebuilt, setup, progress, tuner, number=number, imported=_NOTHING_IMPORTED
         )
+        buckets = (result,)
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise _OutOfMemoryError(str(error).partition("\n")[0]) from error
     except (BuildError, ModelError, ProblemError) as error:
         if (cause := _shortage_in(error)) is not None:
             raise _OutOfMemoryError(str(cause).partition("\n")[0]) from error
-        not_rebuilt = str(error)
-    tuned = tuple({one.key: one for one in progress.tuned[since:]}.values())
-    tuned = tuple(one for one in tuned if one.key in progress.table.rows)
-    own = {one.key: progress.table.rows[one.key] for one in tuned}
+        not_rebuilt[key] = str(error)
+    tuned = {one.key: one for one in progress.tuned[since:] if one.key in progress.table.rows}
     not_tuned, not_fused, distrusted = (
         {name: why for name, why in now.items() if earlier.get(name) != why}
         for now, earlier in zip(known, before, strict=True)
     )
     return FinishedProblem(
         key=key,
-        table=replace(progress.table, rows=own, imported={}),
-        tuned=tuned,
-        result=result,
+        tuned=tuple(tuned.values()),
+        peaks=progress.table.provenance.peaks,
+        buckets=buckets,
         not_rebuilt=not_rebuilt,
         not_tuned=not_tuned,
         not_fused=not_fused,
