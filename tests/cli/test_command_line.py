@@ -80,7 +80,6 @@ _WRONG = [
     ("audit absent.log", 3, "error: the log absent.log cannot be read"),
     ("audit net.py --fail-on hits", 3, "error: --fail-on: hits is not something to fail on"),
     ("audit net.py --json --format text", 3, "error: --json contradicts --format text"),
-    ("compare --model m.py --charts", 3, "error: --charts has no folder to draw into"),
     ("bench mm --rounds 0", 2, "error: Invalid value for '--rounds'"),
     ("bench nn", 2, "error: No such command 'nn'"),
 ]
