@@ -33,12 +33,13 @@ survives pickling across compile workers; ``__str__`` makes the text: what is wr
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeVar
 
 from warmup.core.error_text import sentence, shown
 from warmup.core.miss_reasons import MissReason
 
 _SHOWN_CONFLICTS: Final = 3
+_E = TypeVar("_E", bound=BaseException)
 _LISTED_CONFLICTS: Final = 20  # where each has a line of its own
 
 
@@ -336,10 +337,15 @@ def warmup_error_in(error: BaseException) -> WarmupError | None:
 
     torch.compile wraps errors that are raised during a compile in errors of its own.
     """
+    return cause_in(error, WarmupError)
+
+
+def cause_in(error: BaseException, *kinds: type[_E]) -> _E | None:
+    """Return the first error of *kinds* among *error* and its causes, None if there is none."""
     seen: set[int] = set()
     current: BaseException | None = error
     while current is not None and id(current) not in seen:
-        if isinstance(current, WarmupError):
+        if isinstance(current, kinds):
             return current
         seen.add(id(current))
         current = current.__cause__ or current.__context__

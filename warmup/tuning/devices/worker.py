@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, Final
 import torch
 
 from warmup.core.child_process import end_with_parent
-from warmup.core.errors import BuildError, ModelError, ProblemError, WarmupError
+from warmup.core.errors import BuildError, ModelError, ProblemError, WarmupError, cause_in
 from warmup.core.measuring_turn import Turn
 from warmup.core.process_family import descendants_of
 from warmup.core.rows import Family, Winner
@@ -46,6 +46,7 @@ _GPU_CONTROL_SIZE: Final = 4096  # limited by the clock, not by launches
 _CPU_CONTROL_SIZE: Final = 256
 _REPEATS: Final = 3
 _CONTROL: Final = Winner(Family.EXTERN, "aten::mm")
+_SHORTAGES: Final = (torch.OutOfMemoryError, MemoryError)
 _BEAT_S: Final = 5.0
 _NOTHING_IMPORTED: Final = ImportedAnswers({})
 Send = Callable[[Mapping[str, Any]], None]
@@ -159,10 +160,8 @@ def _tune(
             key, rebuilt, setup, progress, tuner, number=number, imported=_NOTHING_IMPORTED
         )
         buckets = (result,)
-    except (torch.OutOfMemoryError, MemoryError) as error:
-        raise _OutOfMemoryError(str(error).partition("\n")[0]) from error
-    except (BuildError, ModelError, ProblemError) as error:
-        if (cause := _shortage_in(error)) is not None:
+    except (*_SHORTAGES, BuildError, ModelError, ProblemError) as error:
+        if (cause := cause_in(error, *_SHORTAGES)) is not None:
             raise _OutOfMemoryError(str(cause).partition("\n")[0]) from error
         not_rebuilt[key] = str(error)
     tuned = {one.key: one for one in progress.tuned[since:] if one.key in progress.table.rows}
@@ -182,18 +181,6 @@ def _tune(
         stages=tuner.clock.take(),
         machine=tuner.watch.state(),
     )
-
-
-def _shortage_in(error: BaseException) -> BaseException | None:
-    """Return the lack of memory among the causes of *error*, None where it has another cause."""
-    seen: list[BaseException] = []
-    current: BaseException | None = error
-    while current is not None and current not in seen:
-        if isinstance(current, (torch.OutOfMemoryError, MemoryError)):
-            return current
-        seen.append(current)
-        current = current.__cause__ or current.__context__
-    return None
 
 
 def _beat(send: Send) -> None:
