@@ -13,7 +13,8 @@ import pytest
 pytest.importorskip("torch")
 
 from warmup.core.errors import SettingsError
-from warmup.tuning.cluster.build import build_on_cluster
+from warmup.diagnostics.misses import encode_problems
+from warmup.tuning.ray_build import build_on_cluster
 
 RunMain = Callable[..., subprocess.CompletedProcess[str]]
 PROBLEMS = ("--problems", "m.json", "--out", "t.json")
@@ -51,7 +52,9 @@ def test_a_budget_that_is_no_time_is_refused(misses: Path, tmp_path: Path) -> No
 def test_without_ray_the_error_says_how_to_install_it(
     misses: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ray is an extra, and is imported when it is needed."""
+    """Ray is an extra, and is imported when there is a problem to tune."""
+    key = "mm m=16 n=16 k=16 f32 a=row b=row out=f32 fp32=ieee | epilogue=none"
+    misses.write_text(encode_problems({(key, "not_in_table"): 1}, ()))
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(SettingsError, match=r"--cluster needs Ray.*inductor-warmup\[ray\]"):
         build_on_cluster(misses, cluster="auto", out=tmp_path / "t.json")
@@ -59,5 +62,5 @@ def test_without_ray_the_error_says_how_to_install_it(
 
 def test_importing_the_build_imports_no_ray() -> None:
     """A machine without Ray can import everything else of the package."""
-    code = "import sys, warmup.tuning.cluster.build; sys.exit('ray' in sys.modules)"
+    code = "import sys, warmup.tuning.ray_build; sys.exit('ray' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

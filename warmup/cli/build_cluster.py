@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 from functools import partial
 
 from warmup.cli.build_source import refuse_beside
 from warmup.tuning.budget import parse_seconds
-from warmup.tuning.report import BuildReport, Observer
+from warmup.tuning.report import BuildReport
 
 
 def on_cluster(
@@ -27,16 +25,17 @@ def on_cluster(
     """
     from warmup.tuning.devices.host import ALL
     from warmup.tuning.from_misses import build_problems
+    from warmup.tuning.ray_build import build_on_cluster
 
     words = dict(run.keywords)
     given = ["model"] if run.func is not build_problems else []
     given += ["device"] if words.pop("device") != "auto" else []
     given += ["dry_run"] if words.pop("dry_run") else []
-    given += ["shard"] if words.pop("shard") else []
+    given += ["rows_from"] if words.pop("rows_from") else []
     refuse_beside("--cluster", given)
     seconds = parse_seconds(limit, "--problem-limit")
     return partial(
-        _build,
+        build_on_cluster,
         *run.args,
         cluster=cluster,
         devices=devices or ALL,
@@ -44,11 +43,3 @@ def on_cluster(
         problem_limit_s=seconds,
         **words,
     )
-
-
-def _build(*arguments: object, observer: Observer, **words: object) -> BuildReport:
-    """Build with stdout kept for the report: Ray prints there which nodes it lost."""
-    from warmup.tuning.cluster.build import build_on_cluster
-
-    with contextlib.redirect_stdout(sys.stderr):
-        return build_on_cluster(*arguments, observer=observer, **words)  # type: ignore[arg-type]

@@ -103,7 +103,7 @@ ClusterOption = Annotated[
     str | None,
     typer.Option(
         help="Tune --problems on a Ray cluster: auto, HOST:PORT or ray://HOST:PORT. "
-        "--devices is then all, a kind of GPU, KIND=N, or cpu, and --budget is for all problems."
+        "--devices is then all, a kind of GPU or cpu, and --budget is for all problems."
     ),
 ]
 DeviceOption = Annotated[

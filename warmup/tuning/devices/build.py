@@ -373,6 +373,7 @@ def build_on_devices(
     shard: str | None = None,
     problem_limit_s: float = PROBLEM_S,
     seconds: float | None = None,
+    parent: int | None = None,
     observer: Observer | None = None,
     **policy: Any,
 ) -> BuildReport:
@@ -383,7 +384,7 @@ def build_on_devices(
     `PolicyOptions`. A problem whose worker dies, hangs, takes longer than *problem_limit_s* or runs
     out of memory is tuned on another device, and reported as not tuned when that is lost too. Once
     *seconds* have passed no further problem is begun; those that wait are not tuned, for
-    `NOT_BEGUN`.
+    `NOT_BEGUN`. Descendants of the process *parent*, this one if None, are no disturbance.
 
     Raises:
         SettingsError: an argument cannot be used, or the devices are of several kinds.
@@ -412,7 +413,7 @@ def build_on_devices(
             device="",
             folder=folder,
             turn="",
-            parent=os.getpid(),
+            parent=parent or os.getpid(),
             policy=PolicyOptions(**policy),
             search=search,
             wait_s=seconds_to_wait(wait_for_quiet),
