@@ -9,7 +9,6 @@ import pytest
 from hypothesis import strategies as st
 
 from warmup.core.call_cost import CallCost
-from warmup.core.imported_config import ImportedConfig
 from warmup.core.method import L2, MAX_TOP_K, Launch, Method, Search
 from warmup.core.rows import MAX_INT, Evidence, Family, Flag, Rejection, Row, Scope, Winner
 from warmup.core.runtime import Device, Runtime
@@ -101,21 +100,6 @@ CALLS = st.dictionaries(PRINTABLE, COSTS, max_size=3).map(
 ROWS = st.tuples(_rows(GEMM, KEYS), _rows(LAUNCH, LAUNCH_KEYS), _rows(PAD, PAD_KEYS)).map(
     lambda kinds: kinds[0] | kinds[1] | kinds[2]
 )
-IMPORTED = st.dictionaries(
-    KEYS,
-    st.lists(
-        st.builds(
-            ImportedConfig,
-            st.builds(Winner, st.just(Family.EXTERN), st.sampled_from(["aten::mm", "aten::bmm"])),
-            PRINTABLE,
-            st.none() | TIMES,
-            st.none() | TIMES,
-        ),
-        min_size=1,
-        max_size=3,
-    ).map(tuple),
-    max_size=3,
-)
 DEVICES = st.builds(
     Device,
     type=PRINTABLE,
@@ -161,12 +145,6 @@ RUNTIMES = st.builds(
 )
 
 
-def _without_double(table: Table) -> Table:
-    """Return *table* without imported configs of keys that have a row: no table has such."""
-    imported = {key: each for key, each in table.imported.items() if key not in table.rows}
-    return replace(table, imported=imported)
-
-
 @pytest.fixture(scope="session")
 def tables() -> st.SearchStrategy[Table]:
     """Any table that can be written."""
@@ -182,8 +160,7 @@ def tables() -> st.SearchStrategy[Table]:
         ),
         POLICIES,
         ROWS,
-        IMPORTED,
-    ).map(_without_double)
+    )
 
 
 @pytest.fixture(scope="session")

@@ -12,10 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmup.core.call_cost import CallCost
-from warmup.core.imported_config import ImportedConfig
 from warmup.core.method import L2, Launch, Method, Search
 from warmup.core.roofline import Peaks
-from warmup.core.rows import Family, Flag, Rejection, Row, Scope, Winner
+from warmup.core.rows import Family, Flag, Rejection, Row, Scope
 from warmup.core.runtime import Runtime
 from warmup.table import Policy, Table
 from warmup.table.codec import decode, digest_of, encode
@@ -42,11 +41,6 @@ OTHER = {
     "tuple[tuple[str, CallCost], ...]": (("MLP seqlen=16", CallCost(120.0, 38.0, 2)),),
     "Mapping[str, OptionValue]": {"freezing": True},
     "Mapping[str, float]": {"bf16": 0.5},
-    "Mapping[str, tuple[ImportedConfig, ...]]": {
-        "mm m=1 n=2 k=3 f32 a=row b=row out=f32 | epilogue=none": (
-            ImportedConfig(Winner(Family.EXTERN, "aten::mm"), "a.log:1", 2.5),
-        )
-    },
     "Peaks | None": Peaks(tflops={"bf16": 1.5}, gbps=2.0, clock_mhz=None, measured="2026-01-02"),
 }
 

@@ -10,13 +10,18 @@ import pytest
 from warmup.cli.show_render import spell_table
 from warmup.core.call_cost import CallCost
 from warmup.core.errors import TableFormatError
+from warmup.core.events import Emitter
 from warmup.core.method import Search
+from warmup.core.miss_reasons import MissReason
 from warmup.table.codec import decode, digest_of, encode
+from warmup.table.lookup import Lookup, OnMiss
 from warmup.table.store import add_rows, read
 
 # Written by warmup at commit cec4e474, with the forms of repeated layers, and a predicted
 # row; also the cost of a call without two of its layers, which is still a field.
 EARLIER = Path(__file__).parent / "data" / "with-retired-fields.json"
+# Written by warmup at commit ead5a9b9, with a config that `warmup import` did not measure.
+WITH_CONFIG = EARLIER.with_name("with-imported-configs.json")
 IGNORED = (
     "/provenance/layers",
     "/rows/*/*/evidence/search",
@@ -34,6 +39,24 @@ def test_a_table_with_retired_fields_is_read_and_shown() -> None:
     assert any(cost.left_out == 2 for _, cost in table.provenance.calls)
     (line,) = (line for line in spell_table(table) if "ignored" in line)
     assert line.strip() == f"ignored, of features that left warmup: {', '.join(IGNORED)}"
+
+
+def test_a_table_with_unmeasured_configs_is_read_without_them(tmp_path: Path) -> None:
+    """Their key is an ordinary miss; the next build writes the rows alone."""
+    table = read(WITH_CONFIG)
+    (key,) = json.loads(WITH_CONFIG.read_text())["imported"]
+    lookup = Lookup(table.rows, OnMiss.FALLBACK, Emitter([]))
+    assert (table.ignored, lookup.find(key)) == (("/imported",), MissReason.NOT_IN_TABLE)
+    assert (digest_of(table), table.rows) == (
+        json.loads(WITH_CONFIG.read_text())["provenance"]["digest"],
+        read(EARLIER).rows,
+    )
+    (line,) = (line for line in spell_table(table) if "ignored" in line)
+    assert line.strip() == "ignored, of features that left warmup: /imported"
+    path = tmp_path / "t.json"
+    path.write_bytes(WITH_CONFIG.read_bytes())
+    add_rows(path, table.provenance, table.policy, table.rows)
+    assert (read(path).ignored, "imported" in json.loads(path.read_text())) == ((), False)
 
 
 def test_a_table_that_is_written_again_has_no_retired_fields(tmp_path: Path) -> None:

@@ -43,8 +43,9 @@ def test_other_forms_are_refused() -> None:
         (
             "narrow",
             None,
-            "--search 'narrow' is unknown; use one of imported, default, wide, ",
+            "--search 'narrow' is unknown; use one of default, wide, ",
         ),
+        ("imported", None, "--search 'imported' is unknown"),
         ("default", "20m", "--budget 20m has nothing to be spent on"),
         ("wide", "20 minutes", "'20 minutes' is no time; write 90s, 20m or 2h"),
         ("wide", "-1", "'-1' is no time"),

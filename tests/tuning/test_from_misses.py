@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from warmup.core.events import Emitter, Event, EventName
-from warmup.core.imported_config import ImportedConfig
 from warmup.core.method import Search
 from warmup.core.miss_reasons import MissReason
 from warmup.core.rows import Family, Row, Tuned, Winner
@@ -17,7 +16,6 @@ from warmup.keys.gemm_text import parse_problem
 from warmup.keys.kind import Kind
 from warmup.keys.pad import AS_IS, PADDED
 from warmup.keys.question import Question
-from warmup.table.imported_answers import ImportedAnswers
 from warmup.table.lookup import Lookup, OnMiss
 from warmup.tuning.one_key import OneKeyLookup
 
@@ -110,7 +108,7 @@ def test_a_region_may_ask_by_another_key_of_its_product(
     )
 
 
-def test_verifying_measures_imported_configs_and_all_library_kernels(
+def test_an_import_measures_its_configs_and_all_library_kernels(
     make_row: Callable[..., Row],
 ) -> None:
     """Of the candidates no other template is left; each kernel of the library is."""
@@ -126,7 +124,6 @@ def test_verifying_measures_imported_configs_and_all_library_kernels(
         for size in (16, 32)
     ]
     bias = Winner(Family.EXTERN, "aten::bias_addmm")
-    imported = ImportedAnswers({GEMM: (ImportedConfig(tiles[0], "a.log:1"),)})
     lookup = OneKeyLookup(
         {},
         OnMiss.TUNE,
@@ -134,7 +131,7 @@ def test_verifying_measures_imported_configs_and_all_library_kernels(
         tuner=Keeping(),  # type: ignore[arg-type]  # what is asked of it
         search=Search.IMPORTED,
         wanted=GEMM,
-        imported=imported,
+        named=(Winner(Family.TEMPLATE, "triton::mm", (("BLOCK_M", 16),)),),
     )
     candidates = tuple(map(Candidate, (LIBRARY, bias, *tiles)))
     lookup.measure(replace(question_of(GEMM), candidates=candidates))

@@ -45,10 +45,10 @@ def test_each_config_is_an_entry_with_the_key_of_its_row(tmp_path: Path) -> None
     }
     first, second, biased, batched = entries(tmp_path, document)
     assert first.key == second.key == MM
-    assert first.config is not None
-    assert dict(first.config.winner.kwargs) == TILE
-    assert first.config.winner.source_hash == TEMPLATE["template_hash"]
-    assert (first.origin, first.config.origin) == ("tuned.json:entry 1",) * 2
+    assert first.winner is not None
+    assert dict(first.winner.kwargs) == TILE
+    assert first.winner.source_hash == TEMPLATE["template_hash"]
+    assert first.origin == "tuned.json:entry 1"
     assert biased.key == MM.replace("mm m", "addmm m").replace("b=col", "b=col bias=1d alpha=2")
     assert batched.key == BMM
 
@@ -78,7 +78,7 @@ def test_what_cannot_be_taken_says_why(tmp_path: Path) -> None:
         ({"template_id": "decompose_k"}, "k_split is not given"),
     ):
         (entry,) = entries(tmp_path, {f"{NODES}+mm": [TEMPLATE | changes]})
-        assert (entry.key, entry.config) == (MM, None), changes
+        assert (entry.key, entry.winner) == (MM, None), changes
         assert why in entry.lacking, changes
 
 
@@ -106,8 +106,8 @@ def test_what_shipped_tables_export_reads_back_as_their_rows(tmp_path: Path) -> 
         kernels: dict[str, list[Winner]] = {}
         for entry in entries(tmp_path, exported.entries):
             assert entry.key is not None, (path, entry)
-            assert entry.config is not None, (path, entry)
-            kernels.setdefault(entry.key, []).append(entry.config.winner)
+            assert entry.winner is not None, (path, entry)
+            kernels.setdefault(entry.key, []).append(entry.winner)
         for key in table.rows.keys() - set(left_out):
             winner = table.rows[key].winner
             plain = f"{key.partition(' | ')[0]} | epilogue=none"
@@ -187,33 +187,33 @@ def test_the_command_writes_the_file_and_counts_what_is_left_out(
     assert len(json.loads(out.read_text(encoding="utf-8"))) == 10
 
 
-def test_configs_stay_unverified_and_those_beyond_the_most_are_counted(
+def test_nothing_is_written_where_no_config_is_complete(
     run_python: Callable[..., Done], tmp_path: Path
 ) -> None:
-    """Of 18 configs of one product 16 stay in the table, as imported; none is a row."""
-    several = [TEMPLATE | {"num_stages": n, "num_warps": w} for n in range(1, 10) for w in (4, 8)]
-    entries(tmp_path, {f"{NODES}+mm": several, "nonsense": []})
+    """What is not taken is counted by reason, and no table is made."""
+    entries(tmp_path, {"nonsense": [], f"{NODES}+mm": [TEMPLATE | {"num_stages": None}] * 2})
+    words = ("-m", "warmup", "import", "tuned.json", "--out", "t.json", "--device", "cpu")
+    done = run_python(*words, cwd=tmp_path)
+    assert (done.returncode, (tmp_path / "t.json").exists()) == (1, False), done.stderr
+    text = " ".join(done.stdout.split())
+    assert "3 configs read, 0 complete" in text
+    assert "not taken: 2 configs: num_stages is not given (first: tuned.json:entry 2)" in text
+
+
+def test_a_config_is_measured_and_becomes_a_row(
+    tmp_path: Path, run_python: Callable[..., Done]
+) -> None:
+    """The config and the library's kernels are measured; the fastest is a row, which stays."""
+    entries(tmp_path, {f"{BATCHES}+bmm": [{"template_id": "aten::bmm"}]})
     words = ("-m", "warmup", "import", "tuned.json", "--out", "t.json", "--device", "cpu")
     done = run_python(*words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    text = " ".join(done.stdout.split())
-    assert "19 configs read, 18 complete" in text
-    assert "not taken: tuned.json:entry 2" in text
-    assert "2 configs of 1 key left out: a table holds 16 imported configs of a key" in text
-    document = json.loads(run_python(*words, "--json", cwd=tmp_path).stdout)
-    assert (list(document["left_out"].values()), document["verified"]) == ([2], None)
-
-
-def test_a_config_is_measured_before_it_is_a_row(
-    tmp_path: Path, run_python: Callable[..., Done]
-) -> None:
-    """--verify measures the config and the library's kernels, and makes the fastest a row."""
-    entries(tmp_path, {f"{BATCHES}+bmm": [{"template_id": "aten::bmm"}]})
-    words = ("-m", "warmup", "import", "tuned.json", "--out", "t.json", "--device", "cpu")
-    done = run_python(*words, "--verify", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    table = read(tmp_path / "t.json")
-    evidence = table.rows[BMM].evidence
-    assert (dict(table.imported), str(table.rows[BMM].winner)) == ({}, "aten::bmm")
-    assert (evidence.search, evidence.tried) == (Search.IMPORTED, 1)
-    assert "verified: imported configs of 1 key confirmed" in " ".join(done.stdout.split())
+    (row,) = read(tmp_path / "t.json").rows.values()
+    assert (str(row.winner), row.evidence.search, row.evidence.tried) == (
+        "aten::bmm",
+        Search.IMPORTED,
+        1,
+    )
+    assert "configs of 1 key confirmed" in " ".join(done.stdout.split())
+    measured = json.loads(run_python(*words, "--json", cwd=tmp_path).stdout)["measured"]
+    assert (measured["known"], measured["confirmed"], measured["open"]) == ([BMM], [], {})

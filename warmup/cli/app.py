@@ -66,7 +66,7 @@ _EXAMPLES: Final = {
     """,
     "explain": "warmup explain --model mlp.py --seqlens 1..1024",
     "suggest": "warmup suggest --histogram lengths.txt --max-buckets 6",
-    "import": "warmup import lookup_table.json --out tables/mlp.json --verify",
+    "import": "warmup import lookup_table.json --out tables/mlp.json",
     "export": "warmup export tables/mlp.json --out lookup_table.json",
     "show": """
         warmup show tables/mlp.json

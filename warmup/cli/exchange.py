@@ -1,14 +1,14 @@
-"""`warmup import` and `warmup export`: torch's own lookup table into a table, and out of one."""
+"""`warmup import` and `warmup export`: torch's own lookup table, into a table and out of one."""
 
 from __future__ import annotations
 
 import json
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
@@ -18,35 +18,16 @@ from warmup.cli.output import fold, print_report, terminal_width
 from warmup.cli.signals import interruptible
 from warmup.core.counted import counted
 from warmup.core.files import write_output
-from warmup.table.schema import MAX_CONFIGS
 from warmup.table.store import read
 from warmup.tuning.lookup_table import (
     ASSUMED,
     Entry,
     ExportedTable,
-    ImportedTable,
-    Verification,
+    MeasuredConfigs,
     export_lookup_table,
-    import_configs,
+    measure_configs,
     read_lookup_table,
-    verify_imported,
 )
-
-_SHOWN_LINES: Final = 20  # lines of one kind
-
-
-@dataclass(frozen=True, slots=True)
-class Imported:
-    """What `warmup import` read and did; ``verified`` is None without ``--verify``."""
-
-    entries: Sequence[Entry]
-    into: ImportedTable
-    verified: Verification | None
-
-    @property
-    def lacking(self) -> list[Entry]:
-        """The entries without a config."""
-        return [entry for entry in self.entries if entry.config is None]
 
 
 def import_table(
@@ -54,35 +35,28 @@ def import_table(
         Path, typer.Argument(metavar="LOOKUP_TABLE", help="Torch's lookup table as JSON.")
     ],
     *,
-    out: Annotated[Path, typer.Option(help="The table that gets the configs, unverified.")],
-    verify: Annotated[
-        bool,
-        typer.Option(
-            "--verify", help="Measure the configs in the table, and the library's kernels."
-        ),
-    ] = False,
+    out: Annotated[Path, typer.Option(help="The table that gets a row for each key.")],
     device: options.DeviceOption = "auto",
     mode: Annotated[str, typer.Option(help="The mode of the build that made the table.")] = (
         "max-autotune-gemm"
     ),
     as_json: options.AsJson = False,
 ) -> None:
-    """Add the configs of torch's own lookup table to a table.
+    """Measure the configs of torch's own lookup table, and add the winners to a table.
 
-    Nobody measured them here: they are not served, except with --on-miss unverified.
+    The problem of each key is rebuilt; the library's kernel is measured beside the configs.
     """
     from warmup.cli.progress import BuildProgress
 
     warnings.filterwarnings("ignore", message="TypedStorage is deprecated")  # torch's own
     entries = read_lookup_table(lookup_table)
-    into = import_configs(entries, out, device=device, mode=mode)
-    verified = None
-    if verify and into.table.imported:
+    measured = None
+    if any(entry.winner is not None for entry in entries):
         with BuildProgress() as progress, interruptible(progress.interrupted):
-            verified = verify_imported(into, device=device, mode=mode, observer=progress)
-    found = Imported(entries, into, verified)
-    print_report(found, _spell_import, _document_of_import, as_json=as_json)
-    if len(found.lacking) == len(entries) or (verified is not None and verified.open):
+            measured = measure_configs(entries, out, device=device, mode=mode, observer=progress)
+    spell = partial(_spell_import, entries)
+    print_report(measured, spell, partial(_document_of_import, entries), as_json=as_json)
+    if measured is None or measured.open:
         raise typer.Exit(EXIT_FOUND)
 
 
@@ -100,64 +74,48 @@ def export(
         raise typer.Exit(EXIT_FOUND)
 
 
-def _spell_import(found: Imported) -> Iterator[str]:
-    """Yield what was read, which entries have no config and why, and what is unverified."""
+def _spell_import(entries: Sequence[Entry], measured: MeasuredConfigs | None) -> Iterator[str]:
+    """Yield what was read and measured, and by reason what got no row."""
     line = partial(fold, indent=2, width=terminal_width())
-    into, verified = found.into, found.verified
-    complete = len(found.entries) - len(found.lacking)
-    yield f"{counted(len(found.entries), 'config')} read, {complete} complete"
-    if complete:
-        yield from line(ASSUMED)
-    for entry in found.lacking[:_SHOWN_LINES]:
-        yield from line(f"not taken: {entry.origin}: {entry.key or ''} {entry.lacking}")
-    if (more := len(found.lacking) - _SHOWN_LINES) > 0:
-        yield f"not taken: {more} more; --json lists all"
-    if into.with_row:
-        yield from line(f"{len(into.with_row)} have a row already, which stays: it was measured")
-    if into.left_out:
-        yield from line(
-            f"{counted(sum(into.left_out.values()), 'config')} of "
-            f"{counted(len(into.left_out), 'key')} left out: a table holds {MAX_CONFIGS} imported "
-            "configs of a key"
-        )
-    still = into.table.imported.keys() if verified is None else verified.open.keys()
-    if verified is not None:
-        yield from line(
-            f"verified: imported configs of {counted(len(verified.confirmed), 'key')} confirmed, "
-            f"of {len(verified.refuted)} slower than the library's kernel, wrong or not built here"
-        )
-        for key, why in verified.open.items():
-            yield from line(f"still unverified: {key}: {why}")
+    lacking = Counter(entry.lacking for entry in entries if entry.winner is None)
+    complete = len(entries) - lacking.total()
+    yield f"{counted(len(entries), 'config')} read, {complete} complete"
+    for reason, count in lacking.most_common():
+        first = next(entry.origin for entry in entries if entry.lacking == reason)
+        yield from line(f"not taken: {counted(count, 'config')}: {reason} (first: {first})")
+    if measured is None:
+        return
+    yield from line(ASSUMED)
     yield from line(
-        f"{into.path}: {counted(len(still), 'key')} with imported, unverified configs, which are "
-        "not served, except with --on-miss unverified"
+        f"{measured.report.path}: configs of {counted(len(measured.confirmed), 'key')} confirmed, "
+        f"of {len(measured.refuted)} slower than the library's kernel, wrong or not built here"
     )
+    if measured.known:
+        yield from line(f"{len(measured.known)} had a row already, which stays")
+    for reason, keys in measured.open.items():
+        yield from line(f"without a row: {counted(len(keys), 'key')}: {reason} (first: {keys[0]})")
 
 
-def _document_of_import(found: Imported) -> dict[str, Any]:
-    into, verified = found.into, found.verified
-    return {
-        "configs": [
-            {
-                "key": entry.key,
-                "origin": entry.origin,
-                "winner": None if entry.config is None else str(entry.config.winner),
-                "lacking": entry.lacking or None,
-            }
-            for entry in found.entries
-        ],
-        "assumed": ASSUMED,
-        "table": str(into.path),
-        "with_row": list(into.with_row),
-        "left_out": dict(into.left_out),
-        "verified": None
-        if verified is None
-        else {
-            "confirmed": list(verified.confirmed),
-            "refuted": list(verified.refuted),
-            "open": dict(verified.open),
-        },
+def _document_of_import(
+    entries: Sequence[Entry], measured: MeasuredConfigs | None
+) -> dict[str, Any]:
+    configs = [
+        {
+            "key": entry.key,
+            "origin": entry.origin,
+            "winner": None if entry.winner is None else str(entry.winner),
+            "lacking": entry.lacking or None,
+        }
+        for entry in entries
+    ]
+    found = measured and {
+        "table": str(measured.report.path),
+        "confirmed": list(measured.confirmed),
+        "refuted": list(measured.refuted),
+        "known": list(measured.known),
+        "open": {reason: list(keys) for reason, keys in measured.open.items()},
     }
+    return {"configs": configs, "assumed": ASSUMED, "measured": found}
 
 
 def _spell_export(out: Path, exported: ExportedTable) -> Iterator[str]:

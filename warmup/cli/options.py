@@ -25,8 +25,7 @@ MODEL: Final[Any] = typer.Option(
 LAUNCH_HELP: Final = "How timed calls are launched: eager (one by one) or, on a GPU, cudagraph."
 L2_HELP: Final = "What timed calls find in the L2 cache: cold (none of their operands) or warm."
 ON_MISS_HELP: Final = (
-    "At a miss (no row answers): fallback compiles inductor's default choice, strict is an error, "
-    "unverified compiles an imported config."
+    "At a miss (no row answers): fallback compiles inductor's default choice, strict is an error."
 )
 FAIL_ON: Final[Any] = typer.Option(help=f"Exit with code 1 on any of {', '.join(FAILURES)}.")
 ROUNDS_HELP: Final = "Rounds of timing; each round times every call once."

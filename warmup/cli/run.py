@@ -24,7 +24,6 @@ class RunOnMiss(StrEnum):
 
     FALLBACK = "fallback"
     STRICT = "strict"
-    UNVERIFIED = "unverified"
 
 
 def run(

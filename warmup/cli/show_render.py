@@ -65,13 +65,6 @@ def spell_table(table: Table, op: str | None = None, bucket: str | None = None) 
         yield from fold(text, indent=2, width=terminal_width())
     flagged += f", {len(doubted)} not trusted" if doubted else ""
     yield f"{len(keys)} of {counted(len(table.rows), 'row')}{flagged}"
-    for key, configs in table.imported.items():
-        yield from fold(
-            f"imported, unverified, not served: {key}: {configs[0].winner} from "
-            f"{configs[0].origin}{f' and {len(configs) - 1} more' if configs[1:] else ''}",
-            indent=2,
-            width=terminal_width(),
-        )
     if lags := sum(lag_behind_library(table.rows[key].evidence) is not None for key in keys):
         yield from fold(
             f"{counted(lags, 'row')} slower than the library's kernel at the largest size of a "

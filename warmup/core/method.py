@@ -30,15 +30,10 @@ class L2(StrEnum):
 class Search(StrEnum):
     """Which candidates a GEMM selection has beyond inductor's own list; narrowest first."""
 
-    IMPORTED = "imported"  # the imported configs of a key alone, and the library's kernels
+    IMPORTED = "imported"  # of `warmup import` alone: the given configs and the library's kernels
     DEFAULT = "default"  # persistent TMA templates
     WIDE = "wide"  # also more splits of K, extra tiles, and tiles of neighbouring rows
     EXHAUSTIVE = "exhaustive"  # also every tile of inductor's exhaustive list
-
-    @property
-    def is_picked(self) -> bool:
-        """Whether candidates are picked by name from those of `WIDE`."""
-        return self is Search.IMPORTED
 
     def is_narrower_than(self, other: Search) -> bool:
         """Whether *other* tries candidates that this search does not."""

@@ -31,8 +31,6 @@ class MissReason(StrEnum):
     """A cached graph was compiled with misses; in strict serving only."""
     UNTRUSTED = "untrusted"
     """A row exists, but a build found an output wrong with its winner."""
-    UNVERIFIED = "unverified"
-    """An imported config exists that nobody measured on this device."""
 
     @property
     def advice(self) -> str:
@@ -50,7 +48,6 @@ _ADVICE: Final = {
     MissReason.CHOICE_REJECTED: "build again on this machine",
     MissReason.NOT_DESCRIBED: "no table can answer it: look at the model",
     MissReason.UNTRUSTED: "build again: the key is measured without the winner that was wrong",
-    MissReason.UNVERIFIED: "measure the imported config: build it, or warmup import --verify",
     MissReason.CACHED_MISS: "build the bucket, or empty inductor's cache folder",
 }
 

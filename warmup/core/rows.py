@@ -61,6 +61,13 @@ class Winner:
         """The same choice without a decision about fusion, as inductor lists it."""
         return self if self.fused is None else replace(self, fused=None)
 
+    def names(self, candidate: Winner) -> bool:
+        """Whether *candidate* has the uid of this choice and all of its kwargs, 0 where absent."""
+        kwargs = dict(candidate.kwargs)
+        return self.uid == candidate.uid and all(
+            kwargs.get(name, 0) == value for name, value in self.kwargs
+        )
+
     @property
     def tile(self) -> int:
         """The product of the block sizes; 1 for a choice without block sizes."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from torch._inductor import compile_fx as compile_fx_module
@@ -26,7 +26,6 @@ from torch._inductor.codecache import FxGraphCache
 from torch._inductor.output_code import CompiledFxGraph
 
 from warmup.core.errors import ForeignGraphError
-from warmup.core.imported_config import PickedConfig
 from warmup.core.live_search import LiveSearch
 from warmup.core.method import Search
 from warmup.core.miss_reasons import MissReason
@@ -213,14 +212,8 @@ class _CountingAnswers(Answers):
     def neighbours(self, key: str) -> Sequence[Winner]:
         return self._answers.neighbours(key)
 
-    def named(self, key: str, candidates: Sequence[Winner]) -> Collection[Winner]:
-        return self._answers.named(key, candidates)
-
     def find(self, key: str) -> Winner | MissReason:
         return self._answers.find(key)
-
-    def unverified(self, key: str, reason: MissReason) -> PickedConfig | None:
-        return self._answers.unverified(key, reason)
 
     def hit(self, key: str, winner: Winner) -> None:
         self._count_decision(key)

@@ -6,11 +6,10 @@ hooks call; `warmup.table.lookup` implements it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from warmup.core.imported_config import PickedConfig
 from warmup.core.live_search import LiveSearch
 from warmup.core.method import Search
 from warmup.core.miss_reasons import MissReason
@@ -149,22 +148,14 @@ class Answers(Protocol):
         """True when grouped products have rows, else the library computes them."""
 
     def neighbours(self, key: str) -> Sequence[Winner]:
-        """Return winners of GEMM problems similar to *key*, nearest first (only if `tunes`)."""
+        """Return winners of GEMM problems similar to *key*, nearest first (only if `tunes`).
 
-    def named(self, key: str, candidates: Sequence[Winner]) -> Collection[Winner]:
-        """Return which template *candidates* for *key* an imported config names.
-
-        Called only if `search` picks its candidates (`Search.is_picked`).
+        With `Search.IMPORTED` these are the configs to measure for *key*, of a template its tuning
+        kwargs alone.
         """
 
     def find(self, key: str) -> Winner | MissReason:
         """Return the row's winner for *key*, or the reason for the miss. Emits no event."""
-
-    def unverified(self, key: str, reason: MissReason) -> PickedConfig | None:
-        """Return the imported config to compile at the miss of *key*; None for the fallback.
-
-        Emits no event.
-        """
 
     def hit(self, key: str, winner: Winner) -> None:
         """Report that *winner* was compiled for *key*."""

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from warmup.buckets.bucket import Bucket
-from warmup.core.counted import counted
 from warmup.core.error_text import first_line
 from warmup.core.errors import AdapterError, BundleError, SettingsError, TableError
 from warmup.core.phases import Phase, PhaseClock, PhaseSeconds, added
@@ -159,7 +158,7 @@ def check(
     report = CheckReport(
         state=Readiness.READY,
         path=path,
-        remarks=(*file.remarks, *_doubts(file.table), *_imports(file.table)),
+        remarks=(*file.remarks, *_doubts(file.table)),
         table=file.table,
         digest=digest_of(file.table),
         here=here,
@@ -178,16 +177,6 @@ def _doubts(table: Table) -> Iterator[str]:
         yield (
             f"rows not trusted: {count} of {len(table.rows)}; each is a miss at serving: "
             "`warmup show` names them, `warmup build` measures their keys again"
-        )
-
-
-def _imports(table: Table) -> Iterator[str]:
-    """Yield a remark on the imported configs, if there are any."""
-    if table.imported:
-        yield (
-            f"imported, unverified: configs of {counted(len(table.imported), 'key')} without a "
-            "row, not served except with --on-miss unverified: `warmup import --verify` measures "
-            "them"
         )
 
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec
 
-from warmup.core.counted import counted
 from warmup.core.errors import SettingsError
 from warmup.core.events import (
     Emitter,
@@ -32,7 +31,6 @@ from warmup.serving.process_watch import ProcessWatch
 from warmup.table import Policy, Table
 from warmup.table.cache_tags import cache_tag
 from warmup.table.codec import digest_of
-from warmup.table.imported_answers import ImportedAnswers
 from warmup.table.lookup import Lookup, OnMiss, Uncovered
 
 if TYPE_CHECKING:
@@ -75,11 +73,10 @@ def install(
     *table* is a path, a loaded table, or None: then ``WARMUP_TABLE``, or all tables for this device
     in the first of ``./tables``, the user data folder and the package that has any. *on_miss* is
     ``fallback`` (use the library kernel and count the miss), ``strict`` (raise a `MissError`, which
-    torch wraps in its own error), ``unverified`` (use a config that `warmup import` read from other
-    tools and nobody measured here, count the miss; else as ``fallback``) or ``tune`` (measure; for
-    development). *uncovered* decides about a measurement that no row covers: ``count`` it and let
-    it run, or ``forbid`` it with an `UncoveredError` before it runs. Every event is appended to
-    *audit_log*, or ``WARMUP_AUDIT_LOG``, as a JSON line, and logged too with *log_events*, or
+    torch wraps in its own error) or ``tune`` (measure; for development). *uncovered* decides about
+    a measurement that no row covers: ``count`` it and let it run, or ``forbid`` it with an
+    `UncoveredError` before it runs. Every event is appended to *audit_log*, or
+    ``WARMUP_AUDIT_LOG``, as a JSON line, and logged too with *log_events*, or
     ``WARMUP_LOG_EVENTS=1``.
 
     A table for another device or runtime is refused. With *allow_mismatch*, or
@@ -145,10 +142,6 @@ def install(
         common["rank"] = rank
     emitter = Emitter(sinks, common)
     tuner = _make_tuner(found.table.policy, device) if on_miss == OnMiss.TUNE else None
-    imported = ImportedAnswers(found.table.imported)
-    if on_miss == OnMiss.UNVERIFIED:
-        keys = counted(len(imported), "key")
-        logger.warning("imported configs of %s are served, which nobody measured here", keys)
     lookup = Lookup(
         found.table.rows,
         OnMiss(on_miss),
@@ -156,7 +149,6 @@ def install(
         mismatches,
         Uncovered(uncovered),
         tuner,
-        imported=imported,
         launch_search=found.table.policy.launch_search,
         reduction_search=found.table.policy.reduction_search,
         split_search=found.table.policy.split_search,
@@ -174,7 +166,7 @@ def install(
     try:
         prepared = _prepare(model, found.table, mismatches)
         unpacked = _unpack(bundle, digest, here, device)
-        tag = cache_tag(digest, tunes=lookup.tunes, unverified=on_miss == OnMiss.UNVERIFIED)
+        tag = cache_tag(digest, tunes=lookup.tunes)
         functions, is_compiling = inductor.earlier_compiles()
         attachment = inductor.attach(lookup, found.table.policy.options, tag, observer=watch)
     except BaseException:

@@ -69,8 +69,6 @@ class Notices:
         key = str(event.fields["key"]).partition(" a=")[0]  # op, sizes and dtype of a matmul
         shown = key if len(key) <= _SHOWN_KEY else f"{key[:_SHOWN_KEY]}..."
         then = "the compile fails (strict)" if self._is_strict else "inductor's default is compiled"
-        if reason is MissReason.UNVERIFIED and not self._is_strict:  # the imported config, or not
-            then = f"{event.fields['choice']} is compiled"
         text = (
             f"miss: no row of {self._table} answers {shown} ({reason}): {then}; {reason.advice}; "
             "further misses are only counted"

@@ -72,7 +72,7 @@ def _check_installed(digest: str) -> None:
 
 
 def _tag_of(digest: str, on_miss: str) -> str:
-    return cache_tag(digest, tunes=on_miss == OnMiss.TUNE, unverified=on_miss == OnMiss.UNVERIFIED)
+    return cache_tag(digest, tunes=on_miss == OnMiss.TUNE)
 
 
 def _enter_vllm_key(tag: str) -> None:

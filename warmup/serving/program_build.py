@@ -26,6 +26,7 @@ from warmup.serving.run import RunReport, run_with
 from warmup.table import Table
 from warmup.table.policy import DEFAULT_MODE, PolicyOptions
 from warmup.table.store import read
+from warmup.tuning.budget import parse_budget
 from warmup.tuning.from_misses import build_problems
 from warmup.tuning.recorded_regions import read_regions
 from warmup.tuning.report import BuildReport, Observer
@@ -116,7 +117,7 @@ def build_from_program(
     )
     how: dict[str, Any] = {
         "device": device,
-        "search": str(search),
+        "search": str(parse_budget(search, None).search),
         "wait_for_quiet": wait_for_quiet,
     }
     with _folder() as folder:

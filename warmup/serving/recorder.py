@@ -64,7 +64,7 @@ class _Waiting(Observer):
 
 
 def _begin(order: RecordingOrder) -> Handle:
-    setup = find_setup(order.device, PolicyOptions(**order.options), order.search)
+    setup = find_setup(order.device, PolicyOptions(**order.options))
     table, _ = open_table(Path(order.out), setup, force=False)
     add_rows(order.origin, table.provenance, table.policy, {})
     digest = digest_of(table)

@@ -89,7 +89,7 @@ def run(
 ) -> RunReport:
     """Run *command* to its end, with *table* installed in every Python process that compiles.
 
-    *on_miss* is ``fallback``, ``strict`` or ``unverified``; it, *uncovered*, *bundle* and
+    *on_miss* is ``fallback`` or ``strict``; it, *uncovered*, *bundle* and
     *allow_mismatch* are as in `install`. In a process that the table is not for, each compile
     raises a `TableMismatchError`. Events are appended to *audit_log*, or ``WARMUP_AUDIT_LOG``, or a
     temporary file; the report counts all that is appended meanwhile, which programs that share the
@@ -101,9 +101,8 @@ def run(
         SettingsError: an argument cannot be used, or the command cannot be started.
         TableError: the table is missing or damaged; nothing was started.
     """
-    allowed = {OnMiss.FALLBACK, OnMiss.STRICT, OnMiss.UNVERIFIED}
-    if on_miss not in allowed:
-        raise SettingsError(f"on_miss={on_miss!r}", "use one of fallback, strict, unverified")
+    if on_miss not in {OnMiss.FALLBACK, OnMiss.STRICT}:
+        raise SettingsError(f"on_miss={on_miss!r}", "use one of fallback, strict")
     if uncovered not in set(Uncovered):
         raise SettingsError(f"uncovered={uncovered!r}", f"use one of {', '.join(Uncovered)}")
     if not command:

@@ -7,14 +7,12 @@ from typing import Final
 _TAG_PREFIX: Final = "warmup-"
 
 
-def cache_tag(digest: str, *, tunes: bool = False, unverified: bool = False) -> str:
+def cache_tag(digest: str, *, tunes: bool = False) -> str:
     """Return the tag of inductor's cache keys and compiled graphs for the table with *digest*.
 
     Strict and fallback share a tag: a cached graph carries its misses, which strict refuses.
-    With *unverified* imported configs are served at misses.
     """
-    suffix = f"{'-tune' if tunes else ''}{'-unverified' if unverified else ''}"
-    return f"{_TAG_PREFIX}{digest[:32]}{suffix}"
+    return f"{_TAG_PREFIX}{digest[:32]}{'-tune' if tunes else ''}"
 
 
 def shown_tag(tag: str) -> str:

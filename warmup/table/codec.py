@@ -36,8 +36,6 @@ from warmup.table.wire import (
     TableJson,
     WinnerJson,
     evidence_from,
-    imported_from,
-    imported_json,
     policy_from,
     policy_json,
     provenance_from,
@@ -122,11 +120,6 @@ def decode_file(file: BinaryIO, path: str) -> Table:
 def _spell_table(table: Table, *, spells_text: bool) -> tuple[str, list[bytes]]:
     """Return the digest of *table* and, where asked for, its canonical text in pieces."""
     document: dict[str, Any] = {
-        **(
-            {"imported": msgspec.to_builtins(imported_json(table.imported))}
-            if table.imported
-            else {}
-        ),
         "policy": msgspec.to_builtins(policy_json(table.policy)),
         "provenance": msgspec.to_builtins(provenance_json(table.provenance, "")),
         "rows": {},
@@ -412,7 +405,6 @@ def _table(document: TableJson, rows: _Rows) -> Table:
         provenance_from(document.provenance, rows.path),
         policy_from(document.policy, rows.path),
         rows.rows,
-        imported_from(document, rows.path),
     )
 
 

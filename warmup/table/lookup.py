@@ -7,14 +7,12 @@ candidates are measured.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 from warmup.core.counted import counted
 from warmup.core.errors import ForeignGraphError, MissError, UncoveredError
 from warmup.core.events import Emitter, EventName
-from warmup.core.imported_config import PickedConfig
 from warmup.core.live_search import LiveSearch, without
 from warmup.core.method import Search
 from warmup.core.miss_reasons import MissReason
@@ -26,13 +24,10 @@ from warmup.keys.registry import KINDS, kind_of
 from warmup.table.absence import absence_of
 from warmup.table.cache_tags import shown_tag
 from warmup.table.disagreements import Disagreements
-from warmup.table.imported_answers import ImportedAnswers
 from warmup.table.on_miss import OnMiss, Uncovered
 from warmup.table.question_measurer import QuestionMeasurer
 
 __all__ = ["Lookup", "OnMiss", "Uncovered"]
-
-_WITHOUT_ROW: Final = frozenset({MissReason.NOT_IN_TABLE, MissReason.UNVERIFIED})
 
 
 def _never(_key: str) -> bool:
@@ -51,10 +46,6 @@ class Lookup:
     ``excused`` are not measured, and their misses are reported without an error. ``launch_search``,
     ``reduction_search``, ``split_search`` and ``grouped_search`` are those of the table's policy.
 
-    ``imported`` configs are unverified: their keys are misses for that reason. Only with
-    `OnMiss.UNVERIFIED` are they compiled, and reported as misses all the same; not for a key that
-    has a row, usable or not.
-
     Where inductor fused another way than a row says, that is reported, unless ``settles``: whoever
     compiles chooses other winners for the keys ``differing``.
     """
@@ -67,7 +58,6 @@ class Lookup:
     tuner: QuestionMeasurer | None = None
     on_tuned: Callable[[Tuned], None] | None = None
     search: Search = Search.DEFAULT
-    imported: ImportedAnswers = field(default_factory=ImportedAnswers)
     retunes: Callable[[str], bool] = _never
     excused: Collection[str] = ()
     launch_search: bool = False
@@ -93,18 +83,8 @@ class Lookup:
         return self.on_miss is OnMiss.TUNE
 
     def neighbours(self, key: str) -> tuple[Winner, ...]:
-        if self.search is Search.IMPORTED:
-            return self.imported.winners(key)
         with self._lock:
             return neighbours_of(key, {**self.rows, **self._tuned_rows})
-
-    def named(self, key: str, candidates: Sequence[Winner]) -> Collection[Winner]:
-        return self.imported.named(key, candidates)
-
-    def unverified(self, key: str, reason: MissReason) -> PickedConfig | None:
-        if self.on_miss is not OnMiss.UNVERIFIED or reason not in _WITHOUT_ROW:
-            return None
-        return self.imported.config(key)
 
     def find(self, key: str) -> Winner | MissReason:
         tuned = self._tuned_rows.get(key)
@@ -114,17 +94,11 @@ class Lookup:
         if rejection is not None:
             return rejection
         row = self.rows.get(key)
-        if row is None and key in self.imported:
-            served = self.imported.served(key) if self.on_miss is OnMiss.UNVERIFIED else None
-            return served or MissReason.UNVERIFIED
         if row is None or not self._is_current(key):
             return absence_of(key)
         return row.winner if row.untrusted is None else MissReason.UNTRUSTED
 
     def hit(self, key: str, winner: Winner) -> None:
-        if key in self.imported and key not in self.rows and key not in self._tuned_rows:
-            self.miss(key, MissReason.UNVERIFIED, str(winner))
-            return
         self.emitter.emit(EventName.HIT, kind=kind_of(key).name, key=key, winner=str(winner))
 
     def miss(self, key: str, reason: MissReason, fallback: str) -> None:
@@ -264,8 +238,6 @@ class Lookup:
         if reason is MissReason.NOT_DESCRIBED:
             return None, ()
         row = self.rows.get(key)
-        if row is None and key in self.imported:
-            return key, self.imported.described(key)
         if row is not None and row.untrusted is not None:
             return key, (f"row {row.winner}, not trusted: {row.untrusted}",)
         if key in self.rows:

@@ -6,7 +6,7 @@ wins. Conflicts are always reported.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -15,7 +15,7 @@ from warmup.core.rows import Row
 from warmup.core.runtime import compare_runtimes
 from warmup.keys.order import natural_order
 from warmup.table.best_row import better_measured, by_trust
-from warmup.table.schema import Imported, Table, compare_policies
+from warmup.table.schema import Table, compare_policies
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +65,7 @@ def combine(tables: Sequence[Table]) -> tuple[Table, tuple[str, ...]]:
         split_search=all(table.policy.split_search for table in tables),
         grouped_search=all(table.policy.grouped_search for table in tables),
     )
-    imported = _united_imports(ordered, rows)
-    union = replace(ordered[-1], policy=policy, rows=rows, imported=imported)
-    return union, tuple(conflicts)
+    return replace(ordered[-1], policy=policy, rows=rows), tuple(conflicts)
 
 
 def merge(a: Table, b: Table, prefer: str | None = None) -> Table:
@@ -108,27 +106,15 @@ def merge(a: Table, b: Table, prefer: str | None = None) -> Table:
     older, newer = sorted((a, b), key=lambda table: table.provenance.created)
     origin = older.provenance.assuming(newer.provenance.assumptions)
     origin = origin.costing(newer.provenance.calls)
-    imported = _united_imports((a, b), rows)
-    return replace(older, provenance=origin, rows=rows, imported=imported)
-
-
-def _united_imports(tables: Iterable[Table], rows: Collection[str]) -> Imported:
-    """Return the imported configs of *tables* for keys without one of *rows*.
-
-    Of a key that several tables have, those of the last table are taken.
-    """
-    union = {key: configs for table in tables for key, configs in table.imported.items()}
-    return {key: configs for key, configs in union.items() if key not in rows}
+    return replace(older, provenance=origin, rows=rows)
 
 
 def diff(a: Table, b: Table) -> Difference:
     """Return the difference of *a* and *b*: winners and whether they are trusted, no evidence."""
     shared = a.rows.keys() & b.rows.keys()
     changed = [key for key in shared if _differ(a.rows[key], b.rows[key])]
-    counts = f"imported configs: of {len(a.imported)} keys and of {len(b.imported)} keys"
-    imported = () if a.imported == b.imported else (counts,)
     return Difference(
-        context=(*_context_differences(a, b, hard_only=False), *imported),
+        context=_context_differences(a, b, hard_only=False),
         only_a=tuple(sorted(a.rows.keys() - b.rows.keys(), key=natural_order)),
         only_b=tuple(sorted(b.rows.keys() - a.rows.keys(), key=natural_order)),
         changed=tuple(

@@ -11,7 +11,6 @@ class OnMiss(StrEnum):
     FALLBACK = "fallback"
     STRICT = "strict"
     TUNE = "tune"
-    UNVERIFIED = "unverified"
 
 
 class Uncovered(StrEnum):

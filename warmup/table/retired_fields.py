@@ -29,6 +29,7 @@ class _Retired:
 
 
 _RETIRED: Final[Sequence[_Retired]] = (
+    _Retired(("imported",)),  # configs that nobody had measured
     _Retired(("provenance", "layers")),  # in which forms repeated layers were compiled
     # A build that searches such a row again then tries more candidates, as before.
     _Retired(("rows", "*", "*", "evidence", "search"), words={b'"predicted"': b'"imported"'}),

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from warmup.core.call_cost import CallCost
-from warmup.core.imported_config import ImportedConfig
 from warmup.core.method import Method, OptionValue
 from warmup.core.roofline import Peaks
 from warmup.core.rows import Row
@@ -19,10 +18,6 @@ MAX_ASSUMPTIONS: Final = 64
 MAX_ASSUMPTION: Final = 4096  # letters of one of them
 MAX_COSTS: Final = 1024
 MAX_REASON: Final = 512
-MAX_CONFIGS: Final = 16  # imported ones of one key
-MAX_ORIGIN: Final = 256
-
-Imported = Mapping[str, tuple[ImportedConfig, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,16 +103,11 @@ def compare_policies(a: Policy, b: Policy) -> tuple[tuple[str, object, object], 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """All rows for one device and runtime, by key, of every row kind.
-
-    ``imported`` has, by key, configs that other tools chose and that nobody measured here; such a
-    key has no row. They are not served, except where the user asks for it.
-    """
+    """All rows for one device and runtime, by key, of every row kind."""
 
     provenance: Provenance
     policy: Policy
     rows: Mapping[str, Row] = field(default_factory=dict)
-    imported: Mapping[str, tuple[ImportedConfig, ...]] = field(default_factory=dict)
     # Kept by `warmup.table.codec`; `dataclasses.replace` does not copy them.
     _digest: str | None = field(default=None, init=False, repr=False, compare=False)
     _ignored: tuple[str, ...] = field(default=(), init=False, repr=False, compare=False)

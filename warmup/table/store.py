@@ -13,7 +13,6 @@ import io
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
@@ -35,14 +34,11 @@ from warmup.core.files import (
     regular_file_of,
     replace_bytes,
 )
-from warmup.core.imported_config import ImportedConfig
-from warmup.core.rows import Row, Winner
+from warmup.core.rows import Row
 from warmup.core.runtime import Runtime, compare_runtimes
 from warmup.table.codec import decode_file, encode_pieces
 from warmup.table.schema import (
-    MAX_CONFIGS,
     MAX_TABLE_BYTES,
-    Imported,
     Policy,
     Provenance,
     Table,
@@ -125,37 +121,9 @@ def add_rows(
         origin = before.provenance.assuming(provenance.assumptions).costing(provenance.calls)
         if origin.peaks is None:
             origin = replace(origin, peaks=provenance.peaks)
-        imported = {key: each for key, each in before.imported.items() if key not in union}
-        table = replace(before, provenance=origin, rows=union, imported=imported)
+        table = replace(before, provenance=origin, rows=union)
         _replace(target, table, [before])
         return table
-
-
-def add_imported(path: Path, table: Table, imported: Imported) -> Table:
-    """Add *imported* configs to the file *path*, or to *table* where there is none; return it.
-
-    A key with a row gets none: its winner was measured. The configs of a key are sorted, the
-    fastest first, each winner once with its shortest time, at most `MAX_CONFIGS`.
-
-    Raises:
-        TableMismatchError: the file is for another device, runtime or policy.
-        TableWriteError: the file cannot be written.
-    """
-    with _writing(path) as target:
-        before = table
-        if target.exists():
-            before = read(target)
-            check_same_origin(path, before, table.provenance.runtime, table.policy)
-        union = dict(before.imported)
-        for key, configs in imported.items():
-            if key not in before.rows:
-                known: dict[Winner, ImportedConfig] = {}
-                for one in sorted((*configs, *union.get(key, ())), key=attrgetter("order")):
-                    known.setdefault(one.winner, one)
-                union[key] = tuple(known.values())[:MAX_CONFIGS]
-        after = replace(before, imported=union)
-        _replace(target, after, [before])
-        return after
 
 
 def remove_rows(path: Path, keys: Collection[str]) -> Table:

@@ -17,8 +17,7 @@ from msgspec import UNSET, Meta, UnsetType, field
 from msgspec.structs import asdict
 
 from warmup.core.call_cost import CallCost
-from warmup.core.errors import ProblemError, TableFormatError
-from warmup.core.imported_config import FASTEST_US, SLOWEST_US, ImportedConfig, wrong_kwarg
+from warmup.core.errors import TableFormatError
 from warmup.core.method import L2, MAX_TOP_K, Launch, Method, OptionValue, Search
 from warmup.core.peaks import PeaksJson
 from warmup.core.ranking import MAX_RANKED
@@ -36,17 +35,13 @@ from warmup.core.rows import (
 from warmup.core.runtime import Device, Runtime
 from warmup.core.strict_json import check_texts, pointer_of
 from warmup.keys.kind import Kind
-from warmup.keys.registry import kind_of
 from warmup.table.schema import (
     MAX_ASSUMPTION,
     MAX_ASSUMPTIONS,
-    MAX_CONFIGS,
     MAX_COSTS,
-    MAX_ORIGIN,
     MAX_REASON,
     SCHEMA_VERSION,
     SEARCH_FIELDS,
-    Imported,
     Policy,
     Provenance,
 )
@@ -220,21 +215,9 @@ class RowJson(Json, kw_only=True):
     winner: WinnerJson
 
 
-class ImportedConfigJson(Json, kw_only=True):
-    """An `ImportedConfig`."""
-
-    library_us: Annotated[float, Meta(ge=FASTEST_US, le=SLOWEST_US)] = field(default=_ABSENT)
-    origin: Annotated[str, Meta(max_length=MAX_ORIGIN)]
-    time_us: Annotated[float, Meta(ge=FASTEST_US, le=SLOWEST_US)] = field(default=_ABSENT)
-    winner: WinnerJson
-
-
 class TableJson(Json, kw_only=True):
     """The document."""
 
-    imported: dict[
-        str, Annotated[tuple[ImportedConfigJson, ...], Meta(min_length=1, max_length=MAX_CONFIGS)]
-    ] = field(default_factory=dict)
     policy: PolicyJson
     provenance: ProvenanceJson
     rows: dict[str, dict[str, RowJson]]
@@ -411,42 +394,3 @@ def policy_json(policy: Policy) -> PolicyJson:
         tolerance={name: float(limit) for name, limit in policy.tolerance.items()},
         **{name: True for name in SEARCH_FIELDS if getattr(policy, name)},
     )
-
-
-def imported_from(json: TableJson, path: str) -> Imported:
-    """Return the imported configs of *json*, the table *path*.
-
-    Raises:
-        TableFormatError: a name is no key, or a config is not for its key.
-    """
-    found: dict[str, tuple[ImportedConfig, ...]] = {}
-    for key, configs in json.imported.items():
-        try:
-            kind = kind_of(key)
-            kind.check(key)
-        except ProblemError:
-            reason = "the name of these configs is not a key"
-            raise TableFormatError(path, pointer_of("imported", key), reason) from None
-        for number, config in enumerate(configs):
-            check_texts(config, path, "imported", key, number)
-            try:
-                winner = winner_from(config.winner, kind)
-            except Refusal as error:
-                place = pointer_of("imported", key, number, "winner", *error.parts)
-                raise TableFormatError(path, place, error.reason) from None
-            wrong = wrong_kwarg(config.winner.kwargs) if winner.family is Family.TEMPLATE else None
-            if wrong is not None:
-                raise TableFormatError(path, pointer_of("imported", key, number, "winner"), wrong)
-            one = ImportedConfig(winner, config.origin, config.time_us, config.library_us)
-            found[key] = (*found.get(key, ()), one)
-    return found
-
-
-def imported_json(imported: Imported) -> dict[str, tuple[ImportedConfigJson, ...]]:
-    """Return *imported* as it is written, its keys sorted."""
-    return {key: tuple(map(_config_json, imported[key])) for key in sorted(imported)}
-
-
-def _config_json(config: ImportedConfig) -> ImportedConfigJson:
-    times: dict[str, Any] = {"library_us": config.library_us, "time_us": config.time_us}
-    return ImportedConfigJson(origin=config.origin, winner=winner_json(config.winner), **times)

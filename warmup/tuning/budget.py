@@ -44,11 +44,12 @@ def parse_budget(search: str, budget: str | float | None) -> SearchBudget:
     Raises:
         SettingsError: either has another form, or a budget is given for the default search.
     """
-    if search not in set(Search):
-        raise SettingsError(f"--search {search!r} is unknown", f"use one of {', '.join(Search)}")
+    words = [word for word in Search if word is not Search.IMPORTED]
+    if search not in words:
+        raise SettingsError(f"--search {search!r} is unknown", f"use one of {', '.join(words)}")
     if budget is None:
         return SearchBudget(Search(search))
-    if search == Search.DEFAULT or Search(search).is_picked:
+    if search == Search.DEFAULT:
         raise SettingsError(
             f"--budget {budget} has nothing to be spent on", "add --search wide or exhaustive"
         )

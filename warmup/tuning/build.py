@@ -133,7 +133,7 @@ def build(
     )
     if out is not None and not dry_run:
         check_out(Path(out))
-    setup = find_setup(device, asked, search)
+    setup = find_setup(device, asked)
     cast = parse_cast(dtype)
     watcher = watcher_of(observer, setup)
     with make_tuner(setup.policy, setup.device, started) as tuner:

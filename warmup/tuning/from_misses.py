@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Final
 
 from warmup.core.errors import BuildError, ModelError, NothingRecordedError, ProblemError
 from warmup.core.method import Search
+from warmup.core.rows import Winner
 from warmup.diagnostics.misses import MissedProblem, read_misses
 from warmup.table.codec import digest_of
-from warmup.table.imported_answers import ImportedAnswers
 from warmup.table.policy import DEFAULT_MODE, PolicyOptions
 from warmup.table.store import read
-from warmup.tuning.budget import parse_budget
+from warmup.tuning.budget import SearchBudget, parse_budget
 from warmup.tuning.dry_run import plan_keys
 from warmup.tuning.missed_keys import keys_with_row, missed_keys, share_of
 from warmup.tuning.progress import Progress, Revisit
@@ -56,6 +56,7 @@ def build_problems(
     search: str = Search.DEFAULT,
     force: bool = False,
     again: Collection[str] = (),
+    imported: Mapping[str, Sequence[Winner]] | None = None,
     regions: Sequence[RegionQuestion] = (),
     wait_for_quiet: float | None = None,
     rows_from: Sequence[str | Path] = (),
@@ -66,8 +67,8 @@ def build_problems(
 ) -> BuildReport:
     """Tune the problems of the misses document *problems* and add their rows to the table *out*.
 
-    *problems* may be the problems themselves. With the search ``imported`` only the imported
-    configs of the table and the library's kernels are tried, for problems that have such configs.
+    *problems* may be the problems themselves. With *imported*, which has the configs of each key,
+    only these and the library's kernels are tried, whatever *search* says.
 
     A problem with a row is not tuned again, unless *force* is set, *again* has its key, its row
     could not be used at serving, or was searched less far than *search*. A key of *again* that
@@ -94,6 +95,8 @@ def build_problems(
     from warmup.tuning.tuner import make_tuner
 
     search_budget = parse_budget(search, None)
+    if imported is not None:
+        search_budget = SearchBudget(Search.IMPORTED)
     asked = PolicyOptions(
         mode=mode,
         backends=backends,
@@ -105,7 +108,6 @@ def build_problems(
     path = Path(out)
     if not dry_run:
         check_out(path)
-    is_import = search == Search.IMPORTED
     setup = find_setup(device, asked)
     table, replaces = open_table(path, setup, force=force, is_read_only=dry_run)
     earlier = open_earlier(
@@ -116,7 +118,6 @@ def build_problems(
         is_dry=dry_run,
     )
     rows = table.rows if earlier is None else KnownRows(table.rows, earlier)
-    imported = ImportedAnswers(table.imported if is_import else {})
     known = keys_with_row(missed, rows, search_budget.search, force=force)
     wanted = [key for key in missed if key not in known]
     if dry_run:
@@ -158,7 +159,7 @@ def build_problems(
             setup,
             progress,
             tuner,
-            imported=imported,
+            imported=imported or {},
             again=again,
             deadline=math.inf if seconds is None else started + seconds,
         )
@@ -192,7 +193,7 @@ def _tune_problems(
     progress: Progress,
     tuner: Tuner,
     *,
-    imported: ImportedAnswers,
+    imported: Mapping[str, Sequence[Winner]],
     again: Collection[str],
     deadline: float,
 ) -> dict[str, str]:
@@ -209,9 +210,9 @@ def _tune_problems(
             break
         try:
             rebuilt = rebuild(key, setup.device)
-            number = index, len(wanted)
+            number, named = (index, len(wanted)), imported.get(key, ())
             results.append(
-                tune_rebuilt(key, rebuilt, setup, progress, tuner, number=number, imported=imported)
+                tune_rebuilt(key, rebuilt, setup, progress, tuner, number=number, named=named)
             )
         except (BuildError, ModelError, ProblemError) as error:
             if key in again and key in progress.rows:

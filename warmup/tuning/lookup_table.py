@@ -1,4 +1,4 @@
-"""Torch's own lookup table of GEMM configs, as JSON: read into a table, and written from one.
+"""Torch's own lookup table of GEMM configs, as JSON: measured into a table, and written from one.
 
 `LookupTableChoices` (torch/_inductor/lookup_table/choices.py, torch 2.11 to 2.15) finds the configs
 of a GEMM on a GPU by a text with the dtype, the sizes and the strides of each operand, then the
@@ -22,8 +22,6 @@ from warmup.core.dtypes import dtype_name
 from warmup.core.error_text import shown
 from warmup.core.errors import ProblemError, SettingsError
 from warmup.core.files import open_regular
-from warmup.core.imported_config import TUNED_KWARGS, ImportedConfig, wrong_kwarg
-from warmup.core.method import Search
 from warmup.core.rows import MAX_INT, Family, Row, Winner
 from warmup.core.strict_json import JsonError, parse_json
 from warmup.diagnostics.misses import MissedProblem
@@ -32,12 +30,9 @@ from warmup.keys.gemm_text import parse_problem
 from warmup.keys.registry import kind_of
 from warmup.keys.strides import bias_form, layout_of
 from warmup.table import Table
-from warmup.table.policy import DEFAULT_MODE, PolicyOptions
-from warmup.table.schema import MAX_ORIGIN
-from warmup.table.store import add_imported
+from warmup.table.policy import DEFAULT_MODE
 from warmup.tuning.from_misses import build_problems
 from warmup.tuning.report import BuildReport, Observer
-from warmup.tuning.setup import check_out, find_setup, open_table
 
 ASSUMED: Final = (
     "assumed, since torch's key does not say it: no epilogue, a result of the operands' dtype, "
@@ -69,6 +64,17 @@ _TEMPLATES: Final = frozenset(
 _SPLIT: Final = "decompose_k"
 _MOST_SPLITS: Final = 4096
 
+# Tuning kwargs of a template, each with its highest value and whether it is a power of two; torch
+# derives all others from the operands.
+_TUNED_KWARGS: Final[Mapping[str, tuple[int, bool]]] = {
+    "BLOCK_M": (1024, True),
+    "BLOCK_N": (1024, True),
+    "BLOCK_K": (1024, True),
+    "GROUP_M": (1024, False),
+    "num_stages": (16, False),
+    "num_warps": (32, True),
+}
+
 Config = Mapping[str, Any]
 Strided = tuple[tuple[int, ...], tuple[int, ...]]  # sizes and strides, in elements
 
@@ -77,12 +83,13 @@ Strided = tuple[tuple[int, ...], tuple[int, ...]]  # sizes and strides, in eleme
 class Entry:
     """A config of torch's table: the key of its GEMM and the kernel, or what is ``lacking``.
 
-    ``key`` is None where no row answers such a GEMM, ``config`` where no kernel can be made.
+    ``origin`` is the file with the number of the key. ``key`` is None where no row answers such a
+    GEMM, ``winner`` where no kernel can be made; of a template it has the tuning kwargs alone.
     """
 
     origin: str
     key: str | None = None
-    config: ImportedConfig | None = None
+    winner: Winner | None = None
     lacking: str = ""
 
 
@@ -98,7 +105,7 @@ def read_lookup_table(path: Path) -> list[Entry]:
     entries: list[Entry] = []
     name = shown(path.name)[-_FILE_NAME:]
     for number, (text, configs) in enumerate(document.items(), 1):
-        entries += _entries(text, configs, f"{name}:entry {number}"[:MAX_ORIGIN])
+        entries += _entries(text, configs, f"{name}:entry {number}")
         if len(entries) > _MAX_ENTRIES:
             raise _unreadable(path, f"more than {_MAX_ENTRIES} configs")
     return entries
@@ -111,7 +118,7 @@ def _entries(text: str, configs: list[Any], origin: str) -> Iterator[Entry]:
     try:
         key = _problem_of(text, configs).key
     except ProblemError as error:
-        yield Entry(origin, lacking=f"{shown(text)}: {error}")
+        yield Entry(origin, lacking=str(error))
         return
     if not configs:
         yield Entry(origin, key, lacking="it has no config")
@@ -120,7 +127,7 @@ def _entries(text: str, configs: list[Any], origin: str) -> Iterator[Entry]:
         if isinstance(winner, str):
             yield Entry(origin, key, lacking=winner)
         else:
-            yield Entry(origin, key, ImportedConfig(winner, origin))
+            yield Entry(origin, key, winner)
 
 
 def _problem_of(text: str, configs: Sequence[Config]) -> GemmProblem:
@@ -195,13 +202,22 @@ def winner_of(config: Config) -> Winner | str:
         return Winner(Family.SUBGRAPH, _SPLIT, (("k_split", splits),))
     if not (named.startswith("triton::") and named.removeprefix("triton::") in _TEMPLATES):
         return f"{shown(named)} is no kernel that a row can name"
-    tuned = {kwarg: config.get(kwarg) for kwarg in TUNED_KWARGS}
-    if (wrong := wrong_kwarg(tuned)) is not None:
-        return wrong
     if digest is not None and not (isinstance(digest, str) and _HASH.fullmatch(digest)):
         return "the hash of the template's source is no hash"
-    kwargs = sorted((kwarg, value) for kwarg, value in tuned.items() if isinstance(value, int))
-    return Winner(Family.TEMPLATE, named, tuple(kwargs), digest)
+    tuned = _tuned_kwargs(config)
+    return tuned if isinstance(tuned, str) else Winner(Family.TEMPLATE, named, tuned, digest)
+
+
+def _tuned_kwargs(config: Config) -> tuple[tuple[str, int], ...] | str:
+    tuned: list[tuple[str, int]] = []
+    for kwarg, (most, is_power) in sorted(_TUNED_KWARGS.items()):
+        value = config.get(kwarg)
+        if type(value) is not int:
+            return f"{kwarg} is not given"
+        if not 1 <= value <= most or (is_power and value & (value - 1)):
+            return f"{kwarg}={value} is no value that a template takes"
+        tuned.append((kwarg, value))
+    return tuple(tuned)
 
 
 def _json_in(path: Path) -> object:
@@ -226,96 +242,60 @@ def _unreadable(path: Path, reason: str) -> SettingsError:
 
 
 @dataclass(frozen=True, slots=True)
-class ImportedTable:
-    """The table at ``path`` with the imported configs.
+class MeasuredConfigs:
+    """What measuring the configs of torch's table gave.
 
-    ``with_row`` are keys that got no config, since they have a row. ``left_out`` counts by key the
-    configs beyond the number that a table holds.
-    """
-
-    path: Path
-    table: Table
-    with_row: tuple[str, ...]
-    left_out: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Verification:
-    """What measuring imported configs gave.
-
-    ``confirmed`` are keys whose imported config is the winner now, ``refuted`` those whose row has
-    another winner or is not trusted. ``open`` has by key why a config is still unverified.
+    ``confirmed`` are keys whose new row has a config of torch's, ``refuted`` those whose new row
+    has the library's kernel or is not trusted, ``known`` those that had a row already, which stays.
+    ``open`` has by reason the keys without a row.
     """
 
     report: BuildReport
-    confirmed: tuple[str, ...]
-    refuted: tuple[str, ...]
-    open: Mapping[str, str]
+    confirmed: Sequence[str]
+    refuted: Sequence[str]
+    known: Sequence[str]
+    open: Mapping[str, Sequence[str]]
 
 
-def import_configs(
-    entries: Iterable[Entry], path: Path, *, device: str = "auto", mode: str = DEFAULT_MODE
-) -> ImportedTable:
-    """Add the configs of *entries* to the table at *path*, unverified; nothing is measured.
-
-    *device* and *mode* are those of a build: the table is for this machine, although nobody knows
-    where the configs were chosen.
-
-    Raises:
-        SettingsError: an argument cannot be used.
-        TableError: the table is damaged, of another device, runtime or policy, or not writable.
-    """
-    found: dict[str, list[ImportedConfig]] = {}
-    for entry in entries:
-        if entry.key is not None and entry.config is not None:
-            found.setdefault(entry.key, []).append(entry.config)
-    check_out(path)
-    before, _ = open_table(path, find_setup(device, PolicyOptions(mode=mode)), force=False)
-    after = add_imported(path, before, {key: tuple(configs) for key, configs in found.items()})
-    left_out = {}
-    for key, kept in after.imported.items():
-        given = {one.winner for one in (*found.get(key, ()), *before.imported.get(key, ()))}
-        if count := len(given - {one.winner for one in kept}):
-            left_out[key] = count
-    return ImportedTable(path, after, tuple(key for key in found if key in after.rows), left_out)
-
-
-def verify_imported(
-    imported: ImportedTable,
+def measure_configs(
+    entries: Iterable[Entry],
+    path: Path,
     *,
     device: str = "auto",
     mode: str = DEFAULT_MODE,
     observer: Observer | None = None,
-) -> Verification:
-    """Measure the imported configs of the table and the library's kernels, and nothing else.
+) -> MeasuredConfigs:
+    """Measure the configs of *entries* and the library's kernels; add a row for each key to *path*.
 
-    Each key that could be measured has a row then, with the fastest of these, and no imported
-    config any more.
+    The problem of each key is rebuilt. A row has the fastest of these kernels and its evidence.
 
     Raises as `build_problems` does.
     """
-    before = imported.table.imported
+    configs: dict[str, list[Winner]] = {}
+    for entry in entries:
+        if entry.key is not None and entry.winner is not None:
+            configs.setdefault(entry.key, []).append(entry.winner)
     report = build_problems(
-        [MissedProblem(key, kind_of(key).name, "imported", 1) for key in before],
-        out=imported.path,
+        [MissedProblem(key, kind_of(key).name, "imported", 1) for key in configs],
+        out=path,
         device=device,
         mode=mode,
-        search=Search.IMPORTED,
+        imported=configs,
         observer=observer,
     )
-    rows = {key: row for key, row in report.table.rows.items() if key in before}
-    confirmed = tuple(key for key, row in rows.items() if _is_named(row, before[key]))
     why = {**report.not_rebuilt, **report.not_tuned}
-    return Verification(
-        report,
-        confirmed,
-        tuple(key for key in rows if key not in confirmed),
-        {key: why.get(key, "no row was measured") for key in before if key not in rows},
-    )
-
-
-def _is_named(row: Row, configs: Iterable[ImportedConfig]) -> bool:
-    return row.untrusted is None and any(config.names(row.winner) for config in configs)
+    confirmed: list[str] = []
+    refuted: list[str] = []
+    lacking: dict[str, list[str]] = {}
+    for key in configs.keys() - {*report.known}:
+        row = report.table.rows.get(key)
+        if row is None:
+            lacking.setdefault(why.get(key, "no row was measured"), []).append(key)
+        elif row.untrusted is None and any(one.names(row.winner) for one in configs[key]):
+            confirmed.append(key)
+        else:
+            refuted.append(key)
+    return MeasuredConfigs(report, sorted(confirmed), sorted(refuted), report.known, lacking)
 
 
 # -- From a table ----------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from warmup.core.live_search import LiveSearch
@@ -23,11 +23,12 @@ class OneKeyLookup(Lookup):
     the module was rebuilt wrongly. Serving did not miss the module's questions of other kinds: they
     get a neutral winner and are not reported. Where the ways of *wanted* are compiled to be timed,
     each with a GEMM of its own, the GEMMs are tuned too, so that the ways are timed as they run.
-    With the search ``imported`` the candidates are the imported configs and the library's kernels.
+    With the search ``imported`` the candidates are the kernels *named* and the library's.
     """
 
     wanted: str = ""
     others: list[str] = field(default_factory=list)
+    named: Sequence[Winner] = ()
 
     @property
     def tunes(self) -> bool:
@@ -36,6 +37,9 @@ class OneKeyLookup(Lookup):
     def _wants(self, key: str) -> bool:
         has_ways = kind_of(self.wanted).neutral is not None
         return key == self.wanted or (has_ways and kind_of(key).is_searchable)
+
+    def neighbours(self, key: str) -> tuple[Winner, ...]:
+        return tuple(self.named) if self.search is Search.IMPORTED else super().neighbours(key)
 
     def find(self, key: str) -> Winner | MissReason:
         kind = kind_of(key)
@@ -59,12 +63,12 @@ class OneKeyLookup(Lookup):
         if not self._wants(key):
             return question.library
         if self.search is Search.IMPORTED:
-            offered = [one.winner for one in question.candidates]
-            named = {*self.imported.named(key, offered), question.library}
             kept = tuple(
                 one
                 for one in question.candidates
-                if one.winner in named or one.winner.family is Family.EXTERN
+                if one.winner.family is Family.EXTERN
+                or one.winner == question.library
+                or any(named.names(one.winner) for named in self.named)
             )
             counts = SearchCounts(search=Search.IMPORTED, listed=len(kept))
             question = replace(question, candidates=kept, searched=counts)

@@ -39,7 +39,7 @@ from warmup.tuning.devices.messages import FinishedProblem, from_json, to_json
 from warmup.tuning.from_misses import check_built
 from warmup.tuning.missed_keys import keys_with_row, missed_keys
 from warmup.tuning.report import NOT_BEGUN, BuildReport, DeviceShare, Observer
-from warmup.tuning.setup import check_out, refuse_imported
+from warmup.tuning.setup import check_out
 
 _MOST_PROBLEMS: Final = 16  # of a task: what a killed worker loses
 _SHARES_EACH: Final = 4  # tasks for each slot of the cluster, so that no slot is idle for long
@@ -80,7 +80,7 @@ def build_on_cluster(
         NothingRecordedError: no problem could be rebuilt, and there is no table at *out*.
     """
     started, path = time.monotonic(), Path(out)
-    refuse_imported(search)
+    searched = parse_budget(search, None).search
     check_out(path)
     deadline = math.inf if budget is None else started + parse_seconds(budget, "--budget")
     if isinstance(problems, (str, Path)):
@@ -88,7 +88,7 @@ def build_on_cluster(
     missed = missed_keys(problems)
     table = read(path) if path.exists() else None
     rows = {} if table is None else table.rows
-    known = keys_with_row(missed, rows, parse_budget(search, None).search, force=force)
+    known = keys_with_row(missed, rows, searched, force=force)
     wanted = {each.key: each for each in problems if each.key in missed.keys() - set(known)}
     how = {**how, "search": search}
     driver = _Driver(path, table, wanted, observer or Observer(), deadline=deadline, how=how)
@@ -324,7 +324,7 @@ def tune_share(request: str) -> str:
             "node": node,
             "name": name,
             "control_us": report.devices[0].control_us,
-            "table": encode(replace(report.table, rows=tuned, imported={})),
+            "table": encode(replace(report.table, rows=tuned)),
             "finished": to_json(finished),
         }
     )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from warmup.core.errors import BuildError
-from warmup.table.imported_answers import ImportedAnswers
+from warmup.core.rows import Winner
 from warmup.tuning.bucket_compiler import BucketCompiler
 from warmup.tuning.one_key import OneKeyLookup
 from warmup.tuning.progress import Progress
@@ -27,9 +28,11 @@ def tune_rebuilt(
     tuner: Tuner,
     *,
     number: tuple[int, int],
-    imported: ImportedAnswers,
+    named: Sequence[Winner] = (),
 ) -> BucketResult:
     """Tune the rebuilt module of *key*, serve it from the table and judge its output.
+
+    *named* are the kernels to measure beside the library's, for the search ``imported``.
 
     Raises:
         BuildError: compiling failed, or the module did not ask for *key*.
@@ -40,7 +43,7 @@ def tune_rebuilt(
         model=rebuilt.model,
         progress=progress,
         tuner=tuner,
-        make_lookup=partial(OneKeyLookup, wanted=key, others=others, imported=imported),
+        make_lookup=partial(OneKeyLookup, wanted=key, others=others, named=named),
         is_rebuilt=True,
     )
     accepted = progress.table.policy.tolerance

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final, Protocol
 from warmup.core.error_text import printable, remedy_for
 from warmup.core.errors import SettingsError, TableWriteError
 from warmup.core.files import probe_folder
-from warmup.core.method import Search
 from warmup.core.runtime import Runtime
 from warmup.core.version import __version__
 from warmup.table import Policy, Provenance, Table
@@ -61,26 +60,13 @@ class BuildSetup:
         return self.device.type != "cpu"
 
 
-def refuse_imported(search: str) -> None:
-    """Refuse the search ``imported`` in a build that has no imported configs.
-
-    Raises:
-        SettingsError: *search* is ``imported``.
-    """
-    if search == Search.IMPORTED:
-        raise SettingsError(
-            "--search imported is for problems with imported configs", "use warmup import --verify"
-        )
-
-
-def find_setup(device: str, asked: PolicyOptions, search: str = Search.DEFAULT) -> BuildSetup:
+def find_setup(device: str, asked: PolicyOptions) -> BuildSetup:
     """Return the setup of a build on *device*, and start inductor's compile workers.
 
     Raises:
-        SettingsError: the device, its compiler, *search* or an option in *asked* cannot be used.
+        SettingsError: the device, its compiler or an option in *asked* cannot be used.
         AdapterError: this torch is not supported.
     """
-    refuse_imported(search)
     from warmup.inductor import connect, start_workers
     from warmup.inductor.machine import check_compiler, resolve_device
 

@@ -22,7 +22,6 @@ from torch._inductor.select_algorithm import AlgorithmSelectorCache
 from torch._inductor.virtualized import V
 
 from warmup.core.errors import ProblemError
-from warmup.core.imported_config import PickedConfig
 from warmup.core.method import Search
 from warmup.core.miss_reasons import MissReason
 from warmup.core.rows import Winner
@@ -38,7 +37,6 @@ from warmup.inductor.gemm.cpp_sources import CppSources, unmeasured
 from warmup.inductor.gemm.fusion import Fusions
 from warmup.inductor.gemm.key import current_node, describe
 from warmup.inductor.gemm.listing import CandidateLists
-from warmup.inductor.gemm.picked import choice_of_config
 from warmup.inductor.gemm.question import question_of
 from warmup.inductor.layouts import expect_padding
 from warmup.inductor.options import tuning_is_on
@@ -150,30 +148,11 @@ class GemmChoices:
                 return self._tune(
                     _TunedSelection(problem, ready, searched.completed(len(ready))), proceed
                 )
-            picked = notes.unverified
-            chosen = self._without_row(choices, name, key, reason=answer, picked=picked)
-            return proceed([chosen])
+            fallback = library_or_first(name, choices)
+            self._answers.miss(key or _undescribed(name), answer, str(identify(fallback)))
+            return proceed([fallback])
 
         return select
-
-    def _without_row(
-        self,
-        choices: list[Any],
-        name: str,
-        key: str | None,
-        *,
-        reason: MissReason,
-        picked: PickedConfig | None,
-    ) -> Any:
-        """Return the *picked* choice or else the fallback for *key*, and report the miss."""
-        chosen = None if picked is None else choice_of_config(choices, picked)
-        winner = None if chosen is None else identify(chosen)
-        if winner is not None and key is not None:
-            self._answers.miss(key, MissReason.UNVERIFIED, str(winner))
-            return chosen
-        fallback = library_or_first(name, choices)
-        self._answers.miss(key or _undescribed(name), reason, str(identify(fallback)))
-        return fallback
 
     # -- measuring -----------------------------------------------------------------------------
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from torch._inductor.choices import InductorChoices
@@ -18,15 +17,13 @@ from torch._inductor.codegen.cpp_gemm_template import CppGemmTemplate
 from torch._inductor.select_algorithm import ExternKernelChoice
 
 from warmup.core.errors import ProblemError
-from warmup.core.imported_config import PickedConfig
 from warmup.core.method import Search
 from warmup.core.miss_reasons import MissReason
 from warmup.core.rows import Winner
 from warmup.core.search import SearchCounts
 from warmup.inductor.gemm.choices import DeferredCppChoices, force_choice
 from warmup.inductor.gemm.key import describe
-from warmup.inductor.gemm.picked import narrowed, picked_choice
-from warmup.inductor.gemm.search import Selection, search, unlisted_candidates
+from warmup.inductor.gemm.search import Selection, named_alone, search, unlisted_candidates
 from warmup.inductor.options import option_value, tuning_is_on
 from warmup.inductor.patches import Patches
 from warmup.inductor.versions import Version
@@ -39,13 +36,11 @@ class ListNotes:
     """What the lists of a selection left out and added; a selection may have several lists.
 
     ``rejected`` is why the winner of a row could not be forced, and ``was_asked`` is true where
-    inductor's own handler listed the candidates. ``unverified`` is the imported config whose choice
-    is listed.
+    inductor's own handler listed the candidates.
     """
 
     dropped: int = 0
     rejected: MissReason | None = None
-    unverified: PickedConfig | None = None
     searched: SearchCounts | None = None
     was_asked: bool = False
 
@@ -109,7 +104,7 @@ class CandidateLists:
             if isinstance(answer, MissReason) and self._answers.tunes:
                 return self._widen(selection, list_all(), key)
             offered = {**template_choices, **unlisted_candidates(selection)}
-            kept = self._keep_winner_and_library(offered, selection, answer, key)
+            kept = self._keep_winner_and_library(offered, selection, answer)
             if kept or "ATEN" in option_value("max_autotune_gemm_backends"):
                 return kept
             # The caller switched the library off, and a selection without choices is an error:
@@ -131,10 +126,8 @@ class CandidateLists:
         """
         mode = Search.DEFAULT if key is None else self._answers.search
         near = () if key is None or mode is Search.DEFAULT else self._answers.neighbours(key)
-        if mode.is_picked and key is not None:
-            wide = search(selection, Search.WIDE, listed, near)
-            result = narrowed(mode, listed, wide, partial(self._answers.named, key))
-            listed = []
+        if mode is Search.IMPORTED:
+            result, listed = named_alone(selection, listed, near), []
         else:
             result = search(selection, mode, listed, near)
         notes = self._notes
@@ -147,16 +140,9 @@ class CandidateLists:
         template_choices: Mapping[str, Iterator[Any]],
         selection: Selection,
         answer: Winner | MissReason,
-        key: str | None,
     ) -> list[Any]:
-        """Return the library call and the winner's choice, and note what was dropped.
-
-        Without a winner, the choice of the imported config that is served for *key*, if any.
-        """
+        """Return the library call and the winner's choice, and note what was dropped."""
         library = {t.uid for t in selection.templates if isinstance(t, ExternKernelChoice)}
-        picked = None
-        if isinstance(answer, MissReason) and key is not None:
-            picked = self._answers.unverified(key, answer)
         kept: list[Any] = []
         for uid, candidates in template_choices.items():
             first = next(candidates, None)  # lazy: this generates no code
@@ -171,20 +157,9 @@ class CandidateLists:
                     kept.append(forced)
             elif uid in library:
                 kept.append(first)
-            elif picked is not None and uid == picked.uid:
-                kept += self._unverified(first, selection, picked)
             else:
                 self._notes.dropped += 1
         return kept
-
-    def _unverified(self, base: Any, selection: Selection, picked: PickedConfig) -> list[Any]:
-        """Return the choice of *picked*, and note it; no choice where it cannot be made."""
-        choice = picked_choice(base, selection, picked)
-        if choice is None:
-            self._notes.dropped += 1
-            return []
-        self._notes.unverified = picked
-        return [choice]
 
     def _wrap_add_choices(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def add_choices(cls: Any, choices: list[Any], *args: Any, **kwargs: Any) -> Any:

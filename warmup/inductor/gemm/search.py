@@ -9,18 +9,19 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch._inductor.kernel.bmm import bmm_template
 from torch._inductor.kernel.mm import mm_template
-from torch._inductor.select_algorithm import TritonTemplate
+from torch._inductor.select_algorithm import ExternKernelChoice, TritonTemplate
 
 from warmup.core.method import Search
 from warmup.core.rows import Winner
 from warmup.core.search import CandidateSource, Resource, SearchCounts
 from warmup.inductor.gemm import splits
+from warmup.inductor.gemm.choices import identify_template
 from warmup.inductor.gemm.few_rows import FEW_ROWS_UIDS, few_rows_candidates, rows_of_block
 from warmup.inductor.gemm.splits import split_candidates
 from warmup.inductor.gemm.templates.swapped import SWAPPED
@@ -119,6 +120,39 @@ def unlisted_candidates(selection: Selection) -> dict[str, Iterator[Any]]:
     if splits.SPLIT_UID not in {template.uid for template in selection.templates}:
         candidates[splits.SPLIT_UID] = _splits(selection)
     return {**candidates, **{uid: selection.few_rows(uid) for uid in FEW_ROWS_UIDS}}
+
+
+def named_alone(
+    selection: Selection, listed: Sequence[Any], named: Sequence[Winner]
+) -> SearchResult:
+    """Return all library calls, and of *listed* and the wide search the choices that are *named*.
+
+    No code is generated for the candidates that are left out.
+    """
+    wide = search(selection, Search.WIDE, listed, named)
+    sources: list[CandidateSource | None] = [None] * len(listed)
+    for source, count in wide.searched.added:
+        sources += [source] * count
+    choices = [*listed, *wide.choices]
+    kept = [
+        (choice, source)
+        for choice, source in zip(choices, sources, strict=True)
+        if isinstance(choice.template, ExternKernelChoice) or _is_named(choice, named)
+    ]
+    added = [source for _, source in kept if source is not None]
+    counts = replace(
+        wide.searched,
+        search=Search.IMPORTED,
+        listed=len(kept) - len(added),
+        added=tuple((source, added.count(source)) for source in dict.fromkeys(added)),
+        left_out=len(choices) - len(kept),
+    )
+    return SearchResult([choice for choice, _ in kept], counts)
+
+
+def _is_named(choice: Any, named: Sequence[Winner]) -> bool:
+    candidate = identify_template(choice)
+    return candidate is not None and any(one.names(candidate) for one in named)
 
 
 def search(

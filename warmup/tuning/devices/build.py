@@ -50,7 +50,7 @@ from warmup.tuning.missed_keys import keys_with_row, missed_keys, share_of
 from warmup.tuning.progress import Progress, Revisit
 from warmup.tuning.report import NOT_BEGUN, BucketResult, BuildReport, DeviceShare, Observer
 from warmup.tuning.rows_from import KnownRows, open_earlier, united_sources
-from warmup.tuning.setup import check_out, open_table, refuse_imported, seconds_to_wait, watcher_of
+from warmup.tuning.setup import check_out, open_table, seconds_to_wait, watcher_of
 
 MOST_LOSSES: Final = 2  # of one problem: the first device's, and that of the one that takes over
 MOST_LOSSES_IN_A_ROW: Final = 3  # of one worker: then the device is to blame, not a problem
@@ -406,7 +406,7 @@ def build_on_devices(
             shard=shard,
             **policy,
         )
-    refuse_imported(search)
+    searched = parse_budget(search, None).search
     check_out(Path(out))
     with tempfile.TemporaryDirectory(prefix="warmup-devices-") as folder:
         order = WorkerOrder(
@@ -423,7 +423,7 @@ def build_on_devices(
             runners_of(slots, order, Patience(problem_s=problem_limit_s), observer),
             share_of(missed, shard),
             out=Path(out),
-            search=parse_budget(search, None).search,
+            search=searched,
             force=force,
             rows_from=rows_from,
             seconds=seconds,

@@ -25,7 +25,6 @@ from warmup.core.process_family import descendants_of
 from warmup.core.rows import Family, Winner
 from warmup.measuring.screening import time_calls
 from warmup.models.rebuilt import rebuild
-from warmup.table.imported_answers import ImportedAnswers
 from warmup.table.store import add_rows
 from warmup.tuning.budget import parse_budget
 from warmup.tuning.devices.messages import (
@@ -48,7 +47,6 @@ _REPEATS: Final = 3
 _CONTROL: Final = Winner(Family.EXTERN, "aten::mm")
 _SHORTAGES: Final = (torch.OutOfMemoryError, MemoryError)
 _BEAT_S: Final = 5.0
-_NOTHING_IMPORTED: Final = ImportedAnswers({})
 Send = Callable[[Mapping[str, Any]], None]
 
 
@@ -60,7 +58,7 @@ def serve(requests: BinaryIO, send: Send) -> None:
     """Start as the first line of *requests* orders, and tune each problem that follows."""
     order = from_json(json.loads(requests.readline()), WorkerOrder)
     try:
-        setup = find_setup(order.device, order.policy, order.search)
+        setup = find_setup(order.device, order.policy)
         path = Path(order.folder) / "rows.json"
         table, _ = open_table(path, setup, force=False)
     except WarmupError as error:
@@ -156,9 +154,7 @@ def _tune(
     try:
         rebuilt = rebuild(key, setup.device)
         number = task.number, task.total
-        result = tune_rebuilt(
-            key, rebuilt, setup, progress, tuner, number=number, imported=_NOTHING_IMPORTED
-        )
+        result = tune_rebuilt(key, rebuilt, setup, progress, tuner, number=number)
         buckets = (result,)
     except (*_SHORTAGES, BuildError, ModelError, ProblemError) as error:
         if (cause := cause_in(error, *_SHORTAGES)) is not None:
