@@ -61,7 +61,7 @@ _OPS: Final = {  # operator -> op of a key, and the place of its first matrix
 }
 _TEMPLATE_PREFIX: Final = "triton_tem_"  # of the kernels of inductor's GEMM templates
 _MATMUL: Final = ("batch", "m", "n", "k", "dtype", "epilogue")
-_DIMS_OF_BATCHES: Final = 3
+_DIMS_OF_A_BATCH: Final = 3
 _DIGITS: Final = 20  # of a number of a config
 
 
@@ -397,7 +397,7 @@ class _RowIndex:
             dims = {len(each.sizes) for each in operands}
             if len(operands) == 2 and len(dims) == 1 and min(dims) > 1:  # noqa: PLR2004  two matrices
                 a, b = operands
-                batch = a.sizes[0] if len(a.sizes) == _DIMS_OF_BATCHES else 1
+                batch = a.sizes[0] if len(a.sizes) == _DIMS_OF_A_BATCH else 1
                 sizes = (batch, a.sizes[-2], b.sizes[-1], a.sizes[-1])
                 keys = self._libraries.get((op, *sizes, a.dtype), [])
         if keys:
