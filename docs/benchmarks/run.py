@@ -92,10 +92,12 @@ def run_set(name: str, out: Path) -> bool:
 def main() -> None:
     """Run the sets that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("sets", nargs="*", choices=[[], *SETS], help="default: none")
+    parser.add_argument("sets", nargs="*", metavar="SET", help=f"any of {', '.join(SETS)}")
     parser.add_argument("--out", type=Path, default=Path("results"))
     parser.add_argument("--list", action="store_true", help="print the commands of every set")
     asked = parser.parse_args()
+    if unknown := [name for name in asked.sets if name not in SETS]:
+        parser.error(f"no such set: {', '.join(unknown)}; use any of {', '.join(SETS)}")
     if asked.list:
         for name, commands in SETS.items():
             say(name, *commands, sep="\n    ")

@@ -1,6 +1,6 @@
 """Builds and races the models of the zoo, as many as a time allows; the next call goes on.
 
-    python docs/benchmarks/zoo.py --out OUT --limit 560 [--models vit,bert-large] [--second-build]
+    python docs/benchmarks/zoo.py --out OUT --limit 560 [--models vit,bert-large]
 
 A model is built by `warmup build` in a process of its own with empty caches. Then it is raced by
 `zoo_race.py`: eager, default, cold max-autotune, the table, and the table with padded weights.
