@@ -198,6 +198,18 @@ def test_a_config_of_another_kernel_is_no_match(table_at: tuple[Table, Path]) ->
     assert (found.row, found.reason) == (None, Reason.UNCOVERED)
 
 
+def test_products_of_other_sizes_are_not_the_same_row(
+    make_table: Callable[..., Table], make_row: Callable[..., Row], tmp_path: Path
+) -> None:
+    """A product with a residual holds the matrices of the product before it, in one config."""
+    row = make_row("triton::mm", 8.5, num_stages=3, num_warps=4)
+    up, down = (f"mm m=16 {sizes} {END}" for sizes in ("n=64 k=32", "n=32 k=64"))
+    name = "triton_tem_fused_add_mm_1"
+    given = shapes([16, 64], [64, 32], [16, 32], [16, 32], num_warps=4, num_stages=3)
+    found = joined_with((make_table({up: row, down: row}), tmp_path), name, name, given)
+    assert (found.keys, found.row, found.reason) == ((up, down), None, Reason.UNTRACED)
+
+
 def test_the_rows_time_is_that_of_the_decided_kernel() -> None:
     """A region's time counts where one kernel has all of it, and else the matmul's own."""
     for scope, fused, kernels, expected in (

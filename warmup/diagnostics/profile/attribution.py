@@ -366,6 +366,7 @@ class _RowIndex:
         self.rows: Mapping[str, Row] = {} if table is None else table.rows
         self._libraries: dict[tuple[object, ...], list[str]] = defaultdict(list)
         self._templates: list[tuple[set[tuple[int, ...]], str]] = []
+        self._sizes: dict[str, tuple[int, ...]] = {}
         self._launches: dict[str, list[str]] = defaultdict(list)
         for key, row in self.rows.items():
             if kind_of(key) is LAUNCH:
@@ -374,7 +375,7 @@ class _RowIndex:
             sizes = [named.get(name, "1") for name in ("batch", "m", "n", "k")]
             if not named or not all(size.isdecimal() for size in sizes):
                 continue  # of another kind, or a range, whose sizes are not in the key
-            batch, m, n, k = map(int, sizes)
+            batch, m, n, k = self._sizes[key] = tuple(map(int, sizes))
             if row.winner.family is Family.TEMPLATE:
                 self._templates.append(({_pair(m, k), _pair(k, n)}, key))
             else:
@@ -401,8 +402,9 @@ class _RowIndex:
                 sizes = (batch, a.sizes[-2], b.sizes[-1], a.sizes[-1])
                 keys = self._libraries.get((op, *sizes, a.dtype), [])
         if keys:
-            # Rows that differ in what no trace has are equal where they have one winner.
-            is_one = len({self.rows[key].winner for key in keys}) == 1
+            # Rows that differ in what no trace has are equal where they have one winner. Products
+            # of other sizes are not: a fused kernel may take the matrices of another product too.
+            is_one = len({(self._sizes[key], self.rows[key].winner) for key in keys}) == 1
             return Known.SHAPES, tuple(keys[:1] if is_one else keys)
         keys = self._launches.get(unnumbered(event.name), [])
         if operator is None:
