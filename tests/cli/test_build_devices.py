@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch")
 
-from warmup.cli.build_devices import document_of_devices, spell_devices
+from warmup.cli.build_devices import on_devices, spell_devices
+from warmup.cli.build_render import document
 from warmup.diagnostics.misses import encode_problems
 from warmup.table import Table
+from warmup.tuning.build import build as tuning_build
+from warmup.tuning.from_misses import build_problems
 from warmup.tuning.report import BuildReport, DeviceShare
 
 RunMain = Callable[..., subprocess.CompletedProcess[str]]
@@ -32,6 +36,16 @@ def test_what_does_not_go_with_several_devices(run_main: RunMain) -> None:
         done = run_main("build", "--devices", "cpu,cpu", *words)
         assert done.returncode == code, words
         assert said in " ".join(done.stderr.split()), words
+
+
+def test_a_dry_run_distributes_nothing() -> None:
+    """The plan is made with the first device alone, of a model and of problems."""
+    for build, source in ((tuning_build, "m.py"), (build_problems, "m.json")):
+        nothing = dict.fromkeys(("force", "retry", "budget"))
+        run = partial(build, source, device="auto", dry_run=True, **nothing)  # type: ignore[arg-type]
+        spread = on_devices(run, "cpu,cpu", "30m")  # type: ignore[arg-type]
+        assert (spread.func, spread.args) == (build, (source,))
+        assert (spread.keywords["device"], spread.keywords["dry_run"]) == ("cpu", True)
 
 
 @pytest.fixture
@@ -55,7 +69,7 @@ def test_each_device_has_a_line(report: BuildReport) -> None:
 
 def test_each_device_is_in_the_document(report: BuildReport) -> None:
     """`--json` has the same as values."""
-    assert document_of_devices(report)[1] == {
+    assert document(report)["devices"][1] == {
         "name": "cuda:1",
         "problems": 0,
         "control_us": None,

@@ -15,7 +15,7 @@ from unittest import mock
 
 from warmup.core.rows import Tuned
 from warmup.diagnostics.misses import MissedProblem
-from warmup.table.codec import decode, encode
+from warmup.table.codec import decode
 from warmup.tuning.ray_build import build_on_cluster
 from warmup.tuning.report import Observer
 
@@ -26,25 +26,23 @@ EVENTS = sys.stdout  # a build on a cluster redirects it
 def sleep_share(request: str, given: dict[str, Any] = GIVEN) -> str:
     import os
     import time
-    from dataclasses import replace
     from pathlib import Path
 
     import ray
 
-    from warmup.tuning.devices.messages import FinishedProblem, to_json
+    from warmup.tuning.devices.host import FinishedProblem, ReadyWorker
 
     table = decode(given["table"], "the test")
-    keys = [problem["key"] for problem in json.loads(json.loads(request)["misses"])["problems"]]
+    keys = json.loads(request)["keys"]
     for key in keys:
         with Path(given["log"]).open("a") as log:
             log.write(f"{os.getpid()} {key}\n")
         time.sleep(given["seconds"])
-    rows = {key: table.rows[key] for key in keys}
-    tuned = tuple(Tuned(key, row, ()) for key, row in rows.items())
     node = ray.get_runtime_context().get_node_id()
-    finished = to_json(FinishedProblem(key="", tuned=tuned))
-    answer = {"node": node, "name": node, "control_us": 1.0}
-    return json.dumps({**answer, "table": encode(replace(table, rows=rows)), "finished": finished})
+    ready = ReadyWorker(runtime=table.provenance.runtime, policy=table.policy, control_us=1.0)
+    finished = FinishedProblem(tuned=tuple(Tuned(key, table.rows[key], ()) for key in keys))
+    answer = {"node": node, "name": node}
+    return json.dumps({**answer, "ready": ready.to_json(), "finished": finished.to_json()})
 
 
 class Saying(Observer):

@@ -21,7 +21,7 @@ from warmup.core.machine_state import MachineState
 from warmup.core.phases import BuildStage
 from warmup.core.rows import Tuned
 from warmup.table.codec import decode
-from warmup.tuning.devices.messages import FinishedProblem, ReadyWorker, to_json
+from warmup.tuning.devices.host import FinishedProblem, ReadyWorker
 
 CASE: dict[str, Any] = json.loads(sys.argv[1])
 
@@ -42,7 +42,7 @@ def main() -> None:
             return
         origin, control_us = table.provenance, CASE["control_us"]
         ready = ReadyWorker(runtime=origin.runtime, policy=table.policy, control_us=control_us)
-        send(ready=to_json(ready))
+        send(ready=ready.to_json())
         for line in sys.stdin:
             key = json.loads(line)["key"]
             fault = CASE["faults"].get(key)
@@ -55,12 +55,11 @@ def main() -> None:
             fail(fault, send)
             time.sleep(CASE.get("seconds", 0.0))
             finished = FinishedProblem(
-                key=key,
                 tuned=(Tuned(key, table.rows[key], ()),),
                 stages={BuildStage.COMPILING: 1.5},
                 machine=MachineState(measured=1, cpus=2.0),
             )
-            send(finished=to_json(finished))
+            send(finished=finished.to_json())
 
 
 def fail(fault: str | None, send: Any) -> None:

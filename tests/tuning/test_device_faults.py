@@ -21,18 +21,16 @@ from warmup.table.codec import encode
 from warmup.table.store import read, write
 from warmup.tuning.devices.build import build_with
 from warmup.tuning.devices.host import (
-    LocalRunner,
-    Patience,
-    RunnerGoneError,
-    RunnerLostError,
-    worker_name,
-)
-from warmup.tuning.devices.messages import (
     FinishedProblem,
+    LocalRunner,
     ProblemTask,
     ReadyWorker,
+    RunnerGoneError,
+    RunnerLostError,
     WorkerOrder,
+    worker_name,
 )
+from warmup.tuning.missed_build import begin_build
 from warmup.tuning.report import BuildReport, Observer
 
 FAKE = Path(__file__).resolve().parents[1] / "programs" / "fake_device_worker.py"
@@ -72,7 +70,9 @@ def make_runner(
             name=worker_name(device, lane),
             device=device,
             order=WorkerOrder(device=device, folder=str(tmp_path), turn="turn", parent=1),
-            patience=Patience(start_s=60.0, silence_s=1.0, problem_s=problem_s),
+            start_s=60.0,
+            silence_s=1.0,
+            problem_s=problem_s,
             command=(sys.executable, "-P", str(FAKE), json.dumps(told)),
         )
 
@@ -85,7 +85,7 @@ def tune(keys: list[str], tmp_path: Path) -> Tune:
 
     def build(*runners: LocalRunner, observer: Observer | None = None) -> BuildReport:
         problems = [MissedProblem(key, "gemm", "not_in_table", 1) for key in keys]
-        return build_with(runners, problems, out=tmp_path / "t.json", observer=observer)
+        return build_with(runners, begin_build(problems, tmp_path / "t.json", observer=observer))
 
     return build
 
@@ -97,14 +97,14 @@ def test_what_was_measured_on_the_way_is_tuned(
     first, second = keys[:2]
     both = tuple(Tuned(key, make_row(), ()) for key in (first, second))
     finished = [
-        FinishedProblem(key=first, not_tuned={first: "out of memory"}),
-        FinishedProblem(key=second, tuned=both),
+        FinishedProblem(not_tuned={first: "out of memory"}),
+        FinishedProblem(tuned=both),
     ]
     problems = [MissedProblem(key, "gemm", "not_in_table", 1) for key in (first, second)]
     table = make_table({})
     ready = ReadyWorker(runtime=table.provenance.runtime, policy=table.policy)
     runner: Any = StatedRunner(ready, finished)
-    report = build_with([runner], problems, out=tmp_path / "t.json")
+    report = build_with([runner], begin_build(problems, tmp_path / "t.json"))
     assert (sorted(report.table.rows), dict(report.not_tuned)) == (sorted(keys[:2]), {})
 
 

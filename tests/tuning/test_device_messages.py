@@ -19,14 +19,12 @@ from warmup.core.rows import Family, Rejection, Row, Timing, Tuned, Winner
 from warmup.core.search import CandidateSource, Resource, SearchCounts
 from warmup.table import Table
 from warmup.table.policy import PolicyOptions
-from warmup.tuning.devices.messages import (
+from warmup.tuning.devices.host import (
     DeviceMessage,
     FinishedProblem,
     ProblemTask,
     ReadyWorker,
     WorkerOrder,
-    from_json,
-    to_json,
 )
 from warmup.tuning.report import BucketResult, Judgement
 
@@ -68,7 +66,6 @@ def test_a_finished_problem_arrives_with_all_its_fields(
         graphs=2,
     )
     finished = FinishedProblem(
-        key=key,
         tuned=(Tuned(key, row, (timing,), counts), Tuned(key, row, ())),
         peaks=Peaks(tflops={"bf16": 800.5}, gbps=4000.0, clock_mhz=None, measured="2026-01-01"),
         buckets=(result,),
@@ -84,7 +81,7 @@ def test_a_finished_problem_arrives_with_all_its_fields(
 
 def arrived(message: DeviceMessage) -> DeviceMessage:
     """Return *message* as the other process reads it."""
-    return from_json(json.loads(json.dumps(to_json(message))), type(message))
+    return message.from_json(json.loads(json.dumps(message.to_json())))
 
 
 def test_orders_tasks_and_ready_workers_arrive_as_they_were_sent(
@@ -102,7 +99,7 @@ def test_orders_tasks_and_ready_workers_arrive_as_they_were_sent(
         search="wide",
         wait_s=2.5,
     )
-    task = ProblemTask(key="k", rows=table.rows, is_again=True, number=3, total=9)
+    task = ProblemTask(key="k", rows=table.rows, is_again=True)
     ready = ReadyWorker(runtime=runtime, policy=table.policy, control_us=2.5, complaints=("hot",))
     for message in (order, task, ready):
         assert arrived(message) == message
@@ -112,4 +109,4 @@ def test_another_document_is_refused() -> None:
     """A value of another type, a field that is unknown, and one that is missing, are errors."""
     for fields in ({"key": 1}, {"key": "k", "more": 1}, {}):
         with pytest.raises(msgspec.ValidationError):
-            from_json(fields, ProblemTask)
+            ProblemTask.from_json(fields)

@@ -14,7 +14,7 @@ import torch
 
 from warmup.core.errors import BuildError
 from warmup.tuning.devices import worker
-from warmup.tuning.devices.messages import ProblemTask, WorkerOrder, to_json
+from warmup.tuning.devices.host import ProblemTask, WorkerOrder
 
 KEY = "bmm batch=4 m=16 n=96 k=64 f32 a=row b=row out=f32 fp32=ieee | epilogue=none"
 
@@ -38,7 +38,7 @@ def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Mapping[str
         found.append(message)
 
     task = ProblemTask(key=KEY)
-    lines = [to_json(order), to_json(task), to_json(task)]
+    lines = [order.to_json(), task.to_json(), task.to_json()]
     requests = io.BytesIO("".join(json.dumps(line) + "\n" for line in lines).encode())
     worker.serve(requests, send)
     return found

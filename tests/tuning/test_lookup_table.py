@@ -155,7 +155,7 @@ def test_rows_that_torchs_table_cannot_express_are_left_out_with_the_reason(
     library = Winner(Family.EXTERN, "aten::addmm")
     biased = MM.replace("mm m", "addmm m").replace("b=col", "b=col bias=1d")
     f32 = "mm m=512 n=768 k=640 f32 a=row b=col out=f32 fp32=tf32 | epilogue=none"
-    dots = dataclasses.replace(winner_of(TEMPLATE), uid="triton::warmup_mm_dots")  # type: ignore[type-var]
+    dots = dataclasses.replace(winner_of(TEMPLATE), uid="triton::warmup_mm_dots")
     for key, changes, why in (
         (MM, {"device": "cpu"}, "the table is for a CPU"),
         (MM, {"untrusted": "wrong"}, "the row is not trusted"),

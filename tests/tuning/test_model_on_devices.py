@@ -90,12 +90,6 @@ def test_without_a_problem_that_can_be_rebuilt_the_model_is_built(
     assert [name for name, _ in calls] == ["plan", "build"]
 
 
-def test_a_dry_run_distributes_nothing(calls: Calls) -> None:
-    """It returns the plan."""
-    assert build_model_on_devices("m.py", devices="cpu", dry_run=True).plan is not None
-    assert [name for name, _ in calls] == ["plan"]
-
-
 def test_what_would_measure_rows_twice_is_refused(calls: Calls) -> None:
     """`force` would tune on all devices, and then everything again with the model."""
     with pytest.raises(SettingsError, match="several devices has no force"):

@@ -8,7 +8,7 @@ import pytest
 
 from warmup.core.errors import NothingRecordedError, SettingsError
 from warmup.diagnostics.misses import MissedProblem
-from warmup.tuning.missed_keys import share_of
+from warmup.tuning.missed_build import share_of
 
 
 def test_the_shares_are_disjoint_complete_balanced_and_stable(make_key: Callable[..., str]) -> None:

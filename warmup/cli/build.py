@@ -118,8 +118,7 @@ def build(
     after --, run that program once and tune its decisions, in each of its processes.
     """
     from warmup.cli.build_belief import MEASURE_ALL
-    from warmup.cli.build_cluster import on_cluster
-    from warmup.cli.build_devices import on_devices
+    from warmup.cli.build_devices import on_cluster, on_devices
     from warmup.cli.build_program import build_program
     from warmup.cli.build_render import document, spell
     from warmup.cli.build_source import chosen_build, is_empty_share

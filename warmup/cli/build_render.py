@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from warmup.buckets.bucket import Bucket
 from warmup.cli.build_belief import RETRY, first_lines, spell_belief
-from warmup.cli.build_devices import document_of_devices, spell_devices
+from warmup.cli.build_devices import spell_devices
 from warmup.cli.output import MEANINGS, fold, grid, spell_peaks, terminal_width
 from warmup.cli.plan_render import document_of_sources, spell_graphs, spell_sources
 from warmup.cli.show_render import ROW_HEAD, row_cells, spell_limits
@@ -235,7 +235,7 @@ def document(report: BuildReport) -> dict[str, Any]:
         "retried": None if report.retried is None else sorted(report.retried),
         "kept": dict(report.kept),
         "rows_from": document_of_sources(report),
-        "devices": document_of_devices(report),
+        "devices": [dataclasses.asdict(share) for share in report.devices],
     }
 
 

@@ -57,7 +57,7 @@ def is_empty_share(problems: Path | None, shard: str | None) -> bool:
         SettingsError: *problems* is no misses document.
     """
     from warmup.diagnostics.misses import read_misses
-    from warmup.tuning.missed_keys import parse_shard, share_of
+    from warmup.tuning.missed_build import parse_shard, share_of
 
     if shard is None or problems is None:
         return False

@@ -90,8 +90,8 @@ def _spell_import(entries: Sequence[Entry], measured: MeasuredConfigs | None) ->
         f"{measured.report.path}: configs of {counted(len(measured.confirmed), 'key')} confirmed, "
         f"of {len(measured.refuted)} slower than the library's kernel, wrong or not built here"
     )
-    if measured.known:
-        yield from line(f"{len(measured.known)} had a row already, which stays")
+    if known := measured.report.known:
+        yield from line(f"{len(known)} had a row already, which stays")
     for reason, keys in measured.open.items():
         yield from line(f"without a row: {counted(len(keys), 'key')}: {reason} (first: {keys[0]})")
 
@@ -110,10 +110,10 @@ def _document_of_import(
     ]
     found = measured and {
         "table": str(measured.report.path),
-        "confirmed": list(measured.confirmed),
-        "refuted": list(measured.refuted),
-        "known": list(measured.known),
-        "open": {reason: list(keys) for reason, keys in measured.open.items()},
+        "confirmed": measured.confirmed,
+        "refuted": measured.refuted,
+        "known": measured.report.known,
+        "open": measured.open,
     }
     return {"configs": configs, "assumed": ASSUMED, "measured": found}
 

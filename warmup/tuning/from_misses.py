@@ -6,40 +6,32 @@ problem that cannot be rebuilt is reported with its reason, and the others are t
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from warmup.core.errors import BuildError, ModelError, NothingRecordedError, ProblemError
+from warmup.core.errors import BuildError, ModelError, ProblemError
 from warmup.core.method import Search
 from warmup.core.rows import Winner
-from warmup.diagnostics.misses import MissedProblem, read_misses
+from warmup.diagnostics.misses import MissedProblem
 from warmup.table.codec import digest_of
 from warmup.table.policy import DEFAULT_MODE, PolicyOptions
-from warmup.table.store import read
-from warmup.tuning.budget import SearchBudget, parse_budget
+from warmup.tuning.bucket_compiler import BucketCompiler
+from warmup.tuning.devices.host import FinishedProblem
 from warmup.tuning.dry_run import plan_keys
-from warmup.tuning.missed_keys import keys_with_row, missed_keys, share_of
-from warmup.tuning.progress import Progress, Revisit
-from warmup.tuning.rebuilt_problem import tune_rebuilt
+from warmup.tuning.missed_build import begin_build
+from warmup.tuning.one_key import OneKeyLookup
+from warmup.tuning.progress import Progress
 from warmup.tuning.report import BucketResult, BuildReport, Observer
-from warmup.tuning.rows_from import KnownRows, open_earlier
-from warmup.tuning.setup import (
-    BuildSetup,
-    check_out,
-    find_setup,
-    open_table,
-    seconds_to_wait,
-    watcher_of,
-)
+from warmup.tuning.session import Session
+from warmup.tuning.setup import BuildSetup, find_setup, seconds_to_wait
 
 if TYPE_CHECKING:
     from warmup.keys.question import RegionQuestion
     from warmup.tuning.tuner import Tuner
-
-_SHOWN_PROBLEMS: Final = 3
 
 
 def build_problems(
@@ -76,7 +68,7 @@ def build_problems(
     instead of being rebuilt. Each finished problem is on disk before the next one starts.
     Once *seconds* have passed no further problem is begun; those that are left are in no list of
     the report. With *shard*, such as ``2/8``, the problems of that share are tuned: see
-    `warmup.tuning.missed_keys.share_of`. *wait_for_quiet* and *rows_from* are those of
+    `warmup.tuning.missed_build.share_of`. *wait_for_quiet* and *rows_from* are those of
     `warmup.tuning.build.build`. With *dry_run* the report has a plan instead, nothing is done.
 
     Raises:
@@ -85,18 +77,22 @@ def build_problems(
         NothingRecordedError: no problem could be rebuilt, and there is no table at *out*; or the
             share is empty.
     """
-    started = time.monotonic()
-    if isinstance(problems, (str, Path)):
-        problems = read_misses(problems)
-    problems = share_of(problems, shard)
-    described = {question.key for question in regions}
-    missed = missed_keys(problems) | dict.fromkeys(again, True)
-    missed = {key: is_stale for key, is_stale in missed.items() if key not in described}
     from warmup.tuning.tuner import make_tuner
 
-    search_budget = parse_budget(search, None)
+    build = begin_build(
+        *(problems, out),
+        shard=shard,
+        search=search,
+        force=force,
+        is_dry=dry_run,
+        seconds=seconds,
+        observer=observer,
+    )
+    described = {question.key for question in regions}
+    missed = build.missed | dict.fromkeys(again, True)
+    build.missed = {key: is_stale for key, is_stale in missed.items() if key not in described}
     if imported is not None:
-        search_budget = SearchBudget(Search.IMPORTED)
+        build.search = Search.IMPORTED
     asked = PolicyOptions(
         mode=mode,
         backends=backends,
@@ -105,90 +101,58 @@ def build_problems(
         l2=l2,
         fused_top_k=fused_top_k,
     )
-    path = Path(out)
-    if not dry_run:
-        check_out(path)
     setup = find_setup(device, asked)
-    table, replaces = open_table(path, setup, force=force, is_read_only=dry_run)
-    earlier = open_earlier(
-        rows_from,
-        table,
-        setup.inductor.template_sources,
-        measures_again=force,
-        is_dry=dry_run,
-    )
-    rows = table.rows if earlier is None else KnownRows(table.rows, earlier)
-    known = keys_with_row(missed, rows, search_budget.search, force=force)
-    wanted = [key for key in missed if key not in known]
+    progress = build.open(setup, rows_from)
+    wanted = build.keys_to_tune(progress.rows)
     if dry_run:
-        plan = plan_keys(known, wanted)
-        elapsed = time.monotonic() - started
-        used = earlier.used() if earlier else ()
+        table, earlier = progress.table, progress.earlier
         return BuildReport(
-            path, table, digest_of(table), (), (), elapsed, known, plan=plan, rows_from=used
+            build.path,
+            table,
+            digest_of(table),
+            (),
+            (),
+            time.monotonic() - build.started,
+            build.known,
+            plan=plan_keys(build.known, wanted),
+            rows_from=earlier.used() if earlier else (),
         )
-    results: list[BucketResult] = []
-    watcher = watcher_of(observer, setup)
-    wait_s = seconds_to_wait(wait_for_quiet)
-    with make_tuner(setup.policy, setup.device, started) as tuner:
-        tuner.region_questions.is_used = True  # a rebuilt module is compiled again
-        tuner.watch.start(wait_s, watcher.waiting_started)
-        progress = Progress(
-            path=path,
-            table=table,
-            replaces=replaces,
-            observer=watcher,
-            can_search=setup.can_search,
-            given_up=tuner.rows.not_tuned,
-            measured_peaks=tuner.bounds.peaks,
-            revisit=Revisit(
-                keys=frozenset(key for key, is_stale in missed.items() if force or is_stale),
-                search=search_budget.search,
-            ),
-            earlier=earlier,
-        )
+    watcher = build.observer
+    with make_tuner(setup.policy, setup.device, build.started) as tuner:
+        tuner.watch.start(seconds_to_wait(wait_for_quiet), watcher.waiting_started)
+        measure_with(tuner, setup, progress)
         progress.flush()
         watcher.device_looked_at(tuner.watch.complaints())
         if regions:
             from warmup.tuning.recorded_regions import measure_recorded
 
             measure_recorded(regions, setup, progress, tuner)
-        not_rebuilt = _tune_problems(
+        buckets, not_rebuilt = _tune_problems(
             wanted,
-            results,
             setup,
             progress,
             tuner,
             imported=imported or {},
             again=again,
-            deadline=math.inf if seconds is None else started + seconds,
+            deadline=build.deadline,
         )
-        machine, stages = tuner.watch.state(), tuner.clock.take()
+        machine = build.machines[str(setup.device), 0] = tuner.watch.state()
+        build.results.append(
+            FinishedProblem(
+                buckets=tuple(buckets),
+                not_rebuilt=not_rebuilt,
+                not_tuned=dict(tuner.rows.not_tuned),
+                not_fused=dict(tuner.rows.not_fused),
+                distrusted=dict(progress.distrusted),
+                stages=tuner.clock.take(),
+            )
+        )
         watcher.device_looked_at(machine.complaints)
-    check_built(path, missed, not_rebuilt)
-    final = read(path)
-    return BuildReport(
-        path,
-        final,
-        digest_of(final),
-        tuple(results),
-        progress.measured,
-        time.monotonic() - started,
-        known,
-        not_rebuilt,
-        dict(tuner.rows.not_tuned),
-        dict(tuner.rows.not_fused),
-        tuner.bounds.known,
-        distrusted=dict(progress.distrusted),
-        machine=machine,
-        stages=stages,
-        rows_from=earlier.used(progress.keys_since(0)) if earlier else (),
-    )
+    return replace(build.report(), peaks=tuner.bounds.known)
 
 
 def _tune_problems(
     wanted: Sequence[str],
-    results: list[BucketResult],
     setup: BuildSetup,
     progress: Progress,
     tuner: Tuner,
@@ -196,42 +160,68 @@ def _tune_problems(
     imported: Mapping[str, Sequence[Winner]],
     again: Collection[str],
     deadline: float,
-) -> dict[str, str]:
-    """Rebuild and tune each key of *wanted*, and add its result to *results*.
+) -> tuple[list[BucketResult], dict[str, str]]:
+    """Rebuild and tune each key of *wanted*; return the results, and why others could not be.
 
-    Return, by key, why a problem could not be rebuilt; a key of *again* keeps its row then. None
-    is begun after *deadline*.
+    A key of *again* that cannot be rebuilt keeps its row. None is begun after *deadline*.
     """
-    from warmup.models.rebuilt import rebuild
-
-    not_rebuilt: dict[str, str] = {}
+    results, not_rebuilt = list[BucketResult](), dict[str, str]()
     for index, key in enumerate(wanted):
         if time.monotonic() >= deadline:
             break
         try:
-            rebuilt = rebuild(key, setup.device)
             number, named = (index, len(wanted)), imported.get(key, ())
-            results.append(
-                tune_rebuilt(key, rebuilt, setup, progress, tuner, number=number, named=named)
-            )
+            results.append(tune_rebuilt(key, setup, progress, tuner, number=number, named=named))
         except (BuildError, ModelError, ProblemError) as error:
             if key in again and key in progress.rows:
                 continue
             not_rebuilt[key] = str(error)
-    return not_rebuilt
+    return results, not_rebuilt
 
 
-def check_built(path: Path, missed: Collection[str], reasons: Mapping[str, str]) -> None:
-    """Check that there is a table at *path* after a build of the keys *missed*.
+def measure_with(tuner: Tuner, setup: BuildSetup, progress: Progress) -> None:
+    """Let *tuner* measure the rebuilt problems of *progress* on the device of *setup*."""
+    tuner.region_questions.is_used = True  # a rebuilt module is compiled again
+    progress.can_search, progress.given_up = setup.can_search, tuner.rows.not_tuned
+    progress.measured_peaks = tuner.bounds.peaks
 
-    *reasons* says, by key, why a problem has no row.
+
+def tune_rebuilt(
+    key: str,
+    setup: BuildSetup,
+    progress: Progress,
+    tuner: Tuner,
+    *,
+    number: tuple[int, int] = (0, 1),
+    named: Sequence[Winner] = (),
+) -> BucketResult:
+    """Rebuild the module of *key*, tune it, serve it from the table and judge its output.
+
+    *named* are the kernels to measure beside the library's, for the search ``imported``.
 
     Raises:
-        NothingRecordedError: there is none.
+        ProblemError, ModelError: the module cannot be rebuilt.
+        BuildError: compiling failed, or the module did not ask for *key*.
     """
-    if not path.exists():
-        shown = "; ".join(f"{key}: {why}" for key, why in list(reasons.items())[:_SHOWN_PROBLEMS])
-        raise NothingRecordedError(
-            f"none of {len(missed)} problems could be rebuilt, and there is no table at {path}",
-            shown,
-        )
+    from warmup.models.rebuilt import rebuild
+
+    rebuilt = rebuild(key, setup.device)
+    others: list[str] = []
+    compiler = BucketCompiler(
+        setup=setup,
+        model=rebuilt.model,
+        progress=progress,
+        tuner=tuner,
+        make_lookup=partial(OneKeyLookup, wanted=key, others=others, named=named),
+        is_rebuilt=True,
+    )
+    accepted = progress.table.policy.tolerance
+    tolerance = dict.fromkeys(accepted, accepted[rebuilt.dtype])  # an epilogue may end in a cast
+    session = Session(compiler=compiler, tolerance=tolerance)
+    with rebuilt.settings():
+        result = session.run_bucket(rebuilt.bucket, *number)
+    if key in {*result.keys, *tuner.rows.not_tuned, *progress.distrusted}:
+        return result
+    if others:
+        raise BuildError(f"the rebuilt module asks for another key: {others[0]}")
+    raise BuildError("the rebuilt module leaves inductor nothing to choose")

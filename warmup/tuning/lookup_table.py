@@ -54,14 +54,17 @@ _HASH: Final = re.compile(r"[0-9a-f]{8,64}")
 _OPERANDS: Final = {"mm": 2, "bmm": 2, "int_mm": 2, "addmm": 3, "baddbmm": 3, "mm_plus_mm": 4}
 _BATCHED: Final = frozenset({"bmm", "baddbmm"})
 _BIASED: Final = frozenset({"addmm", "baddbmm"})
-_LIBRARY: Final = frozenset({"mm", "addmm", "bias_addmm", "bmm", "baddbmm", "_int_mm"})
-_TEMPLATES: Final = frozenset(
-    {
-        *("mm", "bmm", "mm_plus_mm", "mm_persistent", "mm_persistent_tma"),
-        "blackwell_ws_persistent_device_tma",
-    }
-)
 _SPLIT: Final = "decompose_k"
+_KERNELS: Final = {  # that torch's table and a row can name, by the part of the name before ::
+    "aten": frozenset({"mm", "addmm", "bias_addmm", "bmm", "baddbmm", "_int_mm"}),
+    "triton": frozenset(
+        {
+            *("mm", "bmm", "mm_plus_mm", "mm_persistent", "mm_persistent_tma"),
+            "blackwell_ws_persistent_device_tma",
+        }
+    ),
+    "": frozenset({_SPLIT}),
+}
 _MOST_SPLITS: Final = 4096
 
 # Tuning kwargs of a template, each with its highest value and whether it is a power of two; torch
@@ -99,7 +102,16 @@ def read_lookup_table(path: Path) -> list[Entry]:
     Raises:
         SettingsError: the file cannot be read, or is no lookup table.
     """
-    document = _json_in(path)
+    try:
+        with open_regular(path) as file:
+            raw = file.read(_MAX_BYTES + 1)
+        document = parse_json(raw.decode()) if len(raw) <= _MAX_BYTES else None
+    except (UnicodeDecodeError, JsonError) as error:
+        raise _unreadable(path, f"not JSON: {error}") from error
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, getattr(error, "strerror", None) or str(error)) from error
+    if len(raw) > _MAX_BYTES:
+        raise _unreadable(path, f"larger than {_MAX_BYTES} bytes")
     if not isinstance(document, dict) or not all(isinstance(v, list) for v in document.values()):
         raise _unreadable(path, "no lookup table of torch: not an object of arrays")
     entries: list[Entry] = []
@@ -109,6 +121,10 @@ def read_lookup_table(path: Path) -> list[Entry]:
         if len(entries) > _MAX_ENTRIES:
             raise _unreadable(path, f"more than {_MAX_ENTRIES} configs")
     return entries
+
+
+def _unreadable(path: Path, reason: str) -> SettingsError:
+    return SettingsError(f"{shown(path)}: {shown(reason)}", "name a lookup table of torch as JSON")
 
 
 def _entries(text: str, configs: list[Any], origin: str) -> Iterator[Entry]:
@@ -122,12 +138,14 @@ def _entries(text: str, configs: list[Any], origin: str) -> Iterator[Entry]:
         return
     if not configs:
         yield Entry(origin, key, lacking="it has no config")
-    for config in configs:
-        winner = winner_of(config)
-        if isinstance(winner, str):
-            yield Entry(origin, key, lacking=winner)
-        else:
-            yield Entry(origin, key, winner)
+    yield from (_entry(config, origin, key) for config in configs)
+
+
+def _entry(config: Config, origin: str, key: str) -> Entry:
+    try:
+        return Entry(origin, key, winner_of(config))
+    except ProblemError as error:
+        return Entry(origin, key, lacking=str(error))
 
 
 def _problem_of(text: str, configs: Sequence[Config]) -> GemmProblem:
@@ -185,57 +203,40 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(map(int, parts))
 
 
-def winner_of(config: Config) -> Winner | str:
-    """Return the kernel of *config* with the kwargs that are tuned, or what is missing.
+def winner_of(config: Config) -> Winner:
+    """Return the kernel of *config* with the kwargs that are tuned: torch derives the others again.
 
-    Torch derives the other kwargs of a template from the operands again.
+    Raises:
+        ProblemError: *config* names no kernel of a row, or not all of its kwargs.
     """
     named, digest = config.get("template_id"), config.get("template_hash")
     if not isinstance(named, str):
-        return "the config has no template_id"
-    if named.startswith("aten::") and named.removeprefix("aten::") in _LIBRARY:
+        raise ProblemError("the config has no template_id")
+    if not _is_known(named):
+        raise ProblemError(f"{shown(named)} is no kernel that a row can name")
+    if named.startswith("aten::"):
         return Winner(Family.EXTERN, named)
     if named == _SPLIT:
         splits = config.get("k_split")
         if type(splits) is not int or not 1 < splits <= _MOST_SPLITS:
-            return "k_split is not given"
+            raise ProblemError("k_split is not given")
         return Winner(Family.SUBGRAPH, _SPLIT, (("k_split", splits),))
-    if not (named.startswith("triton::") and named.removeprefix("triton::") in _TEMPLATES):
-        return f"{shown(named)} is no kernel that a row can name"
     if digest is not None and not (isinstance(digest, str) and _HASH.fullmatch(digest)):
-        return "the hash of the template's source is no hash"
-    tuned = _tuned_kwargs(config)
-    return tuned if isinstance(tuned, str) else Winner(Family.TEMPLATE, named, tuned, digest)
-
-
-def _tuned_kwargs(config: Config) -> tuple[tuple[str, int], ...] | str:
+        raise ProblemError("the hash of the template's source is no hash")
     tuned: list[tuple[str, int]] = []
     for kwarg, (most, is_power) in sorted(_TUNED_KWARGS.items()):
         value = config.get(kwarg)
         if type(value) is not int:
-            return f"{kwarg} is not given"
+            raise ProblemError(f"{kwarg} is not given")
         if not 1 <= value <= most or (is_power and value & (value - 1)):
-            return f"{kwarg}={value} is no value that a template takes"
+            raise ProblemError(f"{kwarg}={value} is no value that a template takes")
         tuned.append((kwarg, value))
-    return tuple(tuned)
+    return Winner(Family.TEMPLATE, named, tuple(tuned), digest)
 
 
-def _json_in(path: Path) -> object:
-    try:
-        with open_regular(path) as file:
-            raw = file.read(_MAX_BYTES + 1)
-    except (OSError, ValueError) as error:
-        raise _unreadable(path, getattr(error, "strerror", None) or str(error)) from error
-    if len(raw) > _MAX_BYTES:
-        raise _unreadable(path, f"larger than {_MAX_BYTES} bytes")
-    try:
-        return parse_json(raw.decode())
-    except (UnicodeDecodeError, JsonError) as error:
-        raise _unreadable(path, f"not JSON: {error}") from error
-
-
-def _unreadable(path: Path, reason: str) -> SettingsError:
-    return SettingsError(f"{shown(path)}: {shown(reason)}", "name a lookup table of torch as JSON")
+def _is_known(kernel: str) -> bool:
+    family, _, name = kernel.rpartition("::")
+    return name in _KERNELS.get(family, ())
 
 
 # -- Into a table ----------------------------------------------------------------------------------
@@ -246,15 +247,14 @@ class MeasuredConfigs:
     """What measuring the configs of torch's table gave.
 
     ``confirmed`` are keys whose new row has a config of torch's, ``refuted`` those whose new row
-    has the library's kernel or is not trusted, ``known`` those that had a row already, which stays.
-    ``open`` has by reason the keys without a row.
+    has the library's kernel or is not trusted. ``open`` has by reason the keys without a row. Keys
+    that had a row already, which stays, are known to ``report``.
     """
 
     report: BuildReport
-    confirmed: Sequence[str]
-    refuted: Sequence[str]
-    known: Sequence[str]
-    open: Mapping[str, Sequence[str]]
+    confirmed: list[str] = field(default_factory=list)
+    refuted: list[str] = field(default_factory=list)
+    open: dict[str, list[str]] = field(default_factory=dict)
 
 
 def measure_configs(
@@ -283,19 +283,16 @@ def measure_configs(
         imported=configs,
         observer=observer,
     )
-    why = {**report.not_rebuilt, **report.not_tuned}
-    confirmed: list[str] = []
-    refuted: list[str] = []
-    lacking: dict[str, list[str]] = {}
-    for key in configs.keys() - {*report.known}:
+    measured, why = MeasuredConfigs(report), {**report.not_rebuilt, **report.not_tuned}
+    for key in sorted(configs.keys() - {*report.known}):
         row = report.table.rows.get(key)
         if row is None:
-            lacking.setdefault(why.get(key, "no row was measured"), []).append(key)
+            measured.open.setdefault(why.get(key, "no row was measured"), []).append(key)
         elif row.untrusted is None and any(one.names(row.winner) for one in configs[key]):
-            confirmed.append(key)
+            measured.confirmed.append(key)
         else:
-            refuted.append(key)
-    return MeasuredConfigs(report, sorted(confirmed), sorted(refuted), report.known, lacking)
+            measured.refuted.append(key)
+    return measured
 
 
 # -- From a table ----------------------------------------------------------------------------------
@@ -331,9 +328,8 @@ def export_lookup_table(table: Table) -> ExportedTable:
             left_out.setdefault(str(error), []).append(key)
             continue
         digest = row.winner.source_hash
-        named = {"template_id": row.winner.uid}
         config = {
-            **named,
+            "template_id": row.winner.uid,
             **({"template_hash": digest} if digest else {}),
             **dict(row.winner.kwargs),
         }
@@ -347,8 +343,7 @@ def _torch_key(key: str, row: Row, *, is_gpu: bool) -> str:
     """Return the text by which torch finds the configs of the GEMM *key*.
 
     Raises:
-        ProblemError: torch's table cannot express the row; the message is the same for all rows of
-            a reason.
+        ProblemError: torch's table cannot express the row; all rows of a reason have one message.
     """
     kind = kind_of(key).name
     if kind != "gemm":
@@ -374,18 +369,12 @@ def _torch_key(key: str, row: Row, *, is_gpu: bool) -> str:
         "the library's kernel of addmm: torch measures its templates all the same": (
             problem.op == "addmm" and winner.family is Family.EXTERN
         ),
-        f"torch does not have the kernel {winner.uid}": not _is_torchs(winner),
+        f"torch does not have the kernel {winner.uid}": not _is_known(winner.uid),
     }
     for reason, applies in reasons.items():
         if applies:
             raise ProblemError(reason)
     return _torch_text(problem)
-
-
-def _is_torchs(winner: Winner) -> bool:
-    family, _, name = winner.uid.rpartition("::")
-    known = {"aten": _LIBRARY, "triton": _TEMPLATES, "": {_SPLIT}}
-    return name in known.get(family, ())
 
 
 def _torch_text(problem: GemmProblem) -> str:

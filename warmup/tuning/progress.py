@@ -131,36 +131,37 @@ class Progress:
         """Whether *key* has no row, or a row that is to be measured again."""
         return key not in self.rows or self.must_retune(key)
 
-    def save(self, tuned: Tuned) -> None:
-        """Write the row of a finished problem, with its ranking, to the table on disk.
+    def save(self, *tuned: Tuned) -> None:
+        """Write the rows of finished problems, with their rankings, to the table on disk.
 
         A row that is retried, and has better evidence than the new one, stays.
 
         Raises:
             TableError: the table cannot be written.
         """
-        table, tuned = self.table, self._ranked(tuned)
+        table, known, ranked = self.table, self.rows, {one.key: self._ranked(one) for one in tuned}
         if table.provenance.peaks is None:
             origin = replace(table.provenance, peaks=self.measured_peaks())
             table = replace(table, provenance=origin)
-        if (before := self.rows.get(tuned.key)) is not None:
-            if tuned.key not in self.keys_since(0):
-                self._replaced[tuned.key] = before
-            reason = self._why_kept(tuned.row.evidence, before.evidence)
-            if reason is not None and before.untrusted is None:
-                self.kept[tuned.key] = reason
-                tuned = replace(tuned, row=before)
-        rows: Mapping[str, Row] = {tuned.key: tuned.row}
-        self._done.add(tuned.key)
-        if self.replaces:  # another device's table, with --force: kept until there is a new row
+        before = {key: row for key in ranked if (row := known.get(key)) is not None}
+        for key, row in before.items():
+            if key not in self.keys_since(0):
+                self._replaced[key] = row
+            reason = self._why_kept(ranked[key].row.evidence, row.evidence)
+            if reason is not None and row.untrusted is None:
+                self.kept[key] = reason
+                ranked[key] = replace(ranked[key], row=row)
+        rows = {key: one.row for key, one in ranked.items()}
+        self._done.update(rows)
+        if self.replaces and rows:  # another device's table, with --force: kept until a new row
             self.table, self.replaces = replace(table, rows=rows), False
             write(self.path, self.table)
-        else:
-            self.table = add_rows(
-                self.path, table.provenance, table.policy, rows, redo=before is not None
-            )
-        self.tuned.append(tuned)
-        self.observer.problem_finished(tuned)
+        elif rows:
+            redo = bool(before)
+            self.table = add_rows(self.path, table.provenance, table.policy, rows, redo=redo)
+        for one in ranked.values():
+            self.tuned.append(one)
+            self.observer.problem_finished(one)
 
     @staticmethod
     def _ranked(tuned: Tuned) -> Tuned:

@@ -17,29 +17,38 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NoReturn
 from urllib.parse import urlsplit
 
 from warmup.core.error_text import first_line, shown
-from warmup.core.errors import BuildError, NothingRecordedError, SettingsError, WarmupError
-from warmup.core.machine_state import united
+from warmup.core.errors import (
+    BuildError,
+    NothingRecordedError,
+    SettingsError,
+    TableMismatchError,
+    WarmupError,
+)
 from warmup.core.method import Search
 from warmup.core.version import __version__
-from warmup.diagnostics.misses import MissedProblem, encode_problems, read_misses
-from warmup.table.codec import decode, digest_of, encode
-from warmup.table.schema import Table
-from warmup.table.store import add_rows, check_same_origin, read
-from warmup.tuning.budget import parse_budget, parse_seconds
+from warmup.diagnostics.misses import MissedProblem
+from warmup.table import Table
+from warmup.table.codec import encode
+from warmup.table.store import check_same_origin, read
+from warmup.tuning.budget import parse_seconds
 from warmup.tuning.devices.build import build_on_devices
-from warmup.tuning.devices.host import ALL, GPU_LANES, VISIBLE, compile_threads
-from warmup.tuning.devices.messages import FinishedProblem, from_json, to_json
-from warmup.tuning.from_misses import check_built
-from warmup.tuning.missed_keys import keys_with_row, missed_keys
-from warmup.tuning.report import NOT_BEGUN, BuildReport, DeviceShare, Observer
-from warmup.tuning.setup import check_out
+from warmup.tuning.devices.host import (
+    ALL,
+    GPU_LANES,
+    VISIBLE,
+    FinishedProblem,
+    ReadyWorker,
+    compile_threads,
+)
+from warmup.tuning.missed_build import MissedBuild, as_problems, begin_build
+from warmup.tuning.report import NOT_BEGUN, BuildReport, Observer
 
 _MOST_PROBLEMS: Final = 16  # of a task: what a killed worker loses
 _SHARES_EACH: Final = 4  # tasks for each slot of the cluster, so that no slot is idle for long
@@ -57,6 +66,7 @@ def build_on_cluster(
     cluster: str,
     out: str | Path,
     devices: str = ALL,
+    shard: str | None = None,
     search: str = Search.DEFAULT,
     force: bool = False,
     budget: str | float | None = None,
@@ -79,197 +89,188 @@ def build_on_cluster(
         TableError: the table is damaged or not writable.
         NothingRecordedError: no problem could be rebuilt, and there is no table at *out*.
     """
-    started, path = time.monotonic(), Path(out)
-    searched = parse_budget(search, None).search
-    check_out(path)
-    deadline = math.inf if budget is None else started + parse_seconds(budget, "--budget")
-    if isinstance(problems, (str, Path)):
-        problems = read_misses(problems)
-    missed = missed_keys(problems)
-    table = read(path) if path.exists() else None
-    rows = {} if table is None else table.rows
-    known = keys_with_row(missed, rows, searched, force=force)
-    wanted = {each.key: each for each in problems if each.key in missed.keys() - set(known)}
-    how = {**how, "search": search}
-    driver = _Driver(path, table, wanted, observer or Observer(), deadline=deadline, how=how)
-    if wanted:
-        with _connected(cluster) as (ray, head):
-            driver.run(ray, head, devices, task or tune_share)
-    results = driver.results
-    not_rebuilt = _joined(each.not_rebuilt for each in results)
-    not_tuned = {**_joined(each.not_tuned for each in results), **driver.failed}
-    check_built(path, missed, {**not_rebuilt, **not_tuned})
-    final = read(path)
-    return BuildReport(
-        path,
-        final,
-        digest_of(final),
-        tuple(one for each in results for one in each.buckets),
-        tuple(one for each in results for one in each.tuned),
-        time.monotonic() - started,
-        known,
-        not_rebuilt,
-        not_tuned,
-        _joined(each.not_fused for each in results),
-        final.provenance.peaks,
-        distrusted=_joined(each.distrusted for each in results),
-        machine=united([each.machine for each in results]),
-        stages={
-            stage: sum(each.stages.get(stage, 0.0) for each in results)
-            for stage in dict.fromkeys(stage for each in results for stage in each.stages)
-        },
-        devices=tuple(driver.shares.values()),
+    build = begin_build(
+        *(problems, out),
+        shard=shard,
+        search=search,
+        force=force,
+        seconds=None if budget is None else parse_seconds(budget, "--budget"),
+        observer=observer,
     )
+    table = read(build.path) if build.path.exists() else None
+    keys = build.keys_to_tune({} if table is None else table.rows)
+    if keys:
+        with _connected(cluster) as (ray, head):
+            driver = _Driver(ray, head, devices, build, table, {**how, "search": search})
+            driver.run(keys, task or tune_share)
+    return build.report()
 
 
+@dataclass
 class _Driver:
-    """The shares of a build, and what came of them; each finished share is in the table on disk."""
+    """The shares of a build on the cluster to which the module ``ray`` is connected.
 
-    def __init__(
-        self,
-        path: Path,
-        table: Table | None,
-        wanted: Mapping[str, MissedProblem],
-        observer: Observer,
-        *,
-        deadline: float,
-        how: Mapping[str, Any],
-    ) -> None:
-        self.path, self.table, self.wanted = path, table, wanted
-        self.observer, self.deadline, self.how = observer, deadline, how
-        self.waiting: list[list[str]] = []
-        self.under_way: dict[Any, list[str]] = {}
-        self.usable_at = 0.0  # when the cluster was last seen with a slot
-        self.results: list[FinishedProblem] = []
-        self.failed: dict[str, str] = {}
-        self.shares: dict[str, DeviceShare] = {}
-        self.refused: dict[str, str] = {}  # by node, why it cannot tune for this table
+    ``head`` is the host and port that answer as long as there is a cluster, and ``table`` that of
+    before this build. ``refused`` has, by node, why it cannot tune for the table.
+    """
 
-    def run(self, ray: Any, head: tuple[str, int], devices: str, task: Task) -> None:
-        """Give tasks with all problems to the cluster, and add their rows to the table.
+    ray: Any
+    head: tuple[str, int]
+    devices: str
+    build: MissedBuild
+    table: Table | None
+    how: Mapping[str, Any]
+    refused: dict[str, str] = field(default_factory=dict)
+    waiting: list[list[str]] = field(default_factory=list)
+    under_way: dict[Any, list[str]] = field(default_factory=dict)
+    usable_at: float = 0.0  # when the cluster was last seen with a slot
 
-        *head* is the host and port that answer as long as there is a cluster.
+    def run(self, keys: Sequence[str], task: Task) -> None:
+        """Give *keys* to tasks, share by share, and add their rows to the table.
 
         Raises:
             SettingsError: the cluster has no such device.
             BuildError: every machine was refused, or the cluster is gone.
             TableError: the table cannot be written.
         """
-        keys, (slots, _) = list(self.wanted), _slots(devices, ray.nodes(), self.refused)
+        slots, _ = self._room()
         if not slots:
             raise SettingsError(
-                f"--devices {shown(devices)}: the cluster has no such device",
+                f"--devices {shown(self.devices)}: the cluster has no such device",
                 "use all, cpu or a kind of GPU that `ray status` names",
             )
         size = max(1, min(_MOST_PROBLEMS, math.ceil(len(keys) / (_SHARES_EACH * slots))))
-        self.waiting = [keys[start : start + size] for start in range(0, len(keys), size)]
-        remote, self.usable_at = ray.remote(task), time.monotonic()
+        self.waiting = [list(keys[start : start + size]) for start in range(0, len(keys), size)]
+        remote, self.usable_at = self.ray.remote(task), time.monotonic()
         try:
             while self.waiting or self.under_way:
-                for call in self._step(ray, head, devices, remote):
+                for call in self._step(remote):
                     share = self.under_way.pop(call)
-                    if not self._take(ray, call, share):
+                    if not self._take(call, share):
                         self.waiting.insert(0, share)
         finally:
             for call in self.under_way:
-                with contextlib.suppress(*_losses(ray)):
-                    ray.cancel(call, force=True)
+                with contextlib.suppress(*self._losses):
+                    self.ray.cancel(call, force=True)
 
-    def _step(self, ray: Any, head: tuple[str, int], devices: str, remote: Any) -> list[Any]:
+    def _step(self, remote: Any) -> list[Any]:
         """Begin the tasks that have room, and return those that finish within `_LOOK_S`."""
-        if time.monotonic() >= self.deadline:
-            self.failed |= {key: NOT_BEGUN for share in self.waiting for key in share}
+        if time.monotonic() >= self.build.deadline:
+            self.build.failed |= {key: NOT_BEGUN for share in self.waiting for key in share}
             self.waiting.clear()
         try:
-            slots, resources = _slots(devices, _nodes(ray, head), self.refused)
+            slots, resources = self._room()
             while self.waiting and len(self.under_way) < slots:
                 options = remote.options(max_retries=_RETRIES, **resources)
                 call = options.remote(self._request(self.waiting[0]))
                 self.under_way[call] = self.waiting.pop(0)
             calls = list(self.under_way)
-            done: list[Any] = ray.wait(calls, timeout=_LOOK_S)[0] if calls else []
-        except _losses(ray):
+            done: list[Any] = self.ray.wait(calls, timeout=_LOOK_S)[0] if calls else []
+        except self._losses:
             slots, done = 0, []
         now, left = time.monotonic(), self.waiting or self.under_way
         if slots or done or not left:
             self.usable_at = now
         elif (self.refused and not self.under_way) or now - self.usable_at > _GONE_S:
-            self._end(devices)
+            self._end()
         else:
             time.sleep(_LOOK_S)  # a node may come back
         return done
 
-    def _end(self, devices: str) -> NoReturn:
-        left = sum(map(len, (*self.waiting, *self.under_way.values())))
-        if self.refused:
+    def _end(self) -> NoReturn:
+        if refused := self.refused:
             raise BuildError(
-                f"no machine can tune: {'; '.join(dict.fromkeys(self.refused.values()))}",
+                f"no machine can tune: {'; '.join(dict.fromkeys(refused.values()))}",
                 "build for each device into a table of its own",
             )
+        left = sum(map(len, (*self.waiting, *self.under_way.values())))
         raise BuildError(
-            f"--devices {shown(devices)}: the cluster has had no such device for {_GONE_S:.0f} s, "
-            f"and {left} problems are not tuned",
+            f"--devices {shown(self.devices)}: the cluster has had no such device for "
+            f"{_GONE_S:.0f} s, and {left} problems are not tuned",
             "start its nodes, and the same command again: finished problems are in the table",
         )
 
+    def _room(self) -> tuple[int, dict[str, Any]]:
+        """Return how many tasks have room at once, and what Ray is to give to each of them.
+
+        On a CPU a task has all cores of a node, so that nothing of this build disturbs its times.
+        """
+        nodes = [node for node in self._nodes() if node["NodeID"] not in self.refused]
+        alive = [node["Resources"] for node in nodes if node["Alive"]]
+        options: dict[str, Any] = {}
+        if self.refused:
+            options["label_selector"] = {"ray.io/node-id": f"!in({','.join(self.refused)})"}
+        if self.devices == "cpu":
+            cpus = max((int(each.get("CPU", 0)) for each in alive), default=0)
+            slots = sum(int(each.get("CPU", 0)) == cpus for each in alive) if cpus else 0
+            return slots, {"num_cpus": cpus, **options}
+        options |= {"num_cpus": 0, "num_gpus": 1}
+        if self.devices != ALL:
+            options["accelerator_type"] = self.devices
+            alive = [each for each in alive if f"accelerator_type:{self.devices}" in each]
+        return sum(int(each.get("GPU", 0)) for each in alive), options
+
+    def _nodes(self) -> Sequence[Mapping[str, Any]]:
+        """Return the nodes of the cluster, none if its head does not answer.
+
+        Without a head, `ray.nodes` waits until Ray ends this process.
+        """
+        try:
+            with socket.create_connection(self.head, timeout=_ANSWER_S):
+                nodes: Sequence[Mapping[str, Any]] = self.ray.nodes()
+        except self._losses:
+            return ()
+        return nodes
+
+    @property
+    def _losses(self) -> tuple[type[Exception], ...]:
+        grpc: Any = sys.modules.get("grpc")  # of Ray Client, which passes its errors on
+        return (self.ray.exceptions.RayError, OSError, *([grpc.RpcError] if grpc else []))
+
     def _request(self, share: Sequence[str]) -> str:
-        counts = {(key, self.wanted[key].reason): 1 for key in share}
-        table = self.table
+        progress, seconds = self.build.progress, self.build.deadline - time.monotonic()
+        table = self.table if progress is None else progress.table
         if table is not None:  # without rows that are to be measured again
             rows = {key: row for key, row in table.rows.items() if key not in share}
             table = replace(table, rows=rows)
-        seconds = self.deadline - time.monotonic()
         return json.dumps(
             {
                 "version": __version__,
-                "misses": encode_problems(counts, ()),
+                "keys": share,
                 "table": None if table is None else encode(table),
                 "how": {**self.how, "seconds": None if math.isinf(seconds) else seconds},
             }
         )
 
-    def _take(self, ray: Any, call: Any, share: Sequence[str]) -> bool:
+    def _take(self, call: Any, share: Sequence[str]) -> bool:
         """Keep what came of *share*; return whether it is done, and not for another machine."""
         try:
-            answer = json.loads(ray.get(call, timeout=_GONE_S))
-        except _losses(ray) as error:
-            self.failed |= dict.fromkeys(share, f"its task was lost: {first_line(error)}")
-            return True
-        node, name = answer["node"], answer["name"]
-        if "refused" in answer:
-            return self._refuse(node, name, answer["refused"])
+            answer = json.loads(self.ray.get(call, timeout=_GONE_S))
+        except self._losses as error:
+            answer = {"failed": f"its task was lost: {first_line(error)}"}
         if "failed" in answer:
-            self.failed |= dict.fromkeys(share, answer["failed"])
+            self.build.failed |= dict.fromkeys(share, answer["failed"])
             return True
-        finished = from_json(answer["finished"], FinishedProblem)
-        built = decode(answer["table"], name)
-        rows, origin, policy = built.rows, built.provenance, built.policy
-        if self.table is None:
-            self.observer.measuring_on(origin.runtime, policy.timing)
-        else:
+        build, name, refused = self.build, answer["name"], answer.get("refused")
+        if refused is None:
+            ready = ReadyWorker.from_json(answer["ready"])
             try:
-                check_same_origin(self.path, self.table, origin.runtime, policy)
-            except WarmupError as error:
-                return self._refuse(node, name, str(error))
-        if rows:
-            known = {} if self.table is None else self.table.rows
-            fresh = {k: row for k, row in rows.items() if k in share or k not in known}
-            self.table = add_rows(self.path, origin, policy, fresh, redo=True)
-        self.results.append(finished)
-        for tuned in finished.tuned:
-            self.observer.problem_finished(tuned)
-        before = self.shares.get(name, DeviceShare(name=name, problems=0))
-        count = before.problems + len(share)
-        self.shares[name] = replace(before, problems=count, control_us=answer["control_us"])
+                if build.progress is None:
+                    build.open(ready)
+                else:
+                    table = build.progress.table
+                    check_same_origin(build.path, table, ready.runtime, ready.policy)
+            except TableMismatchError as error:
+                refused = str(error)
+        if refused is not None:
+            self.refused[answer["node"]] = f"{name}: {refused}"
+            build.leave_out(name, refused)
+            return False
+        finished = FinishedProblem.from_json(answer["finished"])
+        build.add(finished, share, name)
+        build.machines[name, len(build.results)] = finished.machine
+        build.shares[name] = replace(build.shares[name], control_us=ready.control_us)
         return True
-
-    def _refuse(self, node: str, name: str, reason: str) -> bool:
-        self.refused[node] = f"{name}: {reason}"
-        self.shares[name] = replace(
-            self.shares.get(name, DeviceShare(name=name, problems=0)), left_out=reason
-        )
-        self.observer.device_left_out(name, reason)
-        return False
 
 
 def tune_share(request: str) -> str:
@@ -282,35 +283,38 @@ def tune_share(request: str) -> str:
 
     asked, node = json.loads(request), ray.get_runtime_context().get_node_id()
     gpu = os.environ.get(VISIBLE) if ray.get_gpu_ids() else None
-    name = platform.node() + (f" gpu {gpu}" if gpu else "")
+    answer = {"node": node, "name": platform.node() + (f" gpu {gpu}" if gpu else "")}
     listed: Any = ray.nodes
     gpus = next(int(n["Resources"].get("GPU", 0)) for n in listed() if n["NodeID"] == node)
     if gpu:
         os.environ.update(compile_threads(GPU_LANES * gpus, devices=gpus))
     if asked["version"] != __version__:
         refused = f"it has warmup {__version__}, and the driver {asked['version']}"
-        return json.dumps({"node": node, "name": name, "refused": refused})
+        return json.dumps({**answer, "refused": refused})
     with tempfile.TemporaryDirectory(prefix="warmup-share-") as folder:
-        misses, out = Path(folder, "misses.json"), Path(folder, "rows.json")
-        misses.write_text(asked["misses"], encoding="utf-8")
+        out = Path(folder, "rows.json")
         if asked["table"] is not None:
             out.write_text(asked["table"], encoding="utf-8")
         try:
             report = build_on_devices(
-                misses,
+                as_problems(asked["keys"]),
                 devices="cuda:0" if gpu else "cpu",
                 out=out,
                 parent=os.getppid(),  # Ray's process of this node, whose other tasks are ours
                 **asked["how"],
             )
         except NothingRecordedError as error:
-            return json.dumps({"node": node, "name": name, "failed": str(error)})
+            return json.dumps({**answer, "failed": str(error)})
         except WarmupError as error:
-            return json.dumps({"node": node, "name": name, "refused": str(error)})
-    tuned = {one.key: report.table.rows[one.key] for one in report.timings}
+            return json.dumps({**answer, "refused": str(error)})
+    ready = ReadyWorker(
+        runtime=report.table.provenance.runtime,
+        policy=report.table.policy,
+        control_us=report.devices[0].control_us,
+    )
     finished = FinishedProblem(
-        key="",
         tuned=report.timings,
+        peaks=report.peaks,
         buckets=report.buckets,
         not_rebuilt=report.not_rebuilt,
         not_tuned=report.not_tuned,
@@ -319,59 +323,7 @@ def tune_share(request: str) -> str:
         stages=report.stages,
         machine=report.machine,
     )
-    return json.dumps(
-        {
-            "node": node,
-            "name": name,
-            "control_us": report.devices[0].control_us,
-            "table": encode(replace(report.table, rows=tuned)),
-            "finished": to_json(finished),
-        }
-    )
-
-
-def _slots(
-    devices: str, nodes: Sequence[Mapping[str, Any]], refused: Mapping[str, str]
-) -> tuple[int, dict[str, Any]]:
-    """Return how many tasks have room at once, and what Ray is to give to each of them.
-
-    On a CPU a task has all cores of a node, so that nothing of this build disturbs its times.
-    """
-    alive = [n["Resources"] for n in nodes if n["Alive"] and n["NodeID"] not in refused]
-    options: dict[str, Any] = {}
-    if refused:
-        options["label_selector"] = {"ray.io/node-id": f"!in({','.join(refused)})"}
-    if devices == "cpu":
-        cpus = max((int(each.get("CPU", 0)) for each in alive), default=0)
-        slots = sum(int(each.get("CPU", 0)) == cpus for each in alive) if cpus else 0
-        return slots, {"num_cpus": cpus, **options}
-    options |= {"num_cpus": 0, "num_gpus": 1}
-    if devices != ALL:
-        options["accelerator_type"] = devices
-        alive = [each for each in alive if f"accelerator_type:{devices}" in each]
-    return sum(int(each.get("GPU", 0)) for each in alive), options
-
-
-def _nodes(ray: Any, head: tuple[str, int]) -> Sequence[Mapping[str, Any]]:
-    """Return the nodes of the cluster, none if its head does not answer.
-
-    Without a head, `ray.nodes` waits until Ray ends this process.
-    """
-    try:
-        with socket.create_connection(head, timeout=_ANSWER_S):
-            nodes: Sequence[Mapping[str, Any]] = ray.nodes()
-    except _losses(ray):
-        return ()
-    return nodes
-
-
-def _joined(parts: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    return {key: why for part in parts for key, why in part.items()}
-
-
-def _losses(ray: Any) -> tuple[type[Exception], ...]:
-    grpc: Any = sys.modules.get("grpc")  # of Ray Client, which passes its errors on
-    return (ray.exceptions.RayError, OSError, *([grpc.RpcError] if grpc else []))
+    return json.dumps({**answer, "ready": ready.to_json(), "finished": finished.to_json()})
 
 
 @contextlib.contextmanager

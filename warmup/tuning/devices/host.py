@@ -1,34 +1,36 @@
-"""The devices of this host, and `LocalRunner`, which starts and watches a worker process on one."""
+"""The devices of this host, the workers on them, and what a build and its workers send each other.
+
+`LocalRunner` starts and watches one worker process. A message is one JSON object, which `msgspec`
+reads: the type of every value is checked. Rows travel with all their evidence.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from warmup.core.child_process import Child, ChildError, ChildTimeoutError
 from warmup.core.errors import SettingsError
-from warmup.tuning.devices.messages import (
-    DeviceMessage,
-    FinishedProblem,
-    ProblemTask,
-    ReadyWorker,
-    WorkerOrder,
-    from_json,
-    to_json,
-)
-from warmup.tuning.report import Observer
+from warmup.core.machine_state import MachineState
+from warmup.core.method import Search
+from warmup.core.phases import BuildStage
+from warmup.core.roofline import Peaks
+from warmup.core.rows import Row, Tuned
+from warmup.core.runtime import Runtime
+from warmup.table import Policy
+from warmup.table.policy import PolicyOptions
+from warmup.tuning.report import BucketResult, Observer
 
 ALL: Final = "all"
 # Workers of a GPU: one times while the others compile. Of two, none timed for 40 % of a build on
@@ -40,6 +42,94 @@ WORKER_COMMAND: Final = (sys.executable, "-P", "-m", "warmup.tuning.devices.work
 _DEVICE_NAME: Final = re.compile(r"cpu|cuda:[0-9]{1,3}")
 _PACKAGE_ROOT: Final = str(Path(__file__).resolve().parents[3])
 _THREADS_VARIABLE: Final = "TORCHINDUCTOR_COMPILE_THREADS"
+
+
+class DeviceMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A message; other fields than its own are refused."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the message as JSON values."""
+        fields: dict[str, Any] = msgspec.to_builtins(self, enc_hook=_plain)
+        return fields
+
+    @classmethod
+    def from_json(cls, fields: object) -> Self:
+        """Return the message that `to_json` made.
+
+        Raises:
+            msgspec.ValidationError: *fields* are another document.
+        """
+        return msgspec.convert(fields, cls)
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, str):  # torch's version is of a class of its own
+        return str(value)
+    raise NotImplementedError(type(value).__name__)
+
+
+class WorkerOrder(DeviceMessage, frozen=True, kw_only=True):
+    """What a worker needs to start: its ``device``, and how it measures.
+
+    It measures only while it holds the lock of the file ``turn``, which all workers of one device
+    share. ``folder`` is its own, empty at first. ``parent`` is the process whose descendants are
+    all of this build. The first worker of a device times the control problem, for all of them.
+    """
+
+    device: str
+    folder: str
+    turn: str
+    parent: int
+    policy: PolicyOptions = msgspec.field(default_factory=PolicyOptions)
+    search: str = Search.DEFAULT
+    wait_s: float = 0.0
+    is_first: bool = True
+
+
+class ReadyWorker(DeviceMessage, frozen=True, kw_only=True):
+    """A worker that has started: its device, its software, and how it measures.
+
+    ``control_us`` is its time of the control problem, None where it was not to time it.
+    ``complaints`` are about the device.
+    """
+
+    runtime: Runtime
+    policy: Policy
+    control_us: float | None = None
+    complaints: tuple[str, ...] = ()
+
+
+class ProblemTask(DeviceMessage, frozen=True, kw_only=True):
+    """A problem to tune: its key, and the ``rows`` of the table that the worker does not have yet.
+
+    ``is_again``: a row that the key has is measured again.
+    """
+
+    key: str
+    rows: Mapping[str, Row] = msgspec.field(default_factory=dict)
+    is_again: bool = False
+
+
+class FinishedProblem(DeviceMessage, frozen=True, kw_only=True):
+    """What came of a `ProblemTask`, or of all problems of a task of Ray's.
+
+    ``tuned`` has the rows that were measured for it, as they were measured, with every candidate's
+    time; ``peaks`` are those of the device. The other values are those of
+    `warmup.tuning.report.BuildReport`, of this problem alone; ``machine`` is the state since the
+    worker started.
+    """
+
+    tuned: tuple[Tuned, ...] = ()
+    peaks: Peaks | None = None
+    buckets: tuple[BucketResult, ...] = ()
+    not_rebuilt: Mapping[str, str] = msgspec.field(default_factory=dict)
+    not_tuned: Mapping[str, str] = msgspec.field(default_factory=dict)
+    not_fused: Mapping[str, str] = msgspec.field(default_factory=dict)
+    distrusted: Mapping[str, str] = msgspec.field(default_factory=dict)
+    stages: Mapping[BuildStage, float] = msgspec.field(default_factory=dict)
+    machine: MachineState = msgspec.field(default_factory=MachineState)
+
+
 _Answer = TypeVar("_Answer", bound=DeviceMessage)
 
 
@@ -84,9 +174,11 @@ def parse_devices(text: str) -> tuple[DeviceSlot, ...]:
                 f"--devices {text!r}: {name!r} is not a device",
                 "use all, or names such as cuda:0,cuda:1",
             )
-        if name != "cpu" and names.count(name) > 1:
+        if name == "cpu":
+            continue
+        if names.count(name) > 1:
             raise SettingsError(f"--devices {text!r} has {name} twice", "name each GPU once")
-        if name != "cpu" and int(name.partition(":")[2]) >= _gpu_count():
+        if int(name.partition(":")[2]) >= _gpu_count():
             raise SettingsError(
                 f"--devices {text!r}: there are {_gpu_count()} GPUs here, and {name} is not one",
                 "name GPUs that exist, or use all",
@@ -109,32 +201,25 @@ def _gpu_count() -> int:
     return torch.cuda.device_count()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
-    """Seconds that a worker has: to start, to give a sign of life, and for one problem."""
-
-    start_s: float = 300.0
-    silence_s: float = 120.0
-    problem_s: float = PROBLEM_S
-
-
 @dataclass(kw_only=True)
 class LocalRunner:
     """A worker process that does ``order``, with ``environment`` over that of this process.
 
-    It tunes one problem at a time, and is killed where it takes longer than its ``patience``. What
-    it prints goes to a file, and the last line becomes part of the error when it dies. ``name`` and
-    ``device`` are for people; several workers may share a device. ``on_wait`` is called when the
-    worker waits for a quiet machine, with the reason and the seconds left to wait.
+    It tunes one problem at a time, and is killed where it takes longer than ``problem_s`` seconds,
+    or gives no sign of life for ``silence_s``. What it prints goes to a file, and the last line
+    becomes part of the error when it dies. ``name`` and ``device`` are for people; several workers
+    may share a device. ``observer`` is told when the worker waits for a quiet machine.
     """
 
     name: str
     device: str
     order: WorkerOrder
     environment: Mapping[str, str] = field(default_factory=dict)
-    patience: Patience = field(default_factory=Patience)
+    start_s: float = 300.0
+    silence_s: float = 120.0
+    problem_s: float = PROBLEM_S
     command: Sequence[str] = WORKER_COMMAND
-    on_wait: Callable[[str, float], None] = lambda _reason, _seconds: None
+    observer: Observer = field(default_factory=Observer)
     _child: Child | None = None
     _is_stopped: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -156,11 +241,9 @@ class LocalRunner:
             if self._is_stopped:
                 child.end()
         try:
-            with self._sending(child):
-                child.send(to_json(replace(self.order, folder=folder)))
             # A process that imports torch gives no sign of life before it can.
-            start_s = self.patience.start_s
-            return self._await("ready", ReadyWorker, limit_s=start_s, silence_s=start_s)
+            order, start_s = replace(self.order, folder=folder), self.start_s
+            return self._ask(order, "ready", ReadyWorker, limit_s=start_s, silence_s=start_s)
         except RunnerLostError as lost:
             raise RunnerGoneError(str(lost)) from None
 
@@ -171,15 +254,8 @@ class LocalRunner:
             RunnerLostError: the process died, gave no sign of life, took too long or ran out of
                 memory. It has ended.
         """
-        child = self._child
-        if child is None:
-            raise RunnerLostError("has not started")
-        with self._sending(child):
-            child.send(to_json(task))
-        limits = self.patience
-        return self._await(
-            "finished", FinishedProblem, limit_s=limits.problem_s, silence_s=limits.silence_s
-        )
+        limit_s, silence_s = self.problem_s, self.silence_s
+        return self._ask(task, "finished", FinishedProblem, limit_s=limit_s, silence_s=silence_s)
 
     def stop(self) -> None:
         """End the process for good; a call that waits for it raises."""
@@ -191,53 +267,55 @@ class LocalRunner:
     def close(self) -> None:
         """End the process and close the pipes to it."""
         self.stop()
-        with self._lock:
-            if self._child is not None:
-                self._child.kill()
-                self._child = None
+        self._kill()
 
-    def _await(
-        self, wanted: str, kind: type[_Answer], *, limit_s: float, silence_s: float
+    def _ask(
+        self,
+        message: DeviceMessage,
+        wanted: str,
+        kind: type[_Answer],
+        *,
+        limit_s: float,
+        silence_s: float,
     ) -> _Answer:
-        """Return the process's next message of *kind*, which is named *wanted*.
-
-        Raises:
-            RunnerLostError: no such message came, and the process has ended.
-        """
+        """Return the answer to *message*: of *kind*, and named *wanted*. Without one it is lost."""
         child, deadline = self._child, time.monotonic() + limit_s
-        assert child is not None
+        if child is None:
+            raise RunnerLostError("has not started")
+        # A pipe that nobody reads fills up: a child that does not take what is sent is ended.
+        timer = threading.Timer(self.silence_s, child.end)
+        timer.daemon = True
+        timer.start()
         reason = f"took longer than {limit_s:g} s"
         try:
+            child.send(message.to_json())
+            timer.cancel()
             while (left := deadline - time.monotonic()) > 0:
-                message = child.receive(min(left, silence_s))
-                if wanted in message:
-                    return from_json(message[wanted], kind)
-                if (ending := message.get("lost") or message.get("gone")) is not None:
+                answer = child.receive(min(left, silence_s))
+                if wanted in answer:
+                    return kind.from_json(answer[wanted])
+                if (ending := answer.get("lost") or answer.get("gone")) is not None:
                     reason = str(ending)
                     break
-                if "waiting" in message:
-                    self.on_wait(message["waiting"], message["seconds"])
+                if "waiting" in answer:
+                    waiting = f"{self.name}: {answer['waiting']}"
+                    self.observer.waiting_started(waiting, answer["seconds"])
         except ChildTimeoutError as silent:
             reason = reason if time.monotonic() >= deadline else str(silent)
         except ChildError as ended:
             reason = str(ended)
         except msgspec.ValidationError as error:
             reason = f"sent a damaged message: {error}"
-        with self._lock:
-            child.kill()
-            self._child = None
-        raise RunnerLostError(reason)
-
-    @contextlib.contextmanager
-    def _sending(self, child: Child) -> Iterator[None]:
-        """End *child* where it does not take what is sent: a pipe that nobody reads fills up."""
-        timer = threading.Timer(self.patience.silence_s, child.end)
-        timer.daemon = True
-        timer.start()
-        try:
-            yield
         finally:
             timer.cancel()
+        self._kill()
+        raise RunnerLostError(reason)
+
+    def _kill(self) -> None:
+        with self._lock:
+            if self._child is not None:
+                self._child.kill()
+                self._child = None
 
 
 def _worker_variables() -> dict[str, str]:
@@ -248,32 +326,32 @@ def _worker_variables() -> dict[str, str]:
 
 
 def runners_of(
-    slots: Sequence[DeviceSlot],
-    order: WorkerOrder,
-    patience: Patience,
-    observer: Observer | None = None,
+    slots: Sequence[DeviceSlot], order: WorkerOrder, problem_s: float, observer: Observer
 ) -> list[LocalRunner]:
     """Return a runner for each worker of *slots*, the first workers of all devices first.
 
     The workers share the CPU cores for compiling. Each does *order* on its own device.
     """
-    watcher = observer or Observer()
-    own = compile_threads(sum(slot.lanes for slot in slots), devices=len(slots))
-
-    def make(slot: DeviceSlot, lane: int) -> LocalRunner:
-        name = worker_name(slot.name, lane)
-        turn = Path(order.folder, f"turn-{slot.name.replace(':', '-')}")
-        return LocalRunner(
-            name=name,
-            device=slot.name,
-            order=replace(order, device=slot.inside, turn=str(turn), is_first=not lane),
-            environment={**slot.environment, **own},
-            patience=patience,
-            on_wait=lambda reason, s: watcher.waiting_started(f"{name}: {reason}", s),
-        )
-
+    threads = compile_threads(sum(slot.lanes for slot in slots), devices=len(slots))
     lanes = range(max(slot.lanes for slot in slots))
-    return [make(slot, lane) for lane in lanes for slot in slots if lane < slot.lanes]
+    return [
+        LocalRunner(
+            name=worker_name(slot.name, lane),
+            device=slot.name,
+            order=replace(
+                order,
+                device=slot.inside,
+                turn=str(Path(order.folder, f"turn-{slot.name.replace(':', '-')}")),
+                is_first=not lane,
+            ),
+            environment={**slot.environment, **threads},
+            problem_s=problem_s,
+            observer=observer,
+        )
+        for lane in lanes
+        for slot in slots
+        if lane < slot.lanes
+    ]
 
 
 def worker_name(device: str, lane: int) -> str:

@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -24,21 +25,13 @@ from warmup.core.measuring_turn import Turn
 from warmup.core.process_family import descendants_of
 from warmup.core.rows import Family, Winner
 from warmup.measuring.screening import time_calls
-from warmup.models.rebuilt import rebuild
 from warmup.table.store import add_rows
-from warmup.tuning.budget import parse_budget
-from warmup.tuning.devices.messages import (
-    FinishedProblem,
-    ProblemTask,
-    ReadyWorker,
-    WorkerOrder,
-    from_json,
-    to_json,
-)
-from warmup.tuning.progress import Progress, Revisit
-from warmup.tuning.rebuilt_problem import tune_rebuilt
-from warmup.tuning.report import BucketResult, Observer
-from warmup.tuning.setup import BuildSetup, find_setup, open_table
+from warmup.tuning.devices.host import FinishedProblem, ProblemTask, ReadyWorker, WorkerOrder
+from warmup.tuning.from_misses import measure_with, tune_rebuilt
+from warmup.tuning.missed_build import begin_build
+from warmup.tuning.progress import Progress
+from warmup.tuning.report import BucketResult
+from warmup.tuning.setup import BuildSetup, find_setup
 from warmup.tuning.tuner import Tuner, make_tuner
 
 _GPU_CONTROL_SIZE: Final = 4096  # limited by the clock, not by launches
@@ -50,56 +43,42 @@ _BEAT_S: Final = 5.0
 Send = Callable[[Mapping[str, Any]], None]
 
 
-class _OutOfMemoryError(Exception):
-    """This process has no memory left for a problem; another may have."""
-
-
 def serve(requests: BinaryIO, send: Send) -> None:
     """Start as the first line of *requests* orders, and tune each problem that follows."""
-    order = from_json(json.loads(requests.readline()), WorkerOrder)
-    try:
-        setup = find_setup(order.device, order.policy)
-        path = Path(order.folder) / "rows.json"
-        table, _ = open_table(path, setup, force=False)
-    except WarmupError as error:
-        send({"gone": str(error)})
-        return
-    with make_tuner(setup.policy, setup.device) as tuner:
-        tuner.region_questions.is_used = True  # a rebuilt module is compiled again
-        tuner.watch.turn = Turn(Path(order.turn)).taken
-        tuner.watch.own = partial(descendants_of, order.parent)
-        tuner.watch.start(order.wait_s, lambda reason, s: send({"waiting": reason, "seconds": s}))
-        progress = Progress(
-            path=path,
-            table=table,
-            replaces=False,
-            observer=Observer(),
-            can_search=setup.can_search,
-            given_up=tuner.rows.not_tuned,
-            measured_peaks=tuner.bounds.peaks,
-            revisit=Revisit(search=parse_budget(order.search, None).search),
-        )
-        complaints = tuner.watch.complaints()
+    order = WorkerOrder.from_json(json.loads(requests.readline()))
+    with ExitStack() as stack:
         try:
-            control_us = time_control(tuner) if order.is_first else None
-        except BuildError as error:
+            setup = find_setup(order.device, order.policy)
+            tuner = stack.enter_context(make_tuner(setup.policy, setup.device))
+            progress, ready = _start(order, setup, tuner, send)
+        except WarmupError as error:
             send({"gone": str(error)})
             return
-        ready = ReadyWorker(
-            runtime=setup.runtime,
-            policy=setup.policy,
-            control_us=control_us,
-            complaints=complaints,
-            can_search=setup.can_search,
-        )
-        send({"ready": to_json(ready)})
+        send({"ready": ready.to_json()})
         for line in requests:
-            task = from_json(json.loads(line), ProblemTask)
-            try:
-                send({"finished": to_json(_tune(task, setup, progress, tuner))})
-            except _OutOfMemoryError as error:
-                send({"lost": f"ran out of memory: {error}"})
+            task = ProblemTask.from_json(json.loads(line))
+            finished = _tune(task, setup, progress, tuner)
+            if isinstance(finished, str):
+                send({"lost": f"ran out of memory: {finished}"})
                 return  # the memory of this process is free again when it has ended
+            send({"finished": finished.to_json()})
+
+
+def _start(
+    order: WorkerOrder, setup: BuildSetup, tuner: Tuner, send: Send
+) -> tuple[Progress, ReadyWorker]:
+    progress = begin_build([], Path(order.folder, "rows.json"), search=order.search).open(setup)
+    measure_with(tuner, setup, progress)
+    tuner.watch.turn = Turn(Path(order.turn)).taken
+    tuner.watch.own = partial(descendants_of, order.parent)
+    tuner.watch.start(order.wait_s, lambda reason, s: send({"waiting": reason, "seconds": s}))
+    complaints = tuner.watch.complaints()
+    return progress, ReadyWorker(
+        runtime=setup.runtime,
+        policy=setup.policy,
+        control_us=time_control(tuner) if order.is_first else None,
+        complaints=complaints,
+    )
 
 
 def time_control(tuner: Tuner) -> float:
@@ -133,12 +112,8 @@ def time_control(tuner: Tuner) -> float:
 
 def _tune(
     task: ProblemTask, setup: BuildSetup, progress: Progress, tuner: Tuner
-) -> FinishedProblem:
-    """Return what came of *task*.
-
-    Raises:
-        _OutOfMemoryError: this process has no memory left for it.
-    """
+) -> FinishedProblem | str:
+    """Return what came of *task*, or what said that this process has no memory left for it."""
     key, table = task.key, progress.table
     if task.rows:
         progress.table = add_rows(
@@ -149,16 +124,12 @@ def _tune(
         progress.measure_again([key])
     known = tuner.rows.not_tuned, tuner.rows.not_fused, progress.distrusted
     before, since = tuple(map(dict, known)), len(progress.tuned)
-    buckets: tuple[BucketResult, ...] = ()
-    not_rebuilt: dict[str, str] = {}
+    buckets, not_rebuilt = list[BucketResult](), dict[str, str]()
     try:
-        rebuilt = rebuild(key, setup.device)
-        number = task.number, task.total
-        result = tune_rebuilt(key, rebuilt, setup, progress, tuner, number=number)
-        buckets = (result,)
+        buckets.append(tune_rebuilt(key, setup, progress, tuner))
     except (*_SHORTAGES, BuildError, ModelError, ProblemError) as error:
         if (cause := cause_in(error, *_SHORTAGES)) is not None:
-            raise _OutOfMemoryError(str(cause).partition("\n")[0]) from error
+            return str(cause).partition("\n")[0]
         not_rebuilt[key] = str(error)
     tuned = {one.key: one for one in progress.tuned[since:] if one.key in progress.table.rows}
     not_tuned, not_fused, distrusted = (
@@ -166,10 +137,9 @@ def _tune(
         for now, earlier in zip(known, before, strict=True)
     )
     return FinishedProblem(
-        key=key,
         tuned=tuple(tuned.values()),
         peaks=progress.table.provenance.peaks,
-        buckets=buckets,
+        buckets=tuple(buckets),
         not_rebuilt=not_rebuilt,
         not_tuned=not_tuned,
         not_fused=not_fused,
