@@ -39,7 +39,7 @@ THIRD_PARTY: Mapping[str, frozenset[str]] = {
     "models.pretrained": frozenset({"torch", "transformers"}),
     "diagnostics": frozenset({"msgspec"}),
     "diagnostics.explain": frozenset({"torch"}),
-    "diagnostics.profile.operator_work": frozenset({"torch", "msgspec"}),
+    "diagnostics.profile.trace": frozenset({"torch", "msgspec"}),
     "tuning": frozenset({"torch", "platformdirs"}),
     "tuning.devices": frozenset({"torch", "msgspec"}),
     "tuning.ray_build": frozenset({"ray"}),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -40,18 +40,24 @@ from warmup.keys.registry import kind_of
 PROFILE_SCHEMA: Final = 2  # of the document that `warmup profile --json` prints
 _SHOWN: Final = 20  # kernels of a bucket in the text; the JSON has all
 _COMPARED_TRACES: Final = 2
-_HEADS: Final = ("share", "us", "calls", "TFLOP/s", "GB/s", "peak", "limit", "row us", "ratio")
-_WIDTHS: Final = (6, 8, 6, 7, 6, 5, 7, 8, 6)
-_DIFFERENCE_HEADS: Final = ("before us", "after us", "change us", "ratio", "95 % interval")
-_DIFFERENCE_WIDTHS: Final = (10, 10, 9, 8, 16)
+_COLUMNS: Final = "{:>6} {:>8} {:>6} {:>7} {:>6} {:>5} {:>7} {:>8} {:>6}"
+_HEAD: Final = _COLUMNS.format(
+    *("share", "us", "calls", "TFLOP/s", "GB/s", "peak", "limit", "row us", "ratio")
+)
+_DIFFERENCE_COLUMNS: Final = "{:>10} {:>10} {:>9} {:>8} {:>16}"
+_DIFFERENCE_HEAD: Final = _DIFFERENCE_COLUMNS.format(
+    *("before us", "after us", "change us", "ratio", "95 % interval")
+)
 _MEMBERS: Final = (  # of the JSON, as they are
-    *("device", "is_cpu", "clock_mhz", "assumptions"),
+    *("device", "is_cpu", "clock_mhz", "assumptions", "table"),
     *("device_us", "outside_us", "skipped", "missed_us"),
 )
+_BUCKET_MEMBERS: Final = ("bucket", "iterations", "busy_us", "host_gap_us", "device_gap_us")
 _LINE_MEMBERS: Final = (
-    *("name", "keys", "total_us", "share", "tflops", "gbps"),
+    *("name", "keys", "known_by", "no_row", "total_us", "share", "tflops", "gbps"),
     *("peak_share", "limit", "row_us", "ratio", "is_whole"),
 )
+_DIFFERENCE_MEMBERS: Final = ("added_us", "ratio", "is_certain")  # beside the fields
 _MEANS: Final = {
     None: "a row of the table",
     Reason.MISS: "no row in the table",
@@ -90,7 +96,6 @@ def profile(
     as_json: options.AsJson = False,
 ) -> None:
     """Say what each kernel of a trace costs, what limits it, and which row chose it."""
-    from warmup.table.codec import digest_of
     from warmup.table.store import read
 
     given = list(traces or ())
@@ -103,19 +108,19 @@ def profile(
                 "--model records a trace, and has no file for it",
                 "name one: --record trace.json.gz",
             )
-        from warmup.serving.record_trace import RECORDED_CALLS, Recording, record_trace
+        from warmup.serving.record_trace import RECORDED_CALLS, record_trace
 
-        asked = Recording(
+        record_trace(
+            record,
             model=model,
             table=tuned,
             seqlens=seqlens,
             dims=dims,
             inputs=tuple(inputs or ()),
-            device=device,
             dtype=dtype,
+            device=device,
             mode=mode,
         )
-        record_trace(asked, record)
         say(f"{record}: {RECORDED_CALLS} calls of each bucket")
         given = [record]
     if len(given) != (_COMPARED_TRACES if diff else 1):
@@ -123,8 +128,7 @@ def profile(
             f"{len(given)} traces, and {'--diff takes two' if diff else 'one is profiled'}",
             "name the trace before and the trace after" if diff else "name one trace, or --diff",
         )
-    digest = None if tuned is None else digest_of(tuned)
-    found = [profile_trace(read_trace(path), tuned, digest) for path in given]
+    found = [profile_trace(read_trace(path), tuned) for path in given]
     if diff:
         differences = differences_of(*found)
         print_report(differences, _spell_differences, _differences_document, as_json=as_json)
@@ -135,12 +139,10 @@ def profile(
 def _spell(profile: Profile) -> Iterator[str]:
     """Yield the profile: each bucket's kernels, then what has a row, and what is to be built."""
     clock = f" at {profile.clock_mhz} MHz" if profile.clock_mhz is not None else ""
-    yield from fold(f"{profile.device}{clock}", indent=2)
-    if profile.peaks is not None:
-        dtypes = {line.work.dtype for line in profile.lines if line.work and line.work.flops}
-        yield from fold(spell_peaks(profile.peaks, dtypes), indent=2)
-    for assumption in profile.assumptions:
-        yield from fold(assumption, indent=2)
+    dtypes = {line.work.dtype for line in profile.lines if line.work and line.work.flops}
+    peaks = () if profile.peaks is None else (spell_peaks(profile.peaks, dtypes),)
+    for text in (f"{profile.device}{clock}", *peaks, *profile.assumptions):
+        yield from fold(text, indent=2)
     for bucket in profile.buckets:
         yield ""
         yield from _spell_bucket(bucket, is_cpu=profile.is_cpu)
@@ -150,7 +152,7 @@ def _spell(profile: Profile) -> Iterator[str]:
         share = profile.share_of(reason)
         if share > 0 or reason in (None, Reason.UNTRACED):
             yield from fold(f"{share:>6.1%}  {text}", "  ", indent=10)
-    known = {how: sum(e.total_us for e in profile.lines if e.known is how) for how in Known}
+    known = {how: sum(e.total_us for e in profile.lines if e.known_by is how) for how in Known}
     parts = [f"by {how} {_part(us, profile.device_us)}" for how, us in known.items() if us > 0]
     yield from fold(f"known {', '.join(parts)}", "  ", indent=4)
     if profile.outside_us > 0:
@@ -170,16 +172,16 @@ def _spell(profile: Profile) -> Iterator[str]:
 
 
 def _spell_bucket(bucket: BucketProfile, *, is_cpu: bool) -> Iterator[str]:
-    each, window_us = bucket.iterations, bucket.busy_us + bucket.host_us + bucket.idle_us
+    each, window_us = bucket.iterations, bucket.busy_us + bucket.host_gap_us + bucket.device_gap_us
     device = "the operators" if is_cpu else "the device"
-    late = (bucket.idle_us + bucket.host_us) if is_cpu else bucket.host_us
+    late = (bucket.device_gap_us + bucket.host_gap_us) if is_cpu else bucket.host_gap_us
     yield from fold(
         f"{bucket.bucket or 'the whole trace'}: {counted(each, 'call')} of "
         f"{digits(window_us / each)} us, of which {device} worked {digits(bucket.busy_us / each)} "
         f"us ({_part(bucket.busy_us, window_us)}) and waited for the host {digits(late / each)} us",
         indent=2,
     )
-    yield _cells(_HEADS, _WIDTHS)
+    yield _HEAD
     for line in bucket.lines[:_SHOWN]:
         yield from _spell_line(line, each)
     rest = bucket.lines[_SHOWN:]
@@ -189,19 +191,16 @@ def _spell_bucket(bucket: BucketProfile, *, is_cpu: bool) -> Iterator[str]:
 
 
 def _spell_line(line: KernelLine, iterations: int) -> Iterator[str]:
-    yield _cells(
-        (
-            f"{line.share:.1%}",
-            digits(line.total_us / iterations),
-            f"{len(line.us) / iterations:g}",
-            digits(line.tflops),
-            ABSENT if line.gbps is None else f"{line.gbps:.0f}",
-            percent(line.peak_share),
-            line.limit or ABSENT,
-            digits(line.row_us),
-            times(line.ratio) + ("" if line.is_whole else "+"),
-        ),
-        _WIDTHS,
+    yield _COLUMNS.format(
+        f"{line.share:.1%}",
+        digits(line.total_us / iterations),
+        f"{len(line.us) / iterations:g}",
+        digits(line.tflops),
+        ABSENT if line.gbps is None else f"{line.gbps:.0f}",
+        percent(line.peak_share),
+        line.limit or ABSENT,
+        digits(line.row_us),
+        times(line.ratio) + ("" if line.is_whole else "+"),
     )
     name, room = printable(line.name), TEXT_WIDTH - 4
     yield f"    {name if len(name) <= room else f'{name[: room - 23]}...{name[-20:]}'}"
@@ -218,32 +217,26 @@ def _decision_of(line: KernelLine) -> str:
         return f"{label}: {line.row.winner.short}{partly}"
     if len(line.keys) > 1:
         return f"one of {len(line.keys)} decisions: {'; '.join(line.keys)}"
-    return ": ".join((*line.keys, _MEANS[line.reason]))
+    return ": ".join((*line.keys, _MEANS[line.no_row]))
 
 
 def _part(us: float, whole: float) -> str:
     return f"{us / whole:.1%}" if whole else ABSENT
 
 
-def _cells(cells: Sequence[str], widths: Sequence[int]) -> str:
-    padded = (cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
-    return " ".join(padded).rstrip()
+def _members(of: object, names: Iterable[str]) -> dict[str, Any]:
+    return {name: getattr(of, name) for name in names}
 
 
 def _document(profile: Profile) -> dict[str, Any]:
     return {
         "schema": PROFILE_SCHEMA,
-        **{name: getattr(profile, name) for name in _MEMBERS},
-        "table": profile.digest,
+        **_members(profile, _MEMBERS),
         "peaks": None if profile.peaks is None else asdict(profile.peaks),
         "shares": {reason or "row": profile.share_of(reason) for reason in _MEANS},
         "buckets": [
             {
-                "bucket": bucket.bucket,
-                "iterations": bucket.iterations,
-                "busy_us": bucket.busy_us,
-                "host_gap_us": bucket.host_us,
-                "device_gap_us": bucket.idle_us,
+                **_members(bucket, _BUCKET_MEMBERS),
                 "kernels": [_line_document(line) for line in bucket.lines],
             }
             for bucket in profile.buckets
@@ -255,9 +248,7 @@ def _document(profile: Profile) -> dict[str, Any]:
 def _line_document(line: KernelLine) -> dict[str, Any]:
     work = line.work
     return {
-        **{name: getattr(line, name) for name in _LINE_MEMBERS},
-        "known_by": line.known,
-        "no_row": line.reason,
+        **_members(line, _LINE_MEMBERS),
         "winner": None if line.row is None else str(line.row.winner),
         "count": len(line.us),
         "median_us": Samples(line.us).median,
@@ -273,11 +264,11 @@ def _spell_differences(found: Sequence[KernelDifference]) -> Iterator[str]:
         yield "the traces have no bucket in common"
     shown = 0
     for each in found:
-        if not each.subject:
+        if each.subject is None:
             shown = 0
             yield ""
             yield f"{each.bucket or 'the whole trace'}: device time of a call"
-            yield _cells(_DIFFERENCE_HEADS, _DIFFERENCE_WIDTHS)
+            yield _DIFFERENCE_HEAD
             yield f"{_figures(each)}  all kernels"
         elif shown < _SHOWN:
             shown += 1
@@ -295,20 +286,9 @@ def _figures(each: KernelDifference) -> str:
         interval = f"{each.interval[0]:.2f} to {each.interval[1]:.2f}{mark}"
     sign = "+" if each.added_us > 0 else "-" if each.added_us < 0 else ""
     change = f"{sign}{digits(abs(each.added_us))}"
-    return _cells(
-        (digits(each.before_us), digits(each.after_us), change, times(each.ratio), interval),
-        _DIFFERENCE_WIDTHS,
-    )
+    times_us = digits(each.before_us), digits(each.after_us)
+    return _DIFFERENCE_COLUMNS.format(*times_us, change, times(each.ratio), interval)
 
 
 def _differences_document(found: Sequence[KernelDifference]) -> list[dict[str, Any]]:
-    return [
-        {
-            **asdict(each),
-            "subject": each.subject or None,
-            "added_us": each.added_us,
-            "ratio": each.ratio,
-            "is_certain": each.is_certain,
-        }
-        for each in found
-    ]
+    return [asdict(each) | _members(each, _DIFFERENCE_MEMBERS) for each in found]

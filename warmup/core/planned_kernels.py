@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import msgspec
 
 from warmup.core.error_text import shown
 from warmup.core.errors import SettingsError
 
 PLAN_NAME: Final = "warmup"  # of the trace's member that holds a `RecordedPlan`
 PLAN_SCHEMA: Final = 1
-_MOST_COUNTED: Final = 1 << 62  # operations or bytes of one launch
-_RECORD_AGAIN: Final = "record the trace again with this warmup"
 BUCKET_MARK: Final = "warmup bucket "  # begins the annotation around each recorded call of a bucket
+
+Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]  # that rates can be computed from
 
 
 class PlannedBy(StrEnum):
@@ -40,10 +42,10 @@ class PlannedKernel:
 
     name: str
     by: PlannedBy
-    keys: tuple[str, ...] = ()
-    dtype: str = ""
-    flops: int | None = None
-    moved: int | None = None
+    keys: tuple[str, ...]
+    dtype: str
+    flops: Count | None
+    moved: Count | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +69,8 @@ class RecordedPlan:
     calls: int
     device: str
     torch: str
-    table: str | None = None
-    clocks: tuple[int, ...] = ()
+    table: str | None
+    clocks: tuple[Count, ...]
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as JSON values."""
@@ -81,51 +83,13 @@ def plan_from_json(document: Any, path: str) -> RecordedPlan:
     Raises:
         SettingsError: it is none, or of another schema.
     """
-    if not isinstance(document, dict) or document.get("schema") != PLAN_SCHEMA:
-        raise SettingsError(
-            f"{shown(path)}: the member {PLAN_NAME!r} has another schema", _RECORD_AGAIN
-        )
-    try:
-        plans = {
-            str(bucket): tuple(_graph_from_json(graph) for graph in graphs)
-            for bucket, graphs in document["plans"].items()
-        }
-        table = document["table"]
-        return RecordedPlan(
-            plans=plans,
-            calls=int(document["calls"]),
-            device=str(document["device"]),
-            torch=str(document["torch"]),
-            table=None if table is None else str(table),
-            clocks=tuple(_count(clock) or 0 for clock in document["clocks"]),
-        )
-    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-        raise SettingsError(
-            f"{shown(path)}: the member {PLAN_NAME!r} is damaged "
-            f"({type(error).__name__}: {shown(error)})",
-            _RECORD_AGAIN,
-        ) from error
-
-
-def _graph_from_json(graph: Any) -> GraphPlan:
-    return GraphPlan(
-        str(graph["graph"]),
-        tuple(
-            PlannedKernel(
-                name=str(kernel["name"]),
-                by=PlannedBy(kernel["by"]),
-                keys=tuple(map(str, kernel["keys"])),
-                dtype=str(kernel["dtype"]),
-                flops=_count(kernel["flops"]),
-                moved=_count(kernel["moved"]),
-            )
-            for kernel in graph["kernels"]
-        ),
+    problem = "has another schema"
+    if isinstance(document, dict) and document.get("schema") == PLAN_SCHEMA:
+        try:
+            return msgspec.convert(document, RecordedPlan)
+        except (msgspec.ValidationError, RecursionError) as error:
+            problem = f"is damaged ({shown(error)})"
+    raise SettingsError(
+        f"{shown(path)}: the member {PLAN_NAME!r} {problem}",
+        "record the trace again with this warmup",
     )
-
-
-def _count(value: Any) -> int | None:
-    """Return *value* as a whole number that rates can be computed from."""
-    if value is not None and not 0 <= int(value) < _MOST_COUNTED:
-        raise ValueError(f"no count: {value}")
-    return None if value is None else int(value)

@@ -26,7 +26,9 @@ def library(*keys: str, name: str = "aten.mm.out") -> PlannedKernel:
 
 
 def triton(name: str, *keys: str) -> PlannedKernel:
-    return PlannedKernel(name=name, by=PlannedBy.TRITON, keys=keys, dtype="bf16", moved=4)
+    return PlannedKernel(
+        name=name, by=PlannedBy.TRITON, keys=keys, dtype="bf16", flops=None, moved=4
+    )
 
 
 SILU = triton("triton_poi_fused_mul_silu_0", SWIGLU)

@@ -68,9 +68,22 @@ def test_what_is_no_trace_is_an_error_that_says_why(
         assert reason in str(failed.value), content[:40]
 
 
+def planned(flops: int | None, moved: int) -> PlannedKernel:
+    return PlannedKernel(
+        name="aten.mm.out",
+        by=PlannedBy.LIBRARY,
+        keys=(),
+        dtype="bf16",
+        flops=flops,
+        moved=moved,
+    )
+
+
 def test_a_damaged_plan_is_an_error(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """A plan of another schema, or without its fields, is not taken for no plan."""
-    for plan in ({"schema": 2}, {"schema": 1}, {"schema": 1, "plans": 3}, []):
+    """A plan of another schema, or without one of its fields, is not taken for no plan."""
+    whole = plan_of("b", GraphPlan("f", (planned(None, 2),))).to_json()
+    cut = [{name: whole[name] for name in whole if name != lost} for lost in whole]
+    for plan in (*cut, {**whole, "schema": 2}, {**whole, "plans": 3}, {**whole, "calls": -1.5}, []):
         tmp_path = tmp_path_factory.mktemp("case")
         trace = GpuTrace()
         trace.kernel("nvjet", 0, 9)
@@ -91,7 +104,7 @@ def _places(value: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...
 
 def test_no_value_of_a_trace_ends_in_a_traceback(table: Table, tmp_path: Path) -> None:
     """Whatever stands at a place of a trace, the trace is profiled, or refused with its name."""
-    trace, matmul = GpuTrace(), PlannedKernel(name="aten.mm.out", by=PlannedBy.LIBRARY, moved=2)
+    trace, matmul = GpuTrace(), planned(None, 2)
     trace.call("b", "f", 0, 100)
     shapes = {"Input Dims": [[2, 3], [3, 4]], "Input Strides": [[3, 1], [4, 1]]}
     named = {"Input type": ["float", "float"], "Concrete Inputs": ["", ""]}
@@ -148,8 +161,8 @@ def test_gaps_are_of_the_host_or_of_the_device(tmp_path: Path) -> None:
     trace.kernel("beside", 65, 15, launched=46)
     (bucket,) = profiled(trace, tmp_path / "t.json").buckets
     assert bucket.busy_us == 47
-    assert bucket.host_us == 5 + 12 + 20  # the last 20 us after the last kernel
-    assert bucket.idle_us == 5 + 8 + 3
+    assert bucket.host_gap_us == 5 + 12 + 20  # the last 20 us after the last kernel
+    assert bucket.device_gap_us == 5 + 8 + 3
 
 
 def test_steps_of_the_profiler_are_iterations(tmp_path: Path) -> None:
@@ -181,9 +194,7 @@ def test_what_limits_a_kernel(
     tmp_path: Path,
 ) -> None:
     """The larger share of a peak says the limit; a short kernel far below both has none."""
-    kernel = PlannedKernel(
-        name="k", by=PlannedBy.LIBRARY, dtype="bf16", flops=work[0], moved=work[1]
-    )
+    kernel = planned(*work)
     trace = GpuTrace()
     trace.call("b", "f", 0, 500)
     trace.kernel("nvjet", 10, us, launched=5)
@@ -195,7 +206,7 @@ def test_what_limits_a_kernel(
 
 def test_peaks_are_at_the_clock_that_was_seen(table: Table, tmp_path: Path) -> None:
     """A compute peak measured at 1600 MHz is half of it at 800 MHz; memory is as measured."""
-    kernel = PlannedKernel(name="k", by=PlannedBy.LIBRARY, dtype="bf16", flops=10**10, moved=1)
+    kernel = planned(10**10, 1)
     trace = GpuTrace()
     trace.call("b", "f", 0, 500)
     trace.kernel("nvjet", 10, 100, launched=5)
@@ -221,7 +232,7 @@ def test_traces_of_different_lengths_compare_by_iteration(tmp_path: Path) -> Non
     before = profiled(calls_of(10, 11, 12, kernel="triton_poi_a_0"), tmp_path / "a.json")
     after = profiled(calls_of(*[20.0] * 8, kernel="triton_poi_a_5"), tmp_path / "b.json")
     whole, slower, same = differences_of(before, after)
-    assert (whole.subject, whole.before_us, whole.after_us) == ("", 61, 70)
+    assert (whole.subject, whole.before_us, whole.after_us) == (None, 61, 70)
     assert (slower.subject, slower.added_us) == ("triton_poi_a", 9)
     assert slower.interval == (20 / 12, 20 / 10)
     assert slower.is_certain

@@ -27,11 +27,6 @@ from typing import Any, Final
 from warmup.core.planned_kernels import GraphPlan, PlannedBy, PlannedKernel, RecordedPlan
 from warmup.core.roofline import Work
 from warmup.core.rows import Family, Row
-from warmup.diagnostics.profile.operator_work import (
-    has_formula,
-    tensors_of,
-    work_of_operator,
-)
 from warmup.diagnostics.profile.trace import (
     COPIES,
     GENERATED_PREFIXES,
@@ -39,6 +34,9 @@ from warmup.diagnostics.profile.trace import (
     HostCall,
     HostOperator,
     Trace,
+    has_formula,
+    tensors_of,
+    work_of_operator,
 )
 from warmup.keys.gemm import GEMM
 from warmup.keys.launch import LAUNCH
@@ -108,12 +106,11 @@ def attribute(trace: Trace, table: Table | None) -> tuple[Attributed, ...]:
     index, planned = _RowIndex(table), _planned(trace)
     found = []
     for event in trace.events:
-        place = planned.get(id(event))
         if event.category in COPIES:
-            known, call = Known.NAME, id(event)
-            found.append(Attributed(event=event, known=known, call=call, reason=Reason.COPY))
-        elif place is not None:
-            found.append(_from_plan(event, *place, table))
+            copy = Attributed(event=event, known=Known.NAME, call=event, reason=Reason.COPY)
+            found.append(copy)
+        elif event in planned:
+            found.append(_from_plan(event, *planned[event], table))
         else:
             found.append(_from_trace(event, table, index))
     longest: dict[object, Attributed] = {}
@@ -122,8 +119,7 @@ def attribute(trace: Trace, table: Table | None) -> tuple[Attributed, ...]:
         if each.work is not None and (other is None or each.event.us > other.event.us):
             longest[each.call] = each
     return tuple(
-        replace(each, work=None) if longest.get(each.call, each) is not each else each
-        for each in found
+        each if longest.get(each.call, each) is each else replace(each, work=None) for each in found
     )
 
 
@@ -151,37 +147,33 @@ def matmul_of(key: str) -> str:
 # By the plan.
 
 
-def _planned(trace: Trace) -> Mapping[int, tuple[tuple[PlannedKernel, ...], object]]:
-    """Return the planned kernels that each event may be, and its call, by the event's identity."""
+def _planned(trace: Trace) -> dict[DeviceEvent, tuple[list[PlannedKernel], object]]:
+    """Return the planned kernels that each event may be, and its call."""
     if trace.plan is None:
         return {}
     calls: dict[object, list[DeviceEvent]] = defaultdict(list)
     for event in trace.events:
         if event.bucket is not None and event.category not in COPIES:
-            calls[event.device, event.bucket, event.iteration, event.graph_call].append(event)
-    found: dict[int, tuple[tuple[PlannedKernel, ...], object]] = {}
+            calls[event.device, event.bucket, event.iteration, event.graph].append(event)
+    found: dict[DeviceEvent, tuple[list[PlannedKernel], object]] = {}
     for call, events in calls.items():
         kernels = _kernels_of(events[0], trace.plan)
-        events.sort(key=lambda event: event.begin)
         for index, places in _align(events, kernels).items():
             event = events[index]
-            turn = places[0] if len(places) == 1 else f"event {id(event)}"
-            found[id(event)] = (tuple(kernels[place] for place in places), (call, turn))
+            turn = places[0] if len(places) == 1 else event
+            found[event] = [kernels[place] for place in places], (call, turn)
     return found
 
 
-def _kernels_of(event: DeviceEvent, recorded: RecordedPlan) -> tuple[PlannedKernel, ...]:
+def _kernels_of(event: DeviceEvent, recorded: RecordedPlan) -> list[PlannedKernel]:
     """Return the planned kernels of the graph that launched *event*, empty where it has no plan.
 
     Where a trace does not say the graph, the plans of the bucket's graphs follow each other.
     """
     plans: Sequence[GraphPlan] = recorded.plans.get(event.bucket or "", ())
-    named = [plan for plan in plans if plan.graph == event.graph]
-    if named:
-        return named[0].kernels
     if event.graph is not None and len(plans) > 1:
-        return ()
-    return tuple(each for plan in plans for each in plan.kernels)
+        plans = [plan for plan in plans if plan.graph == event.graph.name][:1]
+    return [kernel for plan in plans for kernel in plan.kernels]
 
 
 def _align(
@@ -189,41 +181,27 @@ def _align(
 ) -> dict[int, tuple[int, ...]]:
     """Return the places in *kernels* that each of *events*, by time, may have, by its index."""
     names = [name_of(event) for event in events]
-    anchors = _anchors(names, kernels)
-    found: dict[int, tuple[int, ...]] = {at: (place,) for at, place in anchors.items()}
-    seen, highest = set(names), -1
-    loose = [
-        place
-        for place, kernel in enumerate(kernels)
-        if kernel.by is PlannedBy.LIBRARY or kernel.name not in seen
-    ]
+    launched = set(names)
+    loose: list[int] = []  # places of kernels that no event is named by
+    named: dict[str, list[int]] = defaultdict(list)
+    for place, kernel in enumerate(kernels):
+        is_loose = kernel.by is PlannedBy.LIBRARY or kernel.name not in launched
+        (loose if is_loose else named[kernel.name]).append(place)
+    found: dict[int, tuple[int, ...]] = {}
     bounds = [(-1, -1)]
-    for index, place in sorted(anchors.items()):
-        if place > highest:  # streams may change the order
-            highest = place
-            bounds.append((index, place))
+    for index, name in enumerate(names):
+        if name in named:
+            # A kernel that is launched more often than planned stays at its last place.
+            place = named[name].pop(0) if len(named[name]) > 1 else named[name][0]
+            found[index] = (place,)
+            if place > bounds[-1][1]:  # streams may change the order
+                bounds.append((index, place))
     for (first, low), (last, high) in itertools.pairwise([*bounds, (len(events), len(kernels))]):
-        inside = [index for index in range(first + 1, last) if index not in anchors]
+        inside = [index for index in range(first + 1, last) if index not in found]
         places = [place for place in loose if low < place < high]
         if inside and places:
             found |= _in_segment(events, inside, places, kernels)
     return found
-
-
-def _anchors(names: Sequence[str], kernels: Sequence[PlannedKernel]) -> dict[int, int]:
-    """Return the place of each event whose name is in the plan, by the event's index."""
-    places: dict[str, list[int]] = defaultdict(list)
-    for place, kernel in enumerate(kernels):
-        if kernel.by is not PlannedBy.LIBRARY:
-            places[kernel.name].append(place)
-    taken: dict[str, int] = defaultdict(int)
-    anchors: dict[int, int] = {}
-    for index, name in enumerate(names):
-        if name in places:
-            # A kernel that is launched more often than planned stays at its last place.
-            anchors[index] = places[name][min(taken[name], len(places[name]) - 1)]
-            taken[name] += 1
-    return anchors
 
 
 def _in_segment(
@@ -234,31 +212,30 @@ def _in_segment(
 ) -> dict[int, tuple[int, ...]]:
     """Return the places of the events *inside* that lie between two generated kernels."""
     tops = {index: _top(events[index]) for index in inside}
-    groups: list[list[int]] = []  # the events of one operator's call together
-    for index in inside:
-        is_same = groups and tops[index] is not None and tops[index] is tops[groups[-1][-1]]
-        groups[-1:] = [[*groups[-1], index]] if is_same else [*groups[-1:], [index]]
+    # The events of one operator's call stand together.
+    groups = [list(group) for _, group in itertools.groupby(inside, lambda at: tops[at] or at)]
     if len(groups) != len(places):
         joined: list[list[int]] = []
         for group in groups:
-            is_end = joined and all(_FINISHES.search(events[index].name) for index in group)
-            joined[-1:] = [joined[-1] + group] if is_end else [*joined[-1:], group]
+            if joined and all(_FINISHES.search(events[index].name) for index in group):
+                joined[-1] += group
+            else:
+                joined.append(group)
         groups = joined
+    matched: dict[int, int] = {}  # by the turn of the group
     if len(groups) == len(places):
-        matched = {turn: (place,) for turn, place in enumerate(places)}
-    elif len(places) == 1:
-        matched = dict.fromkeys(range(len(groups)), (places[0],))
-    else:  # by the operator, in order
-        matched, rest = {}, list(places)
+        matched = dict(enumerate(places))
+    elif len(places) > 1:  # by the operator, in order
+        rest = list(places)
         for turn, group in enumerate(groups):
             top = tops[group[0]]
             name = None if top is None else _base(top.operator.name)
             fitting = [at for at, place in enumerate(rest) if _base(kernels[place].name) == name]
             if fitting:
-                matched[turn] = (rest[fitting[0]],)
+                matched[turn] = rest[fitting[0]]
                 del rest[: fitting[0] + 1]
     return {
-        index: matched.get(turn, tuple(places))
+        index: (matched[turn],) if turn in matched else tuple(places)
         for turn, group in enumerate(groups)
         for index in group
     }
@@ -285,16 +262,15 @@ def _from_plan(
     keys = (*(key for key in kernel.keys if key in rows), *kernel.keys)[:1]
     row = rows.get(keys[0]) if keys else None
     reason = None if row is not None else _reason_of(kernel, keys, table)
-    work = None
+    work, operator = None, _telling(event)
     if kernel.moved is not None or kernel.flops is not None:
         work = Work(kernel.dtype, kernel.flops, kernel.moved or 0)
-    operator = _telling(event)
     if operator is not None and (work is None or work.flops is None):
         own = work_of_operator(operator)
-        if work is None or own is None or own.flops is None:
-            work = work or own
-        else:
-            work = Work(own.dtype, own.flops, work.moved)
+        if work is None:
+            work = own
+        elif own is not None and own.flops is not None:
+            work = replace(own, moved=work.moved)
     return replace(found, keys=keys, row=row, reason=reason, work=work)
 
 

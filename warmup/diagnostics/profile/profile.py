@@ -6,6 +6,7 @@ decision by its key, whichever kernel serves it, and a kernel without a key by i
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from warmup.core.roofline import Peaks, Work, gbps_of, tflops_of
+from warmup.core.roofline import Peaks, Work, gbps_of, share_of_peak, tflops_of
 from warmup.core.rows import Row, Scope
 from warmup.core.samples import Samples
 from warmup.diagnostics.profile.attribution import (
@@ -25,9 +26,10 @@ from warmup.diagnostics.profile.attribution import (
     name_of,
     unnumbered,
 )
-from warmup.diagnostics.profile.trace import DeviceEvent, IterationMark, Trace
+from warmup.diagnostics.profile.trace import DeviceEvent, Range, Trace
 from warmup.diagnostics.review import CPU_LATENCY_US, GPU_LATENCY_US, LOW_SHARE
 from warmup.table import Table
+from warmup.table.codec import digest_of
 
 _DRIFT: Final = 0.1  # a trace's time may differ from the row's by this share
 
@@ -53,8 +55,8 @@ class KernelLine:
     """
 
     name: str
-    known: Known
-    reason: Reason | None
+    known_by: Known
+    no_row: Reason | None
     keys: tuple[str, ...]
     row: Row | None
     us: tuple[float, ...]
@@ -85,15 +87,15 @@ class BucketProfile:
     """The lines of one bucket, the most time first; None is the bucket of a trace without marks.
 
     ``iterations`` is how often the model was called, 1 where the trace does not say. ``busy_us`` is
-    when kernels ran, ``host_us`` when the device waited for kernels that the host enqueued late,
-    ``idle_us`` when it waited though the next kernel was enqueued.
+    when kernels ran, ``host_gap_us`` when the device waited for kernels that the host enqueued
+    late, ``device_gap_us`` when it waited though the next kernel was enqueued.
     """
 
     bucket: str | None
     iterations: int
     busy_us: float
-    host_us: float
-    idle_us: float
+    host_gap_us: float
+    device_gap_us: float
     lines: tuple[KernelLine, ...]
 
 
@@ -110,7 +112,7 @@ class Profile:
     buckets: tuple[BucketProfile, ...]
     peaks: Peaks | None
     clock_mhz: int | None
-    digest: str | None
+    table: str | None
     outside_us: float
     skipped: int
     assumptions: tuple[str, ...]
@@ -130,18 +132,18 @@ class Profile:
         """The device time of each decision that has no row, by its key, the most time first."""
         found: dict[str, float] = defaultdict(float)
         for line in self.lines:
-            if line.reason in (Reason.MISS, Reason.NO_TABLE) and len(line.keys) == 1:
+            if line.no_row in (Reason.MISS, Reason.NO_TABLE) and len(line.keys) == 1:
                 found[line.keys[0]] += line.total_us
         return dict(sorted(found.items(), key=lambda each: -each[1]))
 
     def share_of(self, reason: Reason | None) -> float:
         """Return the share of device time in kernels with *reason*; None: in those with a row."""
-        own = sum(line.total_us for line in self.lines if line.reason is reason)
+        own = sum(line.total_us for line in self.lines if line.no_row is reason)
         return own / self.device_us if self.device_us else 0.0
 
 
-def profile_trace(trace: Trace, table: Table | None, digest: str | None = None) -> Profile:
-    """Return the profile of *trace* with the rows and peaks of *table*, of this *digest*."""
+def profile_trace(trace: Trace, table: Table | None) -> Profile:
+    """Return the profile of *trace* with the rows and peaks of *table*."""
     events = attribute(trace, table)
     inside = [e for e in events if not trace.iterations or e.event.iteration is not None]
     by_bucket: dict[str | None, list[Attributed]] = defaultdict(list)
@@ -152,6 +154,7 @@ def profile_trace(trace: Trace, table: Table | None, digest: str | None = None) 
     clock = round(statistics.median(clocks)) if clocks else None
     peaks = None if measured is None else _at_clock(measured, clock)
     counts = Counter(mark.name for mark in trace.iterations)
+    digest = None if table is None else digest_of(table)
     recorded = trace.plan.device if trace.plan is not None else ""
     return Profile(
         device=", ".join(trace.devices) or recorded or ("cpu" if trace.is_cpu else "unknown"),
@@ -162,7 +165,7 @@ def profile_trace(trace: Trace, table: Table | None, digest: str | None = None) 
         ),
         peaks=peaks,
         clock_mhz=clock,
-        digest=digest,
+        table=digest,
         outside_us=sum(e.event.us for e in events) - sum(e.event.us for e in inside),
         skipped=trace.skipped,
         assumptions=tuple(_assumptions(trace, peaks, clock, digest)),
@@ -202,7 +205,7 @@ def _bucket(
 ) -> BucketProfile:
     groups: dict[tuple[object, ...], list[Attributed]] = defaultdict(list)
     calls: dict[tuple[str, ...], dict[object, float]] = defaultdict(lambda: defaultdict(float))
-    windows: dict[tuple[str, int | None], list[DeviceEvent]] = defaultdict(list)
+    windows: dict[tuple[str, Range | None], list[DeviceEvent]] = defaultdict(list)
     for each in found:
         groups[name_of(each.event), each.keys, each.reason].append(each)
         calls[each.keys][each.call] += each.event.us
@@ -213,22 +216,19 @@ def _bucket(
         _line(own, statistics.median(calls[own[0].keys].values()), device_us, peaks, latency_us)
         for own in groups.values()
     ]
-    gaps = [
-        _gaps(events, None if number is None else trace.iterations[number])
-        for (_, number), events in windows.items()
-    ]
-    busy_us, host_us, idle_us = (sum(column) for column in zip(*gaps, strict=True))
+    gaps = [_gaps(events, mark) for (_, mark), events in windows.items()]
+    busy_us, host_gap_us, device_gap_us = (sum(column) for column in zip(*gaps, strict=True))
     return BucketProfile(
         bucket=name,
         iterations=count,
         busy_us=busy_us,
-        host_us=host_us,
-        idle_us=idle_us,
+        host_gap_us=host_gap_us,
+        device_gap_us=device_gap_us,
         lines=tuple(sorted(lines, key=lambda line: -line.total_us)),
     )
 
 
-def _gaps(events: Sequence[DeviceEvent], mark: IterationMark | None) -> tuple[float, float, float]:
+def _gaps(events: Sequence[DeviceEvent], mark: Range | None) -> tuple[float, float, float]:
     """Return when one device was busy, waited for the host, and idled, in the iteration of *mark*.
 
     Without a mark the time goes from the first event to the last.
@@ -252,29 +252,26 @@ def _line(
     peaks: Peaks | None,
     latency_us: float,
 ) -> KernelLine:
-    first = own[0]
-    us = tuple(each.event.us for each in own)
-    per_iteration: dict[int | None, float] = defaultdict(float)
+    first, us = own[0], tuple(each.event.us for each in own)
+    worked = [each for each in own if each.work is not None]
+    per_iteration: dict[Range | None, float] = defaultdict(float)
     for each in own:
         per_iteration[each.event.iteration] += each.event.us
-    worked = [each for each in own if each.work is not None]
     work = worked[0].work if worked else None
-    median_us = statistics.median(each.event.us for each in worked) if worked else 0.0
+    tflops = gbps = share = limit = None
+    if work is not None and (median_us := statistics.median(each.event.us for each in worked)):
+        tflops = tflops_of(work.flops, median_us) if work.flops else None
+        gbps = gbps_of(work.moved, median_us) if work.moved else None
+        if peaks is not None:
+            share = share_of_peak(peaks, work.dtype, work.flops, work.moved, median_us)
+            limit = Limit.MEMORY if share == (gbps or 0.0) / peaks.gbps else Limit.COMPUTE
+            if share < LOW_SHARE:
+                limit = Limit.LATENCY if median_us <= latency_us else Limit.OTHER
     expected, is_whole = (None, True) if first.row is None else row_us(first.row)
-    tflops = tflops_of(work.flops, median_us) if work and work.flops and median_us else None
-    gbps = gbps_of(work.moved, median_us) if work and work.moved and median_us else None
-    share = limit = None
-    if work is not None and peaks is not None and median_us:
-        peak = peaks.tflops.get(work.dtype)
-        compute, memory = (tflops or 0.0) / peak if peak else 0.0, (gbps or 0.0) / peaks.gbps
-        share = max(compute, memory)
-        limit = Limit.COMPUTE if compute >= memory else Limit.MEMORY
-        if share < LOW_SHARE:
-            limit = Limit.LATENCY if median_us <= latency_us else Limit.OTHER
     return KernelLine(
         name=name_of(first.event),
-        known=first.known,
-        reason=first.reason,
+        known_by=first.known,
+        no_row=first.reason,
         keys=first.keys,
         row=first.row,
         us=us,
@@ -316,7 +313,7 @@ class KernelDifference:
     """
 
     bucket: str | None
-    subject: str
+    subject: str | None
     before: tuple[str, ...]
     after: tuple[str, ...]
     before_us: float | None
@@ -345,29 +342,30 @@ def differences_of(before: Profile, after: Profile) -> tuple[KernelDifference, .
     For each bucket that both have there is a first difference, of all its kernels together.
     """
     found = []
-    theirs = {bucket.bucket: bucket.lines for bucket in after.buckets}
-    for bucket, mine in ((own.bucket, own.lines) for own in before.buckets):
-        if bucket not in theirs:
+    others = {bucket.bucket: bucket.lines for bucket in after.buckets}
+    for bucket in before.buckets:
+        if bucket.bucket not in others:
             continue
-        sides: dict[str, tuple[list[KernelLine], list[KernelLine]]]
-        sides = defaultdict(lambda: ([], []))
-        for turn, lines in enumerate((mine, theirs[bucket])):
+        sides = bucket.lines, others[bucket.bucket]
+        subjects: dict[str, tuple[list[KernelLine], list[KernelLine]]]
+        subjects = defaultdict(lambda: ([], []))
+        for turn, lines in enumerate(sides):
             for line in lines:
-                sides[_subject(line)][turn].append(line)
-        pairs = [_difference(bucket, subject, *each) for subject, each in sides.items()]
-        found.append(_difference(bucket, "", mine, theirs[bucket]))
+                subject = matmul_of(line.keys[0]) if line.keys else unnumbered(line.name)
+                subjects[subject][turn].append(line)
+        pairs = [_difference(bucket.bucket, *each) for each in subjects.items()]
+        found.append(_difference(bucket.bucket, None, sides))
         found += sorted(pairs, key=lambda each: -abs(each.added_us))
     return tuple(found)
 
 
-def _subject(line: KernelLine) -> str:
-    return matmul_of(line.keys[0]) if line.keys else unnumbered(line.name)
-
-
 def _difference(
-    bucket: str | None, subject: str, before: Sequence[KernelLine], after: Sequence[KernelLine]
+    bucket: str | None,
+    subject: str | None,
+    sides: tuple[Sequence[KernelLine], Sequence[KernelLine]],
 ) -> KernelDifference:
-    first, second = _samples(before), _samples(after)
+    before, after = (tuple(dict.fromkeys(line.name for line in side)) for side in sides)
+    first, second = map(_samples, sides)
     interval = None
     if first and second and len(first.times_us) > 1 and len(second.times_us) > 1:
         (low_a, high_a), (low_b, high_b) = first.interval, second.interval
@@ -375,8 +373,8 @@ def _difference(
     return KernelDifference(
         bucket=bucket,
         subject=subject,
-        before=tuple(dict.fromkeys(line.name for line in before)),
-        after=tuple(dict.fromkeys(line.name for line in after)),
+        before=before,
+        after=after,
         before_us=None if first is None else first.median,
         after_us=None if second is None else second.median,
         interval=interval,
@@ -385,9 +383,5 @@ def _difference(
 
 def _samples(lines: Sequence[KernelLine]) -> Samples | None:
     """Return the time of each iteration, all *lines* together."""
-    longest = max((len(line.per_iteration) for line in lines), default=0)
-    sums = [0.0] * longest
-    for line in lines:
-        for number, us in enumerate(line.per_iteration):
-            sums[number] += us
-    return Samples(tuple(sums)) if sums else None
+    columns = itertools.zip_longest(*(line.per_iteration for line in lines), fillvalue=0.0)
+    return Samples(tuple(map(sum, columns))) if lines else None

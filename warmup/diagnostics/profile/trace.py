@@ -1,28 +1,40 @@
-"""`read_trace`: a device's kernels, the host's calls that launched them, and marked iterations."""
+"""`read_trace`: a device's kernels, the host's calls that launched them, and marked iterations.
+
+`work_of_operator` returns the operations and bytes of one call, from the shapes that the profiler
+recorded. Operations are those of the formulas of torch.utils.flop_counter, for matmuls,
+convolutions and attention, and for the operators that compute the same under another name: a fused
+linear, integer products, products of groups. Bytes are each operand and the result once.
+"""
 
 from __future__ import annotations
 
 import bisect
+import functools
 import gzip
+import math
+import re
 import zlib
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from warmup.core.dtypes import dtype_name, item_bytes
 from warmup.core.error_text import shown
 from warmup.core.errors import SettingsError
 from warmup.core.files import open_regular
 from warmup.core.planned_kernels import BUCKET_MARK, RecordedPlan, plan_from_json
+from warmup.core.roofline import Work
 
 LARGEST_TRACE: Final = 1 << 30  # bytes of a trace once unpacked; all of them are in memory
 _GZIP: Final = b"\x1f\x8b"
 COPIES: Final = frozenset({"gpu_memcpy", "gpu_memset"})
 _DEVICE_WORK: Final = COPIES | {"kernel"}
 _LAUNCHES: Final = frozenset({"cuda_runtime", "cuda_driver", "runtime", "driver"})
-_RANGES: Final = frozenset({"user_annotation", "cpu_op"})
+_READ: Final = _DEVICE_WORK | _LAUNCHES | {"user_annotation", "cpu_op"}
 _STEP: Final = "ProfilerStep#"
 _GRAPH: Final = "## Call CompiledFxGraph "
 GENERATED_PREFIXES: Final = ("triton_", "cpp_", "graph_")
@@ -34,7 +46,17 @@ _BACKEND: Final = "kernel_backend"  # an argument of launches of generated kerne
 _LAST_TIME: Final = 1e18  # us, thirty thousand years: no profiler writes such a time
 _NESTED_RANGES: Final = 8  # of one thread, looked through for the innermost around a time
 
-Where = tuple[int | str | None, int | str | None]  # process and thread
+Identity = int | str | None  # of a process, a thread or a call
+Thread = tuple[Identity, Identity]  # with its process before it
+Sizes = tuple[int, ...]
+
+
+class Range(NamedTuple):
+    """A range of a thread, in microseconds; ``name`` is that of a bucket or a graph, if any."""
+
+    begin: float
+    end: float
+    name: str | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,7 +70,7 @@ class HostOperator:
     arguments: Mapping[str, Any]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class HostCall:
     """A range of one thread; times are in microseconds. ``top`` is the outermost operator."""
 
@@ -58,51 +80,42 @@ class HostCall:
     top: HostCall | None = None
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class DeviceEvent:
     """A kernel, a copy or a fill of a device; ``begin`` and ``us`` are in microseconds.
 
     ``launched`` is when the host's call that enqueued the event ended, ``call`` the operator that
-    made that call. ``bucket``, ``iteration`` and ``graph`` are the mark, its number, and the
-    compiled graph around that call, ``graph_call`` the number of the graph's call. Each is None
-    where the trace lacks it.
+    made that call. ``iteration`` and ``graph`` are the marked call of the model and the call of a
+    compiled graph around that call. Each is None where the trace lacks it.
     """
 
     name: str
     begin: float
     us: float
     device: str
-    stream: int
     category: str
-    correlation: int | None = None
-    external: int | str | None = None
-    call: HostCall | None = None
-    launched: float | None = None
-    bucket: str | None = None
-    iteration: int | None = None
-    graph: str | None = None
-    graph_call: tuple[Where, int] | None = None
+    call: HostCall | None
+    launched: float | None
+    iteration: Range | None
+    graph: Range | None
 
-
-@dataclass(frozen=True, slots=True)
-class IterationMark:
-    """A range in which the model was called once; ``name`` is its bucket, if any."""
-
-    name: str | None
-    begin: float
-    end: float
+    @property
+    def bucket(self) -> str | None:
+        """The bucket that the model was called in."""
+        return None if self.iteration is None else self.iteration.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
     """The events of a trace by device and time, and what else its file says.
 
-    ``is_cpu``: the trace has no device but the CPU, and its events are the outermost operators of
-    the host. ``skipped`` counts events of the device that have no time.
+    ``iterations`` are the calls of the model by time: those marked with a bucket, else the
+    profiler's steps. ``is_cpu``: the trace has no device but the CPU, and its events are the
+    outermost operators of the host. ``skipped`` counts events of the device that have no time.
     """
 
     events: tuple[DeviceEvent, ...]
-    iterations: tuple[IterationMark, ...]
+    iterations: tuple[Range, ...]
     is_cpu: bool
     devices: tuple[str, ...] = ()
     plan: RecordedPlan | None = None
@@ -130,20 +143,6 @@ class _Document(msgspec.Struct):
     plan: Any = msgspec.field(name="warmup", default=None)
 
 
-@dataclass(slots=True)
-class _Collected:
-    """What the events of a file say, in one pass."""
-
-    events: list[DeviceEvent] = field(default_factory=list)
-    runtime: dict[int, tuple[Where, float, float]] = field(default_factory=dict)
-    calls: dict[Where, list[HostCall]] = field(default_factory=dict)
-    by_external: dict[int | str, HostCall] = field(default_factory=dict)
-    marks: list[IterationMark] = field(default_factory=list)
-    graphs: dict[Where, list[tuple[float, float, str]]] = field(default_factory=dict)
-    operators: dict[tuple[str, str], HostOperator] = field(default_factory=dict)
-    skipped: int = 0
-
-
 def read_trace(path: Path) -> Trace:
     """Return the trace in *path*, JSON in Chrome's format, gzipped or not.
 
@@ -151,32 +150,33 @@ def read_trace(path: Path) -> Trace:
         SettingsError: the file cannot be read, is larger than `LARGEST_TRACE` once unpacked, is
             nested deeper than the interpreter's limit, or has neither kernels nor operators.
     """
-    document = _document_in(path)
-    found = _Collected()
+    document, host, skipped = _document_in(path), _Host(), 0
+    work: list[tuple[_Event, float, float]] = []
     for event in document.events:
-        if event.ph == "X":
-            _collect(event, found)
-    for calls in found.calls.values():
-        _nest(calls)
-    is_cpu = not found.events
-    if is_cpu:
-        _take_operators(found)
-    if not found.events:
+        if event.ph != "X" or not isinstance(event.cat, str) or event.cat not in _READ:
+            continue
+        begin, us = _time(event.ts), _time(event.dur)
+        if begin is None or us is None:
+            skipped += event.cat in _DEVICE_WORK
+        elif event.cat in _DEVICE_WORK:
+            work.append((event, begin, us))
+        else:
+            host.add(event, begin, begin + us)
+    host.sort()
+    events = [host.enqueued(*each) for each in work] or host.operators()
+    if not events:
         raise SettingsError(
             f"{shown(path)}: no kernel and no operator in it", "profile the calls of a model"
         )
-    iterations = _iterations(found.marks)
-    _place(found, iterations)
     listed = document.devices if isinstance(document.devices, list) else []
     names = [str(each.get("name")) for each in listed if isinstance(each, dict)]
-    plan = document.plan
     return Trace(
-        events=tuple(sorted(found.events, key=lambda each: (each.device, each.begin))),
-        iterations=tuple(iterations),
-        is_cpu=is_cpu,
+        events=tuple(sorted(events, key=lambda each: (each.device, each.begin))),
+        iterations=tuple(host.iterations),
+        is_cpu=not work,
         devices=tuple(dict.fromkeys(names)),
-        plan=None if plan is None else plan_from_json(plan, str(path)),
-        skipped=found.skipped,
+        plan=None if document.plan is None else plan_from_json(document.plan, str(path)),
+        skipped=skipped,
     )
 
 
@@ -199,112 +199,89 @@ def _document_in(path: Path) -> _Document:
         ) from error
 
 
-def _collect(event: _Event, found: _Collected) -> None:
-    category, given = event.cat, event.args
-    if not isinstance(category, str) or category not in _DEVICE_WORK | _LAUNCHES | _RANGES:
-        return
-    begin, us = _time(event.ts), _time(event.dur)
-    if begin is None or us is None:
-        found.skipped += category in _DEVICE_WORK
-        return
-    where: Where = (_identity(event.pid), _identity(event.tid))
-    correlation = _integer(given.get("correlation"))
-    if category in _DEVICE_WORK:
-        device, stream = str(given.get("device", event.pid)), _integer(given.get("stream")) or 0
-        found.events.append(
-            DeviceEvent(
-                *(str(event.name), begin, us, device, stream, category, correlation),
-                _identity(given.get("External id")),
+class _Host:
+    """What the host did: its operators, its launches, and the ranges around them."""
+
+    def __init__(self) -> None:
+        self.iterations: list[Range] = []
+        self._steps: list[Range] = []
+        self._graphs: dict[Thread | None, list[Range]] = defaultdict(list)
+        self._calls: dict[Thread, list[HostCall]] = defaultdict(list)
+        self._by_external: dict[Identity, HostCall] = {}
+        self._launches: dict[Identity, tuple[Thread, float, float]] = {}
+        self._operators: dict[tuple[str, str], HostOperator] = {}
+
+    def add(self, event: _Event, begin: float, end: float) -> None:
+        """Take in a range of the host."""
+        name, given = str(event.name), event.args
+        thread = _identity(event.pid), _identity(event.tid)
+        if event.cat in _LAUNCHES:
+            if (correlation := _identity(given.get("correlation"))) is not None:
+                self._launches[correlation] = thread, begin, end
+        elif name.startswith(BUCKET_MARK):
+            self.iterations.append(Range(begin, end, name.removeprefix(BUCKET_MARK)))
+        elif name.startswith(_STEP):
+            self._steps.append(Range(begin, end, None))
+        elif name.startswith(_GRAPH):
+            graph = name.removeprefix(_GRAPH).removesuffix(" ##")
+            self._graphs[thread].append(Range(begin, end, graph))
+        # Other ranges, of a user or of torch's own runtime, compute nothing themselves.
+        elif "::" in name or name.startswith(GENERATED_PREFIXES) or _BACKEND in given:
+            arguments = {each: given[each] for each in _KEPT_ARGUMENTS if each in given}
+            operator = self._operators.setdefault(
+                (name, repr(arguments)), HostOperator(name, arguments)
             )
-        )
-    elif category in _RANGES:
-        _collect_range(str(event.name), where, (begin, begin + us), given, found)
-    elif correlation is not None:
-        found.runtime[correlation] = (where, begin, begin + us)
+            call = HostCall(begin, end, operator)
+            self._calls[thread].append(call)
+            if (external := _identity(given.get("External id"))) is not None:
+                self._by_external[external] = call
+
+    def sort(self) -> None:
+        """Bring all ranges into the order of time, and give each call the outermost around it."""
+        self.iterations = sorted(self.iterations or self._steps, key=lambda each: each[:2])
+        for ranges in self._graphs.values():
+            ranges.sort()
+        for calls in self._calls.values():
+            calls.sort(key=lambda call: (call.begin, -call.end))
+            top: HostCall | None = None
+            for call in calls:
+                if top is not None and call.begin < top.end:
+                    call.top = top
+                else:
+                    top = call
+
+    def enqueued(self, event: _Event, begin: float, us: float) -> DeviceEvent:
+        """Return the *event* of a device with the call that launched it."""
+        given = event.args
+        call = self._by_external.get(_identity(given.get("External id")))
+        launch = self._launches.get(_identity(given.get("correlation")))
+        thread, at, launched = launch or (None, begin if call is None else call.begin, None)
+        device, around = str(given.get("device", event.pid)), self._around(thread, at)
+        return DeviceEvent(str(event.name), begin, us, device, event.cat, call, launched, *around)
+
+    def operators(self) -> list[DeviceEvent]:
+        """Return the outermost operators as events, for a trace of the CPU alone."""
+        events = []
+        for thread, calls in self._calls.items():
+            for call in calls:
+                if call.top is None:
+                    name, begin, us = call.operator.name, call.begin, call.end - call.begin
+                    around = self._around(thread, begin)
+                    events.append(
+                        DeviceEvent(name, begin, us, "cpu", "cpu_op", call, begin, *around)
+                    )
+        return events
+
+    def _around(self, thread: Thread | None, at: float) -> tuple[Range | None, Range | None]:
+        """Return the iteration and the call of a graph around the time *at*."""
+        return _innermost(self.iterations, at), _innermost(self._graphs.get(thread, []), at)
 
 
-def _collect_range(
-    name: str, where: Where, times: tuple[float, float], given: dict[str, Any], found: _Collected
-) -> None:
-    if name.startswith((BUCKET_MARK, _STEP)):
-        found.marks.append(IterationMark(name, *times))
-    elif name.startswith(_GRAPH):
-        key = name.removeprefix(_GRAPH).removesuffix(" ##")
-        found.graphs.setdefault(where, []).append((*times, key))
-    # Other ranges, of a user or of torch's own runtime, compute nothing themselves.
-    elif "::" in name or name.startswith(GENERATED_PREFIXES) or _BACKEND in given:
-        arguments = {each: given[each] for each in _KEPT_ARGUMENTS if each in given}
-        operator = found.operators.setdefault(
-            (name, repr(arguments)), HostOperator(name, arguments)
-        )
-        call = HostCall(*times, operator)
-        found.calls.setdefault(where, []).append(call)
-        external = _identity(given.get("External id"))
-        if external is not None:
-            found.by_external[external] = call
-
-
-def _nest(calls: list[HostCall]) -> None:
-    """Give each of one thread's *calls* the outermost call around it."""
-    calls.sort(key=lambda call: (call.begin, -call.end))
-    top: HostCall | None = None
-    for call in calls:
-        if top is not None and call.begin < top.end:
-            call.top = top
-        else:
-            top = call
-
-
-def _take_operators(found: _Collected) -> None:
-    """Make the outermost operators the events, for a trace of the CPU alone."""
-    found.events = [
-        DeviceEvent(
-            *(call.operator.name, call.begin, call.end - call.begin, "cpu"),
-            *(_integer(thread) or 0, "cpu_op"),
-            call=call,
-            launched=call.begin,
-        )
-        for (_, thread), calls in found.calls.items()
-        for call in calls
-        if call.top is None
-    ]
-
-
-def _iterations(marks: Sequence[IterationMark]) -> list[IterationMark]:
-    """Return the marked iterations by time: those of buckets, else the profiler's steps."""
-    buckets = [mark for mark in marks if (mark.name or "").startswith(BUCKET_MARK)]
-    return [
-        IterationMark((mark.name or "").removeprefix(BUCKET_MARK) if buckets else None, *times)
-        for mark in sorted(buckets or marks, key=lambda mark: mark.begin)
-        for times in [(mark.begin, mark.end)]
-    ]
-
-
-def _place(found: _Collected, iterations: Sequence[IterationMark]) -> None:
-    """Say of each event which call launched it, and in which iteration and graph."""
-    graphs = {where: sorted(ranges) for where, ranges in found.graphs.items()}
-    marks = [(mark.begin, mark.end, "") for mark in iterations]
-    threads = {thread: (process, thread) for process, thread in reversed(found.graphs)}
-    for event in found.events:
-        where: Where | None = threads.get(event.stream) if event.call is not None else None
-        if event.call is None and event.external is not None:
-            event.call = found.by_external.get(event.external)
-        at = event.begin if event.call is None else event.call.begin
-        launch = found.runtime.get(event.correlation) if event.correlation is not None else None
-        if launch is not None:
-            where, at, event.launched = launch
-        event.iteration = _index_at(marks, at)
-        if event.iteration is not None:
-            event.bucket = iterations[event.iteration].name
-        if where in graphs and (place := _index_at(graphs[where], at)) is not None:
-            event.graph, event.graph_call = graphs[where][place][2], (where, place)
-
-
-def _index_at(ranges: Sequence[tuple[float, float, str]], time: float) -> int | None:
-    """Return the index of the innermost of the sorted *ranges* around *time*; None without one."""
-    last = bisect.bisect_right(ranges, time, key=lambda each: each[0]) - 1
-    inner = range(last, max(last - _NESTED_RANGES, -1), -1)
-    return next((index for index in inner if time < ranges[index][1]), None)
+def _innermost(ranges: Sequence[Range], time: float) -> Range | None:
+    """Return the innermost of the sorted *ranges* around *time*, None without one."""
+    last = bisect.bisect_right(ranges, time, key=lambda each: each.begin)
+    inner = ranges[max(last - _NESTED_RANGES, 0) : last]
+    return next((each for each in reversed(inner) if time < each.end), None)
 
 
 def _time(value: Any) -> float | None:
@@ -314,10 +291,172 @@ def _time(value: Any) -> float | None:
     return float(value) if abs(value) < _LAST_TIME else None
 
 
-def _identity(value: Any) -> int | str | None:
-    """Return the number or name of a process, a thread or a call, None for another value."""
+def _identity(value: Any) -> Identity:
     return value if isinstance(value, (int, str)) else None
 
 
-def _integer(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+# The work of operators.
+
+# The profiler writes C++'s names of dtypes (c10/util/typeid, caffe2::TypeMeta::name).
+_CPP_DTYPES: Final = {
+    "float": "f32",
+    "double": "f64",
+    "c10::Half": "f16",
+    "c10::BFloat16": "bf16",
+    "long int": "i64",
+    "long": "i64",
+    "int": "i32",
+    "short int": "i16",
+    "signed char": "i8",
+    "unsigned char": "u8",
+    "bool": "bool",
+    "c10::complex<float>": "c64",
+    "c10::Float8_e4m3fn": "f8_e4m3fn",
+    "c10::Float8_e5m2": "f8_e5m2",
+}
+_TORCH_DTYPE: Final = re.compile(r"(?:bf|f|i|u)[0-9]+(?:_\w+)?")  # of a generated kernel
+_NAMESPACE: Final = re.compile(r"^(?:aten|mkl|mkldnn|onednn)::")
+_MOST: Final = 1 << 40  # a size of a tensor: a terabyte of bytes
+_MOST_DIMS: Final = 8
+_MOST_FLOPS: Final = 1 << 62
+_DIMS_OF_BATCHES: Final = 3
+# The places of the two matrices among the arguments, and how many first arguments are read: an
+# ``out`` argument comes after them.
+_MATMULS: Final = {
+    **dict.fromkeys(("mm", "_int_mm", "bmm", "_grouped_mm"), (0, 1, 2)),
+    **dict.fromkeys(("_scaled_mm", "_scaled_grouped_mm"), (0, 1, 4)),
+    **dict.fromkeys(("addmm", "_addmm_activation", "baddbmm"), (1, 2, 3)),
+}
+_LINEARS: Final = {"linear": 1, "_linear_pointwise": 1, "_mkl_linear": 2}  # the weight's place
+_CONVOLUTIONS: Final = {  # the places of stride, padding and dilation
+    **dict.fromkeys(("convolution", "_convolution", "convolution_overrideable"), (3, 4, 5)),
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d"), (3, 4, 5)),
+    **dict.fromkeys((f"conv_transpose{dims}d" for dims in (1, 2, 3)), (3, 4, 7)),
+    "_convolution_pointwise": (4, 3, 5),
+    "cudnn_convolution": (3, 2, 4),
+}
+_BY_HEADS: Final = (  # batch, heads, rows, width
+    *("scaled_dot_product_attention", "_scaled_dot_product_flash_attention"),
+    *("_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention"),
+    *("_scaled_dot_product_flash_attention_for_cpu", "_cudnn_attention_forward"),
+)
+_BY_ROWS: Final = ("_flash_attention_forward", "_efficient_attention_forward")  # rows before heads
+_FORMULAS: Final = frozenset({*_MATMULS, *_LINEARS, *_CONVOLUTIONS, *_BY_HEADS, *_BY_ROWS})
+# What a formula raises of the arguments of another operator with its name.
+_UNFIT: Final = (
+    *(ArithmeticError, AssertionError, AttributeError),
+    *(LookupError, TypeError, ValueError),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """An operand as the profiler recorded it."""
+
+    sizes: Sizes
+    dtype: str
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of its elements."""
+        return math.prod(self.sizes) * item_bytes(self.dtype)
+
+
+@functools.cache
+def tensors_of(operator: HostOperator) -> list[Tensor | None]:
+    """Return the arguments of *operator* in order, None for each that is no tensor.
+
+    Empty where the profiler recorded no shapes.
+    """
+    dims, types = operator.arguments.get("Input Dims"), operator.arguments.get("Input type")
+    if not isinstance(dims, list) or not isinstance(types, list):
+        return []
+    return [_tensor(sizes, str(name)) for sizes, name in zip(dims, types, strict=False)]
+
+
+def _tensor(sizes: Any, name: str) -> Tensor | None:
+    dtype = _CPP_DTYPES.get(name) or dtype_name(name)
+    is_dtype = name in _CPP_DTYPES or _TORCH_DTYPE.fullmatch(dtype)
+    if not is_dtype or not isinstance(sizes, list) or len(sizes) > _MOST_DIMS:
+        return None
+    is_size = all(type(each) is int and 0 <= each < _MOST for each in sizes)
+    return Tensor(tuple(sizes), dtype) if is_size else None
+
+
+def has_formula(operator: HostOperator) -> bool:
+    """Return whether the operations of *operator* are known from its shapes."""
+    return _NAMESPACE.sub("", operator.name) in _FORMULAS
+
+
+@functools.cache
+def work_of_operator(operator: HostOperator) -> Work | None:
+    """Return the work of one call of *operator*; its operations are None where they are not known.
+
+    None where the profiler recorded no shapes. A recorded flop count of a generated kernel counts.
+    """
+    tensors = tensors_of(operator)
+    present = [each for each in tensors if each is not None]
+    if not present:
+        return None
+    name, dtype = _NAMESPACE.sub("", operator.name), present[0].dtype
+    if name in _FORMULAS:
+        try:
+            flops, written = _formula(name, tensors, operator.arguments.get("Concrete Inputs"))
+        except _UNFIT:
+            flops = written = -1  # as without a formula
+        if 0 <= flops < _MOST_FLOPS and written >= 0:
+            operands = tensors[: _MATMULS.get(name, (0, 1, 3))[2]]
+            read = sum(each.bytes for each in operands if each is not None)
+            return Work(dtype, flops, read + written * item_bytes(dtype))
+    recorded = operator.arguments.get("kernel_flop")
+    counted = recorded if type(recorded) is int and 0 < recorded < _MOST_FLOPS else None
+    return Work(dtype, counted, sum(each.bytes for each in present))
+
+
+def _formula(name: str, tensors: list[Any], concrete: Any) -> tuple[int, int]:
+    """Return the operations of the operator *name*, and the elements that it writes."""
+    from torch.utils.flop_counter import bmm_flop, conv_flop_count, mm_flop, sdpa_flop_count
+
+    if name in _MATMULS:
+        first, second, _ = _MATMULS[name]
+        a, b = tensors[first].sizes, tensors[second].sizes
+        if len(a) == len(b) == _DIMS_OF_BATCHES:
+            return bmm_flop(a, b), a[0] * a[1] * b[2]
+        # Each row of a, column of b, or step of the sum belongs to one group, whichever it is.
+        is_sum = "grouped" in name and len(a) == len(b)
+        groups = math.prod(tensors[4 if "scaled" in name else 2].sizes) if is_sum else 1  # offsets
+        return mm_flop(a[-2:], b[-2:]), groups * a[-2] * b[-1]
+    if name in _LINEARS:
+        (*outer, k), (n, wide) = tensors[0].sizes, tensors[_LINEARS[name]].sizes
+        return mm_flop((math.prod(outer), k), (wide, n)), math.prod(outer) * n
+    if name in _CONVOLUTIONS:
+        x, w = tensors[0].sizes, tensors[1].sizes
+        out, is_transposed = _result_of_convolution(name, x, w, concrete)
+        return conv_flop_count(x, w, out, transposed=is_transposed), math.prod(out)
+    query, key, value = (each.sizes for each in tensors[:3])
+    if name in _BY_ROWS:
+        query, key, value = ((b, heads, r, w) for b, r, heads, w in (query, key, value))
+    batch, heads, rows, _ = query
+    key, value = ((batch, heads, *each[2:]) for each in (key, value))  # shared by groups of heads
+    flops = sdpa_flop_count(query, key, value)  # type: ignore[no-untyped-call]  # torch's own
+    return flops, batch * heads * rows * value[3]
+
+
+def _result_of_convolution(name: str, x: Sizes, w: Sizes, concrete: Any) -> tuple[list[int], bool]:
+    """Return the sizes of the result, and whether the convolution is a transposed one."""
+
+    def spread(place: int) -> list[int]:
+        value = msgspec.json.decode(concrete[place], type=int | list[int])
+        values = [value] if isinstance(value, int) else value
+        return values * (len(x) - 2) if len(values) == 1 else values
+
+    places = _CONVOLUTIONS[name]
+    is_transposed = "transpose" in name or (places == (3, 4, 5) and concrete[6:7] == ["True"])
+    out = [x[0], w[1] if is_transposed else w[0]]
+    for size, kernel, step, margin, gap in zip(x[2:], w[2:], *map(spread, places), strict=True):
+        reach = gap * (kernel - 1)
+        if is_transposed:
+            out.append((size - 1) * step - 2 * margin + reach + 1)
+        else:
+            out.append((size + 2 * margin - reach - 1) // step + 1)
+    return out, is_transposed
