@@ -23,4 +23,4 @@ def test_no_number_of_a_shipped_table_is_probably_wrong() -> None:
         wrong = [doubt for doubt in review(found) if doubt.level is Level.WRONG]
         assert wrong == [], path.name
         assert found.peaks is not None, path.name
-        assert all(one.work is not None for one in found.measurements), path.name
+        assert all(one.work is not None for one in found.rows), path.name

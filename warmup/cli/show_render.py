@@ -1,11 +1,13 @@
-"""The rows of a table as text: a line or two for each row, or the ranking of its candidates."""
+"""The rows of a table as text, the ranking of their candidates, or the doubts about their times."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
 
 from warmup.cli.output import (
     ABSENT,
@@ -13,6 +15,7 @@ from warmup.cli.output import (
     fold_cells,
     grid,
     spell_cost,
+    spell_peaks,
     terminal_width,
     times,
     timing,
@@ -23,6 +26,7 @@ from warmup.core.counted import counted
 from warmup.core.method import Launch
 from warmup.core.ranking import bare_ranked, ranked
 from warmup.core.rows import Evidence, Row, Scope, is_for_host, lag_behind_library
+from warmup.diagnostics.review import Level, Reviewed, review, share_at_least
 from warmup.keys.kind import Kind
 from warmup.keys.order import natural_order
 from warmup.keys.registry import KINDS, ingredients_of, kind_of
@@ -30,6 +34,10 @@ from warmup.table import Table
 from warmup.table.codec import digest_of
 
 _PLAIN_SIZE: Final = re.compile(r"[0-9]+(\.\.[0-9]*)?")
+_LEVEL_HEADS: Final = {
+    Level.WRONG: "probably wrong: measure again",
+    Level.LOOK: "to look at: explain, or measure again",
+}
 ROW_HEAD: Final = ("winner", "us", "library us", "speed-up")
 
 
@@ -226,3 +234,52 @@ def row_cells(row: Row) -> tuple[str, str, str, str]:
         ABSENT if library is None else f"{library:.1f}",
         times(None if library is None else library / evidence.time_us),
     )
+
+
+def spell_review(tables: Mapping[Path, Reviewed]) -> Iterator[str]:
+    """Yield for each table its peaks and its doubts, the worst first, with the reason of each."""
+    for path, reviewed in tables.items():
+        all_doubts = review(reviewed)
+        doubts = {level: [one for one in all_doubts if one.level is level] for level in Level}
+        wrong, look = len(doubts[Level.WRONG]), len(doubts[Level.LOOK])
+        tally = f"{wrong} probably wrong, {look} to look at" if wrong + look else "nothing to doubt"
+        yield from fold(f"{path}: {counted(len(reviewed.rows), 'number')}, {tally}", indent=2)
+        yield from fold(_peaks(reviewed), "  ", indent=4)
+        for level, own in doubts.items():
+            if own:
+                yield f"{_LEVEL_HEADS[level]} ({len(own)})"
+            for doubt in own:
+                yield from fold(doubt.subject, "  ", indent=4)
+                yield from fold(doubt.reason, "      ", indent=6)
+
+
+def _peaks(reviewed: Reviewed) -> str:
+    unknown = sum(one.work is None for one in reviewed.rows)
+    without = f"; {counted(unknown, 'number')} without a known work" if unknown else ""
+    if reviewed.peaks is None:
+        return f"no measured peaks: no shares (--peaks TABLE){without}"
+    return f"{spell_peaks(reviewed.peaks, reviewed.peaks.tflops)}, {reviewed.origin}{without}"
+
+
+def document_of_review(tables: Mapping[Path, Reviewed]) -> list[dict[str, Any]]:
+    """Return the peaks and the doubts of each table as JSON values, with the share of each number.
+
+    A share is the least that a number can mean; null where its work or the peaks are unknown.
+    """
+    return [
+        {
+            "file": str(path),
+            "peaks": None if reviewed.peaks is None else asdict(reviewed.peaks),
+            "peaks_origin": reviewed.origin,
+            "doubts": [asdict(doubt) for doubt in review(reviewed)],
+            "numbers": [
+                {
+                    "subject": one.key,
+                    "time_us": one.evidence.time_us,
+                    "share": share_at_least(reviewed, one),
+                }
+                for one in reviewed.rows
+            ],
+        }
+        for path, reviewed in tables.items()
+    ]

@@ -14,10 +14,16 @@ import typer
 from warmup.cli import options
 from warmup.cli.exit_codes import EXIT_FOUND
 from warmup.cli.output import complain, print_report, say
-from warmup.cli.review import document_of_review, fails_on, review_files, spell_review
-from warmup.cli.show_render import select_keys, spell_candidates, spell_table
+from warmup.cli.show_render import (
+    document_of_review,
+    select_keys,
+    spell_candidates,
+    spell_review,
+    spell_table,
+)
 from warmup.core.counted import counted
-from warmup.diagnostics.review import Level
+from warmup.diagnostics.review import Level, peaks_in, review_table
+from warmup.diagnostics.review import review as find_doubts
 from warmup.keys.order import natural_order
 from warmup.keys.registry import ingredients_of
 from warmup.table import Table
@@ -69,9 +75,11 @@ def show(
     if review:
         if given:
             raise typer.BadParameter(f"{given[0]}: --review reviews every row of a table")
-        reviewed = review_files(tables, peaks)
+        known_peaks = None if peaks is None else peaks_in(peaks)
+        reviewed = {path: review_table(read(path), known_peaks) for path in tables}
         print_report(reviewed, spell_review, document_of_review, as_json=as_json)
-        if fails_on(reviewed, fail_on):
+        levels = {doubt.level for each in reviewed.values() for doubt in find_doubts(each)}
+        if fail_on is not None and levels & {fail_on, Level.WRONG}:  # the worst level always fails
             raise typer.Exit(EXIT_FOUND)
         return
     if peaks is not None or fail_on is not None:
