@@ -1,11 +1,11 @@
-"""`explain` without torch: which sizes are compiled, the ranges, and the causes of guards."""
+"""`explain` without compiling: which sizes are compiled, the ranges, and the causes of guards."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from warmup.diagnostics.ranges import CauseKind, cause_of, cover
-from warmup.inductor.guard import Artifact, Guard, SourceLine
+from warmup.diagnostics.explain import CauseKind, cause_of, cover
+from warmup.inductor.guards import Artifact, Guard, SourceLine
 
 
 def at_least(low: int) -> Guard:

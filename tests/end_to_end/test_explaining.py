@@ -19,17 +19,17 @@ import torch
 from torch._inductor import compile_fx, scheduler, utils
 from torch.utils import _triton
 from warmup.core.assumed_device import ASSUMED_DEVICES
-from warmup.inductor.assumed_gpu import assumed_gpu
+from warmup.inductor.assumed_gpu import AssumedGpu
 from warmup.inductor.patches import Patches
 
 owners = (torch.cuda, utils, scheduler, _triton, compile_fx)
 before = [dict(vars(owner)) for owner in owners]
-gpu, patches = assumed_gpu(ASSUMED_DEVICES["a100"]), Patches()
+gpu, patches = AssumedGpu(ASSUMED_DEVICES["a100"]), Patches()
 gpu.attach(patches)
 with gpu._reported():
     print([torch.cuda.get_device_name(), utils.get_max_num_sms()] == [gpu.device.name, 108])
     a100_gbps = scheduler.get_gpu_dram_gbps()
-with assumed_gpu(ASSUMED_DEVICES["h100"])._reported():
+with AssumedGpu(ASSUMED_DEVICES["h100"])._reported():
     print(a100_gbps < scheduler.get_gpu_dram_gbps())
 patches.restore()
 print(before == [dict(vars(owner)) for owner in owners])

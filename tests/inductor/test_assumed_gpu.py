@@ -9,13 +9,13 @@ pytest.importorskip("triton")
 from torch._inductor.codecache import CacheBase
 
 from warmup.core.assumed_device import ASSUMED_DEVICES
-from warmup.inductor.assumed_gpu import assumed_gpu
+from warmup.inductor.assumed_gpu import AssumedGpu
 
 
 def test_what_torch_caches_of_an_assumed_gpu_is_forgotten() -> None:
     """The system that names inductor's cache entries has no trace of the H100 afterwards."""
     before = CacheBase.get_system()
-    with assumed_gpu(ASSUMED_DEVICES["h100"])._reported():
+    with AssumedGpu(ASSUMED_DEVICES["h100"])._reported():
         assumed = CacheBase.get_system()
     assert assumed != before
     assert CacheBase.get_system() == before

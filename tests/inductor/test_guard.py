@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from warmup.inductor.guard import Artifact, Guard
+from warmup.inductor.guards import Artifact, Guard
 
 
 def make(holds: Callable[[int], bool], *, is_linear: bool = True) -> Guard:
@@ -14,7 +14,7 @@ def make(holds: Callable[[int], bool], *, is_linear: bool = True) -> Guard:
 
 
 @pytest.mark.parametrize(
-    ("holds", "extent"),
+    ("holds", "interval"),
     [
         (lambda size: size <= 1280, (0, 1280)),
         (lambda size: size > 1280, (1281, None)),
@@ -24,25 +24,23 @@ def make(holds: Callable[[int], bool], *, is_linear: bool = True) -> Guard:
     ],
 )
 def test_a_linear_guard_ends_exactly(
-    holds: Callable[[int], bool], extent: tuple[int, int | None]
+    holds: Callable[[int], bool], interval: tuple[int, int | None]
 ) -> None:
     """The ends are those of the inequality, however large."""
     size = 2048 if holds(2048) else 560
-    assert make(holds).extent(size, 4096) == extent
+    assert make(holds).interval(size, 4096) == interval
 
 
-def test_a_guard_that_recurs_ends_at_its_neighbours() -> None:
+def test_a_guard_that_recurs_has_no_single_interval() -> None:
     """A guard on multiples of 8 holds at a single size, and again at others."""
-    guard = make(lambda size: size % 8 == 0, is_linear=False)
-    assert guard.extent(16, 64) == (16, 16)
-    assert guard.recurs(16, 64)
+    assert make(lambda size: size % 8 == 0, is_linear=False).interval(16, 64) is None
 
 
-def test_a_curved_guard_with_one_interval_does_not_recur() -> None:
+def test_a_curved_guard_with_one_interval_ends_exactly() -> None:
     """A guard that is not linear is evaluated size by size, up to the ceiling."""
     guard = make(lambda size: 10 < size * size < 1000, is_linear=False)
-    assert guard.extent(16, 64) == (4, 31)
-    assert not guard.recurs(16, 64)
+    assert guard.interval(16, 64) == (4, 31)
+    assert guard.interval(16, 31) == (4, None)
 
 
 def test_an_artifact_serves_where_every_guard_holds() -> None:

@@ -27,10 +27,9 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv  # noqa: E402
 
 from warmup.core.events import Emitter  # noqa: E402
-from warmup.diagnostics.ranges import cover  # noqa: E402
+from warmup.diagnostics.explain import Cause, cover  # noqa: E402
 from warmup.inductor import connect  # noqa: E402
-from warmup.inductor.guard import Artifact  # noqa: E402
-from warmup.inductor.guards import DerivedSize, Recorder, record  # noqa: E402
+from warmup.inductor.guards import Artifact, DerivedSize, Recorder, record  # noqa: E402
 from warmup.table.lookup import Lookup, OnMiss  # noqa: E402
 
 K, N = 3420, 1280
@@ -60,6 +59,10 @@ def compile_at(recorder: Recorder, size: int, *, grad: bool) -> list[Artifact]:
     with tracing(TracingContext(mode)), torch.no_grad():
         recorder(graph, inputs)
     return recorder.artifacts[before:]
+
+
+def place_of(cause: Cause) -> str:
+    return f"{cause.place.path}:{cause.place.line} in {cause.place.function}" if cause.place else ""
 
 
 def main() -> None:
@@ -92,7 +95,7 @@ def main() -> None:
             "tuned_at": span.tuned_at,
             "sizes": span.sizes,
             **{
-                end: cause and [cause.kind, cause.expression, str(cause.place)]
+                end: cause and [cause.kind, cause.expression, place_of(cause)]
                 for end, cause in (("below", span.low_cause), ("above", span.high_cause))
             },
         }

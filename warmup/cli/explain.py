@@ -1,14 +1,25 @@
-"""`warmup explain`: the command. `explain_render` prints its report."""
+"""`warmup explain`: the command, and its report with a picture of the ranges."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import math
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Final
 
 import typer
 
 from warmup.cli import options
-from warmup.cli.output import print_report, say
-from warmup.core.assumed_device import ASSUMED_DEVICES
+from warmup.cli.output import TEXT_WIDTH, fold, print_report, say, terminal_width
+from warmup.core.assumed_device import ASSUMED_DEVICES, AssumedDevice
+from warmup.core.counted import counted
+from warmup.diagnostics.explain import Explanation, Graph, Section, Span
+from warmup.diagnostics.explain import explain as explain_model
+
+_NAMED: Final = 16  # columns of the picture that name a range
+_LISTED: Final = 8  # sizes of a range that are listed; of more sizes their number is
 
 
 def explain(
@@ -41,10 +52,7 @@ def explain(
 
     Nothing is tuned, timed or built.
     """
-    from warmup.cli.explain_render import document, spell
-    from warmup.diagnostics.explain import explain as find_ranges
-
-    found = find_ranges(
+    found = explain_model(
         model,
         seqlens=seqlens,
         dims=dims,
@@ -59,4 +67,137 @@ def explain(
     )
     for assumption in found.assumptions:
         say(assumption)
-    print_report(found, spell, document, as_json=as_json)
+    print_report(found, _spell, asdict, as_json=as_json)
+
+
+def _spell(found: Explanation) -> Iterator[str]:
+    """Yield each section: the ranges as a picture, then each range with its ends.
+
+    Lines are at most as wide as the terminal where words allow.
+    """
+    width = min(terminal_width() or TEXT_WIDTH, 2 * TEXT_WIDTH)
+    assumed = "" if found.assumed is None else f" (assumed: {_facts(found.assumed)})"
+    head = f"{found.model} on {found.device}{assumed}, torch {found.torch}, mode {found.mode}"
+    yield from fold(f"{head}; nothing was tuned, timed or built", width=width)
+    for caveat in found.caveats:
+        yield from fold(caveat, "note: ", indent=2, width=width)
+    for section in found.sections:
+        yield ""
+        yield from _section(section, found.recompile_limit, width)
+
+
+def _facts(device: AssumedDevice) -> str:
+    rates = "/".join(f"{device.tflops[dtype]:g}" for dtype in ("bf16", "f32"))
+    return (
+        f"sm_{device.compute_capability}, {device.sm_count} SMs, {device.memory_gib} GiB, "
+        f"{device.gbps:g} GB/s, {rates} TFLOP/s in bf16/f32, as published"
+    )
+
+
+def _section(section: Section, recompile_limit: int, width: int) -> Iterator[str]:
+    mode = "training" if section.grad else "inference"
+    held = "".join(f", {name}={size}" for name, size in section.held)
+    artifacts = counted(sum(len(graph.spans) for graph in section.graphs), "artifact")
+    yield f"{section.dim}, {mode}{held}: {artifacts}"
+    tried = ", ".join(map(str, section.tried))
+    yield from fold(f"sizes compiled, in this order: {tried}", "  ", width=width)
+    if len(section.graphs) > 1:
+        split = f"graph breaks split the model into {len(section.graphs)} graphs"
+        yield from fold(f"{split}, each with ranges of its own", "  ", width=width)
+    for graph in section.graphs:
+        yield ""
+        yield f"  graph {graph.number}: {graph.function} ({_where(graph.path)}:{graph.line})"
+        yield from _picture(graph, section, width)
+        for span in graph.spans:
+            yield from _span(span, width)
+        if len(graph.spans) > recompile_limit:
+            limited = (
+                f"dynamo compiles a function at most {recompile_limit} times (recompile_limit) "
+                "and runs it uncompiled from then on"
+            )
+            yield from fold(limited, "  ! ", width=width)
+    if section.uncovered is not None:
+        stopped = (
+            f"stopped after {len(section.tried)} sizes (--max-compiles): the sizes "
+            f"{section.uncovered} to {section.largest} have no artifact"
+        )
+        yield from fold(stopped, "  ! ", width=width)
+
+
+def _span(span: Span, width: int) -> Iterator[str]:
+    head = f"  {_range(span):<{_NAMED - 3}} "
+    yield from fold(f"compiled at {span.tuned_at}, {_served(span.sizes)}", head, width=width)
+    low, high = span.low_cause, span.high_cause
+    if low is high is None:
+        yield from fold("no guard of torch tests this dim", " " * 11, width=width)
+    ends = (
+        [(f"only {span.low}", low)]
+        if low == high
+        else [(f"from {span.low}", low), (f"to {span.high}", high)]
+    )
+    for end, cause in (*ends, *(("only where", condition) for condition in span.conditions)):
+        if cause is not None:
+            yield from fold(f"{end}, {cause.kind}: {cause.sentence}", "    ", indent=6, width=width)
+            yield from fold(f"guard {cause.expression}", "      ", width=width)
+            for place in (cause.place, cause.user):
+                if place is not None:
+                    yield f"      at {_where(place.path)}:{place.line} in {place.function}"
+    doubts = []
+    if span.unexpected:
+        doubts.append(
+            f"an earlier artifact's guards on this dim allow {span.tuned_at}; dynamo compiled "
+            f"again for another reason: {span.unexpected}"
+        )
+    if span.unbound:
+        unbound = ", ".join(span.unbound)
+        doubts.append(f"symbolic sizes that do not follow from this dim: {unbound}")
+    for doubt in doubts:
+        yield from fold(doubt, "    ! ", width=width)
+
+
+def _served(sizes: Sequence[int]) -> str:
+    if len(sizes) > _LISTED:
+        return f"its winners serve {len(sizes)} given sizes from {min(sizes)} to {max(sizes)}"
+    named = ", ".join(map(str, sizes))
+    return f"its winners serve {named}" if sizes else "no given size uses its winners"
+
+
+def _picture(graph: Graph, section: Section, width: int) -> Iterator[str]:
+    """Yield a bar for each range on a logarithmic scale, with ``*`` where it was compiled."""
+    room = width - _NAMED - 2
+    low = min(section.sizes)
+    high = max(section.largest, *(span.tuned_at for span in graph.spans))
+
+    def column(size: int) -> int:
+        share = (math.log(max(size, low)) - math.log(low)) / (math.log(high) - math.log(low))
+        return round(min(share, 1.0) * (room - 1))
+
+    for span in graph.spans:
+        begin, at = column(span.low), column(span.tuned_at)
+        end = column(high if span.high is None else min(span.high, high))
+        mark = ":" if span.conditions else "="
+        bar = f"{' ' * begin}{mark * (at - begin)}*{mark * (end - at)}"
+        ends = ">" if span.high is None or span.high > high else ""
+        yield f"  {_range(span):<{_NAMED - 2}}{bar}{ends}"
+    scale = [" "] * room
+    for size in sorted({low, high, *section.sizes}, key=lambda size: size not in (low, high)):
+        name, place = str(size), min(column(size), room - len(str(size)))
+        around = scale[max(place - 1, 0) : place + len(name) + 1]
+        if not any(letter != " " for letter in around):
+            scale[place : place + len(name)] = name
+    yield f"  {'':{_NAMED - 2}}{''.join(scale).rstrip()}"
+    yield ""
+
+
+def _range(span: Span) -> str:
+    """Return the sizes of a span in short: ``2..1280``, ``1281..``, ``64`` or ``any size``."""
+    if span.high is None:
+        return f"{span.low}.." if span.low else "any size"
+    return f"{span.low}" if span.low == span.high else f"{span.low}..{span.high}"
+
+
+def _where(path: str) -> str:
+    """Return *path* from this folder on, where that is shorter."""
+    if not Path(path).is_absolute():
+        return path
+    return min(path, os.path.relpath(path), key=len)

@@ -11,10 +11,8 @@ rates are stated with sparsity, half of them. None of these numbers was measured
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
-
-_HOPPER_RATES: Final = {"bf16": 989.4, "f16": 989.4, "tf32": 494.7, "f32": 66.9}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,39 +38,35 @@ class AssumedDevice:
     tflops: Mapping[str, float]
 
     @property
-    def arch(self) -> str:
-        """The architecture as tables name it, such as ``sm_90``."""
-        return "sm_{}{}".format(*self.capability)
+    def compute_capability(self) -> int:
+        """The capability as one number, such as 90."""
+        major, minor = self.capability
+        return 10 * major + minor
 
 
+_H200: Final = AssumedDevice(
+    name="NVIDIA H200",
+    capability=(9, 0),
+    sm_count=132,
+    memory_gib=140,
+    block_bytes=232448,
+    sm_bytes=233472,
+    l2_bytes=50 << 20,
+    clock_mhz=1980,
+    memory_clock_mhz=3201,
+    bus_bits=6144,
+    gbps=4800.0,
+    tflops={"bf16": 989.4, "f16": 989.4, "tf32": 494.7, "f32": 66.9},
+)
 ASSUMED_DEVICES: Final[Mapping[str, AssumedDevice]] = {
-    "h200": AssumedDevice(
-        name="NVIDIA H200",
-        capability=(9, 0),
-        sm_count=132,
-        memory_gib=140,
-        block_bytes=232448,
-        sm_bytes=233472,
-        l2_bytes=50 << 20,
-        clock_mhz=1980,
-        memory_clock_mhz=3201,
-        bus_bits=6144,
-        gbps=4800.0,
-        tflops=_HOPPER_RATES,
-    ),
-    "h100": AssumedDevice(
+    "h200": _H200,
+    "h100": replace(  # the same chip with another memory
+        _H200,
         name="NVIDIA H100 80GB HBM3",
-        capability=(9, 0),
-        sm_count=132,
         memory_gib=79,
-        block_bytes=232448,
-        sm_bytes=233472,
-        l2_bytes=50 << 20,
-        clock_mhz=1980,
         memory_clock_mhz=2619,
         bus_bits=5120,
         gbps=3350.0,
-        tflops=_HOPPER_RATES,
     ),
     "a100": AssumedDevice(
         name="NVIDIA A100-SXM4-80GB",

@@ -7,35 +7,77 @@ server with an empty table. Torch is imported by the call.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from warmup.buckets.bucket import Bucket, InputSpec, parse_buckets, parse_inputs
+from warmup.buckets.bucket import Bucket, parse_buckets, parse_inputs
 from warmup.core.assumed_device import ASSUMED_DEVICES, AssumedDevice
 from warmup.core.error_text import first_line
 from warmup.core.errors import ModelError, SettingsError, WarmupError, warmup_error_in
 from warmup.core.events import Emitter
 from warmup.core.method import SEED
-from warmup.core.runtime import Device, Runtime
-from warmup.diagnostics.ranges import Span, cover
 from warmup.table.lookup import Lookup, OnMiss, Uncovered
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
     from warmup.inductor.assumed_gpu import AssumedGpu
-    from warmup.inductor.guard import Artifact
-    from warmup.inductor.guards import DerivedSize, Recorder
-    from warmup.models.loading import Inputs, LoadedModel
+    from warmup.inductor.guards import Artifact, DerivedSize, Guard, Recorder, SourceLine
+    from warmup.models.loading import Inputs
 
 EXPLAINED_MODES: Final = ("default", "max-autotune")
-_GPUS: Final = f"--assume {'|'.join(ASSUMED_DEVICES)} explains a GPU without having it"
-_MIN_SIZES: Final = 2
 _DRIVER_NEEDED: Final = (
     "some operations need a CUDA build of torch, which needs no GPU; or leave out --assume, on the "
     "device itself"
 )
+
+
+class CauseKind(StrEnum):
+    """Why a guard exists."""
+
+    LIMIT = "limit"
+    HEURISTIC = "heuristic"
+    MODEL = "model"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why a range ends: a sentence and the guard's expression.
+
+    ``place`` is the line in torch that compared the size, ``user`` the line of the model.
+    """
+
+    kind: CauseKind
+    sentence: str
+    expression: str
+    place: SourceLine | None
+    user: SourceLine | None
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The sizes that one artifact serves: ``low`` to ``high``, both inclusive, None for no end.
+
+    All of them run the kernels that were chosen for ``tuned_at``, the size at which the artifact
+    was compiled. ``sizes`` are the requested sizes that it serves. With ``conditions`` it serves
+    only the sizes that meet them. ``unexpected`` is dynamo's reason for compiling where an earlier
+    artifact should have served ``tuned_at``, else empty.
+    """
+
+    graph: int
+    low: int
+    high: int | None
+    tuned_at: int
+    sizes: tuple[int, ...]
+    low_cause: Cause | None
+    high_cause: Cause | None
+    conditions: tuple[Cause, ...] = ()
+    unexpected: str = ""
+    unbound: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,45 +164,50 @@ def explain(
     assumed = None if assume is None else _assumed(assume, device)
     buckets, specs = parse_buckets(seqlens, dims), parse_inputs(inputs)
     varying = _varying_dims(buckets)
+    import torch
+
     from warmup.inductor import connect
-    from warmup.inductor.guards import default_recompile_limit
-    from warmup.inductor.machine import resolve_device
+    from warmup.inductor.assumed_gpu import AssumedGpu
+    from warmup.inductor.machine import describe_runtime, resolve_device
     from warmup.models.inferred_inputs import resolve_inputs
-    from warmup.models.loading import load_model, parse_cast
+    from warmup.models.loading import load_model, make_inputs, parse_cast
 
-    inductor, gpu = connect(), None
-    runtime = inductor.runtime("cpu" if assumed else device)
-    if assumed is not None:
-        from warmup.inductor.assumed_gpu import assumed_gpu
-
-        runtime, gpu = replace(runtime, device=_device_of(assumed)), assumed_gpu(assumed)
+    inductor = connect()
+    place = resolve_device("cpu" if assumed else device)
+    runtime = describe_runtime(place)
+    gpu = None if assumed is None else AssumedGpu(assumed)
     cast, loaded = parse_cast(dtype), load_model(model)
     resolved = resolve_inputs(loaded, specs, buckets, cast)
-    place = resolve_device("cpu" if assumed else device)
-    compiler = _ModelCompiler(loaded, resolved.specs, place, cast, max_compiles, gpu)
     loaded.module.to(device=place, dtype=cast)
+
+    def inputs_of(bucket: Bucket) -> Inputs:
+        torch.manual_seed(SEED)
+        return make_inputs(loaded, resolved.specs, bucket, place, cast)
+
     # Only with the switches on are candidates listed, and listing them may add guards.
     options = inductor.quiet_switches() if mode == "max-autotune" else {}
     empty = Lookup({}, OnMiss.FALLBACK, Emitter([]), on_uncovered=Uncovered.FORBID)
     attachment = inductor.attach(empty, options, "explain", quiet=True)
     try:
         sections = [
-            compiler.section(dim, sizes, held, with_grad=with_grad, largest=largest)
-            for dim, sizes, held in varying
+            _DimCompiler(loaded.module, inputs_of, gpu, buckets[0], dim, sizes).section(
+                max(*sizes, largest or 0), max(max_compiles, len(sizes)), with_grad=with_grad
+            )
+            for dim, sizes in varying.items()
             for with_grad in ((False, True) if grad is None else (grad,))
         ]
     finally:
         attachment.detach()
     return Explanation(
         model=loaded.name,
-        device=runtime.device.name,
+        device=runtime.device.name if assumed is None else assumed.name,
         torch=runtime.torch,
         mode=mode,
-        recompile_limit=default_recompile_limit(),
+        recompile_limit=torch.compiler.config.recompile_limit,
         sections=tuple(sections),
         assumptions=tuple(map(str, resolved.assumptions)),
         assumed=assumed,
-        caveats=_caveats(runtime, assumed),
+        caveats=_caveats(place, assumed),
     )
 
 
@@ -176,41 +223,30 @@ def _assumed(name: str, device: str) -> AssumedDevice:
     return ASSUMED_DEVICES[name]
 
 
-def _device_of(assumed: AssumedDevice) -> Device:
-    return Device(
-        type="cuda",
-        vendor="nvidia",
-        name=assumed.name,
-        arch=assumed.arch,
-        sm_count=assumed.sm_count,
-        memory_gib=assumed.memory_gib,
-    )
-
-
-def _caveats(runtime: Runtime, assumed: AssumedDevice | None) -> tuple[str, ...]:
+def _caveats(place: torch.device, assumed: AssumedDevice | None) -> tuple[str, ...]:
     if assumed is not None:
         caveat = (
             f"{assumed.name} is assumed, not here: torch traced the model on the CPU, and inductor "
             "compiled the graph for the assumed device; what the model or torch decide by the "
             "device before that is the CPU's (such as the kernel of an attention)"
         )
-        return (caveat,)
-    if runtime.device.type != "cpu":
+    elif place.type == "cpu":
+        caveat = (
+            "this is the answer for a CPU, and a GPU may have other ranges: "
+            f"--assume {'|'.join(ASSUMED_DEVICES)} explains a GPU without having it"
+        )
+    else:
         return ()
-    return (f"this is the answer for a CPU, and a GPU may have other ranges: {_GPUS}",)
+    return (caveat,)
 
 
-_HeldDims = tuple[tuple[str, int], ...]
-
-
-def _varying_dims(buckets: Sequence[Bucket]) -> list[tuple[str, tuple[int, ...], _HeldDims]]:
-    """Return each dim with several sizes: its name, its sizes as given, the other dims as held."""
-    first = buckets[0].sizes
-    varying = []
-    for name, _ in first:
-        sizes = tuple(dict.fromkeys(bucket.size_of(name) or 0 for bucket in buckets))
-        if len(sizes) >= _MIN_SIZES:
-            varying.append((name, sizes, tuple(dim for dim in first if dim[0] != name)))
+def _varying_dims(buckets: Sequence[Bucket]) -> dict[str, tuple[int, ...]]:
+    """Return the sizes of each dim that has several, as given."""
+    sizes = {
+        name: tuple(dict.fromkeys(bucket.size_of(name) or 0 for bucket in buckets))
+        for name, _ in buckets[0].sizes
+    }
+    varying = {name: own for name, own in sizes.items() if own[1:]}
     if not varying:
         raise SettingsError(
             f"every dim has one size ({buckets[0]})",
@@ -220,143 +256,293 @@ def _varying_dims(buckets: Sequence[Bucket]) -> list[tuple[str, tuple[int, ...],
 
 
 @dataclass(frozen=True)
-class _ModelCompiler:
-    """A loaded model and how it is compiled: on ``device``, or for ``gpu`` if that is assumed."""
+class _DimCompiler:
+    """Compiles a model at ``sizes`` of ``dim``; other dims are held at their sizes in ``first``."""
 
-    model: LoadedModel
-    specs: tuple[InputSpec, ...]
-    device: torch.device
-    dtype: torch.dtype | None
-    max_compiles: int
+    module: nn.Module
+    inputs_of: Callable[[Bucket], Inputs]
     gpu: AssumedGpu | None
+    first: Bucket
+    dim: str
+    sizes: tuple[int, ...]
 
-    def section(
-        self,
-        dim: str,
-        sizes: tuple[int, ...],
-        held: _HeldDims,
-        *,
-        with_grad: bool,
-        largest: int | None,
-    ) -> Section:
-        """Return the section of one dim."""
+    def section(self, largest: int, limit: int, *, with_grad: bool) -> Section:
+        """Return the section of the dim up to *largest*, after compiling at most *limit* sizes."""
         import torch
 
-        from warmup.inductor.guards import Recorder, compile_recorded, record
+        from warmup.inductor.guards import Recorder, record
 
-        most = max(*sizes, largest or 0)
-        marks = self._find_marks(dim, sizes, held)
-        recorder = Recorder(dim, tuple(dict.fromkeys(marks.values())), gpu=self.gpu)
-        module = self.model.module
-        module.train(with_grad)
-        with torch.set_grad_enabled(with_grad), record(recorder, self.max_compiles + len(sizes)):
-            compiled = compile_recorded(module, recorder)
-
-            def compile_at(size: int) -> Sequence[Artifact]:
-                inputs = self._inputs(dim, size, held)
-                recorder.size = size
-                return self._call(compiled, inputs, marks, recorder)
-
-            coverage = cover(compile_at, sizes, most, max(self.max_compiles, len(sizes)))
-        module.eval()
+        marks = self._find_marks()
+        recorder = Recorder(self.dim, tuple(dict.fromkeys(marks.values())), gpu=self.gpu)
+        self.module.train(with_grad)
+        with torch.set_grad_enabled(with_grad), record(recorder, limit + len(self.sizes)):
+            compiled = torch.compile(self.module, backend=recorder)
+            coverage = cover(
+                lambda size: self._call(compiled, size, marks, recorder),
+                self.sizes,
+                largest,
+                limit,
+            )
+        self.module.eval()
         if not coverage.spans:
             raise ModelError("the model compiled no graph", "is it disabled for torch.compile?")
+        graphs = []
+        for number in dict.fromkeys(span.graph for span in coverage.spans):
+            source = recorder.frames[number]
+            own = tuple(span for span in coverage.spans if span.graph == number)
+            graphs.append(Graph(number, source.function, source.path, source.line, own))
         return Section(
-            dim=dim,
+            dim=self.dim,
             grad=with_grad,
-            sizes=sizes,
-            largest=most,
-            held=held,
-            graphs=_graphs(coverage.spans, recorder),
+            sizes=self.sizes,
+            largest=largest,
+            held=tuple(each for each in self.first.sizes if each[0] != self.dim),
+            graphs=tuple(graphs),
             tried=coverage.tried,
             uncovered=coverage.uncovered,
         )
 
     def _call(
         self,
-        compiled: Any,
-        inputs: Inputs,
-        marks: dict[tuple[int, int], DerivedSize],
+        compiled: Callable[..., Any],
+        size: int,
+        marks: Collection[tuple[int, int]],
         recorder: Recorder,
     ) -> Sequence[Artifact]:
-        """Run the model on *inputs* and return the artifacts that this compiled."""
+        """Run the model at *size* and return the artifacts that this compiled."""
         from warmup.inductor.guards import mark_unless_fixed
         from warmup.models.dtype_mismatch import naming_dtypes
 
-        leaves = _leaves(inputs)
-        for number, dim in marks:
-            mark_unless_fixed(leaves[number], dim)
+        recorder.size = size
+        inputs = self._inputs(size)
+        leaves = inputs.leaves()
+        for number, index in marks:
+            mark_unless_fixed(leaves[number], index)
         before = len(recorder.artifacts)
         try:
-            with naming_dtypes(self.model.module, inputs):
+            with naming_dtypes(self.module, inputs):
                 compiled(*inputs.args, **inputs.kwargs)
         except WarmupError:
             raise
         except Exception as error:  # the user's model may raise anything
             own = warmup_error_in(error)
             raise ModelError(
-                f"{recorder.dim}={recorder.size}: the model does not compile or run "
+                f"{self.dim}={size}: the model does not compile or run "
                 f"({own or first_line(error)})",
                 _DRIVER_NEEDED if self.gpu is not None and own is None else "",
             ) from error
         recorder.add_compile_metrics()
         return recorder.artifacts[before:]
 
-    def _inputs(self, dim: str, size: int, held: _HeldDims) -> Inputs:
-        import torch
+    def _inputs(self, size: int) -> Inputs:
+        return self.inputs_of(self.first.at({self.dim: size}))
 
-        from warmup.models.loading import make_inputs
+    def _find_marks(self) -> dict[tuple[int, int], DerivedSize]:
+        """Return how sizes of inputs depend on the dim, by number of the input and of its dim.
 
-        torch.manual_seed(SEED)
-        bucket = Bucket((*held, (dim, size)))
-        return make_inputs(self.model, self.specs, bucket, self.device, self.dtype)
-
-    def _find_marks(
-        self, dim: str, sizes: tuple[int, ...], held: _HeldDims
-    ) -> dict[tuple[int, int], DerivedSize]:
-        """Return how sizes of inputs depend on *dim*, by number of the input and of its dim.
-
-        The inputs for up to three *sizes* are compared.
+        The inputs for up to three sizes are compared.
         """
         from warmup.inductor.guards import DerivedSize
 
-        shapes = [
-            [tuple(leaf.shape) if hasattr(leaf, "shape") else () for leaf in _leaves(inputs)]
-            for inputs in (self._inputs(dim, size, held) for size in sizes[:3])
-        ]
-        step = sizes[1] - sizes[0]
+        compared = self.sizes[:3]
+        made = [self._inputs(size).leaves() for size in compared]
         marks = {}
-        for number, (first, second) in enumerate(zip(shapes[0], shapes[1], strict=True)):
-            for index, (here, there) in enumerate(zip(first, second, strict=True)):
-                if here == there:
+        for number, leaves in enumerate(zip(*made, strict=True)):
+            shapes = [getattr(leaf, "shape", ()) for leaf in leaves]
+            for index, lengths in enumerate(zip(*shapes, strict=True)):
+                if lengths[0] == lengths[1]:
                     continue
-                factor = (there - here) // step
-                follows = DerivedSize(factor, here - factor * sizes[0])
-                actual = zip(sizes, (shape[number][index] for shape in shapes), strict=False)
-                if any(follows.at(size) != length for size, length in actual):
+                times = (lengths[1] - lengths[0]) // (compared[1] - compared[0])
+                follows = DerivedSize(times, lengths[0] - times * compared[0])
+                if lengths != tuple(map(follows.at, compared)):
                     raise SettingsError(
-                        f"size {index} of input {number} does not grow evenly with {dim}",
+                        f"size {index} of input {number} does not grow evenly with {self.dim}",
                         "explain a dim that the inputs follow as a multiple, or with a constant",
                     )
                 marks[number, index] = follows
         if not marks:
             raise SettingsError(
-                f"no input has a size that follows from {dim}", "name the dim in --input"
+                f"no input has a size that follows from {self.dim}", "name the dim in --input"
             )
         return marks
 
 
-def _leaves(inputs: Inputs) -> list[Any]:
-    import torch
+@dataclass
+class Coverage:
+    """The sizes that artifacts serve, so far: ``sizes`` are the requested ones.
 
-    leaves: list[Any] = torch.utils._pytree.tree_leaves((inputs.args, inputs.kwargs))  # noqa: SLF001  torch's own tree walk has no public name
-    return leaves
+    Sizes count from the smallest of them to ``largest``. The model ran at the sizes ``tried``.
+    """
+
+    sizes: tuple[int, ...]
+    largest: int
+    tried: tuple[int, ...] = ()
+    _served: list[tuple[Artifact, Span]] = field(default_factory=list)
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """The spans of every graph, ascending."""
+        spans = (span for _, span in self._served)
+        return tuple(sorted(spans, key=lambda span: (span.graph, span.low)))
+
+    @property
+    def uncovered(self) -> int | None:
+        """The smallest size for which a graph has no artifact, None where every size has one."""
+        graphs = {artifact.graph for artifact, _ in self._served}
+        sizes = [size for graph in graphs if (size := self._uncovered_in(graph)) is not None]
+        return min(sizes, default=None)
+
+    def run(self, compile_at: Callable[[int], Sequence[Artifact]], size: int) -> None:
+        """Run the model at *size*, and keep the artifacts that this compiled."""
+        serving = {artifact.graph for artifact, _ in self._served if artifact.serves(size)}
+        self.tried += (size,)
+        for artifact in compile_at(size):
+            earlier = [other for other, _ in self._served if other.graph == artifact.graph]
+            own = tuple(
+                each
+                for each in self.sizes
+                if artifact.serves(each) and not any(other.serves(each) for other in earlier)
+            )
+            unexpected = artifact.why if artifact.graph in serving else ""
+            self._served.append((artifact, _span(artifact, own, unexpected, self.largest)))
+
+    def _uncovered_in(self, graph: int) -> int | None:
+        own = [(artifact, span) for artifact, span in self._served if artifact.graph == graph]
+        size = min(self.sizes)
+        while size <= self.largest:
+            span = next((span for artifact, span in own if artifact.serves(size)), None)
+            if span is None and size not in self.tried:
+                return size
+            if span is None or span.conditions:  # None: the model ran here without this graph
+                size += 1
+            elif span.high is None:
+                return None
+            else:
+                size = span.high + 1
+        return None
 
 
-def _graphs(spans: Sequence[Span], recorder: Recorder) -> tuple[Graph, ...]:
-    graphs = []
-    for number in dict.fromkeys(span.graph for span in spans):
-        frame = recorder.frames[number]
-        own = tuple(span for span in spans if span.graph == number)
-        graphs.append(Graph(number, frame.function, frame.path, frame.line, own))
-    return tuple(graphs)
+def cover(
+    compile_at: Callable[[int], Sequence[Artifact]],
+    sizes: Sequence[int],
+    largest: int,
+    limit: int,
+) -> Coverage:
+    """Return the ranges that artifacts serve, after compiling *sizes* and then sizes without one.
+
+    *compile_at* runs the model at a size and returns the new artifacts, none where an earlier
+    artifact served. In the end every size from the smallest of *sizes* to *largest* is served,
+    unless that takes more than *limit* sizes.
+    """
+    coverage = Coverage(tuple(sizes), largest)
+    for size in sizes:
+        coverage.run(compile_at, size)
+    while (missing := coverage.uncovered) is not None and len(coverage.tried) < limit:
+        coverage.run(compile_at, missing)
+    return coverage
+
+
+def _span(artifact: Artifact, sizes: tuple[int, ...], unexpected: str, ceiling: int) -> Span:
+    ends, recurring = [], []
+    for guard in artifact.guards:
+        if (interval := guard.interval(artifact.size, ceiling)) is None:
+            recurring.append(guard)
+        else:
+            ends.append((guard, *interval))
+    low = max((low for _, low, _ in ends), default=0)
+    high = min((high for _, _, high in ends if high is not None), default=None)
+    conditions = []
+    allowed = list(range(1, ceiling + 1)) if recurring else []
+    for guard in recurring:  # only those that exclude a size which the guards before them allow
+        still_allowed = [size for size in allowed if guard.holds(size)]
+        if len(still_allowed) < len(allowed):
+            conditions.append(cause_of(guard))
+        allowed = still_allowed
+    return Span(
+        graph=artifact.graph,
+        low=low,
+        high=high,
+        tuned_at=artifact.size,
+        sizes=sizes,
+        low_cause=_first_cause(guard for guard, end, _ in ends if end == low and end > 0),
+        high_cause=_first_cause(guard for guard, _, end in ends if end is not None and end == high),
+        conditions=tuple(conditions),
+        unexpected=unexpected,
+        unbound=artifact.unbound,
+    )
+
+
+_INT32: Final = 2**31 - 1
+_PAD_MM: Final = "torch/_inductor/fx_passes/pad_mm.py"
+_ASKS_BOUND: Final = (
+    "to decide if padding a matmul may pay, inductor compares its sizes to see whether it is bound "
+    "by compute; in the backward of a Linear this dim is the inner one"
+)
+_ASKS_PADDING: Final = (
+    "to decide if padding a matmul may pay, inductor compares its operations with the bytes that "
+    "it moves"
+)
+_TMA: Final = (
+    "to list a persistent TMA template (triton.enable_persistent_tma_matmul), inductor guards the "
+    "sizes that it checks, whichever candidate wins"
+)
+_KERNEL: Final = "inductor looks at this size to choose how a kernel is written"
+_LOWERING: Final = "inductor looks at this size to choose how an operation is computed"
+_REWRITE: Final = "a pass of inductor looks at this size to decide how to rewrite the graph"
+_BY_MODEL: Final = "the model's own code depends on this size"
+_SHAPES: Final = "an operation of the model is defined for these sizes only"
+_SMALL: Final = (
+    "sizes 0 and 1 are always compiled on their own (0/1 specialisation); torch takes a dynamic "
+    "size to be 2 or more"
+)
+_INDEX: Final = "32-bit indices end here; larger sizes need kernels with 64-bit indices"
+_ONE_SIZE: Final = (
+    "dynamo compiled this graph for one size: the dim reached it unmarked, as it does behind a "
+    "graph break, until another size is seen"
+)
+_UNKNOWN: Final = "torch compares this size here; warmup does not know why"
+# The cause follows from the line of torch that compared the size: the beginning of its path, its
+# function or empty for any, and the cause. The first match counts.
+_KNOWN: Final = (
+    (_PAD_MM, "is_mm_compute_bound", CauseKind.HEURISTIC, _ASKS_BOUND),
+    (_PAD_MM, "", CauseKind.HEURISTIC, _ASKS_PADDING),
+    ("torch/_inductor/utils.py", "use_triton_tma_template", CauseKind.HEURISTIC, _TMA),
+    ("torch/_inductor/utils.py", "can_use_tma", CauseKind.HEURISTIC, _TMA),
+    ("torch/_inductor/fx_passes/", "", CauseKind.HEURISTIC, _REWRITE),
+    ("torch/_inductor/codegen/", "", CauseKind.HEURISTIC, _KERNEL),
+    ("torch/_inductor/", "", CauseKind.HEURISTIC, _LOWERING),
+    ("torch/_dynamo/", "", CauseKind.MODEL, _BY_MODEL),
+    ("torch/_refs/", "", CauseKind.LIMIT, _SHAPES),
+    ("torch/_prims_common/", "", CauseKind.LIMIT, _SHAPES),
+    ("torch/_meta_registrations.py", "", CauseKind.LIMIT, _SHAPES),
+    ("torch/_subclasses/", "", CauseKind.LIMIT, _SHAPES),
+)
+
+
+def cause_of(guard: Guard) -> Cause:
+    """Return the cause of *guard*."""
+    kind, sentence = _classify(guard)
+    return Cause(kind, sentence, guard.expression, guard.place, guard.user)
+
+
+def _classify(guard: Guard) -> tuple[CauseKind, str]:
+    if guard.is_default:
+        return CauseKind.LIMIT, _SMALL
+    if str(_INT32) in guard.expression or str(_INT32 + 1) in guard.expression:
+        return CauseKind.LIMIT, _INDEX
+    if guard.place is None:
+        return CauseKind.UNKNOWN, _ONE_SIZE if guard.is_fixed else _UNKNOWN
+    path, function = guard.place.path, guard.place.function
+    for beginning, name, kind, sentence in _KNOWN:
+        if path.startswith(beginning) and name in ("", function):
+            return kind, sentence
+    if not path.startswith("torch/"):
+        return CauseKind.MODEL, _BY_MODEL
+    return CauseKind.UNKNOWN, _UNKNOWN
+
+
+def _first_cause(guards: Iterable[Guard]) -> Cause | None:
+    """Return the first known cause of *guards*, else the first cause, None without guards."""
+    causes = [cause_of(guard) for guard in guards]
+    known = (cause for cause in causes if cause.kind is not CauseKind.UNKNOWN)
+    return next(known, causes[0] if causes else None)

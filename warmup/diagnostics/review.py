@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
@@ -18,7 +18,7 @@ from typing import Final
 from warmup.core.errors import SettingsError
 from warmup.core.method import L2
 from warmup.core.ranking import bare_ranked
-from warmup.core.roofline import Peaks, Work, gbps_of, tflops_of
+from warmup.core.roofline import Peaks, Work, share_of_peak
 from warmup.core.rows import Evidence, Family, Flag, Row, Scope, is_for_host
 from warmup.keys.registry import ingredients_of, product_of, work_of
 from warmup.table import Table
@@ -163,12 +163,12 @@ def share_at_least(reviewed: Reviewed, one: TimedRow, *, scaled: bool = True) ->
     The compute peak is that at the clock of the measurement, or as it was measured unless *scaled*.
     Bytes count with a cold L2 only, since a cache is faster than the memory.
     """
-    if one.work is None or reviewed.peaks is None:
+    work, peaks = one.work, reviewed.peaks
+    if work is None or peaks is None:
         return None
-    compute = _compute_share(reviewed.peaks, one.work, one, scaled=scaled)
-    memory = gbps_of(one.work.moved, one.work_us) / reviewed.peaks.gbps
-    shares = (compute, memory if reviewed.is_cold else None)
-    return max((share for share in shares if share is not None), default=None)
+    at_clock = _at_clock(peaks, work.dtype, one.evidence.clock_mhz) if scaled else peaks
+    moved = work.moved if reviewed.is_cold else 0
+    return share_of_peak(at_clock, work.dtype, work.flops, moved, one.work_us) or None
 
 
 def _share_at_most(reviewed: Reviewed, one: TimedRow) -> float | None:
@@ -177,20 +177,20 @@ def _share_at_most(reviewed: Reviewed, one: TimedRow) -> float | None:
     Of a launch key only bounds of the bytes are known. The latency of a call counts as time at the
     peak, and so do bytes that may have come from a cache.
     """
-    if one.work is None or reviewed.peaks is None:
+    work, peaks = one.work, reviewed.peaks
+    if work is None or peaks is None:
         return None
-    memory = gbps_of(one.work.most_moved or one.work.moved, one.work_us) / reviewed.peaks.gbps
-    share = max(memory, _compute_share(reviewed.peaks, one.work, one) or 0)
+    at_clock, moved = _at_clock(peaks, work.dtype, one.evidence.clock_mhz), work.most_moved
+    share = share_of_peak(at_clock, work.dtype, work.flops, moved or work.moved, one.work_us)
     return share + reviewed.latency_us / one.work_us
 
 
-def _compute_share(peaks: Peaks, work: Work, one: TimedRow, *, scaled: bool = True) -> float | None:
-    """Return the share of the compute peak that *one* reached, None where no peak is known."""
-    if not work.flops or work.dtype not in peaks.tflops:
-        return None
-    clock_mhz, of_peak = one.evidence.clock_mhz, peaks.clocks.get(work.dtype)
-    clock = clock_mhz / of_peak if scaled and clock_mhz and of_peak else 1.0
-    return tflops_of(work.flops, one.work_us) / (peaks.tflops[work.dtype] * clock)
+def _at_clock(peaks: Peaks, dtype: str, clock_mhz: int | None) -> Peaks:
+    """Return *peaks* with the rate of *dtype* at that clock; as measured where none is known."""
+    of_peak, rate = peaks.clocks.get(dtype), peaks.tflops.get(dtype)
+    if not clock_mhz or not of_peak or rate is None:
+        return peaks
+    return replace(peaks, tflops={dtype: rate * (clock_mhz / of_peak)})
 
 
 def _doubts_of_row(one: TimedRow, reviewed: Reviewed) -> Iterator[Doubt]:

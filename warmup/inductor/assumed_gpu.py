@@ -8,8 +8,6 @@ Triton report the facts of the assumed device. Nothing is launched; code is gene
 from __future__ import annotations
 
 import contextlib
-import functools
-import inspect
 import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -35,14 +33,11 @@ from warmup.core.assumed_device import AssumedDevice
 from warmup.core.errors import SettingsError
 from warmup.core.units import GIB
 from warmup.inductor.internals import ASSUMED_GPU_INTERNALS, check_internals
-from warmup.inductor.patches import Patches
+from warmup.inductor.patches import Patches, unwrapped
 
 _GPU: Final = torch.device("cuda", 0)
-_STATIC_BLOCK_BYTES: Final = 48 << 10
 _REGISTERS_OF_SM: Final = 65536
 _THREADS_OF_WARP: Final = 32
-_THREADS_OF_SM: Final = 2048
-_THREADS_OF_BLOCK: Final = 1024
 # What inductor calculates from the facts and caches for the process.
 _CALCULATED: Final = ("get_device_tflops", "get_gpu_dram_gbps", "get_max_num_sms", "is_big_gpu")
 # What else torch caches for the process of the facts; `compile_fx` fills it while they are assumed.
@@ -63,9 +58,24 @@ _IMPORTING: Final = (
 
 @dataclass(frozen=True)
 class AssumedGpu:
-    """Compiles for *device*; to be made by `assumed_gpu`, which checks torch and Triton."""
+    """Compiles for *device*.
+
+    Raises:
+        SettingsError: there is no Triton, whose code inductor generates for a GPU.
+        InductorChangedError: this torch reports a device in another way.
+    """
 
     device: AssumedDevice
+
+    def __post_init__(self) -> None:
+        try:
+            import triton  # noqa: F401  not called here
+        except ImportError as error:
+            raise SettingsError(
+                f"assuming {self.device.name} needs Triton, which inductor generates code for",
+                "pip install triton (on Linux); a GPU is not needed",
+            ) from error
+        check_internals(ASSUMED_GPU_INTERNALS)
 
     def attach(self, patches: Patches) -> None:
         """Move each graph to the GPU where inductor's passes begin, until *patches* is restored."""
@@ -97,16 +107,11 @@ class AssumedGpu:
 
         What torch caches of the facts is forgotten before and afterwards.
         """
-        patches = Patches()
-        driver = _triton_driver()
-        before = driver._active
+        from triton.runtime import driver
+
+        patches, before = Patches(), driver._active
         try:
-            for owner, name, value in self._facts():
-                patches.wrap(owner, name, _put(value))
-            for name in _CALCULATED:
-                for module in _IMPORTING:
-                    if name in vars(module):
-                        patches.wrap(module, name, _uncached)
+            self._replace_facts(patches)
             driver.set_active(self._driver())
             _forget_facts()
             yield
@@ -115,38 +120,43 @@ class AssumedGpu:
             patches.restore()
             _forget_facts()
 
-    def _facts(self) -> Iterator[tuple[Any, str, Any]]:
-        """Yield each attribute of torch that reports a fact, and the function in its place."""
+    def _replace_facts(self, patches: Patches) -> None:
+        """Replace each attribute of torch that reports a fact of the device."""
         device, properties = self.device, self._properties()
-        major, minor = device.capability
-        for name, value in (
-            ("is_available", True),
-            ("is_initialized", True),
-            ("device_count", 1),
-            ("current_device", 0),
-            ("_exchange_device", 0),
-            ("_maybe_exchange_device", 0),
-            ("_lazy_init", None),
-            ("synchronize", None),
-            ("get_rng_state", torch.empty(0)),
-            ("set_rng_state", None),
-            ("get_device_name", device.name),
-            ("get_device_capability", device.capability),
-            ("get_device_properties", properties),
-        ):
-            yield torch.cuda, name, _always(value)
         interface = device_interface.CudaInterface
-        yield interface.Worker, "get_device_properties", _always(properties)
-        yield interface, "get_compute_capability", _always(10 * major + minor)
-        yield interface, "is_available", _always(value=True)
-        yield hints.DeviceProperties, "create", self._describe_for_inductor()
-        yield torch._utils_internal, "max_clock_rate", _always(device.clock_mhz)
-        yield fake_tensor, "init_gpu_context", _always(None)
-        has_tma = major >= 9  # noqa: PLR2004  TMA came with capability 9.0
+
+        def report(owner: Any, **facts: Any) -> None:
+            for name, value in facts.items():
+                patches.wrap(owner, name, _always(_always(value)))
+
+        report(
+            torch.cuda,
+            is_available=True,
+            is_initialized=True,
+            device_count=1,
+            current_device=0,
+            _exchange_device=0,
+            _maybe_exchange_device=0,
+            _lazy_init=None,
+            synchronize=None,
+            get_rng_state=torch.empty(0),
+            set_rng_state=None,
+            get_device_name=device.name,
+            get_device_capability=device.capability,
+            get_device_properties=properties,
+        )
+        report(interface.Worker, get_device_properties=properties)
+        report(interface, get_compute_capability=device.compute_capability, is_available=True)
+        report(torch._utils_internal, max_clock_rate=device.clock_mhz)
+        report(fake_tensor, init_gpu_context=None)
+        has_tma = device.capability >= (9, 0)  # TMA came with it
         for name in _TRITON_QUERIES:
-            for module in _IMPORTING:
-                if name in vars(module):
-                    yield module, name, _always("tma" not in name or has_tma)
+            for module in _importing(name):
+                report(module, **{name: "tma" not in name or has_tma})
+        for name in _CALCULATED:
+            for module in _importing(name):
+                patches.wrap(module, name, unwrapped)
+        patches.wrap(hints.DeviceProperties, "create", _always(self._describe_for_inductor()))
 
     def _properties(self) -> Any:
         device = self.device
@@ -159,17 +169,20 @@ class AssumedGpu:
             total_memory=device.memory_gib * GIB,
             L2_cache_size=device.l2_bytes,
             regs_per_multiprocessor=_REGISTERS_OF_SM,
-            max_threads_per_multi_processor=_THREADS_OF_SM,
-            max_threads_per_block=_THREADS_OF_BLOCK,
+            max_threads_per_multi_processor=2048,
+            max_threads_per_block=1024,
             warp_size=_THREADS_OF_WARP,
-            shared_memory_per_block=_STATIC_BLOCK_BYTES,
+            shared_memory_per_block=48 << 10,  # without opting in
             shared_memory_per_block_optin=device.block_bytes,
             shared_memory_per_multiprocessor=device.sm_bytes,
         )
 
     def _describe_for_inductor(self) -> Callable[..., Any]:
-        major, minor = self.device.capability
-        properties = {**vars(self._properties()), "type": "cuda", "cc": 10 * major + minor}
+        properties = {
+            **vars(self._properties()),
+            "type": "cuda",
+            "cc": self.device.compute_capability,
+        }
 
         def create(cls: Any, device: torch.device) -> Any:
             fields = {name: properties.get(name) for name in cls._fields}
@@ -180,8 +193,7 @@ class AssumedGpu:
     def _driver(self) -> Any:
         from triton.backends.compiler import GPUTarget
 
-        major, minor = self.device.capability
-        target = GPUTarget("cuda", 10 * major + minor, _THREADS_OF_WARP)
+        target = GPUTarget("cuda", self.device.compute_capability, _THREADS_OF_WARP)
         limits = {
             "max_shared_mem": self.device.block_bytes,
             "multiprocessor_count": self.device.sm_count,
@@ -202,45 +214,17 @@ class AssumedGpu:
         )
 
 
-def assumed_gpu(device: AssumedDevice) -> AssumedGpu:
-    """Return what compiles for *device*.
-
-    Raises:
-        SettingsError: there is no Triton, whose code inductor generates for a GPU.
-        InductorChangedError: this torch reports a device in another way.
-    """
-    try:
-        import triton  # noqa: F401  not called here
-    except ImportError as error:
-        raise SettingsError(
-            f"assuming {device.name} needs Triton, which inductor generates code for",
-            "pip install triton (on Linux); a GPU is not needed",
-        ) from error
-    check_internals(ASSUMED_GPU_INTERNALS)
-    return AssumedGpu(device)
-
-
 def _forget_facts() -> None:
     for cached in _FILLED:
         cached.cache_clear()
 
 
-def _triton_driver() -> Any:
-    from triton.runtime import driver
-
-    return driver
+def _importing(name: str) -> list[Any]:
+    return [module for module in _IMPORTING if name in vars(module)]
 
 
 def _always(value: Any) -> Callable[..., Any]:
     return lambda *_, **__: value
-
-
-def _put(value: Any) -> Callable[[Any], Any]:
-    return lambda _: value
-
-
-def _uncached(calculate: Callable[..., Any]) -> Callable[..., Any]:
-    return functools.partial(inspect.unwrap(calculate))
 
 
 def _move_graph(graph: Any) -> None:

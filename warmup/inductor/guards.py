@@ -3,7 +3,7 @@
 `record` compiles as torch.compile does, up to the source code of the kernels: dynamo, AOTAutograd
 with the backward, inductor's passes, lowering, scheduling and code generation all add guards, so
 all of them run. Building and launching kernels adds no guards and is left out: graphs run
-uncompiled.
+uncompiled. A `Guard` says at which sizes it holds, an `Artifact` which sizes it serves.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import functools
 import inspect
 import os
 import types
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -32,13 +33,80 @@ from torch._inductor.graph import GraphLowering
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, uninteresting_files
 
 from warmup.inductor.assumed_gpu import AssumedGpu
-from warmup.inductor.guard import Artifact, Guard, SourceLine
-from warmup.inductor.patches import Patches
+from warmup.inductor.patches import Patches, unwrapped
 
 _TORCH_FOLDER: Final = str(Path(torch.__file__).parents[1])
 _RELATIONS: Final = (sympy.Lt, sympy.Le, sympy.Gt, sympy.Ge, sympy.Eq)
 _MAX_ARTIFACTS: Final = 64  # of one model; each may be recompiled up to the given limit
 _SMALLEST_DYNAMIC: Final = 2  # torch fixes the sizes 0 and 1 (0/1 specialisation)
+_NO_END: Final = 2**62  # a guard that holds here holds at every larger size
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLine:
+    """A line of source code and its function; paths inside torch begin with ``torch/``."""
+
+    path: str
+    line: int
+    function: str
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """A condition on a size under which an artifact is valid, and the line that added it.
+
+    ``place`` is the line of torch that added the guard, ``user`` the line of the model being traced
+    then. ``is_linear`` means that the guard holds on a single interval, whose ends can be bisected.
+    ``is_default`` marks the range that torch gives every dynamic size before it sees the model;
+    ``is_fixed`` marks a guard that allows a single size.
+    """
+
+    expression: str
+    holds: Callable[[int], bool]
+    is_linear: bool
+    place: SourceLine | None
+    user: SourceLine | None = None
+    is_default: bool = False
+    is_fixed: bool = False
+
+    def interval(self, size: int, ceiling: int) -> tuple[int, int | None] | None:
+        """Return the ends of the interval on which the guard holds, as it does at *size*.
+
+        The upper end is None where there is none. The result is None where the guard holds outside
+        of the interval around *size* too, such as a guard on multiples of 8. A guard that is not
+        linear is evaluated size by size, up to *ceiling*.
+        """
+        if self.is_linear:
+            low = bisect_left(range(size), x=True, key=self.holds)
+            if self.holds(_NO_END):
+                return low, None
+            above = range(size + 1, _NO_END)
+            return low, size + bisect_left(above, x=True, key=lambda other: not self.holds(other))
+        sizes = [other for other in range(1, ceiling + 1) if other == size or self.holds(other)]
+        low, high = sizes[0], sizes[-1]
+        if len(sizes) <= high - low:
+            return None
+        return low, None if high == ceiling else high
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A graph compiled at one size, with the guards under which torch reuses it.
+
+    ``graph`` is the number of the graph in the model: a model with graph breaks has several.
+    ``why`` is dynamo's reason for compiling again, empty for the first compile. ``unbound`` names
+    symbolic sizes that do not follow from the dim; they are held at their sizes in this compile.
+    """
+
+    graph: int
+    size: int
+    guards: tuple[Guard, ...]
+    why: str = ""
+    unbound: tuple[str, ...] = ()
+
+    def serves(self, size: int) -> bool:
+        """Return whether every guard holds at *size*."""
+        return all(guard.holds(size) for guard in self.guards)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +119,6 @@ class DerivedSize:
     def at(self, size: int) -> int:
         """Return the derived size for the dim at *size*."""
         return self.times * size + self.plus
-
-
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """The function that a graph was compiled from."""
-
-    function: str
-    path: str
-    line: int
 
 
 @dataclass
@@ -75,7 +134,7 @@ class Recorder:
     gpu: AssumedGpu | None = field(default=None, repr=False)
     size: int = 0
     artifacts: list[Artifact] = field(default_factory=list)
-    frames: dict[int, Frame] = field(default_factory=dict)
+    frames: dict[int, SourceLine] = field(default_factory=dict)
     _users: dict[int, tuple[Any, SourceLine]] = field(default_factory=dict)
     _numbers: dict[Any, int] = field(default_factory=dict)
     _compiles: dict[str, int] = field(default_factory=dict)
@@ -103,8 +162,8 @@ class Recorder:
                 continue
             artifact = self.artifacts[index]
             self.artifacts[index] = replace(artifact, why=_first_guard(metrics.recompile_reason))
-            self.frames[artifact.graph] = Frame(
-                metrics.co_name or "", metrics.co_filename or "", metrics.co_firstlineno or 0
+            self.frames[artifact.graph] = SourceLine(
+                metrics.co_filename or "", metrics.co_firstlineno or 0, metrics.co_name or ""
             )
 
     def record_user_line(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -135,7 +194,7 @@ class Recorder:
                 fixed = bool(equality.rhs.is_number)
                 guards.append(self._guard(env, equality, sloc, bound, is_fixed=fixed))
         if not bound and self._is_fixed_in(inputs):
-            guards.append(self._fixed())
+            guards.append(self._only_this_size())
         return Artifact(number, self.size, tuple(guards), unbound=unbound)
 
     def _bind(self, env: Any) -> tuple[dict[Any, DerivedSize], tuple[str, ...]]:
@@ -190,7 +249,7 @@ class Recorder:
             for each in inputs
         )
 
-    def _fixed(self) -> Guard:
+    def _only_this_size(self) -> Guard:
         size = self.size
         small = size < _SMALLEST_DYNAMIC
         return Guard(
@@ -214,7 +273,7 @@ def record(recorder: Recorder, recompiles: int) -> Iterator[None]:
     patches.wrap(GraphLowering, "compile_to_module", lambda _: _generate)
     patches.wrap(ShapeEnv, "_get_stack_summary", recorder.record_user_line)
     # Under a table the sizes' hints are compared; here the guards of torch itself are wanted.
-    patches.wrap(pad_mm, "is_mm_compute_bound", _unhooked)
+    patches.wrap(pad_mm, "is_mm_compute_bound", unwrapped)
     if recorder.gpu is not None:
         recorder.gpu.attach(patches)
     uninteresting_files().add(__file__)  # else guards are attributed to `record_user_line`
@@ -236,11 +295,6 @@ def record(recorder: Recorder, recompiles: int) -> Iterator[None]:
         torch._dynamo.reset()
 
 
-def compile_recorded(model: Callable[..., Any], recorder: Recorder) -> Callable[..., Any]:
-    """Return *model* compiled with the backend *recorder*; torch chooses the dynamic dims."""
-    return torch.compile(model, backend=recorder)
-
-
 def mark_unless_fixed(tensor: torch.Tensor, dim: int) -> None:
     """Make the dim *dim* of *tensor* dynamic in later compiles, unless torch fixes it.
 
@@ -248,11 +302,6 @@ def mark_unless_fixed(tensor: torch.Tensor, dim: int) -> None:
     result to report.
     """
     torch._dynamo.maybe_mark_dynamic(tensor, dim)
-
-
-def default_recompile_limit() -> int:
-    """Return how often dynamo compiles a function before it runs it uncompiled."""
-    return int(dynamo_config.recompile_limit)
 
 
 def _first_guard(reason: str | None) -> str:
@@ -268,10 +317,6 @@ def _generate(graph: Any) -> Any:
 
 def _refuse(*_: Any) -> Any:
     raise AssertionError("a graph compiled for its guards was called")
-
-
-def _unhooked(hooked: Callable[..., bool]) -> Callable[..., bool]:
-    return functools.partial(inspect.unwrap(hooked))
 
 
 def _evaluator(expression: Any, bound: dict[Any, DerivedSize]) -> Callable[[int], bool]:

@@ -7,6 +7,7 @@ and, from torch 2.12 on, its config overrides are per thread.
 from __future__ import annotations
 
 import functools
+import inspect
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -82,6 +83,11 @@ class Patches:
             if self._is_restored and not self._users:
                 while self._undo:
                     self._undo.pop()()
+
+
+def unwrapped(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that calls *function* without its wrappers, such as hooks and caches."""
+    return functools.partial(inspect.unwrap(function))
 
 
 def _dig_out() -> None:

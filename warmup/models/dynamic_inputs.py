@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -22,10 +21,10 @@ def mark_inputs(make_inputs: Callable[[Bucket], Inputs], bucket: Bucket) -> Inpu
         ModelError: a dim grows with a size of the bucket without being equal to it.
     """
     inputs = make_inputs(bucket)
-    leaves = _leaves(inputs)
+    leaves = inputs.leaves()
     for name, low in bucket.lows:
         size = bucket.size_of(name)
-        smaller = _leaves(make_inputs(bucket.at({name: low})))
+        smaller = make_inputs(bucket.at({name: low})).leaves()
         for number, (large, small) in enumerate(zip(leaves, smaller, strict=True)):
             if not isinstance(large, torch.Tensor):
                 continue
@@ -49,7 +48,3 @@ def sizes_within(bucket: Bucket) -> tuple[Bucket, ...]:
     lows = dict(bucket.lows)
     middle = {name: (low + size) // 2 for name, size in bucket.sizes if (low := lows.get(name))}
     return tuple(dict.fromkeys([bucket.at(lows), bucket.at(middle)]))
-
-
-def _leaves(inputs: Inputs) -> list[Any]:
-    return torch.utils._pytree.tree_leaves((inputs.args, inputs.kwargs))  # noqa: SLF001  torch's own tree walk has no public name

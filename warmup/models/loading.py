@@ -64,6 +64,10 @@ class Inputs:
     kwargs: dict[str, Any]
     bucket: Bucket | None = None
 
+    def leaves(self) -> list[Any]:
+        """Return what the arguments hold at any depth, in torch's order."""
+        return torch.utils._pytree.tree_leaves((self.args, self.kwargs))  # noqa: SLF001  torch's own tree walk has no public name
+
 
 def parse_dtype(text: str, source: str) -> torch.dtype:
     """Return the dtype called *text*: ``bf16``, ``bfloat16``, ``torch.bfloat16`` or ``fp16``.
