@@ -18,8 +18,8 @@ from __future__ import annotations
 import contextlib
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple, cast
 
 from torch._inductor import compile_fx as compile_fx_module
 from torch._inductor.codecache import FxGraphCache
@@ -27,7 +27,6 @@ from torch._inductor.output_code import CompiledFxGraph
 
 from warmup.core.errors import ForeignGraphError
 from warmup.core.live_search import LiveSearch
-from warmup.core.method import Search
 from warmup.core.miss_reasons import MissReason
 from warmup.core.rows import Winner
 from warmup.inductor.patches import Patches
@@ -102,7 +101,7 @@ class CachedGraphs:
 
     def counting_answers(self) -> Answers:
         """Return the answers, wrapped so that every decision is counted for its graph."""
-        return _CountingAnswers(self._answers, self._count_decision)
+        return cast("Answers", _CountingAnswers(self._answers, self._count_decision))
 
     def _count_decision(self, key: str, *, missed: bool = False) -> None:
         if self._count.is_compiling or kind_of(key).precedes_graphs:
@@ -178,42 +177,15 @@ class CachedGraphs:
         return post_compile
 
 
-class _CountingAnswers(Answers):
+class _CountingAnswers:
     """Passes every call on to *answers*, and counts the decisions."""
 
     def __init__(self, answers: Answers, count_decision: Callable[..., None]) -> None:
         self._answers = answers
         self._count_decision = count_decision
 
-    @property
-    def tunes(self) -> bool:
-        return self._answers.tunes
-
-    @property
-    def search(self) -> Search:
-        return self._answers.search
-
-    @property
-    def launch_search(self) -> bool:
-        return self._answers.launch_search
-
-    @property
-    def reduction_search(self) -> bool:
-        return self._answers.reduction_search
-
-    @property
-    def split_search(self) -> bool:
-        return self._answers.split_search
-
-    @property
-    def grouped_search(self) -> bool:
-        return self._answers.grouped_search
-
-    def neighbours(self, key: str) -> Sequence[Winner]:
-        return self._answers.neighbours(key)
-
-    def find(self, key: str) -> Winner | MissReason:
-        return self._answers.find(key)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._answers, name)
 
     def hit(self, key: str, winner: Winner) -> None:
         self._count_decision(key)
@@ -233,38 +205,10 @@ class _CountingAnswers(Answers):
         self._count_decision(key)
         return self._answers.measure_calls(key, library, calls)
 
-    def scheduled(self, key: str, *, fused: bool, found: bool) -> None:
-        self._answers.scheduled(key, fused=fused, found=found)
-
     def measure_search(self, key: str, search: LiveSearch) -> Winner | None:
         self._count_decision(key)
         return self._answers.measure_search(key, search)
 
-    def try_search(self, key: str, search: LiveSearch) -> Winner | None:
-        return self._answers.try_search(key, search)
-
     def measure_region(self, question: RegionQuestion) -> Winner | None:
         self._count_decision(question.key)
         return self._answers.measure_region(question)
-
-    def uncovered(self, site: str) -> None:
-        self._answers.uncovered(site)
-
-    def cached(self, decisions: int, misses: int) -> None:
-        self._answers.cached(decisions, misses)
-
-    @property
-    def refuses_foreign(self) -> bool:
-        return self._answers.refuses_foreign
-
-    def foreign(self, compiled_under: str | None, installed: str) -> None:
-        self._answers.foreign(compiled_under, installed)
-
-    def contradicted(self, option: str, expected: str, found: str, advice: str = "") -> None:
-        self._answers.contradicted(option, expected, found, advice)
-
-    def recorded(self) -> None:
-        self._answers.recorded()
-
-    def overruled(self, option: str, wanted: str, found: str) -> None:
-        self._answers.overruled(option, wanted, found)
