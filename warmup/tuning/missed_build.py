@@ -114,14 +114,16 @@ class MissedBuild:
         A row answers nothing that could not be used at serving, is not trusted, or was searched
         less far than ``search``; with ``force`` none does.
         """
-        self.known = tuple(
-            key
+        again = self.again
+        known = {
+            key: row
             for key in self.missed
-            if (row := rows.get(key)) is not None and key not in self.again
+            if (row := rows.get(key)) is not None and key not in again
             if row.untrusted is None
             if not row.evidence.search.is_narrower_than(self.search)
-        )
-        return [key for key in self.missed if key not in self.known]
+        }
+        self.known = tuple(known)
+        return [key for key in self.missed if key not in known]
 
     @property
     def again(self) -> frozenset[str]:
@@ -140,9 +142,6 @@ class MissedBuild:
             table=table,
             replaces=replaces,
             observer=watcher_of(self.observer, origin),
-            can_search=False,
-            given_up={},
-            measured_peaks=lambda: None,
             revisit=Revisit(keys=self.again, search=self.search),
             earlier=open_earlier(
                 *(rows_from, table, lambda: connect().template_sources()),

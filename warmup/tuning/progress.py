@@ -62,9 +62,9 @@ class Progress:
     table: Table
     replaces: bool
     observer: Observer
-    can_search: bool
-    given_up: Mapping[str, str]
-    measured_peaks: Callable[[], Peaks | None]
+    can_search: bool = False
+    given_up: Mapping[str, str] = field(default_factory=dict)
+    measured_peaks: Callable[[], Peaks | None] = lambda: None
     revisit: Revisit = field(default_factory=Revisit)
     earlier: EarlierRows | None = None
     tuned: list[Tuned] = field(default_factory=list)
