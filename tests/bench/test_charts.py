@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from warmup.bench.charts import Chart, Series, compose, draw, label_of
+from warmup.bench.charts import Chart, compose, draw, label_of
 from warmup.core.errors import SettingsError
 
 CHART = Chart(
@@ -18,10 +18,10 @@ CHART = Chart(
     x_label="rows x hidden size",
     y_label="GB/s",
     groups=("4096x1024", "4096x4096"),
-    series=(
-        Series(name="eager", values=(123.0, 150.0), low=(120.0, 140.0), high=(125.0, 160.0)),
-        Series(name="liger", values=(234.0, None), low=(230.0, None), high=(240.0, None)),
-    ),
+    series={
+        "eager": ((120.0, 123.0, 125.0), (140.0, 150.0, 160.0)),
+        "liger": ((230.0, 234.0, 240.0), None),
+    },
     reference=("measured peak", 432.0),
     note="a machine, torch 2.13.0",
 )
@@ -49,10 +49,11 @@ def test_a_chart_is_one_png(tmp_path: Path) -> None:
     many = replace(
         CHART,
         groups=tuple(f"a long name of group {number}" for number in range(12)),
-        series=tuple(Series(name=f"s{n}", values=(float(n + 1),) * 12) for n in range(9)),
+        series={f"s{n}": ((n + 0.5, n + 1.0, n + 1.5),) * 12 for n in range(9)},
     )
-    for chart, name in ((CHART, "small"), (many, "many"), (replace(CHART, series=()), "empty.png")):
-        path = draw(chart, tmp_path / "charts" / name)
+    for chart, name in ((CHART, "small"), (many, "many"), (replace(CHART, series={}), "empty")):
+        path = tmp_path / "charts" / f"{name}.png"
+        draw(chart, path)
         assert path.read_bytes().startswith(b"\x89PNG"), name
     files = {path.name for path in (tmp_path / "charts").iterdir()}
     assert files == {"small.png", "many.png", "empty.png"}
@@ -71,14 +72,11 @@ def test_without_matplotlib_the_error_says_how_to_install_it(
     assert subprocess.run([sys.executable, "-c", code], check=False, cwd=root).returncode == 0
 
 
-def test_a_series_has_a_value_for_each_group() -> None:
-    """Values or bounds of another number are refused."""
-    for series in (
-        Series(name="short", values=(1.0,)),
-        Series(name="bounds", values=(1.0, 2.0), low=(1.0,), high=(1.0,)),
-    ):
-        with pytest.raises(ValueError, match=series.name):
-            replace(CHART, series=(series,))
+def test_a_series_has_a_bar_for_each_group() -> None:
+    """Bars of another number are refused."""
+    for bars in ((), ((1.0, 1.0, 1.0),), (None,) * 3):
+        with pytest.raises(ValueError, match="short"):
+            replace(CHART, series={"short": bars})
 
 
 def test_values_have_three_digits() -> None:

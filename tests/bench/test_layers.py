@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,16 +15,21 @@ import torch
 from warmup.bench import backends
 from warmup.bench.backends import (
     BenchSetup,
-    LayerOperands,
-    LayerPass,
+    LayerAtShape,
     LayerTable,
     OpenLayer,
     compare_layers,
     parse_shapes,
 )
-from warmup.bench.cells import BenchReport, Cell, Pass, reason_of
-from warmup.bench.layers import LAYERS, bench_layers, open_layers
-from warmup.bench.mm import MATMUL_SHAPES, Matmul, bench_mm
+from warmup.bench.cells import BenchReport, BenchRequest, Cell, Pass, reason_of
+from warmup.bench.layers import (
+    LAYERS,
+    MATMUL_SHAPES,
+    Matmul,
+    bench_layers,
+    bench_mm,
+    open_layers,
+)
 from warmup.core.errors import BuildError, OutputMismatchError, SettingsError
 from warmup.core.method import L2, Launch
 from warmup.core.samples import Samples
@@ -120,8 +126,8 @@ def built_in(name: str) -> OpenLayer:
     return OpenLayer.of(LAYERS[name](), name)
 
 
-def operands(name: str, *shape: int, dtype: torch.dtype = torch.float32) -> LayerOperands:
-    return LayerOperands(built_in(name), shape, dtype, CPU, warm=True)
+def placed(name: str, *shape: int, dtype: str = "f32") -> LayerAtShape:
+    return LayerAtShape(replace(SETUP, dtype=dtype), built_in(name), shape)
 
 
 @pytest.fixture
@@ -132,17 +138,22 @@ def own_file(tmp_path: Path) -> Path:
     return path
 
 
+def request(**options: Any) -> BenchRequest:
+    """Return a request on the CPU: eager in float32, two rounds, unless *options* say otherwise."""
+    given = {"dtype": "f32", "rounds": 2, "device": "cpu", "backends": "eager"}
+    return BenchRequest(**{**given, **options})
+
+
 def cells_of(path: Path, name: str, **options: Any) -> list[Cell]:
     """Return the cells of one class of the user's file."""
-    given: dict[str, Any] = {"dtype": "f32", "rounds": 2, "device": "cpu", "backends": "eager"}
-    return list(bench_layers(layers=f"{path}:{name}", **{**given, **options}).cells)
+    return list(bench_layers(request(**options), layers=f"{path}:{name}").cells)
 
 
 def test_every_layer_agrees_with_its_reference() -> None:
     """Eager in float32 is compared with float64, and in bf16 with float32, gradients too."""
     for name in LAYERS:
-        for dtype, limit in ((torch.float32, 1e-5), (torch.bfloat16, 2e-2)):
-            made = operands(name, 16, 24, dtype=dtype)
+        for dtype, limit in (("f32", 1e-5), ("bf16", 2e-2)):
+            made = placed(name, 16, 24, dtype=dtype)
             eager = built_in(name).backends["eager"]
             assert made.no_backward == "", name
             assert 0 < made.check(eager, Pass.BOTH, limit) <= limit, name
@@ -159,13 +170,13 @@ def test_least_bytes_count_each_operand_once() -> None:
         "cross-entropy": (64 + 64 + 2, 2 + 64 + 64 + 64),
     }
     for name, (forward, backward) in expected.items():
-        moved = operands(name, 8, 4, dtype=torch.bfloat16).moved
+        moved = placed(name, 8, 4, dtype="bf16").moved
         assert moved == {Pass.FORWARD: forward, Pass.BOTH: forward + backward}, name
 
 
 def test_wrong_results_are_caught() -> None:
     """An output that is scaled, unwritten, cut, or wrong in one element, and a wrong gradient."""
-    made, eager = operands("softmax", 16, 24), built_in("softmax").backends["eager"]
+    made, eager = placed("softmax", 16, 24), built_in("softmax").backends["eager"]
 
     def spoiled(x: torch.Tensor) -> torch.Tensor:
         out = eager(x).clone()
@@ -187,7 +198,7 @@ def test_wrong_results_are_caught() -> None:
 
 def test_operands_that_were_written_over_are_restored() -> None:
     """A backend that spoils its operands spoils nothing for the next."""
-    made, eager = operands("swiglu", 8, 8), built_in("swiglu").backends["eager"]
+    made, eager = placed("swiglu", 8, 8), built_in("swiglu").backends["eager"]
     made.sets[0].run(lambda gate, up: eager(gate.zero_(), up), Pass.FORWARD)
     assert made.check(eager, Pass.BOTH, 1e-5) < 1e-5
 
@@ -197,7 +208,7 @@ def test_of_a_module_only_own_methods_are_backends() -> None:
     layer = OpenLayer.of(_Projection(), "projection")
     layer.move_to(CPU, torch.bfloat16)
     assert list(layer.backends) == ["eager", "folded"]
-    made = LayerOperands(layer, (8, 16), torch.bfloat16, CPU, warm=True)
+    made = LayerAtShape(replace(SETUP, dtype="bf16"), layer, (8, 16))
     assert made.check(layer.backends["folded"], Pass.BOTH, 2e-2) <= 2e-2
 
 
@@ -231,9 +242,7 @@ def test_a_library_that_is_missing_is_a_reason(monkeypatch: pytest.MonkeyPatch) 
     reason = backends._missing("liger", torch.device("cuda"))
     assert reason is not None
     assert "ModuleNotFoundError" in reason
-    found = bench_layers(
-        layers="softmax", backends="liger,table", shapes="8x16", rounds=2, device="cpu"
-    )
+    found = bench_layers(request(backends="liger,table", shapes="8x16"), layers="softmax")
     assert found.missing["liger"] == "its kernels are for GPUs"
     assert "constant weights" in found.missing["table"]
     assert not found.is_right  # nothing but eager was compared
@@ -259,11 +268,10 @@ def test_a_backend_that_fails_while_it_is_timed_costs_no_other(
 
 def test_a_recompile_while_it_is_timed_is_no_time() -> None:
     """A function that was dropped from dynamo's cache fails when timed."""
-    made, layer = operands("softmax", 8, 16), built_in("softmax")
+    made, layer = placed("softmax", 8, 16), built_in("softmax")
     compiled = torch.compile(layer.backends["eager"], backend="eager")
     made.check(compiled, Pass.FORWARD, 1e-3)
-    table = LayerTable(SETUP, Path("none.json"))
-    batch = LayerPass(SETUP, layer, (8, 16), Pass.FORWARD, made, table).batch_of(compiled)
+    batch = made.batch_of(compiled, Pass.FORWARD)
     torch.compiler.reset()
     with pytest.raises(RuntimeError, match="Detected recompile"):
         batch.time()
@@ -293,17 +301,15 @@ def test_a_build_that_fails_costs_the_table_at_that_shape(
 
 def test_a_shape_that_does_not_fit_costs_that_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     """Out of memory at one shape is its reason; the other shapes are timed."""
-    real = backends.LayerOperands
+    real = backends.LayerAtShape
 
-    def small(layer: OpenLayer, shape: tuple[int, ...], *args: Any, **kw: Any) -> LayerOperands:
+    def small(setup: BenchSetup, layer: OpenLayer, shape: tuple[int, ...]) -> LayerAtShape:
         if shape[0] > 8:
             raise RuntimeError("out of memory")
-        return real(layer, shape, *args, **kw)
+        return real(setup, layer, shape)
 
-    monkeypatch.setattr(backends, "LayerOperands", small)
-    found = bench_layers(
-        layers="softmax", backends="eager", shapes="16x8,8x8", rounds=2, device="cpu"
-    )
+    monkeypatch.setattr(backends, "LayerAtShape", small)
+    found = bench_layers(request(shapes="16x8,8x8"), layers="softmax")
     gone = "no operands: RuntimeError: out of memory"
     assert [cell.reason for cell in found.cells] == [gone, gone, "", ""]
 
@@ -313,20 +319,24 @@ def test_the_report_so_far_is_kept_after_each_shape(own_file: Path) -> None:
     kept: list[BenchReport] = []
     (layer,) = open_layers(f"{own_file}:GeGlu")
     places = [(layer, shape) for shape in layer.shapes]
-    options: dict[str, Any] = {"backends": "eager", "table": None, "out": None}
-    compare_layers(SETUP, places, say=lambda _: None, keep=kept.append, **options)
+    compare_layers(request(), SETUP, places, say=lambda _: None, keep=kept.append)
     assert [len(report.cells) for report in kept] == [2, 4]
 
 
 def test_what_cannot_be_used_is_refused_before_anything_is_timed(own_file: Path) -> None:
     """A settings error names the option, and what there is to choose from."""
+    layers: list[tuple[str, str]] = [
+        ("rmsnorm,gelu", "--layers 'gelu' is unknown"),
+        ("softmax,softmax", "--layers: softmax is given twice"),
+        (f"{own_file}:NoInputs", "NoInputs has no method 'inputs'"),
+        (f"{own_file}:NoShapes", "NoShapes has no shapes"),
+        (f"{own_file}:Missing", "--layers .*has no 'Missing'"),
+        (f"{own_file}:Named", "'compiled' has the name of a backend"),
+    ]
+    for text, said in layers:
+        with pytest.raises(SettingsError, match=said):
+            bench_layers(request(), layers=text)
     cases: list[tuple[dict[str, Any], str]] = [
-        ({"layers": "rmsnorm,gelu"}, "--layers 'gelu' is unknown"),
-        ({"layers": "softmax,softmax"}, "--layers: softmax is given twice"),
-        ({"layers": f"{own_file}:NoInputs"}, "NoInputs has no method 'inputs'"),
-        ({"layers": f"{own_file}:NoShapes"}, "NoShapes has no shapes"),
-        ({"layers": f"{own_file}:Missing"}, "--layers .*has no 'Missing'"),
-        ({"layers": f"{own_file}:Named"}, "'compiled' has the name of a backend"),
         ({"backends": "cuda"}, "--backends 'cuda' is unknown"),
         ({"dtype": "i8"}, "--dtype 'i8' is unknown"),
         ({"launch": "graph"}, "--launch 'graph' is unknown"),
@@ -337,10 +347,10 @@ def test_what_cannot_be_used_is_refused_before_anything_is_timed(own_file: Path)
     ]
     for given, said in cases:
         with pytest.raises(SettingsError, match=said):
-            bench_layers(**{"device": "cpu", **given})
+            bench_layers(request(**given))
     for name, value in (("shapes", "16x32"), ("l2", "tepid"), ("backends", "triton-template")):
         with pytest.raises(SettingsError, match=f"^--{name}"):
-            bench_mm(**{"device": "cpu", name: value})  # type: ignore[arg-type]
+            bench_mm(request(**{name: value}))
 
 
 def test_shapes_are_parsed() -> None:
@@ -355,7 +365,7 @@ def test_a_matmul_says_its_operations() -> None:
     """The ten shapes are M x K x N; a weight is the second matrix, and constant."""
     assert len(MATMUL_SHAPES) == 10
     layer = OpenLayer.of(Matmul([(3, 4, 5)], torch.randn(4, 5)), "mm")
-    made = LayerOperands(layer, (3, 4, 5), torch.float32, CPU, warm=True, steps=(Pass.FORWARD,))
+    made = LayerAtShape(replace(SETUP, steps=(Pass.FORWARD,)), layer, (3, 4, 5))
     assert (made.flops[Pass.FORWARD], made.moved[Pass.FORWARD]) == (120, 4 * (12 + 20 + 15))
     assert list(layer.backends) == ["eager"]
 

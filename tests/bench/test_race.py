@@ -89,7 +89,7 @@ def start(tmp_path: Path) -> Iterator[Callable[[], Remote]]:
 
     yield begin
     for remote in remotes:
-        remote.close()
+        remote.kill()
 
 
 def test_a_program_is_started_by_its_path_and_answers(

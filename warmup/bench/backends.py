@@ -17,14 +17,24 @@ import sys
 import tempfile
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 from torch import nn
 
-from warmup.bench.cells import EAGER, TABLE, BenchReport, Cell, Pass, Say, provenance, reason_of
+from warmup.bench.cells import (
+    EAGER,
+    TABLE,
+    BenchReport,
+    BenchRequest,
+    Cell,
+    Pass,
+    Say,
+    provenance,
+    reason_of,
+)
 from warmup.core.errors import BuildError, OutputMismatchError, SettingsError
 from warmup.core.files import make_folder
 from warmup.core.method import L2, SEED, Launch, OptionValue
@@ -112,10 +122,12 @@ def library(name: str) -> Any:
 class OpenLayer:
     """A `Layer` that was read and checked; ``backends`` are its methods by name, ``eager`` first.
 
-    Methods that torch's own classes have too, such as ``train`` and ``half``, are no backends.
+    ``titles`` are the title of the layer and the names of its sizes. Methods that torch's own
+    classes have too, such as ``train`` and ``half``, are no backends.
     """
 
     name: str
+    titles: tuple[str, str]
     shapes: tuple[Sizes, ...]
     definition: Any
     backends: Mapping[str, Operator]
@@ -150,16 +162,14 @@ class OpenLayer:
         ]
         return cls(
             name=name,
+            titles=(
+                str(getattr(definition, "title", "") or name),
+                str(getattr(definition, "sizes", "") or "shape"),
+            ),
             shapes=parse_shapes(",".join(map(spell_shape, shapes))),
             definition=definition,
             backends={each: getattr(definition, each) for each in dict.fromkeys((EAGER, *own))},
         )
-
-    @property
-    def titles(self) -> tuple[str, str]:
-        """The title of the layer, and the names of its sizes."""
-        title, sizes = (getattr(self.definition, name, "") for name in ("title", "sizes"))
-        return str(title or self.name), str(sizes or "shape")
 
     @property
     def weights(self) -> list[torch.Tensor]:
@@ -250,135 +260,10 @@ def choose(word: str, known: Sequence[str], option: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _OperandSet:
-    plain: tuple[torch.Tensor, ...]
-    operands: tuple[torch.Tensor, ...]  # the same memory; floating ones require gradients
-    gradient: torch.Tensor  # of the output
-
-    @classmethod
-    def of(cls, values: Sequence[torch.Tensor]) -> _OperandSet:
-        operands = tuple(
-            value.detach().requires_grad_() if value.is_floating_point() else value
-            for value in values[:-1]
-        )
-        return cls(tuple(values[:-1]), operands, values[-1])
-
-    def run(self, operator: Operator, step: Pass) -> tuple[torch.Tensor, ...]:
-        """Return the output of *operator*, and with backward the gradients of its operands."""
-        if step is Pass.FORWARD:
-            with torch.no_grad():
-                return (operator(*self.plain),)
-        out = operator(*self.operands)
-        leaves = [operand for operand in self.operands if operand.requires_grad]
-        return out, *torch.autograd.grad(out, leaves, self.gradient)
-
-
-class LayerOperands:
-    """Operand sets of *layer* at *shape*: a set when *warm*, else enough to outgrow the L2.
-
-    The reference is eager on the same values, in float32 for narrower floats and in float64 for
-    float32; ``no_backward`` is why it has no gradients. ``moved`` and ``flops`` are by pass. Some
-    backends overwrite their operands, which are therefore restored before checks and batches.
-    """
-
-    def __init__(
-        self,
-        layer: OpenLayer,
-        shape: Sizes,
-        dtype: torch.dtype,
-        device: torch.device,
-        *,
-        warm: bool,
-        steps: Sequence[Pass] = tuple(Pass),
-    ) -> None:
-        inputs, wide = layer.inputs(shape, dtype, device), wide_dtype(dtype)
-        reference = layer.eager_in(wide)
-        exact = [value.to(wide) if value.is_floating_point() else value for value in inputs]
-        with full_precision(), torch.no_grad():
-            output = reference(*exact)
-        self._values = [*inputs, _gradient(output.shape, dtype, device)]
-        self._expected: tuple[torch.Tensor, ...] = (output,)
-        self.no_backward = ""
-        if Pass.BOTH in steps:
-            exact_set = _OperandSet.of([*exact, self._values[-1].to(wide)])
-            try:
-                with full_precision():
-                    self._expected = exact_set.run(reference, Pass.BOTH)
-            except Exception as error:  # noqa: BLE001  such as an output without gradients
-                self.no_backward = f"eager has no gradients: {reason_of(error)}"
-        total = sum(value.nbytes for value in self._values)
-        count = 1 if warm else max(1, min(MAX_OPERAND_SETS, operand_room(device) // total))
-        self.sets = [
-            _OperandSet.of([value.clone() for value in self._values]) for _ in range(count)
-        ]
-        item, out = dtype.itemsize, self._values[-1].nbytes
-        floating = sum(value.nbytes for value in inputs if value.is_floating_point())
-        read = sum(value.nbytes for value in (*inputs, *layer.weights))
-        moved = layer.count("bytes", shape, item) or read + out
-        self.moved = {Pass.FORWARD: moved, Pass.BOTH: moved + out + read + floating}
-        self.flops = {Pass.FORWARD: layer.count("flops", shape), Pass.BOTH: None}
-
-    def restore(self) -> None:
-        """Restore the initial values of every set."""
-        with torch.no_grad():
-            for each in self.sets:
-                for tensor, value in zip((*each.plain, each.gradient), self._values, strict=True):
-                    tensor.copy_(value)
-
-    def check(self, operator: Operator, step: Pass, tolerance: float) -> float:
-        """Return the largest relative L2 distance of the results of *operator* from the reference.
-
-        Freed blocks of NaN are what the allocator gives to the call, so that an output which is
-        left unwritten is not the right output of the backend before.
-
-        Raises:
-            OutputMismatchError: the output or a gradient is unwritten, of other sizes, or wrong.
-            Exception: whatever *operator* raises.
-        """
-        expected = self._expected if step is Pass.BOTH else self._expected[:1]
-        dtype, copies = self._values[-1].dtype, range(_POISONED)
-        blocks = [torch.full_like(e, math.nan, dtype=dtype) for e in expected for _ in copies]
-        del blocks
-        self.restore()
-        results = self.sets[0].run(operator, step)
-        names = ["output", *(f"gradient {number}" for number in range(1, len(results)))]
-        return max(map(_distance, names, results, expected, [tolerance] * len(names)))
-
-
-def _gradient(size: torch.Size, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Return a gradient of the output: one for a single number, else random values."""
-    if not size:
-        return torch.ones((), dtype=dtype, device=device)
-    # Other values than those of the inputs: a norm's gradient along its own input cancels.
-    source = torch.Generator(device).manual_seed(SEED + 1)
-    return torch.randn(size, generator=source, device=device).to(dtype)
-
-
-def _distance(name: str, result: torch.Tensor, expected: torch.Tensor, limit: float) -> float:
-    if result.shape != expected.shape:
-        raise OutputMismatchError(
-            f"its {name} has sizes {tuple(result.shape)}, not {tuple(expected.shape)}"
-        )
-    norm, result = torch.linalg.vector_norm, result.detach()
-    apart = norm(result.to(expected.dtype) - expected.detach(), dtype=torch.float64)
-    error = float(apart / norm(expected.detach(), dtype=torch.float64))
-    if not error <= limit:
-        raise OutputMismatchError(
-            f"its {name} is wrong: relative L2 error {error:.1e}, allowed are {limit:.0e}"
-        )
-    if name == "output":  # a small wrong part hardly shows in a norm
-        _, rejection, message = judge_output(result, expected.detach(), limit)
-        if rejection is not None:
-            raise OutputMismatchError(f"its {name} is {rejection}: {message}")
-    return error
-
-
-@dataclass(frozen=True, slots=True)
 class BenchSetup:
     """The setup that all layers of a benchmark share.
 
-    ``compiled`` has the options of the backends that inductor compiles, and ``mode`` is the mode in
-    which the table is built.
+    ``compiled`` has the options of the backends that inductor compiles.
     """
 
     benchmark: str
@@ -389,7 +274,6 @@ class BenchSetup:
     rounds: int
     compiled: Mapping[str, Mapping[str, OptionValue]] = field(default_factory=lambda: COMPILED)
     steps: tuple[Pass, ...] = tuple(Pass)
-    mode: str = "max-autotune"
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -397,25 +281,25 @@ class BenchSetup:
         return parse_dtype(self.dtype, "--dtype")
 
 
-def make_setup(
-    benchmark: str, *, device: str, dtype: str, launch: str, l2: str, rounds: int
-) -> BenchSetup:
-    """Return the setup of *benchmark* for these words; a CPU launches singly, operands warm.
+def make_setup(benchmark: str, request: BenchRequest) -> BenchSetup:
+    """Return the setup of *benchmark* for *request*; a CPU launches singly, operands warm.
 
     Raises:
         SettingsError: a word is unknown.
         AdapterError: this torch is not supported.
     """
-    choose(dtype, DTYPES, "--dtype")
-    choose(launch, tuple(Launch), "--launch")
-    choose(l2, tuple(L2), "--l2")
-    if rounds < 1:
-        raise SettingsError(f"--rounds {rounds}", "give at least 1")
+    choose(request.dtype, DTYPES, "--dtype")
+    choose(request.launch, tuple(Launch), "--launch")
+    choose(request.l2, tuple(L2), "--l2")
+    if request.rounds < 1:
+        raise SettingsError(f"--rounds {request.rounds}", "give at least 1")
     connect()
-    place = resolve_device(device)
-    check_compiler(place)
-    how = (Launch.EAGER, L2.WARM) if place.type == "cpu" else (Launch(launch), L2(l2))
-    return BenchSetup(benchmark, place, dtype, *how, rounds)
+    device = resolve_device(request.device)
+    check_compiler(device)
+    is_cpu = device.type == "cpu"
+    launch = Launch.EAGER if is_cpu else Launch(request.launch)
+    l2 = L2.WARM if is_cpu else L2(request.l2)
+    return BenchSetup(benchmark, device, request.dtype, launch, l2, request.rounds)
 
 
 @dataclass
@@ -438,7 +322,7 @@ class LayerTable:
                     dims=[";".join(map("{}={}".format, names, shape))],
                     dtype=setup.dtype,
                     device=str(setup.device),
-                    mode=setup.mode,
+                    mode="max-autotune",
                     launch=setup.launch,
                     l2=setup.l2,
                     pad_weights=False,
@@ -501,104 +385,162 @@ def _importable(layer: OpenLayer, names: Sequence[str], device: torch.device) ->
         del sys.modules[_MODULE_NAME]
 
 
-class _Restored:
-    """A `Batch` that restores its operands before it is timed.
+@dataclass(frozen=True, slots=True)
+class _OperandSet:
+    plain: tuple[torch.Tensor, ...]
+    operands: tuple[torch.Tensor, ...]  # the same memory; floating ones require gradients
+    gradient: torch.Tensor  # of the output
 
-    A recompile while it is timed is an error: its time would be that of the compiler.
+    @classmethod
+    def of(cls, values: Sequence[torch.Tensor]) -> _OperandSet:
+        operands = tuple(
+            value.detach().requires_grad_() if value.is_floating_point() else value
+            for value in values[:-1]
+        )
+        return cls(tuple(values[:-1]), operands, values[-1])
+
+    def run(self, operator: Operator, step: Pass) -> tuple[torch.Tensor, ...]:
+        """Return the output of *operator*, and with backward the gradients of its operands."""
+        if step is Pass.FORWARD:
+            with torch.no_grad():
+                return (operator(*self.plain),)
+        out = operator(*self.operands)
+        leaves = [operand for operand in self.operands if operand.requires_grad]
+        return out, *torch.autograd.grad(out, leaves, self.gradient)
+
+
+class LayerAtShape:
+    """A layer at a shape, with operand sets and the reference of its results.
+
+    With a warm L2 there is one operand set, else enough to outgrow the L2. The reference is eager
+    on the same values, in float32 for narrower floats and in float64 for float32; ``no_backward``
+    is why it has no gradients. ``moved`` and ``flops`` are by pass. Some backends overwrite their
+    operands, which are therefore restored before checks and batches.
     """
 
-    def __init__(self, batch: Batch, restore: Callable[[], None]) -> None:
-        self.calls, self._batch, self._restore = batch.calls, batch, restore
+    def __init__(self, setup: BenchSetup, layer: OpenLayer, shape: Sizes) -> None:
+        self._setup, self._layer, self._shape = setup, layer, shape
+        dtype, device = setup.torch_dtype, setup.device
+        inputs, wide = layer.inputs(shape, dtype, device), wide_dtype(dtype)
+        reference = layer.eager_in(wide)
+        exact = [value.to(wide) if value.is_floating_point() else value for value in inputs]
+        with full_precision(), torch.no_grad():
+            output = reference(*exact)
+        self._values = [*inputs, _gradient(output.shape, dtype, device)]
+        self._expected: tuple[torch.Tensor, ...] = (output,)
+        self.no_backward = ""
+        if Pass.BOTH in setup.steps:
+            exact_set = _OperandSet.of([*exact, self._values[-1].to(wide)])
+            try:
+                with full_precision():
+                    self._expected = exact_set.run(reference, Pass.BOTH)
+            except Exception as error:  # noqa: BLE001  such as an output without gradients
+                self.no_backward = f"eager has no gradients: {reason_of(error)}"
+        room = operand_room(device) // sum(value.nbytes for value in self._values)
+        count = 1 if setup.l2 is L2.WARM else max(1, min(MAX_OPERAND_SETS, room))
+        self.sets = [
+            _OperandSet.of([value.clone() for value in self._values]) for _ in range(count)
+        ]
+        item, out = dtype.itemsize, self._values[-1].nbytes
+        floating = sum(value.nbytes for value in inputs if value.is_floating_point())
+        read = sum(value.nbytes for value in (*inputs, *layer.weights))
+        moved = layer.count("bytes", shape, item) or read + out
+        self.moved = {Pass.FORWARD: moved, Pass.BOTH: moved + out + read + floating}
+        self.flops = {Pass.FORWARD: layer.count("flops", shape), Pass.BOTH: None}
 
-    def time(self) -> float:
-        self._restore()
-        with torch.compiler.set_stance("fail_on_recompile"):
-            return self._batch.time()
+    def restore(self) -> None:
+        """Restore the initial values of every set."""
+        with torch.no_grad():
+            for each in self.sets:
+                for tensor, value in zip((*each.plain, each.gradient), self._values, strict=True):
+                    tensor.copy_(value)
 
+    def check(self, operator: Operator, step: Pass, tolerance: float) -> float:
+        """Return the largest relative L2 distance of the results of *operator* from the reference.
 
-@dataclass(frozen=True, slots=True)
-class LayerPass:
-    """A layer at a shape in a pass, with its operands and the table to serve."""
+        Freed blocks of NaN are what the allocator gives to the call, so that an output which is
+        left unwritten is not the right output of the backend before.
 
-    setup: BenchSetup
-    layer: OpenLayer
-    shape: Sizes
-    step: Pass
-    operands: LayerOperands
-    table: LayerTable
+        Raises:
+            OutputMismatchError: the output or a gradient is unwritten, of other sizes, or wrong.
+            Exception: whatever *operator* raises.
+        """
+        expected = self._expected if step is Pass.BOTH else self._expected[:1]
+        dtype, copies = self._values[-1].dtype, range(_POISONED)
+        blocks = [torch.full_like(e, math.nan, dtype=dtype) for e in expected for _ in copies]
+        del blocks
+        self.restore()
+        results = self.sets[0].run(operator, step)
+        names = ["output", *(f"gradient {number}" for number in range(1, len(results)))]
+        return max(map(_distance, names, results, expected, [tolerance] * len(names)))
 
-    def cells(self, backends: Sequence[str]) -> list[Cell]:
-        """Return a cell for each of *backends* that has this pass: its times, or why none.
+    def cells(self, step: Pass, table: LayerTable, backends: Sequence[str]) -> list[Cell]:
+        """Return a cell for each of *backends* that has the pass *step*: its times, or why none.
 
         Backends take turns while they are timed. Any failure costs the backend that failed.
         """
-        errors: dict[str, float] = {}
-        reasons: dict[str, str] = {}
-        wrong: set[str] = set()
+        setup = self._setup
+        cells = {
+            backend: Cell(
+                layer=self._layer.name,
+                shape=spell_shape(self._shape),
+                step=step,
+                backend=backend,
+                moved=self.moved[step],
+                flops=self.flops[step],
+            )
+            for backend in backends
+            if backend in {TABLE, *setup.compiled, *self._layer.backends}
+            if step is Pass.FORWARD or backend not in FORWARD_ONLY
+        }
         batches: dict[str, Batch] = {}
-        for backend in filter(self._has, backends):
+        for name, cell in cells.items():
+            distance = None
             try:
-                operator = self._compiled(backend)
-                limit = TOLERANCE[self.setup.dtype]
-                errors[backend] = self.operands.check(operator, self.step, limit)
-                batches[backend] = self.batch_of(operator)
+                operator = self._compiled(name, step, table)
+                distance = self.check(operator, step, TOLERANCE[setup.dtype])
+                batches[name] = self.batch_of(operator, step)
+                cells[name] = replace(cell, error=distance)
             except Exception as error:  # noqa: BLE001  any failure drops this backend only
-                reasons[backend] = reason_of(error)
-                wrong |= {backend} if isinstance(error, OutputMismatchError) else set()
+                is_wrong = isinstance(error, OutputMismatchError)
+                reason = reason_of(error)
+                cells[name] = replace(cell, error=distance, reason=reason, is_wrong=is_wrong)
         times: Mapping[str, Samples] | None = None
         while times is None:
             timed: list[str] = []
             try:
-                times = run_rounds(batches, self.setup.rounds, timed.append)
+                times = run_rounds(batches, setup.rounds, timed.append)
             except Exception as error:  # noqa: BLE001  such as a recompile: it has no times
-                del batches[timed[-1]]
-                reasons[timed[-1]] = f"while it was timed: {reason_of(error)}"
-        return [
-            Cell(
-                layer=self.layer.name,
-                shape=spell_shape(self.shape),
-                step=self.step,
-                backend=backend,
-                moved=self.operands.moved[self.step],
-                flops=self.operands.flops[self.step],
-                samples=times.get(backend),
-                error=errors.get(backend),
-                reason=reasons.get(backend, ""),
-                is_wrong=backend in wrong,
-            )
-            for backend in filter(self._has, backends)
-        ]
+                name, reason = timed[-1], f"while it was timed: {reason_of(error)}"
+                cells[name] = replace(cells[name], reason=reason)
+                del batches[name]
+        return [replace(cell, samples=times.get(name)) for name, cell in cells.items()]
 
-    def _has(self, backend: str) -> bool:
-        if self.step is Pass.BOTH and backend in FORWARD_ONLY:
-            return False
-        return backend in {TABLE, *self.setup.compiled, *self.layer.backends}
-
-    def _compiled(self, backend: str) -> Operator:
+    def _compiled(self, backend: str, step: Pass, table: LayerTable) -> Operator:
         """Return the operator of *backend*, which a first call has compiled.
 
         Each compiled operator has a code object of its own, and so its own limit of recompiles.
         """
-        options: dict[str, Any] = dict(self.setup.compiled.get(backend, {}))
+        options: dict[str, Any] = dict(self._setup.compiled.get(backend, {}))
         if backend == TABLE:
-            context = self.table.serving(self.layer, self.shape)
-        elif backend in self.setup.compiled:
+            context = table.serving(self._layer, self._shape)
+        elif backend in self._setup.compiled:
             context = compiling_with(options)
         else:
-            return self.layer.backends[backend]
-        own = with_own_code(self.layer.backends[EAGER], backend)
+            return self._layer.backends[backend]
+        own = with_own_code(self._layer.backends[EAGER], backend)
         # As options of the compile too: a backward is compiled in a thread of its own.
         operator = torch.compile(own, dynamic=False, options=options or None)
         with context:
-            self.operands.sets[0].run(operator, self.step)
+            self.sets[0].run(operator, step)
         return operator
 
-    def batch_of(self, operator: Operator) -> Batch:
+    def batch_of(self, operator: Operator, step: Pass) -> Batch:
         """Return a batch of calls of *operator* that has run once."""
-        setup, sets = self.setup, self.operands.sets
+        setup, sets = self._setup, self.sets
 
         def call(number: int) -> object:
-            return sets[number % len(sets)].run(operator, self.step)
+            return sets[number % len(sets)].run(operator, step)
 
         try:
             if setup.launch is Launch.CUDAGRAPH:
@@ -612,9 +554,52 @@ class LayerPass:
                 "cannot be captured into a CUDA graph, see --launch eager: "
                 f"{reason_of(error.__context__ or error)}"
             ) from error
-        restored = _Restored(batch, self.operands.restore)
+        restored = _Restored(batch, self.restore)
         restored.time()
         return restored
+
+
+def _gradient(size: torch.Size, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Return a gradient of the output: one for a single number, else random values."""
+    if not size:
+        return torch.ones((), dtype=dtype, device=device)
+    # Other values than those of the inputs: a norm's gradient along its own input cancels.
+    source = torch.Generator(device).manual_seed(SEED + 1)
+    return torch.randn(size, generator=source, device=device).to(dtype)
+
+
+def _distance(name: str, result: torch.Tensor, expected: torch.Tensor, limit: float) -> float:
+    if result.shape != expected.shape:
+        raise OutputMismatchError(
+            f"its {name} has sizes {tuple(result.shape)}, not {tuple(expected.shape)}"
+        )
+    norm, result = torch.linalg.vector_norm, result.detach()
+    apart = norm(result.to(expected.dtype) - expected.detach(), dtype=torch.float64)
+    error = float(apart / norm(expected.detach(), dtype=torch.float64))
+    if not error <= limit:
+        raise OutputMismatchError(
+            f"its {name} is wrong: relative L2 error {error:.1e}, allowed are {limit:.0e}"
+        )
+    if name == "output":  # a small wrong part hardly shows in a norm
+        _, rejection, message = judge_output(result, expected.detach(), limit)
+        if rejection is not None:
+            raise OutputMismatchError(f"its {name} is {rejection}: {message}")
+    return error
+
+
+class _Restored:
+    """A `Batch` that restores its operands before it is timed.
+
+    A recompile while it is timed is an error: its time would be that of the compiler.
+    """
+
+    def __init__(self, batch: Batch, restore: Callable[[], None]) -> None:
+        self.calls, self._batch, self._restore = batch.calls, batch, restore
+
+    def time(self) -> float:
+        self._restore()
+        with torch.compiler.set_stance("fail_on_recompile"):
+            return self._batch.time()
 
 
 def _refuse_waiting(call: Callable[[int], object]) -> None:
@@ -635,69 +620,62 @@ def cells_at(
     setup: BenchSetup, layer: OpenLayer, shape: Sizes, table: LayerTable, backends: Sequence[str]
 ) -> list[Cell]:
     """Return the cells of *layer* at *shape*; operands and compiled code are freed afterwards."""
-    text, reason = spell_shape(shape), ""
+    cells: list[Cell] = []
+    reason = ""
     try:
-        operands = LayerOperands(
-            layer,
-            shape,
-            setup.torch_dtype,
-            setup.device,
-            warm=setup.l2 is L2.WARM,
-            steps=setup.steps,
-        )
+        place = LayerAtShape(setup, layer, shape)
     except Exception as error:  # noqa: BLE001  out of memory, or an error of the user's layer
         reason = f"no operands: {reason_of(error)}"
-    cells: list[Cell] = []
     with empty_caches(), _on(setup.device):  # so that no shape meets what another compiled
         for step in setup.steps:
-            if why := reason or (operands.no_backward if step is Pass.BOTH else ""):
+            if why := reason or (place.no_backward if step is Pass.BOTH else ""):
+                text = spell_shape(shape)
                 cells += [
                     Cell(layer=layer.name, shape=text, step=step, backend=name, reason=why)
                     for name in backends
                 ]
             else:
-                cells += LayerPass(setup, layer, shape, step, operands, table).cells(backends)
-    if setup.device.type == "cuda":
-        torch.cuda.empty_cache()
+                cells += place.cells(step, table, backends)
+    torch.cuda.empty_cache()  # nothing where CUDA is not in use
     return cells
 
 
 def compare_layers(
+    request: BenchRequest,
     setup: BenchSetup,
     places: Sequence[tuple[OpenLayer, Sizes]],
     *,
-    backends: str | None,
-    table: Path | None,
-    out: Path | None,
     say: Say,
     keep: KeepReport,
 ) -> BenchReport:
-    """Return the times of the layers and shapes of *places* on *backends*, None for all.
+    """Return the times of the layers and shapes of *places* on the backends of *request*.
 
-    Eager is always among the backends. Without *table*, one is built in the folder *out* if given;
-    a table that exists there is completed. *say* gets lines of progress, and *keep* the report so
-    far after each shape.
+    Eager is always among them. *say* gets lines of progress, and *keep* the report so far after
+    each shape.
 
     Raises:
-        SettingsError: a backend is unknown, or *out* cannot be written.
+        SettingsError: a backend is unknown, or ``out`` cannot be written.
         TableError: the table cannot be read.
     """
     layers = list({layer.name: layer for layer, _ in places}.values())
-    names = _backends_of(setup, layers, backends)
+    names = _backends_of(setup, layers, request.backends)
     absent = {name: reason for name in names if (reason := _missing(name, setup.device))}
     if setup.device.type == "cpu" and TABLE in names and not any(one.weights for one in layers):
         absent[TABLE] = NO_WEIGHTS
     usable = tuple(name for name in names if name not in absent)
     cells: list[Cell] = []
     with contextlib.ExitStack() as stack:
-        if out is None:
+        if request.out is None:
             temporary = tempfile.TemporaryDirectory(prefix="warmup-bench-")
             folder = Path(stack.enter_context(temporary))
         else:
-            make_folder(folder := out, "--out")
-        stack.enter_context(_failing_at_the_recompile_limit())
+            make_folder(folder := request.out, "--out")
+        # Else torch gives up compiling a function that it compiled too often, and runs it as it is.
+        limit = "fail_on_recompile_limit_hit"
+        stack.callback(setattr, torch.compiler.config, limit, getattr(torch.compiler.config, limit))
+        torch.compiler.config.fail_on_recompile_limit_hit = True
         served = LayerTable(setup, folder / f"bench-{setup.benchmark}-table.json")
-        served.table = None if table is None else read(table)
+        served.table = None if request.table is None else read(request.table)
         peaks, where = measured_peaks(setup.device), provenance(setup.device)
         versions = {name: _version(name) for name in LIBRARIES if name in usable}
 
@@ -723,7 +701,7 @@ def compare_layers(
         for number, (layer, shape) in enumerate(places, 1):
             say(f"{number}/{len(places)} {layer.name} {spell_shape(shape)}: compiling and timing")
             layer.move_to(setup.device, setup.torch_dtype)
-            if TABLE in usable and table is None:
+            if TABLE in usable and request.table is None:
                 served.build(layer, shape)
             cells += cells_at(setup, layer, shape, served, usable)
             keep(report())
@@ -764,17 +742,6 @@ def _version(backend: str) -> str:
         return importlib.metadata.version(LIBRARIES[backend][0])
     except importlib.metadata.PackageNotFoundError:
         return "unknown"
-
-
-@contextlib.contextmanager
-def _failing_at_the_recompile_limit() -> Iterator[None]:
-    """Make torch raise where it would give up compiling a function that it compiled too often."""
-    config = torch.compiler.config
-    before, config.fail_on_recompile_limit_hit = config.fail_on_recompile_limit_hit, True
-    try:
-        yield
-    finally:
-        config.fail_on_recompile_limit_hit = before
 
 
 @contextlib.contextmanager

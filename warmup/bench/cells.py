@@ -9,18 +9,18 @@ import datetime as dt
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from warmup.bench.charts import Chart, Series
+from warmup.bench.charts import Bar, Chart
 from warmup.core.errors import warmup_error_in
 from warmup.core.files import make_folder, write_output
 from warmup.core.method import L2, Launch
 from warmup.core.roofline import Peaks, gbps_of, share_of_peak, tflops_of
-from warmup.core.samples import Samples, busy_sentence, geomean, interval_of
+from warmup.core.samples import Samples, busy_sentence, geomean, interval_of, ratios_by_round
 from warmup.core.version import __version__
 
 if TYPE_CHECKING:
@@ -39,6 +39,25 @@ class Pass(StrEnum):
 
     FORWARD = "forward"
     BOTH = "forward+backward"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchRequest:
+    """How a benchmark is to run, in the text form of the command line.
+
+    Without ``shapes`` those of each layer are timed, without ``backends`` all. Without ``table``
+    one is built in the folder ``out`` if given: a table that exists there is completed.
+    """
+
+    dtype: str
+    rounds: int
+    shapes: str | None = None
+    backends: str | None = None
+    launch: str = Launch.CUDAGRAPH
+    l2: str = L2.COLD
+    table: Path | None = None
+    out: Path | None = None
+    device: str = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +139,11 @@ class BenchReport:
         return self.benchmark == "mm"
 
     @property
+    def unit(self) -> str:
+        """The unit of `rate`."""
+        return "TFLOP/s" if self.is_arithmetic else "GB/s"
+
+    @property
     def is_right(self) -> bool:
         """Whether no result was wrong, and a backend beside eager was compared with the reference.
 
@@ -140,6 +164,10 @@ class BenchReport:
             if cell.backend == EAGER and cell.samples is not None
             if busy_sentence(EAGER, cell.samples) is None
         }
+
+    def rate(self, cell: Cell) -> float | None:
+        """Return the rate of *cell* at its median time; None without times or work."""
+        return cell.tflops if self.is_arithmetic else cell.gbps
 
     def share(self, cell: Cell) -> float | None:
         """Return the share of the measured peak that *cell* reaches; None without times or peaks.
@@ -165,16 +193,16 @@ class BenchReport:
         the means which the single rounds have.
         """
         pairs = [
-            (self.bases[cell.place].times_us, cell.samples)
+            (self.bases[cell.place], cell.samples)
             for cell in self.cells
             if (cell.backend, cell.step) == (backend, step) and layer in (None, cell.layer)
             if cell.samples is not None and cell.place in self.bases
         ]
         if not pairs:
             return None
-        ratios = [[a / b for a, b in zip(base, own.times_us, strict=True)] for base, own in pairs]
-        mean = geomean([Samples(base).median / own.median for base, own in pairs])
-        interval = interval_of([geomean(each) for each in zip(*ratios, strict=True)])
+        by_round = zip(*(ratios_by_round(*pair) for pair in pairs), strict=True)
+        interval = interval_of([geomean(ratios) for ratios in by_round])
+        mean = geomean([base.median / own.median for base, own in pairs])
         return {"geomean": mean, "interval": list(interval), "shapes": len(pairs)}
 
     def table_ratio(self, place: tuple[str, str, Pass]) -> dict[str, Any] | None:
@@ -192,8 +220,7 @@ class BenchReport:
         other = timed[best]
         if busy_sentence(best, other) is not None:
             return {"best": best, "ratio": None, "interval": None, "verdict": "too busy"}
-        rounds = zip(own.times_us, other.times_us, strict=True)
-        low, high = interval_of([a / b for a, b in rounds])
+        low, high = interval_of(ratios_by_round(own, other))
         ratio = own.median / other.median
         is_noise = low <= 1 <= high or abs(ratio - 1) <= NEAR_TIE
         verdict = "within noise" if is_noise else "slower" if ratio > 1 else "faster"
@@ -202,31 +229,23 @@ class BenchReport:
 
 def document(report: BenchReport) -> dict[str, Any]:
     """Return all of *report* as JSON values, its rates and speed-ups too; times in microseconds."""
-    plain = ("benchmark", "dtype", "launch", "l2", "rounds", "tolerance", "table")
-    ratios = {cell.place: report.table_ratio(cell.place) for cell in report.cells}
-    means = {
-        (layer, step.value, backend): report.mean_speedup(backend, step, layer)
-        for layer in (*report.layers, None)
-        for step in report.steps
-        for backend in report.backends
-    }
+    own = {each.name: getattr(report, each.name) for each in fields(report)}
     return {
-        **{name: getattr(report, name) for name in plain},
-        **{name: dict(getattr(report, name)) for name in ("provenance", "missing", "versions")},
-        "backends": list(report.backends),
-        "titles": {name: list(titles) for name, titles in report.titles.items()},
+        **{name: value for name, value in own.items() if name != "hits"},
         "table_hits": dict(report.hits),
         "peaks": None if report.peaks is None else asdict(report.peaks),
         "cells": [_cell(report, cell) for cell in report.cells],
         "table_over_best": [
             {"layer": layer, "shape": shape, "pass": step.value, **ratio}
-            for (layer, shape, step), ratio in ratios.items()
-            if ratio is not None
+            for layer, shape, step in dict.fromkeys(cell.place for cell in report.cells)
+            if (ratio := report.table_ratio((layer, shape, step))) is not None
         ],
         "speedup_over_eager": [
-            {"layer": layer, "pass": step, "backend": backend, **mean}
-            for (layer, step, backend), mean in means.items()
-            if mean is not None
+            {"layer": layer, "pass": step.value, "backend": backend, **mean}
+            for layer in (*report.layers, None)
+            for step in report.steps
+            for backend in report.backends
+            if (mean := report.mean_speedup(backend, step, layer)) is not None
         ],
     }
 
@@ -263,27 +282,25 @@ def chart_of(report: BenchReport, layer: str) -> Chart:
         if cell.layer == layer
     }
     groups = tuple(dict.fromkeys(group for group, _ in cells))
-    timed = {backend for (_, backend), cell in cells.items() if cell.samples is not None}
-    dropped = ", ".join(name for name in report.backends if name not in timed)
+    rows = {
+        name: [_bar(report, cells.get((group, name))) for group in groups]
+        for name in report.backends
+    }
     (title, sizes), peaks, where = report.titles[layer], report.peaks, report.provenance
-    unit, peak = "GB/s", peaks and peaks.gbps
-    if report.is_arithmetic:
-        unit, peak = "TFLOP/s", peaks and peaks.tflops.get(report.dtype)
-
-    def series(backend: str) -> Series:
-        rows = [_rates(report, cells.get((group, backend))) for group in groups]
-        low, values, high = zip(*rows, strict=True)
-        name = f"{backend} {report.versions.get(backend, '')}".rstrip()
-        return Series(name=name, values=values, low=low, high=high)
-
+    peak = peaks and (peaks.tflops.get(report.dtype) if report.is_arithmetic else peaks.gbps)
+    dropped = ", ".join(name for name, bars in rows.items() if not any(bars))
     return Chart(
         title=f"{title}, {report.dtype}",
         subtitle=f"Higher is better. Medians of {report.rounds} rounds with 95 % intervals, "
         f"{report.launch}, {report.l2} L2.",
         x_label=sizes,
-        y_label=unit,
+        y_label=report.unit,
         groups=groups,
-        series=tuple(series(name) for name in report.backends if name in timed),
+        series={
+            f"{name} {report.versions.get(name, '')}".rstrip(): bars
+            for name, bars in rows.items()
+            if any(bars)
+        },
         reference=("measured peak", peak) if peak else None,
         note=f"{where['device']}, torch {where['torch']}, triton {where['triton'] or 'none'}, "
         f"warmup {where['warmup']}, {(where['date'] or '')[:10]}"
@@ -291,11 +308,10 @@ def chart_of(report: BenchReport, layer: str) -> Chart:
     )
 
 
-def _rates(report: BenchReport, cell: Cell | None) -> tuple[float | None, ...]:
+def _bar(report: BenchReport, cell: Cell | None) -> Bar | None:
     """Return the rate of *cell* at the upper end, the median and the lower end of its time."""
-    rate = None if cell is None else cell.tflops if report.is_arithmetic else cell.gbps
-    if cell is None or cell.samples is None or rate is None:
-        return None, None, None
+    if cell is None or cell.samples is None or (rate := report.rate(cell)) is None:
+        return None
     (low, high), median = cell.samples.interval, cell.samples.median
     return rate * median / high, rate, rate * median / low
 
@@ -325,12 +341,11 @@ def reason_of(error: BaseException) -> str:
     return " ".join(text.split())[:_REASON_LENGTH]
 
 
-def write_json(content: Mapping[str, Any], path: Path) -> Path:
-    """Write *content* to *path*, create its folder where missing, and return *path*.
+def write_json(content: Mapping[str, Any], path: Path) -> None:
+    """Write *content* to *path*; its folder is created where it is missing.
 
     Raises:
         SettingsError: *path* cannot be written.
     """
     make_folder(path.parent, "--out")
     write_output(path, json.dumps(content, indent=2, sort_keys=True) + "\n", "--out")
-    return path

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import math
 import textwrap
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+Bar = tuple[float, float, float]  # a value between its lower and its upper bound
+
+_NO_BAR: Final = (math.nan, math.nan, math.nan)
 _INK, _FAINT, _WARNING = "#222222", "#595959", "#B04400"
 # Okabe and Ito's colours, told apart with every common form of colour blindness.
 _COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
@@ -49,78 +53,50 @@ _STYLE: Final[Any] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
-    """One variant: a value for each group, None where the variant failed there.
-
-    ``low`` and ``high`` are the bounds of each value, in the same unit; empty without bounds.
-    """
-
-    name: str
-    values: tuple[float | None, ...]
-    low: tuple[float | None, ...] = ()
-    high: tuple[float | None, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """A bar for each series in each group, with its bounds.
+    """A bar for each series in each group, with its bounds; None where a series failed there.
 
     ``x_label`` names the groups, ``y_label`` the values with their unit; ``subtitle`` says which
     values are better, ``reference`` is a horizontal line with its name, and ``note`` the line at
     the bottom: device, versions, date.
 
     Raises:
-        ValueError: the values or the bounds of a series are not as many as the groups.
+        ValueError: the bars of a series are not as many as the groups.
     """
 
     title: str
     subtitle: str
     x_label: str
     y_label: str
-    groups: tuple[str, ...]
-    series: tuple[Series, ...]
+    groups: Sequence[str]
+    series: Mapping[str, Sequence[Bar | None]]
     reference: tuple[str, float] | None = None
     note: str = ""
 
     def __post_init__(self) -> None:
-        count = len(self.groups)
-        for series in self.series:
-            bounds = {len(series.low), len(series.high)}
-            if len(series.values) != count or bounds not in ({0}, {count}):
-                raise ValueError(f"{series.name}: not one value for each of the {count} groups")
+        for name, bars in self.series.items():
+            if len(bars) != len(self.groups):
+                raise ValueError(f"{name}: not one bar for each of the {len(self.groups)} groups")
 
 
-def check_matplotlib() -> None:
-    """Check that matplotlib can be imported.
+def draw(chart: Chart, path: Path) -> None:
+    """Write *chart* to *path* as PNG, 1600 pixels wide.
 
     Raises:
-        SettingsError: matplotlib is not installed.
+        SettingsError: matplotlib is not installed, or the file cannot be written.
     """
     try:
-        import matplotlib as mpl  # noqa: F401  only whether the import succeeds matters
+        import matplotlib as mpl
     except ImportError as error:
         raise SettingsError(
             "charts are drawn by matplotlib, which is not installed here",
             'install it with `pip install "inductor-warmup[charts]"` or `pip install matplotlib`',
         ) from error
-
-
-def draw(chart: Chart, path: Path) -> Path:
-    """Write *chart* to *path* with the suffix .png, 1600 pixels wide, and return that path.
-
-    Raises:
-        SettingsError: matplotlib is not installed, or the file cannot be written.
-    """
-    check_matplotlib()
-    import matplotlib as mpl
-
-    png = path if path.suffix == ".png" else path.with_name(f"{path.name}.png")
-    make_folder(png.parent, "charts")
+    make_folder(path.parent, "charts")
     content = io.BytesIO()
     with mpl.rc_context(_STYLE):
         compose(chart).savefig(content, format="png", dpi=100)
-    write_output(png, content.getvalue(), "chart")
-    return png
+    write_output(path, content.getvalue(), "chart")
 
 
 def compose(chart: Chart) -> Figure:
@@ -158,30 +134,29 @@ def _draw_bars(chart: Chart, axes: Axes) -> list[float]:
     missing: list[float] = []
     width = _GROUP_WIDTH / max(len(chart.series), 2)
     count = len(chart.series) * len(chart.groups)
-    for number, series in enumerate(chart.series):
+    for number, (name, series) in enumerate(chart.series.items()):
         shift = width * (number + 0.5 - len(chart.series) / 2)
         places = [group + shift for group in range(len(chart.groups))]
+        low, values, high = zip(*(bar or _NO_BAR for bar in series), strict=True)
         bars = axes.bar(
             places,
-            _numbers(series.values),
+            values,
             width * 0.92,
-            label=textwrap.fill(series.name, 24),
+            label=textwrap.fill(name, 24),
             color=_COLOURS[number % len(_COLOURS)],
             hatch=_HATCHES[number // len(_COLOURS) % len(_HATCHES)],
             edgecolor=_INK,
             linewidth=0.6,
         )
-        if series.low:
-            low, high = _numbers(series.low), _numbers(series.high)
-            beside = [place + width * _ERROR_AT for place in places]
-            middles = [(a + b) / 2 for a, b in zip(low, high, strict=True)]
-            halves = [(b - a) / 2 for a, b in zip(low, high, strict=True)]
-            axes.errorbar(beside, middles, halves, fmt="none", ecolor=_INK, elinewidth=1.2)
+        beside = [place + width * _ERROR_AT for place in places]
+        middles = [(a + b) / 2 for a, b in zip(low, high, strict=True)]
+        halves = [(b - a) / 2 for a, b in zip(low, high, strict=True)]
+        axes.errorbar(beside, middles, halves, fmt="none", ecolor=_INK, elinewidth=1.2)
         if count <= _MOST_VALUES:
-            texts = ["" if value is None else label_of(value) for value in series.values]
+            texts = ["" if bar is None else label_of(bar[1]) for bar in series]
             turn = 0 if count <= _MOST_LEVEL else 90
             axes.bar_label(bars, texts, padding=3, fontsize=9, rotation=turn)
-        missing += [x for x, value in zip(places, series.values, strict=True) if value is None]
+        missing += [x for x, bar in zip(places, series, strict=True) if bar is None]
     axes.margins(y=0.12)
     return missing
 
@@ -192,7 +167,3 @@ def label_of(value: float) -> str:
         if abs(value) >= limit:
             return f"{value:.{digits}f}"
     return f"{value:.3g}"
-
-
-def _numbers(values: tuple[float | None, ...]) -> list[float]:
-    return [math.nan if value is None else value for value in values]

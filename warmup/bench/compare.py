@@ -2,8 +2,7 @@
 
 A speed-up is the printed median of default mode over that of the variant. Times are rounded to the
 printed digits first, so that a reader can check every ratio. The interval comes from the ratios of
-single rounds: the two times of a round are taken shortly after each other, so a drift of the device
-cancels in their ratio. Imports no torch; `warmup.bench.race` measures.
+single rounds. Imports no torch; `warmup.bench.race` measures.
 """
 
 from __future__ import annotations
@@ -14,14 +13,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
-from warmup.bench.charts import Chart, Series
+from warmup.bench.charts import Bar, Chart
 from warmup.buckets.bucket import Bucket
 from warmup.core.call_cost import CallCost
 from warmup.core.errors import SettingsError
 from warmup.core.method import L2, Launch
-from warmup.core.phases import PhaseSeconds, added, document_of
 from warmup.core.runtime import Runtime
 from warmup.core.samples import (
     Samples,
@@ -29,6 +27,7 @@ from warmup.core.samples import (
     first_busy_sentence,
     geomean,
     interval_of,
+    ratios_by_round,
 )
 
 FEWEST_ROUNDS: Final = 6  # the fewest samples with a 95 % interval of the median
@@ -91,77 +90,37 @@ class CompareRequest:
     timeout_s: float = 1800.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FirstOutput:
-    """The first call of a bucket, until its outputs are computed.
+class FirstOutput(TypedDict):
+    """The first call of a bucket, until its outputs are computed, as JSON values.
 
-    ``process_seconds`` run from the start of the process to the end of the call, ``phases`` say
-    what the seconds since the output before were spent on. ``benchmarks``, ``hits`` and ``misses``
-    are counts of this call; hits and misses are None without a table. ``peak_bytes`` is the peak
-    memory of the process so far: allocated memory on a GPU, resident memory on CPU.
+    ``process_seconds`` run from the start of the process to the end of the call. ``call_seconds``
+    are those of the call, and ``phases`` say what they were spent on. ``benchmarks``, ``hits`` and
+    ``misses`` are counts of this call; hits and misses are None without a table. ``peak_bytes`` is
+    the peak memory of the process so far: allocated memory on a GPU, resident memory on CPU.
     """
 
     process_seconds: float
-    phases: PhaseSeconds
+    call_seconds: float
+    phases: Mapping[str, float]
     benchmarks: int
     hits: int | None
     misses: int | None
     peak_bytes: int
 
-    @property
-    def call_seconds(self) -> float:
-        """Seconds of the call: the sum of its phases."""
-        return sum(self.phases.values())
 
+class Start(FirstOutput):
+    """The start of a variant: ``outputs`` are the first outputs of all buckets, in order.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
-    """The start of a variant: the first outputs of all buckets, in order.
-
-    ``phases_before`` are those before the first call: importing torch and inductor, loading the
-    model and its inputs, and installing a table. ``sites`` counts benchmarks by the site in
-    inductor that asked for them.
+    Counts and ``call_seconds`` are their sums. ``phases`` are those of the whole start, and
+    ``phases_before`` those before the first call: importing torch and inductor, loading the model
+    and its inputs, and installing a table. ``sites`` counts benchmarks by the site in inductor that
+    asked for them.
     """
 
-    phases_before: PhaseSeconds
-    outputs: tuple[FirstOutput, ...]
+    phases_before: Mapping[str, float]
+    outputs: Sequence[FirstOutput]
     sites: Mapping[str, int]
     miss_reasons: Mapping[str, int]
-
-    @property
-    def phases(self) -> PhaseSeconds:
-        """Seconds of the whole start by phase."""
-        return added((self.phases_before, *(output.phases for output in self.outputs)))
-
-    @property
-    def process_seconds(self) -> float:
-        """Seconds from the start of the process to the first output of the last bucket."""
-        return self.outputs[-1].process_seconds
-
-    @property
-    def call_seconds(self) -> float:
-        """Seconds spent in the first calls, without imports, weights and installing a table."""
-        return sum(output.call_seconds for output in self.outputs)
-
-    @property
-    def benchmarks(self) -> int:
-        """Benchmarks that inductor ran in all first calls."""
-        return sum(output.benchmarks for output in self.outputs)
-
-    @property
-    def hits(self) -> int | None:
-        """Decisions that rows answered; None without a table."""
-        return _sum_known([output.hits for output in self.outputs])
-
-    @property
-    def misses(self) -> int | None:
-        """Decisions that no row answered; None without a table."""
-        return _sum_known([output.misses for output in self.outputs])
-
-    @property
-    def peak_bytes(self) -> int:
-        """The peak memory until the last first output."""
-        return self.outputs[-1].peak_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +164,7 @@ class BucketTime:
         return CallCost(host_us=rounded(self.host.median), device_us=self.median_us)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Result:
     """The start and the times of a variant, or why it failed.
 
@@ -302,7 +261,7 @@ class Comparison:
         return tuple(
             None
             if busy_sentence(BASELINE, base.device)
-            else _ratio(base.median_us / cell.median_us, _by_round(base, cell))
+            else _ratio(base.median_us / cell.median_us, ratios_by_round(base.device, cell.device))
             for base, cell in self._pairs(result)
         )
 
@@ -314,7 +273,9 @@ class Comparison:
         pairs = self._pairs(result)
         if not pairs or self.too_busy is not None:
             return None
-        by_round = zip(*(_by_round(*pair) for pair in pairs), strict=True)
+        by_round = zip(
+            *(ratios_by_round(base.device, cell.device) for base, cell in pairs), strict=True
+        )
         return _ratio(
             geomean([base.median_us / cell.median_us for base, cell in pairs]),
             [geomean(ratios) for ratios in by_round],
@@ -440,7 +401,7 @@ def document(report: Comparison) -> dict[str, Any]:
                 "log": result.log,
                 "verdict": report.verdict(result),
                 "speedup": _document_of_ratio(report.overall(result)),
-                "start": None if result.start is None else _document_of_start(result.start),
+                "start": result.start,
             }
             for result in report.results
         ],
@@ -458,63 +419,27 @@ def document(report: Comparison) -> dict[str, Any]:
     }
 
 
-def chart_of(record: Mapping[str, Any]) -> Chart:
-    """Return the chart of a comparison's document *record*: the speed of each variant, by bucket.
+def chart_of(report: Comparison) -> Chart:
+    """Return the chart of *report*: the speed of each timed variant, by bucket.
 
     A speed is the median of default mode over that of the variant, or of eager where default mode
     was not timed, with the 95 % interval of the variant.
     """
-    origin, here = record["origin"], record["origin"]["runtime"]
-    buckets = [
-        {timed["name"]: timed for timed in bucket["variants"]} for bucket in record["buckets"]
-    ]
-    timed = [name for name in buckets[0] if any(each[name]["median_us"] for each in buckets)]
-    bases = (name for name in (BASELINE, REFERENCE) if name in timed)
-    base = next(bases, timed[0] if timed else "")
-
-    def series(name: str) -> Series:
-        rows = [_speeds(bucket.get(base), bucket[name]) for bucket in buckets]
-        low, values, high = zip(*rows, strict=True)
-        return Series(name=name, values=values, low=low, high=high)
-
+    origin, here = report.origin, report.origin.runtime
+    timed = {result.variant.name: result.cells for result in report.results if result.cells}
+    base = next((name for name in (BASELINE, REFERENCE, *timed) if name in timed), "")
     return Chart(
-        title=f"Speed of {origin['model'].rpartition(':')[2]} over {base}",
-        subtitle=f"Higher is better. Device time of one call: launch {origin['launch']}, "
-        f"{origin.get('l2', 'warm')} L2, medians of {origin['rounds']} rounds, 95 % intervals.",
+        title=f"Speed of {origin.model.rpartition(':')[2]} over {base}",
+        subtitle=f"Higher is better. Device time of one call: launch {origin.launch}, "
+        f"{origin.l2} L2, medians of {origin.rounds} rounds, 95 % intervals.",
         x_label="bucket",
         y_label=f"times as fast as {base}",
-        groups=tuple(
-            ",".join(f"{name}={size}" for name, size in bucket["bucket"].items())
-            for bucket in record["buckets"]
-        ),
-        series=tuple(map(series, timed)),
+        groups=tuple(map(str, report.buckets)),
+        series={name: tuple(map(_speed, timed[base], cells)) for name, cells in timed.items()},
         reference=(base, 1.0),
-        note=f"{here['device']['name']}, torch {here['torch']}, "
-        f"triton {here['triton'] or 'none'}, warmup {origin['warmup']}, {origin['created'][:10]}",
+        note=f"{here.device.name}, torch {here.torch}, triton {here.triton or 'none'}, "
+        f"warmup {origin.warmup}, {origin.created[:10]}",
     )
-
-
-def _document_of_start(start: Start) -> dict[str, Any]:
-    return {
-        "process_seconds": start.process_seconds,
-        "call_seconds": round(start.call_seconds, 3),
-        "phases": document_of(start.phases),
-        "phases_before": document_of(start.phases_before),
-        "benchmarks": start.benchmarks,
-        "sites": dict(start.sites),
-        "hits": start.hits,
-        "misses": start.misses,
-        "miss_reasons": dict(start.miss_reasons),
-        "peak_bytes": start.peak_bytes,
-        "outputs": [
-            {
-                **asdict(output),
-                "call_seconds": round(output.call_seconds, 3),
-                "phases": document_of(output.phases),
-            }
-            for output in start.outputs
-        ],
-    }
 
 
 def _document_of_cell(report: Comparison, result: Result, index: int) -> dict[str, Any]:
@@ -540,16 +465,12 @@ def _document_of_ratio(ratio: Ratio | None) -> dict[str, float] | None:
     return None if ratio is None else asdict(ratio)
 
 
-def _speeds(base: Mapping[str, Any] | None, timed: Mapping[str, Any]) -> tuple[float | None, ...]:
-    """Return the least speed, the speed and the largest speed of *timed* over *base*."""
-    if base is None or not base["median_us"] or not timed["median_us"]:
-        return None, None, None
-    low, high = timed["interval_us"]
-    return tuple(base["median_us"] / time_us for time_us in (high, timed["median_us"], low))
-
-
-def _by_round(base: BucketTime, cell: BucketTime) -> list[float]:
-    return [b / own for b, own in zip(base.device.times_us, cell.device.times_us, strict=True)]
+def _speed(base: BucketTime, cell: BucketTime) -> Bar | None:
+    """Return the speed of *cell* over *base*, between its bounds."""
+    base_us, (low, high) = base.median_us, cell.interval_us
+    if not base_us or not cell.median_us:
+        return None
+    return base_us / high, base_us / cell.median_us, base_us / low
 
 
 def _ratio(value: float, by_round: Sequence[float]) -> Ratio:
@@ -557,8 +478,3 @@ def _ratio(value: float, by_round: Sequence[float]) -> Ratio:
     # The ratio of the medians can lie outside the interval of the ratios, which is widened to it.
     value = round(value, 2)
     return Ratio(value, min(round(low, 2), value), max(round(high, 2), value))
-
-
-def _sum_known(counts: Sequence[int | None]) -> int | None:
-    known = [count for count in counts if count is not None]
-    return sum(known) if known else None

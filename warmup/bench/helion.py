@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import helion
@@ -103,27 +104,14 @@ def _swiglu_tiles(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     return out
 
 
-def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> Any:
-    """Return *x* over the root of the mean of its squares, times *weight*."""
-    return _run(_rms_norm_rows, _ROW, x, weight, eps)
-
-
-def layer_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float) -> Any:
-    """Return *x* normalized by rows, times *weight*, plus *bias*."""
-    return _run(_layer_norm_rows, _ROW, x, weight, bias, eps)
-
-
-def softmax(x: torch.Tensor) -> Any:
-    """Return the softmax of each row of *x*."""
-    return _run(_softmax_rows, _ROW, x)
+# Each returns its layer of the inputs: weight, bias and eps where the layer has them come after x.
+rms_norm: Final = partial(_run, _rms_norm_rows, _ROW)
+layer_norm: Final = partial(_run, _layer_norm_rows, _ROW)
+softmax: Final = partial(_run, _softmax_rows, _ROW)
+swiglu: Final = partial(_run, _swiglu_tiles, _STRIP)
 
 
 def cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> Any:
     """Return the mean negative log-likelihood of *targets*."""
     sums = _run(_log_sums, _STRIP, logits)
     return (sums - logits.gather(1, targets[:, None])[:, 0]).mean().to(logits.dtype)
-
-
-def swiglu(gate: torch.Tensor, up: torch.Tensor) -> Any:
-    """Return silu(*gate*) times *up*."""
-    return _run(_swiglu_tiles, _STRIP, gate, up)

@@ -1,18 +1,20 @@
-"""`bench_layers`: five layers that move memory, and those of the user's file, side by side."""
+"""`bench_layers` and `bench_mm`: layers that move memory, those of the user, and plain GEMMs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from dataclasses import replace
 from typing import Any, Final
 
 import torch
+from torch import nn
 from torch.nn import functional
 
 from warmup.bench.backends import (
     KeepReport,
     Layer,
     OpenLayer,
+    Operator,
     Sizes,
     choose,
     compare_layers,
@@ -20,18 +22,42 @@ from warmup.bench.backends import (
     make_setup,
     parse_shapes,
 )
-from warmup.bench.cells import BenchReport, Say
+from warmup.bench.cells import BenchReport, BenchRequest, Pass, Say
 from warmup.core.errors import ModelError, SettingsError
-from warmup.core.method import L2, Launch
+from warmup.core.method import OptionValue
 from warmup.models.model_file import cause_of, open_target
 
-LAYER_ROUNDS: Final = 30
 EPS: Final = 1e-6  # of all built-in norms
 _HIDDEN: Final = ((4096, 1024), (8192, 4096), (16384, 8192), (4096, 16384))
+# AlexNet, BERT, GPT-2: those of torch's own microbenchmark inductor_mm.py.
+MATMUL_SHAPES: Final[tuple[Sizes, ...]] = (
+    *((128, 9216, 4096), (128, 4096, 4096), (128, 4096, 1000)),
+    *((2048, 768, 768), (2048, 768, 3072), (2048, 3072, 768)),
+    *((1024, 768, 768), (1024, 768, 3072), (1024, 3072, 768), (1024, 768, 2304)),
+)
+_AUTOTUNED: Final = {"max_autotune_gemm": True}
+# Inductor's C++ template needs constant weights.
+_ON_CPU: Final[Mapping[str, Mapping[str, OptionValue]]] = {
+    "max-autotune": {**_AUTOTUNED, "max_autotune_gemm_backends": "ATEN,CPP", "freezing": True},
+    "cpp-template": {**_AUTOTUNED, "max_autotune_gemm_backends": "CPP", "freezing": True},
+}
+_ON_GPU: Final[Mapping[str, Mapping[str, OptionValue]]] = {
+    "max-autotune": {**_AUTOTUNED, "max_autotune_gemm_backends": "ATEN,TRITON"},
+    "triton-template": {**_AUTOTUNED, "max_autotune_gemm_backends": "TRITON"},
+}
 
 
 def _near(centre: int, shape: Sizes) -> torch.Tensor:
     return torch.randn(shape[-1]) * 0.1 + centre
+
+
+def _call_of(backend: str, function: str, *last: float, **options: object) -> Operator:
+    """Return the method of a layer that calls *function* of a library on the layer's inputs."""
+
+    def call(_layer: Layer, *inputs: Any) -> Any:
+        return getattr(library(backend), function)(*inputs, *last, **options)
+
+    return call
 
 
 class RmsNorm(Layer):
@@ -45,15 +71,10 @@ class RmsNorm(Layer):
     def eager(self, x: Any, weight: Any) -> Any:  # noqa: D102
         return functional.rms_norm(x, weight.shape, weight, EPS)
 
-    def liger(self, x: Any, weight: Any) -> Any:  # noqa: D102
-        # Not in place: it keeps the gradient of its output.
-        return library("liger").liger_rms_norm(x, weight, EPS, in_place=False)
-
-    def quack(self, x: Any, weight: Any) -> Any:  # noqa: D102
-        return library("quack").rmsnorm(x, weight, eps=EPS)
-
-    def helion(self, x: Any, weight: Any) -> Any:  # noqa: D102
-        return library("helion").rms_norm(x, weight, EPS)
+    # Not in place: it keeps the gradient of its output.
+    liger = _call_of("liger", "liger_rms_norm", EPS, in_place=False)
+    quack = _call_of("quack", "rmsnorm", eps=EPS)
+    helion = _call_of("helion", "rms_norm", EPS)
 
 
 class LayerNorm(Layer):
@@ -67,11 +88,8 @@ class LayerNorm(Layer):
     def eager(self, x: Any, weight: Any, bias: Any) -> Any:  # noqa: D102
         return functional.layer_norm(x, weight.shape, weight, bias, EPS)
 
-    def liger(self, x: Any, weight: Any, bias: Any) -> Any:  # noqa: D102
-        return library("liger").liger_layer_norm(x, weight, bias, EPS)
-
-    def helion(self, x: Any, weight: Any, bias: Any) -> Any:  # noqa: D102
-        return library("helion").layer_norm(x, weight, bias, EPS)
+    liger = _call_of("liger", "liger_layer_norm", EPS)
+    helion = _call_of("helion", "layer_norm", EPS)
 
 
 class Softmax(Layer):
@@ -85,14 +103,9 @@ class Softmax(Layer):
     def eager(self, x: Any) -> Any:  # noqa: D102
         return functional.softmax(x, dim=-1)
 
-    def liger(self, x: Any) -> Any:  # noqa: D102
-        return library("liger").liger_softmax(x)
-
-    def quack(self, x: Any) -> Any:  # noqa: D102
-        return library("quack").softmax(x)
-
-    def helion(self, x: Any) -> Any:  # noqa: D102
-        return library("helion").softmax(x)
+    liger = _call_of("liger", "liger_softmax")
+    quack = _call_of("quack", "softmax")
+    helion = _call_of("helion", "softmax")
 
 
 class SwiGlu(Layer):
@@ -107,11 +120,8 @@ class SwiGlu(Layer):
     def eager(self, gate: Any, up: Any) -> Any:  # noqa: D102
         return functional.silu(gate) * up
 
-    def liger(self, gate: Any, up: Any) -> Any:  # noqa: D102
-        return library("liger").liger_swiglu(gate, up)  # writes gradients over its inputs
-
-    def helion(self, gate: Any, up: Any) -> Any:  # noqa: D102
-        return library("helion").swiglu(gate, up)
+    liger = _call_of("liger", "liger_swiglu")  # writes gradients over its inputs
+    helion = _call_of("helion", "swiglu")
 
 
 class CrossEntropy(Layer):
@@ -127,14 +137,34 @@ class CrossEntropy(Layer):
     def eager(self, logits: Any, targets: Any) -> Any:  # noqa: D102
         return functional.cross_entropy(logits, targets)
 
-    def liger(self, logits: Any, targets: Any) -> Any:  # noqa: D102
-        return library("liger").liger_cross_entropy(logits, targets)
+    liger = _call_of("liger", "liger_cross_entropy")
+    quack = _call_of("quack", "cross_entropy")
+    helion = _call_of("helion", "cross_entropy")
 
-    def quack(self, logits: Any, targets: Any) -> Any:  # noqa: D102
-        return library("quack").cross_entropy(logits, targets)
 
-    def helion(self, logits: Any, targets: Any) -> Any:  # noqa: D102
-        return library("helion").cross_entropy(logits, targets)
+class Matmul(nn.Module):
+    """The product of two row-major matrices; *weight*, where given, is the second and constant."""
+
+    title, sizes = "Matmuls", "M x K x N"
+
+    def __init__(self, shapes: Sequence[Sizes], weight: torch.Tensor | None = None) -> None:
+        super().__init__()
+        self.shapes = shapes
+        self.weight = None if weight is None else nn.Parameter(weight, requires_grad=False)
+
+    def inputs(self, shape: Sizes) -> tuple[torch.Tensor, ...]:
+        """Return the matrices of *shape*, M x K x N, without the weight."""
+        m, k, n = shape
+        return torch.randn(m, k), *([torch.randn(k, n)] if self.weight is None else [])
+
+    def flops(self, shape: Sizes) -> int:
+        """Return the operations: a multiplication and an addition for each step of K."""
+        m, k, n = shape
+        return 2 * m * k * n
+
+    def eager(self, a: torch.Tensor, b: torch.Tensor | None = None) -> Any:
+        """Return the product by the library, cuBLAS or mkl."""
+        return torch.mm(a, self.weight if b is None else b)  # type: ignore[arg-type]
 
 
 LAYERS: Final[Mapping[str, type[Layer]]] = {
@@ -185,37 +215,46 @@ def _open(target: str) -> OpenLayer:
 
 
 def bench_layers(
+    request: BenchRequest,
     *,
     layers: str | None = None,
-    backends: str | None = None,
-    shapes: str | None = None,
-    dtype: str = "bf16",
-    rounds: int = LAYER_ROUNDS,
-    launch: str = Launch.CUDAGRAPH,
-    table: Path | None = None,
-    out: Path | None = None,
-    device: str = "auto",
     say: Say = lambda _line: None,
     keep: KeepReport = lambda _report: None,
 ) -> BenchReport:
-    """Return the times of *layers* on *backends* over *shapes*, or the reasons for missing times.
+    """Return the times of *layers*, all built-in for None, or the reasons for missing times.
 
-    Arguments have the text form of the command line; the defaults are all built-in layers, all
-    backends and each layer's own shapes. Forward is timed, and forward and backward as one call.
+    Forward is timed, and forward and backward as one call.
 
     Raises:
-        SettingsError: an argument or a layer is not valid.
+        SettingsError: a field of *request* or a layer is not valid.
         TableError: the table cannot be read.
         AdapterError: this torch is not supported.
     """
+    words = request.shapes
     places = [
         (layer, shape)
         for layer in open_layers(layers)
-        for shape in (parse_shapes(shapes, len(layer.shapes[0])) if shapes else layer.shapes)
+        for shape in (parse_shapes(words, len(layer.shapes[0])) if words else layer.shapes)
     ]
-    setup = make_setup(
-        "layers", device=device, dtype=dtype, launch=launch, l2=L2.COLD, rounds=rounds
-    )
-    return compare_layers(
-        setup, places, backends=backends, table=table, out=out, say=say, keep=keep
-    )
+    return compare_layers(request, make_setup("layers", request), places, say=say, keep=keep)
+
+
+def bench_mm(
+    request: BenchRequest,
+    *,
+    say: Say = lambda _line: None,
+    keep: KeepReport = lambda _report: None,
+) -> BenchReport:
+    """Return the times of GEMMs, of `MATMUL_SHAPES` by default, or the reasons for missing times.
+
+    On a CPU the second matrix is a constant weight. Raises what `bench_layers` raises.
+    """
+    shapes = MATMUL_SHAPES if request.shapes is None else parse_shapes(request.shapes, 3)
+    setup = make_setup("mm", request)
+    is_cpu = setup.device.type == "cpu"
+    setup = replace(setup, steps=(Pass.FORWARD,), compiled=_ON_CPU if is_cpu else _ON_GPU)
+    places = [
+        (OpenLayer.of(Matmul([shape], torch.randn(shape[1:]) if is_cpu else None), "mm"), shape)
+        for shape in shapes
+    ]
+    return compare_layers(request, setup, places, say=say, keep=keep)

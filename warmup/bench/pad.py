@@ -165,12 +165,19 @@ def measure_samples(
         problems = [MissedProblem(key, PAD.name, _DRAWN, 1) for key in wanted]
         with tempfile.TemporaryDirectory(prefix="warmup-pad-") as folder:
             try:
-                failed = _failures(build(problems, out=Path(folder) / "pad.json", observer=file))
+                report = build(problems, out=Path(folder) / "pad.json", observer=file)
+                failed = {
+                    **dict.fromkeys((one.key for one in report.timings), _NOT_BOTH),
+                    **report.not_fused,
+                    **report.not_rebuilt,
+                    **report.not_tuned,
+                    **report.distrusted,
+                }
             except NothingRecordedError as error:  # of the first samples, or the time was over
                 if reasons := error.args[1]:
                     raise BuildError("no sample could be measured", reasons) from error
-    left = {key for key in wanted if key not in file.samples}
-    failed = {key: why for key, why in failed.items() if key in left}
+    left = [key for key in wanted if key not in file.samples]
+    failed = {key: failed[key] for key in left if failed.get(key, NOT_BEGUN) != NOT_BEGUN}
     return PadRun(len(keys), len(keys) - len(wanted), len(wanted) - len(left), failed)
 
 
@@ -200,9 +207,9 @@ class SampleFile(Observer):
                 self._file = stack.enter_context(self.path.open("ab"))
                 self._file.truncate(whole)
                 self._stack = stack.pop_all()
+        except SettingsError:
+            raise
         except (OSError, ValueError) as error:
-            if isinstance(error, SettingsError):
-                raise
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise SettingsError(
                 f"--out {shown(self.path)}: cannot be read and written: {reason}",
@@ -338,9 +345,7 @@ def _draw(chance: random.Random, dtypes: Sequence[str], *, is_uniform: bool) -> 
         for letter, order in zip("ab", orders, strict=True)
         if order == "row" and chance.random() < _FREE
     )
-    fp32 = None
-    if dtype == "f32":
-        fp32 = "tf32" if chance.random() < _TF32 else "ieee"
+    precision = ("tf32" if chance.random() < _TF32 else "ieee") if dtype == "f32" else None
     return PadProblem(
         op=op,
         batch=Dim.of(batch) if op == "bmm" else None,
@@ -352,7 +357,7 @@ def _draw(chance: random.Random, dtypes: Sequence[str], *, is_uniform: bool) -> 
         b=Layout(orders[1]),
         bias="1d" if op == "addmm" else None,
         free=free,
-        fp32=fp32,
+        fp32=precision,
     ).key
 
 
@@ -376,10 +381,9 @@ def _sample_of(tuned: Tuned, origin: Mapping[str, Any]) -> PadSample | None:
     return PadSample(
         schema=1,
         key=tuned.key,
-        op=problem.op,
+        **{name: getattr(problem, name) for name in ("op", "dtype", "bias", "free", "fp32")},
         batch=None if problem.batch is None else problem.batch.low,
         **{name: getattr(problem, name).low for name in "mnk"},
-        **{name: getattr(problem, name) for name in ("dtype", "bias", "free", "fp32")},
         a=str(problem.a),
         b=str(problem.b),
         as_is_us=as_is_us,
@@ -400,15 +404,3 @@ def _read_line(line: bytes) -> PadSample | None:
     except (msgspec.MsgspecError, ProblemError, RecursionError, UnicodeDecodeError):
         return None
     return sample if msgspec.json.encode(sample) == line and sample.schema == 1 else None
-
-
-def _failures(report: BuildReport) -> dict[str, str]:
-    """Return why keys may have no sample, with the reason of the build where it has one."""
-    reasons = {
-        **dict.fromkeys((one.key for one in report.timings), _NOT_BOTH),
-        **report.not_fused,
-        **report.not_rebuilt,
-        **report.not_tuned,
-        **report.distrusted,
-    }
-    return {key: why for key, why in reasons.items() if why != NOT_BEGUN}

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Self
+from typing import Any, Final, Self
 
 from warmup.bench.compare import (
     BASELINE,
@@ -33,7 +33,6 @@ from warmup.bench.compare import (
     CompareObserver,
     CompareRequest,
     Comparison,
-    FirstOutput,
     How,
     Origin,
     Result,
@@ -44,8 +43,8 @@ from warmup.bench.compare import (
 from warmup.buckets.bucket import parse_buckets, parse_inputs
 from warmup.core.child_process import Caches, Child, ChildError, end_with_parent
 from warmup.core.errors import ModelError, SettingsError, warmup_error_in
+from warmup.core.files import make_folder
 from warmup.core.method import L2, SEED, Launch
-from warmup.core.phases import phases_from
 from warmup.core.runtime import Runtime, compare_runtimes
 from warmup.core.samples import Samples
 from warmup.core.turns import in_turn
@@ -55,7 +54,7 @@ from warmup.table.policy import MOST_DEFAULT, MOST_TIMES
 
 _CHILD: Final = ("-m", "warmup.bench.variant_process")
 _ANSWER_LENGTH: Final = 300
-_TIMES: Final = ("device_us", "wall_us", "host_us")
+_TIMES: Final = ("device", "wall", "host")
 
 Answer = Mapping[str, Any]
 
@@ -83,21 +82,23 @@ def race(
     parse_inputs(request.inputs)
     _check_method(request)
     variants, table, runtime, device = _entries(request)
-    with _folders(request.out) as (scratch, logs), contextlib.ExitStack() as processes:
-        copy = None if table is None else scratch / "table.json"
-        if copy is not None and table is not None:
-            write(copy, table.table)
-        case = {
-            "table": None if copy is None else str(copy),
+    with contextlib.ExitStack() as stack:
+        temporary = tempfile.TemporaryDirectory(prefix="warmup-", ignore_cleanup_errors=True)
+        scratch = Path(stack.enter_context(temporary))
+        logs = scratch if request.out is None else Path(request.out)
+        make_folder(logs, "--out")
+        case: dict[str, Any] = {
+            "table": None,
             "buckets": [bucket.sizes for bucket in buckets],
             "inputs": tuple(request.inputs),
             "device": device,
             "dtype": request.dtype,
             "seed": SEED,
         }
-        running = Race(
-            scratch, logs, case, request.timeout_s, observer or CompareObserver(), processes
-        )
+        if table is not None:
+            case["table"] = str(scratch / "table.json")
+            write(scratch / "table.json", table.table)
+        running = Race(scratch, logs, case, request.timeout_s, observer or CompareObserver(), stack)
         for variant in variants:
             running.start(variant)
         running.allow_rounding()
@@ -120,16 +121,13 @@ def race(
                 table=None if table is None else table.origin,
                 digest=None if table is None else digest_of(table.table),
             )
-            remarks = (
-                *_remarks(table, runtime, launch),
-                *running.remarks,
-                *_idle(running.entrants, device),
-            )
+            results = [each.result(has_log=request.out is not None) for each in running.entrants]
+            remarks = (*_remarks(table, runtime, launch), *running.remarks, *running.idle())
             reports.append(
                 Comparison(
                     origin=origin,
                     buckets=buckets,
-                    results=tuple(each.result(request.out) for each in running.entrants),
+                    results=tuple(results),
                     remarks=tuple(dict.fromkeys(remarks)),
                 )
             )
@@ -195,46 +193,22 @@ def _remarks(table: FoundTable | None, here: Runtime, launch: Launch) -> Iterato
         yield f"the table was built with --launch {built}, and these times are for {launch}"
 
 
-def _idle(entrants: Sequence[_VariantEntrant], device: str) -> Iterator[str]:
-    """Yield a remark for each variant of max-autotune that had nothing to tune."""
-    cause = (
-        ": on a CPU it tunes frozen weights only, and only a table's variant freezes them"
-        if device == "cpu"
-        else ""
-    )
-    for entrant in entrants:
-        is_autotuned = entrant.variant.how is How.MAX_AUTOTUNE
-        if is_autotuned and entrant.started is not None and entrant.started.benchmarks == 0:
-            yield f"{entrant.variant.name} measured nothing{cause}"
-
-
-@contextlib.contextmanager
-def _folders(out: str | os.PathLike[str] | None) -> Iterator[tuple[Path, Path]]:
-    """Yield a temporary folder, removed at the exit, and the folder for logs."""
-    with tempfile.TemporaryDirectory(prefix="warmup-", ignore_cleanup_errors=True) as name:
-        logs = Path(name) if out is None else Path(out)
-        try:
-            logs.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise SettingsError(f"--out {out}: {error.strerror}", "name a folder") from error
-        yield Path(name), logs
-
-
-class Remote:
+class Remote(Child):
     """A child that runs ``python PROGRAM... FD`` and prints into the file *log*, which is replaced.
 
-    *program* is the path of a program, or ``-m`` and a module. The program calls `serve`. `close`,
-    or the exit of the context manager, ends the child.
+    *program* is the path of a program, or ``-m`` and a module. The program calls `serve`. `kill`,
+    or the exit of the context manager, ends it.
     """
 
     def __init__(self, program: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
         with log.open("w+b") as file:
-            self._child = Child([sys.executable, *program], environment, file)
+            super().__init__([sys.executable, *program], environment, file)
 
-    @property
-    def pid(self) -> int:
-        """The child's process ID."""
-        return self._child.pid
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
 
     def ask(self, request: Mapping[str, Any], timeout_s: float) -> Answer:
         """Return the child's answer to *request*.
@@ -243,21 +217,11 @@ class Remote:
             ChildError: the child answered that it failed, ended, or did not answer within
                 *timeout_s* seconds; send no further request.
         """
-        self._child.send(request)
-        answer = self._child.receive(timeout_s)
+        self.send(request)
+        answer = self.receive(timeout_s)
         if "failed" in answer:
             raise ChildError(str(answer["failed"]))
         return answer
-
-    def close(self) -> None:
-        """End the child and the processes that it started, at once; may be called twice."""
-        self._child.kill()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 @dataclass(kw_only=True)
@@ -289,7 +253,7 @@ class Entrant:
     def fail(self, reason: str) -> None:
         """End the process, and record and report *reason*."""
         self.failure = reason
-        self.remote.close()
+        self.remote.kill()
         self.on_failure(reason)
 
 
@@ -301,24 +265,21 @@ class _VariantEntrant(Entrant):
     log: Path
     started: Start | None = None
     errors: Sequence[Sequence[float]] = ()
-    times: list[tuple[list[float], ...]] = field(default_factory=list)
+    times: Sequence[list[Answer]] = ()
 
-    def result(self, out: object) -> Result:
-        """Return the start and the times of the variant, or why it failed; *out* keeps its log."""
-        cells = () if self.failure is not None else tuple(map(_cell, self.times, self.errors))
-        return Result(
-            variant=self.variant,
-            start=self.started,
-            cells=cells,
-            failure=self.failure,
-            log=None if out is None else self.log.name,
-        )
-
-
-def _cell(times: tuple[list[float], ...], judged: Sequence[float]) -> BucketTime:
-    device, wall, host = (Samples(tuple(each)) for each in times)
-    error, limit = judged
-    return BucketTime(device=device, wall=wall, host=host, error=error, limit=limit)
+    def result(self, *, has_log: bool) -> Result:
+        """Return the start and the times of the variant, or why it failed."""
+        pairs = () if self.failure is not None else zip(self.times, self.errors, strict=True)
+        cells = [
+            BucketTime(
+                **{name: Samples(tuple(each[f"{name}_us"] for each in rounds)) for name in _TIMES},
+                error=error,
+                limit=limit,
+            )
+            for rounds, (error, limit) in pairs
+        ]
+        log = self.log.name if has_log else None
+        return Result(self.variant, self.started, tuple(cells), self.failure, log)
 
 
 @dataclass
@@ -360,7 +321,7 @@ class Race:
         case = {"model": variant.model, "how": variant.how, "spawned": spawned, **self.case}
         answer = entrant.ask("start", waits=len(self.case["buckets"]), **case)
         if answer is not None:
-            entrant.started = _start_from(answer)
+            entrant.started = answer["start"]
             self.remarks += [f"{variant.name}: {remark}" for remark in answer["remarks"]]
             if variant.name == REFERENCE:
                 self.dtype = answer["dtype"]
@@ -410,15 +371,23 @@ class Race:
     def run(self, rounds: int, buckets: int) -> None:
         """Time every bucket in every variant, *rounds* times."""
         for entrant in self._running():
-            entrant.times = [([], [], []) for _ in range(buckets)]
+            entrant.times = [[] for _ in range(buckets)]
         for number in range(rounds):
             for bucket in range(buckets):
                 for entrant in in_turn(self._running(), number):
                     timed = entrant.ask("time", bucket=bucket)
                     if timed is not None:
-                        for times, name in zip(entrant.times[bucket], _TIMES, strict=True):
-                            times.append(timed[name])
+                        entrant.times[bucket].append(timed)
             self.observer.round_finished(number + 1, rounds)
+
+    def idle(self) -> Iterator[str]:
+        """Yield a remark for each variant of max-autotune that had nothing to tune."""
+        on_cpu = ": on a CPU it tunes frozen weights only, and only a table's variant freezes them"
+        cause = on_cpu if self.case["device"] == "cpu" else ""
+        for entrant in self.entrants:
+            start = entrant.started if entrant.variant.how is How.MAX_AUTOTUNE else None
+            if start is not None and start["benchmarks"] == 0:
+                yield f"{entrant.variant.name} measured nothing{cause}"
 
     def _running(self) -> list[_VariantEntrant]:
         return [entrant for entrant in self.entrants if entrant.failure is None]
@@ -439,16 +408,6 @@ class Race:
                 )
 
 
-def _start_from(answer: Answer) -> Start:
-    outputs = ({**output, "phases": phases_from(output["phases"])} for output in answer["outputs"])
-    return Start(
-        phases_before=phases_from(answer["phases_before"]),
-        outputs=tuple(FirstOutput(**output) for output in outputs),
-        sites=answer["sites"],
-        miss_reasons=answer["miss_reasons"],
-    )
-
-
 def serve(handlers: Mapping[str, Callable[..., Answer]], answers: int) -> None:
     """Answer requests with *handlers* until standard input is closed; runs in the child.
 
@@ -459,7 +418,10 @@ def serve(handlers: Mapping[str, Callable[..., Answer]], answers: int) -> None:
     end_with_parent()
     inherited = False  # else a process started here would keep the pipe open
     os.set_inheritable(answers, inherited)
-    with _commands() as commands, os.fdopen(answers, "wb") as out:
+    requests = os.dup(0)
+    with Path(os.devnull).open("rb") as nothing:
+        os.dup2(nothing.fileno(), 0)  # the user's code gets an empty standard input
+    with os.fdopen(requests, "rb") as commands, os.fdopen(answers, "wb") as out:
         for line in commands:
             request = json.loads(line)
             answer = _answer(handlers[request.pop("do")], request)
@@ -478,13 +440,3 @@ def _answer(handler: Callable[..., Answer], arguments: Mapping[str, Any]) -> Ans
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-
-
-@contextlib.contextmanager
-def _commands() -> Iterator[BinaryIO]:
-    """Yield the requests, and leave the user's code an empty standard input."""
-    requests = os.dup(0)
-    with Path(os.devnull).open("rb") as nothing:
-        os.dup2(nothing.fileno(), 0)
-    with os.fdopen(requests, "rb") as commands:
-        yield commands

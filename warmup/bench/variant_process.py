@@ -7,6 +7,7 @@ every bucket, then checks and times them on request. `warmup.bench.race` sends t
 from __future__ import annotations
 
 import contextlib
+import copy
 import gc
 import hashlib
 import itertools
@@ -21,13 +22,13 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import nn
 
-from warmup.bench.compare import How
+from warmup.bench.compare import FirstOutput, How, Start
 from warmup.bench.race import Answer, serve
 from warmup.buckets.bucket import Bucket, parse_inputs
 from warmup.core.dtypes import dtype_name
 from warmup.core.errors import ModelError
 from warmup.core.method import L2, Launch
-from warmup.core.phases import Phase, PhaseClock, document_of
+from warmup.core.phases import DECIMALS, Phase, PhaseClock, added, document_of, phases_from
 from warmup.measuring.clock import Batch, batch_of, wall_us
 from warmup.models.dtype_mismatch import naming_dtypes
 from warmup.models.inferred_inputs import resolve_inputs
@@ -98,19 +99,29 @@ class VariantProcess:
             torch.cuda.set_device(self._device)
         with clock.phase(Phase.LOAD):
             self._load(given)
-        how = How(given.how)
-        self._watch(how, given, clock)
-        self._served = self._compiled(how)
+        self._compile(given, clock)
         before = clock.take()
         outputs = [self._first_output(i, given.spawned, clock) for i in range(len(self._inputs))]
-        report = None if self._handle is None else self._handle.report()
-        prepared = None if self._handle is None else self._handle.prepared
+        benchmarks, hits, misses = self._counts()
+        handle = self._handle
+        report = None if handle is None else handle.report()
+        phases = [before, *(phases_from(output["phases"]) for output in outputs)]
+        start = Start(
+            process_seconds=outputs[-1]["process_seconds"],
+            call_seconds=round(sum(output["call_seconds"] for output in outputs), DECIMALS),
+            phases=document_of(added(phases)),
+            phases_before=document_of(before),
+            benchmarks=benchmarks,
+            sites=dict(self._benchmarks if report is None else report.uncovered),
+            hits=hits,
+            misses=misses,
+            miss_reasons={} if report is None else dict(report.miss_reasons),
+            peak_bytes=outputs[-1]["peak_bytes"],
+            outputs=outputs,
+        )
         return {
-            "phases_before": document_of(before),
-            "outputs": outputs,
-            "sites": dict(self._benchmarks if report is None else report.uncovered),
-            "miss_reasons": {} if report is None else dict(report.miss_reasons),
-            "remarks": [] if prepared is None else [prepared.summary],
+            "start": start,
+            "remarks": [] if handle is None or not handle.prepared else [handle.prepared.summary],
             "dtype": self._dtype(),
             "assumptions": self._assumptions,
         }
@@ -128,11 +139,13 @@ class VariantProcess:
                 torch.save(self._outputs(number), path)
             expected = torch.load(path, map_location=self._device, weights_only=True)
             outputs = self._outputs(number)
-            check_shapes(expected, outputs)
+            shapes = [[tuple(tensor.shape) for tensor in each] for each in (outputs, expected)]
+            if shapes[0] != shapes[1]:
+                raise ModelError(f"its output has shapes {shapes[0]}, eager's has {shapes[1]}")
             errors.append(worst_error(expected, outputs, TOLERANCE))
         weights = digest_of(dict(self._module.named_parameters()))
         inputs = digest_of([(given.args, given.kwargs) for given in self._inputs])
-        self._empty_cache()
+        torch.cuda.empty_cache()  # nothing where CUDA is not in use
         return {"errors": errors, "weights": weights, "inputs": inputs}
 
     def release(self) -> Answer:
@@ -142,7 +155,7 @@ class VariantProcess:
         """
         self._batches.clear()
         gc.collect()
-        self._empty_cache()
+        torch.cuda.empty_cache()  # nothing where CUDA is not in use
         if self._device.type == "cpu":  # its kernels may use packed weights, not these
             return {"room": 0}
         return {"room": torch.cuda.mem_get_info(self._device)[0] // 2}
@@ -194,38 +207,35 @@ class VariantProcess:
         is_tf32 = self._device.type == "cuda" and torch.get_float32_matmul_precision() != "highest"
         return "tf32" if name == "f32" and is_tf32 else name
 
-    def _compiled(self, how: How) -> CompiledCall:
-        if how is How.EAGER:
-            return self._module
-        from warmup.inductor.adapter import compile_model
-
-        # Each bucket is a graph; past the limit torch would run the model uncompiled and only warn.
-        torch.compiler.config.recompile_limit = _LIMIT_PER_BUCKET * len(self._inputs)
-        torch.compiler.config.fail_on_recompile_limit_hit = True
-        return compile_model(self._module, _MODE_OF.get(how))
-
-    def _watch(self, how: How, case: Case, clock: PhaseClock) -> None:
-        """Count inductor's benchmarks from now on, or install the table, and drive *clock*."""
+    def _compile(self, case: Case, clock: PhaseClock) -> None:
+        """Compile the model as *case* says; count inductor's benchmarks, and drive *clock*."""
+        how = How(case.how)
+        self._served = self._module
         if how is How.EAGER:
             return
         with clock.phase(Phase.IMPORT):
             from warmup.inductor import connect
+            from warmup.inductor.adapter import compile_model
 
             inductor = connect()
         self._open.enter_context(inductor.time_phases(clock))
-        if not how.is_served:
+        if how.is_served:
+            with clock.phase(Phase.INSTALL):
+                self._install(case, self._module if how is How.TABLE_PADDED else None)
+        else:
             self._benchmarks = self._open.enter_context(inductor.count_benchmarks())
-            return
-        with clock.phase(Phase.INSTALL):
-            from warmup.serving.install import install
+        # Each bucket is a graph; past the limit torch would run the model uncompiled and only warn.
+        torch.compiler.config.recompile_limit = _LIMIT_PER_BUCKET * len(self._inputs)
+        torch.compiler.config.fail_on_recompile_limit_hit = True
+        self._served = compile_model(self._module, _MODE_OF.get(how))
 
-            # The report says which fields mismatch, and counts the misses.
-            padded = self._module if how is How.TABLE_PADDED else None
-            self._handle = self._open.enter_context(
-                install(
-                    case.table, device=case.device, model=padded, allow_mismatch=True, quiet=True
-                )
-            )
+    def _install(self, case: Case, padded: nn.Module | None) -> None:
+        from warmup.serving.install import install
+
+        # The report says which fields mismatch, and counts the misses.
+        self._handle = self._open.enter_context(
+            install(case.table, device=case.device, model=padded, allow_mismatch=True, quiet=True)
+        )
 
     def _counts(self) -> tuple[int, int | None, int | None]:
         """Return benchmarks, hits and misses so far; hits and misses are None without a table."""
@@ -236,24 +246,26 @@ class VariantProcess:
         benchmarks, hits, misses = (sum(counter.values()) for counter in counters)
         return benchmarks, hits, misses
 
-    def _first_output(self, number: int, spawned: float, clock: PhaseClock) -> Answer:
+    def _first_output(self, number: int, spawned: float, clock: PhaseClock) -> FirstOutput:
         before = self._counts()
         with clock.phase(Phase.FIRST_CALLS), naming_dtypes(self._module, self._inputs[number]):
             self._call(self._inputs[number])
-            self._synchronize()
-        done, phases = time.monotonic(), clock.take()
+            if self._device.type == "cuda":
+                torch.cuda.synchronize(self._device)
+        done, phases = time.monotonic(), document_of(clock.take())
         benchmarks, hits, misses = (
             None if a is None or b is None else a - b
             for a, b in zip(self._counts(), before, strict=True)
         )
-        return {
-            "process_seconds": round(done - spawned, 3),
-            "phases": document_of(phases),
-            "benchmarks": benchmarks or 0,
-            "hits": hits,
-            "misses": misses,
-            "peak_bytes": self._peak_bytes(),
-        }
+        return FirstOutput(
+            process_seconds=round(done - spawned, DECIMALS),
+            call_seconds=round(sum(phases.values()), DECIMALS),
+            phases=phases,
+            benchmarks=benchmarks or 0,
+            hits=hits,
+            misses=misses,
+            peak_bytes=self._peak_bytes(),
+        )
 
     def _call(self, inputs: Inputs) -> Any:
         return self._served(*inputs.args, **inputs.kwargs)
@@ -267,14 +279,6 @@ class VariantProcess:
 
     def _outputs(self, number: int) -> list[torch.Tensor]:
         return tensors_of(self._call(self._inputs[number]))
-
-    def _synchronize(self) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-
-    def _empty_cache(self) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.empty_cache()
 
     def _peak_bytes(self) -> int:
         if self._device.type == "cuda":
@@ -324,7 +328,7 @@ def copy_operands(module: nn.Module, inputs: Sequence[Inputs], room: int) -> Cop
     count = min(_MOST_COPIES - 1, min(_MAX_COPIES_BYTES, room) // size) if size else 0
     return Copies(
         weights,
-        (contents, *(tuple(map(_copy, contents)) for _ in range(count))),
+        (contents, *(tuple(map(copy.deepcopy, contents)) for _ in range(count))),
         tuple((given, *(_copied(given) for _ in range(count))) for given in inputs),
     )
 
@@ -337,55 +341,30 @@ def _copied(inputs: Inputs) -> Inputs:
         if type(leaf) is not torch.Tensor:
             return leaf
         if id(leaf) not in copies:
-            copies[id(leaf)] = _copy(leaf.detach()).requires_grad_(leaf.requires_grad)
+            copies[id(leaf)] = copy.deepcopy(leaf.detach()).requires_grad_(leaf.requires_grad)
         return copies[id(leaf)]
 
     args, kwargs = torch.utils._pytree.tree_map(copied, (inputs.args, inputs.kwargs))  # noqa: SLF001  torch's own tree walk has no public name
-    return Inputs(args, kwargs)
-
-
-def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    """Return *tensor* with a copy of its whole storage, which keeps the strides of padding."""
-    storage: Any = tensor.untyped_storage()  # its clone is untyped
-    layout = tensor.storage_offset(), tensor.size(), tensor.stride()
-    return tensor.new_empty(0).set_(storage.clone(), *layout)
+    return Inputs(args, kwargs)  # with the strides of padding: storages are copied whole
 
 
 def digest_of(tree: object) -> str:
-    """Return a digest of the tensors of *tree*, computed on their device; not cryptographic."""
+    """Return a digest of the tensors of *tree*, computed on their device; not cryptographic.
+
+    It has a sum of each tensor's bits, as integers, weighted by position: integer sums do not
+    depend on the order.
+    """
     hashed = hashlib.sha256()
     for tensor in tensors_of(tree):
-        hashed.update(f"{tuple(tensor.shape)} {tensor.dtype} ".encode())
-        hashed.update(f"{_hash(_bits(tensor))}\n".encode())
+        whole = tensor.detach().contiguous()
+        real = torch.view_as_real(whole) if whole.is_complex() else whole
+        bits = real.view(_INTEGER_OF_SIZE[real.element_size()]).reshape(-1)
+        total = 0
+        for chunk in torch.split(bits, _CHUNK_ELEMENTS):
+            positions = torch.arange(1, chunk.numel() + 1, device=chunk.device)
+            total = (3 * total + int((chunk.long() * positions).sum().item())) % _MODULUS
+        hashed.update(f"{tuple(tensor.shape)} {tensor.dtype} {total}\n".encode())
     return hashed.hexdigest()
-
-
-def check_shapes(expected: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
-    """Check that both sequences have equally many tensors, of the same shapes in order.
-
-    Raises:
-        ModelError: the shapes differ.
-    """
-    of_eager, own = ([tuple(tensor.shape) for tensor in tensors] for tensors in (expected, outputs))
-    if own != of_eager:
-        raise ModelError(f"its output has shapes {own}, eager's has {of_eager}")
-
-
-def _hash(bits: torch.Tensor) -> int:
-    """Return a sum of *bits* weighted by position; integer sums do not depend on the order."""
-    total = 0
-    for chunk in torch.split(bits.reshape(-1), _CHUNK_ELEMENTS):
-        positions = torch.arange(1, chunk.numel() + 1, device=chunk.device)
-        total = (3 * total + int((chunk.long() * positions).sum().item())) % _MODULUS
-    return total
-
-
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the elements of *tensor* as integers of the same size, for any dtype."""
-    whole = tensor.detach().contiguous()
-    if whole.is_complex():
-        whole = torch.view_as_real(whole)
-    return whole.view(_INTEGER_OF_SIZE[whole.element_size()])
 
 
 def _main(answers: int) -> None:

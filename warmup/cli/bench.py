@@ -59,10 +59,10 @@ def mm(
     as_json: options.AsJson = False,
 ) -> None:
     """Time plain GEMMs: eager, max-autotune, inductor's Triton template and a table."""
-    from warmup.bench.mm import bench_mm
+    from warmup.bench.cells import BenchRequest
+    from warmup.bench.layers import bench_mm
 
-    bench = partial(
-        bench_mm,
+    request = BenchRequest(
         shapes=shapes,
         backends=backends,
         dtype=dtype,
@@ -73,7 +73,7 @@ def mm(
         out=out,
         device=device,
     )
-    run_bench(bench, out, as_json=as_json)
+    run_bench(partial(bench_mm, request), out, as_json=as_json)
 
 
 def layers(
@@ -102,13 +102,12 @@ def layers(
 
     The backends are eager, inductor, a table and the methods of the layer: kernel libraries.
     """
+    from warmup.bench.cells import BenchRequest
     from warmup.bench.layers import bench_layers
 
-    bench = partial(
-        bench_layers,
-        layers=layers,
-        backends=backends,
+    request = BenchRequest(
         shapes=shapes,
+        backends=backends,
         dtype=dtype,
         rounds=rounds,
         launch=launch,
@@ -116,7 +115,7 @@ def layers(
         out=out,
         device=device,
     )
-    run_bench(bench, out, as_json=as_json)
+    run_bench(partial(bench_layers, request, layers=layers), out, as_json=as_json)
 
 
 def pad(
@@ -174,22 +173,16 @@ def run_bench(bench: Callable[..., BenchReport], out: Path | None, *, as_json: b
         if out is not None:
             write_json(document(report), out / f"bench-{report.benchmark}.json")
 
-    def print_kept() -> None:
-        for report in kept:
-            print_report(report, spell, document, as_json=as_json)
-
     def stop() -> None:
         where = "" if out is None else f", and in {out}"
         say(f"interrupted: {f'finished shapes are printed{where}' if kept else 'no shape was'}")
-        print_kept()
 
     with interruptible(stop):
         try:
             report = bench(say=say, keep=keep)
-        except Exception:
-            print_kept()
-            raise
-    print_kept()
+        finally:
+            for finished in kept:
+                print_report(finished, spell, document, as_json=as_json)
     if out is not None:
         say(f"wrote {out / f'bench-{report.benchmark}.json'}")
         _draw(report, out)
@@ -206,7 +199,8 @@ def _draw(report: BenchReport, folder: Path) -> None:
     try:
         for layer in report.layers:
             name = "-".join(dict.fromkeys(("bench", report.benchmark, layer)))
-            say(f"wrote {draw(chart_of(report, layer), folder / name)}")
+            draw(chart_of(report, layer), folder / f"{name}.png")
+            say(f"wrote {folder / f'{name}.png'}")
     except SettingsError as error:  # without matplotlib; the document is there
         say(f"no chart: {error}")
 
@@ -252,8 +246,7 @@ def spell(report: BenchReport) -> Iterator[str]:
 
 def _table(report: BenchReport, cells: list[Cell]) -> Iterator[str]:
     """Yield a row for each of *cells*, how the table stands, and why cells have no times."""
-    unit = "TFLOP/s" if report.is_arithmetic else "GB/s"
-    head = ("shape", "pass", "backend", "us", "±%", unit, "peak", "speed-up", "error")
+    head = ("shape", "pass", "backend", "us", "±%", report.unit, "peak", "speed-up", "error")
     rows, notes, before = [], [], None
     for cell in cells:
         place = (cell.shape, cell.step.replace("forward+backward", "fwd+bwd"))
@@ -263,7 +256,7 @@ def _table(report: BenchReport, cells: list[Cell]) -> Iterator[str]:
             numbers = [
                 digits(median),
                 f"{50 * (high - low) / median:.1f}",
-                digits(cell.tflops if report.is_arithmetic else cell.gbps),
+                digits(report.rate(cell)),
                 percent(report.share(cell)),
                 times(report.speedup(cell)),
                 ABSENT if cell.error is None else f"{cell.error:.0e}",

@@ -39,6 +39,7 @@ from warmup.cli.phase_render import PHASES_PAGE, columns_by_bucket, phase_grid
 from warmup.cli.signals import interruptible
 from warmup.core.errors import SettingsError
 from warmup.core.method import L2, Launch
+from warmup.core.phases import phases_from
 from warmup.core.units import MIB
 
 
@@ -104,7 +105,7 @@ def compare(
         from warmup.bench.charts import draw
 
         try:
-            draw(chart_of(document(report)), out / "compare-speed")
+            draw(chart_of(report), out / "compare-speed.png")
         except SettingsError as error:  # the numbers are complete without the chart
             say(f"no chart: {error}")
     if report.failed:
@@ -203,14 +204,14 @@ def _starts(report: Comparison) -> Iterator[str]:
     rows: list[Sequence[str]] = []
     for result in report.results:
         if (start := result.start) is not None:
-            counts = (start.benchmarks, start.hits, start.misses)
+            counts = (start["benchmarks"], start["hits"], start["misses"])
             rows.append(
                 [
                     result.variant.name,
-                    f"{start.process_seconds:.1f}",
-                    f"{start.call_seconds:.1f}",
+                    f"{start['process_seconds']:.1f}",
+                    f"{start['call_seconds']:.1f}",
                     *(ABSENT if count is None else str(count) for count in counts),
-                    f"{start.peak_bytes / MIB:.0f}",
+                    f"{start['peak_bytes'] / MIB:.0f}",
                     _spell_error(result.cells),
                 ]
             )
@@ -230,13 +231,13 @@ def _spell_error(cells: Sequence[BucketTime]) -> str:
 def _phases(report: Comparison) -> Iterator[Iterator[str]]:
     """Yield the phases of all starts, and of each compiled variant's by bucket if several."""
     starts = {result.variant: result.start for result in report.results if result.start is not None}
-    by_variant = {variant.name: start.phases for variant, start in starts.items()}
+    by_variant = {variant.name: phases_from(start["phases"]) for variant, start in starts.items()}
     yield chain([f"what the starts were made of ({PHASES_PAGE}):"], phase_grid(by_variant))
     for variant, start in starts.items():
         if variant.how is not How.EAGER and len(report.buckets) > 1:
-            phases = [output.phases for output in start.outputs]
+            phases = [phases_from(output["phases"]) for output in start["outputs"]]
             pairs = list(zip(report.buckets, phases, strict=True))
-            table = phase_grid(columns_by_bucket(start.phases_before, pairs))
+            table = phase_grid(columns_by_bucket(phases_from(start["phases_before"]), pairs))
             yield chain([f"what the start of {variant.name} was made of, by bucket:"], table)
 
 

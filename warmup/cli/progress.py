@@ -219,8 +219,8 @@ class CompareProgress(LiveLine, CompareObserver):
     def variant_ready(self, variant: Variant, start: Start) -> None:
         self.begin_units()  # the rounds begin when the last variant is ready
         self.print_above(
-            f"{variant.name}: first outputs after {start.process_seconds:.1f} s, "
-            f"{start.benchmarks} benchmarks"
+            f"{variant.name}: first outputs after {start['process_seconds']:.1f} s, "
+            f"{start['benchmarks']} benchmarks"
         )
 
     def variant_failed(self, variant: Variant, reason: str) -> None:

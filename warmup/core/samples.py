@@ -83,6 +83,14 @@ def interval_of(values: Sequence[float]) -> tuple[float, float]:
     return ordered[low], ordered[count - 1 - low]
 
 
+def ratios_by_round(base: Samples, own: Samples) -> list[float]:
+    """Return the time of *base* over that of *own* in each round; both have as many times.
+
+    The two times of a round are taken shortly after each other, so that a drift cancels.
+    """
+    return [a / b for a, b in zip(base.times_us, own.times_us, strict=True)]
+
+
 def geomean(ratios: Sequence[float]) -> float:
     """Return the geometric mean of *ratios*, at least one, all above zero."""
     return math.exp(statistics.fmean(math.log(ratio) for ratio in ratios))
