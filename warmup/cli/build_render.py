@@ -16,9 +16,8 @@ from warmup.cli.output import MEANINGS, fold, grid, spell_peaks, terminal_width
 from warmup.cli.plan_render import document_of_sources, spell_graphs, spell_sources
 from warmup.cli.show_render import ROW_HEAD, row_cells, spell_limits
 from warmup.core.counted import counted
-from warmup.core.evidence_rank import SHARE_FLAGS
 from warmup.core.phases import document_of
-from warmup.core.rows import Rejection, Row, Tuned, lag_behind_library
+from warmup.core.rows import SHARE_FLAGS, Rejection, Row, Tuned, lag_behind_library
 from warmup.core.search import search_to_json
 from warmup.keys.kind import Kind
 from warmup.keys.registry import KINDS, kind_of

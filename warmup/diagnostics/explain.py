@@ -345,10 +345,17 @@ class _DimCompiler:
         from warmup.inductor.guards import DerivedSize
 
         compared = self.sizes[:3]
-        made = [self._inputs(size).leaves() for size in compared]
+        made = [
+            [getattr(leaf, "shape", ()) for leaf in self._inputs(size).leaves()]
+            for size in compared
+        ]
+        if len({tuple(map(len, shapes)) for shapes in made}) > 1:
+            raise SettingsError(
+                f"the number of inputs, or of an input's dims, changes with {self.dim}",
+                "explain a dim that changes sizes alone",
+            )
         marks = {}
-        for number, leaves in enumerate(zip(*made, strict=True)):
-            shapes = [getattr(leaf, "shape", ()) for leaf in leaves]
+        for number, shapes in enumerate(zip(*made, strict=True)):
             for index, lengths in enumerate(zip(*shapes, strict=True)):
                 if lengths[0] == lengths[1]:
                     continue

@@ -221,3 +221,13 @@ def uncompiled(module: torch.nn.Module) -> torch.nn.Module:
     if isinstance(module, torch._dynamo.eval_frame.OptimizedModule):
         return module._orig_mod
     return module
+
+
+def mark_range(
+    tensor: torch.Tensor, dim: int, low: int, high: int | None, *, hint: int | None = None
+) -> None:
+    """Make the dim *dim* of *tensor* dynamic from *low* to *high* in later compiles.
+
+    Later compiles take *hint* as the size hint of the dim, by default its size in *tensor*.
+    """
+    torch._dynamo.mark_dynamic(tensor, dim, hint_override=hint, min=low, max=high)

@@ -8,7 +8,7 @@ import torch
 
 from warmup.buckets.bucket import Bucket
 from warmup.core.errors import ModelError
-from warmup.inductor.dynamic_dims import mark_range
+from warmup.inductor.adapter import mark_range
 from warmup.models.loading import Inputs
 
 

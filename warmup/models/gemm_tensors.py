@@ -12,7 +12,7 @@ from typing import Final
 import torch
 
 from warmup.core.errors import ProblemError
-from warmup.inductor.dynamic_dims import mark_range
+from warmup.inductor.adapter import mark_range
 from warmup.keys.gemm import CPU_LINEAR, Dim, GemmProblem, Layout
 from warmup.keys.gemm_text import Call, Operand, operands_of
 from warmup.models.loading import DTYPES

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from warmup.core.evidence_rank import evidence_rank
-from warmup.core.rows import Row
+from warmup.core.rows import Row, evidence_rank
 
 
 def best_row(rows: Sequence[Row], near_tie: float) -> Row:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from warmup.core.counted import counted
-from warmup.core.errors import ForeignGraphError, MissError, UncoveredError
+from warmup.core.errors import ForeignGraphError, MissError, ProblemError, UncoveredError
 from warmup.core.events import Emitter, EventName
 from warmup.core.live_search import LiveSearch, without
 from warmup.core.method import Search
@@ -21,7 +21,6 @@ from warmup.core.runtime import Mismatch
 from warmup.keys.nearest import nearest_row, neighbours_of
 from warmup.keys.question import Question, RegionQuestion
 from warmup.keys.registry import KINDS, kind_of
-from warmup.table.absence import absence_of
 from warmup.table.cache_tags import shown_tag
 from warmup.table.disagreements import Disagreements
 from warmup.table.on_miss import OnMiss, Uncovered
@@ -95,7 +94,7 @@ class Lookup:
             return rejection
         row = self.rows.get(key)
         if row is None or not self._is_current(key):
-            return absence_of(key)
+            return _absence_of(key)
         return row.winner if row.untrusted is None else MissReason.UNTRUSTED
 
     def hit(self, key: str, winner: Winner) -> None:
@@ -245,3 +244,14 @@ class Lookup:
         if key not in self._nearest_rows:  # equal layers miss the same key, and the search is slow
             self._nearest_rows[key] = nearest_row(key, self.rows)
         return self._nearest_rows[key]
+
+
+def _absence_of(key: str) -> MissReason:
+    """Return why *key* has no row: it is no key, or its range or its sizes were not built."""
+    kind = kind_of(key)
+    try:
+        parts = kind.ingredients(key)
+    except ProblemError:
+        return MissReason.NOT_DESCRIBED
+    is_dynamic = any(".." in parts.get(name, "") for name in kind.ranges)
+    return MissReason.DYNAMIC_DIM if is_dynamic else MissReason.NOT_IN_TABLE

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from warmup.buckets.dims import DynamicDim
 from warmup.core.errors import ModelError
+from warmup.inductor.adapter import mark_range
 from warmup.inductor.artifacts import own_cache_entries, range_error
-from warmup.inductor.dynamic_dims import mark_range
 from warmup.serving.compiled.arguments import Arguments
 from warmup.serving.compiled.bucket import BucketArtifact, ServingCall
 

@@ -18,9 +18,8 @@ from warmup.buckets.bucket import Bucket
 from warmup.core.errors import BuildError, OutputMismatchError, warmup_error_in
 from warmup.core.events import Emitter
 from warmup.core.rows import Flag, Row, Tuned, Winner
-from warmup.inductor.adapter import compile_model
+from warmup.inductor.adapter import compile_model, mark_range
 from warmup.inductor.build_caches import empty_caches
-from warmup.inductor.dynamic_dims import mark_range
 from warmup.keys.gemm import Dim
 from warmup.keys.registry import kind_of
 from warmup.keys.weight import (
