@@ -13,7 +13,7 @@ from warmup.keys.weight import Padding, padded_sizes
 from warmup.models.padding.apply import PaddedLinear, pad
 from warmup.models.padding.groups import Group, find_groups
 from warmup.tuning.weights.linear_module import make_linear_module
-from warmup.tuning.weights.row_counts import count_rows
+from warmup.tuning.weights.measure import count_rows
 
 CPU = torch.device("cpu")
 

@@ -13,8 +13,8 @@ from warmup.core.rows import Flag, Rejection, Row, Tuned
 from warmup.table import Table
 from warmup.table.store import read
 from warmup.tuning.budget import SearchBudget
+from warmup.tuning.build import revisit_for
 from warmup.tuning.progress import Progress, Revisit
-from warmup.tuning.retry import revisit_for
 
 MakeTable = Callable[..., Table]
 MakeRow = Callable[..., Row]

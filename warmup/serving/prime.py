@@ -178,7 +178,7 @@ class _Priming:
 
     def compile_buckets(self, policy: str, buckets: Sequence[Bucket]) -> None:
         """Serve *buckets* by `warmup.compile`."""
-        from warmup.serving.compiled.for_buckets import compile_for
+        from warmup.serving.compiled.compile import compile_for
 
         self.compiled = compile_for(
             self.model.module,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from warmup.core.counted import counted
 from warmup.core.errors import ForeignGraphError, MissError, ProblemError, UncoveredError
@@ -24,7 +25,31 @@ from warmup.keys.registry import KINDS, kind_of
 from warmup.table.cache_tags import shown_tag
 from warmup.table.disagreements import Disagreements
 from warmup.table.on_miss import OnMiss, Uncovered
-from warmup.table.question_measurer import QuestionMeasurer
+
+
+class QuestionMeasurer(Protocol):
+    """Measures candidates when ``on_miss`` is ``tune``; `warmup.tuning.tuner.Tuner` does."""
+
+    def measure(self, question: Question) -> Tuned | None:
+        """Return the row for a GEMM selection; None when no candidate could be measured."""
+
+    def measure_calls(
+        self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]
+    ) -> Tuned | None:
+        """Time *calls* in this process and return the row; None when none could be measured."""
+
+    def measure_search(self, key: str, search: LiveSearch) -> Tuned | None:
+        """Time the calls of *search*, and those that it adds; None as above."""
+
+    def try_search(self, key: str, search: LiveSearch) -> Winner | None:
+        """Time *search* and return its winner, which makes no row; None as above."""
+
+    def measure_region(self, question: RegionQuestion) -> Tuned | None:
+        """Return the row for *question*; None when it is measured later, or could not be."""
+
+    def close(self) -> None:
+        """End the processes that were started to measure; closing twice is fine."""
+
 
 __all__ = ["Lookup", "OnMiss", "Uncovered"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from warmup.buckets.bucket import Bucket, parse_buckets, parse_inputs
 from warmup.buckets.dims import ShapePolicy, with_ranges
@@ -13,6 +13,7 @@ from warmup.core.compile_modes import COMPILE_MODES
 from warmup.core.errors import NothingRecordedError, SettingsError
 from warmup.core.method import Search
 from warmup.core.phases import BuildStage
+from warmup.table import Table
 from warmup.table.codec import digest_of
 from warmup.table.policy import DEFAULT_MODE, PolicyOptions
 from warmup.table.store import read
@@ -20,9 +21,8 @@ from warmup.tuning.bucket_compiler import BucketCompiler
 from warmup.tuning.budget import SearchBudget, parse_budget, spend_budget
 from warmup.tuning.dry_run import make_plan
 from warmup.tuning.pack_bundle import input_options, pack_if_asked
-from warmup.tuning.progress import Progress
+from warmup.tuning.progress import Progress, Revisit
 from warmup.tuning.report import BucketResult, BuildReport, Observer
-from warmup.tuning.retry import revisit_for
 from warmup.tuning.rows_from import open_earlier
 from warmup.tuning.session import Session
 from warmup.tuning.setup import (
@@ -36,6 +36,35 @@ from warmup.tuning.setup import (
 
 if TYPE_CHECKING:
     from warmup.models.padding.prepare import Prepared
+
+
+UNSTABLE: Final = "unstable"
+
+
+def revisit_for(
+    table: Table, budget: SearchBudget, *, retry: str | None = None, force: bool = False
+) -> Revisit:
+    """Return which rows of *table* a build measures again: all, or with *retry* unstable ones.
+
+    Raises:
+        SettingsError: *retry* is another word or cannot be combined with *force* or a budget, or an
+            unstable row was searched further than this build would search.
+    """
+    if retry is None:
+        return Revisit(all_rows=force, search=budget.first_pass)
+    if retry != UNSTABLE:
+        raise SettingsError(f"--retry {retry} is unknown", f"write --retry {UNSTABLE}")
+    if force or budget.seconds is not None:
+        other = "--force" if force else "--budget"
+        raise SettingsError(f"--retry {retry} and {other} contradict each other", "give one")
+    unstable = {key: row for key, row in table.rows.items() if row.evidence.is_unstable}
+    for key, row in unstable.items():
+        if budget.search.is_narrower_than(row.evidence.search):
+            raise SettingsError(
+                f"--retry {retry}: {key} was searched further than --search {budget.search}",
+                f"add --search {row.evidence.search}",
+            )
+    return Revisit(retried=frozenset(unstable), search=budget.search)
 
 
 def build(

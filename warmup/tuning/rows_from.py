@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from warmup.core.rows import Family, Row
-from warmup.table.best_row import best_row
+from warmup.table.merge import best_row
 from warmup.table.schema import Table
 from warmup.table.store import origin_differences, read
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from warmup.buckets.bucket import Bucket
 from warmup.buckets.dims import (
     DimNames,
     ShapePolicy,
@@ -19,6 +20,7 @@ from warmup.table.policy import TOLERANCE
 if TYPE_CHECKING:
     from torch import nn
 
+    from warmup.models.loading import Inputs
     from warmup.serving.compiled.model import CompiledModel
     from warmup.table import Table
 
@@ -97,3 +99,36 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
     if table is not None:
         handle = install(table, on_miss=on_miss, model=model, bundle=bundle)
     return CompiledModel(served, artifacts, call_for, handle)
+
+
+def compile_for(
+    model: nn.Module,
+    make_inputs: Callable[[Bucket], Inputs],
+    buckets: Sequence[Bucket],
+    *,
+    mode: str | None,
+    policy: str = ShapePolicy.EXACT,
+) -> CompiledModel:
+    """Return *model* compiled for *buckets*, whose inputs *make_inputs* makes.
+
+    With the *policy* ``range`` a bucket serves its range, else its own sizes alone.
+
+    Raises:
+        ModelError: the inputs do not show which dims are dynamic (`find_dims`).
+    """
+    from warmup.serving.compiled.find_dims import find_dims
+
+    return compile(
+        model,
+        dims=find_dims(model, make_inputs, buckets[-1]),
+        buckets=_sizes_of(buckets),
+        policy=ShapePolicy.RANGE if policy == ShapePolicy.RANGE else ShapePolicy.EXACT,
+        outside="error",
+        mode=mode,
+    )
+
+
+def _sizes_of(buckets: Sequence[Bucket]) -> dict[str, tuple[int, ...]]:
+    """Return the sizes of each dim of *buckets*, ascending."""
+    pairs = sorted({pair for bucket in buckets for pair in bucket.sizes})
+    return {name: tuple(size for each, size in pairs if each == name) for name, _ in pairs}

@@ -7,10 +7,12 @@ the file descriptor FD. The other end is `warmup.tuning.devices.host`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
@@ -22,7 +24,6 @@ import torch
 from warmup.core.child_process import end_with_parent
 from warmup.core.errors import BuildError, ModelError, ProblemError, WarmupError, cause_in
 from warmup.core.measuring_turn import Turn
-from warmup.core.process_family import descendants_of
 from warmup.core.rows import Family, Winner
 from warmup.measuring.screening import time_calls
 from warmup.table.store import add_rows
@@ -173,3 +174,23 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+
+_PARENT_FIELD: Final = 1  # of /proc/PID/stat after the command, which is in brackets
+
+
+def descendants_of(pid: int, root: Path = Path("/proc")) -> frozenset[int]:
+    """Return *pid* and all processes that descend from it; *pid* alone where that is not known."""
+    children = defaultdict[int, list[int]](list)
+    with contextlib.suppress(OSError):
+        for entry in root.iterdir():
+            if entry.name.isdigit():
+                with contextlib.suppress(OSError, ValueError, IndexError):  # it has ended
+                    fields = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
+                    children[int(fields[_PARENT_FIELD])].append(int(entry.name))
+    found, open_ends = {pid}, [pid]
+    while open_ends:
+        fresh = [child for child in children[open_ends.pop()] if child not in found]
+        found.update(fresh)
+        open_ends += fresh
+    return frozenset(found)

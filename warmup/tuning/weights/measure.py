@@ -7,12 +7,14 @@ the exception: its rows are decided one by one (`Structure.differs_by_rows`).
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from warmup.buckets.bucket import Bucket
 from warmup.core.errors import BuildError, OutputMismatchError, warmup_error_in
@@ -40,7 +42,6 @@ from warmup.table.lookup import Lookup, OnMiss
 from warmup.tuning.judge import Judge
 from warmup.tuning.region_ways import measure_regions
 from warmup.tuning.weights.linear_module import LinearModule, make_linear_module
-from warmup.tuning.weights.row_counts import count_rows
 
 if TYPE_CHECKING:
     from warmup.tuning.progress import Progress
@@ -279,3 +280,30 @@ def unpadded_row(row: Row, as_is: Winner, *flags: Flag) -> Row:
         flags=tuple(dict.fromkeys((*evidence.flags, *flags))),
     )
     return Row(as_is, evidence)
+
+
+def count_rows(
+    model: nn.Module, groups: Iterable[Group], call: Callable[[], object]
+) -> dict[Group, tuple[int, ...]]:
+    """Return the numbers of rows of each group's activations while *call* runs *model*, ascending.
+
+    Rows are those of the activation as a matrix, all leading dims together. *call* runs once,
+    without gradients, and should call the model uncompiled: a compiled graph skips the hooks of
+    its modules. A group that was not called has no numbers.
+    """
+    counts: dict[Group, set[int]] = {group: set() for group in groups}
+
+    def make_hook(group: Group) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:
+        def note(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            activation = args[0] if args else kwargs["input"]
+            counts[group].add(activation.numel() // activation.shape[-1])
+
+        return note
+
+    with contextlib.ExitStack() as hooks, torch.no_grad():
+        for group in counts:
+            linear = model.get_submodule(group.names[0])
+            hook = linear.register_forward_pre_hook(make_hook(group), with_kwargs=True)
+            hooks.callback(hook.remove)
+        call()
+    return {group: tuple(sorted(rows)) for group, rows in counts.items()}
