@@ -41,6 +41,7 @@ _REPEATS: Final = 3
 _CONTROL: Final = Winner(Family.EXTERN, "aten::mm")
 _SHORTAGES: Final = (torch.OutOfMemoryError, MemoryError)
 _BEAT_S: Final = 5.0
+_PARENT_FIELD: Final = 1  # of /proc/PID/stat after the command, which is in brackets
 Send = Callable[[Mapping[str, Any]], None]
 
 
@@ -150,35 +151,6 @@ def _tune(
     )
 
 
-def _beat(send: Send) -> None:
-    """Send a sign of life every few seconds, as long as this process runs Python."""
-    while not threading.Event().wait(_BEAT_S):
-        send({"beat": True})
-
-
-def main() -> None:
-    """Serve the parent process; the last argument is the file descriptor for answers."""
-    end_with_parent()
-    lock = threading.Lock()
-    with os.fdopen(int(sys.argv[-1]), "wb") as answers:
-
-        def send(message: Mapping[str, Any]) -> None:
-            line = json.dumps(message).encode() + b"\n"
-            with lock:
-                answers.write(line)
-                answers.flush()
-
-        threading.Thread(target=_beat, args=(send,), daemon=True).start()
-        serve(sys.stdin.buffer, send)
-
-
-if __name__ == "__main__":
-    main()
-
-
-_PARENT_FIELD: Final = 1  # of /proc/PID/stat after the command, which is in brackets
-
-
 def descendants_of(pid: int, root: Path = Path("/proc")) -> frozenset[int]:
     """Return *pid* and all processes that descend from it; *pid* alone where that is not known."""
     children = defaultdict[int, list[int]](list)
@@ -194,3 +166,33 @@ def descendants_of(pid: int, root: Path = Path("/proc")) -> frozenset[int]:
         found.update(fresh)
         open_ends += fresh
     return frozenset(found)
+
+
+def _beat(send: Send, ended: threading.Event) -> None:
+    """Send a sign of life every few seconds until *ended*, as long as this process runs Python."""
+    while not ended.wait(_BEAT_S):
+        send({"beat": True})
+
+
+def main() -> None:
+    """Serve the parent process; the last argument is the file descriptor for answers."""
+    end_with_parent()
+    lock = threading.Lock()
+    with os.fdopen(int(sys.argv[-1]), "wb") as answers:
+
+        def send(message: Mapping[str, Any]) -> None:
+            line = json.dumps(message).encode() + b"\n"
+            with lock:
+                answers.write(line)
+                answers.flush()
+
+        ended = threading.Event()
+        threading.Thread(target=_beat, args=(send, ended), daemon=True).start()
+        try:
+            serve(sys.stdin.buffer, send)
+        finally:  # else the last words of this process are those of a beat without a pipe
+            ended.set()
+
+
+if __name__ == "__main__":
+    main()
