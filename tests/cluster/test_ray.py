@@ -35,7 +35,7 @@ SIZES = range(16, 16 * 11, 16)
 SMALL = "bmm batch=4 m=16 n=96 k=64 f32 a=row b=row out=f32 fp32=ieee | epilogue=none"
 MEMORY = {"object_store_memory": 80 * 2**20}
 Make = Callable[..., Any]
-Start = Callable[[str], "Driver"]
+Start = Callable[..., "Driver"]
 
 
 @dataclass
@@ -98,13 +98,14 @@ class Driver:
 
 @pytest.fixture
 def start(make_table: Make, make_row: Make, make_key: Make, tmp_path: Path) -> Iterator[Start]:
-    """``start(address)``: a driver that builds t.json on the nodes."""
+    """``start(address, shard)``: a driver that builds t.json, or its share, on the nodes."""
     running: list[Driver] = []
     log = tmp_path / "begun.log"
     table = encode(make_table({make_key(size): make_row(BLOCK_M=16) for size in SIZES}))
 
-    def begin(address: str) -> Driver:
+    def begin(address: str, shard: str | None = None) -> Driver:
         given = {"address": address, "table": table, "log": str(log), "seconds": 0.3, "gone_s": 3}
+        given["shard"] = shard
         words = json.dumps({**given, "out": str(tmp_path / "t.json")})
         with log.with_suffix(".err").open("w") as errors:
             command = [sys.executable, "-P", str(PROGRAM), words]
@@ -122,6 +123,14 @@ def test_both_nodes_tune_each_problem_once_for_a_driver_outside(nodes: Nodes, st
     """Through Ray Client; each node finished some problems."""
     by_device = start(nodes.client).all_tuned()["by_device"]
     assert (sum(by_device.values()), len(by_device)) == (len(SIZES), 2)
+
+
+def test_a_share_is_tuned_alone(nodes: Nodes, start: Start) -> None:
+    """The driver takes the share of all problems, and its tasks tune what they get."""
+    first = start(nodes.cluster.address, "1/2").until("report")["rows"]
+    assert 0 < len(first) < len(SIZES)
+    report = start(nodes.cluster.address, "2/2").all_tuned()
+    assert sum(report["by_device"].values()) == len(SIZES) - len(first)
 
 
 def test_a_worker_that_is_killed_costs_no_row(nodes: Nodes, start: Start) -> None:

@@ -1,9 +1,9 @@
 """The driver of a build on a Ray cluster whose tasks sleep instead of measuring.
 
 Its argument is a JSON object: the ``address`` of the cluster, the table ``out``, a ``table`` with
-a row for each problem, the ``seconds`` of a problem, ``gone_s``, after which the cluster is gone,
-and the file ``log``, to which each task writes its process and the key that it begins. It prints
-a line for each finished problem, and at the end the report.
+a row for each problem, the ``shard`` to tune, or null, the ``seconds`` of a problem, ``gone_s``,
+after which the cluster is gone, and the file ``log``, to which each task writes its process and the
+key that it begins. It prints a line for each finished problem, and at the end the report.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ def main() -> None:
             cluster=GIVEN["address"],
             devices="cpu",
             out=GIVEN["out"],
+            shard=GIVEN["shard"],
             observer=Saying(),
             task=sleep_share,
         )
