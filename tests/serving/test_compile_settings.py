@@ -12,6 +12,7 @@ from torch import nn
 import warmup
 from warmup.buckets.dims import DynamicDim
 from warmup.serving.compiled.arguments import TensorArgument
+from warmup.serving.compiled.bucket import ServedModel
 
 
 class Mask(nn.Module):
@@ -47,6 +48,24 @@ def test_settings_that_cannot_be_used_are_refused() -> None:
     ):
         with pytest.raises(warmup.SettingsError, match=said):
             compiled(**settings)
+
+
+def test_padded_inputs_of_graph_modes_have_cache_entries_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another artifact would load the graph without its static inputs (torch 2.11)."""
+    tags: list[str] = []
+
+    def note(_served: ServedModel, entry: Any, args: Any, kwargs: Any) -> Any:
+        tags.append(torch.compiler.config.cache_key_tag)
+        return entry, entry(*args, **kwargs)
+
+    monkeypatch.setattr(ServedModel, "compile", note)
+    for mode, expected in (("default", ""), ("reduce-overhead", "warmup-static")):
+        padded = compiled(policy="pad", independent=("n",), buckets="8", mode=mode)
+        padded(torch.ones(5, 4), batch={"mask": torch.ones(1, 4)})
+        assert tags.pop() == expected, mode
+    assert torch.compiler.config.cache_key_tag == ""
 
 
 def test_a_build_for_ranges_refuses_buckets_that_descend() -> None:

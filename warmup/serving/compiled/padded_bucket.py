@@ -67,7 +67,7 @@ class PaddedArtifact(BucketArtifact):
         self._compiled, result = super()._compile(padded_args, padded_kwargs)
         return self._serve, self._cut(result, sizes, args, kwargs)
 
-    def _cache_entries(self) -> AbstractContextManager[None]:
+    def compiling(self) -> AbstractContextManager[None]:
         """Return a context in which no other artifact loads a graph of static inputs from a cache.
 
         torch 2.11 leaves them out of the cache's key (torch/_functorch/_aot_autograd/
