@@ -26,7 +26,7 @@ from warmup.core.counted import counted
 from warmup.core.method import Launch
 from warmup.core.ranking import bare_ranked, ranked
 from warmup.core.rows import Evidence, Row, Scope, is_for_host, lag_behind_library
-from warmup.diagnostics.review import Level, Reviewed, review, share_at_least
+from warmup.diagnostics.review import Doubt, Level, Reviewed, share_at_least
 from warmup.keys.kind import Kind
 from warmup.keys.order import natural_order
 from warmup.keys.registry import KINDS, ingredients_of, kind_of
@@ -34,6 +34,7 @@ from warmup.table import Table
 from warmup.table.codec import digest_of
 
 _PLAIN_SIZE: Final = re.compile(r"[0-9]+(\.\.[0-9]*)?")
+DoubtedTables = Mapping[Path, tuple[Reviewed, tuple[Doubt, ...]]]
 _LEVEL_HEADS: Final = {
     Level.WRONG: "probably wrong: measure again",
     Level.LOOK: "to look at: explain, or measure again",
@@ -236,10 +237,9 @@ def row_cells(row: Row) -> tuple[str, str, str, str]:
     )
 
 
-def spell_review(tables: Mapping[Path, Reviewed]) -> Iterator[str]:
+def spell_review(tables: DoubtedTables) -> Iterator[str]:
     """Yield for each table its peaks and its doubts, the worst first, with the reason of each."""
-    for path, reviewed in tables.items():
-        all_doubts = review(reviewed)
+    for path, (reviewed, all_doubts) in tables.items():
         doubts = {level: [one for one in all_doubts if one.level is level] for level in Level}
         wrong, look = len(doubts[Level.WRONG]), len(doubts[Level.LOOK])
         tally = f"{wrong} probably wrong, {look} to look at" if wrong + look else "nothing to doubt"
@@ -261,7 +261,7 @@ def _peaks(reviewed: Reviewed) -> str:
     return f"{spell_peaks(reviewed.peaks, reviewed.peaks.tflops)}, {reviewed.origin}{without}"
 
 
-def document_of_review(tables: Mapping[Path, Reviewed]) -> list[dict[str, Any]]:
+def document_of_review(tables: DoubtedTables) -> list[dict[str, Any]]:
     """Return the peaks and the doubts of each table as JSON values, with the share of each number.
 
     A share is the least that a number can mean; null where its work or the peaks are unknown.
@@ -271,7 +271,7 @@ def document_of_review(tables: Mapping[Path, Reviewed]) -> list[dict[str, Any]]:
             "file": str(path),
             "peaks": None if reviewed.peaks is None else asdict(reviewed.peaks),
             "peaks_origin": reviewed.origin,
-            "doubts": [asdict(doubt) for doubt in review(reviewed)],
+            "doubts": [asdict(doubt) for doubt in doubts],
             "numbers": [
                 {
                     "subject": one.key,
@@ -281,5 +281,5 @@ def document_of_review(tables: Mapping[Path, Reviewed]) -> list[dict[str, Any]]:
                 for one in reviewed.rows
             ],
         }
-        for path, reviewed in tables.items()
+        for path, (reviewed, doubts) in tables.items()
     ]

@@ -76,9 +76,10 @@ def show(
         if given:
             raise typer.BadParameter(f"{given[0]}: --review reviews every row of a table")
         known_peaks = None if peaks is None else peaks_in(peaks)
-        reviewed = {path: review_table(read(path), known_peaks) for path in tables}
-        print_report(reviewed, spell_review, document_of_review, as_json=as_json)
-        levels = {doubt.level for each in reviewed.values() for doubt in find_doubts(each)}
+        reviewed = ((path, review_table(read(path), known_peaks)) for path in tables)
+        doubted = {path: (each, find_doubts(each)) for path, each in reviewed}
+        print_report(doubted, spell_review, document_of_review, as_json=as_json)
+        levels = {doubt.level for _, doubts in doubted.values() for doubt in doubts}
         if fail_on is not None and levels & {fail_on, Level.WRONG}:  # the worst level always fails
             raise typer.Exit(EXIT_FOUND)
         return

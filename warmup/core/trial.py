@@ -212,12 +212,3 @@ def trial_from_json(document: JsonObject) -> Trial:
         msgspec.ValidationError: it is another document.
     """
     return msgspec.convert(document, Trial)
-
-
-def winner_from_json(document: JsonObject) -> Winner:
-    """Return the winner of which *document* has the fields.
-
-    Raises:
-        msgspec.ValidationError: it has others.
-    """
-    return msgspec.convert(document, Winner)

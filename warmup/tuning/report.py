@@ -113,7 +113,7 @@ class Judgement:
 
     @property
     def brief(self) -> str:
-        """The error and what it is compared with, for people."""
+        """The error as text, with the reference and the modes that it is compared with."""
         return f"error {self.error:.1e} against {self.reference}{self._beside}"
 
     def __str__(self) -> str:

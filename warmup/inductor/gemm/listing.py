@@ -141,7 +141,7 @@ class CandidateLists:
         selection: Selection,
         answer: Winner | MissReason,
     ) -> list[Any]:
-        """Return the library call and the winner's choice, and note what was dropped."""
+        """Return the library call and the winner's choice; count the other choices in the notes."""
         library = {t.uid for t in selection.templates if isinstance(t, ExternKernelChoice)}
         kept: list[Any] = []
         for uid, candidates in template_choices.items():

@@ -116,7 +116,7 @@ class ProblemQueue:
         return len(self._waiting)
 
     def take(self, device: str, others: Collection[str]) -> str | None:
-        """Return the next key for *device*; None where what waits is for one of the *others*.
+        """Return the next key for *device*; None where every waiting key is for one of *others*.
 
         A device gets a key that it lost only when none of *others*, the devices in use beside it,
         is left to take it. At the deadline all that waits fails.
