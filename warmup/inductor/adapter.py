@@ -20,6 +20,7 @@ from warmup.core.compile_order import CompileOrder
 from warmup.core.errors import SettingsError
 from warmup.core.phases import PhaseClock
 from warmup.core.runtime import Runtime
+from warmup.inductor.firewall import Firewall
 from warmup.inductor.internals import INTERNALS, check_internals
 from warmup.inductor.patches import Patches
 from warmup.inductor.versions import Version, version_for
@@ -161,7 +162,8 @@ class Inductor:
         with _attach_lock:
             if _attached:
                 raise SettingsError("a table is installed already", "close() its handle first")
-            patches = Patches()
+            firewall = Firewall(answers)
+            patches = Patches(firewall)
             try:
                 if observer is not None:  # first, so that the options are applied when it looks
                     CompileWatch(observer).attach(patches)
@@ -170,7 +172,7 @@ class Inductor:
                 tag_caches(cache_tag, patches, self.version)
                 graphs = CachedGraphs(answers, cache_tag)
                 graphs.attach(patches)
-                counting = graphs.counting_answers()
+                counting = firewall.answers = graphs.counting_answers()
                 if order is not CompileOrder.AS_ASKED:
                     from warmup.inductor.kernels_ahead import KernelsAhead
 

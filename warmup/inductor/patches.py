@@ -10,7 +10,11 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
+
+from warmup.inductor.firewall import Firewall
+
+_T = TypeVar("_T")
 
 _changing = threading.Lock()  # another table may be installed while a compile ends
 # What is put back where a replacement should go that somebody has wrapped: owner, name, the
@@ -19,23 +23,44 @@ _buried: list[tuple[Any, str, Any, Any]] = []
 
 
 class Patches:
-    """A stack of replaced attributes; `restore` puts them back, last first."""
+    """A stack of replaced attributes; `restore` puts them back, last first.
 
-    def __init__(self) -> None:
+    With a *firewall* no exception of a replacement reaches the function's caller.
+    """
+
+    def __init__(self, firewall: Firewall | None = None) -> None:
+        self._firewall = firewall
         self._undo: list[Callable[[], None]] = []
         self._deactivate: list[Callable[[], None]] = []
         self._lock = threading.Lock()
         self._users = 0
         self._is_restored = False
 
-    def wrap(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-        """Replace attribute *name* of *owner* by ``make(original)``; classmethods stay so."""
+    def wrap(
+        self,
+        owner: Any,
+        name: str,
+        make: Callable[[Any], Any],
+        plain: Callable[[Any], Any] | None = None,
+    ) -> None:
+        """Replace attribute *name* of *owner* by ``make(original)``; classmethods stay so.
+
+        Where the replacement raises, ``plain(original)`` is called in its place, by default the
+        original itself.
+        """
+
+        def replaced(function: Any) -> Any:
+            if self._firewall is None or not callable(function):
+                return _named_as(function, make(function))
+            place = f"{getattr(owner, '__qualname__', owner.__name__)}.{name}"
+            return _named_as(function, self._firewall.guard(place, function, make, plain))
+
         with _changing:
             raw = vars(owner)[name]
             if isinstance(raw, (classmethod, staticmethod)):
-                replacement: Any = type(raw)(_named_as(raw.__func__, make(raw.__func__)))
+                replacement: Any = type(raw)(replaced(raw.__func__))
             else:
-                replacement = _named_as(raw, make(raw))
+                replacement = replaced(raw)
             setattr(owner, name, replacement)
 
         def undo() -> None:
@@ -46,6 +71,10 @@ class Patches:
                 _dig_out()
 
         self._undo.append(undo)
+
+    def attempt(self, place: str, call: Callable[[], _T], instead: Callable[[], _T]) -> _T:
+        """Return what *call* returns, or *instead* where it raises; *place* names it in reports."""
+        return call() if self._firewall is None else self._firewall.attempt(place, call, instead)
 
     def on_restore(self, undo: Callable[[], None]) -> None:
         """Call *undo* on `restore`, before attributes are put back."""

@@ -259,7 +259,7 @@ class Lookup:
         if reason in (MissReason.WRONG_DEVICE, MissReason.WRONG_RUNTIME):
             hard = tuple(str(mismatch) for mismatch in self.mismatches if mismatch.is_hard)
             return key if key in self.rows else None, hard
-        if reason is MissReason.NOT_DESCRIBED:
+        if reason in (MissReason.NOT_DESCRIBED, MissReason.INTERNAL):
             return None, ()
         row = self.rows.get(key)
         if row is not None and row.untrusted is not None:

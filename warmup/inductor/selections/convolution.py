@@ -45,7 +45,10 @@ class Convolutions:
         try:
             tensors = [(_whole(one.get_size()), _whole(strides_of(one))) for one in (x, w)]
             out = _whole(layout.size), _whole(layout.stride)
-            stride, padding = (_whole(library.kwargs[name]) for name in ("stride", "padding"))
+            dims = len(tensors[0][0]) - 2
+            stride, padding = (
+                _of_each(library.kwargs[name], dims) for name in ("stride", "padding")
+            )
         except TypeError as error:
             raise ProblemError(f"a size of the convolution is a range: {error}") from error
         dtype = x.get_dtype()
@@ -72,6 +75,11 @@ def convolution_choices(_version: Version, answers: Answers) -> SelectionChoices
 
 def _whole(sizes: Sequence[Any]) -> list[int]:
     return [int(size) for size in sizes]
+
+
+def _of_each(values: Sequence[Any], dims: int) -> list[int]:
+    """Return *values* for each of *dims* dims; torch allows a single value for all."""
+    return _whole(values) * (dims if len(values) == 1 else 1)
 
 
 def _fp32_precision() -> str:
