@@ -690,6 +690,16 @@ def test_calls_outside_are_counted_up_to_the_last_that_was_told(tmp_path: Path) 
     assert report.outside == {"beyond": 11, "between": 1}
 
 
+def test_uncompiled_frames_are_counted_with_their_reason(tmp_path: Path) -> None:
+    """Over the runs; each is a line of the text."""
+    for run in ("r1", "r2"):
+        with run_to(jsonl(tmp_path / "log.jsonl"), run=run) as emitter:
+            emitter.emit(EventName.UNCOMPILED, frame="f (m.py:3)", reason="no RNN")
+    report = audit([tmp_path / "log.jsonl"])
+    assert report.uncompiled == {"f (m.py:3): no RNN": 2}
+    assert "uncompiled  x2 f (m.py:3): no RNN" in spell(report, AuditFormat.TEXT).splitlines()
+
+
 def test_calls_outside_are_no_misses(tmp_path: Path) -> None:
     """Calls outside fail an audit on request, and do not make a run less silent."""
     with run_to(jsonl(tmp_path / "a.jsonl")) as emitter:

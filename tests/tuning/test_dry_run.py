@@ -6,14 +6,18 @@ import json
 from pathlib import Path
 
 from warmup.cli.plan_render import spell_graphs
+from warmup.core.uncompiled import Uncompiled
 from warmup.tuning.from_misses import build_problems
 
 
 def test_one_graph_needs_no_words() -> None:
     """Several do: what their branches leave out."""
-    assert list(spell_graphs("seqlen=8", 1)) == []
-    (line,) = spell_graphs("seqlen=8", 3)
+    assert list(spell_graphs("seqlen=8", 1, Uncompiled())) == []
+    left = Uncompiled(("f (m.py:3): no",), 2)
+    line, *rest = spell_graphs("seqlen=8", 3, left)
     assert line.startswith("seqlen=8: the model breaks into 3 graphs; branches that these inputs")
+    assert rest[0] == "seqlen=8: uncompiled: f (m.py:3): no"
+    assert rest[1].startswith("seqlen=8: matmuls that a call runs outside any graph")
 
 
 def test_a_dry_run_of_misses_compiles_and_writes_nothing(tmp_path: Path) -> None:

@@ -135,7 +135,12 @@ def _counts(report: AuditReport) -> Iterator[str]:
 
 
 def _processes(report: AuditReport) -> Iterator[str]:
-    """Yield a line for processes whose graphs asked nothing, that have no table, or no summary."""
+    """Yield a line for each uncompiled frame, and for processes whose graphs asked nothing.
+
+    Also for those that have no table, or no summary.
+    """
+    for frame, count in report.uncompiled.items():
+        yield f"uncompiled  x{count} {frame}"
     if report.bypassed:
         yield f"bypassed   {in_brackets(report.bypassed)}: runs with graphs that asked nothing"
     if report.failed:

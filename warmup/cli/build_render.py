@@ -57,7 +57,7 @@ def spell(report: BuildReport, remedy: str = RETRY) -> Iterator[str]:
             "without model=, the rows for unpadded weights are used"
         )
     for result in report.buckets:
-        yield from spell_graphs(result.name, result.graphs)
+        yield from spell_graphs(result.name, result.graphs, result.uncompiled)
     costs = {result.name: result.cost for result in report.buckets if result.cost is not None}
     yield from spell_limits(costs, report.table.policy.timing.launch, terminal_width())
     yield from spell_devices(report)
@@ -214,6 +214,7 @@ def document(report: BuildReport) -> dict[str, Any]:
                 "seconds": round(result.seconds, 3),
                 "left_out": result.left_out,
                 "graphs": result.graphs,
+                "uncompiled": dataclasses.asdict(result.uncompiled),
                 "cost": result.cost and dataclasses.asdict(result.cost),
             }
             for result in report.buckets

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any, Final
 
 from warmup.cli.output import fold, terminal_width
 from warmup.core.counted import counted
+from warmup.core.uncompiled import Uncompiled
 from warmup.tuning.report import BuildReport, name_of
 
 _MAX_PLANNED: Final = 20  # problems to tune
@@ -23,7 +25,7 @@ def spell_plan(report: BuildReport) -> Iterator[str]:
             f"{name}: {counted(len(one.missing), 'problem')} to tune, {len(one.known)} in "
             f"the table already{without}"
         )
-        yield from spell_graphs(name, one.graphs)
+        yield from spell_graphs(name, one.graphs, one.uncompiled)
     for key in plan.missing[:_MAX_PLANNED]:
         yield f"to tune: {key}"
     if len(plan.missing) > _MAX_PLANNED:
@@ -57,15 +59,17 @@ def document_of_sources(report: BuildReport) -> list[dict[str, Any]]:
     ]
 
 
-def spell_graphs(bucket: str, graphs: int) -> Iterator[str]:
-    """Yield a line about a model whose graph breaks; nothing for one graph."""
+def spell_graphs(bucket: str, graphs: int, uncompiled: Uncompiled) -> Iterator[str]:
+    """Yield lines about a model whose graph breaks or that runs uncompiled; else nothing."""
+    lines = list(uncompiled.lines())
     if graphs > 1:
-        yield from fold(
-            f"{bucket}: the model breaks into {graphs} graphs; branches that these inputs do not "
-            "take are not built (TORCH_LOGS=graph_breaks says where it breaks)",
-            indent=2,
-            width=terminal_width(),
+        lines.insert(
+            0,
+            f"the model breaks into {graphs} graphs; branches that these inputs do not take are "
+            "not built (TORCH_LOGS=graph_breaks says more)",
         )
+    for line in lines:
+        yield from fold(f"{bucket}: {line}", indent=2, width=terminal_width())
 
 
 def document_of_plan(report: BuildReport) -> dict[str, Any]:
@@ -80,6 +84,7 @@ def document_of_plan(report: BuildReport) -> dict[str, Any]:
                 "known": list(one.known),
                 "missing": list(one.missing),
                 "graphs": one.graphs,
+                "uncompiled": asdict(one.uncompiled),
                 "left_out": one.left_out,
                 "seconds": round(one.seconds, 3),
             }

@@ -60,6 +60,10 @@ class EventName(StrEnum):
     """A switch of the caller was replaced by the table's value; once each."""
     BYPASSED = "graph.bypassed"
     """Compiled graphs did not consult the table; once for each cause."""
+    UNCOMPILED = "frame.uncompiled"
+    """torch.compile left a Python function, or a part of it, uncompiled: nothing in it asks a
+    table. ``reason`` is torch's.
+    """
     FAILED = "install.failed"
     """A process of `warmup run`, or of an engine with the plugin, could not install the table."""
     SUMMARY = "run.summary"
@@ -242,6 +246,7 @@ class Tally:
     cached_misses: int = 0
     foreign: Counter[str] = field(default_factory=Counter)
     contradictions: int = 0
+    uncompiled: Counter[str] = field(default_factory=Counter)
 
     def __call__(self, event: Event) -> None:
         """Count *event*."""
@@ -264,6 +269,8 @@ class Tally:
             self.foreign[NO_TABLE if under is None else str(under)] += 1
         elif event.name is EventName.CONTRADICTED:
             self.contradictions += 1
+        elif event.name is EventName.UNCOMPILED:
+            self.uncompiled["{frame}: {reason}".format_map(text)] += 1
 
 
 def in_brackets(counts: Mapping[str, int]) -> str:

@@ -95,6 +95,7 @@ class AuditReport:
     between ranks. ``unfinished`` has the runs without a summary: killed, or still running.
     ``failed`` counts processes that could not install the table, ``refused`` those among them that
     the table is not for. ``bypassed`` counts runs with graphs that did not ask the table, by cause.
+    ``uncompiled`` counts the frames that torch.compile left uncompiled, with torch's reason.
     ``unused`` has the rows that no run asked for, None when no table could be read.
     ``by_digest`` has the counts of each table, and ``damaged`` the number of event lines that
     cannot be read.
@@ -121,6 +122,7 @@ class AuditReport:
     failed: int = 0
     refused: int = 0
     bypassed: Mapping[str, int] = field(default_factory=dict)
+    uncompiled: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def is_empty(self) -> bool:
@@ -216,6 +218,7 @@ def report_of(ledger: Ledger, unused: tuple[str, ...] | None = None) -> AuditRep
         failed=ledger.failed,
         refused=ledger.refused,
         bypassed=dict(_sum(Counter(run.bypassed) for run in runs)),
+        uncompiled=dict(_sum(run.uncompiled for run in runs)),
     )
 
 

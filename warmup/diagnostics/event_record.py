@@ -69,6 +69,7 @@ _READ_FIELDS: Final[Mapping[str, Mapping[str, Callable[[Any], Any]]]] = {
     EventName.CONTRADICTED: {"option": read_text, "expected": read_text, "found": read_text},
     EventName.OVERRULED: {},
     EventName.BYPASSED: {"cause": read_text},
+    EventName.UNCOMPILED: {"frame": read_text, "reason": read_text},
     EventName.FAILED: {"refused": _flag},
     EventName.SUMMARY: {},
 }

@@ -16,8 +16,9 @@ from warmup.buckets.bucket import Bucket, parse_buckets, parse_inputs
 from warmup.core.assumed_device import ASSUMED_DEVICES, AssumedDevice
 from warmup.core.error_text import first_line
 from warmup.core.errors import ModelError, SettingsError, WarmupError, warmup_error_in
-from warmup.core.events import Emitter
+from warmup.core.events import Emitter, Event
 from warmup.core.method import SEED
+from warmup.core.uncompiled import Uncompiled, frame_in
 from warmup.table.lookup import Lookup, OnMiss, Uncovered
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ class Explanation:
 
     ``assumptions`` are the model and inputs that nobody named, with how to name others.
     ``assumed`` are the facts of the device where it is assumed, else None. ``caveats`` are what
-    else limits the answer.
+    else limits the answer, such as frames that torch.compile leaves uncompiled.
     """
 
     model: str
@@ -186,7 +187,13 @@ def explain(
 
     # Only with the switches on are candidates listed, and listing them may add guards.
     options = inductor.quiet_switches() if mode == "max-autotune" else {}
-    empty = Lookup({}, OnMiss.FALLBACK, Emitter([]), on_uncovered=Uncovered.FORBID)
+    frames: dict[str, None] = {}
+
+    def note(event: Event) -> None:
+        if (frame := frame_in(event)) is not None:
+            frames[frame] = None
+
+    empty = Lookup({}, OnMiss.FALLBACK, Emitter([note]), on_uncovered=Uncovered.FORBID)
     attachment = inductor.attach(empty, options, "explain", quiet=True)
     try:
         sections = [
@@ -207,7 +214,7 @@ def explain(
         sections=tuple(sections),
         assumptions=tuple(map(str, resolved.assumptions)),
         assumed=assumed,
-        caveats=_caveats(place, assumed),
+        caveats=(*_caveats(place, assumed), *Uncompiled(tuple(frames)).lines()),
     )
 
 

@@ -36,8 +36,9 @@ class Run:
     ``choices`` has the compiled choices of each key. ``device``, ``torch`` and ``triton`` are what
     served, None where the log does not say. ``misses`` counts by key and reason, ``uncovered`` by
     site, ``foreign`` the loaded graphs of another table by its digest, and ``outside`` calls that
-    no artifact served, by reason. ``bypassed`` has the causes why graphs did not ask the table, and
-    ``is_finished`` says that there is a summary. ``seen`` has the sequence numbers.
+    no artifact served, by reason. ``uncompiled`` counts frames with torch's reason. ``bypassed``
+    has the causes why graphs did not ask the table, and ``is_finished`` says that there is a
+    summary. ``seen`` has the sequence numbers.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Run:
     outside: Counter[str] = field(default_factory=Counter)
     seen: set[int] = field(default_factory=set)
     bypassed: set[str] = field(default_factory=set)
+    uncompiled: Counter[str] = field(default_factory=Counter)
     is_finished: bool = False
     device: str | None = None
     torch: str | None = None
@@ -160,6 +162,8 @@ class Ledger:
             _count_loaded(run, name, fields)
         elif name == EventName.UNCOVERED:
             run.uncovered[fields["site"]] += 1
+        elif name == EventName.UNCOMPILED:
+            run.uncompiled["{frame}: {reason}".format_map(fields)] += 1
         elif name == EventName.OUTSIDE:
             # Emitted at the first call, the second, the fourth and so on, with the number of calls
             # so far: add the calls since the event before.

@@ -152,7 +152,7 @@ class Inductor:
         """
         from warmup.inductor.benchmarks import BenchmarkWatch
         from warmup.inductor.cached_graphs import CachedGraphs
-        from warmup.inductor.compile_watch import CompileWatch
+        from warmup.inductor.compile_watch import CompileWatch, FrameWatch
         from warmup.inductor.options import CompileOptions, tag_caches
         from warmup.inductor.quiet import silence_autotuning
         from warmup.inductor.switches import check_options
@@ -184,6 +184,7 @@ class Inductor:
                         hooks: type[KindHooks] = pkgutil.resolve_name(kind.hooks)
                         hooks(self.version, counting).attach(patches)
                 BenchmarkWatch(answers.uncovered).attach(patches)
+                FrameWatch(answers).attach(patches)
                 list_one_isa(patches)
             except BaseException:
                 patches.restore()

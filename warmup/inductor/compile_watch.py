@@ -1,24 +1,43 @@
 """`CompileWatch`: reports when inductor begins and ends to compile a graph, in any thread.
 
+`FrameWatch` reports the frames that dynamo compiles no graph of, or breaks apart.
 Also whether compiles began before anything was attached: such graphs never ask a table.
 """
 
 from __future__ import annotations
 
+import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 import torch
 from torch import nn
 from torch._dynamo import convert_frame
+from torch._dynamo.utils import get_compilation_metrics, graph_break_reasons
 from torch._inductor import compile_fx as compile_fx_module
 from torch._inductor import config as inductor_config
+from torch.autograd import profiler, profiler_legacy
 
 from warmup.inductor.patches import Patches
+from warmup.keys.question import Answers
 
 # Calls that inductor makes a packed linear of, where it may take the weight for a constant.
 _LINEARS: Final = frozenset({"addmm", "linear", "matmul", "mm"})
+
+_MATMULS: Final = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "_scaled_mm", "convolution"),
+        *("mkldnn_rnn_layer", "_cudnn_rnn"),
+    )
+)
+_GRAPH_CALL: Final = "## Call CompiledFxGraph"  # of the profiler (torch/_inductor/output_code.py)
+_EXPLANATION: Final = "\n  Explanation: "  # in the text of a graph break
+_RESUMED: Final = re.compile(r"torch_dynamo_resume_in_(.+)_at_(\d+)")  # what follows a break
+_ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+")
+_MAX_REASON: Final = 300
 
 
 class CompileObserver(Protocol):
@@ -80,6 +99,93 @@ def _would_freeze(model: Any, inputs: Any) -> bool:
         return False
     names = (getattr(node.target, "__name__", str(node.target)) for node in model.graph.nodes)
     return any(name.partition(".")[0] in _LINEARS for name in names)
+
+
+class FrameWatch:
+    """Reports every frame that dynamo leaves uncompiled, whole or in a part, to *answers*.
+
+    Dynamo raises no error then, and says why in its metrics alone (torch/_dynamo/convert_frame.py).
+    A frame that it skips by rule, such as one of torch's own functions, has no metrics.
+    """
+
+    def __init__(self, answers: Answers) -> None:
+        self._answers = answers
+        self._active = True
+
+    def attach(self, patches: Patches) -> None:
+        """Report until *patches* is restored."""
+        patches.on_restore(self._deactivate)
+        patches.wrap(convert_frame.ConvertFrame, "__call__", self._wrap)
+
+    def _deactivate(self) -> None:
+        self._active = False
+
+    def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def convert_and_report(converter: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
+            # Dynamo converts one frame at a time (compile_lock): what is new is this frame's.
+            earlier, breaks = get_compilation_metrics()[-1:], len(graph_break_reasons)
+            converted = original(converter, frame, *args, **kwargs)
+            last = get_compilation_metrics()[-1:]
+            if not self._active or not last or (earlier and last[0] is earlier[0]):
+                return converted
+            metrics, place = last[0], _place_of(frame.f_code)
+            if converted.guarded_code is not None:
+                reasons = graph_break_reasons[breaks:]
+                found = {_at(place, each.user_stack[-1:]): each.reason for each in reasons}
+                for where, reason in found.items():
+                    self._answers.uncompiled(f"a part of {where}", explanation_of(reason))
+            elif metrics.fail_reason:
+                self._answers.uncompiled(place, explanation_of(metrics.fail_reason))
+            return converted
+
+        return convert_and_report
+
+
+def _place_of(code: Any) -> str:
+    """Return the function of *code*; where it is the rest of one behind a break, that is left."""
+    resumed = _RESUMED.fullmatch(code.co_name)
+    name, line = resumed.groups() if resumed else (code.co_name, code.co_firstlineno)
+    return f"{name} ({Path(code.co_filename).name}:{line})"
+
+
+def _at(place: str, innermost: Sequence[Any]) -> str:
+    lines = [f", at {Path(each.filename).name}:{each.lineno}" for each in innermost]
+    return "".join((place, *lines))
+
+
+def explanation_of(reason: str) -> str:
+    """Return the sentence that explains dynamo's *reason*, in one line and without addresses."""
+    if reason.startswith("generic_jump"):
+        return f"a branch depends on a tensor's value ({reason})"
+    head, _, tail = reason.partition(_EXPLANATION)
+    sentence = (tail or head).partition("\n  Hint: ")[0].partition("\n\n")[0]
+    return _ADDRESS.sub("", " ".join(sentence.split()))[:_MAX_REASON].removesuffix(".")
+
+
+def count_matmuls_outside(call: Callable[[], object]) -> int:
+    """Return how many matmuls and convolutions *call*, compiled before, runs outside any graph.
+
+    A fused layer of an RNN counts as one.
+    """
+    # Kineto writes lines of its own to stderr; graphs mark their calls only where the flag is set.
+    record: Any = profiler_legacy.profile
+    with record() as profiled:
+        profiler._set_is_profiler_enabled(enable=True)
+        try:
+            call()
+        finally:
+            profiler._set_is_profiler_enabled(enable=False)
+    events = [event for event in profiled.function_events if event.name in _MATMULS]
+    return sum(not _is_within(event.cpu_parent) for event in events)
+
+
+def _is_within(event: Any) -> bool:
+    """Return whether *event* is a call of a graph or a matmul, or is within one."""
+    while event is not None:
+        if event.name.startswith(_GRAPH_CALL) or event.name in _MATMULS:
+            return True
+        event = event.cpu_parent
+    return False
 
 
 _known_before = 0

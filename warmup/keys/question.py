@@ -211,6 +211,9 @@ class Answers(Protocol):
             UncoveredError: benchmarks without a row are forbidden.
         """
 
+    def uncompiled(self, frame: str, reason: str) -> None:
+        """Report that torch.compile left *frame* uncompiled, for torch's *reason*."""
+
     def cached(self, decisions: int, misses: int) -> None:
         """Report a graph loaded from inductor's cache, with the counts of its compile.
 

@@ -86,6 +86,7 @@ class Handle(AbstractContextManager["Handle"]):
             cached_misses=tally.cached_misses,
             foreign=dict(tally.foreign),
             compiles=self._watch.compiles,
+            uncompiled=dict(tally.uncompiled),
             compile_seconds=self._watch.compile_seconds(),
             unused=tuple(
                 sorted(key for key in self.table.rows.keys() - asked if kind_of(key).is_asked)

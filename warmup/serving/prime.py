@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from warmup.core.compile_modes import COMPILE_MODES
 from warmup.core.error_text import first_line
 from warmup.core.errors import ContradictionWarning, ModelError, SettingsError, warmup_error_in
 from warmup.core.phases import Phase, PhaseClock, PhaseSeconds, added
+from warmup.core.uncompiled import Uncompiled
 from warmup.serving.check import CheckReport, PrimedBucket, Readiness
 from warmup.serving.handle import Handle
 from warmup.serving.install import install
@@ -154,6 +155,7 @@ class _Priming:
     clock: PhaseClock
     done: list[PrimedBucket] = field(default_factory=list)
     compiled: CompiledModel | None = None  # serves buckets of a range
+    uncompiled: dict[Bucket, Uncompiled] = field(default_factory=dict)
 
     @property
     def problems(self) -> list[str]:
@@ -162,10 +164,14 @@ class _Priming:
 
     @property
     def remarks(self) -> list[str]:
-        """Where the graph of the model breaks."""
-        if self.compiled is None:
-            return []
-        return [f"the graph breaks: {reason}" for reason in self.compiled.report().breaks]
+        """Where the graph of the model breaks, and what of each bucket ran uncompiled."""
+        breaks = () if self.compiled is None else self.compiled.report().breaks
+        uncompiled = dict.fromkeys(
+            f"bucket {bucket}: {line}"
+            for bucket, left in self.uncompiled.items()
+            for line in left.lines()
+        )
+        return [*(f"the graph breaks: {reason}" for reason in breaks), *uncompiled]
 
     def move_model(self) -> None:
         """Move the model to its device, as its dtype."""
@@ -199,7 +205,7 @@ class _Priming:
         """Compile and call one bucket; return what that added to the table's report."""
         before = handle.report()
         try:
-            self._call(bucket)
+            self._call(bucket, lambda: _increased(before.uncompiled, handle.report().uncompiled))
             problem = None
         except SettingsError:
             raise
@@ -226,10 +232,11 @@ class _Priming:
             problem=problem,
         )
 
-    def _call(self, bucket: Bucket) -> None:
+    def _call(self, bucket: Bucket, frames: Callable[[], tuple[str, ...]]) -> None:
         import torch
 
         from warmup.inductor.adapter import compile_model
+        from warmup.inductor.compile_watch import count_matmuls_outside
         from warmup.models.dtype_mismatch import naming_dtypes
 
         if self.compiled is None:
@@ -243,6 +250,9 @@ class _Priming:
             torch.no_grad(),
         ):
             served(*inputs.args, **inputs.kwargs)
+            if left := frames():
+                matmuls = count_matmuls_outside(lambda: served(*inputs.args, **inputs.kwargs))
+                self.uncompiled[bucket] = Uncompiled(left, matmuls)
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
 

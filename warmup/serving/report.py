@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from warmup.core.counted import counted
 from warmup.core.events import in_brackets
@@ -23,6 +23,8 @@ class Report:
     graphs are among them. ``unused`` are rows that inductor never asked for; rows for weights are
     no lookups, and not among them. ``compiles`` counts graphs that inductor compiled or loaded from
     its caches, ``compile_seconds`` is the time that threads spent on them, all threads together.
+    ``uncompiled`` counts frames that torch.compile left uncompiled, whole or in a part, each with
+    torch's reason.
     """
 
     digest: str
@@ -38,6 +40,7 @@ class Report:
     unused: tuple[str, ...]
     compiles: int = 0
     compile_seconds: float = 0.0
+    uncompiled: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def is_silent(self) -> bool:
@@ -69,6 +72,9 @@ class Report:
         if self.foreign:
             count = sum(self.foreign.values())
             text += f", {counted(count, 'foreign graph')}{in_brackets(self.foreign)}"
+        if self.uncompiled:
+            frames = "; ".join(self.uncompiled)
+            text += f", {counted(len(self.uncompiled), 'uncompiled frame')} ({frames})"
         if self.tuned:
             text += f", {self.tuned} tuned here"
         if advised := advice(self.miss_reasons):

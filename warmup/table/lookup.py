@@ -216,6 +216,9 @@ class Lookup:
         if refused:
             raise UncoveredError(site)
 
+    def uncompiled(self, frame: str, reason: str) -> None:
+        self.emitter.emit(EventName.UNCOMPILED, frame=frame, reason=reason)
+
     def cached(self, decisions: int, misses: int) -> None:
         self.emitter.emit(EventName.CACHED, decisions=decisions, misses=misses)
         if misses and self.on_miss is OnMiss.STRICT:

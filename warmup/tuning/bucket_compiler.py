@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from warmup.core.call_cost import CallCost
@@ -16,6 +17,7 @@ from warmup.core.events import Emitter, logger
 from warmup.core.method import Launch
 from warmup.core.phases import BuildStage
 from warmup.core.rows import Row
+from warmup.core.uncompiled import Uncompiled
 from warmup.table.lookup import Lookup, OnMiss
 from warmup.tuning.served_bucket import AskedQuestions, ServedBucket
 
@@ -241,7 +243,6 @@ class BucketCompiler:
         Rows that this build does not trust are misses, also with `OnMiss.STRICT`.
         """
         asked = AskedQuestions()
-        costs: list[CallCost | None] = []
         rows = self.progress.rows
         if on_miss is OnMiss.STRICT:  # keys that could not be tuned use the library's kernel
             given_up = self.tuner.rows.library_rows
@@ -250,7 +251,7 @@ class BucketCompiler:
         lookup = self.lookup(rows, on_miss, Emitter([asked.note]))
         started = time.monotonic()
         with self.attached(lookup, on_miss, order=order):
-            outputs, graphs = self._call_compiled(calls, name, costs)
+            outputs, graphs = self._call_compiled(calls, name, asked)
         self.progress.flush()
         seconds = time.monotonic() - started
         logger.debug("bucket %s compiled (on a miss: %s) in %.2f s", name, on_miss, seconds)
@@ -262,21 +263,24 @@ class BucketCompiler:
             uncovered=dict(asked.uncovered),
             missing=tuple(asked.missing),
             graphs=graphs,
-            cost=costs[0] if costs else None,
+            cost=asked.cost,
             counts=dict(asked.keys),
             differing=tuple(lookup.differing),
+            uncompiled=Uncompiled(tuple(asked.frames), asked.matmuls_outside),
         )
 
     def _call_compiled(
-        self, calls: Sequence[Inputs], name: str, costs: list[CallCost | None] | None = None
+        self, calls: Sequence[Inputs], name: str, asked: AskedQuestions | None = None
     ) -> tuple[list[Any], int]:
         """Return the outputs of the model, compiled with empty caches, for each inputs of *calls*.
 
-        With them comes the number of its graphs. What the first call costs is added to *costs*.
+        With them comes the number of its graphs. *asked* gets what the first call costs and, where
+        frames are uncompiled, how many matmuls it runs outside any graph.
 
         Raises as `tune` does.
         """
         from warmup.inductor.build_caches import empty_caches
+        from warmup.inductor.compile_watch import count_matmuls_outside
         from warmup.inductor.listing import wait_for_sent
         from warmup.tuning.model_call import call_first, call_others, error_for
 
@@ -292,8 +296,11 @@ class BucketCompiler:
                     ]
                 finally:
                     wait_for_sent()  # else they compile beside the host's times, and fill caches
-                if costs is not None:
-                    costs.append(self._cost_of(lambda: _call(compiled, calls[0]), name))
+                if asked is not None:
+                    asked.cost = self._cost_of(lambda: _call(compiled, calls[0]), name)
+                    if asked.frames:
+                        call = partial(_call, compiled, calls[0])
+                        asked.matmuls_outside = count_matmuls_outside(call)
             except Exception as error:  # noqa: BLE001  raised below: empty_caches would not reset dynamo
                 failure = error
             self.state.restore()

@@ -13,6 +13,7 @@ from warmup.core.compile_modes import COMPILE_MODES
 from warmup.core.errors import NothingRecordedError, SettingsError
 from warmup.core.method import Search
 from warmup.core.phases import BuildStage
+from warmup.core.uncompiled import Uncompiled
 from warmup.table import Table
 from warmup.table.codec import digest_of
 from warmup.table.policy import DEFAULT_MODE, PolicyOptions
@@ -300,11 +301,17 @@ def _check_asked(results: Sequence[BucketResult], retry: str | None) -> None:
     """
     if retry is not None or any(result.keys for result in results):
         return
+    frames = dict.fromkeys(frame for result in results for frame in result.uncompiled.frames)
+    if frames:
+        left = Uncompiled(tuple(frames), max(result.uncompiled.matmuls for result in results))
+        raise NothingRecordedError(
+            f"the model asked inductor for no GEMM choice in any bucket, with {left}",
+            "change what torch cannot trace, or compile the parts around it by themselves",
+        )
     if not any(result.graphs for result in results):
         raise NothingRecordedError(
             "torch.compile made no graph of the model in any bucket: it runs uncompiled",
-            "TORCH_LOGS=graph_breaks says what cannot be traced; a break in a loop, and a module "
-            "such as nn.GRU, leave a whole frame out",
+            "is it disabled for torch.compile?",
         )
     raise NothingRecordedError(
         "the model asked inductor for no GEMM choice in any bucket",

@@ -84,6 +84,7 @@ def _plan(session: Session, bucket: Bucket, left_out: int = 0) -> PlannedBucket:
         seconds=time.monotonic() - started,
         graphs=asked.graphs,
         left_out=left_out,
+        uncompiled=asked.uncompiled,
     )
 
 

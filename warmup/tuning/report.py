@@ -17,6 +17,7 @@ from warmup.core.phases import StageSeconds
 from warmup.core.roofline import Peaks
 from warmup.core.rows import Tuned
 from warmup.core.runtime import Runtime
+from warmup.core.uncompiled import NONE_UNCOMPILED, Uncompiled
 from warmup.table import Table
 from warmup.tuning.rows_from import RowSource
 
@@ -142,7 +143,7 @@ class BucketResult:
     that the table pads were padded. ``left_out`` repeated layers were not compiled: another bucket
     has shown that the whole model asks for the same rows. ``graphs`` is the number of graphs that
     torch.compile made; several where the model's code breaks the graph. ``cost`` is that of a call,
-    None on a CPU.
+    None on a CPU. ``uncompiled`` is what runs outside of these graphs.
     """
 
     bucket: Bucket
@@ -155,6 +156,7 @@ class BucketResult:
     left_out: int = 0
     graphs: int = 1
     cost: CallCost | None = None
+    uncompiled: Uncompiled = NONE_UNCOMPILED
 
     @property
     def error(self) -> float:
@@ -171,7 +173,8 @@ class BucketResult:
 class PlannedBucket:
     """What one bucket asks for: the keys with a row, those to tune, and what has no key.
 
-    ``left_out`` repeated layers were not compiled; ``graphs`` is the number of graphs.
+    ``left_out`` repeated layers were not compiled; ``graphs`` is the number of graphs, and
+    ``uncompiled`` is what runs outside of them.
     """
 
     bucket: Bucket
@@ -180,6 +183,7 @@ class PlannedBucket:
     seconds: float
     graphs: int = 1
     left_out: int = 0
+    uncompiled: Uncompiled = NONE_UNCOMPILED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 from warmup.core.call_cost import CallCost
 from warmup.core.events import Event, EventName
+from warmup.core.uncompiled import NONE_UNCOMPILED, Uncompiled, frame_in
 
 
 @dataclass(slots=True)
@@ -19,12 +20,16 @@ class AskedQuestions:
     """What a compile asked: how often for each key that was answered, in graph order.
 
     ``missing`` are the keys that no row answered and nothing measured, and ``uncovered`` counts
-    measurements that no row covers, by site.
+    measurements that no row covers, by site. ``frames`` ran uncompiled, and ``matmuls_outside`` is
+    how many matmuls ran outside any graph then. ``cost`` is that of a call.
     """
 
     keys: Counter[str] = field(default_factory=Counter)
     missing: dict[str, None] = field(default_factory=dict)
     uncovered: Counter[str] = field(default_factory=Counter)
+    frames: dict[str, None] = field(default_factory=dict)
+    matmuls_outside: int = 0
+    cost: CallCost | None = None
 
     def note(self, event: Event) -> None:
         """Count *event*, where it is about a question of inductor's."""
@@ -34,6 +39,8 @@ class AskedQuestions:
             self.missing[str(event.fields["key"])] = None
         elif event.name is EventName.UNCOVERED:
             self.uncovered[str(event.fields["site"])] += 1
+        elif (frame := frame_in(event)) is not None:
+            self.frames[frame] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +53,7 @@ class ServedBucket:
     model without its repeated layers asked for the same keys. ``cost`` is that of the first call,
     None where nothing measures it, and ``counts`` says how often the graphs asked for each key.
     ``differing`` are the keys for which inductor fused another way than their rows say.
+    ``uncompiled`` is what ran outside of graphs.
     """
 
     keys: tuple[str, ...]
@@ -57,3 +65,4 @@ class ServedBucket:
     cost: CallCost | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
     differing: tuple[str, ...] = ()
+    uncompiled: Uncompiled = NONE_UNCOMPILED

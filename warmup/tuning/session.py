@@ -129,6 +129,7 @@ class Session:
             left_out=left_out,
             graphs=served.graphs,
             cost=cost,
+            uncompiled=served.uncompiled,
         )
         progress.observer.bucket_finished(result)
         return result

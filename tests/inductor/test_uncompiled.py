@@ -1,0 +1,169 @@
+"""Frames that torch.compile leaves uncompiled are reported with torch's reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from warmup.core.errors import NothingRecordedError
+from warmup.core.events import Emitter, Tally
+from warmup.inductor.compile_watch import FrameWatch, count_matmuls_outside, explanation_of
+from warmup.inductor.patches import Patches
+from warmup.table.lookup import Lookup, OnMiss
+
+RNN = "Dynamo does not support RNN, GRU, or LSTM"
+PRINT = "Dynamo does not know how to trace builtin operator `print`"
+GRU = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.gru, self.b = nn.Linear(16, 16), nn.GRU(16, 16), nn.Linear(16, 16)
+    def forward(self, x):
+        return self.b(self.gru(self.a(x))[0])
+    @staticmethod
+    def example_inputs(seqlen):
+        return {"x": torch.zeros(seqlen, 16)}
+"""
+
+
+_Layers = nn.ModuleDict
+
+
+def _layers() -> _Layers:
+    torch.manual_seed(0)
+    named = {"a": nn.Linear(8, 8), "b": nn.Linear(8, 8)}
+    return nn.ModuleDict({**named, "gru": nn.GRU(8, 8), "lstm": nn.LSTM(8, 8)}).eval()
+
+
+def _whole(layers: _Layers, x: Any) -> Any:
+    return layers["b"](torch.relu(layers["a"](x)))
+
+
+def _gru(layers: _Layers, x: Any) -> Any:
+    return layers["b"](layers["gru"](layers["a"](x))[0])
+
+
+def _lstm(layers: _Layers, x: Any) -> Any:
+    return layers["b"](layers["lstm"](layers["a"](x))[0])
+
+
+def _prints(layers: _Layers, x: Any) -> Any:
+    y = layers["a"](x)
+    print(end="")  # noqa: T201
+    return layers["b"](y)
+
+
+def _prints_in_a_loop(layers: _Layers, x: Any) -> Any:
+    for _ in range(2):
+        x = layers["a"](x)
+        print(end="")  # noqa: T201
+    return layers["b"](x)
+
+
+@torch.compiler.disable
+def _outside(layers: _Layers, x: Any) -> Any:
+    return layers["b"](x)
+
+
+def _disabled(layers: _Layers, x: Any) -> Any:
+    return _outside(layers, layers["a"](x))
+
+
+def _branches(layers: _Layers, x: Any) -> Any:
+    y = layers["a"](x)
+    if y.sum() > 0:
+        y = y + 1
+    return layers["b"](y)
+
+
+def test_each_frame_that_is_not_compiled_is_an_event_with_torchs_reason() -> None:
+    """Whole frames, and parts; a model of one graph has none."""
+    cases: tuple[tuple[Callable[..., Any], tuple[str, ...]], ...] = (
+        (_whole, ()),
+        (_gru, ("_gru", RNN)),
+        (_lstm, ("_lstm", RNN)),
+        (_prints, ("a part of _prints", PRINT)),
+        (_prints_in_a_loop, ("_prints_in_a_loop", PRINT)),
+        (_disabled, ("a part of _disabled", "was wrapped with `torch.compiler.disable`")),
+        (_branches, ("a part of _branches", "a branch depends on a tensor's value")),
+    )
+    for function, expected in cases:
+        torch.compiler.reset()
+        tally, patches = Tally(), Patches()
+        FrameWatch(Lookup({}, OnMiss.FALLBACK, Emitter([tally]))).attach(patches)
+        compiled, layers = torch.compile(function, backend="eager"), _layers()
+        try:
+            with torch.no_grad():
+                compiled(layers, torch.zeros(3, 8))
+                compiled(layers, torch.zeros(3, 8))
+        finally:
+            patches.restore()
+        if not expected:
+            assert not tally.uncompiled, function
+            continue
+        ((text, count),) = tally.uncompiled.items()
+        frame, reason = expected
+        assert text.startswith(f"{frame} (test_uncompiled.py:"), text
+        assert reason in text, text
+        assert " 0x" not in text, text
+        assert count == 1, text
+
+
+def test_a_recompile_limit_is_a_reason() -> None:
+    """From then on the function runs uncompiled."""
+    torch.compiler.reset()
+    tally, patches = Tally(), Patches()
+    FrameWatch(Lookup({}, OnMiss.FALLBACK, Emitter([tally]))).attach(patches)
+
+    @torch.compile(backend="eager", dynamic=False)
+    def double(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    try:
+        with torch._dynamo.config.patch(recompile_limit=2):
+            for size in range(2, 6):
+                double(torch.zeros(size))
+    finally:
+        patches.restore()
+    ((text, count),) = tally.uncompiled.items()
+    assert text.startswith("double (test_uncompiled.py:")
+    assert "recompile_limit" in text
+    assert count == 1
+
+
+def test_a_reason_is_one_line_without_addresses() -> None:
+    """The explanation, where torch gives one."""
+    given = "Head\n  Explanation: Skip <function f at 0x7f06d9bbd940>\n  here.\n  Hint: No"
+    assert explanation_of(given) == "Skip <function f> here"
+    assert explanation_of("plain.\n\nfrom user code") == "plain"
+
+
+def test_matmuls_outside_of_graphs_are_counted() -> None:
+    """Not those of a graph, whose library kernels have the same names."""
+    torch.compiler.reset()
+    for function, expected in ((_whole, 0), (_disabled, 1), (_gru, 2 + 1 + 3)):  # three steps
+        call = partial(torch.compile(function), _layers(), torch.zeros(3, 8))
+        with torch.no_grad():
+            call()
+            assert count_matmuls_outside(call) == expected, function
+
+
+def test_a_build_without_a_decision_says_what_ran_uncompiled(tmp_path: Path) -> None:
+    """Not that the model has no mm-like op."""
+    from warmup.tuning.build import build
+
+    (tmp_path / "model.py").write_text(GRU)
+    with pytest.raises(NothingRecordedError) as caught:
+        build(f"{tmp_path / 'model.py'}:Model", seqlens="3", device="cpu", out=tmp_path / "t.json")
+    assert f"1 uncompiled frame: forward (model.py:9): {RNN}" in str(caught.value)
+    assert "matmuls outside any graph: 6" in str(caught.value)
+    assert "mm-like" not in str(caught.value)
