@@ -66,7 +66,7 @@ def test_an_audit_is_printed(
             "hits        1 (1 problem): answered by a row of the table",
             "misses      1 (not_in_table 1): no row answered, inductor's default was compiled",
             "            not_in_table: build this bucket, or pad to one that was built",
-            "uncovered   1 (conv 1): measured without a row (docs/explanation/coverage.md)",
+            "uncovered   1 (conv 1): decided by no row kind (docs/explanation/coverage.md)",
             "from cache  0 graphs (0 decisions): compiled by an earlier run",
             "unused rows 1: no run asked for them",
             f"miss x1 {make_key(600)} (not_in_table)",

@@ -35,7 +35,7 @@ def test_the_server_serves_mixed_sizes_and_exits_with_its_audit(
     """Build, serve 20 random sizes, audit: every decision a hit, nothing measured, exit 0."""
     serve = (str(EXAMPLES / "serve.py"), "--table", str(built[0]), "--requests", "20")
     done = run(tmp_path, *serve, WARMUP_AUDIT_LOG="audit.jsonl")
-    assert "4 hits, 0 misses, 0 uncovered benchmarks" in done.stdout
+    assert "4 hits, 0 misses, 0 uncovered" in done.stdout
     audit = ("-m", "warmup", "audit", "audit.jsonl", "--fail-on", "miss,uncovered,silent")
     assert "unused rows 0" in run(tmp_path, *audit).stdout
 

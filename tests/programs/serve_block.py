@@ -91,7 +91,7 @@ def main() -> None:
         handle = warmup.install(
             case["table"],
             on_miss=case.get("on_miss", "strict"),
-            uncovered=case.get("uncovered", "count"),
+            uncovered=case.get("uncovered", "library"),
             device=f"cuda:{local or 0}",
             model=model if case.get("prepared") else None,
         )

@@ -78,7 +78,7 @@ def test_other_settings_are_an_error(
     """The error names the setting; the first install stays, and no file is made."""
     for case, (settings, difference) in {
         "on_miss": ({"on_miss": "strict"}, "on_miss: installed fallback, asked strict"),
-        "uncovered": ({"uncovered": "forbid"}, "uncovered: installed count, asked forbid"),
+        "uncovered": ({"uncovered": "forbid"}, "uncovered: installed library, asked forbid"),
         "audit_log": ({"audit_log": "other.jsonl"}, "audit_log: installed none, asked "),
         "model": (
             {"model": torch.nn.Linear(2, 2).eval()},

@@ -40,7 +40,7 @@ def make_lookup(make_table: Callable[..., Table]) -> Lookups:
     def make(
         on_miss: OnMiss = OnMiss.FALLBACK,
         *mismatches: Mismatch,
-        on_uncovered: Uncovered = Uncovered.COUNT,
+        on_uncovered: Uncovered = Uncovered.LIBRARY,
         on_tuned: Callable[[Tuned], None] | None = None,
         tuned: Tuned | None = None,
     ) -> tuple[Lookup, list[Event]]:
@@ -311,7 +311,7 @@ def test_an_uncovered_measurement_is_one_event(make_lookup: Lookups) -> None:
     lookup, events = make_lookup()
     lookup.uncovered("conv.py:tuned_conv")
     assert [(event.name, dict(event.fields)) for event in events] == [
-        (EventName.UNCOVERED, {"site": "conv.py:tuned_conv", "refused": False})
+        (EventName.UNCOVERED, {"site": "conv.py:tuned_conv", "refused": False, "choice": None})
     ]
 
 
@@ -321,7 +321,25 @@ def test_a_forbidden_measurement_is_an_event_and_an_error(make_lookup: Lookups) 
         lookup, events = make_lookup(on_miss, on_uncovered=Uncovered.FORBID)
         with pytest.raises(UncoveredError, match=r"site conv\.py:tuned_conv"):
             lookup.uncovered("conv.py:tuned_conv")
-        assert dict(events[0].fields) == {"site": "conv.py:tuned_conv", "refused": True}, on_miss
+        assert dict(events[0].fields) == {
+            "site": "conv.py:tuned_conv",
+            "refused": True,
+            "choice": None,
+        }, on_miss
+
+
+def test_a_selection_of_no_kind_takes_the_library_unless_told_otherwise(
+    make_lookup: Lookups,
+) -> None:
+    """``library`` reports the site and the choice; else the measurement reports itself."""
+    for word, reported in ((Uncovered.LIBRARY, 1), (Uncovered.MEASURE, 0), (Uncovered.FORBID, 0)):
+        lookup, events = make_lookup(on_uncovered=word)
+        assert lookup.measures("select:qlinear_unary", "aten::qlinear") is (not reported), word
+        assert len(events) == reported, word
+    lookup, events = make_lookup()
+    lookup.measures("select:qlinear_unary", "aten::qlinear")
+    wanted = {"site": "select:qlinear_unary", "refused": False, "choice": "aten::qlinear"}
+    assert [(event.name, dict(event.fields)) for event in events] == [(EventName.UNCOVERED, wanted)]
 
 
 def test_a_foreign_graph_is_one_event_with_both_digests(make_lookup: Lookups) -> None:
@@ -339,7 +357,7 @@ def test_a_foreign_graph_is_one_event_with_both_digests(make_lookup: Lookups) ->
 def test_strict_or_forbid_refuses_a_foreign_graph(make_lookup: Lookups) -> None:
     """The event is emitted before the error, which names both digests."""
     for on_miss, uncovered in (
-        (OnMiss.STRICT, Uncovered.COUNT),
+        (OnMiss.STRICT, Uncovered.LIBRARY),
         (OnMiss.FALLBACK, Uncovered.FORBID),
     ):
         lookup, events = make_lookup(on_miss, on_uncovered=uncovered)

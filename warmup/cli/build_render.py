@@ -12,10 +12,11 @@ from typing import Any, Final
 from warmup.buckets.bucket import Bucket
 from warmup.cli.build_belief import RETRY, first_lines, spell_belief
 from warmup.cli.build_devices import spell_devices
-from warmup.cli.output import MEANINGS, fold, grid, spell_peaks, terminal_width
+from warmup.cli.output import fold, grid, spell_peaks, terminal_width
 from warmup.cli.plan_render import document_of_sources, spell_graphs, spell_sources
 from warmup.cli.show_render import ROW_HEAD, row_cells, spell_limits
 from warmup.core.counted import counted
+from warmup.core.events import selections
 from warmup.core.phases import document_of
 from warmup.core.rows import SHARE_FLAGS, Rejection, Row, Tuned, lag_behind_library
 from warmup.core.search import search_to_json
@@ -41,12 +42,10 @@ def spell(report: BuildReport, remedy: str = RETRY) -> Iterator[str]:
         if own and kind.summary is not None:
             yield f"{len(own)} {kind.summary}{_mean_gain(own, kind.library_default)}"
             yield from _tried(report, kind)
-    if report.uncovered:
-        sites = ", ".join(f"{site} {count}" for site, count in sorted(report.uncovered.items()))
-        yield (
-            f"uncovered ({MEANINGS['uncovered']} at every start, since no row can answer): {sites} "
-            "(docs/explanation/coverage.md)"
-        )
+    for site, count in sorted(report.uncovered.items()):
+        is_selection = bool(selections([site]))
+        done = "default mode's kernel is compiled" if is_selection else "measured at every start"
+        yield f"uncovered: {site} {count}: no row kind, {done} (docs/explanation/coverage.md)"
     if report.peaks is not None:
         yield spell_peaks(report.peaks, report.peaks.tflops)
     if report.prepared is not None and (report.prepared.padded or report.prepared.left):

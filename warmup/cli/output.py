@@ -27,7 +27,7 @@ ABSENT: Final = "-"
 MEANINGS: Final = {
     "hits": "answered by a row of the table",
     "misses": "no row answered",
-    "uncovered": "measured without a row",
+    "uncovered": "decided by no row kind",
     "foreign": "compiled under another table or none",
     "silent": "asked the table nothing",
 }

@@ -34,8 +34,8 @@ def run(
     table: Annotated[Path, typer.Option(help="The table file to install.")],
     on_miss: Annotated[RunOnMiss, typer.Option(help=options.ON_MISS_HELP)] = RunOnMiss.FALLBACK,
     uncovered: Annotated[
-        Uncovered, typer.Option(help="Measurements without a row (uncovered): count or forbid.")
-    ] = Uncovered.COUNT,
+        Uncovered, typer.Option(help="Decisions of no row kind: library, measure or forbid.")
+    ] = Uncovered.LIBRARY,
     audit_log: Annotated[
         Path | None, typer.Option(help="File to append events to; default WARMUP_AUDIT_LOG.")
     ] = None,

@@ -33,6 +33,7 @@ survives pickling across compile workers; ``__str__`` makes the text: what is wr
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, TypeVar
 
 from warmup.core.error_text import sentence, shown
@@ -205,6 +206,14 @@ class BuildError(WarmupError):
 class NothingRecordedError(BuildError):
     """The model asked inductor for no GEMM choice, so there is nothing to put in a table."""
 
+    @classmethod
+    def of_uncovered(cls, sites: Iterable[str]) -> NothingRecordedError:
+        """Return the error where all that was asked for are selections at *sites*, of no kind."""
+        return cls(
+            f"no row kind covers what inductor was asked to choose ({', '.join(sites)})",
+            "default mode's kernels are compiled for these, with a table and without",
+        )
+
 
 class OutputMismatchError(BuildError):
     """The compiled output of a bucket is further from eager mode than the tolerance."""
@@ -265,7 +274,7 @@ class UncoveredError(WarmupError):
     def __str__(self) -> str:
         return (
             f"a measurement on the device was refused: no row covers the site {self.site}; "
-            'switch the feature that measures off, or install with uncovered="count"'
+            'switch the feature that measures off, or install with uncovered="measure" or "library"'
         )
 
 

@@ -15,7 +15,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -47,7 +47,9 @@ class EventName(StrEnum):
     FOREIGN = "graph.foreign"
     """A graph that was compiled under another table, or under none, was loaded or refused."""
     UNCOVERED = "benchmark.uncovered"
-    """A measurement that no row kind covers is about to run, or was refused."""
+    """No row kind covers a decision: `choice` was compiled, or, without it, a measurement is about
+    to run or was refused.
+    """
     OUTSIDE = "call.outside"
     """No bucket of a model of `warmup.compile` served a call; at the first, second, fourth, eighth
     and so on.
@@ -271,6 +273,11 @@ class Tally:
             self.contradictions += 1
         elif event.name is EventName.UNCOMPILED:
             self.uncompiled["{frame}: {reason}".format_map(text)] += 1
+
+
+def selections(uncovered: Iterable[str]) -> list[str]:
+    """Return those of the *uncovered* sites that are selections among choices of inductor."""
+    return [site for site in uncovered if site.startswith("select:")]
 
 
 def in_brackets(counts: Mapping[str, int]) -> str:

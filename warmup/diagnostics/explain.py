@@ -19,7 +19,7 @@ from warmup.core.errors import ModelError, SettingsError, WarmupError, warmup_er
 from warmup.core.events import Emitter, Event
 from warmup.core.method import SEED
 from warmup.core.uncompiled import Uncompiled, frame_in
-from warmup.table.lookup import Lookup, OnMiss, Uncovered
+from warmup.table.lookup import Lookup, OnMiss
 
 if TYPE_CHECKING:
     import torch
@@ -193,7 +193,7 @@ def explain(
         if (frame := frame_in(event)) is not None:
             frames[frame] = None
 
-    empty = Lookup({}, OnMiss.FALLBACK, Emitter([note]), on_uncovered=Uncovered.FORBID)
+    empty = Lookup({}, OnMiss.FALLBACK, Emitter([note]))
     attachment = inductor.attach(empty, options, "explain", quiet=True)
     try:
         sections = [

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Final, NamedTuple
 
 from warmup.core.error_text import remedy_for
 from warmup.core.errors import SettingsError
-from warmup.core.events import EventName
+from warmup.core.events import EventName, selections
 from warmup.core.files import open_regular
 from warmup.diagnostics.event_record import (
     RETIRED,
@@ -72,7 +72,8 @@ class Run:
     @property
     def is_silent(self) -> bool:
         """Whether there is no decision at all, not even one of a graph from cache."""
-        return not (self.hits or self.tuned or self.misses or self.cached_decisions)
+        is_asked = self.hits or self.misses or self.tuned or selections(self.uncovered)
+        return not (is_asked or self.cached_decisions)
 
     @property
     def label(self) -> str:

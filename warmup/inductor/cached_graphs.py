@@ -212,3 +212,7 @@ class _CountingAnswers:
     def measure_region(self, question: RegionQuestion) -> Winner | None:
         self._count_decision(question.key)
         return self._answers.measure_region(question)
+
+    def measures(self, site: str, choice: str) -> bool:
+        self._count_decision(site)
+        return self._answers.measures(site, choice)

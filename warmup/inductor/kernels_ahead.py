@@ -46,6 +46,7 @@ from warmup.keys.question import Answers
 _EFFECTS: Final = frozenset(
     {
         *("hit", "miss", "scheduled", "uncovered"),
+        "measures",  # nothing is measured while a graph is listed
         *("measure", "measure_calls", "measure_search", "try_search", "measure_region"),
     }
 )

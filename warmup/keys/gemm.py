@@ -23,14 +23,6 @@ NO_EPILOGUE: Final = "none"
 VIA_CHOICES = frozenset({"mm", "addmm", "bmm", "baddbmm", "mm_plus_mm", "int_mm", "scaled_mm"})
 CPU_LINEAR = frozenset({"linear_unary", "linear_binary", "packed_linear"})
 COVERED = VIA_CHOICES | CPU_LINEAR
-# Other selections that the policy's max_autotune_gemm switches on. No row kind covers them: they
-# keep the library's kernel at build and at serving, and nothing is measured for them.
-LIBRARY_ONLY = frozenset(
-    {
-        *("scaled_grouped_mm", "sparse_semi_structured_mm"),
-        *("convolution_bwd_weight", "convolution_bwd_input"),
-    }
-)
 
 DIM: Final = r"[0-9]+(?:\.\.[0-9]*)?"
 LAYOUT: Final = rf"(?:row|col|packed|any\([0-9.,]+\))(?:/{DIM})?(?:@{DIM})?"

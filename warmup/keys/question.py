@@ -214,6 +214,12 @@ class Answers(Protocol):
     def uncompiled(self, frame: str, reason: str) -> None:
         """Report that torch.compile left *frame* uncompiled, for torch's *reason*."""
 
+    def measures(self, site: str, choice: str) -> bool:
+        """Return whether to measure a selection at *site*, which no row kind covers.
+
+        Otherwise it is reported as uncovered, and *choice* is compiled.
+        """
+
     def cached(self, decisions: int, misses: int) -> None:
         """Report a graph loaded from inductor's cache, with the counts of its compile.
 

@@ -31,6 +31,11 @@ def kind_of(key: str) -> Kind:
     return KINDS.get(key.partition(" ")[0], GEMM)
 
 
+def covers(site: str) -> bool:
+    """Return whether what is measured at *site* becomes rows of some kind."""
+    return any(site in kind.sites for kind in KINDS.values())
+
+
 def check_key(key: str) -> None:
     """Check that *key* is a valid key of the kind that its first word names.
 

@@ -53,7 +53,7 @@ class Readiness(StrEnum):
 class PrimedBucket:
     """A bucket that was compiled and called.
 
-    ``misses`` are keys without a usable row, ``uncovered`` the sites of refused measurements.
+    ``misses`` are keys without a usable row, ``uncovered`` the sites of decisions of no kind.
     ``cached`` counts the decisions of graphs from inductor's caches, ``cached_misses`` those of
     them without a row. ``problem`` is why the bucket is not ready, None when it is ready.
     ``phases`` say what the time of the bucket was spent on.

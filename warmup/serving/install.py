@@ -59,7 +59,7 @@ def install(
     table: str | os.PathLike[str] | Table | None = None,
     *,
     on_miss: str = "fallback",
-    uncovered: str = "count",
+    uncovered: str = "library",
     audit_log: str | os.PathLike[str] | None = None,
     device: str = "auto",
     model: nn.Module | None = None,
@@ -74,8 +74,9 @@ def install(
     in the first of ``./tables``, the user data folder and the package that has any. *on_miss* is
     ``fallback`` (use the library kernel and count the miss), ``strict`` (raise a `MissError`, which
     torch wraps in its own error) or ``tune`` (measure; for development). *uncovered* decides about
-    a measurement that no row covers: ``count`` it and let it run, or ``forbid`` it with an
-    `UncoveredError` before it runs. Every event is appended to *audit_log*, or
+    a decision of no row kind, which is counted: take the ``library`` kernel of default mode, or
+    ``measure``, or ``forbid`` it with an `UncoveredError`. Kernels of the user's own
+    ``@triton.autotune`` are measured unless forbidden. Every event is appended to *audit_log*, or
     ``WARMUP_AUDIT_LOG``, as a JSON line, and logged too with *log_events*, or
     ``WARMUP_LOG_EVENTS=1``.
 

@@ -39,7 +39,7 @@ def register() -> None:
     if not os.environ.get("WARMUP_TABLE"):
         return
     on_miss = os.environ.get("WARMUP_ON_MISS", "fallback")
-    uncovered = os.environ.get("WARMUP_UNCOVERED", "count")
+    uncovered = os.environ.get("WARMUP_UNCOVERED", "library")
     startup = TableStartup(on_miss, uncovered, "warmup plugin")
     try:
         digest = digest_of(find(None, os.environ).table)

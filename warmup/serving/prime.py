@@ -14,6 +14,7 @@ from warmup.buckets.dims import ShapePolicy, with_ranges
 from warmup.core.compile_modes import COMPILE_MODES
 from warmup.core.error_text import first_line
 from warmup.core.errors import ContradictionWarning, ModelError, SettingsError, warmup_error_in
+from warmup.core.events import selections
 from warmup.core.phases import Phase, PhaseClock, PhaseSeconds, added
 from warmup.core.uncompiled import Uncompiled
 from warmup.serving.check import CheckReport, PrimedBucket, Readiness
@@ -108,7 +109,6 @@ def prime(
                 install(
                     checked.table,
                     on_miss=on_miss,
-                    uncovered="forbid",
                     device=str(on),
                     model=work.model.module if pad_weights else None,
                     bundle=bundle,
@@ -219,8 +219,10 @@ class _Priming:
         cached_misses = after.cached_misses - before.cached_misses
         if problem is None and cached_misses:
             problem = f"{cached_misses} decisions of graphs from the cache have no row"
-        if problem is None and uncovered:
-            problem = f"a measurement was refused at {', '.join(uncovered)}"
+        if problem is None and (measured := set(uncovered).difference(selections(uncovered))):
+            problem = f"measured at {', '.join(sorted(measured))}, which no row can answer"
+        if problem is None and after.foreign != before.foreign:
+            problem = "a graph of another table was loaded; empty inductor's cache folder"
         return PrimedBucket(
             bucket=bucket,
             hits=sum(after.hits.values()) - sum(before.hits.values()),

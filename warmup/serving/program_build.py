@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from warmup.core.error_text import remedy_for
 from warmup.core.errors import NothingRecordedError, SettingsError
+from warmup.core.events import selections
 from warmup.core.method import Search
 from warmup.core.recording_order import RECORDING_VARIABLE, RecordingOrder
 from warmup.core.rows import Row
@@ -150,6 +151,8 @@ def build_from_program(
     )
     ended(ran, len(problems), len(again))
     if not (ran.audit.hits or ran.audit.tuned or problems or ran.exit_code):
+        if uncovered := selections(ran.audit.uncovered):
+            raise NothingRecordedError.of_uncovered(uncovered)
         raise NothingRecordedError(
             "no process of the command asked inductor for a choice",
             "see that it compiles with torch.compile, and on a CPU under torch.no_grad()",

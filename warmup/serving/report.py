@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from warmup.core.counted import counted
-from warmup.core.events import in_brackets
+from warmup.core.events import in_brackets, selections
 from warmup.core.miss_reasons import advice
 
 
@@ -15,7 +15,7 @@ class Report:
     """The counts of one installed table so far.
 
     ``hits`` and ``misses`` count decisions by key, ``miss_reasons`` the misses by reason,
-    ``uncovered`` measurements that no row covers, by site; ``tuned`` counts problems measured by a
+    ``uncovered`` decisions of no row kind, by site; ``tuned`` counts problems measured by a
     server with ``on_miss="tune"``. ``from_cache`` counts graphs that inductor loaded from its
     caches under this table's digest: they skip the lookups, so their cache entries carry the counts
     ``cached_decisions`` and ``cached_misses``, decisions without a row. ``foreign`` counts loaded
@@ -44,8 +44,9 @@ class Report:
 
     @property
     def is_silent(self) -> bool:
-        """Whether there was no lookup and no decision of a cached graph: the table was not used."""
-        return not (self.hits or self.misses or self.tuned or self.cached_decisions)
+        """Whether nothing was looked up, no row kind was lacking, and no cached graph decided."""
+        is_asked = self.hits or self.misses or self.tuned or selections(self.uncovered)
+        return not (is_asked or self.cached_decisions)
 
     @property
     def is_clean(self) -> bool:
@@ -62,8 +63,7 @@ class Report:
             f"warmup {self.digest[:12]}: {counted(sum(self.hits.values()), 'hit')}, "
             f"{counted(misses, 'miss')}"
             f"{in_brackets(self.miss_reasons)}, "
-            f"{counted(sum(self.uncovered.values()), 'uncovered benchmark')}"
-            f"{in_brackets(self.uncovered)}, "
+            f"{sum(self.uncovered.values())} uncovered{in_brackets(self.uncovered)}, "
             f"{counted(self.from_cache, 'graph')} from cache "
             f"({counted(self.cached_decisions, 'decision')}"
             f"{f', {self.cached_misses} without a row' if self.cached_misses else ''}), "

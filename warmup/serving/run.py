@@ -82,7 +82,7 @@ def run(
     *,
     table: str | os.PathLike[str],
     on_miss: str = "fallback",
-    uncovered: str = "count",
+    uncovered: str = "library",
     audit_log: str | os.PathLike[str] | None = None,
     bundle: str | os.PathLike[str] | None = None,
     allow_mismatch: bool = False,

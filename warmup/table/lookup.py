@@ -21,7 +21,7 @@ from warmup.core.rows import Row, Tuned, Winner, is_for_host
 from warmup.core.runtime import Mismatch
 from warmup.keys.nearest import nearest_row, neighbours_of
 from warmup.keys.question import Question, RegionQuestion
-from warmup.keys.registry import KINDS, kind_of
+from warmup.keys.registry import covers, kind_of
 from warmup.table.cache_tags import shown_tag
 from warmup.table.disagreements import Disagreements
 from warmup.table.on_miss import OnMiss, Uncovered
@@ -78,7 +78,7 @@ class Lookup:
     on_miss: OnMiss
     emitter: Emitter
     mismatches: tuple[Mismatch, ...] = ()
-    on_uncovered: Uncovered = Uncovered.COUNT
+    on_uncovered: Uncovered = Uncovered.LIBRARY
     tuner: QuestionMeasurer | None = None
     on_tuned: Callable[[Tuned], None] | None = None
     search: Search = Search.DEFAULT
@@ -209,15 +209,21 @@ class Lookup:
             self.tuner.close()
 
     def uncovered(self, site: str) -> None:
-        if self.tunes and any(site in kind.sites for kind in KINDS.values()):
+        if self.tunes and covers(site):
             return  # this measurement is the tuner's, and `TUNED` reports it
         refused = self.on_uncovered is Uncovered.FORBID
-        self.emitter.emit(EventName.UNCOVERED, site=site, refused=refused)
+        self.emitter.emit(EventName.UNCOVERED, site=site, refused=refused, choice=None)
         if refused:
             raise UncoveredError(site)
 
     def uncompiled(self, frame: str, reason: str) -> None:
         self.emitter.emit(EventName.UNCOMPILED, frame=frame, reason=reason)
+
+    def measures(self, site: str, choice: str) -> bool:
+        if self.on_uncovered is not Uncovered.LIBRARY:
+            return True  # `uncovered` reports or refuses the measurement
+        self.emitter.emit(EventName.UNCOVERED, site=site, refused=False, choice=choice)
+        return False
 
     def cached(self, decisions: int, misses: int) -> None:
         self.emitter.emit(EventName.CACHED, decisions=decisions, misses=misses)

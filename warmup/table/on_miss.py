@@ -14,7 +14,8 @@ class OnMiss(StrEnum):
 
 
 class Uncovered(StrEnum):
-    """What `Lookup` does when inductor is about to measure something that no row kind covers."""
+    """What `Lookup` does where inductor would measure something that no row kind covers."""
 
-    COUNT = "count"
+    LIBRARY = "library"
+    MEASURE = "measure"
     FORBID = "forbid"

@@ -11,6 +11,7 @@ from warmup.buckets.bucket import Bucket, parse_buckets, parse_inputs
 from warmup.buckets.dims import ShapePolicy, with_ranges
 from warmup.core.compile_modes import COMPILE_MODES
 from warmup.core.errors import NothingRecordedError, SettingsError
+from warmup.core.events import selections
 from warmup.core.method import Search
 from warmup.core.phases import BuildStage
 from warmup.core.uncompiled import Uncompiled
@@ -313,6 +314,8 @@ def _check_asked(results: Sequence[BucketResult], retry: str | None) -> None:
             "torch.compile made no graph of the model in any bucket: it runs uncompiled",
             "is it disabled for torch.compile?",
         )
+    if uncovered := selections(dict.fromkeys(site for each in results for site in each.uncovered)):
+        raise NothingRecordedError.of_uncovered(uncovered)
     raise NothingRecordedError(
         "the model asked inductor for no GEMM choice in any bucket",
         "it has no mm-like op with several candidates under these backends on this device",

@@ -43,8 +43,9 @@ from warmup.inductor.options import tuning_is_on
 from warmup.inductor.own_measurements import OwnMeasurements
 from warmup.inductor.patches import Patches
 from warmup.inductor.versions import Version
-from warmup.keys.gemm import COVERED, CPU_LINEAR, LIBRARY_ONLY, VIA_CHOICES, GemmProblem
+from warmup.keys.gemm import COVERED, CPU_LINEAR, VIA_CHOICES, GemmProblem
 from warmup.keys.question import Answers
+from warmup.keys.registry import covers
 
 _LEFT_OUT: Final = "inductor could not compile this candidate and left it out"
 
@@ -109,9 +110,7 @@ class GemmChoices:
                 return original(cache, name, chosen, input_nodes, layout, *args, **kw)
 
             if not self._handles(name):
-                ready = generate_deferred(choices)
-                takes_library = self._active and name in LIBRARY_ONLY and tuning_is_on()
-                return proceed([library_or_first(name, ready)] if takes_library else ready)
+                return proceed(self._choices_without_rows(name, choices))
             notes = self._lists.take_notes()
             # A handler that lists candidates without its base class decides before any row can:
             # torch's lookup table does (torch/_inductor/lookup_table/choices.py).
@@ -153,6 +152,15 @@ class GemmChoices:
             return proceed([fallback])
 
         return select
+
+    def _choices_without_rows(self, name: str, choices: list[Any]) -> list[Any]:
+        """Return what is offered of a selection that is not this kind's."""
+        site = f"select:{name}"
+        if self._active and len(choices) > 1 and tuning_is_on() and not covers(site):
+            default = library_or_first(name, choices)
+            if not self._answers.measures(site, str(identify(default))):
+                return [default]
+        return generate_deferred(choices)
 
     # -- measuring -----------------------------------------------------------------------------
 

@@ -211,7 +211,7 @@ if __name__ == "sitecustomize":
     if (is_recorded or os.environ.get("WARMUP_TABLE")) and not is_compile_worker:
         TableStartup(
             os.environ.get("WARMUP_ON_MISS", "fallback"),
-            os.environ.get("WARMUP_UNCOVERED", "count"),
+            os.environ.get("WARMUP_UNCOVERED", "library"),
             "warmup build" if is_recorded else "warmup run",
         ).start()
     _run_next()

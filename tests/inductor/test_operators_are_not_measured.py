@@ -1,0 +1,84 @@
+"""Operators of torch's own tests under a table without a row: inductor measures nothing.
+
+Benchmarks are counted by warmup and, apart from it, at inductor's benchmarkers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("expecttest")
+
+PROGRAM = str(Path(__file__).resolve().parents[1] / "programs/serve_operators.py")
+UNCOVERED = {
+    "int8": "select:_weight_int8pack_mm",
+    "int4": "select:_weight_int4pack_mm_for_cpu",
+    "qlinear": "select:qlinear_unary",
+    "custom_op": "select:warmup_tests::double_mm_autotuned",
+}
+PRODUCTS = (
+    *("mm", "addmm", "bmm", "baddbmm", "matmul", "nn.functional.linear", "tensordot", "einsum"),
+    *("nn.functional.conv1d", "nn.functional.conv2d", "nn.functional.conv3d"),
+    *("nn.functional.conv_transpose2d", "nn.functional.scaled_dot_product_attention"),
+)
+OTHERS = ("addmv", "sum", "softmax", "cumsum", "sort", "nn.functional.gelu")
+
+Serve = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def serve(run_program: Callable[..., Any], tmp_path: Path) -> Serve:
+    """``serve(operators=[...], mode=..., uncovered=...)``: what came of each operator."""
+
+    def serve(**asked: Any) -> dict[str, Any]:
+        results: dict[str, Any] = run_program(tmp_path, PROGRAM, json.dumps(asked))
+        return results
+
+    return serve
+
+
+def check(results: dict[str, Any]) -> None:
+    """Check that nothing was measured, and that every output is eager's."""
+    for name, found in results.items():
+        assert (found["benchmarks"], found["counted"]) == (0, {}), name
+        assert found["problem"] is None or found["problem"].startswith("eager"), (name, found)
+
+
+def test_no_operator_is_measured(serve: Serve) -> None:
+    """Products, convolutions and others; what no row kind decides is counted, once each."""
+    names = [*UNCOVERED, "int_mm", *PRODUCTS, *OTHERS]
+    results = serve(operators=names, uncovered="library")
+    check(results)
+    assert [name for name in names if results[name]["problem"]] == []
+    uncovered = {name: found["uncovered"] for name, found in results.items() if found["uncovered"]}
+    assert uncovered == {name: [site] for name, site in UNCOVERED.items()}
+    assert results["mm"]["misses"][0].startswith("packed_linear m=5 n=5 k=10 f32")
+
+
+def test_measuring_is_chosen_by_its_word(serve: Serve) -> None:
+    """Both counters do count: with ``measure`` each of these is measured and reported."""
+    for name, found in serve(operators=list(UNCOVERED), uncovered="measure").items():
+        assert found["benchmarks"] > 0, name
+        assert set(found["counted"]) == set(found["uncovered"]), name
+        assert found["problem"] is None, (name, found)
+
+
+def test_a_forbidden_decision_fails_before_it_is_measured(serve: Serve) -> None:
+    """With ``forbid`` the compile ends at the decision."""
+    (found,) = serve(operators=["int8"], uncovered="forbid").values()
+    assert found["benchmarks"] == 0
+    assert f"no row covers the site {UNCOVERED['int8']}" in found["problem"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mode", ["default", "max-autotune"])
+def test_no_other_operator_is_measured(serve: Serve, mode: str) -> None:
+    """Every seventh operator that torch tests, whatever mode the caller keeps."""
+    results = serve(every=7, mode=mode, uncovered="library")
+    check(results)
+    assert sum(found["problem"] is None for found in results.values()) > 0.8 * len(results)
