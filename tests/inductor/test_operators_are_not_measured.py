@@ -76,9 +76,9 @@ def test_a_forbidden_decision_fails_before_it_is_measured(serve: Serve) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("mode", ["default", "max-autotune"])
-def test_no_other_operator_is_measured(serve: Serve, mode: str) -> None:
-    """Every seventh operator that torch tests, whatever mode the caller keeps."""
-    results = serve(every=7, mode=mode, uncovered="library")
+@pytest.mark.parametrize(("mode", "every"), [("default", 9), ("max-autotune", 29)])
+def test_no_other_operator_is_measured(serve: Serve, mode: str, every: int) -> None:
+    """Some of all operators that torch tests, whatever mode the caller keeps."""
+    results = serve(every=every, mode=mode, uncovered="library")
     check(results)
     assert sum(found["problem"] is None for found in results.values()) > 0.8 * len(results)
