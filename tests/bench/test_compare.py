@@ -274,12 +274,19 @@ def test_the_document_is_json_and_repeats_the_text(report: Report) -> None:
     assert read["origin"]["runtime"]["device"]["name"] == "NVIDIA H200"
 
 
-def test_the_text_fits_eighty_columns(report: Report) -> None:
+def test_the_text_fits_eighty_columns(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
     """Grids with long names and times of ten milliseconds, and long remarks too."""
     slow = tuple(time * 98.765 for time in DRIFTING)
     found = report(result("default", slow, slow), result("max-autotune", FLAT, slow))
     found = replace(found, remarks=("a remark of many words " * 8,))
     assert max(map(len, spell(found))) <= 80
+    assert "seconds by phase of the starts: -v" in spell(found)
+    monkeypatch.setattr("warmup.cli.compare.is_verbose", lambda: True)
+    assert max(map(len, spell(found))) <= 80
+    text = list(spell(found))
+    verdict = next(i for i, line in enumerate(text) if line.startswith("speed-up over default"))
+    phases = next(i for i, line in enumerate(text) if line.startswith("what the starts were"))
+    assert verdict < phases
 
 
 def test_the_starts_have_the_largest_error(report: Report) -> None:

@@ -119,14 +119,15 @@ def test_a_log_without_an_event_fails(warmup: Command, tmp_path: Path) -> None:
 
 
 def test_a_run_without_a_summary_is_named(warmup: Command, tmp_path: Path) -> None:
-    """A process that was killed is told from those that ended; what it did until then counts."""
+    """Ended by a signal, as uvicorn is by SIGTERM, or still running; its events count."""
     lines = (tmp_path / "good.jsonl").read_text().splitlines()
     (tmp_path / "killed.jsonl").write_text("".join(f"{line}\n" for line in lines[:-1]))
     shown = warmup("audit", "killed.jsonl", "--fail-on", "silent")
     assert shown.returncode == 0
-    (line,) = (line for line in shown.stdout.splitlines() if line.startswith("unfinished"))
-    assert line.startswith("unfinished  good/")
-    assert "unfinished" not in warmup("audit", "good.jsonl").stdout
+    (line,) = (line for line in shown.stdout.splitlines() if line.startswith("no summary"))
+    assert line.startswith("no summary  good/")
+    assert line.endswith("every event until then is counted")
+    assert "no summary" not in warmup("audit", "good.jsonl").stdout
 
 
 def test_the_commonest_mistake_gets_advice(warmup: Command, tmp_path: Path) -> None:

@@ -25,6 +25,10 @@ def test_options_that_a_program_does_not_have(run_main: RunMain) -> None:
         (("--model", "m.py", "--out", "t.json", "--", "true"), "cannot be combined with --model"),
         (("--out", "t.json", "--dry-run", "--", "true"), "cannot be combined with --dry-run"),
         (("--", "true"), "a program needs --out"),
+        (
+            ("--model", "m.py", "--bundle", "b.zip"),
+            "--model; --bundle takes no value, the bundle is written beside the table",
+        ),
         (("--model", "m.py", "--after"), "--after needs a program"),
     ):
         done = run_main("build", *words)

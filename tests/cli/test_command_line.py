@@ -33,7 +33,12 @@ _WRONG = [
     ("show", 2, "error: Missing argument 'TABLE'; see"),
     ("show t.json --colour", 2, "error: No such option: --colour; see"),
     ("shw", 2, "error: No such command 'shw'"),
-    ("build", 2, "error: Invalid value: give one of --model and --problems"),
+    (
+        "explain -- python net.py",
+        2,
+        "error: Invalid value for '-- COMMAND': a program is not run here: name the module",
+    ),
+    ("build", 2, "error: Invalid value: give one of --model, --problems, --from-vllm"),
     ("build --search foo --model m.py", 2, "error: Invalid value for '--search': 'foo' is not one"),
     ("build --model m.py --problems p.json --out o.json", 2, "error: Invalid value: give one of"),
     ("build --problems p.json", 2, "error: Invalid value: --problems needs --out"),

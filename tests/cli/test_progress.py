@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 from rich.console import Console
 from rich.progress import Progress
 
 from warmup.buckets.bucket import parse_buckets
-from warmup.cli.progress import BuildProgress, DoneColumn
+from warmup.cli.progress import BuildProgress, DoneColumn, StepColumn
 from warmup.core.call_cost import CallCost
+from warmup.core.rows import Tuned
 from warmup.tuning.report import BucketResult, Judgement
 
 
@@ -86,6 +89,38 @@ def test_times_say_whether_they_are_past_or_left(done: int, total: int | None, s
     now = 21.0
     progress.update(number, completed=done)
     assert DoneColumn("buckets").render(progress.tasks[0]).plain == said
+
+
+def test_a_tuned_problem_is_a_part_of_its_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of as many as the model has different weights, then as the buckets before had."""
+    seen: list[float] = []
+    monkeypatch.setattr(
+        BuildProgress, "show", lambda _self, _step=None, done=None, **_: seen.append(done)
+    )
+    progress = BuildProgress()
+    progress.problems_expected(4)
+    buckets = parse_buckets("16,32", None)
+    progress.bucket_started(buckets[0], 0, 2, weights_padded=False)
+    tuned = cast("Tuned", None)  # is not looked at
+    progress.problem_finished(tuned)
+    progress.problem_finished(tuned)
+    judgement = Judgement(error=0, limit=1)
+    fields: dict[str, Any] = {"keys": ("k", "l"), "judgement": judgement, "seconds": 0.5}
+    progress.bucket_finished(BucketResult(bucket=buckets[0], tuned=2, **fields))
+    progress.bucket_started(buckets[1], 1, 2, weights_padded=False)
+    for _ in range(3):
+        progress.problem_finished(tuned)
+    assert seen == [0, 0.25, 0.5, 1, 1, 1.5, 1.95, 1.95]
+
+
+def test_a_long_step_leaves_room_for_the_time(capsys: pytest.CaptureFixture[str]) -> None:
+    """The step is cut where a narrow terminal has no room, and the time left is whole."""
+    console = Console(width=80, force_terminal=True, color_system=None)
+    progress = Progress(StepColumn(), DoneColumn("buckets"), console=console)
+    progress.add_task("batch=4,seqlen=128: 10 problems tuned " * 3, total=4)
+    console.print(progress.get_renderable())
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.rstrip().endswith("0 of 4 buckets, 0:00:00 so far")
 
 
 def test_a_finished_bucket_says_what_limits_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -66,7 +66,7 @@ PLACES = {
     ),
     '{\n "by_name": {},\n}': ("", "not JSON: trailing comma in object (line 3, column 1)"),
     '{"by_name": -Infinity}': ("", "-Infinity is not a JSON number"),
-    "": ("", "input data was truncated"),
+    "": ("", "empty"),
 }
 
 

@@ -531,6 +531,22 @@ def test_unused_are_the_rows_that_no_run_used(
     assert audit([tmp_path / "a.jsonl"]).unused == ()
 
 
+def test_graphs_from_a_cache_leave_unused_unknown(
+    tmp_path: Path, make_table: Callable[..., Table], make_key: Callable[..., str]
+) -> None:
+    """Their decisions name no rows: any row may be in use, unless each was asked for by a run."""
+    table = make_table()
+    write(tmp_path / "t.json", table)
+    log = tmp_path / "a.jsonl"
+    installed(tmp_path / "t.json", table, make_key(560), run="a", log=log)
+    with run_to(jsonl(log), run="b") as emitter:
+        emitter.emit(EventName.INSTALLED, **INSTALLED)
+        emitter.emit(EventName.CACHED, decisions=3)
+    assert audit([log], table=tmp_path / "t.json").unused is None
+    installed(tmp_path / "t.json", table, make_key(1024), run="c", log=log)
+    assert audit([log], table=tmp_path / "t.json").unused == ()
+
+
 def test_a_row_that_was_asked_for_is_not_unused(
     tmp_path: Path, make_table: Callable[..., Table], make_key: Callable[..., str]
 ) -> None:

@@ -179,7 +179,7 @@ BAD = {
         3,
         "cannot write the table",
     ),
-    "no model": (("--seqlens", "8"), 2, "give one of --model and --problems"),
+    "no model": (("--seqlens", "8"), 2, "give one of --model, --problems, --from-vllm"),
 }
 
 

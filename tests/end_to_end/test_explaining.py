@@ -118,7 +118,7 @@ def test_text_and_picture_say_the_ranges(run_once: RunOnce) -> None:
     _, said = run_once("explain-both", *_words("Doubles"))
     lines = said.splitlines()
     assert max(map(len, lines)) <= 80 + len(MODELS)  # a path is not folded
-    assert "seqlen, inference: 2 artifacts" in lines
+    assert "seqlen, inference: 2 artifacts; max-autotune tunes each on its own" in lines
     assert "--assume h200|h100|a100 explains a GPU without having it" in " ".join(said.split())
     assert any(line.startswith("seqlen, training: ") for line in lines)
     assert "  2..100        compiled at 16, its winners serve 16, 64" in lines

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from warmup.buckets.bucket import parse_buckets, parse_inputs
-from warmup.core.errors import ModelError
+from warmup.core.errors import ModelError, SettingsError
 from warmup.models.inferred_inputs import MAX_FAKE_RUNS, ResolvedInputs, resolve_inputs
 from warmup.models.loading import LoadedModel, load_model, make_inputs
 
@@ -65,6 +65,15 @@ def test_an_example_takes_its_own_inputs_or_inferred_ones() -> None:
         ("llama_block.py:small", "hidden_states=[1,seqlen,128]:bf16"),
     ):
         assert spelled(resolve(load_model(str(EXAMPLES / target)))) == expected
+
+
+def test_a_misspelled_dim_is_no_other_model() -> None:
+    """The names that `example_inputs` takes are said, and nothing is inferred in its place."""
+    text = r"--dims has no size for seqlen of example_inputs\(seqlen\)"
+    with pytest.raises(SettingsError, match=text):
+        resolve(load_model(str(EXAMPLES / "mlp.py:MLP")), seqlens=None, dims="length=16")
+    other = load_model(str(EXAMPLES / "mlp.py:VisionLinear"))
+    assert "[length,3420]" in spelled(resolve(other, seqlens=None, dims="length=16"))
 
 
 class _Opaque(nn.Module):

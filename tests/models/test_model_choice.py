@@ -116,8 +116,9 @@ def test_choosing_by_inputs_makes_no_real_tensor() -> None:
         "net = nn.Sequential(nn.Linear(8, 4))",
         "class Net(nn.Linear):\n    pass\nnet = Net(8, 4)",
         "class Net(nn.Linear):\n    def __init__(self):\n        super().__init__(8, 4)",
+        "layer = nn.Linear(8, 4)\ncompiled = torch.compile(layer)\nalias = layer",
     ],
-    ids=["an instance", "an instance of a class with arguments", "a class"],
+    ids=["an instance", "an instance of a class with arguments", "a class", "a compiled copy"],
 )
 def test_the_only_model_of_a_file_is_meant(body: str) -> None:
     """A single class, or instance where there is no class that can be made, needs no name."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from warmup.core.miss_reasons import MissReason
 from warmup.serving.report import Report
 
 CLEAN = Report(
@@ -42,6 +43,4 @@ def test_the_line_says_what_to_do_about_misses() -> None:
     """For each reason: the commonest is a model that is compiled without dynamic=False."""
     missed = replace(CLEAN, misses={"k": 12}, miss_reasons={"dynamic_dim": 12})
     assert "12 misses (dynamic_dim 12)" in str(missed)
-    assert str(missed).endswith(
-        "[dynamic_dim: compile with dynamic=False, or build for the range: --policy range]"
-    )
+    assert str(missed).endswith(f"[dynamic_dim: {MissReason.DYNAMIC_DIM.advice}]")

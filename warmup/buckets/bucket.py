@@ -138,8 +138,10 @@ def _checked_size(part: str, word: str, source: str) -> int:
     size = _size(part.strip())
     if size is None:
         within = "" if part == word else f" in {word!r}"
+        digits = part.strip().strip("0")  # of 0 none are left
+        limit = f" below {MAX_SIZE + 1}" if digits.isascii() and digits.isdigit() else ""
         raise SettingsError(
-            f"{source}: {part.strip()!r}{within} is not a positive integer",
+            f"{source}: {part.strip()!r}{within} is not a positive integer{limit}",
             "give sizes or ranges, such as 560,1024 or 4..8192 or 128..4096:128",
         )
     return size

@@ -111,8 +111,8 @@ def _counts(report: AuditReport) -> Iterator[str]:
     graphs = counted(report.from_cache, "graph")
     yield f"from cache  {graphs} ({decisions}): compiled by an earlier run"
     if report.foreign:
-        graphs = counted(sum(report.foreign.values()), "graph")
-        foreign = f"{graphs}{in_brackets(report.foreign)}"
+        others = counted(sum(report.foreign.values()), "graph")
+        foreign = f"{others}{in_brackets(report.foreign)}"
         yield f"foreign     {foreign}: {MEANINGS['foreign']}"
     if report.tuned:
         yield f"tuned       {sum(report.tuned.values())} (on_miss=tune)"
@@ -120,7 +120,9 @@ def _counts(report: AuditReport) -> Iterator[str]:
         calls = counted(sum(report.outside.values()), "call")
         outside = f"{calls}{in_brackets(report.outside)}"
         yield f"outside     {outside}: no bucket served their sizes"
-    if report.unused is None:
+    if report.unused is None and report.cached_decisions:
+        yield f"unused rows unknown: {graphs} came from a cache, and name no rows"
+    elif report.unused is None:
         yield "unused rows unknown: name the table with --table"
     else:
         yield f"unused rows {len(report.unused)}: no run asked for them"
@@ -147,7 +149,10 @@ def _processes(report: AuditReport) -> Iterator[str]:
         refused = f", refused {report.refused}" if report.refused else ""
         yield f"failed      {report.failed}{refused}: could not install the table"
     if report.unfinished:
-        yield f"unfinished  {', '.join(report.unfinished)}: no summary; killed, or still running"
+        yield (
+            f"no summary  {', '.join(report.unfinished)}: still running, or ended by a signal, as "
+            "uvicorn and vLLM are when they stop; every event until then is counted"
+        )
 
 
 def _cases(report: AuditReport) -> Iterator[str]:

@@ -108,7 +108,11 @@ def build(
     wait_for_quiet: options.WaitForQuiet = None,
     rows_from: options.RowsFrom = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be tuned; measure and write nothing.")
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Compile and say what would be tuned; measure and write nothing.",
+        ),
     ] = False,
     as_json: options.AsJson = False,
 ) -> None:

@@ -21,8 +21,11 @@ def spell_belief(report: BuildReport, remedy: str = RETRY) -> Iterator[str]:
     Nothing about the times where nothing was measured. *remedy* measures unstable rows again.
     """
     rows, machine = report.table.rows, report.machine
-    unstable = sorted(key for key, row in rows.items() if row.evidence.is_unstable)
     now = {one.key for one in report.timings}
+    asked = now.union(*(one.keys for one in report.buckets), report.known, report.retried or ())
+    asked = asked.union(report.not_tuned).intersection(rows)
+    unstable = sorted(key for key in asked if rows[key].evidence.is_unstable)
+    others = sum(row.evidence.is_unstable for row in rows.values()) - len(unstable)
     if machine.measured:
         yield f"times of this build {_belief(machine, len(now.intersection(unstable)), len(now))}"
     yield from first_lines([f"row flagged {Flag.UNSTABLE}: {key}" for key in unstable], "such rows")
@@ -36,15 +39,18 @@ def spell_belief(report: BuildReport, remedy: str = RETRY) -> Iterator[str]:
             f"{len(report.kept)} kept as it was, {len(left)} not asked for by these buckets"
         )
         yield from (f"kept: {key}: {reason}" for key, reason in report.kept.items())
+    if others:
+        yield f"{counted(others, 'more unstable row')} in the table, not asked for by this command"
     if unstable:
-        yield unstable_rows(len(unstable), len(rows), remedy)
+        yield unstable_rows(len(unstable), len(asked), remedy)
 
 
 def unstable_rows(unstable: int, rows: int, remedy: str) -> str:
-    """Return how many rows of a table are unstable, what they serve, and the *remedy*."""
+    """Return how many of the *rows* asked for are unstable, what they serve, and the *remedy*."""
     return (
         f"{unstable} of {counted(rows, 'row')} unstable: such a row has the library's kernel for "
-        f"want of better times; to measure it again on a quiet machine, {remedy}"
+        f"want of better times; to measure it again on a quiet machine, {remedy} "
+        "(`warmup show TABLE --review` lists the times that cannot be true)"
     )
 
 

@@ -53,7 +53,12 @@ def build_program(
         for name, value in refused.items()
         if value != _UNSET.get(name) and value not in (None, False, ())
     ]
-    refuse_beside(f"the program {printable(command[0])}", given)
+    hint = "; --bundle takes no value, the bundle is written beside the table"
+    refuse_beside(
+        f"{printable(command[0])!r}, which was read as a program to run,",
+        given,
+        hint if "bundle" in given else "",
+    )
     if out is None:
         raise typer.BadParameter("a program needs --out, the table to complete")
     kept = {name: value for name, value in how.items() if name not in ("force", "dry_run")}

@@ -35,7 +35,7 @@ def chosen_build(
     from warmup.tuning.from_misses import build_problems
 
     if (model is None) == (problems is None):
-        raise typer.BadParameter("give one of --model and --problems")
+        raise typer.BadParameter("give one of --model, --problems, --from-vllm and -- COMMAND")
     if model is not None:
         shared = dict(shared)
         refuse_beside("--model", ["shard"] if shared.pop("shard") else [])
@@ -73,12 +73,14 @@ def is_empty_share(problems: Path | None, shard: str | None) -> bool:
     return False
 
 
-def refuse_beside(source: str, given: Sequence[str]) -> None:
+def refuse_beside(source: str, given: Sequence[str], hint: str = "") -> None:
     """Return where nothing is *given*: arguments that do not go with *source*, by their names here.
+
+    A *hint* follows the text of the error.
 
     Raises:
         typer.BadParameter: there are some; the text has their options.
     """
     if given:
         flags = ["--input" if name == "inputs" else f"--{name.replace('_', '-')}" for name in given]
-        raise typer.BadParameter(f"{source} cannot be combined with {', '.join(flags)}")
+        raise typer.BadParameter(f"{source} cannot be combined with {', '.join(flags)}{hint}")

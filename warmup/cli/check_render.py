@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
+from warmup.cli.common_options import is_verbose
 from warmup.cli.output import versions
 from warmup.cli.phase_render import PHASES_PAGE, columns_by_bucket, phase_grid
 from warmup.core.counted import counted
@@ -45,9 +46,12 @@ def spell_outcome(report: CheckReport) -> Iterator[str]:
     if report.table is None:
         return
     if report.buckets:
-        yield f"start     what it was made of ({PHASES_PAGE}):"
-        pairs = [(primed.bucket, primed.phases) for primed in report.buckets]
-        yield from phase_grid(columns_by_bucket(report.phases_before, pairs), indent=10)
+        if is_verbose():
+            yield f"start     what it was made of ({PHASES_PAGE}):"
+            pairs = [(primed.bucket, primed.phases) for primed in report.buckets]
+            yield from phase_grid(columns_by_bucket(report.phases_before, pairs), indent=10)
+        else:
+            yield f"start     {sum(report.phases.values()):.1f} s; -v says what they were made of"
         ready = sum(bucket.problem is None for bucket in report.buckets)
         yield f"primed    {ready} of {len(report.buckets)} buckets"
     if report.bundle is not None and report.bundle.refused is None:

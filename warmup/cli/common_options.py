@@ -49,6 +49,11 @@ def is_quiet() -> bool:
     return _is_quiet.get()
 
 
+def is_verbose() -> bool:
+    """Return whether -v was given: details are printed that no verdict needs."""
+    return logging.getLogger("warmup").isEnabledFor(logging.INFO)
+
+
 def with_common_options(command: Callable[..., None], *, compiles: bool) -> Callable[..., None]:
     """Return *command* with the options of every command, before or after its name.
 

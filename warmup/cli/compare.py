@@ -23,6 +23,7 @@ from warmup.bench.compare import (
     document,
 )
 from warmup.cli import options
+from warmup.cli.common_options import is_verbose
 from warmup.cli.exit_codes import EXIT_FOUND
 from warmup.cli.output import (
     ABSENT,
@@ -114,16 +115,15 @@ def compare(
 
 
 def spell(report: Comparison) -> Iterator[str]:
-    """Yield where the comparison ran, latencies, starts, and a verdict for each variant.
+    """Yield where the comparison ran, a verdict for each variant, latencies and starts.
 
-    No line is wider than 80 columns where names allow.
+    With -v the phases of the starts follow. No line is wider than 80 columns where names allow.
     """
     yield from heading(report)
-    for lines in (_latencies(report), _starts(report), *_phases(report)):
+    phases = _phases(report) if is_verbose() else [["seconds by phase of the starts: -v"]]
+    for lines in (sentences(report), _latencies(report), _starts(report), *phases):
         yield ""
         yield from lines
-    yield ""
-    yield from sentences(report)
 
 
 def heading(report: Comparison) -> Iterator[str]:

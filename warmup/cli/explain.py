@@ -22,7 +22,21 @@ _NAMED: Final = 16  # columns of the picture that name a range
 _LISTED: Final = 8  # sizes of a range that are listed; of more sizes their number is
 
 
+def _refuse_program(words: list[str] | None) -> None:
+    """Say what explains a program, before the missing --model is named."""
+    if words:
+        script = next((word for word in words if word.endswith(".py")), "FILE.py")
+        raise typer.BadParameter(
+            f"a program is not run here: name the module that it compiles and the sizes that it "
+            f"is called with, --model {script}:NAME --seqlens 560,1024"
+        )
+
+
 def explain(
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="-- COMMAND", hidden=True, callback=_refuse_program),
+    ] = None,
     *,
     model: options.Model,
     seqlens: options.Seqlens = None,
@@ -52,6 +66,7 @@ def explain(
 
     Nothing is tuned, timed or built.
     """
+    del command  # refused by its callback
     found = explain_model(
         model,
         seqlens=seqlens,
@@ -98,7 +113,7 @@ def _section(section: Section, recompile_limit: int, width: int) -> Iterator[str
     mode = "training" if section.grad else "inference"
     held = "".join(f", {name}={size}" for name, size in section.held)
     artifacts = counted(sum(len(graph.spans) for graph in section.graphs), "artifact")
-    yield f"{section.dim}, {mode}{held}: {artifacts}"
+    yield f"{section.dim}, {mode}{held}: {artifacts}; max-autotune tunes each on its own"
     tried = ", ".join(map(str, section.tried))
     yield from fold(f"sizes compiled, in this order: {tried}", "  ", width=width)
     if len(section.graphs) > 1:

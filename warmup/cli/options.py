@@ -60,7 +60,7 @@ InputsOption = Annotated[
 ]
 Dtype = Annotated[
     str | None,
-    typer.Option(help="Cast floating parameters and inputs to this dtype: bf16, f16 or f32."),
+    typer.Option(help="Cast floating parameters and inputs to this dtype: bf16, f16, f32 or f64."),
 ]
 OperandDtype = Annotated[str, typer.Option(help="Dtype of the operands: bf16, f16 or f32.")]
 DevicesOption = Annotated[

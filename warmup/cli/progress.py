@@ -13,7 +13,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task
+from rich.table import Column
 from rich.text import Text
 
 from warmup.bench.compare import CompareObserver, Start, Variant
@@ -30,7 +31,15 @@ if TYPE_CHECKING:
     from warmup.tuning.report import Judgement
 
 
+_MOST_OF_BUCKET: Final = 0.95  # that tuned problems are: the output is judged after the last
 _SILENT_S: Final = 60.0  # without a line on a stream that is no terminal
+
+
+class StepColumn(ProgressColumn):
+    """The step, cut where the terminal has no room: the columns behind it are whole."""
+
+    def render(self, task: Task) -> Text:
+        return Text(task.description, no_wrap=True, overflow="ellipsis")
 
 
 class DoneColumn(ProgressColumn):
@@ -41,13 +50,13 @@ class DoneColumn(ProgressColumn):
     """
 
     def __init__(self, units: str) -> None:
-        super().__init__()
+        super().__init__(table_column=Column(no_wrap=True))
         self._units = units
 
     def render(self, task: Task) -> Text:
-        """Return the text; the time left is told once a unit is done."""
+        """Return the text; the time left is told once a part of a unit is done."""
         elapsed, done, total = task.elapsed or 0.0, task.completed, task.total
-        words = [] if total is None else [f"{done:.0f} of {total:.0f} {self._units}"]
+        words = [] if total is None else [f"{int(done)} of {total:.0f} {self._units}"]
         words.append(f"{_clock(elapsed)} so far")
         if total is not None and 0 < done < total:
             of_units = elapsed - task.fields.get("since", 0.0)
@@ -70,7 +79,7 @@ class LiveLine(AbstractContextManager["LiveLine"]):
         self._console = Console(stderr=True, markup=False, highlight=False)
         self._progress = Progress(
             SpinnerColumn(),
-            TextColumn("{task.description}", markup=False),
+            StepColumn(),
             BarColumn(bar_width=16),
             DoneColumn(units),
             console=self._console,
@@ -93,7 +102,7 @@ class LiveLine(AbstractContextManager["LiveLine"]):
         self._progress.stop()
 
     def show(
-        self, step: str | None = None, *, done: int | None = None, total: int | None = None
+        self, step: str | None = None, *, done: float | None = None, total: int | None = None
     ) -> None:
         """Show the current step and how many units are done; what is not given stays."""
         self._progress.update(self._task, description=step, completed=done, total=total)
@@ -115,12 +124,19 @@ class LiveLine(AbstractContextManager["LiveLine"]):
 
 
 class BuildProgress(LiveLine, Observer):
-    """Progress of a build."""
+    """Progress of a build.
+
+    A problem that is tuned is a part of its bucket. How many a bucket has is taken from the buckets
+    before it, and for the first from the different weights of the model.
+    """
 
     def __init__(self) -> None:
         super().__init__("buckets")
-        self._problems = self._buckets = 0
+        self._problems = self._buckets = self._before_bucket = self._expected = 0
         self._bucket = "starting"
+
+    def problems_expected(self, count: int) -> None:
+        self._expected = count
 
     def model_loaded(self, assumptions: Sequence[object]) -> None:
         for assumption in assumptions:
@@ -134,6 +150,9 @@ class BuildProgress(LiveLine, Observer):
         self, bucket: Bucket, index: int, total: int, *, weights_padded: bool
     ) -> None:
         self._bucket = name_of(bucket, weights_padded=weights_padded)
+        self._before_bucket = self._problems
+        if index == 0:
+            self.begin_units()  # the model is loaded
         self.show(self._bucket, done=index, total=total)
 
     def device_looked_at(self, complaints: Sequence[str]) -> None:
@@ -165,15 +184,22 @@ class BuildProgress(LiveLine, Observer):
 
     def problem_finished(self, tuned: Tuned) -> None:  # noqa: ARG002  an observer's parameter
         self._problems += 1
-        self.show(f"{self._bucket}: {counted(self._problems, 'problem')} tuned")
+        of_bucket = self._problems - self._before_bucket
+        part = min(of_bucket / self._expected, _MOST_OF_BUCKET) if self._expected else 0.0
+        step = f"{self._bucket}: {counted(self._problems, 'problem')} tuned"
+        self.show(step, done=self._buckets + part)
 
     def bucket_finished(self, result: BucketResult) -> None:
         self._buckets += 1
+        self._before_bucket = self._problems
+        self._expected = max(1, round(self._problems / self._buckets))
         self.show(done=self._buckets)
         left_out = counted(result.left_out, "repeated layer")
+        known = len(result.keys) - result.tuned
+        counts = f"{result.tuned} tuned, {known} in the table already"
         self.print_above(
-            f"{result.name}: {result.tuned} tuned, {len(result.keys) - result.tuned} in the table "
-            f"already, {result.judgement.brief}, {result.seconds:.1f} s"
+            f"{result.name}: {counts if result.keys else 'nothing tuned, no row served'}, "
+            f"{result.judgement.brief}, {result.seconds:.1f} s"
             + (f", without {left_out}" if result.left_out else "")
             + (f"; {spell_cost(result.cost)}" if result.cost is not None else "")
         )

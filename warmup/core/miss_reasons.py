@@ -42,7 +42,10 @@ class MissReason(StrEnum):
 
 _ADVICE: Final = {
     MissReason.NOT_IN_TABLE: "build this bucket, or pad to one that was built",
-    MissReason.DYNAMIC_DIM: "compile with dynamic=False, or build for the range: --policy range",
+    MissReason.DYNAMIC_DIM: (
+        "compile with dynamic=False, or build for the range: --policy range with --model, or a "
+        "program that calls the range, build -- PROGRAM"
+    ),
     MissReason.WRONG_DEVICE: "build on this device (on a CPU with the same number of threads)",
     MissReason.WRONG_RUNTIME: "build with the versions of torch and Triton that serve",
     MissReason.TEMPLATE_ABSENT: "build again with this torch, without inductor options of your own",

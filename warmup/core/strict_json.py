@@ -189,7 +189,7 @@ def _syntax_error(data: bytes, problem: str) -> str:
     """Return what is wrong with *data*, and the line and the column in place of the byte."""
     match = _BYTE.fullmatch(problem)
     if match is None:
-        return problem[0].lower() + problem[1:]
+        return problem[0].lower() + problem[1:] if data.strip() else "empty"
     at = int(match[2])
     constant = _CONSTANT.match(data, at - (data[at - 1 : at] == b"-"))
     if constant is not None:

@@ -92,11 +92,13 @@ class AuditReport:
     reason, the calls that no artifact of `warmup.compile` served, up to the last event of each
     reason: events are emitted at the first such call, the second, the fourth and so on. ``silent``
     has the runs without any decision, ``diverged`` the disagreements between runs of one table or
-    between ranks. ``unfinished`` has the runs without a summary: killed, or still running.
+    between ranks. ``unfinished`` has the runs without a summary: still running, or ended by a
+    signal, which a clean stop of a server is too.
     ``failed`` counts processes that could not install the table, ``refused`` those among them that
     the table is not for. ``bypassed`` counts runs with graphs that did not ask the table, by cause.
     ``uncompiled`` counts the frames that torch.compile left uncompiled, with torch's reason.
-    ``unused`` has the rows that no run asked for, None when no table could be read.
+    ``unused`` has the rows that no run asked for, None when no table could be read, or when some
+    may be in use by graphs from a cache, whose decisions have no keys in the log.
     ``by_digest`` has the counts of each table, and ``damaged`` the number of event lines that
     cannot be read.
     """
@@ -181,7 +183,9 @@ def audit(logs: Sequence[str | Path], *, table: str | Path | None = None) -> Aud
         TableError: *table* is given and cannot be read.
     """
     ledger = read_logs(logs)
-    return report_of(ledger, _unused(ledger, table))
+    unused = _unused(ledger, table)
+    is_known = not unused or not any(run.cached_decisions for run in ledger.runs.values())
+    return report_of(ledger, unused if is_known else None)
 
 
 def report_of(ledger: Ledger, unused: tuple[str, ...] | None = None) -> AuditReport:

@@ -20,7 +20,7 @@ from torch import nn
 from warmup.buckets.bucket import Bucket, InputSpec
 from warmup.core.dtypes import dtype_name
 from warmup.core.error_text import first_line
-from warmup.core.errors import ModelError
+from warmup.core.errors import ModelError, SettingsError
 from warmup.models.fake_model import (
     Encounters,
     FakeModel,
@@ -37,6 +37,7 @@ from warmup.models.loading import (
     forward_parameters,
     parse_dtype,
 )
+from warmup.models.model_file import needed_arguments
 
 MAX_FAKE_RUNS: Final = 200
 # Where an image of this side is accepted too, any is.
@@ -85,7 +86,8 @@ def resolve_inputs(
     whose arguments all have defaults the first is taken. Nothing runs on real tensors.
 
     Raises:
-        SettingsError: a spec names an argument that forward does not have, or a dim without a size.
+        SettingsError: a spec names an argument that forward does not have, or a dim without a size;
+            or ``example_inputs`` names a dim that the first bucket lacks.
         ModelError: an input is no tensor, or forward accepted no form of it that was tried.
     """
     given = tuple(specs)
@@ -94,6 +96,7 @@ def resolve_inputs(
     if given or model.example_inputs is None:
         inferred = _infer(model, given, buckets, dtype)
     elif model.has_siblings and not _fits_example(model, buckets[0], dtype):
+        _refuse_misspelled(model, buckets[0], dtype)
         with contextlib.suppress(ModelError):  # example_inputs is taken then
             inferred = _infer(model, given, buckets, dtype)
     assumed = [model.assumed, None if given else model.inputs_assumed]
@@ -162,6 +165,24 @@ def _fits_example(model: LoadedModel, bucket: Bucket, dtype: torch.dtype | None)
     except Exception:  # noqa: BLE001  the user's model may raise anything when it is copied
         return False
     return accepts_example(fake, model.example_inputs, bucket, _device_of(model.module), dtype)
+
+
+def _refuse_misspelled(model: LoadedModel, bucket: Bucket, dtype: torch.dtype | None) -> None:
+    """Return where ``example_inputs`` is for another model, whatever sizes its dims have.
+
+    Raises:
+        SettingsError: it is for *model*, and names a dim that *bucket* lacks.
+    """
+    assert model.example_inputs is not None
+    needed = needed_arguments(model.example_inputs)
+    missing = [name for name in needed if name not in dict(bucket.sizes)]
+    size = bucket.sizes[-1][1] if bucket.sizes else 1
+    whole = Bucket((*bucket.sizes, *((name, size) for name in missing)))
+    if missing and _fits_example(model, whole, dtype):
+        raise SettingsError(
+            f"--dims has no size for {', '.join(missing)} of example_inputs({', '.join(needed)})",
+            f'bind it with --dims "{missing[0]}=1,8", or give --input for each argument',
+        )
 
 
 def _device_of(module: nn.Module) -> torch.device:

@@ -58,9 +58,12 @@ class ModelFile:
         }
 
     def instances(self) -> Mapping[str, nn.Module]:
-        """Return the modules that exist here, by name."""
-        found = vars(self.namespace).items()
-        return {name: value for name, value in found if isinstance(value, nn.Module)}
+        """Return the modules that exist here by their first names; a compiled copy is no other."""
+        first: dict[int, tuple[str, nn.Module]] = {}
+        for name, value in vars(self.namespace).items():
+            if isinstance(value, nn.Module):
+                first.setdefault(id(getattr(value, "_orig_mod", value)), (name, value))
+        return dict(first.values())
 
     def names(self) -> list[str]:
         """Return the names of all classes and instances."""

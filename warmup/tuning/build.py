@@ -203,6 +203,8 @@ def build(
             compiler=compiler, specs=resolved.specs, dtype=cast, all_layers=all_layers
         )
         watcher.buckets_counted(buckets)
+        kinds = {tuple(each.shape) for each in loaded.module.parameters() if each.dim() > 1}
+        watcher.problems_expected(len(kinds))
         if dry_run:
             plan = make_plan(session, buckets, pads=wants_padding)
             return BuildReport(

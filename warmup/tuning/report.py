@@ -38,6 +38,12 @@ class Observer:
     def measuring_on(self, here: Runtime, method: Method) -> None:
         """Whatever is measured from now on is measured *here*, by *method*."""
 
+    def problems_expected(self, count: int) -> None:
+        """A bucket of the model has about *count* problems, by its different weights; 0: unknown.
+
+        Rows that the table has already are not taken off.
+        """
+
     def buckets_counted(self, buckets: Sequence[Bucket]) -> None:
         """The build will tune *buckets*; nothing is tuned yet."""
 
