@@ -62,8 +62,8 @@ def test_what_disturbed_makes_times_doubtful(report: Report) -> None:
             "other processes took up to 98% of 2 CPUs, too much in 3 of 4 measurements",
         ),
         "throttled": (
-            {"complaints": ("its clock is throttled: power cap",)},
-            "its clock is throttled: power cap",
+            {"complaints": ("its clock is throttled: hardware slowdown",)},
+            "its clock is throttled: hardware slowdown",
         ),
     }.items():
         (line,) = spell_belief(report({16: {}}, (16,), machine=replace(QUIET, **state)))
@@ -97,9 +97,10 @@ def test_a_build_of_problems_names_an_option_that_it_takes(report: Report) -> No
 
 def test_what_was_not_checked_is_no_doubt(report: Report) -> None:
     """Without NVML nothing is known about a GPU, and the line says so."""
-    unknown = MachineState(measured=1, complaints=("not checked: clocks (no nvidia-ml-py)",))
+    note = "not checked: clocks (no nvidia-ml-py)"
+    unknown = MachineState(measured=1, notes=(note,))
     assert [*spell_belief(report({16: {}}, (16,), machine=unknown))] == [
-        "times of this build can be believed: not checked: clocks (no nvidia-ml-py)"
+        f"times of this build can be believed: {note}"
     ]
 
 

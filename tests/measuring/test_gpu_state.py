@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from warmup.measuring.gpu_state import Condition, clock_dropped, read_condition, sm_clock_mhz
+from warmup.measuring.gpu_state import Condition, clock_note, read_condition, sm_clock_mhz
 
 CUDA = torch.device("cuda", 1)
 MIB = 2**20
@@ -112,21 +112,22 @@ def test_own_processes_alone_are_no_complaint(gpu: FakeGpu) -> None:
 @pytest.mark.parametrize(
     ("reasons", "names"),
     [
-        (0x4, ("power cap",)),
+        (0x4, ()),
         (0x8 | 0x40, ("hardware slowdown", "hardware thermal slowdown")),
         (0x20, ("software thermal slowdown",)),
         (0x80, ("hardware power brake",)),
         (0x1, ()),
         (0x2, ()),
-        (0x1 | 0x2 | 0x4, ("power cap",)),
+        (0x1 | 0x4 | 0x20, ("software thermal slowdown",)),
     ],
     ids=["power", "heat", "software", "brake", "idle", "set by the user", "several"],
 )
 def test_throttle_reasons_are_named(gpu: FakeGpu, reasons: int, names: tuple[str, ...]) -> None:
-    """An idle GPU and clocks set by the user are no complaints."""
+    """An idle GPU, clocks set by the user and the power cap are no complaints."""
     gpu.reasons = reasons
     found = read_condition(CUDA)
     assert found.throttled_by == names
+    assert found.is_power_capped == bool(reasons & 0x4)
     assert found.complaints == ((f"its clock is throttled: {', '.join(names)}",) if names else ())
 
 
@@ -183,12 +184,19 @@ def test_nvml_is_not_used_for_a_cpu(gpu: FakeGpu) -> None:
     assert gpu.asked == []
 
 
-def test_a_clock_drop_is_reported() -> None:
-    """A drop beyond the threshold is reported, wherever in the sequence it happened."""
-    for clocks, said in (
-        ([], None),
-        ([1980], None),
-        ([1980, 1782], None),
-        ([1980, 1500, 1900], "its clock went down to 1500 from 1980 MHz while measuring"),
+def test_the_clocks_of_rows_are_noted() -> None:
+    """Where they differ by over a fifth, wherever in the sequence, or the power cap lowered one."""
+    for clocks, is_capped, said in (
+        ([], False, None),
+        ([], True, "its clock is lowered at full power"),
+        ([1980], False, None),
+        ([1980, 1782], False, None),
+        ([1980, 1500, 1900], False, "its clock was 1500 to 1980 MHz; "),
+        ([1725], True, "its clock was 1725 MHz at full power; "),
+        ([1980, 1560], True, "its clock was 1560 to 1980 MHz at full power; "),
     ):
-        assert clock_dropped(clocks) == said
+        found = clock_note(clocks, is_power_capped=is_capped)
+        if found is not None and clocks:
+            assert found.endswith("a row's time and peak are those at the clock in the row"), clocks
+            found = found.partition("a row's")[0]
+        assert found == said, clocks

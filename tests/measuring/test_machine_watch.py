@@ -163,3 +163,22 @@ def test_a_busy_gpu_is_waited_for_before_the_first_measurement(
     machine.measure(watch)
     assert len(machine.waits) == 1
     assert watch.state().complaints == ("another process holds 10 MiB of it",)
+
+
+def test_a_clock_that_full_power_lowers_is_noted(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a busy H200: no doubt, no wait; a clock that heat lowers is doubted still."""
+    condition = Condition(is_power_capped=True)
+    monkeypatch.setattr(machine_watch, "read_condition", lambda *_: condition)
+    watch = machine.watch(device=GPU)
+    machine.measure(watch)
+    watch.clocks += [1980, 1560]
+    note = (
+        "its clock was 1560 to 1980 MHz at full power; "
+        "a row's time and peak are those at the clock in the row"
+    )
+    assert (machine.waits, watch.remarks()) == ([], (note,))
+    assert (watch.state().complaints, watch.state().notes) == ((), (note,))
+    condition = Condition(throttled_by=("hardware thermal slowdown",))
+    assert watch.state().complaints == ("its clock is throttled: hardware thermal slowdown",)

@@ -74,7 +74,9 @@ def test_a_finished_problem_arrives_with_all_its_fields(
         not_fused={"c": "d"},
         distrusted={"e": "f"},
         stages={BuildStage.COMPILING: 1.5},
-        machine=MachineState(measured=2, disturbed=1, worst_share=0.2, complaints=("busy",)),
+        machine=MachineState(
+            measured=2, disturbed=1, worst_share=0.2, complaints=("busy",), notes=("capped",)
+        ),
     )
     assert arrived(finished) == finished
 
@@ -100,7 +102,7 @@ def test_orders_tasks_and_ready_workers_arrive_as_they_were_sent(
         wait_s=2.5,
     )
     task = ProblemTask(key="k", rows=table.rows, is_again=True)
-    ready = ReadyWorker(runtime=runtime, policy=table.policy, control_us=2.5, complaints=("hot",))
+    ready = ReadyWorker(runtime=runtime, policy=table.policy, control_us=2.5, remarks=("hot",))
     for message in (order, task, ready):
         assert arrived(message) == message
 

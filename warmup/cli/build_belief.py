@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from warmup.core.counted import counted
-from warmup.core.machine_state import NOT_CHECKED, MachineState
+from warmup.core.machine_state import MachineState
 from warmup.core.rows import Flag
 from warmup.tuning.report import BuildReport
 
@@ -56,8 +56,7 @@ def unstable_rows(unstable: int, rows: int, remedy: str) -> str:
 
 def _belief(machine: MachineState, unstable: int, measured: int) -> str:
     """Return that times can be believed, or what makes them doubtful."""
-    unknown = [each for each in machine.complaints if each.startswith(NOT_CHECKED)]
-    reasons = [each for each in machine.complaints if each not in unknown]
+    reasons = [*machine.complaints]
     load = ""
     if machine.worst_share is not None:
         load = f"other processes took up to {machine.worst_share:.0%} of {machine.cpus:g} CPUs"
@@ -69,7 +68,7 @@ def _belief(machine: MachineState, unstable: int, measured: int) -> str:
         reasons.append(f"{unstable} of {counted(measured, 'row')} measured now unstable")
     if reasons:
         return f"are doubtful: {'; '.join(reasons)}"
-    seen = [*unknown, *filter(None, [load])] or ["no disturbance of the GPU was seen"]
+    seen = [*machine.notes, *filter(None, [load])] or ["no disturbance of the GPU was seen"]
     return f"can be believed: {'; '.join(seen)}"
 
 

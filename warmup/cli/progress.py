@@ -155,9 +155,9 @@ class BuildProgress(LiveLine, Observer):
             self.begin_units()  # the model is loaded
         self.show(self._bucket, done=index, total=total)
 
-    def device_looked_at(self, complaints: Sequence[str]) -> None:
-        for complaint in complaints:
-            self.print_above(f"device: {complaint}")
+    def device_looked_at(self, remarks: Sequence[str]) -> None:
+        for remark in remarks:
+            self.print_above(f"device: {remark}")
 
     def waiting_started(self, reason: str, seconds: float) -> None:
         self.print_above(

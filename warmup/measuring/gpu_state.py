@@ -12,16 +12,17 @@ from typing import Any, Final
 import torch
 
 # NVML's reasons for a lowered clock (nvml.h, nvmlClocksEventReason*). Those for an idle GPU and for
-# clocks set by the user are left out: they do not disturb a measurement.
+# clocks set by the user are left out: they do not disturb a measurement. Nor does the power cap,
+# under which every large matmul runs: the candidates of a trial take turns at the same clock.
 _THROTTLE_REASONS: Final = {
-    0x4: "power cap",
     0x8: "hardware slowdown",
     0x20: "software thermal slowdown",
     0x40: "hardware thermal slowdown",
     0x80: "hardware power brake",
 }
+_POWER_CAP: Final = 0x4
 _BUSY_PERCENT: Final = 5
-_CLOCK_DROP: Final = 0.8  # a large matmul alone takes an H200 from 1980 to 1725 MHz
+_CLOCK_DROP: Final = 0.8  # full power takes an H200 from 1980 to 1560 MHz
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,7 @@ class Condition:
     others: int = 0
     others_mib: int = 0
     throttled_by: tuple[str, ...] = field(default=())
+    is_power_capped: bool = False
 
     @property
     def complaints(self) -> tuple[str, ...]:
@@ -78,11 +80,19 @@ def sm_clock_mhz(device: torch.device) -> int | None:
     return read_condition(device).clock_mhz
 
 
-def clock_dropped(under_load: Sequence[int]) -> str | None:
-    """Return a warning if the SM clocks seen *under_load*, in MHz, are too far apart, else None."""
-    if not under_load or min(under_load) >= max(under_load) * _CLOCK_DROP:
+def clock_note(under_load: Sequence[int], *, is_power_capped: bool) -> str | None:
+    """Return at which SM clocks, in MHz, rows were timed *under_load*; None if equal enough.
+
+    That is no doubt: the candidates of a row are timed in turns, at one clock.
+    """
+    cause = " at full power" if is_power_capped else ""
+    if not under_load:
+        return "its clock is lowered at full power" if is_power_capped else None
+    low, high = min(under_load), max(under_load)
+    if low >= high * _CLOCK_DROP and not is_power_capped:
         return None
-    return f"its clock went down to {min(under_load)} from {max(under_load)} MHz while measuring"
+    span = f"{low} MHz" if low == high else f"{low} to {high} MHz"
+    return f"its clock was {span}{cause}; a row's time and peak are those at the clock in the row"
 
 
 def _handle(pynvml: Any, device: torch.device) -> Any:
@@ -105,4 +115,5 @@ def _read(pynvml: Any, handle: Any, own: frozenset[int]) -> Condition:
         others=len(processes),
         others_mib=sum((process.usedGpuMemory or 0) >> 20 for process in processes),
         throttled_by=tuple(name for bit, name in _THROTTLE_REASONS.items() if reasons & bit),
+        is_power_capped=bool(reasons & _POWER_CAP),
     )

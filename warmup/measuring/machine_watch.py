@@ -16,7 +16,7 @@ import torch
 
 from warmup.core.machine_state import BUSY_SHARE, NOT_CHECKED, MachineState
 from warmup.measuring.cpu_load import CpuReading, others_share, read_cpus
-from warmup.measuring.gpu_state import clock_dropped, read_condition
+from warmup.measuring.gpu_state import clock_note, read_condition
 
 _WINDOW_S: Final = 1.0  # shorter spans are too few ticks of /proc/stat
 _LOOK_AGAIN_S: Final = 0.5
@@ -87,27 +87,34 @@ class MachineWatch:
     def state(self) -> MachineState:
         """Return what disturbed the measurements until now."""
         last = self._readings[-1] if self._readings else None
+        complaints, notes = self._look(after_build=True)
         return MachineState(
             measured=self._measured,
             disturbed=sum(share > BUSY_SHARE for share in self._shares),
             cpus=last.usable if last else 0.0,
             worst_share=max(self._shares, default=None),
             waited_s=self._waited_s,
-            complaints=self.complaints(after_build=True),
+            complaints=complaints,
+            notes=notes,
         )
 
-    def complaints(self, *, after_build: bool = False) -> tuple[str, ...]:
-        """Return the complaints about a GPU that make measurements doubtful; none for a CPU.
+    def remarks(self) -> tuple[str, ...]:
+        """Return what makes measurements on a GPU doubtful now, and what is only noted."""
+        complaints, notes = self._look()
+        return (*complaints, *notes)
+
+    def _look(self, *, after_build: bool = False) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the complaints about a GPU and the notes; none for a CPU.
 
         *after_build* the load of the device is ignored: it is that of the build.
         """
         condition = read_condition(self.device, self.own())
         if condition.unknown is not None:
-            return (f"{NOT_CHECKED}{condition.unknown}",)
+            return (), (f"{NOT_CHECKED}{condition.unknown}",)
         if after_build:
             condition = replace(condition, used_percent=None)
-        dropped = clock_dropped(self.clocks)
-        return (*condition.complaints, *((dropped,) if dropped else ()))
+        note = clock_note(self.clocks, is_power_capped=condition.is_power_capped)
+        return condition.complaints, () if note is None else (note,)
 
     def _disturbance(self) -> str | None:
         """Return what makes the machine busy now; None when it is quiet or cannot be read."""

@@ -217,11 +217,11 @@ def build(
                 plan=plan,
                 rows_from=earlier.used() if earlier else (),
             )
-        watcher.device_looked_at(tuner.watch.complaints())
+        watcher.device_looked_at(tuner.watch.remarks())
         results, prepared = _tune(session, buckets, search_budget, started, pads=wants_padding)
         progress.flush()
         machine, stages = tuner.watch.state(), tuner.clock.take()
-        watcher.device_looked_at(machine.complaints)
+        watcher.device_looked_at((*machine.complaints, *machine.notes))
     _check_asked(results, retry)
     words = input_options(seqlens=seqlens, dims=dims, inputs=inputs, dtype=dtype, policy=policy)
     packed = pack_if_asked(

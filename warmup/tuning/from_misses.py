@@ -122,7 +122,7 @@ def build_problems(
         tuner.watch.start(seconds_to_wait(wait_for_quiet), watcher.waiting_started)
         measure_with(tuner, setup, progress)
         progress.flush()
-        watcher.device_looked_at(tuner.watch.complaints())
+        watcher.device_looked_at(tuner.watch.remarks())
         if regions:
             from warmup.tuning.recorded_regions import measure_recorded
 
@@ -147,7 +147,7 @@ def build_problems(
                 stages=tuner.clock.take(),
             )
         )
-        watcher.device_looked_at(machine.complaints)
+        watcher.device_looked_at((*machine.complaints, *machine.notes))
     return replace(build.report(), peaks=tuner.bounds.known)
 
 

@@ -52,7 +52,7 @@ class Observer:
     ) -> None:
         """Run *index* (from 0) of *total* begins: *bucket*, its weights padded or not."""
 
-    def device_looked_at(self, complaints: Sequence[str]) -> None:
+    def device_looked_at(self, remarks: Sequence[str]) -> None:
         """The device's condition was read, before the first or after the last run."""
 
     def waiting_started(self, reason: str, seconds: float) -> None:

@@ -200,6 +200,32 @@ def test_a_config_of_another_kernel_is_no_match(table_at: tuple[Table, Path]) ->
     assert (found.row, found.reason) == (None, Reason.UNCOVERED)
 
 
+def test_the_linears_of_a_cpu_find_their_rows(
+    make_table: Callable[..., Table], tmp_path: Path
+) -> None:
+    """As mkl and oneDNN are called in traces: with a packed copy, and with what is added."""
+    evidence = Evidence(time_us=9.0, library_us=9.0, runner_up=None, runner_up_us=None, tried=1)
+    ends = "m=16 n=64 k=32 bf16 a=row b=packed out=bf16 | epilogue=none"
+    ops = ("packed_linear", "linear_unary", "linear_binary")
+    row = Row(Winner(Family.EXTERN, "aten::linear"), evidence)
+    table = make_table({f"{op} {ends}": row for op in ops})
+    mkl, unary = ("mkl::_mkl_linear", "packed_linear"), ("mkldnn::_linear_pointwise", ops[1])
+    rows, wide, weight = [4, 4, 32], [16, 64], [64, 32]
+    for (operator, op), sizes in (
+        (mkl, ([16, 32], [9999, 1], weight)),
+        (unary, (rows, weight, [64])),
+        (unary, (rows, weight)),
+        ((unary[0], "linear_binary"), ([16, 32], wide, weight, [64])),
+    ):
+        trace = GpuTrace()
+        trace.operator(operator, 0, 9, **shapes(*sizes))
+        (found,) = found_in(trace, tmp_path, table=table)
+        assert found.keys == (f"{op} {ends}",), (operator, sizes)
+        assert found.work is not None
+        assert found.work.flops == 2 * 16 * 64 * 32, (operator, sizes)
+        assert found.work.moved < 2 * (2 * 64 * 32 + 4 * 16 * 64), (operator, sizes)
+
+
 def test_products_of_other_sizes_are_not_the_same_row(
     make_table: Callable[..., Table], make_row: Callable[..., Row], tmp_path: Path
 ) -> None:

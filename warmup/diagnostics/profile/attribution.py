@@ -35,10 +35,11 @@ from warmup.diagnostics.profile.trace import (
     HostOperator,
     Trace,
     has_formula,
+    linear_product,
     tensors_of,
     work_of_operator,
 )
-from warmup.keys.gemm import GEMM
+from warmup.keys.gemm import CPU_LINEAR, GEMM
 from warmup.keys.launch import LAUNCH
 from warmup.keys.registry import kind_of, work_of
 from warmup.table import Table
@@ -56,6 +57,8 @@ _OPS: Final = {  # operator -> op of a key, and the place of its first matrix
     "aten::_addmm_activation": ("addmm", 1),
     "aten::_int_mm": ("int_mm", 0),
     "aten::_scaled_mm": ("scaled_mm", 0),
+    "mkl::_mkl_linear": ("packed_linear", 0),
+    "mkldnn::_linear_pointwise": ("linear_unary", 0),
 }
 _TEMPLATE_PREFIX: Final = "triton_tem_"  # of the kernels of inductor's GEMM templates
 _MATMUL: Final = ("batch", "m", "n", "k", "dtype", "epilogue")
@@ -370,9 +373,14 @@ class _RowIndex:
             keys = [key for key in templates if _has_config(self.rows[key], given)]
         elif operator is not None and operator.name in _OPS:
             op, first = _OPS[operator.name]
+            if op in CPU_LINEAR and (linear := linear_product(tensors)) is not None:
+                *product, is_third = linear
+                op = "linear_binary" if is_third and op == "linear_unary" else op
+                dtype = next(each.dtype for each in tensors if each is not None)
+                keys = self._libraries.get((op, 1, *product, dtype), [])
             operands = [each for each in tensors[first : first + 2] if each is not None]
             dims = {len(each.sizes) for each in operands}
-            if len(operands) == 2 and len(dims) == 1 and min(dims) > 1:  # noqa: PLR2004  two matrices
+            if not keys and len(operands) == 2 and len(dims) == 1 and min(dims) > 1:  # noqa: PLR2004  two matrices
                 a, b = operands
                 batch = a.sizes[0] if len(a.sizes) == _DIMS_OF_A_BATCH else 1
                 sizes = (batch, a.sizes[-2], b.sizes[-1], a.sizes[-1])

@@ -327,7 +327,7 @@ _MATMULS: Final = {
     **dict.fromkeys(("_scaled_mm", "_scaled_grouped_mm"), (0, 1, 4)),
     **dict.fromkeys(("addmm", "_addmm_activation", "baddbmm"), (1, 2, 3)),
 }
-_LINEARS: Final = {"linear": 1, "_linear_pointwise": 1, "_mkl_linear": 2}  # the weight's place
+_LINEARS: Final = frozenset({"linear", "_linear_pointwise", "_mkl_linear"})
 _CONVOLUTIONS: Final = {  # the places of stride, padding and dilation
     **dict.fromkeys(("convolution", "_convolution", "convolution_overrideable"), (3, 4, 5)),
     **dict.fromkeys(("conv1d", "conv2d", "conv3d"), (3, 4, 5)),
@@ -383,6 +383,19 @@ def _tensor(sizes: Any, name: str) -> Tensor | None:
     return Tensor(tuple(sizes), dtype) if is_size else None
 
 
+def linear_product(tensors: Sequence[Any]) -> tuple[int, int, int, bool] | None:
+    """Return m, n and k of a linear with the arguments *tensors*; None where they do not fit.
+
+    And whether the weight, with the rows of its output, is the third of them, after a packed copy
+    or after what ``_linear_pointwise.binary`` adds; else it is the second.
+    """
+    is_third = len(tensors) > 2 and tensors[2] is not None and len(tensors[2].sizes) > 1  # noqa: PLR2004
+    x, weight = (*tensors[:1], *tensors[1 + is_third : 2 + is_third], None, None)[:2]
+    if x is None or weight is None or len(weight.sizes) != 2 or x.sizes[-1:] != weight.sizes[1:]:  # noqa: PLR2004
+        return None
+    return math.prod(x.sizes[:-1]), *weight.sizes, is_third
+
+
 def has_formula(operator: HostOperator) -> bool:
     """Return whether the operations of *operator* are known from its shapes."""
     return _NAMESPACE.sub("", operator.name) in _FORMULAS
@@ -405,7 +418,9 @@ def work_of_operator(operator: HostOperator) -> Work | None:
         except _UNFIT:
             flops = written = -1  # as without a formula
         if 0 <= flops < _MOST_FLOPS and written >= 0:
-            operands = tensors[: _MATMULS.get(name, (0, 1, 3))[2]]
+            operands = tensors[: _MATMULS.get(name, (0, 1, 4 if name in _LINEARS else 3))[2]]
+            if name == "_mkl_linear":
+                del operands[1]  # a packed copy of the weight after it
             read = sum(each.bytes for each in operands if each is not None)
             return Work(dtype, flops, read + written * item_bytes(dtype))
     recorded = operator.arguments.get("kernel_flop")
@@ -427,8 +442,10 @@ def _formula(name: str, tensors: list[Any], concrete: Any) -> tuple[int, int]:
         groups = math.prod(tensors[4 if "scaled" in name else 2].sizes) if is_sum else 1  # offsets
         return mm_flop(a[-2:], b[-2:]), groups * a[-2] * b[-1]
     if name in _LINEARS:
-        (*outer, k), (n, wide) = tensors[0].sizes, tensors[_LINEARS[name]].sizes
-        return mm_flop((math.prod(outer), k), (wide, n)), math.prod(outer) * n
+        if (linear := linear_product(tensors)) is None:
+            raise ValueError(name)
+        m, n, k, _ = linear
+        return mm_flop((m, k), (k, n)), m * n
     if name in _CONVOLUTIONS:
         x, w = tensors[0].sizes, tensors[1].sizes
         out, is_transposed = _result_of_convolution(name, x, w, concrete)

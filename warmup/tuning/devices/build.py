@@ -183,8 +183,8 @@ def start_crew(
         build.shares[device] = DeviceShare(
             name=device, problems=0, control_us=control_us.get(device)
         )
-    complaints = (text for name in ready for text in _named(name, ready[name].complaints))
-    build.observer.device_looked_at(tuple(dict.fromkeys(complaints)))
+    remarks = (text for name in ready for text in _named(name, ready[name].remarks))
+    build.observer.device_looked_at(tuple(dict.fromkeys(remarks)))
     for device, reason in left_out.items():
         build.leave_out(device, reason)
     for runner in runners:
@@ -212,9 +212,9 @@ def _no_device(what: str, reasons: Mapping[str, str]) -> BuildError:
     return BuildError(f"no device {what}: {said}", "run `warmup doctor`")
 
 
-def _named(name: str, complaints: Iterable[str]) -> tuple[str, ...]:
-    """Return *complaints* with the *name* of the device, where they are about one."""
-    return tuple(text if text.startswith(NOT_CHECKED) else f"{name}: {text}" for text in complaints)
+def _named(name: str, remarks: Iterable[str]) -> tuple[str, ...]:
+    """Return *remarks* with the *name* of the device, where they are about one."""
+    return tuple(text if text.startswith(NOT_CHECKED) else f"{name}: {text}" for text in remarks)
 
 
 @dataclass(kw_only=True)
@@ -291,7 +291,9 @@ class Dispatch:
             self.build.observer.bucket_finished(result)
         state = finished.machine  # since the process started: the last of each process counts
         self.build.machines[runner.name, self._lost[runner.name]] = replace(
-            state, complaints=_named(runner.name, state.complaints)
+            state,
+            complaints=_named(runner.name, state.complaints),
+            notes=_named(runner.name, state.notes),
         )
 
     def _lose(self, runner: LocalRunner, key: str, reason: str) -> None:

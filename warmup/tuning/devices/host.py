@@ -90,13 +90,13 @@ class ReadyWorker(DeviceMessage, frozen=True, kw_only=True):
     """A worker that has started: its device, its software, and how it measures.
 
     ``control_us`` is its time of the control problem, None where it was not to time it.
-    ``complaints`` are about the device.
+    ``remarks`` are about the device.
     """
 
     runtime: Runtime
     policy: Policy
     control_us: float | None = None
-    complaints: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
 
 class ProblemTask(DeviceMessage, frozen=True, kw_only=True):

@@ -74,12 +74,11 @@ def _start(
     tuner.watch.turn = Turn(Path(order.turn)).taken
     tuner.watch.own = partial(descendants_of, order.parent)
     tuner.watch.start(order.wait_s, lambda reason, s: send({"waiting": reason, "seconds": s}))
-    complaints = tuner.watch.complaints()
     return progress, ReadyWorker(
         runtime=setup.runtime,
         policy=setup.policy,
         control_us=time_control(tuner) if order.is_first else None,
-        complaints=complaints,
+        remarks=tuner.watch.remarks(),
     )
 
 
