@@ -74,13 +74,55 @@ def test_a_build_times_what_inductor_lists(ask: Ask) -> None:
     assert not calls_library(found)
 
 
+FORMS = {
+    "siglip": "x=1x3x384x384 w=1152x3x14x14 stride=14x14 padding=0x0 groups=1 ",
+    "siglip of 8": "x=8x3x384x384 w=1152x3x14x14 stride=14x14 padding=0x0 groups=1 ",
+    "valid": "x=8x64x28x28 w=64x64x3x3 stride=1x1 padding=0x0 groups=1 ",
+    "same": "x=8x64x28x28 w=64x64x3x3 stride=1x1 padding=1x1 groups=1 ",
+    "same, even": "x=8x64x29x29 w=64x64x4x4 stride=1x1 padding=1x1 groups=1 ",
+    "of one value": "x=8x64x28x28 w=64x64x3x3 stride=2x2 padding=1x1 groups=1 ",
+    "of two values": "x=8x64x28x28 w=64x64x3x3 stride=2x1 padding=1x0 groups=1 ",
+    "in groups": "x=8x64x28x28 w=64x16x3x3 stride=1x1 padding=1x1 groups=4 ",
+    "of each channel": "x=8x64x28x28 w=64x1x3x3 stride=1x1 padding=1x1 groups=64 ",
+    "of one point": "x=8x64x28x28 w=64x64x1x1 stride=2x2 padding=0x0 groups=1 ",
+    "without a batch": "x=1x64x28x28 w=64x64x3x3 stride=1x1 padding=1x1 groups=1 ",
+    "1d, of each channel": "x=8x64x400 w=64x1x3 stride=1 padding=1 groups=64 ",
+    "3d": "x=2x16x8x28x28 w=32x16x2x4x4 stride=2x4x4 padding=0x0x0 groups=1 ",
+    "3d of one value": "x=2x16x8x28x28 w=32x16x3x3x3 stride=1x1x1 padding=1x1x1 groups=1 ",
+    "3d of one point": "x=2x16x8x14x14 w=32x16x1x1x1 stride=1x1x1 padding=0x0x0 groups=1 ",
+}
+WITHOUT_A_CHOICE = (
+    "same, dilated",
+    "dilated",
+    "transposed",
+    "1d",
+    "1d, transposed",
+    "3d, transposed",
+)
+
+
+def test_convolutions_of_every_form_are_built_and_missed(ask: Ask) -> None:
+    """Every form that torch allows has its key, its work, and candidates that a row can name."""
+    for case, words in FORMS.items():
+        (missed,) = ask(case)["events"]
+        assert missed["key"].startswith(f"convolution {words}"), case
+        built = ask(case, on_miss="tune")
+        assert built["error"] is None, case
+        (tuned,) = built["events"]
+        assert (tuned["name"], tuned["key"]) == ("problem.tuned", missed["key"]), case
+        assert len(built["timed"]) > 5, case
+        assert len(built["candidates"]) >= len(built["timed"]), case
+
+
 def test_where_there_is_no_choice_nothing_is_asked(ask: Ask) -> None:
     """For a range of batches, and in tables of earlier builds, whose policy leaves the library."""
-    for words in ({"ranged": True}, {"backends": "ATEN"}):
-        found = ask("patches", on_miss="strict", **words)
-        assert found["error"] is None, words
-        assert found["events"] == [], words
-        assert calls_library(found), words
+    cases: list[tuple[str, dict[str, Any]]] = [(case, {}) for case in WITHOUT_A_CHOICE]
+    cases += [("patches", {"ranged": True}), ("patches", {"backends": "ATEN"})]
+    for case, words in cases:
+        found = ask(case, on_miss="strict", **words)
+        assert found["error"] is None, (case, words)
+        assert found["events"] == [], (case, words)
+        assert calls_library(found), (case, words)
 
 
 def test_a_row_names_the_tile_of_the_experts(ask: Ask) -> None:

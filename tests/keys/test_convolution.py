@@ -51,6 +51,12 @@ def test_the_work_is_that_of_all_output_elements() -> None:
     assert work.moved == 2 * (8 * 3 * 518 * 518 + 768 * 588 + outputs)
 
 
+def test_a_single_stride_or_padding_is_that_of_every_dim() -> None:
+    """As in keys that were written where torch was given one value for several dims."""
+    one = PATCHES.replace("stride=14x14 padding=0x0", "stride=14 padding=0")
+    assert work_of(one) == work_of(PATCHES)
+
+
 def test_other_text_is_no_key() -> None:
     """Nor is a key with an epilogue: convolutions are timed alone."""
     for key in (

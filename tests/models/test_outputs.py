@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 
+from warmup.core.errors import ModelError
 from warmup.models import outputs
 from warmup.models.outputs import output_errors, worst_error
 
@@ -31,6 +33,51 @@ def test_the_error_is_relative_over_what_is_finite() -> None:
         (torch.empty(0), torch.empty(0), 0.0),
     ):
         assert output_errors([expected], [actual]) == [pytest.approx(error, rel=1e-6)]
+
+
+def jagged(*rows: torch.Tensor) -> torch.Tensor:
+    return torch.nested.nested_tensor([*rows], layout=torch.jagged)
+
+
+def quantized(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.quantize_per_tensor(tensor, 0.5, 0, torch.qint8)
+
+
+@pytest.mark.filterwarnings("ignore")  # torch says that most of these forms are in beta or go
+def test_tensors_that_are_not_dense_are_compared_by_their_dense_form() -> None:
+    """Nested of both layouts, sparse of all, and quantized; each form is equal to itself."""
+    wide, off = EXACT.expand(4, 2).contiguous(), torch.tensor([[3.0, 4.0], [3.0, 4.0], [0, 0.0]])
+    makes = {
+        "jagged": lambda x: jagged(x, x[:1]),
+        "nested": lambda x: torch.nested.nested_tensor([x, x[:1]]),
+        "coo": torch.Tensor.to_sparse,
+        "csr": torch.Tensor.to_sparse_csr,
+        "csc": torch.Tensor.to_sparse_csc,
+        "bsr": lambda x: x.to_sparse_bsr((2, 2)),
+        "mkldnn": torch.Tensor.to_mkldnn,
+        "quantized": quantized,
+    }
+    for name, make in makes.items():
+        found = output_errors(
+            [make(wide), make(wide), make(wide)], [make(wide), *[make(wide * 1.5)] * 2]
+        )
+        assert found == [0.0, pytest.approx(0.5), pytest.approx(0.5)], name
+        assert output_errors([make(wide)], [make(off[:2])]) == [INF], name
+        assert worst_error(make(wide), make(wide), {"f32": 0.5}) == (0.0, 0.5), name
+
+
+def test_an_output_without_a_dense_form_is_refused() -> None:
+    """A tensor of a class whose operators say no: an error of a model, in one sentence."""
+
+    class Opaque(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, function: Any, *_rest: Any) -> Any:
+            if "get" in str(getattr(function, "__name__", "")):  # attributes, such as layout
+                return super().__torch_function__(function, *_rest)
+            raise NotImplementedError(f"no {function.__name__} of Opaque")
+
+    with pytest.raises(ModelError, match="a tensor of Opaque, layout torch"):
+        output_errors([torch.zeros(2).as_subclass(Opaque)], [torch.zeros(2)])
 
 
 def test_large_outputs_are_compared_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,10 +56,32 @@ LIBRARIES = {
     "grouped_mm": Winner(Family.EXTERN, "aten::_grouped_mm"),
 }
 LAUNCH = re.compile(r"\b(?:triton_\w+\.run|extern_kernels\.\w+)\(.*")
-# Input, weight, stride and padding; as in a ViT, and in a network of images.
-CONVOLUTIONS = {
-    "patches": ((8, 3, 518, 518), (768, 3, 14, 14), 14, 0),
-    "narrow": ((8, 64, 56, 56), (64, 64, 3, 3), 1, 1),
+# Input, weight, and arguments; as in a ViT, in a network of images, and as SiglipVisionModel's.
+SMALL = ((8, 64, 28, 28), (64, 64, 3, 3))
+CONVOLUTIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "patches": ((8, 3, 518, 518), (768, 3, 14, 14), {"stride": 14}),
+    "narrow": ((8, 64, 56, 56), (64, 64, 3, 3), {"padding": 1}),
+    "siglip": ((1, 3, 384, 384), (1152, 3, 14, 14), {"stride": 14, "padding": "valid"}),
+    "siglip of 8": ((8, 3, 384, 384), (1152, 3, 14, 14), {"stride": 14, "padding": "valid"}),
+    "valid": (*SMALL, {"padding": "valid"}),
+    "same": (*SMALL, {"padding": "same"}),
+    "same, even": (SMALL[0], (64, 64, 4, 4), {"padding": "same"}),
+    "same, dilated": (*SMALL, {"padding": "same", "dilation": 2}),
+    "of one value": (*SMALL, {"stride": (2,), "padding": (1,)}),
+    "of two values": (*SMALL, {"stride": (2, 1), "padding": (1, 0)}),
+    "dilated": (*SMALL, {"dilation": (2,)}),
+    "in groups": (SMALL[0], (64, 16, 3, 3), {"padding": 1, "groups": 4}),
+    "of each channel": (SMALL[0], (64, 1, 3, 3), {"padding": 1, "groups": 64}),
+    "of one point": (SMALL[0], (64, 64, 1, 1), {"stride": 2}),
+    "without a batch": (SMALL[0][1:], SMALL[1], {"padding": (1,)}),
+    "transposed": (*SMALL, {"stride": 2, "transposed": True}),
+    "1d": ((8, 64, 400), (64, 64, 3), {"padding": "same"}),
+    "1d, of each channel": ((8, 64, 400), (64, 1, 3), {"padding": 1, "groups": 64}),
+    "1d, transposed": ((8, 64, 400), (64, 64, 3), {"stride": (2,), "transposed": True}),
+    "3d": ((2, 16, 8, 28, 28), (32, 16, 2, 4, 4), {"stride": (2, 4, 4), "padding": "valid"}),
+    "3d of one value": ((2, 16, 8, 28, 28), (32, 16, 3, 3, 3), {"padding": (1,)}),
+    "3d of one point": ((2, 16, 8, 14, 14), (32, 16, 1, 1, 1), {}),
+    "3d, transposed": ((2, 16, 8, 14, 14), (16, 32, 2, 2, 2), {"stride": 2, "transposed": True}),
 }
 # Sizes of both factors: the experts' weights as in Mixtral, and those of a backward.
 GROUPS = {
@@ -86,14 +108,18 @@ def convolution(
     name: str, shapes: ShapeEnv, *, is_ranged: bool
 ) -> tuple[Callable[..., Any], list[Any]]:
     """Return a function that convolves, and its inputs."""
-    x, w, stride, padding = CONVOLUTIONS[name]
+    x, w, given = CONVOLUTIONS[name]
+    words = dict(given)
+    kind = "conv_transpose" if words.pop("transposed", False) else "conv"
+    call = getattr(functional, f"{kind}{len(w) - 2}d")
+    outputs = (w[kind != "conv"],)  # of transposed ones the second
     batch = fake_gpu.make_range(shapes, 2, x[0], hint=x[0]) if is_ranged else x[0]
 
     def convolve(given: Any, weight: Any, bias: Any) -> Any:
-        return functional.relu(functional.conv2d(given, weight, bias, stride, padding))
+        return functional.relu(call(given, weight, bias, **words))
 
     like: dict[str, Any] = {"dtype": torch.bfloat16, "device": "cuda:0"}
-    return convolve, [torch.empty(size, **like) for size in ((batch, *x[1:]), w, w[:1])]
+    return convolve, [torch.empty(size, **like) for size in ((batch, *x[1:]), w, outputs)]
 
 
 def product(

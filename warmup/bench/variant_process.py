@@ -33,7 +33,7 @@ from warmup.measuring.clock import Batch, batch_of, wall_us
 from warmup.models.dtype_mismatch import naming_dtypes
 from warmup.models.inferred_inputs import resolve_inputs
 from warmup.models.loading import Inputs, load_model, make_inputs, parse_cast
-from warmup.models.outputs import tensors_of, worst_error
+from warmup.models.outputs import dense_parts, is_plain, tensors_of, worst_error
 from warmup.table.policy import TOLERANCE
 
 if TYPE_CHECKING:
@@ -278,7 +278,8 @@ class VariantProcess:
         return numbered
 
     def _outputs(self, number: int) -> list[torch.Tensor]:
-        return tensors_of(self._call(self._inputs[number]))
+        outputs = tensors_of(self._call(self._inputs[number]))
+        return [part for tensor in outputs for part in dense_parts(tensor)]
 
     def _peak_bytes(self) -> int:
         if self._device.type == "cuda":
@@ -318,12 +319,12 @@ def copy_operands(module: nn.Module, inputs: Sequence[Inputs], room: int) -> Cop
     """Return *module*'s parameters and buffers and *inputs*, each with up to 63 copies.
 
     The copies take at most *room* bytes and at most 16 GiB; all buckets have equally many.
-    Weights and inputs of tensor subclasses are not copied.
+    Weights and inputs that are not dense, or of a subclass, are not copied.
     """
     unique = dict.fromkeys((*module.parameters(), *module.buffers()))
-    weights = tuple(weight for weight in unique if type(weight.data) is torch.Tensor)
+    weights = tuple(weight for weight in unique if is_plain(weight.data))
     contents = tuple(weight.data for weight in weights)
-    arguments = tensors_of([(given.args, given.kwargs) for given in inputs])
+    arguments = filter(is_plain, tensors_of([(given.args, given.kwargs) for given in inputs]))
     size = sum(tensor.untyped_storage().nbytes() for tensor in (*contents, *arguments))
     count = min(_MOST_COPIES - 1, min(_MAX_COPIES_BYTES, room) // size) if size else 0
     return Copies(
@@ -338,7 +339,7 @@ def _copied(inputs: Inputs) -> Inputs:
     copies: dict[int, torch.Tensor] = {}
 
     def copied(leaf: object) -> object:
-        if type(leaf) is not torch.Tensor:
+        if not isinstance(leaf, torch.Tensor) or not is_plain(leaf):
             return leaf
         if id(leaf) not in copies:
             copies[id(leaf)] = copy.deepcopy(leaf.detach()).requires_grad_(leaf.requires_grad)
@@ -355,7 +356,7 @@ def digest_of(tree: object) -> str:
     depend on the order.
     """
     hashed = hashlib.sha256()
-    for tensor in tensors_of(tree):
+    for tensor in (part for each in tensors_of(tree) for part in dense_parts(each)):
         whole = tensor.detach().contiguous()
         real = torch.view_as_real(whole) if whole.is_complex() else whole
         bits = real.view(_INTEGER_OF_SIZE[real.element_size()]).reshape(-1)

@@ -352,10 +352,13 @@ class _DimCompiler:
         from warmup.inductor.guards import DerivedSize
 
         compared = self.sizes[:3]
-        made = [
-            [getattr(leaf, "shape", ()) for leaf in self._inputs(size).leaves()]
-            for size in compared
-        ]
+        leaves = [self._inputs(size).leaves() for size in compared]
+        if any(getattr(leaf, "is_nested", False) for leaf in leaves[0]):
+            raise ModelError(
+                "an input is a nested tensor, whose sizes are its own and follow from no dim",
+                "explain a model of its values, a dense tensor",
+            )
+        made = [[getattr(leaf, "shape", ()) for leaf in own] for own in leaves]
         if len({tuple(map(len, shapes)) for shapes in made}) > 1:
             raise SettingsError(
                 f"the number of inputs, or of an input's dims, changes with {self.dim}",

@@ -58,11 +58,15 @@ def gemm_work(key: str) -> Work | None:
 
 
 def convolution_work(key: str) -> Work | None:
-    """Return the work of a convolution key: input, weight and output once."""
+    """Return the work of a convolution key: input, weight and output once.
+
+    A single stride or padding, as torch allows, is that of every dim.
+    """
     named = CONVOLUTION.ingredients(key)
     x, w, stride, padding = (
         [int(size) for size in named[name].split("x")] for name in ("x", "w", "stride", "padding")
     )
+    stride, padding = (each * (len(w) - 2 if len(each) == 1 else 1) for each in (stride, padding))
     out = [
         (size + 2 * margin - kernel) // step + 1
         for size, kernel, step, margin in zip(x[2:], w[2:], stride, padding, strict=True)

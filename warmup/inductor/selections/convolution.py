@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import torch
-from torch._inductor.kernel.conv import conv2d_template, conv3d_template
+from torch._inductor.kernel import conv
 from torch._inductor.select_algorithm import ExternKernelCaller
 
 from warmup.core.dtypes import dtype_name
@@ -19,13 +19,17 @@ from warmup.inductor.versions import Version
 from warmup.keys.convolution import ConvolutionProblem
 from warmup.keys.question import Answers
 
+_TEMPLATES: Final = ("conv2d_template", "conv3d_template", "depthwise_conv1d_template")
+
 
 class Convolutions:
     """A convolution by the library or a template (kernel/conv.py)."""
 
     name: Final = "convolution"
     templates: Final[Mapping[str, Any]] = {
-        f"triton_{one.name}": one for one in (conv2d_template, conv3d_template)
+        f"triton_{one.name}": one
+        for one in (getattr(conv, name, None) for name in _TEMPLATES)
+        if one is not None  # earlier versions of torch have none for depthwise convolutions
     }
 
     def is_kept(self, _answers: Answers) -> bool:

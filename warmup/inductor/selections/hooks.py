@@ -26,7 +26,7 @@ from warmup.keys.question import Answers
 
 _LEAST_CHOICES: Final = 2
 # What is tuned of a template. Its other kwargs follow from the operands and their precision.
-_TILE_WORDS: Final = re.compile(r"\b(BLOCK_[MNK]|num_stages|num_warps)=([0-9]+)")
+_TILE_WORDS: Final = re.compile(r"\b(BLOCK_[MNKLC]|num_stages|num_warps)=([0-9]+)")
 
 TensorMakers = Mapping[int, Callable[[Any], torch.Tensor]]
 
