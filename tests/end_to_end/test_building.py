@@ -107,6 +107,17 @@ def test_a_model_without_a_choice_is_said_so(tmp_path: Path) -> None:
     assert not (tmp_path / "net.json").exists()
 
 
+def test_what_no_row_kind_covers_is_named(tmp_path: Path) -> None:
+    """A build names its site; where the model asks for nothing else, that is why it ends."""
+    for name, code in (("Alone", 3), ("Beside", 0)):
+        out, model = f"{name}.json", ("--model", f"{MODELS / 'tuned_op.py'}:{name}", *INPUT)
+        done = build(tmp_path, *model, "--seqlens", "8", "--out", out, *ALONE)
+        said = " ".join((done.stdout + done.stderr).split())
+        assert (done.returncode, (tmp_path / out).exists()) == (code, not code), (name, said)
+        assert "select:warmup_models::double_mm_autotuned" in said, name
+        assert "no row kind" in said, name
+
+
 def test_a_model_without_a_graph_is_said_so(tmp_path: Path) -> None:
     """Torch leaves its frame out without a word: the error says that nothing is compiled."""
     model = ("--model", f"{PLAIN.parent / 'skipped.py'}:Skipped", "--seqlens", "8")

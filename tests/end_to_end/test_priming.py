@@ -91,25 +91,25 @@ def partly(folder: Path) -> subprocess.CompletedProcess[str]:
 def test_a_failing_bucket_does_not_stop_the_others(
     partly: subprocess.CompletedProcess[str],
 ) -> None:
-    """Each bucket is tried: 8 hits, 16 has no row, 24 has something measured and refused."""
+    """Each bucket is tried: 8 hits, 16 has no row, 24 measures by itself."""
     document = json.loads(partly.stdout)
     told = [
         (each["bucket"]["seqlen"], each["hits"], len(each["misses"]), len(each["uncovered"]))
         for each in document["buckets"]
     ]
-    assert told == [(8, 1, 0, 0), (16, 0, 1, 0), (24, 0, 0, 1)]
+    assert told == [(8, 1, 0, 0), (16, 0, 1, 0), (24, 1, 0, 1)]
     assert [each["problem"] is None for each in document["buckets"]] == [True, False, False]
 
 
 def test_each_bucket_has_the_phases_of_its_own_compile(
     partly: subprocess.CompletedProcess[str],
 ) -> None:
-    """All are traced; the second failed while it was lowered, the third before that."""
+    """All are traced; the second failed while it was lowered."""
     document = json.loads(partly.stdout)
     phases = [set(each["phases"]) for each in document["buckets"]]
     assert ["tracing" in each for each in phases] == [True, True, True]
-    assert ["lowering" in each for each in phases] == [True, True, False]
-    assert ["code_generation" in each for each in phases] == [True, False, False]
+    assert ["lowering" in each for each in phases] == [True, True, True]
+    assert ["code_generation" in each for each in phases] == [True, False, True]
     assert {"import", "load", "install"} <= set(document["phases_before"])
     assert "tracing" not in document["phases_before"]
 

@@ -44,3 +44,15 @@ def test_the_line_says_what_to_do_about_misses() -> None:
     missed = replace(CLEAN, misses={"k": 12}, miss_reasons={"dynamic_dim": 12})
     assert "12 misses (dynamic_dim 12)" in str(missed)
     assert str(missed).endswith(f"[dynamic_dim: {MissReason.DYNAMIC_DIM.advice}]")
+
+    assert str(missed).endswith(
+        "[dynamic_dim: compile with dynamic=False, or build for the range: --policy range]"
+    )
+
+
+def test_a_process_that_asked_what_no_row_kind_decides_is_not_silent() -> None:
+    """A selection was asked; a measurement of another feature is no question."""
+    for site, is_silent in (("select:qlinear_unary", False), ("triton.autotune", True)):
+        report = replace(CLEAN, hits={}, cached_decisions=0, uncovered={site: 1})
+        assert report.is_silent is is_silent, site
+        assert ("SILENT" in str(report)) is is_silent, site
