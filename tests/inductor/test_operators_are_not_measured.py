@@ -75,6 +75,16 @@ def test_a_forbidden_decision_fails_before_it_is_measured(serve: Serve) -> None:
     assert f"no row covers the site {UNCOVERED['int8']}" in found["problem"]
 
 
+def test_a_hook_that_raises_measures_nothing_either(serve: Serve) -> None:
+    """Default mode's choice is compiled, and the fault is a miss."""
+    results = serve(operators=["int8", "mm", "bmm"], uncovered="library", faulty=True)
+    check(results)
+    for name, found in results.items():
+        assert "AlgorithmSelectorCache.__call__: RuntimeError: planted" in str(found["misses"]), (
+            name
+        )
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(("mode", "every"), [("default", 9), ("max-autotune", 29)])
 def test_no_other_operator_is_measured(serve: Serve, mode: str, every: int) -> None:

@@ -4,7 +4,7 @@
 
 ``operators`` are names of torch.testing's ``op_db``, or of `QUANTIZED`; with ``every``, each so
 many of them. The first sample that compiles is served with its other inputs frozen, as weights are.
-``uncovered`` is that of the table. Benchmarks are counted by warmup, and at inductor's benchmarkers
+``uncovered`` is that of the table; with ``faulty`` the hook of selections raises. Benchmarks are counted by warmup, and at inductor's benchmarkers
 apart from it. The result has those of each operator, its uncovered sites and what went wrong.
 """
 
@@ -25,6 +25,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from warmup.core.events import Emitter, Event, EventName
 from warmup.inductor import connect
+from warmup.inductor.gemm import hooks
 from warmup.table.lookup import Lookup, OnMiss, Uncovered
 from warmup.table.policy import BUILD_MODES
 
@@ -155,6 +156,10 @@ def serve(name: str, mode: str) -> str | None:
     return None
 
 
+def _raise(*_args: Any) -> Any:
+    raise RuntimeError("planted")
+
+
 def main() -> None:
     asked = json.loads(sys.argv[1])
     names = list(asked.get("operators", ()))
@@ -168,6 +173,8 @@ def main() -> None:
     inductor, results = connect(), {}
     options = {**inductor.quiet_switches(), **BUILD_MODES["max-autotune"], "freezing": True}
     options["max_autotune_gemm_backends"] = "ATEN,CPP"
+    if asked.get("faulty"):
+        hooks.covers = hooks.describe = _raise  # type: ignore[assignment]  the test's own fault
     attachment = inductor.attach(lookup, options, "test", quiet=True)
     with inductor.count_benchmarks() as sites, torch.no_grad():
         for name in dict.fromkeys(names):

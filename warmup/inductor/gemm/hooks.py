@@ -32,6 +32,7 @@ from warmup.inductor.gemm.choices import (
     identify,
     library_or_first,
     post_op_of,
+    with_library,
 )
 from warmup.inductor.gemm.cpp_sources import CppSources, unmeasured
 from warmup.inductor.gemm.fusion import Fusions
@@ -75,7 +76,7 @@ class GemmChoices:
         patches.on_restore(self._deactivate)
         expect_padding(patches)
         self._lists.attach(patches)
-        patches.wrap(AlgorithmSelectorCache, "__call__", self._wrap_select, _with_all_choices)
+        patches.wrap(AlgorithmSelectorCache, "__call__", self._wrap_select, with_library)
         self._measurements.attach(patches)
         self._fusions.attach(patches)
         CppSources().attach(patches)
@@ -196,15 +197,6 @@ class GemmChoices:
         wanted = None if winner is None else winner.choice
         chosen = [choice for choice in ready if identify(choice) == wanted]
         return chosen[0] if chosen else library_or_first(tuning.problem.op, ready)
-
-
-def _with_all_choices(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return *original*, with the choices that the hook of ``add_choices`` deferred."""
-
-    def select(cache: Any, name: str, choices: list[Any], *args: Any, **kw: Any) -> Any:
-        return original(cache, name, generate_deferred(choices), *args, **kw)
-
-    return select
 
 
 def _undescribed(name: str) -> str:

@@ -17,7 +17,7 @@ from torch._inductor.select_algorithm import AlgorithmSelectorCache, TritonTempl
 from warmup.core.errors import ProblemError
 from warmup.core.miss_reasons import MissReason
 from warmup.core.rows import Family, Winner
-from warmup.inductor.gemm.choices import identify, library_or_first
+from warmup.inductor.gemm.choices import identify, library_or_first, with_library
 from warmup.inductor.options import tuning_is_on
 from warmup.inductor.own_measurements import OwnMeasurements
 from warmup.inductor.patches import Patches
@@ -71,7 +71,7 @@ class SelectionChoices:
     def attach(self, patches: Patches) -> None:
         """Put the hooks in place until *patches* is restored."""
         patches.on_restore(self._deactivate)
-        patches.wrap(AlgorithmSelectorCache, "__call__", self._wrap_select)
+        patches.wrap(AlgorithmSelectorCache, "__call__", self._wrap_select, with_library)
         self._measurements.attach(patches)
 
     def _deactivate(self) -> None:
