@@ -4,8 +4,9 @@
 
 ``operators`` are names of torch.testing's ``op_db``, or of `QUANTIZED`; with ``every``, each so
 many of them. The first sample that compiles is served with its other inputs frozen, as weights are.
-``uncovered`` is that of the table; with ``faulty`` the hook of selections raises. Benchmarks are counted by warmup, and at inductor's benchmarkers
-apart from it. The result has those of each operator, its uncovered sites and what went wrong.
+``uncovered`` is that of the table; with ``faulty`` the hook of selections raises. Benchmarks are
+counted by warmup, and at inductor's benchmarkers apart from it. The result has those of each
+operator, its uncovered sites and what went wrong.
 """
 
 from __future__ import annotations
