@@ -45,10 +45,6 @@ def test_the_line_says_what_to_do_about_misses() -> None:
     assert "12 misses (dynamic_dim 12)" in str(missed)
     assert str(missed).endswith(f"[dynamic_dim: {MissReason.DYNAMIC_DIM.advice}]")
 
-    assert str(missed).endswith(
-        "[dynamic_dim: compile with dynamic=False, or build for the range: --policy range]"
-    )
-
 
 def test_a_process_that_asked_what_no_row_kind_decides_is_not_silent() -> None:
     """A selection was asked; a measurement of another feature is no question."""
