@@ -159,16 +159,28 @@ def other_machine(net: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_run_refuses_a_table_of_another_machine(other_machine: Path, tmp_path: Path) -> None:
-    """Each compile raises, one sentence names both machines, and the code is that of check."""
-    program = (sys.executable, str(PROGRAMS / "run_compile.py"), "2")
-    words = ("-m", "warmup", "run", "--table", str(other_machine), "--", *program)
-    done = python(tmp_path, *words)
-    assert (done.returncode, done.stdout) == (10, "TableMismatchError\nTableMismatchError\n")
-    (line,) = (line for line in done.stderr.splitlines() if "no table in process" in line)
+@pytest.mark.parametrize(("fail_on", "code"), [("miss", 0), ("mismatch", 1)])
+def test_a_table_of_another_machine_takes_no_server_down(
+    other_machine: Path, tmp_path: Path, fail_on: str, code: int
+) -> None:
+    """In fallback the program serves as without a table, and one sentence names both machines."""
+    program = (sys.executable, "-c", SERVE, str(PROGRAMS / "models"))
+    words = ("--table", str(other_machine), "--fail-on", fail_on, "--")
+    done = python(tmp_path, "-m", "warmup", "run", *words, *program)
+    assert (done.returncode, done.stdout) == (code, "served\n")
+    (line,) = notices(done)
     assert "other.json: tuned on " in line
     assert ", and here is " in line
-    assert done.stderr.endswith("processes 0, silent 0, could not install 1\n")
+    assert done.stderr.endswith("processes 0, silent 0, mismatch 1\n")
+
+
+def test_strict_run_refuses_before_the_program_starts(other_machine: Path, tmp_path: Path) -> None:
+    """One sentence, the code of check, and nothing of the program."""
+    words = ("--on-miss", "strict", "--table", str(other_machine), "--", "echo", "started")
+    done = python(tmp_path, "-m", "warmup", "run", *words)
+    assert (done.returncode, done.stdout) == (10, "")
+    (line,) = done.stderr.splitlines()
+    assert "other.json: device.threads: expected " in line
 
 
 def test_where_a_mismatch_is_allowed_every_lookup_is_a_miss(

@@ -12,6 +12,7 @@ from warmup.core.runtime import Runtime, compare_runtimes
 from warmup.serving.admission import admit
 from warmup.table import Table
 from warmup.table.discovery import FoundTable
+from warmup.table.on_miss import OnMiss
 
 Make = Callable[..., Table]
 MakeRuntime = Callable[..., Runtime]
@@ -21,28 +22,34 @@ MakeRuntime = Callable[..., Runtime]
 def admitted(make_table: Make, make_runtime: MakeRuntime) -> Callable[..., list[str]]:
     """``admitted(is_allowed=True, sm_count=78)``: the warnings of a table on such a machine."""
 
-    def judge(*, is_allowed: bool = False, **changes: str | int) -> list[str]:
+    def judge(
+        on_miss: OnMiss = OnMiss.STRICT, *, is_allowed: bool = False, **changes: str | int
+    ) -> list[str]:
         found, here = FoundTable(make_table(), ()), make_runtime(**changes)
         mismatches = compare_runtimes(found.table.provenance.runtime, here)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            admit(found, here, mismatches, is_allowed=is_allowed)
+            refused = admit(found, here, mismatches, on_miss=on_miss, is_allowed=is_allowed)
         assert all(each.category is StaleTableWarning for each in caught)
-        return [str(each.message) for each in caught]
+        return [str(each.message) for each in caught] + ([refused] if refused else [])
 
     return judge
 
 
 def test_another_device_or_runtime_is_refused(admitted: Callable[..., list[str]]) -> None:
-    """The error says in one sentence what the table was tuned on and what is here."""
+    """One sentence says what the table was tuned on and what is here: an error but in fallback."""
+    said = (
+        "the table: tuned on NVIDIA H200 (sm_90, 132 SMs, 140 GiB) with torch 2.13.0 and "
+        "triton 3.7.0, and here is NVIDIA H200 (sm_90, "
+    )
     for changes in ({"sm_count": 78}, {"torch": "2.12.0"}, {"triton": "3.5.0"}):
-        with pytest.raises(TableMismatchError) as caught:
-            admitted(**changes)
-        assert str(caught.value).startswith(
-            "the table: tuned on NVIDIA H200 (sm_90, 132 SMs, 140 GiB) with torch 2.13.0 and "
-            "triton 3.7.0, and here is NVIDIA H200 (sm_90, "
-        ), changes
-        assert len(caught.value.mismatches) == 1, changes
+        for on_miss in (OnMiss.STRICT, OnMiss.TUNE):
+            with pytest.raises(TableMismatchError) as caught:
+                admitted(on_miss, **changes)
+            assert str(caught.value).startswith(said), changes
+            assert len(caught.value.mismatches) == 1, changes
+        (refused,) = admitted(OnMiss.FALLBACK, **changes)
+        assert refused.startswith(said), changes
 
 
 def test_a_refused_table_can_be_allowed(admitted: Callable[..., list[str]]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import pytest
 import torch
 
 import warmup
+from warmup.core.errors import TableMismatchError
+from warmup.diagnostics.audit import audit
 from warmup.inductor import connect
 from warmup.serving.handle import installed
 from warmup.table import Policy, Table
@@ -103,6 +106,40 @@ def test_an_install_that_fails_opens_no_log(
     with pytest.raises(warmup.SettingsError, match="WARMUP_QUIET"):
         install(tables[0], audit_log=tmp_path / "audit.jsonl")
     assert [*tmp_path.iterdir()] == []
+
+
+def test_of_a_table_for_another_machine_nothing_is_applied(
+    tables: tuple[Table, Table], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In fallback: no hook, no option, no cache tag; one line, an event, a count. Strict raises."""
+    from torch._inductor import config
+
+    provenance = tables[1].provenance
+    device = replace(provenance.runtime.device, threads=10_000)
+    runtime = replace(provenance.runtime, device=device)
+    other = replace(tables[1], provenance=replace(provenance, runtime=runtime))
+    log = tmp_path / "audit.jsonl"
+    before = (config.save_config_portable(), torch._inductor.compile_fx.compile_fx)  # type: ignore[no-untyped-call]
+    with install(other, audit_log=log) as handle:
+        after = (config.save_config_portable(), torch._inductor.compile_fx.compile_fx)  # type: ignore[no-untyped-call]
+        assert before == after
+        assert connect().earlier_compiles()[1] is False
+        assert install(other, audit_log=log) is handle
+        handle.close()
+        report = handle.report()
+    assert (report.mismatch, report.is_clean) == (1, False)
+    assert "[MISMATCH: " in str(report)
+    lines = capsys.readouterr().err.splitlines()
+    assert len([line for line in lines if "nothing of the table is applied" in line]) == 1
+    assert event_names(log) == ["table.mismatch", "run.summary"]
+    found = audit([log])
+    assert (found.runs, found.mismatch, found.silent, found.unused) == (0, 1, (), None)
+    assert found.failures(["mismatch", "silent", "miss"]) == ("mismatch", "silent")
+    with pytest.raises(TableMismatchError):
+        install(other, on_miss="strict")
+    with install(tables[1]):
+        assert config.save_config_portable() == before[0]  # options are of compiles only
+        assert torch._inductor.compile_fx.compile_fx is not before[1]
 
 
 def test_another_table_is_an_error_until_the_first_is_closed(tables: tuple[Table, Table]) -> None:

@@ -146,8 +146,9 @@ def _processes(report: AuditReport) -> Iterator[str]:
     if report.bypassed:
         yield f"bypassed   {in_brackets(report.bypassed)}: runs with graphs that asked nothing"
     if report.failed:
-        refused = f", refused {report.refused}" if report.refused else ""
-        yield f"failed      {report.failed}{refused}: could not install the table"
+        yield f"failed      {report.failed}: could not install the table"
+    if report.mismatch:
+        yield f"mismatch    {report.mismatch}: {MEANINGS['mismatch']}"
     if report.unfinished:
         yield (
             f"no summary  {', '.join(report.unfinished)}: still running, or ended by a signal, as "

@@ -30,6 +30,7 @@ MEANINGS: Final = {
     "uncovered": "decided by no row kind",
     "foreign": "compiled under another table or none",
     "silent": "asked the table nothing",
+    "mismatch": "the table is for another device or runtime, and was not applied",
 }
 
 

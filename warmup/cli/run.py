@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
@@ -12,6 +11,7 @@ import typer
 from warmup.cli import options
 from warmup.cli.exit_codes import EXIT_FOUND, EXIT_MISMATCH
 from warmup.cli.output import MEANINGS, complain, meanings, say
+from warmup.core.errors import TableMismatchError
 from warmup.table.lookup import Uncovered
 
 # What follows the first word that is no option belongs to the command, `--` or not.
@@ -47,27 +47,28 @@ def run(
     from warmup.serving.run import run as run_command
 
     wanted = options.parse_failures(fail_on)
-    report = run_command(
-        command,
-        table=table,
-        on_miss=on_miss,
-        uncovered=uncovered,
-        audit_log=audit_log,
-        bundle=bundle,
-        allow_mismatch=allow_mismatch,
-    )
+    try:
+        report = run_command(
+            command,
+            table=table,
+            on_miss=on_miss,
+            uncovered=uncovered,
+            audit_log=audit_log,
+            bundle=bundle,
+            allow_mismatch=allow_mismatch,
+        )
+    except TableMismatchError as error:
+        error.exit_code = EXIT_MISMATCH
+        raise
     failed = report.audit.failures(wanted)
     for clause in report.audit.advice:
         say(f"warmup run: {clause}")
-    rare = {"foreign": report.audit.foreign}
+    rare = {"foreign": report.audit.foreign, "mismatch": report.audit.mismatch}
     words = [word for word in MEANINGS if rare.get(word, True)]
     say(f"warmup run: {meanings(*words, page=_PAGE)}")
     if failed:
         complain(f"warmup run: failed on: {', '.join(failed)}")
     say(str(report))
-    raise typer.Exit(report.exit_code or _own_code(refused=report.audit.refused, failed=failed))
-
-
-def _own_code(*, refused: int, failed: Sequence[str]) -> int:
-    """Return the code of a command that ended well: what happened to its table may fail it."""
-    return EXIT_MISMATCH if refused else EXIT_FOUND if failed else 0
+    is_refused = on_miss is RunOnMiss.STRICT and report.audit.mismatch
+    own = EXIT_MISMATCH if is_refused else EXIT_FOUND if failed else 0
+    raise typer.Exit(report.exit_code or own)

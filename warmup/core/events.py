@@ -34,6 +34,8 @@ class EventName(StrEnum):
 
     INSTALLED = "table.installed"
     """`install` has read a table. `paths` are its files, empty for a loaded table."""
+    MISMATCHED = "table.mismatch"
+    """A table for another device or runtime: nothing of it is applied in this process."""
     HIT = "lookup.hit"
     """A row answered, and its choice is in the compiled code."""
     MISSED = "lookup.missed"
@@ -72,7 +74,9 @@ class EventName(StrEnum):
     """The handle was closed, or the process exits."""
 
 
-_WARNING_EVENTS: Final = frozenset({EventName.MISSED, EventName.CONTRADICTED, EventName.FOREIGN})
+_WARNING_EVENTS: Final = frozenset(
+    {EventName.MISSED, EventName.CONTRADICTED, EventName.FOREIGN, EventName.MISMATCHED}
+)
 NO_TABLE: Final = "none"  # counts graphs that were compiled without a table
 
 Scalar = str | int | float | bool | None
@@ -147,7 +151,7 @@ class Emitter:
 def log_event(event: Event) -> None:
     """Log *event* in one line that starts with `LOG_MARKER`.
 
-    Misses, foreign graphs and contradictions are logged as warnings.
+    Misses, mismatches, foreign graphs and contradictions are logged as warnings.
     """
     level = logging.WARNING if event.name in _WARNING_EVENTS else logging.INFO
     logger.log(level, "%s %s", LOG_MARKER, event.to_json())

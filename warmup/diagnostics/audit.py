@@ -26,12 +26,14 @@ FAILURES: Final = (
     "uncovered",
     "foreign",
     "silent",
+    "mismatch",
     "diverged",
     "outside",
     "damaged",
 )
 _CACHED_MISS: Final = MissReason.CACHED_MISS.value
 _FOR_FOREIGN: Final = "compile these graphs again; keep graphs under keys with the table's digest"
+_FOR_MISMATCH: Final = "build a table on this kind of machine (docs/how-to/upgrades.md)"
 _FOR_SILENT: Final = (
     "install before the first compile, on CPU serve under torch.no_grad(), and see that the table "
     "is for this model"
@@ -80,6 +82,7 @@ class Counts:
     cached_misses: int
     foreign: Mapping[str, int]
     outside: Mapping[str, int]
+    mismatch: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,9 +97,10 @@ class AuditReport:
     has the runs without any decision, ``diverged`` the disagreements between runs of one table or
     between ranks. ``unfinished`` has the runs without a summary: still running, or ended by a
     signal, which a clean stop of a server is too.
-    ``failed`` counts processes that could not install the table, ``refused`` those among them that
-    the table is not for. ``bypassed`` counts runs with graphs that did not ask the table, by cause.
-    ``uncompiled`` counts the frames that torch.compile left uncompiled, with torch's reason.
+    ``failed`` counts processes that could not install the table, ``mismatch`` those that the table
+    is not for: refused, or gone on as without a table, and then no run. ``bypassed`` counts runs
+    with graphs that did not ask the table, by cause. ``uncompiled`` counts the frames that
+    torch.compile left uncompiled, with torch's reason.
     ``unused`` has the rows that no run asked for, None when no table could be read, or when some
     may be in use by graphs from a cache, whose decisions have no keys in the log.
     ``by_digest`` has the counts of each table, and ``damaged`` the number of event lines that
@@ -122,14 +126,14 @@ class AuditReport:
     damaged: int
     unfinished: tuple[str, ...] = ()
     failed: int = 0
-    refused: int = 0
+    mismatch: int = 0
     bypassed: Mapping[str, int] = field(default_factory=dict)
     uncompiled: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def is_empty(self) -> bool:
         """Whether the logs have no event at all."""
-        return self.runs == self.failed == self.damaged == 0
+        return self.runs == self.failed == self.mismatch == self.damaged == 0
 
     @property
     def advice(self) -> tuple[str, ...]:
@@ -140,7 +144,9 @@ class AuditReport:
             advised.append(f"foreign: {_FOR_FOREIGN}")
         if self.silent:
             advised.append(f"silent: {_FOR_SILENT}")
-        elif not self.runs and not self.failed:
+        if self.mismatch:
+            advised.append(f"mismatch: {_FOR_MISMATCH}")
+        elif not self.silent and not self.runs and not self.failed:
             advised.append("no process used the table: none compiled, or none installed it")
         return tuple(advised)
 
@@ -163,7 +169,8 @@ class AuditReport:
             "miss": bool(self.misses) or self.cached_misses > 0,
             "uncovered": bool(self.uncovered),
             "foreign": bool(self.foreign),
-            "silent": bool(self.silent) or self.runs == 0 or self.failed > 0,
+            "silent": bool(self.silent) or self.runs == 0 or self.failed + self.mismatch > 0,
+            "mismatch": self.mismatch > 0,
             "diverged": bool(self.diverged),
             "outside": bool(self.outside),
             "damaged": self.damaged > 0,
@@ -194,7 +201,7 @@ def report_of(ledger: Ledger, unused: tuple[str, ...] | None = None) -> AuditRep
     digests = sorted({run.digest for run in runs})
     misses = _sum(run.misses for run in runs)
     return AuditReport(
-        runs=len(runs),
+        runs=sum(not run.is_mismatched for run in runs),
         digests=tuple(filter(None, digests)),
         hits=dict(_sum(run.hits for run in runs)),
         misses=tuple(
@@ -220,7 +227,7 @@ def report_of(ledger: Ledger, unused: tuple[str, ...] | None = None) -> AuditRep
         damaged=ledger.damaged,
         unfinished=tuple(run.name for run in runs if run.is_unfinished),
         failed=ledger.failed,
-        refused=ledger.refused,
+        mismatch=ledger.refused + sum(run.is_mismatched for run in runs),
         bypassed=dict(_sum(Counter(run.bypassed) for run in runs)),
         uncompiled=dict(_sum(run.uncompiled for run in runs)),
     )
@@ -239,7 +246,8 @@ def _counts(runs: Sequence[Run]) -> Counts:
         for (_, reason), count in run.misses.items():
             reasons[reason] += count
     return Counts(
-        runs=len(runs),
+        runs=sum(not run.is_mismatched for run in runs),
+        mismatch=sum(run.is_mismatched for run in runs),
         silent=len(silent_runs(runs)),
         hits=sum(run.hits.total() for run in runs),
         tuned=sum(run.tuned.total() for run in runs),
@@ -287,7 +295,7 @@ def _choices_apart(runs: Sequence[Run]) -> list[Divergence]:
 
 
 def _unused(ledger: Ledger, named: str | Path | None) -> tuple[str, ...] | None:
-    runs = ledger.runs.values()
+    runs = [run for run in ledger.runs.values() if not run.is_mismatched]
     asked = {key for run in runs for key in (*run.hits, *run.tuned, *(k for k, _ in run.misses))}
     if named is not None:
         return _unasked(read(Path(named)).rows.keys(), asked)

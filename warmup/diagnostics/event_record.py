@@ -59,6 +59,7 @@ _READ_FIELDS: Final[Mapping[str, Mapping[str, Callable[[Any], Any]]]] = {
         "table": read_text,
         **dict.fromkeys(("device", "torch", "triton"), _text_or_none),
     },
+    EventName.MISMATCHED: {},
     EventName.HIT: {"key": read_text},
     EventName.TUNED: {"key": read_text},
     EventName.MISSED: {"key": read_text, "reason": read_text},

@@ -37,8 +37,9 @@ class Run:
     served, None where the log does not say. ``misses`` counts by key and reason, ``uncovered`` by
     site, ``foreign`` the loaded graphs of another table by its digest, and ``outside`` calls that
     no artifact served, by reason. ``uncompiled`` counts frames with torch's reason. ``bypassed``
-    has the causes why graphs did not ask the table, and ``is_finished`` says that there is a
-    summary. ``seen`` has the sequence numbers.
+    has the causes why graphs did not ask the table, ``is_finished`` says that there is a summary,
+    ``is_mismatched`` that the table is for another machine, and nothing of it was applied.
+    ``seen`` has the sequence numbers.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Run:
     bypassed: set[str] = field(default_factory=set)
     uncompiled: Counter[str] = field(default_factory=Counter)
     is_finished: bool = False
+    is_mismatched: bool = False
     device: str | None = None
     torch: str | None = None
     triton: str | None = None
@@ -71,9 +73,9 @@ class Run:
 
     @property
     def is_silent(self) -> bool:
-        """Whether there is no decision at all, not even one of a graph from cache."""
+        """Whether there is no decision, not even one of a graph from cache, under a table."""
         is_asked = self.hits or self.misses or self.tuned or selections(self.uncovered)
-        return not (is_asked or self.cached_decisions)
+        return not (is_asked or self.cached_decisions or self.is_mismatched)
 
     @property
     def label(self) -> str:
@@ -156,6 +158,8 @@ class Ledger:
             run.device, run.torch, run.triton = (
                 fields[name] for name in ("device", "torch", "triton")
             )
+        elif name == EventName.MISMATCHED:
+            run.is_mismatched = True
         elif name in (EventName.SUMMARY, EventName.BYPASSED):
             run.is_finished |= name == EventName.SUMMARY
             run.bypassed |= {fields["cause"]} if name == EventName.BYPASSED else set()

@@ -10,6 +10,7 @@ from warmup.core.notices import warn
 from warmup.core.runtime import Mismatch, Runtime
 from warmup.table import Table
 from warmup.table.discovery import FoundTable, discover, find
+from warmup.table.on_miss import OnMiss
 
 
 def find_table(table: str | os.PathLike[str] | Table | None, here: Runtime) -> FoundTable:
@@ -31,27 +32,37 @@ def find_table(table: str | os.PathLike[str] | Table | None, here: Runtime) -> F
 
 
 def admit(
-    found: FoundTable, here: Runtime, mismatches: Sequence[Mismatch], *, is_allowed: bool
-) -> None:
-    """Warn in one sentence of what differs between the table that was found and this machine.
+    found: FoundTable,
+    here: Runtime,
+    mismatches: Sequence[Mismatch],
+    *,
+    on_miss: OnMiss,
+    is_allowed: bool,
+) -> str | None:
+    """Return why nothing of the table can be applied here, None where it is to be installed.
+
+    What differs and is allowed, or makes no row useless, is a warning in one sentence.
 
     Raises:
-        TableMismatchError: it is for another device or runtime, and that is not allowed.
+        TableMismatchError: the table is for another device or runtime, that is not allowed, and
+            *on_miss* is not ``fallback``.
     """
     hard = [mismatch for mismatch in mismatches if mismatch.is_hard]
     tuned_on = found.table.provenance.runtime
     origin = found.origin or "the table"
+    summary = f"tuned on {tuned_on}, and here is {here}"
+    if hard and not is_allowed and on_miss is OnMiss.FALLBACK:
+        return f"{origin}: {summary}"
     if hard and not is_allowed:
         raise TableMismatchError(
             origin,
             tuple(map(str, hard)),
-            "build a table here, or allow the mismatch: then no row is used (--allow-mismatch, "
-            "allow_mismatch=True or WARMUP_ALLOW_MISMATCH=1)",
-            f"tuned on {tuned_on}, and here is {here}",
+            'build a table here, or serve with on_miss="fallback", which goes on without a table',
+            summary,
         )
     if hard:
-        effect = f"tuned on {tuned_on}, and here is {here}: every lookup is a miss"
-        warn(StaleTableWarning(f"{origin}: {effect}"))
+        warn(StaleTableWarning(f"{origin}: {summary}: every lookup is a miss"))
     elif mismatches:
         differ = "; ".join(map(str, mismatches))
         warn(StaleTableWarning(f"{origin}: {differ}: timings may be off"))
+    return None

@@ -18,6 +18,7 @@ _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\""})
 _BY_TABLE: Final = (
     ("runs", "Installed tables, each in one process.", "runs", None),
     ("silent_runs", "Runs without any decision.", "silent", None),
+    ("mismatched_runs", "Processes that the table is not for.", "mismatch", None),
     ("hits_total", "Decisions answered by a row.", "hits", None),
     ("misses_total", "Decisions answered by no row.", "misses", "reason"),
     ("tuned_total", "Problems measured while serving.", "tuned", None),
@@ -30,7 +31,7 @@ _BY_TABLE: Final = (
 )
 # Not counted in a process: runs, and calls outside of artifacts.
 _LIVE: Final = (
-    *(each for each in _BY_TABLE if each[2] not in ("runs", "silent", "outside")),
+    *(each for each in _BY_TABLE if each[2] not in ("runs", "silent", "mismatch", "outside")),
     ("compiles_total", "Graphs compiled, or loaded from caches.", "compiles", None),
     ("compile_seconds_total", "Seconds in them, all threads together.", "compile_seconds", None),
 )
@@ -95,7 +96,7 @@ class PrometheusCollector:
             "warmup_installed", "1 while a table is installed in this process.", labels=["digest"]
         )
         if report is not None:
-            gauge.add_metric([digest], 1.0)
+            gauge.add_metric([digest], 1.0 - report.mismatch)
         yield gauge
         for name, help_text, field, label in _LIVE:
             labels = ["digest", *([label] if label else [])]

@@ -49,18 +49,20 @@ class Handle(AbstractContextManager["Handle"]):
 
     Installs of the same table with the same settings share a handle, and the last `close` ends it.
     ``prepared`` says which weights of the model were padded, None without a model; ``bundle``
-    whether the bundle was unpacked, None without a bundle.
+    whether the bundle was unpacked, None without a bundle. ``refused`` is why nothing of the table
+    is applied, which is for another device or runtime; None where it is installed.
     """
 
     table: Table
     digest: str
     _lookup: Lookup
     _tally: Tally
-    _attachment: Attachment
+    _attachment: Attachment | None
     _settings: InstallSettings
     _watch: ProcessWatch
     prepared: Prepared | None = None
     bundle: UnpackedBundle | None = None
+    refused: str | None = field(default=None, init=False)
     _file: JsonLinesSink | None = None
     _installs: int = 1
     _is_closed: bool = field(default=False)
@@ -76,6 +78,7 @@ class Handle(AbstractContextManager["Handle"]):
         asked = tally.hits.keys() | tally.misses.keys()
         return Report(
             digest=self.digest,
+            mismatch=int(self.refused is not None),
             hits=dict(tally.hits),
             misses=dict(tally.misses),
             miss_reasons=dict(tally.miss_reasons),
@@ -135,7 +138,8 @@ class Handle(AbstractContextManager["Handle"]):
         return True
 
     def _finish(self) -> None:
-        self._attachment.detach()
+        if self._attachment is not None:
+            self._attachment.detach()
         if os.getpid() == self._owner:  # a forked child has a copy of its parent's counts
             self._watch.close(is_silent=self.report().is_silent)
             self._emit_summary()

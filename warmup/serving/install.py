@@ -80,8 +80,10 @@ def install(
     ``WARMUP_AUDIT_LOG``, as a JSON line, and logged too with *log_events*, or
     ``WARMUP_LOG_EVENTS=1``.
 
-    A table for another device or runtime is refused. With *allow_mismatch*, or
-    ``WARMUP_ALLOW_MISMATCH=1``, it is installed, and every lookup is a miss. What makes a table
+    Of a table for another device or runtime nothing is applied: the process goes on as without a
+    table, `Handle.refused` says why, and it is a notice, an event and a count. With ``strict`` and
+    ``tune`` it is an error. With *allow_mismatch*, or ``WARMUP_ALLOW_MISMATCH=1``, the table is
+    installed, and every lookup is a miss. What makes a table
     useless is printed on stderr, once in a process for each cause, and so is the first miss; not
     with *quiet*, or ``WARMUP_QUIET=1``.
 
@@ -103,7 +105,8 @@ def install(
         SettingsError: another table, or this table with other settings, is installed; an argument
             cannot be used; *model* is in training mode, or padded already.
         TableError: the table is missing or damaged.
-        TableMismatchError: the table is for another device or runtime.
+        TableMismatchError: the table is for another device or runtime, and *on_miss* is not
+            ``fallback``.
         AdapterError: this torch is not supported.
     """
     from warmup.inductor import connect, start_workers
@@ -132,7 +135,8 @@ def install(
     for remark in found.remarks:
         logger.warning("%s", remark)
     mismatches = compare_runtimes(found.table.provenance.runtime, here)
-    admit(found, here, mismatches, is_allowed=read_flag(allow_mismatch, "WARMUP_ALLOW_MISMATCH"))
+    is_allowed = read_flag(allow_mismatch, "WARMUP_ALLOW_MISMATCH")
+    refused = admit(found, here, mismatches, on_miss=OnMiss(on_miss), is_allowed=is_allowed)
 
     tally = Tally()
     sinks: list[Sink] = [tally]
@@ -166,16 +170,19 @@ def install(
     sinks += [watch] if file is None else [file, watch]
     try:
         prepared = _prepare(model, found.table, mismatches)
-        unpacked = _unpack(bundle, digest, here, device)
+        unpacked = _unpack(bundle, digest, here, device) if refused is None else None
         tag = cache_tag(digest, tunes=lookup.tunes)
         functions, is_compiling = inductor.earlier_compiles()
-        attachment = inductor.attach(lookup, found.table.policy.options, tag, observer=watch)
+        options = found.table.policy.options
+        attachment = (
+            inductor.attach(lookup, options, tag, observer=watch) if refused is None else None
+        )
     except BaseException:
         if file is not None:
             file.close()
         raise
     emitter.emit(
-        EventName.INSTALLED,
+        EventName.INSTALLED if refused is None else EventName.MISMATCHED,
         paths=[str(path) for path in found.paths],
         table=digest,
         rows=len(found.table.rows),
@@ -191,7 +198,11 @@ def install(
     handle = Handle(
         found.table, digest, lookup, tally, attachment, settings, watch, prepared, unpacked, file
     )
+    handle.refused = refused
     register(handle)
+    if refused is not None:
+        notices.mismatch(refused)
+        return handle
     handle._log_installed(found, here)  # noqa: SLF001  as if of this module
     notices.late(functions, is_compiling=is_compiling)
     return handle

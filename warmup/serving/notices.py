@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import Final
 
 from warmup.core.errors import ForeignGraphError, MissError, UncoveredError, warmup_error_in
-from warmup.core.events import Event, EventName
+from warmup.core.events import Event, EventName, logger
 from warmup.core.miss_reasons import MissReason
 from warmup.core.notices import print_notice
 
@@ -30,6 +30,7 @@ class NoticeCause(StrEnum):
     GRADIENTS = "gradients"
     UNASKED = "unasked"
     MISS = "miss"
+    MISMATCH = "mismatch"
     DYNAMIC = "dynamic"
 
 
@@ -85,6 +86,15 @@ class Notices:
                 f"{self._table} was installed late, after {' and '.join(before)}; these do not use "
                 "it: install before the first call of a compiled model",
             )
+
+    def mismatch(self, refused: str) -> None:
+        """Say why nothing of the table is applied in this process."""
+        logger.warning("not installed: %s", refused)
+        self._print(
+            f"{refused}: nothing of the table is applied, and this process goes on as without a "
+            "table; build one here (docs/how-to/upgrades.md)",
+            NoticeCause.MISMATCH,
+        )
 
     def gradients_on(self) -> None:
         """Say that a graph was compiled with gradients although the table is for inference."""

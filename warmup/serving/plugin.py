@@ -11,6 +11,7 @@ import sys
 from typing import Final
 
 from warmup.core.errors import SettingsError, WarmupError
+from warmup.core.events import NO_TABLE
 from warmup.serving.handle import installed
 from warmup.serving.startup.sitecustomize import TableStartup
 from warmup.table.cache_tags import cache_tag
@@ -78,4 +79,9 @@ def _tag_of(digest: str, on_miss: str) -> str:
 def _enter_vllm_key(tag: str) -> None:
     engine = sys.modules.get("vllm.envs")
     if engine is not None:
-        engine.environment_variables.setdefault(VLLM_KEY, lambda: tag)
+        engine.environment_variables.setdefault(VLLM_KEY, lambda: _tag_in_use(tag))
+
+
+def _tag_in_use(tag: str) -> str:
+    handle = installed()
+    return tag if handle is None or handle.refused is None else NO_TABLE

@@ -75,7 +75,10 @@ def record_trace(
     runtime = describe_runtime(on)
     with contextlib.ExitStack() as stack:
         if table is not None:
-            stack.enter_context(install(table, device=str(on), model=loaded.module, quiet=True))
+            handle = install(table, device=str(on), model=loaded.module, quiet=True)
+            stack.enter_context(handle)
+            if handle.refused is not None:
+                raise SettingsError(handle.refused, "record on the machine of the table")
         torch.compiler.config.recompile_limit = 8 * len(buckets)
         stack.enter_context(torch.no_grad())
         stack.enter_context(fresh_graphs())

@@ -21,10 +21,11 @@ class Report:
     ``cached_decisions`` and ``cached_misses``, decisions without a row. ``foreign`` counts loaded
     graphs that were compiled under another table, by its digest, or ``none`` for no table; refused
     graphs are among them. ``unused`` are rows that inductor never asked for; rows for weights are
-    no lookups, and not among them. ``compiles`` counts graphs that inductor compiled or loaded from
-    its caches, ``compile_seconds`` is the time that threads spent on them, all threads together.
-    ``uncompiled`` counts frames that torch.compile left uncompiled, whole or in a part, each with
-    torch's reason.
+    no lookups, and not among them. ``mismatch`` is 1 where nothing of the table is applied, since
+    it is for another device or runtime. ``compiles`` counts graphs that inductor compiled or loaded
+    from its caches, ``compile_seconds`` is the time that threads spent on them, all threads
+    together. ``uncompiled`` counts frames that torch.compile left uncompiled, whole or in a part,
+    each with torch's reason.
     """
 
     digest: str
@@ -38,6 +39,7 @@ class Report:
     cached_misses: int
     foreign: Mapping[str, int]
     unused: tuple[str, ...]
+    mismatch: int = 0
     compiles: int = 0
     compile_seconds: float = 0.0
     uncompiled: Mapping[str, int] = field(default_factory=dict)
@@ -79,7 +81,9 @@ class Report:
             text += f", {self.tuned} tuned here"
         if advised := advice(self.miss_reasons):
             text += f" [{'; '.join(advised)}]"
-        if self.is_silent and self.foreign:
+        if self.mismatch:
+            text += " [MISMATCH: the table is for another device or runtime, and was not applied]"
+        elif self.is_silent and self.foreign:
             text += " [SILENT: nothing was asked; the graphs that were loaded are not this table's]"
         elif self.is_silent:
             text += " [SILENT: nothing was asked; compile after install, and under no_grad on CPU]"

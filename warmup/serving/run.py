@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import signal
 import stat
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,10 +21,12 @@ from typing import Final
 
 from warmup.core.counted import counted
 from warmup.core.error_text import first_line, printable, remedy_for
-from warmup.core.errors import SettingsError
+from warmup.core.errors import SettingsError, TableMismatchError
 from warmup.core.events import in_brackets
+from warmup.core.flags import read_flag
 from warmup.diagnostics.audit import AuditReport, report_of
 from warmup.diagnostics.logs import Ledger
+from warmup.serving.check import Readiness
 from warmup.table.lookup import OnMiss, Uncovered
 from warmup.table.store import read
 
@@ -68,6 +73,8 @@ class RunReport:
             f"processes {audit.runs}",
             f"silent {len(audit.silent)}",
         ]
+        if audit.mismatch:
+            parts.append(f"mismatch {audit.mismatch}")
         if audit.failed:
             parts.append(f"could not install {audit.failed}")
         if audit.damaged:
@@ -89,17 +96,18 @@ def run(
 ) -> RunReport:
     """Run *command* to its end, with *table* installed in every Python process that compiles.
 
-    *on_miss* is ``fallback`` or ``strict``; it, *uncovered*, *bundle* and
-    *allow_mismatch* are as in `install`. In a process that the table is not for, each compile
-    raises a `TableMismatchError`. Events are appended to *audit_log*, or ``WARMUP_AUDIT_LOG``, or a
-    temporary file; the report counts all that is appended meanwhile, which programs that share the
-    file do, too. Signals that arrive meanwhile go to the command, unless a terminal has sent them
-    to both processes. The exit code is the command's own, or 128 plus the number of the signal that
-    killed the command. To be called from the main thread.
+    *on_miss* is ``fallback`` or ``strict``; it, *uncovered*, *bundle* and *allow_mismatch* are as
+    in `install`. With ``strict`` a process that describes this machine checks the table first.
+    Events are appended to *audit_log*, or ``WARMUP_AUDIT_LOG``, or a temporary file; the report
+    counts all that is appended meanwhile, which programs that share the file do, too. Signals that
+    arrive meanwhile go to the command, unless a terminal has sent them to both processes. The exit
+    code is the command's own, or 128 plus the number of the signal that killed the command. To be
+    called from the main thread.
 
     Raises:
         SettingsError: an argument cannot be used, or the command cannot be started.
-        TableError: the table is missing or damaged; nothing was started.
+        TableError: the table is missing or damaged, or with ``strict`` for another device or
+            runtime; the command was not started.
     """
     if on_miss not in {OnMiss.FALLBACK, OnMiss.STRICT}:
         raise SettingsError(f"on_miss={on_miss!r}", "use one of fallback, strict")
@@ -108,6 +116,8 @@ def run(
     if not command:
         raise _no_command()
     read(table)
+    if on_miss == OnMiss.STRICT and not read_flag(allow_mismatch or None, "WARMUP_ALLOW_MISMATCH"):
+        _refuse_mismatch(Path(table))
     settings = {
         "WARMUP_TABLE": str(Path(table).absolute()),
         "WARMUP_ON_MISS": str(on_miss),
@@ -118,6 +128,23 @@ def run(
     if bundle is not None:
         settings["WARMUP_BUNDLE"] = str(Path(bundle).absolute())
     return run_with(command, settings, audit_log)
+
+
+def _refuse_mismatch(table: Path) -> None:
+    """Check *table* in a process of its own: torch, and the GPU's context, are not for this one.
+
+    Raises:
+        TableMismatchError: the table is for another device or runtime, or torch cannot be used.
+    """
+    words = [sys.executable, "-P", "-m", "warmup", "check", str(table.absolute()), "--json"]
+    done = subprocess.run(  # noqa: S603  this Python, and a path as one argument
+        words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False
+    )
+    if done.returncode != Readiness.MISMATCH.exit_code:
+        return  # whatever else is wrong, the processes of the command say it
+    problems = tuple(map(str, json.loads(done.stdout)["problems"]))
+    advice = "build a table here, or serve with --on-miss fallback, which goes on without a table"
+    raise TableMismatchError(str(table), problems, advice)
 
 
 def run_with(

@@ -100,8 +100,8 @@ class TableStartup:
     def _install_once(self) -> None:
         """Install the table, unless that is done or going on in this thread; other threads wait.
 
-        With ``strict`` a failure is raised, and again at the next compile; so is the refusal of a
-        table for another machine, whatever a miss does.
+        With ``strict`` a failure is raised, and again at the next compile; so is, in a build, the
+        refusal to write into a table for another machine.
         """
         with self._lock:
             if not self._is_waiting:
