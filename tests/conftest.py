@@ -198,7 +198,7 @@ def run_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Pa
                 caches = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
                 env = {**_environment(), **caches, **variables}
                 done = run_forked(*words, env=env, cwd=folder)
-                assert done.returncode == 0, done.stderr[-4000:]
+                assert done.returncode in {0, 4}, done.stderr[-4000:]
                 said.write_text(done.stdout)
         return folder, said.read_text()
 

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from warmup.cli.build_belief import MEASURE_ALL, spell_belief
+from warmup.cli.build_belief import MEASURE_ALL, is_undecided, spell_belief
 from warmup.cli.build_render import spell
 from warmup.cli.tables import spell_table
 from warmup.core.machine_state import MachineState
@@ -81,11 +81,29 @@ def test_unstable_rows_are_counted_and_can_be_measured_again(
     known = (make_key(32), make_key(64))
     belief, *listed, others, remedy = spell_belief(report(rows, (16,), known=known))
     assert belief == "times of this build are doubtful: 1 of 1 row measured now unstable"
-    assert listed == [f"row flagged unstable: {make_key(m)}" for m in (16, 32)]
+    assert listed == []  # the rows are marked where they are listed
     assert others == "1 more unstable row in the table, not asked for by this command"
-    assert remedy.startswith("2 of 3 rows unstable: ")
+    assert remedy.startswith("2 of 3 rows unstable (marked ?): ")
     assert "`warmup show TABLE --review`" in remedy
     assert "--retry unstable" in remedy
+
+
+def test_unstable_rows_are_marked_beside_their_times(report: Report) -> None:
+    """In the grid of rows, and the last line says what the mark means."""
+    table = report({16: NOISY, 32: {}}).table
+    lines = list(spell_table(table))
+    marked = [line for line in lines if " ?10.5 " in line]
+    assert len(marked) == 1
+    assert lines[-1] == "2 of 2 rows, 1 near_tie, 1 unstable (marked ?)"
+
+
+def test_a_build_is_undecided_where_every_measured_row_is_unstable(report: Report) -> None:
+    """Nothing measured is no doubt, and one stable row is a decision."""
+    rows = report({16: NOISY, 32: NOISY, 64: {}}).table.rows
+    noisy, other, stable = rows
+    assert is_undecided(rows, [noisy, other])
+    for measured in ([], [noisy, stable], [stable]):
+        assert not is_undecided(rows, measured), measured
 
 
 def test_a_build_of_problems_names_an_option_that_it_takes(report: Report) -> None:

@@ -68,3 +68,17 @@ def test_a_table_of_another_device_is_left_alone(
     done = run_main("build", "--out", "t.json", "--device", "cpu", "--", "sh", "-c", program)
     assert (done.returncode, read(path)) == (1, before)
     assert "device.type: table cuda, here cpu" in (tmp_path / "said").read_text()
+
+
+def test_a_build_from_vllm_on_a_cpu_says_first_that_nothing_asks(
+    run_main: RunMain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reason is a line before the engine starts, and the error's when it has ended."""
+    engine = [sys.executable, "-c", STARTS]
+    monkeypatch.setattr("warmup.cli.engine_options._command", lambda *_words: engine)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    done = run_main("build", "--from-vllm", "m", "--compile-sizes", "1", "--out", "t.json")
+    first, *_, last = done.stderr.splitlines()
+    assert first.startswith("note: on a CPU vLLM's linears call oneDNN and ask inductor nothing")
+    assert last.startswith("error: no process of the command asked inductor for a choice; on a CPU")
+    assert done.returncode == 3

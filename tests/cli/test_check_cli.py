@@ -107,6 +107,7 @@ def test_unstable_rows_are_counted_and_ready(check: Command) -> None:
     """A table is ready all the same: an unstable row has the library's kernel."""
     done = check("noisy.json")
     assert done.returncode == 0
+    assert done.stderr.startswith("warning: 2 of 3 rows are unstable, ")
     assert "unstable  2" in done.stdout.splitlines()
     assert len(json.loads(check("noisy.json", "--json").stdout)["unstable"]) == 2
 

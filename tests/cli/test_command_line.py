@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -266,3 +267,19 @@ def test_bash_runs_the_completion_that_is_shown() -> None:
 def test_a_settings_error_is_no_usage_error() -> None:
     """Ours is a ValueError too; the parser must not take it for a bad parameter."""
     assert not issubclass(SettingsError, typer.BadParameter)
+
+
+def test_a_torch_that_is_missing_is_no_fault_of_warmup(
+    run_main: RunMain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line names it and the command that says more, with the code of an error."""
+    find = importlib.util.find_spec
+
+    def find_no_torch(name: str, *more: str) -> object:
+        return None if name == "torch" else find(name, *more)
+
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.setattr(importlib.util, "find_spec", find_no_torch)
+    done = run_main("build", "--model", "x.py", "--seqlens", "16")
+    said = "error: torch cannot be used here: ModuleNotFoundError: No module named 'torch'; see "
+    assert (done.returncode, done.stderr) == (3, f"{said}`warmup doctor`\n")

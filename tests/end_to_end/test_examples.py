@@ -25,7 +25,7 @@ def run(folder: Path, *arguments: str, **extra: str) -> subprocess.CompletedProc
     caches = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **caches, **extra}
     done = run_forked(*arguments, env=environment, cwd=folder)
-    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    assert done.returncode in {0, 4}, done.stdout + done.stderr[-3000:]
     return done
 
 

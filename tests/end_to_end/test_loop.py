@@ -54,7 +54,7 @@ def serve(folder: Path, log: str, on_miss: str) -> dict[str, Any]:
     """Serve two buckets of the example MLP from mlp.json and return what happened."""
     case = {"table": "mlp.json", "seqlens": [16, 64], "on_miss": on_miss}
     done = run_python(folder, str(SERVE), json.dumps(case), WARMUP_AUDIT_LOG=log)
-    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.returncode in {0, 4}, done.stderr[-4000:]
     found: dict[str, Any] = json.loads(done.stdout.split("RESULT ")[1])
     return found
 

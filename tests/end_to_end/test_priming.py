@@ -51,7 +51,7 @@ def build(folder: Path, model: str, seqlens: str, *more: str) -> Path:
     """Build a table with the command and return its path."""
     words = ("--model", model, "--seqlens", seqlens, "--out", "table.json", *more)
     done = run(folder, "-m", "warmup", "build", "--device", "cpu", *words)
-    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.returncode in {0, 4}, done.stderr[-3000:]
     return folder / "table.json"
 
 

@@ -30,7 +30,7 @@ def test_the_union_of_the_shares_is_the_whole_build(tmp_path: Path) -> None:
 
     def warmup(*words: str) -> str:
         done = run_forked("-m", "warmup", *words, env=environment, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr[-4000:]
+        assert done.returncode in {0, 4}, done.stderr[-4000:]
         return done.stderr
 
     def build(out: str, *words: str) -> str:

@@ -94,7 +94,7 @@ class Bench:
         gpulike = [str(HERE / "gpulike" / "choices_for_inputs.py")]
         warmup = ["-m", "warmup"] if path == "cpu" else gpulike
         done = self.call(f"{path}-build", *warmup, *words, "--", *program)
-        assert done.returncode in {0, 1}, done.stderr[-3000:]  # 1: a noisy machine
+        assert done.returncode in {0, 1, 4}, done.stderr[-3000:]  # 1 and 4: a noisy machine
         assert table.exists(), done.stderr[-3000:]
         return table
 

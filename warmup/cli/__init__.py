@@ -14,7 +14,7 @@ import traceback
 from typing import Any
 
 from warmup.cli.exit_codes import EXIT_FAULT, EXIT_INTERRUPTED, EXIT_USAGE
-from warmup.core.error_text import one_line, printable
+from warmup.core.error_text import first_line, one_line, printable
 from warmup.core.errors import WarmupError
 
 
@@ -51,9 +51,21 @@ def _run(arguments: list[str] | None) -> int:
     except Exception as error:  # noqa: BLE001  the last place that can say so
         if isinstance(error, usage_error):
             return _explain_usage(error)
+        if _is_of_torch(error):
+            _complain(f"torch cannot be used here: {first_line(error)}; see `warmup doctor`")
+            return WarmupError.exit_code
         traceback.print_exc()
         _complain(f"a fault of warmup ({type(error).__name__}); please report the lines above")
         return EXIT_FAULT
+
+
+def _is_of_torch(error: Exception) -> bool:
+    """Return whether *error* is that torch is missing, or that importing it fails."""
+    if "torch" in sys.modules or not isinstance(error, (ImportError, OSError)):
+        return False
+    frames = traceback.extract_tb(error.__traceback__)
+    broken = [frame for frame in frames if frame.filename.endswith("torch/__init__.py")]
+    return getattr(error, "name", None) == "torch" or bool(broken)
 
 
 def _explain_usage(error: Any) -> int:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
+from warmup.cli.show_render import UNSTABLE_MARK
 from warmup.core.counted import counted
 from warmup.core.machine_state import MachineState
-from warmup.core.rows import Flag
+from warmup.core.rows import Flag, Row
+from warmup.keys.registry import kind_of
 from warmup.tuning.report import BuildReport
 
 RETRY: Final = "add --retry unstable to this command"
@@ -28,7 +30,8 @@ def spell_belief(report: BuildReport, remedy: str = RETRY) -> Iterator[str]:
     others = sum(row.evidence.is_unstable for row in rows.values()) - len(unstable)
     if machine.measured:
         yield f"times of this build {_belief(machine, len(now.intersection(unstable)), len(now))}"
-    yield from first_lines([f"row flagged {Flag.UNSTABLE}: {key}" for key in unstable], "such rows")
+    unmarked = [key for key in unstable if kind_of(key).summary is not None]  # listed in no grid
+    yield from first_lines([f"row flagged {Flag.UNSTABLE}: {key}" for key in unmarked], "such rows")
     if report.retried is not None and not report.retried:
         yield "no row of the table is unstable: nothing was measured again"
     elif report.retried:
@@ -48,10 +51,16 @@ def spell_belief(report: BuildReport, remedy: str = RETRY) -> Iterator[str]:
 def unstable_rows(unstable: int, rows: int, remedy: str) -> str:
     """Return how many of the *rows* asked for are unstable, what they serve, and the *remedy*."""
     return (
-        f"{unstable} of {counted(rows, 'row')} unstable: such a row has the library's kernel for "
-        f"want of better times; to measure it again on a quiet machine, {remedy} "
-        "(`warmup show TABLE --review` lists the times that cannot be true)"
+        f"{unstable} of {counted(rows, 'row')} unstable (marked {UNSTABLE_MARK}): such a row has "
+        "the library's kernel for want of better times; to measure it again on a quiet machine, "
+        f"{remedy} (`warmup show TABLE --review` lists the times that cannot be true)"
     )
+
+
+def is_undecided(rows: Mapping[str, Row], measured: Collection[str]) -> bool:
+    """Return whether something was *measured*, and no time of it carries a decision."""
+    flags = [rows[key].evidence.is_unstable for key in measured if key in rows]
+    return bool(flags) and all(flags)
 
 
 def _belief(machine: MachineState, unstable: int, measured: int) -> str:

@@ -11,9 +11,14 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from warmup.core.errors import SettingsError
+from warmup.cli.output import say
+from warmup.core.errors import NothingRecordedError, SettingsError
 
 _COMMAND: Final = "command"
+_ON_CPU: Final = (
+    "on a CPU vLLM's linears call oneDNN and ask inductor nothing, unless a plugin changes that: "
+    "there is nothing to build, so serve without a table (docs/how-to/vllm-and-sglang.md)"
+)
 _FromVllm = Annotated[
     Path | None,
     typer.Option(
@@ -54,7 +59,9 @@ def with_engine_options(command: Callable[..., None]) -> Callable[..., None]:
             if given[_COMMAND]:
                 raise SettingsError("--from-vllm names the program itself", "give no command")
             given[_COMMAND] = _command(from_vllm, compile_sizes, tensor_parallel, engine_args)
-        elif compile_sizes is not None or tensor_parallel > 1 or engine_args is not None:
+            _run_engine(command, given)
+            return
+        if compile_sizes is not None or tensor_parallel > 1 or engine_args is not None:
             raise SettingsError(
                 "--compile-sizes, --tensor-parallel and --engine-args are for vLLM's engine",
                 "give --from-vllm FOLDER",
@@ -73,6 +80,20 @@ def with_engine_options(command: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = plain.replace(parameters=parameters)  # type: ignore[attr-defined]  # read by inspect and typer
     run.__annotations__ = {each.name: each.annotation for each in parameters}
     return run
+
+
+def _run_engine(command: Callable[..., None], given: Mapping[str, Any]) -> None:
+    """Run *command*; say first, and where nothing was asked, why vLLM asks nothing on a CPU."""
+    import torch
+
+    if torch.cuda.is_available():
+        command(**given)
+        return
+    say(f"note: {_ON_CPU}")
+    try:
+        command(**given)
+    except NothingRecordedError as error:
+        raise NothingRecordedError(str(error.args[0]), _ON_CPU) from error
 
 
 def _command(folder: Path, sizes: str | None, ranks: int, arguments: str | None) -> list[str]:

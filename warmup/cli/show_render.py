@@ -25,7 +25,7 @@ from warmup.core.call_cost import CallCost
 from warmup.core.counted import counted
 from warmup.core.method import Launch
 from warmup.core.ranking import bare_ranked, ranked
-from warmup.core.rows import Evidence, Row, Scope, is_for_host, lag_behind_library
+from warmup.core.rows import Evidence, Flag, Row, Scope, is_for_host, lag_behind_library
 from warmup.diagnostics.review import Doubt, Level, Reviewed, share_at_least
 from warmup.keys.kind import Kind
 from warmup.keys.order import natural_order
@@ -39,6 +39,7 @@ _LEVEL_HEADS: Final = {
     Level.WRONG: "probably wrong: measure again",
     Level.LOOK: "to look at: explain, or measure again",
 }
+UNSTABLE_MARK: Final = "?"  # before a time that carries no decision
 ROW_HEAD: Final = ("winner", "us", "library us", "speed-up")
 
 
@@ -67,7 +68,8 @@ def spell_table(table: Table, op: str | None = None, bucket: str | None = None) 
         if own:
             yield from _spell_kind(table, kind, own)
     flags = Counter(flag for key in keys for flag in table.rows[key].evidence.flags)
-    flagged = "".join(f", {count} {flag}" for flag, count in sorted(flags.items()))
+    marks = {Flag.UNSTABLE: f" (marked {UNSTABLE_MARK})"}
+    flagged = "".join(f", {n} {flag}{marks.get(flag, '')}" for flag, n in sorted(flags.items()))
     doubted = [key for key in keys if table.rows[key].untrusted is not None]
     for key in doubted:
         text = f"not trusted, not served: {key}: {table.rows[key].untrusted}"
@@ -231,7 +233,7 @@ def row_cells(row: Row) -> tuple[str, str, str, str]:
     return (
         # The names of warmup's own templates say whose they are; with more, a row is over 80 wide.
         short.removeprefix("triton::") if short.startswith("triton::warmup_") else short,
-        f"{evidence.time_us:.1f}",
+        f"{UNSTABLE_MARK if evidence.is_unstable else ''}{evidence.time_us:.1f}",
         ABSENT if library is None else f"{library:.1f}",
         times(None if library is None else library / evidence.time_us),
     )

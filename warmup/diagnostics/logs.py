@@ -158,9 +158,8 @@ class Ledger:
             run.device, run.torch, run.triton = (
                 fields[name] for name in ("device", "torch", "triton")
             )
-        elif name == EventName.MISMATCHED:
-            run.is_mismatched = True
-        elif name in (EventName.SUMMARY, EventName.BYPASSED):
+        elif name in (EventName.SUMMARY, EventName.BYPASSED, EventName.MISMATCHED):
+            run.is_mismatched |= name == EventName.MISMATCHED
             run.is_finished |= name == EventName.SUMMARY
             run.bypassed |= {fields["cause"]} if name == EventName.BYPASSED else set()
         elif name in (EventName.CACHED, EventName.FOREIGN):

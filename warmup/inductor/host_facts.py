@@ -85,8 +85,11 @@ def check_cache_folder() -> None:
 
     Raises:
         SettingsError: it cannot be made.
+        ModuleNotFoundError: torch is not installed.
     """
     folder = ""
+    if importlib.util.find_spec("torch") is None:
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
     try:
         folder = os.environ.get(_CACHE_SETTING) or _default_folder()
         Path(folder).mkdir(parents=True, exist_ok=True)

@@ -120,7 +120,9 @@ class CheckReport:
             f"{len(self.unstable)} of {sum(self.rows.values())} rows are unstable: measure them "
             "again with `warmup build ... --retry unstable`"
         )
-        return self.with_problems(Readiness.PARTLY, problem)
+        said = set() if self.table is None else set(_unstable(self.table))  # now an error
+        remarks = tuple(remark for remark in self.remarks if remark not in said)
+        return replace(self, remarks=remarks).with_problems(Readiness.PARTLY, problem)
 
     def with_problems(self, state: Readiness, *problems: str) -> CheckReport:
         """Return this report with *problems* added, in *state*; without problems, unchanged."""
@@ -158,7 +160,7 @@ def check(
     report = CheckReport(
         state=Readiness.READY,
         path=path,
-        remarks=(*file.remarks, *_doubts(file.table)),
+        remarks=(*file.remarks, *_doubts(file.table), *_unstable(file.table)),
         table=file.table,
         digest=digest_of(file.table),
         here=here,
@@ -177,6 +179,17 @@ def _doubts(table: Table) -> Iterator[str]:
         yield (
             f"rows not trusted: {count} of {len(table.rows)}; each is a miss at serving: "
             "`warmup show` names them, `warmup build` measures their keys again"
+        )
+
+
+def _unstable(table: Table) -> Iterator[str]:
+    """Yield a remark on the rows whose times carry no decision, if there are any."""
+    count = sum(row.evidence.is_unstable for row in table.rows.values())
+    if count:
+        yield (
+            f"{count} of {len(table.rows)} rows are unstable, and have the library's kernel for "
+            "want of better times: `warmup show` marks them, `warmup build ... --retry unstable` "
+            "measures them again"
         )
 
 
