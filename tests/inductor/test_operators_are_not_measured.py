@@ -75,6 +75,14 @@ def test_a_forbidden_decision_fails_before_it_is_measured(serve: Serve) -> None:
     assert f"no row covers the site {UNCOVERED['int8']}" in found["problem"]
 
 
+def test_the_kernels_are_those_of_default_mode(serve: Serve) -> None:
+    """A compile without a table calls the same kernels."""
+    names = [name for name in UNCOVERED if name != "custom_op"]  # default mode measures it
+    plain, found = (serve(operators=names, uncovered=word) for word in (None, "library"))
+    for name in names:
+        assert found[name]["kernels"] == plain[name]["kernels"] != [], name
+
+
 def test_a_hook_that_raises_measures_nothing_either(serve: Serve) -> None:
     """Default mode's choice is compiled, and the fault is a miss."""
     results = serve(operators=["int8", "mm", "bmm"], uncovered="library", faulty=True)

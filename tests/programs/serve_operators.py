@@ -4,14 +4,16 @@
 
 ``operators`` are names of torch.testing's ``op_db``, or of `QUANTIZED`; with ``every``, each so
 many of them. The first sample that compiles is served with its other inputs frozen, as weights are.
-``uncovered`` is that of the table; with ``faulty`` the hook of selections raises. Benchmarks are
-counted by warmup, and at inductor's benchmarkers apart from it. The result has those of each
-operator, its uncovered sites and what went wrong.
+``uncovered`` is that of the table, null without a table; with ``faulty`` the hook of selections
+raises. Benchmarks are counted by warmup, and at inductor's benchmarkers apart from it. The result
+has those of each operator, its kernels, its uncovered sites and what went wrong.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 import sys
 import warnings
 from collections import Counter
@@ -20,7 +22,9 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._inductor import config
 from torch._inductor.runtime.benchmarking import Benchmarker
+from torch._inductor.utils import run_and_get_code
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
@@ -32,7 +36,9 @@ from warmup.table.policy import BUILD_MODES
 
 Case = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 BF16 = torch.bfloat16
+CALL = re.compile(r"\b(?:extern_kernels|torch\.ops)\.[\w.]+(?=\()|\bcpp_fused\w*(?=\()")
 counted: Counter[str] = Counter()
+kernels: set[str] = set()
 
 
 def count_at_the_benchmarkers() -> None:
@@ -150,7 +156,8 @@ def serve(name: str, mode: str) -> str | None:
         return f"eager: {type(error).__name__}: {str(error)[:200]}"
     torch._dynamo.reset()
     try:
-        found = torch.compile(model, dynamic=False, mode=mode)(given)
+        found, codes = run_and_get_code(torch.compile(model, dynamic=False, mode=mode), given)
+        kernels.update(CALL.findall("".join(codes)))
         torch.testing.assert_close(found, wanted, rtol=2e-2, atol=2e-2, equal_nan=True)
     except Exception as error:  # noqa: BLE001  reported
         return f"compiled: {type(error).__name__}: {str(error)[:300]}"
@@ -168,28 +175,31 @@ def main() -> None:
     warnings.simplefilter("ignore")
     count_at_the_benchmarkers()
     events: list[Event] = []
-    lookup = Lookup(
-        {}, OnMiss.FALLBACK, Emitter([events.append]), on_uncovered=Uncovered(asked["uncovered"])
-    )
+    word = Uncovered(asked["uncovered"] or "library")
+    lookup = Lookup({}, OnMiss.FALLBACK, Emitter([events.append]), on_uncovered=word)
     inductor, results = connect(), {}
     options = {**inductor.quiet_switches(), **BUILD_MODES["max-autotune"], "freezing": True}
     options["max_autotune_gemm_backends"] = "ATEN,CPP"
     if asked.get("faulty"):
         hooks.covers = hooks.describe = _raise  # type: ignore[assignment]  the test's own fault
-    attachment = inductor.attach(lookup, options, "test", quiet=True)
-    with inductor.count_benchmarks() as sites, torch.no_grad():
+    stack = contextlib.ExitStack()
+    if asked["uncovered"] is None:
+        stack.enter_context(config.patch({"freezing": True}))
+    else:
+        stack.callback(inductor.attach(lookup, options, "test", quiet=True).detach)
+    with stack, inductor.count_benchmarks() as sites, torch.no_grad():
         for name in dict.fromkeys(names):
-            for counts in (counted, sites, events):
+            for counts in (counted, sites, events, kernels):
                 counts.clear()
             problem = serve(name, asked.get("mode", "default"))
             results[name] = {
                 "problem": problem,
                 "benchmarks": sum(counted.values()),
                 "counted": dict(sites),
+                "kernels": sorted(kernels),
                 "misses": [e.fields["key"] for e in events if e.name is EventName.MISSED],
                 "uncovered": [e.fields["site"] for e in events if e.name is EventName.UNCOVERED],
             }
-    attachment.detach()
     sys.stdout.write(json.dumps(results) + "\n")
 
 
