@@ -44,6 +44,22 @@ def test_a_program_that_asks_nothing_is_an_error(run_main: RunMain, tmp_path: Pa
     assert ((tmp_path / "started").exists(), (tmp_path / "t.json").exists()) == (True, False)
 
 
+def test_a_build_does_not_warn_of_its_own_table(
+    run_main: RunMain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program compiles under options of its own, and the rows are made for these."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    (tmp_path / "serve.py").write_text(
+        "import torch\nwith torch.no_grad():\n    compiled = torch.compile(torch.nn.Linear(4, 4), "
+        "options={'freezing': False})\n    compiled(torch.ones(2, 4))\nprint('compiled')\n"
+    )
+    program = f"{sys.executable} serve.py > said 2>&1"
+    run_main("build", "--out", "t.json", "--", "sh", "-c", program)
+    said = (tmp_path / "said").read_text()
+    assert "compiled" in said
+    assert "ContradictionWarning" not in said
+
+
 def test_a_damaged_table_starts_no_program(run_main: RunMain, tmp_path: Path) -> None:
     """The table to complete is read before the command is started."""
     damaged = tmp_path / "t.json"

@@ -10,6 +10,7 @@ import warnings
 from functools import partial
 from pathlib import Path
 
+from warmup.core.errors import ContradictionWarning
 from warmup.core.events import Emitter, EventName, FieldValue, JsonLinesSink, Tally
 from warmup.core.measuring_turn import Turn
 from warmup.core.method import Search
@@ -82,6 +83,8 @@ def _begin(order: RecordingOrder) -> Handle:
         bypassed=lambda cause, said: emitter.emit(EventName.BYPASSED, cause=cause, said=said),
     )
     watch = ProcessWatch(notices)  # no sink: a miss is what a recording is for
+    # The rows are made under the program's own options, which the table has nothing to say about.
+    warnings.filterwarnings("ignore", category=ContradictionWarning)
     try:
         lookup = (_collecting if order.after else _measuring)(order, setup, table, emitter)
         tag = f"{cache_tag(digest, tunes=lookup.tunes)}-{order.session}"
