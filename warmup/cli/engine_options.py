@@ -84,9 +84,9 @@ def with_engine_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def _run_engine(command: Callable[..., None], given: Mapping[str, Any]) -> None:
     """Run *command*; say first, and where nothing was asked, why vLLM asks nothing on a CPU."""
-    import torch
+    from warmup.serving.vllm_engine import is_on_gpu
 
-    if torch.cuda.is_available():
+    if is_on_gpu():
         command(**given)
         return
     say(f"note: {_ON_CPU}")

@@ -77,6 +77,13 @@ def vllm_command(
     return [sys.executable, "-m", __name__, json.dumps(arguments)]
 
 
+def is_on_gpu() -> bool:
+    """Return whether an engine that is started here would run on a GPU."""
+    import torch
+
+    return torch.cuda.is_available()
+
+
 def _folder_of(model: Path) -> Path:
     folder = model.parent if model.name == _ENGINE_CONFIG else model
     if not (folder / _ENGINE_CONFIG).is_file():
