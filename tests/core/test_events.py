@@ -24,6 +24,7 @@ from warmup.core.events import (
     Tally,
     log_event,
 )
+from warmup.core.miss_reasons import advice
 
 WRITER = """
 import sys
@@ -243,6 +244,7 @@ def test_a_tally_counts_each_kind_of_event() -> None:
         cached_misses=1,
         foreign=Counter({"none": 1, "e": 1}),
         contradictions=1,
+        advised=dict.fromkeys(advice([("dynamic_dim", ())])),
     )
 
 

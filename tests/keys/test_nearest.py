@@ -89,6 +89,18 @@ def test_the_nearest_row_has_the_same_first_words(toy_kind: Kind) -> None:
     assert nearest_row("toy cat m=1 n=64 via=sum f32 tag=7", rows) == (None, ())
 
 
+def test_without_a_row_of_the_op_one_of_another_precision_is_near() -> None:
+    """Of the same sizes alone: inductor asks for another op where the precision differs."""
+    asked = "linear_unary m=8 n=48 k=32 f32 a=row b=packed bias=1d out=f32 fp32=bf16"
+    built = "packed_linear m=8 n=48 k=32 f32 a=row b=packed out=f32 fp32=ieee"
+    asked, built = (f"{key} | epilogue=none" for key in (asked, built))
+    row, differs = nearest_row(asked, [built, built.replace("m=8", "m=16")])
+    assert row == built
+    assert "fp32: row ieee, here bf16" in differs
+    assert nearest_row(asked, [built.replace("m=8", "m=16")]) == (None, ())
+    assert nearest_row(asked, [built.replace("fp32=ieee", "fp32=bf16")]) == (None, ())
+
+
 def test_a_range_counts_by_its_lower_end(make_key: MakeKey, make_row: MakeRow) -> None:
     """The distance of rows and keys with a range is that of the lower ends."""
     ranged = make_key(64).replace("m=64", "m=32..4096")

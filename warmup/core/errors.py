@@ -37,7 +37,7 @@ from collections.abc import Iterable
 from typing import Final, TypeVar
 
 from warmup.core.error_text import sentence, shown
-from warmup.core.miss_reasons import MissReason
+from warmup.core.miss_reasons import MissReason, advice_for
 
 _SHOWN_CONFLICTS: Final = 3
 _E = TypeVar("_E", bound=BaseException)
@@ -261,7 +261,8 @@ class MissError(WarmupError):
             text += "; the table has no row for this op"
         else:
             text += f"; nearest row `{self.nearest}` differs in {', '.join(self.differs)}"
-        return f'{text}; {MissReason(self.reason).advice}; or serve with on_miss="fallback"'
+        advised = advice_for(MissReason(self.reason), self.differs)
+        return f'{text}; {advised}; or serve with on_miss="fallback"'
 
 
 class UncoveredError(WarmupError):

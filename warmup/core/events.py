@@ -23,6 +23,7 @@ from typing import Final
 
 from warmup.core.error_text import remedy_for
 from warmup.core.errors import SettingsError
+from warmup.core.miss_reasons import advice
 
 EVENT_SCHEMA: Final = 1
 LOG_MARKER: Final = "warmup-event"
@@ -148,6 +149,12 @@ class Emitter:
         return event
 
 
+def differs_of(event: Event) -> list[str]:
+    """Return in what the nearest row of a miss differs."""
+    differs = event.fields.get("differs")
+    return differs if isinstance(differs, list) else []
+
+
 def log_event(event: Event) -> None:
     """Log *event* in one line that starts with `LOG_MARKER`.
 
@@ -253,6 +260,7 @@ class Tally:
     foreign: Counter[str] = field(default_factory=Counter)
     contradictions: int = 0
     uncompiled: Counter[str] = field(default_factory=Counter)
+    advised: dict[str, None] = field(default_factory=dict)
 
     def __call__(self, event: Event) -> None:
         """Count *event*."""
@@ -262,6 +270,7 @@ class Tally:
         elif event.name is EventName.MISSED:
             self.misses[text["key"]] += 1
             self.miss_reasons[text["reason"]] += 1
+            self.advised |= dict.fromkeys(advice([(text["reason"], differs_of(event))]))
         elif event.name is EventName.UNCOVERED:
             self.uncovered[text["site"]] += 1
         elif event.name is EventName.TUNED:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from enum import StrEnum
 from typing import Final
@@ -57,8 +58,55 @@ _ADVICE: Final = {
     MissReason.CACHED_MISS: "build the bucket, or empty inductor's cache folder",
 }
 
+_DIFFERENCE: Final = re.compile(r"([a-z0-9_.]+): (?:row|table) (\S+), here (\S+)")
+_WORDS: Final = re.compile(r"[a-z0-9]{1,8} [a-z0-9]{1,8}")  # a log is not trusted
+_FORMS: Final = frozenset({"op", "dtype", "dtype_b", "a", "b", "a2", "b2", "bias", "out", "fp32"})
+_PRECISIONS: Final = {"ieee": "highest", "tf32": "high", "bf16": "medium"}
+_FROM_PROGRAM: Final = "build with the program's: warmup build --out TABLE -- COMMAND"
 
-def advice(reasons: Iterable[str]) -> list[str]:
-    """Return ``REASON: what to do`` for each of *reasons* that is known, in their order."""
+
+def advice_for(reason: MissReason, differs: Iterable[str]) -> str:
+    """Return what to do about a miss whose nearest row *differs*, in one clause.
+
+    Where a setting of the program differs from the build's, that setting is named: to build the
+    same bucket again would leave the miss.
+    """
+    found = [match.groups() for each in differs if (match := _DIFFERENCE.fullmatch(each))]
+    here = {name: (row, now) for name, row, now in found if _WORDS.fullmatch(f"{row} {now}")}
+    if reason is MissReason.WRONG_DEVICE and here.keys() == {"device.threads"}:
+        row, now = here["device.threads"]
+        return (
+            f"the table is for {row} threads, and {now} run here: set OMP_NUM_THREADS={row}, or "
+            f"torch.set_num_threads({row}) before the install, or build with {now}"
+        )
+    if reason is not MissReason.NOT_IN_TABLE or not {name for name, *_ in found} <= _FORMS:
+        return reason.advice
+    if "dtype" in here:
+        row, now = here["dtype"]
+        return (
+            f"the program computes in {now} (autocast, or a cast) what was built in {row}: leave "
+            f"that out, or {_FROM_PROGRAM}"
+        )
+    if "fp32" in here and here["fp32"][0] in _PRECISIONS:
+        row, now = here["fp32"]
+        return (
+            f"the program's precision of float32 matmuls is {now}, the build's was {row}: "
+            f'torch.set_float32_matmul_precision("{_PRECISIONS[row]}") before the first compile, '
+            f"or {_FROM_PROGRAM}"
+        )
+    return reason.advice
+
+
+def advice(misses: Iterable[tuple[str, Iterable[str]]]) -> list[str]:
+    """Return ``REASON: what to do`` for *misses*: a reason, and the nearest row's differences.
+
+    Each text comes once, in their order; an unknown reason has none.
+    """
     known = {reason.value for reason in MissReason}
-    return [f"{reason}: {MissReason(reason).advice}" for reason in reasons if reason in known]
+    return list(
+        dict.fromkeys(
+            f"{reason}: {advice_for(MissReason(reason), differs)}"
+            for reason, differs in misses
+            if reason in known
+        )
+    )

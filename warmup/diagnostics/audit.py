@@ -35,8 +35,8 @@ _CACHED_MISS: Final = MissReason.CACHED_MISS.value
 _FOR_FOREIGN: Final = "compile these graphs again; keep graphs under keys with the table's digest"
 _FOR_MISMATCH: Final = "build a table on this kind of machine (docs/how-to/upgrades.md)"
 _FOR_SILENT: Final = (
-    "install before the first compile, on CPU serve under torch.no_grad(), and see that the table "
-    "is for this model"
+    "install before the first compile, see that the table is for this model, and that what is "
+    "called was compiled; uncompiled functions and bypassed runs, if any, are below"
 )
 
 
@@ -138,8 +138,9 @@ class AuditReport:
     @property
     def advice(self) -> tuple[str, ...]:
         """What to do about the misses and silent runs, a clause for each reason, after its name."""
-        reasons = [*self.reasons, *([_CACHED_MISS] if self.cached_misses else [])]
-        advised = advice(reasons)
+        cached: list[tuple[str, tuple[str, ...]]] = [(_CACHED_MISS, ())]
+        misses = [(miss.reason, miss.differs) for miss in self.misses]
+        advised = advice(misses + (cached if self.cached_misses else []))
         if self.foreign:
             advised.append(f"foreign: {_FOR_FOREIGN}")
         if self.silent:

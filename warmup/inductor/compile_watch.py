@@ -95,7 +95,7 @@ def _would_freeze(model: Any, inputs: Any) -> bool:
     """Return whether *model* is a graph with a linear whose weight would be frozen."""
     if not inductor_config.freezing or not isinstance(model, torch.fx.GraphModule):
         return False
-    if not any(isinstance(each, nn.Parameter) for each in inputs):
+    if not any(isinstance(each, nn.Parameter) for each in (*inputs, *model.parameters())):
         return False
     names = (getattr(node.target, "__name__", str(node.target)) for node in model.graph.nodes)
     return any(name.partition(".")[0] in _LINEARS for name in names)

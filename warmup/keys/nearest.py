@@ -19,6 +19,7 @@ from warmup.keys.registry import kind_of
 MOST_NEIGHBOURS: Final = 8
 _SHAPE: Final = re.compile(r"\[([0-9a-z,.]+)\]")  # of an operand in an epilogue
 _EQUAL_INGREDIENTS: Final = ("op", "dtype", "dtype_b", "a", "b", "a2", "b2", "out")
+_PRECISIONS: Final = ("dtype", "fp32")
 _GEMM_SIZES: Final = ("batch", "m", "n", "k")
 
 
@@ -26,6 +27,8 @@ def nearest_row(key: str, rows: Iterable[str]) -> tuple[str | None, tuple[str, .
     """Return the most similar of the keys *rows*, and in what it differs from *key*.
 
     Only rows whose first words, `Kind.fixed` of them, are those of *key* count: its op or kernel.
+    Without such a row those of the same sizes in another precision count, where inductor may ask
+    for another op.
     Sizes of an epilogue's operands that are those of the GEMM are no difference of their own. Most
     similar is the row with the fewest differing ingredients, then with the closest
     `Kind.nearest_by`, then the first in key order. Returns ``(None, ())`` when no row counts.
@@ -36,18 +39,22 @@ def nearest_row(key: str, rows: Iterable[str]) -> tuple[str | None, tuple[str, .
     kind = kind_of(key)
     asked = kind.ingredients(key)
     start = "".join(f"{word} " for word in key.split(" ", kind.fixed)[: kind.fixed])
-    best: tuple[tuple[int, int, str], tuple[str, ...]] | None = None
+    best: tuple[tuple[bool, int, int, str], tuple[str, ...]] | None = None
     for row in rows:
-        if not row.startswith(start):
+        is_other = not row.startswith(start)
+        if is_other and kind_of(row) is not kind:
             continue
         parts = kind.ingredients(row)
-        differences = _differences(parts, asked)
         sizes = [name for name in kind.nearest_by if name in parts and name in asked]
         distance = sum(abs(_low(parts[name]) - _low(asked[name])) for name in sizes)
-        rank = (len(differences), distance, row)
+        is_precise = all(parts.get(name) == asked.get(name) for name in _PRECISIONS)
+        if is_other and (distance or not sizes or is_precise):
+            continue
+        differences = _differences(parts, asked)
+        rank = (is_other, len(differences), distance, row)
         if best is None or rank < best[0]:
             best = (rank, differences)
-    return (None, ()) if best is None else (best[0][2], best[1])
+    return (None, ()) if best is None else (best[0][3], best[1])
 
 
 def differing_ingredients(row: Mapping[str, str], asked: Mapping[str, str]) -> tuple[str, ...]:

@@ -90,6 +90,7 @@ class Handle(AbstractContextManager["Handle"]):
             foreign=dict(tally.foreign),
             compiles=self._watch.compiles,
             uncompiled=dict(tally.uncompiled),
+            advised=tuple(tally.advised),
             compile_seconds=self._watch.compile_seconds(),
             unused=tuple(
                 sorted(key for key in self.table.rows.keys() - asked if kind_of(key).is_asked)
@@ -141,7 +142,8 @@ class Handle(AbstractContextManager["Handle"]):
         if self._attachment is not None:
             self._attachment.detach()
         if os.getpid() == self._owner:  # a forked child has a copy of its parent's counts
-            self._watch.close(is_silent=self.report().is_silent)
+            report = self.report()
+            self._watch.close(is_silent=report.is_silent, uncompiled=report.uncompiled)
             self._emit_summary()
         self._lookup.close()
         if self._file is not None:

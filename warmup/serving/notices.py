@@ -11,14 +11,15 @@ import atexit
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import Final
 
 from warmup.core.errors import ForeignGraphError, MissError, UncoveredError, warmup_error_in
-from warmup.core.events import Event, EventName, logger
-from warmup.core.miss_reasons import MissReason
+from warmup.core.events import Event, EventName, differs_of, logger
+from warmup.core.miss_reasons import MissReason, advice_for
 from warmup.core.notices import print_notice
+from warmup.serving.report import what_was_compiled
 
 _SHOWN_KEY: Final = 60
 
@@ -71,8 +72,8 @@ class Notices:
         shown = key if len(key) <= _SHOWN_KEY else f"{key[:_SHOWN_KEY]}..."
         then = "the compile fails (strict)" if self._is_strict else "inductor's default is compiled"
         text = (
-            f"miss: no row of {self._table} answers {shown} ({reason}): {then}; {reason.advice}; "
-            "further misses are only counted"
+            f"miss: no row of {self._table} answers {shown} ({reason}): {then}; "
+            f"{advice_for(reason, differs_of(event))}; further misses are only counted"
         )
         self._print(text, NoticeCause.MISS, *([NoticeCause.DYNAMIC] if is_dynamic else []))
 
@@ -101,18 +102,17 @@ class Notices:
         self._bypass(
             NoticeCause.GRADIENTS,
             f"a graph was compiled with gradients on, so torch froze no weights and asked "
-            f"{self._table} nothing about its linears: serve under torch.no_grad() or "
-            "torch.inference_mode()",
+            f"{self._table} nothing about its linears: call the compiled function under "
+            "torch.no_grad() or torch.inference_mode(); inside of it that comes too late",
         )
 
-    def unasked(self, compiles: int) -> None:
-        """Say that the process compiled and asked nothing, unless the reason was said before."""
+    def unasked(self, compiles: int, uncompiled: Iterable[str]) -> None:
+        """Say what was seen of a process that asked nothing, unless the reason was said before."""
         if not self._seen:
             self._bypass(
                 NoticeCause.UNASKED,
-                f"{self._table} was not used: process {os.getpid()} asked it nothing in {compiles} "
-                "compiles; install before the first compile, serve under torch.no_grad() on CPU, "
-                "and see that the table is for this model",
+                f"{self._table} was not used: process {os.getpid()} asked it nothing; "
+                f"{'; '.join((*uncompiled, what_was_compiled(compiles)))}",
             )
 
     def _bypass(self, cause: NoticeCause, text: str) -> None:

@@ -6,6 +6,7 @@ import itertools
 import logging
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from warmup.core.events import Event, logger
@@ -60,12 +61,12 @@ class ProcessWatch:
         """Give the notice about gradients."""
         self.notices.gradients_on()
 
-    def close(self, *, is_silent: bool) -> None:
-        """Say that the process compiled and asked nothing, if that is so; the log is left alone."""
+    def close(self, *, is_silent: bool, uncompiled: Iterable[str]) -> None:
+        """Say what the process compiled if it asked nothing; the log is left alone."""
         if self.settling is not None:
             self.settling.close()
-        if is_silent and self.compiles:
-            self.notices.unasked(self.compiles)
+        if is_silent:
+            self.notices.unasked(self.compiles, uncompiled)
 
 
 def is_logged() -> bool:

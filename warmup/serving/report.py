@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from warmup.core.counted import counted
 from warmup.core.events import in_brackets, selections
-from warmup.core.miss_reasons import advice
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +24,8 @@ class Report:
     it is for another device or runtime. ``compiles`` counts graphs that inductor compiled or loaded
     from its caches, ``compile_seconds`` is the time that threads spent on them, all threads
     together. ``uncompiled`` counts frames that torch.compile left uncompiled, whole or in a part,
-    each with torch's reason.
+    each with torch's reason. ``advised`` is what to do about
+    the misses, by reason.
     """
 
     digest: str
@@ -43,6 +43,7 @@ class Report:
     compiles: int = 0
     compile_seconds: float = 0.0
     uncompiled: Mapping[str, int] = field(default_factory=dict)
+    advised: tuple[str, ...] = ()
 
     @property
     def is_silent(self) -> bool:
@@ -79,12 +80,25 @@ class Report:
             text += f", {counted(len(self.uncompiled), 'uncompiled frame')} ({frames})"
         if self.tuned:
             text += f", {self.tuned} tuned here"
-        if advised := advice(self.miss_reasons):
-            text += f" [{'; '.join(advised)}]"
+        if self.advised:
+            text += f" [{'; '.join(self.advised)}]"
         if self.mismatch:
             text += " [MISMATCH: the table is for another device or runtime, and was not applied]"
         elif self.is_silent and self.foreign:
             text += " [SILENT: nothing was asked; the graphs that were loaded are not this table's]"
         elif self.is_silent:
-            text += " [SILENT: nothing was asked; compile after install, and under no_grad on CPU]"
+            text += f" [SILENT: nothing was asked; {what_was_compiled(self.compiles)}]"
         return text
+
+
+def what_was_compiled(compiles: int) -> str:
+    """Return what is known of a process whose *compiles* asked nothing."""
+    if not compiles:
+        return (
+            "nothing was compiled after the install: call what torch.compile returns after it, and "
+            "not what was compiled before"
+        )
+    return (
+        f"{counted(compiles, 'compile')} had no decision for a table: no matmul with several "
+        "candidates was in a graph, or gradients were on where weights are frozen"
+    )
