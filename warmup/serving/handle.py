@@ -143,7 +143,9 @@ class Handle(AbstractContextManager["Handle"]):
             self._attachment.detach()
         if os.getpid() == self._owner:  # a forked child has a copy of its parent's counts
             report = self.report()
-            self._watch.close(is_silent=report.is_silent, uncompiled=report.uncompiled)
+            self._watch.close(
+                is_silent=report.is_silent and not report.mismatch, uncompiled=report.uncompiled
+            )
             self._emit_summary()
         self._lookup.close()
         if self._file is not None:
