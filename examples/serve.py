@@ -63,7 +63,9 @@ def main() -> int:
 
     torch.manual_seed(0)
     model = MLP().eval().to("cuda" if torch.cuda.is_available() else "cpu")
-    with warmup.install(arguments.table, on_miss="fallback") as handle:
+    # The weights of this server never change, so a CPU may freeze them. Without freezing=True, the
+    # rows of a CPU table's linears are not used.
+    with warmup.install(arguments.table, on_miss="fallback", freezing=True) as handle:
         server = Server(model, buckets)
         started = time.perf_counter()
         worker = threading.Thread(target=server.run)

@@ -106,7 +106,9 @@ class Server:
 
                 CppSources.attach = _attach_nothing
             with clock.phase(Phase.INSTALL):
-                self.handle = warmup.install(self.table, device=self.device, bundle=self.bundle)
+                self.handle = warmup.install(
+                    self.table, device=self.device, bundle=self.bundle, freezing=True
+                )
             ready = _watch_workers()
         with clock.phase(Phase.LOAD):
             self._load()
@@ -201,6 +203,7 @@ class Server:
                 **_POLICIES.get(kind, {"policy": "exact"}),
                 independent=("seqlen",),
                 table=self.table if kind in _POLICIES else None,
+                freezing=True,
             )
         elif kind != "eager":
             settings = {"dynamic": False, **_SETTINGS.get(kind, {})}

@@ -123,6 +123,7 @@ def test_priming_needs_one_writable_folder_only(folder: Path, writable: Path) ->
     done = locked(
         folder,
         *("check", "net.json", "--device", "cpu", "--prime", "--model", NET, "--seqlens", "8"),
+        "--freezing",
         *("--input", "x=[seqlen,32]:f32", "--ready-file", str(writable / "ready"), "--json"),
         PATH=os.environ["PATH"],
         TORCHINDUCTOR_CACHE_DIR=str(writable / "inductor"),
@@ -138,6 +139,7 @@ def test_priming_without_a_compiler_says_what_is_missing(folder: Path, writable:
     done = locked(
         folder,
         *("check", "net.json", "--device", "cpu", "--prime", "--model", NET, "--seqlens", "8"),
+        "--freezing",
         *("--input", "x=[seqlen,32]:f32"),
         TORCHINDUCTOR_CACHE_DIR=str(writable / "inductor"),
         TMPDIR=str(writable),

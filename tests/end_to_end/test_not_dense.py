@@ -33,9 +33,9 @@ def test_outputs_that_are_not_dense_are_compared_by_their_dense_form(
         env = {**os.environ, **variables, **caches, "PYTHONPATH": str(ROOT)}
         return run_forked("-m", "warmup", *words, env=env, cwd=folder)
 
-    primed = run("check", "t.json", "--prime", *MODEL, *SIZES, "--json")
+    primed = run("check", "t.json", "--prime", "--freezing", *MODEL, *SIZES, "--json")
     assert primed.returncode == 0, primed.stderr
-    compared = run("compare", "--table", "t.json", *MODEL, *SIZES, *QUICK, "--json")
+    compared = run("compare", "--freezing", "--table", "t.json", *MODEL, *SIZES, *QUICK, "--json")
     assert compared.returncode == 0, compared.stderr
     explained = run("explain", *MODEL, "--seqlens", "8,16", "--no-grad")
     assert explained.returncode == 3

@@ -117,7 +117,7 @@ def test_a_process_that_compiles_is_answered_by_the_table(
     built: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     """The plugin imports no inductor, decorating installs nothing, the first compile does."""
-    done = python(tmp_path, ENGINE + COMPILES, built[0])
+    done = python(tmp_path, ENGINE + COMPILES, built[0], WARMUP_FREEZING="1")
     assert done.returncode == 0, done.stderr
     tag = f"warmup-{digest_of(read(built[0]))[:32]}"
     assert done.stdout.splitlines() == ["False False", "None", tag, "served 16"]

@@ -30,7 +30,7 @@ sys.path.insert(0, sys.argv[1])
 from {module} import {name}, example_inputs
 warnings.simplefilter("ignore", warmup.StaleTableWarning)
 with warmup.install(
-    sys.argv[2], on_miss=sys.argv[3], allow_mismatch=True
+    sys.argv[2], on_miss=sys.argv[3], allow_mismatch=True, freezing=True
 ) as handle, torch.no_grad():
     torch.compile({name}().eval(), dynamic=False)(*{inputs})
     report = handle.report()
@@ -57,7 +57,7 @@ def build(folder: Path, model: str, seqlens: str, *more: str) -> Path:
 
 def prime(folder: Path, model: str, seqlens: str, *more: str) -> subprocess.CompletedProcess[str]:
     words = ("table.json", "--device", "cpu", "--prime", "--model", model, "--seqlens", seqlens)
-    return run(folder, "-m", "warmup", "check", *words, *more)
+    return run(folder, "-m", "warmup", "check", "--freezing", *words, *more)
 
 
 def serve(folder: Path, module: str, name: str, inputs: str, on_miss: str) -> dict[str, Any]:

@@ -27,6 +27,7 @@ def test_one_table_serves_whole_graphs_and_compiled_layers(
 ) -> None:
     """Both forms are served strictly: every question is a hit, and nothing is measured."""
     words = ("-m", "warmup", "build", "--device", "cpu", "--json", "--out", "llama.json")
+    words += ("--freezing",)
     folder, said = run_once("llama-build", *words, "--", "python", PROGRAM, **variables)
     table = str(folder / "llama.json")
     rows = {key for kind in json.loads(Path(table).read_text())["rows"].values() for key in kind}

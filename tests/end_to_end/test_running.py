@@ -99,8 +99,8 @@ def fake_torch(tmp_path: Path) -> Path:
 def served(mlp_table: Path, tmp_path_factory: pytest.TempPathFactory) -> Done:
     """The MLP served by a program in default mode that exits with 7."""
     program = (str(PROGRAMS / "run_mlp.py"), "--exit", "7", "16")
-    words = ("--table", str(mlp_table), "--on-miss", "strict", "--", sys.executable, *program)
-    return warmup_run(tmp_path_factory.mktemp("served"), *words)
+    words = ("--table", str(mlp_table), "--on-miss", "strict", "--freezing", "--", sys.executable)
+    return warmup_run(tmp_path_factory.mktemp("served"), *words, *program)
 
 
 def test_a_program_in_default_mode_is_answered_by_the_table(served: Done) -> None:
@@ -119,7 +119,7 @@ def test_stdout_and_exit_code_are_the_commands_own(served: Done) -> None:
 def test_a_spawned_process_installs_too(mlp_table: Path, tmp_path: Path) -> None:
     """Only the process that multiprocessing spawned compiles; it is the one that installs."""
     words = ("--", sys.executable, str(PROGRAMS / "run_mlp.py"), "--spawn", "16", "32")
-    done = warmup_run(tmp_path, "--table", str(mlp_table), *words)
+    done = warmup_run(tmp_path, "--table", str(mlp_table), "--freezing", *words)
     assert (done.returncode, done.stdout) == (0, "served 16\nserved 32\n")
     assert "hits 2, misses 2 (not_in_table 2), uncovered 0" in done.stderr
     assert done.stderr.endswith("processes 1, silent 0\n")
@@ -130,7 +130,7 @@ def test_a_program_that_does_without_torch_compile_is_answered_too(
 ) -> None:
     """torch._dynamo.optimize: the table is there before the first frame is compiled."""
     words = ("--", sys.executable, str(PROGRAMS / "run_mlp.py"), "--direct", "16")
-    done = warmup_run(tmp_path, "--table", str(mlp_table), *words)
+    done = warmup_run(tmp_path, "--table", str(mlp_table), "--freezing", *words)
     assert "hits 2, misses 0, uncovered 0" in done.stderr
 
 

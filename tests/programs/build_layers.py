@@ -64,7 +64,7 @@ def serve(model: str, seqlens: str, table: str) -> dict[str, int]:
     """Serve *model* from *table* and return how many lookups hit and missed."""
     loaded = load_model(model)
     assert loaded.example_inputs is not None
-    with warmup.install(table) as handle, torch.no_grad():
+    with warmup.install(table, freezing=True) as handle, torch.no_grad():
         compiled = torch.compile(loaded.module, dynamic=False)
         for size in seqlens.split(","):
             compiled(loaded.example_inputs(int(size)))

@@ -34,8 +34,8 @@ def serve(table: str, model: torch.nn.Module, *, prepared: bool) -> dict[str, An
     inputs = torch.randn(8, 64)
     with torch.no_grad():
         expected = model(inputs)
-        handle = warmup.install(table, on_miss="strict", model=model if prepared else None)
-        with handle:
+        how: dict[str, Any] = {"model": model} if prepared else {}
+        with warmup.install(table, on_miss="strict", freezing=True, **how) as handle:
             found = torch.compile(model)(inputs)
             report = handle.report()
     logging.getLogger("warmup").removeHandler(handler)

@@ -29,7 +29,7 @@ def serve(**settings: Any) -> warmup.Report:
     torch.compiler.reset()
     torch.manual_seed(0)
     casts = settings.pop("autocast", False)
-    with warmup.install(sys.argv[1], quiet=True) as handle:
+    with warmup.install(sys.argv[1], freezing=True, quiet=True) as handle:
         autocast = torch.autocast("cpu", torch.bfloat16) if casts else contextlib.nullcontext()
         with torch.no_grad(), autocast:
             torch.compile(Net().eval(), dynamic=False)(torch.ones(8, 32))

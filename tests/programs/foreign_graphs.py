@@ -91,7 +91,10 @@ def save_all(folder: Path, table: str) -> dict[str, Any]:
     frozen = replace(
         frozen, policy=replace(frozen.policy, options={**frozen.policy.options, "freezing": True})
     )
-    with warnings.catch_warnings(record=True) as warned, warmup.install(frozen) as handle:
+    with (
+        warnings.catch_warnings(record=True) as warned,
+        warmup.install(frozen, freezing=True) as handle,
+    ):
         warnings.simplefilter("always")
         with caches_in(folder / "frozen"):
             save_ahead_of_time(folder / "frozen.aot")

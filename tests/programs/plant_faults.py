@@ -26,7 +26,7 @@ def main() -> None:
     refused = error = None
     with torch.no_grad():
         expected = model(x)
-        handle = warmup.install(table, on_miss=on_miss, uncovered="forbid")
+        handle = warmup.install(table, on_miss=on_miss, uncovered="forbid", freezing=True)
         try:
             error = (torch.compile(model, dynamic=False)(x) - expected).abs().max().item()
         except Exception as raised:  # noqa: BLE001  printed

@@ -76,10 +76,10 @@ def main() -> None:
     split_on_cpu()
     outcomes = state_times(2)
     command = [sys.executable, __file__, "--program"]
-    how: dict[str, Any] = {"device": "cpu", "wait_for_quiet": 0, "fused_top_k": 0}
+    how: dict[str, Any] = {"device": "cpu", "wait_for_quiet": 0, "fused_top_k": 0, "freezing": True}
     ranged = [*command, "--ranged"]
     asked = build_from_program(ranged, out=folder / "asked.json", **how)
-    served = run(ranged, table=folder / "asked.json").audit
+    served = run(ranged, table=folder / "asked.json", freezing=True).audit
     after = build_from_program(command, out=folder / "after.json", after=True, **how)
     answers = {
         "asked": said_of(asked),

@@ -23,7 +23,8 @@ def serve(
     module = loaded.module.eval().to(device)
     compiled = torch.compile(module, dynamic=False)
     specs, worst = parse_inputs(inputs), 0.0
-    installed = warmup.install(table, on_miss="strict", bundle=bundle, device=device)
+    how = {"bundle": bundle, "device": device, "freezing": True}
+    installed = warmup.install(table, on_miss="strict", **how)
     with installed as handle, torch.no_grad():
         for bucket in parse_buckets(sizes, None):
             made = make_inputs(loaded, specs, bucket, torch.device(device), None)

@@ -23,7 +23,7 @@ registry = CollectorRegistry()
 registry.register(PrometheusCollector())
 scrapes = [generate_latest(registry).decode()]
 served = torch.compile(Net().eval(), dynamic=False)
-with warmup.install(sys.argv[1], quiet=True), torch.no_grad():
+with warmup.install(sys.argv[1], freezing=True, quiet=True), torch.no_grad():
     for rows in (8, 4):
         served(torch.randn(rows, 32))
         scrapes.append(generate_latest(registry).decode())

@@ -58,7 +58,7 @@ def serve(form: str, table: str) -> dict[str, Any]:
     from warmup.inductor import connect
 
     with (
-        warmup.install(table, on_miss="strict", uncovered="forbid") as handle,
+        warmup.install(table, on_miss="strict", uncovered="forbid", freezing=True) as handle,
         connect().count_benchmarks() as sites,
     ):
         error = largest_error(form)

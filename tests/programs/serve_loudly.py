@@ -66,7 +66,8 @@ def main() -> None:
         logging.basicConfig(level=logging.INFO, filename=log[0])
     if case == "useless":
         torch.compile(double)(torch.ones(3))
-    handle = warmup.install(table, on_miss="strict" if case == "strict" else "fallback")
+    on_miss = "strict" if case == "strict" else "fallback"
+    handle = warmup.install(table, on_miss=on_miss, freezing=True)
     CASES[case]()
     handle.settle()
 

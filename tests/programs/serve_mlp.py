@@ -103,7 +103,9 @@ def main() -> None:
     with connect().count_benchmarks() as sites, warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         if case.get("install", True):
-            handle = warmup.install(case["table"], on_miss=case.get("on_miss", "fallback"))
+            freezing = case.get("freezing", True)
+            on_miss = case.get("on_miss", "fallback")
+            handle = warmup.install(case["table"], on_miss=on_miss, freezing=freezing)
         try:
             result["errors"] = serve(case, model)
         except Exception as error:  # noqa: BLE001  reported below

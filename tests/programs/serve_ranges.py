@@ -32,6 +32,7 @@ def main() -> None:
         buckets="16",
         table=path,
         on_miss="strict",
+        freezing=True,
     )
     errors = []
     assert loaded.example_inputs is not None

@@ -49,7 +49,8 @@ def serve(entry: Entry) -> dict[str, Any]:
     torch.manual_seed(0)
     loaded, specs = load_model(entry.model), parse_inputs(entry.inputs)
     loaded.module.to(DEVICE)
-    with warmup.install(f"{entry.name}.json", on_miss="strict") as handle, torch.no_grad():
+    installed = warmup.install(f"{entry.name}.json", on_miss="strict", freezing=True)
+    with installed as handle, torch.no_grad():
         compiled, errors = torch.compile(loaded.module, dynamic=False), []
         with connect().count_benchmarks() as sites:
             for bucket in parse_buckets(None, entry.dims):

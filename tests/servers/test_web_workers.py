@@ -64,7 +64,7 @@ def table(run_once: Callable[..., tuple[Path, str]], variables: dict[str, str]) 
 def start(folder: Path, table: Path, *words: str) -> subprocess.Popen[str]:
     """Start ``warmup run`` of the interpreter with *words*, as many threads as in the table."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith("WARMUP_")}
-    own = ("--table", str(table), "--audit-log", str(folder / "audit.jsonl"))
+    own = ("--table", str(table), "--audit-log", str(folder / "audit.jsonl"), "--freezing")
     return subprocess.Popen(
         [sys.executable, "-m", "warmup", "run", *own, "--", sys.executable, *words],
         env={

@@ -102,7 +102,7 @@ def test_a_server_that_gives_no_model_is_told_what_it_could_pad(weighed: Weighed
 def compared(run: Run) -> dict[str, Any]:
     """The document of a comparison of the model from the table, both ways."""
     words = ("--table", "{table}", "--variants", "table,table-padded")
-    done = run("compare", *words, "--rounds", "6", "--json")
+    done = run("compare", "--freezing", *words, "--rounds", "6", "--json")
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -138,7 +138,7 @@ def test_priming_compiles_what_one_way_of_serving_asks_for(
     ):
         tmp_path = tmp_path_factory.mktemp("case")
         log = tmp_path / "audit.jsonl"
-        done = run("check", "{table}", "--prime", *words, WARMUP_AUDIT_LOG=str(log))
+        done = run("check", "{table}", "--prime", "--freezing", *words, WARMUP_AUDIT_LOG=str(log))
         assert done.returncode == 0, done.stderr
         assert [line for line in done.stdout.splitlines() if line.startswith("padded")] == said, (
             words,

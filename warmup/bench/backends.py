@@ -72,7 +72,9 @@ COMPILED: Final[Mapping[str, Mapping[str, OptionValue]]] = {
 LIBRARIES: Final[Mapping[str, tuple[str, str]]] = {
     "liger": ("liger-kernel", "liger_kernel.transformers.functional"),
     "quack": ("quack-kernels", "quack"),
+    "helion": ("helion", "warmup.bench.helion"),
 }
+FORWARD_ONLY: Final = (TABLE, "helion")  # a table serves without gradients
 NO_WEIGHTS: Final = (
     "on a CPU a table has rows for products with constant weights, and the layer has no weights"
 )
@@ -341,8 +343,9 @@ class LayerTable:
         missing = self.missing.get((layer.name, shape))
         if missing is not None or self.table is None:
             raise BuildError(missing or "no table was built")
-        device = str(self.setup.device)
-        with install(self.table, on_miss="strict", device=device, quiet=True) as handle:
+        how: dict[str, Any] = {"device": str(self.setup.device), "quiet": True}
+        # As the other backends of a CPU; the operands do not change.
+        with install(self.table, on_miss="strict", freezing=True, **how) as handle:
             yield
         report = handle.report()
         hits, misses = sum(report.hits.values()), sum(report.misses.values())
@@ -489,7 +492,7 @@ class LayerAtShape:
             )
             for backend in backends
             if backend in {TABLE, *setup.compiled, *self._layer.backends}
-            if step is Pass.FORWARD or backend != TABLE  # a table serves without gradients
+            if step is Pass.FORWARD or backend not in FORWARD_ONLY
         }
         batches: dict[str, Batch] = {}
         for name, cell in cells.items():

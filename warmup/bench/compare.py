@@ -72,7 +72,7 @@ class CompareRequest:
     weights on this device. There is a comparison for each of ``launches``; every variant starts
     once for all. ``out`` is the folder for the logs of the processes, created if missing.
     ``timeout_s`` is the longest wait for a variant's answer, in seconds; for its start, which
-    compiles every bucket, the wait for each bucket.
+    compiles every bucket, the wait for each bucket. ``freezing`` is that of `install`.
     """
 
     model: str
@@ -88,6 +88,7 @@ class CompareRequest:
     l2: str = L2.WARM
     out: str | os.PathLike[str] | None = None
     timeout_s: float = 1800.0
+    freezing: bool | None = None
 
 
 class FirstOutput(TypedDict):

@@ -94,6 +94,7 @@ def race(
             "device": device,
             "dtype": request.dtype,
             "seed": SEED,
+            "freezing": request.freezing,
         }
         if table is not None:
             case["table"] = str(scratch / "table.json")

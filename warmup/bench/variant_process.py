@@ -69,6 +69,7 @@ class Case:
     dtype: str | None
     seed: int
     spawned: float
+    freezing: bool | None
 
 
 class VariantProcess:
@@ -234,7 +235,14 @@ class VariantProcess:
 
         # The report says which fields mismatch, and counts the misses.
         self._handle = self._open.enter_context(
-            install(case.table, device=case.device, model=padded, allow_mismatch=True, quiet=True)
+            install(
+                case.table,
+                device=case.device,
+                model=padded,
+                freezing=case.freezing,
+                allow_mismatch=True,
+                quiet=True,
+            )
         )
 
     def _counts(self) -> tuple[int, int | None, int | None]:

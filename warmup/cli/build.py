@@ -100,6 +100,13 @@ def build(
         str | None,
         typer.Option(help="Write a bundle with the graphs of a server in this torch.compile mode."),
     ] = None,
+    freezing: Annotated[
+        bool | None,
+        typer.Option(
+            help="On a CPU: compile with frozen weights. Default yes for --model; for a program as "
+            "it does itself, or WARMUP_FREEZING."
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option(help="Tune problems again that the table has.")] = False,
     retry: Annotated[
         str | None,
@@ -138,6 +145,7 @@ def build(
         "bundle": bundle,
         "bundle_graphs": bundle_graphs,
         "retry": retry,
+        "freezing": freezing,
     }
     shared: dict[str, Any] = {
         "device": device,
@@ -158,6 +166,7 @@ def build(
     if command:
         refused = of_model | {"model": model, "problems": problems, "pad_weights": pad_weights}
         refused |= {"shard": shared.pop("shard"), "devices": devices, "cluster": cluster}
+        shared["freezing"] = refused.pop("freezing")
         refused |= {"force": force, "dry_run": dry_run, "policy": policy.value}
         refused |= {"rows_from": shared.pop("rows_from")}
         build_program(command, out, refused, shared, after=after, as_json=as_json)

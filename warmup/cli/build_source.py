@@ -42,6 +42,7 @@ def chosen_build(
         return partial(build, model, out=out, **of_model, **shared)
     allowed = {"budget"} if cluster else set()
     given = [name for name, value in of_model.items() if value and name not in allowed]
+    given += ["no_freezing"] if of_model["freezing"] is False else []
     refuse_beside("--problems", given)
     if out is None:
         raise typer.BadParameter("--problems needs --out, the table to complete")

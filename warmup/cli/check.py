@@ -79,6 +79,7 @@ def check(
         ),
     ] = True,
     bundle: options.Bundle = None,
+    freezing: options.Freezing = None,
     fail_on: Annotated[
         FailOnRows | None, typer.Option(help="unstable: end with code 11 if a row is unstable.")
     ] = None,
@@ -126,6 +127,7 @@ def check(
                     policy=policy,
                     pad_weights=pad_weights,
                     bundle=bundle,
+                    freezing=freezing,
                     observer=run,
                 )
     if fail_on is FailOnRows.UNSTABLE:

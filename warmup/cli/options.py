@@ -137,6 +137,14 @@ AllowMismatch = Annotated[
     ),
 ]
 FailOn = Annotated[str | None, FAIL_ON]
+Freezing = Annotated[
+    bool | None,
+    typer.Option(
+        "--freezing/--no-freezing",
+        help="Freeze weights as a CPU table's build did: a weight that changes after its first "
+        "use is then ignored. Default WARMUP_FREEZING, else as the program has it.",
+    ),
+]
 PeaksOption = Annotated[
     Path | None,
     typer.Option(help="Take the measured peaks of this table, for the same device."),

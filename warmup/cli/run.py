@@ -42,6 +42,7 @@ def run(
     bundle: options.Bundle = None,
     fail_on: options.FailOn = None,
     allow_mismatch: options.AllowMismatch = False,
+    freezing: options.Freezing = None,
 ) -> None:
     """Run a command with a table installed in its Python processes."""
     from warmup.serving.run import run as run_command
@@ -56,6 +57,7 @@ def run(
             audit_log=audit_log,
             bundle=bundle,
             allow_mismatch=allow_mismatch,
+            freezing=freezing,
         )
     except TableMismatchError as error:
         error.exit_code = EXIT_MISMATCH

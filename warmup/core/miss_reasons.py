@@ -32,6 +32,8 @@ class MissReason(StrEnum):
     """A cached graph was compiled with misses; in strict serving only."""
     UNTRUSTED = "untrusted"
     """A row exists, but a build found an output wrong with its winner."""
+    NEEDS_FREEZING = "needs_freezing"
+    """The row is for a frozen weight, and this program freezes none."""
     INTERNAL = "internal"
     """Code of warmup raised an exception; torch's own code ran as without a table."""
 
@@ -54,6 +56,10 @@ _ADVICE: Final = {
     MissReason.CHOICE_REJECTED: "build again on this machine",
     MissReason.NOT_DESCRIBED: "no table can answer it: look at the model",
     MissReason.UNTRUSTED: "build again: the key is measured without the winner that was wrong",
+    MissReason.NEEDS_FREEZING: (
+        "if no weight changes after its first use, freeze: install(freezing=True), "
+        "WARMUP_FREEZING=1 or warmup run --freezing"
+    ),
     MissReason.INTERNAL: "report it, with the traceback that WARMUP_DEBUG=1 prints",
     MissReason.CACHED_MISS: "build the bucket, or empty inductor's cache folder",
 }

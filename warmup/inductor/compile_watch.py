@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -20,12 +20,14 @@ from torch._inductor import compile_fx as compile_fx_module
 from torch._inductor import config as inductor_config
 from torch.autograd import profiler, profiler_legacy
 
+from warmup.core.dtypes import dtype_name
 from warmup.inductor.patches import Patches
-from warmup.keys.question import Answers
+from warmup.keys.question import Answers, Linear
 
 # Calls that inductor makes a packed linear of, where it may take the weight for a constant.
 _LINEARS: Final = frozenset({"addmm", "linear", "matmul", "mm"})
 
+_MATRIX: Final = 2  # dims of a weight; the operands of a product are as many
 _MATMULS: Final = frozenset(
     f"aten::{name}"
     for name in (
@@ -48,6 +50,13 @@ class CompileObserver(Protocol):
 
     def compile_ended(self) -> None:
         """That compile has ended, perhaps with an error."""
+
+    def unfrozen(self, linears: Sequence[Linear]) -> None:
+        """A graph that freezes no weights has these *linears*.
+
+        Raises:
+            MissError: a frozen one has a row, and misses are refused.
+        """
 
     def left_unfrozen(self) -> None:
         """A graph with a linear was compiled with gradients on although its options freeze weights.
@@ -79,6 +88,10 @@ class CompileWatch:
             self._inside.value = True
             self._observer.compile_started()
             try:
+                own = kwargs.get("config_patches") or {}
+                freezes = own.get("freezing", inductor_config.freezing)
+                if not freezes and (linears := _linears(model, inputs)):
+                    self._observer.unfrozen(linears)
                 is_unfrozen = torch.is_grad_enabled() and _would_freeze(model, inputs)
                 compiled = original(model, inputs, *args, **kwargs)
                 if is_unfrozen:
@@ -99,6 +112,45 @@ def _would_freeze(model: Any, inputs: Any) -> bool:
         return False
     names = (getattr(node.target, "__name__", str(node.target)) for node in model.graph.nodes)
     return any(name.partition(".")[0] in _LINEARS for name in names)
+
+
+def _linears(model: Any, inputs: Iterable[Any]) -> list[Linear]:
+    """Return the products of *model* with a matrix that is computed from weights alone."""
+    linears, constants, values = list[Linear](), set[torch.fx.Node](), iter(inputs)
+    for node in model.graph.nodes if isinstance(model, torch.fx.GraphModule) else ():
+        if node.op == "placeholder":
+            is_constant = _is_weight(next(values, None))
+        else:  # such as a transposed or cast weight
+            is_constant = node.op == "get_attr" or bool(node.all_input_nodes)
+            is_constant = is_constant and constants.issuperset(node.all_input_nodes)
+        if is_constant:
+            constants.add(node)
+        elif linear := _linear(node, constants):
+            linears.append(linear)
+    return linears
+
+
+def _is_weight(value: object) -> bool:
+    return isinstance(value, nn.Parameter) or hasattr(value, "_dynamo_static_input_type")
+
+
+def _linear(node: torch.fx.Node, constants: Container[torch.fx.Node]) -> Linear | None:
+    name = getattr(node.target, "__name__", str(node.target)).partition(".")[0]
+    given = [*node.args, *node.kwargs.values()]
+    bias = given.pop(0) if name == "addmm" and given else None
+    bias, given = given[2] if name == "linear" and given[2:] else bias, given[:2]
+    operands = [each for each in given if isinstance(each, torch.fx.Node)]
+    if name not in _LINEARS or len(operands) < _MATRIX or operands[1] not in constants:
+        return None
+    weight, out = (each.meta.get("example_value") for each in (operands[1], node))
+    if not isinstance(weight, torch.Tensor) or not isinstance(out, torch.Tensor):
+        return None
+    if weight.dim() != _MATRIX or not out.dim() or not weight.numel():
+        return None
+    n = int(out.shape[-1])
+    m, k = out.numel() // n, weight.numel() // n
+    # Under autocast the operands are cast, and only the result has the dtype of the product.
+    return Linear(m if isinstance(m, int) else None, n, k, dtype_name(out.dtype), bias is not None)
 
 
 class FrameWatch:

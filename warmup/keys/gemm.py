@@ -52,6 +52,7 @@ GEMM: Final = Kind(
     brief_format="{op} {n}x{k}",
     work="warmup.keys.work:gemm_work",
     product="warmup.keys.work:product_of",
+    linears="warmup.keys.gemm_text:linears_of",
 )
 
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from warmup.core.errors import ProblemError
-from warmup.keys.gemm import GEMM, NO_EPILOGUE, Dim, GemmProblem, Layout
+from warmup.keys.gemm import CPU_LINEAR, GEMM, NO_EPILOGUE, Dim, GemmProblem, Layout
+from warmup.keys.question import Linear
 from warmup.keys.registry import kind_of
 
 _MAX_DEPTH: Final = 32
@@ -92,6 +93,21 @@ def parse_problem(key: str) -> GemmProblem:
         full_reduction=parts.get("reduction") == "full",
         epilogue=parts["epilogue"],
     )
+
+
+def linears_of(key: str) -> tuple[Linear, ...]:
+    """Return the linears that ask for *key* where a CPU freezes their weights; often none.
+
+    A packed linear of MKL adds its bias apart, so its key does not say whether there is one.
+    """
+    problem = parse_problem(key)
+    if problem.op not in CPU_LINEAR:
+        return ()
+    m, n, k = (dim.low if dim.is_static else None for dim in (problem.m, problem.n, problem.k))
+    biases = (False, True) if problem.op == "packed_linear" else (problem.bias is not None,)
+    if n is None or k is None:
+        return ()
+    return tuple(Linear(m, n, k, problem.dtype, has_bias) for has_bias in biases)
 
 
 def at_upper_end(key: str) -> str:

@@ -55,6 +55,8 @@ class Kind:
       where the key does not say enough. None when no key of the kind does.
     - ``product``: ``module:function`` that takes a key and returns the product that its rows time,
       in words that keys of other kinds share. None when rows are about something else.
+    - ``linears``: ``module:function`` that takes a key and returns each `Linear` that asks for it,
+      where its weight is frozen. None when freezing decides about no key of the kind.
 
     Measuring:
 
@@ -92,6 +94,7 @@ class Kind:
     rebuild: str | None = None
     work: str | None = None
     product: str | None = None
+    linears: str | None = None
     sites: frozenset[str] = frozenset()
     is_searchable: bool = False
     stage: BuildStage = BuildStage.BARE_TRIALS

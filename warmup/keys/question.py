@@ -20,6 +20,17 @@ from warmup.keys.gemm import GemmProblem
 
 
 @dataclass(frozen=True, slots=True)
+class Linear:
+    """A product with a constant matrix: its rows m, None for a range, n and k."""
+
+    m: int | None
+    n: int
+    k: int
+    dtype: str
+    has_bias: bool
+
+
+@dataclass(frozen=True, slots=True)
 class LiveTrial:
     """Functions that measure a question in this process.
 

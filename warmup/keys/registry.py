@@ -6,7 +6,7 @@ The first word of a key is the name of its kind, except that a GEMM key starts w
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -17,6 +17,7 @@ from warmup.keys.grouped import GROUPED
 from warmup.keys.kind import Kind
 from warmup.keys.launch import LAUNCH
 from warmup.keys.pad import PAD
+from warmup.keys.question import Linear
 from warmup.keys.reduction import REDUCTION
 from warmup.keys.split import SPLIT
 from warmup.keys.weight import WEIGHT
@@ -81,6 +82,16 @@ def product_of(key: str) -> str | None:
         return None
     spell: Callable[[str], str] = pkgutil.resolve_name(named)
     return spell(key)
+
+
+def linears_of(key: str) -> Sequence[Linear]:
+    """Return each linear that asks for *key* where its weight is frozen.
+
+    Raises:
+        ProblemError: *key* is not a key.
+    """
+    named = kind_of(key).linears
+    return () if named is None else pkgutil.resolve_name(named)(key)
 
 
 def ingredients_of(key: str) -> dict[str, str]:

@@ -32,6 +32,7 @@ from warmup.table import Policy, Table
 from warmup.table.cache_tags import cache_tag
 from warmup.table.codec import digest_of
 from warmup.table.lookup import Lookup, OnMiss, Uncovered
+from warmup.table.policy import options_served
 
 if TYPE_CHECKING:
     from torch import nn
@@ -55,7 +56,7 @@ def _one_at_a_time(function: Callable[_Parameters, Handle]) -> Callable[_Paramet
 
 
 @_one_at_a_time
-def install(
+def install(  # noqa: PLR0915  one step after the other
     table: str | os.PathLike[str] | Table | None = None,
     *,
     on_miss: str = "fallback",
@@ -65,6 +66,7 @@ def install(
     model: nn.Module | None = None,
     bundle: str | os.PathLike[str] | None = None,
     allow_mismatch: bool | None = None,
+    freezing: bool | None = None,
     quiet: bool | None = None,
     log_events: bool | None = None,
 ) -> Handle:
@@ -94,8 +96,12 @@ def install(
     that does not fit the table or this machine is ignored with a warning. A bundle is code: use
     only bundles that you would run.
 
-    Every compile meanwhile runs under the table's inductor options. Options that decide what is
-    measured replace the caller's own, also those of a mode. Other options of the caller's that
+    With *freezing*, or ``WARMUP_FREEZING=1``, compiles freeze weights where the table's build did:
+    a weight that changes after the compile is then ignored. Otherwise ``freezing`` stays as the
+    program has it, and the rows of a CPU's frozen linears are not used.
+
+    Every compile meanwhile runs under the table's other inductor options. Options that decide what
+    is measured replace the caller's own, also those of a mode. Other options of the caller's that
     contradict the table's are kept, with a warning and an event.
 
     A second call with the same table and settings, and no *model*, returns the same handle. In a
@@ -115,12 +121,13 @@ def install(
     if (order := order_in_environment()) is not None:
         from warmup.serving.recorder import record
 
-        return record(order)
+        return record(order, freezes=read_flag(freezing, "WARMUP_FREEZING"))
     start_workers(device)
     inductor = connect()
     here = inductor.runtime(device)
     found = find_table(table, here)
     digest = digest_of(found.table)
+    freezes = read_flag(freezing, "WARMUP_FREEZING")
     settings = InstallSettings(
         digest=digest,
         on_miss=on_miss,
@@ -128,6 +135,7 @@ def install(
         device=here.device.name,
         audit_log=absolute_path(audit_log, "WARMUP_AUDIT_LOG"),
         bundle=absolute_path(bundle, "WARMUP_BUNDLE"),
+        freezes=freezes,
         pads_model=model is not None,
     )
     if (current := installed()) is not None:
@@ -173,7 +181,9 @@ def install(
         unpacked = _unpack(bundle, digest, here, device) if refused is None else None
         tag = cache_tag(digest, tunes=lookup.tunes)
         functions, is_compiling = inductor.earlier_compiles()
-        options = found.table.policy.options
+        options = options_served(found.table.policy, freezes=freezes)
+        if "freezing" not in options:
+            watch.needs_freezing = lookup.needs_freezing
         attachment = (
             inductor.attach(lookup, options, tag, observer=watch) if refused is None else None
         )

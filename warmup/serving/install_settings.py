@@ -20,6 +20,7 @@ class InstallSettings:
     device: str
     audit_log: str
     bundle: str
+    freezes: bool
     pads_model: bool
 
     def difference(self, asked: InstallSettings) -> str:

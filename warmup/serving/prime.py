@@ -63,6 +63,7 @@ def prime(
     policy: str = ShapePolicy.EXACT,
     pad_weights: bool = True,
     bundle: str | os.PathLike[str] | None = None,
+    freezing: bool | None = None,
     observer: PrimeObserver | None = None,
 ) -> CheckReport:
     """Compile and call every bucket of *model* once from the table that *checked* found ready.
@@ -70,8 +71,9 @@ def prime(
     The model is compiled as a server compiles it, without gradients: the table is installed with
     *on_miss*, the weights are padded as the table says, unless *pad_weights* is false, and the
     model is compiled by `torch.compile(model, dynamic=False)` in the server's *mode*, or with the
-    *policy* ``range`` by `warmup.compile` with the same buckets. Afterwards inductor's caches are
-    warm for servers that install this table in the same way.
+    *policy* ``range`` by `warmup.compile` with the same buckets. Weights are frozen as `install`
+    does with *freezing*. Afterwards inductor's caches are warm for servers that install this table
+    in the same way.
 
     A measurement that no row covers is refused. A bucket that fails does not stop the others. A
     *bundle* is unpacked first; a bundle that does not fit is a problem. Arguments have the form of
@@ -112,6 +114,7 @@ def prime(
                     device=str(on),
                     model=work.model.module if pad_weights else None,
                     bundle=bundle,
+                    freezing=freezing,
                     quiet=True,  # the report of each bucket says it
                 )
             )

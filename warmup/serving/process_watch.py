@@ -6,10 +6,11 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from warmup.core.events import Event, logger
+from warmup.keys.question import Linear
 from warmup.serving.notices import Notices
 from warmup.serving.settling import Settling
 
@@ -23,6 +24,7 @@ class ProcessWatch:
 
     notices: Notices
     settling: Settling | None = None
+    needs_freezing: Callable[[Sequence[Linear]], None] | None = None
     compiles: int = 0
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
     _ended_s: float = 0.0
@@ -56,6 +58,11 @@ class ProcessWatch:
         with self._lock:
             now = time.monotonic()
             return self._ended_s + sum(now - since for since in self._since.values())
+
+    def unfrozen(self, linears: Sequence[Linear]) -> None:
+        """Report the rows that *linears*, frozen, would have used."""
+        if self.needs_freezing is not None:
+            self.needs_freezing(linears)
 
     def left_unfrozen(self) -> None:
         """Give the notice about gradients."""

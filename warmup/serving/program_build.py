@@ -25,7 +25,7 @@ from warmup.diagnostics.misses import MissedProblem
 from warmup.keys.registry import kind_of
 from warmup.serving.run import RunReport, run_with
 from warmup.table import Table
-from warmup.table.policy import PolicyOptions
+from warmup.table.policy import DEFAULT_MODE, PolicyOptions
 from warmup.table.store import read
 from warmup.tuning.budget import parse_budget
 from warmup.tuning.from_misses import build_problems
@@ -74,12 +74,18 @@ def build_from_program(
     out: str | Path,
     after: bool = False,
     device: str = "auto",
+    mode: str = DEFAULT_MODE,
+    backends: str | None = None,
+    tolerance: float | None = None,
+    launch: str | None = None,
+    l2: str | None = None,
+    fused_top_k: int | None = None,
     search: str = Search.DEFAULT,
     wait_for_quiet: float | None = None,
+    freezing: bool | None = None,
     stdout_to_stderr: bool = False,
     observer: Observer | None = None,
     ended: Callable[[RunReport, int, int], None] = lambda _run, _left, _again: None,
-    **policy: Any,
 ) -> ProgramBuild:
     """Run *command* once, and add a row for everything that its processes ask to the table *out*.
 
@@ -90,8 +96,9 @@ def build_from_program(
     whose times do not carry a decision are measured again, where that needs no program. *ended* is
     called then, with the number of problems left and that of rows to measure again.
 
-    Signals are passed on to the command, as by `warmup.serving.run.run`. *stdout_to_stderr* is as
-    in `run_with`, and the other arguments are those of `warmup.tuning.build.build`.
+    Weights are frozen where the program does so, or with *freezing* as by `warmup.install`. Signals
+    are passed on to the command, as by `warmup.serving.run.run`. *stdout_to_stderr* is as in
+    `run_with`, and the other arguments are those of `warmup.tuning.build.build`.
 
     Raises:
         SettingsError: an argument cannot be used, or the command cannot be started.
@@ -103,6 +110,14 @@ def build_from_program(
     check_out(path)
     seconds_to_wait(wait_for_quiet)
     before = frozenset(read(path).rows) if path.exists() else frozenset()
+    asked = PolicyOptions(
+        mode=mode,
+        backends=backends,
+        tolerance=tolerance,
+        launch=launch,
+        l2=l2,
+        fused_top_k=fused_top_k,
+    )
     how: dict[str, Any] = {
         "device": device,
         "search": str(parse_budget(search, None).search),
@@ -114,13 +129,15 @@ def build_from_program(
             folder=folder,
             session=secrets.token_hex(8),
             after=after,
-            options=asdict(PolicyOptions(**policy)),
+            options=asdict(asked),
             **how,
         )
         settings = {
             _CACHE_OF_ENGINE: str(Path(folder) / "engine"),
             RECORDING_VARIABLE: order.to_json(),
         }
+        if freezing is not None:
+            settings["WARMUP_FREEZING"] = str(int(freezing))
         ran = run_with(command, settings, stdout_to_stderr=stdout_to_stderr)
         origin = read(order.origin) if order.origin.exists() else None
         regions = () if origin is None else read_regions(order.regions)
@@ -154,7 +171,7 @@ def build_from_program(
                     again=again,
                     regions=regions,
                     observer=observer,
-                    **policy,
+                    **asdict(asked),
                     **how,
                 )
             except NothingRecordedError as error:

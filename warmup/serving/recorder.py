@@ -26,7 +26,7 @@ from warmup.table import Table
 from warmup.table.cache_tags import cache_tag
 from warmup.table.codec import digest_of
 from warmup.table.lookup import Lookup, OnMiss
-from warmup.table.policy import PolicyOptions
+from warmup.table.policy import PolicyOptions, options_served
 from warmup.table.store import add_rows
 from warmup.tuning.progress import Progress, Revisit
 from warmup.tuning.report import Observer
@@ -39,11 +39,12 @@ from warmup.tuning.setup import (
 )
 
 
-def record(order: RecordingOrder) -> Handle:
+def record(order: RecordingOrder, *, freezes: bool) -> Handle:
     """Return the handle of the recording, which begins with the first call in this process.
 
     Inductor's questions are measured and written to the table of *order* as they are asked, or with
-    ``after`` written to its log as misses. The events go to ``WARMUP_AUDIT_LOG``.
+    ``after`` written to its log as misses. The events go to ``WARMUP_AUDIT_LOG``. Weights of the
+    program are frozen where the program freezes them itself, or *freezes* says so.
 
     Raises:
         SettingsError: the device, its compiler or an option cannot be used.
@@ -53,7 +54,7 @@ def record(order: RecordingOrder) -> Handle:
     """
     with install_lock:
         current = installed()
-        return _begin(order) if current is None else current.shared()
+        return _begin(order, freezes=freezes) if current is None else current.shared()
 
 
 class _Waiting(Observer):
@@ -64,7 +65,7 @@ class _Waiting(Observer):
         print_notice(f"build: {reason}: waiting up to {seconds:.0f} s to measure")
 
 
-def _begin(order: RecordingOrder) -> Handle:
+def _begin(order: RecordingOrder, *, freezes: bool) -> Handle:
     setup = find_setup(order.device, PolicyOptions(**order.options))
     table, _ = open_table(Path(order.out), setup, force=False)
     add_rows(order.origin, table.provenance, table.policy, {})
@@ -89,7 +90,7 @@ def _begin(order: RecordingOrder) -> Handle:
         lookup = (_collecting if order.after else _measuring)(order, setup, table, emitter)
         tag = f"{cache_tag(digest, tunes=lookup.tunes)}-{order.session}"
         functions, is_compiling = setup.inductor.earlier_compiles()
-        options = table.policy.options
+        options = options_served(table.policy, freezes=freezes)
         attachment = setup.inductor.attach(lookup, options, tag, observer=watch, quiet=True)
     except BaseException:
         log.close()
@@ -117,6 +118,7 @@ def _begin(order: RecordingOrder) -> Handle:
         device=here.device.name,
         audit_log=str(log.path),
         bundle="",
+        freezes=freezes,
         pads_model=False,
     )
     handle = Handle(table, digest, lookup, tally, attachment, settings, watch, _file=log)

@@ -93,11 +93,13 @@ def run(
     audit_log: str | os.PathLike[str] | None = None,
     bundle: str | os.PathLike[str] | None = None,
     allow_mismatch: bool = False,
+    freezing: bool | None = None,
 ) -> RunReport:
     """Run *command* to its end, with *table* installed in every Python process that compiles.
 
-    *on_miss* is ``fallback`` or ``strict``; it, *uncovered*, *bundle* and *allow_mismatch* are as
-    in `install`. With ``strict`` a process that describes this machine checks the table first.
+    *on_miss* is ``fallback`` or ``strict``; it, *uncovered*, *bundle*, *allow_mismatch* and
+    *freezing* are as in `install`. With ``strict`` a process that describes this machine checks
+    the table first.
     Events are appended to *audit_log*, or ``WARMUP_AUDIT_LOG``, or a temporary file; the report
     counts all that is appended meanwhile, which programs that share the file do, too. Signals that
     arrive meanwhile go to the command, unless a terminal has sent them to both processes. The exit
@@ -125,6 +127,8 @@ def run(
     }
     if allow_mismatch:
         settings["WARMUP_ALLOW_MISMATCH"] = "1"
+    if freezing is not None:
+        settings["WARMUP_FREEZING"] = str(int(freezing))
     if bundle is not None:
         settings["WARMUP_BUNDLE"] = str(Path(bundle).absolute())
     return run_with(command, settings, audit_log)

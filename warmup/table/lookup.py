@@ -7,8 +7,9 @@ candidates are measured.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Protocol
 
 from warmup.core.counted import counted
@@ -20,8 +21,8 @@ from warmup.core.miss_reasons import MissReason
 from warmup.core.rows import Row, Tuned, Winner, is_for_host
 from warmup.core.runtime import Mismatch
 from warmup.keys.nearest import nearest_row, neighbours_of
-from warmup.keys.question import Question, RegionQuestion
-from warmup.keys.registry import covers, kind_of
+from warmup.keys.question import Linear, Question, RegionQuestion
+from warmup.keys.registry import covers, kind_of, linears_of
 from warmup.table.cache_tags import shown_tag
 from warmup.table.disagreements import Disagreements
 from warmup.table.on_miss import OnMiss, Uncovered
@@ -138,6 +139,22 @@ class Lookup:
         )
         if self.on_miss is OnMiss.STRICT and key not in self.excused:
             raise MissError(key, reason.value, nearest, differs)
+
+    def needs_freezing(self, linears: Iterable[Linear]) -> None:
+        """Report a miss for each of *linears* whose frozen form has a row that would be served.
+
+        Raises:
+            MissError: misses are refused.
+        """
+        for linear in linears:
+            if (key := self._frozen.get(linear)) is not None:
+                self.miss(key, self._rejection() or MissReason.NEEDS_FREEZING, "aten")
+
+    @cached_property
+    def _frozen(self) -> dict[Linear, str]:
+        """The rows for frozen weights, without those that are not trusted."""
+        trusted = (key for key, row in self.rows.items() if row.untrusted is None)
+        return {linear: key for key in trusted for linear in linears_of(key)}
 
     def measure(self, question: Question) -> Winner | None:
         assert self.tuner is not None
@@ -268,7 +285,7 @@ class Lookup:
         if reason in (MissReason.WRONG_DEVICE, MissReason.WRONG_RUNTIME):
             hard = tuple(str(mismatch) for mismatch in self.mismatches if mismatch.is_hard)
             return key if key in self.rows else None, hard
-        if reason in (MissReason.NOT_DESCRIBED, MissReason.INTERNAL):
+        if reason in (MissReason.NOT_DESCRIBED, MissReason.INTERNAL, MissReason.NEEDS_FREEZING):
             return None, ()
         row = self.rows.get(key)
         if row is not None and row.untrusted is not None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from warmup.core.errors import SettingsError
-from warmup.core.method import L2, MAX_TOP_K, SEED, TOP_K, Launch, Method
+from warmup.core.method import L2, MAX_TOP_K, SEED, TOP_K, Launch, Method, OptionValue
 from warmup.table import Policy
 
 GEMM_BACKENDS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -93,6 +93,15 @@ def choose_policy(
         split_search=device_type != "cpu",
         grouped_search=device_type != "cpu",
     )
+
+
+def options_served(policy: Policy, *, freezes: bool) -> dict[str, OptionValue]:
+    """Return the options of *policy* that a compile gets.
+
+    ``freezing`` is among them only where the caller says that it *freezes*: a weight that changes
+    after the compile is ignored then. Without, it stays as the program has it.
+    """
+    return {key: value for key, value in policy.options.items() if freezes or key != "freezing"}
 
 
 def choose_method(asked: PolicyOptions, device_type: str) -> Method:

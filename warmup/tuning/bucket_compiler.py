@@ -19,6 +19,7 @@ from warmup.core.phases import BuildStage
 from warmup.core.rows import Row
 from warmup.core.uncompiled import Uncompiled
 from warmup.table.lookup import Lookup, OnMiss
+from warmup.table.policy import options_served
 from warmup.tuning.served_bucket import AskedQuestions, ServedBucket
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ class BucketCompiler:
     ``make_lookup`` is called with the arguments of `Lookup`, and returns the lookup that answers.
     ``measure_cost`` returns what a call costs that has run before; None where that is not measured.
     ``is_rebuilt``: the model was rebuilt from a key, and asks a single question that is measured.
-    ``state`` puts back what calls of the model write, before each call whose output is returned.
+    ``freezes``: weights are frozen where the policy's options say so. ``state`` puts back what the
+    model's calls write, before each call whose output is returned.
     """
 
     setup: BuildSetup
@@ -52,6 +54,7 @@ class BucketCompiler:
     make_lookup: Callable[..., Lookup] = Lookup
     measure_cost: Callable[[Callable[[], object]], CallCost | None] = lambda _call: None
     is_rebuilt: bool = False
+    freezes: bool = True
     state: CallState = field(default_factory=_no_state)
 
     def tune(self, calls: Sequence[Inputs], name: str, since: int) -> ServedBucket:
@@ -153,7 +156,7 @@ class BucketCompiler:
         tag = f"warmup-build-{on_miss}{what}"
         attachment = self.setup.inductor.attach(
             lookup,
-            self.progress.table.policy.options,
+            options_served(self.progress.table.policy, freezes=self.freezes),
             tag,
             quiet=True,
             order=order,

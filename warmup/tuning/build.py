@@ -90,6 +90,7 @@ def build(
     policy: str = ShapePolicy.EXACT,
     bundle: bool = False,
     bundle_graphs: str | None = None,
+    freezing: bool | None = None,
     all_layers: bool = False,
     force: bool = False,
     retry: str | None = None,
@@ -128,6 +129,10 @@ def build(
     the rows of the model with and without padding. With *bundle* the kernels that serving compiles
     are written beside the table, see `warmup.tuning.pack_bundle`; with *bundle_graphs*, the mode of
     the server's torch.compile, its graphs too.
+
+    On a CPU the model is compiled with frozen weights, since inductor's C++ template competes for
+    those alone. With *freezing* False it is compiled as a program that freezes nothing compiles it,
+    and the table gets the rows that such a program asks for. Both builds complete one table.
 
     A problem that the table lacks takes the row of a table of *rows_from* where it fits, instead of
     being measured: see `warmup.tuning.rows_from`. With *force* or *retry* nothing is taken.
@@ -197,7 +202,12 @@ def build(
         tuner.rows.only, tuner.region_questions.is_used = progress.revisit.retried, True
         tuner.watch.start(seconds_to_wait(wait_for_quiet), watcher.waiting_started)
         compiler = BucketCompiler(
-            setup=setup, model=loaded, progress=progress, tuner=tuner, measure_cost=tuner.cost_of
+            setup=setup,
+            model=loaded,
+            progress=progress,
+            tuner=tuner,
+            measure_cost=tuner.cost_of,
+            freezes=freezing is not False,
         )
         session = Session(
             compiler=compiler, specs=resolved.specs, dtype=cast, all_layers=all_layers
@@ -226,7 +236,7 @@ def build(
     words = input_options(seqlens=seqlens, dims=dims, inputs=inputs, dtype=dtype, policy=policy)
     packed = pack_if_asked(
         *(path, model, setup.runtime),
-        [*words, f"--device={setup.device}"],
+        [*words, f"--device={setup.device}", f"--{'no-' * (freezing is False)}freezing"],
         watcher.packing_started,
         serves=bundle,
         graphs_for=bundle_graphs,

@@ -39,6 +39,7 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
     mode: str | None = None,
     on_miss: str = "fallback",
     bundle: str | os.PathLike[str] | None = None,
+    freezing: bool | None = None,
 ) -> CompiledModel:
     """Return *model*, in eval mode, to be served from one artifact for each of its *buckets*.
 
@@ -56,10 +57,9 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
     - ``exact``: by no artifact.
 
     Calls that no artifact serves are served uncompiled and counted, or with *outside* ``error``
-    refused. A *table* is installed with *on_miss* and *bundle*, and weights are padded as it says;
-    see `warmup.install`. Nothing is compiled before the first call or `CompiledModel.warm`. Calls
-    may come from several threads.
-
+    refused. A *table* is installed with *on_miss*, *bundle* and *freezing*, and weights are padded
+    as it says; see `warmup.install`. Nothing is compiled before the first call or
+    `CompiledModel.warm`. Calls may come from several threads.
 
     Raises:
         SettingsError: an argument cannot be used, or the model is in training mode.
@@ -97,7 +97,7 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
     artifacts, call_for = make_buckets(served, sizes)
     handle = None
     if table is not None:
-        handle = install(table, on_miss=on_miss, model=model, bundle=bundle)
+        handle = install(table, on_miss=on_miss, model=model, bundle=bundle, freezing=freezing)
     return CompiledModel(served, artifacts, call_for, handle)
 
 
