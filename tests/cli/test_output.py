@@ -9,14 +9,25 @@ from pathlib import Path
 import pytest
 
 from warmup.cli import output
-from warmup.cli.output import digits, fold, grid, meanings, percent, times
+from warmup.cli.output import digits, fold, grid, meanings, percent, spell_phases, times
 from warmup.cli.tables import spell_table
 from warmup.core.counted import counted
+from warmup.core.phases import Phase
 from warmup.core.rows import Row
 from warmup.table import Table
 
 HEAD = ("gemm", "epilogue", "winner", "us")
 ROWS = (("mm m=16", "none", "aten::mm", "7.9"), ("mm m=1024", "gelu", "triton::mm w2", "12.0"))
+
+
+def test_a_part_of_a_start_has_its_sum_and_its_phases() -> None:
+    """Lines are folded to 80 columns, and a phase that was not entered is left out."""
+    seconds = {phase: 1.5 for phase in Phase if phase is not Phase.AOT}
+    lines = spell_phases("before", seconds, head=" " * 10)
+    assert lines[0].startswith("          before 21.00: import 1.50, load 1.50, install 1.50, ")
+    assert all(line.startswith(" " * 12) for line in lines[1:])
+    assert max(map(len, lines)) <= 80
+    assert "AOT" not in " ".join(lines)
 
 
 def test_a_row_in_a_file_is_one_line_with_its_columns_aligned(

@@ -8,8 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from warmup.cli.common_options import is_verbose
-from warmup.cli.output import versions
-from warmup.cli.phase_render import PHASES_PAGE, columns_by_bucket, phase_grid
+from warmup.cli.output import PHASES_PAGE, spell_phases, versions
 from warmup.core.counted import counted
 from warmup.core.phases import document_of
 from warmup.core.runtime import Runtime
@@ -47,9 +46,11 @@ def spell_outcome(report: CheckReport) -> Iterator[str]:
         return
     if report.buckets:
         if is_verbose():
-            yield f"start     what it was made of ({PHASES_PAGE}):"
-            pairs = [(primed.bucket, primed.phases) for primed in report.buckets]
-            yield from phase_grid(columns_by_bucket(report.phases_before, pairs), indent=10)
+            yield f"start     what it was made of, in seconds ({PHASES_PAGE}):"
+            parts = {"all": report.phases, "before": report.phases_before}
+            parts |= {str(primed.bucket): primed.phases for primed in report.buckets}
+            for part, seconds in parts.items():
+                yield from spell_phases(part, seconds, " " * 10)
         else:
             yield f"start     {sum(report.phases.values()):.1f} s; -v says what they were made of"
         ready = sum(bucket.problem is None for bucket in report.buckets)

@@ -27,16 +27,17 @@ from warmup.cli.common_options import is_verbose
 from warmup.cli.exit_codes import EXIT_FOUND
 from warmup.cli.output import (
     ABSENT,
+    PHASES_PAGE,
     complain,
     digits,
     fold,
     grid,
     print_report,
     say,
+    spell_phases,
     timing,
     versions,
 )
-from warmup.cli.phase_render import PHASES_PAGE, columns_by_bucket, phase_grid
 from warmup.cli.signals import interruptible
 from warmup.core.errors import SettingsError
 from warmup.core.method import L2, Launch
@@ -233,14 +234,18 @@ def _spell_error(cells: Sequence[BucketTime]) -> str:
 def _phases(report: Comparison) -> Iterator[Iterator[str]]:
     """Yield the phases of all starts, and of each compiled variant's by bucket if several."""
     starts = {result.variant: result.start for result in report.results if result.start is not None}
-    by_variant = {variant.name: phases_from(start["phases"]) for variant, start in starts.items()}
-    yield chain([f"what the starts were made of ({PHASES_PAGE}):"], phase_grid(by_variant))
+    yield chain(
+        [f"what the starts were made of, in seconds ({PHASES_PAGE}):"],
+        *(spell_phases(variant.name, phases_from(s["phases"])) for variant, s in starts.items()),
+    )
     for variant, start in starts.items():
         if variant.how is not How.EAGER and len(report.buckets) > 1:
-            phases = [phases_from(output["phases"]) for output in start["outputs"]]
-            pairs = list(zip(report.buckets, phases, strict=True))
-            table = phase_grid(columns_by_bucket(phases_from(start["phases_before"]), pairs))
-            yield chain([f"what the start of {variant.name} was made of, by bucket:"], table)
+            outputs = zip(report.buckets, start["outputs"], strict=True)
+            yield chain(
+                [f"what the start of {variant.name} was made of, by bucket:"],
+                spell_phases("before", phases_from(start["phases_before"])),
+                *(spell_phases(str(bucket), phases_from(one["phases"])) for bucket, one in outputs),
+            )
 
 
 def _spell_ratio(ratio: Ratio | None) -> str:

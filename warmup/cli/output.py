@@ -17,6 +17,7 @@ from warmup.bench.compare import decimals_of, rounded
 from warmup.cli.common_options import is_quiet
 from warmup.core.call_cost import CallCost
 from warmup.core.error_text import printable
+from warmup.core.phases import PhaseSeconds
 from warmup.core.roofline import Peaks
 
 PrintedReport = TypeVar("PrintedReport")
@@ -24,6 +25,7 @@ PrintedReport = TypeVar("PrintedReport")
 TEXT_WIDTH: Final = 80  # columns of text that is folded and not on a terminal
 _DEEPEST: Final = 8  # columns by which later lines of a cell are indented
 ABSENT: Final = "-"
+PHASES_PAGE: Final = "docs/explanation/start.md"
 MEANINGS: Final = {
     "hits": "answered by a row of the table",
     "misses": "no row answered",
@@ -93,6 +95,12 @@ def fold(
         break_long_words=False,
         break_on_hyphens=False,
     )
+
+
+def spell_phases(part: str, seconds: PhaseSeconds, head: str = "  ") -> list[str]:
+    """Return the seconds of *part* of a start and of each phase that it entered, behind *head*."""
+    words = ", ".join(f"{phase.label} {taken:.2f}" for phase, taken in seconds.items())
+    return fold(f"{part} {sum(seconds.values()):.2f}: {words}", head, indent=len(head) + 2)
 
 
 def grid(

@@ -1,15 +1,13 @@
-"""`read_json` and `parse_json`: JSON from files that are not trusted.
+"""`read_json`: JSON from files that are not trusted.
 
-`read_json` returns the `msgspec.Struct` that its caller declares: the struct says which members
-there are, of which types and in which bounds. All else is refused, and so are names that an object
-has twice, NaN and deep nesting. Errors of msgspec lack the names of a dict's members, which are
-looked up here, so that each error has the file and the JSON pointer of the value. `parse_json` is
-for documents in forms of others.
+It returns the `msgspec.Struct` that its caller declares: the struct says which members there are,
+of which types and in which bounds. All else is refused, and so are names that an object has twice,
+NaN and deep nesting. Errors of msgspec lack the names of a dict's members, which are looked up
+here, so that each error has the file and the JSON pointer of the value.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import types
 from collections.abc import Iterator
@@ -48,59 +46,8 @@ _TYPE_NAMES: Final = {
     "float": "a number",
     "bool": "a boolean",
 }
-_MAX_INTEGER_DIGITS: Final = 18
 # In JSON without whitespace: a string, with the colon behind it where it is a name, or a bracket.
 _TOKEN: Final = re.compile(rb'("(?:[^"\\]|\\.)*")(:?)|[{}]')
-
-
-class JsonError(ValueError):
-    """A text is not JSON, or is JSON that is refused. Its text says why, and where if it can."""
-
-
-class _RefusedError(ValueError):
-    """A value is refused whose place is unknown."""
-
-
-def parse_json(text: str, *, has_constants: bool = False) -> object:
-    """Return the JSON value in *text*. Memory is up to fifty times that of the text.
-
-    With *has_constants* NaN, Infinity and -Infinity, as Python's json writes them, are numbers.
-
-    Raises:
-        JsonError: *text* is not JSON, or is refused.
-    """
-    constant = float if has_constants else _no_constant
-    try:
-        return json.loads(
-            text, object_pairs_hook=_unique, parse_int=_bounded_int, parse_constant=constant
-        )
-    except json.JSONDecodeError as error:
-        raise JsonError(f"{error.msg} (line {error.lineno}, column {error.colno})") from None
-    except RecursionError:
-        raise JsonError("nested too deeply") from None
-    except _RefusedError as error:
-        raise JsonError(str(error)) from None
-
-
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        seen: set[str] = set()
-        for name, _ in pairs:
-            if name in seen:
-                raise _RefusedError(repetition(name))
-            seen.add(name)
-    return members
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise _RefusedError(f"{name} is not a JSON number")
-
-
-def _bounded_int(digits: str) -> int:
-    if len(digits) > _MAX_INTEGER_DIGITS:
-        raise _RefusedError(f"an integer of {len(digits)} digits is out of range")
-    return int(digits)
 
 
 def repetition(name: str) -> str:

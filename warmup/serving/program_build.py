@@ -25,7 +25,7 @@ from warmup.diagnostics.misses import MissedProblem
 from warmup.keys.registry import kind_of
 from warmup.serving.run import RunReport, run_with
 from warmup.table import Table
-from warmup.table.policy import DEFAULT_MODE, PolicyOptions
+from warmup.table.policy import PolicyOptions
 from warmup.table.store import read
 from warmup.tuning.budget import parse_budget
 from warmup.tuning.from_misses import build_problems
@@ -74,18 +74,13 @@ def build_from_program(
     out: str | Path,
     after: bool = False,
     device: str = "auto",
-    mode: str = DEFAULT_MODE,
-    backends: str | None = None,
-    tolerance: float | None = None,
-    launch: str | None = None,
-    l2: str | None = None,
-    fused_top_k: int | None = None,
     search: str = Search.DEFAULT,
     wait_for_quiet: float | None = None,
     freezing: bool | None = None,
     stdout_to_stderr: bool = False,
     observer: Observer | None = None,
     ended: Callable[[RunReport, int, int], None] = lambda _run, _left, _again: None,
+    **policy: Any,
 ) -> ProgramBuild:
     """Run *command* once, and add a row for everything that its processes ask to the table *out*.
 
@@ -110,14 +105,6 @@ def build_from_program(
     check_out(path)
     seconds_to_wait(wait_for_quiet)
     before = frozenset(read(path).rows) if path.exists() else frozenset()
-    asked = PolicyOptions(
-        mode=mode,
-        backends=backends,
-        tolerance=tolerance,
-        launch=launch,
-        l2=l2,
-        fused_top_k=fused_top_k,
-    )
     how: dict[str, Any] = {
         "device": device,
         "search": str(parse_budget(search, None).search),
@@ -129,7 +116,7 @@ def build_from_program(
             folder=folder,
             session=secrets.token_hex(8),
             after=after,
-            options=asdict(asked),
+            options=asdict(PolicyOptions(**policy)),
             **how,
         )
         settings = {
@@ -171,7 +158,7 @@ def build_from_program(
                     again=again,
                     regions=regions,
                     observer=observer,
-                    **asdict(asked),
+                    **policy,
                     **how,
                 )
             except NothingRecordedError as error:

@@ -11,14 +11,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from warmup.core.errors import BuildError, ModelError, ProblemError
 from warmup.core.method import Search
 from warmup.core.rows import Winner
 from warmup.diagnostics.misses import MissedProblem
 from warmup.table.codec import digest_of
-from warmup.table.policy import DEFAULT_MODE, PolicyOptions
+from warmup.table.policy import PolicyOptions
 from warmup.tuning.bucket_compiler import BucketCompiler
 from warmup.tuning.devices.host import FinishedProblem
 from warmup.tuning.dry_run import plan_keys
@@ -39,12 +39,6 @@ def build_problems(
     *,
     out: str | Path,
     device: str = "auto",
-    mode: str = DEFAULT_MODE,
-    backends: str | None = None,
-    tolerance: float | None = None,
-    launch: str | None = None,
-    l2: str | None = None,
-    fused_top_k: int | None = None,
     search: str = Search.DEFAULT,
     force: bool = False,
     again: Collection[str] = (),
@@ -56,11 +50,13 @@ def build_problems(
     shard: str | None = None,
     seconds: float | None = None,
     observer: Observer | None = None,
+    **policy: Any,
 ) -> BuildReport:
     """Tune the problems of the misses document *problems* and add their rows to the table *out*.
 
-    *problems* may be the problems themselves. With *imported*, which has the configs of each key,
-    only these and the library's kernels are tried, whatever *search* says.
+    *problems* may be the problems themselves; *policy* has the fields of `PolicyOptions`. With
+    *imported*, which has the configs of each key, only these and the library's kernels are tried,
+    whatever *search* says.
 
     A problem with a row is not tuned again, unless *force* is set, *again* has its key, its row
     could not be used at serving, or was searched less far than *search*. A key of *again* that
@@ -93,15 +89,7 @@ def build_problems(
     build.missed = {key: is_stale for key, is_stale in missed.items() if key not in described}
     if imported is not None:
         build.search = Search.IMPORTED
-    asked = PolicyOptions(
-        mode=mode,
-        backends=backends,
-        tolerance=tolerance,
-        launch=launch,
-        l2=l2,
-        fused_top_k=fused_top_k,
-    )
-    setup = find_setup(device, asked)
+    setup = find_setup(device, PolicyOptions(**policy))
     progress = build.open(setup, rows_from)
     wanted = build.keys_to_tune(progress.rows)
     if dry_run:

@@ -20,10 +20,10 @@ from typing import Any, Final
 
 from warmup.core.dtypes import dtype_name
 from warmup.core.error_text import shown
-from warmup.core.errors import ProblemError, SettingsError
+from warmup.core.errors import ProblemError, SettingsError, TableFormatError
 from warmup.core.files import open_regular
 from warmup.core.rows import MAX_INT, Family, Row, Winner
-from warmup.core.strict_json import JsonError, parse_json
+from warmup.core.strict_json import read_json
 from warmup.diagnostics.misses import MissedProblem
 from warmup.keys.gemm import Dim, GemmProblem
 from warmup.keys.gemm_text import parse_problem
@@ -105,15 +105,15 @@ def read_lookup_table(path: Path) -> list[Entry]:
     try:
         with open_regular(path) as file:
             raw = file.read(_MAX_BYTES + 1)
-        document = parse_json(raw.decode()) if len(raw) <= _MAX_BYTES else None
-    except (UnicodeDecodeError, JsonError) as error:
-        raise _unreadable(path, f"not JSON: {error}") from error
     except (OSError, ValueError) as error:
         raise _unreadable(path, getattr(error, "strerror", None) or str(error)) from error
     if len(raw) > _MAX_BYTES:
         raise _unreadable(path, f"larger than {_MAX_BYTES} bytes")
-    if not isinstance(document, dict) or not all(isinstance(v, list) for v in document.values()):
-        raise _unreadable(path, "no lookup table of torch: not an object of arrays")
+    try:
+        document, _ = read_json(raw, dict[str, list[Any]], str(path))
+    except TableFormatError as error:
+        place = f" at {error.pointer}" if error.pointer else ""
+        raise _unreadable(path, f"no lookup table of torch{place}: {error.reason}") from error
     entries: list[Entry] = []
     name = shown(path.name)[-_FILE_NAME:]
     for number, (text, configs) in enumerate(document.items(), 1):
