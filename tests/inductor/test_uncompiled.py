@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from warmup.core.errors import NothingRecordedError
+from warmup.core.errors import BuildError, ModelError, NothingRecordedError
 from warmup.core.events import Emitter, Tally
 from warmup.inductor.compile_watch import FrameWatch, count_matmuls_outside, explanation_of
 from warmup.inductor.patches import Patches
@@ -32,6 +32,21 @@ class Model(nn.Module):
     @staticmethod
     def example_inputs(seqlen):
         return {"x": torch.zeros(seqlen, 16)}
+
+class Outside(Model):
+    @torch.compiler.disable
+    def rest(self, x):
+        return self.b(x)
+    def forward(self, x):
+        return self.rest(self.a(x))
+
+class Counter(Model):
+    def __init__(self):
+        super().__init__()
+        self.steps = 0
+    def forward(self, x):
+        self.steps += 1
+        return self.a(x) * self.steps
 """
 
 
@@ -167,3 +182,41 @@ def test_a_build_without_a_decision_says_what_ran_uncompiled(tmp_path: Path) -> 
     assert f"1 uncompiled frame: forward (model.py:9): {RNN}" in str(caught.value)
     assert "matmuls outside any graph: 6" in str(caught.value)
     assert "mm-like" not in str(caught.value)
+
+
+def test_priming_and_explain_say_what_ran_uncompiled(tmp_path: Path) -> None:
+    """A line for each frame, and for the matmuls outside; without a graph, in the error."""
+    from warmup.diagnostics.explain import explain
+    from warmup.serving.check import check
+    from warmup.serving.prime import prime
+    from warmup.table.policy import PolicyOptions
+    from warmup.table.store import write
+    from warmup.tuning.setup import find_setup, open_table
+
+    (tmp_path / "model.py").write_text(GRU)
+    outside, path = f"{tmp_path / 'model.py'}:Outside", tmp_path / "t.json"
+    table, _ = open_table(path, find_setup("cpu", PolicyOptions()), force=False)
+    write(path, table)
+    primed = prime(check(path), outside, seqlens="3", device="cpu", on_miss="fallback")
+    frame, matmuls = primed.remarks[-2:]
+    assert frame.startswith("bucket seqlen=3: uncompiled: a part of forward (model.py:"), frame
+    assert "was wrapped with `torch.compiler.disable`" in frame
+    assert matmuls.endswith("outside any graph, so without a row: 1")
+    explained = explain(outside, seqlens="3,4", device="cpu", grad=False)
+    assert explained.caveats[-1] == frame.removeprefix("bucket seqlen=3: ")
+    with pytest.raises(ModelError, match="compiled no graph, with 1 uncompiled frame: forward"):
+        explain(f"{tmp_path / 'model.py'}:Model", seqlens="3,4", device="cpu", grad=False)
+
+
+def test_a_model_that_counts_its_calls_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    """The attribute is named with its values; torch compiles again for each."""
+    from warmup.tuning.build import build
+
+    (tmp_path / "model.py").write_text(GRU)
+    words = {"device": "cpu", "out": tmp_path / "t.json", "wait_for_quiet": 0}
+    for sizes, policy in (("3", "exact"), ("3,6", "range")):
+        with pytest.raises(
+            BuildError, match=r"each call of the model changes its steps \("
+        ) as caught:
+            build(f"{tmp_path / 'model.py'}:Counter", seqlens=sizes, policy=policy, **words)
+        assert "Error" not in str(caught.value), policy

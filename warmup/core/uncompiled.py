@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Final
 
 from warmup.core.counted import counted
@@ -20,6 +20,10 @@ class Uncompiled:
 
     frames: tuple[str, ...] = ()
     matmuls: int = 0
+
+    def with_frames(self, frames: Iterable[str]) -> Uncompiled:
+        """Return these with *frames* too."""
+        return replace(self, frames=(*self.frames, *frames))
 
     def lines(self) -> Iterator[str]:
         """Yield a sentence for each frame, and one for the matmuls."""

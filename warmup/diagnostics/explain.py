@@ -34,6 +34,10 @@ _DRIVER_NEEDED: Final = (
     "some operations need a CUDA build of torch, which needs no GPU; or leave out --assume, on the "
     "device itself"
 )
+_NO_GRAPH: Final = {
+    False: "is it disabled for torch.compile?",
+    True: "change what torch cannot trace, or explain a part of the model",
+}
 
 
 class CauseKind(StrEnum):
@@ -197,7 +201,7 @@ def explain(
     attachment = inductor.attach(empty, options, "explain", quiet=True)
     try:
         sections = [
-            _DimCompiler(loaded.module, inputs_of, gpu, buckets[0], dim, sizes).section(
+            _DimCompiler(loaded.module, inputs_of, gpu, buckets[0], dim, sizes, frames).section(
                 max(*sizes, largest or 0), max(max_compiles, len(sizes)), with_grad=with_grad
             )
             for dim, sizes in varying.items()
@@ -272,6 +276,7 @@ class _DimCompiler:
     first: Bucket
     dim: str
     sizes: tuple[int, ...]
+    frames: Collection[str]  # left uncompiled so far
 
     def section(self, largest: int, limit: int, *, with_grad: bool) -> Section:
         """Return the section of the dim up to *largest*, after compiling at most *limit* sizes."""
@@ -292,7 +297,8 @@ class _DimCompiler:
             )
         self.module.eval()
         if not coverage.spans:
-            raise ModelError("the model compiled no graph", "is it disabled for torch.compile?")
+            left = f", with {Uncompiled(tuple(self.frames))}" if self.frames else ""
+            raise ModelError(f"the model compiled no graph{left}", _NO_GRAPH[bool(self.frames)])
         graphs = []
         for number in dict.fromkeys(span.graph for span in coverage.spans):
             source = recorder.frames[number]

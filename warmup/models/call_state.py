@@ -73,6 +73,24 @@ class CallState:
     """The tensors that calls of a model were seen to write, each with the value to begin from."""
 
     _kept: list[tuple[NotedTensor, torch.Tensor]] = field(default_factory=list)
+    _plain: dict[str, tuple[nn.Module, str, object]] = field(default_factory=dict)
+
+    def keep_plain(self, module: nn.Module) -> None:
+        """Keep the numbers, texts and flags that are attributes of *module* and those within."""
+        self._plain = {
+            f"{path}.{name}".removeprefix("."): (each, name, value)
+            for path, each in module.named_modules()
+            for name, value in vars(each).items()
+            if isinstance(value, (int, float, str))
+        }
+
+    def changed_plain(self) -> list[str]:
+        """Return those of `keep_plain` that calls have changed since, as ``step (1, then 2)``."""
+        return [
+            f"{name} ({before}, then {now})"
+            for name, (module, attribute, before) in self._plain.items()
+            if (now := getattr(module, attribute, None)) is not before and now != before
+        ]
 
     @property
     def is_empty(self) -> bool:

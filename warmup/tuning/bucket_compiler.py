@@ -309,7 +309,7 @@ class BucketCompiler:
             self.state.restore()
         if failure is not None:
             try:
-                raise error_for(failure, name) from failure
+                raise error_for(failure, name, self.state.changed_plain()) from failure
             finally:
                 del failure  # its frames hold the model's tensors, and this frame holds the error
         return outputs, graphs

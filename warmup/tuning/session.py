@@ -129,10 +129,17 @@ class Session:
             left_out=left_out,
             graphs=served.graphs,
             cost=cost,
-            uncompiled=served.uncompiled,
+            uncompiled=served.uncompiled.with_frames(self._recompiled()),
         )
         progress.observer.bucket_finished(result)
         return result
+
+    def _recompiled(self) -> list[str]:
+        return [
+            f"calls after the first few: each changes {text}, and torch.compile makes a graph for "
+            "each value, up to its limit"
+            for text in self.compiler.state.changed_plain()
+        ]
 
     def call_name(self, bucket: Bucket, *, weights_padded: bool) -> str:
         """Return the name of a call in *bucket* in the table's provenance."""
@@ -224,6 +231,7 @@ class Session:
         noted = noted_tensors(module, [(call.args, call.kwargs) for call in calls])
         outputs = list(map(self._eager, calls))
         names = state.keep_written(noted)
+        state.keep_plain(module)
         if not names:
             return outputs
         logger.info("bucket %s: a call writes %s, put back before each", name, ", ".join(names))
