@@ -238,11 +238,7 @@ def _remove(ready_file: Path) -> None:
 
 
 def _check_words(on_miss: str, *, primes: bool, has_model: bool) -> None:
-    """Check the options that belong together.
-
-    Raises:
-        SettingsError: an option lacks what it needs, or `on_miss` does not suit priming.
-    """
+    """Raise a SettingsError where an option lacks what it needs, or does not suit priming."""
     if primes != has_model:
         raise SettingsError("--prime and --model belong together", "give both, or neither")
     if on_miss not in ("strict", "fallback"):

@@ -79,11 +79,7 @@ class GenerationStep(nn.Module):
         return arguments
 
     def _record(self, inputs: Mapping[str, torch.Tensor], max_length: int) -> _RecordedStep:
-        """Let generate() make the arguments of the step.
-
-        Raises:
-            ModelError: generate() ended before the step, or uses no static cache.
-        """
+        """Let generate() make the arguments; a ModelError where it does not get there."""
         model, own = self.model, self.model.forward
         has_encoder = model.config.is_encoder_decoder
         single = "input_ids" in inputs and inputs["input_ids"].shape[1] == 1

@@ -223,11 +223,7 @@ class _FormSearch:
     runs: int = 0
 
     def run(self) -> Form:
-        """Return the first form that forward accepts.
-
-        Raises:
-            ModelError: forward accepted none.
-        """
+        """Return the first form that forward accepts; a ModelError where it accepts none."""
         while self.runs < MAX_FAKE_RUNS and (form := self._next()) is not None:
             found = self._accepted(form)
             if found is not None:

@@ -125,11 +125,7 @@ def _label(file: Path) -> str:
 
 
 def _config(transformers: Any, file: Path, target: ModelTarget) -> Any:
-    """Return the config in *file*, with the arguments of *target* as fields.
-
-    Raises:
-        ModelError: it is no config of a model that transformers has, or has no such field.
-    """
+    """Return the config in *file* with the arguments of *target*; a ModelError for a wrong one."""
     try:
         fields = json.loads(file.read_text(encoding="utf-8"), object_hook=_special_float)
         kind = fields.pop("model_type", None) if isinstance(fields, dict) else None
@@ -161,11 +157,7 @@ def _special_float(fields: dict[str, Any]) -> Any:
 
 
 def _class(transformers: Any, config: Any, name: str, target: ModelTarget) -> Any:
-    """Return the class called *name*, else the first of the config's architectures.
-
-    Raises:
-        ModelError: transformers has no such model class, or cannot import it here.
-    """
+    """Return the class *name*, or that of the first architecture; a ModelError without it here."""
     wanted = name or next(iter(getattr(config, "architectures", None) or ()), "")
     if not wanted:
         raise ModelError(

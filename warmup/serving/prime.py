@@ -271,11 +271,7 @@ class _Priming:
 
 
 def _check_words(mode: str, policy: str) -> None:
-    """Check the settings that decide what is compiled.
-
-    Raises:
-        SettingsError: a setting is unknown.
-    """
+    """Raise a SettingsError for a mode or a policy that is unknown."""
     if mode not in COMPILE_MODES:
         raise SettingsError(
             f"--mode {mode!r} is not a mode", f"use one of {', '.join(COMPILE_MODES)}"

@@ -207,11 +207,7 @@ class _Rows:
         return KINDS[name]
 
     def add(self, kind: Kind, key: str, row: RowJson) -> None:
-        """Add *row*.
-
-        Raises:
-            TableFormatError: it is no row of *kind*, or *key* no key of it.
-        """
+        """Add *row*; a TableFormatError where it is no row of *kind*, or *key* no key of it."""
         at = "rows", kind.name, key
         self._check_key(kind, key)
         part = "winner"
@@ -273,11 +269,7 @@ class _Rows:
 
 
 def _read_canonical(file: BinaryIO, path: str) -> Table:
-    """Return the table in *file*, where its text is canonical.
-
-    Raises:
-        _NotCanonicalError: it is not, or is not a table that warmup writes today.
-    """
+    """Return the table in *file*; a _NotCanonicalError where `encode` would write another text."""
     head = b""
     while (at := head.find(_ROWS_BEGIN)) < 0:
         block = file.read(_BLOCK_BYTES)
@@ -348,11 +340,7 @@ def _begun(text: bytes, before: str, rows: _Rows, sha: hashlib._Hash) -> Kind:
 
 
 def _read_whole(data: bytes, path: str) -> Table:
-    """Return the table in *data*, in whatever form.
-
-    Raises:
-        TableFormatError, TableSchemaError: as `decode` does.
-    """
+    """Return the table in *data*, in whatever form; raises as `decode` does."""
     ignored: tuple[str, ...] = ()
     try:
         document = decode_json(data, TableJson, path)
@@ -387,11 +375,7 @@ class _SchemaOnly(msgspec.Struct):
 
 
 def _check_schema(data: bytes, path: str) -> None:
-    """Check that *data* is no table of another schema, which may differ in everything else.
-
-    Raises:
-        TableSchemaError: it is.
-    """
+    """Raise a TableSchemaError for a table of another schema, which may differ in all else."""
     try:
         schema = msgspec.json.decode(data, type=_SchemaOnly).schema
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -271,10 +271,7 @@ def _tune(
     *,
     pads: bool,
 ) -> tuple[list[BucketResult], Prepared | None]:
-    """Run each of *buckets*, with padded weights too where *pads* and that pays.
-
-    Raises as `Session.run_bucket` does.
-    """
+    """Run each of *buckets*, with padded weights too where *pads* and that pays."""
     from warmup.tuning.weights.launched import weigh_launched
     from warmup.tuning.weights.measure import measure_weights
 
@@ -307,11 +304,7 @@ def _tune(
 
 
 def _check_asked(results: Sequence[BucketResult], retry: str | None) -> None:
-    """Check that there is something to have rows for; a *retry* may have nothing to measure.
-
-    Raises:
-        NothingRecordedError: no bucket asked inductor for a choice.
-    """
+    """Raise a NothingRecordedError where no bucket asked anything; a *retry* may find nothing."""
     if retry is not None or any(result.keys for result in results):
         return
     frames = dict.fromkeys(frame for result in results for frame in result.uncompiled.frames)
@@ -335,11 +328,7 @@ def _check_asked(results: Sequence[BucketResult], retry: str | None) -> None:
 
 
 def _check_words(policy: str, bundle_graphs: str | None) -> None:
-    """Check the words of a build's arguments.
-
-    Raises:
-        SettingsError: a policy or mode is unknown.
-    """
+    """Raise a SettingsError for a policy or a mode that is unknown."""
     if policy not in set(ShapePolicy):
         raise SettingsError(f"policy={policy!r}", f"use one of {', '.join(ShapePolicy)}")
     if bundle_graphs is not None and bundle_graphs not in COMPILE_MODES:

@@ -204,11 +204,7 @@ class _Ways:
                 self._errors[winner] = BuildError("the compiled region asks for another key")
 
     def make_call(self, candidate: Candidate, sets: Operands) -> Callable[[int], object]:
-        """Return the call of the region compiled as *candidate* says.
-
-        Raises:
-            Exception: what compiling it raised.
-        """
+        """Return the call of the region compiled as *candidate* says, or raise what that raised."""
         if (error := self._errors.get(candidate.winner)) is not None:
             raise error
         compiled = self._compiled[candidate.winner]

@@ -159,11 +159,7 @@ class _Given:
         self._args: list[Any] = []
 
     def args_for(self, kernel: Any, make: Callable[[], Iterable[Any]]) -> list[Any]:
-        """Return the arguments for *kernel*; the first time they are made by *make*.
-
-        Raises:
-            RuntimeError: *kernel* takes other arguments.
-        """
+        """Return the arguments for *kernel*; a RuntimeError where it takes others."""
         if not self._args:
             self._args = list(make())
             self._names = tuple(kernel.fn.arg_names[: len(self._args)])
