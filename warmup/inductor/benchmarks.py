@@ -16,7 +16,7 @@ from torch._inductor.runtime.hints import HeuristicType
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 from torch._inductor.select_algorithm import AlgorithmSelectorCache
 
-from warmup.inductor.patches import Patches
+from warmup.inductor.patches import Hooks, Patches
 
 try:
     from triton.runtime.autotuner import Autotuner
@@ -45,7 +45,7 @@ _INNER_SITES: Final = (
 _SELECTION_FRAMES: Final = ("__call__", "do_autotuning", "benchmark")
 
 
-class BenchmarkWatch:
+class BenchmarkWatch(Hooks):
     """Reports every outermost measurement: its site to *report*, and its end to *report_end*.
 
     A report of the site may raise, and there is no measurement then.
@@ -59,7 +59,6 @@ class BenchmarkWatch:
         self._report = report
         self._report_end = report_end
         self._depth = threading.local()
-        self._active = True
 
     def attach(self, patches: Patches) -> None:
         """Watch until *patches* is restored."""
@@ -74,9 +73,6 @@ class BenchmarkWatch:
         # A user's @triton.autotune kernel outside compiled graphs.
         if Autotuner is not None:
             patches.wrap(Autotuner, "_bench", self._wrap)
-
-    def _deactivate(self) -> None:
-        self._active = False
 
     def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def measure(*args: Any, **kwargs: Any) -> Any:

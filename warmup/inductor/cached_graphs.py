@@ -29,7 +29,7 @@ from warmup.core.errors import ForeignGraphError
 from warmup.core.live_search import LiveSearch
 from warmup.core.miss_reasons import MissReason
 from warmup.core.rows import Winner
-from warmup.inductor.patches import Patches
+from warmup.inductor.patches import Hooks, Patches
 from warmup.keys.question import Answers, Question, RegionQuestion
 from warmup.keys.registry import kind_of
 
@@ -80,7 +80,7 @@ def counting_for_graph(graph: Any) -> Iterator[None]:
         _deferred.graph = None
 
 
-class CachedGraphs:
+class CachedGraphs(Hooks):
     """Marks compiled graphs with *tag* and their counts, and reports graphs that are loaded."""
 
     def __init__(self, answers: Answers, tag: str) -> None:
@@ -89,7 +89,6 @@ class CachedGraphs:
         self._refused: set[str] = set()
         self._owner = uuid.uuid4().hex
         self._count = _Count()
-        self._active = True
 
     def attach(self, patches: Patches) -> None:
         """Mark and report until *patches* is restored."""
@@ -110,9 +109,6 @@ class CachedGraphs:
         elif mark := getattr(getattr(_deferred, "graph", None), _GRAPH_MARK, None):
             tag, owner, decisions, misses = mark
             setattr(_deferred.graph, _GRAPH_MARK, (tag, owner, decisions + 1, misses + missed))
-
-    def _deactivate(self) -> None:
-        self._active = False
 
     def _wrap_compile(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def compile_and_mark(*args: Any, **kwargs: Any) -> Any:

@@ -39,7 +39,7 @@ from warmup.core.compile_order import CompileOrder
 from warmup.core.events import logger
 from warmup.inductor.launch.compiling import forget_configs, keep_configs
 from warmup.inductor.listing import is_listing, listing, note_sent, wait_for_sent
-from warmup.inductor.patches import Patches
+from warmup.inductor.patches import Hooks, Patches
 from warmup.keys.question import Answers
 
 # Of `Answers`: what measures or reports. A question that is only listed does neither.
@@ -52,7 +52,7 @@ _EFFECTS: Final = frozenset(
 )
 
 
-class KernelsAhead:
+class KernelsAhead(Hooks):
     """Lowers each graph twice while attached: first to send its candidates to the workers."""
 
     def __init__(
@@ -61,7 +61,7 @@ class KernelsAhead:
         report: Callable[[int, int], None] = lambda _done, _total: None,
     ) -> None:
         """Report while a graph waits for its candidates how many are compiled, and of how many."""
-        self._order, self._report, self._active = order, report, True
+        self._order, self._report = order, report
         self._made: weakref.WeakKeyDictionary[Any, tuple[Any, Any]] = weakref.WeakKeyDictionary()
         self._local = threading.local()
 
@@ -79,7 +79,7 @@ class KernelsAhead:
         return cast("Answers", _SilentAnswers(answers))
 
     def _deactivate(self) -> None:
-        self._active = False
+        super()._deactivate()
         forget_configs()
 
     def _wrap_init(self, original: Callable[..., None]) -> Callable[..., None]:

@@ -20,17 +20,16 @@ from torch.utils._python_dispatch import _disable_current_modes
 from warmup.core.events import logger
 from warmup.inductor.gemm.choices import is_library
 from warmup.inductor.listing import is_listing
-from warmup.inductor.patches import Patches
+from warmup.inductor.patches import Hooks, Patches
 
 # Of the compiled choices, the inputs, the layout and inductor's functions that make the inputs.
 ChooseBest = Callable[[list[Any], Any, Any, Any], Any]
 
 
-class OwnMeasurements:
+class OwnMeasurements(Hooks):
     """Measures selections inside of `chosen_by`, in the thread that opened it, while attached."""
 
     def __init__(self) -> None:
-        self._active = True
         self._patches = Patches()
         self._local = threading.local()
 
@@ -40,9 +39,6 @@ class OwnMeasurements:
         patches.on_restore(self._deactivate)
         patches.wrap(AlgorithmSelectorCache, "make_benchmark_fn", self._wrap_benchmark)
         patches.wrap(PersistentCache, "lookup", self._wrap_cache_lookup)
-
-    def _deactivate(self) -> None:
-        self._active = False
 
     @contextlib.contextmanager
     def chosen_by(self, choose: ChooseBest) -> Iterator[None]:

@@ -114,6 +114,15 @@ class Patches:
                     self._undo.pop()()
 
 
+class Hooks:
+    """Hooks that are ``_active`` until `Patches` calls `_deactivate`, given to `on_restore`."""
+
+    _active = True
+
+    def _deactivate(self) -> None:
+        self._active = False
+
+
 def unwrapped(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that calls *function* without its wrappers, such as hooks and caches."""
     return functools.partial(inspect.unwrap(function))

@@ -16,7 +16,7 @@ from torch._inductor import compile_fx as compile_fx_module
 
 from warmup.core.phases import Phase, PhaseClock
 from warmup.inductor.benchmarks import BenchmarkWatch
-from warmup.inductor.patches import Patches
+from warmup.inductor.patches import Hooks, Patches
 
 # The names are the same in torch 2.11 and 2.13. Where a name goes, its seconds are counted for the
 # phase around it.
@@ -46,7 +46,7 @@ _ENDINGS: Final = (
 )
 
 
-class PhaseTimers:
+class PhaseTimers(Hooks):
     """Enters and leaves the phases of *clock* as the timers of this thread begin and end.
 
     Blocks of other threads are ignored: this thread waits for them, or does not need them.
@@ -55,7 +55,6 @@ class PhaseTimers:
     def __init__(self, clock: PhaseClock) -> None:
         self._clock = clock
         self._thread = threading.get_ident()
-        self._active = True
 
     def attach(self, patches: Patches) -> None:
         """Report to the clock until *patches* is restored."""
@@ -64,9 +63,6 @@ class PhaseTimers:
         patches.wrap(ChromiumEventLogger, "log_event_end", self._wrap_end)
         patches.wrap(compile_fx_module, "fx_codegen_and_compile", self._wrap_lowering)
         BenchmarkWatch(self._measuring, self._measured).attach(patches)
-
-    def _deactivate(self) -> None:
-        self._active = False
 
     @property
     def _is_ours(self) -> bool:

@@ -24,7 +24,7 @@ from torch.fx import Node
 from warmup.core.rows import Winner
 from warmup.inductor.gemm.epilogues import end_of_epilogue
 from warmup.inductor.gemm.key import current_node
-from warmup.inductor.patches import Patches
+from warmup.inductor.patches import Hooks, Patches
 from warmup.inductor.versions import Version
 from warmup.keys.question import Answers
 
@@ -35,13 +35,12 @@ _ends: weakref.WeakKeyDictionary[Any, set[Node]] = weakref.WeakKeyDictionary()  
 _deciding = threading.Lock()
 
 
-class Fusions:
+class Fusions(Hooks):
     """Forces the decisions of winners with ``fused`` while attached; other nodes are inductor's."""
 
     def __init__(self, version: Version, answers: Answers) -> None:
         self._version = version
         self._answers = answers
-        self._active = True
 
     def attach(self, patches: Patches) -> None:
         """Force decisions until *patches* is restored."""
@@ -49,9 +48,6 @@ class Fusions:
         patches.wrap(GraphLowering, "run_node", self._wrap_run_node)
         patches.wrap(InductorChoices, "can_fuse", self._wrap_can_fuse)
         patches.wrap(Scheduler, "codegen", self._wrap_codegen)
-
-    def _deactivate(self) -> None:
-        self._active = False
 
     def decide(self, selected: Any, key: str, winner: Winner) -> None:
         """Force the decision of *winner* for the GEMM of *key*, which was *selected* just now.

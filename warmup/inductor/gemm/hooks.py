@@ -42,7 +42,7 @@ from warmup.inductor.gemm.question import question_of
 from warmup.inductor.layouts import expect_padding
 from warmup.inductor.options import tuning_is_on
 from warmup.inductor.own_measurements import OwnMeasurements
-from warmup.inductor.patches import Patches
+from warmup.inductor.patches import Hooks, Patches
 from warmup.inductor.versions import Version
 from warmup.keys.gemm import COVERED, CPU_LINEAR, VIA_CHOICES, GemmProblem
 from warmup.keys.question import Answers
@@ -61,12 +61,11 @@ class _TunedSelection:
     winner: Winner | None = None
 
 
-class GemmChoices:
+class GemmChoices(Hooks):
     """Answers GEMM selections from *answers* while attached."""
 
     def __init__(self, version: Version, answers: Answers) -> None:
         self._answers = answers
-        self._active = True
         self._measurements = OwnMeasurements()
         self._lists = CandidateLists(version, answers)
         self._fusions = Fusions(version, answers)
@@ -80,9 +79,6 @@ class GemmChoices:
         self._measurements.attach(patches)
         self._fusions.attach(patches)
         CppSources().attach(patches)
-
-    def _deactivate(self) -> None:
-        self._active = False
 
     def _handles(self, name: str) -> bool:
         return self._active and name in COVERED and tuning_is_on()

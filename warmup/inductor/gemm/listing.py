@@ -25,7 +25,7 @@ from warmup.inductor.gemm.choices import DeferredCppChoices, force_choice
 from warmup.inductor.gemm.key import describe
 from warmup.inductor.gemm.search import Selection, named_alone, search, unlisted_candidates
 from warmup.inductor.options import option_value, tuning_is_on
-from warmup.inductor.patches import Patches
+from warmup.inductor.patches import Hooks, Patches
 from warmup.inductor.versions import Version
 from warmup.keys.gemm import VIA_CHOICES
 from warmup.keys.question import Answers
@@ -45,13 +45,12 @@ class ListNotes:
     was_asked: bool = False
 
 
-class CandidateLists:
+class CandidateLists(Hooks):
     """Lists the candidates that *answers* need while attached, and notes the rest."""
 
     def __init__(self, version: Version, answers: Answers) -> None:
         self._version = version
         self._answers = answers
-        self._active = True
         self._local = threading.local()
 
     def attach(self, patches: Patches) -> None:
@@ -59,9 +58,6 @@ class CandidateLists:
         patches.on_restore(self._deactivate)
         patches.wrap(InductorChoices, "_finalize_template_configs", self._wrap_finalize)
         patches.wrap(CppGemmTemplate, "add_choices", self._wrap_add_choices)
-
-    def _deactivate(self) -> None:
-        self._active = False
 
     def take_notes(self) -> ListNotes:
         """Return this thread's notes since its last selection, and begin anew."""

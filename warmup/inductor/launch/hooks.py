@@ -55,7 +55,7 @@ from warmup.inductor.launch.kernels import (
     was_tuned,
 )
 from warmup.inductor.launch.search import LaunchSearch
-from warmup.inductor.patches import Patches
+from warmup.inductor.patches import Hooks, Patches
 from warmup.inductor.versions import Version
 from warmup.keys.question import Answers
 
@@ -63,12 +63,11 @@ _REJECTED: Final = MissReason.CHOICE_REJECTED
 _BLOCK_ARGUMENT = re.compile(r"(\w+)\s*:\s*tl\.constexpr")
 
 
-class LaunchConfigs:
+class LaunchConfigs(Hooks):
     """Answers launch configs from *answers* while attached."""
 
     def __init__(self, _version: Version, answers: Answers) -> None:
         self._answers = answers
-        self._active = True
         self._touched: set[str] = set()
 
     def attach(self, patches: Patches) -> None:
@@ -80,7 +79,7 @@ class LaunchConfigs:
         patches.wrap(CachingAutotuner, "coordinate_descent_tuning", self._wrap_descent)
 
     def _deactivate(self) -> None:
-        self._active = False
+        super()._deactivate()
         # A loaded kernel keeps its config; when loaded again, it starts from inductor's configs.
         for file in tuple(self._touched):
             PyCodeCache.modules_no_attr.pop(file, None)

@@ -24,7 +24,7 @@ from warmup.core.rows import Winner
 from warmup.inductor.gemm.key import dim_of, fp32_precision
 from warmup.inductor.gemm.regions import whole_region_of
 from warmup.inductor.gemm.sizes import hint_or_value
-from warmup.inductor.patches import Patches
+from warmup.inductor.patches import Hooks, Patches
 from warmup.inductor.versions import Version
 from warmup.keys.gemm import Dim, Layout
 from warmup.keys.pad import AS_IS, PADDED, PadProblem
@@ -35,12 +35,11 @@ _BATCHED: Final = 3
 _BIAS_FORMS: Final = {0: "scalar", 1: "1d", 2: "2d", 3: "3d"}
 
 
-class PadDecisions:
+class PadDecisions(Hooks):
     """Answers whether to pad from *answers* while attached."""
 
     def __init__(self, _version: Version, answers: Answers) -> None:
         self._answers = answers
-        self._active = True
         self._local = threading.local()
 
     def attach(self, patches: Patches) -> None:
@@ -52,9 +51,6 @@ class PadDecisions:
         patches.wrap(pad_mm, "get_cached_base_mm_benchmark_time", self._wrap_base_time)
         patches.wrap(pad_mm, "get_do_bench", self._wrap_do_bench)
         patches.wrap(pad_mm, "is_padded_faster", self._wrap_measured)
-
-    def _deactivate(self) -> None:
-        self._active = False
 
     def _wrap_question(self, original: Callable[..., bool]) -> Callable[..., bool]:
         # Inductor may memoize decisions (runtime/caching, off by default) and would skip our hooks.

@@ -20,7 +20,7 @@ from warmup.core.errors import ProblemError
 from warmup.core.miss_reasons import MissReason
 from warmup.core.rows import Winner
 from warmup.inductor.listing import is_listing
-from warmup.inductor.patches import Patches
+from warmup.inductor.patches import Hooks, Patches
 from warmup.inductor.reduction.features import key_of
 from warmup.inductor.reduction.kernels import search_of, send_ahead
 from warmup.inductor.versions import Version
@@ -31,20 +31,16 @@ from warmup.keys.reduction import LOOPED, PERSISTENT
 _DECIDED: Final = frozenset({"override_persistent_reduction", "override_cooperative_reduction"})
 
 
-class ReductionLoops:
+class ReductionLoops(Hooks):
     """Answers persistent or looped from *answers* while attached."""
 
     def __init__(self, _version: Version, answers: Answers) -> None:
         self._answers = answers
-        self._active = True
 
     def attach(self, patches: Patches) -> None:
         """Put the hook in place until *patches* is restored."""
         patches.on_restore(self._deactivate)
         patches.wrap(TritonScheduling, "create_kernel_choices", self._wrap)
-
-    def _deactivate(self) -> None:
-        self._active = False
 
     def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def create_kernel_choices(

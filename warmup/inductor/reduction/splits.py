@@ -28,7 +28,7 @@ from warmup.inductor.gemm.key import current_node
 from warmup.inductor.gemm.region_members import is_read_again, is_reduction, tensors_of
 from warmup.inductor.gemm.regions import region_of_reduction
 from warmup.inductor.gemm.sizes import sizes_of
-from warmup.inductor.patches import Patches
+from warmup.inductor.patches import Hooks, Patches
 from warmup.inductor.versions import Version
 from warmup.keys.question import Answers, RegionQuestion
 from warmup.keys.split import SplitProblem, parts_of, split_into
@@ -42,20 +42,16 @@ _NAMES: Final = (  # of the parameters of `num_splits`, which callers pass eithe
 )
 
 
-class ReductionSplits:
+class ReductionSplits(Hooks):
     """Answers into how many parts a reduction is split from *answers* while attached."""
 
     def __init__(self, _version: Version, answers: Answers) -> None:
         self._answers = answers
-        self._active = True
 
     def attach(self, patches: Patches) -> None:
         """Put the hook in place until *patches* is restored."""
         patches.on_restore(self._deactivate)
         patches.wrap(Reduction, "num_splits", self._wrap)
-
-    def _deactivate(self) -> None:
-        self._active = False
 
     def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def num_splits(*args: Any, **kwargs: Any) -> Any:

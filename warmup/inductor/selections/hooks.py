@@ -20,7 +20,7 @@ from warmup.core.rows import Family, Winner
 from warmup.inductor.gemm.choices import identify, library_or_first, with_library
 from warmup.inductor.options import tuning_is_on
 from warmup.inductor.own_measurements import OwnMeasurements
-from warmup.inductor.patches import Patches
+from warmup.inductor.patches import Hooks, Patches
 from warmup.inductor.selections.calls import search_of
 from warmup.keys.question import Answers
 
@@ -59,13 +59,12 @@ class ListedSelection(Protocol):
         """
 
 
-class SelectionChoices:
+class SelectionChoices(Hooks):
     """Answers the *selection* from *answers* while attached."""
 
     def __init__(self, selection: ListedSelection, answers: Answers) -> None:
         self._selection = selection
         self._answers = answers
-        self._active = True
         self._measurements = OwnMeasurements()
 
     def attach(self, patches: Patches) -> None:
@@ -73,9 +72,6 @@ class SelectionChoices:
         patches.on_restore(self._deactivate)
         patches.wrap(AlgorithmSelectorCache, "__call__", self._wrap_select, with_library)
         self._measurements.attach(patches)
-
-    def _deactivate(self) -> None:
-        self._active = False
 
     def _wrap_select(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def select(
