@@ -91,7 +91,7 @@ def test_a_build_from_vllm_on_a_cpu_says_first_that_nothing_asks(
 ) -> None:
     """The reason is a line before the engine starts, and the error's when it has ended."""
     engine = [sys.executable, "-c", STARTS]
-    monkeypatch.setattr("warmup.cli.engine_options._command", lambda *_words: engine)
+    monkeypatch.setattr("warmup.cli.model_options._command", lambda *_words: engine)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     done = run_main("build", "--from-vllm", "m", "--compile-sizes", "1", "--out", "t.json")
     first, *_, last = done.stderr.splitlines()

@@ -15,10 +15,9 @@ from warmup.cli.check import check
 from warmup.cli.common_options import Debug, Quiet, Verbose, with_common_options
 from warmup.cli.compare import compare
 from warmup.cli.doctor import doctor
-from warmup.cli.engine_options import with_engine_options
 from warmup.cli.exchange import export, import_table
 from warmup.cli.explain import explain
-from warmup.cli.model_options import with_model_options
+from warmup.cli.model_options import with_engine_options, with_model_options
 from warmup.cli.output import print_line
 from warmup.cli.profile import profile
 from warmup.cli.run import CONTEXT_SETTINGS, run

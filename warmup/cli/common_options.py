@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Annotated, Any, Final
 
@@ -59,7 +59,6 @@ def with_common_options(command: Callable[..., None], *, compiles: bool) -> Call
 
     A command that *compiles* ends with an error where inductor's cache folder cannot be made.
     """
-    plain = inspect.signature(command, eval_str=True)
 
     @functools.wraps(command)
     def run(context: typer.Context, **given: Any) -> None:
@@ -78,22 +77,32 @@ def with_common_options(command: Callable[..., None], *, compiles: bool) -> Call
                     traceback.print_exc()
                 raise
 
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    own = [parameter.replace(kind=keyword) for parameter in plain.parameters.values()]
-    added = [
+    context = {"context": (typer.Context, inspect.Parameter.empty)}
+    return adding(context | _OPTIONS, to=command, by=run)
+
+
+def adding(
+    options: Mapping[str, tuple[Any, Any]],
+    *,
+    to: Callable[..., None],
+    by: Callable[..., None],
+    behind: str = "",
+) -> Callable[..., None]:
+    """Return *by* as the command *to* with more *options*, by name their annotation and default.
+
+    They follow the option *behind*, by default all others.
+    """
+    plain, keyword = inspect.signature(to, eval_str=True), inspect.Parameter.KEYWORD_ONLY
+    parameters = [parameter.replace(kind=keyword) for parameter in plain.parameters.values()]
+    names = [parameter.name for parameter in parameters]
+    place = names.index(behind) + 1 if behind else len(names)
+    parameters[place:place] = [
         inspect.Parameter(name, keyword, default=default, annotation=annotation)
-        for name, (annotation, default) in _OPTIONS.items()
+        for name, (annotation, default) in options.items()
     ]
-    context = inspect.Parameter("context", keyword, annotation=typer.Context)
-    signature = plain.replace(parameters=[context, *own, *added])
-    run.__signature__ = signature  # type: ignore[attr-defined]  # read by inspect and typer
-    annotations = {name: annotation for name, (annotation, _) in _OPTIONS.items()}
-    run.__annotations__ = {
-        **command.__annotations__,
-        "context": typer.Context,
-        **annotations,
-    }
-    return run
+    by.__signature__ = plain.replace(parameters=parameters)  # type: ignore[attr-defined]  # read by inspect and typer
+    by.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return by
 
 
 @contextlib.contextmanager
