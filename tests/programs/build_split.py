@@ -44,7 +44,7 @@ def split_on_cpu() -> None:
         return (ReductionHint.INNER, BY_RULE) if numel == LENGTH else (hint, parts)
 
     def choose(*args: Any, **kw: Any) -> Any:
-        return dataclasses.replace(choose_policy(*args, **kw), split_search=True)
+        return dataclasses.replace(choose_policy(*args, **kw), searches=frozenset({"split"}))
 
     Reduction.num_splits = staticmethod(num_splits)  # type: ignore[method-assign]
     setup.choose_policy = choose  # type: ignore[attr-defined]

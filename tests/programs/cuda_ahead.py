@@ -118,8 +118,7 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
         OnMiss.TUNE,
         Emitter([events.append]),
         tuner=NotingTuner(lambda _: 1.0),
-        launch_search=True,
-        reduction_search=True,
+        searches=frozenset({"launch", "reduction"}),
     )
     counted = metrics.generated_kernel_count
     attachment = connect().attach(

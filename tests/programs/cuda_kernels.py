@@ -169,7 +169,7 @@ def watch(
                     lambda winner: state_time(dict(winner.kwargs)), WORK.timed
                 ),
                 on_tuned=on_tuned,
-                launch_search=searched,
+                searches=frozenset({"launch"} if searched else ()),
             )
             stack.callback(connect().attach(lookup, {}, tag).detach)
         try:

@@ -5,7 +5,7 @@
 One case a line on stdin, one result a line on stdout. ``way`` is what every row says; without it
 there are no rows. ``x`` and ``r`` are the sizes, and ``ranged`` makes ``x`` a range from 2 to it.
 ``on_miss`` is ``tune`` for a build, whose stated times make the way ``wins`` the faster;
-``search`` says whether the table's policy has ``reduction_search``, and ``refuse`` makes every
+``search`` says whether the policy has its kind among ``searches``, and ``refuse`` makes every
 config of a looped kernel refuse to load. ``looped_us`` states times of launch configs, of which few
 are tried besides inductor's lists. ``parts`` is what every row of a reduction that inductor
 splits says; without ``splits`` there are no such rows, and no question. The result has the kernels'
@@ -162,6 +162,11 @@ class Generated:
         PyCodeCache.load = self._load  # type: ignore[method-assign]
 
 
+def searches_of(case: dict[str, Any]) -> frozenset[str]:
+    """Return the kind that *case* is about."""
+    return frozenset({"split" if case.get("splits") else "reduction"})
+
+
 def run(case: dict[str, Any]) -> dict[str, Any]:
     """Generate the code of *case* under a table, and return what came of it."""
     events: list[Event] = []
@@ -176,8 +181,7 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
         OnMiss(case.get("on_miss", "strict")),
         Emitter([events.append]),
         tuner=tuner,
-        reduction_search=case.get("search", not case.get("splits")),
-        split_search=case.get("splits", False),
+        searches=searches_of(case) if case.get("search", True) else frozenset(),
     )
     WORK.clear()
     REFUSED.clear()
@@ -223,8 +227,7 @@ def keys_of(case: dict[str, Any]) -> list[str]:
         {},
         OnMiss.FALLBACK,
         Emitter([events.append]),
-        reduction_search=not case.get("splits"),
-        split_search=case.get("splits", False),
+        searches=searches_of(case),
     )
     attachment = connect().attach(lookup, {}, "test", quiet=True)
     try:

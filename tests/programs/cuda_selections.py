@@ -218,7 +218,7 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
         OnMiss(case.get("on_miss", "fallback")),
         Emitter([events.append]),
         tuner=tuner,
-        grouped_search=not case.get("earlier"),
+        searches=frozenset(() if case.get("earlier") else {"grouped_mm"}),
     )
     backends = case.get("backends", "ATEN,TRITON")
     code, error = "", None

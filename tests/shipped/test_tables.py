@@ -104,10 +104,7 @@ def policy_is_known(table: Table) -> Iterator[str]:
         known = replace(
             known,
             options=options,
-            launch_search=policy.launch_search,
-            reduction_search=policy.reduction_search,
-            split_search=policy.split_search,
-            grouped_search=policy.grouped_search,
+            searches=policy.searches,
         )
     except SettingsError as error:
         yield str(error)

@@ -17,6 +17,7 @@ from warmup.keys.kind import Kind
 from warmup.keys.launch import LAUNCH
 from warmup.keys.pad import PAD
 from warmup.table import Policy, Provenance, Table
+from warmup.table.schema import SEARCH_FIELDS
 
 PRINTABLE = st.text(st.characters(codec="utf-8", exclude_categories=("C", "Z")), max_size=20)
 COUNTS = st.none() | st.integers(1, MAX_INT)
@@ -114,6 +115,7 @@ DEVICES = st.builds(
 POLICIES = st.builds(
     Policy,
     mode=PRINTABLE,
+    searches=st.frozensets(st.sampled_from(list(SEARCH_FIELDS))),
     options=st.dictionaries(
         st.from_regex(r"[a-z_][a-z0-9_]{0,9}(\.[a-z_][a-z0-9_]{0,9})?", fullmatch=True),
         st.none()

@@ -37,6 +37,7 @@ OTHER = {
     "Search": Search.WIDE,
     "tuple[tuple[int, float | None], ...]": ((257, 1.0), (560, None)),
     "tuple[tuple[str, KwargValue], ...]": (("BLOCK_M", 16),),
+    "frozenset[str]": frozenset({"launch"}),
     "tuple[str, ...]": ("inputs: x=[seqlen,8]:f32",),
     "tuple[tuple[str, CallCost], ...]": (("MLP seqlen=16", CallCost(120.0, 38.0, 2)),),
     "Mapping[str, OptionValue]": {"freezing": True},

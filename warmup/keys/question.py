@@ -140,23 +140,12 @@ class Answers(Protocol):
         """How far the search for GEMM candidates goes beyond inductor's list (only if `tunes`)."""
 
     @property
-    def launch_search(self) -> bool:
-        """True when every launch config was searched, also where inductor lists one config.
+    def searches(self) -> frozenset[str]:
+        """The kinds of which every decision has a row; of others without a row nothing is decided.
 
-        Then a kernel with one listed config and no row is a miss; else nothing was to be decided.
+        A launch config that inductor lists alone is a decision then. Reductions are persistent,
+        looped or split by inductor's rule without their kind, and grouped products the library's.
         """
-
-    @property
-    def reduction_search(self) -> bool:
-        """True when reductions are persistent or looped as rows say, else by inductor's rule."""
-
-    @property
-    def split_search(self) -> bool:
-        """True when reductions are split as rows say, else by inductor's rule."""
-
-    @property
-    def grouped_search(self) -> bool:
-        """True when grouped products have rows, else the library computes them."""
 
     def neighbours(self, key: str) -> Sequence[Winner]:
         """Return winners of GEMM problems similar to *key*, nearest first (only if `tunes`).

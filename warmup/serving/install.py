@@ -162,10 +162,7 @@ def install(  # noqa: PLR0915  one step after the other
         mismatches,
         Uncovered(uncovered),
         tuner,
-        launch_search=found.table.policy.launch_search,
-        reduction_search=found.table.policy.reduction_search,
-        split_search=found.table.policy.split_search,
-        grouped_search=found.table.policy.grouped_search,
+        searches=found.table.policy.searches,
     )
     notices = Notices(
         found.origin or "the table",

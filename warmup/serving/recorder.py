@@ -135,10 +135,7 @@ def _collecting(_order: RecordingOrder, setup: BuildSetup, table: Table, out: Em
         OnMiss.FALLBACK,
         out,
         differing,
-        launch_search=policy.launch_search,
-        reduction_search=policy.reduction_search,
-        split_search=policy.split_search,
-        grouped_search=policy.grouped_search,
+        searches=policy.searches,
     )
 
 
@@ -171,10 +168,7 @@ def _measuring(order: RecordingOrder, setup: BuildSetup, table: Table, out: Emit
         on_tuned=progress.save,
         search=search,
         retunes=progress.must_retune,
-        launch_search=policy.launch_search,
-        reduction_search=policy.reduction_search,
-        split_search=policy.split_search,
-        grouped_search=policy.grouped_search,
+        searches=policy.searches,
         progress=progress,
         turn=Turn(order.turn),
         later=partial(write_region, order.regions, tuner=tuner),

@@ -68,8 +68,8 @@ class Lookup:
     ``retunes`` is true is a miss although it has a row, until it is measured again.
 
     A row that is not trusted is a miss, and is measured again without its winner. The keys in
-    ``excused`` are not measured, and their misses are reported without an error. ``launch_search``,
-    ``reduction_search``, ``split_search`` and ``grouped_search`` are those of the table's policy.
+    ``excused`` are not measured, and their misses are reported without an error. ``searches`` are
+    those of the table's policy.
 
     Where inductor fused another way than a row says, that is reported, unless ``settles``: whoever
     compiles chooses other winners for the keys ``differing``.
@@ -85,10 +85,7 @@ class Lookup:
     search: Search = Search.DEFAULT
     retunes: Callable[[str], bool] = _never
     excused: Collection[str] = ()
-    launch_search: bool = False
-    reduction_search: bool = False
-    split_search: bool = False
-    grouped_search: bool = False
+    searches: frozenset[str] = frozenset()
     settles: bool = False
     _tuned_rows: dict[str, Row] = field(default_factory=dict)
     _nearest_rows: dict[str, tuple[str | None, tuple[str, ...]]] = field(default_factory=dict)

@@ -68,8 +68,7 @@ def combine(tables: Sequence[Table]) -> tuple[Table, tuple[str, ...]]:
 
     Of two rows for a key the newer table's is taken, unless only one of them is trusted (`merge`).
     A winner that one table does not trust is not trusted, whichever tables have it.
-    Provenance and policy are the newest table's, but ``launch_search``, ``reduction_search``,
-    ``split_search`` and ``grouped_search`` are those of all tables.
+    Provenance and policy are the newest table's, but ``searches`` are those of all tables.
     """
     ordered = sorted(tables, key=lambda table: table.provenance.created)
     rows: dict[str, Row] = {}
@@ -88,13 +87,8 @@ def combine(tables: Sequence[Table]) -> tuple[Table, tuple[str, ...]]:
             if before is not None and settled is None and before.winner != row.winner:
                 conflicts.append(f"{key}: {before.winner} or {row.winner}")
             rows[key] = settled or row
-    policy = replace(
-        ordered[-1].policy,
-        launch_search=all(table.policy.launch_search for table in tables),
-        reduction_search=all(table.policy.reduction_search for table in tables),
-        split_search=all(table.policy.split_search for table in tables),
-        grouped_search=all(table.policy.grouped_search for table in tables),
-    )
+    searches = frozenset.intersection(*(table.policy.searches for table in tables))
+    policy = replace(ordered[-1].policy, searches=searches)
     return replace(ordered[-1], policy=policy, rows=rows), tuple(conflicts)
 
 

@@ -13,6 +13,7 @@ from typing import Final
 from warmup.core.errors import SettingsError
 from warmup.core.method import L2, MAX_TOP_K, SEED, TOP_K, Launch, Method, OptionValue
 from warmup.table import Policy
+from warmup.table.schema import SEARCH_FIELDS
 
 GEMM_BACKENDS: Final[Mapping[str, tuple[str, ...]]] = {
     "cpu": ("ATEN", "CPP"),
@@ -88,10 +89,7 @@ def choose_policy(
         timing=timing,
         seed=SEED,
         tolerance=limits,
-        launch_search=device_type != "cpu",  # a CPU's kernels have no launch config
-        reduction_search=device_type != "cpu",  # and reduce without Triton
-        split_search=device_type != "cpu",
-        grouped_search=device_type != "cpu",
+        searches=frozenset(() if device_type == "cpu" else SEARCH_FIELDS),  # all are of Triton
     )
 
 

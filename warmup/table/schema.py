@@ -53,7 +53,12 @@ class Provenance:
 
 
 # What a policy says was measured everywhere; absent in tables of earlier builds.
-SEARCH_FIELDS: Final = ("launch_search", "reduction_search", "split_search", "grouped_search")
+SEARCH_FIELDS: Final = {  # by kind
+    "launch": "launch_search",
+    "reduction": "reduction_search",
+    "split": "split_search",
+    "grouped_mm": "grouped_search",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,11 +67,10 @@ class Policy:
 
     ``options`` has the names and values of inductor's config that `install` sets. ``tolerance`` has
     by dtype the largest relative L2 error that the build accepted, of a bucket's output against
-    eager mode and of a candidate against its reference. ``launch_search``: launch configs were
-    searched, so that every kernel that has one has a row, also where inductor lists one config.
-    ``reduction_search``: every reduction that may be persistent or looped has a row.
-    ``split_search``: so has every reduction of fixed sizes that inductor's rule splits, and
-    ``grouped_search``: every grouped product.
+    eager mode and of a candidate against its reference. ``searches`` has the kinds of which every
+    decision has a row: ``launch``, also where inductor lists one config; ``reduction``, for those
+    that may be persistent or looped; ``split``, for those of fixed sizes that inductor's rule
+    splits; ``grouped_mm``.
     """
 
     mode: str
@@ -74,17 +78,17 @@ class Policy:
     timing: Method
     seed: int
     tolerance: Mapping[str, float]
-    launch_search: bool = False
-    reduction_search: bool = False
-    split_search: bool = False
-    grouped_search: bool = False
+    searches: frozenset[str] = frozenset()
 
 
 def compare_policies(a: Policy, b: Policy) -> tuple[tuple[str, object, object], ...]:
     """Return each field in which two policies differ, with both values."""
     fields: list[tuple[str, object, object]] = [
-        (f"policy {name}", getattr(a, name), getattr(b, name))
-        for name in ("mode", "seed", *SEARCH_FIELDS)
+        (f"policy {name}", getattr(a, name), getattr(b, name)) for name in ("mode", "seed")
+    ]
+    fields += [
+        (f"policy {name}", kind in a.searches, kind in b.searches)
+        for kind, name in SEARCH_FIELDS.items()
     ]
     fields += [
         (f"policy timing {name}", getattr(a.timing, name), getattr(b.timing, name))

@@ -360,12 +360,14 @@ def policy_from(json: PolicyJson, path: str) -> Policy:
     """
     check_texts(json, path, "policy")
     searches = {
-        name: value for name in SEARCH_FIELDS if (value := getattr(json, name)) is not UNSET
+        kind: value
+        for kind, name in SEARCH_FIELDS.items()
+        if (value := getattr(json, name)) is not UNSET
     }
-    for name, value in searches.items():
+    for kind, value in searches.items():
         if not value:
             reason = "expected true; without the field it is false"
-            raise TableFormatError(path, pointer_of("policy", name), reason)
+            raise TableFormatError(path, pointer_of("policy", SEARCH_FIELDS[kind]), reason)
     options: Mapping[str, OptionValue] = json.options
     return Policy(
         mode=json.mode,
@@ -373,7 +375,7 @@ def policy_from(json: PolicyJson, path: str) -> Policy:
         timing=Method(**asdict(json.timing)),
         seed=json.seed,
         tolerance=json.tolerance,
-        **searches,
+        searches=frozenset(searches),
     )
 
 
@@ -392,5 +394,5 @@ def policy_json(policy: Policy) -> PolicyJson:
             near_tie=float(timing.near_tie),
         ),
         tolerance={name: float(limit) for name, limit in policy.tolerance.items()},
-        **{name: True for name in SEARCH_FIELDS if getattr(policy, name)},
+        **{name: True for kind, name in SEARCH_FIELDS.items() if kind in policy.searches},
     )

@@ -117,10 +117,7 @@ class BucketCompiler:
             search=self.progress.revisit.search,
             retunes=self.progress.must_retune,
             excused=self.progress.distrusted,
-            launch_search=self.progress.table.policy.launch_search,
-            reduction_search=self.progress.table.policy.reduction_search,
-            split_search=self.progress.table.policy.split_search,
-            grouped_search=self.progress.table.policy.grouped_search,
+            searches=self.progress.table.policy.searches,
             settles=True,
         )
 

@@ -271,7 +271,7 @@ def _reason_of(kernel: PlannedKernel, keys: Sequence[str], table: Table | None) 
         return Reason.LIBRARY if is_library else Reason.UNCOVERED
     if table is None:
         return Reason.NO_TABLE
-    if kind_of(keys[0]) is LAUNCH and not table.policy.launch_search:
+    if kind_of(keys[0]) is LAUNCH and "launch" not in table.policy.searches:
         return Reason.UNCOVERED  # nothing was to be decided, or rows of this kind are not kept
     return Reason.MISS
 
@@ -322,7 +322,7 @@ def _reason_by_name(event: DeviceEvent, table: Table | None) -> tuple[Known, Rea
         return Known.NAME, Reason.UNCOVERED
     if table is None:
         return Known.NAME, Reason.NO_TABLE
-    is_decided = table.policy.launch_search or event.name.startswith(_TEMPLATE_PREFIX)
+    is_decided = "launch" in table.policy.searches or event.name.startswith(_TEMPLATE_PREFIX)
     return Known.NAME, Reason.MISS if is_decided else Reason.UNCOVERED
 
 

@@ -170,7 +170,7 @@ class LaunchConfigs(Hooks):
 
     def _is_decision(self, kernel: Any) -> bool:
         """Whether there is a choice for *kernel*, for which inductor lists a single config."""
-        is_searched = self._answers.launch_search and is_searchable(kernel)
+        is_searched = "launch" in self._answers.searches and is_searchable(kernel)
         return is_searched or was_tuned(kernel) or uses_coordinate_descent(kernel)
 
     def _compile_first(

@@ -51,7 +51,7 @@ class ReductionLoops(Hooks):
         ) -> Any:
             arguments = dict(kernel_kwargs)
             made = original(scheduling, kernel_features, kernel_args, arguments)
-            is_asked = self._active and self._answers.reduction_search
+            is_asked = self._active and "reduction" in self._answers.searches
             if not is_asked or not _leaves_choice(kernel_features, made, arguments):
                 return made
 

@@ -56,7 +56,7 @@ class ReductionSplits(Hooks):
     def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def num_splits(*args: Any, **kwargs: Any) -> Any:
             hint, parts = original(*args, **kwargs)
-            if not self._active or not self._answers.split_search or not _is_split(parts):
+            if not self._active or "split" not in self._answers.searches or not _is_split(parts):
                 return hint, parts
             node, given = current_node(), {**dict(zip(_NAMES, args, strict=False)), **kwargs}
             if node is not None and node.meta.get(_META_OF_PARTS) == _sizes(given):

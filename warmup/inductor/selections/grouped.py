@@ -39,7 +39,7 @@ class GroupedProducts:
 
     def is_kept(self, answers: Answers) -> bool:
         """Return whether the build measured such products."""
-        return answers.grouped_search
+        return "grouped_mm" in answers.searches
 
     def key_of(self, _choices: Sequence[Any], inputs: Sequence[Any], layout: Any) -> str:
         """Return the key of the grouped product of *inputs*.
