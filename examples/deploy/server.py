@@ -3,7 +3,7 @@
 It compiles every bucket and then opens its port. `warmup run` installs a table in it unchanged:
 
     warmup build --model examples/mlp.py:MLP --seqlens 16,64 --out mlp.json
-    PYTHONPATH=examples warmup run --table mlp.json -- python examples/deploy/server.py
+    PYTHONPATH=examples warmup run --table mlp.json --freezing -- python examples/deploy/server.py
 
     curl -d '[[0.5, 0.25]]' http://127.0.0.1:8000/    # rows of numbers, filled up with zeros
 """

@@ -22,7 +22,7 @@ from warmup.core.miss_reasons import MissReason
 from warmup.core.rows import Row, Tuned, Winner
 from warmup.core.runtime import Mismatch, Runtime, compare_runtimes
 from warmup.keys.kind import Kind
-from warmup.keys.question import Question
+from warmup.keys.question import Linear, Question
 from warmup.table import Table
 from warmup.table.cache_tags import cache_tag
 from warmup.table.lookup import Lookup, OnMiss, Uncovered
@@ -493,3 +493,31 @@ def test_a_contradiction_ends_no_compile_even_when_warnings_are_errors(
         lookup.contradicted("freezing", "True", "False")
     assert dataclasses.astuple(events[0])[0] is EventName.CONTRADICTED
     assert capsys.readouterr().err.startswith("warmup: inductor option freezing is False here")
+
+
+def test_a_linear_whose_row_is_for_a_frozen_weight_is_a_miss(
+    make_table: Callable[..., Table],
+) -> None:
+    """It has the sizes, the dtype and, where the key says so, the bias of the row."""
+    row = next(iter(make_table().rows.values()))
+    packed = "packed_linear m=16 n=8 k=4 f32 a=row b=packed out=f32 fp32=ieee | epilogue=none"
+    biased = "linear_unary m=16 n=8 k=4 bf16 a=row b=packed bias=1d out=bf16 | epilogue=relu"
+    doubted = "packed_linear m=2 n=8 k=4 f32 a=row b=packed out=f32 fp32=ieee | epilogue=none"
+    rows = {packed: row, biased: row, doubted: dataclasses.replace(row, untrusted="wrong")}
+    for linear, key in (
+        (Linear(16, 8, 4, "f32", has_bias=False), packed),
+        (Linear(16, 8, 4, "f32", has_bias=True), packed),
+        (Linear(16, 8, 4, "bf16", has_bias=True), biased),
+        (Linear(16, 8, 4, "bf16", has_bias=False), None),
+        (Linear(16, 8, 4, "f16", has_bias=True), None),
+        (Linear(16, 4, 8, "f32", has_bias=False), None),
+        (Linear(None, 8, 4, "f32", has_bias=False), None),
+        (Linear(2, 8, 4, "f32", has_bias=False), None),
+    ):
+        events: list[Event] = []
+        Lookup(rows, OnMiss.FALLBACK, Emitter([events.append])).needs_freezing([linear])
+        missed = [(each.fields["key"], each.fields["reason"]) for each in events]
+        assert missed == ([(key, "needs_freezing")] if key else []), linear
+    strict = Lookup(rows, OnMiss.STRICT, Emitter([]))
+    with pytest.raises(MissError, match="differs in weight: row frozen, here not"):
+        strict.needs_freezing([Linear(16, 8, 4, "f32", has_bias=False)])

@@ -257,6 +257,8 @@ class MissError(WarmupError):
         text = f"no row answers `{self.key}` ({self.reason})"
         if self.nearest is None and self.differs:
             text += f"; table and machine differ in {', '.join(self.differs)}"
+        elif self.nearest is None and self.reason == "internal":
+            text += "; an exception of warmup's own kept the table from being asked"
         elif self.nearest is None:
             text += "; the table has no row for this op"
         else:

@@ -57,8 +57,8 @@ _ADVICE: Final = {
     MissReason.NOT_DESCRIBED: "no table can answer it: look at the model",
     MissReason.UNTRUSTED: "build again: the key is measured without the winner that was wrong",
     MissReason.NEEDS_FREEZING: (
-        "if no weight changes after its first use, freeze: install(freezing=True), "
-        "WARMUP_FREEZING=1 or warmup run --freezing"
+        "if no weight changes after its first use, freeze: install(freezing=True), --freezing or "
+        "WARMUP_FREEZING=1, under torch.no_grad()"
     ),
     MissReason.INTERNAL: "report it, with the traceback that WARMUP_DEBUG=1 prints",
     MissReason.CACHED_MISS: "build the bucket, or empty inductor's cache folder",

@@ -88,9 +88,8 @@ class CompileWatch:
             self._inside.value = True
             self._observer.compile_started()
             try:
-                own = kwargs.get("config_patches") or {}
-                freezes = own.get("freezing", inductor_config.freezing)
-                if not freezes and (linears := _linears(model, inputs)):
+                # The option of one torch.compile freezes nothing: dynamo reads that of the process.
+                if not inductor_config.freezing and (linears := _linears(model, inputs)):
                     self._observer.unfrozen(linears)
                 is_unfrozen = torch.is_grad_enabled() and _would_freeze(model, inputs)
                 compiled = original(model, inputs, *args, **kwargs)

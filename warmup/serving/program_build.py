@@ -146,7 +146,8 @@ def build_from_program(
             raise NothingRecordedError.of_uncovered(uncovered)
         raise NothingRecordedError(
             "no process of the command asked inductor for a choice",
-            "see that it compiles with torch.compile, and on a CPU under torch.no_grad()",
+            "see that it compiles with torch.compile; a CPU's linears ask only where their weights "
+            "are frozen: --freezing, under torch.no_grad()",
         )
     rest = None
     if (problems or again or regions) and origin is not None:

@@ -282,8 +282,10 @@ class Lookup:
         if reason in (MissReason.WRONG_DEVICE, MissReason.WRONG_RUNTIME):
             hard = tuple(str(mismatch) for mismatch in self.mismatches if mismatch.is_hard)
             return key if key in self.rows else None, hard
-        if reason in (MissReason.NOT_DESCRIBED, MissReason.INTERNAL, MissReason.NEEDS_FREEZING):
+        if reason in (MissReason.NOT_DESCRIBED, MissReason.INTERNAL):
             return None, ()
+        if reason is MissReason.NEEDS_FREEZING:
+            return key, ("weight: row frozen, here not",)
         row = self.rows.get(key)
         if row is not None and row.untrusted is not None:
             return key, (f"row {row.winner}, not trusted: {row.untrusted}",)

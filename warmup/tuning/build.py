@@ -232,7 +232,7 @@ def build(
         progress.flush()
         machine, stages = tuner.watch.state(), tuner.clock.take()
         watcher.device_looked_at((*machine.complaints, *machine.notes))
-    _check_asked(results, retry)
+    _check_asked(results, retry, freezing=freezing)
     words = input_options(seqlens=seqlens, dims=dims, inputs=inputs, dtype=dtype, policy=policy)
     packed = pack_if_asked(
         *(path, model, setup.runtime),
@@ -303,7 +303,9 @@ def _tune(
     return results, prepared
 
 
-def _check_asked(results: Sequence[BucketResult], retry: str | None) -> None:
+def _check_asked(
+    results: Sequence[BucketResult], retry: str | None, *, freezing: bool | None
+) -> None:
     """Raise a NothingRecordedError where no bucket asked anything; a *retry* may find nothing."""
     if retry is not None or any(result.keys for result in results):
         return
@@ -323,7 +325,9 @@ def _check_asked(results: Sequence[BucketResult], retry: str | None) -> None:
         raise NothingRecordedError.of_uncovered(uncovered)
     raise NothingRecordedError(
         "the model asked inductor for no GEMM choice in any bucket",
-        "it has no mm-like op with several candidates under these backends on this device",
+        "a CPU's linears have several candidates only where weights are frozen: omit --no-freezing"
+        if freezing is False
+        else "it has no mm-like op with several candidates under these backends on this device",
     )
 
 
