@@ -181,6 +181,22 @@ def test_strict_run_refuses_before_the_program_starts(other_machine: Path, tmp_p
     assert (done.returncode, done.stdout) == (10, "")
     (line,) = done.stderr.splitlines()
     assert "other.json: device.threads: expected " in line
+    assert line.endswith(
+        "of a program that sets its number of threads itself, add --allow-mismatch"
+    )
+
+
+def test_a_build_into_the_table_of_another_machine_ends_the_program(
+    other_machine: Path, tmp_path: Path
+) -> None:
+    """At its first compile, without a traceback: what differs, and that nothing was written."""
+    before = other_machine.read_bytes()
+    program = (sys.executable, "-c", SERVE, str(PROGRAMS / "models"))
+    done = python(tmp_path, "-m", "warmup", "build", "--out", str(other_machine), "--", *program)
+    assert (done.returncode, done.stdout, other_machine.read_bytes()) == (3, "", before)
+    assert "other.json: device.threads: table " in done.stderr.splitlines()[0]
+    assert f"nothing was written to {other_machine}; " in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
 
 
 def test_where_a_mismatch_is_allowed_every_lookup_is_a_miss(

@@ -108,6 +108,33 @@ def test_an_install_that_fails_opens_no_log(
     assert [*tmp_path.iterdir()] == []
 
 
+def test_under_an_unsupported_torch_nothing_is_applied(
+    tables: tuple[Table, Table],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """In fallback one line, an event and a count, also where a mismatch is allowed; else it raises.
+
+    A torch of a supported minor whose internals differ, such as a nightly, is one of them.
+    """
+    gone = ("warmup.inductor.adapter.INTERNALS", ("torch._inductor.ir:Gone",))
+    for name, change in {"2.10.0": ("torch.__version__", "2.10.0"), "Gone": gone}.items():
+        with monkeypatch.context() as patch:
+            patch.setattr(*change)
+            patch.setattr("warmup.serving.notices._given", set())
+            log = tmp_path / f"{name}.jsonl"
+            with install(tables[0], audit_log=log, allow_mismatch=True) as handle:
+                assert name in str(handle.refused), name
+                assert handle.report().mismatch == 1, name
+            assert name in capsys.readouterr().err, name
+            assert event_names(log) == ["table.mismatch", "run.summary"], name
+            assert name in log.read_text().partition('"mismatches":')[2], name
+            for on_miss in ("strict", "tune"):
+                with pytest.raises(warmup.AdapterError, match=name):
+                    install(tables[0], on_miss=on_miss)
+
+
 def test_of_a_table_for_another_machine_nothing_is_applied(
     tables: tuple[Table, Table], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

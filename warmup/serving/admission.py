@@ -52,7 +52,7 @@ def admit(
     origin = found.origin or "the table"
     summary = f"tuned on {tuned_on}, and here is {here}"
     if hard and not is_allowed and on_miss is OnMiss.FALLBACK:
-        return f"{origin}: {summary}"
+        return f"{origin}: {summary}; build a table here (docs/how-to/upgrades.md)"
     if hard and not is_allowed:
         raise TableMismatchError(
             origin,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec
 
-from warmup.core.errors import SettingsError
+from warmup.core.errors import AdapterError, SettingsError
 from warmup.core.events import (
     Emitter,
     EventName,
@@ -21,7 +21,7 @@ from warmup.core.events import (
 )
 from warmup.core.flags import read_flag
 from warmup.core.recording_order import order_in_environment
-from warmup.core.runtime import Mismatch, Runtime, compare_runtimes
+from warmup.core.runtime import Runtime, compare_runtimes
 from warmup.models.padding.prepare import Prepared, pad_by_rows, paddings, refusal_of
 from warmup.serving.admission import admit, find_table
 from warmup.serving.handle import Handle, install_lock, installed, register
@@ -37,6 +37,7 @@ from warmup.table.policy import options_served
 if TYPE_CHECKING:
     from torch import nn
 
+    from warmup.inductor.adapter import Inductor
     from warmup.serving.unpack_bundle import UnpackedBundle
     from warmup.tuning.tuner import Tuner
 
@@ -82,12 +83,12 @@ def install(  # noqa: PLR0915  one step after the other
     ``WARMUP_AUDIT_LOG``, as a JSON line, and logged too with *log_events*, or
     ``WARMUP_LOG_EVENTS=1``.
 
-    Of a table for another device or runtime nothing is applied: the process goes on as without a
-    table, `Handle.refused` says why, and it is a notice, an event and a count. With ``strict`` and
-    ``tune`` it is an error. With *allow_mismatch*, or ``WARMUP_ALLOW_MISMATCH=1``, the table is
-    installed, and every lookup is a miss. What makes a table
-    useless is printed on stderr, once in a process for each cause, and so is the first miss; not
-    with *quiet*, or ``WARMUP_QUIET=1``.
+    Of a table for another device or runtime, or under a torch that is not supported, nothing is
+    applied: the process goes on as without a table, `Handle.refused` says why, and it is a notice,
+    an event and a count. With ``strict`` and ``tune`` it is an error. With *allow_mismatch*, or
+    ``WARMUP_ALLOW_MISMATCH=1``, a table for another device or runtime is installed, and every
+    lookup is a miss. What makes a table useless is printed on stderr, once in a process for each
+    cause, and so is the first miss; not with *quiet*, or ``WARMUP_QUIET=1``.
 
     The weights of *model*, which is in eval mode and not compiled yet, are padded as the table
     says; see `warmup.prepare`. Without *model*, the rows for unpadded weights are used, and the log
@@ -113,18 +114,17 @@ def install(  # noqa: PLR0915  one step after the other
         TableError: the table is missing or damaged.
         TableMismatchError: the table is for another device or runtime, and *on_miss* is not
             ``fallback``.
-        AdapterError: this torch is not supported.
+        AdapterError: this torch is not supported, and *on_miss* is not ``fallback``.
     """
-    from warmup.inductor import connect, start_workers
-
     _check_words(on_miss, uncovered)
     if (order := order_in_environment()) is not None:
         from warmup.serving.recorder import record
 
         return record(order, freezes=read_flag(freezing, "WARMUP_FREEZING"))
-    start_workers(device)
-    inductor = connect()
-    here = inductor.runtime(device)
+    inductor, unsupported = _connect(device, OnMiss(on_miss))
+    from warmup.inductor.machine import describe_runtime, resolve_device
+
+    here = describe_runtime(resolve_device(device))
     found = find_table(table, here)
     digest = digest_of(found.table)
     freezes = read_flag(freezing, "WARMUP_FREEZING")
@@ -144,7 +144,9 @@ def install(  # noqa: PLR0915  one step after the other
         logger.warning("%s", remark)
     mismatches = compare_runtimes(found.table.provenance.runtime, here)
     is_allowed = read_flag(allow_mismatch, "WARMUP_ALLOW_MISMATCH")
-    refused = admit(found, here, mismatches, on_miss=OnMiss(on_miss), is_allowed=is_allowed)
+    refused = unsupported or admit(
+        found, here, mismatches, on_miss=OnMiss(on_miss), is_allowed=is_allowed
+    )
 
     tally = Tally()
     sinks: list[Sink] = [tally]
@@ -174,16 +176,16 @@ def install(  # noqa: PLR0915  one step after the other
     file = _open_audit_log(audit_log)
     sinks += [watch] if file is None else [file, watch]
     try:
-        prepared = _prepare(model, found.table, mismatches)
-        unpacked = _unpack(bundle, digest, here, device) if refused is None else None
-        tag = cache_tag(digest, tunes=lookup.tunes)
-        functions, is_compiling = inductor.earlier_compiles()
-        options = options_served(found.table.policy, freezes=freezes)
-        if "freezing" not in options:
-            watch.needs_freezing = lookup.needs_freezing
-        attachment = (
-            inductor.attach(lookup, options, tag, observer=watch) if refused is None else None
-        )
+        prepared = _prepare(model, found.table, refused or refusal_of(mismatches))
+        unpacked = attachment = None
+        if inductor is not None and refused is None:
+            unpacked = _unpack(bundle, digest, here, device)
+            earlier = inductor.earlier_compiles()
+            options = options_served(found.table.policy, freezes=freezes)
+            if "freezing" not in options:
+                watch.needs_freezing = lookup.needs_freezing
+            tag = cache_tag(digest, tunes=lookup.tunes)
+            attachment = inductor.attach(lookup, options, tag, observer=watch)
     except BaseException:
         if file is not None:
             file.close()
@@ -198,7 +200,7 @@ def install(  # noqa: PLR0915  one step after the other
         device=here.device.name,
         torch=here.torch,
         triton=here.triton,
-        mismatches=[str(mismatch) for mismatch in mismatches],
+        mismatches=[*map(str, mismatches), *filter(None, [unsupported])],
         bundle=None if unpacked is None else str(unpacked.path),
         bundle_refused=None if unpacked is None else unpacked.refused,
     )
@@ -211,8 +213,25 @@ def install(  # noqa: PLR0915  one step after the other
         notices.mismatch(refused)
         return handle
     handle._log_installed(found, here)  # noqa: SLF001  as if of this module
-    notices.late(functions, is_compiling=is_compiling)
+    notices.late(earlier[0], is_compiling=earlier[1])
     return handle
+
+
+def _connect(device: str, on_miss: OnMiss) -> tuple[Inductor | None, str]:
+    """Return the adapter to torch, or None and why this torch cannot be used.
+
+    Raises:
+        AdapterError: this torch is not supported, and *on_miss* is not ``fallback``.
+    """
+    from warmup.inductor import connect, start_workers
+
+    try:
+        start_workers(device)
+        return connect(), ""
+    except AdapterError as error:
+        if on_miss is not OnMiss.FALLBACK:
+            raise
+        return None, str(error)
 
 
 def _check_words(on_miss: str, uncovered: str) -> None:
@@ -227,14 +246,12 @@ def _check_words(on_miss: str, uncovered: str) -> None:
         raise SettingsError(f"uncovered={uncovered!r}", f"use one of {', '.join(Uncovered)}")
 
 
-def _prepare(
-    model: nn.Module | None, table: Table, mismatches: Sequence[Mismatch]
-) -> Prepared | None:
+def _prepare(model: nn.Module | None, table: Table, refusal: str | None) -> Prepared | None:
     if model is not None:
-        prepared = pad_by_rows(model, table.rows, refusal_of(mismatches))
+        prepared = pad_by_rows(model, table.rows, refusal)
         logger.info("%s", prepared)
         return prepared
-    if agreed := paddings(table, mismatches):
+    if refusal is None and (agreed := paddings(table, ())):
         texts = dict.fromkeys(
             f"{structure.features} features to {padding}" for structure, padding in agreed.items()
         )

@@ -92,8 +92,7 @@ class Notices:
         """Say why nothing of the table is applied in this process."""
         logger.warning("not installed: %s", refused)
         self._print(
-            f"{refused}: nothing of the table is applied, and this process goes on as without a "
-            "table; build one here (docs/how-to/upgrades.md)",
+            f"nothing of the table is applied, and this process goes on without it: {refused}",
             NoticeCause.MISMATCH,
         )
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from warmup.core.error_text import remedy_for
-from warmup.core.errors import NothingRecordedError, SettingsError
+from warmup.core.errors import BuildError, NothingRecordedError, SettingsError
 from warmup.core.events import selections
 from warmup.core.method import Search
 from warmup.core.recording_order import RECORDING_VARIABLE, RecordingOrder
@@ -99,6 +99,8 @@ def build_from_program(
         SettingsError: an argument cannot be used, or the command cannot be started.
         TableError: *out* is damaged or cannot be written, or, found when the command has ended, is
             for another device, runtime or policy.
+        BuildError: this torch is not supported, or *out* does not fit, so that no process of the
+            command could be recorded.
         NothingRecordedError: the command ended well, and no process of it asked for a choice.
     """
     path = Path(out)
@@ -141,6 +143,11 @@ def build_from_program(
         if miss.key not in rows or rows[miss.key].untrusted is not None
     )
     ended(ran, len(problems), len(again))
+    if ran.audit.mismatch and not ran.audit.runs:
+        raise BuildError(
+            f"nothing was recorded, and nothing was written to {path}",
+            "the line `no table in process` above says why, and what to do",
+        )
     if not (ran.audit.hits or ran.audit.tuned or problems or ran.exit_code):
         if uncovered := selections(ran.audit.uncovered):
             raise NothingRecordedError.of_uncovered(uncovered)

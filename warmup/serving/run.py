@@ -148,6 +148,8 @@ def _refuse_mismatch(table: Path) -> None:
         return  # whatever else is wrong, the processes of the command say it
     problems = tuple(map(str, json.loads(done.stdout)["problems"]))
     advice = "build a table here, or serve with --on-miss fallback, which goes on without a table"
+    if all(problem.startswith("device.threads:") for problem in problems):
+        advice += "; of a program that sets its number of threads itself, add --allow-mismatch"
     raise TableMismatchError(str(table), problems, advice)
 
 

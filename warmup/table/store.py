@@ -193,7 +193,7 @@ def check_same_origin(path: Path, table: Table, runtime: Runtime, policy: Policy
     """
     differs = origin_differences(table, runtime, policy)
     if differs:
-        advice = "write to another file with --out, or replace it with --force"
+        advice = "write to another file with --out, or remove this one"
         raise TableMismatchError(str(path), differs, advice)
 
 

@@ -64,16 +64,15 @@ def prepare(model: nn.Module, table: str | os.PathLike[str] | Table) -> Prepared
     Raises:
         SettingsError: the model is in training mode, or padded already.
         TableError: the table is missing or damaged.
-        AdapterError: this torch is not supported.
     """
-    from warmup.inductor import connect
+    from warmup.inductor.machine import describe_runtime
     from warmup.models.padding.linears import tensors_of
 
     table = table if isinstance(table, Table) else read(table)
     device = next((tensor.device for tensor in tensors_of(model)), None)
     if device is None:
         return pad_by_rows(model, {})
-    mismatches = compare_runtimes(table.provenance.runtime, connect().runtime(str(device)))
+    mismatches = compare_runtimes(table.provenance.runtime, describe_runtime(device))
     return pad_by_rows(model, table.rows, refusal_of(mismatches))
 
 

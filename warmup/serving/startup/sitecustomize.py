@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 # The program of inductor's compile workers (compile_worker/subproc_pool.py): they need no table.
 _COMPILE_WORKER = "torch/_inductor/compile_worker/__main__.py"
 
+_REFUSALS = ("TableMismatchError", "UnsupportedTorchError", "InductorChangedError")
+_EXIT_REFUSED = 3  # as the other errors of a build
+
 # Functions that begin a compile, or load a graph that was compiled ahead of time, by module. The
 # inner ones are for callers that do not use torch.compile; install replaces some of them itself.
 _TORCH_NAME = "torch"
@@ -100,8 +103,9 @@ class TableStartup:
     def _install_once(self) -> None:
         """Install the table, unless that is done or going on in this thread; other threads wait.
 
-        With ``strict`` a failure is raised, and again at the next compile; so is, in a build, the
-        refusal to write into a table for another machine.
+        With ``strict`` a failure is raised, and again at the next compile. In a build, a torch that
+        is not supported and a table for another machine, into which nothing is written, end the
+        program.
         """
         with self._lock:
             if not self._is_waiting:
@@ -117,6 +121,8 @@ class TableStartup:
                         setattr(module, name, guard)
                     self._removed.clear()
                     self._is_waiting = True
+                    if os.environ.get("WARMUP_RECORDING"):
+                        raise SystemExit(_EXIT_REFUSED) from None  # the reason is reported
                     raise
             self._unguard({_TORCH_NAME})
 
@@ -169,7 +175,7 @@ class TableStartup:
 
 def _is_refusal(error: Exception) -> bool:
     # By name: where warmup cannot be imported, its error class cannot either.
-    return type(error).__name__ == "TableMismatchError"
+    return type(error).__name__ in _REFUSALS
 
 
 class _Loader:
