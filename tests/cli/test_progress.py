@@ -57,6 +57,8 @@ def test_the_time_left_is_that_of_the_units() -> None:
     progress.update(number, completed=1)
     said = "1 of 6 rounds, 0:01:02 so far, about 0:00:10 left"
     assert DoneColumn("rounds").render(progress.tasks[0]).plain == said
+    progress.update(number, base=1)
+    assert DoneColumn("rounds").render(progress.tasks[0]).plain == "1 of 6 rounds, 0:01:02 so far"
 
 
 def test_the_live_line_counts_the_candidates_that_a_graph_waits_for(
@@ -92,7 +94,11 @@ def test_times_say_whether_they_are_past_or_left(done: int, total: int | None, s
 
 
 def test_a_tuned_problem_is_a_part_of_its_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of as many as the model has different weights, then as the buckets before had."""
+    """Of as many as the model has different weights, then as the buckets before had.
+
+    The time left of the first bucket is that of its problems after the first, before which comes a
+    compile; and buckets with padded weights are no more buckets, but counted from 0 again.
+    """
     seen: list[float] = []
     monkeypatch.setattr(
         BuildProgress, "show", lambda _self, _step=None, done=None, **_: seen.append(done)
@@ -102,6 +108,13 @@ def test_a_tuned_problem_is_a_part_of_its_bucket(monkeypatch: pytest.MonkeyPatch
     buckets = parse_buckets("16,32", None)
     progress.bucket_started(buckets[0], 0, 2, weights_padded=False)
     tuned = cast("Tuned", None)  # is not looked at
+    bases: list[float] = []
+    begin = BuildProgress.begin_units
+    monkeypatch.setattr(
+        BuildProgress,
+        "begin_units",
+        lambda line, base=0.0, since=None: (bases.append(base), begin(line, base, since))[1],
+    )
     progress.problem_finished(tuned)
     progress.problem_finished(tuned)
     judgement = Judgement(error=0, limit=1)
@@ -111,6 +124,8 @@ def test_a_tuned_problem_is_a_part_of_its_bucket(monkeypatch: pytest.MonkeyPatch
     for _ in range(3):
         progress.problem_finished(tuned)
     assert seen == [0, 0.25, 0.5, 1, 1, 1.5, 1.95, 1.95]
+    progress.bucket_started(buckets[0], 0, 2, weights_padded=True)
+    assert (seen[-1], bases) == (0, [0.25, 0, 0])
 
 
 def test_a_long_step_leaves_room_for_the_time(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ import typer
 from warmup.buckets.dims import ShapePolicy
 from warmup.cli import options
 from warmup.cli.exit_codes import EXIT_FOUND, EXIT_UNDECIDED
-from warmup.cli.output import print_report, say
+from warmup.cli.output import complain, print_report, say
 from warmup.cli.signals import interruptible
 from warmup.core.method import Search
 
@@ -128,7 +128,7 @@ def build(
     With --problems, tune the misses that `warmup audit` found, without the model. With a command
     after --, run that program once and tune its decisions, in each of its processes.
     """
-    from warmup.cli.build_belief import MEASURE_ALL, is_undecided
+    from warmup.cli.build_belief import MEASURE_ALL, UNDECIDED, is_undecided
     from warmup.cli.build_devices import on_cluster, on_devices
     from warmup.cli.build_program import build_program
     from warmup.cli.build_render import document, spell
@@ -193,4 +193,5 @@ def build(
     if report.not_rebuilt or report.not_tuned or report.distrusted:
         raise typer.Exit(EXIT_FOUND)
     if is_undecided(report.table.rows, [one.key for one in report.timings]):
+        complain(UNDECIDED)
         raise typer.Exit(EXIT_UNDECIDED)

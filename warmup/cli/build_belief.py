@@ -14,6 +14,10 @@ from warmup.tuning.report import BuildReport
 
 RETRY: Final = "add --retry unstable to this command"
 MEASURE_ALL: Final = "add --force to this command, which measures every problem again"
+UNDECIDED: Final = (
+    "warmup build: no row measured now could be decided (exit code 4); the table can be served, "
+    "with the library's kernels"
+)
 _MAX_LISTED: Final = 20  # flagged rows, and rejected candidates
 
 

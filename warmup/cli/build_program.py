@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from warmup.cli.build_belief import is_undecided, unstable_rows
+from warmup.cli.build_belief import UNDECIDED, is_undecided, unstable_rows
 from warmup.cli.build_source import refuse_beside
 from warmup.cli.exit_codes import EXIT_FOUND, EXIT_UNDECIDED
-from warmup.cli.output import fold, grid, print_report, say, terminal_width
+from warmup.cli.output import complain, fold, grid, print_report, say, terminal_width
 from warmup.cli.show_render import ROW_HEAD, row_cells
 from warmup.core.counted import counted
 from warmup.core.error_text import printable
@@ -84,7 +84,8 @@ def build_program(
     if result.rest is not None:
         rows |= result.rest.table.rows
         measured |= {one.key for one in result.rest.timings}
-    undecided = is_undecided(rows, measured)
+    if undecided := is_undecided(rows, measured):
+        complain(UNDECIDED)
     own = EXIT_FOUND if not result.is_complete else EXIT_UNDECIDED if undecided else 0
     code = result.run.exit_code or own
     raise typer.Exit(code)

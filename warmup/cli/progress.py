@@ -45,8 +45,8 @@ class StepColumn(ProgressColumn):
 class DoneColumn(ProgressColumn):
     """``1 of 4 buckets, 0:00:21 so far, about 0:01:03 left``.
 
-    The time left is that of the units, by those done since the field ``since`` of the task: what a
-    command did before its first unit says nothing of the next.
+    The time left is that of the units, by those done since the field ``since`` of the task, when
+    ``base`` of them were: what a command did before says nothing of the next.
     """
 
     def __init__(self, units: str) -> None:
@@ -58,9 +58,10 @@ class DoneColumn(ProgressColumn):
         elapsed, done, total = task.elapsed or 0.0, task.completed, task.total
         words = [] if total is None else [f"{int(done)} of {total:.0f} {self._units}"]
         words.append(f"{_clock(elapsed)} so far")
-        if total is not None and 0 < done < total:
-            of_units = elapsed - task.fields.get("since", 0.0)
-            words.append(f"about {_clock(of_units / done * (total - done))} left")
+        since, base = task.fields.get("since", 0.0), task.fields.get("base", 0.0)
+        if total is not None and base < done < total:
+            each = (elapsed - since) / (done - base)
+            words.append(f"about {_clock(each * (total - done))} left")
         return Text(", ".join(words))
 
 
@@ -111,10 +112,11 @@ class LiveLine(AbstractContextManager["LiveLine"]):
             task = self._progress.tasks[self._task]
             self.print_above(f"{task.description}: {self._column.render(task).plain}")
 
-    def begin_units(self) -> None:
-        """Count the time of the units from now on."""
-        elapsed = self._progress.tasks[self._task].elapsed or 0.0
-        self._progress.update(self._task, since=elapsed)
+    def begin_units(self, base: float = 0.0, since: float | None = None) -> float:
+        """Count the time of the units from *since*, default now, when *base* are done."""
+        begun = self._progress.tasks[self._task].elapsed or 0.0 if since is None else since
+        self._progress.update(self._task, since=begun, base=base)
+        return begun
 
     def print_above(self, line: str) -> None:
         """Print *line* above the live line, unless the command was told to be quiet."""
@@ -127,13 +129,14 @@ class BuildProgress(LiveLine, Observer):
     """Progress of a build.
 
     A problem that is tuned is a part of its bucket. How many a bucket has is taken from the buckets
-    before it, and for the first from the different weights of the model.
+    before it, and for the first from the different weights of the model. Until the first bucket is
+    done, the time left is that of its problems. Buckets with padded weights count from 0 again.
     """
 
     def __init__(self) -> None:
         super().__init__("buckets")
-        self._problems = self._buckets = self._before_bucket = self._expected = 0
-        self._bucket = "starting"
+        self._problems = self._buckets = self._before_bucket = self._expected = self._before = 0
+        self._bucket, self._begun = "starting", 0.0
 
     def problems_expected(self, count: int) -> None:
         self._expected = count
@@ -151,8 +154,9 @@ class BuildProgress(LiveLine, Observer):
     ) -> None:
         self._bucket = name_of(bucket, weights_padded=weights_padded)
         self._before_bucket = self._problems
-        if index == 0:
-            self.begin_units()  # the model is loaded
+        if index == 0:  # the model is loaded, or its weights are padded now
+            self._begun = self.begin_units()
+            self._buckets, self._before = 0, self._problems
         self.show(self._bucket, done=index, total=total)
 
     def device_looked_at(self, remarks: Sequence[str]) -> None:
@@ -188,11 +192,14 @@ class BuildProgress(LiveLine, Observer):
         part = min(of_bucket / self._expected, _MOST_OF_BUCKET) if self._expected else 0.0
         step = f"{self._bucket}: {counted(self._problems, 'problem')} tuned"
         self.show(step, done=self._buckets + part)
+        if not self._buckets and of_bucket == 1:  # after compiling and, it may be, waiting
+            self.begin_units(part)
 
     def bucket_finished(self, result: BucketResult) -> None:
         self._buckets += 1
         self._before_bucket = self._problems
-        self._expected = max(1, round(self._problems / self._buckets))
+        self._expected = max(1, round((self._problems - self._before) / self._buckets))
+        self.begin_units(since=self._begun)
         self.show(done=self._buckets)
         left_out = counted(result.left_out, "repeated layer")
         known = len(result.keys) - result.tuned

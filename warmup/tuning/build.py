@@ -278,20 +278,20 @@ def _tune(
     compiler, prepared = session.compiler, None
     progress = compiler.progress
 
-    def run_all(offset: int, total: int) -> list[BucketResult]:
+    def run_all() -> list[BucketResult]:
         padded = None if prepared is None else prepared.padded
         results: list[BucketResult] = []
-        for number, bucket in enumerate(buckets, offset):
+        for number, bucket in enumerate(buckets):
             if not progress.is_done:
-                results.append(session.run_bucket(bucket, number, total, padded))
+                results.append(session.run_bucket(bucket, number, len(buckets), padded))
         return results
 
-    results = run_all(0, len(buckets))
+    results = run_all()
     if pads and not progress.is_done:
         with compiler.tuner.clock.phase(BuildStage.WEIGHTS):
             prepared = measure_weights(session, buckets)
     if prepared is not None and prepared.padded:
-        results += run_all(len(buckets), 2 * len(buckets))
+        results += run_all()
         results, prepared = weigh_launched(compiler, prepared, results)
     if budget.seconds is not None:
 
