@@ -157,7 +157,7 @@ def test_candidates_are_ranked_with_us_and_percent(
     lines = list(spell_candidates(table, [key]))
     assert lines[2:6] == [
         key,
-        "  20 candidates tried, timed alone",
+        "  20 candidates tried, timed alone at 1980 MHz",
         "  10.0 us  100.0%  winner  triton_mm 64x128 w4",
         "  12.5 us   80.0%          aten::mm",
     ]

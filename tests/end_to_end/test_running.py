@@ -245,10 +245,13 @@ def test_fallback_goes_on_without_a_table_and_says_so(
 def test_strict_refuses_every_compile_without_a_table(
     table: Path, tmp_path: Path, fake_torch: Path
 ) -> None:
-    """A process that cannot install gets the error at the first compile and at each later one."""
+    """Nothing starts; where a mismatch is allowed, each compile of a process has the error."""
     program = (sys.executable, str(PROGRAMS / "run_compile.py"), "2")
-    words = ("--table", str(table), "--on-miss", "strict", "--", *program)
-    done = warmup_run(tmp_path, *words, paths=(fake_torch,))
+    words = ("--table", str(table), "--on-miss", "strict")
+    refused = warmup_run(tmp_path, *words, "--", *program, paths=(fake_torch,))
+    assert (refused.returncode, refused.stdout) == (10, "")
+    assert len(refused.stderr.splitlines()) == 1
+    done = warmup_run(tmp_path, *words, "--allow-mismatch", "--", *program, paths=(fake_torch,))
     assert done.stdout == "ModuleNotFoundError\nModuleNotFoundError\n"
     assert done.stderr.endswith("could not install 1\n")
 

@@ -300,14 +300,22 @@ def test_a_graph_with_misses_is_not_taken_over_by_a_strict_server(
     library, _ = bmm_tables
     empty = tmp_path / "empty.json"
     write(empty, replace(read(library), rows={}))
-    results = []
-    for on_miss in ("fallback", "fallback", "strict"):
-        done = run_python(tmp_path, str(PROGRAMS / "serve_bmm.py"), str(empty), on_miss)
-        results.append(json.loads(done.stdout.split("RESULT ")[1]))
-    first, again, strict = results
-    assert sum(first["misses"].values()) == 1
+    (tmp_path / "new").mkdir()
+
+    def serve(on_miss: str, table: Path = empty, folder: Path = tmp_path) -> dict[str, Any]:
+        done = run_python(folder, str(PROGRAMS / "serve_bmm.py"), str(table), on_miss)
+        served: dict[str, Any] = json.loads(done.stdout.split("RESULT ")[1])
+        return served
+
+    first, again, strict = map(serve, ("fallback", "fallback", "strict"))
+    ((key, missed),) = first["misses"].items()
+    assert missed == 1
     assert (again["from_cache"], again["cached_misses"], again["misses"]) == (1, 1, {})
-    assert "cached_miss" in strict["error"]
+    assert "(cached_miss); build the bucket" in strict["error"]
+    # As advised: with an empty cache folder the key is named, and its row ends the miss.
+    assert f"no row answers `{key}`" in serve("strict", folder=tmp_path / "new")["error"]
+    built = serve("strict", library)
+    assert (built["hits"], built["misses"], "error" in built) == ({key: 1}, {}, False)
 
 
 def test_a_cached_graph_never_answers_for_another_table(

@@ -188,15 +188,15 @@ def test_the_clocks_of_rows_are_noted() -> None:
     """Where they differ by over a fifth, wherever in the sequence, or the power cap lowered one."""
     for clocks, is_capped, said in (
         ([], False, None),
-        ([], True, "its clock is lowered at full power"),
+        ([], True, "the SM clock is lowered at full power"),
         ([1980], False, None),
         ([1980, 1782], False, None),
-        ([1980, 1500, 1900], False, "its clock was 1500 to 1980 MHz; "),
-        ([1725], True, "its clock was 1725 MHz at full power; "),
-        ([1980, 1560], True, "its clock was 1560 to 1980 MHz at full power; "),
+        ([1980, 1500, 1900], False, "the SM clock was 1500 to 1980 MHz; "),
+        ([1725], True, "the SM clock was 1725 MHz at full power; "),
+        ([1980, 1560], True, "the SM clock was 1560 to 1980 MHz at full power; "),
     ):
         found = clock_note(clocks, is_power_capped=is_capped)
         if found is not None and clocks:
-            assert found.endswith("a row's time and peak are those at the clock in the row"), clocks
+            assert found.endswith("a row's times and peak are at the row's own clock"), clocks
             found = found.partition("a row's")[0]
         assert found == said, clocks

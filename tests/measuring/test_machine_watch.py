@@ -175,8 +175,8 @@ def test_a_clock_that_full_power_lowers_is_noted(
     machine.measure(watch)
     watch.clocks += [1980, 1560]
     note = (
-        "its clock was 1560 to 1980 MHz at full power; "
-        "a row's time and peak are those at the clock in the row"
+        "the SM clock was 1560 to 1980 MHz at full power; "
+        "a row's times and peak are at the row's own clock"
     )
     assert (machine.waits, watch.remarks()) == ([], (note,))
     assert (watch.state().complaints, watch.state().notes) == ((), (note,))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -75,7 +75,8 @@ def spell_table(table: Table, op: str | None = None, bucket: str | None = None) 
         text = f"not trusted, not served: {key}: {table.rows[key].untrusted}"
         yield from fold(text, indent=2, width=terminal_width())
     flagged += f", {len(doubted)} not trusted" if doubted else ""
-    yield f"{len(keys)} of {counted(len(table.rows), 'row')}{flagged}"
+    clock = _clock(table.rows[key].evidence for key in keys)
+    yield f"{len(keys)} of {counted(len(table.rows), 'row')}{flagged}{clock and f', timed{clock}'}"
     if lags := sum(lag_behind_library(table.rows[key].evidence) is not None for key in keys):
         yield from fold(
             f"{counted(lags, 'row')} slower than the library's kernel at the largest size of a "
@@ -184,7 +185,8 @@ def _spell_ranking(row: Row) -> Iterator[str]:
         what = "as compiled with what surrounds the GEMM"
     known = "" if ranking else "; the ranking was not kept, only these"
     tried = counted(evidence.tried, "candidate")
-    yield from fold(f"{tried} tried, timed {what}{known}", "  ", width=terminal_width())
+    timed = f"{tried} tried, timed {what}{_clock([evidence])}{known}"
+    yield from fold(timed, "  ", width=terminal_width())
     if not ranking:
         first = [(evidence.time_us, row.winner.short)]
         if evidence.runner_up_us is not None:
@@ -213,6 +215,12 @@ def _spell_ranking(row: Row) -> Iterator[str]:
     if evidence.rejected:
         reasons = ", ".join(f"{count} {reason}" for reason, count in evidence.rejected)
         yield f"  rejected: {reasons}"
+
+
+def _clock(found: Iterable[Evidence]) -> str:
+    """Return at which SM clocks the times of *found* were measured; empty where none is known."""
+    clocks = sorted({one.clock_mhz for one in found if one.clock_mhz is not None})
+    return f" at {' to '.join(map(str, (*clocks[:1], *clocks[1:][-1:])))} MHz" if clocks else ""
 
 
 def _spell_kernels(evidence: Evidence) -> str:

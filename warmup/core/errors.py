@@ -251,8 +251,8 @@ class MissError(WarmupError):
     def __str__(self) -> str:
         if self.reason == "cached_miss":
             return (
-                f"{self.key} were compiled without a row ({self.reason}); build the bucket, or "
-                'empty the cache folder and serve with on_miss="fallback"'
+                f"{self.key} had no row ({self.reason}); build the bucket (an empty cache folder "
+                'has the keys named), or serve with on_miss="fallback"'
             )
         text = f"no row answers `{self.key}` ({self.reason})"
         if self.nearest is None and self.differs:

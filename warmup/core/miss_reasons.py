@@ -61,7 +61,7 @@ _ADVICE: Final = {
         "WARMUP_FREEZING=1, under torch.no_grad()"
     ),
     MissReason.INTERNAL: "report it, with the traceback that WARMUP_DEBUG=1 prints",
-    MissReason.CACHED_MISS: "build the bucket, or empty inductor's cache folder",
+    MissReason.CACHED_MISS: "build the bucket; without inductor's cache, the misses are named",
 }
 
 _DIFFERENCE: Final = re.compile(r"([a-z0-9_.]+): (?:row|table) (\S+), here (\S+)")

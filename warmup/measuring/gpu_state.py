@@ -87,12 +87,12 @@ def clock_note(under_load: Sequence[int], *, is_power_capped: bool) -> str | Non
     """
     cause = " at full power" if is_power_capped else ""
     if not under_load:
-        return "its clock is lowered at full power" if is_power_capped else None
+        return "the SM clock is lowered at full power" if is_power_capped else None
     low, high = min(under_load), max(under_load)
     if low >= high * _CLOCK_DROP and not is_power_capped:
         return None
     span = f"{low} MHz" if low == high else f"{low} to {high} MHz"
-    return f"its clock was {span}{cause}; a row's time and peak are those at the clock in the row"
+    return f"the SM clock was {span}{cause}; a row's times and peak are at the row's own clock"
 
 
 def _handle(pynvml: Any, device: torch.device) -> Any:

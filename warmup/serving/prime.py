@@ -218,7 +218,10 @@ class _Priming:
         misses = _increased(before.misses, after.misses)
         uncovered = _increased(before.uncovered, after.uncovered)
         if problem is None and misses:
+            reasons = _increased(before.miss_reasons, after.miss_reasons)
+            advised = (each for each in after.advised if each.partition(":")[0] in reasons)
             problem = f"no row answers {', '.join(f'`{key}`' for key in misses)}"
+            problem = "; ".join((problem, *advised))
         cached_misses = after.cached_misses - before.cached_misses
         if problem is None and cached_misses:
             problem = f"{cached_misses} decisions of graphs from the cache have no row"
