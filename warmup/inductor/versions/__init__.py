@@ -1,7 +1,7 @@
 """What differs between torch minors: one module for each, selected once by `version_for`.
 
 Imports `core`; `warmup.inductor.adapter` passes the selected module to the hooks. To drop a minor,
-delete its module and its entry in SUPPORTED.
+move into the next module what that imports from it, and delete it and its entry in SUPPORTED.
 """
 
 from __future__ import annotations

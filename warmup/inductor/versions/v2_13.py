@@ -1,10 +1,10 @@
-"""Torch 2.13: what differs from the other supported minors."""
+"""Torch 2.13: what differs from torch 2.12."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from torch._inductor.template_heuristics.params import DictKernelTemplateParams as TemplateParams
+from warmup.inductor.versions.v2_12 import TemplateParams, fusion_score
 
 __all__ = ["INTERNALS", "TemplateParams", "forget_config_hash", "fusion_score"]
 
@@ -20,9 +20,3 @@ def forget_config_hash(module: Any) -> None:
     """Make *module* recompute its config hash and dict in this context."""
     module._hash_dirty_var.set(True)
     module._get_dict_dirty_keys_var.set(None)
-
-
-def fusion_score(scheduler: Any, node1: Any, node2: Any, score: int) -> int:
-    """Return *score*: the scheduler scores templates by the names of buffers itself."""
-    del scheduler, node1, node2
-    return score
