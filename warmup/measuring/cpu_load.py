@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,20 +95,28 @@ def _busy_seconds(stat: str, allowed: set[int]) -> float:
 
 def _own_seconds(proc: Path) -> float:
     """Return the CPU seconds of this process and its descendants, the ended ones included."""
-    ended = os.times()
-    ticks, family = 0, {os.getpid()}
-    children: dict[int, list[tuple[int, int]]] = {}
-    for pid, parent, used in _processes(proc):
-        children.setdefault(parent, []).append((pid, used))
-    ahead = [os.getpid()]
-    while ahead:
-        for pid, used in children.get(ahead.pop(), []):
-            if pid not in family:
-                family.add(pid)
-                ahead.append(pid)
-                ticks += used
+    ended, family = os.times(), family_of(os.getpid(), proc)
+    ticks = sum(family.values()) - family[os.getpid()]
     own_s = ended.user + ended.system + ended.children_user + ended.children_system
     return own_s + ticks / os.sysconf("SC_CLK_TCK")
+
+
+def family_of(pid: int, proc: Path) -> dict[int, int]:
+    """Return the ticks of *pid* and of all processes that descend from it, by ID.
+
+    Raises:
+        OSError, ValueError, IndexError: *proc* cannot be read, or is of another form.
+    """
+    children, ticks = defaultdict[int, list[int]](list), {pid: 0}
+    for each, parent, used in _processes(proc):
+        children[parent].append(each)
+        ticks[each] = used
+    family, ahead = [pid], [pid]
+    while ahead:
+        fresh = [child for child in children[ahead.pop()] if child not in family]
+        family += fresh
+        ahead += fresh
+    return {each: ticks[each] for each in family}
 
 
 def _processes(proc: Path) -> Iterator[tuple[int, int, int]]:

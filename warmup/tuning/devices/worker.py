@@ -12,7 +12,6 @@ import json
 import os
 import sys
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
@@ -25,6 +24,7 @@ from warmup.core.child_process import end_with_parent
 from warmup.core.errors import BuildError, ModelError, ProblemError, WarmupError, cause_in
 from warmup.core.measuring_turn import Turn
 from warmup.core.rows import Family, Winner
+from warmup.measuring.cpu_load import family_of
 from warmup.measuring.screening import time_calls
 from warmup.table.store import add_rows
 from warmup.tuning.devices.host import FinishedProblem, ProblemTask, ReadyWorker, WorkerOrder
@@ -41,7 +41,6 @@ _REPEATS: Final = 3
 _CONTROL: Final = Winner(Family.EXTERN, "aten::mm")
 _SHORTAGES: Final = (torch.OutOfMemoryError, MemoryError)
 _BEAT_S: Final = 5.0
-_PARENT_FIELD: Final = 1  # of /proc/PID/stat after the command, which is in brackets
 Send = Callable[[Mapping[str, Any]], None]
 
 
@@ -152,19 +151,9 @@ def _tune(
 
 def descendants_of(pid: int, root: Path = Path("/proc")) -> frozenset[int]:
     """Return *pid* and all processes that descend from it; *pid* alone where that is not known."""
-    children = defaultdict[int, list[int]](list)
-    with contextlib.suppress(OSError):
-        for entry in root.iterdir():
-            if entry.name.isdigit():
-                with contextlib.suppress(OSError, ValueError, IndexError):  # it has ended
-                    fields = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
-                    children[int(fields[_PARENT_FIELD])].append(int(entry.name))
-    found, open_ends = {pid}, [pid]
-    while open_ends:
-        fresh = [child for child in children[open_ends.pop()] if child not in found]
-        found.update(fresh)
-        open_ends += fresh
-    return frozenset(found)
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return frozenset(family_of(pid, root))
+    return frozenset({pid})
 
 
 def _beat(send: Send, ended: threading.Event) -> None:
