@@ -33,7 +33,7 @@ from warmup.bench.layers import (
 from warmup.core.errors import BuildError, OutputMismatchError, SettingsError
 from warmup.core.method import L2, Launch
 from warmup.core.samples import Samples
-from warmup.measuring.rounds import run_rounds
+from warmup.measuring.clock import run_rounds
 
 CPU = torch.device("cpu")
 SETUP = BenchSetup("layers", CPU, "f32", Launch.EAGER, L2.WARM, 2)

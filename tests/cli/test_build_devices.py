@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from warmup.cli.build_devices import on_devices, spell_devices
 from warmup.cli.build_render import document
+from warmup.cli.build_source import on_devices, spell_devices
 from warmup.diagnostics.misses import encode_problems
 from warmup.table import Table
 from warmup.tuning.build import build as tuning_build

@@ -18,7 +18,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from warmup.core.compile_order import CompileOrder
+from warmup.core.compile_modes import CompileOrder
 from warmup.inductor import kernels_ahead, listing
 from warmup.inductor.kernels_ahead import KernelsAhead
 from warmup.inductor.listing import note_sent, wait_for_sent

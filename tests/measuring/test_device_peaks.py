@@ -14,8 +14,7 @@ import msgspec
 import pytest
 import torch
 
-from warmup.core.peaks import PeaksJson
-from warmup.core.roofline import Peaks
+from warmup.core.roofline import Peaks, PeaksJson
 from warmup.measuring import device_peaks
 from warmup.measuring.device_peaks import measure_peaks, measured_peaks
 

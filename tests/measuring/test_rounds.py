@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmup.measuring.rounds import run_rounds
+from warmup.measuring.clock import run_rounds
 
 
 @dataclass

@@ -32,7 +32,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.fx.experimental.symbolic_shapes import ShapeEnv  # noqa: E402
 
-from warmup.core.compile_order import CompileOrder  # noqa: E402
+from warmup.core.compile_modes import CompileOrder  # noqa: E402
 from warmup.core.events import Emitter, Event  # noqa: E402
 from warmup.core.live_search import LiveSearch  # noqa: E402
 from warmup.core.rows import Evidence, Row, Tuned, Winner  # noqa: E402

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from warmup.core.events import Emitter, Event, EventName
-from warmup.core.measuring_turn import Turn
+from warmup.core.file_lock import Turn
 from warmup.core.miss_reasons import MissReason
 from warmup.core.rows import Row, Tuned, Winner
 from warmup.serving.recording_lookup import RecordingLookup

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from warmup.core.compile_order import CompileOrder
+from warmup.core.compile_modes import CompileOrder
 from warmup.core.method import Launch
 from warmup.tuning.bucket_compiler import BucketCompiler
 

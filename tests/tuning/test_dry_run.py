@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from warmup.cli.plan_render import spell_graphs
+from warmup.cli.build_render import spell_graphs
 from warmup.core.uncompiled import Uncompiled
 from warmup.tuning.from_misses import build_problems
 

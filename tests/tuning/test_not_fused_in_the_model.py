@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from warmup.core.compile_order import CompileOrder
+from warmup.core.compile_modes import CompileOrder
 from warmup.core.method import Method
 from warmup.core.phases import BuildClock
 from warmup.core.rows import Family, Row, Tuned, Winner

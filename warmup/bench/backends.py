@@ -44,11 +44,10 @@ from warmup.inductor.artifacts import with_own_code
 from warmup.inductor.build_caches import empty_caches
 from warmup.inductor.machine import check_compiler, resolve_device
 from warmup.inductor.quiet import compiling_with
-from warmup.measuring.clock import Batch, batch_of
+from warmup.measuring.clock import Batch, batch_of, run_rounds
 from warmup.measuring.device_peaks import measured_peaks
 from warmup.measuring.operands import MAX_OPERAND_SETS, operand_room
 from warmup.measuring.reference import full_precision, judge_output, wide_dtype
-from warmup.measuring.rounds import run_rounds
 from warmup.models.loading import parse_dtype
 from warmup.serving.install import install
 from warmup.table import Table

@@ -143,7 +143,7 @@ def bench_pad(
     drawn = draw_pad_keys(seed, parse_dtypes(dtypes))
     start_workers(device, for_build=True)  # before this process uses the device
     check_internals(PAD_SAMPLE_INTERNALS)
-    from warmup.inductor.pad_mm.asked import pads_asked_on
+    from warmup.inductor.pad_mm.hooks import pads_asked_on
 
     keys = [*itertools.islice(filter(pads_asked_on(resolve_device(device)), drawn), count)]
     with SampleFile(out, say) as file:

@@ -129,11 +129,9 @@ def build(
     after --, run that program once and tune its decisions, in each of its processes.
     """
     from warmup.cli.build_belief import MEASURE_ALL, UNDECIDED, is_undecided
-    from warmup.cli.build_devices import on_cluster, on_devices
     from warmup.cli.build_program import build_program
-    from warmup.cli.build_render import document, spell
-    from warmup.cli.build_source import chosen_build, is_empty_share
-    from warmup.cli.plan_render import document_of_plan, spell_plan
+    from warmup.cli.build_render import document, document_of_plan, spell, spell_plan
+    from warmup.cli.build_source import chosen_build, is_empty_share, on_cluster, on_devices
     from warmup.cli.progress import BuildProgress
 
     of_model: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""The report of a build as text and as JSON."""
+"""The report of a build, and the plan of a dry run, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import Any, Final
 
 from warmup.buckets.bucket import Bucket
 from warmup.cli.build_belief import RETRY, first_lines, spell_belief
-from warmup.cli.build_devices import spell_devices
+from warmup.cli.build_source import spell_devices
 from warmup.cli.output import fold, grid, spell_peaks, terminal_width
-from warmup.cli.plan_render import document_of_sources, spell_graphs, spell_sources
 from warmup.cli.show_render import ROW_HEAD, row_cells, spell_limits
 from warmup.core.counted import counted
 from warmup.core.events import selections
 from warmup.core.phases import document_of
 from warmup.core.rows import SHARE_FLAGS, Rejection, Row, Tuned, lag_behind_library
 from warmup.core.search import search_to_json
+from warmup.core.uncompiled import Uncompiled
 from warmup.keys.kind import Kind
 from warmup.keys.registry import KINDS, kind_of
 from warmup.measuring.measured_rows import rejections
 from warmup.measuring.range_regret import worst_regret_over_bound
-from warmup.tuning.report import BuildReport
+from warmup.tuning.report import BuildReport, name_of
 
 _EXPECTED: Final = {None, Rejection.COMPILE, Rejection.LAUNCH}  # a config too large for the device
 
@@ -257,4 +257,91 @@ def _document_of_tuned(tuned: Tuned) -> dict[str, Any]:
             }
             for timing in tuned.timings
         ],
+    }
+
+
+_MAX_PLANNED: Final = 20  # problems to tune
+
+
+def spell_plan(report: BuildReport) -> Iterator[str]:
+    """Yield what each bucket asks for, the problems that would be tuned, and the expected time."""
+    plan = report.plan
+    assert plan is not None
+    for one in plan.buckets:
+        without = f", without {counted(one.left_out, 'repeated layer')}" if one.left_out else ""
+        name = name_of(one.bucket)
+        yield (
+            f"{name}: {counted(len(one.missing), 'problem')} to tune, {len(one.known)} in "
+            f"the table already{without}"
+        )
+        yield from spell_graphs(name, one.graphs, one.uncompiled)
+    for key in plan.missing[:_MAX_PLANNED]:
+        yield f"to tune: {key}"
+    if len(plan.missing) > _MAX_PLANNED:
+        yield f"{len(plan.missing) - _MAX_PLANNED} more to tune; --json has all"
+    yield from plan.remarks
+    known = f"{len(plan.known)} in the table already"
+    known += f" or in earlier tables ({len(report.taken)})" if report.taken else ""
+    total = f"{report.path}: {counted(len(plan.missing), 'problem')} to tune, {known}"
+    yield total
+    yield from spell_sources(report)
+    if not plan.missing:
+        yield "nothing to tune"
+    yield f"dry run: nothing was measured or written; it took {report.seconds:.1f} s"
+
+
+def spell_sources(report: BuildReport) -> Iterator[str]:
+    """Yield a line for each table of ``--rows-from``: rows taken, and rows refused by reason."""
+    for source in report.rows_from:
+        line = f"rows from {source.path}: {len(source.taken)} taken"
+        reasons = "; ".join(f"{count} refused: {why}" for why, count in source.reasons.items())
+        yield from fold(
+            f"{line}{', ' if reasons else ''}{reasons}", indent=2, width=terminal_width()
+        )
+
+
+def document_of_sources(report: BuildReport) -> list[dict[str, Any]]:
+    """Return what was used of each table of ``--rows-from`` as JSON values."""
+    return [
+        {"path": str(one.path), "taken": list(one.taken), "refused": dict(one.reasons)}
+        for one in report.rows_from
+    ]
+
+
+def spell_graphs(bucket: str, graphs: int, uncompiled: Uncompiled) -> Iterator[str]:
+    """Yield lines about a model whose graph breaks or that runs uncompiled; else nothing."""
+    lines = list(uncompiled.lines())
+    if graphs > 1:
+        lines.insert(
+            0,
+            f"the model breaks into {graphs} graphs; branches that these inputs do not take are "
+            "not built (TORCH_LOGS=graph_breaks says more)",
+        )
+    for line in lines:
+        yield from fold(f"{bucket}: {line}", indent=2, width=terminal_width())
+
+
+def document_of_plan(report: BuildReport) -> dict[str, Any]:
+    """Return the plan as JSON values; docs/reference/cli.md#build has each."""
+    plan = report.plan
+    assert plan is not None
+    return {
+        "path": str(report.path),
+        "buckets": [
+            {
+                "bucket": dict(one.bucket.sizes),
+                "known": list(one.known),
+                "missing": list(one.missing),
+                "graphs": one.graphs,
+                "uncompiled": dataclasses.asdict(one.uncompiled),
+                "left_out": one.left_out,
+                "seconds": round(one.seconds, 3),
+            }
+            for one in plan.buckets
+        ],
+        "known": list(plan.known),
+        "missing": list(plan.missing),
+        "rows_from": document_of_sources(report),
+        "remarks": list(plan.remarks),
+        "seconds": round(report.seconds, 3),
     }

@@ -53,7 +53,7 @@ _EngineArguments = Annotated[
         help="With --from-vllm: other arguments of vllm.LLM, as '{\"max_model_len\": 4096}'.",
     ),
 ]
-_OPTIONS: Final = {
+_OF_ENGINE: Final = {
     "from_vllm": (_FromVllm, None),
     "compile_sizes": (_CompileSizes, None),
     "tensor_parallel": (_Ranks, 1),
@@ -105,7 +105,7 @@ def with_engine_options(command: Callable[..., None]) -> Callable[..., None]:
             )
         command(**given)
 
-    return adding(_OPTIONS, to=command, by=run, behind="after")
+    return adding(_OF_ENGINE, to=command, by=run, behind="after")
 
 
 def _run_engine(command: Callable[..., None], given: Mapping[str, Any]) -> None:

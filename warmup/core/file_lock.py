@@ -1,4 +1,4 @@
-"""`locked`: one writer of a file at a time, by a lock file in a hidden folder beside the file."""
+"""`locked`: one writer of a file at a time, by a lock file beside it; `Turn`: measuring in turn."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import errno
 import os
 import shutil
 import stat
+import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -72,3 +74,35 @@ def _make_folder(folder: Path) -> int:
     if not stat.S_ISDIR(mode):
         raise NotADirectoryError(errno.ENOTDIR, f"{folder}, for lock files, is no folder")
     return mode
+
+
+_LONGEST_TURN_S: Final = 24 * 3600.0
+
+
+@dataclass
+class Turn:
+    """The right to measure, which one thread of one process has at a time; a lock beside *path*.
+
+    The kernel takes it from a process that ends in whatever way.
+    """
+
+    path: Path
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+    _depth: int = 0
+
+    @contextlib.contextmanager
+    def taken(self) -> Iterator[None]:
+        """Wait for the turn and hold it; a thread that has it takes it again at once.
+
+        Raises:
+            TimeoutError: another process held it for a day.
+            OSError: the lock cannot be made.
+        """
+        with self._lock, contextlib.ExitStack() as stack:
+            if not self._depth:
+                stack.enter_context(locked(self.path, _LONGEST_TURN_S))
+            self._depth += 1
+            try:
+                yield
+            finally:
+                self._depth -= 1

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 import torch._dynamo
 
-from warmup.core.compile_order import CompileOrder
+from warmup.core.compile_modes import CompileOrder
 from warmup.core.errors import SettingsError
 from warmup.core.phases import PhaseClock
 from warmup.core.runtime import Runtime

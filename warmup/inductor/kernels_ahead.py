@@ -35,7 +35,7 @@ from torch._inductor.select_algorithm import AlgorithmSelectorCache
 from torch._inductor.virtualized import V
 from torch.fx import GraphModule
 
-from warmup.core.compile_order import CompileOrder
+from warmup.core.compile_modes import CompileOrder
 from warmup.core.events import logger
 from warmup.inductor.launch.compiling import forget_configs, keep_configs
 from warmup.inductor.listing import is_listing, listing, note_sent, wait_for_sent

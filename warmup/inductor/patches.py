@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from warmup.inductor.firewall import Firewall
 
-_T = TypeVar("_T")
+_R = TypeVar("_R")
 
 _changing = threading.Lock()  # another table may be installed while a compile ends
 # What is put back where a replacement should go that somebody has wrapped: owner, name, the
@@ -72,7 +72,7 @@ class Patches:
 
         self._undo.append(undo)
 
-    def attempt(self, place: str, call: Callable[[], _T], instead: Callable[[], _T]) -> _T:
+    def attempt(self, place: str, call: Callable[[], _R], instead: Callable[[], _R]) -> _R:
         """Return what *call* returns, or *instead* where it raises; *place* names it in reports."""
         return call() if self._firewall is None else self._firewall.attempt(place, call, instead)
 

@@ -1,4 +1,4 @@
-"""`batch_of`: a call prepared for timing, as a batch of calls on different operand sets.
+"""`batch_of`: a call prepared for timing, as a batch of calls; `run_rounds` times several in turn.
 
 A batch is several calls in a row between two events. With a cold L2 the cache is overwritten once
 before the batch, and no two calls of the batch share operands, so every call reads from memory.
@@ -15,14 +15,16 @@ import math
 import statistics
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import torch
 
 from warmup.core.method import L2, Launch
+from warmup.core.samples import Samples
 from warmup.core.trial import TimedCall
+from warmup.core.turns import in_turn
 from warmup.measuring.headstart import Events, Headstart
 
 _US_PER_S: Final = 1e6
@@ -255,3 +257,24 @@ class _CapturedCalls:
     def replay(self) -> None:
         """Enqueue the calls."""
         self._graph.replay()
+
+
+_K = TypeVar("_K", bound=Hashable)
+
+
+def run_rounds(
+    batches: Mapping[_K, Batch], rounds: int, before_each: Callable[[_K], None] | None = None
+) -> dict[_K, Samples]:
+    """Return *rounds* times of each of *batches*.
+
+    The batches are timed in turn, and each round starts with the next batch. *before_each* is
+    called with the name of a batch just before it is timed.
+    """
+    names = list(batches)
+    times: dict[_K, list[float]] = {name: [] for name in names}
+    for number in range(rounds):
+        for name in in_turn(names, number):
+            if before_each is not None:
+                before_each(name)
+            times[name].append(batches[name].time())
+    return {name: Samples(tuple(taken)) for name, taken in times.items()}

@@ -27,8 +27,7 @@ from warmup.core.dtypes import torch_name
 from warmup.core.errors import TableFormatError
 from warmup.core.files import replace_text
 from warmup.core.method import L2, Launch
-from warmup.core.peaks import PeaksJson
-from warmup.core.roofline import Peaks, gbps_of, tflops_of
+from warmup.core.roofline import Peaks, PeaksJson, gbps_of, tflops_of
 from warmup.core.strict_json import read_json
 from warmup.core.trial import TimedCall
 from warmup.measuring.clock import batch_of

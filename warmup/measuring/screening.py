@@ -17,9 +17,8 @@ from warmup.core.errors import BuildError
 from warmup.core.method import Launch, Method
 from warmup.core.rows import Rejection, Winner
 from warmup.core.trial import Outcome, TimedCall
-from warmup.measuring.clock import Batch, batch_of
+from warmup.measuring.clock import Batch, batch_of, run_rounds
 from warmup.measuring.enqueue import ENQUEUE_ROUNDS, EnqueueBatch
-from warmup.measuring.rounds import run_rounds
 
 # Called before a candidate runs, with the name of the stage.
 StageCallback = Callable[[Winner, str], None]

@@ -15,10 +15,9 @@ import torch
 from warmup.core.method import L2
 from warmup.core.rows import Rejection
 from warmup.core.trial import Candidate, Operands, Outcome, TimedCall, Trial
-from warmup.measuring.clock import wall_us
+from warmup.measuring.clock import run_rounds, wall_us
 from warmup.measuring.operands import MAX_OPERAND_SETS
 from warmup.measuring.reference import judge_output, reference_of, widened
-from warmup.measuring.rounds import run_rounds
 from warmup.measuring.screening import (
     FINAL_ROUNDS,
     CandidateRun,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from warmup.core.errors import ContradictionWarning
 from warmup.core.events import Emitter, EventName, FieldValue, JsonLinesSink, Tally
-from warmup.core.measuring_turn import Turn
+from warmup.core.file_lock import Turn
 from warmup.core.method import Search
 from warmup.core.notices import print_notice
 from warmup.core.recording_order import RecordingOrder

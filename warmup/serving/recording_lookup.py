@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from warmup.core.file_lock import Turn
 from warmup.core.live_search import LiveSearch
-from warmup.core.measuring_turn import Turn
 from warmup.core.miss_reasons import MissReason
 from warmup.core.rows import Winner
 from warmup.keys.question import Question, RegionQuestion

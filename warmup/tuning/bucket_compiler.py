@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from warmup.core.call_cost import CallCost
-from warmup.core.compile_order import CompileOrder
+from warmup.core.compile_modes import CompileOrder
 from warmup.core.errors import BuildError, MissError, warmup_error_in
 from warmup.core.events import Emitter, logger
 from warmup.core.method import Launch

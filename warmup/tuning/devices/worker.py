@@ -22,7 +22,7 @@ import torch
 
 from warmup.core.child_process import end_with_parent
 from warmup.core.errors import BuildError, ModelError, ProblemError, WarmupError, cause_in
-from warmup.core.measuring_turn import Turn
+from warmup.core.file_lock import Turn
 from warmup.core.rows import Family, Winner
 from warmup.measuring.cpu_load import family_of
 from warmup.measuring.screening import time_calls
