@@ -71,7 +71,7 @@ OF_ONE_KIND = (
 )
 OF_EVERY_KIND = frozenset(
     {
-        *("warmup.keys.kind", "warmup.keys.nearest", "warmup.keys.order", "warmup.keys.registry"),
+        *("warmup.keys.kind", "warmup.keys.nearest", "warmup.keys.registry"),
         "warmup.keys.question",  # `Answers`, which every kind's hooks ask
     }
 )

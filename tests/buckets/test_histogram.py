@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmup.buckets import histogram
+from warmup.buckets import suggest
 from warmup.buckets.bucket import MAX_SIZE
-from warmup.buckets.histogram import MAX_LINE_BYTES, MAX_REQUESTS, check_histogram, read_histogram
+from warmup.buckets.suggest import MAX_LINE_BYTES, MAX_REQUESTS, check_histogram, read_histogram
 from warmup.core.errors import SettingsError
 
 
@@ -107,7 +107,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path_factory: pytest.TempPathFa
 
 def test_lines_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     """A file with as many lines as the limit is read, a file with more is refused."""
-    monkeypatch.setattr(histogram, "MAX_LINES", 3)
+    monkeypatch.setattr(suggest, "MAX_LINES", 3)
     assert read("5\n5\n5\n") == {5: 3}
     with pytest.raises(SettingsError, match="more than 3 lines"):
         read("5\n5\n5\n5\n")
@@ -115,7 +115,7 @@ def test_lines_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_different_sizes_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     """More sizes than the limit are refused at the line where they are too many."""
-    monkeypatch.setattr(histogram, "MAX_SIZES", 2)
+    monkeypatch.setattr(suggest, "MAX_SIZES", 2)
     with pytest.raises(SettingsError, match="line 4: more than 2 different sizes"):
         read("5\n6\n5\n7\n")
     with pytest.raises(SettingsError, match="more than 2 sizes"):

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import warmup
-from warmup.buckets.histogram import MAX_SIZES
-from warmup.buckets.suggest import MAX_SUGGESTED, Cost, suggest
+from warmup.buckets.suggest import MAX_SIZES, MAX_SUGGESTED, Cost, suggest
 from warmup.core.errors import SettingsError
 
 HISTOGRAMS = st.dictionaries(st.integers(1, 14), st.integers(1, 9), min_size=1, max_size=9)

@@ -13,8 +13,7 @@ from warmup.cli.show_render import spell_candidates, spell_limits, spell_table
 from warmup.core.call_cost import CallCost
 from warmup.core.errors import TableFormatError
 from warmup.core.method import Launch
-from warmup.core.ranking import MAX_RANKED, ranked, ranking_of
-from warmup.core.rows import Rejection, Row, Scope, Timing, Tuned
+from warmup.core.rows import MAX_RANKED, Rejection, Row, Scope, Timing, Tuned, ranked, ranking_of
 from warmup.table import Table
 from warmup.table.codec import decode, digest_of, encode
 from warmup.table.store import read

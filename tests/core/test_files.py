@@ -20,11 +20,11 @@ from warmup.core.errors import SettingsError
 from warmup.core.files import (
     destination_of,
     open_regular,
+    other_writers,
     remove_output,
     replace_bytes,
     write_output,
 )
-from warmup.core.permissions import other_writers
 
 IS_ROOT = os.geteuid() == 0
 needs_root = pytest.mark.skipif(not IS_ROOT, reason="makes devices and other users' files")
@@ -59,7 +59,7 @@ def as_other_user(code: str, *arguments: str) -> str:
     """Run *code* as a user without any rights of its own, and return what it prints."""
     become = f"import os, sys\nos.setgroups([])\nos.setresgid(*[{OTHER_USER}] * 3)\n"
     become += f"os.setresuid(*[{OTHER_USER}] * 3)\nfrom pathlib import Path\n"
-    head = "import warmup.core.errors, warmup.table.store, warmup.core.permissions\n"
+    head = "import warmup.core.errors, warmup.table.store, warmup.core.files\n"
     done = subprocess.run(
         [sys.executable, "-c", head + become + code, *arguments],
         capture_output=True,
@@ -358,5 +358,5 @@ def test_a_users_own_file_and_roots_folders_are_no_ways(
     (folder / "mine" / "file").write_text("")
     for path in (folder / "mine", folder / "mine" / "file"):
         os.chown(path, OTHER_USER, OTHER_USER)
-    code = "print(warmup.core.permissions.other_writers(Path(sys.argv[1])))"
+    code = "print(warmup.core.files.other_writers(Path(sys.argv[1])))"
     assert as_other_user(code, str(folder / "mine" / "file")) == "()\n"

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from warmup.core.ranking import bare_ranked, ranked
-from warmup.core.rows import Row, Scope
+from warmup.core.rows import Row, Scope, bare_ranked, ranked
 from warmup.diagnostics.audit import audit
 from warmup.table.store import read
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from warmup.core.search import Resource
-from warmup.inductor.gemm.tile_limits import (
+from warmup.inductor.gemm.tiles import (
     Capacity,
     GemmOperand,
     Tile,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from warmup.keys.order import natural_order
+from warmup.keys.kind import natural_order
 from warmup.keys.registry import ingredients_of
 
 

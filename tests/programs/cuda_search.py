@@ -35,8 +35,7 @@ from warmup.inductor import connect
 from warmup.inductor.gemm.choices import identify
 from warmup.inductor.gemm.key import describe
 from warmup.inductor.gemm.search import Selection, search
-from warmup.inductor.gemm.tile_limits import GemmOperand, shared_bytes
-from warmup.inductor.gemm.tiles import tile_of
+from warmup.inductor.gemm.tiles import GemmOperand, shared_bytes, tile_of
 from warmup.keys.question import Question, SmallerSize
 from warmup.table.lookup import Lookup, OnMiss
 

@@ -16,8 +16,8 @@ from warmup.core.trial import Candidate, Outcome, Trial
 from warmup.keys.gemm_text import parse_problem
 from warmup.keys.question import Question
 from warmup.measuring.trial_process import TrialResult
-from warmup.tuning import peak_bounds
-from warmup.tuning.peak_bounds import PeakBounds
+from warmup.tuning import row_maker
+from warmup.tuning.row_maker import PeakBounds
 from warmup.tuning.tuner import Tuner
 
 LIBRARY, FASTER = Winner(Family.EXTERN, "aten::mm"), Winner(Family.TEMPLATE, "triton::a")
@@ -117,7 +117,7 @@ def test_peaks_are_measured_in_the_turn_of_the_device(monkeypatch: pytest.Monkey
         yield
         held.append(False)
 
-    monkeypatch.setattr(peak_bounds, "measured_peaks", lambda _device: held.append(held[-1]))
+    monkeypatch.setattr(row_maker, "measured_peaks", lambda _device: held.append(held[-1]))
     bounds = PeakBounds(torch.device("cpu"), L2.COLD, turn)
     assert bounds.peaks() is bounds.peaks() is None
     assert held == [True, True, False]

@@ -17,8 +17,7 @@ import torch
 
 from warmup.core.events import Emitter
 from warmup.core.method import Method
-from warmup.core.ranking import bare_ranked, ranking_of
-from warmup.core.rows import Rejection, Row, Scope, Tuned
+from warmup.core.rows import Rejection, Row, Scope, Tuned, bare_ranked, ranking_of
 from warmup.core.samples import Samples
 from warmup.core.trial import Fill, Outcome, Region, Step, TensorSpec
 from warmup.keys.pad import AS_IS, PADDED

@@ -19,7 +19,7 @@ from warmup.core.counted import counted
 from warmup.core.error_text import printable
 from warmup.core.events import in_brackets
 from warmup.core.rows import Row
-from warmup.keys.order import natural_order
+from warmup.keys.kind import natural_order
 from warmup.keys.registry import kind_of
 
 if TYPE_CHECKING:

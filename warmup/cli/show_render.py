@@ -24,11 +24,18 @@ from warmup.cli.output import (
 from warmup.core.call_cost import CallCost
 from warmup.core.counted import counted
 from warmup.core.method import Launch
-from warmup.core.ranking import bare_ranked, ranked
-from warmup.core.rows import Evidence, Flag, Row, Scope, is_for_host, lag_behind_library
+from warmup.core.rows import (
+    Evidence,
+    Flag,
+    Row,
+    Scope,
+    bare_ranked,
+    is_for_host,
+    lag_behind_library,
+    ranked,
+)
 from warmup.diagnostics.review import Doubt, Level, Reviewed, share_at_least
-from warmup.keys.kind import Kind
-from warmup.keys.order import natural_order
+from warmup.keys.kind import Kind, natural_order
 from warmup.keys.registry import KINDS, ingredients_of, kind_of
 from warmup.table import Table
 from warmup.table.codec import digest_of

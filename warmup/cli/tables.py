@@ -24,7 +24,7 @@ from warmup.cli.show_render import (
 from warmup.core.counted import counted
 from warmup.diagnostics.review import Level, peaks_in, review_table
 from warmup.diagnostics.review import review as find_doubts
-from warmup.keys.order import natural_order
+from warmup.keys.kind import natural_order
 from warmup.keys.registry import ingredients_of
 from warmup.table import Table
 from warmup.table.codec import encode

@@ -15,7 +15,7 @@ from typing import Any, Final
 from warmup.core.errors import TableError
 from warmup.core.miss_reasons import MissReason, advice
 from warmup.diagnostics.logs import Ledger, Run, read_logs, silent_runs
-from warmup.keys.order import natural_order
+from warmup.keys.kind import natural_order
 from warmup.keys.registry import kind_of
 from warmup.table.codec import digest_of
 from warmup.table.merge import combine

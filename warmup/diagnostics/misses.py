@@ -26,7 +26,7 @@ from warmup.core.files import open_regular
 from warmup.core.miss_reasons import MissReason
 from warmup.core.strict_json import check_texts, pointer_of, read_json
 from warmup.diagnostics.audit import AuditReport
-from warmup.keys.order import natural_order
+from warmup.keys.kind import natural_order
 from warmup.keys.registry import KINDS, kind_of
 
 MISSES_SCHEMA: Final = 1

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Final
 
 from warmup.core.method import Method, Search
-from warmup.core.ranking import ranking_of
 from warmup.core.roofline import Peaks, Work, gbps_of, share_of_peak, tflops_of
 from warmup.core.rows import (
     Evidence,
@@ -19,6 +18,7 @@ from warmup.core.rows import (
     Timing,
     Tuned,
     Winner,
+    ranking_of,
 )
 from warmup.core.samples import Samples
 from warmup.core.trial import Outcome

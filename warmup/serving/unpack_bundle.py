@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from warmup.core.counted import counted
 from warmup.core.errors import BundleError
 from warmup.core.events import logger
-from warmup.core.permissions import other_writers, remark_on_writers
+from warmup.core.files import other_writers, remark_on_writers
 from warmup.core.runtime import Runtime
 from warmup.table.bundle_file import OpenBundle, needs_of, open_bundle
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from warmup.core.errors import TableError, TableNotFoundError
-from warmup.core.permissions import remark_on_writers
+from warmup.core.files import remark_on_writers
 from warmup.core.runtime import Runtime, compare_runtimes
 from warmup.table.merge import combine
 from warmup.table.schema import Table

@@ -13,7 +13,7 @@ from functools import partial
 from warmup.core.errors import TableMergeError
 from warmup.core.rows import Row, evidence_rank
 from warmup.core.runtime import compare_runtimes
-from warmup.keys.order import natural_order
+from warmup.keys.kind import natural_order
 from warmup.table.schema import Table, compare_policies
 
 

@@ -19,10 +19,10 @@ from msgspec.structs import asdict
 from warmup.core.call_cost import CallCost
 from warmup.core.errors import TableFormatError
 from warmup.core.method import L2, MAX_TOP_K, Launch, Method, OptionValue, Search
-from warmup.core.ranking import MAX_RANKED
 from warmup.core.roofline import PeaksJson
 from warmup.core.rows import (
     MAX_INT,
+    MAX_RANKED,
     Evidence,
     Family,
     Flag,

@@ -19,7 +19,7 @@ from warmup.measuring.machine_watch import MachineWatch
 from warmup.measuring.measured_rows import doubtful_us
 from warmup.measuring.trial_process import TrialProcess, TrialResult
 from warmup.measuring.trials import run_trial
-from warmup.tuning.peak_bounds import PeakBounds
+from warmup.tuning.row_maker import PeakBounds
 from warmup.tuning.trials import bare_trial, work_of
 
 # A GEMM, the size of a range that it was timed at, and its candidates.

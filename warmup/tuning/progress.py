@@ -10,9 +10,8 @@ from pathlib import Path
 
 from warmup.core.call_cost import CallCost
 from warmup.core.method import Search
-from warmup.core.ranking import ranking_of
 from warmup.core.roofline import Peaks
-from warmup.core.rows import Evidence, Row, Tuned, evidence_rank
+from warmup.core.rows import Evidence, Row, Tuned, evidence_rank, ranking_of
 from warmup.keys.registry import kind_of
 from warmup.table import Table
 from warmup.table.store import (

@@ -42,9 +42,8 @@ from warmup.measuring.selection import select_winner
 from warmup.measuring.trial_process import TrialNotRunError, TrialProcess, own_command
 from warmup.table import Policy
 from warmup.tuning.bare_trials import BareTrials
-from warmup.tuning.peak_bounds import PeakBounds
 from warmup.tuning.region_questions import RegionQuestions, WaitingQuestion
-from warmup.tuning.row_maker import RowMaker
+from warmup.tuning.row_maker import PeakBounds, RowMaker
 from warmup.tuning.search_results import FoundConfigs, SearchResults
 from warmup.tuning.size_range import choose_for_range
 from warmup.tuning.trials import challengers, faster_alone, region_trial, work_of

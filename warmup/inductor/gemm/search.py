@@ -25,20 +25,21 @@ from warmup.inductor.gemm.choices import identify_template
 from warmup.inductor.gemm.few_rows import FEW_ROWS_UIDS, few_rows_candidates, rows_of_block
 from warmup.inductor.gemm.splits import split_candidates
 from warmup.inductor.gemm.templates.swapped import SWAPPED
-from warmup.inductor.gemm.tile_limits import missing_resource, spills
 from warmup.inductor.gemm.tiles import (
     WIDE_SEARCH_OPS,
     capacity_of,
     choices_for_tiles,
     exhaustive_choices,
     gemm_operands_of,
+    missing_resource,
+    spills,
     tile_of,
     wide_search_tiles,
 )
 from warmup.inductor.gemm.tma import TMA_UIDS, TmaCandidates, tma_candidates
 from warmup.inductor.versions import Version
 
-# Templates for which the shared memory of a tile is known (tile_limits.py).
+# Templates for which the shared memory of a tile is known (tiles.py).
 _PRUNED = frozenset({mm_template.uid, bmm_template.uid, SWAPPED.uid, *TMA_UIDS})
 
 
