@@ -137,12 +137,14 @@ def _counts(report: AuditReport) -> Iterator[str]:
 
 
 def _processes(report: AuditReport) -> Iterator[str]:
-    """Yield a line for each uncompiled frame, and for processes whose graphs asked nothing.
+    """Yield a line for each uncompiled frame, and each that changed weights compiled again.
 
-    Also for those that have no table, or no summary.
+    Also for processes whose graphs asked nothing, and for those that have no table, or no summary.
     """
     for frame, count in report.uncompiled.items():
         yield f"uncompiled  x{count} {frame}"
+    for frame, count in report.changed.items():
+        yield f"changed     x{count} {frame}: weights were changed that it had frozen"
     if report.bypassed:
         yield f"bypassed   {in_brackets(report.bypassed)}: runs with graphs that asked nothing"
     if report.failed:

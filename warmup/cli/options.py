@@ -141,8 +141,8 @@ Freezing = Annotated[
     bool | None,
     typer.Option(
         "--freezing/--no-freezing",
-        help="Freeze weights as a CPU table's build did: a weight that changes after its first "
-        "use is then ignored. Default WARMUP_FREEZING, else as the program has it.",
+        help="Freeze weights as a CPU table's build did: a graph is compiled again after one of "
+        "its weights changed. Default WARMUP_FREEZING, else as the program has it.",
     ),
 ]
 PeaksOption = Annotated[

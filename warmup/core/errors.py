@@ -19,6 +19,7 @@
     |- MissError                            strict serving: no row answered a question of inductor
     |- UncoveredError                       uncovered="forbid": a measurement was stopped
     |- ForeignGraphError                    a loaded graph was compiled under another table
+    |- WeightChangedError                   strict serving: a frozen weight was changed
     |- AdapterError
        |- UnsupportedTorchError             this torch is outside the supported range
        |- InductorChangedError              an internal that warmup names is gone or was changed
@@ -300,6 +301,27 @@ class ForeignGraphError(WarmupError):
             f"a loaded graph was compiled {under}{origin}, and table {self.installed} is "
             "installed; compile the graph again, and make the table's digest part of the key under "
             "which it is kept"
+        )
+
+
+class WeightChangedError(WarmupError):
+    """A weight that a graph had frozen was changed, in strict serving.
+
+    Arguments: the first such weight, their number, the function that was compiled.
+    """
+
+    def __init__(self, weight: str, changed: int, frame: str) -> None:
+        super().__init__(weight, changed, frame)
+        self.weight = weight
+        self.changed = changed
+        self.frame = frame
+
+    def __str__(self) -> str:
+        more = f" and {self.changed - 1} more" if self.changed > 1 else ""
+        return (
+            f"weights were changed after {self.frame} was compiled with their values frozen: "
+            f"{self.weight}{more}; load all weights before the first call, or install without "
+            'freezing, or serve with on_miss="fallback", which compiles again'
         )
 
 

@@ -69,6 +69,10 @@ class EventName(StrEnum):
     """torch.compile left a Python function, or a part of it, uncompiled: nothing in it asks a
     table. ``reason`` is torch's.
     """
+    CHANGED = "weights.changed"
+    """A weight was changed after a graph had frozen it: `frame` is compiled again, or refused in
+    strict serving. `changed` counts the changed weights, `weight` is the first.
+    """
     FAILED = "install.failed"
     """A process of `warmup run`, or of an engine with the plugin, could not install the table."""
     SUMMARY = "run.summary"
@@ -76,7 +80,10 @@ class EventName(StrEnum):
 
 
 _WARNING_EVENTS: Final = frozenset(
-    {EventName.MISSED, EventName.CONTRADICTED, EventName.FOREIGN, EventName.MISMATCHED}
+    (
+        *(EventName.MISSED, EventName.CONTRADICTED, EventName.FOREIGN, EventName.MISMATCHED),
+        EventName.CHANGED,
+    )
 )
 NO_TABLE: Final = "none"  # counts graphs that were compiled without a table
 
@@ -261,6 +268,7 @@ class Tally:
     contradictions: int = 0
     uncompiled: Counter[str] = field(default_factory=Counter)
     advised: dict[str, None] = field(default_factory=dict)
+    changed: Counter[str] = field(default_factory=Counter)
 
     def __call__(self, event: Event) -> None:
         """Count *event*."""
@@ -286,6 +294,8 @@ class Tally:
             self.contradictions += 1
         elif event.name is EventName.UNCOMPILED:
             self.uncompiled["{frame}: {reason}".format_map(text)] += 1
+        elif event.name is EventName.CHANGED:
+            self.changed[text["frame"]] += 1
 
 
 def selections(uncovered: Iterable[str]) -> list[str]:

@@ -82,6 +82,7 @@ class Counts:
     cached_misses: int
     foreign: Mapping[str, int]
     outside: Mapping[str, int]
+    changed: int = 0
     mismatch: int = 0
 
 
@@ -100,7 +101,8 @@ class AuditReport:
     ``failed`` counts processes that could not install the table, ``mismatch`` those that the table
     is not for: refused, or gone on as without a table, and then no run. ``bypassed`` counts runs
     with graphs that did not ask the table, by cause. ``uncompiled`` counts the frames that
-    torch.compile left uncompiled, with torch's reason.
+    torch.compile left uncompiled, with torch's reason, and ``changed`` how often frozen weights
+    were changed, by the frame that was compiled again.
     ``unused`` has the rows that no run asked for, None when no table could be read, or when some
     may be in use by graphs from a cache, whose decisions have no keys in the log.
     ``by_digest`` has the counts of each table, and ``damaged`` the number of event lines that
@@ -129,6 +131,7 @@ class AuditReport:
     mismatch: int = 0
     bypassed: Mapping[str, int] = field(default_factory=dict)
     uncompiled: Mapping[str, int] = field(default_factory=dict)
+    changed: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def is_empty(self) -> bool:
@@ -231,6 +234,7 @@ def report_of(ledger: Ledger, unused: tuple[str, ...] | None = None) -> AuditRep
         mismatch=ledger.refused + sum(run.is_mismatched for run in runs),
         bypassed=dict(_sum(Counter(run.bypassed) for run in runs)),
         uncompiled=dict(_sum(run.uncompiled for run in runs)),
+        changed=dict(_sum(run.changed for run in runs)),
     )
 
 
@@ -259,6 +263,7 @@ def _counts(runs: Sequence[Run]) -> Counts:
         cached_misses=sum(run.cached_misses for run in runs),
         foreign=dict(_sum(run.foreign for run in runs)),
         outside=dict(_sum(run.outside for run in runs)),
+        changed=sum(run.changed.total() for run in runs),
     )
 
 

@@ -84,6 +84,7 @@ _READ_FIELDS: Final[Mapping[str, Mapping[str, Callable[[Any], Any]]]] = {
     EventName.OVERRULED: {},
     EventName.BYPASSED: {"cause": read_text},
     EventName.UNCOMPILED: {"frame": read_text, "reason": read_text},
+    EventName.CHANGED: {"frame": read_text},
     EventName.FAILED: {"refused": _flag},
     EventName.SUMMARY: {},
 }
@@ -138,10 +139,10 @@ class Run:
     ``choices`` has the compiled choices of each key. ``device``, ``torch`` and ``triton`` are what
     served, None where the log does not say. ``misses`` counts by key and reason, ``uncovered`` by
     site, ``foreign`` the loaded graphs of another table by its digest, and ``outside`` calls that
-    no artifact served, by reason. ``uncompiled`` counts frames with torch's reason. ``bypassed``
-    has the causes why graphs did not ask the table, ``is_finished`` says that there is a summary,
-    ``is_mismatched`` that the table is for another machine, and nothing of it was applied.
-    ``seen`` has the sequence numbers.
+    no artifact served, by reason. ``uncompiled`` counts frames with torch's reason, ``changed`` the
+    changes of frozen weights by frame. ``bypassed`` has the causes why graphs did not ask the
+    table, ``is_finished`` says that there is a summary, ``is_mismatched`` that the table is for
+    another machine, and nothing of it was applied. ``seen`` has the sequence numbers.
     """
 
     name: str
@@ -162,6 +163,7 @@ class Run:
     seen: set[int] = field(default_factory=set)
     bypassed: set[str] = field(default_factory=set)
     uncompiled: Counter[str] = field(default_factory=Counter)
+    changed: Counter[str] = field(default_factory=Counter)
     is_finished: bool = False
     is_mismatched: bool = False
     device: str | None = None
@@ -264,8 +266,8 @@ class Ledger:
             run.is_mismatched |= name == EventName.MISMATCHED
             run.is_finished |= name == EventName.SUMMARY
             run.bypassed |= {fields["cause"]} if name == EventName.BYPASSED else set()
-        elif name in (EventName.CACHED, EventName.FOREIGN):
-            _count_loaded(run, name, fields)
+        elif name in (EventName.CACHED, EventName.FOREIGN, EventName.CHANGED):
+            _count_graph(run, name, fields)
         elif name == EventName.UNCOVERED:
             run.uncovered[fields["site"]] += 1
         elif name == EventName.UNCOMPILED:
@@ -348,9 +350,11 @@ def _details_of(record: Mapping[str, Any]) -> MissDetails:
     )
 
 
-def _count_loaded(run: Run, name: str, fields: Mapping[str, Any]) -> None:
-    """Count a graph that was compiled in another process."""
-    if name == EventName.CACHED:
+def _count_graph(run: Run, name: str, fields: Mapping[str, Any]) -> None:
+    """Count a graph that was compiled in another process, or whose weights were changed."""
+    if name == EventName.CHANGED:
+        run.changed[fields["frame"]] += 1
+    elif name == EventName.CACHED:
         run.from_cache += 1
         run.cached_decisions += fields["decisions"]
         run.cached_misses += fields["misses"]

@@ -169,6 +169,10 @@ class Inductor:
                     CompileWatch(observer).attach(patches)
                 quiet_options = silence_autotuning(patches) if quiet else {}
                 CompileOptions({**options, **quiet_options}, answers).attach(patches)
+                if options.get("freezing"):
+                    from warmup.inductor.weight_watch import WeightWatch
+
+                    WeightWatch(answers).attach(patches)
                 tag_caches(cache_tag, patches, self.version)
                 graphs = CachedGraphs(answers, cache_tag)
                 graphs.attach(patches)

@@ -179,7 +179,7 @@ class FrameWatch:
             last = get_compilation_metrics()[-1:]
             if not self._active or not last or (earlier and last[0] is earlier[0]):
                 return converted
-            metrics, place = last[0], _place_of(frame.f_code)
+            metrics, place = last[0], place_of(frame.f_code)
             if converted.guarded_code is not None:
                 reasons = graph_break_reasons[breaks:]
                 found = {_at(place, each.user_stack[-1:]): each.reason for each in reasons}
@@ -192,7 +192,7 @@ class FrameWatch:
         return convert_and_report
 
 
-def _place_of(code: Any) -> str:
+def place_of(code: Any) -> str:
     """Return the function of *code*; where it is the rest of one behind a break, that is left."""
     resumed = _RESUMED.fullmatch(code.co_name)
     name, line = resumed.groups() if resumed else (code.co_name, code.co_firstlineno)

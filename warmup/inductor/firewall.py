@@ -22,6 +22,7 @@ from warmup.core.errors import (
     ProblemError,
     UncoveredError,
     WarmupError,
+    WeightChangedError,
 )
 from warmup.core.events import logger
 from warmup.core.flags import read_flag
@@ -29,7 +30,7 @@ from warmup.core.miss_reasons import MissReason
 from warmup.keys.question import Answers
 
 _T = TypeVar("_T")
-_REFUSALS: Final = (MissError, UncoveredError, ForeignGraphError)
+_REFUSALS: Final = (MissError, UncoveredError, ForeignGraphError, WeightChangedError)
 _MAX_SAID: Final = 200
 _PACKAGE: Final = Path(__file__).parents[1]
 

@@ -214,6 +214,15 @@ class Answers(Protocol):
     def uncompiled(self, frame: str, reason: str) -> None:
         """Report that torch.compile left *frame* uncompiled, for torch's *reason*."""
 
+    def weight_changed(self, weight: str, changed: int, frame: str) -> None:
+        """Report that *frame* is compiled again, since it froze *weight*, which was changed.
+
+        *changed* counts the changed weights, *weight* among them.
+
+        Raises:
+            WeightChangedError: serving is strict.
+        """
+
     def measures(self, site: str, choice: str) -> bool:
         """Return whether to measure a selection at *site*, which no row kind covers.
 

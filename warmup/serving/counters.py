@@ -27,6 +27,7 @@ _BY_TABLE: Final = (
     ("cached_decisions_total", "Decisions in those graphs.", "cached_decisions", None),
     ("cached_misses_total", "Of those, answered by no row.", "cached_misses", None),
     ("foreign_graphs_total", "Graphs of another table.", "foreign", "compiled_under"),
+    ("weight_changes_total", "Graphs whose frozen weights were changed.", "changed", None),
     ("outside_total", "Calls that no artifact served.", "outside", "reason"),
 )
 # Not counted in a process: runs, and calls outside of artifacts.

@@ -91,6 +91,7 @@ class Handle(AbstractContextManager["Handle"]):
             compiles=self._watch.compiles,
             uncompiled=dict(tally.uncompiled),
             advised=tuple(tally.advised),
+            changed=dict(tally.changed),
             compile_seconds=self._watch.compile_seconds(),
             unused=tuple(
                 sorted(key for key in self.table.rows.keys() - asked if kind_of(key).is_asked)

@@ -97,8 +97,10 @@ def install(  # noqa: PLR0915  one step after the other
     that does not fit the table or this machine is ignored with a warning. A bundle is code: use
     only bundles that you would run.
 
-    With *freezing*, or ``WARMUP_FREEZING=1``, compiles freeze weights where the table's build did:
-    a weight that changes after the compile is then ignored. Otherwise ``freezing`` stays as the
+    With *freezing*, or ``WARMUP_FREEZING=1``, compiles freeze weights where the table's build did.
+    A weight that changes afterwards is noticed at the next call, as far as torch counts the change
+    (docs/how-to/serve-with-a-table.md): the graph is compiled again; with ``strict`` each call is a
+    `WeightChangedError`. Otherwise ``freezing`` stays as the
     program has it, and the rows of a CPU's frozen linears are not used.
 
     Every compile meanwhile runs under the table's other inductor options. Options that decide what

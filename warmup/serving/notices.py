@@ -15,7 +15,13 @@ from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import Final
 
-from warmup.core.errors import ForeignGraphError, MissError, UncoveredError, warmup_error_in
+from warmup.core.errors import (
+    ForeignGraphError,
+    MissError,
+    UncoveredError,
+    WeightChangedError,
+    warmup_error_in,
+)
 from warmup.core.events import Event, EventName, differs_of, logger
 from warmup.core.miss_reasons import MissReason, advice_for
 from warmup.core.notices import print_notice
@@ -33,6 +39,7 @@ class NoticeCause(StrEnum):
     MISS = "miss"
     MISMATCH = "mismatch"
     DYNAMIC = "dynamic"
+    CHANGED = "changed"
 
 
 _given: set[NoticeCause] = set()
@@ -63,7 +70,16 @@ class Notices:
             _repeat_fatal_error_at_exit()
 
     def __call__(self, event: Event) -> None:
-        """Print the first miss of the process, and the first miss of a dynamic dim."""
+        """Print the first miss of the process, of a dynamic dim, and the first changed weight."""
+        if event.name is EventName.CHANGED:
+            again = "refused (strict)" if self._is_strict else "compiled again with the new values"
+            self._print(
+                "the weight {weight} was changed after {frame} had frozen it".format_map(
+                    event.fields
+                )
+                + f": the graph is {again}; further changes are only counted",
+                NoticeCause.CHANGED,
+            )
         if event.name is not EventName.MISSED:
             return
         reason = MissReason(str(event.fields["reason"]))
@@ -155,3 +171,5 @@ def _repeat_fatal_error() -> None:
         print_notice(f"the program ended at an uncovered measurement: {own}")
     elif isinstance(own, ForeignGraphError):
         print_notice(f"the program ended at a graph of another table: {own}")
+    elif isinstance(own, WeightChangedError):
+        print_notice(f"the program ended at a changed weight: {own}")

@@ -24,8 +24,8 @@ class Report:
     it is for another device or runtime. ``compiles`` counts graphs that inductor compiled or loaded
     from its caches, ``compile_seconds`` is the time that threads spent on them, all threads
     together. ``uncompiled`` counts frames that torch.compile left uncompiled, whole or in a part,
-    each with torch's reason. ``advised`` is what to do about
-    the misses, by reason.
+    each with torch's reason, ``changed`` how often weights were changed that a frame had frozen.
+    ``advised`` is what to do about the misses, by reason.
     """
 
     digest: str
@@ -44,6 +44,7 @@ class Report:
     compile_seconds: float = 0.0
     uncompiled: Mapping[str, int] = field(default_factory=dict)
     advised: tuple[str, ...] = ()
+    changed: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def is_silent(self) -> bool:
@@ -78,6 +79,9 @@ class Report:
         if self.uncompiled:
             frames = "; ".join(self.uncompiled)
             text += f", {counted(len(self.uncompiled), 'uncompiled frame')} ({frames})"
+        if self.changed:
+            again = counted(sum(self.changed.values()), "graph")
+            text += f", {again} with changed weights ({'; '.join(self.changed)})"
         if self.tuned:
             text += f", {self.tuned} tuned here"
         if self.advised:

@@ -13,7 +13,13 @@ from functools import cached_property
 from typing import Protocol
 
 from warmup.core.counted import counted
-from warmup.core.errors import ForeignGraphError, MissError, ProblemError, UncoveredError
+from warmup.core.errors import (
+    ForeignGraphError,
+    MissError,
+    ProblemError,
+    UncoveredError,
+    WeightChangedError,
+)
 from warmup.core.events import Emitter, EventName
 from warmup.core.live_search import LiveSearch, without
 from warmup.core.method import Search
@@ -232,6 +238,14 @@ class Lookup:
 
     def uncompiled(self, frame: str, reason: str) -> None:
         self.emitter.emit(EventName.UNCOMPILED, frame=frame, reason=reason)
+
+    def weight_changed(self, weight: str, changed: int, frame: str) -> None:
+        refused = self.on_miss is OnMiss.STRICT
+        self.emitter.emit(
+            EventName.CHANGED, weight=weight, changed=changed, frame=frame, refused=refused
+        )
+        if refused:
+            raise WeightChangedError(weight, changed, frame)
 
     def measures(self, site: str, choice: str) -> bool:
         if self.on_uncovered is not Uncovered.LIBRARY:

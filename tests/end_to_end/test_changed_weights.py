@@ -1,0 +1,183 @@
+"""Weights that change after a graph has frozen them: the graph is compiled again, or refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from forked_python import run_forked
+from torch import nn
+
+from warmup.diagnostics.audit import audit
+from warmup.inductor import weight_watch
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = ROOT / "tests" / "programs" / "change_weights.py"
+# With the weight that is named.
+NOTICED = {
+    **dict.fromkeys(("double", "load", "step", "point_elsewhere", "point_there_and_back"), "gain"),
+    **dict.fromkeys(("write_through_a_view", "write_in_inference_mode", "share"), "gain"),
+    **dict.fromkeys(("check_in_python", "assign", "replace"), "gain"),
+    "fill": "shift",
+}
+# No counter of torch shows these (docs/how-to/serve-with-a-table.md).
+UNNOTICED = ("write_to_data", "write_to_numpy", "step_fused")
+# How often inductor compiles, with the graphs that were changed.
+COMPILES = {
+    "swap_adapters": 20,
+    "change_one_of_two": 3,
+    "change_for_two_shapes": 4,
+    "break_the_graph": 4,
+    "write_in_the_graph": 1,
+    "change_padded": 3,
+}
+
+Found = dict[str, Any]
+
+
+def run(folder: Path, *ways: str) -> Found:
+    """Return what the program printed, with inductor's caches and the audit log in *folder*."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "TORCHINDUCTOR_CACHE_DIR": str(folder / "caches")}
+    env["WARMUP_AUDIT_LOG"] = str(folder / "audit.jsonl")
+    done = run_forked(str(PROGRAM), *ways, env=env, cwd=ROOT)
+    assert done.returncode == 0, done.stderr[-4000:]
+    found: Found = json.loads(done.stdout)
+    return found
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("changed")
+
+
+@pytest.fixture(scope="module")
+def found(folder: Path) -> Found:
+    """What came of every way to change weights."""
+    return run(folder)
+
+
+@pytest.mark.long
+def test_every_change_is_compiled_again(found: Found) -> None:
+    """The outputs after the change are those of eager mode, and the event names the weight."""
+    for way, weight in NOTICED.items():
+        case = found[way]
+        assert case["error"] < 1e-5, (way, case)
+        assert case["moved"] > 0.1, (way, case)
+        assert case["compiles"] == 1, (way, case)
+        named = [event["weight"] for event in case["events"]]
+        assert named == [f"self.{weight}"], (way, case)
+
+
+@pytest.mark.long
+def test_what_shows_in_no_counter_is_not_noticed(found: Found) -> None:
+    """As the documentation says."""
+    for way in UNNOTICED:
+        assert found[way]["error"] > 0.1, way
+        assert found[way]["compiles"] == 0, way
+
+
+@pytest.mark.long
+def test_only_graphs_of_changed_weights_are_compiled_again(found: Found) -> None:
+    """Twenty swaps of an adapter leave one graph, although torch gives up at eight."""
+    for way, compiles in COMPILES.items():
+        assert found[way]["error"] < 1e-5, (way, found[way])
+        assert found[way]["compiles"] == compiles, (way, found[way])
+    assert found["swap_adapters"]["graphs"] == 1
+    assert found["change_in_threads"] == {"wrong": [], "error": 0.0}
+
+
+@pytest.mark.long
+def test_what_cannot_be_watched_is_said(found: Found) -> None:
+    """A caller without guards, and an exception of the watch, which ends no compile."""
+    assert found["skip_guards"]["said"] == [
+        "freezing: True without a guard that watches the weights"
+    ]
+    assert found["fail_to_watch"]["error"] < 1e-5
+    assert found["fail_to_watch"]["misses"]["internal"] == 1
+
+
+@pytest.mark.long
+def test_strict_serving_refuses_each_call_after_the_change(found: Found) -> None:
+    """The old values are never used."""
+    case = found["refuse"]
+    assert len(case["said"]) == len(case["events"]) == 3
+    for said, event in zip(case["said"], case["events"], strict=True):
+        assert "self.gain; load all weights before the first call" in said
+        assert event["refused"]
+    assert case["error"] < 1e-5
+
+
+@pytest.mark.long
+def test_changes_are_counted(found: Found, folder: Path) -> None:
+    """In the report of the handle, and in the audit of its log."""
+    report, log = found["report"], audit([folder / "audit.jsonl"])
+    assert 19 in report["changed"].values()  # the swapped adapters
+    assert f"with changed weights ({'; '.join(report['changed'])})" in report["text"]
+    total = sum(report["changed"].values()) + len(found["refuse"]["events"])
+    assert (
+        sum(log.changed.values()) == sum(each.changed for each in log.by_digest.values()) == total
+    )
+
+
+@pytest.mark.long
+def test_graphs_from_a_cache_are_watched(found: Found, folder: Path) -> None:
+    """Another process finds the graphs and the check compiled, and compiles after the change."""
+    again = run(folder, "double", "load")
+    assert again["cached"] == 4
+    for way in ("double", "load"):
+        assert again[way] == found[way]
+
+
+def test_the_check_does_the_same_work_in_python_for_any_number_of_weights(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """One call of C++ looks at all of them; without it, Python looks at each."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+
+    def calls(count: int) -> int:
+        weights, graph = make_graph(count)
+        check, events = graph.make_check(), []
+        sys.setprofile(lambda _frame, event, _argument: events.append(event))
+        try:
+            unchanged = check({})
+        finally:
+            sys.setprofile(None)
+        assert unchanged
+        with torch.no_grad():
+            weights[-1].add_(1)
+        assert graph.changed() == [str(count - 1)]
+        assert not check({})
+        return len(events)
+
+    assert weight_watch._load_check() is not None
+    assert calls(5) == calls(500)
+    monkeypatch.setattr(weight_watch, "_load_check", lambda: None)
+    assert calls(5) < calls(500)
+
+
+def make_graph(count: int) -> tuple[list[nn.Parameter], weight_watch._FrozenGraph]:
+    """Return weights, and the graph that has frozen them."""
+    weights, graph = (
+        [nn.Parameter(torch.zeros(2)) for _ in range(count)],
+        weight_watch._FrozenGraph(),
+    )
+    for index, weight in enumerate(weights):
+        graph.add(str(index), weight, weight_watch._state_of(weight), None)
+    graph.code = make_graph.__code__
+    return weights, graph
+
+
+def test_a_weight_that_is_gone_is_not_looked_at() -> None:
+    """Its memory is no longer torch's, and nothing can change it."""
+    weights, graph = make_graph(3)
+    check = graph.make_check()
+    del weights[1]
+    assert check({})
+    weights[1].data = torch.ones(2)
+    assert graph.changed() == ["2"]
+    assert not check({})
