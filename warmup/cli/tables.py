@@ -105,10 +105,10 @@ def _known(table: Table) -> str:
     """Return the ops and the sizes m that rows of *table* have, for whoever filters by them."""
     named = [ingredients_of(key) for key in table.rows]
     texts = []
-    for name in ("op", "m"):
+    for name, label in (("op", "op"), ("m", "m (--bucket)")):
         values = sorted({one[name] for one in named if name in one}, key=natural_order)
         shown = ", ".join(values[:_SHOWN_VALUES]) or "none"
-        texts.append(f"{name}: {shown}{', ...' if len(values) > _SHOWN_VALUES else ''}")
+        texts.append(f"{label}: {shown}{', ...' if len(values) > _SHOWN_VALUES else ''}")
     return f"its rows have {'; '.join(texts)}"
 
 
