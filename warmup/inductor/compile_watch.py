@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Container, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -51,8 +52,8 @@ class CompileObserver(Protocol):
     def compile_ended(self) -> None:
         """That compile has ended, perhaps with an error."""
 
-    def unfrozen(self, linears: Sequence[Linear]) -> None:
-        """A graph that freezes no weights has these *linears*.
+    def unfrozen(self, linears: Callable[[], Sequence[Linear]]) -> None:
+        """A graph that freezes no weights is compiled; *linears* returns those that it has.
 
         Raises:
             MissError: a frozen one has a row, and misses are refused.
@@ -89,8 +90,8 @@ class CompileWatch:
             self._observer.compile_started()
             try:
                 # The option of one torch.compile freezes nothing: dynamo reads that of the process.
-                if not inductor_config.freezing and (linears := _linears(model, inputs)):
-                    self._observer.unfrozen(linears)
+                if not inductor_config.freezing:
+                    self._observer.unfrozen(partial(_linears, model, inputs))
                 is_unfrozen = torch.is_grad_enabled() and _would_freeze(model, inputs)
                 compiled = original(model, inputs, *args, **kwargs)
                 if is_unfrozen:

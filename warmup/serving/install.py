@@ -184,7 +184,7 @@ def install(  # noqa: PLR0915  one step after the other
             unpacked = _unpack(bundle, digest, here, device)
             earlier = inductor.earlier_compiles()
             options = options_served(found.table.policy, freezes=freezes)
-            if "freezing" not in options:
+            if "freezing" in found.table.policy.options and not freezes:
                 watch.needs_freezing = lookup.needs_freezing
             tag = cache_tag(digest, tunes=lookup.tunes)
             attachment = inductor.attach(lookup, options, tag, observer=watch)

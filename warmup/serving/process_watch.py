@@ -59,10 +59,10 @@ class ProcessWatch:
             now = time.monotonic()
             return self._ended_s + sum(now - since for since in self._since.values())
 
-    def unfrozen(self, linears: Sequence[Linear]) -> None:
+    def unfrozen(self, linears: Callable[[], Sequence[Linear]]) -> None:
         """Report the rows that *linears*, frozen, would have used."""
         if self.needs_freezing is not None:
-            self.needs_freezing(linears)
+            self.needs_freezing(linears())
 
     def left_unfrozen(self) -> None:
         """Give the notice about gradients."""
