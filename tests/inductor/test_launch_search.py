@@ -19,8 +19,14 @@ from torch._inductor.runtime.triton_heuristics import config_from_dict
 from warmup.core.rows import Winner
 from warmup.core.search import CandidateSource, SearchCounts
 from warmup.inductor.launch import search as launch_search
-from warmup.inductor.launch.configs import kwargs_of, refusal_reason, winner_of
-from warmup.inductor.launch.lists import default_list, grid_of, listed_by_inductor
+from warmup.inductor.launch.configs import (
+    default_list,
+    grid_of,
+    kwargs_of,
+    listed_by_inductor,
+    refusal_reason,
+    winner_of,
+)
 from warmup.inductor.launch.search import LaunchSearch
 
 Times = Callable[[Mapping[str, int]], float]

@@ -21,15 +21,17 @@ from warmup.core.rows import Winner
 from warmup.core.search import CandidateSource, SearchCounts
 from warmup.core.trial import TimedCall
 from warmup.inductor.launch.compiling import CompileConfigs, send_likely
-from warmup.inductor.launch.configs import make_config, refusal_reason, winner_of
-from warmup.inductor.launch.kernels import OwnArguments, call_of, spills, written_by
-from warmup.inductor.launch.lists import (
+from warmup.inductor.launch.configs import (
     default_list,
     grid_of,
     has_too_small_block,
     listed_by_inductor,
+    make_config,
+    refusal_reason,
     staged,
+    winner_of,
 )
+from warmup.inductor.launch.kernels import OwnArguments, call_of, spills, written_by
 
 # Of one kernel. Inductor's own lists, some ten configs, are never left out.
 MOST_CONFIGS: Final = {CandidateSource.GRID: 48, CandidateSource.DESCENT: 64}
