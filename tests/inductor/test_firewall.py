@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+import warmup
+from warmup.core.compile_order import CompileOrder
 from warmup.core.errors import BuildError, MissError, ProblemError
+from warmup.core.events import Emitter, Event
 from warmup.core.miss_reasons import MissReason
+from warmup.inductor import connect
 from warmup.inductor.firewall import Firewall
+from warmup.table.lookup import Lookup, OnMiss
 
 
 class Noted:
@@ -52,9 +60,17 @@ def fail_after(original: Any) -> Any:
     return hook
 
 
+def fail_after_all(original: Any) -> Any:
+    def hook(x: int) -> int:
+        original(x * 10)
+        raise KeyError(original(x * 100))
+
+    return hook
+
+
 def test_a_hook_that_raises_is_a_miss_and_the_function_is_called() -> None:
-    """Once: before its own call with the caller's arguments, or the hook's call that returned."""
-    for hook, expected in ((fail_before, 2), (fail_after, 11)):
+    """Before its own call with the caller's arguments; else its first call that returned counts."""
+    for hook, expected in ((fail_before, 2), (fail_after, 11), (fail_after_all, 11)):
         answers, calls = Noted(), list[int]()
 
         def function(x: int, calls: list[int] = calls) -> int:
@@ -62,7 +78,7 @@ def test_a_hook_that_raises_is_a_miss_and_the_function_is_called() -> None:
             return x + 1
 
         assert guarded(answers, hook, function)(1) == expected, hook.__name__
-        assert len(calls) == 1, hook.__name__
+        assert len(calls) == (2 if hook is fail_after_all else 1), hook.__name__
         ((key, reason),) = answers.misses
         assert reason is MissReason.INTERNAL
         assert key.startswith("hook Owner.method: KeyError: "), key
@@ -113,3 +129,60 @@ def test_a_report_that_fails_ends_no_compile(monkeypatch: pytest.MonkeyPatch) ->
     assert guarded(Noted(refusal=OSError("disk full")), fail_before)(1) == 2
     monkeypatch.setenv("WARMUP_DEBUG", "loud")
     assert guarded(Noted(), fail_before)(1) == 2
+
+
+class Silent:
+    """An observer of compiles that looks at nothing."""
+
+    def __getattr__(self, _name: str) -> Callable[..., None]:
+        return lambda *_args: None
+
+
+def test_no_exception_leaves_any_hook_of_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each hook of `attach` raises alone: torch's function is called, and the fault is counted."""
+    hooks: list[tuple[str, Callable[..., Any]]] = []
+    guard = Firewall.guard
+
+    def guard_stub(
+        self: Firewall, place: str, _function: Any, make: Any, plain: Any = None
+    ) -> Callable[..., Any]:
+        make(lambda *_args, **_kwargs: None)  # the hook itself can be made
+        stubbed = guard(self, place, lambda *_args, **_kw: "torch's", fail_before, plain)
+        hooks.append((f"{place} {make.__qualname__}", stubbed))
+        return stubbed
+
+    monkeypatch.setattr(Firewall, "guard", guard_stub)
+    seen: list[Event] = []
+    lookup = Lookup({}, OnMiss.FALLBACK, Emitter([seen.append]))
+    order = CompileOrder.BESIDE
+    attached = connect().attach(lookup, {}, "t", observer=Silent(), quiet=True, order=order)
+    attached.detach()
+    assert len(hooks) > 40
+    for name, hook in hooks:
+        seen.clear()
+        assert hook(SimpleNamespace(launchers=[]), "mm", []) == "torch's", name
+        assert [event.fields["reason"] for event in seen] == ["internal"], name
+
+
+# Places whose hooks raise as they are: a tool compiles there, and no user's program does.
+OF_TOOLS = {
+    "adapter.count_benchmarks": "`bench` counts what a backend measures",
+    "addmm_folding.mm_unfolded": "a build, of the region of one product: it returns a constant",
+    "assumed_gpu._reported": "`explain --assume`",
+    "guards.record": "`explain` and `policy`, which compile for the guards alone",
+    "quiet.compiling_with": "`bench`; it wraps no function",
+}
+
+
+def test_every_hook_has_a_firewall() -> None:
+    """All hooks are put in place by `Patches`, with a firewall but in the tools."""
+    found: dict[str, bool] = {}
+    for path in sorted((Path(warmup.__file__).parent).rglob("*.py")):
+        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(function, ast.FunctionDef):
+                for call in ast.walk(function):
+                    is_call = isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
+                    if is_call and call.func.id == "Patches":
+                        found[f"{path.stem}.{function.name}"] = bool(call.args)
+    assert {place for place, is_guarded in found.items() if not is_guarded} == set(OF_TOOLS)
+    assert {"adapter.attach", "deferred_kernels.deferring_kernels"} <= found.keys()

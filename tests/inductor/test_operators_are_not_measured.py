@@ -1,4 +1,4 @@
-"""Operators of torch's own tests under a table without a row: inductor measures nothing.
+"""Operators of torch's own tests, and models, under any table: inductor measures nothing.
 
 Benchmarks are counted by warmup and, apart from it, at inductor's benchmarkers.
 """
@@ -91,6 +91,20 @@ def test_a_hook_that_raises_measures_nothing_either(serve: Serve) -> None:
         assert "AlgorithmSelectorCache.__call__: RuntimeError: planted" in str(found["misses"]), (
             name
         )
+
+
+@pytest.mark.long
+def test_no_table_lets_anything_be_measured(serve: Serve) -> None:
+    """Rows of another model, and rows for each question whose winners inductor does not offer."""
+    names = ["mm", "bmm", "nn.functional.linear", "nn.functional.conv2d", "int8", "zoo:bert"]
+    tables = ("none", "of another model", "wrong libraries", "wrong blocks", "wrong templates")
+    for rows in tables:
+        results = serve(operators=names, uncovered="library", rows=rows)
+        check(results)
+        for name in ("mm", "nn.functional.linear", "zoo:bert"):
+            misses = results[name]["misses"]
+            assert misses, (rows, name)
+            assert not [key for key in misses if key.startswith("hook ")], (rows, misses)
 
 
 @pytest.mark.long

@@ -11,7 +11,7 @@ import json
 import sys
 
 import torch
-from planted import plant, reached, reported
+from planted import hooks, plant, reached, reported
 
 import warmup
 from warmup.models.loading import load_model
@@ -33,7 +33,7 @@ def main() -> None:
             refused = f"{type(raised).__name__}: {raised}".splitlines()[0]
         misses = dict(handle.report().miss_reasons)
         handle.close()
-    found = {"reached": reached, "reported": reported, "misses": misses}
+    found = {"hooks": sorted(hooks), "reached": reached, "reported": reported, "misses": misses}
     print(f"PLANTED {json.dumps({**found, 'error': error, 'refused': refused})}")  # noqa: T201  the result
 
 

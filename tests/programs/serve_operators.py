@@ -1,9 +1,10 @@
-"""Serve operators of torch's own tests, and quantized products, from a table without a row.
+"""Serve operators of torch's own tests, quantized products and models of the zoo from tables.
 
     python serve_operators.py '{"operators": ["mm"], "mode": "default"}'
 
-``operators`` are names of torch.testing's ``op_db``, or of `QUANTIZED`; with ``every``, each so
-many of them. The first sample that compiles is served with its other inputs frozen, as weights are.
+``operators`` are names of torch.testing's ``op_db``, or of `QUANTIZED`, or ``zoo:NAME``; with
+``every``, each so many of ``op_db``. The first sample that compiles is served with its other inputs
+frozen, as weights are. ``rows`` says what the table holds, see `TABLES`; by default no row.
 ``uncovered`` is that of the table, null without a table; with ``faulty`` the hook of selections
 raises. Benchmarks are counted by warmup, and at inductor's benchmarkers apart from it. The result
 has those of each operator, its kernels, its uncovered sites and what went wrong.
@@ -18,6 +19,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,9 +28,10 @@ from torch._inductor import config
 from torch._inductor.runtime.benchmarking import Benchmarker
 from torch._inductor.utils import run_and_get_code
 from torch.testing._internal.common_methods_invocations import op_db
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from warmup.core.events import Emitter, Event, EventName
+from warmup.core.rows import Evidence, Family, Row, Winner
 from warmup.inductor import connect
 from warmup.inductor.gemm import hooks
 from warmup.table.lookup import Lookup, OnMiss, Uncovered
@@ -114,6 +117,68 @@ QUANTIZED: dict[str, Callable[[], Case]] = {
 }
 
 
+EVIDENCE = Evidence(time_us=1.0, library_us=2.0, runner_up=None, runner_up_us=None, tried=2)
+BLOCKS = tuple((name, 1) for name in ("block_k", "block_m", "block_n", "num_threads"))
+
+
+class Always(dict[str, Row]):
+    """A table with a row for each key that is asked for, whose winner inductor does not offer."""
+
+    def __init__(self, winner: Winner) -> None:
+        self.row = Row(winner, EVIDENCE)
+
+    def get(self, _key: str, _default: Any = None) -> Row:
+        """Return the row."""
+        return self.row
+
+    def __getitem__(self, _key: str) -> Row:
+        return self.row
+
+    def __contains__(self, _key: object) -> bool:
+        return True
+
+
+OTHERS = tuple(
+    f"{op} m=7 n=7 k=7 f32 a=row b={b} out=f32 fp32=ieee | epilogue=none"
+    for op, b in (("mm", "col"), ("packed_linear", "packed"))
+)
+TABLES: dict[str, Callable[[], dict[str, Row]]] = {
+    "none": dict,
+    "of another model": lambda: dict.fromkeys(
+        OTHERS, Row(Winner(Family.EXTERN, "aten::mm"), EVIDENCE)
+    ),
+    "wrong libraries": lambda: Always(Winner(Family.EXTERN, "aten::nothing")),
+    "wrong blocks": lambda: Always(Winner(Family.CPP, "cpp::CppPackedGemmTemplate", BLOCKS)),
+    "wrong templates": lambda: Always(Winner(Family.TEMPLATE, "triton::mm", (("BLOCK_M", 16),))),
+}
+
+
+def _zoo_case(name: str) -> tuple[nn.Module, Case]:
+    """Return the model *name* of the zoo, and its call in its first bucket."""
+    from torchvision_anywhere import import_torchvision
+
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs" / "benchmarks"))
+    import_torchvision()
+    from zoo_models.entries import TINY
+
+    from warmup.buckets.bucket import parse_buckets, parse_inputs
+    from warmup.models.loading import load_model, make_inputs
+
+    entry, cpu = TINY[name], torch.device("cpu")
+    loaded, bucket = load_model(entry.model), parse_buckets(None, entry.dims)[0]
+    inputs = make_inputs(loaded, parse_inputs(entry.inputs), bucket, cpu, None)
+    return loaded.module, (loaded.module, tuple(inputs.args), dict(inputs.kwargs))
+
+
+def model_and_inputs(name: str) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
+    """Return what is compiled for *name*, and the arguments of its call."""
+    if name.startswith("zoo:"):
+        model, (_, args, kwargs) = _zoo_case(name.removeprefix("zoo:"))
+        return model, args, kwargs
+    function, (given, *rest), kwargs = case_of(name)
+    return Served(function, rest, kwargs), (given,), {}
+
+
 def case_of(name: str) -> Case:
     """Return the function and the inputs of the operator *name*."""
     if name in QUANTIZED:
@@ -149,15 +214,18 @@ def serve(name: str, mode: str) -> str | None:
     """Compile and call the operator *name*; return what went wrong, None where nothing did."""
     torch.manual_seed(0)
     try:
-        function, (given, *rest), kwargs = case_of(name)
-        model = Served(function, rest, kwargs)
-        wanted = model(given)
+        model, args, kwargs = model_and_inputs(name)
+        wanted = tree_leaves(model(*args, **kwargs))
     except Exception as error:  # noqa: BLE001  not every operator can be called like this
         return f"eager: {type(error).__name__}: {str(error)[:200]}"
     torch._dynamo.reset()
     try:
-        found, codes = run_and_get_code(torch.compile(model, dynamic=False, mode=mode), given)
+        compiled = torch.compile(model, dynamic=False, mode=mode)
+        output, codes = run_and_get_code(compiled, *args, **kwargs)
         kernels.update(CALL.findall("".join(codes)))
+        found = tree_leaves(output)
+        if name.startswith("zoo:"):  # one tensor is enough, and caches of keys are no outputs
+            found, wanted = found[:1], wanted[:1]
         torch.testing.assert_close(found, wanted, rtol=2e-2, atol=2e-2, equal_nan=True)
     except Exception as error:  # noqa: BLE001  reported
         return f"compiled: {type(error).__name__}: {str(error)[:300]}"
@@ -176,7 +244,8 @@ def main() -> None:
     count_at_the_benchmarkers()
     events: list[Event] = []
     word = Uncovered(asked["uncovered"] or "library")
-    lookup = Lookup({}, OnMiss.FALLBACK, Emitter([events.append]), on_uncovered=word)
+    rows = TABLES[asked.get("rows", "none")]()
+    lookup = Lookup(rows, OnMiss.FALLBACK, Emitter([events.append]), on_uncovered=word)
     inductor, results = connect(), {}
     options = {**inductor.quiet_switches(), **BUILD_MODES["max-autotune"], "freezing": True}
     options["max_autotune_gemm_backends"] = "ATEN,CPP"

@@ -50,6 +50,33 @@ def run(folder: Path, variables: Mapping[str, str], do: str, *names: str) -> Fou
     return found
 
 
+def test_no_model_is_measured_under_any_table(variables: Mapping[str, str], tmp_path: Path) -> None:
+    """Without a row, and with rows whose winners inductor does not offer."""
+    if find_spec("timm") is None:
+        pytest.skip("the extra zoo is not installed")
+    names = [f"zoo:{name}" for group in GROUPS.values() for name in group]
+    for rows in ("none", "wrong blocks"):
+        asked = json.dumps({"operators": names, "uncovered": "library", "rows": rows})
+        done = subprocess.run(
+            [sys.executable, str(ROOT / "tests/programs/serve_operators.py"), asked],
+            env={
+                **os.environ,
+                **variables,
+                "TORCHINDUCTOR_CACHE_DIR": str(tmp_path),
+                "PYTHONPATH": str(ROOT),
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+        found = json.loads(done.stdout.splitlines()[-1])
+        assert found.keys() == set(names)
+        for name, one in found.items():
+            assert (one["benchmarks"], one["counted"], one["problem"]) == (0, {}, None), name
+            assert one["misses"], name
+
+
 @pytest.mark.parametrize("group", GROUPS)
 def test_a_model_is_served_from_its_table_alone(
     group: str, variables: Mapping[str, str], tmp_path: Path

@@ -65,6 +65,9 @@ def with_common_options(command: Callable[..., None], *, compiles: bool) -> Call
         said = {name: given.pop(name) for name in _OPTIONS}
         before = context.find_root().params  # `warmup -q build`
         quiet, debug = (bool(said[name] or before.get(name)) for name in ("quiet", "debug"))
+        earlier = os.environ.get(DEBUG_VARIABLE, "")
+        if debug:
+            os.environ[DEBUG_VARIABLE] = "1"  # hooks print tracebacks too (inductor/firewall.py)
         with _verbosity(int(said["verbose"] or before.get("verbose") or 0), quiet=quiet):
             try:
                 if compiles:
@@ -73,9 +76,12 @@ def with_common_options(command: Callable[..., None], *, compiles: bool) -> Call
                     check_cache_folder()
                 command(**given)
             except WarmupError:
-                if debug or os.environ.get(DEBUG_VARIABLE, "") not in ("", "0"):
+                if os.environ.get(DEBUG_VARIABLE, "") not in ("", "0"):
                     traceback.print_exc()
                 raise
+            finally:
+                if debug:
+                    os.environ[DEBUG_VARIABLE] = earlier or "0"
 
     context = {"context": (typer.Context, inspect.Parameter.empty)}
     return adding(context | _OPTIONS, to=command, by=run)

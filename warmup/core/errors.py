@@ -260,9 +260,9 @@ class MissError(WarmupError):
             text += f"; table and machine differ in {', '.join(self.differs)}"
         elif self.nearest is None and self.reason == "internal":
             text += "; an exception of warmup's own kept the table from being asked"
-        elif self.nearest is None:
+        elif self.nearest is None and self.reason != "not_described":
             text += "; the table has no row for this op"
-        else:
+        elif self.nearest is not None:
             text += f"; nearest row `{self.nearest}` differs in {', '.join(self.differs)}"
         advised = advice_for(MissReason(self.reason), self.differs)
         return f'{text}; {advised}; or serve with on_miss="fallback"'

@@ -121,7 +121,7 @@ class Inductor:
         """Let torch's own timers of this thread drive *clock* while the context is open."""
         from warmup.inductor.phase_timers import PhaseTimers
 
-        patches = Patches()
+        patches = Patches(Firewall.attached or Firewall())
         PhaseTimers(clock).attach(patches)
         try:
             yield
@@ -162,8 +162,9 @@ class Inductor:
         with _attach_lock:
             if _attached:
                 raise SettingsError("a table is installed already", "close() its handle first")
-            firewall = Firewall(answers)
+            firewall = Firewall.attached = Firewall(answers)
             patches = Patches(firewall)
+            patches.on_restore(_detach_firewall)
             try:
                 if observer is not None:  # first, so that the options are applied when it looks
                     CompileWatch(observer).attach(patches)
@@ -213,6 +214,10 @@ class Attachment:
             if self in _attached:
                 _attached.remove(self)
                 forget_earlier_compiles()
+
+
+def _detach_firewall() -> None:
+    Firewall.attached = None
 
 
 def compile_model(model: Callable[..., Any], mode: str | None = None) -> Callable[..., Any]:

@@ -87,8 +87,8 @@ class CompileWatch:
             if not self._active or getattr(self._inside, "value", False):
                 return original(model, inputs, *args, **kwargs)
             self._inside.value = True
-            self._observer.compile_started()
             try:
+                self._observer.compile_started()
                 # The option of one torch.compile freezes nothing: dynamo reads that of the process.
                 if not inductor_config.freezing:
                     self._observer.unfrozen(partial(_linears, model, inputs))

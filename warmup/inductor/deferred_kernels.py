@@ -30,6 +30,7 @@ from torch._inductor.output_code import CompiledFxGraph
 from torch._inductor.triton_bundler import TritonBundler
 
 from warmup.inductor.cached_graphs import counting_for_graph
+from warmup.inductor.firewall import Firewall
 from warmup.inductor.internals import DEFERRED_KERNEL_INTERNALS, check_internals
 from warmup.inductor.patches import Patches
 from warmup.inductor.versions import check_supported
@@ -229,7 +230,7 @@ def deferring_kernels() -> Iterator[DeferringCompiler]:
     check_supported(torch.__version__)
     check_internals(DEFERRED_KERNEL_INTERNALS)
     with _deferring:
-        patches, compiler = Patches(), DeferringCompiler()
+        patches, compiler = Patches(Firewall.attached or Firewall()), DeferringCompiler()
         try:
             compiler.attach(patches)
             yield compiler

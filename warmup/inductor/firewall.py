@@ -13,7 +13,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from warmup.core.errors import (
     AdapterError,
@@ -50,9 +50,14 @@ class _Call:
 
 
 class Firewall:
-    """Reports what hooks raise to ``answers``, in every thread."""
+    """Reports what hooks raise to ``answers``, in every thread; without answers to the log alone.
 
-    def __init__(self, answers: Answers) -> None:
+    ``attached`` is the firewall of the table that is attached, for hooks that others add to its.
+    """
+
+    attached: ClassVar[Firewall | None] = None
+
+    def __init__(self, answers: Answers | None = None) -> None:
         self.answers = answers
 
     def guard(
@@ -65,8 +70,9 @@ class Firewall:
         """Return ``make(function)``, a hook, such that only what *function* raises leaves it.
 
         *place* names the hook in reports. Where the hook raises after *function* returned, the call
-        returns what *function* returned last; else ``plain(function)``, by default *function*, is
-        called with the same arguments.
+        returns what *function* returned first: of further calls the hook may have used the result,
+        such as a kernel whose code was generated to be timed. Else ``plain(function)``, by default
+        *function*, is called with the same arguments.
         """
         calls = _Calls()
 
@@ -78,7 +84,7 @@ class Firewall:
             except BaseException as error:
                 call.raised = error
                 raise
-            call.returned = (result,)
+            call.returned = call.returned or (result,)
             return result
 
         hook, instead = make(watched), function if plain is None else plain(function)
@@ -114,15 +120,18 @@ class Firewall:
         is_own = isinstance(error, WarmupError) and not isinstance(
             error, AdapterError | ProblemError
         )
-        return is_own and self.answers.tunes
+        return is_own and self.answers is not None and self.answers.tunes
 
     def _report(self, place: str, error: Exception) -> None:
         said = f"{type(error).__name__}: {error}".splitlines()[0][:_MAX_SAID]
         problem = f"hook {place}: {said} ({_line_of(error)})"
         try:
             if read_flag(None, "WARMUP_DEBUG"):
-                logger.warning("%s", problem, exc_info=error)
-            self.answers.miss(problem, MissReason.INTERNAL, "as without warmup")
+                traceback.print_exception(error)
+            if self.answers is None:
+                logger.warning("%s; torch's own code ran as without warmup", problem)
+            else:
+                self.answers.miss(problem, MissReason.INTERNAL, "as without warmup")
         except _REFUSALS:
             raise
         except Exception as second:  # noqa: BLE001  a log that is full must not end a compile

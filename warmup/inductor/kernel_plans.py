@@ -24,6 +24,7 @@ from torch._inductor.virtualized import V
 
 from warmup.core.dtypes import dtype_name
 from warmup.core.planned_kernels import GraphPlan, PlannedBy, PlannedKernel
+from warmup.inductor.firewall import Firewall
 from warmup.inductor.gemm.selection_key import key_of_selection
 from warmup.inductor.launch.kernels import key_of
 from warmup.inductor.patches import Patches
@@ -141,7 +142,7 @@ def watching_plans() -> Iterator[PlanWatch]:
 
     Graphs that come whole from inductor's caches are not noted.
     """
-    watch, patches = PlanWatch(), Patches()
+    watch, patches = PlanWatch(), Patches(Firewall.attached or Firewall())
     watch.attach(patches)
     try:
         yield watch

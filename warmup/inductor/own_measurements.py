@@ -18,6 +18,7 @@ from torch._inductor.select_algorithm import AlgorithmSelectorCache
 from torch.utils._python_dispatch import _disable_current_modes
 
 from warmup.core.events import logger
+from warmup.inductor.firewall import Firewall
 from warmup.inductor.gemm.choices import is_library
 from warmup.inductor.listing import is_listing
 from warmup.inductor.patches import Hooks, Patches
@@ -30,12 +31,12 @@ class OwnMeasurements(Hooks):
     """Measures selections inside of `chosen_by`, in the thread that opened it, while attached."""
 
     def __init__(self) -> None:
-        self._patches = Patches()
+        self._firewall = Firewall()
         self._local = threading.local()
 
     def attach(self, patches: Patches) -> None:
         """Put the hooks in place until *patches* is restored."""
-        self._patches = patches
+        self._firewall = patches.firewall or self._firewall
         patches.on_restore(self._deactivate)
         patches.wrap(AlgorithmSelectorCache, "make_benchmark_fn", self._wrap_benchmark)
         patches.wrap(PersistentCache, "lookup", self._wrap_cache_lookup)
@@ -85,7 +86,7 @@ class OwnMeasurements(Hooks):
                 seconds = time.monotonic() - self._local.since
                 logger.debug("%d candidates compiled in %.2f s", len(ready), seconds)
                 with _disable_current_modes():  # what records the compile sees no measurement
-                    best = self._patches.attempt(
+                    best = self._firewall.attempt(
                         "AlgorithmSelectorCache.make_benchmark_fn's function",
                         lambda: choose(ready, input_nodes, layout, input_gen_fns),
                         lambda: next(filter(is_library, ready), ready[0]),

@@ -10,11 +10,9 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from warmup.inductor.firewall import Firewall
-
-_R = TypeVar("_R")
 
 _changing = threading.Lock()  # another table may be installed while a compile ends
 # What is put back where a replacement should go that somebody has wrapped: owner, name, the
@@ -25,11 +23,12 @@ _buried: list[tuple[Any, str, Any, Any]] = []
 class Patches:
     """A stack of replaced attributes; `restore` puts them back, last first.
 
-    With a *firewall* no exception of a replacement reaches the function's caller.
+    With a *firewall* no exception of a replacement reaches the function's caller: hooks in a
+    user's compile have one. Without it a replacement may raise, as those of a tool that compiles.
     """
 
     def __init__(self, firewall: Firewall | None = None) -> None:
-        self._firewall = firewall
+        self.firewall = firewall
         self._undo: list[Callable[[], None]] = []
         self._deactivate: list[Callable[[], None]] = []
         self._lock = threading.Lock()
@@ -50,10 +49,10 @@ class Patches:
         """
 
         def replaced(function: Any) -> Any:
-            if self._firewall is None or not callable(function):
+            if self.firewall is None or not callable(function):
                 return _named_as(function, make(function))
             place = f"{getattr(owner, '__qualname__', owner.__name__)}.{name}"
-            return _named_as(function, self._firewall.guard(place, function, make, plain))
+            return _named_as(function, self.firewall.guard(place, function, make, plain))
 
         with _changing:
             raw = vars(owner)[name]
@@ -71,10 +70,6 @@ class Patches:
                 _dig_out()
 
         self._undo.append(undo)
-
-    def attempt(self, place: str, call: Callable[[], _R], instead: Callable[[], _R]) -> _R:
-        """Return what *call* returns, or *instead* where it raises; *place* names it in reports."""
-        return call() if self._firewall is None else self._firewall.attempt(place, call, instead)
 
     def on_restore(self, undo: Callable[[], None]) -> None:
         """Call *undo* on `restore`, before attributes are put back."""

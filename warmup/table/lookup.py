@@ -78,7 +78,8 @@ class Lookup:
     those of the table's policy.
 
     Where inductor fused another way than a row says, that is reported, unless ``settles``: whoever
-    compiles chooses other winners for the keys ``differing``.
+    compiles, a build, chooses other winners for the keys ``differing``, and reports what our own
+    code raised, which then refuses no compile.
     """
 
     rows: Mapping[str, Row]
@@ -140,7 +141,8 @@ class Lookup:
             differs=list(differs),
             choice=None if self.on_miss is OnMiss.STRICT else fallback,
         )
-        if self.on_miss is OnMiss.STRICT and key not in self.excused:
+        is_excused = key in self.excused or (self.settles and reason is MissReason.INTERNAL)
+        if self.on_miss is OnMiss.STRICT and not is_excused:
             raise MissError(key, reason.value, nearest, differs)
 
     def needs_freezing(self, linears: Iterable[Linear]) -> None:

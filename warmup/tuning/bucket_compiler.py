@@ -15,6 +15,7 @@ from warmup.core.compile_modes import CompileOrder
 from warmup.core.errors import BuildError, MissError, warmup_error_in
 from warmup.core.events import Emitter, logger
 from warmup.core.method import Launch
+from warmup.core.miss_reasons import MissReason
 from warmup.core.phases import BuildStage
 from warmup.core.rows import Row
 from warmup.core.uncompiled import Uncompiled
@@ -253,6 +254,7 @@ class BucketCompiler:
         with self.attached(lookup, on_miss, order=order):
             outputs, graphs = self._call_compiled(calls, name, asked)
         self.progress.flush()
+        self.tuner.rows.not_tuned.update(dict.fromkeys(asked.faults, MissReason.INTERNAL.advice))
         seconds = time.monotonic() - started
         logger.debug("bucket %s compiled (on a miss: %s) in %.2f s", name, on_miss, seconds)
         rows = self.progress.rows

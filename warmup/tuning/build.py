@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -232,7 +232,7 @@ def build(
         progress.flush()
         machine, stages = tuner.watch.state(), tuner.clock.take()
         watcher.device_looked_at((*machine.complaints, *machine.notes))
-    _check_asked(results, retry, freezing=freezing)
+    _check_asked(results, retry, tuner.rows.not_tuned, freezing=freezing)
     words = input_options(seqlens=seqlens, dims=dims, inputs=inputs, dtype=dtype, policy=policy)
     packed = pack_if_asked(
         *(path, model, setup.runtime),
@@ -304,11 +304,17 @@ def _tune(
 
 
 def _check_asked(
-    results: Sequence[BucketResult], retry: str | None, *, freezing: bool | None
+    results: Sequence[BucketResult],
+    retry: str | None,
+    not_tuned: Mapping[str, str],
+    *,
+    freezing: bool | None,
 ) -> None:
     """Raise a NothingRecordedError where no bucket asked anything; a *retry* may find nothing."""
     if retry is not None or any(result.keys for result in results):
         return
+    for key, reason in not_tuned.items():
+        raise NothingRecordedError(f"no row could be measured in any bucket: {key}", reason)
     frames = dict.fromkeys(frame for result in results for frame in result.uncompiled.frames)
     if frames:
         left = Uncompiled(tuple(frames), max(result.uncompiled.matmuls for result in results))

@@ -12,6 +12,7 @@ from typing import Any
 
 from warmup.core.call_cost import CallCost
 from warmup.core.events import Event, EventName
+from warmup.core.miss_reasons import MissReason
 from warmup.core.uncompiled import NONE_UNCOMPILED, Uncompiled, frame_in
 
 
@@ -19,13 +20,15 @@ from warmup.core.uncompiled import NONE_UNCOMPILED, Uncompiled, frame_in
 class AskedQuestions:
     """What a compile asked: how often for each key that was answered, in graph order.
 
-    ``missing`` are the keys that no row answered and nothing measured, and ``uncovered`` counts
-    measurements that no row covers, by site. ``frames`` ran uncompiled, and ``matmuls_outside`` is
-    how many matmuls ran outside any graph then. ``cost`` is that of a call.
+    ``missing`` are the keys that no row answered and nothing measured, ``faults`` exceptions of
+    warmup's own, and ``uncovered`` counts decisions that no row covers, by site. ``frames`` ran
+    uncompiled, and ``matmuls_outside`` is how many matmuls ran outside any graph then. ``cost`` is
+    that of a call.
     """
 
     keys: Counter[str] = field(default_factory=Counter)
     missing: dict[str, None] = field(default_factory=dict)
+    faults: dict[str, None] = field(default_factory=dict)
     uncovered: Counter[str] = field(default_factory=Counter)
     frames: dict[str, None] = field(default_factory=dict)
     matmuls_outside: int = 0
@@ -36,7 +39,9 @@ class AskedQuestions:
         if event.name in (EventName.HIT, EventName.TUNED):
             self.keys[str(event.fields["key"])] += 1
         elif event.name is EventName.MISSED:
-            self.missing[str(event.fields["key"])] = None
+            is_fault = event.fields["reason"] == MissReason.INTERNAL
+            noted = self.faults if is_fault else self.missing
+            noted[str(event.fields["key"])] = None
         elif event.name is EventName.UNCOVERED:
             self.uncovered[str(event.fields["site"])] += 1
         elif (frame := frame_in(event)) is not None:

@@ -151,7 +151,11 @@ class GemmChoices(Hooks):
         return select
 
     def _choices_without_rows(self, name: str, choices: list[Any]) -> list[Any]:
-        """Return what is offered of a selection that is not this kind's."""
+        """Return what is offered of a selection that is not this kind's.
+
+        It is uncovered where max-autotune would measure: where no row kind has the selection, and
+        inductor lists several choices for it under the table's options. A single choice is none.
+        """
         site = f"select:{name}"
         if self._active and len(choices) > 1 and tuning_is_on() and not covers(site):
             default = library_or_first(name, choices)

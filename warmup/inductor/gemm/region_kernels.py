@@ -12,6 +12,7 @@ from typing import Any, Final
 from torch._inductor.graph import GraphLowering
 from torch._inductor.scheduler import BaseSchedulerNode
 
+from warmup.inductor.firewall import Firewall
 from warmup.inductor.gemm.fusion import key_of_template
 from warmup.inductor.patches import Patches
 
@@ -73,7 +74,7 @@ def watching_kernels() -> Iterator[KernelWatch]:
     """Note the graphs that any thread compiles while the context is open."""
     from torch._inductor.codegen.triton import TritonScheduling
 
-    watch, patches = KernelWatch(), Patches()
+    watch, patches = KernelWatch(), Patches(Firewall.attached or Firewall())
     patches.wrap(TritonScheduling, "define_kernel", watch.wrap_define)
     patches.wrap(GraphLowering, "compile_to_module", watch.wrap_load)
     try:

@@ -75,7 +75,9 @@ class LaunchConfigs(Hooks):
         patches.on_restore(self._deactivate)
         patches.wrap(AsyncCompile, "triton", self._wrap_submit)
         patches.wrap(CachingAutotuner, "precompile", self._wrap_precompile)
-        patches.wrap(CachingAutotuner, "autotune_to_one_config", self._wrap_autotune)
+        patches.wrap(
+            CachingAutotuner, "autotune_to_one_config", self._wrap_autotune, _unless_chosen
+        )
         patches.wrap(CachingAutotuner, "coordinate_descent_tuning", self._wrap_descent)
 
     def _deactivate(self) -> None:
@@ -279,3 +281,12 @@ class LaunchConfigs(Hooks):
         calls = {winner: call_of(kernel, each, own) for winner, each in offered.items()}
         chosen = self._answers.measure_calls(key, next(iter(calls)), calls)
         return launchers[0] if chosen is None else offered[chosen]
+
+
+def _unless_chosen(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return *original*, which times launchers, such that a hook's only launcher stays."""
+
+    def autotune(kernel: Any, *args: Any, **kw: Any) -> Any:
+        return None if len(kernel.launchers) == 1 else original(kernel, *args, **kw)
+
+    return autotune
