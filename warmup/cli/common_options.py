@@ -37,7 +37,7 @@ Debug = Annotated[
     bool,
     typer.Option("--debug", help=f"Print the traceback of an error; so does {DEBUG_VARIABLE}=1."),
 ]
-_OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
+_OF_EVERY_COMMAND: Final[dict[str, tuple[Any, Any]]] = {
     "quiet": (Quiet, False),
     "verbose": (Verbose, 0),
     "debug": (Debug, False),
@@ -62,7 +62,7 @@ def with_common_options(command: Callable[..., None], *, compiles: bool) -> Call
 
     @functools.wraps(command)
     def run(context: typer.Context, **given: Any) -> None:
-        said = {name: given.pop(name) for name in _OPTIONS}
+        said = {name: given.pop(name) for name in _OF_EVERY_COMMAND}
         before = context.find_root().params  # `warmup -q build`
         quiet, debug = (bool(said[name] or before.get(name)) for name in ("quiet", "debug"))
         earlier = os.environ.get(DEBUG_VARIABLE, "")
@@ -84,7 +84,7 @@ def with_common_options(command: Callable[..., None], *, compiles: bool) -> Call
                     os.environ[DEBUG_VARIABLE] = earlier or "0"
 
     context = {"context": (typer.Context, inspect.Parameter.empty)}
-    return adding(context | _OPTIONS, to=command, by=run)
+    return adding(context | _OF_EVERY_COMMAND, to=command, by=run)
 
 
 def adding(
