@@ -37,6 +37,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from warmup.core.counted import counted
 from warmup.core.events import logger
 from warmup.inductor.compile_watch import place_of
+from warmup.inductor.firewall import Firewall
 from warmup.inductor.patches import Hooks, Patches
 from warmup.keys.question import Answers
 
@@ -249,7 +250,7 @@ class WeightWatch(Hooks):
 
     def attach(self, patches: Patches) -> None:
         """Watch what is frozen until *patches* is restored; guards stay in place after that."""
-        self._attempt = patches.attempt
+        self._attempt = (patches.firewall or Firewall()).attempt
         patches.on_restore(self._deactivate)
         patches.wrap(freezing, "freeze", self._wrap_freeze)
         patches.wrap(convert_frame, "_compile", self._wrap_compile)
