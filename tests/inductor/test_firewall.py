@@ -9,9 +9,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from warmup.core.compile_order import CompileOrder
 
 import warmup
+from warmup.core.compile_modes import CompileOrder
 from warmup.core.errors import BuildError, MissError, ProblemError
 from warmup.core.events import Emitter, Event
 from warmup.core.miss_reasons import MissReason
