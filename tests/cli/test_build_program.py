@@ -5,10 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from warmup.core.rows import Row
+from warmup.serving.program_build import ProgramBuild
 from warmup.table import Table
 from warmup.table.store import read, write
 
@@ -98,3 +103,16 @@ def test_a_build_from_vllm_on_a_cpu_says_first_that_nothing_asks(
     assert first.startswith("note: on a CPU vLLM's linears call oneDNN and ask inductor nothing")
     assert last.startswith("error: no process of the command asked inductor for a choice; on a CPU")
     assert done.returncode == 3
+
+
+def test_a_decision_that_changed_when_the_program_had_ended_is_said(
+    make_row: Callable[..., Row],
+) -> None:
+    """A region is measured when the program has ended; kernels of another winner have no row."""
+    same, changed = "pad addmm m=8 n=9 k=9 bf16 a=row b=col", "pad mm m=8 n=9 k=9 bf16 a=row b=col"
+    before = {same: make_row("as_is"), changed: make_row("as_is")}
+    rest: Any = SimpleNamespace(table=SimpleNamespace(rows={**before, changed: make_row("padded")}))
+    ran: Any = None
+    build = ProgramBuild(ran, Path("t.json"), frozenset(), before, (), rest)
+    assert build.changed_afterwards == [changed]
+    assert replace(build, rest=None).changed_afterwards == []

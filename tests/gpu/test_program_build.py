@@ -31,7 +31,11 @@ def built(start: Start, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
     words = ("build", "--json", "--out", str(table), "--", sys.executable, SCRIPT)
     done = start(table.parent, "-m", "warmup", *words)
     assert done.returncode in {0, 4}, done.stderr[-4000:]  # 4: a noisy machine
-    return table, json.loads(done.stdout)
+    first: dict[str, Any] = json.loads(done.stdout)
+    if first["changed_afterwards"]:  # other kernels follow, which the same command tunes
+        done = start(table.parent, "-m", "warmup", *words)
+        assert done.returncode in {0, 4}, done.stderr[-4000:]
+    return table, first
 
 
 @pytest.fixture(scope="module")

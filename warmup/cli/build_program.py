@@ -118,6 +118,11 @@ def spell_program(result: ProgramBuild) -> Iterator[str]:
             yield unstable_rows(unstable, len(rows), _GIVEN_AGAIN)
         words = f"{counted(len(rows), 'row')}, {len(own)} tuned now"
         yield f"{result.path}: {words if rows else 'no rows: nothing was asked'}"
+    if changed := result.changed_afterwards:
+        yield (
+            f"{counted(len(changed), 'decision')} changed when the program had ended, and kernels "
+            f"with them: {_GIVEN_AGAIN}, which tunes these kernels"
+        )
     audit = result.run.audit
     parts = [
         f"processes {audit.runs}",
@@ -174,6 +179,7 @@ def document_of_program(result: ProgramBuild) -> dict[str, Any]:
         "tuned_in_program": [
             {"key": key, "kind": kind_of(key).name} for key in sorted(result.tuned_in_program)
         ],
+        "changed_afterwards": result.changed_afterwards,
         "left": [{"key": one.key, "kind": one.kind} for one in result.problems],
         "rest": None if rest is None else document(rest),
     }

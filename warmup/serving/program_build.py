@@ -60,6 +60,19 @@ class ProgramBuild:
         return self.rows.keys() - self.before
 
     @property
+    def changed_afterwards(self) -> list[str]:
+        """The keys whose winner another measurement changed when the program had ended.
+
+        Another kernel follows from such a winner, whose launch config no process has asked for yet.
+        """
+        final = {} if self.rest is None else self.rest.table.rows
+        return sorted(
+            key
+            for key, row in self.rows.items()
+            if key in final and final[key].winner != row.winner
+        )
+
+    @property
     def is_complete(self) -> bool:
         """Whether every question of the program that was asked has a row that serving uses."""
         rest = self.rest
