@@ -67,7 +67,10 @@ def useless(net: Built, tmp_path_factory: pytest.TempPathFactory) -> tuple[Done,
     ("said", "remedy"),
     [
         ("was installed late", "install before the first call"),
-        ("compiled with gradients on", "serve under torch.no_grad() or torch.inference_mode()"),
+        (
+            "compiled with gradients on",
+            "call the compiled function under torch.no_grad() or torch.inference_mode()",
+        ),
         ("(dynamic_dim)", "compile with dynamic=False, or build for the range: --policy range"),
     ],
 )

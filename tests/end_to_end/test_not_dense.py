@@ -1,4 +1,4 @@
-"""A model whose input and outputs are nested, sparse and quantized, in every command."""
+"""Models whose inputs and outputs are nested, sparse and quantized, in every command."""
 
 from __future__ import annotations
 
@@ -11,33 +11,79 @@ from typing import Any
 import pytest
 from forked_python import run_forked
 
+from warmup.core.errors import ModelError, NothingRecordedError
+from warmup.diagnostics.explain import explain
+from warmup.tuning.build import build
+
 ROOT = Path(__file__).resolve().parents[2]
-MODEL = ("--model", str(ROOT / "tests" / "programs" / "models" / "not_dense.py"), "--device", "cpu")
+MODELS = ROOT / "tests" / "programs" / "models"
 SIZES = ("--seqlens", "8")
 QUICK = ("--rounds", "6", "--variants", "eager,table")
+REFUSED = {  # by model: what `explain` says of its inputs
+    "not_dense": "an input is a nested tensor",
+    "not_dense_inputs": "torch.compile does not support sparse Tensors",
+}
+FORMS = {
+    "x.to_sparse()": "torch.compile does not support sparse Tensors",
+    "x.to_sparse_csr()": "torch.compile does not support sparse Tensors",
+    "torch.quantize_per_tensor(x, 0.1, 0, torch.quint8)": "quantized nyi in meta tensors",
+}
+WHOLE = """
+import torch
+from torch import nn
+
+class Whole(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(32, 64)
+    def forward(self, x):
+        return self.up(x.dequantize() if x.is_quantized else x.to_dense())
+
+def example_inputs(seqlen):
+    x = torch.randn(seqlen, 32)
+    return FORM
+"""
 
 pytestmark = pytest.mark.long
 
 
-def test_outputs_that_are_not_dense_are_compared_by_their_dense_form(
+def test_tensors_that_are_not_dense_are_compared_by_their_dense_form(
     run_once: Callable[..., tuple[Path, str]], variables: dict[str, str]
 ) -> None:
     """`build` judges, `check --prime` and `compare` serve from the table; `explain` refuses."""
-    words = ("-m", "warmup", "build", *MODEL, *SIZES, "--out", "t.json", "--json", "--quiet")
-    folder, said = run_once("not-dense", *words, "--wait-for-quiet", "0", **variables)
-    (bucket,) = json.loads(said)["buckets"]
-    assert bucket["error"] < 1e-5
+    for name, refusal in REFUSED.items():
+        model = ("--model", str(MODELS / f"{name}.py"), "--device", "cpu")
+        words = ("-m", "warmup", "build", *model, *SIZES, "--out", "t.json", "--json", "--quiet")
+        folder, said = run_once(name, *words, "--wait-for-quiet", "0", **variables)
+        (bucket,) = json.loads(said)["buckets"]
+        assert bucket["error"] < 1e-5, name
+        caches = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"), "PYTHONPATH": str(ROOT)}
+        env = {**os.environ, **variables, **caches}
 
-    def run(*words: str) -> Any:
-        caches = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
-        env = {**os.environ, **variables, **caches, "PYTHONPATH": str(ROOT)}
-        return run_forked("-m", "warmup", *words, env=env, cwd=folder)
+        def run(*words: str, folder: Path = folder, env: dict[str, str] = env) -> Any:
+            return run_forked("-m", "warmup", *words, env=env, cwd=folder)
 
-    primed = run("check", "t.json", "--prime", "--freezing", *MODEL, *SIZES, "--json")
-    assert primed.returncode == 0, primed.stderr
-    compared = run("compare", "--freezing", "--table", "t.json", *MODEL, *SIZES, *QUICK, "--json")
-    assert compared.returncode == 0, compared.stderr
-    explained = run("explain", *MODEL, "--seqlens", "8,16", "--no-grad")
-    assert explained.returncode == 3
-    assert "an input is a nested tensor" in explained.stderr
-    assert "Traceback" not in explained.stderr
+        primed = run("check", "t.json", "--prime", "--freezing", *model, *SIZES, "--json")
+        assert primed.returncode == 0, (name, primed.stderr)
+        words = ("--freezing", "--table", "t.json", *model, *SIZES, *QUICK, "--json")
+        compared = run("compare", *words)
+        assert compared.returncode == 0, (name, compared.stderr)
+        explained = run("explain", *model, "--seqlens", "8,16", "--no-grad")
+        assert explained.returncode == 3, name
+        assert refusal in explained.stderr, name
+        assert "Traceback" not in explained.stderr, name
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # torch's, about its own sparse and quantized
+def test_a_model_of_an_input_that_torch_does_not_compile_is_refused(tmp_path: Path) -> None:
+    """In one sentence, with torch's reason, by `build` and by `explain`."""
+    for number, (form, reason) in enumerate(FORMS.items()):
+        path = tmp_path / f"whole_{number}.py"
+        path.write_text(WHOLE.replace("FORM", form))
+        how: dict[str, Any] = {"device": "cpu", "wait_for_quiet": 0}
+        with pytest.raises(NothingRecordedError, match="1 uncompiled frame: forward") as built:
+            build(str(path), seqlens="8", out=tmp_path / "t.json", **how)
+        with pytest.raises(ModelError, match="1 uncompiled frame: forward") as explained:
+            explain(str(path), seqlens="8,16", device="cpu", grad=False)
+        for error in (built, explained):
+            assert reason in str(error.value), form

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from torch import nn
 from warmup.buckets.bucket import Bucket, InputSpec
 from warmup.core.dtypes import ITEM_BYTES, torch_name
 from warmup.core.errors import ModelError, SettingsError, WarmupError
-from warmup.models.fake_model import FakeModel, fake_instance
+from warmup.models.fake_model import FakeModel, RejectedCallError, fake_instance
 from warmup.models.model_file import (
     MODEL_NAME,
     ModelFile,
@@ -224,7 +225,8 @@ def accepts_example(
 ) -> bool:
     """Whether *model* accepts on fake tensors what *function* returns for the sizes of *bucket*.
 
-    The inputs are moved to *device*, floating ones cast to *dtype* if given.
+    The inputs are moved to *device*, floating ones cast to *dtype* if given. Where they cannot be
+    fake, as sparse and quantized tensors, it is whether forward has parameters for them.
     """
 
     def make_arguments() -> tuple[tuple[Any, ...], Mapping[str, Any]]:
@@ -233,7 +235,13 @@ def accepts_example(
 
     try:
         model.call(make_arguments)
-    except Exception:  # noqa: BLE001  the user's code may raise anything: it is not accepted then
+    except RejectedCallError:
+        return False
+    except Exception:  # noqa: BLE001  the user's code may raise anything
+        with contextlib.suppress(Exception):  # it is not accepted then
+            inputs = _from_function(function, bucket)
+            inspect.signature(model.make().forward).bind(*inputs.args, **inputs.kwargs)
+            return True
         return False
     return True
 
