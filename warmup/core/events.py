@@ -36,7 +36,9 @@ class EventName(StrEnum):
     INSTALLED = "table.installed"
     """`install` has read a table. `paths` are its files, empty for a loaded table."""
     MISMATCHED = "table.mismatch"
-    """A table for another device or runtime: nothing of it is applied in this process."""
+    """A table for another device or runtime, or a torch that is not supported: nothing of the table
+    is applied in this process. The fields are those of `table.installed`.
+    """
     HIT = "lookup.hit"
     """A row answered, and its choice is in the compiled code."""
     MISSED = "lookup.missed"
