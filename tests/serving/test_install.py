@@ -13,11 +13,12 @@ import pytest
 import torch
 
 import warmup
-from warmup.core.errors import TableMismatchError
+from warmup.core.errors import TableMismatchError, TableNotFoundError
 from warmup.diagnostics.audit import audit
 from warmup.inductor import connect
 from warmup.serving.handle import installed
 from warmup.table import Policy, Table
+from warmup.table.store import write
 
 ROUNDS = 10
 
@@ -53,7 +54,7 @@ def nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         handle = installed()
 
 
-def install(table: Table, **settings: Any) -> warmup.Handle:
+def install(table: Table | None = None, **settings: Any) -> warmup.Handle:
     """Install *table* for the CPU."""
     return warmup.install(table, device="cpu", **settings)
 
@@ -106,6 +107,30 @@ def test_an_install_that_fails_opens_no_log(
     with pytest.raises(warmup.SettingsError, match="WARMUP_QUIET"):
         install(tables[0], audit_log=tmp_path / "audit.jsonl")
     assert [*tmp_path.iterdir()] == []
+
+
+def test_where_no_table_of_the_searched_folders_fits(
+    tables: tuple[Table, Table], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In fallback the process goes on without; strict, and folders without a table, are errors."""
+    own, shipped = tmp_path / "tables", tmp_path / "shipped"
+    monkeypatch.setattr("warmup.table.discovery.search_folders", lambda: (own, shipped))
+    for on_miss in ("fallback", "strict"):
+        with pytest.raises(TableNotFoundError):
+            install(on_miss=on_miss)
+    provenance = tables[0].provenance
+    device = replace(provenance.runtime.device, threads=10_000)
+    other = replace(provenance, runtime=replace(provenance.runtime, device=device))
+    for folder in (shipped / "another-name", own / device.slug):  # of a shipped one the name counts
+        with pytest.raises(TableNotFoundError):
+            install()
+        folder.mkdir(parents=True)
+        write(folder / "t.json", replace(tables[0], provenance=other))
+    with install() as handle:
+        assert str(handle.refused).startswith(f"{own / device.slug / 't.json'}: tuned on ")
+        assert handle.report().mismatch == 1
+    with pytest.raises(TableNotFoundError, match="threads"):
+        install(on_miss="strict")
 
 
 def test_under_an_unsupported_torch_nothing_is_applied(

@@ -5,16 +5,25 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from warmup.core.errors import StaleTableWarning, TableError, TableMismatchError
+from warmup.core.errors import (
+    StaleTableWarning,
+    TableError,
+    TableMismatchError,
+    TableNotFoundError,
+)
 from warmup.core.notices import warn
 from warmup.core.runtime import Mismatch, Runtime
 from warmup.table import Table
-from warmup.table.discovery import FoundTable, discover, find
+from warmup.table.discovery import FoundTable, discover, find, first_unfit
 from warmup.table.on_miss import OnMiss
 
 
-def find_table(table: str | os.PathLike[str] | Table | None, here: Runtime) -> FoundTable:
+def find_table(
+    table: str | os.PathLike[str] | Table | None, here: Runtime, on_miss: OnMiss
+) -> FoundTable:
     """Return *table* or, for None, that of ``WARMUP_TABLE`` or of a folder that is searched.
+
+    In ``fallback``, where no table of these folders fits, the first of them: `admit` refuses it.
 
     Raises:
         TableError: it is missing or damaged; with ``RANK`` set, a note names the rank.
@@ -24,7 +33,13 @@ def find_table(table: str | os.PathLike[str] | Table | None, here: Runtime) -> F
             return FoundTable(table, ())
         if table is not None or os.environ.get("WARMUP_TABLE"):
             return find(table, os.environ)
-        return discover(here)
+        try:
+            return discover(here)
+        except TableNotFoundError:
+            unfit = first_unfit(here) if on_miss is OnMiss.FALLBACK else None
+            if unfit is None:
+                raise
+            return unfit
     except TableError as error:
         if (rank := os.environ.get("RANK")) is not None:  # all ranks may print into one log
             error.add_note(f"this happened on rank {rank}")

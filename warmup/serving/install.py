@@ -127,7 +127,7 @@ def install(  # noqa: PLR0915  one step after the other
     from warmup.inductor.machine import describe_runtime, resolve_device
 
     here = describe_runtime(resolve_device(device))
-    found = find_table(table, here)
+    found = find_table(table, here, OnMiss(on_miss))
     digest = digest_of(found.table)
     freezes = read_flag(freezing, "WARMUP_FREEZING")
     settings = InstallSettings(

@@ -94,6 +94,20 @@ def discover(here: Runtime, folders: tuple[Path, ...] | None = None) -> FoundTab
     )
 
 
+def first_unfit(here: Runtime) -> FoundTable | None:
+    """Return the first table of the searched folders, where `discover` has found that none fits.
+
+    Of the tables that are shipped only those of the device's name count; None without any.
+    """
+    *own, shipped = search_folders()
+    paths = [path for folder in own for path in sorted(folder.glob("*/*.json"))]
+    paths += sorted((shipped / here.device.slug).glob("*.json"))
+    for path in sorted(paths, key=lambda path: path.parent.name != here.device.slug):
+        with contextlib.suppress(TableError):
+            return FoundTable(read(path), (path,))
+    return None
+
+
 def _matching(
     paths: Sequence[Path], here: Runtime, remarks: list[str], *, is_own: bool
 ) -> list[tuple[Path, Table]]:
