@@ -23,10 +23,11 @@ NOTICED = {
     **dict.fromkeys(("double", "load", "step", "point_elsewhere", "point_there_and_back"), "gain"),
     **dict.fromkeys(("write_through_a_view", "write_in_inference_mode", "share"), "gain"),
     **dict.fromkeys(("check_in_python", "assign", "replace"), "gain"),
+    **dict.fromkeys(("write_to_data", "write_to_numpy", "step_fused"), "gain"),
     "fill": "shift",
 }
 # No counter of torch shows these (docs/how-to/serve-with-a-table.md).
-UNNOTICED = ("write_to_data", "write_to_numpy", "step_fused")
+UNNOTICED = ("write_a_few_values",)
 # How often inductor compiles, with the graphs that were changed.
 COMPILES = {
     "swap_adapters": 20,

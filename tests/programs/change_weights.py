@@ -148,13 +148,16 @@ def step_fused(model: nn.Module) -> None:
     torch.optim.AdamW(model.parameters(), lr=0.5, fused=True).step()
 
 
-UNNOTICED = (write_to_data, write_to_numpy, step_fused)
+def write_a_few_values(model: nn.Module) -> None:
+    model.gain.data[:2] = 7
+
+
 CHANGES: dict[str, Callable[[Any], None]] = {
     each.__name__: each
     for each in (
         *(double, load, assign, replace, fill, step, point_elsewhere),
         *(point_there_and_back, write_through_a_view, write_in_inference_mode, share),
-        *UNNOTICED,
+        *(write_to_data, write_to_numpy, step_fused, write_a_few_values),
     )
 }
 

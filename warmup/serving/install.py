@@ -98,7 +98,7 @@ def install(  # noqa: PLR0915  one step after the other
     only bundles that you would run.
 
     With *freezing*, or ``WARMUP_FREEZING=1``, compiles freeze weights where the table's build did.
-    A weight that changes afterwards is noticed at the next call, as far as torch counts the change
+    A weight that changes afterwards is noticed at the next call, with few exceptions
     (docs/how-to/serve-with-a-table.md): the graph is compiled again; with ``strict`` each call is a
     `WeightChangedError`. Otherwise ``freezing`` stays as the
     program has it, and the rows of a CPU's frozen linears are not used.
