@@ -156,10 +156,23 @@ def test_the_text_has_80_columns(profiled: Profiled) -> None:
     assert "worth building" in text
 
 
+def test_a_trace_does_not_differ_from_itself(
+    recorded: tuple[Path, Any], run_python: Callable[..., Any]
+) -> None:
+    """Of two equal traces no kernel is slower, and every ratio is 1."""
+    path = str(recorded[0])
+    done = run_python("-m", "warmup", "profile", "--diff", path, path, "--json")
+    found = json.loads(done.stdout)
+    assert {each["ratio"] for each in found} == {1.0}
+    assert not any(each["is_certain"] for each in found)
+
+
 def test_what_cannot_be_profiled_is_an_error() -> None:
     """A contradiction of options, or a file that is not there, is an error that says so."""
     for options, reason in (
-        ((), "no trace is named"),
+        ((), "0 traces"),
+        (("a.json", "b.json"), "2 traces"),
+        (("a.json", "--diff"), "1 traces"),
         (("a.json", "--model", "m.py"), "a trace and --model"),
         (("--model", "m.py"), "has no file"),
         (("missing.json",), "missing.json"),

@@ -85,6 +85,7 @@ _EXAMPLES: Final = {
     "profile": """
         warmup profile trace.json.gz --table tables/mlp.json
         warmup profile --model mlp.py --seqlens 560 --record trace.json.gz
+        warmup profile --diff before.json.gz after.json.gz
     """,
     "mm": "warmup bench mm --shapes 128x9216x4096 --out results",
     "pad": "warmup bench pad --samples 500 --out pad.jsonl --budget 2h",

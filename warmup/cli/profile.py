@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -28,8 +28,10 @@ from warmup.core.samples import Samples
 from warmup.diagnostics.profile.attribution import Known, Reason
 from warmup.diagnostics.profile.profile import (
     BucketProfile,
+    KernelDifference,
     KernelLine,
     Profile,
+    differences_of,
     profile_trace,
 )
 from warmup.diagnostics.profile.trace import read_trace
@@ -37,9 +39,14 @@ from warmup.keys.registry import kind_of
 
 PROFILE_SCHEMA: Final = 2  # of the document that `warmup profile --json` prints
 _SHOWN: Final = 20  # kernels of a bucket in the text; the JSON has all
+_COMPARED_TRACES: Final = 2
 _COLUMNS: Final = "{:>6} {:>8} {:>6} {:>7} {:>6} {:>5} {:>7} {:>8} {:>6}"
 _HEAD: Final = _COLUMNS.format(
     *("share", "us", "calls", "TFLOP/s", "GB/s", "peak", "limit", "row us", "ratio")
+)
+_DIFFERENCE_COLUMNS: Final = "{:>10} {:>10} {:>9} {:>8} {:>16}"
+_DIFFERENCE_HEAD: Final = _DIFFERENCE_COLUMNS.format(
+    *("before us", "after us", "change us", "ratio", "95 % interval")
 )
 _MEMBERS: Final = (  # of the JSON, as they are
     *("device", "is_cpu", "clock_mhz", "assumptions", "table"),
@@ -50,6 +57,7 @@ _LINE_MEMBERS: Final = (
     *("name", "keys", "known_by", "no_row", "total_us", "share", "tflops", "gbps"),
     *("peak_share", "limit", "row_us", "ratio", "is_whole"),
 )
+_DIFFERENCE_MEMBERS: Final = ("added_us", "ratio", "is_certain")  # beside the fields
 _MEANS: Final = {
     None: "a row of the table",
     Reason.MISS: "no row in the table",
@@ -62,8 +70,8 @@ _MEANS: Final = {
 
 
 def profile(
-    trace: Annotated[
-        Path | None,
+    traces: Annotated[
+        list[Path] | None,
         typer.Argument(
             metavar="TRACE", help="A trace that torch.profiler exported, .json or .json.gz."
         ),
@@ -72,6 +80,9 @@ def profile(
     table: Annotated[
         Path | None, typer.Option(help="The table whose rows chose the kernels.")
     ] = None,
+    diff: Annotated[
+        bool, typer.Option("--diff", help="Compare two traces: before, then after.")
+    ] = False,
     model: options.OptionalModel = None,
     seqlens: options.Seqlens = None,
     dims: options.Dims = None,
@@ -87,9 +98,10 @@ def profile(
     """Say what each kernel of a trace costs, what limits it, and which row chose it."""
     from warmup.table.store import read
 
+    given = list(traces or ())
     tuned = None if table is None else read(table)
     if model is not None:
-        if trace is not None:
+        if given:
             raise SettingsError("a trace and --model", "name the trace, or --model to record one")
         if record is None:
             raise SettingsError(
@@ -110,10 +122,18 @@ def profile(
             mode=mode,
         )
         say(f"{record}: {RECORDED_CALLS} calls of each bucket")
-        trace = record
-    if trace is None:
-        raise SettingsError("no trace is named", "name one, or --model and --record for a new one")
-    print_report(profile_trace(read_trace(trace), tuned), _spell, _document, as_json=as_json)
+        given = [record]
+    if len(given) != (_COMPARED_TRACES if diff else 1):
+        raise SettingsError(
+            f"{len(given)} traces, and {'--diff takes two' if diff else 'one is profiled'}",
+            "name the trace before and the trace after" if diff else "name one trace, or --diff",
+        )
+    found = [profile_trace(read_trace(path), tuned) for path in given]
+    if diff:
+        differences = differences_of(*found)
+        print_report(differences, _spell_differences, _differences_document, as_json=as_json)
+    else:
+        print_report(found[0], _spell, _document, as_json=as_json)
 
 
 def _spell(profile: Profile) -> Iterator[str]:
@@ -236,3 +256,39 @@ def _line_document(line: KernelLine) -> dict[str, Any]:
         "flops": work and work.flops,
         "bytes": work and work.moved,
     }
+
+
+def _spell_differences(found: Sequence[KernelDifference]) -> Iterator[str]:
+    """Yield for each bucket the change of a call, then the largest changes of its kernels."""
+    if not found:
+        yield "the traces have no bucket in common"
+    shown = 0
+    for each in found:
+        if each.subject is None:
+            shown = 0
+            yield ""
+            yield f"{each.bucket or 'the whole trace'}: device time of a call"
+            yield _DIFFERENCE_HEAD
+            yield f"{_figures(each)}  all kernels"
+        elif shown < _SHOWN:
+            shown += 1
+            yield _figures(each)
+            yield from fold(each.subject, "    ", indent=6)
+            if each.before != each.after:
+                names = (" + ".join(side) or "nothing" for side in (each.before, each.after))
+                yield from fold(" -> ".join(names), "      ", indent=8)
+
+
+def _figures(each: KernelDifference) -> str:
+    interval = ABSENT
+    if each.interval is not None:
+        mark = "" if each.is_certain else " ~"
+        interval = f"{each.interval[0]:.2f} to {each.interval[1]:.2f}{mark}"
+    sign = "+" if each.added_us > 0 else "-" if each.added_us < 0 else ""
+    change = f"{sign}{digits(abs(each.added_us))}"
+    times_us = digits(each.before_us), digits(each.after_us)
+    return _DIFFERENCE_COLUMNS.format(*times_us, change, times(each.ratio), interval)
+
+
+def _differences_document(found: Sequence[KernelDifference]) -> list[dict[str, Any]]:
+    return [asdict(each) | _members(each, _DIFFERENCE_MEMBERS) for each in found]

@@ -1,4 +1,4 @@
-"""Reading traces: gzipped, damaged, too large; iterations, gaps and peaks."""
+"""Reading traces: gzipped, damaged, too large; iterations, gaps, peaks, and two traces compared."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from warmup.core.errors import SettingsError
 from warmup.core.planned_kernels import GraphPlan, PlannedBy, PlannedKernel
 from warmup.core.roofline import Peaks
 from warmup.diagnostics.profile import trace as reading
-from warmup.diagnostics.profile.profile import Limit, Profile, profile_trace
+from warmup.diagnostics.profile.profile import Limit, Profile, differences_of, profile_trace
 from warmup.diagnostics.profile.trace import read_trace
 from warmup.table import Table
 
@@ -225,6 +225,28 @@ def calls_of(*times: float, kernel: str) -> GpuTrace:
         trace.kernel(kernel, begin + 10, us, launched=begin + 5)
         trace.kernel("triton_poi_same_1", begin + 200, 50, launched=begin + 6)
     return trace
+
+
+def test_traces_of_different_lengths_compare_by_iteration(tmp_path: Path) -> None:
+    """Two traces of 3 and 8 calls: what got slower, by how much of a call, and whether surely."""
+    before = profiled(calls_of(10, 11, 12, kernel="triton_poi_a_0"), tmp_path / "a.json")
+    after = profiled(calls_of(*[20.0] * 8, kernel="triton_poi_a_5"), tmp_path / "b.json")
+    whole, slower, same = differences_of(before, after)
+    assert (whole.subject, whole.before_us, whole.after_us) == (None, 61, 70)
+    assert (slower.subject, slower.added_us) == ("triton_poi_a", 9)
+    assert slower.interval == (20 / 12, 20 / 10)
+    assert slower.is_certain
+    assert (same.added_us, same.is_certain) == (0, False)
+
+
+def test_a_kernel_of_one_trace_only_is_listed(tmp_path: Path) -> None:
+    """What is new and what is gone have a time in one trace, and no ratio."""
+    before = profiled(calls_of(10, kernel="triton_poi_gone_0"), tmp_path / "a.json")
+    after = profiled(calls_of(30, kernel="triton_poi_new_0"), tmp_path / "b.json")
+    found = {each.subject: each for each in differences_of(before, after)}
+    assert (found["triton_poi_gone"].after_us, found["triton_poi_new"].before_us) == (None, None)
+    assert found["triton_poi_new"].ratio is None
+    assert found["triton_poi_new"].interval is None
 
 
 def test_the_device_is_named(tmp_path: Path) -> None:

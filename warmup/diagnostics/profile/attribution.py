@@ -61,6 +61,7 @@ _OPS: Final = {  # operator -> op of a key, and the place of its first matrix
     "mkldnn::_linear_pointwise": ("linear_unary", 0),
 }
 _TEMPLATE_PREFIX: Final = "triton_tem_"  # of the kernels of inductor's GEMM templates
+_MATMUL: Final = ("batch", "m", "n", "k", "dtype", "epilogue")
 _DIMS_OF_A_BATCH: Final = 3
 _DIGITS: Final = 20  # of a number of a config
 
@@ -133,6 +134,17 @@ def name_of(event: DeviceEvent) -> str:
 def unnumbered(name: str) -> str:
     """Return the *name* of a generated kernel without its number, which differs between graphs."""
     return _LAST_NUMBER.sub("", name)
+
+
+def matmul_of(key: str) -> str:
+    """Return what *key* computes, equal for the ops by which inductor may spell the same matmul.
+
+    The keys of other kinds are returned unchanged.
+    """
+    if kind_of(key) is not GEMM:
+        return key
+    named = GEMM.ingredients(key)
+    return " ".join(["matmul", *(f"{name}={named[name]}" for name in _MATMUL if name in named)])
 
 
 # By the plan.

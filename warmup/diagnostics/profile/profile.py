@@ -1,7 +1,12 @@
-"""`profile_trace`: a trace by kernel, with the share of the peak that each reaches and its row."""
+"""`profile_trace`: a trace by kernel, with the share of the peak that each reaches and its row.
+
+`differences_of` compares two profiles call by call, so that traces of different lengths compare: a
+decision by its key, whichever kernel serves it, and a kernel without a key by its name.
+"""
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -11,12 +16,15 @@ from typing import Final
 
 from warmup.core.roofline import Peaks, Work, gbps_of, share_of_peak, tflops_of
 from warmup.core.rows import Row, Scope
+from warmup.core.samples import Samples
 from warmup.diagnostics.profile.attribution import (
     Attributed,
     Known,
     Reason,
     attribute,
+    matmul_of,
     name_of,
+    unnumbered,
 )
 from warmup.diagnostics.profile.trace import DeviceEvent, Range, Trace
 from warmup.diagnostics.review import CPU_LATENCY_US, GPU_LATENCY_US, LOW_SHARE
@@ -39,11 +47,11 @@ class Limit(StrEnum):
 class KernelLine:
     """All events of one name in one bucket that are about one decision.
 
-    ``us`` are their times in the trace's order. ``share`` is of the bucket's device time. ``work``
-    is of one call, ``tflops`` and ``gbps`` the rates over the kernel's median time, ``peak_share``
-    the share of the peak named by ``limit``. ``row_us`` is the row's own time, ``ratio`` the median
-    of whole calls over it. ``is_whole``: the row's time is that of the whole kernel. Fields are
-    None where not known.
+    ``us`` are their times in the trace's order, and ``per_iteration`` the sum in each iteration.
+    ``share`` is of the bucket's device time. ``work`` is of one call, ``tflops`` and ``gbps`` the
+    rates over the kernel's median time, ``peak_share`` the share of the peak named by ``limit``.
+    ``row_us`` is the row's own time, ``ratio`` the median of whole calls over it. ``is_whole``: the
+    row's time is that of the whole kernel. Fields are None where not known.
     """
 
     name: str
@@ -52,6 +60,7 @@ class KernelLine:
     keys: tuple[str, ...]
     row: Row | None
     us: tuple[float, ...]
+    per_iteration: tuple[float, ...]
     share: float
     work: Work | None
     tflops: float | None
@@ -245,6 +254,9 @@ def _line(
 ) -> KernelLine:
     first, us = own[0], tuple(each.event.us for each in own)
     worked = [each for each in own if each.work is not None]
+    per_iteration: dict[Range | None, float] = defaultdict(float)
+    for each in own:
+        per_iteration[each.event.iteration] += each.event.us
     work = worked[0].work if worked else None
     tflops = gbps = share = limit = None
     if work is not None and (median_us := statistics.median(each.event.us for each in worked)):
@@ -263,6 +275,7 @@ def _line(
         keys=first.keys,
         row=first.row,
         us=us,
+        per_iteration=tuple(per_iteration.values()),
         share=sum(us) / device_us if device_us else 0.0,
         work=work,
         tflops=tflops,
@@ -288,3 +301,87 @@ def row_us(row: Row) -> tuple[float, bool]:
     if not row.winner.fused:
         return found.bare_us, True
     return (found.time_us, True) if found.kernels == 1 else (found.bare_us, False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelDifference:
+    """One decision or kernel in two traces: microseconds of an iteration, the median of each.
+
+    None where a trace does not have it. ``before`` and ``after`` name the kernels. ``interval`` is
+    of the ratio, from the 95 % intervals of the two medians; None where a trace has a single
+    iteration.
+    """
+
+    bucket: str | None
+    subject: str | None
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+    before_us: float | None
+    after_us: float | None
+    interval: tuple[float, float] | None
+
+    @property
+    def added_us(self) -> float:
+        """By how much an iteration got slower; negative where it got faster."""
+        return (self.after_us or 0.0) - (self.before_us or 0.0)
+
+    @property
+    def ratio(self) -> float | None:
+        """The time after over the time before, None where one of them is missing."""
+        return self.after_us / self.before_us if self.before_us and self.after_us else None
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the interval leaves out that both are equally fast."""
+        return self.interval is not None and not self.interval[0] <= 1 <= self.interval[1]
+
+
+def differences_of(before: Profile, after: Profile) -> tuple[KernelDifference, ...]:
+    """Return the differences of two profiles, the largest change of time first.
+
+    For each bucket that both have there is a first difference, of all its kernels together.
+    """
+    found = []
+    others = {bucket.bucket: bucket.lines for bucket in after.buckets}
+    for bucket in before.buckets:
+        if bucket.bucket not in others:
+            continue
+        sides = bucket.lines, others[bucket.bucket]
+        subjects: dict[str, tuple[list[KernelLine], list[KernelLine]]]
+        subjects = defaultdict(lambda: ([], []))
+        for turn, lines in enumerate(sides):
+            for line in lines:
+                subject = matmul_of(line.keys[0]) if line.keys else unnumbered(line.name)
+                subjects[subject][turn].append(line)
+        pairs = [_difference(bucket.bucket, *each) for each in subjects.items()]
+        found.append(_difference(bucket.bucket, None, sides))
+        found += sorted(pairs, key=lambda each: -abs(each.added_us))
+    return tuple(found)
+
+
+def _difference(
+    bucket: str | None,
+    subject: str | None,
+    sides: tuple[Sequence[KernelLine], Sequence[KernelLine]],
+) -> KernelDifference:
+    before, after = (tuple(dict.fromkeys(line.name for line in side)) for side in sides)
+    first, second = map(_samples, sides)
+    interval = None
+    if first and second and len(first.times_us) > 1 and len(second.times_us) > 1:
+        (low_a, high_a), (low_b, high_b) = first.interval, second.interval
+        interval = (low_b / high_a, high_b / low_a) if high_a and low_a else None
+    return KernelDifference(
+        bucket=bucket,
+        subject=subject,
+        before=before,
+        after=after,
+        before_us=None if first is None else first.median,
+        after_us=None if second is None else second.median,
+        interval=interval,
+    )
+
+
+def _samples(lines: Sequence[KernelLine]) -> Samples | None:
+    """Return the time of each iteration, all *lines* together."""
+    columns = itertools.zip_longest(*(line.per_iteration for line in lines), fillvalue=0.0)
+    return Samples(tuple(map(sum, columns))) if lines else None
