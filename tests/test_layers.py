@@ -49,6 +49,7 @@ THIRD_PARTY: Mapping[str, frozenset[str]] = {
     "bench": frozenset({"torch"}),
     "bench.pad": frozenset({"msgspec"}),
     "bench.charts": frozenset({"matplotlib"}),
+    "bench.helion": frozenset({"torch", "helion"}),
     "cli": frozenset({"typer", "rich"}),
 }
 # The start-up file of `warmup run` waits for modules of torch that it never imports.

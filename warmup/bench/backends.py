@@ -71,7 +71,9 @@ COMPILED: Final[Mapping[str, Mapping[str, OptionValue]]] = {
 LIBRARIES: Final[Mapping[str, tuple[str, str]]] = {
     "liger": ("liger-kernel", "liger_kernel.transformers.functional"),
     "quack": ("quack-kernels", "quack"),
+    "helion": ("helion", "warmup.bench.helion"),
 }
+FORWARD_ONLY: Final = (TABLE, "helion")  # a table serves without gradients
 NO_WEIGHTS: Final = (
     "on a CPU a table has rows for products with constant weights, and the layer has no weights"
 )
@@ -489,7 +491,7 @@ class LayerAtShape:
             )
             for backend in backends
             if backend in {TABLE, *setup.compiled, *self._layer.backends}
-            if step is Pass.FORWARD or backend != TABLE  # a table serves without gradients
+            if step is Pass.FORWARD or backend not in FORWARD_ONLY
         }
         batches: dict[str, Batch] = {}
         for name, cell in cells.items():

@@ -74,6 +74,7 @@ class RmsNorm(Layer):
     # Not in place: it keeps the gradient of its output.
     liger = _call_of("liger", "liger_rms_norm", EPS, in_place=False)
     quack = _call_of("quack", "rmsnorm", eps=EPS)
+    helion = _call_of("helion", "rms_norm", EPS)
 
 
 class LayerNorm(Layer):
@@ -88,6 +89,7 @@ class LayerNorm(Layer):
         return functional.layer_norm(x, weight.shape, weight, bias, EPS)
 
     liger = _call_of("liger", "liger_layer_norm", EPS)
+    helion = _call_of("helion", "layer_norm", EPS)
 
 
 class Softmax(Layer):
@@ -103,6 +105,7 @@ class Softmax(Layer):
 
     liger = _call_of("liger", "liger_softmax")
     quack = _call_of("quack", "softmax")
+    helion = _call_of("helion", "softmax")
 
 
 class SwiGlu(Layer):
@@ -118,6 +121,7 @@ class SwiGlu(Layer):
         return functional.silu(gate) * up
 
     liger = _call_of("liger", "liger_swiglu")  # writes gradients over its inputs
+    helion = _call_of("helion", "swiglu")
 
 
 class CrossEntropy(Layer):
@@ -135,6 +139,7 @@ class CrossEntropy(Layer):
 
     liger = _call_of("liger", "liger_cross_entropy")
     quack = _call_of("quack", "cross_entropy")
+    helion = _call_of("helion", "cross_entropy")
 
 
 class Matmul(nn.Module):
