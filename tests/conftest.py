@@ -235,10 +235,7 @@ def variables(run_once: Callable[..., tuple[Path, str]]) -> dict[str, str]:
 
 @pytest.fixture(scope="module", autouse=True)
 def inherited(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Processes that a file of ``_COMPILING`` starts inherit ``variables``.
-
-    Those of `test_locked_pod` do not, whose environment is emptied: a first start there probes.
-    """
+    """Processes that a file of ``_COMPILING`` starts inherit ``variables``."""
     with pytest.MonkeyPatch.context() as patch:
         if request.path.parent.name in _COMPILING:
             for name, value in request.getfixturevalue("variables").items():

@@ -181,7 +181,6 @@ def test_no_folder_bears_the_name_of_a_public_function() -> None:
 
 
 def test_only_inductor_names_internals_of_torch(texts: dict[str, str]) -> None:
-    """torch._inductor and torch._dynamo are imported, reached and named in warmup/inductor only."""
     found = {
         name: names
         for name, text in texts.items()
@@ -191,7 +190,6 @@ def test_only_inductor_names_internals_of_torch(texts: dict[str, str]) -> None:
 
 
 def test_only_its_own_modules_know_a_row_kind(texts: dict[str, str]) -> None:
-    """A module that handles rows of every kind imports the words of none of them."""
     found = {name: words_of_one_kind(name, imported) for name, imported in graph_of(texts).items()}
     assert {name: words for name, words in found.items() if words} == {}
 
@@ -250,7 +248,6 @@ def test_a_planted_circle_is_caught(texts: dict[str, str]) -> None:
 
 
 def test_a_downward_import_is_allowed(texts: dict[str, str]) -> None:
-    """The checker of this file lets downward imports pass."""
     for module, statement in (
         ("warmup.table.store", "from warmup.core import errors"),
         ("warmup.table.store", "from warmup.table import Table"),

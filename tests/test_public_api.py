@@ -18,18 +18,15 @@ def test_all_is_sorted() -> None:
 
 
 def test_all_is_what_the_package_offers() -> None:
-    """`dir(warmup)` and `__all__` are the same."""
     assert dir(warmup) == warmup.__all__
 
 
 def test_each_name_can_be_imported() -> None:
-    """Every name of `__all__` is there, without torch."""
     for name in warmup.__all__:
         assert getattr(warmup, name) is not None
 
 
 def test_type_checkers_see_the_same_names(root: Path) -> None:
-    """The imports under TYPE_CHECKING, which editors read, are the names of `__all__`."""
     tree = ast.parse((root / "warmup" / "__init__.py").read_text(encoding="utf-8"))
     (block,) = [
         node
@@ -57,7 +54,6 @@ def test_type_checkers_see_the_same_objects(root: Path) -> None:
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
-    """A misspelled name fails as it does for any module."""
     with pytest.raises(AttributeError, match="module 'warmup' has no attribute 'instal'"):
         _ = warmup.instal
 
@@ -70,6 +66,5 @@ def test_every_public_error_is_a_warmup_error() -> None:
 
 
 def test_every_public_object_says_what_it_is() -> None:
-    """Each public class and function has a docstring."""
     objects = [getattr(warmup, name) for name in warmup.__all__ if name != "__version__"]
     assert [value.__name__ for value in objects if not inspect.getdoc(value)] == []

@@ -73,13 +73,11 @@ def test_without_matplotlib_the_error_says_how_to_install_it(
 
 
 def test_a_series_has_a_bar_for_each_group() -> None:
-    """Bars of another number are refused."""
     for bars in ((), ((1.0, 1.0, 1.0),), (None,) * 3):
         with pytest.raises(ValueError, match="short"):
             replace(CHART, series={"short": bars})
 
 
 def test_values_have_three_digits() -> None:
-    """All digits before the point, and three in all."""
     for value, text in ((1234.0, "1234"), (99.96, "100"), (9.994, "9.99"), (0.1234, "0.123")):
         assert label_of(value) == text

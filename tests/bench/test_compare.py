@@ -194,7 +194,6 @@ def test_a_wrong_output_gets_no_speed_up(report: Report) -> None:
 
 
 def test_an_output_that_is_no_number_is_wrong() -> None:
-    """NaN is within no tolerance."""
     (cell,) = cells(FLAT, error=float("nan"))
     assert not cell.agrees
 

@@ -53,10 +53,7 @@ def judged(**errors: float) -> dict[str, tuple[float, float]]:
 
 
 def test_every_variant_may_be_as_far_from_eager_as_default_mode() -> None:
-    """One and a half times default's error, at least the tolerance; a wrong default excuses none.
-
-    Beyond ten tolerances it is no rounding.
-    """
+    """One and a half times default's error, at least the tolerance, at most ten of them."""
     for default, limit in ((0.025, 0.0375), (0.001, LIMIT), (0.21, LIMIT)):
         found = judged(eager=0.0, default=default, table=0.0235)
         assert [own for _, own in found.values()] == [pytest.approx(limit)] * 3, default

@@ -54,7 +54,6 @@ def test_copies_take_the_room_that_they_are_given(module: nn.Module) -> None:
 
 
 def test_there_are_at_most_64(copies: Copies) -> None:
-    """However small they are."""
     assert len(copies) == 64
 
 
@@ -90,7 +89,6 @@ def test_a_call_is_given_inputs_of_its_own(copies: Copies, given: Inputs) -> Non
 
 
 def test_the_first_inputs_are_the_callers(copies: Copies, given: Inputs) -> None:
-    """Nothing is copied for them."""
     assert copies.take(0, 64) is given
 
 

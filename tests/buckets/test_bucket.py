@@ -63,7 +63,6 @@ def test_leading_zeros_do_not_smuggle_in_a_huge_size() -> None:
 
 
 def test_the_largest_size_is_accepted() -> None:
-    """The limit itself is a size."""
     assert parse_sizes(str(2**31 - 1), "--seqlens") == (2**31 - 1,)
 
 
@@ -111,7 +110,6 @@ def test_a_range_covers_its_ends(one: int, other: int, step: int | None) -> None
 
 
 def test_a_misspelled_range_is_named() -> None:
-    """The error names the flag, the range and what is wrong with it."""
     for text, said in (
         ("8..4", "the range '8..4' starts above its end"),
         ("1,8..4:2", "the range '8..4:2' starts above its end"),
@@ -143,12 +141,10 @@ def test_a_range_of_too_many_sizes_is_refused() -> None:
 
 
 def test_as_many_sizes_as_the_limit_are_taken() -> None:
-    """The limit itself is a number of sizes that a range may have."""
     assert len(parse_sizes(f"1..{MAX_BUCKETS}:1", "--seqlens")) == MAX_BUCKETS
 
 
 def test_dims_take_ranges() -> None:
-    """`--dims` takes sizes in the same form as `--seqlens`, for each dim."""
     ranges = parse_buckets(None, "batch=1..4;seqlen=128..384:128")
     assert ranges == parse_buckets(None, "batch=1,2,4;seqlen=128,256,384")
 
@@ -262,7 +258,6 @@ def test_a_misspelled_input_is_refused() -> None:
 
 
 def test_a_huge_input_size_is_refused() -> None:
-    """A size that no tensor can have is a SettingsError, not a crash or an input."""
     for dim in (str(2**31), HUGE, "0" * 11 + "1" + HUGE):
         with pytest.raises(SettingsError):
             parse_inputs([f"x=[{dim}]"])
@@ -276,7 +271,6 @@ def test_two_inputs_cannot_feed_one_argument() -> None:
 
 @given(st.from_regex(r"\A\w*=\[[^\n]{0,20}\](:\w*)?\Z"))
 def test_any_text_is_an_input_or_a_settings_error(text: str) -> None:
-    """No text makes parse_inputs raise anything but a SettingsError."""
     try:
         (spec,) = parse_inputs([text])
     except SettingsError:
@@ -285,13 +279,11 @@ def test_any_text_is_an_input_or_a_settings_error(text: str) -> None:
 
 
 def test_a_shape_takes_named_sizes_from_the_bucket() -> None:
-    """Named dims take the bucket's size and numbers stay."""
     bucket = Bucket((("batch", 8), ("seqlen", 560)))
     assert InputSpec("x", ("batch", "seqlen", 64), None).shape(bucket) == (8, 560, 64)
 
 
 def test_an_unbound_dim_is_named() -> None:
-    """A dim that no flag binds is a SettingsError that names the input and the dim."""
     with pytest.raises(SettingsError, match="--input x: nothing binds the dim 'batch'"):
         InputSpec("x", ("batch",), None).shape(Bucket((("seqlen", 560),)))
 

@@ -132,6 +132,5 @@ def test_a_size_given_twice_is_refused() -> None:
 
 
 def test_every_combination_has_the_sizes_of_its_dims() -> None:
-    """The sizes of each dim ascend, in the order of the dims."""
     buckets = [Bucket((("a", a), ("b", b))) for a in (1, 8) for b in (4, 16, 64)]
     assert sizes_by_dim(buckets) == {"a": (1, 8), "b": (4, 16, 64)}

@@ -44,7 +44,6 @@ def test_a_file_is_read(tmp_path: Path) -> None:
 
 
 def test_a_bad_line_is_named() -> None:
-    """A line that is no size with its count is an error that names the line and the problem."""
     for line, said in (
         ("0", "the size 0 is not an integer from 1"),
         ("-4", "the size -4 is not an integer from 1"),
@@ -79,7 +78,6 @@ def test_a_bad_line_is_named() -> None:
 
 
 def test_a_header_comes_first_only() -> None:
-    """A header after the first size is an error, as every other word is."""
     with pytest.raises(SettingsError, match="line 2: the size 'size' is not"):
         read("560,2\nsize,count\n")
 
@@ -152,7 +150,6 @@ def test_what_is_written_is_read_back(counts: dict[int, int]) -> None:
 
 @given(st.binary(max_size=60))
 def test_any_bytes_are_a_histogram_or_a_settings_error(data: bytes) -> None:
-    """No bytes make read_histogram raise anything but a SettingsError."""
     try:
         counts = read_histogram(io.BytesIO(data))
     except SettingsError:

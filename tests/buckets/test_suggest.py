@@ -47,7 +47,6 @@ def test_no_other_buckets_pad_less(counts: dict[int, int], most: int, cost: Cost
 def test_no_other_multiples_pad_less(
     counts: dict[int, int], most: int, multiple: int, cost: Cost
 ) -> None:
-    """With a multiple, each pick is the best of all sets of multiples of its size."""
     last = -(-max(counts) // multiple) * multiple
     found = suggest(counts, max_buckets=most, multiple=multiple, cost=cost)
     expected = [
@@ -67,7 +66,6 @@ def test_no_other_multiples_pad_less(
     COSTS,
 )
 def test_the_work_is_that_of_the_buckets(counts: dict[int, int], most: int, cost: Cost) -> None:
-    """The work of each pick is exactly that of its buckets, and falls with their number."""
     found = suggest(counts, max_buckets=most, cost=cost)
     works = [pick.work for pick in found.curve]
     assert works == [padded_work(counts, pick.sizes, cost) for pick in found.curve]
@@ -137,7 +135,6 @@ def padded_total(counts: Mapping[int, int], buckets: tuple[int, ...]) -> int:
 
 
 def test_enough_buckets_pad_nothing() -> None:
-    """With a bucket for each size there is no padding, and no more buckets are suggested."""
     found = suggest({16: 5, 560: 1}, max_buckets=8)
     assert (found.best.sizes, found.padded(found.best)) == ((16, 560), 1.0)
 

@@ -139,13 +139,11 @@ def test_the_commonest_mistake_gets_advice(warmup: Command, tmp_path: Path) -> N
 
 
 def test_a_failed_audit_is_still_data(warmup: Command) -> None:
-    """A failing audit prints its JSON all the same."""
     done = warmup("audit", "bad.jsonl", "--json", "--fail-on", "miss")
     assert (done.returncode, json.loads(done.stdout)["miss_count"]) == (1, 1)
 
 
 def test_a_silent_run_is_named(warmup: Command) -> None:
-    """A run without lookups is named in the text."""
     lines = warmup("audit", "quiet.jsonl").stdout.splitlines()
     assert [line for line in lines if line.startswith("silent runs quiet/")] != []
 

@@ -55,7 +55,6 @@ def test_times_of_a_quiet_machine_can_be_believed(report: Report) -> None:
 
 
 def test_what_disturbed_makes_times_doubtful(report: Report) -> None:
-    """The line says what it was."""
     for case, (state, words) in {
         "load": (
             {"disturbed": 3, "worst_share": 0.98},
@@ -73,10 +72,7 @@ def test_what_disturbed_makes_times_doubtful(report: Report) -> None:
 def test_unstable_rows_are_counted_and_can_be_measured_again(
     report: Report, make_key: Callable[..., str]
 ) -> None:
-    """Those measured now make the times doubtful; all asked for are listed, with the remedy.
-
-    Those that the build did not ask for are counted: the remedy does not measure them.
-    """
+    """Those measured now make the times doubtful; all asked for are listed, with the remedy."""
     rows = {16: NOISY, 32: NOISY, 64: {}, 128: NOISY}
     known = (make_key(32), make_key(64))
     belief, *listed, others, remedy = spell_belief(report(rows, (16,), known=known))

@@ -44,7 +44,6 @@ def misses(tmp_path: Path) -> Path:
 
 
 def test_a_budget_that_is_no_time_is_refused(misses: Path, tmp_path: Path) -> None:
-    """The budget of all problems has the form of every time limit."""
     with pytest.raises(SettingsError, match="--budget 'long' is no time"):
         build_on_cluster(misses, cluster="auto", out=tmp_path / "t.json", budget="long")
 

@@ -68,7 +68,6 @@ def test_each_device_has_a_line(report: BuildReport) -> None:
 
 
 def test_each_device_is_in_the_document(report: BuildReport) -> None:
-    """`--json` has the same as values."""
     assert document(report)["devices"][1] == {
         "name": "cuda:1",
         "problems": 0,

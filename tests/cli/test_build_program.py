@@ -66,7 +66,6 @@ def test_a_build_does_not_warn_of_its_own_table(
 
 
 def test_a_damaged_table_starts_no_program(run_main: RunMain, tmp_path: Path) -> None:
-    """The table to complete is read before the command is started."""
     damaged = tmp_path / "t.json"
     damaged.write_text('{"schema": 1')
     done = run_main("build", "--out", "t.json", "--", sys.executable, "-c", STARTS)

@@ -275,7 +275,6 @@ def test_the_time_limit_prints_json_and_says_where(
 
 
 def test_the_time_limit_names_the_bucket(root: Path) -> None:
-    """A bucket that hangs is named, and the buckets before it are reported."""
     code = """
 import sys, time
 from pathlib import Path
@@ -304,5 +303,4 @@ with run.limited(0.05):
 
 
 def test_work_within_the_limit_is_left_alone(check: Command) -> None:
-    """A limit that is not reached changes nothing."""
     assert check("ready.json", "--timeout", "600").returncode == 0

@@ -124,14 +124,12 @@ def test_help_is_short_and_whole(run_main: RunMain) -> None:
 
 
 def test_each_command_has_an_example(run_main: RunMain) -> None:
-    """The example is a use of that command."""
     for words in _COMMANDS:
         shown = run_main(*words, "-h").stdout
         assert f"\n  Examples:\n    warmup {' '.join(words)}" in shown
 
 
 def test_the_version_has_a_short_flag(run_main: RunMain) -> None:
-    """-V is --version."""
     assert run_main("-V").stdout == run_main("--version").stdout
 
 
@@ -250,7 +248,6 @@ def test_bash_completes_commands_and_options() -> None:
 
 
 def test_bash_runs_the_completion_that_is_shown() -> None:
-    """The script that --show-completion prints is one that bash loads."""
     from typer.completion import get_completion_script as script_for
 
     script = script_for(prog_name="warmup", complete_var="_WARMUP_COMPLETE", shell="bash")  # noqa: S604  its name for the kind of script

@@ -70,7 +70,6 @@ def test_a_row_that_just_fits_the_terminal_stays_on_its_line(
 
 
 def test_what_a_cell_could_do_to_a_terminal_is_escaped() -> None:
-    """A control character is printed as its escape."""
     assert "\\x1b[2J" in list(grid(("a", "b"), [("\x1b[2J", "1")], texts=1))[1]
 
 

@@ -64,7 +64,6 @@ def test_a_device_stays_a_device(folder: Path, run: Callable[..., Done], name: s
 
 @pytest.mark.parametrize("name", ["merge", "audit", "misses"])
 def test_a_link_stays_a_link(folder: Path, run: Callable[..., Done], name: str) -> None:
-    """An output that is a link makes the file that the link leads to."""
     (folder / "out").mkdir()
     (folder / "link").symlink_to("out/file")
     assert run(name, folder / "link").returncode == 0
@@ -75,7 +74,6 @@ def test_a_link_stays_a_link(folder: Path, run: Callable[..., Done], name: str) 
 def test_a_stale_ready_file_behind_a_link_is_removed(
     folder: Path, run: Callable[..., Done]
 ) -> None:
-    """A link for the ready file stays, and leads nowhere while the table is not ready."""
     (folder / "real").write_text("stale")
     (folder / "ready").symlink_to("real")
     assert run("ready", "ready").returncode == 12
@@ -90,7 +88,6 @@ def test_a_folder_is_refused_in_one_line(run: Callable[..., Done]) -> None:
 
 
 def test_a_newline_in_a_path_is_escaped(run: Callable[..., Done]) -> None:
-    """A path with a newline and an escape is printed in one line, without either."""
     for name in COMMANDS:
         done = run(name, f"no\nsuch\x1b[31m{name}/x")
         assert (len(done.stderr.splitlines()), "\x1b" in done.stderr) == (1, False), name

@@ -28,7 +28,6 @@ def test_the_number_of_buckets_is_said(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_one_bucket_is_not_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    """There is nothing to say."""
     with BuildProgress() as progress:
         progress.buckets_counted(parse_buckets("16", None))
     assert "bucket" not in capsys.readouterr().err

@@ -61,7 +61,6 @@ def test_several_tables_are_reviewed_in_order() -> None:
 
 
 def test_peaks_can_be_those_of_another_table() -> None:
-    """With the peaks of a table of the same kind of device, shares are of these."""
     code, text = run(TABLE, "--review", "--peaks", WITH_PEAKS, "--json")
     (found,) = json.loads(text)
     assert code == 0

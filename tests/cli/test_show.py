@@ -58,7 +58,6 @@ def test_what_all_rows_share_is_printed_once(
 def test_a_single_row_keeps_all_that_it_is(
     make_table: Callable[..., Table], make_row: Callable[..., Row], make_key: Callable[..., str]
 ) -> None:
-    """Nothing is shared by one."""
     lines = list(spell_table(make_table({make_key(560): make_row()})))
     assert [line for line in lines if line.startswith("all ")] == []
     assert "addmm m=560 n=1280 k=3420 bf16 a=row b=col bias=1d out=bf16  none" in lines[2]
@@ -78,7 +77,6 @@ def _tuned(row: Row, key: str, **fused: float) -> Tuned:
 def test_a_ranking_has_the_ten_fastest(
     make_row: Callable[..., Row], make_key: Callable[..., str]
 ) -> None:
-    """Without those that were rejected, the fastest first."""
     tuned = _tuned(make_row(), make_key())
     evidence = replace(tuned.row.evidence, ranking=ranking_of(tuned))
     names = [name.split()[0] for _, name in ranked(evidence)]
@@ -173,7 +171,6 @@ def test_a_row_without_a_ranking_shows_what_it_has(
 
 @pytest.mark.usefixtures("on_terminal")
 def test_shipped_tables_fit_the_terminal(root: object) -> None:
-    """Every line of every shipped table, rows and candidates."""
     from pathlib import Path
 
     for path in sorted(Path(str(root), "tables").rglob("*.json")):

@@ -69,7 +69,6 @@ def test_nothing_is_said_within_the_bound(make_report: Reports) -> None:
 def test_json_has_the_bucket_and_the_rows(
     make_report: Reports, make_key: Callable[..., str]
 ) -> None:
-    """The same for machines."""
     found = json.loads(json.dumps(document(make_report(FAST, SLOW))))
     assert found["splits"] == [
         {

@@ -40,7 +40,6 @@ def test_the_first_line_is_an_option(warmup: Command) -> None:
 
 
 def test_another_dim_is_an_option_too(warmup: Command) -> None:
-    """With --dim the first line binds that dim."""
     assert warmup("--dim", "batch").stdout.startswith("--dims batch=16,200,560,2048\n")
 
 
@@ -90,7 +89,6 @@ def test_json_has_the_whole_curve(warmup: Command) -> None:
 
 
 def test_a_dash_is_standard_input(warmup: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`--histogram -` reads what is piped in."""
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"size": 7}\n9\n')))
     assert warmup(histogram="-").stdout.startswith("--seqlens 7,9\n")
 

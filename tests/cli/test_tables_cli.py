@@ -73,7 +73,6 @@ def is_one_error(done: Done) -> bool:
 
 
 def test_show_prints_every_row(warmup: Command) -> None:
-    """A table is printed for reading, with what it was built on and its rows counted."""
     done = warmup("show", "a.json")
     lines = done.stdout.splitlines()
     assert (done.returncode, done.stderr, lines[0][:39], lines[-1]) == (
@@ -103,13 +102,11 @@ def test_show_filters_rows(quick_warmup: Command) -> None:
 
 
 def test_show_json_is_the_document(quick_warmup: Command, folder: Path) -> None:
-    """With --json stdout is the table's own document."""
     done = quick_warmup("show", "a.json", "--json")
     assert json.loads(done.stdout) == json.loads((folder / "a.json").read_text())
 
 
 def test_show_json_is_filtered(quick_warmup: Command, make_key: Callable[..., str]) -> None:
-    """Filters work on JSON too."""
     done = quick_warmup("show", "a.json", "--json", "--op", "mm")
     assert list(json.loads(done.stdout)["rows"]["gemm"]) == [make_key(16, op="mm")]
 
@@ -176,7 +173,6 @@ def test_different_tables_are_one(quick_warmup: Command, make_key: Callable[...,
 
 
 def test_a_difference_of_devices_is_shown(quick_warmup: Command) -> None:
-    """Another device is a line of the difference."""
     done = quick_warmup("diff", "other.json", "c.json")
     assert done.stdout.splitlines()[0] == "! device.sm_count: 78 and 132"
 
@@ -216,13 +212,11 @@ def test_a_refused_merge_writes_nothing(quick_warmup: Command, folder: Path) -> 
 def test_merge_settles_with_a_preference(
     quick_warmup: Command, folder: Path, make_key: Callable[..., str], prefer: str, uid: str
 ) -> None:
-    """--prefer decides whose winner is written."""
     quick_warmup("merge", "a.json", "b.json", "-o", "out.json", "--prefer", prefer)
     assert read(folder / "out.json").rows[make_key(560)].winner.uid == uid
 
 
 def test_merge_may_write_over_its_input(quick_warmup: Command, folder: Path) -> None:
-    """The output may be one of the inputs."""
     done = quick_warmup("merge", "a.json", "c.json", "-o", "a.json")
     assert (done.returncode, len(read(folder / "a.json").rows)) == (0, 4)
 
@@ -240,7 +234,6 @@ def test_tables_need_no_torch(run_python: Callable[..., Done], folder: Path) -> 
 
 
 def test_the_version_is_one_line(warmup: Command) -> None:
-    """--version prints the name and the version."""
     import warmup as package
 
     assert warmup("--version").stdout == f"warmup {package.__version__}\n"

@@ -77,19 +77,16 @@ def test_the_drawing_lists_every_class() -> None:
 
 
 def test_every_error_has_a_sample_here() -> None:
-    """The samples of this file cover every error class of the module."""
     assert {type(sample) for sample in SAMPLES} == classes_of_the_module() - WARNINGS
 
 
 def test_an_error_survives_pickling() -> None:
-    """An unpickled error has the class, the fields and the text of the one that was pickled."""
     for error in SAMPLES:
         again = pickle.loads(pickle.dumps(error))  # noqa: S301  the bytes were made on this line
         assert (type(again), vars(again), str(again)) == (type(error), vars(error), str(error))
 
 
 def test_a_message_is_one_line() -> None:
-    """The text of an error is one line that is not empty."""
     for error in SAMPLES:
         assert len(str(error).splitlines()) == 1
 
@@ -112,7 +109,6 @@ def test_errors_are_also_what_python_calls_them() -> None:
 
 
 def test_every_error_ends_a_command_with_three() -> None:
-    """The exit code of every error is 3."""
     for error in SAMPLES:
         assert error.exit_code == 3
 
@@ -130,14 +126,12 @@ def _raised(
 
 
 def test_the_error_behind_a_cause_is_found() -> None:
-    """The warmup error is found in the chain of causes of an error that torch raised."""
     own = errors.MissError("key", "not_in_table")
     wrapped = _raised(RuntimeError("backend"), _raised(ValueError("inner"), own, None), None)
     assert errors.warmup_error_in(wrapped) is own
 
 
 def test_the_error_in_a_context_is_found() -> None:
-    """The warmup error is found as the context of an error raised while it was handled."""
     own = errors.ModelError("what")
     assert errors.warmup_error_in(_raised(RuntimeError("late"), None, own)) is own
 

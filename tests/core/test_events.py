@@ -162,7 +162,6 @@ def test_what_needs_attention_is_a_warning(
 def test_a_logged_event_can_be_found_by_its_marker(
     warmup_log: logging.Logger, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log line is the marker, a blank and the JSON of the event."""
     event = Emitter([log_event]).emit(EventName.HIT, key="k", winner="w")
     assert caplog.messages == [f"warmup-event {event.to_json()}"]
 
@@ -170,10 +169,7 @@ def test_a_logged_event_can_be_found_by_its_marker(
 def test_processes_that_share_a_file_keep_lines_whole(
     tmp_path: Path, run_together: Callable[..., list[subprocess.Popen[str]]]
 ) -> None:
-    """Four processes writing at once lose no event and break no line.
-
-    A writer that sees half of another's write puts an empty line behind it, which readers skip.
-    """
+    """Four processes writing at once lose no event and break no line."""
     path = tmp_path / "audit.jsonl"
     processes = run_together(WRITER, [[str(path), f"run{n}", "1500"] for n in range(4)])
     for process in processes:

@@ -73,7 +73,6 @@ def as_other_user(code: str, *arguments: str) -> str:
 
 
 def test_a_link_stays_and_its_file_is_replaced(tmp_path: Path) -> None:
-    """An output that is a link is written to the file that the link leads to."""
     (tmp_path / "a").mkdir()
     (tmp_path / "link").symlink_to("a/file")
     (tmp_path / "chain").symlink_to("link")
@@ -97,7 +96,6 @@ def test_links_in_a_circle_are_an_error(tmp_path: Path) -> None:
 
 @needs_root
 def test_a_device_is_written_into(null: Path) -> None:
-    """An output that is a character device stays that device."""
     replace_bytes(null, b"x")
     assert stat.S_ISCHR(null.lstat().st_mode)
 
@@ -112,14 +110,12 @@ def test_a_block_device_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_socket_is_refused(listener: Path) -> None:
-    """An output that is a socket is refused and stays."""
     with pytest.raises(OSError, match="no regular file"):
         replace_bytes(listener, b"x")
     assert stat.S_ISSOCK(listener.lstat().st_mode)
 
 
 def test_a_folder_is_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """An output that is a folder, by whatever name, is refused."""
     for name in ("", ".", "/", "folder"):
         tmp_path = tmp_path_factory.mktemp("case")
         with pytest.MonkeyPatch.context() as monkeypatch:
@@ -172,7 +168,6 @@ def test_stdout_in_a_file_is_written_into(tmp_path_factory: pytest.TempPathFacto
 
 
 def test_a_file_keeps_its_mode(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """A replaced file has the mode of the file before it."""
     for mode in (0o600, 0o640, 0o664, 0o755):
         tmp_path = tmp_path_factory.mktemp("case")
         (tmp_path / "file").write_text("old")
@@ -287,7 +282,6 @@ def test_a_line_of_an_error_is_bounded() -> None:
 
 @needs_root
 def test_removing_an_output_leaves_what_is_no_file(tmp_path: Path, null: Path) -> None:
-    """A device stays; of a link only the file behind it is removed."""
     with pytest.raises(OSError, match="no regular file"):
         remove_output(null)
     (tmp_path / "file").write_text("")
@@ -306,7 +300,6 @@ def test_only_regular_files_are_read(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_leads_to_itself(tmp_path: Path) -> None:
-    """A path without a file is where the file would be made."""
     assert destination_of(tmp_path / "new").path == Path(os.path.realpath(tmp_path)) / "new"
 
 
@@ -339,7 +332,6 @@ def test_who_else_can_write_is_seen(tmp_path_factory: pytest.TempPathFactory) ->
 
 @needs_root
 def test_a_folder_of_another_user_is_seen_through_a_link(tmp_path: Path) -> None:
-    """A link is followed to the folder that another user can write."""
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "file").write_text("")
     os.chown(tmp_path / "theirs", OTHER_USER, OTHER_USER)
@@ -352,7 +344,6 @@ def test_a_folder_of_another_user_is_seen_through_a_link(tmp_path: Path) -> None
 def test_a_users_own_file_and_roots_folders_are_no_ways(
     public: Path,
 ) -> None:
-    """A user's own file in a folder of its own, below folders of root, has no other writer."""
     folder = public
     (folder / "mine").mkdir()
     (folder / "mine" / "file").write_text("")

@@ -57,7 +57,6 @@ def test_a_second_belongs_to_the_innermost_phase(now: Now) -> None:
 
 
 def test_phases_left_open_by_an_error_end_with_the_phase_around_them(now: Now) -> None:
-    """What follows is not charged to a phase that nobody ended."""
     clock = PhaseClock()
     with clock.phase(Phase.FIRST_CALLS):
         clock.enter(Phase.LOWERING)
@@ -84,13 +83,11 @@ def test_more_ends_than_begins_leave_other_under_way(now: Now) -> None:
 
 
 def test_sums_are_in_the_order_of_a_start() -> None:
-    """Whatever the order of the parts is."""
     total = added(({Phase.OTHER: 1.0, Phase.AOT: 2.0}, {Phase.IMPORT: 4.0, Phase.AOT: 8.0}))
     assert list(total.items()) == [(Phase.IMPORT, 4.0), (Phase.AOT, 10.0), (Phase.OTHER, 1.0)]
 
 
 def test_a_document_is_read_as_it_was_written() -> None:
-    """To the millisecond."""
     assert phases_from(document_of({Phase.AOT: 1.23456})) == {Phase.AOT: 1.235}
 
 

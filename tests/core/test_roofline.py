@@ -47,6 +47,5 @@ def test_without_operations_or_their_peak_bytes_decide() -> None:
 def test_a_share_in_one_microsecond_is_the_time_at_the_peak(
     time_us: float, flops: int, moved: int
 ) -> None:
-    """The share at a time is the share at one microsecond over that time."""
     floor = share_of_peak(PEAKS, "bf16", flops, moved, 1.0)
     assert share_of_peak(PEAKS, "bf16", flops, moved, time_us) == pytest.approx(floor / time_us)

@@ -60,7 +60,6 @@ def test_memory_is_compared_by_class(make_runtime: Callable[..., Runtime]) -> No
 
 
 def test_a_card_without_a_memory_size_is_another(make_runtime: Callable[..., Runtime]) -> None:
-    """An unknown memory size differs from every known size."""
     (found,) = compare_runtimes(make_runtime(), make_runtime(memory_gib=None))
     assert (found.field, found.expected, found.found) == ("device.memory_gib", "140", "none")
 
@@ -92,13 +91,11 @@ def test_a_slice_differs_from_its_card_in_three_fields(
 
 
 def test_gpu_software_is_not_compared_on_a_cpu() -> None:
-    """On CPU the versions of Triton, CUDA and the driver are not compared."""
     for changes in ({"triton": "3.8.0"}, {"cuda": "13.0"}, {"driver": "580"}):
         assert compare_runtimes(CPU, replace(CPU, **changes)) == ()  # type: ignore[arg-type]
 
 
 def test_the_model_and_threads_are_a_cpus_identity() -> None:
-    """On CPU the name, the instruction set and the threads are hard."""
     for changes in ({"name": "EPYC 9654"}, {"threads": 16}, {"arch": "amx"}):
         here = replace(CPU, device=replace(CPU.device, **changes))  # type: ignore[arg-type]
         assert [mismatch.is_hard for mismatch in compare_runtimes(CPU, here)] == [True], changes
@@ -111,7 +108,6 @@ def test_a_local_version_is_no_difference(make_runtime: Callable[..., Runtime]) 
 
 
 def test_device_fields_come_first(make_runtime: Callable[..., Runtime]) -> None:
-    """Mismatches are listed device first, software after."""
     here = make_runtime(driver="1", torch="2.14.0", sm_count=1, arch="sm_80")
     found = [mismatch.field for mismatch in compare_runtimes(make_runtime(), here)]
     assert found == ["device.arch", "device.sm_count", "torch minor", "driver"]

@@ -64,7 +64,6 @@ def test_below_six_the_interval_is_the_range(times: list[float]) -> None:
 
 @given(TIMES, st.randoms())
 def test_the_interval_holds_the_median_in_any_order(times: list[float], random: Random) -> None:
-    """The median is inside, and shuffled times have the same interval."""
     low, high = Samples(tuple(times)).interval
     assert low <= Samples(tuple(times)).median <= high
     random.shuffle(times)

@@ -18,7 +18,6 @@ COUNTS = SearchCounts(
 
 
 def test_two_parts_of_a_search_add_up() -> None:
-    """Inductor lists a selection in parts; the counts of the parts are added."""
     first = SearchCounts(search=Search.WIDE, listed=2)
     later = SearchCounts(
         search=Search.WIDE,

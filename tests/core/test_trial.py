@@ -122,12 +122,10 @@ def test_a_span_reaches_from_the_storage_to_the_last_element() -> None:
 
 
 def test_an_outcome_has_the_median_time() -> None:
-    """The median of three times is the middle one."""
     assert Outcome(winner=LIBRARY, samples=Samples((3.0, 1.0, 2.0))).time_us == 2.0
 
 
 def test_an_outcome_may_have_no_time() -> None:
-    """An untimed outcome has no time, and neither has one that was rejected after its timing."""
     for case, outcome in {
         "not timed": Outcome(winner=LIBRARY),
         "rejected": Outcome(

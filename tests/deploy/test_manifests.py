@@ -160,7 +160,6 @@ def test_init_container_and_server_share_one_cache_at_one_path() -> None:
 
 
 def test_the_startup_probe_waits_for_the_file_that_the_init_container_writes() -> None:
-    """--ready-file and the probe name one path."""
     pod = pod_of("Deployment")
     (prime,), (server,) = pod["initContainers"], pod["containers"]
     ready = prime["args"][prime["args"].index("--ready-file") + 1]
@@ -191,7 +190,6 @@ def test_the_table_of_vllm_is_built_for_the_sizes_that_are_served() -> None:
 
 
 def test_the_job_runs_the_program_of_its_configmap() -> None:
-    """Program and path of the ConfigMap are those that the command names."""
     pod = of_vllm("Job")["spec"]["template"]["spec"]
     (build,) = pod["initContainers"]
     (mount,) = [one for one in build["volumeMounts"] if one["name"] == "program"]
@@ -236,7 +234,6 @@ def test_the_dockerfile_parses_and_names_a_version_of_its_base() -> None:
 
 
 def test_a_planted_instruction_is_refused() -> None:
-    """The check of the Dockerfile bites."""
     with pytest.raises(AssertionError, match="RUNN"):
         dockerfile("FROM python:3.12-slim\nRUNN warmup --version\n")
 
@@ -424,7 +421,6 @@ def test_every_command_named_in_a_sentence_exists() -> None:
 
 
 def test_an_option_that_does_not_exist_is_refused() -> None:
-    """The check of the commands bites."""
     with pytest.raises(Exception, match="No such option"):
         parse("audit audit.jsonl --fail-when miss")
 

@@ -134,7 +134,6 @@ def raw(**changes: Any) -> str:
 
 
 def test_json_lines_are_audited(tmp_path: Path) -> None:
-    """Every event in a JSON-lines file is in the report."""
     with run_to(jsonl(tmp_path / "a.jsonl")) as emitter:
         serve(emitter)
     assert audit([tmp_path / "a.jsonl"]) == SERVED
@@ -155,7 +154,6 @@ def test_an_event_in_both_files_counts_once(tmp_path: Path) -> None:
 
 
 def test_a_log_named_twice_counts_once(tmp_path: Path) -> None:
-    """Naming a file twice changes nothing."""
     with run_to(jsonl(tmp_path / "a.jsonl")) as emitter:
         serve(emitter)
     assert audit([tmp_path / "a.jsonl", str(tmp_path / "a.jsonl")]) == SERVED
@@ -197,7 +195,6 @@ def test_each_digest_is_named_once(tmp_path: Path) -> None:
 
 
 def test_reasons_of_one_key_are_counted_apart(tmp_path: Path) -> None:
-    """A key that missed for two reasons is two misses, in natural order of keys."""
     with run_to(jsonl(tmp_path / "a.jsonl")) as emitter:
         for key, reason in [("m=16", "x"), ("m=2", "x"), ("m=2", "y"), ("m=2", "y")]:
             emitter.emit(EventName.MISSED, **{**MISS, "key": key, "reason": reason})
@@ -207,7 +204,6 @@ def test_reasons_of_one_key_are_counted_apart(tmp_path: Path) -> None:
 
 
 def test_misses_are_summed_by_reason(tmp_path: Path) -> None:
-    """The counts by reason add up to the count of misses."""
     with run_to(jsonl(tmp_path / "a.jsonl")) as emitter:
         for key, reason in [("a", "x"), ("b", "x"), ("b", "y")]:
             emitter.emit(EventName.MISSED, **{**MISS, "key": key, "reason": reason})
@@ -216,7 +212,6 @@ def test_misses_are_summed_by_reason(tmp_path: Path) -> None:
 
 
 def test_a_damaged_event_is_counted(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """An event that cannot be read is counted and the events around it are not lost."""
     for line in (
         'warmup-event {"event":"lookup.hit"',
         "warmup-event {",
@@ -300,7 +295,6 @@ def test_an_endless_line_is_read_in_pieces(tmp_path: Path) -> None:
 
 
 def test_any_key_in_a_log_is_reported(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """A missed key that is no valid key is reported unchanged."""
     for case, key in {
         "long": "9" * 5000,
         "superscript": "²",
@@ -322,7 +316,6 @@ def test_any_key_in_a_log_is_reported(tmp_path_factory: pytest.TempPathFactory) 
 
 
 def test_any_table_path_in_a_log_is_looked_for(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """A path that no table has leaves the unused rows unknown."""
     for case, path in {
         "nul": "nul\x00.json",
         "long": "n" * 5000,
@@ -478,7 +471,6 @@ def test_a_table_path_in_a_log_that_is_no_file_is_not_read(
 
 
 def test_a_log_that_cannot_be_read_is_named(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """A missing log, or a folder, is a SettingsError that names the path."""
     for name in ("absent.log", "."):
         tmp_path = tmp_path_factory.mktemp("case")
         with pytest.raises(SettingsError, match="cannot be read"):
@@ -507,7 +499,6 @@ def test_rows_never_used_are_found_in_the_installed_file(
 def test_rows_never_used_are_found_in_all_files_of_a_union(
     tmp_path: Path, make_table: Callable[..., Table], make_key: Callable[..., str]
 ) -> None:
-    """The unused rows of a table from two files are found in their union."""
     first, second = make_table().rows.items()
     tables = [make_table(dict([first])), make_table(dict([second]))]
     paths = [tmp_path / "1.json", tmp_path / "2.json"]
@@ -523,7 +514,6 @@ def test_rows_never_used_are_found_in_all_files_of_a_union(
 def test_unused_are_the_rows_that_no_run_used(
     tmp_path: Path, make_table: Callable[..., Table], make_key: Callable[..., str]
 ) -> None:
-    """A row used by any of several runs is used."""
     table = make_table()
     write(tmp_path / "t.json", table)
     installed(tmp_path / "t.json", table, make_key(560), run="a", log=tmp_path / "a.jsonl")
@@ -550,7 +540,6 @@ def test_graphs_from_a_cache_leave_unused_unknown(
 def test_a_row_that_was_asked_for_is_not_unused(
     tmp_path: Path, make_table: Callable[..., Table], make_key: Callable[..., str]
 ) -> None:
-    """A row whose choice was rejected is a miss, and not unused."""
     table = make_table()
     write(tmp_path / "t.json", table)
     with run_to(jsonl(tmp_path / "a.jsonl")) as emitter:
@@ -564,7 +553,6 @@ def test_a_row_that_was_asked_for_is_not_unused(
 def test_a_table_that_changed_since_leaves_unused_unknown(
     tmp_path: Path, make_table: Callable[..., Table]
 ) -> None:
-    """With another digest in the file the unused rows are unknown."""
     write(tmp_path / "t.json", make_table({}))
     installed(tmp_path / "t.json", make_table(), log=tmp_path / "a.jsonl")
     assert audit([tmp_path / "a.jsonl"]).unused is None
@@ -581,14 +569,12 @@ def test_a_named_table_is_taken_whatever_was_installed(
 
 
 def test_a_named_table_must_be_there(tmp_path: Path) -> None:
-    """A named table that is absent is an error."""
     (tmp_path / "a.jsonl").write_text("")
     with pytest.raises(TableNotFoundError):
         audit([tmp_path / "a.jsonl"], table=tmp_path / "absent.json")
 
 
 def test_a_named_table_must_be_whole(tmp_path: Path) -> None:
-    """A named table that is damaged is an error."""
     (tmp_path / "a.jsonl").write_text("")
     (tmp_path / "t.json").write_text("{")
     with pytest.raises(TableFormatError):
@@ -631,7 +617,6 @@ def test_any_lookup_breaks_the_silence(tmp_path_factory: pytest.TempPathFactory)
 
 
 def test_one_silent_run_among_others_is_named(tmp_path: Path) -> None:
-    """A silent run is reported, whatever other runs did."""
     for run in ("loud", "quiet"):
         with run_to(jsonl(tmp_path / f"{run}.jsonl"), run=run) as emitter:
             emitter.emit(EventName.INSTALLED, **INSTALLED)
@@ -642,14 +627,12 @@ def test_one_silent_run_among_others_is_named(tmp_path: Path) -> None:
 
 
 def test_tuned_problems_are_counted(tmp_path: Path) -> None:
-    """Problems that were tuned while serving are counted by key."""
     with run_to(jsonl(tmp_path / "a.jsonl")) as emitter:
         emitter.emit(EventName.TUNED, key="k1", winner="w")
     assert audit([tmp_path / "a.jsonl"]).tuned == {"k1": 1}
 
 
 def test_a_contradiction_of_many_runs_is_told_once(tmp_path: Path) -> None:
-    """The same contradicted option in each of several runs is one line."""
     for run in ("a", "b"):
         with run_to(jsonl(tmp_path / "a.jsonl"), run=run) as emitter:
             emitter.emit(EventName.CONTRADICTED, option="o", expected="1", found="2")
@@ -674,20 +657,17 @@ def test_an_audit_fails_on_what_it_found_and_was_asked_for(
 
 
 def test_an_audit_without_any_run_fails_on_silence(tmp_path: Path) -> None:
-    """Logs without an installed table fail like a silent run."""
     (tmp_path / "server.log").write_text("GET / 200\n")
     assert audit([tmp_path / "server.log"]).failures(("silent", "miss")) == ("silent",)
 
 
 def test_a_clean_audit_fails_on_nothing(tmp_path: Path) -> None:
-    """A run with hits only has no failure."""
     with run_to(jsonl(tmp_path / "a.jsonl")) as emitter:
         emitter.emit(EventName.HIT, key="k1", winner="w")
     assert audit([tmp_path / "a.jsonl"]).failures(FAILURES) == ()
 
 
 def test_a_cached_graph_with_misses_is_no_clean_audit(tmp_path: Path) -> None:
-    """Misses of cached graphs fail an audit like other misses."""
     with run_to(jsonl(tmp_path / "a.jsonl")) as emitter:
         emitter.emit(EventName.CACHED, decisions=3, misses=2)
     report = audit([tmp_path / "a.jsonl"])
@@ -695,7 +675,6 @@ def test_a_cached_graph_with_misses_is_no_clean_audit(tmp_path: Path) -> None:
 
 
 def test_calls_outside_are_counted_up_to_the_last_that_was_told(tmp_path: Path) -> None:
-    """Calls outside are counted by reason, over models and processes."""
     counted = {"r1": [("beyond", 8), ("beyond", 2)], "r2": [("beyond", 1), ("between", 1)]}
     for run, models in counted.items():
         with run_to(jsonl(tmp_path / "a.jsonl"), run=run) as emitter:
@@ -726,7 +705,6 @@ def test_calls_outside_are_no_misses(tmp_path: Path) -> None:
 
 
 def test_each_table_has_its_own_counts(tmp_path: Path) -> None:
-    """Runs are counted under the digest of the table that they installed."""
     lines = [
         raw(run="a", digest="d"),
         raw(run="b", digest="e", seq=1),
@@ -784,7 +762,6 @@ def test_a_miss_that_compiled_the_winner_is_no_divergence(tmp_path: Path) -> Non
 
 
 def test_processes_that_changed_their_choice_alike_agree(tmp_path: Path) -> None:
-    """Two runs that both compiled the same two choices for a key agree."""
     both = [(run, EventName.HIT, "k", winner) for run in "ab" for winner in ("w1", "w2")]
     assert audit([decided(tmp_path / "a.log", *both)]).diverged == ()
 
@@ -797,7 +774,6 @@ def test_other_tables_may_choose_otherwise(tmp_path: Path) -> None:
 
 
 def test_ranks_with_different_tables_diverged(tmp_path: Path) -> None:
-    """Two ranks that installed two tables are named under each digest."""
     log = decided(tmp_path / "a.log", ("a", EventName.HIT, "k", "w1"), rank="0")
     decided(log, ("b", EventName.HIT, "k", "w1"), rank="1", digest="e")
     expected = Divergence(None, None, {"d": ("rank 0 (a/1)",), "e": ("rank 1 (b/1)",)})
@@ -805,7 +781,6 @@ def test_ranks_with_different_tables_diverged(tmp_path: Path) -> None:
 
 
 def test_ranks_that_were_all_restarted_with_another_table_agree(tmp_path: Path) -> None:
-    """Every rank served one table and then another: they agree."""
     log = tmp_path / "a.log"
     for rank in "01":
         for digest in "de":
@@ -815,7 +790,6 @@ def test_ranks_that_were_all_restarted_with_another_table_agree(tmp_path: Path) 
 
 
 def test_replicas_without_a_rank_may_have_different_tables(tmp_path: Path) -> None:
-    """Two digests in processes that are no ranks are two deployments."""
     log = decided(tmp_path / "a.log", ("a", EventName.HIT, "k", "w1"))
     decided(log, ("b", EventName.HIT, "k", "w1"), digest="e")
     assert audit([log]).failures(("diverged",)) == ()

@@ -182,13 +182,11 @@ TROUBLES: dict[str, tuple[Facts, str, FindingState, str, str]] = {
 
 
 def test_a_healthy_machine_passes_every_check() -> None:
-    """On a fit machine all findings are ok."""
     for case, facts in {"gpu": GPU, "cpu": CPU}.items():
         assert [found for found in judge(facts) if found.state is not FindingState.OK] == [], case
 
 
 def test_a_trouble_is_found_and_its_fix_is_named() -> None:
-    """The finding has its state, what is wrong and what to do."""
     for facts, name, state, said, fix in TROUBLES.values():
         (found,) = [found for found in judge(facts) if found.name == name]
         assert (found.state, said in found.said, fix in found.fix) == (state, True, True), (
@@ -201,7 +199,6 @@ def test_a_trouble_is_found_and_its_fix_is_named() -> None:
 
 
 def test_only_what_is_not_ok_has_a_fix() -> None:
-    """Each warning and failure has a fix, and no ok finding has one."""
     for facts in (GPU, CPU, *(trouble[0] for trouble in TROUBLES.values())):
         assert [
             found for found in judge(facts) if (found.state is FindingState.OK) == bool(found.fix)
@@ -226,13 +223,11 @@ def test_a_triton_that_torch_takes_is_ok() -> None:
 
 
 def test_a_gpu_that_cpu_was_preferred_to_is_no_trouble() -> None:
-    """With --device cpu the driver is not checked."""
     facts = replace(CPU, requested="cpu", cuda=BLIND)
     assert "driver" not in [found.name for found in judge(facts)]
 
 
 def test_a_compiler_is_not_blamed_for_a_missing_temporary_folder() -> None:
-    """Without a temporary folder the compiler is not blamed."""
     compiler = Compiler("C", "gcc", "No usable temporary directory")
     facts = replace(GPU, compiler=compiler, temporary_error="No usable temporary directory")
     assert "compiler" not in [found.name for found in judge(facts)]
@@ -252,7 +247,6 @@ def test_an_unsupported_torch_ends_the_examination() -> None:
 
 
 def test_a_diagnosis_names_what_failed() -> None:
-    """Warnings are not failures."""
     found = judge(replace(GPU, triton="3.7.1", compiler=Compiler("C")))
     assert Diagnosis(found).failed == ("compiler",)
 
@@ -277,7 +271,6 @@ def tables(
 
 
 def test_a_table_for_this_machine_is_found(tables: Callable[..., Finding]) -> None:
-    """The file and its rows are named."""
     assert tables(HERE) == Finding("tables", FindingState.OK, "2 rows in t.json")
 
 
@@ -288,7 +281,6 @@ def test_no_table_is_a_warning(tables: Callable[..., Finding]) -> None:
 
 
 def test_a_table_for_another_torch_is_a_warning(tables: Callable[..., Finding]) -> None:
-    """A table for another machine is a warning with the differing field."""
     found = tables(replace(HERE, torch="2.12.0"))
     assert (found.state, "torch minor: table 2.12, here 2.13" in found.said) == (
         FindingState.WARN,

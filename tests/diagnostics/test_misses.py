@@ -68,7 +68,6 @@ def test_any_logged_miss_gives_a_readable_document(
 
 
 def test_a_row_that_could_not_be_used_is_stale() -> None:
-    """Only reasons of keys with a row make the problem stale."""
     for reason, stale in (
         ("not_in_table", False),
         ("template_changed", True),

@@ -84,7 +84,6 @@ def test_each_metric_is_announced_before_its_samples(served: AuditReport) -> Non
 
 
 def test_unknown_unused_rows_are_no_sample(served: AuditReport) -> None:
-    """An unknown number of unused rows has no sample."""
     assert "warmup_unused_rows" not in samples(expose(served))
 
 

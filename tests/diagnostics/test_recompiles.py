@@ -46,7 +46,6 @@ def test_sizes_of_a_range_share_the_artifact_of_the_first() -> None:
 
 
 def test_a_range_between_the_sizes_is_found() -> None:
-    """A range without a requested size is compiled at its smallest size."""
     found = cover(Compiler(2, 600, 700), (560, 1024), 1024, 16)
     assert [(s.low, s.tuned_at, s.sizes) for s in found.spans] == [
         (2, 560, (560,)),

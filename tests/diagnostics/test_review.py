@@ -238,7 +238,6 @@ def test_a_table_with_peaks_is_held_against_its_own(
 def test_a_table_without_peaks_cannot_give_them(
     make_table: Callable[..., Table], tmp_path: Path
 ) -> None:
-    """The error of `--peaks` names the file."""
     path = tmp_path / "without.json"
     write(path, make_table({GEMM_KEY: Row(Winner(Family.EXTERN, "aten::mm"), evidence())}))
     with pytest.raises(SettingsError, match=r"without\.json: it has no measured peaks"):
@@ -248,7 +247,6 @@ def test_a_table_without_peaks_cannot_give_them(
 def test_peaks_of_an_earlier_table_follow_from_its_rows(
     make_table: Callable[..., Table],
 ) -> None:
-    """A rate over its share is the peak for the rows that it bounds."""
     bound = evidence(tflops=600.0, gbps=500.0, peak_share=0.75, clock_mhz=1900)
     memory = evidence(tflops=6.0, gbps=2000.0, peak_share=0.5)
     library = Winner(Family.EXTERN, "aten::mm")

@@ -1,7 +1,4 @@
-"""SGLang's three compiling paths on a CPU: its engine for one, its own functions for the others.
-
-serve_sglang.py says what it stands in for. Each start has processes of its own and empty caches.
-"""
+"""SGLang's three compiling paths on a CPU: its engine for one, its own functions for the others."""
 
 from __future__ import annotations
 
@@ -143,20 +140,14 @@ def test_the_loader_runs_the_plugin_and_the_table_waits_for_a_compile(bench: Ben
 
 
 def test_the_table_of_decode_answers_every_static_size(bench: Bench) -> None:
-    """Two GEMMs for each of two batch sizes, in a process with empty caches; nothing is measured.
-
-    The compiles are SGLang's `set_torch_compile_config` and `patch_model`.
-    """
+    """Two GEMMs for each of two batch sizes, compiled by SGLang's `patch_model`."""
     served = bench.built("decode")
     assert served.counts == (1, 4, 0, 0)
     assert served.said["benchmarks"] == 0
 
 
 def test_the_table_of_prefill_answers_its_range(bench: Bench) -> None:
-    """Two GEMMs of the first piece; the second is the same graph, from inductor's cache.
-
-    The compiles are those of `TcPiecewiseCudaGraphBackend._run_compile_pass`.
-    """
+    """Two GEMMs of the first piece; the second is the same graph, from inductor's cache."""
     served = bench.built("prefill")
     assert served.counts == (1, 2, 0, 0)
     assert served.said["benchmarks"] == 0

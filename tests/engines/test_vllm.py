@@ -141,7 +141,6 @@ def test_graphs_of_another_table_are_counted_without_the_plugin(
 def test_graphs_of_no_table_are_counted_without_the_plugin(
     bench: Bench, untabled: Served, table: Path
 ) -> None:
-    """A cache from before the table: each of its graphs is counted as one of no table."""
     served = bench.serve("late", "plain", table, run=True, **WITHOUT_PLUGIN, **IN_PROCESS)
     assert served.audit.foreign == {"none": served.said["loaded"]}
     assert served.said["loaded"] == untabled.said["compiled"]

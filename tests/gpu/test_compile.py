@@ -47,7 +47,6 @@ def test_a_range_has_one_artifact_on_a_gpu(ranged: dict[str, Any]) -> None:
 
 
 def test_a_winner_was_timed_along_its_range(ranged: dict[str, Any]) -> None:
-    """At both ends and in the middle."""
     found = [[size for size, _ in along] for along in ranged["along"].values() if along]
     assert found
     assert all(sizes == [2, 9, 16] for sizes in found)

@@ -1,8 +1,4 @@
-"""A block with RMSNorm, attention, SwiGLU and an unaligned layer, served from a table on a GPU.
-
-Measurements are counted apart from warmup's own watch: at inductor's benchmarker and at
-``CachingAutotuner.bench``. Skipped where there is no GPU.
-"""
+"""A block with RMSNorm, attention, SwiGLU and an unaligned layer, served from a table on a GPU."""
 
 from __future__ import annotations
 
@@ -37,10 +33,7 @@ def serve(run: Callable[..., str]) -> Serve:
 
 @pytest.fixture(scope="module")
 def table(run: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A table of the small block for two buckets, built by the command line, its report beside it.
-
-    Its inner size is unaligned, so whether padded weights pay is measured, with either outcome.
-    """
+    """A table of the small block, unaligned inside, for two buckets; its report is beside it."""
     kept = os.environ.get("WARMUP_TEST_TABLE")  # keeps the table of one run for the next
     path = Path(kept) if kept else tmp_path_factory.mktemp("table") / "block.json"
     if path.exists():
@@ -57,10 +50,7 @@ def table(run: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(scope="module")
 def asked(table: Path) -> Asked:
-    """The keys that the build asked for in all buckets: of the model as it is, and prepared.
-
-    Where padding did not pay, a prepared model is the model as it is.
-    """
+    """The keys that the build asked for in all buckets: of the model as it is, and prepared."""
     buckets = json.loads(table.with_suffix(".said").read_text())["buckets"]
     found: Asked = {False: set(), True: set()}
     for bucket in buckets:

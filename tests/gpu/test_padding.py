@@ -47,7 +47,6 @@ def test_each_decision_is_that_of_its_region(built: Built, pad_rows: dict[str, R
 
 
 def test_the_times_of_inductors_own_calls_are_kept(pad_rows: dict[str, Row]) -> None:
-    """Of both ways, in every row."""
     for row in pad_rows.values():
         assert sorted(name for _, name in bare_ranked(row.evidence)) == ["as_is", "padded"]
 

@@ -76,7 +76,6 @@ def test_both_ways_were_measured(table: Path) -> None:
 def test_the_table_is_served_without_measuring(
     serve_reductions: Serve, model: str, table: Path, tmp_path: Path
 ) -> None:
-    """Strict serving has a hit for each reduction and measures nothing."""
     found = serve_reductions(tmp_path, model, SEQLEN, table, "strict")
     assert found["sites"] == {}
     assert found["hits"]["reduction"] == len(kernels(found)) == len(reductions(read(table)))

@@ -72,7 +72,6 @@ def test_persistent_tma_is_tried(built: Built, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["tensor", "int8"])
 def test_an_epilogue_is_measured_with_its_product(built: Built, name: str) -> None:
-    """Activations and dequantization are in the measured region."""
     assert str(built[0][KEYS[name]].evidence.scope) == "fused"
 
 

@@ -78,10 +78,7 @@ def test_the_table_is_served_without_measuring(
 def test_every_number_of_parts_is_forced(
     serve_reductions: Serve, model: str, table: Path, tmp_path: Path, parts: int
 ) -> None:
-    """Two kernels for each reduction that is split, and fewer where it is not; results are equal.
-
-    What follows a group norm that is split has a kernel of its own.
-    """
+    """Two kernels for each reduction that is split, fewer where it is not; results are equal."""
     measured = read(table)
     rows = {key: replace(measured.rows[key], winner=split_into(parts)) for key in splits(measured)}
     path = tmp_path / "forced.json"

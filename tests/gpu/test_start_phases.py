@@ -57,11 +57,9 @@ def test_a_first_start_waits_for_its_kernels(entered: dict[str, list[str]]) -> N
 
 
 def test_a_start_over_warm_caches_lowers_nothing(entered: dict[str, list[str]]) -> None:
-    """It is traced, and its graph comes from the caches."""
     assert "tracing" in entered["warm"]
     assert set(entered["warm"]).isdisjoint({"lowering", "scheduling", "code_generation"})
 
 
 def test_max_autotune_measures(entered: dict[str, list[str]]) -> None:
-    """Its candidates are measured while the graph is lowered."""
     assert {"lowering", "measuring"} <= set(entered["tuned"])

@@ -28,19 +28,16 @@ def reloaded(
 
 
 def test_triton_loads_an_added_kernel(reloaded: dict[str, Any]) -> None:
-    """Triton loads a kernel added to another cache folder, and compiles other kernels."""
     assert reloaded["was_there"] == [False, True, False]
 
 
 def test_existing_files_are_not_written_again(reloaded: dict[str, Any]) -> None:
-    """Adding the same files again writes nothing."""
     first, second = reloaded["placed"]
     assert first > 0
     assert second == 0
 
 
 def test_kernels_compiled_since_are_counted(reloaded: dict[str, Any]) -> None:
-    """`compiled_since` counts no added kernel, and each kernel compiled since."""
     assert reloaded["besides"] == [0, 1]
 
 
@@ -69,7 +66,6 @@ def test_libraries_and_graphs_keep_their_names(
 def test_a_member_that_is_no_cache_file_is_refused(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """A member that is no cache file is a ValueError, and no file is written or left behind."""
     for member in (
         ("notes/a", b""),
         ("triton", b""),

@@ -1,8 +1,4 @@
-"""How often the source of a C++ template is written, and that the code stays the same.
-
-Eight equal layers with two products each, all with the C++ template, in tests/programs/
-cpp_sources.py: once as an attached table has the sources written, once as torch writes them.
-"""
+"""How often the source of a C++ template is written, and that the code stays the same."""
 
 from __future__ import annotations
 
@@ -53,7 +49,6 @@ def test_the_generated_code_is_the_same(by_warmup: Answers, by_torch: Answers) -
 
 
 def test_no_source_is_written_for_a_benchmark(by_warmup: Answers) -> None:
-    """Where rows answer, no more sources are written than are compiled."""
     counts = by_warmup[0]["counts"]
     assert by_warmup[0]["hits"] == PRODUCTS
     assert (counts["candidates"], counts["sources"]) == (PRODUCTS, PROBLEMS)

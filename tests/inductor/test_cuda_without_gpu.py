@@ -1,7 +1,4 @@
-"""CUDA lowering, scheduling and code generation for a stated H100, on a machine without a GPU.
-
-Each case is one line to tests/programs/cuda_lowering.py: one row, one GEMM, real inductor.
-"""
+"""CUDA lowering, scheduling and code generation for a stated H100, on a machine without a GPU."""
 
 from __future__ import annotations
 
@@ -64,7 +61,6 @@ def test_a_template_row_reads_a_padded_operand(lower: Lower) -> None:
 
 
 def test_the_other_ops_take_template_rows(lower: Lower) -> None:
-    """Each other op generates one template from one row and hits once."""
     for op in ("bmm", "baddbmm", "mm_plus_mm", "int_mm", "scaled_mm"):
         result = lower(op=op, winner="triton", m=64, epilogue=True, tile=TILE)
         assert len(result["generated"]) == 1, op
@@ -96,7 +92,6 @@ def test_tma_rows_do_not_specialise_a_dynamic_m(lower: Lower) -> None:
 
 
 def test_the_same_gemm_with_another_epilogue_is_another_key(lower: Lower) -> None:
-    """The key of a GEMM names its epilogue, and `none` when it has none."""
     keys = []
     for epilogue in (True, False):
         keys += lower(op="mm", winner="extern", m=512, epilogue=epilogue)["rows"]
@@ -108,10 +103,7 @@ def test_the_same_gemm_with_another_epilogue_is_another_key(lower: Lower) -> Non
 
 
 def test_a_miss_falls_back_to_the_library_without_generating(lower: Lower) -> None:
-    """Without a row there is one miss, no template is generated, and the library is called.
-
-    The library call is the first that inductor lists, which in torch 2.11 is not addmm.
-    """
+    """Without a row there is one miss, no template is generated, and the library is called."""
     result = lower(op="addmm", winner="none", m=512, mode="fallback")
     first = "bias_addmm" if torch.__version__.startswith("2.11.") else "addmm"
     assert (result["generated"], result["externs"]) == ([], [first])

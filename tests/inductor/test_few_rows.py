@@ -1,7 +1,4 @@
-"""Templates for few rows: what they are for, that they compile for an H100, and what they compute.
-
-Lowered by inductor for a stated H100, compiled by Triton, and run in Triton's interpreter.
-"""
+"""Templates for few rows: lowered and compiled for a stated H100, and interpreted."""
 
 from __future__ import annotations
 
@@ -66,10 +63,7 @@ def interpret(
     [(1, 10), (2, 11), (3, 10), (5, 7), (32, 6), (64, 4), ([2, 4], 10), ([2, 40], 4)],
 )
 def test_few_rows_have_templates_of_their_own(ask: Ask, rows: Any, candidates: int) -> None:
-    """Seven tiles of the swapped product, and three or four of sums up to four rows.
-
-    With more rows tiles that need too much shared memory are left out.
-    """
+    """Seven tiles of the swapped product, and three or four of sums up to four rows."""
     assert ask(LINEAR, m=rows)["added"]["few_rows"] == candidates
 
 

@@ -1,7 +1,4 @@
-"""What inductor fuses into GEMMs, lowered for a stated H100 under rows that say so or forbid it.
-
-Each case is one line to tests/programs/cuda_fusion.py. The installed torch decides what differs.
-"""
+"""What inductor fuses into GEMMs, lowered for a stated H100 under rows that say so or forbid it."""
 
 from __future__ import annotations
 
@@ -78,10 +75,7 @@ def test_a_residual_is_fused_into_the_gemm_before_the_norm_takes_it(ask: Ask) ->
 
 
 def test_every_residual_of_a_stream_is_fused(ask: Ask) -> None:
-    """Inductor alone repeats an addition in each kernel that reads it, with nothing to fuse left.
-
-    The four products that add to the stream are one kernel then.
-    """
+    """The four products are one kernel; inductor alone repeats an addition in each reader."""
     found = ask("residual stream", True, None, True, batch=2, seq=128)
     assert contradictions(found) == []
     adding = [launch for launch in found["launches"] if "w2_1" in launch]
@@ -105,6 +99,5 @@ def test_a_build_compiles_as_its_winner_says(ask: Ask) -> None:
 
 
 def test_a_hit_names_the_decision(ask: Ask) -> None:
-    """The winner of a hit ends in its decision, as a table shows it."""
     hits = [ask("relu", fused)["events"][0]["winner"] for fused in (True, False)]
     assert [hit.rpartition(")")[2] for hit in hits] == [" fused", " not fused"]

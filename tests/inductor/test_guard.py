@@ -26,7 +26,6 @@ def make(holds: Callable[[int], bool], *, is_linear: bool = True) -> Guard:
 def test_a_linear_guard_ends_exactly(
     holds: Callable[[int], bool], interval: tuple[int, int | None]
 ) -> None:
-    """The ends are those of the inequality, however large."""
     size = 2048 if holds(2048) else 560
     assert make(holds).interval(size, 4096) == interval
 
@@ -44,6 +43,5 @@ def test_a_curved_guard_with_one_interval_ends_exactly() -> None:
 
 
 def test_an_artifact_serves_where_every_guard_holds() -> None:
-    """An artifact does not serve a size at which a single guard fails."""
     artifact = Artifact(0, 16, (make(lambda size: size > 2), make(lambda size: size < 20)))
     assert [size for size in (2, 3, 19, 20) if artifact.serves(size)] == [3, 19]

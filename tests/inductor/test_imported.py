@@ -1,8 +1,4 @@
-"""The candidates of `warmup import` for GEMM selections, for a stated H100.
-
-Each case is one line to tests/programs/cuda_imported.py: real heuristics, lowering and codegen,
-and a given config.
-"""
+"""The candidates of `warmup import` for GEMM selections, for a stated H100."""
 
 from __future__ import annotations
 

@@ -56,10 +56,7 @@ def test_this_torchs_version_file_holds() -> None:
 
 
 def imported_internals() -> set[tuple[str, str]]:
-    """Every (module, name) that warmup/inductor imports from torch's private parts.
-
-    Files of single minors have lists of their own.
-    """
+    """Every (module, name) that warmup/inductor imports from torch's private parts."""
     found: set[tuple[str, str]] = set()
     for path in set(FOLDER.rglob("*.py")) - set(FOLDER.glob("versions/v*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -101,7 +98,6 @@ def test_an_unsupported_torch_is_one_clear_error() -> None:
 
 
 def test_each_supported_minor_has_its_file() -> None:
-    """versions/ holds one file for each supported minor, and no other."""
     for minor in SUPPORTED:
         files = {path.name for path in (FOLDER / "versions").glob("v*.py")}
         assert f"v{minor[0]}_{minor[1]}.py" in files

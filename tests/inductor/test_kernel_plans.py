@@ -23,7 +23,6 @@ def ask(conversation: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def test_a_plan_has_the_launches_of_the_code_in_order(ask: Ask) -> None:
-    """Every kernel that the generated code launches is in the plan, by its name."""
     for fused in ([True, False], [None, None]):
         found = ask(case="mlp", fused=fused)
         launched = [LAUNCHED.match(line) for line in found["launches"]]

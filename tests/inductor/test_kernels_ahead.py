@@ -1,7 +1,4 @@
-"""A build sends the candidates of all questions of a graph to the workers before it measures.
-
-No GPU is needed: inductor lowers for a stated H100, and the pool keeps what is sent to it.
-"""
+"""A build sends the candidates of all questions of a graph to the workers before it measures."""
 
 from __future__ import annotations
 
@@ -49,7 +46,6 @@ def _sent(found: Found) -> list[str]:
 def test_everything_is_sent_before_the_first_question_is_measured(
     found: dict[CompileOrder, Found],
 ) -> None:
-    """The workers have the kernels of all three questions when the first is measured."""
     for order in AHEAD:
         kernels = {line.split()[1] for line in _sent(found[order])}
         assert {"triton_mm", "triton_mm_persistent_tma", "triton_"} <= kernels, order
@@ -59,7 +55,6 @@ def test_everything_is_sent_before_the_first_question_is_measured(
 def test_kernels_that_are_asked_for_are_sent_question_by_question(
     found: dict[CompileOrder, Found],
 ) -> None:
-    """The candidates of a question are sent after the question before it was measured."""
     asked = found[CompileOrder.AS_ASKED]
     first, second, third = _measured(asked)
     for begin, end in ((first, second), (second, third)):
@@ -89,10 +84,7 @@ def test_what_is_compiled_and_reported_is_the_same(found: dict[CompileOrder, Fou
 def test_only_a_build_for_the_host_waits_for_what_it_sent(
     order: CompileOrder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the order "before" the lowering that measures begins when all workers are idle.
-
-    While it waits, it reports how many candidates are compiled.
-    """
+    """In the order "before" the lowering that measures begins when all workers are idle."""
     task: Future[None] = Future()
 
     class Twin:
@@ -118,7 +110,6 @@ def test_only_a_build_for_the_host_waits_for_what_it_sent(
 
 
 def test_workers_are_waited_for_before_caches_are_removed() -> None:
-    """What a worker still compiles when a bucket is done is waited for."""
     task: Future[None] = Future()
     note_sent(task)
     threading.Timer(0.05, task.set_result, [None]).start()
@@ -129,7 +120,6 @@ def test_workers_are_waited_for_before_caches_are_removed() -> None:
 def test_workers_are_waited_for_as_long_as_kernels_are_done(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The limit is for one kernel, not for all of them."""
     monkeypatch.setattr(listing, "_WAIT_SECONDS", 0.5)
     tasks = [Future[None]() for _ in range(4)]
     for number, task in enumerate(tasks, start=1):
@@ -141,7 +131,6 @@ def test_workers_are_waited_for_as_long_as_kernels_are_done(
 
 
 def test_a_task_that_another_thread_sends_while_one_waits_is_not_forgotten() -> None:
-    """A task that is noted during a wait is waited for by the next call."""
     first: Future[None] = Future()
     second: Future[None] = Future()
     note_sent(first)

@@ -81,7 +81,6 @@ def test_a_workspace_is_no_result_and_is_not_poisoned() -> None:
 
 
 def test_arguments_by_name_are_copied_too() -> None:
-    """A kernel may be called with some arguments by name."""
     args = make_arguments()
     own = OwnArguments(make_kernel(), args[:2], dict(zip(NAMES[2:], args[2:], strict=True)))
     assert [len(own.args), [*own.kwargs]] == [2, NAMES[2:]]

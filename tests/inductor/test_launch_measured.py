@@ -115,7 +115,6 @@ def test_a_planted_wrong_config_is_rejected(searched: tuple[Tuned, LaunchSearch]
 
 
 def test_a_row_counts_what_was_tried_and_rejected(searched: tuple[Tuned, LaunchSearch]) -> None:
-    """Rejections by reason, and the counts by source, are those of the candidates."""
     tuned, _ = searched
     evidence, counts = tuned.row.evidence, tuned.searched
     assert counts is not None

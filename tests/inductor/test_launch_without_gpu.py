@@ -84,7 +84,6 @@ def test_a_build_writes_one_row_per_kernel(results: Result) -> None:
 
 
 def test_a_row_has_every_candidate_and_the_fastest_wins(results: Result) -> None:
-    """The row has all timed configs with their faked times, and the fastest wins."""
     build = results["build"]
     for row in build["rows"]:
         assert row["tried"] == len(row["timings"]) > 1
@@ -168,7 +167,6 @@ def test_a_config_that_was_not_offered_is_built(results: Result, label: str) -> 
     ],
 )
 def test_an_impossible_config_is_a_miss(results: Result, label: str, reason: str) -> None:
-    """A row with an impossible config is not compiled: one miss, the first config, no timing."""
     chosen = results["chosen"][label]
     assert chosen["error"] is None
     assert reasons(chosen) == [reason]
@@ -418,10 +416,7 @@ def test_a_kernel_tuned_earlier_is_a_miss_without_a_row(results: Result, label: 
 
 
 def test_a_miss_keeps_the_config_in_inductors_cache(results: Result) -> None:
-    """Without a row, the config serves that a build left in inductor's cache.
-
-    Torch 2.11 reads back only the configs that it lists itself, and this one is none of them.
-    """
+    """Without a row, the config serves that a build left in inductor's cache."""
     from torch._inductor.runtime import autotune_cache
 
     if not hasattr(autotune_cache, "_reconstruct_triton_config"):

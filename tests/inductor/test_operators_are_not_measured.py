@@ -61,7 +61,6 @@ def test_no_operator_is_measured(serve: Serve) -> None:
 
 
 def test_measuring_is_chosen_by_its_word(serve: Serve) -> None:
-    """Both counters do count: with ``measure`` each of these is measured and reported."""
     for name, found in serve(operators=list(UNCOVERED), uncovered="measure").items():
         assert found["benchmarks"] > 0, name
         assert set(found["counted"]) == set(found["uncovered"]), name
@@ -69,7 +68,6 @@ def test_measuring_is_chosen_by_its_word(serve: Serve) -> None:
 
 
 def test_a_forbidden_decision_fails_before_it_is_measured(serve: Serve) -> None:
-    """With ``forbid`` the compile ends at the decision."""
     (found,) = serve(operators=["int8"], uncovered="forbid").values()
     assert found["benchmarks"] == 0
     assert f"no row covers the site {UNCOVERED['int8']}" in found["problem"]

@@ -1,7 +1,4 @@
-"""Regions of unaligned GEMMs: cut on a stated H100, and lowered both ways, as a build does.
-
-All cases run in one process (tests/programs/cuda_pad_regions.py).
-"""
+"""Regions of unaligned GEMMs: cut on a stated H100, and lowered both ways, as a build does."""
 
 from __future__ import annotations
 
@@ -46,7 +43,6 @@ def question(cases: dict[str, Case], name: str, words: str) -> Case:
 
 
 def test_a_region_is_decided_by_the_question_of_its_model(cases: dict[str, Case]) -> None:
-    """Each question has a region, which asks by one of its keys and is answered with the way."""
     for way, name in product(WAYS, CASES):
         assert cases[name]["questions"], (way, name)
         for one in cases[name]["questions"]:
@@ -55,7 +51,6 @@ def test_a_region_is_decided_by_the_question_of_its_model(cases: dict[str, Case]
 
 
 def test_a_region_runs_the_gemms_of_its_model(cases: dict[str, Case]) -> None:
-    """Its GEMM keys, with their strides and epilogues, are those of the model, padded or not."""
     for way, name in product(WAYS, [name for name in CASES if name != "gated"]):
         asked = [one[way]["gemms"] for one in cases[name]["questions"]]
         assert sorted(key for keys in asked for key in keys) == cases[name]["whole"][way]

@@ -1,7 +1,4 @@
-"""Rows of kind ``pad``: inductor's pad_mm pass on a stated H100, on a machine without a GPU.
-
-Nearly all cases run in one process (tests/programs/cuda_padding.py); only the times are faked.
-"""
+"""Rows of kind ``pad``: inductor's pad_mm pass on a stated H100, on a machine without a GPU."""
 
 from __future__ import annotations
 
@@ -135,7 +132,6 @@ def test_the_same_gemm_has_one_key(results: dict[str, dict[str, Any]]) -> None:
 def test_a_gemm_that_inductor_does_not_measure_has_no_row(
     results: dict[str, dict[str, Any]],
 ) -> None:
-    """An aligned GEMM gives no row and no event."""
     aligned = results["aligned"]
     assert (aligned["rows"], aligned["events"], aligned["timed"]) == ([], [], [])
 

@@ -1,7 +1,4 @@
-"""Reductions for the stated H100: persistent or looped as rows say, and both made in a build.
-
-Each case is one line to tests/programs/cuda_reductions.py, and is generated once.
-"""
+"""Reductions for the stated H100: persistent or looped as rows say, and both made in a build."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What is compiled for a region in each way, for a stated H100 (tests/programs/cuda_region.py).
-
-The three ways are the library's kernel, a template fused, and the template not fused.
-"""
+"""What is compiled for a region in each way, for a stated H100 (tests/programs/cuda_region.py)."""
 
 from __future__ import annotations
 
@@ -46,7 +43,6 @@ def test_a_way_that_undoes_the_decision_of_another_row_is_left_out(compiled: Way
 
 
 def test_what_is_compiled_ahead_is_compiled_once(compiled: Ways) -> None:
-    """Ways that are compiled ahead are not compiled again when called, and are the same."""
     at_once, ahead = ([{**way} for way in compiled[case]] for case in ("gelu", "gelu, ahead"))
     assert [way.pop("lowered") for way in at_once] == [1, 2, 3]
     assert [way.pop("lowered") for way in ahead] == [3, 3, 3]

@@ -71,7 +71,6 @@ def test_a_region_of_a_range_has_the_sizes_of_its_bucket(cuts: dict[str, dict[st
 
 
 def test_cutting_a_region_guards_on_no_size(cuts: dict[str, dict[str, Cut]]) -> None:
-    """Cutting a region reads hints and adds no guards."""
     for name in RANGED:
         assert [cut["guards"] for cut in cuts[name].values()] == [[]] * len(cuts[name])
 
@@ -103,7 +102,6 @@ def test_a_gate_by_a_long_gelu_is_in_one_region_with_both_products(
 def test_what_makes_the_operands_of_scores_is_in_their_region(
     cuts: dict[str, dict[str, Cut]],
 ) -> None:
-    """The casts of both operands are, and the products before them are not."""
     (scores,) = (
         cut for key, cut in cuts["attention"].items() if key.startswith("bmm") and "k=16 " in key
     )
@@ -246,7 +244,6 @@ def test_a_norm_whose_mean_is_read_elsewhere_is_not_in_the_region() -> None:
 
 
 def test_a_region_survives_the_way_to_another_process() -> None:
-    """A region survives JSON as a part of its trial."""
     _, region = _cut(*_inputs(8, 8))
     trial = _trial_of(region)
     assert trial_from_json(json.loads(json.dumps(trial_to_json(trial)))) == trial

@@ -1,7 +1,4 @@
-"""The candidates that a search adds for a stated H100, and that a row can force each of them.
-
-Each case is one line to tests/programs/cuda_search.py: real heuristics, lowering and codegen.
-"""
+"""The candidates that a search adds for a stated H100, and that a row can force each of them."""
 
 from __future__ import annotations
 
@@ -121,7 +118,6 @@ def test_spilling_tiles_are_tried_and_counted(ask: Ask) -> None:
 
 
 def test_there_are_no_duplicates_and_no_guards(ask: Ask) -> None:
-    """For every GEMM there are no duplicates, and the search adds no guard."""
     for problem in (
         FEW,
         MANY,
@@ -146,15 +142,11 @@ def test_an_odd_k_is_split_where_its_parts_are_as_aligned(ask: Ask) -> None:
 
 
 def test_a_dynamic_m_is_not_split(ask: Ask) -> None:
-    """Splits are offered for constant sizes only."""
     assert ask({"op": "mm", "m": [2, 1024]}, search="exhaustive")["splits"] == []
 
 
 def test_splits_leave_parts_worth_a_block() -> None:
-    """Parts have at least 128 elements, and partial sums no more bytes than the operands.
-
-    Even parts are multiples of 32, where K is one, or have as many factors of two as K.
-    """
+    """Parts have at least 128 elements, and partial sums no more bytes than the operands."""
     for sizes, only_even, splits in (
         ((16, 6144, 4096), True, (2, 4, 8, 16, 32)),
         ((16, 4096, 6144), True, (2, 3, 4, 6, 8, 12, 16, 24, 32, 48)),
@@ -177,7 +169,6 @@ def test_a_neighbours_tile_is_adapted_to_the_problem(ask: Ask) -> None:
 
 
 def test_a_neighbours_tile_is_cut_to_the_problem(ask: Ask) -> None:
-    """The tile of a neighbour with more rows is cut to the problem's rows."""
     found = ask(FEW, search="wide", neighbours=[ELSEWHERE])["last"]["neighbours"]
     assert (found["BLOCK_M"], found["BLOCK_N"], found["num_warps"]) == (16, 32, 2)
 
@@ -239,7 +230,6 @@ def test_wide_tiles_compile_with_the_predicted_shared_memory(ask: Ask) -> None:
 
 
 def test_a_question_has_the_record_of_its_search(ask: Ask) -> None:
-    """The question has every candidate and the record of the search."""
     for op in ("mm", "addmm"):
         asked = ask({"op": op, "m": 16}, search="wide", asked=True)
         assert asked["word"] == "wide", op
@@ -282,7 +272,6 @@ def test_neighbours_are_the_rows_of_the_table_and_of_this_build(
 
 
 def test_a_static_problem_has_no_smaller_sizes(ask: Ask) -> None:
-    """Without a range a question has no smaller sizes."""
     found = ask(FEW, search="default", asked=True)
     assert (found["size"], found["smaller_sizes"]) == (None, [])
 

@@ -1,7 +1,4 @@
-"""Convolutions and grouped products for a stated H100: by rows, asked for in a build, missed.
-
-Each case is one line to tests/programs/cuda_selections.py.
-"""
+"""Convolutions and grouped products for a stated H100: by rows, asked for in a build, missed."""
 
 from __future__ import annotations
 
@@ -126,7 +123,6 @@ def test_where_there_is_no_choice_nothing_is_asked(ask: Ask) -> None:
 
 
 def test_a_row_names_the_tile_of_the_experts(ask: Ask) -> None:
-    """The products of all experts are one launch of the template; the row is a hit."""
     found = ask("experts", tile={"BLOCK_M": 64, "BLOCK_N": 128})
     assert found["error"] is None
     assert not calls_library(found)

@@ -36,7 +36,6 @@ def hints(
 
 
 def test_the_lower_end_the_middle_and_the_tuned_size() -> None:
-    """The sizes are ascending, each with the hints of all symbols."""
     found = hints(S, 64, 32, ranges={S: (257, 560)}, at={S: 560})
     assert [(one.size, one.symbols) for one in found] == [
         (257, {S: 257}),
@@ -46,7 +45,6 @@ def test_the_lower_end_the_middle_and_the_tuned_size() -> None:
 
 
 def test_constant_sizes_have_no_hints() -> None:
-    """Constant sizes have no hints."""
     assert hints(560, 64, 32, ranges={}, at={}) == ()
 
 
@@ -68,7 +66,6 @@ def test_a_range_in_k_alone_has_the_sizes_of_k() -> None:
 
 
 def test_several_symbols_go_together() -> None:
-    """All symbols are at their lower ends, then all in the middle."""
     found = hints(S, T, 32, ranges={S: (2, 16), T: (10, 30)}, at={S: 16, T: 30})
     assert [dict(one.symbols) for one in found] == [
         {S: 2, T: 10},

@@ -1,7 +1,4 @@
-"""Split reductions for the stated H100: asked where inductor's rule splits, and forced by rows.
-
-Each case is one line to tests/programs/cuda_reductions.py, and is generated once.
-"""
+"""Split reductions for the stated H100: asked where inductor's rule splits, and forced by rows."""
 
 from __future__ import annotations
 

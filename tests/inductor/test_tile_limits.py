@@ -85,12 +85,10 @@ def test_an_accumulator_beyond_255_registers_spills() -> None:
 
 
 def test_a_tile_that_spills_is_not_left_out() -> None:
-    """A tile that spills is not pruned for that."""
     assert missing_resource(Tile(256, 256, 64, 2, 8), HALF, HALF, H100) is None
 
 
 def test_a_tile_is_read_from_kwargs() -> None:
-    """Kwargs contain a tile if they have all its five numbers."""
     for kwargs, tile in (
         (
             {"BLOCK_M": 16, "BLOCK_N": 32, "BLOCK_K": 64, "num_stages": 3, "num_warps": 4, "X": 1},

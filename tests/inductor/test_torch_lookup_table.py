@@ -110,10 +110,7 @@ def test_it_has_no_key_on_a_cpu() -> None:
 def test_torch_finds_an_exported_row_under_the_key_that_it_makes_itself(
     lower: Lower, case: dict[str, Any]
 ) -> None:
-    """Inductor is left with the row's kernel alone, without warmup; of an addmm with the library's.
-
-    From torch 2.12 on the library's addmm has a key of its own.
-    """
+    """Inductor has the row's kernel alone, without warmup; of an addmm the library's too."""
     case = {"m": 512, "winner": "triton", **case}
     tile = {"BLOCK_K": 32} if case["winner"] == "triton" else {}
     result = lower(**case, tile=tile, alone=True, exported=True)

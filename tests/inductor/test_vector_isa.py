@@ -64,7 +64,6 @@ def test_narrower_instruction_sets_are_not_tested(isas: list[Isa]) -> None:
 
 
 def test_where_one_does_not_work_the_next_is_taken(isas: list[Isa]) -> None:
-    """As by torch."""
     isas[1].works = False
     assert cpu_vec_isa.pick_vec_isa() is isas[2]
     assert asked_of(isas) == ["avx512 avx512_vnni", "avx512"]

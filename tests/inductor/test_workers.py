@@ -1,7 +1,4 @@
-"""Compile workers: started early, and only for a GPU.
-
-No GPU is needed: its presence is faked.
-"""
+"""Compile workers: started early, and only for a GPU."""
 
 from __future__ import annotations
 
@@ -56,7 +53,6 @@ print(json.dumps(task.result(timeout=120) - os.nice(0)))
 
 
 def test_workers_of_a_build_yield_to_what_measures(run_program: Run, tmp_path: Path) -> None:
-    """A worker of a build has a lower priority than the build."""
     assert run_program(tmp_path, "-c", RANKING, **TWO_THREADS) > 0
 
 
@@ -108,7 +104,6 @@ def test_the_cached_version_of_another_assembler_is_cleared(
 
 
 def test_a_ptxas_that_the_user_names_stays(run_program: Run, tmp_path: Path) -> None:
-    """A ptxas named by the user is not replaced."""
     _bring_ptxas(tmp_path)
     found = run_program(tmp_path, "-c", ASSEMBLING, str(tmp_path), TRITON_PTXAS_PATH="/own/ptxas")
     assert found == {"ptxas": "/own/ptxas"}

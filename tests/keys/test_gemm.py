@@ -133,7 +133,6 @@ def test_every_ingredient_has_its_place() -> None:
 
 @given(PROBLEMS)
 def test_a_key_names_what_the_problem_says(problem: GemmProblem) -> None:
-    """The ingredients of a key are those of its problem."""
     optional = {
         "batch": problem.batch,
         "dtype_b": None if problem.dtype_b == problem.dtype else problem.dtype_b,
@@ -167,7 +166,6 @@ def test_one_changed_ingredient_changes_the_key() -> None:
 
 @given(st.sampled_from(sorted(CHANGES)), st.sampled_from(sorted(CHANGES)))
 def test_changes_of_different_ingredients_never_meet(one: str, other: str) -> None:
-    """Two problems that differ in different ingredients have different keys."""
     first = replace(PLAIN, **{one: CHANGES[one]})  # type: ignore[arg-type]
     second = replace(PLAIN, **{other: CHANGES[other]})  # type: ignore[arg-type]
     assert (first.key == second.key) == (one == other)
@@ -199,7 +197,6 @@ def test_what_cannot_be_spelled_is_a_problem_error() -> None:
 
 
 def test_other_text_is_no_key() -> None:
-    """Text that `GemmProblem.key` could not have made is refused."""
     for key in (
         "",
         "mm",
@@ -282,7 +279,6 @@ def test_a_range_counts_by_its_lower_end() -> None:
 
 
 def test_rows_of_another_op_are_never_near() -> None:
-    """A row of an op whose name begins with the same letters is not near."""
     assert nearest_row(key_of(op="mm"), [key_of(op="mm_plus_mm"), key_of(op="bmm")]) == (None, ())
 
 
@@ -290,7 +286,6 @@ def test_rows_of_another_op_are_never_near() -> None:
 def test_the_nearest_row_does_not_depend_on_the_order(
     rows: list[GemmProblem], asked: GemmProblem, random: Random
 ) -> None:
-    """The nearest row is the same for every order of the rows."""
     keys = [row.key for row in rows]
     shuffled = random.sample(keys, len(keys))
     assert nearest_row(asked.key, keys) == nearest_row(asked.key, shuffled)
@@ -300,7 +295,6 @@ def test_the_nearest_row_does_not_depend_on_the_order(
 def test_no_row_of_the_op_differs_in_fewer_ingredients(
     rows: list[GemmProblem], asked: GemmProblem
 ) -> None:
-    """The nearest row has the minimum number of differing ingredients over all rows of the op."""
     counts = [
         len(differing_ingredients(ingredients_of(row.key), ingredients_of(asked.key)))
         for row in rows

@@ -51,7 +51,6 @@ FULL = GemmProblem(
 
 
 def test_a_key_is_read_back() -> None:
-    """The problem that is parsed from a key has every ingredient of the key."""
     for problem in (PLAIN, FULL):
         assert parse_problem(problem.key) == problem
 

@@ -52,7 +52,6 @@ def test_the_work_is_that_of_all_groups() -> None:
 
 
 def test_other_text_is_no_key() -> None:
-    """Nor is a key with a range or an epilogue."""
     for key in (
         EXPERTS.replace("over=m", "over=g"),
         EXPERTS.replace("groups=8 ", ""),

@@ -38,7 +38,6 @@ def test_a_brief_follows_its_format(toy_kind: Kind) -> None:
 
 
 def test_a_brief_format_names_ingredients_and_words(toy_kind: Kind) -> None:
-    """A format can name what is hidden in labels, and words that have no name in the key."""
     assert replace(toy_kind, brief_format="{dtype}#{tag}").brief(TOY) == "f32#7"
 
 
@@ -52,7 +51,6 @@ def test_another_kinds_key_is_not_printed(toy_kind: Kind) -> None:
 
 
 def test_inductor_asks_for_kinds_with_hooks(toy_kind: Kind) -> None:
-    """A kind is asked for when it names hooks, and only then."""
     assert (toy_kind.is_asked, replace(toy_kind, hooks=None).is_asked) == (True, False)
 
 
@@ -62,7 +60,6 @@ def test_weights_alone_are_not_asked_for() -> None:
 
 
 def test_a_key_in_the_registry_is_of_the_kind_it_begins_with(toy_kind: Kind) -> None:
-    """Once a kind is in the registry its keys are told by their first word."""
     assert (kind_of(TOY), kind_of("toys m=1").name) == (toy_kind, "gemm")
 
 

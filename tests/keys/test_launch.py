@@ -89,7 +89,6 @@ def test_another_body_is_another_key() -> None:
 
 
 def test_one_changed_ingredient_changes_the_key() -> None:
-    """Each field of a problem is in its key."""
     for name in [field.name for field in fields(LaunchProblem)]:
         assert replace(PLAIN, **{name: CHANGES[name]}).key != PLAIN.key  # type: ignore[arg-type]
 
@@ -132,7 +131,6 @@ def test_what_cannot_be_spelled_is_a_problem_error() -> None:
 
 
 def test_other_text_is_no_key() -> None:
-    """Text that `LaunchProblem.key` could not have made is refused."""
     for key in (
         "launch",
         "launch ",
@@ -148,12 +146,10 @@ def test_other_text_is_no_key() -> None:
 
 
 def test_the_nearest_row_is_of_the_same_kernel() -> None:
-    """A row of another kernel is never near, whatever its sizes."""
     assert nearest_row(key_of(64), [key_of(64, name="triton_poi_fused_add")]) == (None, ())
 
 
 def test_the_nearest_row_has_the_closest_size() -> None:
-    """Among rows that differ in one size the numerically closest is named, with both sizes."""
     rows = [key_of(4096), key_of(128), key_of(1024)]
     assert nearest_row(key_of(64), rows) == (key_of(128), ("x: row 128, here 64",))
 
@@ -168,5 +164,4 @@ def test_another_body_is_nearer_than_two_differences() -> None:
 
 
 def test_only_launch_winners_answer() -> None:
-    """The only family of this kind is ``launch``."""
     assert LAUNCH.families == {Family.LAUNCH}

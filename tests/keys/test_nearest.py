@@ -27,14 +27,12 @@ def test_the_nearest_comes_first_by_ratio(make_key: MakeKey, make_row: MakeRow) 
 
 
 def test_the_order_of_rows_does_not_matter(make_key: MakeKey, make_row: MakeRow) -> None:
-    """Rows that are equally near are taken in key order."""
     rows = {make_key(m): make_row(BLOCK_M=m) for m in (16, 64, 256)}
     backwards = dict(reversed(rows.items()))
     assert neighbours_of(make_key(32), rows) == neighbours_of(make_key(32), backwards)
 
 
 def test_the_number_of_neighbours_is_limited(make_key: MakeKey, make_row: MakeRow) -> None:
-    """With a limit of one only the nearest neighbour is returned."""
     rows = {make_key(m): make_row(BLOCK_M=m) for m in (16, 64, 256)}
     assert blocks(neighbours_of(make_key(200), rows, 1)) == [256]
 
@@ -63,7 +61,6 @@ def test_strides_and_epilogues_do_not_matter(make_key: MakeKey, make_row: MakeRo
 
 
 def test_library_winners_are_no_neighbours(make_key: MakeKey, make_row: MakeRow) -> None:
-    """Only template winners have a tile to try."""
     row = replace(make_row(), winner=Winner(Family.EXTERN, "aten::addmm"))
     assert neighbours_of(make_key(32), {make_key(64): row}) == ()
 
@@ -77,14 +74,12 @@ def test_rows_of_other_kinds_are_no_neighbours(
 
 
 def test_the_nearest_row_has_the_closest_sizes_of_its_kind(toy_kind: Kind) -> None:
-    """Of two rows with equally many differences that one is nearest whose `Kind.nearest_by` is."""
     rows = [f"toy cat m=1 n={n} via=sum f32 tag=7" for n in (1, 70)]
     asked = "toy cat m=1 n=64 via=sum f32 tag=7"
     assert nearest_row(asked, rows) == (rows[1], ("n: row 70, here 64",))
 
 
 def test_the_nearest_row_has_the_same_first_words(toy_kind: Kind) -> None:
-    """A row whose first `Kind.fixed` words are not those of the key is never near."""
     rows = ["toy split m=1 n=64 via=sum f32 tag=7"]
     assert nearest_row("toy cat m=1 n=64 via=sum f32 tag=7", rows) == (None, ())
 
@@ -102,14 +97,12 @@ def test_without_a_row_of_the_op_one_of_another_precision_is_near() -> None:
 
 
 def test_a_range_counts_by_its_lower_end(make_key: MakeKey, make_row: MakeRow) -> None:
-    """The distance of rows and keys with a range is that of the lower ends."""
     ranged = make_key(64).replace("m=64", "m=32..4096")
     rows = {ranged: make_row(BLOCK_M=1), make_key(128): make_row(BLOCK_M=2)}
     assert blocks(neighbours_of(make_key(32).replace("m=32", "m=32..64"), rows)) == [1, 2]
 
 
 def test_other_keys_have_no_neighbours() -> None:
-    """A text that is no GEMM key is a ProblemError."""
     with pytest.raises(ProblemError):
         neighbours_of("mm of nothing", {})
 

@@ -66,7 +66,6 @@ def key_of(m: int | tuple[int, int], *, op: str = "addmm", free: str = "") -> st
 
 
 def test_a_key_reads_as_documented() -> None:
-    """The key of a Linear with an unaligned K is the documented text."""
     assert PLAIN.key == "pad addmm m=560 n=1280 k=3420 bf16 a=row b=col bias=1d free=a"
 
 
@@ -90,14 +89,12 @@ def test_a_key_is_canonical_and_reads_back(problem: PadProblem) -> None:
 
 
 def test_one_changed_ingredient_changes_the_key() -> None:
-    """Each field of a problem is in its key."""
     for name in [field.name for field in fields(PadProblem)]:
         assert replace(PLAIN, **{name: CHANGES[name]}).key != PLAIN.key  # type: ignore[arg-type]
 
 
 @given(st.sampled_from(sorted(CHANGES)), st.sampled_from(sorted(CHANGES)))
 def test_changes_of_different_ingredients_never_meet(one: str, other: str) -> None:
-    """Two problems that differ in different ingredients have different keys."""
     first = replace(PLAIN, **{one: CHANGES[one]})  # type: ignore[arg-type]
     second = replace(PLAIN, **{other: CHANGES[other]})  # type: ignore[arg-type]
     assert (first.key == second.key) == (one == other)
@@ -122,7 +119,6 @@ def test_what_cannot_be_spelled_is_a_problem_error() -> None:
 
 
 def test_other_text_is_no_key() -> None:
-    """Text that `PadProblem.key` could not have made is refused."""
     for key in (
         "pad",
         "pad ",
@@ -137,7 +133,6 @@ def test_other_text_is_no_key() -> None:
 
 
 def test_the_nearest_row_is_of_the_same_op() -> None:
-    """A row of another op is never near."""
     assert nearest_row(key_of(560), [key_of(560, op="mm")]) == (None, ())
 
 
@@ -154,5 +149,4 @@ def test_among_equals_the_closest_m_is_nearest() -> None:
 
 
 def test_only_pad_winners_answer() -> None:
-    """The only family of this kind is ``pad``."""
     assert PAD.families == {Family.PAD}

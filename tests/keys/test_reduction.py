@@ -40,14 +40,12 @@ def test_a_key_reads_as_documented() -> None:
 
 
 def test_every_ingredient_is_in_the_key() -> None:
-    """Problems that differ in a single ingredient have different keys."""
     assert CHANGES.keys() == {field.name for field in fields(ReductionProblem)}
     keys = {replace(NORM, **{name: value}).key for name, value in CHANGES.items()}  # type: ignore[arg-type]
     assert len(keys | {NORM.key}) == len(CHANGES) + 1
 
 
 def test_a_reduction_that_reads_nothing_has_a_key() -> None:
-    """The word for no buffer is ``none``."""
     assert " reads=none writes=bf16 " in replace(NORM, reads=()).key
 
 

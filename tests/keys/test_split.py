@@ -36,7 +36,6 @@ CHANGES: dict[str, object] = {
 
 
 def test_a_key_reads_as_documented() -> None:
-    """The key is that of the module's docstring."""
     expected = "split sum x=8 r=1048576 f32 out=f32 reads=bf16 hint=inner rule=128 input=once"
     assert expected == SUM.key
     check_key(SUM.key)
@@ -45,7 +44,6 @@ def test_a_key_reads_as_documented() -> None:
 
 
 def test_every_ingredient_is_in_the_key() -> None:
-    """Problems that differ in a single ingredient have different keys."""
     assert CHANGES.keys() == {field.name for field in fields(SplitProblem)}
     keys = {replace(SUM, **{name: value}).key for name, value in CHANGES.items()}  # type: ignore[arg-type]
     assert len(keys | {SUM.key}) == len(CHANGES) + 1

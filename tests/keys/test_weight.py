@@ -73,7 +73,6 @@ def structures(draw: st.DrawFn) -> Structure:
 
 
 def test_a_key_reads_as_documented() -> None:
-    """Each of the three forms has the documented text."""
     for structure, rows, key in (
         (
             CHAIN,
@@ -93,7 +92,6 @@ def test_a_key_reads_as_documented() -> None:
 
 @given(structures(), DIMS)
 def test_a_parsed_key_has_its_structure_and_rows(structure: Structure, rows: Dim) -> None:
-    """Every key is a weight key, and is parsed to its structure and its rows."""
     key = structure.key(rows)
     check_key(key)
     assert kind_of(key) is WEIGHT
@@ -116,14 +114,12 @@ def test_ingredients_have_names() -> None:
 
 
 def test_one_changed_ingredient_changes_the_key() -> None:
-    """Each field of a structure is in its key."""
     for name in sorted(CHANGES):
         changed = replace(CHAIN, **{name: CHANGES[name]})  # type: ignore[arg-type]
         assert changed.key(Dim.of(560)) != CHAIN.key(Dim.of(560)), name
 
 
 def test_a_structure_without_a_text_form_is_refused() -> None:
-    """A structure that no model has, or that has no text form, has no key."""
     for changes in (
         {"dtype": "f8_e4m3fn"},
         {"features": -1},
@@ -142,7 +138,6 @@ def test_a_structure_without_a_text_form_is_refused() -> None:
 
 
 def test_other_text_is_no_key() -> None:
-    """Text that `Structure.key` could not have made is refused."""
     for key in (
         "weight",
         "weight chain",
@@ -203,5 +198,4 @@ def test_a_size_that_no_build_tries_is_refused() -> None:
 
 
 def test_only_weight_winners_answer() -> None:
-    """The only family of this kind is ``weight``."""
     assert WEIGHT.families == {Family.WEIGHT}

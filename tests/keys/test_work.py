@@ -60,7 +60,6 @@ def test_work_is_the_products_and_each_tensor_once() -> None:
 
 
 def test_a_range_has_the_work_of_its_upper_end() -> None:
-    """Rows of a range are timed at the upper end."""
     ranged = f"mm m=17..32 n=3 k=5 {BF16} out=bf16 | epilogue=none"
     assert work_of(ranged) == work_of(ranged.replace("17..32", "32"))
     padded = f"pad mm m=17..32 n=3 k=5 {BF16}"
@@ -96,7 +95,6 @@ def test_a_reduction_key_bounds_its_bytes() -> None:
 
 
 def test_a_text_that_is_no_key_is_refused() -> None:
-    """The error is that of every key reader."""
     with pytest.raises(ProblemError):
         work_of("no key")
 

@@ -49,7 +49,6 @@ def test_the_fastest_of_each_kernel_is_a_finalist_where_the_host_may_decide() ->
 
 
 def test_elsewhere_finalists_are_near_the_fastest() -> None:
-    """They and the control."""
     for device, launch in ((GPU, Launch.CUDAGRAPH), (CPU, Launch.EAGER)):
         assert finalists(device, launch) == ["triton::mm 10", "triton::mm 11", "aten::addmm 50"]
 
@@ -65,7 +64,6 @@ def test_a_batch_is_short_enough_for_the_queue() -> None:
 
 
 def test_a_row_has_the_hosts_times_of_winner_and_library() -> None:
-    """So have its candidates, in the scope of the row."""
     winner = candidate("triton::mm", 16)
     alone = [outcome(LIBRARY, 50.0, 25.0), outcome(winner, 10.0, 7.0)]
     bare = make_row("addmm m=16", alone, LIBRARY, Method())
@@ -83,7 +81,6 @@ def test_a_row_has_the_hosts_times_of_winner_and_library() -> None:
 
 
 def test_without_the_hosts_times_a_row_has_none() -> None:
-    """As with CUDA graphs, and on a CPU."""
     row = make_row("addmm m=16", [outcome(LIBRARY, 50.0)], LIBRARY, Method())
     assert row is not None
     assert replace(row.row.evidence, host_us=None, library_host_us=None) == row.row.evidence

@@ -74,7 +74,6 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
 
 
 def test_a_gpu_of_our_own_has_nothing_to_complain_about(gpu: FakeGpu) -> None:
-    """Clocks are read, and there is no complaint."""
     found = read_condition(CUDA)
     assert (found.clock_mhz, found.max_clock_mhz, found.used_percent) == (1500, 1980, 0)
     assert (found.complaints, found.unknown) == ((), None)
@@ -104,7 +103,6 @@ def test_others_on_the_gpu_are_a_complaint(
 
 
 def test_own_processes_alone_are_no_complaint(gpu: FakeGpu) -> None:
-    """Both the measuring and the compiling process count as our own."""
     gpu.processes = [(10, MIB), (11, MIB)]
     assert read_condition(CUDA, frozenset({10, 11})).complaints == ()
 
@@ -165,7 +163,6 @@ def test_the_library_is_shut_down_as_often_as_started(gpu: FakeGpu, fails: str) 
 
 
 def test_a_missing_nvml_package_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The condition names the missing package and reports nothing else."""
     monkeypatch.setitem(sys.modules, "pynvml", None)
     found = read_condition(CUDA)
     assert found.unknown is not None
@@ -179,7 +176,6 @@ def test_the_clock_alone(gpu: FakeGpu) -> None:
 
 
 def test_nvml_is_not_used_for_a_cpu(gpu: FakeGpu) -> None:
-    """For a CPU, NVML is not initialized."""
     assert read_condition(torch.device("cpu")) == Condition()
     assert gpu.asked == []
 

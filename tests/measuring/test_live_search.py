@@ -96,7 +96,6 @@ def test_a_candidate_that_is_made_later_can_win(fake_clock: Any) -> None:
 
 
 def test_the_control_is_what_default_mode_would_take(fake_clock: Any) -> None:
-    """It is the fastest of those that default mode lists, not the first, and no later one."""
     fake_clock.times = {"first": 9.0, "best": 7.0, "later": 5.0}
     outcomes, control = Kernel([["first", "best"], ["later"]]).run()
     assert control == "best"

@@ -73,7 +73,6 @@ def test_a_quiet_machine_is_measured_at_once(machine: Machine) -> None:
 
 
 def test_a_turn_is_held_from_the_wait_to_the_end_of_a_measurement(machine: Machine) -> None:
-    """Nobody else measures while this process waits for quiet, nor while it measures."""
     watch, seen = machine.watch(), list[str]()
 
     @contextmanager
@@ -125,7 +124,6 @@ def test_without_a_wait_there_is_none(machine: Machine) -> None:
 def test_a_tenth_of_the_cpus_is_no_disturbance(
     machine: Machine, load: float, disturbed: bool
 ) -> None:
-    """What other processes take is a disturbance above a tenth."""
     machine.load = lambda _now: load
     assert machine.measure(machine.watch(0.0)) is disturbed
 
@@ -140,7 +138,6 @@ def test_a_short_measurement_has_the_load_around_it(machine: Machine) -> None:
 
 
 def test_a_machine_that_cannot_be_read_is_not_waited_for(machine: Machine) -> None:
-    """Without /proc there is no share, and no wait."""
     watch = MachineWatch(CPU, read=lambda: None)
     watch.start(WAITS, machine.note_wait)
     assert not machine.measure(watch)

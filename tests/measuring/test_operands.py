@@ -150,7 +150,6 @@ def test_operands_without_elements_are_no_trouble(make_trial: MakeTrial, dense: 
 
 
 def test_only_dtypes_are_dtypes() -> None:
-    """A name that is no dtype of torch is refused."""
     for name in ("manual_seed", "no_such_dtype"):
         with pytest.raises((AssertionError, AttributeError)):
             dtype_named(name)

@@ -76,7 +76,6 @@ def test_among_near_ties_the_library_is_first() -> None:
 
 
 def test_a_tie_does_not_lead_above_the_bound() -> None:
-    """The library ties but is above the bound at a size, so the other candidate wins."""
     low = at(257, large=15.0, small=10.9, library=10.0)
     own = at(560, large=20.0, small=20.0, library=22.2)
     assert chosen(low, own) == SMALL
@@ -91,14 +90,12 @@ def test_the_middle_counts_like_the_lower_end() -> None:
 
 
 def test_a_winner_that_fails_at_a_size_is_replaced() -> None:
-    """A winner with a wrong result at the lower end is replaced."""
     low = SizeOutcomes(257, [failed(LARGE, Rejection.WRONG), timed(SMALL, 10.0)])
     own = at(560, large=20.0, small=60.0)
     assert chosen(low, own) == SMALL
 
 
 def test_a_candidate_that_fails_at_a_size_does_not_win() -> None:
-    """A candidate that fails at a size does not win, however fast it is at the others."""
     low = SizeOutcomes(
         257, [timed(LARGE, 15.0), failed(SMALL, Rejection.CRASHED), timed(LIBRARY, 10.0)]
     )
@@ -107,7 +104,6 @@ def test_a_candidate_that_fails_at_a_size_does_not_win() -> None:
 
 
 def test_a_candidate_not_timed_at_a_size_does_not_win() -> None:
-    """A candidate without a time at a size does not win."""
     low = at(257, large=15.0, library=10.0)
     own = at(560, large=20.0, small=20.0, library=25.0)
     assert chosen(low, own) == LIBRARY
@@ -141,7 +137,6 @@ def test_unstable_sizes_are_ignored() -> None:
 
 
 def test_an_unstable_row_keeps_the_library() -> None:
-    """If the largest size is unstable, the library stays the winner."""
     low = at(257, large=10.0, small=10.0, library=20.0)
     own = SizeOutcomes(560, [timed(LARGE, 20.0), timed(LIBRARY, 15.0, 21.0, 25.0, 30.0)])
     assert chosen(low, own, winner=LIBRARY) == LIBRARY
@@ -183,7 +178,6 @@ def test_a_row_says_how_its_winner_does_along_the_range() -> None:
 
 
 def test_a_row_has_no_ratio_at_an_unstable_size() -> None:
-    """The ratio is None at a size where the control's time is unstable."""
     shaken = timed(LIBRARY, 8.0, 10.0, 14.0, 18.0)
     low = SizeOutcomes(257, [timed(LARGE, 15.0), timed(SMALL, 10.0), shaken])
     own = at(560, large=20.0, small=25.0, library=26.0)
@@ -191,7 +185,6 @@ def test_a_row_has_no_ratio_at_an_unstable_size() -> None:
 
 
 def test_each_candidate_keeps_its_times_along_the_range() -> None:
-    """Each timing lists the smaller sizes at which the candidate was run."""
     low = at(257, large=12.0, small=10.0)
     own = at(560, large=20.0, small=25.0, library=26.0)
     timings = {one.winner: one.along_us for one in tuned_along(low, own).timings}
@@ -247,12 +240,10 @@ def test_above_the_bound_the_winners_worst_regret_is_the_bound(
 
 
 def test_a_candidate_without_a_time_is_not_within_the_bound() -> None:
-    """A candidate without a time at a smaller size is not within the bound."""
     assert not is_within_bound(template(64), tuned_along(*RANGED))
 
 
 def test_without_a_range_every_candidate_is_within_the_bound() -> None:
-    """Without smaller sizes every candidate is within the bound."""
     assert is_within_bound(SMALL, tuned_along(RANGED[-1]))
 
 

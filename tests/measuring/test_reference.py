@@ -138,7 +138,6 @@ def test_scales_of_blocks_have_no_full_precision() -> None:
 
 
 def test_operands_stay_as_they_are(make_trial: MakeTrial) -> None:
-    """No op writes into its operands."""
     copies = [operand.clone() for operand in (BIAS, A, B)]
     reference_of(make_trial(op="addmm", alpha=2.0, beta=0.5), copies)
     assert [torch.equal(a, b) for a, b in zip(copies, (BIAS, A, B), strict=True)] == [True] * 3
@@ -202,7 +201,6 @@ def test_an_error_is_in_units_of_the_reference() -> None:
 
 
 def test_a_nan_that_belongs_there_is_written() -> None:
-    """Where the reference is NaN, a NaN in the output counts as written."""
     reference = EXACT.clone()
     reference[0, 0] = float("nan")
     assert judge_output(changed(float("nan")), reference, 1.0)[1] is not Rejection.UNWRITTEN
@@ -254,10 +252,7 @@ def test_a_quantized_element_may_be_a_unit_of_rounding_off() -> None:
 
 
 def test_a_product_that_ends_by_quantizing_is_right_where_rounding_moves_a_unit() -> None:
-    """A row's largest is quantized to 127, and most of the row is much smaller: a unit is 0.2 RMS.
-
-    On an H200 and an H100 the regions of a SwiGLU's int8 products were rejected for it.
-    """
+    """A row's largest is 127 and most of the row much smaller: a unit is 0.2 RMS (H100, H200)."""
     scales = normal(32, 1) * normal(1, 14336) ** 2
     wide = torch.nn.functional.relu(normal(32, 14336) * scales) * normal(32, 14336)
     exact, out = quantized(wide), quantized(wide.bfloat16().float())
@@ -289,7 +284,6 @@ def test_a_result_in_integers_is_judged_like_any_other() -> None:
 
 
 def test_a_result_without_elements_is_right() -> None:
-    """An empty output has no error."""
     nothing = torch.empty(0, 4)
     assert judge_output(nothing, nothing.double(), 0.0) == (0.0, None, "")
 

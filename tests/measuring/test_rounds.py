@@ -40,7 +40,6 @@ def test_the_order_rotates() -> None:
 
 @given(st.integers(0, 6), st.integers(0, 9))
 def test_every_batch_is_timed_once_a_round(count: int, rounds: int) -> None:
-    """No batch is timed twice before all batches were timed, whatever their number."""
     made, order = batches("abcdef"[:count])
     found = run_rounds(made, rounds)
     assert [len(samples.times_us) for samples in found.values()] == [rounds] * count
@@ -59,7 +58,6 @@ def test_times_belong_to_their_batch_in_the_order_taken() -> None:
 
 
 def test_a_batch_is_told_before_it_is_timed() -> None:
-    """`before_each` is called with the batch that runs next, also if that batch raises."""
     told: list[tuple[str, int]] = []
     made, order = batches("ab")
     run_rounds(made, 2, lambda name: told.append((name, len(order))))

@@ -77,13 +77,11 @@ def test_the_band_ends_where_the_method_says() -> None:
 
 
 def test_a_tie_of_others_does_not_bring_the_library_in() -> None:
-    """The library wins among equals only when it is one of them."""
     outcomes = timed(LIBRARY, 12.0), timed(template(64), 10.1), timed(template(32), 10.2)
     assert winner_of(*outcomes) == template(32)
 
 
 def test_among_equal_templates_the_smallest_tile_wins() -> None:
-    """Of three templates in the band, the smallest tile wins, not the fastest template."""
     outcomes = timed(template(128), 10.0), timed(template(32), 10.2), timed(template(64), 10.1)
     assert winner_of(*outcomes) == template(32)
 
@@ -106,10 +104,7 @@ def test_the_order_of_equals_is_fixed() -> None:
 
 
 def test_uncertainty_widens_the_band() -> None:
-    """When the fastest is known to 5 % only, a library default that is 4.5 % slower ties with it.
-
-    The interval of five times is their range: 95 to 105 around 100.
-    """
+    """With the fastest known to 5 % only, a library default that is 4.5 % slower ties with it."""
     unsure = timed(template(64), 95.0, 100.0, 100.0, 100.0, 105.0)
     verdict = select_winner([unsure, timed(LIBRARY, 104.5)], LIBRARY, METHOD)
     assert verdict is not None
@@ -127,10 +122,7 @@ def test_only_the_fastest_widens_the_band() -> None:
 
 
 def test_a_gain_within_the_spread_is_none() -> None:
-    """A template that leads by less than the times of either vary does not replace the library.
-
-    The row says near tie, and its band is the spread that decided.
-    """
+    """A template that leads by less than the times of either vary does not replace the library."""
     for case, (winning, control) in {
         "winner": ((97.0,) * 6 + (103.0,) * 6, (102.0, 104.5, 107.0)),
         "library": ((100.0,), (99.0, 103.0, 106.0, 109.0)),
@@ -215,12 +207,10 @@ def test_unstable_is_flagged_without_a_library() -> None:
 
 
 def test_a_screened_candidate_cannot_win() -> None:
-    """A candidate that was only screened loses to a final candidate."""
     assert winner_of(timed(template(64), 1.0, is_final=False), timed(LIBRARY, 10.0)) == LIBRARY
 
 
 def test_a_rejected_candidate_cannot_win() -> None:
-    """A rejected candidate never wins, even with the shortest time."""
     for reason in Rejection:
         assert winner_of(rejected(template(64), reason), timed(LIBRARY, 10.0)) == LIBRARY
 
@@ -275,13 +265,11 @@ def test_every_candidate_has_its_timing_and_its_reason() -> None:
 
 
 def test_a_lone_winner_has_no_runner_up() -> None:
-    """With a single candidate there is no runner-up."""
     evidence = row_of(timed(LIBRARY, 10.0)).evidence
     assert (evidence.runner_up, evidence.runner_up_us) == (None, None)
 
 
 def test_without_the_library_there_is_no_library_time() -> None:
-    """A rejected library default has no time in the evidence."""
     row = row_of(timed(template(64), 10.0), rejected(LIBRARY, Rejection.WRONG))
     assert row.evidence.library_us is None
 
@@ -365,10 +353,7 @@ def test_the_order_of_candidates_never_changes_the_row(
 
 @given(outcome_lists())
 def test_a_winner_was_measured_and_is_near_the_fastest(outcomes: list[Outcome]) -> None:
-    """The winner is final, not rejected and, unless flagged unstable, within the band.
-
-    Where noise may have refused the library, nothing else wins.
-    """
+    """The winner is final, not rejected and, unless flagged unstable, within the band."""
     verdict = select_winner(outcomes, LIBRARY, METHOD)
     able = [one for one in outcomes if one.rejection is None and one.is_final]
     refused = [one for one in outcomes if one.winner == LIBRARY and one.rejection]
@@ -408,10 +393,6 @@ def in_region(winner: Winner, time_us: float, kernels: int, spills: int | None =
 
 
 def test_the_row_says_whether_the_winner_is_fused() -> None:
-    """Fused and not fused are two candidates with two timings, and what was compiled is evidence.
-
-    The library takes 11 us alone, and 20 us with its second kernel.
-    """
     tile = template(64)
     fused, apart = replace(tile, fused=True), replace(tile, fused=False)
     bare = make_row(KEY, [timed(LIBRARY, 11.0), timed(tile, 10.0)], LIBRARY, METHOD)

@@ -119,7 +119,6 @@ def test_every_bad_candidate_is_rejected_and_a_good_one_wins(
 
 
 def test_a_trial_after_a_crash_runs_in_a_new_child(make_trial: MakeTrial, start: Start) -> None:
-    """A dead child is replaced, within the trial and for the next trial."""
     process = start(program("bad_candidates.py"))
     process.start()
     first = process.pid
@@ -225,7 +224,6 @@ def test_what_a_child_prints_is_no_answer(make_trial: MakeTrial, start: Start) -
 
 
 def test_a_child_that_died_between_trials_is_replaced(make_trial: MakeTrial, start: Start) -> None:
-    """A child that died while no candidate ran is replaced, and no candidate is rejected."""
     process = start(program("fake_measurer.py", "works"))
     process.run(make_trial(["mm"]))
     assert process.pid is not None

@@ -1,7 +1,4 @@
-"""`run_trial` on a CPU: wrong candidates are rejected, the others timed, the winner confirmed.
-
-Times are made up, except where a test says so.
-"""
+"""`run_trial` on a CPU: wrong candidates are rejected, the others timed, the winner confirmed."""
 
 from __future__ import annotations
 
@@ -205,7 +202,6 @@ def test_the_tolerance_decides_what_is_near_enough(
 
 
 def test_without_a_tolerance_nothing_is_compared(make_trial: MakeTrial, fake_clock: Any) -> None:
-    """Without a tolerance zeros pass, and the error is unknown."""
     outcome = ran(zeros).run(make_trial(["mm", "zeros"], tolerance=None))["zeros"]
     assert (outcome.rejection, outcome.error) == (None, None)
 
@@ -317,7 +313,6 @@ def test_a_winner_is_confirmed_on_fresh_data(make_trial: MakeTrial, fake_clock: 
 
 
 def test_fresh_data_differs_from_the_first(make_trial: MakeTrial, fake_clock: Any) -> None:
-    """The operands of the confirmation differ from those of the check."""
     bench = ran()
     bench.run(make_trial())
     first, second = (sets.views(0) for sets in bench.made)
@@ -328,7 +323,6 @@ def test_fresh_data_differs_from_the_first(make_trial: MakeTrial, fake_clock: An
 
 
 def test_only_who_wins_is_confirmed(make_trial: MakeTrial, fake_clock: Any) -> None:
-    """Slower candidates are not confirmed."""
     fake_clock.times = {"own_output": LONG_US * 2}
     bench = ran(own_output)
     bench.run(make_trial(["own_output", "mm"]))
@@ -339,10 +333,6 @@ def test_only_who_wins_is_confirmed(make_trial: MakeTrial, fake_clock: Any) -> N
 def test_who_is_next_after_a_rejection_was_timed_to_the_end(
     make_trial: MakeTrial, fake_clock: Any
 ) -> None:
-    """After the rejection of a much faster cheater, the others are timed to the end.
-
-    Next to the cheater's time, no honest candidate is a finalist at first.
-    """
     fake_clock.times = {"memo": LONG_US / 100, "fast": LONG_US / 2}
     trial = make_trial(["mm", "memo", "fast"])
     outcomes = ran(memo=memorizing(), fast=torch.mm).run(trial)
@@ -385,7 +375,6 @@ def test_a_time_just_below_the_floor_stands(make_trial: MakeTrial, fake_clock: A
 def test_a_time_far_above_the_floor_is_measured_again(
     make_trial: MakeTrial, fake_clock: Any
 ) -> None:
-    """A time far above the floor is measured again, and the second time counts."""
     slow = itertools.repeat(LONG_US * 10, SCREENING_ROUNDS + FINAL_ROUNDS)
     fake_clock.times = {"mm": itertools.chain(slow, itertools.repeat(LONG_US))}
     trial = make_trial(floor_us=LONG_US / 200, doubtful_us=LONG_US * 5)
@@ -394,7 +383,6 @@ def test_a_time_far_above_the_floor_is_measured_again(
 
 
 def test_a_time_between_is_measured_once(make_trial: MakeTrial, fake_clock: Any) -> None:
-    """A time not far above the floor is measured once."""
     ran().run(make_trial(floor_us=LONG_US / 2, doubtful_us=LONG_US * 5))
     assert fake_clock.taken["mm"] == SCREENING_ROUNDS + FINAL_ROUNDS
 
@@ -543,7 +531,6 @@ def test_every_stage_is_reported_before_it_runs(make_trial: MakeTrial, fake_cloc
 def test_an_error_that_loses_the_device_is_raised(
     make_trial: MakeTrial, fake_clock: Any, stage: str
 ) -> None:
-    """The error is raised, and the candidate reported last is its cause."""
     error = RuntimeError("an illegal memory access was encountered")
     fake_clock.times = {"bad": iter([error])}
     bench = ran(bad=failing(error) if stage == "check" else torch.mm)
@@ -566,14 +553,12 @@ def test_operands_that_do_not_fit_are_an_error(make_trial: MakeTrial) -> None:
 def test_a_cold_cache_takes_several_operand_sets(
     make_trial: MakeTrial, fake_clock: Any, l2: L2, has_many: bool
 ) -> None:
-    """With a warm cache calls share an operand set, with a cold cache each call has its own."""
     bench = ran()
     bench.run(make_trial(method=Method(l2=l2)))
     assert (bench.made[0].count > 1) == has_many
 
 
 def test_a_trial_without_candidates_has_no_outcome(make_trial: MakeTrial, fake_clock: Any) -> None:
-    """Nothing to measure is no error."""
     assert ran().run(make_trial([])) == {}
 
 

@@ -1,7 +1,4 @@
-"""Rebuilt modules: they compute what the key says; a key that cannot be rebuilt is an error.
-
-That their compile asks for the key is tested with real compiles, in tests/end_to_end/test_loop.py.
-"""
+"""Rebuilt modules: they compute what the key says; a key that cannot be rebuilt is an error."""
 
 from __future__ import annotations
 
@@ -174,14 +171,12 @@ def test_an_operand_with_three_dims_is_read_beside_a_view() -> None:
 
 
 def test_a_range_of_rows_is_viewed_with_three_dims() -> None:
-    """The range is the first of the three, and any number of rows can be called."""
     key = "packed_linear m=2..8 n=3 k=2 f32 a=row b=packed out=f32 fp32=ieee | epilogue"
     rebuilt = rebuild_gemm(f"{key}=add(f32[s,1,3])", CPU)
     assert rebuilt.model.module(torch.ones(5, 2), torch.ones(5, 1, 3)).shape == (5, 1, 3)
 
 
 def test_an_op_of_the_cpu_is_not_rebuilt_for_a_gpu() -> None:
-    """The CPU linears are refused for a GPU."""
     with pytest.raises(ProblemError, match="exists on the CPU only"):
         rebuild_gemm(f"packed_linear {LINEAR}=none", torch.device("cuda"))
 
@@ -215,7 +210,6 @@ def test_torch_has_one_precision_for_all_backends_inside() -> None:
 
 
 def test_an_error_inside_is_that_of_the_caller() -> None:
-    """And the settings are those from before afterwards."""
     matmul = torch.backends.cuda.matmul
     before = matmul.fp32_precision
     key = "mm m=4 n=3 k=2 f32 a=row b=row out=f32 fp32=tf32 | epilogue=none"
@@ -228,7 +222,6 @@ def test_an_error_inside_is_that_of_the_caller() -> None:
 
 
 def test_an_unknown_precision_is_refused() -> None:
-    """A precision that torch does not know is a ProblemError."""
     key = "mm m=4 n=3 k=2 f32 a=row b=row out=f32 fp32=other | epilogue=none"
     with pytest.raises(ProblemError, match="fp32=other"), precision_of(parse_problem(key), CPU):
         pass

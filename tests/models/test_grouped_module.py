@@ -46,7 +46,6 @@ def test_factors_have_the_dims_that_groups_leave() -> None:
 
 
 def test_the_module_multiplies_each_group_by_its_weights() -> None:
-    """On a CPU, as a loop over the groups does."""
     rebuilt = rebuild(EXPERTS, CPU)
     x, weights, ends = rebuilt.model.example_inputs()
     result = rebuilt.model.module(x, weights, ends)

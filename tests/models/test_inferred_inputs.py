@@ -110,7 +110,6 @@ def test_ids_stay_below_the_rows_of_the_embedding() -> None:
 
 
 def test_a_named_input_stays_and_the_other_is_inferred() -> None:
-    """With one of two inputs spelled, the other one is found beside it."""
     model = load_model(str(SCRIPTS / "two_towers.py"))
     resolved = resolve(model, "image_features=[1,seqlen,96]:f32")
     assert spelled(resolved) == ("image_features=[1,seqlen,96]:f32 text_features=[1,seqlen,80]:f32")

@@ -85,7 +85,6 @@ def test_several_classes_are_listed_with_the_spelling(tail: str) -> None:
 
 
 def test_inputs_that_fit_several_classes_choose_none() -> None:
-    """With two classes of one width the error names those that example_inputs fits."""
     tail = "class Other(Small): pass\ndef example_inputs(n):\n    return torch.randn(n, 8)"
     with pytest.raises(ModelError, match="example_inputs fits Small, Other"):
         load_model(write("net.py", tail))
@@ -176,7 +175,6 @@ def test_what_is_no_model_is_told_with_a_remedy_or_its_cause(target: str, words:
 
 
 def test_the_cause_of_an_import_is_chained() -> None:
-    """A traceback of the error, where one is asked for, has the cause."""
     with pytest.raises(ModelError) as refused:
         load_model(write("broken.py", "", "import absent_thing\n"))
     assert isinstance(refused.value.__cause__, ModuleNotFoundError)

@@ -293,7 +293,6 @@ def test_half_precision_is_that_of_the_unpadded_model(
 def test_a_model_moved_in_inference_mode_can_be_loaded(
     language_model: nn.Module, model_inputs: ModelInputs, pad_all: Callable[..., Any]
 ) -> None:
-    """As a plain model can: its tensors are ordinary ones."""
     state, before = copy.deepcopy(language_model.state_dict()), language_model(*model_inputs)
     with torch.inference_mode():
         pad_all(language_model)
@@ -372,7 +371,6 @@ def test_restore_undoes_it(
 def test_a_restored_model_can_be_padded_again(
     language_model: nn.Module, model_inputs: ModelInputs, pad_all: Callable[..., Any]
 ) -> None:
-    """Its groups are the same as before."""
     before = language_model(*model_inputs)
     groups = pad_all(language_model)
     restore(language_model)
@@ -411,7 +409,6 @@ def _as_it_is_in_part(model: nn.Module, group: Group) -> None:
 
 
 def test_misuse_is_an_error(gated: Callable[..., nn.Module]) -> None:
-    """The message says what is wrong, and what to do."""
     for misuse, message in (
         (_in_training, "training mode"),
         (_twice, "padded already"),
@@ -459,7 +456,6 @@ def test_when_memory_runs_out_nothing_is_padded(
 
 
 def test_a_padded_linear_says_so(language_model: nn.Module, pad_all: Callable[..., Any]) -> None:
-    """Its repr has the sizes with and without padding."""
     pad_all(language_model)
     assert repr(language_model.get_submodule("head")) == (
         "PaddedLinear(in_features=32, out_features=101, bias=False, padded to 32 -> 104)"

@@ -30,7 +30,6 @@ def test_compiled_agrees_with_eager(report: Any, frozen: str) -> None:
 
 @pytest.mark.parametrize("frozen", ["plain", "frozen", "in part"])
 def test_a_padded_model_is_one_graph(report: Any, frozen: str) -> None:
-    """No graph break, and no recompile for other values."""
     assert report[frozen]["graphs"] == 1
 
 
@@ -42,7 +41,6 @@ def test_padding_an_activation_is_fused_into_its_kernel(report: Any) -> None:
 
 
 def test_matmuls_have_the_padded_sizes(report: Any) -> None:
-    """No matmul has an unaligned size."""
     assert report["plain"]["weights"] == [[32, 32], [48, 32], [48, 32], [32, 48], [104, 32]]
 
 

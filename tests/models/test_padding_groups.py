@@ -148,7 +148,6 @@ def test_a_broken_chain_leaves_the_next_one_whole() -> None:
 
 
 def test_several_consumers_are_one_chain() -> None:
-    """All consumers of the features are padded with their producers."""
     model = Lambda(lambda m, x: m.second(y := torch.tanh(m.first(x))) + m.third(torch.relu(y)))
     model.third = nn.Linear(45, 8)
     (group,) = find_groups(model.eval()).groups
@@ -157,7 +156,6 @@ def test_several_consumers_are_one_chain() -> None:
 
 
 def test_two_chains_in_one_module_are_numbered_apart(gated: Callable[..., nn.Module]) -> None:
-    """The key of a chain does not depend on other chains in the module."""
     inner = gated().eval()
     model = Lambda(lambda m, x: m.second(torch.relu(m.first(x))) + m.other.forward(x))
     model.other = inner

@@ -107,7 +107,6 @@ def test_a_chain_whose_rows_disagree_is_left(
 
 
 def test_rows_that_name_two_sizes_leave_the_group() -> None:
-    """A weight has one padded size, whatever the form of the group."""
     model = nn.Linear(32, 1001).eval()
     (group,) = find_groups(model).groups
     prepared = pad_by_rows(model, {**row(group, 7, 1024), **row(group, 560, 1004)})
@@ -127,14 +126,12 @@ def test_a_row_cannot_ask_for_any_size(language_model: nn.Module, groups: dict[s
 def test_a_row_of_another_structure_says_nothing(
     language_model: nn.Module, groups: dict[str, Group]
 ) -> None:
-    """A head with a bias is another one."""
     key = replace(groups["head"].structure, biases=(True,)).key(Dim.of(7))
     winner = winner_of(groups["head"].structure, 104)
     assert pad_by_rows(language_model, {key: Row(winner, EVIDENCE)}).padded == {}
 
 
 def test_layers_of_one_structure_share_their_rows(gated: Callable[..., nn.Module]) -> None:
-    """One row pads every layer like it."""
     model = nn.Sequential(gated(), gated()).eval()
     first, second = find_groups(model).groups
     prepared = pad_by_rows(model, row(first, 7, 48))
@@ -160,7 +157,6 @@ def test_memory_is_counted(language_model: nn.Module, groups: dict[str, Group]) 
 
 
 def test_the_report_reads_well(language_model: nn.Module, groups: dict[str, Group]) -> None:
-    """One line of counts, then one for each group."""
     lines = str(pad_by_rows(language_model, row(groups["head"], 7, 104))).splitlines()
     assert lines == [
         "groups of weights padded: 1, 0.0 MiB more (1.11%)",

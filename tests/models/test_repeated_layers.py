@@ -109,7 +109,6 @@ def test_a_sequential_is_shortened_and_keeps_its_names() -> None:
 
 
 def test_lists_in_layers_are_shortened_too() -> None:
-    """For example the experts of a layer, in each layer that stays."""
     model = Stack(*(Stack(*(Layer() for _ in range(6))) for _ in range(4)))
     with shortened(model, has_kernels=False):
         assert [len(layer.layers) for layer in model.layers] == [3, 3, 3]  # type: ignore[union-attr, arg-type]
@@ -128,7 +127,6 @@ def test_other_numbers_make_layers_unequal() -> None:
 
 
 def test_layers_that_refer_to_themselves_are_compared() -> None:
-    """Comparing a layer that refers to itself in a list ends."""
     layers = [Layer() for _ in range(5)]
     for layer in layers:
         layer.kinds["kind"].append([layer])
@@ -184,7 +182,6 @@ def test_a_layer_that_differs_stays(change: Callable[[Layer], None]) -> None:
 
 
 def test_hooked_layers_stay() -> None:
-    """Each hook must see its layer, even where all hooks are the same."""
     layers = [Layer() for _ in range(5)]
     for layer in layers:
         layer.register_forward_pre_hook(print)

@@ -137,7 +137,6 @@ def test_an_allocation_that_fails_is_no_error_of_the_build() -> None:
 
 
 def test_the_cpu_has_some_memory_and_not_everything() -> None:
-    """The free bytes are those of this machine."""
     assert 2**20 < available_bytes(CPU) < 2**50
 
 

@@ -61,7 +61,6 @@ def test_a_table_is_ready_where_it_was_tuned(compare: Check) -> None:
 
 
 def test_rows_are_counted_by_kind(compare: Check) -> None:
-    """The report says how many rows of each kind there are."""
     assert compare({}, {}).rows == {"gemm": 2}
 
 
@@ -123,7 +122,6 @@ def test_soft_differences_are_named_and_ready(compare: Check) -> None:
 
 
 def test_another_name_for_the_same_gpu_is_advisory(compare: Check) -> None:
-    """A GPU with several names, or with none, is known by its identity."""
     for name in ("NVIDIA Graphics Device", "NVIDIA H200 NVL", ""):
         report = compare({}, {"name": name})
         assert (report.state, [m.field for m in report.mismatches]) == (
@@ -313,7 +311,6 @@ def test_a_table_of_the_whole_gpu_is_not_taken_by_its_name(
 
 
 def test_problems_set_the_state(compare: Check) -> None:
-    """A report with a problem is in the state given with it; without one it stays as it is."""
     report = compare({}, {})
     late = report.with_problems(Readiness.PARTLY, "late")
     assert report.with_problems(Readiness.PARTLY) is report

@@ -47,7 +47,6 @@ def test_the_recompile_limit_is_each_buckets_own(serve: Serve) -> None:
 
 
 def test_a_padded_bucket_has_one_static_artifact(serve: Serve) -> None:
-    """All its sizes are padded to it."""
     assert serve("pad")["artifacts"] == {"n=16": 1, "n=256": 1, "n=560": 1}
 
 
@@ -75,7 +74,6 @@ def test_sizes_can_be_refused(serve: Serve) -> None:
 
 
 def test_nothing_at_all_is_outside(serve: Serve) -> None:
-    """Size 0 is in no interval."""
     assert serve("empty")["outside"] == {"beyond the last bucket": 1}
 
 

@@ -36,7 +36,6 @@ def compiled(model: nn.Module | None = None, **settings: Any) -> Any:
 
 
 def test_settings_that_cannot_be_used_are_refused() -> None:
-    """Before the first call, with what to do."""
     for settings, said in (
         ({"policy": "nearest"}, "use one of range, pad, exact"),
         ({"outside": "guess"}, "use one of eager, error"),
@@ -75,20 +74,17 @@ def test_a_build_for_ranges_refuses_buckets_that_descend() -> None:
 
 
 def test_a_model_in_training_mode_is_refused() -> None:
-    """`warmup.compile` is for serving."""
     with pytest.raises(warmup.SettingsError, match=r"call model\.eval"):
         compiled(Mask())
 
 
 def test_a_call_without_the_tensor_is_refused() -> None:
-    """The path that is missing is named."""
     served = compiled(dims={"batch.mask.0": {0: "n"}})
     with pytest.raises(warmup.SettingsError, match=r"no tensor with the dim batch.mask.0\[0\]=n"):
         served(torch.ones(4, 4), batch={"mask": []})
 
 
 def test_a_dim_that_a_tensor_lacks_is_refused() -> None:
-    """Before anything is compiled."""
     served = compiled(dims={"x": {2: "n"}})
     with pytest.raises(warmup.SettingsError, match=r"x\[2\]=n"):
         served(torch.ones(4, 4))
@@ -104,12 +100,10 @@ def test_attributes_are_the_models() -> None:
 
 
 def test_an_attribute_that_the_model_lacks_is_an_attribute_error() -> None:
-    """As for any module, so that hasattr answers."""
     assert not hasattr(compiled(), "nothing")
 
 
 def test_nothing_is_compiled_before_the_first_call() -> None:
-    """The report says so."""
     report = compiled().report()
     assert dict(report.artifacts) == {"n=1": 0, "n=2..4": 0, "n=5..8": 0}
     assert report.recompiles == 0

@@ -96,7 +96,6 @@ def profiled(recorded: tuple[Path, Any], table: Any, run_python: Callable[..., A
 
 
 def test_each_bucket_has_its_calls_and_its_plan(trace: Trace) -> None:
-    """The trace has the asked calls of each bucket, and the plan of each bucket's graph."""
     assert [mark.name for mark in trace.iterations] == ["seqlen=4"] * RECORDED_CALLS + [
         "seqlen=16"
     ] * RECORDED_CALLS

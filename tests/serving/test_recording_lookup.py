@@ -98,7 +98,6 @@ def test_a_row_whose_winner_is_not_offered_is_measured(
 def test_what_cannot_be_measured_is_a_miss(
     tmp_path: Path, make_table: MakeTable, key_and_row: tuple[str, Row]
 ) -> None:
-    """So that it is tuned when the program has ended."""
     key, row = key_and_row
     recording = Recording(tmp_path, make_table(), measured=None)
     assert recording.measure(key, row.winner) is None

@@ -27,7 +27,6 @@ def test_answered_decisions_are_clean() -> None:
 
 
 def test_whatever_no_row_answered_is_not_clean() -> None:
-    """A server that exits with this has them all in its code."""
     for changes in (
         {"misses": {"k": 1}},
         {"cached_misses": 1},

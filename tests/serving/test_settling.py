@@ -66,7 +66,6 @@ def test_a_report_can_be_asked_for(reports: Reports) -> None:
 
 
 def test_an_install_alone_is_not_reported(reports: Reports) -> None:
-    """Nothing was asked yet."""
     settling = Settling(reports, LATE_S)
     Emitter([settling]).emit(EventName.INSTALLED)
     settling.settle()
@@ -99,7 +98,6 @@ def test_after_the_close_nothing_is_reported(reports: Reports) -> None:
 
 
 def test_the_thread_keeps_no_process_alive(reports: Reports) -> None:
-    """It is a daemon, and ends with its report."""
     settling = Settling(reports, LATE_S)
     Emitter([settling]).emit(EventName.HIT)
     waiting = [thread for thread in threading.enumerate() if thread.name == "warmup-settling"]

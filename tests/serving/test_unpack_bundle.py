@@ -130,7 +130,6 @@ def test_a_bundle_that_cannot_be_trusted_is_refused(
 def test_caches_that_cannot_be_written_refuse_it(
     bundle: Path, caches: Path, make_runtime: MakeRuntime
 ) -> None:
-    """The caches have a file where a folder is needed."""
     caches.mkdir()
     (caches / "ab").write_bytes(b"")
     done = unpack(bundle, TABLE, make_runtime(), CPU)
@@ -242,7 +241,6 @@ def test_a_refusal_is_a_warning_in_the_log(
 
 
 def test_many_differences_are_cut(bundle: Path, caches: Path, make_runtime: MakeRuntime) -> None:
-    """Three are named, the others counted."""
     del caches
     other = make_runtime(torch="1", triton="2", cuda="3", arch="sm_80")
     done = unpack(bundle, TABLE, other, CPU)

@@ -47,7 +47,6 @@ def test_the_engine_has_random_weights_and_the_sizes(model: Path) -> None:
 
 
 def test_the_config_itself_names_its_folder(model: Path) -> None:
-    """``config.json`` and the folder are the same model."""
     assert vllm_command(model / "config.json", [1]) == vllm_command(model, [1])
 
 
@@ -67,13 +66,11 @@ def test_the_config_itself_names_its_folder(model: Path) -> None:
 def test_what_cannot_be_started_is_refused(
     model: Path, sizes: list[int], ranks: int, engine: Mapping[str, Any], says: str
 ) -> None:
-    """The message names the argument."""
     with pytest.raises(SettingsError, match=says):
         vllm_command(model, sizes, ranks=ranks, engine=engine)
 
 
 def test_a_folder_without_a_config_is_refused(tmp_path: Path) -> None:
-    """Nothing is downloaded by name."""
     with pytest.raises(SettingsError, match=r"has no config\.json"):
         vllm_command(tmp_path / "org" / "name", [1])
 

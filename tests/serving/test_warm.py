@@ -102,7 +102,6 @@ def test_the_error_of_a_kernel_names_its_bucket(case: Case) -> None:
 
 
 def test_a_bucket_without_kernels_is_forgotten_and_the_others_stay(case: Case) -> None:
-    """It has no artifact; the bucket after it has."""
     assert case("failing")["after"]["artifacts"] == {"n=4": 0, "n=16": 1}
 
 

@@ -1,7 +1,4 @@
-"""Shipped evidence is complete: a row says of itself what rows of its kind say.
-
-A claim yields what contradicts it. Each is also given a damaged row, of which it must complain.
-"""
+"""Shipped evidence is complete: a row says of itself what rows of its kind say."""
 
 from __future__ import annotations
 
@@ -66,10 +63,7 @@ def has_runner_up(key: str, row: Row, table: Table) -> Iterator[str]:
 
 
 def has_an_error(key: str, row: Row, table: Table) -> Iterator[str]:
-    """A product was compared with its reference; its largest error is within the tolerance.
-
-    What was compiled with the product may round to another dtype, so the widest tolerance holds.
-    """
+    """A product was compared with its reference; its largest error is within the tolerance."""
     if kind_of(key) is not GEMM:
         return
     out, error, tolerance = ingredients_of(key)["out"], row.evidence.error, table.policy.tolerance
@@ -94,10 +88,7 @@ def has_rates(key: str, row: Row, table: Table) -> Iterator[str]:
 
 
 def has_its_scope(key: str, row: Row, table: Table) -> Iterator[str]:
-    """Times with what follows a product have the time alone beside them, and others have not.
-
-    Pads may be measured so, and splits are without another time: their parts have no call alone.
-    """
+    """Times with what follows a product have the time alone beside them, and others have not."""
     found, is_fused, kind = row.evidence, row.evidence.scope is Scope.FUSED, kind_of(key)
     if kind is not SPLIT and is_fused != (found.bare_us is not None):
         yield f"bare time {found.bare_us} with the scope {found.scope}"
@@ -144,7 +135,6 @@ DAMAGES = [
 
 
 def test_every_shipped_row_is_complete() -> None:
-    """No row of a shipped table contradicts the claim."""
     for claim in CLAIMS:
         for path in TABLES:
             table = read_once(path)
@@ -156,7 +146,6 @@ def test_every_shipped_row_is_complete() -> None:
 
 
 def test_sound_rows_pass(sound: Table) -> None:
-    """The rows that are damaged below are sound before."""
     for claim in CLAIMS:
         assert [said for key, row in sound.rows.items() for said in claim(key, row, sound)] == [], (
             claim

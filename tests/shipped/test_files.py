@@ -50,7 +50,6 @@ def test_every_shipped_table_gains_over_default_mode() -> None:
 
 
 def test_ci_runs_the_readmes_test_command() -> None:
-    """The README has exactly one command that installs the test extra, which .ci/run reads."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(re.findall(r"\[test,lint\]", readme)) == 1
 

@@ -45,10 +45,7 @@ def is_no_slower_than_the_library(key: str, row: Row, table: Table) -> Iterator[
 
 
 def is_left_to_the_host(row: Row, table: Table) -> bool:
-    """Whether a slower winner is that which the host enqueues faster (`prefer_host`).
-
-    A table for calls launched one by one then says what its buckets cost the host.
-    """
+    """Whether a slower winner is that which the host enqueues faster (`prefer_host`)."""
     is_launched = table.policy.timing.launch is Launch.EAGER and bool(table.provenance.calls)
     return is_launched and is_for_host(row.evidence)
 
@@ -94,10 +91,7 @@ def rates_follow_from_the_time(key: str, row: Row, table: Table) -> Iterator[str
 
 
 def share_is_possible(key: str, row: Row, table: Table) -> Iterator[str]:
-    """The share of the peak is above zero and at most so far above one, and flagged where odd.
-
-    It rounds to zero for a product of a few numbers, which moves less than 1 GB/s.
-    """
+    """The share of the peak is above zero and at most so far above one, and flagged where odd."""
     found, share = row.evidence, row.evidence.peak_share
     if share is None:
         return
@@ -229,7 +223,6 @@ def complaints(claim: Claim, table: Table) -> list[str]:
 
 
 def test_every_shipped_row_is_plausible() -> None:
-    """No row of a shipped table contradicts the claim."""
     for claim in CLAIMS:
         for path in TABLES:
             table = read_once(path)
@@ -238,7 +231,6 @@ def test_every_shipped_row_is_plausible() -> None:
 
 
 def test_sound_rows_pass(sound: Table) -> None:
-    """The rows that are damaged below are sound before."""
     for claim in CLAIMS:
         assert complaints(claim, sound) == []
 
@@ -257,7 +249,6 @@ def test_a_row_that_cannot_be_true_is_told(sound: Table, keys: Mapping[str, str]
 
 
 def test_half_of_a_shipped_time_is_told() -> None:
-    """Of every shipped product, half the time contradicts the rates beside it."""
     for path in TABLES:
         table = read_once(path)
         for key, row in table.rows.items():

@@ -11,10 +11,7 @@ TABLES = Path(__file__).resolve().parents[2] / "tables"
 
 
 def test_no_number_of_a_shipped_table_is_probably_wrong() -> None:
-    """Held against the peaks of its kind of GPU, of an H200 those that were measured alone.
-
-    What is to look at is explained in the docs.
-    """
+    """Held against the peaks of its kind of GPU, of an H200 those that were measured alone."""
     h200_peaks = peaks_in(TABLES / "nvidia-h200" / "zoo.llama3-8b.bf16.json")
     for path in sorted(TABLES.rglob("*.json")):
         table = read(path)

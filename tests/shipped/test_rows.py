@@ -1,7 +1,4 @@
-"""Shipped rows: each key and each winner is spelled as warmup would spell it today.
-
-A claim yields what contradicts it. Each is also given a damaged row, of which it must complain.
-"""
+"""Shipped rows: each key and each winner is spelled as warmup would spell it today."""
 
 from __future__ import annotations
 
@@ -310,7 +307,6 @@ DAMAGES = [
 
 
 def test_every_shipped_row_is_canonical() -> None:
-    """No row of a shipped table contradicts the claim."""
     for claim in CLAIMS:
         for path in TABLES:
             rows = read_once(path).rows
@@ -322,7 +318,6 @@ def test_every_shipped_row_is_canonical() -> None:
 
 
 def test_sound_rows_pass() -> None:
-    """The rows that are damaged below are sound before."""
     for claim in CLAIMS:
         assert [said for key, winner in SOUND.values() for said in claim(key, winner)] == [], claim
 

@@ -1,7 +1,4 @@
-"""Shipped tables as files: whole, in their place, of a complete origin and a known policy.
-
-A claim yields what contradicts it. Each is also given a damaged copy, of which it must complain.
-"""
+"""Shipped tables as files: whole, in their place, of a complete origin and a known policy."""
 
 from __future__ import annotations
 
@@ -80,10 +77,7 @@ def origin_is_complete(table: Table) -> Iterator[str]:
 
 
 def policy_is_known(table: Table) -> Iterator[str]:
-    """It is the policy that a build of this mode, launch and L2 has, under any torch.
-
-    Tables that were built before launch configs were searched, or reductions measured, lack that.
-    """
+    """It is the policy that a build of this mode, launch and L2 has, under any torch."""
     policy = table.policy
     backends = policy.options.get("max_autotune_gemm_backends")
     asked = PolicyOptions(
@@ -187,14 +181,12 @@ PRODUCTS = ROOT / "tables/nvidia-h200/products.bf16.json"
 
 
 def test_every_shipped_table_is_listed() -> None:
-    """The page beside the tables links to each."""
     page = (ROOT / "tables/README.md").read_text(encoding="utf-8")
     listed = [path for path in TABLES if f"({path.relative_to(ROOT / 'tables')})" in page]
     assert listed == TABLES
 
 
 def test_nothing_speaks_against_a_shipped_file() -> None:
-    """No file contradicts the claim."""
     for claim in (is_whole, is_in_its_place, is_ready_where_it_was_built):
         assert {path.name: said for path in TABLES if (said := list(claim(path)))} == {}, claim
 

@@ -52,7 +52,6 @@ def test_a_written_bundle_is_read_back(bundle: Path) -> None:
 
 
 def test_equal_files_give_equal_bytes(bundle: Path) -> None:
-    """The order of the files and needs does not matter."""
     again = bundle.with_name("again.bundle")
     write_bundle(again, TABLE, dict(reversed(NEEDS.items())), dict(reversed(FILES.items())))
     assert again.read_bytes() == bundle.read_bytes()
@@ -152,7 +151,6 @@ def test_a_damaged_archive_is_refused(bundle: Path) -> None:
 
 
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
-    """A bundle that does not exist is a BundleError."""
     with pytest.raises(BundleError, match="there is no such file"):
         contents(tmp_path / "none.bundle")
 

@@ -124,13 +124,11 @@ def test_the_document_has_the_designed_shape(make_table: Callable[..., Table]) -
 def test_the_digest_in_the_text_is_the_digest_of_the_table(
     make_table: Callable[..., Table],
 ) -> None:
-    """The provenance carries what `digest_of` returns."""
     table = make_table()
     assert json.loads(encode(table))["provenance"]["digest"] == digest_of(table)
 
 
 def test_every_field_changes_the_digest(make_table: Callable[..., Table]) -> None:
-    """No two tables that differ in any one field, at any depth, share a digest."""
     table = make_table()
     digests = {name: digest_of(other) for name, other in _changed(table)}
     digests["nothing"] = digest_of(table)
@@ -138,7 +136,6 @@ def test_every_field_changes_the_digest(make_table: Callable[..., Table]) -> Non
 
 
 def test_a_removed_row_changes_the_digest(make_table: Callable[..., Table]) -> None:
-    """A table without one of its rows has another digest."""
     table = make_table()
     fewer = dataclasses.replace(table, rows=dict(list(table.rows.items())[1:]))
     assert digest_of(fewer) != digest_of(table)

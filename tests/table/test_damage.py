@@ -107,10 +107,7 @@ def test_every_wrong_value_is_noticed(text: str) -> None:
 
 
 def test_a_wrong_type_is_pointed_at(text: str) -> None:
-    """An array of arrays at any place is reported with the JSON pointer of that place.
-
-    Where an array is right, as for flags, that of its element.
-    """
+    """An array of arrays at any place is reported with the JSON pointer of that place."""
     wrong = {
         _pointer(place): pointer
         for place in _places(json.loads(text))
@@ -140,7 +137,6 @@ def test_a_missing_field_is_pointed_at(text: str) -> None:
 
 
 def test_an_unknown_field_is_pointed_at(text: str) -> None:
-    """A field that no table has is reported by its own pointer, at every level that has fields."""
     named = [
         (),
         ("provenance",),
@@ -164,14 +160,12 @@ def test_a_complaint_is_one_printable_line(text: str) -> None:
 
 
 def test_a_tolerance_is_for_a_dtype(text: str) -> None:
-    """A tolerance whose name is no dtype is refused at its place, not only by the digest."""
     for case, name in {"empty": "", "lines": "a\nb", "long": "n" * 5000}.items():
         error = _complaint(_with(text, ("policy", "tolerance", name), "0.5"))
         assert error.pointer != "/provenance/digest", case
 
 
 def test_numbers_that_json_lacks_are_refused(text: str) -> None:
-    """NaN and the infinities are no numbers of a table."""
     for raw, name in product(("NaN", "Infinity", "-Infinity"), ("time_us", "library_us", "tried")):
         error = _complaint(_with(text, ("rows", "gemm", KEY, "evidence", name), raw))
         assert error.reason == f"{raw} is not a JSON number", (raw, name)
@@ -233,7 +227,6 @@ def test_code_is_no_template_parameter(text: str) -> None:
 
 
 def test_code_is_no_parameter_name(text: str) -> None:
-    """The name of a template parameter is an identifier."""
     for name in ("", "a b", "x)", "__import__('os')", "1a", "a.b", "a" * 65, "a\n"):
         place = ("rows", "gemm", KEY, "winner", "kwargs", name)
         assert _complaint(_with(text, place, "1")).pointer == _pointer(place), name
@@ -264,7 +257,6 @@ def test_an_option_has_the_name_of_an_option(text: str) -> None:
 
 
 def test_a_row_has_the_name_of_a_problem(text: str) -> None:
-    """The name of a row is a GEMM key."""
     for key in ("", "mm", KEY + "\n", KEY + " ", KEY.upper()):
         place = ("rows", "gemm", key)
         row = json.dumps(_at(json.loads(text), ("rows", "gemm", KEY)))
@@ -350,13 +342,11 @@ def test_a_timing_method_is_one(text: str) -> None:
 
 
 def test_other_schemas_are_damage(text: str) -> None:
-    """A schema that is no positive integer is pointed at."""
     for raw in ("0", "-1", "1.0", "2.0", "true", '"1"', '"2"', "null"):
         assert _complaint(_with(text, ("schema",), raw)).pointer == "/schema"
 
 
 def test_other_json_is_no_table() -> None:
-    """JSON that is no object is reported at the root."""
     for raw in ("[]", "null", "1", '"table"', "true", "[{}]"):
         assert _complaint(raw).pointer == "/"
 
@@ -395,7 +385,6 @@ def test_a_file_that_is_no_json_says_why(tmp_path_factory: pytest.TempPathFactor
 
 
 def test_a_byte_order_mark_is_refused(tmp_path: Path, text: str) -> None:
-    """A table that an editor saved with a byte order mark is a TableFormatError."""
     path = tmp_path / "t.json"
     path.write_text(text, encoding="utf-8-sig")
     with pytest.raises(TableFormatError):
@@ -409,7 +398,6 @@ def test_a_folder_is_no_table(tmp_path: Path) -> None:
 
 
 def test_an_absent_file_is_not_found(tmp_path: Path) -> None:
-    """Reading a file that is not there names it."""
     with pytest.raises(TableNotFoundError, match=r"no table at .*absent\.json"):
         read(tmp_path / "absent.json")
 

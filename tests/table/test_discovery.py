@@ -31,7 +31,6 @@ def test_the_working_folder_is_searched_first(
 def test_the_first_folder_with_a_table_wins(
     tmp_path: Path, make_table: Callable[..., Table], make_runtime: Callable[..., Runtime]
 ) -> None:
-    """A later folder is not looked into once one has a table for this machine."""
     for name in ("b", "c"):
         write(tmp_path / name / "nvidia-h200" / "t.json", make_table())
     found = discover(make_runtime(), (tmp_path / "a", tmp_path / "b", tmp_path / "c"))
@@ -90,7 +89,6 @@ def test_a_conflict_is_remarked_and_the_newer_row_taken(
 def test_a_table_with_other_options_is_remarked_and_left_out(
     tmp_path: Path, make_table: Callable[..., Table], make_runtime: Callable[..., Runtime]
 ) -> None:
-    """A table with other inductor options than the first is left out with a remark."""
     policy = dataclasses.replace(make_table().policy, options={"freezing": True})
     write(tmp_path / "nvidia-h200" / "1.json", make_table())
     write(tmp_path / "nvidia-h200" / "2.json", make_table({}, policy=policy))
@@ -105,7 +103,6 @@ def test_a_table_with_other_options_is_remarked_and_left_out(
 def test_a_damaged_table_is_remarked_and_left_out(
     tmp_path: Path, make_table: Callable[..., Table], make_runtime: Callable[..., Runtime]
 ) -> None:
-    """A damaged file is left out with a remark, and the others are used."""
     write(tmp_path / "nvidia-h200" / "good.json", make_table())
     (tmp_path / "nvidia-h200" / "bad.json").write_text("{")
     found = discover(make_runtime(), (tmp_path,))

@@ -73,13 +73,11 @@ class _Finished:
 def test_a_known_key_is_answered_with_its_winner(
     make_lookup: Lookups, make_table: Callable[..., Table], make_key: Callable[..., str]
 ) -> None:
-    """A key of the table gives the winner of its row."""
     lookup, _ = make_lookup()
     assert lookup.find(make_key(560)) == make_table().rows[make_key(560)].winner
 
 
 def test_finding_emits_nothing(make_lookup: Lookups, make_key: Callable[..., str]) -> None:
-    """`find` emits nothing; the hit or miss that follows does."""
     lookup, events = make_lookup()
     lookup.find(make_key(560))
     lookup.find(make_key(7))
@@ -100,13 +98,11 @@ def test_a_dynamic_dim_has_its_own_miss_reason(
 
 
 def test_a_range_in_n_is_a_dynamic_dim(make_lookup: Lookups, make_key: Callable[..., str]) -> None:
-    """Not only m makes a problem dynamic."""
     lookup, _ = make_lookup()
     assert lookup.find(make_key(560, n="8..64")) is MissReason.DYNAMIC_DIM
 
 
 def test_a_kind_says_which_ingredients_are_ranges(make_lookup: Lookups, toy_kind: Kind) -> None:
-    """A key is dynamic when one of its kind's `Kind.ranges` is a range."""
     for m, reason in (("8", MissReason.NOT_IN_TABLE), ("1..8", MissReason.DYNAMIC_DIM)):
         lookup, _ = make_lookup()
         assert lookup.find(f"toy cat m={m} n=4 via=sum f32 tag=7") is reason
@@ -115,14 +111,12 @@ def test_a_kind_says_which_ingredients_are_ranges(make_lookup: Lookups, toy_kind
 def test_a_dynamic_row_answers_its_own_range(
     make_row: Callable[..., Row], make_key: Callable[..., str]
 ) -> None:
-    """A table that has a row for exactly this range answers it."""
     row = make_row()
     lookup = Lookup({make_key("1..64"): row}, OnMiss.FALLBACK, Emitter([]))
     assert lookup.find(make_key("1..64")) == row.winner
 
 
 def test_what_is_no_key_is_not_described(make_lookup: Lookups) -> None:
-    """A problem without a key misses as ``not_described``."""
     lookup, _ = make_lookup()
     assert lookup.find("conv 3x3") is MissReason.NOT_DESCRIBED
 
@@ -235,7 +229,6 @@ def test_a_miss_of_another_op_has_no_neighbour(
 def test_a_miss_on_another_device_names_the_hard_fields(
     make_lookup: Lookups, make_key: Callable[..., str]
 ) -> None:
-    """A wrong device is explained by the differing hard fields, not by another row."""
     lookup, _ = make_lookup(OnMiss.STRICT, HARD_DEVICE, SOFT)
     with pytest.raises(MissError) as caught:
         lookup.miss(make_key(560), MissReason.WRONG_DEVICE, "bias_addmm")
@@ -316,7 +309,6 @@ def test_an_uncovered_measurement_is_one_event(make_lookup: Lookups) -> None:
 
 
 def test_a_forbidden_measurement_is_an_event_and_an_error(make_lookup: Lookups) -> None:
-    """A forbidden measurement is an error that names the site, and an event with ``refused``."""
     for on_miss in (OnMiss.FALLBACK, OnMiss.STRICT):
         lookup, events = make_lookup(on_miss, on_uncovered=Uncovered.FORBID)
         with pytest.raises(UncoveredError, match=r"site conv\.py:tuned_conv"):
@@ -384,7 +376,6 @@ def test_what_tunes_a_kind_is_not_uncovered(make_lookup: Lookups, toy_kind: Kind
 
 
 def test_a_selection_that_should_not_tune_is_uncovered(make_lookup: Lookups) -> None:
-    """Without on_miss=tune a measured GEMM selection is uncovered."""
     for on_miss in (OnMiss.FALLBACK, OnMiss.STRICT):
         lookup, events = make_lookup(on_miss)
         lookup.uncovered("select:mm")
@@ -401,7 +392,6 @@ def test_a_cached_graph_is_one_event(make_lookup: Lookups) -> None:
 
 
 def test_a_cached_graph_with_misses_is_refused_when_strict(make_lookup: Lookups) -> None:
-    """A cached graph with misses is an error for a strict server."""
     lookup, events = make_lookup(OnMiss.STRICT)
     lookup.cached(3, 0)
     with pytest.raises(MissError, match=r"1 decision of a graph .* \(cached_miss\)"):
@@ -425,7 +415,6 @@ def test_an_overruled_option_is_one_event(make_lookup: Lookups) -> None:
 
 
 def test_a_contradiction_is_warned_of(make_lookup: Lookups) -> None:
-    """A contradicted option is a warning that names the option and both values."""
     lookup, _ = make_lookup()
     with pytest.warns(ContradictionWarning, match="option freezing is False here, .* with True"):
         lookup.contradicted("freezing", "True", "False")
@@ -448,7 +437,6 @@ def test_a_contradiction_is_reported_once(make_lookup: Lookups) -> None:
 
 
 def test_each_contradicted_option_is_reported(make_lookup: Lookups) -> None:
-    """A second contradicted option has its own event and warning."""
     lookup, events = make_lookup()
     with pytest.warns(ContradictionWarning):
         lookup.contradicted("freezing", "True", "False")

@@ -25,7 +25,6 @@ KEY = "mm m=1 n=2 k=3 f32 a=row b=row out=f32 | epilogue=none"
 def test_merging_a_table_with_itself_changes_nothing(
     data: st.DataObject, tables: st.SearchStrategy[Table]
 ) -> None:
-    """The union of a table and itself is the table."""
     table = data.draw(tables)
     assert merge(table, table) == table
 
@@ -132,7 +131,6 @@ def test_equal_winners_measured_alike_keep_the_faster_evidence(
 def test_a_conflict_says_key_and_winners(
     make_table: Callable[..., Table], make_row: Callable[..., Row], make_key: Callable[..., str]
 ) -> None:
-    """The line of a conflict has the key and both winners with their parameters."""
     a = make_table({make_key(): make_row("mm", BLOCK_M=1)})
     b = make_table({make_key(): make_row("mm", BLOCK_M=2)})
     with pytest.raises(TableMergeError) as caught:
@@ -154,7 +152,6 @@ def test_tables_of_another_runtime_are_refused(
 
 
 def test_tables_of_another_policy_are_refused(make_table: Callable[..., Table]) -> None:
-    """Tables that differ in any field of the policy are refused."""
     for changes in (
         {"mode": "max-autotune"},
         {"timing": Method(l2=L2.WARM)},
@@ -209,7 +206,6 @@ def test_several_conflicts_are_counted_and_three_shown(
 def test_a_table_does_not_differ_from_itself(
     data: st.DataObject, tables: st.SearchStrategy[Table]
 ) -> None:
-    """The difference of a table and itself is empty."""
     table = data.draw(tables)
     assert diff(table, table).is_empty
 
@@ -252,7 +248,6 @@ def test_another_measurement_is_no_difference(
 def test_a_difference_names_the_runtime(
     make_table: Callable[..., Table], make_runtime: Callable[..., Runtime]
 ) -> None:
-    """Hard and soft differences of the runtime are part of the difference."""
     for changes, said in (
         ({"driver": "999"}, "driver: 580.65 and 999"),
         ({"sm_count": 78}, "device.sm_count: 132 and 78"),
@@ -262,7 +257,6 @@ def test_a_difference_names_the_runtime(
 
 
 def test_a_difference_names_the_policy(make_table: Callable[..., Table]) -> None:
-    """A differing field of the policy is one line of the difference."""
     for changes, said in (
         ({"mode": "max-autotune"}, "policy mode: max-autotune-gemm and max-autotune"),
         ({"options": {"dynamic_scale_rblock": False}}, "max_autotune_gemm_backends"),

@@ -60,7 +60,6 @@ def test_a_top_k_out_of_bounds_is_refused() -> None:
 
 
 def test_a_policy_has_the_method_and_the_limits() -> None:
-    """The options for timing and the switches are in the policy."""
     asked = PolicyOptions(launch="cudagraph", l2="warm", fused_top_k=2)
     policy = choose_policy(asked, "cuda", {"x": 1})
     assert policy.timing == Method(launch=Launch.CUDAGRAPH, l2=L2.WARM, fused_top_k=2)
@@ -68,13 +67,11 @@ def test_a_policy_has_the_method_and_the_limits() -> None:
 
 
 def test_one_tolerance_is_for_all_dtypes() -> None:
-    """A tolerance from the command line replaces the default of each dtype."""
     policy = choose_policy(PolicyOptions(tolerance=0.5), "cpu", {})
     assert policy.tolerance == dict.fromkeys(TOLERANCE, 0.5)
 
 
 def test_an_unknown_mode_is_refused() -> None:
-    """The error lists the known modes."""
     with pytest.raises(SettingsError, match="use one of max-autotune-gemm, max-autotune"):
         choose_policy(PolicyOptions(mode="fast"), "cuda", {})
 

@@ -21,7 +21,6 @@ def lookup(make_row: Callable[..., Row], make_key: Callable[..., str]) -> Lookup
 def test_the_same_range_is_answered(
     lookup: Lookup, make_row: Callable[..., Row], make_key: Callable[..., str]
 ) -> None:
-    """A key with the range of the row is a hit."""
     assert lookup.find(make_key("257..560")) == make_row().winner
 
 

@@ -90,13 +90,11 @@ def _finished(processes: list[subprocess.Popen[str]]) -> None:
 
 
 def test_what_was_written_is_read(tmp_path: Path, make_table: Callable[..., Table]) -> None:
-    """Reading a written file gives an equal table."""
     write(tmp_path / "t.json", make_table())
     assert read(tmp_path / "t.json") == make_table()
 
 
 def test_writing_makes_the_folders(tmp_path: Path, make_table: Callable[..., Table]) -> None:
-    """Folders on the way to the file are created."""
     write(tmp_path / "a" / "b" / "t.json", make_table())
     assert (tmp_path / "a" / "b" / "t.json").is_file()
 
@@ -118,7 +116,6 @@ def test_writing_leaves_nothing_but_the_table(
 def test_a_written_table_can_be_read_by_all_and_written_by_its_owner(
     tmp_path: Path, make_table: Callable[..., Table]
 ) -> None:
-    """The mode of a table is 0644."""
     write(tmp_path / "t.json", make_table())
     assert stat.S_IMODE((tmp_path / "t.json").stat().st_mode) == 0o644
 
@@ -339,7 +336,6 @@ def test_a_row_is_replaced_on_demand(
 
 
 def test_adding_returns_what_was_written(tmp_path: Path, make_table: Callable[..., Table]) -> None:
-    """The table that add_rows returns is the one a reader finds."""
     table = make_table()
     added = add_rows(tmp_path / "t.json", table.provenance, table.policy, table.rows)
     assert read(tmp_path / "t.json") == added
@@ -438,7 +434,6 @@ def test_the_argument_goes_before_the_environment(
 
 
 def test_the_environment_names_a_table(tmp_path: Path, make_table: Callable[..., Table]) -> None:
-    """Without an argument the table is the one in WARMUP_TABLE."""
     write(tmp_path / "a.json", make_table())
     assert find(None, {"WARMUP_TABLE": str(tmp_path / "a.json")}).table == make_table()
 

@@ -137,7 +137,6 @@ def test_a_read_only_table_stays(
 @needs_root
 @pytest.mark.parametrize("work", ["add_rows", "check_writable"])
 def test_a_table_is_no_device(tmp_path: Path, make_table: Callable[..., Table], work: str) -> None:
-    """Rows are not added to a device, which stays."""
     os.mknod(tmp_path / "n.json", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
     table = make_table()
     with pytest.raises(TableWriteError, match="it is no regular file"):
@@ -242,7 +241,6 @@ def test_too_many_open_files_is_what_the_error_names(
 def test_a_table_in_a_folder_that_all_can_write_is_remarked(
     tmp_path: Path, make_table: Callable[..., Table]
 ) -> None:
-    """A table that every user can replace is remarked as one that every user can write."""
     write(tmp_path / "a" / "t.json", make_table())
     (tmp_path / "a").chmod(0o777)
     (remark,) = find(tmp_path / "a" / "t.json", {}).remarks
@@ -252,10 +250,7 @@ def test_a_table_in_a_folder_that_all_can_write_is_remarked(
 def test_killed_writers_lose_no_row_and_leave_no_file(
     tmp_path: Path, run_python: Callable[..., object]
 ) -> None:
-    """Four writers at a time, killed at random: no saved row is lost, and the next one cleans up.
-
-    After each round the file is a valid table. WARMUP_TESTS_KILL_ROUNDS sets the number of rounds.
-    """
+    """Four writers, killed at random: no saved row is lost, the table is whole after each round."""
     done = subprocess.run(
         [sys.executable, str(PROGRAMS / "kill_writers.py"), str(tmp_path), ROUNDS, "20"],
         capture_output=True,

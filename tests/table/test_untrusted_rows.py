@@ -61,7 +61,6 @@ class _Measurer:
 def test_a_marked_row_is_written_with_its_reason_and_evidence(
     make_table: MakeTable, marked: Row
 ) -> None:
-    """The mark is a member of the row, and everything else is as without the mark."""
     table = make_table({KEY: marked})
     assert decode(encode(table), "t.json") == table
     row = json.loads(encode(table))["rows"]["gemm"][KEY]
@@ -75,7 +74,6 @@ def test_a_marked_row_is_written_with_its_reason_and_evidence(
 def test_a_mark_that_is_no_short_text_is_refused(
     make_table: MakeTable, marked: Row, value: object
 ) -> None:
-    """The error has the place of the mark in the file."""
     document = json.loads(encode(make_table({KEY: marked})))
     document["rows"]["gemm"][KEY]["untrusted"] = value
     with pytest.raises(TableFormatError, match="untrusted"):

@@ -52,5 +52,4 @@ def test_a_slice_of_a_gpu_is_another_kind(make_runtime: Callable[..., Runtime]) 
 
 
 def test_devices_of_one_kind_pass(make_runtime: Callable[..., Runtime]) -> None:
-    """Equal devices are of one kind."""
     check_one_kind({"cuda:0": make_runtime(), "cuda:1": make_runtime()})

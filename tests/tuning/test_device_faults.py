@@ -191,7 +191,6 @@ def test_a_problem_that_ends_two_workers_is_reported_as_failed(
 def test_the_report_counts_what_each_device_finished(
     make_runner: Make, tune: Tune, keys: list[str]
 ) -> None:
-    """A device that loses all that it is given has finished nothing."""
     report = tune(make_runner("cuda:0", dict.fromkeys(keys, "kill")), make_runner("cuda:1"))
     first, second = report.devices
     assert (first.problems, second.problems) == (0, len(keys))
@@ -261,7 +260,6 @@ def test_a_device_that_does_not_start_is_left_out(
 def test_the_first_worker_times_the_control_problem_for_its_device(
     make_runner: Make, tune: Tune, keys: list[str]
 ) -> None:
-    """The second has no time of its own, and tunes as the first does."""
     report = tune(make_runner("cuda:0"), make_runner("cuda:0", control_us=None, lane=1))
     (device,) = report.devices
     assert (device.control_us, device.problems) == (100.0, len(keys))
@@ -317,7 +315,6 @@ def test_without_a_row_there_is_no_table(make_runner: Make, tune: Tune, keys: li
 
 
 def test_a_worker_that_is_stopped_ends_at_once(make_runner: Make, keys: list[str]) -> None:
-    """What waits for a stopped worker raises, so that an interrupted build ends."""
     runner = make_runner("cuda:0", {keys[0]: "slow"})
     runner.start()
     with ThreadPoolExecutor(1) as pool:

@@ -19,7 +19,6 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 @pytest.mark.usefixtures("gpus")
 def test_all_are_the_gpus_of_the_host() -> None:
-    """`all` names every GPU, each with the workers of one GPU."""
     slots = parse_devices("all")
     assert [slot.name for slot in slots] == [f"cuda:{index}" for index in range(4)]
     assert {slot.lanes for slot in slots} == {GPU_LANES}
@@ -27,7 +26,6 @@ def test_all_are_the_gpus_of_the_host() -> None:
 
 @pytest.mark.usefixtures("gpus")
 def test_a_worker_sees_its_gpu_alone() -> None:
-    """Its GPU is the only visible one, and therefore the first."""
     (_, slot) = parse_devices("cuda:0, cuda:3")
     assert (slot.inside, slot.environment) == ("cuda:0", {"CUDA_VISIBLE_DEVICES": "3"})
 

@@ -54,7 +54,6 @@ def question_of(key: str) -> Question:
 
 
 def test_the_missed_key_is_tuned(make_lookup: MakeLookup) -> None:
-    """It is measured, and reported as tuned."""
     lookup, events = make_lookup(GEMM)
     assert lookup.measure(question_of(GEMM)) != LIBRARY
     assert [(event.name, event.fields["key"]) for event in events] == [(EventName.TUNED, GEMM)]
@@ -80,7 +79,6 @@ def test_another_kind_takes_its_neutral_winner(make_lookup: MakeLookup) -> None:
 
 
 def test_another_key_of_the_kind_ends_the_tuning(make_lookup: MakeLookup) -> None:
-    """A module that asks for another key of the same kind is not the right one."""
     lookup, _ = make_lookup(TOY)
     lookup.find(TOY)
     before = lookup.tunes
@@ -111,7 +109,6 @@ def test_a_region_may_ask_by_another_key_of_its_product(
 def test_an_import_measures_its_configs_and_all_library_kernels(
     make_row: Callable[..., Row],
 ) -> None:
-    """Of the candidates no other template is left; each kernel of the library is."""
     asked: list[Question] = []
 
     class Keeping:

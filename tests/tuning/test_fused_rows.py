@@ -114,11 +114,7 @@ def decided(row: Row) -> tuple[Winner, bool | None]:
 
 
 def test_a_tile_that_does_not_spill_follows_the_one_that_does() -> None:
-    """The fastest tile alone spills when fused; the next with less output in a warp wins fused.
-
-    The first trial has the library alone, the second the fastest template in both ways, the third
-    one tile more, fused alone: the GEMM is slower than the library's, so nothing else can win.
-    """
+    """The fastest tile alone spills when fused; the next with less output in a warp wins fused."""
     tuned, process = measured(gelu)
     assert decided(tuned.row) == (SLOWER, True)
     evidence = tuned.row.evidence

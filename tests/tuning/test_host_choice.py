@@ -125,7 +125,6 @@ def test_an_unstable_row_keeps_the_library() -> None:
 
 
 def test_a_rejected_candidate_is_not_chosen() -> None:
-    """However fast it is enqueued."""
     tuned = problem()
     timings = tuple(
         t if t.winner == LIBRARY else Timing(t.winner, 1.0, Rejection.WRONG, host_us=1.0)
@@ -164,10 +163,7 @@ def test_the_evidence_is_that_of_the_new_winner() -> None:
 
 
 def test_a_way_of_a_template_is_chosen_for_the_host_along_a_range() -> None:
-    """Fused and not fused are two alternatives of one template, whose times alone are the same.
-
-    What was compiled for the former winner is no evidence for the new one.
-    """
+    """Fused and not fused are two alternatives of one template, whose times alone are the same."""
     fused, apart = replace(TRITON, fused=True), replace(TRITON, fused=False)
     ways = {LIBRARY: (10.0, 25.0), fused: (12.0, 7.0), apart: (12.0, 14.0)}
     along_us = {LIBRARY: 10.0, fused: 10.5, apart: 10.5}

@@ -50,7 +50,6 @@ def group(request: pytest.FixtureRequest) -> Group:
 
 
 def test_the_module_has_the_structure_of_its_group(group: Group) -> None:
-    """The module has one group, with the structure of the group that it was made from."""
     linears = make_linear_module(group, 6, CPU)
     assert find_groups(linears.module).groups == (linears.group,)
     assert linears.group.structure == group.structure

@@ -1,8 +1,4 @@
-"""Pad decisions of a build: by the compiled region, both ways, and what is left of the loser.
-
-One build on the CPU, with inductor's pad_mm pass switched on there (tests/programs/
-build_unaligned.py): the region says that padding is faster, inductor's own calls the contrary.
-"""
+"""Pad decisions of a build: by the compiled region, both ways, and what is left of the loser."""
 
 from __future__ import annotations
 

@@ -8,7 +8,6 @@ BOTH = {"cuda:0", "cuda:1"}
 
 
 def test_problems_are_taken_in_order() -> None:
-    """Each key is taken once, in the order of the document, and then there is none."""
     queue = ProblemQueue("ab")
     assert [queue.take("cuda:0", BOTH) for _ in range(3)] == ["a", "b", None]
 

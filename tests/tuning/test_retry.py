@@ -42,7 +42,6 @@ def progress(
 
 
 def test_only_unstable_rows_are_measured_again(progress: Progress, make_key: MakeKey) -> None:
-    """A stable row is not, and the build is done once the unstable row was measured."""
     assert [progress.must_retune(make_key(m)) for m in (1, 2, 3)] == [False, True, False]
     assert not progress.is_done
     progress.save(Tuned(make_key(2), progress.rows[make_key(2)], ()))
@@ -126,7 +125,6 @@ def test_a_retry_that_makes_no_sense_is_refused(make_table: MakeTable) -> None:
 def test_a_row_that_was_searched_further_is_not_searched_less(
     make_table: MakeTable, make_row: MakeRow, make_key: MakeKey
 ) -> None:
-    """The error says which search to give."""
     table = make_table({make_key(1): _with(make_row(), search=Search.WIDE, **UNSTABLE)})
     with pytest.raises(SettingsError, match="add --search wide"):
         revisit_for(table, DEFAULT, retry="unstable")

@@ -127,7 +127,6 @@ def test_nothing_is_taken_where_the_build_measures_again(
 
 
 def test_a_file_that_is_no_table_ends_the_build(tmp_path: Path, make_table: MakeTable) -> None:
-    """Before anything is compiled."""
     with pytest.raises(TableNotFoundError):
         open_earlier([tmp_path / "a.json"], make_table({}), dict, measures_again=False, is_dry=True)
 

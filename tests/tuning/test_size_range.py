@@ -87,7 +87,6 @@ BAD = {LIBRARY: 15.0, LARGE: 20.0, SMALL: 10.0}
 
 
 def test_a_good_winner_costs_a_trial_for_each_size(look: Callable[..., Looked]) -> None:
-    """Each smaller size has one trial of all candidates; the largest size has no second one."""
     winner, places, asked = look(GOOD, GOOD)
     assert winner == LARGE
     assert [place.size for place in places] == [257, 408, 560]
@@ -126,7 +125,6 @@ def test_a_candidate_whose_confirmation_cannot_run_does_not_win(
 def test_a_size_that_cannot_be_run_is_logged(
     look: Callable[..., Looked], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """There are no outcomes for that size, and the log has the reason."""
     with caplog.at_level(logging.WARNING, logger="warmup"):
         winner, places, _ = look(None, GOOD)
     assert winner == LARGE

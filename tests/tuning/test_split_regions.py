@@ -1,8 +1,4 @@
-"""Split reductions of a build: every number of parts is compiled as its region, and checked.
-
-One build on the CPU, where a stated rule makes four parts (tests/programs/build_split.py): the
-region says that two are fastest.
-"""
+"""Split reductions of a build: every number of parts is compiled as its region, and checked."""
 
 from __future__ import annotations
 

@@ -60,7 +60,6 @@ def test_a_candidate_faster_bare_than_the_library_always_challenges() -> None:
 
 
 def test_a_region_without_a_time_leaves_out_no_candidate() -> None:
-    """Every candidate with a bare time challenges."""
     assert tiles_of(region_with(), None) == [8, 12, 16, 64]
 
 

@@ -31,7 +31,6 @@ def compiled(winner: Winner, spills: int | None = 0, *, is_as_decided: bool = Tr
 
 
 def test_a_template_that_is_faster_alone_is_compiled_both_ways() -> None:
-    """The other template is compiled fused alone, and what is no template as it is."""
     assert ways_of([LARGE, SMALL, SPLIT], may_win_alone=[LARGE]) == (
         *(replace(LARGE, fused=True), replace(LARGE, fused=False)),
         replace(SMALL, fused=True),
@@ -59,11 +58,7 @@ def test_a_way_that_inductor_does_not_compile_is_left_out() -> None:
 
 
 def test_where_a_kernel_spills_tiles_with_less_output_in_a_thread_follow() -> None:
-    """A tile of 128 x 128 spills with 4 warps: 64 x 64, and 8 warps, are added in their order.
-
-    A tile of 256 x 128 with 8 warps has as much output in each thread, and is not. Inductor accepts
-    eight spilled registers.
-    """
+    """A tile of 128 x 128 spills with 4 warps: 64 x 64, and 8 warps, are added in their order."""
     for spills, added in ((9, [WIDE, SMALL]), (8, []), (None, [])):
         outcomes = [compiled(replace(LARGE, fused=True), spills), Outcome(winner=LIBRARY)]
         assert less_demanding([template(256, 128, 8), WIDE, SMALL, SPLIT], outcomes) == added, (

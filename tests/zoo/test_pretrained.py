@@ -343,7 +343,6 @@ def test_images_whose_config_has_no_size_take_one_from_the_dims(tmp_path: Path) 
 def test_inputs_that_forward_refuses_are_named(
     kind: str, name: str, sizes: dict[str, int], words: str, tmp_path: Path
 ) -> None:
-    """The error has the shapes that forward refuses, and the --input to give."""
     fields = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     loaded = load_model(f"hf-random:{config(tmp_path, kind, architectures=[name], **fields)}")
     assert loaded.example_inputs is not None

@@ -56,7 +56,6 @@ def test_all_device_time_is_attributed(served: tuple[Served, Profile]) -> None:
 
 
 def test_operations_are_those_of_torchs_counter(served: tuple[Served, Profile]) -> None:
-    """To the last one."""
     wanted, found = served
     (bucket,) = found.buckets
     flops = [(line.work.flops or 0) * len(line.us) for line in bucket.lines if line.work]

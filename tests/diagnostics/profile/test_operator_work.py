@@ -114,5 +114,4 @@ def test_work_by_hand() -> None:
 
 
 def test_an_operator_without_shapes_has_no_work() -> None:
-    """Without record_shapes nothing is made up."""
     assert work_of_operator(HostOperator("aten::mm", {})) is None
