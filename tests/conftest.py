@@ -1,4 +1,4 @@
-"""Small tables, programs run in processes of their own, and what those are told."""
+"""Programs run in processes of their own, what those are told, and a row kind."""
 
 from __future__ import annotations
 
@@ -6,23 +6,16 @@ import importlib.util
 import os
 import re
 import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from forked_python import prepare, run_forked
+from own_processes import NO_WAIT, ROOT, environment
 
-from warmup.core.method import Method
-from warmup.core.rows import Evidence, Family, Flag, Rejection, Row, Winner
-from warmup.core.runtime import Device, Runtime
+from warmup.core.rows import Family
 from warmup.keys.kind import Kind
 from warmup.keys.registry import KINDS
-from warmup.table import Policy, Provenance, Table
-
-ROOT = Path(__file__).resolve().parents[1]
 
 if importlib.util.find_spec("hypothesis"):  # the tests for a GPU run without it
     from hypothesis import settings
@@ -40,21 +33,6 @@ expected = [each for each in found.supported_vec_isa_list if reported >= {*str(e
 print(int(expected == found.valid_vec_isa_list()))
 """
 
-_DEVICE = Device(
-    type="cuda", vendor="nvidia", name="NVIDIA H200", arch="sm_90", sm_count=132, memory_gib=140
-)
-_RUNTIME = Runtime(
-    device=_DEVICE, torch="2.13.0", triton="3.7.0", cuda="13.0", driver="580.65", cublas="13.1.0"
-)
-_POLICY = Policy(
-    mode="max-autotune-gemm",
-    options={"max_autotune_gemm_backends": "ATEN,TRITON", "dynamic_scale_rblock": False},
-    timing=Method(),
-    seed=0,
-    tolerance={"bf16": 0.01, "f32": 0.0001},
-)
-
-
 # A row kind of the tests' own, with a value for each property that is printed or compared.
 _TOY = Kind(
     name="toy",
@@ -71,100 +49,6 @@ _TOY = Kind(
     summary="toys",
     library_default="the toy on top",
 )
-
-
-def _make_runtime(**changes: str | int | None) -> Runtime:
-    of_device = {name: changes.pop(name) for name in tuple(changes) if hasattr(_DEVICE, name)}
-    return replace(_RUNTIME, device=replace(_DEVICE, **of_device), **changes)  # type: ignore[arg-type]
-
-
-def _make_key(
-    m: int | str = 560, *, op: str = "addmm", n: int | str = 1280, epilogue: str = "none"
-) -> str:
-    return f"{op} m={m} n={n} k=3420 bf16 a=row b=col bias=1d out=bf16 | epilogue={epilogue}"
-
-
-def _make_row(uid: str = "triton_mm", time_us: float = 10.5, **kwargs: int | str | None) -> Row:
-    named = kwargs or {"BLOCK_M": 64, "BLOCK_N": 128, "ACC_TYPE": "tl.float32", "num_warps": 4}
-    winner = Winner(Family.TEMPLATE, uid, tuple(sorted(named.items())), "0123456789abcdef")
-    evidence = Evidence(
-        time_us=time_us,
-        library_us=12.25,
-        runner_up="bias_addmm",
-        runner_up_us=11.5,
-        tried=20,
-        rejected=((Rejection.LAUNCH, 1),),
-        spread=0.02,
-        band=0.03,
-        error=0.011,
-        tflops=150.5,
-        gbps=1200.25,
-        peak_share=0.31,
-        clock_mhz=1980,
-        flags=(Flag.NEAR_TIE,),
-    )
-    return Row(winner, evidence)
-
-
-def _make_table(
-    rows: Mapping[str, Row] | None = None,
-    *,
-    runtime: Runtime = _RUNTIME,
-    policy: Policy = _POLICY,
-    created: str = "2026-01-02T03:04:05Z",
-) -> Table:
-    if rows is None:
-        rows = {_make_key(560): _make_row(), _make_key(1024): _make_row(BLOCK_M=128)}
-    return Table(Provenance(runtime, "0.1.0", created), policy, dict(rows))
-
-
-# Other tests keep this machine busy all the time: waiting for quiet would be in vain.
-_NO_WAIT = {"WARMUP_WAIT_FOR_QUIET": "0"}
-
-
-def _environment() -> dict[str, str]:
-    return {
-        **{name: value for name, value in os.environ.items() if not name.startswith("WARMUP_")},
-        **_NO_WAIT,
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])),
-    }
-
-
-def _run_python(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *arguments],
-        env=_environment(),
-        cwd=cwd or ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
-def _run_together(code: str, arguments: list[list[str]]) -> list[subprocess.Popen[str]]:
-    """Start one process per argument list; each runs *code* after all of them said ready."""
-    gated = "import sys\nprint('ready', flush=True)\nsys.stdin.readline()\n"
-    head, _, body = code.partition("# go\n")
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", head + gated + body, *words],
-            env=_environment(),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for words in arguments
-    ]
-    for process in processes:
-        assert process.stdout is not None
-        process.stdout.readline()
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write("\n")
-        process.stdin.flush()
-    return processes
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -196,7 +80,7 @@ def run_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Pa
         with FileLock(folder / "lock"):
             if not said.exists():
                 caches = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
-                env = {**_environment(), **caches, **variables}
+                env = {**environment(), **caches, **variables}
                 done = run_forked(*words, env=env, cwd=folder)
                 assert done.returncode in {0, 4}, done.stderr[-4000:]
                 said.write_text(done.stdout)
@@ -222,14 +106,14 @@ def variables(run_once: Callable[..., tuple[Path, str]]) -> dict[str, str]:
     outputs = Path(os.environ.get("TESTS_CXX_OUTPUTS", folder / "compiled"))
     outputs.mkdir(exist_ok=True)
     found = {
-        **_NO_WAIT,
+        **NO_WAIT,
         "OMP_WAIT_POLICY": "passive",
         "CXX": str(ROOT / "tests" / "programs" / "g++"),
         "TESTS_CXX": os.environ.get("CXX", "g++"),
         "TESTS_CXX_OUTPUTS": str(outputs),
         **probed,
     }
-    prepare({**_environment(), **found})
+    prepare({**environment(), **found})
     return found
 
 
@@ -265,39 +149,3 @@ def toy_kind(monkeypatch: pytest.MonkeyPatch) -> Kind:
 def root() -> Path:
     """The checkout."""
     return ROOT
-
-
-@pytest.fixture(scope="session")
-def make_runtime() -> Callable[..., Runtime]:
-    """``make_runtime(driver="581", sm_count=78)``: an H200 with changed fields."""
-    return _make_runtime
-
-
-@pytest.fixture(scope="session")
-def make_key() -> Callable[..., str]:
-    """``make_key(1024, op="mm", n=64, epilogue="relu")``: one GEMM key."""
-    return _make_key
-
-
-@pytest.fixture(scope="session")
-def make_row() -> Callable[..., Row]:
-    """``make_row("triton_mm", 8.5, BLOCK_M=32)``: one row."""
-    return _make_row
-
-
-@pytest.fixture(scope="session")
-def make_table() -> Callable[..., Table]:
-    """``make_table({key: row}, created=...)``: a table; two rows when none are given."""
-    return _make_table
-
-
-@pytest.fixture(scope="session")
-def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """``run_python("-m", "warmup", ...)``: the finished process, with this checkout importable."""
-    return _run_python
-
-
-@pytest.fixture(scope="session")
-def run_together() -> Callable[[str, list[list[str]]], list[subprocess.Popen[str]]]:
-    """Start processes at one moment: what follows ``# go`` in the code waits for all of them."""
-    return _run_together

@@ -81,20 +81,15 @@ def model_inputs() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randint(0, 101, (7,)), torch.randn(7, 30)
 
 
-@pytest.fixture
-def pad_all() -> Callable[..., Any]:
-    """``pad_all(model, pick=min)``: pad each group to the picked size; return the groups."""
-
-    def pad_groups(model: nn.Module, pick: Callable[..., int] = min) -> Any:
-        groups = find_groups(model).groups
-        sizes = {
-            group: Padding(pick(padded_sizes(group.structure.features, group.structure.dtype)))
-            for group in groups
-        }
-        pad(model, sizes)
-        return groups
-
-    return pad_groups
+def pad_all(model: nn.Module, pick: Callable[..., int] = min) -> Any:
+    """Pad each group to the picked size; return the groups."""
+    groups = find_groups(model).groups
+    sizes = {
+        group: Padding(pick(padded_sizes(group.structure.features, group.structure.dtype)))
+        for group in groups
+    }
+    pad(model, sizes)
+    return groups
 
 
 @pytest.fixture(scope="session")

@@ -8,9 +8,8 @@ from __future__ import annotations
 import ast
 import json
 import re
-import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -27,6 +26,7 @@ from import_graph import (
     page_with,
     sources,
 )
+from own_processes import run_python
 
 # What may be imported from outside the standard library; the longest prefix of a module counts.
 THIRD_PARTY: Mapping[str, frozenset[str]] = {
@@ -278,9 +278,7 @@ def test_the_drawing_is_that_of_the_code(texts: dict[str, str]) -> None:
     assert page == page_with(page, drawing(texts))
 
 
-def test_importing_leaves_the_heavy_packages_alone(
-    run_python: Callable[..., subprocess.CompletedProcess[str]],
-) -> None:
+def test_importing_leaves_the_heavy_packages_alone() -> None:
     """A fresh process that imports warmup has not loaded what it may never need."""
     for statement, unwanted in (
         ("import warmup", {"torch", "triton", "rich", "typer", "platformdirs"}),
@@ -302,9 +300,7 @@ def test_importing_leaves_the_heavy_packages_alone(
         assert (loaded & unwanted, "warmup" in loaded) == (set(), True), (statement, unwanted)
 
 
-def test_importing_has_no_effect(
-    run_python: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
-) -> None:
+def test_importing_has_no_effect(tmp_path: Path) -> None:
     """Importing warmup makes no file and prints nothing."""
     done = run_python("-B", "-c", "import warmup", cwd=tmp_path)
     assert (done.stdout, done.stderr, list(tmp_path.iterdir())) == ("", "", [])

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import typer
+from own_processes import run_python
 
 from warmup.bench.cells import BenchReport, Cell, Pass, chart_of, document
 from warmup.cli.bench import run_bench, spell
@@ -207,7 +208,7 @@ def test_wrong_results_end_with_1(
     assert "no chart: charts are drawn by matplotlib" in capsys.readouterr().err
 
 
-def test_importing_the_commands_leaves_torch_alone(run_python: Callable[..., Any]) -> None:
+def test_importing_the_commands_leaves_torch_alone() -> None:
     """`warmup --help` lists the commands without paying for torch."""
     code = (
         "import sys, warmup.cli.bench, warmup.bench.cells\n"

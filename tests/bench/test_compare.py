@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from sample_tables import make_runtime
 
 from warmup.bench.compare import (
     BucketTime,
@@ -28,7 +29,6 @@ from warmup.buckets.bucket import Bucket
 from warmup.cli.compare import heading, sentences, spell
 from warmup.core.errors import SettingsError
 from warmup.core.method import L2, Launch
-from warmup.core.runtime import Runtime
 from warmup.core.samples import Samples
 
 Report = Callable[..., Comparison]
@@ -82,7 +82,7 @@ def result(name: str, *by_bucket: Sequence[float], **changes: object) -> Result:
 
 
 @pytest.fixture
-def report(make_runtime: Callable[..., Runtime]) -> Report:
+def report() -> Report:
     """``report(*results)``: a comparison over the buckets 16 and 560."""
 
     def make(*results: Result) -> Comparison:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from own_processes import run_python
 
 from warmup.bench.pad import PadRun, SampleFile, draw_pad_keys, measure_samples, parse_dtypes
 from warmup.core.dtypes import item_bytes
@@ -203,9 +203,7 @@ def test_samples_of_another_origin_are_not_added(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_what_cannot_be_done_is_one_line(
-    run_python: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
-) -> None:
+def test_what_cannot_be_done_is_one_line(tmp_path: Path) -> None:
     """Exit 3, before anything is measured or written."""
     pytest.importorskip("torch")
     for words, text in (

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from own_processes import run_python
+from sample_tables import make_key, make_table
 
 from warmup.core.events import Emitter, EventName, JsonLinesSink
-from warmup.table import Table
 from warmup.table.codec import digest_of, encode
 
 Done = subprocess.CompletedProcess[str]
@@ -18,7 +19,7 @@ Command = Callable[..., Done]
 
 
 @pytest.fixture
-def logs(tmp_path: Path, make_table: Callable[..., Table], make_key: Callable[..., str]) -> Path:
+def logs(tmp_path: Path) -> Path:
     """A folder with t.json, good.jsonl, bad, quiet and half.jsonl."""
     table = make_table()
     (tmp_path / "t.json").write_text(encode(table))
@@ -53,9 +54,7 @@ def warmup(logs: Path, run_main: Command) -> Command:
     return run_main
 
 
-def test_an_audit_is_printed(
-    logs: Path, run_python: Callable[..., Done], make_key: Callable[..., str]
-) -> None:
+def test_an_audit_is_printed(logs: Path) -> None:
     """Counts come first, then each miss with its neighbour, then the rows never used."""
     done = run_python("-m", "warmup", "audit", "bad.jsonl", cwd=logs)
     assert (done.returncode, done.stderr, done.stdout.splitlines()) == (
@@ -78,7 +77,7 @@ def test_an_audit_is_printed(
     )
 
 
-def test_an_audit_is_json_on_request(warmup: Command, make_key: Callable[..., str]) -> None:
+def test_an_audit_is_json_on_request(warmup: Command) -> None:
     """With --json or --format json stdout is one document with the same facts."""
     document = json.loads(warmup("audit", "bad.jsonl", "good.jsonl", "--format", "json").stdout)
     assert json.loads(warmup("audit", "bad.jsonl", "good.jsonl", "--json").stdout) == document
@@ -192,9 +191,7 @@ def test_a_file_that_cannot_be_written_is_named(
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_misses_are_written_for_the_next_build(
-    warmup: Command, tmp_path: Path, make_key: Callable[..., str]
-) -> None:
+def test_misses_are_written_for_the_next_build(warmup: Command, tmp_path: Path) -> None:
     """--misses-out writes what no row answered, also when the audit fails because of it."""
     done = warmup("audit", "bad.jsonl", "--misses-out", "m.json", "--fail-on", "miss")
     assert done.returncode == 1
@@ -205,9 +202,7 @@ def test_misses_are_written_for_the_next_build(
     }
 
 
-def test_ranks_that_disagree_are_named_and_fail_on_demand(
-    warmup: Command, tmp_path: Path, make_key: Callable[..., str]
-) -> None:
+def test_ranks_that_disagree_are_named_and_fail_on_demand(warmup: Command, tmp_path: Path) -> None:
     """Two ranks with two winners for one key are shown with their choices, and exit 1."""
     for rank, winner in (("0", "w1"), ("1", "w2")):
         sink = JsonLinesSink(tmp_path / "ranks.jsonl")

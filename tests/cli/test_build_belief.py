@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sample_tables import make_key, make_row, make_table
 
 pytest.importorskip("torch")
 
@@ -15,8 +16,7 @@ from warmup.cli.build_belief import MEASURE_ALL, is_undecided, spell_belief
 from warmup.cli.build_render import spell
 from warmup.cli.tables import spell_table
 from warmup.core.machine_state import MachineState
-from warmup.core.rows import Flag, Row, Tuned
-from warmup.table import Table
+from warmup.core.rows import Flag, Tuned
 from warmup.tuning.report import BuildReport
 
 Report = Callable[..., BuildReport]
@@ -24,9 +24,7 @@ QUIET = MachineState(measured=4, cpus=2.0, worst_share=0.03)
 
 
 @pytest.fixture
-def report(
-    make_table: Callable[..., Table], make_row: Callable[..., Row], make_key: Callable[..., str]
-) -> Report:
+def report() -> Report:
     """``report({16: {"flags": ...}, 32: {}}, now=[16], ...)``: a build with these rows by m."""
 
     def make(
@@ -69,9 +67,7 @@ def test_what_disturbed_makes_times_doubtful(report: Report) -> None:
         assert line == f"times of this build are doubtful: {words}", case
 
 
-def test_unstable_rows_are_counted_and_can_be_measured_again(
-    report: Report, make_key: Callable[..., str]
-) -> None:
+def test_unstable_rows_are_counted_and_can_be_measured_again(report: Report) -> None:
     """Those measured now make the times doubtful; all asked for are listed, with the remedy."""
     rows = {16: NOISY, 32: NOISY, 64: {}, 128: NOISY}
     known = (make_key(32), make_key(64))
@@ -123,7 +119,7 @@ def test_where_nothing_was_measured_nothing_is_said_of_times(report: Report) -> 
     assert [*spell_belief(report({16: {}}, machine=MachineState()))] == []
 
 
-def test_a_retry_says_what_came_of_it(report: Report, make_key: Callable[..., str]) -> None:
+def test_a_retry_says_what_came_of_it(report: Report) -> None:
     """How many rows are stable now, were kept, or belong to other buckets; with the reason."""
     kept = {make_key(32): "the new times are unstable too"}
     retried = frozenset(map(make_key, (16, 32, 64)))
@@ -149,9 +145,7 @@ ALONG: Mapping[str, Any] = {
 }
 
 
-def test_a_winner_slower_than_the_library_is_explained(
-    report: Report, make_key: Callable[..., str]
-) -> None:
+def test_a_winner_slower_than_the_library_is_explained(report: Report) -> None:
     """For a range the winner may lose at the largest size; the build says why, `show` counts it."""
     found = report({16: ALONG, 32: {"library_us": 5.0}}, (16, 32))
     explained = [line for line in spell(found) if "the library's time" in line]

@@ -8,13 +8,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from sample_tables import make_key, make_table
 
 pytest.importorskip("torch")
 
 from warmup.cli.build_render import document
 from warmup.cli.build_source import on_devices, spell_devices
 from warmup.diagnostics.misses import encode_problems
-from warmup.table import Table
 from warmup.tuning.build import build as tuning_build
 from warmup.tuning.from_misses import build_problems
 from warmup.tuning.report import BuildReport, DeviceShare
@@ -49,7 +49,7 @@ def test_a_dry_run_distributes_nothing() -> None:
 
 
 @pytest.fixture
-def report(make_table: Callable[..., Table], tmp_path: Path) -> BuildReport:
+def report(tmp_path: Path) -> BuildReport:
     """A build on two devices, of which one was left out."""
     shares = (
         DeviceShare(name="cuda:0", problems=1, control_us=100.0),
@@ -77,7 +77,7 @@ def test_each_device_is_in_the_document(report: BuildReport) -> None:
 
 
 def test_the_command_refuses_a_wrong_share_and_says_that_one_is_empty(
-    run_main: RunMain, make_key: Callable[..., str], tmp_path: Path
+    run_main: RunMain, tmp_path: Path
 ) -> None:
     """A wrong I/N, or a share of a model, is a usage error; an empty share ends with 0."""
     misses = tmp_path / "m.json"

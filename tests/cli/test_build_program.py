@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from sample_tables import make_table
 
 from warmup.core.rows import Row
 from warmup.serving.program_build import ProgramBuild
@@ -74,10 +75,7 @@ def test_a_damaged_table_starts_no_program(run_main: RunMain, tmp_path: Path) ->
 
 
 def test_a_table_of_another_device_is_left_alone(
-    run_main: RunMain,
-    tmp_path: Path,
-    make_table: Callable[..., Table],
-    monkeypatch: pytest.MonkeyPatch,
+    run_main: RunMain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first compile of the program fails, and names both machines."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))

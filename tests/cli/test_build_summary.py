@@ -6,16 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from sample_tables import make_row, make_table
 
 pytest.importorskip("torch")
 
 from warmup.buckets.bucket import Bucket
 from warmup.cli.build_render import spell
 from warmup.core.method import Search
-from warmup.core.rows import Row, Tuned
+from warmup.core.rows import Tuned
 from warmup.core.search import CandidateSource, SearchCounts
 from warmup.keys.kind import Kind
-from warmup.table import Table
 from warmup.tuning.report import BucketResult, BuildReport, Judgement
 
 LAUNCH = "launch triton_poi_fused_mul x={} args=*bf16 source=3f2a9c0d41b7e865"
@@ -23,11 +23,7 @@ TOY = "toy cat m={} n=4 via=sum f32 tag=7"
 
 
 @pytest.fixture
-def print_rows(
-    make_table: Callable[..., Table],
-    make_row: Callable[..., Row],
-    tmp_path: Path,
-) -> Callable[..., list[str]]:
+def print_rows(tmp_path: Path) -> Callable[..., list[str]]:
     """``print_rows(key, ...)``: the lines that a build of seqlen=16 prints that asked for these."""
 
     def print_them(*keys: str, timings: tuple[Tuned, ...] = ()) -> list[str]:
@@ -60,9 +56,7 @@ def test_rows_with_a_summary_are_one_line(
         assert not any("seqlen=16" in each for each in printed), key
 
 
-def test_the_configs_that_were_tried_are_counted(
-    print_rows: Callable[..., list[str]], make_row: Callable[..., Row]
-) -> None:
+def test_the_configs_that_were_tried_are_counted(print_rows: Callable[..., list[str]]) -> None:
     """One line sums the searches of the kernels tuned now, by source, with what was left out."""
     keys = LAUNCH.format(16), LAUNCH.format(32)
     added = ((CandidateSource.GRID, 20), (CandidateSource.DESCENT, 7))

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from own_processes import run_python
+from sample_tables import make_key, make_row, make_table
 
-from warmup.core.rows import Flag, Row
+from warmup.core.rows import Flag
 from warmup.core.runtime import Runtime
-from warmup.table import Table
 from warmup.table.codec import digest_of, encode
 
 Done = subprocess.CompletedProcess[str]
@@ -31,13 +32,7 @@ def here() -> Runtime:
 
 
 @pytest.fixture
-def folder(
-    tmp_path: Path,
-    make_table: Callable[..., Table],
-    make_row: Callable[..., Row],
-    make_key: Callable[..., str],
-    here: Runtime,
-) -> Path:
+def folder(tmp_path: Path, here: Runtime) -> Path:
     """One table for each outcome, in a folder with nothing else."""
     tables = {
         "ready": make_table(runtime=here),
@@ -178,9 +173,7 @@ def test_json_mismatches_have_both_values(check: Command) -> None:
     )
 
 
-def test_the_expected_digest_decides(
-    check: Command, make_table: Callable[..., Table], here: Runtime
-) -> None:
+def test_the_expected_digest_decides(check: Command, here: Runtime) -> None:
     """The right digest is ready, another is code 10 with both digests on one line."""
     digest = digest_of(make_table(runtime=here))
     assert check("ready.json", "--expect-digest", digest).returncode == 0
@@ -264,9 +257,7 @@ def test_a_device_that_is_absent_is_a_mismatch(check: Command) -> None:
     assert (done.returncode, "CUDA devices here" in done.stderr) == (10, True)
 
 
-def test_the_time_limit_prints_json_and_says_where(
-    run_python: Callable[..., Done], folder: Path
-) -> None:
+def test_the_time_limit_prints_json_and_says_where(folder: Path) -> None:
     """A run that is cut off ends with code 11, its document and the place it had reached."""
     words = ("check", "other.json", "--timeout", "0.01", "--json")
     done = run_python("-m", "warmup", *words, cwd=folder)

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 import typer
+from sample_tables import make_table
 from typer.main import get_command
 
 from warmup.cli.app import app
 from warmup.core.errors import SettingsError
-from warmup.table import Table
 from warmup.table.codec import encode
 
 Done = subprocess.CompletedProcess[str]
@@ -92,7 +92,7 @@ _WRONG = [
 
 
 @pytest.fixture
-def files(tmp_path: Path, make_table: Callable[..., Table]) -> Path:
+def files(tmp_path: Path) -> Path:
     """A folder with a table, t.json, and a file that is none, net.py."""
     (tmp_path / "t.json").write_text(encode(make_table()))
     (tmp_path / "net.py").write_text(_PLAIN_MODEL)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from sample_tables import make_row, make_table
 
 from warmup.cli import output
 from warmup.cli.output import digits, fold, grid, meanings, percent, spell_phases, times
 from warmup.cli.tables import spell_table
 from warmup.core.counted import counted
 from warmup.core.phases import Phase
-from warmup.core.rows import Row
-from warmup.table import Table
 
 HEAD = ("gemm", "epilogue", "winner", "us")
 ROWS = (("mm m=16", "none", "aten::mm", "7.9"), ("mm m=1024", "gelu", "triton::mm w2", "12.0"))
@@ -73,9 +71,7 @@ def test_what_a_cell_could_do_to_a_terminal_is_escaped() -> None:
     assert "\\x1b[2J" in list(grid(("a", "b"), [("\x1b[2J", "1")], texts=1))[1]
 
 
-def test_a_cell_that_a_row_lacks_is_a_dash(
-    make_table: Callable[..., Table], make_row: Callable[..., Row]
-) -> None:
+def test_a_cell_that_a_row_lacks_is_a_dash() -> None:
     """A weight row that only makes features computes nothing in between: no `via`."""
     key = "weight n m=16 in=768 features=50257 bf16 bias=0"
     head, line = list(spell_table(make_table({key: make_row()})))[1:3]

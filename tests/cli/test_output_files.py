@@ -11,9 +11,9 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from own_processes import run_python
+from sample_tables import make_key, make_row, make_table
 
-from warmup.core.rows import Row
-from warmup.table import Table
 from warmup.table.codec import encode
 from warmup.table.store import read
 
@@ -29,12 +29,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="makes a device")
 
 
 @pytest.fixture
-def folder(
-    tmp_path: Path,
-    make_table: Callable[..., Table],
-    make_row: Callable[..., Row],
-    make_key: Callable[..., str],
-) -> Path:
+def folder(tmp_path: Path) -> Path:
     """Two tables with a row each, and a log with an event."""
     for m, name in enumerate(("a", "b"), start=1):
         (tmp_path / f"{name}.json").write_text(encode(make_table({make_key(m): make_row()})))
@@ -94,7 +89,7 @@ def test_a_newline_in_a_path_is_escaped(run: Callable[..., Done]) -> None:
         assert r"no\nsuch\x1b[31m" in done.stderr, name
 
 
-def test_merged_tables_are_written_to_stdout(folder: Path, run_python: Callable[..., Done]) -> None:
+def test_merged_tables_are_written_to_stdout(folder: Path) -> None:
     """`-o /dev/stdout` prints the union, which is the table that `-o FILE` writes."""
     words = ("-m", "warmup", "merge", "a.json", "b.json", "-o")
     done = run_python(*words, "/dev/stdout", cwd=folder)

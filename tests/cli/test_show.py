@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 
 import pytest
+from sample_tables import make_key, make_row, make_table
 
 from warmup.cli import output, show_render
 from warmup.cli.show_render import spell_candidates, spell_limits, spell_table
@@ -27,11 +27,7 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("on_terminal")
-def test_no_line_is_longer_than_the_terminal(
-    make_table: Callable[..., Table],
-    make_row: Callable[..., Row],
-    make_key: Callable[..., str],
-) -> None:
+def test_no_line_is_longer_than_the_terminal() -> None:
     """Long epilogues are broken after a comma, and each row takes two lines otherwise."""
     long = ",".join(f"mul(bf16[560,{n}])" for n in range(1, 12))
     keys = [make_key(560), make_key(1024), make_key(560, epilogue=long)]
@@ -43,11 +39,7 @@ def test_no_line_is_longer_than_the_terminal(
 
 
 @pytest.mark.usefixtures("on_terminal")
-def test_what_all_rows_share_is_printed_once(
-    make_table: Callable[..., Table],
-    make_row: Callable[..., Row],
-    make_key: Callable[..., str],
-) -> None:
+def test_what_all_rows_share_is_printed_once() -> None:
     """Layouts, dtypes and a common epilogue stand above the rows, sizes in each row."""
     rows = {make_key(m): make_row() for m in (16, 560)}
     text = "\n".join(spell_table(make_table(rows)))
@@ -55,9 +47,7 @@ def test_what_all_rows_share_is_printed_once(
     assert (text.count("bf16"), text.count("n=1280 k=3420")) == (2, 2)
 
 
-def test_a_single_row_keeps_all_that_it_is(
-    make_table: Callable[..., Table], make_row: Callable[..., Row], make_key: Callable[..., str]
-) -> None:
+def test_a_single_row_keeps_all_that_it_is() -> None:
     lines = list(spell_table(make_table({make_key(560): make_row()})))
     assert [line for line in lines if line.startswith("all ")] == []
     assert "addmm m=560 n=1280 k=3420 bf16 a=row b=col bias=1d out=bf16  none" in lines[2]
@@ -74,9 +64,7 @@ def _tuned(row: Row, key: str, **fused: float) -> Tuned:
     return Tuned(key, replace(row, evidence=replace(row.evidence, scope=scope)), tuple(timings))
 
 
-def test_a_ranking_has_the_ten_fastest(
-    make_row: Callable[..., Row], make_key: Callable[..., str]
-) -> None:
+def test_a_ranking_has_the_ten_fastest() -> None:
     tuned = _tuned(make_row(), make_key())
     evidence = replace(tuned.row.evidence, ranking=ranking_of(tuned))
     names = [name.split()[0] for _, name in ranked(evidence)]
@@ -84,9 +72,7 @@ def test_a_ranking_has_the_ten_fastest(
     assert len(names) == MAX_RANKED
 
 
-def test_a_fused_ranking_has_fused_times_only(
-    make_row: Callable[..., Row], make_key: Callable[..., str]
-) -> None:
+def test_a_fused_ranking_has_fused_times_only() -> None:
     """A time of the GEMM alone is not compared with one of the GEMM and its epilogue."""
     tuned = _tuned(make_row(), make_key(), triton_05=21.5, triton_01=20.25)
     evidence = replace(tuned.row.evidence, ranking=ranking_of(tuned))
@@ -96,9 +82,7 @@ def test_a_fused_ranking_has_fused_times_only(
     ]
 
 
-def test_a_ranking_survives_the_file(
-    make_table: Callable[..., Table], make_row: Callable[..., Row], make_key: Callable[..., str]
-) -> None:
+def test_a_ranking_survives_the_file() -> None:
     """With flags or without, and a row without a ranking has no such field."""
     key, row = make_key(), make_row()
     ranking = ranking_of(_tuned(row, key))
@@ -111,9 +95,7 @@ def test_a_ranking_survives_the_file(
     assert "ranking" not in encode(make_table({key: row}))
 
 
-def test_a_ranking_is_part_of_the_digest(
-    make_table: Callable[..., Table], make_row: Callable[..., Row], make_key: Callable[..., str]
-) -> None:
+def test_a_ranking_is_part_of_the_digest() -> None:
     """It is evidence like the rest, so nobody changes it unseen."""
     row = make_row()
     ranked_row = replace(row, evidence=replace(row.evidence, ranking="1.5 aten::mm"))
@@ -121,9 +103,7 @@ def test_a_ranking_is_part_of_the_digest(
     assert digest_of(tables[0]) != digest_of(tables[1])
 
 
-def test_anything_else_is_no_ranking(
-    make_table: Callable[..., Table], make_row: Callable[..., Row], make_key: Callable[..., str]
-) -> None:
+def test_anything_else_is_no_ranking() -> None:
     """A table is not trusted: its ranking is times and names, at most ten."""
     for ranking, flagged in product(
         (
@@ -144,9 +124,7 @@ def test_anything_else_is_no_ranking(
             decode(text, "t")
 
 
-def test_candidates_are_ranked_with_us_and_percent(
-    make_table: Callable[..., Table], make_row: Callable[..., Row], make_key: Callable[..., str]
-) -> None:
+def test_candidates_are_ranked_with_us_and_percent() -> None:
     """The best time as a share of each, as inductor's log has it; the winner is marked."""
     row, key = make_row(time_us=10.0), make_key()
     ranking = f"10 {row.winner.short}; 12.5 aten::mm"
@@ -160,9 +138,7 @@ def test_candidates_are_ranked_with_us_and_percent(
     ]
 
 
-def test_a_row_without_a_ranking_shows_what_it_has(
-    make_table: Callable[..., Table], make_row: Callable[..., Row], make_key: Callable[..., str]
-) -> None:
+def test_a_row_without_a_ranking_shows_what_it_has() -> None:
     """Tables of before have the winner and the runner-up."""
     lines = list(spell_candidates(make_table({make_key(): make_row()}), [make_key()]))
     assert lines[3].endswith("; the ranking was not kept, only these")
@@ -187,7 +163,7 @@ def _with_calls(table: Table, launch: Launch = Launch.EAGER, **calls: CallCost) 
 
 
 @pytest.mark.usefixtures("on_terminal")
-def test_what_the_host_limits_is_shown(make_table: Callable[..., Table]) -> None:
+def test_what_the_host_limits_is_shown() -> None:
     """Each bucket has both times, small buckets first, and the advice fits how rows were timed."""
     for launch, advice in (
         (Launch.EAGER, "have no such limit: build for them with --launch cudagraph"),

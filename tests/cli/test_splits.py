@@ -8,13 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sample_tables import make_key, make_row, make_table
 
 pytest.importorskip("torch")
 
 from warmup.buckets.bucket import Bucket
 from warmup.cli.build_render import document, spell
-from warmup.core.rows import Row
-from warmup.table import Table
 from warmup.tuning.report import BucketResult, BuildReport, Judgement
 
 Reports = Callable[..., BuildReport]
@@ -24,12 +23,7 @@ FAST = ((257, 1.1), (408, None), (560, 1.03))
 
 
 @pytest.fixture
-def make_report(
-    make_table: Callable[..., Table],
-    make_row: Callable[..., Row],
-    make_key: Callable[..., str],
-    tmp_path: Path,
-) -> Reports:
+def make_report(tmp_path: Path) -> Reports:
     """``make_report(SLOW, FAST)``: a build of seqlen=257..560, with a row for each argument."""
 
     def make(*alongs: tuple[tuple[int, float | None], ...]) -> BuildReport:
@@ -66,9 +60,7 @@ def test_nothing_is_said_within_the_bound(make_report: Reports) -> None:
     assert "add the bucket" not in "".join(spell(make_report(FAST)))
 
 
-def test_json_has_the_bucket_and_the_rows(
-    make_report: Reports, make_key: Callable[..., str]
-) -> None:
+def test_json_has_the_bucket_and_the_rows(make_report: Reports) -> None:
     found = json.loads(json.dumps(document(make_report(FAST, SLOW))))
     assert found["splits"] == [
         {

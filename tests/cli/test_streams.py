@@ -11,8 +11,8 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from sample_tables import make_table
 
-from warmup.table import Table
 from warmup.table.codec import encode
 
 LOST = "error: stdout cannot be written: No space left on device; send it to a file that can be\n"
@@ -21,7 +21,7 @@ Shell = Callable[[str], subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
-def shell(tmp_path: Path, root: Path, make_table: Callable[..., Table]) -> Shell:
+def shell(tmp_path: Path, root: Path) -> Shell:
     """``shell("warmup show t.json >&-")`` beside t.json, with ``warmup`` of this checkout."""
     (tmp_path / "t.json").write_text(encode(make_table()))
     warmup = f"{shlex.quote(sys.executable)} -m warmup"

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from own_processes import run_python
 
 from warmup.buckets.bucket import parse_buckets
 from warmup.buckets.suggest import suggest
@@ -106,7 +107,7 @@ def test_bad_input_is_one_error(warmup: Command) -> None:
         assert done.stderr.startswith(f"error: {said}"), histogram
 
 
-def test_it_starts_without_torch(run_python: Callable[..., Done], tmp_path: Path) -> None:
+def test_it_starts_without_torch(tmp_path: Path) -> None:
     """The command runs where torch, triton and rich cannot be imported."""
     (tmp_path / "sizes").write_text("16\n560\n")
     code = (

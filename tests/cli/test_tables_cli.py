@@ -10,10 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from own_processes import run_python
+from sample_tables import make_key, make_row, make_runtime, make_table
 
-from warmup.core.rows import Row
-from warmup.core.runtime import Runtime
-from warmup.table import Table
 from warmup.table.codec import encode
 from warmup.table.store import read
 
@@ -28,7 +27,7 @@ main(sys.argv[1:])
 
 
 @pytest.fixture
-def warmup(run_python: Callable[..., Done], folder: Path) -> Command:
+def warmup(folder: Path) -> Command:
     """``warmup("show", "a.json")`` in the folder of the tables."""
     return lambda *words: run_python("-m", "warmup", *words, cwd=folder)
 
@@ -40,13 +39,7 @@ def quick_warmup(folder: Path, run_main: Command) -> Command:
 
 
 @pytest.fixture
-def folder(
-    tmp_path: Path,
-    make_table: Callable[..., Table],
-    make_row: Callable[..., Row],
-    make_key: Callable[..., str],
-    make_runtime: Callable[..., Runtime],
-) -> Path:
+def folder(tmp_path: Path) -> Path:
     """a.json, b.json (in conflict with a), c.json (in none), other.json (another device)."""
     mm, gelu = make_key(16, op="mm"), make_key(560, epilogue="gelu_tanh")
     a = {make_key(560): make_row("mm_a", 9.0), mm: make_row("mm_a"), gelu: make_row("mm_a")}
@@ -106,7 +99,7 @@ def test_show_json_is_the_document(quick_warmup: Command, folder: Path) -> None:
     assert json.loads(done.stdout) == json.loads((folder / "a.json").read_text())
 
 
-def test_show_json_is_filtered(quick_warmup: Command, make_key: Callable[..., str]) -> None:
+def test_show_json_is_filtered(quick_warmup: Command) -> None:
     done = quick_warmup("show", "a.json", "--json", "--op", "mm")
     assert list(json.loads(done.stdout)["rows"]["gemm"]) == [make_key(16, op="mm")]
 
@@ -130,9 +123,7 @@ def test_what_goes_wrong_is_one_line_and_three(warmup: Command) -> None:
         )
 
 
-def test_each_conflict_of_a_merge_has_a_line(
-    quick_warmup: Command, make_key: Callable[..., str]
-) -> None:
+def test_each_conflict_of_a_merge_has_a_line(quick_warmup: Command) -> None:
     """The first line says how many there are and what to do."""
     done = quick_warmup("merge", "a.json", "b.json", "-o", "out.json")
     first, second = done.stderr.splitlines()
@@ -165,7 +156,7 @@ def test_equal_tables_have_no_difference(quick_warmup: Command) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "no difference\n")
 
 
-def test_different_tables_are_one(quick_warmup: Command, make_key: Callable[..., str]) -> None:
+def test_different_tables_are_one(quick_warmup: Command) -> None:
     """A difference is exit 1 and on stdout, one sign per kind."""
     done = quick_warmup("diff", "a.json", "b.json")
     signs = [line[0] for line in done.stdout.splitlines() if line[0] != " "]
@@ -210,7 +201,7 @@ def test_a_refused_merge_writes_nothing(quick_warmup: Command, folder: Path) -> 
 
 @pytest.mark.parametrize(("prefer", "uid"), [("a", "mm_a"), ("b", "mm_b"), ("faster", "mm_b")])
 def test_merge_settles_with_a_preference(
-    quick_warmup: Command, folder: Path, make_key: Callable[..., str], prefer: str, uid: str
+    quick_warmup: Command, folder: Path, prefer: str, uid: str
 ) -> None:
     quick_warmup("merge", "a.json", "b.json", "-o", "out.json", "--prefer", prefer)
     assert read(folder / "out.json").rows[make_key(560)].winner.uid == uid
@@ -221,7 +212,7 @@ def test_merge_may_write_over_its_input(quick_warmup: Command, folder: Path) -> 
     assert (done.returncode, len(read(folder / "a.json").rows)) == (0, 4)
 
 
-def test_tables_need_no_torch(run_python: Callable[..., Done], folder: Path) -> None:
+def test_tables_need_no_torch(folder: Path) -> None:
     """Every command on tables and logs works where torch cannot be imported."""
     for words in (
         ("show", "a.json"),
@@ -239,13 +230,7 @@ def test_the_version_is_one_line(warmup: Command) -> None:
     assert warmup("--version").stdout == f"warmup {package.__version__}\n"
 
 
-def test_a_reader_that_leaves_is_no_crash(
-    root: Path,
-    tmp_path: Path,
-    make_table: Callable[..., Table],
-    make_row: Callable[..., Row],
-    make_key: Callable[..., str],
-) -> None:
+def test_a_reader_that_leaves_is_no_crash(root: Path, tmp_path: Path) -> None:
     """A pipe closed by its reader, as by head, ends show without a traceback."""
     rows = {make_key(m): make_row() for m in range(1, 800)}
     (tmp_path / "t.json").write_text(encode(make_table(rows)))
@@ -264,9 +249,7 @@ def test_a_reader_that_leaves_is_no_crash(
     assert (done.returncode, done.stderr) == (1, "")
 
 
-def test_any_encoding_of_the_terminal_will_do(
-    root: Path, folder: Path, make_table: Callable[..., Table], make_runtime: Callable[..., Runtime]
-) -> None:
+def test_any_encoding_of_the_terminal_will_do(root: Path, folder: Path) -> None:
     """A device name outside ASCII is printed in an ASCII-only terminal without a traceback."""
     for words in (("show", "t.json"), ("diff", "t.json", "a.json")):
         (folder / "t.json").write_text(encode(make_table(runtime=make_runtime(name="Tésla Ω"))))
@@ -282,13 +265,7 @@ def test_any_encoding_of_the_terminal_will_do(
         assert "Traceback" not in done.stderr, words
 
 
-def test_a_long_key_stays_on_its_line(
-    quick_warmup: Command,
-    folder: Path,
-    make_table: Callable[..., Table],
-    make_row: Callable[..., Row],
-    make_key: Callable[..., str],
-) -> None:
+def test_a_long_key_stays_on_its_line(quick_warmup: Command, folder: Path) -> None:
     """In a file or pipe a row is one line that holds its whole key, however long."""
     epilogue = ",".join(f"mul(bf16[560,{n}])" for n in range(20))
     key = make_key(560, epilogue=epilogue)

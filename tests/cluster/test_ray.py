@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sample_tables import make_key, make_row, make_table
 
 from warmup.diagnostics.misses import encode_problems
 from warmup.table.codec import encode
@@ -34,7 +35,6 @@ PROGRAM = Path(__file__).resolve().parents[1] / "programs" / "cluster_driver.py"
 SIZES = range(16, 16 * 11, 16)
 SMALL = "bmm batch=4 m=16 n=96 k=64 f32 a=row b=row out=f32 fp32=ieee | epilogue=none"
 MEMORY = {"object_store_memory": 80 * 2**20}
-Make = Callable[..., Any]
 Start = Callable[..., "Driver"]
 
 
@@ -97,7 +97,7 @@ class Driver:
 
 
 @pytest.fixture
-def start(make_table: Make, make_row: Make, make_key: Make, tmp_path: Path) -> Iterator[Start]:
+def start(tmp_path: Path) -> Iterator[Start]:
     """``start(address, shard)``: a driver that builds t.json, or its share, on the nodes."""
     running: list[Driver] = []
     log = tmp_path / "begun.log"
@@ -170,7 +170,7 @@ def test_a_node_that_is_killed_costs_no_row(nodes: Nodes, start: Start) -> None:
 
 @pytest.mark.long
 def test_the_command_measures_and_refuses_a_wrong_device(
-    nodes: Nodes, make_table: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A small matmul is measured; the table of a GPU stays as it was; no node has an H100."""
     monkeypatch.setenv("WARMUP_WAIT_FOR_QUIET", "0")

@@ -6,13 +6,13 @@ import errno
 import json
 import logging
 import os
-import subprocess
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from own_processes import run_together
 
 from warmup.core.errors import SettingsError
 from warmup.core.events import (
@@ -166,9 +166,7 @@ def test_a_logged_event_can_be_found_by_its_marker(
     assert caplog.messages == [f"warmup-event {event.to_json()}"]
 
 
-def test_processes_that_share_a_file_keep_lines_whole(
-    tmp_path: Path, run_together: Callable[..., list[subprocess.Popen[str]]]
-) -> None:
+def test_processes_that_share_a_file_keep_lines_whole(tmp_path: Path) -> None:
     """Four processes writing at once lose no event and break no line."""
     path = tmp_path / "audit.jsonl"
     processes = run_together(WRITER, [[str(path), f"run{n}", "1500"] for n in range(4)])

@@ -8,10 +8,11 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from own_processes import run_python, run_together
 
 from warmup.core.file_lock import LOCKS_FOLDER, lock_path, locked
 
@@ -89,9 +90,7 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
         pass
 
 
-def test_no_two_processes_hold_a_lock(
-    tmp_path: Path, run_together: Callable[..., list[subprocess.Popen[str]]]
-) -> None:
+def test_no_two_processes_hold_a_lock(tmp_path: Path) -> None:
     """Four processes that lock a file a hundred times each, and begin at once."""
     (tmp_path / "n").write_text("0")
     for process in run_together(COUNT, [[str(tmp_path / "n")]] * 4):
@@ -123,9 +122,7 @@ def test_lock_files_are_as_open_as_the_folder_of_the_file(tmp_path: Path) -> Non
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
-def test_users_that_may_write_the_folder_may_lock(
-    public: Path, run_python: Callable[..., subprocess.CompletedProcess[str]]
-) -> None:
+def test_users_that_may_write_the_folder_may_lock(public: Path) -> None:
     """A user of the folder's group gets the lock whose file root made, and one of no such file."""
     os.chown(public, -1, 12345)
     public.chmod(0o775)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import fields, replace
+
+from sample_tables import make_runtime
 
 from warmup.core.runtime import Device, Runtime, compare_runtimes, minor_of
 
@@ -13,12 +14,12 @@ CPU = Runtime(
 )
 
 
-def test_the_same_runtime_has_no_mismatch(make_runtime: Callable[..., Runtime]) -> None:
+def test_the_same_runtime_has_no_mismatch() -> None:
     """A runtime compared with its equal differs in nothing."""
     assert compare_runtimes(make_runtime(), make_runtime()) == ()
 
 
-def test_each_field_is_hard_or_soft_on_a_gpu(make_runtime: Callable[..., Runtime]) -> None:
+def test_each_field_is_hard_or_soft_on_a_gpu() -> None:
     """One changed field is one mismatch, hard for the identity and the torch and triton minors."""
     for changes, field, is_hard in (
         ({"type": "xpu"}, "device.type", True),
@@ -42,7 +43,7 @@ def test_each_field_is_hard_or_soft_on_a_gpu(make_runtime: Callable[..., Runtime
         assert (found.field, found.is_hard) == (field, is_hard), (changes, field, is_hard)
 
 
-def test_every_field_is_compared(make_runtime: Callable[..., Runtime]) -> None:
+def test_every_field_is_compared() -> None:
     """No field of a device or runtime can differ unnoticed on a GPU."""
     here = make_runtime()
     kinds = {field.name: str(field.type) for cls in (Device, Runtime) for field in fields(cls)}
@@ -52,19 +53,19 @@ def test_every_field_is_compared(make_runtime: Callable[..., Runtime]) -> None:
     assert unnoticed == []
 
 
-def test_memory_is_compared_by_class(make_runtime: Callable[..., Runtime]) -> None:
+def test_memory_is_compared_by_class() -> None:
     """Sizes at most 1 GiB apart are one memory class; sizes further apart are two."""
     for memory_gib, is_same in ((139, True), (141, True), (138, False)):
         found = compare_runtimes(make_runtime(memory_gib=140), make_runtime(memory_gib=memory_gib))
         assert (found == ()) == is_same, (memory_gib, is_same)
 
 
-def test_a_card_without_a_memory_size_is_another(make_runtime: Callable[..., Runtime]) -> None:
+def test_a_card_without_a_memory_size_is_another() -> None:
     (found,) = compare_runtimes(make_runtime(), make_runtime(memory_gib=None))
     assert (found.field, found.expected, found.found) == ("device.memory_gib", "140", "none")
 
 
-def test_an_alias_differs_in_its_name_only(make_runtime: Callable[..., Runtime]) -> None:
+def test_an_alias_differs_in_its_name_only() -> None:
     """The same card under another name is the same device, with a soft mismatch of the name."""
     for changes in (
         {"name": "AMD Radeon Graphics"},
@@ -81,9 +82,7 @@ def test_an_alias_differs_in_its_name_only(make_runtime: Callable[..., Runtime])
         )
 
 
-def test_a_slice_differs_from_its_card_in_three_fields(
-    make_runtime: Callable[..., Runtime],
-) -> None:
+def test_a_slice_differs_from_its_card_in_three_fields() -> None:
     """A MIG slice has other SMs, memory and profile than the card it is cut from."""
     slice_of = make_runtime(sm_count=16, memory_gib=16, mig="1g.18gb")
     found = [mismatch.field for mismatch in compare_runtimes(make_runtime(), slice_of)]
@@ -101,19 +100,19 @@ def test_the_model_and_threads_are_a_cpus_identity() -> None:
         assert [mismatch.is_hard for mismatch in compare_runtimes(CPU, here)] == [True], changes
 
 
-def test_a_local_version_is_no_difference(make_runtime: Callable[..., Runtime]) -> None:
+def test_a_local_version_is_no_difference() -> None:
     """The part of a version after the plus sign is not compared."""
     there = make_runtime(torch="2.13.0+cu130")
     assert compare_runtimes(make_runtime(torch="2.13.0+cu129"), there) == ()
 
 
-def test_device_fields_come_first(make_runtime: Callable[..., Runtime]) -> None:
+def test_device_fields_come_first() -> None:
     here = make_runtime(driver="1", torch="2.14.0", sm_count=1, arch="sm_80")
     found = [mismatch.field for mismatch in compare_runtimes(make_runtime(), here)]
     assert found == ["device.arch", "device.sm_count", "torch minor", "driver"]
 
 
-def test_a_mismatch_says_both_values(make_runtime: Callable[..., Runtime]) -> None:
+def test_a_mismatch_says_both_values() -> None:
     """The text of a mismatch has the table's value and this machine's, with none for None."""
     (found,) = compare_runtimes(make_runtime(), make_runtime(mig="3g.71gb"))
     assert str(found) == "device.mig: table none, here 3g.71gb"
@@ -130,7 +129,7 @@ def test_a_minor_is_the_first_two_numbers() -> None:
         assert minor_of(version) == minor
 
 
-def test_a_slug_is_a_safe_file_name(make_runtime: Callable[..., Runtime]) -> None:
+def test_a_slug_is_a_safe_file_name() -> None:
     """A slug has only ``[a-z0-9.-]``, is never empty and leads to no other folder."""
     for name, slug in (
         ("NVIDIA H200", "nvidia-h200"),

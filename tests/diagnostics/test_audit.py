@@ -8,7 +8,7 @@ import os
 import random
 import sys
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sample_tables import make_key, make_table
 
 from warmup.cli.audit import AuditFormat, spell
 from warmup.core.errors import SettingsError, TableFormatError, TableNotFoundError
@@ -486,9 +487,7 @@ def installed(path: Path, table: Table, *used: str, run: str = "r1", log: Path) 
             emitter.emit(EventName.HIT, key=key, winner="w")
 
 
-def test_rows_never_used_are_found_in_the_installed_file(
-    tmp_path: Path, make_table: Callable[..., Table], make_key: Callable[..., str]
-) -> None:
+def test_rows_never_used_are_found_in_the_installed_file(tmp_path: Path) -> None:
     """The table that the log names is read and its unasked rows are listed."""
     table = make_table()
     write(tmp_path / "t.json", table)
@@ -496,9 +495,7 @@ def test_rows_never_used_are_found_in_the_installed_file(
     assert audit([tmp_path / "a.jsonl"]).unused == (make_key(1024),)
 
 
-def test_rows_never_used_are_found_in_all_files_of_a_union(
-    tmp_path: Path, make_table: Callable[..., Table], make_key: Callable[..., str]
-) -> None:
+def test_rows_never_used_are_found_in_all_files_of_a_union(tmp_path: Path) -> None:
     first, second = make_table().rows.items()
     tables = [make_table(dict([first])), make_table(dict([second]))]
     paths = [tmp_path / "1.json", tmp_path / "2.json"]
@@ -511,9 +508,7 @@ def test_rows_never_used_are_found_in_all_files_of_a_union(
     assert audit([tmp_path / "a.jsonl"]).unused == (make_key(1024),)
 
 
-def test_unused_are_the_rows_that_no_run_used(
-    tmp_path: Path, make_table: Callable[..., Table], make_key: Callable[..., str]
-) -> None:
+def test_unused_are_the_rows_that_no_run_used(tmp_path: Path) -> None:
     table = make_table()
     write(tmp_path / "t.json", table)
     installed(tmp_path / "t.json", table, make_key(560), run="a", log=tmp_path / "a.jsonl")
@@ -521,9 +516,7 @@ def test_unused_are_the_rows_that_no_run_used(
     assert audit([tmp_path / "a.jsonl"]).unused == ()
 
 
-def test_graphs_from_a_cache_leave_unused_unknown(
-    tmp_path: Path, make_table: Callable[..., Table], make_key: Callable[..., str]
-) -> None:
+def test_graphs_from_a_cache_leave_unused_unknown(tmp_path: Path) -> None:
     """Their decisions name no rows: any row may be in use, unless each was asked for by a run."""
     table = make_table()
     write(tmp_path / "t.json", table)
@@ -537,9 +530,7 @@ def test_graphs_from_a_cache_leave_unused_unknown(
     assert audit([log], table=tmp_path / "t.json").unused == ()
 
 
-def test_a_row_that_was_asked_for_is_not_unused(
-    tmp_path: Path, make_table: Callable[..., Table], make_key: Callable[..., str]
-) -> None:
+def test_a_row_that_was_asked_for_is_not_unused(tmp_path: Path) -> None:
     table = make_table()
     write(tmp_path / "t.json", table)
     with run_to(jsonl(tmp_path / "a.jsonl")) as emitter:
@@ -550,17 +541,13 @@ def test_a_row_that_was_asked_for_is_not_unused(
     assert audit([tmp_path / "a.jsonl"]).unused == (make_key(1024),)
 
 
-def test_a_table_that_changed_since_leaves_unused_unknown(
-    tmp_path: Path, make_table: Callable[..., Table]
-) -> None:
+def test_a_table_that_changed_since_leaves_unused_unknown(tmp_path: Path) -> None:
     write(tmp_path / "t.json", make_table({}))
     installed(tmp_path / "t.json", make_table(), log=tmp_path / "a.jsonl")
     assert audit([tmp_path / "a.jsonl"]).unused is None
 
 
-def test_a_named_table_is_taken_whatever_was_installed(
-    tmp_path: Path, make_table: Callable[..., Table], make_key: Callable[..., str]
-) -> None:
+def test_a_named_table_is_taken_whatever_was_installed(tmp_path: Path) -> None:
     """With a table named, its unasked rows are listed in natural order."""
     write(tmp_path / "t.json", make_table())
     (tmp_path / "a.jsonl").write_text("")

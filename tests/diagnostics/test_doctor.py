@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sample_tables import make_table
 
 from warmup.core.errors import UnsupportedTorchError
 from warmup.core.runtime import Device, Runtime
@@ -14,7 +15,6 @@ from warmup.diagnostics.doctor import Diagnosis, Finding, FindingState, diagnose
 from warmup.inductor import torch_facts
 from warmup.inductor.host_facts import Compiler, Folder
 from warmup.inductor.torch_facts import Cuda, Facts, Load, Target
-from warmup.table import Table
 from warmup.table.codec import encode
 
 GIB = 2**30
@@ -252,9 +252,7 @@ def test_a_diagnosis_names_what_failed() -> None:
 
 
 @pytest.fixture
-def tables(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, make_table: Callable[..., Table]
-) -> Callable[..., Finding]:
+def tables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Finding]:
     """``tables(runtime)``: the finding where WARMUP_TABLE is a table for *runtime*, if given."""
 
     def run(runtime: Runtime | None = None) -> Finding:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sample_tables import make_key
 
 from warmup.core.errors import SettingsError
 from warmup.diagnostics.audit import AuditReport, audit
@@ -29,7 +29,7 @@ def report_of(path: Path, *misses: tuple[str, str], tuned: tuple[str, ...] = ())
     return audit([path])
 
 
-def test_what_is_written_is_read_again(tmp_path: Path, make_key: Callable[..., str]) -> None:
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     """Misses are counted by key and reason, in natural order of keys, with their kind."""
     launch = "launch triton_poi_fused_mul x=16 args=*bf16 source=3f2a9c0d41b7e865"
     asked = [(make_key(64), "x"), (make_key(8), "x"), (make_key(8), "y"), (make_key(8), "x")]

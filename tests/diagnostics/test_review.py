@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sample_tables import make_table
 
 from warmup.core.errors import SettingsError
 from warmup.core.roofline import Peaks, Work
@@ -23,7 +23,6 @@ from warmup.diagnostics.review import (
     share_at_least,
 )
 from warmup.keys.registry import product_of
-from warmup.table import Table
 from warmup.table.store import read, write
 
 PEAKS = Peaks(
@@ -152,7 +151,7 @@ def test_the_worst_doubts_come_first() -> None:
     assert doubts[0].reason.startswith("200%")
 
 
-def test_rows_of_every_kind_have_a_share(make_table: Callable[..., Table]) -> None:
+def test_rows_of_every_kind_have_a_share() -> None:
     """Launch, pad and weight rows too: their bytes follow from their keys."""
     rows = {
         GEMM_KEY: Row(Winner(Family.EXTERN, "aten::mm"), evidence()),
@@ -166,16 +165,14 @@ def test_rows_of_every_kind_have_a_share(make_table: Callable[..., Table]) -> No
     assert all(share_at_least(found, one) for one in found.rows)
 
 
-def test_flags_of_a_row_are_doubts(make_table: Callable[..., Table]) -> None:
+def test_flags_of_a_row_are_doubts() -> None:
     """A row that the build flagged as unstable is to look at."""
     row = Row(Winner(Family.EXTERN, "aten::mm"), evidence(flags=(Flag.UNSTABLE,)))
     reasons = [doubt.reason for doubt in review(review_table(make_table({GEMM_KEY: row}), PEAKS))]
     assert "the times varied too much; the library's kernel was kept" in reasons
 
 
-def test_a_pad_row_is_held_against_the_product_that_it_pads(
-    make_table: Callable[..., Table],
-) -> None:
+def test_a_pad_row_is_held_against_the_product_that_it_pads() -> None:
     """The library's kernel for the unpadded product has one time, in both rows."""
     rows = {
         GEMM_KEY: Row(Winner(Family.EXTERN, "aten::mm"), evidence()),
@@ -187,7 +184,7 @@ def test_a_pad_row_is_held_against_the_product_that_it_pads(
     assert any("which took 30 us for: mm m=560" in doubt.reason for doubt in doubts)
 
 
-def test_a_region_is_not_the_product_that_it_pads(make_table: Callable[..., Table]) -> None:
+def test_a_region_is_not_the_product_that_it_pads() -> None:
     """A pad row of a region has the time of the product as it is among inductor's own calls."""
     row = Row(
         Winner(Family.PAD, "as_is"),
@@ -201,9 +198,7 @@ def test_a_region_is_not_the_product_that_it_pads(make_table: Callable[..., Tabl
         assert any("which took 30 us for: mm m=560" in reason for reason in reasons) is doubted
 
 
-def test_a_decision_about_padding_whose_time_falls_is_doubted(
-    make_table: Callable[..., Table],
-) -> None:
+def test_a_decision_about_padding_whose_time_falls_is_doubted() -> None:
     """Padded at 2048 rows and not at 1024, where it would have been faster."""
     ways = {560: ("as_is", 48.5), 1024: ("as_is", 65.4), 2048: ("padded", 47.4)}
     for key, family in (
@@ -221,9 +216,7 @@ def test_a_decision_about_padding_whose_time_falls_is_doubted(
         assert "the time falls: 65.4 us at 1024, 47.4 us at 2048" in reasons, key
 
 
-def test_a_table_with_peaks_is_held_against_its_own(
-    make_table: Callable[..., Table], tmp_path: Path
-) -> None:
+def test_a_table_with_peaks_is_held_against_its_own(tmp_path: Path) -> None:
     """They are stored with the table, read back as they were, and replaced by given peaks."""
     table = make_table({GEMM_KEY: Row(Winner(Family.EXTERN, "aten::mm"), evidence())})
     path = tmp_path / "t.json"
@@ -235,18 +228,14 @@ def test_a_table_with_peaks_is_held_against_its_own(
     assert review_table(read(path), given).peaks == given
 
 
-def test_a_table_without_peaks_cannot_give_them(
-    make_table: Callable[..., Table], tmp_path: Path
-) -> None:
+def test_a_table_without_peaks_cannot_give_them(tmp_path: Path) -> None:
     path = tmp_path / "without.json"
     write(path, make_table({GEMM_KEY: Row(Winner(Family.EXTERN, "aten::mm"), evidence())}))
     with pytest.raises(SettingsError, match=r"without\.json: it has no measured peaks"):
         peaks_in(path)
 
 
-def test_peaks_of_an_earlier_table_follow_from_its_rows(
-    make_table: Callable[..., Table],
-) -> None:
+def test_peaks_of_an_earlier_table_follow_from_its_rows() -> None:
     bound = evidence(tflops=600.0, gbps=500.0, peak_share=0.75, clock_mhz=1900)
     memory = evidence(tflops=6.0, gbps=2000.0, peak_share=0.5)
     library = Winner(Family.EXTERN, "aten::mm")

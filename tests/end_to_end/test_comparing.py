@@ -5,19 +5,18 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from forked_python import run_forked
+from sample_tables import make_table
 
 from warmup.bench.compare import CompareRequest
 from warmup.bench.race import race
 from warmup.cli import main
 from warmup.core.errors import ModelError
 from warmup.core.phases import Phase
-from warmup.table import Table
 from warmup.table.store import write
 
 pytestmark = pytest.mark.long
@@ -78,7 +77,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, make_table: Callable[..., Table]) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the other models, and a table of another device."""
     folder = tmp_path_factory.mktemp("compared")
     (folder / "others.py").write_text(OTHERS)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from own_processes import run_python
 
 pytestmark = pytest.mark.long
 
@@ -124,14 +125,14 @@ def test_text_and_picture_say_the_ranges(run_once: RunOnce) -> None:
     assert "  2..100        compiled at 16, its winners serve 16, 64" in lines
 
 
-def test_one_size_is_an_error(run_python: Callable[..., Any]) -> None:
+def test_one_size_is_an_error() -> None:
     """A single size asks about no range."""
     done = run_python("-m", "warmup", "explain", "--model", f"{MODELS}:Each", "--seqlens", "16")
     assert done.returncode == 3
     assert "give two sizes or more" in done.stderr
 
 
-def test_a_size_that_the_model_refuses_is_named(run_python: Callable[..., Any]) -> None:
+def test_a_size_that_the_model_refuses_is_named() -> None:
     """The error says at which size the model failed, and with what."""
     done = run_python(*_words("Fails"), "--no-grad")
     assert done.returncode == 3
@@ -153,7 +154,7 @@ def test_a_gpu_that_is_not_here_is_explained(run_once: RunOnce) -> None:
     assert found == ([(2, 1280), (1281, 3419)] if compares_symbols else [(2, None)])
 
 
-def test_torch_is_as_before_after_a_gpu_was_assumed(run_python: Callable[..., Any]) -> None:
+def test_torch_is_as_before_after_a_gpu_was_assumed() -> None:
     """Every attribute of torch reports this machine again, and no fact of a device is kept."""
     pytest.importorskip("triton")
     done = run_python("-c", _REPORTS)

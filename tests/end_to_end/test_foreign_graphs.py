@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = str(ROOT / "tests" / "programs" / "foreign_graphs.py")
 FORMS = ("aot", "caches", "artifacts")
 
-Loaded = Callable[..., dict[str, Any]]
 Saved = tuple[Path, dict[str, Any]]
 Tables = tuple[Path, Path]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sample_tables import make_key, make_row
 
 from warmup.core.events import Emitter, Event
 from warmup.core.miss_reasons import MissReason
@@ -132,9 +133,7 @@ class _Scanned(dict[str, Row]):
         return super().__iter__()
 
 
-def test_equal_misses_look_for_the_nearest_row_once(
-    make_key: Callable[..., str], make_row: Callable[..., Row]
-) -> None:
+def test_equal_misses_look_for_the_nearest_row_once() -> None:
     """Layers that miss the same key read the rows once, and are told the same nearest row each."""
     rows = _Scanned({make_key(m): make_row() for m in (16, 560)})
     events: list[Event] = []

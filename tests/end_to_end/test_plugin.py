@@ -6,15 +6,14 @@ import os
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sample_tables import make_table
 
 from warmup.diagnostics.audit import audit
 from warmup.serving import plugin
-from warmup.table import Table
 from warmup.table.codec import digest_of
 from warmup.table.store import read, write
 
@@ -73,7 +72,7 @@ def python(folder: Path, code: str, table: Path | None, **extra: str) -> Done:
 
 
 @pytest.fixture
-def table(tmp_path: Path, make_table: Callable[..., Table]) -> Path:
+def table(tmp_path: Path) -> Path:
     """A sound table for another device."""
     path = tmp_path / "table.json"
     write(path, make_table())
@@ -150,9 +149,7 @@ def test_a_log_that_nobody_reads_is_not_waited_for(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr.count("warmup plugin: no table")) == (0, 2)
 
 
-def test_another_installed_table_is_an_error_that_names_both(
-    table: Path, tmp_path: Path, make_table: Callable[..., Table]
-) -> None:
+def test_another_installed_table_is_an_error_that_names_both(table: Path, tmp_path: Path) -> None:
     """The program has installed a table, and WARMUP_TABLE names one with another digest."""
     other = tmp_path / "other.json"
     write(other, make_table(created="2026-02-02T00:00:00Z"))

@@ -10,16 +10,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sample_tables import make_table
 
 from warmup.core.errors import SettingsError, TableError
 from warmup.diagnostics.audit import audit
 from warmup.serving.run import run
-from warmup.table import Table
 from warmup.table.store import write
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,7 +26,6 @@ PROGRAMS = ROOT / "tests" / "programs"
 STARTUP = ROOT / "warmup" / "startup"
 
 Done = subprocess.CompletedProcess[str]
-Prepare = Callable[..., tuple[list[str], dict[str, str]]]
 
 
 def environment(folder: Path, *paths: Path, **extra: str) -> dict[str, str]:
@@ -76,7 +74,7 @@ def mlp_table(built: tuple[Path, dict[str, Any]]) -> Path:
 
 
 @pytest.fixture
-def table(tmp_path: Path, make_table: Callable[..., Table]) -> Path:
+def table(tmp_path: Path) -> Path:
     """A sound table for another device; programs that do not compile never ask it."""
     path = tmp_path / "table.json"
     write(path, make_table())

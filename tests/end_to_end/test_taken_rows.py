@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from own_processes import run_python
 
 from warmup.keys.registry import kind_of
 from warmup.table.codec import encode
@@ -68,7 +69,7 @@ def test_a_build_tunes_what_earlier_tables_lack(
 
 
 def test_a_dry_run_for_misses_counts_what_would_be_taken(
-    built: tuple[Path, dict[str, Any]], tmp_path: Path, run_python: Callable[..., Any]
+    built: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     """With `--problems` too; nothing is written."""
     key = next(key for key in read(built[0]).rows if kind_of(key).name == "gemm")

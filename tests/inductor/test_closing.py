@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sample_tables import make_table
 
-from warmup.table import Table
 from warmup.table.codec import encode
 
 pytestmark = pytest.mark.long
@@ -20,9 +20,7 @@ PROGRAM = str(Path(__file__).resolve().parents[1] / "programs" / "close_while_co
 
 @pytest.fixture(scope="module")
 def closed(
-    tmp_path_factory: pytest.TempPathFactory,
-    make_table: Callable[..., Table],
-    run_program: Callable[..., Any],
+    tmp_path_factory: pytest.TempPathFactory, run_program: Callable[..., Any]
 ) -> list[dict[str, Any]]:
     """What `programs/close_while_compiling.py` printed: closed at a selection, and in rounds."""
     from warmup.inductor import connect

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sample_tables import make_key, make_row
 
 pytest.importorskip("triton")
 
 from warmup.core.events import Emitter
-from warmup.core.rows import Row, Tuned, Winner
+from warmup.core.rows import Tuned, Winner
 from warmup.inductor.gemm.splits import splits_of
 from warmup.keys.gemm_text import parse_problem
 from warmup.keys.question import Question
@@ -247,9 +248,7 @@ def test_an_operand_from_the_graph_has_its_final_layout(ask: Ask) -> None:
         assert asked["rows_apart"] == {"stated": [3456], "read": [3456]}, (visible, op)
 
 
-def test_neighbours_are_the_rows_of_the_table_and_of_this_build(
-    make_key: Callable[..., str], make_row: Callable[..., Row]
-) -> None:
+def test_neighbours_are_the_rows_of_the_table_and_of_this_build() -> None:
     """A lookup's neighbours come from its table and from rows tuned since, nearest first."""
     fresh = Tuned(make_key(40), make_row(BLOCK_M=40), ())
 

@@ -2,48 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from sample_tables import make_key, make_row
 
 from warmup.core.errors import ProblemError
-from warmup.core.rows import Family, Row, Winner
+from warmup.core.rows import Family, Winner
 from warmup.keys.kind import Kind
 from warmup.keys.nearest import nearest_row, neighbours_of
-
-MakeKey = Callable[..., str]
-MakeRow = Callable[..., Row]
 
 
 def blocks(winners: tuple[Winner, ...]) -> list[object]:
     return [dict(winner.kwargs)["BLOCK_M"] for winner in winners]
 
 
-def test_the_nearest_comes_first_by_ratio(make_key: MakeKey, make_row: MakeRow) -> None:
+def test_the_nearest_comes_first_by_ratio() -> None:
     """To m=32, 40 is nearest; 16 and 64 are equally far, and 4096 the farthest."""
     rows = {make_key(m): make_row(BLOCK_M=m) for m in (4096, 64, 16, 40)}
     assert blocks(neighbours_of(make_key(32), rows)) == [40, 16, 64, 4096]
 
 
-def test_the_order_of_rows_does_not_matter(make_key: MakeKey, make_row: MakeRow) -> None:
+def test_the_order_of_rows_does_not_matter() -> None:
     rows = {make_key(m): make_row(BLOCK_M=m) for m in (16, 64, 256)}
     backwards = dict(reversed(rows.items()))
     assert neighbours_of(make_key(32), rows) == neighbours_of(make_key(32), backwards)
 
 
-def test_the_number_of_neighbours_is_limited(make_key: MakeKey, make_row: MakeRow) -> None:
+def test_the_number_of_neighbours_is_limited() -> None:
     rows = {make_key(m): make_row(BLOCK_M=m) for m in (16, 64, 256)}
     assert blocks(neighbours_of(make_key(200), rows, 1)) == [256]
 
 
-def test_equal_winners_count_once(make_key: MakeKey, make_row: MakeRow) -> None:
+def test_equal_winners_count_once() -> None:
     """Two rows with the same winner count as one neighbour, so that a third row is taken."""
     rows = {make_key(m): make_row(BLOCK_M=64 if m < 100 else m) for m in (16, 32, 256)}
     assert blocks(neighbours_of(make_key(24), rows, 2)) == [64, 256]
 
 
-def test_other_gemms_are_no_neighbours(make_key: MakeKey, make_row: MakeRow) -> None:
+def test_other_gemms_are_no_neighbours() -> None:
     """A row of another op, dtype or operand order is no neighbour, whatever its sizes."""
     near = make_key(64)
     others = (
@@ -54,20 +51,18 @@ def test_other_gemms_are_no_neighbours(make_key: MakeKey, make_row: MakeRow) -> 
     assert neighbours_of(make_key(32), {key: make_row() for key in others}) == ()
 
 
-def test_strides_and_epilogues_do_not_matter(make_key: MakeKey, make_row: MakeRow) -> None:
+def test_strides_and_epilogues_do_not_matter() -> None:
     """A row with another leading dimension and another epilogue is a neighbour."""
     row = make_key(64, epilogue="relu").replace("a=row", "a=row/4096")
     assert len(neighbours_of(make_key(32), {row: make_row()})) == 1
 
 
-def test_library_winners_are_no_neighbours(make_key: MakeKey, make_row: MakeRow) -> None:
+def test_library_winners_are_no_neighbours() -> None:
     row = replace(make_row(), winner=Winner(Family.EXTERN, "aten::addmm"))
     assert neighbours_of(make_key(32), {make_key(64): row}) == ()
 
 
-def test_rows_of_other_kinds_are_no_neighbours(
-    toy_kind: Kind, make_key: MakeKey, make_row: MakeRow
-) -> None:
+def test_rows_of_other_kinds_are_no_neighbours(toy_kind: Kind) -> None:
     """A row of another kind is left out, even if its winner is a template too."""
     rows = {"toy cat m=1 n=4 via=sum f32 tag=7": make_row(), make_key(64): make_row(BLOCK_M=64)}
     assert blocks(neighbours_of(make_key(32), rows)) == [64]
@@ -96,7 +91,7 @@ def test_without_a_row_of_the_op_one_of_another_precision_is_near() -> None:
     assert nearest_row(asked, [built.replace("fp32=ieee", "fp32=bf16")]) == (None, ())
 
 
-def test_a_range_counts_by_its_lower_end(make_key: MakeKey, make_row: MakeRow) -> None:
+def test_a_range_counts_by_its_lower_end() -> None:
     ranged = make_key(64).replace("m=64", "m=32..4096")
     rows = {ranged: make_row(BLOCK_M=1), make_key(128): make_row(BLOCK_M=2)}
     assert blocks(neighbours_of(make_key(32).replace("m=32", "m=32..64"), rows)) == [1, 2]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +23,6 @@ PEAKS = Peaks(
 )
 OTHER = replace(PEAKS, gbps=3350.0)
 FORMAT = 6
-Measure = Callable[[], Peaks | None]
 
 
 @pytest.fixture

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
+from sample_trials import dense, make_trial
 
 from warmup.core.trial import Fill, TensorSpec, Trial, ViewSpec
 from warmup.measuring import operands
 from warmup.measuring.operands import MAX_OPERAND_SETS, OperandSets, dtype_named, poison_of
 
-MakeTrial = Callable[..., Trial]
-Dense = Callable[..., TensorSpec]
 CPU = torch.device("cpu")
 
 
@@ -20,25 +17,25 @@ def sets_of(trial: Trial, seed: int = 0, most: int = 3) -> OperandSets:
     return OperandSets(trial, CPU, seed, most)
 
 
-def one_operand(make_trial: MakeTrial, spec: TensorSpec, *views: ViewSpec) -> OperandSets:
+def one_operand(spec: TensorSpec, *views: ViewSpec) -> OperandSets:
     return sets_of(make_trial(operands=(spec,), views=views, out=spec))
 
 
-def test_no_two_sets_and_no_two_operands_are_equal(make_trial: MakeTrial) -> None:
+def test_no_two_sets_and_no_two_operands_are_equal() -> None:
     """Of three sets of two operands, all six differ: a cache cannot know the next call's data."""
     sets = sets_of(make_trial())
     found = [tensor.flatten()[:100] for number in range(3) for tensor in sets.operands(number)]
     assert len({tuple(tensor.tolist()) for tensor in found}) == 6
 
 
-def test_the_seed_decides_the_values(make_trial: MakeTrial) -> None:
+def test_the_seed_decides_the_values() -> None:
     """The same seed gives the same operands, another seed other operands."""
     first, same, other = (sets_of(make_trial(), seed).operands(1)[0] for seed in (7, 7, 8))
     assert torch.equal(first, same)
     assert not torch.equal(first, other)
 
 
-def test_set_numbers_wrap_around(make_trial: MakeTrial) -> None:
+def test_set_numbers_wrap_around() -> None:
     """With three sets, call number three uses the first set."""
     sets = sets_of(make_trial())
     pairs = zip(sets.operands(0), sets.operands(3), strict=True)
@@ -46,10 +43,9 @@ def test_set_numbers_wrap_around(make_trial: MakeTrial) -> None:
     assert sets.out(0).data_ptr() == sets.out(3).data_ptr() != sets.out(1).data_ptr()
 
 
-def test_a_view_is_of_its_operand(make_trial: MakeTrial) -> None:
+def test_a_view_is_of_its_operand() -> None:
     """Templates and library calls use the same memory, also with other strides."""
     sets = one_operand(
-        make_trial,
         TensorSpec((4, 6), (6, 1), 0, "float32"),
         ViewSpec(0, (6, 4), (1, 6), 0),
         ViewSpec(0, (2, 3), (6, 1), 8),
@@ -61,26 +57,24 @@ def test_a_view_is_of_its_operand(make_trial: MakeTrial) -> None:
     assert operand[1:3, 2:5].count_nonzero() == 0
 
 
-def test_one_operand_may_have_two_views(make_trial: MakeTrial) -> None:
+def test_one_operand_may_have_two_views() -> None:
     """A matmul of a matrix with its transpose has a single operand."""
     spec = TensorSpec((4, 6), (6, 1), 0, "float32")
     views = ViewSpec(0, (4, 6), (6, 1), 0), ViewSpec(0, (6, 4), (1, 6), 0)
-    first, second = one_operand(make_trial, spec, *views).views(0)
+    first, second = one_operand(spec, *views).views(0)
     assert first.data_ptr() == second.data_ptr()
 
 
-def test_an_operand_at_an_offset_has_memory_before_it(make_trial: MakeTrial) -> None:
+def test_an_operand_at_an_offset_has_memory_before_it() -> None:
     """Templates get the base and add the offset themselves; library calls get it added."""
     spec = TensorSpec((4, 6), (6, 1), 5, "float32")
-    sets = one_operand(make_trial, spec, ViewSpec(0, (4, 6), (6, 1), 5))
+    sets = one_operand(spec, ViewSpec(0, (4, 6), (6, 1), 5))
     (operand,), (view,) = sets.operands(0), sets.views(0)
     assert (operand.storage_offset(), view.storage_offset()) == (0, 5)
     assert operand.untyped_storage().nbytes() == 4 * (5 + 24)
 
 
-def test_an_output_at_an_offset_is_given_as_operands_are(
-    make_trial: MakeTrial, dense: Dense
-) -> None:
+def test_an_output_at_an_offset_is_given_as_operands_are() -> None:
     """The base without, and the same memory with the offset."""
     sets = sets_of(make_trial(out=dense(256, 128, offset=32)))
     base, shifted = sets.out(0), sets.out(0, at_offset=True)
@@ -88,37 +82,37 @@ def test_an_output_at_an_offset_is_given_as_operands_are(
     assert (tuple(shifted.shape), shifted.dtype) == ((256, 128), torch.float32)
 
 
-def test_floats_are_normal(make_trial: MakeTrial, dense: Dense) -> None:
+def test_floats_are_normal() -> None:
     """Around zero and of both signs, as real data is: constant data would run faster."""
     for dtype in ("float32", "float16", "bfloat16", "float64", "float8_e4m3fn"):
-        sets = one_operand(make_trial, dense(128, 64, dtype=dtype))
+        sets = one_operand(dense(128, 64, dtype=dtype))
         values = sets.operands(0)[0].double()
         assert abs(values.mean().item()) < 0.1, dtype
         assert values.std().item() == pytest.approx(1, abs=0.1), dtype
 
 
-def test_scales_are_positive(make_trial: MakeTrial) -> None:
+def test_scales_are_positive() -> None:
     """No scale is near zero, where a result would not depend on its factors."""
     spec = TensorSpec((64, 32), (32, 1), 0, "float32", Fill.POSITIVE)
-    assert one_operand(make_trial, spec).operands(0)[0].min().item() >= 0.5
+    assert one_operand(spec).operands(0)[0].min().item() >= 0.5
 
 
-def test_integers_are_small(make_trial: MakeTrial, dense: Dense) -> None:
+def test_integers_are_small() -> None:
     """Sums of their products do not overflow, and the values differ."""
     for dtype in ("int32", "uint8", "bool"):
-        values = one_operand(make_trial, dense(64, 32, dtype=dtype)).operands(0)[0]
+        values = one_operand(dense(64, 32, dtype=dtype)).operands(0)[0]
         assert (values.dtype, len(values.unique()) > 1) == (dtype_named(dtype), True)
         assert (values.long().min().item(), values.long().max().item() < 8) == (0, True), dtype
 
 
-def test_quantized_integers_have_every_value(make_trial: MakeTrial, dense: Dense) -> None:
+def test_quantized_integers_have_every_value() -> None:
     """An int8 operand takes every value of its dtype, and a product of K 131071 fits int32."""
-    values = one_operand(make_trial, dense(64, 128, dtype="int8")).operands(0)[0].long()
+    values = one_operand(dense(64, 128, dtype="int8")).operands(0)[0].long()
     assert (values.min().item(), values.max().item(), len(values.unique())) == (-128, 127, 256)
     assert 128 * 128 * (2**17 - 1) < 2**31
 
 
-def test_poison_covers_all_memory_of_every_output(make_trial: MakeTrial, dense: Dense) -> None:
+def test_poison_covers_all_memory_of_every_output() -> None:
     """Memory before an offset and between rows is poisoned too, in every set."""
     for dtype in ("float32", "bfloat16", "float8_e4m3fn", "int32", "int8", "bool"):
         spec = TensorSpec((8, 16), (32, 1), 24, dtype)
@@ -131,9 +125,7 @@ def test_poison_covers_all_memory_of_every_output(make_trial: MakeTrial, dense: 
             assert all((flat == poison_of(flat.dtype)).all() for flat in flats), dtype
 
 
-def test_memory_bounds_the_sets(
-    make_trial: MakeTrial, dense: Dense, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_bounds_the_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many sets as fit, at least one, and never more than requested or useful."""
     trial = make_trial(operands=(dense(100),), views=(), out=dense(50))
     counts = {}
@@ -143,7 +135,7 @@ def test_memory_bounds_the_sets(
     assert counts == {1: (1, 1), 1200: (2, 2), 1799: (2, 2), 10**9: (3, MAX_OPERAND_SETS)}
 
 
-def test_operands_without_elements_are_no_trouble(make_trial: MakeTrial, dense: Dense) -> None:
+def test_operands_without_elements_are_no_trouble() -> None:
     """A GEMM with an empty dim has tensors of its sizes."""
     sets = sets_of(make_trial(operands=(dense(0, 4),), views=(), out=dense(0, 4)))
     assert tuple(sets.operands(0)[0].shape) == tuple(sets.out(0).shape) == (0, 4)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
+from sample_trials import make_trial
 
 from warmup.core.rows import Rejection
-from warmup.core.trial import Trial
 from warmup.measuring.reference import full_precision, judge_output, reference_of, widened
 
-MakeTrial = Callable[..., Trial]
 Matrix = list[list[float]]
 M, N, K = 3, 4, 5
 
@@ -60,7 +59,7 @@ CASES: dict[str, tuple[str, Sequence[torch.Tensor], torch.Tensor]] = {
 }
 
 
-def test_a_reference_is_what_a_plain_loop_gives(make_trial: MakeTrial) -> None:
+def test_a_reference_is_what_a_plain_loop_gives() -> None:
     """Each op on small operands, with alpha 2 and beta 0.5 where it has them."""
     for case, (op, operands, expected) in CASES.items():
         found = reference_of(make_trial(op=op, alpha=2.0, beta=0.5), operands)
@@ -68,7 +67,7 @@ def test_a_reference_is_what_a_plain_loop_gives(make_trial: MakeTrial) -> None:
         torch.testing.assert_close(found.double(), expected.double(), rtol=1e-12, atol=1e-12)
 
 
-def test_what_is_not_known_has_no_reference(make_trial: MakeTrial) -> None:
+def test_what_is_not_known_has_no_reference() -> None:
     """An op or layout without a known reference gives None."""
     for case, (op, operands) in {
         "other op": ("conv", (A, B)),
@@ -80,7 +79,7 @@ def test_what_is_not_known_has_no_reference(make_trial: MakeTrial) -> None:
         assert reference_of(make_trial(op=op), operands) is None, case
 
 
-def test_a_reference_is_of_higher_precision(make_trial: MakeTrial) -> None:
+def test_a_reference_is_of_higher_precision() -> None:
     """Narrow floats are multiplied in float32, all others in float64, and outputs follow."""
     for dtype, wide in (
         (torch.bfloat16, torch.float32),
@@ -96,7 +95,7 @@ def test_a_reference_is_of_higher_precision(make_trial: MakeTrial) -> None:
         assert found.dtype == widened(A.to(dtype)).dtype == wide
 
 
-def test_precision_is_switched_back(make_trial: MakeTrial) -> None:
+def test_precision_is_switched_back() -> None:
     """References are computed in full precision; the process's setting is restored."""
     for before in ("tf32", "ieee"):
         matmul = torch.backends.cuda.matmul
@@ -137,7 +136,7 @@ def test_scales_of_blocks_have_no_full_precision() -> None:
         torch._scaled_mm(A, B, normal(M, 2).abs(), ONE_SCALE)
 
 
-def test_operands_stay_as_they_are(make_trial: MakeTrial) -> None:
+def test_operands_stay_as_they_are() -> None:
     copies = [operand.clone() for operand in (BIAS, A, B)]
     reference_of(make_trial(op="addmm", alpha=2.0, beta=0.5), copies)
     assert [torch.equal(a, b) for a, b in zip(copies, (BIAS, A, B), strict=True)] == [True] * 3

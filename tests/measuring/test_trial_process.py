@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sample_trials import make_trial
 
 from warmup.core.errors import BuildError
 from warmup.core.method import L2, Method
@@ -33,7 +34,6 @@ from warmup.measuring.trial_process import (
 
 pytestmark = pytest.mark.long
 
-MakeTrial = Callable[..., Trial]
 Start = Callable[..., TrialProcess]
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "tests" / "programs"
@@ -101,9 +101,7 @@ def has_ended(pid: int, limit_s: float = 15) -> bool:
     return not is_running(pid)
 
 
-def test_every_bad_candidate_is_rejected_and_a_good_one_wins(
-    make_trial: MakeTrial, start: Start
-) -> None:
+def test_every_bad_candidate_is_rejected_and_a_good_one_wins(start: Start) -> None:
     """In a trial with nine candidates that are wrong, crash, hang or lie, each is rejected."""
     noisy = Method(l2=L2.WARM, max_spread=1e3)  # however busy this machine is, the liar leads
     trial = make_trial(["mm", "good", *REASONS], method=noisy)
@@ -118,7 +116,7 @@ def test_every_bad_candidate_is_rejected_and_a_good_one_wins(
     assert found["bad_exit"].said == "ended with exit code 9"
 
 
-def test_a_trial_after_a_crash_runs_in_a_new_child(make_trial: MakeTrial, start: Start) -> None:
+def test_a_trial_after_a_crash_runs_in_a_new_child(start: Start) -> None:
     process = start(program("bad_candidates.py"))
     process.start()
     first = process.pid
@@ -134,7 +132,7 @@ def test_a_trial_after_a_crash_runs_in_a_new_child(make_trial: MakeTrial, start:
     assert (second != first, process.pid == second) == (True, True)
 
 
-def test_warmups_own_program_runs_a_good_trial(make_trial: MakeTrial, start: Start) -> None:
+def test_warmups_own_program_runs_a_good_trial(start: Start) -> None:
     """``python -m warmup.tuning.worker`` multiplies, checks and times; a CPU has no SM clock."""
     result = start(own_command(), 60).run(make_trial(["mm"]))
     (outcome,) = result.outcomes
@@ -144,9 +142,7 @@ def test_warmups_own_program_runs_a_good_trial(make_trial: MakeTrial, start: Sta
     assert (outcome.is_final, result.clock_mhz) == (True, None)
 
 
-def test_operands_that_do_not_fit_leave_the_child_alive(
-    make_trial: MakeTrial, start: Start
-) -> None:
+def test_operands_that_do_not_fit_leave_the_child_alive(start: Start) -> None:
     """Such a trial raises an error with the reason; the same child runs the next trial."""
     process = start(own_command(), 60)
     huge = TensorSpec((2**50,), (1,), 0, "float32")
@@ -166,9 +162,7 @@ def test_operands_that_do_not_fit_leave_the_child_alive(
     ],
     ids=["fails", "is killed", "ends"],
 )
-def test_a_child_that_does_not_start_fails_the_build(
-    make_trial: MakeTrial, start: Start, code: str, said: str
-) -> None:
+def test_a_child_that_does_not_start_fails_the_build(start: Start, code: str, said: str) -> None:
     """The error names the process, how it ended, and its last words."""
     process = start([sys.executable, "-c", code])
     with pytest.raises(BuildError) as caught:
@@ -178,7 +172,7 @@ def test_a_child_that_does_not_start_fails_the_build(
     assert process.pid is None
 
 
-def test_each_death_costs_one_candidate(make_trial: MakeTrial, start: Start) -> None:
+def test_each_death_costs_one_candidate(start: Start) -> None:
     """If every candidate kills the child, each is rejected with the last line of its output."""
     outcomes = named(start(program("fake_measurer.py", "dies")).run(make_trial(["mm", "a", "b"])))
     assert [(one.rejection, one.said) for one in outcomes.values()] == [
@@ -186,7 +180,7 @@ def test_each_death_costs_one_candidate(make_trial: MakeTrial, start: Start) -> 
     ] * 3
 
 
-def test_the_control_may_die_once(make_trial: MakeTrial, start: Start, tmp_path: Path) -> None:
+def test_the_control_may_die_once(start: Start, tmp_path: Path) -> None:
     """If the child dies in the library's kernel, the trial runs again with every candidate."""
     process = start(program("fake_measurer.py", f"dies_unless={tmp_path / 'died'}"))
     outcomes = named(process.run(make_trial(["mm", "other"])))
@@ -194,7 +188,7 @@ def test_the_control_may_die_once(make_trial: MakeTrial, start: Start, tmp_path:
     assert [one.time_us for one in outcomes.values()] == [2.0, 2.0]
 
 
-def test_too_many_deaths_end_the_trial(make_trial: MakeTrial, start: Start) -> None:
+def test_too_many_deaths_end_the_trial(start: Start) -> None:
     """After sixteen deaths the trial is given up, and no process is left."""
     process = start(program("fake_measurer.py", "dies"))
     with pytest.raises(TrialNotRunError, match="16 candidates"):
@@ -202,7 +196,7 @@ def test_too_many_deaths_end_the_trial(make_trial: MakeTrial, start: Start) -> N
     assert process.pid is None
 
 
-def test_a_hang_is_ended_with_its_process(make_trial: MakeTrial, start: Start) -> None:
+def test_a_hang_is_ended_with_its_process(start: Start) -> None:
     """A candidate that reports nothing within the limit is rejected, and its process is killed."""
     process = start(program("fake_measurer.py", "hangs"), 1)
     process.start()
@@ -213,7 +207,7 @@ def test_a_hang_is_ended_with_its_process(make_trial: MakeTrial, start: Start) -
     assert not is_running(first)
 
 
-def test_what_a_child_prints_is_no_answer(make_trial: MakeTrial, start: Start) -> None:
+def test_what_a_child_prints_is_no_answer(start: Start) -> None:
     """Standard output goes to the log; results use a file descriptor of their own."""
     process = start(program("fake_measurer.py", "works"))
     result = process.run(make_trial(["mm"]))
@@ -223,7 +217,7 @@ def test_what_a_child_prints_is_no_answer(make_trial: MakeTrial, start: Start) -
     assert process.log.read() == b"this is no answer\n"
 
 
-def test_a_child_that_died_between_trials_is_replaced(make_trial: MakeTrial, start: Start) -> None:
+def test_a_child_that_died_between_trials_is_replaced(start: Start) -> None:
     process = start(program("fake_measurer.py", "works"))
     process.run(make_trial(["mm"]))
     assert process.pid is not None
@@ -244,7 +238,7 @@ def test_a_forked_process_leaves_the_child_to_its_parent(start: Start) -> None:
     assert is_running(process.pid)
 
 
-def test_close_leaves_no_process(make_trial: MakeTrial, start: Start) -> None:
+def test_close_leaves_no_process(start: Start) -> None:
     """Closing works before and after a trial and twice; a closed process can be used again."""
     process = start(program("fake_measurer.py", "works"))
     process.start()

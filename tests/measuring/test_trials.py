@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 import torch
+from sample_trials import dense, make_trial
 
 from warmup.core.method import L2, Method
 from warmup.core.rows import Flag, Rejection, Tuned, Winner
-from warmup.core.trial import Candidate, Operands, Outcome, TensorSpec, Trial, ViewSpec
+from warmup.core.trial import Candidate, Operands, Outcome, Trial, ViewSpec
 from warmup.measuring import screening
 from warmup.measuring.measured_rows import make_row
 from warmup.measuring.operands import OperandSets
@@ -21,8 +22,6 @@ from warmup.measuring.screening import FINAL_ROUNDS, PAUSES_S, SCREENING_ROUNDS
 from warmup.measuring.selection import select_winner
 from warmup.measuring.trials import run_trial
 
-MakeTrial = Callable[..., Trial]
-Dense = Callable[..., TensorSpec]
 Kernel = Callable[..., object]  # takes the views and `out`
 LONG_US = 1e5
 CPU = torch.device("cpu")
@@ -152,7 +151,7 @@ def ran(*kernels: Kernel, **more: Kernel) -> Bench:
     ],
 )
 def test_what_misbehaves_is_rejected_for_what_it_does(
-    make_trial: MakeTrial, fake_clock: Any, kernel: Kernel, reason: Rejection
+    fake_clock: Any, kernel: Kernel, reason: Rejection
 ) -> None:
     """A misbehaving candidate is never timed and cannot win, although it would be the fastest."""
     fake_clock.times = {"bad": 1.0}
@@ -162,9 +161,7 @@ def test_what_misbehaves_is_rejected_for_what_it_does(
     assert (fake_clock.taken["bad"], winner_of(trial, outcomes.values())) == (0, "mm")
 
 
-def test_a_small_wrong_tile_hides_from_a_norm_and_is_found(
-    make_trial: MakeTrial, fake_clock: Any
-) -> None:
+def test_a_small_wrong_tile_hides_from_a_norm_and_is_found(fake_clock: Any) -> None:
     """Four wrong elements of 32768 stay within the L2 tolerance, and are rejected all the same."""
     trial = make_trial(["mm", "one_tile"], tolerance=0.05)
     bench = ran(one_tile)
@@ -178,7 +175,7 @@ def test_a_small_wrong_tile_hides_from_a_norm_and_is_found(
     assert outcome.error > 0.5
 
 
-def test_the_message_gives_the_reason(make_trial: MakeTrial, fake_clock: Any) -> None:
+def test_the_message_gives_the_reason(fake_clock: Any) -> None:
     """The message says how much is unwritten, how large the error is, or what was raised."""
     trial = make_trial(["mm", "half", "zeros", "bad"])
     said = {
@@ -194,19 +191,19 @@ def test_the_message_gives_the_reason(make_trial: MakeTrial, fake_clock: Any) ->
 
 @pytest.mark.parametrize(("tolerance", "reason"), [(1e-2, None), (1e-4, Rejection.WRONG)])
 def test_the_tolerance_decides_what_is_near_enough(
-    make_trial: MakeTrial, fake_clock: Any, tolerance: float, reason: Rejection | None
+    fake_clock: Any, tolerance: float, reason: Rejection | None
 ) -> None:
     """A bfloat16 matmul is within one percent of the reference, not within a hundredth of that."""
     outcomes = ran(rounded).run(make_trial(["mm", "rounded"], tolerance=tolerance))
     assert outcomes["rounded"].rejection is reason
 
 
-def test_without_a_tolerance_nothing_is_compared(make_trial: MakeTrial, fake_clock: Any) -> None:
+def test_without_a_tolerance_nothing_is_compared(fake_clock: Any) -> None:
     outcome = ran(zeros).run(make_trial(["mm", "zeros"], tolerance=None))["zeros"]
     assert (outcome.rejection, outcome.error) == (None, None)
 
 
-def test_a_call_may_make_its_own_output(make_trial: MakeTrial, fake_clock: Any) -> None:
+def test_a_call_may_make_its_own_output(fake_clock: Any) -> None:
     """The returned tensor is compared, not the poisoned output of the operand set."""
     outcome = ran(own_output).run(make_trial(["mm", "own_output"]))["own_output"]
     assert outcome.rejection is None
@@ -214,7 +211,7 @@ def test_a_call_may_make_its_own_output(make_trial: MakeTrial, fake_clock: Any) 
     assert outcome.error < 1e-4
 
 
-def int_trial(make_trial: MakeTrial, dense: Dense, *names: str) -> Trial:
+def int_trial(*names: str) -> Trial:
     a, b = dense(64, 32, dtype="int8"), dense(32, 16, dtype="int8")
     views = (ViewSpec(0, a.sizes, a.strides, 0), ViewSpec(1, b.sizes, b.strides, 0))
     out = dense(64, 16, dtype="int32")
@@ -229,20 +226,16 @@ def int_half(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> None:
     out[:32] = a[:32].int() @ b.int()
 
 
-def test_integers_are_poisoned_and_compared_exactly(
-    make_trial: MakeTrial, dense: Dense, fake_clock: Any
-) -> None:
+def test_integers_are_poisoned_and_compared_exactly(fake_clock: Any) -> None:
     """An int8 matmul has no error; half an int8 result is found unwritten without NaN."""
-    trial = int_trial(make_trial, dense, "int_mm", "int_half")
+    trial = int_trial("int_mm", "int_half")
     outcomes = ran(int_mm, int_half).run(trial)
     assert (outcomes["int_mm"].rejection, outcomes["int_mm"].error) == (None, 0.0)
     assert outcomes["int_half"].rejection is Rejection.UNWRITTEN
 
 
 @pytest.mark.parametrize("control", [torch.mm, own_output], ids=["writes", "returns"])
-def test_where_no_reference_is_known_the_control_is(
-    make_trial: MakeTrial, fake_clock: Any, control: Kernel
-) -> None:
+def test_where_no_reference_is_known_the_control_is(fake_clock: Any, control: Kernel) -> None:
     """Without a reference, candidates must agree with the library default."""
     trial = make_trial(["mm", "zeros", "half", "own_output"], op="unheard_of")
     outcomes = ran(zeros, half, own_output, mm=control).run(trial)
@@ -254,9 +247,7 @@ def test_where_no_reference_is_known_the_control_is(
     }
 
 
-def test_nothing_wins_where_the_control_fails_and_no_reference_is_known(
-    make_trial: MakeTrial, fake_clock: Any
-) -> None:
+def test_nothing_wins_where_the_control_fails_and_no_reference_is_known(fake_clock: Any) -> None:
     """No candidate could be compared with anything: there is no row."""
     trial = make_trial(["mm", "own_output"], op="unheard_of")
     outcomes = ran(own_output, mm=failing(RuntimeError("no kernel"))).run(trial)
@@ -266,9 +257,7 @@ def test_nothing_wins_where_the_control_fails_and_no_reference_is_known(
     assert select_winner(list(outcomes.values()), trial.library, trial.method) is None
 
 
-def test_a_wrong_control_loses_where_the_reference_is_known(
-    make_trial: MakeTrial, fake_clock: Any
-) -> None:
+def test_a_wrong_control_loses_where_the_reference_is_known(fake_clock: Any) -> None:
     """A wrong library default is rejected like any candidate, and another candidate wins."""
     trial = make_trial(["mm", "own_output"])
     outcomes = ran(own_output, mm=zeros).run(trial)
@@ -276,9 +265,7 @@ def test_a_wrong_control_loses_where_the_reference_is_known(
     assert winner_of(trial, outcomes.values()) == "own_output"
 
 
-def test_a_result_at_an_offset_is_looked_for_there(
-    make_trial: MakeTrial, dense: Dense, fake_clock: Any
-) -> None:
+def test_a_result_at_an_offset_is_looked_for_there(fake_clock: Any) -> None:
     """For a call that returns None, the output at its offset is compared."""
 
     def at_offset(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> None:
@@ -300,7 +287,7 @@ def memorizing() -> Kernel:
     return memorized
 
 
-def test_a_winner_is_confirmed_on_fresh_data(make_trial: MakeTrial, fake_clock: Any) -> None:
+def test_a_winner_is_confirmed_on_fresh_data(fake_clock: Any) -> None:
     """A call that returns its first result passes the first check and is rejected later."""
     fake_clock.times = {"memo": LONG_US / 2}
     bench = ran(memo=memorizing())
@@ -312,7 +299,7 @@ def test_a_winner_is_confirmed_on_fresh_data(make_trial: MakeTrial, fake_clock: 
     assert (winner_of(trial, outcomes.values()), bench.stages("mm")[-1]) == ("mm", "confirm")
 
 
-def test_fresh_data_differs_from_the_first(make_trial: MakeTrial, fake_clock: Any) -> None:
+def test_fresh_data_differs_from_the_first(fake_clock: Any) -> None:
     bench = ran()
     bench.run(make_trial())
     first, second = (sets.views(0) for sets in bench.made)
@@ -322,7 +309,7 @@ def test_fresh_data_differs_from_the_first(make_trial: MakeTrial, fake_clock: An
     ]
 
 
-def test_only_who_wins_is_confirmed(make_trial: MakeTrial, fake_clock: Any) -> None:
+def test_only_who_wins_is_confirmed(fake_clock: Any) -> None:
     fake_clock.times = {"own_output": LONG_US * 2}
     bench = ran(own_output)
     bench.run(make_trial(["own_output", "mm"]))
@@ -330,9 +317,7 @@ def test_only_who_wins_is_confirmed(make_trial: MakeTrial, fake_clock: Any) -> N
     assert ("own_output", "confirm") not in bench.reported
 
 
-def test_who_is_next_after_a_rejection_was_timed_to_the_end(
-    make_trial: MakeTrial, fake_clock: Any
-) -> None:
+def test_who_is_next_after_a_rejection_was_timed_to_the_end(fake_clock: Any) -> None:
     fake_clock.times = {"memo": LONG_US / 100, "fast": LONG_US / 2}
     trial = make_trial(["mm", "memo", "fast"])
     outcomes = ran(memo=memorizing(), fast=torch.mm).run(trial)
@@ -341,9 +326,7 @@ def test_who_is_next_after_a_rejection_was_timed_to_the_end(
     assert winner_of(trial, outcomes.values()) == "fast"
 
 
-def test_somebody_wins_when_the_control_and_a_cheater_are_out(
-    make_trial: MakeTrial, fake_clock: Any
-) -> None:
+def test_somebody_wins_when_the_control_and_a_cheater_are_out(fake_clock: Any) -> None:
     """A single candidate that is not rejected is enough for a row."""
     fake_clock.times = {"memo": LONG_US / 100}
     trial = make_trial(["mm", "memo", "own_output"])
@@ -351,7 +334,7 @@ def test_somebody_wins_when_the_control_and_a_cheater_are_out(
     assert winner_of(trial, outcomes.values()) == "own_output"
 
 
-def test_a_time_below_the_floor_is_measured_again(make_trial: MakeTrial, fake_clock: Any) -> None:
+def test_a_time_below_the_floor_is_measured_again(fake_clock: Any) -> None:
     """A candidate that is faster than the peaks allow, each time again, is implausible."""
     fake_clock.times = {"liar": LONG_US / 3}
     trial = make_trial(["mm", "liar"], floor_us=LONG_US / 2)
@@ -362,7 +345,7 @@ def test_a_time_below_the_floor_is_measured_again(make_trial: MakeTrial, fake_cl
     assert "the measured peaks allow 50000.00 us" in outcomes["liar"].said
 
 
-def test_a_time_just_below_the_floor_stands(make_trial: MakeTrial, fake_clock: Any) -> None:
+def test_a_time_just_below_the_floor_stands(fake_clock: Any) -> None:
     """A time that beats the peaks by less than ten percent is measured again and kept."""
     trial = make_trial(floor_us=LONG_US * 1.05)
     outcome = ran().run(trial)["mm"]
@@ -372,9 +355,7 @@ def test_a_time_just_below_the_floor_stands(make_trial: MakeTrial, fake_clock: A
     )
 
 
-def test_a_time_far_above_the_floor_is_measured_again(
-    make_trial: MakeTrial, fake_clock: Any
-) -> None:
+def test_a_time_far_above_the_floor_is_measured_again(fake_clock: Any) -> None:
     slow = itertools.repeat(LONG_US * 10, SCREENING_ROUNDS + FINAL_ROUNDS)
     fake_clock.times = {"mm": itertools.chain(slow, itertools.repeat(LONG_US))}
     trial = make_trial(floor_us=LONG_US / 200, doubtful_us=LONG_US * 5)
@@ -382,12 +363,12 @@ def test_a_time_far_above_the_floor_is_measured_again(
     assert (outcome.rejection, outcome.time_us) == (None, LONG_US)
 
 
-def test_a_time_between_is_measured_once(make_trial: MakeTrial, fake_clock: Any) -> None:
+def test_a_time_between_is_measured_once(fake_clock: Any) -> None:
     ran().run(make_trial(floor_us=LONG_US / 2, doubtful_us=LONG_US * 5))
     assert fake_clock.taken["mm"] == SCREENING_ROUNDS + FINAL_ROUNDS
 
 
-def test_who_wins_after_a_second_look_was_confirmed(make_trial: MakeTrial, fake_clock: Any) -> None:
+def test_who_wins_after_a_second_look_was_confirmed(fake_clock: Any) -> None:
     """If a winner is slower when measured again, the next winner is confirmed too."""
     fast = itertools.repeat(LONG_US / 10, SCREENING_ROUNDS + FINAL_ROUNDS)
     fake_clock.times = {"lucky": itertools.chain(fast, itertools.repeat(LONG_US * 10))}
@@ -407,9 +388,7 @@ def slow_product(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> None
     torch.mm(a, b, out=out)
 
 
-def test_a_lying_clock_is_contradicted_by_the_wall_clock(
-    make_trial: MakeTrial, fake_clock: Any
-) -> None:
+def test_a_lying_clock_is_contradicted_by_the_wall_clock(fake_clock: Any) -> None:
     """A call of a millisecond with a reported time of ten microseconds is implausible."""
     fake_clock.times = {"liar": 10.0}
     trial = make_trial(["mm", "liar"])
@@ -419,7 +398,7 @@ def test_a_lying_clock_is_contradicted_by_the_wall_clock(
     assert winner_of(trial, outcomes.values()) == "mm"
 
 
-def test_a_refused_control_is_measured_again(make_trial: MakeTrial, fake_clock: Any) -> None:
+def test_a_refused_control_is_measured_again(fake_clock: Any) -> None:
     """A library time that the wall clock contradicts once is dropped; the times after it count."""
     refused = itertools.repeat(10.0, SCREENING_ROUNDS + FINAL_ROUNDS)
     fake_clock.times = {"mm": itertools.chain(refused, itertools.repeat(LONG_US))}
@@ -432,7 +411,7 @@ def test_a_refused_control_is_measured_again(make_trial: MakeTrial, fake_clock: 
 
 
 def test_nothing_wins_over_a_control_that_stays_refused(
-    make_trial: MakeTrial, fake_clock: Any, monkeypatch: pytest.MonkeyPatch
+    fake_clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The library is measured again after each pause, and keeps its row, which is unstable."""
     waited: list[float] = []
@@ -449,7 +428,7 @@ def test_nothing_wins_over_a_control_that_stays_refused(
     assert waited == list(PAUSES_S)
 
 
-def test_a_control_that_lacks_memory_is_tried_again(make_trial: MakeTrial, fake_clock: Any) -> None:
+def test_a_control_that_lacks_memory_is_tried_again(fake_clock: Any) -> None:
     """Another process may hold the memory for a moment; any other candidate is rejected at once."""
     held = {"mm": 2, "bad": 2}
 
@@ -467,9 +446,7 @@ def test_a_control_that_lacks_memory_is_tried_again(make_trial: MakeTrial, fake_
     assert (outcomes["bad"].rejection, held["bad"]) == (Rejection.OUT_OF_MEMORY, 1)
 
 
-def test_what_fails_while_it_is_timed_is_out_and_the_rest_goes_on(
-    make_trial: MakeTrial, fake_clock: Any
-) -> None:
+def test_what_fails_while_it_is_timed_is_out_and_the_rest_goes_on(fake_clock: Any) -> None:
     """The others are timed as often as without the failing candidate."""
     failing_later: Iterator[float | Exception] = iter([1.0, 1.0, RuntimeError("gone")])
     fake_clock.times = {"bad": failing_later}
@@ -482,7 +459,7 @@ def test_what_fails_while_it_is_timed_is_out_and_the_rest_goes_on(
         assert len(samples.times_us) == FINAL_ROUNDS
 
 
-def test_an_unsteady_finalist_is_timed_longer(make_trial: MakeTrial, fake_clock: Any) -> None:
+def test_an_unsteady_finalist_is_timed_longer(fake_clock: Any) -> None:
     """Rounds are added while the spread is wide, at most three times."""
     fake_clock.times = {"mm": itertools.cycle([LONG_US, LONG_US * 2])}
     outcomes = ran(own_output).run(make_trial(["mm", "own_output"]))
@@ -492,7 +469,7 @@ def test_an_unsteady_finalist_is_timed_longer(make_trial: MakeTrial, fake_clock:
     assert counts == {"mm": 3 * FINAL_ROUNDS, "own_output": 3 * FINAL_ROUNDS}
 
 
-def test_what_is_clearly_slower_is_screened_only(make_trial: MakeTrial, fake_clock: Any) -> None:
+def test_what_is_clearly_slower_is_screened_only(fake_clock: Any) -> None:
     """A slow candidate is only screened; the control is timed to the end."""
     fake_clock.times = {"slow": LONG_US * 2, "mm": LONG_US * 2}
     outcomes = ran(own_output, slow=torch.mm).run(make_trial(["mm", "slow", "own_output"]))
@@ -508,7 +485,7 @@ def test_what_is_clearly_slower_is_screened_only(make_trial: MakeTrial, fake_clo
     }
 
 
-def test_what_was_rejected_before_is_not_run(make_trial: MakeTrial, fake_clock: Any) -> None:
+def test_what_was_rejected_before_is_not_run(fake_clock: Any) -> None:
     """A candidate rejected before has no stage, its kernel is not called, its outcome is kept."""
     trial = make_trial(["mm", "bad"])
     before = Outcome(
@@ -519,7 +496,7 @@ def test_what_was_rejected_before_is_not_run(make_trial: MakeTrial, fake_clock: 
     assert (outcomes["bad"], bench.stages("bad")) == (before, [])
 
 
-def test_every_stage_is_reported_before_it_runs(make_trial: MakeTrial, fake_clock: Any) -> None:
+def test_every_stage_is_reported_before_it_runs(fake_clock: Any) -> None:
     """`on_stage` is called before each stage of a candidate: check, prepare, time, confirm."""
     bench = ran()
     bench.run(make_trial())
@@ -528,9 +505,7 @@ def test_every_stage_is_reported_before_it_runs(make_trial: MakeTrial, fake_cloc
 
 
 @pytest.mark.parametrize("stage", ["check", "time"])
-def test_an_error_that_loses_the_device_is_raised(
-    make_trial: MakeTrial, fake_clock: Any, stage: str
-) -> None:
+def test_an_error_that_loses_the_device_is_raised(fake_clock: Any, stage: str) -> None:
     error = RuntimeError("an illegal memory access was encountered")
     fake_clock.times = {"bad": iter([error])}
     bench = ran(bad=failing(error) if stage == "check" else torch.mm)
@@ -539,7 +514,7 @@ def test_an_error_that_loses_the_device_is_raised(
     assert bench.reported[-1] == ("bad", stage)
 
 
-def test_operands_that_do_not_fit_are_an_error(make_trial: MakeTrial) -> None:
+def test_operands_that_do_not_fit_are_an_error() -> None:
     """The out-of-memory error is raised, and no candidate is rejected."""
 
     def no_room(seed: int, most: int) -> OperandSets:
@@ -550,19 +525,17 @@ def test_operands_that_do_not_fit_are_an_error(make_trial: MakeTrial) -> None:
 
 
 @pytest.mark.parametrize(("l2", "has_many"), [(L2.WARM, False), (L2.COLD, True)])
-def test_a_cold_cache_takes_several_operand_sets(
-    make_trial: MakeTrial, fake_clock: Any, l2: L2, has_many: bool
-) -> None:
+def test_a_cold_cache_takes_several_operand_sets(fake_clock: Any, l2: L2, has_many: bool) -> None:
     bench = ran()
     bench.run(make_trial(method=Method(l2=l2)))
     assert (bench.made[0].count > 1) == has_many
 
 
-def test_a_trial_without_candidates_has_no_outcome(make_trial: MakeTrial, fake_clock: Any) -> None:
+def test_a_trial_without_candidates_has_no_outcome(fake_clock: Any) -> None:
     assert ran().run(make_trial([])) == {}
 
 
-def test_the_real_clock_times_every_honest_call(make_trial: MakeTrial) -> None:
+def test_the_real_clock_times_every_honest_call() -> None:
     """With measured times, both candidates have all rounds and almost no error."""
     for l2 in L2:
         trial = make_trial(["mm", "own_output"], method=Method(l2=l2, max_spread=1e9, near_tie=0.5))

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from padding_models import pad_all
 from torch import nn
 
 from warmup.core.errors import SettingsError
@@ -125,9 +126,7 @@ def test_a_padded_linear_is_exact(
     assert torch.equal(after, before)
 
 
-def test_a_model_gives_the_same(
-    language_model: nn.Module, model_inputs: ModelInputs, pad_all: Callable[..., Any]
-) -> None:
+def test_a_model_gives_the_same(language_model: nn.Module, model_inputs: ModelInputs) -> None:
     """A chain, a head and a patch embedding together, within rounding."""
     before = language_model(*model_inputs)
     pad_all(language_model)
@@ -135,9 +134,7 @@ def test_a_model_gives_the_same(
     torch.testing.assert_close(language_model(*model_inputs), before)
 
 
-def test_nothing_is_cut_or_padded_inside_of_a_chain(
-    gated: Callable[..., nn.Module], pad_all: Callable[..., Any]
-) -> None:
+def test_nothing_is_cut_or_padded_inside_of_a_chain(gated: Callable[..., nn.Module]) -> None:
     """Padded features go from Linear to Linear without a cut."""
     model = gated().eval()
     pad_all(model)
@@ -147,9 +144,7 @@ def test_nothing_is_cut_or_padded_inside_of_a_chain(
     assert seen == [torch.Size([3, 48])]
 
 
-def test_modules_and_parameters_stay_what_they_were(
-    language_model: nn.Module, pad_all: Callable[..., Any]
-) -> None:
+def test_modules_and_parameters_stay_what_they_were(language_model: nn.Module) -> None:
     """The same objects under the same names, each parameter of its own size."""
     modules = dict(language_model.named_modules())
     parameters = {name: (p, p.shape) for name, p in language_model.named_parameters()}
@@ -159,9 +154,7 @@ def test_modules_and_parameters_stay_what_they_were(
     assert isinstance(language_model.get_submodule("head"), nn.Linear)
 
 
-def test_the_state_dict_is_that_of_the_unpadded_model(
-    language_model: nn.Module, pad_all: Callable[..., Any]
-) -> None:
+def test_the_state_dict_is_that_of_the_unpadded_model(language_model: nn.Module) -> None:
     """Same names, same sizes, same values."""
     before = copy.deepcopy(language_model.state_dict())
     pad_all(language_model)
@@ -172,7 +165,7 @@ def test_the_state_dict_is_that_of_the_unpadded_model(
 
 @pytest.mark.parametrize("assign", [False, True])
 def test_a_state_dict_is_loaded(
-    language_model: nn.Module, model_inputs: ModelInputs, pad_all: Callable[..., Any], assign: bool
+    language_model: nn.Module, model_inputs: ModelInputs, assign: bool
 ) -> None:
     """Unpadded tensors are loaded, copied or assigned, and computed with."""
     other = copy.deepcopy(language_model)
@@ -185,7 +178,7 @@ def test_a_state_dict_is_loaded(
 
 
 def test_a_state_dict_is_loaded_by_swapping_tensors(
-    language_model: nn.Module, model_inputs: ModelInputs, pad_all: Callable[..., Any]
+    language_model: nn.Module, model_inputs: ModelInputs
 ) -> None:
     """Torch's other way of loading puts new tensors into the parameters."""
     other = copy.deepcopy(language_model)
@@ -200,9 +193,7 @@ def test_a_state_dict_is_loaded_by_swapping_tensors(
     torch.testing.assert_close(language_model(*model_inputs), other(*model_inputs))
 
 
-def test_padded_sizes_are_refused_on_load(
-    language_model: nn.Module, pad_all: Callable[..., Any]
-) -> None:
+def test_padded_sizes_are_refused_on_load(language_model: nn.Module) -> None:
     """A state dict of padded tensors does not fit the model."""
     pad_all(language_model)
     state = {**language_model.state_dict(), "head.weight": torch.zeros(104, 32)}
@@ -211,7 +202,7 @@ def test_padded_sizes_are_refused_on_load(
 
 
 def test_a_parameter_changed_in_place_is_computed_with(
-    language_model: nn.Module, model_inputs: ModelInputs, pad_all: Callable[..., Any]
+    language_model: nn.Module, model_inputs: ModelInputs
 ) -> None:
     """As when adapters are merged: parameters are the memory that is multiplied with."""
     other = copy.deepcopy(language_model)
@@ -223,9 +214,7 @@ def test_a_parameter_changed_in_place_is_computed_with(
     assert all(map(is_one_memory, padded_linears(language_model)))
 
 
-def test_tied_weights_stay_tied_and_are_held_once(
-    language_model: nn.Module, pad_all: Callable[..., Any]
-) -> None:
+def test_tied_weights_stay_tied_and_are_held_once(language_model: nn.Module) -> None:
     """The embedding reads the first rows of what the head multiplies with."""
     before = held(language_model)
     pad_all(language_model)
@@ -251,10 +240,7 @@ def test_tied_weights_stay_tied_and_are_held_once(
     ids=["deepcopy", "copy", "double", "to", "share_memory", "requires_grad_", "pickle"],
 )
 def test_a_copied_or_moved_model_is_still_padded(
-    language_model: nn.Module,
-    model_inputs: ModelInputs,
-    pad_all: Callable[..., Any],
-    move: Callable[[nn.Module], nn.Module],
+    language_model: nn.Module, model_inputs: ModelInputs, move: Callable[[nn.Module], nn.Module]
 ) -> None:
     """The output is the same, parameters share memory with the padded tensors, and ties hold."""
     pad_all(language_model)
@@ -266,7 +252,7 @@ def test_a_copied_or_moved_model_is_still_padded(
     assert model.get_submodule("head").weight is model.get_submodule("embed").weight
 
 
-def test_a_deepcopy_is_apart(language_model: nn.Module, pad_all: Callable[..., Any]) -> None:
+def test_a_deepcopy_is_apart(language_model: nn.Module) -> None:
     """Changing the copy does not change the model."""
     pad_all(language_model)
     before = copy.deepcopy(language_model.state_dict())
@@ -279,7 +265,7 @@ def test_a_deepcopy_is_apart(language_model: nn.Module, pad_all: Callable[..., A
 
 
 def test_half_precision_is_that_of_the_unpadded_model(
-    language_model: nn.Module, model_inputs: ModelInputs, pad_all: Callable[..., Any]
+    language_model: nn.Module, model_inputs: ModelInputs
 ) -> None:
     """Padded tensors are cast with the parameters."""
     tokens, pixels = model_inputs
@@ -291,7 +277,7 @@ def test_half_precision_is_that_of_the_unpadded_model(
 
 
 def test_a_model_moved_in_inference_mode_can_be_loaded(
-    language_model: nn.Module, model_inputs: ModelInputs, pad_all: Callable[..., Any]
+    language_model: nn.Module, model_inputs: ModelInputs
 ) -> None:
     state, before = copy.deepcopy(language_model.state_dict()), language_model(*model_inputs)
     with torch.inference_mode():
@@ -301,9 +287,7 @@ def test_a_model_moved_in_inference_mode_can_be_loaded(
     torch.testing.assert_close(language_model(*model_inputs), before)
 
 
-def test_emptied_weights_are_padded_with_zeros_again(
-    gated: Callable[..., nn.Module], pad_all: Callable[..., Any]
-) -> None:
+def test_emptied_weights_are_padded_with_zeros_again(gated: Callable[..., nn.Module]) -> None:
     """`to_empty` leaves anything in memory, and weights are loaded after it."""
     model, x = gated().eval(), torch.randn(3, 32)
     state, before = copy.deepcopy(model.state_dict()), model(x)
@@ -314,7 +298,7 @@ def test_emptied_weights_are_padded_with_zeros_again(
 
 
 def test_an_assigned_parameter_is_padded(
-    language_model: nn.Module, model_inputs: ModelInputs, pad_all: Callable[..., Any]
+    language_model: nn.Module, model_inputs: ModelInputs
 ) -> None:
     """As when weights are tied anew, which assigns the parameter of another module."""
     pad_all(language_model)
@@ -326,7 +310,7 @@ def test_an_assigned_parameter_is_padded(
     torch.testing.assert_close(head(hidden), hidden @ embed.weight.T)
 
 
-def test_a_bias_can_be_taken_away(pad_all: Callable[..., Any]) -> None:
+def test_a_bias_can_be_taken_away() -> None:
     """Without its bias a padded Linear is a matmul alone."""
     model = nn.Sequential(nn.Linear(32, 45)).eval()
     pad_all(model)
@@ -335,9 +319,7 @@ def test_a_bias_can_be_taken_away(pad_all: Callable[..., Any]) -> None:
     torch.testing.assert_close(model(x), x @ model[0].weight.T)
 
 
-def test_a_parameter_of_another_size_is_refused(
-    language_model: nn.Module, pad_all: Callable[..., Any]
-) -> None:
+def test_a_parameter_of_another_size_is_refused(language_model: nn.Module) -> None:
     """It would need another padding; the message says what to do."""
     pad_all(language_model)
     head = language_model.get_submodule("head")
@@ -345,9 +327,7 @@ def test_a_parameter_of_another_size_is_refused(
         head.weight = nn.Parameter(torch.zeros(104, 32))
 
 
-def test_restore_undoes_it(
-    language_model: nn.Module, model_inputs: ModelInputs, pad_all: Callable[..., Any]
-) -> None:
+def test_restore_undoes_it(language_model: nn.Module, model_inputs: ModelInputs) -> None:
     """Plain Linears, the same numbers to the bit, the same memory, and nothing left behind."""
     before, bytes_before = language_model(*model_inputs), held(language_model)
     attributes = {name: set(vars(module)) for name, module in language_model.named_modules()}
@@ -369,7 +349,7 @@ def test_restore_undoes_it(
 
 
 def test_a_restored_model_can_be_padded_again(
-    language_model: nn.Module, model_inputs: ModelInputs, pad_all: Callable[..., Any]
+    language_model: nn.Module, model_inputs: ModelInputs
 ) -> None:
     before = language_model(*model_inputs)
     groups = pad_all(language_model)
@@ -455,7 +435,7 @@ def test_when_memory_runs_out_nothing_is_padded(
     assert torch.equal(model(x), before)
 
 
-def test_a_padded_linear_says_so(language_model: nn.Module, pad_all: Callable[..., Any]) -> None:
+def test_a_padded_linear_says_so(language_model: nn.Module) -> None:
     pad_all(language_model)
     assert repr(language_model.get_submodule("head")) == (
         "PaddedLinear(in_features=32, out_features=101, bias=False, padded to 32 -> 104)"

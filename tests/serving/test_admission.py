@@ -6,20 +6,17 @@ import warnings
 from collections.abc import Callable
 
 import pytest
+from sample_tables import make_runtime, make_table
 
 from warmup.core.errors import StaleTableWarning, TableMismatchError
-from warmup.core.runtime import Runtime, compare_runtimes
+from warmup.core.runtime import compare_runtimes
 from warmup.serving.admission import admit
-from warmup.table import Table
 from warmup.table.discovery import FoundTable
 from warmup.table.on_miss import OnMiss
 
-Make = Callable[..., Table]
-MakeRuntime = Callable[..., Runtime]
-
 
 @pytest.fixture
-def admitted(make_table: Make, make_runtime: MakeRuntime) -> Callable[..., list[str]]:
+def admitted() -> Callable[..., list[str]]:
     """``admitted(is_allowed=True, sm_count=78)``: the warnings of a table on such a machine."""
 
     def judge(

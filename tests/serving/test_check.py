@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
 import types
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from own_processes import run_python
+from sample_tables import make_key, make_runtime, make_table
 
 from warmup.core.errors import SettingsError
 from warmup.core.rows import Evidence, Family, Row, Winner
-from warmup.core.runtime import Runtime, closed_gate
+from warmup.core.runtime import closed_gate
 from warmup.serving.check import CheckReport, Readiness, check
 from warmup.table import Table
 from warmup.table.codec import digest_of, encode
@@ -35,11 +36,7 @@ def put(tmp_path: Path) -> Callable[[Table], Path]:
 
 
 @pytest.fixture
-def compare(
-    put: Callable[[Table], Path],
-    make_table: Callable[..., Table],
-    make_runtime: Callable[..., Runtime],
-) -> Check:
+def compare(put: Callable[[Table], Path]) -> Check:
     """``compare({"sm_count": 132}, {"sm_count": 78})``: a table of one machine on another."""
 
     def run(there: dict[str, object], here: dict[str, object]) -> CheckReport:
@@ -64,9 +61,7 @@ def test_rows_are_counted_by_kind(compare: Check) -> None:
     assert compare({}, {}).rows == {"gemm": 2}
 
 
-def test_a_file_that_is_no_table_is_invalid(
-    tmp_path_factory: pytest.TempPathFactory, make_runtime: Callable[..., Runtime]
-) -> None:
+def test_a_file_that_is_no_table_is_invalid(tmp_path_factory: pytest.TempPathFactory) -> None:
     """A missing, damaged or newer file is invalid, with one problem that names it, and code 12."""
     for text in ("", "{", '{"schema": 99}', "[]", None):
         tmp_path = tmp_path_factory.mktemp("case")
@@ -82,11 +77,7 @@ def test_a_file_that_is_no_table_is_invalid(
         assert [str(path) in problem for problem in report.problems] == [True], text
 
 
-def test_an_edited_table_is_invalid(
-    put: Callable[[Table], Path],
-    make_table: Callable[..., Table],
-    make_runtime: Callable[..., Runtime],
-) -> None:
+def test_an_edited_table_is_invalid(put: Callable[[Table], Path]) -> None:
     """A count of SMs changed by hand does not pass as a table of that device."""
     path = put(make_table())
     path.write_text(path.read_text().replace('"sm_count": 132', '"sm_count": 114'))
@@ -162,12 +153,7 @@ def test_templates_below_the_gate_are_a_mismatch(compare: Check) -> None:
     assert "58 SMs, it needs at least 68 SMs); 2 rows name one" in report.remarks[0]
 
 
-def test_library_rows_below_the_gate_are_ready(
-    put: Callable[[Table], Path],
-    make_table: Callable[..., Table],
-    make_runtime: Callable[..., Runtime],
-    make_key: Callable[..., str],
-) -> None:
+def test_library_rows_below_the_gate_are_ready(put: Callable[[Table], Path]) -> None:
     """A table that was built below the gate names library kernels only, and serves there."""
     evidence = Evidence(time_us=1.0, library_us=1.0, runner_up=None, runner_up_us=None, tried=2)
     rows = {make_key(16): Row(Winner(Family.EXTERN, "aten::bias_addmm"), evidence)}
@@ -176,7 +162,7 @@ def test_library_rows_below_the_gate_are_ready(
     assert (report.state, report.mismatches, len(report.remarks)) == (Readiness.READY, (), 1)
 
 
-def test_the_gate_is_inductors_own(make_runtime: Callable[..., Runtime]) -> None:
+def test_the_gate_is_inductors_own() -> None:
     """68 SMs on NVIDIA, the generation on AMD, nothing on CPU."""
     for changes, is_closed in (
         ({"sm_count": 67}, True),
@@ -192,11 +178,7 @@ def test_the_gate_is_inductors_own(make_runtime: Callable[..., Runtime]) -> None
         assert (closed_gate(make_runtime(**changes).device) is not None) == is_closed
 
 
-def test_the_expected_digest_is_ready(
-    put: Callable[[Table], Path],
-    make_table: Callable[..., Table],
-    make_runtime: Callable[..., Runtime],
-) -> None:
+def test_the_expected_digest_is_ready(put: Callable[[Table], Path]) -> None:
     """The table's own digest, in either case, is accepted."""
     for spell in (str.lower, str.upper):
         digest = digest_of(make_table())
@@ -204,11 +186,7 @@ def test_the_expected_digest_is_ready(
         assert (report.state, report.digest) == (Readiness.READY, digest), spell
 
 
-def test_another_digest_is_a_mismatch_with_both(
-    put: Callable[[Table], Path],
-    make_table: Callable[..., Table],
-    make_runtime: Callable[..., Runtime],
-) -> None:
+def test_another_digest_is_a_mismatch_with_both(put: Callable[[Table], Path]) -> None:
     """A sound table that is not the expected one gives code 10 and both digests."""
     report = check(put(make_table()), expect_digest="0" * 64, here=make_runtime())
     (mismatch,) = report.mismatches
@@ -226,11 +204,7 @@ def test_a_text_that_is_no_digest_is_refused(tmp_path: Path) -> None:
         check(tmp_path / "table.json", expect_digest="abc")
 
 
-def test_a_table_that_everyone_can_write_is_remarked(
-    put: Callable[[Table], Path],
-    make_table: Callable[..., Table],
-    make_runtime: Callable[..., Runtime],
-) -> None:
+def test_a_table_that_everyone_can_write_is_remarked(put: Callable[[Table], Path]) -> None:
     """The world-writable file is ready, and the report says who could change it."""
     path = put(make_table())
     path.chmod(0o666)
@@ -239,11 +213,7 @@ def test_a_table_that_everyone_can_write_is_remarked(
     assert "every user can write the file" in report.remarks[0]
 
 
-def test_a_check_leaves_the_table_and_its_folder_alone(
-    put: Callable[[Table], Path],
-    make_table: Callable[..., Table],
-    make_runtime: Callable[..., Runtime],
-) -> None:
+def test_a_check_leaves_the_table_and_its_folder_alone(put: Callable[[Table], Path]) -> None:
     """Bytes, time and neighbours of the file are what they were."""
     path = put(make_table())
     before = path.read_bytes(), path.stat().st_mtime_ns
@@ -252,11 +222,7 @@ def test_a_check_leaves_the_table_and_its_folder_alone(
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_a_stated_machine_needs_no_torch(
-    run_python: Callable[..., subprocess.CompletedProcess[str]],
-    put: Callable[[Table], Path],
-    make_table: Callable[..., Table],
-) -> None:
+def test_a_stated_machine_needs_no_torch(put: Callable[[Table], Path]) -> None:
     """With the machine stated, a table is checked where torch cannot be imported."""
     code = (
         "import sys; sys.modules['torch'] = None\n"
@@ -301,9 +267,7 @@ def test_a_gpu_is_described_by_what_torch_says_of_it(
     assert (device.name, device.mig, device.slug) == (name, mig, slug)
 
 
-def test_a_table_of_the_whole_gpu_is_not_taken_by_its_name(
-    compare: Check, make_runtime: Callable[..., Runtime]
-) -> None:
+def test_a_table_of_the_whole_gpu_is_not_taken_by_its_name(compare: Check) -> None:
     """An equal name over another identity does not make a table usable."""
     same_name = make_runtime().device.name
     report = compare({"name": same_name}, {"name": same_name, "sm_count": 114})
@@ -317,9 +281,7 @@ def test_problems_set_the_state(compare: Check) -> None:
     assert late == replace(report, state=Readiness.PARTLY, problems=("late",))
 
 
-def test_rows_that_are_not_trusted_are_a_remark(
-    put: Callable[[Table], Path], make_table: Callable[..., Table]
-) -> None:
+def test_rows_that_are_not_trusted_are_a_remark(put: Callable[[Table], Path]) -> None:
     """The table is ready: what is not trusted is a miss, and the rest is served."""
     table = make_table()
     key, row = next(iter(table.rows.items()))

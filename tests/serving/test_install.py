@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from sample_tables import make_table
 
 import warmup
 from warmup.core.errors import TableMismatchError, TableNotFoundError
@@ -24,7 +25,7 @@ ROUNDS = 10
 
 
 @pytest.fixture(scope="module")
-def tables(make_table: Callable[..., Table], make_key: Callable[..., str]) -> tuple[Table, Table]:
+def tables() -> tuple[Table, Table]:
     """Two tables for this machine, without and with a row."""
     inductor = connect()
     runtime = inductor.runtime("cpu")

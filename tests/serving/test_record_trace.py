@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 from forked_python import run_forked
+from own_processes import run_python
+from sample_tables import make_table
 from typer.testing import CliRunner
 
 from warmup.cli.app import app
@@ -63,7 +65,7 @@ def trace(recorded: tuple[Path, Any]) -> Trace:
 
 
 @pytest.fixture(scope="module")
-def table(recorded: tuple[Path, Any], make_table: Callable[..., Table]) -> tuple[Path, Table]:
+def table(recorded: tuple[Path, Any]) -> tuple[Path, Table]:
     """A table with a row for each matmul of the bucket of 16 rows, half as fast as the trace."""
     path, document = recorded
     (bucket,) = (each for each in document["buckets"] if each["bucket"] == "seqlen=16")
@@ -82,7 +84,7 @@ def table(recorded: tuple[Path, Any], make_table: Callable[..., Table]) -> tuple
 
 
 @pytest.fixture
-def profiled(recorded: tuple[Path, Any], table: Any, run_python: Callable[..., Any]) -> Profiled:
+def profiled(recorded: tuple[Path, Any], table: Any) -> Profiled:
     """``profiled("--json")``: the finished `warmup profile` of the trace with the table."""
 
     def run(*options: str) -> subprocess.CompletedProcess[str]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from sample_tables import make_table
 
 from warmup.core.events import Emitter, Event, EventName
 from warmup.core.file_lock import Turn
@@ -21,8 +21,6 @@ from warmup.table.lookup import OnMiss
 from warmup.table.store import write
 from warmup.tuning.progress import Progress
 from warmup.tuning.report import Observer
-
-MakeTable = Callable[..., Table]
 
 
 class Recording:
@@ -65,14 +63,12 @@ class Recording:
 
 
 @pytest.fixture
-def key_and_row(make_table: MakeTable) -> tuple[str, Row]:
+def key_and_row() -> tuple[str, Row]:
     """A problem and its row."""
     return next(iter(make_table().rows.items()))
 
 
-def test_a_row_of_another_process_is_taken(
-    tmp_path: Path, make_table: MakeTable, key_and_row: tuple[str, Row]
-) -> None:
+def test_a_row_of_another_process_is_taken(tmp_path: Path, key_and_row: tuple[str, Row]) -> None:
     """It was written after the lookup had missed it: it is a hit, and nothing is measured."""
     key, row = key_and_row
     recording = Recording(tmp_path, make_table(), measured=None)
@@ -83,7 +79,7 @@ def test_a_row_of_another_process_is_taken(
 
 
 def test_a_row_whose_winner_is_not_offered_is_measured(
-    tmp_path: Path, make_table: MakeTable, key_and_row: tuple[str, Row]
+    tmp_path: Path, key_and_row: tuple[str, Row]
 ) -> None:
     """The other process had another list of candidates."""
     key, row = key_and_row
@@ -95,9 +91,7 @@ def test_a_row_whose_winner_is_not_offered_is_measured(
     assert recording.asked == [key]
 
 
-def test_what_cannot_be_measured_is_a_miss(
-    tmp_path: Path, make_table: MakeTable, key_and_row: tuple[str, Row]
-) -> None:
+def test_what_cannot_be_measured_is_a_miss(tmp_path: Path, key_and_row: tuple[str, Row]) -> None:
     key, row = key_and_row
     recording = Recording(tmp_path, make_table(), measured=None)
     assert recording.measure(key, row.winner) is None
@@ -107,7 +101,7 @@ def test_what_cannot_be_measured_is_a_miss(
 
 @pytest.mark.filterwarnings("ignore::warmup.core.errors.ContradictionWarning")
 def test_what_the_program_does_not_fuse_is_measured_apart_when_it_is_asked_again(
-    tmp_path: Path, make_table: MakeTable, key_and_row: tuple[str, Row]
+    tmp_path: Path, key_and_row: tuple[str, Row]
 ) -> None:
     """Once: the layer after the first one takes the row that was measured apart."""
     key, row = key_and_row

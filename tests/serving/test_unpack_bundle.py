@@ -12,16 +12,14 @@ from typing import Any
 
 import pytest
 import torch
+from sample_tables import make_runtime
 
-from warmup.core.runtime import Runtime
 from warmup.serving.unpack_bundle import UnpackedBundle, unpack
 from warmup.table.bundle_file import Manifest, needs_of, write_bundle
 
 TABLE = "ab" * 32
 CPU = torch.device("cpu")
 FILES = {"cpp/ab/cab.main.so": b"one", "fxgraph/cd/fcd/two": b"two"}
-
-MakeRuntime = Callable[..., Runtime]
 
 
 @pytest.fixture
@@ -33,7 +31,7 @@ def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def bundle(tmp_path: Path, make_runtime: MakeRuntime) -> Path:
+def bundle(tmp_path: Path) -> Path:
     """A bundle for the stated runtime."""
     path = tmp_path / "t.bundle"
     write_bundle(path, TABLE, needs_of(make_runtime()), FILES)
@@ -41,10 +39,7 @@ def bundle(tmp_path: Path, make_runtime: MakeRuntime) -> Path:
 
 
 def test_calls_compiled_ahead_by_an_earlier_warmup_are_not_used(
-    tmp_path: Path,
-    caches: Path,
-    make_runtime: MakeRuntime,
-    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path, caches: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The rest of the bundle is in the caches, a warning counts the calls, and no file has them."""
     path = tmp_path / "earlier.bundle"
@@ -58,9 +53,7 @@ def test_calls_compiled_ahead_by_an_earlier_warmup_are_not_used(
     assert not [file for file in caches.rglob("*") if file.suffix in (".bin", ".json")]
 
 
-def test_a_bundle_that_fits_is_in_the_caches(
-    bundle: Path, caches: Path, make_runtime: MakeRuntime
-) -> None:
+def test_a_bundle_that_fits_is_in_the_caches(bundle: Path, caches: Path) -> None:
     """Every file of the bundle is, and kernels and graphs are counted."""
     done = unpack(bundle, TABLE, make_runtime(driver="999"), CPU)
     assert (done.refused, done.kernels, done.graphs, done.placed) == (None, 1, 1, 2)
@@ -78,11 +71,7 @@ def test_a_bundle_that_fits_is_in_the_caches(
     ],
 )
 def test_another_machine_is_refused(
-    bundle: Path,
-    caches: Path,
-    make_runtime: MakeRuntime,
-    change: dict[str, str],
-    said: str,
+    bundle: Path, caches: Path, change: dict[str, str], said: str
 ) -> None:
     """The reason names the difference; no file is unpacked."""
     done = unpack(bundle, TABLE, make_runtime(**change), CPU)
@@ -90,7 +79,7 @@ def test_another_machine_is_refused(
     assert not list(caches.glob("??/*"))
 
 
-def test_another_table_is_refused(bundle: Path, caches: Path, make_runtime: MakeRuntime) -> None:
+def test_another_table_is_refused(bundle: Path, caches: Path) -> None:
     """Its kernels may belong to other winners."""
     done = unpack(bundle, "cd" * 32, make_runtime(), CPU)
     assert done.refused == f"table: bundle {TABLE}, here {'cd' * 32}"
@@ -114,11 +103,7 @@ def _open_to_all(bundle: Path) -> None:
     ],
 )
 def test_a_bundle_that_cannot_be_trusted_is_refused(
-    bundle: Path,
-    caches: Path,
-    make_runtime: MakeRuntime,
-    harm: Callable[[Path], None],
-    said: str,
+    bundle: Path, caches: Path, harm: Callable[[Path], None], said: str
 ) -> None:
     """A damaged file, a missing file, and a file that every user can write."""
     harm(bundle)
@@ -127,9 +112,7 @@ def test_a_bundle_that_cannot_be_trusted_is_refused(
     assert not list(caches.glob("??/*"))
 
 
-def test_caches_that_cannot_be_written_refuse_it(
-    bundle: Path, caches: Path, make_runtime: MakeRuntime
-) -> None:
+def test_caches_that_cannot_be_written_refuse_it(bundle: Path, caches: Path) -> None:
     caches.mkdir()
     (caches / "ab").write_bytes(b"")
     done = unpack(bundle, TABLE, make_runtime(), CPU)
@@ -147,7 +130,7 @@ def test_caches_that_cannot_be_written_refuse_it(
     ids=["nested", "empty", "unknown"],
 )
 def test_a_malformed_member_refuses_the_whole_bundle(
-    tmp_path: Path, caches: Path, make_runtime: MakeRuntime, last: tuple[str, bytes]
+    tmp_path: Path, caches: Path, last: tuple[str, bytes]
 ) -> None:
     """Serving goes on: no error, no file of the bundle in the caches, and none left behind."""
     path = tmp_path / "t.bundle"
@@ -160,9 +143,7 @@ def test_a_malformed_member_refuses_the_whole_bundle(
         assert list(folder.glob(".warmup-bundle-*")) == []
 
 
-def test_no_file_is_in_the_caches_before_the_last_is_verified(
-    tmp_path: Path, caches: Path, make_runtime: MakeRuntime
-) -> None:
+def test_no_file_is_in_the_caches_before_the_last_is_verified(tmp_path: Path, caches: Path) -> None:
     """A last member with another digest than the manifest's keeps the first from its place."""
     path = tmp_path / "t.bundle"
     write_bundle(path, TABLE, needs_of(make_runtime()), FILES)
@@ -182,7 +163,7 @@ def test_no_file_is_in_the_caches_before_the_last_is_verified(
 
 
 def test_a_bundle_swapped_after_its_check_is_not_what_is_unpacked(
-    bundle: Path, caches: Path, make_runtime: MakeRuntime, monkeypatch: pytest.MonkeyPatch
+    bundle: Path, caches: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The manifest fits, then another file takes the path: the files of the first are placed."""
     other = bundle.with_name("other.bundle")
@@ -199,7 +180,7 @@ def test_a_bundle_swapped_after_its_check_is_not_what_is_unpacked(
 
 
 def test_caches_that_have_every_file_may_be_read_only(
-    bundle: Path, caches: Path, make_runtime: MakeRuntime, monkeypatch: pytest.MonkeyPatch
+    bundle: Path, caches: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is written for a second start, and the bundle is still verified to its end."""
     unpack(bundle, TABLE, make_runtime(), CPU)
@@ -213,9 +194,7 @@ def test_caches_that_have_every_file_may_be_read_only(
     assert list(caches.glob(".warmup-bundle-*")) == []
 
 
-def test_what_a_killed_process_left_is_removed_after_a_day(
-    bundle: Path, caches: Path, make_runtime: MakeRuntime
-) -> None:
+def test_what_a_killed_process_left_is_removed_after_a_day(bundle: Path, caches: Path) -> None:
     """A temporary folder of yesterday goes, one of just now may be in use."""
     old, new = caches / ".warmup-bundle-old", caches / ".warmup-bundle-new"
     for folder in (old, new):
@@ -227,7 +206,7 @@ def test_what_a_killed_process_left_is_removed_after_a_day(
 
 
 def test_a_refusal_is_a_warning_in_the_log(
-    bundle: Path, caches: Path, make_runtime: MakeRuntime, caplog: pytest.LogCaptureFixture
+    bundle: Path, caches: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One line with the file, the reason, and what happens instead."""
     del caches
@@ -240,7 +219,7 @@ def test_a_refusal_is_a_warning_in_the_log(
     )
 
 
-def test_many_differences_are_cut(bundle: Path, caches: Path, make_runtime: MakeRuntime) -> None:
+def test_many_differences_are_cut(bundle: Path, caches: Path) -> None:
     del caches
     other = make_runtime(torch="1", triton="2", cuda="3", arch="sm_80")
     done = unpack(bundle, TABLE, other, CPU)
@@ -248,7 +227,7 @@ def test_many_differences_are_cut(bundle: Path, caches: Path, make_runtime: Make
     assert done.refused.endswith(" and 1 more")
 
 
-def test_a_cpu_is_identified_by_its_flags(make_runtime: MakeRuntime) -> None:
+def test_a_cpu_is_identified_by_its_flags() -> None:
     """Two CPUs with the same name may differ; a GPU is identified by its architecture."""
     on_cpu = needs_of(make_runtime(type="cpu"))
     assert "device.flags" in on_cpu

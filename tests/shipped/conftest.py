@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
+from sample_tables import make_table
 
 from warmup.core.roofline import Peaks, gbps_of, share_of_peak, tflops_of
 from warmup.core.rows import Evidence, Family, Row, Scope, Winner
@@ -68,7 +69,7 @@ def keys() -> Mapping[str, str]:
 
 
 @pytest.fixture(scope="session")
-def sound(make_table: Callable[..., Table]) -> Table:
+def sound() -> Table:
     """A table of which no claim complains."""
     library, template = Winner(Family.EXTERN, "aten::mm"), Winner(Family.TEMPLATE, "triton::mm")
     slower = _product(45.0, 43.0, 43.0, sizes=(560, 4096, 4096))

@@ -27,9 +27,6 @@ TABLES = sorted((ROOT / "tables").rglob("*.json"))
 CONVOLUTIONS = "max_autotune_conv_backends"
 SWITCHES = {"max_autotune_gemm", "max_autotune", "coordinate_descent_tuning"}  # every torch has
 
-OfFile = Callable[[Path], Iterator[str]]
-OfTable = Callable[[Table], Iterator[str]]
-
 
 def is_whole(path: Path) -> Iterator[str]:
     """It decodes, its digest holds, and it is byte for byte what would be written today."""

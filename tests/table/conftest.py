@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from hypothesis import strategies as st
+from sample_tables import make_key, make_row
 
 from warmup.core.call_cost import CallCost
 from warmup.core.method import L2, MAX_TOP_K, Launch, Method, Search
@@ -166,9 +166,7 @@ def tables() -> st.SearchStrategy[Table]:
 
 
 @pytest.fixture(scope="session")
-def row_sets(
-    make_row: Callable[..., Row], make_key: Callable[..., str]
-) -> st.SearchStrategy[dict[str, Row]]:
+def row_sets() -> st.SearchStrategy[dict[str, Row]]:
     """Rows whose keys, winners and times often meet those of another draw."""
     keys = st.integers(1, 5).map(make_key)
     rows = st.builds(make_row, st.sampled_from(["mm_1", "mm_2"]), st.sampled_from([1.0, 2.0, 3.0]))

@@ -8,19 +8,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from sample_tables import make_key, make_row, make_table
 
 from warmup.core.errors import TableFormatError
-from warmup.core.rows import Row
-from warmup.table import Table
 from warmup.table.codec import decode, encode
 
 Documents = Callable[..., Any]
 
 
 @pytest.fixture
-def make_document(
-    make_table: Callable[..., Table], make_row: Callable[..., Row], make_key: Callable[..., str]
-) -> Documents:
+def make_document() -> Documents:
     """``make_document(*along)``: the document of a table with one ranged row, and its evidence."""
 
     def make(*along: tuple[int, float | None]) -> tuple[Any, Any]:

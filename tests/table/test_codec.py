@@ -5,17 +5,17 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from sample_tables import make_key, make_row, make_runtime, make_table
 
 from warmup.core.call_cost import CallCost
 from warmup.core.method import L2, Launch, Method, Search
 from warmup.core.roofline import Peaks
-from warmup.core.rows import Family, Flag, Rejection, Row, Scope
-from warmup.core.runtime import Runtime
+from warmup.core.rows import Family, Flag, Rejection, Scope
 from warmup.table import Policy, Table
 from warmup.table.codec import decode, digest_of, encode
 
@@ -90,9 +90,7 @@ def test_the_text_is_json_sorted_and_indented(
     assert text == again + "\n"
 
 
-def test_a_version_that_is_more_than_a_string_is_written_as_one(
-    make_table: Callable[..., Table], make_runtime: Callable[..., Runtime]
-) -> None:
+def test_a_version_that_is_more_than_a_string_is_written_as_one() -> None:
     """`torch.__version__` is of a subclass of str: text and digest are those of the str."""
 
     class Version(str):
@@ -103,15 +101,13 @@ def test_a_version_that_is_more_than_a_string_is_written_as_one(
     assert (encode(other), digest_of(other)) == (encode(plain), digest_of(plain))
 
 
-def test_the_order_of_rows_does_not_matter(
-    make_table: Callable[..., Table], make_row: Callable[..., Row], make_key: Callable[..., str]
-) -> None:
+def test_the_order_of_rows_does_not_matter() -> None:
     """Tables with the same rows in another order have the same text."""
     rows = {make_key(m): make_row(BLOCK_M=m) for m in (1024, 16, 560)}
     assert encode(make_table(rows)) == encode(make_table(dict(reversed(rows.items()))))
 
 
-def test_the_document_has_the_designed_shape(make_table: Callable[..., Table]) -> None:
+def test_the_document_has_the_designed_shape() -> None:
     """The top of the document is schema, provenance, policy and rows by kind."""
     document = json.loads(encode(make_table()))
     assert {name: sorted(document[name]) for name in ("provenance", "policy", "rows")} == {
@@ -121,27 +117,25 @@ def test_the_document_has_the_designed_shape(make_table: Callable[..., Table]) -
     }
 
 
-def test_the_digest_in_the_text_is_the_digest_of_the_table(
-    make_table: Callable[..., Table],
-) -> None:
+def test_the_digest_in_the_text_is_the_digest_of_the_table() -> None:
     table = make_table()
     assert json.loads(encode(table))["provenance"]["digest"] == digest_of(table)
 
 
-def test_every_field_changes_the_digest(make_table: Callable[..., Table]) -> None:
+def test_every_field_changes_the_digest() -> None:
     table = make_table()
     digests = {name: digest_of(other) for name, other in _changed(table)}
     digests["nothing"] = digest_of(table)
     assert len(set(digests.values())) == len(digests)
 
 
-def test_a_removed_row_changes_the_digest(make_table: Callable[..., Table]) -> None:
+def test_a_removed_row_changes_the_digest() -> None:
     table = make_table()
     fewer = dataclasses.replace(table, rows=dict(list(table.rows.items())[1:]))
     assert digest_of(fewer) != digest_of(table)
 
 
-def test_a_whole_tolerance_can_be_read_back(make_table: Callable[..., Table]) -> None:
+def test_a_whole_tolerance_can_be_read_back() -> None:
     """A tolerance given as the integer 0 or 1 makes a canonical text that decodes."""
     for tolerance in (0, 1):
         policy = dataclasses.replace(make_table().policy, tolerance={"bf16": tolerance})
@@ -149,17 +143,13 @@ def test_a_whole_tolerance_can_be_read_back(make_table: Callable[..., Table]) ->
         assert encode(decode(text, "t.json")) == text, tolerance
 
 
-def test_a_whole_time_can_be_read_back(
-    make_table: Callable[..., Table], make_row: Callable[..., Row], make_key: Callable[..., str]
-) -> None:
+def test_a_whole_time_can_be_read_back() -> None:
     """A time given as an integer number of microseconds makes a canonical text that decodes."""
     text = encode(make_table({make_key(): make_row(time_us=5)}))
     assert encode(decode(text, "t.json")) == text
 
 
-def test_equal_numbers_of_other_types_stay_apart(
-    make_table: Callable[..., Table], make_row: Callable[..., Row], make_key: Callable[..., str]
-) -> None:
+def test_equal_numbers_of_other_types_stay_apart() -> None:
     """Winners that differ only in 1 and true stay different."""
     rows = {make_key(1): make_row(EVEN_K=1), make_key(2): make_row(EVEN_K=True)}
     found = decode(encode(make_table(rows)), "t.json").rows
@@ -167,9 +157,7 @@ def test_equal_numbers_of_other_types_stay_apart(
     assert kinds == [int, bool]
 
 
-def test_rows_are_answered_as_written(
-    make_table: Callable[..., Table], make_row: Callable[..., Row], make_key: Callable[..., str]
-) -> None:
+def test_rows_are_answered_as_written() -> None:
     """A decoded winner has the types of its kwargs: integer, boolean, text and null."""
     row = make_row(BLOCK_M=64, EVEN_K=True, ALLOW_TF32=False, ACC_TYPE="tl.float32", hint=None)
     (found,) = decode(encode(make_table({make_key(): row})), "t.json").rows.values()
@@ -182,16 +170,14 @@ def test_rows_are_answered_as_written(
     ]
 
 
-def test_an_empty_table_is_a_table(make_table: Callable[..., Table]) -> None:
+def test_an_empty_table_is_a_table() -> None:
     """A table without rows, options or tolerances survives the round trip."""
     policy = Policy(mode="m", options={}, timing=Method(), seed=0, tolerance={})
     table = make_table({}, policy=policy)
     assert decode(encode(table), "t.json") == table
 
 
-def test_a_changed_copy_of_a_read_table_has_a_digest_of_its_own(
-    make_table: Callable[..., Table],
-) -> None:
+def test_a_changed_copy_of_a_read_table_has_a_digest_of_its_own() -> None:
     """The digest that is kept with a table object does not pass to a copy with other rows."""
     table = decode(encode(make_table()), "t.json")
     assert json.loads(encode(table))["provenance"]["digest"] == digest_of(table)
@@ -200,7 +186,7 @@ def test_a_changed_copy_of_a_read_table_has_a_digest_of_its_own(
     assert json.loads(encode(fewer))["provenance"]["digest"] == digest_of(fewer)
 
 
-def test_a_reformatted_table_is_read(make_table: Callable[..., Table]) -> None:
+def test_a_reformatted_table_is_read() -> None:
     """Spaces, tabs and the order of names are not content: the digest still holds."""
     table = make_table()
     document = json.loads(encode(table))
@@ -212,9 +198,7 @@ def test_a_reformatted_table_is_read(make_table: Callable[..., Table]) -> None:
     assert all(decode(text, "t.json") == table for text in texts)
 
 
-def test_a_row_of_the_search_that_left_is_read(
-    make_table: Callable[..., Table], make_key: Callable[..., str], make_row: Callable[..., Row]
-) -> None:
+def test_a_row_of_the_search_that_left_is_read() -> None:
     """A table that an earlier ``build --search predicted`` wrote: narrow rows, the same digest."""
     key = make_key()
     document = json.loads(encode(make_table(rows={key: make_row()})))

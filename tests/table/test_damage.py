@@ -6,7 +6,7 @@ import contextlib
 import copy
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sample_tables import make_row, make_table
 
 from warmup.core.errors import TableError, TableFormatError, TableNotFoundError, TableSchemaError
-from warmup.core.rows import Row
-from warmup.table import SCHEMA_VERSION, Table
+from warmup.table import SCHEMA_VERSION
 from warmup.table.codec import decode, encode
 from warmup.table.schema import MAX_TABLE_BYTES
 from warmup.table.store import read
@@ -30,7 +30,7 @@ MARK = "@@here@@"
 
 
 @pytest.fixture(scope="module")
-def text(make_table: Callable[..., Table], make_row: Callable[..., Row]) -> str:
+def text() -> str:
     """The text of a table with one row."""
     return encode(make_table({KEY: make_row()}))
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from sample_tables import make_key, make_row, make_runtime, make_table
 
 from warmup.core.errors import TableNotFoundError
-from warmup.core.rows import Row
-from warmup.core.runtime import Runtime
-from warmup.table import Table
 from warmup.table.discovery import discover, search_folders
 from warmup.table.store import write
 
@@ -28,18 +25,14 @@ def test_the_working_folder_is_searched_first(
     assert (first, second, third.name) == expected
 
 
-def test_the_first_folder_with_a_table_wins(
-    tmp_path: Path, make_table: Callable[..., Table], make_runtime: Callable[..., Runtime]
-) -> None:
+def test_the_first_folder_with_a_table_wins(tmp_path: Path) -> None:
     for name in ("b", "c"):
         write(tmp_path / name / "nvidia-h200" / "t.json", make_table())
     found = discover(make_runtime(), (tmp_path / "a", tmp_path / "b", tmp_path / "c"))
     assert found.paths == (tmp_path / "b" / "nvidia-h200" / "t.json",)
 
 
-def test_a_folder_with_only_foreign_tables_is_passed_over(
-    tmp_path: Path, make_table: Callable[..., Table], make_runtime: Callable[..., Runtime]
-) -> None:
+def test_a_folder_with_only_foreign_tables_is_passed_over(tmp_path: Path) -> None:
     """A table for another torch minor is remarked and the next folder is searched."""
     old = make_table(runtime=make_runtime(torch="2.12.0"))
     write(tmp_path / "a" / "nvidia-h200" / "old.json", old)
@@ -49,13 +42,7 @@ def test_a_folder_with_only_foreign_tables_is_passed_over(
     assert (found.table, found.remarks) == (make_table(), (left_out,))
 
 
-def test_several_tables_become_one(
-    tmp_path: Path,
-    make_table: Callable[..., Table],
-    make_row: Callable[..., Row],
-    make_key: Callable[..., str],
-    make_runtime: Callable[..., Runtime],
-) -> None:
+def test_several_tables_become_one(tmp_path: Path) -> None:
     """All tables for this machine in a folder are united; their paths are sorted."""
     folder = tmp_path / "nvidia-h200"
     for m in (3, 1, 2):
@@ -70,9 +57,6 @@ def test_several_tables_become_one(
 
 def test_a_conflict_is_remarked_and_the_newer_row_taken(
     tmp_path_factory: pytest.TempPathFactory,
-    make_table: Callable[..., Table],
-    make_row: Callable[..., Row],
-    make_runtime: Callable[..., Runtime],
 ) -> None:
     """Of two different winners the later table's is used, with a remark."""
     for names in (("a", "b"), ("b", "a")):
@@ -86,9 +70,7 @@ def test_a_conflict_is_remarked_and_the_newer_row_taken(
         assert (found.table.rows[KEY], found.remarks) == (rows[1], (said,)), names
 
 
-def test_a_table_with_other_options_is_remarked_and_left_out(
-    tmp_path: Path, make_table: Callable[..., Table], make_runtime: Callable[..., Runtime]
-) -> None:
+def test_a_table_with_other_options_is_remarked_and_left_out(tmp_path: Path) -> None:
     policy = dataclasses.replace(make_table().policy, options={"freezing": True})
     write(tmp_path / "nvidia-h200" / "1.json", make_table())
     write(tmp_path / "nvidia-h200" / "2.json", make_table({}, policy=policy))
@@ -100,9 +82,7 @@ def test_a_table_with_other_options_is_remarked_and_left_out(
     )
 
 
-def test_a_damaged_table_is_remarked_and_left_out(
-    tmp_path: Path, make_table: Callable[..., Table], make_runtime: Callable[..., Runtime]
-) -> None:
+def test_a_damaged_table_is_remarked_and_left_out(tmp_path: Path) -> None:
     write(tmp_path / "nvidia-h200" / "good.json", make_table())
     (tmp_path / "nvidia-h200" / "bad.json").write_text("{")
     found = discover(make_runtime(), (tmp_path,))
@@ -113,9 +93,7 @@ def test_a_damaged_table_is_remarked_and_left_out(
     )
 
 
-def test_an_interrupted_writers_file_is_no_table(
-    tmp_path: Path, make_table: Callable[..., Table], make_runtime: Callable[..., Runtime]
-) -> None:
+def test_an_interrupted_writers_file_is_no_table(tmp_path: Path) -> None:
     """The temporary file of a killed writer is neither used nor remarked."""
     write(tmp_path / "nvidia-h200" / "t.json", make_table())
     (tmp_path / "nvidia-h200" / ".t.json.x1y2").write_text("{")
@@ -123,9 +101,7 @@ def test_an_interrupted_writers_file_is_no_table(
     assert (len(found.paths), found.remarks) == (1, ())
 
 
-def test_nothing_found_says_where_it_looked(
-    tmp_path: Path, make_runtime: Callable[..., Runtime]
-) -> None:
+def test_nothing_found_says_where_it_looked(tmp_path: Path) -> None:
     """The error names the device, its slug and every folder."""
     with pytest.raises(TableNotFoundError) as caught:
         discover(make_runtime(), (tmp_path / "a", tmp_path / "b"))

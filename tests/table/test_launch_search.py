@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
 
 import pytest
+from sample_tables import make_table
 
 from warmup.core.errors import TableFormatError, TableMergeError
 from warmup.table import Policy, Table
@@ -14,8 +14,6 @@ from warmup.table.codec import decode, digest_of, encode
 from warmup.table.merge import combine, merge
 from warmup.table.policy import PolicyOptions, choose_policy
 from warmup.table.schema import SEARCH_FIELDS
-
-MakeTable = Callable[..., Table]
 
 
 @pytest.fixture(params=list(SEARCH_FIELDS.values()))
@@ -35,7 +33,7 @@ def searched(table: Table, name: str) -> Table:
     return dataclasses.replace(table, policy=dataclasses.replace(table.policy, searches=kinds))
 
 
-def test_only_a_searched_table_says_so(make_table: MakeTable, name: str) -> None:
+def test_only_a_searched_table_says_so(name: str) -> None:
     """The field is read back; without it a table reads as before, and has the same digest."""
     table = make_table()
     assert decode(encode(searched(table, name)), "t.json") == searched(table, name)
@@ -46,7 +44,7 @@ def test_only_a_searched_table_says_so(make_table: MakeTable, name: str) -> None
 
 
 @pytest.mark.parametrize("value", [False, 1, "true", None])
-def test_anything_but_true_is_refused(make_table: MakeTable, name: str, value: object) -> None:
+def test_anything_but_true_is_refused(name: str, value: object) -> None:
     """A field that is false is not written, so it was not written by a build."""
     document = json.loads(encode(searched(make_table(), name)))
     document["policy"][name] = value
@@ -62,13 +60,13 @@ def test_every_build_on_a_gpu_searches(name: str, device: str, *, wanted: bool) 
         assert has(choose_policy(PolicyOptions(mode=mode), device, {}), name) is wanted
 
 
-def test_tables_searched_differently_are_not_merged(make_table: MakeTable, name: str) -> None:
+def test_tables_searched_differently_are_not_merged(name: str) -> None:
     """Their rows were chosen among other configs."""
     with pytest.raises(TableMergeError, match=name):
         merge(make_table(), searched(make_table(), name))
 
 
-def test_tables_found_together_are_searched_if_all_are(make_table: MakeTable, name: str) -> None:
+def test_tables_found_together_are_searched_if_all_are(name: str) -> None:
     """Else a kernel that an older build had no row for would be a miss."""
     table = make_table()
     assert has(combine([searched(table, name), searched(table, name)])[0].policy, name)

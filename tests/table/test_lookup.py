@@ -10,6 +10,7 @@ from itertools import product
 from typing import Any
 
 import pytest
+from sample_tables import make_key, make_row, make_runtime, make_table
 
 from warmup.core.errors import (
     ContradictionWarning,
@@ -19,11 +20,10 @@ from warmup.core.errors import (
 )
 from warmup.core.events import Emitter, Event, EventName
 from warmup.core.miss_reasons import MissReason
-from warmup.core.rows import Row, Tuned, Winner
-from warmup.core.runtime import Mismatch, Runtime, compare_runtimes
+from warmup.core.rows import Tuned, Winner
+from warmup.core.runtime import Mismatch, compare_runtimes
 from warmup.keys.kind import Kind
 from warmup.keys.question import Linear, Question
-from warmup.table import Table
 from warmup.table.cache_tags import cache_tag
 from warmup.table.lookup import Lookup, OnMiss, Uncovered
 
@@ -34,7 +34,7 @@ SOFT = Mismatch("driver", "580", "581", is_hard=False)
 
 
 @pytest.fixture
-def make_lookup(make_table: Callable[..., Table]) -> Lookups:
+def make_lookup() -> Lookups:
     """``make_lookup(OnMiss.STRICT)``: a lookup over two rows, and the events it emits."""
 
     def make(
@@ -70,23 +70,19 @@ class _Finished:
         pass
 
 
-def test_a_known_key_is_answered_with_its_winner(
-    make_lookup: Lookups, make_table: Callable[..., Table], make_key: Callable[..., str]
-) -> None:
+def test_a_known_key_is_answered_with_its_winner(make_lookup: Lookups) -> None:
     lookup, _ = make_lookup()
     assert lookup.find(make_key(560)) == make_table().rows[make_key(560)].winner
 
 
-def test_finding_emits_nothing(make_lookup: Lookups, make_key: Callable[..., str]) -> None:
+def test_finding_emits_nothing(make_lookup: Lookups) -> None:
     lookup, events = make_lookup()
     lookup.find(make_key(560))
     lookup.find(make_key(7))
     assert events == []
 
 
-def test_a_dynamic_dim_has_its_own_miss_reason(
-    make_lookup: Lookups, make_key: Callable[..., str]
-) -> None:
+def test_a_dynamic_dim_has_its_own_miss_reason(make_lookup: Lookups) -> None:
     """A key with a range misses as ``dynamic_dim``, a key without as ``not_in_table``."""
     for m, reason in (
         ("7", MissReason.NOT_IN_TABLE),
@@ -97,7 +93,7 @@ def test_a_dynamic_dim_has_its_own_miss_reason(
         assert lookup.find(make_key(m)) is reason
 
 
-def test_a_range_in_n_is_a_dynamic_dim(make_lookup: Lookups, make_key: Callable[..., str]) -> None:
+def test_a_range_in_n_is_a_dynamic_dim(make_lookup: Lookups) -> None:
     lookup, _ = make_lookup()
     assert lookup.find(make_key(560, n="8..64")) is MissReason.DYNAMIC_DIM
 
@@ -108,9 +104,7 @@ def test_a_kind_says_which_ingredients_are_ranges(make_lookup: Lookups, toy_kind
         assert lookup.find(f"toy cat m={m} n=4 via=sum f32 tag=7") is reason
 
 
-def test_a_dynamic_row_answers_its_own_range(
-    make_row: Callable[..., Row], make_key: Callable[..., str]
-) -> None:
+def test_a_dynamic_row_answers_its_own_range() -> None:
     row = make_row()
     lookup = Lookup({make_key("1..64"): row}, OnMiss.FALLBACK, Emitter([]))
     assert lookup.find(make_key("1..64")) == row.winner
@@ -121,9 +115,7 @@ def test_what_is_no_key_is_not_described(make_lookup: Lookups) -> None:
     assert lookup.find("conv 3x3") is MissReason.NOT_DESCRIBED
 
 
-def test_a_hard_mismatch_is_the_reason_of_every_miss(
-    make_lookup: Lookups, make_key: Callable[..., str]
-) -> None:
+def test_a_hard_mismatch_is_the_reason_of_every_miss(make_lookup: Lookups) -> None:
     """On another device or runtime every lookup misses for that reason, known key or not."""
     for m, (case, (mismatches, reason)) in product(
         ("560", "7", "1.."),
@@ -137,17 +129,13 @@ def test_a_hard_mismatch_is_the_reason_of_every_miss(
         assert lookup.find(make_key(m)) is reason, (case, m)
 
 
-def test_a_soft_mismatch_changes_no_answer(
-    make_lookup: Lookups, make_table: Callable[..., Table], make_key: Callable[..., str]
-) -> None:
+def test_a_soft_mismatch_changes_no_answer(make_lookup: Lookups) -> None:
     """With another driver the rows are still used."""
     lookup, _ = make_lookup(OnMiss.FALLBACK, SOFT)
     assert lookup.find(make_key(560)) == make_table().rows[make_key(560)].winner
 
 
-def test_the_mismatches_of_two_runtimes_decide(
-    make_lookup: Lookups, make_runtime: Callable[..., Runtime], make_key: Callable[..., str]
-) -> None:
+def test_the_mismatches_of_two_runtimes_decide(make_lookup: Lookups) -> None:
     """What compare_runtimes finds between table and machine becomes the reason."""
     for changes, reason in (
         ({"arch": "sm_100"}, MissReason.WRONG_DEVICE),
@@ -158,9 +146,7 @@ def test_the_mismatches_of_two_runtimes_decide(
         assert lookup.find(make_key(560)) is reason, changes
 
 
-def test_a_hit_is_one_event(
-    make_lookup: Lookups, make_table: Callable[..., Table], make_key: Callable[..., str]
-) -> None:
+def test_a_hit_is_one_event(make_lookup: Lookups) -> None:
     """A hit emits its key and winner, once."""
     lookup, events = make_lookup()
     winner = make_table().rows[make_key(560)].winner
@@ -170,7 +156,7 @@ def test_a_hit_is_one_event(
     ]
 
 
-def test_a_miss_is_one_event(make_lookup: Lookups, make_key: Callable[..., str]) -> None:
+def test_a_miss_is_one_event(make_lookup: Lookups) -> None:
     """A miss emits key, reason, nearest row, what differs and what is compiled instead, once."""
     lookup, events = make_lookup()
     lookup.miss(make_key(600), MissReason.NOT_IN_TABLE, "bias_addmm")
@@ -189,9 +175,7 @@ def test_a_miss_is_one_event(make_lookup: Lookups, make_key: Callable[..., str])
     ]
 
 
-def test_a_strict_miss_raises_what_the_event_says(
-    make_lookup: Lookups, make_key: Callable[..., str]
-) -> None:
+def test_a_strict_miss_raises_what_the_event_says(make_lookup: Lookups) -> None:
     """Strict serving raises key, reason, nearest row and each differing ingredient."""
     lookup, _ = make_lookup(OnMiss.STRICT)
     asked = make_key(1030, epilogue="relu")
@@ -206,9 +190,7 @@ def test_a_strict_miss_raises_what_the_event_says(
     )
 
 
-def test_a_strict_miss_is_one_event_without_choice(
-    make_lookup: Lookups, make_key: Callable[..., str]
-) -> None:
+def test_a_strict_miss_is_one_event_without_choice(make_lookup: Lookups) -> None:
     """The event of a strict miss is emitted once, and nothing is compiled instead."""
     lookup, events = make_lookup(OnMiss.STRICT)
     with pytest.raises(MissError):
@@ -216,9 +198,7 @@ def test_a_strict_miss_is_one_event_without_choice(
     assert [event.fields["choice"] for event in events] == [None]
 
 
-def test_a_miss_of_another_op_has_no_neighbour(
-    make_lookup: Lookups, make_key: Callable[..., str]
-) -> None:
+def test_a_miss_of_another_op_has_no_neighbour(make_lookup: Lookups) -> None:
     """When the table has no row for the op, there is no nearest row."""
     lookup, _ = make_lookup(OnMiss.STRICT)
     with pytest.raises(MissError) as caught:
@@ -226,18 +206,14 @@ def test_a_miss_of_another_op_has_no_neighbour(
     assert (caught.value.nearest, caught.value.differs) == (None, ())
 
 
-def test_a_miss_on_another_device_names_the_hard_fields(
-    make_lookup: Lookups, make_key: Callable[..., str]
-) -> None:
+def test_a_miss_on_another_device_names_the_hard_fields(make_lookup: Lookups) -> None:
     lookup, _ = make_lookup(OnMiss.STRICT, HARD_DEVICE, SOFT)
     with pytest.raises(MissError) as caught:
         lookup.miss(make_key(560), MissReason.WRONG_DEVICE, "bias_addmm")
     assert caught.value.differs == ("device.sm_count: table 132, here 78",)
 
 
-def test_a_row_that_could_not_be_used_is_its_own_neighbour(
-    make_lookup: Lookups, make_key: Callable[..., str]
-) -> None:
+def test_a_row_that_could_not_be_used_is_its_own_neighbour(make_lookup: Lookups) -> None:
     """A rejected choice names the row of the very key, and its winner."""
     lookup, events = make_lookup()
     lookup.miss(make_key(560), MissReason.CHOICE_REJECTED, "bias_addmm")
@@ -258,9 +234,7 @@ def test_only_tune_tunes(make_lookup: Lookups) -> None:
         assert lookup.tunes == (on_miss is OnMiss.TUNE)
 
 
-def test_a_tuned_problem_is_answered_from_then_on(
-    make_lookup: Lookups, make_row: Callable[..., Row], make_key: Callable[..., str]
-) -> None:
+def test_a_tuned_problem_is_answered_from_then_on(make_lookup: Lookups) -> None:
     """A row measured in this process is used, also when the table is for another device."""
     for case, mismatches in {"here": (), "wrong-device": (HARD_DEVICE,)}.items():
         row = make_row(BLOCK_M=7)
@@ -269,9 +243,7 @@ def test_a_tuned_problem_is_answered_from_then_on(
         assert lookup.find(make_key(7)) == row.winner, case
 
 
-def test_a_tuned_row_goes_before_the_tables(
-    make_lookup: Lookups, make_row: Callable[..., Row], make_key: Callable[..., str]
-) -> None:
+def test_a_tuned_row_goes_before_the_tables(make_lookup: Lookups) -> None:
     """A key tuned again is answered with the new winner."""
     row = make_row(BLOCK_M=7)
     lookup, _ = make_lookup(OnMiss.TUNE, tuned=Tuned(make_key(560), row, ()))
@@ -279,9 +251,7 @@ def test_a_tuned_row_goes_before_the_tables(
     assert lookup.find(make_key(560)) == row.winner
 
 
-def test_a_tuned_problem_is_one_event_and_is_handed_on(
-    make_lookup: Lookups, make_row: Callable[..., Row], make_key: Callable[..., str]
-) -> None:
+def test_a_tuned_problem_is_one_event_and_is_handed_on(make_lookup: Lookups) -> None:
     """A finished problem emits one event and reaches the builder once."""
     handed: list[Tuned] = []
     result = Tuned(make_key(7), make_row(), ())
@@ -290,9 +260,7 @@ def test_a_tuned_problem_is_one_event_and_is_handed_on(
     assert ([event.name for event in events], handed) == ([EventName.TUNED], [result])
 
 
-def test_a_problem_that_could_not_be_measured_has_no_answer(
-    make_lookup: Lookups, make_row: Callable[..., Row], make_key: Callable[..., str]
-) -> None:
+def test_a_problem_that_could_not_be_measured_has_no_answer(make_lookup: Lookups) -> None:
     """Without a result there is no winner, no event and no row."""
     lookup, events = make_lookup(OnMiss.TUNE)
     found = lookup.measure_calls(make_key(7), make_row().winner, {})
@@ -483,9 +451,7 @@ def test_a_contradiction_ends_no_compile_even_when_warnings_are_errors(
     assert capsys.readouterr().err.startswith("warmup: inductor option freezing is False here")
 
 
-def test_a_linear_whose_row_is_for_a_frozen_weight_is_a_miss(
-    make_table: Callable[..., Table],
-) -> None:
+def test_a_linear_whose_row_is_for_a_frozen_weight_is_a_miss() -> None:
     """It has the sizes, the dtype and, where the key says so, the bias of the row."""
     row = next(iter(make_table().rows.values()))
     packed = "packed_linear m=16 n=8 k=4 f32 a=row b=packed out=f32 fp32=ieee | epilogue=none"

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from itertools import product
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sample_tables import make_key, make_row, make_runtime, make_table
 
 from warmup.core.errors import TableMergeError
 from warmup.core.method import L2, Method
 from warmup.core.rows import Flag, Row
-from warmup.core.runtime import Runtime
 from warmup.table import Table
 from warmup.table.merge import combine, diff, merge
 
@@ -31,7 +30,7 @@ def test_merging_a_table_with_itself_changes_nothing(
 
 @given(data=st.data())
 def test_without_conflicts_the_order_does_not_matter(
-    data: st.DataObject, row_sets: st.SearchStrategy[Rows], make_table: Callable[..., Table]
+    data: st.DataObject, row_sets: st.SearchStrategy[Rows]
 ) -> None:
     """Tables that agree on the winners have one union, whichever is named first."""
     a, b = data.draw(row_sets), data.draw(row_sets)
@@ -41,9 +40,7 @@ def test_without_conflicts_the_order_does_not_matter(
 
 
 @given(data=st.data())
-def test_the_union_has_every_row(
-    data: st.DataObject, row_sets: st.SearchStrategy[Rows], make_table: Callable[..., Table]
-) -> None:
+def test_the_union_has_every_row(data: st.DataObject, row_sets: st.SearchStrategy[Rows]) -> None:
     """With a preference the union has exactly the keys of both tables."""
     a, b = data.draw(row_sets), data.draw(row_sets)
     prefer = data.draw(st.sampled_from(["a", "b", "evidence", "faster"]))
@@ -51,9 +48,7 @@ def test_the_union_has_every_row(
 
 
 @given(data=st.data())
-def test_every_conflict_is_named(
-    data: st.DataObject, row_sets: st.SearchStrategy[Rows], make_table: Callable[..., Table]
-) -> None:
+def test_every_conflict_is_named(data: st.DataObject, row_sets: st.SearchStrategy[Rows]) -> None:
     """Without a preference the error names each key with two winners, and no other key."""
     a, b = data.draw(row_sets), data.draw(row_sets)
     disputed = {key for key in a.keys() & b.keys() if a[key].winner != b[key].winner}
@@ -66,9 +61,7 @@ def test_every_conflict_is_named(
     assert said == disputed
 
 
-def test_a_preference_settles_conflicts(
-    make_table: Callable[..., Table], make_row: Callable[..., Row]
-) -> None:
+def test_a_preference_settles_conflicts() -> None:
     """Prefer a or b takes that table's row, faster the lower time and a's row on a tie."""
     for prefer, times, taken in (
         ("a", (9.0, 1.0), "mm_a"),
@@ -87,9 +80,7 @@ def test_a_preference_settles_conflicts(
 UNSTABLE = {"flags": (Flag.UNSTABLE,)}
 
 
-def test_the_better_measured_row_is_taken(
-    make_table: Callable[..., Table], make_row: Callable[..., Row]
-) -> None:
+def test_the_better_measured_row_is_taken() -> None:
     """Of two rows with one winner, and of two winners if asked, whichever table is named first."""
     for (case, (worse, better)), prefer in product(
         {
@@ -119,18 +110,14 @@ def test_the_better_measured_row_is_taken(
         )
 
 
-def test_equal_winners_measured_alike_keep_the_faster_evidence(
-    make_table: Callable[..., Table], make_row: Callable[..., Row], make_key: Callable[..., str]
-) -> None:
+def test_equal_winners_measured_alike_keep_the_faster_evidence() -> None:
     """The same winner measured twice is no conflict, and the lower time stays."""
     for times in ((1.0, 9.0), (9.0, 1.0)):
         a, b = (make_table({make_key(): make_row("mm", time)}) for time in times)
         assert merge(a, b).rows[make_key()].evidence.time_us == 1.0, times
 
 
-def test_a_conflict_says_key_and_winners(
-    make_table: Callable[..., Table], make_row: Callable[..., Row], make_key: Callable[..., str]
-) -> None:
+def test_a_conflict_says_key_and_winners() -> None:
     a = make_table({make_key(): make_row("mm", BLOCK_M=1)})
     b = make_table({make_key(): make_row("mm", BLOCK_M=2)})
     with pytest.raises(TableMergeError) as caught:
@@ -138,9 +125,7 @@ def test_a_conflict_says_key_and_winners(
     assert caught.value.conflicts == (f"{make_key()}: mm(BLOCK_M=1) or mm(BLOCK_M=2)",)
 
 
-def test_tables_of_another_runtime_are_refused(
-    make_table: Callable[..., Table], make_runtime: Callable[..., Runtime]
-) -> None:
+def test_tables_of_another_runtime_are_refused() -> None:
     """With any preference tables of different devices, torch or Triton minors are refused."""
     for changes, prefer in product(
         ({"sm_count": 78}, {"arch": "sm_100"}, {"torch": "2.14.0"}, {"triton": "3.8.0"}),
@@ -151,7 +136,7 @@ def test_tables_of_another_runtime_are_refused(
             merge(make_table(), other, prefer)
 
 
-def test_tables_of_another_policy_are_refused(make_table: Callable[..., Table]) -> None:
+def test_tables_of_another_policy_are_refused() -> None:
     for changes in (
         {"mode": "max-autotune"},
         {"timing": Method(l2=L2.WARM)},
@@ -164,15 +149,13 @@ def test_tables_of_another_policy_are_refused(make_table: Callable[..., Table]) 
             merge(make_table(), make_table({}, policy=policy))
 
 
-def test_a_newer_driver_is_no_obstacle(
-    make_table: Callable[..., Table], make_runtime: Callable[..., Runtime]
-) -> None:
+def test_a_newer_driver_is_no_obstacle() -> None:
     """Tables with soft differences only can be merged."""
     newer = make_table({}, runtime=make_runtime(driver="999", cublas="14"))
     assert merge(make_table(), newer).rows == make_table().rows
 
 
-def test_the_union_is_as_old_as_its_first_row(make_table: Callable[..., Table]) -> None:
+def test_the_union_is_as_old_as_its_first_row() -> None:
     """The union has the creation time of the older table, in either order."""
     for is_swapped in (False, True):
         pair = (
@@ -183,18 +166,14 @@ def test_the_union_is_as_old_as_its_first_row(make_table: Callable[..., Table]) 
         assert union.provenance.created == "2026-01-01T00:00:00Z", is_swapped
 
 
-def test_merging_leaves_its_arguments_alone(
-    make_table: Callable[..., Table], make_row: Callable[..., Row], make_key: Callable[..., str]
-) -> None:
+def test_merging_leaves_its_arguments_alone() -> None:
     """Neither table has more rows after a merge than before."""
     a, b = make_table({make_key(1): make_row()}), make_table({make_key(2): make_row()})
     merge(a, b)
     assert (list(a.rows), list(b.rows)) == ([make_key(1)], [make_key(2)])
 
 
-def test_several_conflicts_are_counted_and_three_shown(
-    make_table: Callable[..., Table], make_row: Callable[..., Row], make_key: Callable[..., str]
-) -> None:
+def test_several_conflicts_are_counted_and_three_shown() -> None:
     """The message of many conflicts stays short and says how many there are."""
     a = make_table({make_key(m): make_row("mm_a") for m in range(1, 9)})
     b = make_table({make_key(m): make_row("mm_b") for m in range(1, 9)})
@@ -212,7 +191,7 @@ def test_a_table_does_not_differ_from_itself(
 
 @given(data=st.data())
 def test_the_difference_the_other_way_round_is_its_mirror(
-    data: st.DataObject, row_sets: st.SearchStrategy[Rows], make_table: Callable[..., Table]
+    data: st.DataObject, row_sets: st.SearchStrategy[Rows]
 ) -> None:
     """Swapping the tables swaps the sides and nothing else."""
     a, b = make_table(data.draw(row_sets)), make_table(data.draw(row_sets))
@@ -221,9 +200,7 @@ def test_the_difference_the_other_way_round_is_its_mirror(
     assert (there.only_a, there.only_b, there.changed) == (back.only_b, back.only_a, mirrored)
 
 
-def test_a_difference_says_what_is_where(
-    make_table: Callable[..., Table], make_row: Callable[..., Row], make_key: Callable[..., str]
-) -> None:
+def test_a_difference_says_what_is_where() -> None:
     """Keys of one table only and changed winners are listed, in natural order."""
     same, old, new = make_row("mm_same"), make_row("mm_old"), make_row("mm_new")
     a = {make_key(128): same, make_key(16): same, make_key(1): old, make_key(2): same}
@@ -236,18 +213,14 @@ def test_a_difference_says_what_is_where(
     )
 
 
-def test_another_measurement_is_no_difference(
-    make_table: Callable[..., Table], make_row: Callable[..., Row], make_key: Callable[..., str]
-) -> None:
+def test_another_measurement_is_no_difference() -> None:
     """The same winner with another time does not make tables differ."""
     a = make_table({make_key(): make_row("mm", 1.0)})
     b = make_table({make_key(): make_row("mm", 2.0)})
     assert diff(a, b).is_empty
 
 
-def test_a_difference_names_the_runtime(
-    make_table: Callable[..., Table], make_runtime: Callable[..., Runtime]
-) -> None:
+def test_a_difference_names_the_runtime() -> None:
     for changes, said in (
         ({"driver": "999"}, "driver: 580.65 and 999"),
         ({"sm_count": 78}, "device.sm_count: 132 and 78"),
@@ -256,7 +229,7 @@ def test_a_difference_names_the_runtime(
         assert diff(make_table(), make_table(runtime=make_runtime(**changes))).context == (said,)
 
 
-def test_a_difference_names_the_policy(make_table: Callable[..., Table]) -> None:
+def test_a_difference_names_the_policy() -> None:
     for changes, said in (
         ({"mode": "max-autotune"}, "policy mode: max-autotune-gemm and max-autotune"),
         ({"options": {"dynamic_scale_rblock": False}}, "max_autotune_gemm_backends"),
@@ -267,9 +240,7 @@ def test_a_difference_names_the_policy(make_table: Callable[..., Table]) -> None
         assert [said in line for line in context] == [True], changes
 
 
-def test_combining_takes_the_newest_and_tells_each_conflict(
-    make_table: Callable[..., Table], make_row: Callable[..., Row], make_key: Callable[..., str]
-) -> None:
+def test_combining_takes_the_newest_and_tells_each_conflict() -> None:
     """Three tables with three winners for a key give the newest row and a line per change."""
     rows = [make_row(f"mm_{n}", BLOCK_M=n) for n in (1, 2, 3)]
     tables = [

@@ -10,10 +10,12 @@ import stat
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from own_processes import run_python, run_together
+from sample_tables import make_key, make_row, make_runtime, make_table
 
 from warmup.core.errors import (
     SettingsError,
@@ -24,9 +26,6 @@ from warmup.core.errors import (
     TableWriteError,
 )
 from warmup.core.file_lock import LOCKS_FOLDER, locked
-from warmup.core.rows import Row
-from warmup.core.runtime import Runtime
-from warmup.table import Table
 from warmup.table import store as store_module
 from warmup.table.codec import decode, encode
 from warmup.table.discovery import discover, find
@@ -61,7 +60,7 @@ path = folder / "nvidia-h200" / "mlp.json"
 
 
 @pytest.fixture
-def read_only(make_table: Callable[..., Table]) -> Iterator[Path]:
+def read_only() -> Iterator[Path]:
     """A folder that every user can read and nobody write, with one table."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "tables"
@@ -89,43 +88,34 @@ def _finished(processes: list[subprocess.Popen[str]]) -> None:
         assert process.returncode == 0, errors
 
 
-def test_what_was_written_is_read(tmp_path: Path, make_table: Callable[..., Table]) -> None:
+def test_what_was_written_is_read(tmp_path: Path) -> None:
     write(tmp_path / "t.json", make_table())
     assert read(tmp_path / "t.json") == make_table()
 
 
-def test_writing_makes_the_folders(tmp_path: Path, make_table: Callable[..., Table]) -> None:
+def test_writing_makes_the_folders(tmp_path: Path) -> None:
     write(tmp_path / "a" / "b" / "t.json", make_table())
     assert (tmp_path / "a" / "b" / "t.json").is_file()
 
 
-def test_the_file_is_the_canonical_text(tmp_path: Path, make_table: Callable[..., Table]) -> None:
+def test_the_file_is_the_canonical_text(tmp_path: Path) -> None:
     """A written file holds what `encode` returns, byte for byte."""
     write(tmp_path / "t.json", make_table())
     assert (tmp_path / "t.json").read_bytes() == encode(make_table()).encode("ascii")
 
 
-def test_writing_leaves_nothing_but_the_table(
-    tmp_path: Path, make_table: Callable[..., Table]
-) -> None:
+def test_writing_leaves_nothing_but_the_table(tmp_path: Path) -> None:
     """No temporary file stays beside the table, only the folder of its lock file."""
     write(tmp_path / "t.json", make_table())
     assert sorted(path.name for path in tmp_path.iterdir()) == [LOCKS_FOLDER, "t.json"]
 
 
-def test_a_written_table_can_be_read_by_all_and_written_by_its_owner(
-    tmp_path: Path, make_table: Callable[..., Table]
-) -> None:
+def test_a_written_table_can_be_read_by_all_and_written_by_its_owner(tmp_path: Path) -> None:
     write(tmp_path / "t.json", make_table())
     assert stat.S_IMODE((tmp_path / "t.json").stat().st_mode) == 0o644
 
 
-def test_no_file_is_written_that_cannot_be_read(
-    tmp_path_factory: pytest.TempPathFactory,
-    make_table: Callable[..., Table],
-    make_row: Callable[..., Row],
-    make_key: Callable[..., str],
-) -> None:
+def test_no_file_is_written_that_cannot_be_read(tmp_path_factory: pytest.TempPathFactory) -> None:
     """A row that no reader accepts is refused and the good file stays."""
     for time_us in (0.0, float("nan"), float("inf"), -1.0, 1e10):
         tmp_path = tmp_path_factory.mktemp("case")
@@ -136,9 +126,7 @@ def test_no_file_is_written_that_cannot_be_read(
         assert read(path) == make_table(), time_us
 
 
-def test_a_failed_write_keeps_the_old_file(
-    tmp_path: Path, make_table: Callable[..., Table], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that fills up before the rename leaves the old table and no temporary file."""
     path = tmp_path / "t.json"
     write(path, make_table())
@@ -154,7 +142,7 @@ def test_a_failed_write_keeps_the_old_file(
 
 
 def test_an_interrupted_write_keeps_the_old_file(
-    tmp_path: Path, make_table: Callable[..., Table], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C before the rename leaves the old table and no temporary file."""
     path = tmp_path / "t.json"
@@ -171,7 +159,7 @@ def test_an_interrupted_write_keeps_the_old_file(
 
 
 def test_a_writer_that_waits_too_long_says_so(
-    tmp_path: Path, make_table: Callable[..., Table], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lock that another writer keeps becomes a TableWriteError."""
     monkeypatch.setattr(store_module, "LOCK_TIMEOUT_S", 0.1)
@@ -184,7 +172,7 @@ def test_a_writer_that_waits_too_long_says_so(
 
 
 def test_a_folder_that_cannot_be_made_is_a_write_error(
-    tmp_path_factory: pytest.TempPathFactory, make_table: Callable[..., Table]
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     """Writing below a file is a TableWriteError that names the path, and the file stays."""
     for below in ("file/t.json", "file/deep/t.json"):
@@ -198,15 +186,13 @@ def test_a_folder_that_cannot_be_made_is_a_write_error(
         )
 
 
-def test_a_kernel_folder_is_a_write_error(make_table: Callable[..., Table]) -> None:
+def test_a_kernel_folder_is_a_write_error() -> None:
     """A folder in which not even root can make files is a TableWriteError."""
     with pytest.raises(TableWriteError):
         write(Path("/proc/warmup/t.json"), make_table())
 
 
-def test_writing_over_a_folder_is_a_write_error(
-    tmp_path: Path, make_table: Callable[..., Table]
-) -> None:
+def test_writing_over_a_folder_is_a_write_error(tmp_path: Path) -> None:
     """A folder where the table should be is a TableWriteError and stays as it is."""
     (tmp_path / "t.json").mkdir()
     with pytest.raises(TableWriteError):
@@ -214,9 +200,7 @@ def test_writing_over_a_folder_is_a_write_error(
     assert set(_contents(tmp_path)) == {"t.json"}
 
 
-def test_a_read_only_folder_is_a_write_error_and_stays_as_it_is(
-    read_only: Path, run_python: Callable[..., subprocess.CompletedProcess[str]]
-) -> None:
+def test_a_read_only_folder_is_a_write_error_and_stays_as_it_is(read_only: Path) -> None:
     """A writer without permission gets a TableWriteError and changes nothing."""
     before = _contents(read_only)
     code = AS_NOBODY + (
@@ -228,9 +212,7 @@ def test_a_read_only_folder_is_a_write_error_and_stays_as_it_is(
     assert (done.stdout, done.stderr, _contents(read_only)) == ("TableWriteError\n", "", before)
 
 
-def test_a_reader_needs_no_home_and_writes_nothing(
-    read_only: Path, run_python: Callable[..., subprocess.CompletedProcess[str]]
-) -> None:
+def test_a_reader_needs_no_home_and_writes_nothing(read_only: Path) -> None:
     """A user without a passwd entry, HOME or permissions finds the table and leaves no file."""
     before = _contents(read_only)
     code = AS_NOBODY + (
@@ -241,9 +223,7 @@ def test_a_reader_needs_no_home_and_writes_nothing(
     assert (done.stdout, done.stderr, _contents(read_only)) == ("2 True\n", "", before)
 
 
-def test_reading_creates_no_file(
-    tmp_path: Path, make_table: Callable[..., Table], make_runtime: Callable[..., Runtime]
-) -> None:
+def test_reading_creates_no_file(tmp_path: Path) -> None:
     """Reading, finding and discovering leave the folder as it was."""
     path = tmp_path / "nvidia-h200" / "t.json"
     path.parent.mkdir()
@@ -255,13 +235,7 @@ def test_reading_creates_no_file(
     assert _contents(tmp_path) == before
 
 
-def test_writers_at_once_lose_no_row(
-    tmp_path: Path,
-    make_table: Callable[..., Table],
-    make_row: Callable[..., Row],
-    make_key: Callable[..., str],
-    run_together: Callable[..., list[subprocess.Popen[str]]],
-) -> None:
+def test_writers_at_once_lose_no_row(tmp_path: Path) -> None:
     """Eight processes adding different rows to one new file end in one table with all of them."""
     path = tmp_path / "out" / "t.json"
     rows = {make_key(m): make_row(BLOCK_M=m) for m in range(1, 41)}
@@ -274,13 +248,7 @@ def test_writers_at_once_lose_no_row(
     assert read(path) == make_table(rows)
 
 
-def test_a_reader_never_sees_a_damaged_file(
-    tmp_path: Path,
-    make_table: Callable[..., Table],
-    make_row: Callable[..., Row],
-    make_key: Callable[..., str],
-    run_together: Callable[..., list[subprocess.Popen[str]]],
-) -> None:
+def test_a_reader_never_sees_a_damaged_file(tmp_path: Path) -> None:
     """While others write, every read gives a whole table that never shrinks."""
     path, source = tmp_path / "t.json", tmp_path / "source.json"
     write(path, make_table({}))
@@ -294,12 +262,7 @@ def test_a_reader_never_sees_a_damaged_file(
     assert (seen, len(read(path).rows)) == (sorted(seen), 40)
 
 
-def test_threads_at_once_lose_no_row(
-    tmp_path: Path,
-    make_table: Callable[..., Table],
-    make_row: Callable[..., Row],
-    make_key: Callable[..., str],
-) -> None:
+def test_threads_at_once_lose_no_row(tmp_path: Path) -> None:
     """Threads of one process that add different rows end in one table with all of them."""
     path, table = tmp_path / "t.json", make_table()
 
@@ -314,9 +277,7 @@ def test_threads_at_once_lose_no_row(
     assert sorted(read(path).rows) == sorted(make_key(m) for m in range(1, 9))
 
 
-def test_a_row_that_exists_is_kept(
-    tmp_path: Path, make_table: Callable[..., Table], make_row: Callable[..., Row]
-) -> None:
+def test_a_row_that_exists_is_kept(tmp_path: Path) -> None:
     """Adding a row for a known key changes nothing."""
     table = make_table()
     write(tmp_path / "t.json", table)
@@ -324,9 +285,7 @@ def test_a_row_that_exists_is_kept(
     assert add_rows(tmp_path / "t.json", table.provenance, table.policy, rows) == table
 
 
-def test_a_row_is_replaced_on_demand(
-    tmp_path: Path, make_table: Callable[..., Table], make_row: Callable[..., Row]
-) -> None:
+def test_a_row_is_replaced_on_demand(tmp_path: Path) -> None:
     """With redo the new row takes the old one's place."""
     table = make_table()
     write(tmp_path / "t.json", table)
@@ -335,17 +294,13 @@ def test_a_row_is_replaced_on_demand(
     assert read(tmp_path / "t.json").rows == rows
 
 
-def test_adding_returns_what_was_written(tmp_path: Path, make_table: Callable[..., Table]) -> None:
+def test_adding_returns_what_was_written(tmp_path: Path) -> None:
     table = make_table()
     added = add_rows(tmp_path / "t.json", table.provenance, table.policy, table.rows)
     assert read(tmp_path / "t.json") == added
 
 
-def test_rows_of_another_runtime_may_not_join(
-    tmp_path_factory: pytest.TempPathFactory,
-    make_table: Callable[..., Table],
-    make_runtime: Callable[..., Runtime],
-) -> None:
+def test_rows_of_another_runtime_may_not_join(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Adding rows from another device or runtime names the field and leaves the file alone."""
     for changes, said in (
         ({"sm_count": 78}, "device.sm_count: table 132, here 78"),
@@ -361,9 +316,7 @@ def test_rows_of_another_runtime_may_not_join(
         assert (caught.value.mismatches, read(path)) == ((said,), make_table()), changes
 
 
-def test_rows_of_a_newer_driver_may_join(
-    tmp_path: Path, make_table: Callable[..., Table], make_runtime: Callable[..., Runtime]
-) -> None:
+def test_rows_of_a_newer_driver_may_join(tmp_path: Path) -> None:
     """A soft difference does not keep rows out."""
     table = make_table()
     write(tmp_path / "t.json", make_table({}))
@@ -371,9 +324,7 @@ def test_rows_of_a_newer_driver_may_join(
     assert add_rows(tmp_path / "t.json", newer.provenance, newer.policy, table.rows) == table
 
 
-def test_rows_of_another_policy_may_not_join(
-    tmp_path_factory: pytest.TempPathFactory, make_table: Callable[..., Table]
-) -> None:
+def test_rows_of_another_policy_may_not_join(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Adding rows that were accepted under another policy names what differs."""
     for changes, said in (
         ({"mode": "max-autotune"}, "policy mode: table max-autotune-gemm, here max-autotune"),
@@ -389,9 +340,7 @@ def test_rows_of_another_policy_may_not_join(
             add_rows(tmp_path / "t.json", table.provenance, policy, {})
 
 
-def test_a_damaged_file_is_not_overwritten_by_adding(
-    tmp_path: Path, make_table: Callable[..., Table]
-) -> None:
+def test_a_damaged_file_is_not_overwritten_by_adding(tmp_path: Path) -> None:
     """Adding rows to a file that is no table says so and leaves it alone."""
     path, table = tmp_path / "t.json", make_table()
     path.write_text("{")
@@ -400,7 +349,7 @@ def test_a_damaged_file_is_not_overwritten_by_adding(
     assert path.read_text() == "{"
 
 
-def test_rows_are_removed(tmp_path: Path, make_table: Callable[..., Table]) -> None:
+def test_rows_are_removed(tmp_path: Path) -> None:
     """Removed rows are gone, the others stay, and unknown keys do not matter."""
     table = make_table()
     write(tmp_path / "t.json", table)
@@ -424,16 +373,14 @@ def test_checking_makes_the_folder_and_no_table(tmp_path: Path) -> None:
     assert set(_contents(tmp_path)) == {"a"}
 
 
-def test_the_argument_goes_before_the_environment(
-    tmp_path: Path, make_table: Callable[..., Table]
-) -> None:
+def test_the_argument_goes_before_the_environment(tmp_path: Path) -> None:
     """An explicit table is taken even when WARMUP_TABLE names another."""
     write(tmp_path / "a.json", make_table())
     found = find(tmp_path / "a.json", {"WARMUP_TABLE": str(tmp_path / "absent.json")})
     assert found.paths == (tmp_path / "a.json",)
 
 
-def test_the_environment_names_a_table(tmp_path: Path, make_table: Callable[..., Table]) -> None:
+def test_the_environment_names_a_table(tmp_path: Path) -> None:
     write(tmp_path / "a.json", make_table())
     assert find(None, {"WARMUP_TABLE": str(tmp_path / "a.json")}).table == make_table()
 
@@ -446,9 +393,7 @@ def test_no_name_is_not_found() -> None:
         assert caught.value.searched == ("argument", "WARMUP_TABLE"), environment
 
 
-def test_a_table_that_all_can_write_is_remarked(
-    tmp_path: Path, make_table: Callable[..., Table]
-) -> None:
+def test_a_table_that_all_can_write_is_remarked(tmp_path: Path) -> None:
     """A world-writable file is used and remarked."""
     write(tmp_path / "t.json", make_table())
     (tmp_path / "t.json").chmod(0o666)
@@ -457,7 +402,7 @@ def test_a_table_that_all_can_write_is_remarked(
     assert remark == f"{tmp_path / 't.json'} {said}"
 
 
-def test_a_digest_guards_the_file_itself(tmp_path: Path, make_table: Callable[..., Table]) -> None:
+def test_a_digest_guards_the_file_itself(tmp_path: Path) -> None:
     """A value that is edited in the file is an error on the next read."""
     path = tmp_path / "t.json"
     write(path, make_table())
@@ -468,18 +413,14 @@ def test_a_digest_guards_the_file_itself(tmp_path: Path, make_table: Callable[..
         read(path)
 
 
-def test_a_table_moves_between_machines_as_text(
-    tmp_path: Path, make_table: Callable[..., Table]
-) -> None:
+def test_a_table_moves_between_machines_as_text(tmp_path: Path) -> None:
     """A file that git checked out with CRLF endings is the same table."""
     path = tmp_path / "t.json"
     path.write_bytes(encode(make_table()).replace("\n", "\r\n").encode())
     assert read(path) == decode(encode(make_table()), "t.json")
 
 
-def test_the_assumptions_of_every_build_are_kept_once(
-    tmp_path: Path, make_table: Callable[..., Table], make_row: Callable[..., Row]
-) -> None:
+def test_the_assumptions_of_every_build_are_kept_once(tmp_path: Path) -> None:
     """Rows of three builds, two with the same assumption: the table has both texts, in order."""
     path, table = tmp_path / "t.json", make_table({})
     inputs = "inputs: x=[seqlen,8]:f32"
@@ -490,7 +431,7 @@ def test_the_assumptions_of_every_build_are_kept_once(
     assert read(path).provenance.assumptions == (inputs, "model: Net")
 
 
-def test_no_table_has_more_assumptions_than_can_be_read(make_table: Callable[..., Table]) -> None:
+def test_no_table_has_more_assumptions_than_can_be_read() -> None:
     """Of a hundred assumptions the last 64 stay."""
     origin = make_table().provenance.assuming(map(str, range(100)))
     assert origin.assumptions == tuple(map(str, range(36, 100)))

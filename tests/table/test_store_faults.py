@@ -9,15 +9,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from own_processes import run_python
+from sample_tables import make_key, make_row, make_table
 
 from warmup.core.errors import SettingsError, TableError, TableFormatError, TableWriteError
 from warmup.core.file_lock import LOCKS_FOLDER, lock_path, locked
 from warmup.core.rows import Row
-from warmup.table import Table
 from warmup.table import store as store_module
 from warmup.table.codec import encode
 from warmup.table.discovery import find
@@ -73,9 +74,7 @@ def public() -> Iterator[Path]:
         yield Path(name)
 
 
-def _rows(
-    make_key: Callable[..., str], make_row: Callable[..., Row], *sizes: int
-) -> dict[str, Row]:
+def _rows(*sizes: int) -> dict[str, Row]:
     return {make_key(m): make_row(BLOCK_M=m) for m in sizes}
 
 
@@ -84,12 +83,7 @@ def _names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.name != LOCKS_FOLDER)
 
 
-def test_two_names_of_a_file_are_one_table(
-    tmp_path: Path,
-    make_table: Callable[..., Table],
-    make_row: Callable[..., Row],
-    make_key: Callable[..., str],
-) -> None:
+def test_two_names_of_a_file_are_one_table(tmp_path: Path) -> None:
     """Rows saved through a link and through its target stand in one file, and the link stays."""
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
@@ -97,15 +91,13 @@ def test_two_names_of_a_file_are_one_table(
     link.symlink_to("../b/real.json")
     table = make_table({})
     for m, path in enumerate((link, target, link), start=1):
-        add_rows(path, table.provenance, table.policy, _rows(make_key, make_row, m))
+        add_rows(path, table.provenance, table.policy, _rows(m))
     remove_rows(link, {make_key(3)})
     found = link.readlink(), len(read(target).rows), _names(link.parent), _names(target.parent)
     assert found == (Path("../b/real.json"), 2, ["t.json"], ["real.json"])
 
 
-def test_two_names_of_a_file_have_one_lock(
-    tmp_path: Path, make_table: Callable[..., Table], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_names_of_a_file_have_one_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the target of a link is locked, nobody writes through the link."""
     monkeypatch.setattr(store_module, "LOCK_TIMEOUT_S", 0.05)
     (tmp_path / "link.json").symlink_to("t.json")
@@ -117,9 +109,7 @@ def test_two_names_of_a_file_have_one_lock(
 
 
 @pytest.mark.parametrize("work", ["write", "add_rows", "check_writable"])
-def test_a_read_only_table_stays(
-    tmp_path: Path, make_table: Callable[..., Table], work: str
-) -> None:
+def test_a_read_only_table_stays(tmp_path: Path, work: str) -> None:
     """A table with mode 0444 is not written, by root neither, and the advice is to make it so."""
     path, table = tmp_path / "t.json", make_table()
     write(path, make_table({}))
@@ -136,7 +126,7 @@ def test_a_read_only_table_stays(
 
 @needs_root
 @pytest.mark.parametrize("work", ["add_rows", "check_writable"])
-def test_a_table_is_no_device(tmp_path: Path, make_table: Callable[..., Table], work: str) -> None:
+def test_a_table_is_no_device(tmp_path: Path, work: str) -> None:
     os.mknod(tmp_path / "n.json", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
     table = make_table()
     with pytest.raises(TableWriteError, match="it is no regular file"):
@@ -155,15 +145,11 @@ def test_a_fifo_is_not_read(tmp_path: Path) -> None:
 
 
 def test_a_table_that_is_too_large_to_be_read_replaces_nothing(
-    tmp_path: Path,
-    make_table: Callable[..., Table],
-    make_row: Callable[..., Row],
-    make_key: Callable[..., str],
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One byte more than a reader accepts is refused, with the sizes; the limit itself is not."""
-    path, small = tmp_path / "t.json", make_table(_rows(make_key, make_row, 1))
-    large = make_table(_rows(make_key, make_row, 1, 2, 3))
+    path, small = tmp_path / "t.json", make_table(_rows(1))
+    large = make_table(_rows(1, 2, 3))
     size = len(encode(large))
     write(path, small)
     monkeypatch.setattr(store_module, "MAX_TABLE_BYTES", size - 1)
@@ -177,12 +163,7 @@ def test_a_table_that_is_too_large_to_be_read_replaces_nothing(
     assert read(path) == large
 
 
-def test_a_row_that_is_too_large_to_be_read_replaces_nothing(
-    tmp_path: Path,
-    make_table: Callable[..., Table],
-    make_row: Callable[..., Row],
-    make_key: Callable[..., str],
-) -> None:
+def test_a_row_that_is_too_large_to_be_read_replaces_nothing(tmp_path: Path) -> None:
     """A single row of more characters than a reader takes is refused before it is written."""
     path = tmp_path / "t.json"
     write(path, make_table({}))
@@ -193,9 +174,7 @@ def test_a_row_that_is_too_large_to_be_read_replaces_nothing(
 
 
 @needs_root
-def test_the_lock_file_of_another_user_is_no_obstacle(
-    public: Path, make_table: Callable[..., Table], run_python: Callable[..., object]
-) -> None:
+def test_the_lock_file_of_another_user_is_no_obstacle(public: Path) -> None:
     """The lock file that a writer of root left does not block a user, whatever root's umask."""
     path = public / "t.json"
     before = os.umask(0o077)
@@ -212,9 +191,7 @@ def test_the_lock_file_of_another_user_is_no_obstacle(
 
 
 @needs_root
-def test_a_folder_that_cannot_be_written_is_what_the_error_names(
-    public: Path, make_table: Callable[..., Table], run_python: Callable[..., object]
-) -> None:
+def test_a_folder_that_cannot_be_written_is_what_the_error_names(public: Path) -> None:
     """The error of a user without permission says so at once: no other writer is to blame."""
     (public / "source.json").write_text(encode(make_table()))
     public.chmod(0o755)
@@ -224,7 +201,7 @@ def test_a_folder_that_cannot_be_written_is_what_the_error_names(
 
 
 def test_too_many_open_files_is_what_the_error_names(
-    tmp_path: Path, make_table: Callable[..., Table], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A limit of the process is no reason to restore or to build the table again."""
     write(tmp_path / "t.json", make_table())
@@ -238,18 +215,14 @@ def test_too_many_open_files_is_what_the_error_names(
 
 
 @needs_root
-def test_a_table_in_a_folder_that_all_can_write_is_remarked(
-    tmp_path: Path, make_table: Callable[..., Table]
-) -> None:
+def test_a_table_in_a_folder_that_all_can_write_is_remarked(tmp_path: Path) -> None:
     write(tmp_path / "a" / "t.json", make_table())
     (tmp_path / "a").chmod(0o777)
     (remark,) = find(tmp_path / "a" / "t.json", {}).remarks
     assert remark.endswith(f"every user can write its folder {tmp_path / 'a'}")
 
 
-def test_killed_writers_lose_no_row_and_leave_no_file(
-    tmp_path: Path, run_python: Callable[..., object]
-) -> None:
+def test_killed_writers_lose_no_row_and_leave_no_file(tmp_path: Path) -> None:
     """Four writers, killed at random: no saved row is lost, the table is whole after each round."""
     done = subprocess.run(
         [sys.executable, str(PROGRAMS / "kill_writers.py"), str(tmp_path), ROUNDS, "20"],
@@ -300,7 +273,7 @@ FILLERS = {
     ],
 )
 def test_a_hostile_file_takes_little_memory(
-    tmp_path: Path, make_key: Callable[..., str], kind: str, name: str, text: str
+    tmp_path: Path, kind: str, name: str, text: str
 ) -> None:
     """A file of 20 MB that is refused took at most 60 MB to read, and most far less."""
     text = _bulk(text.replace("%s", make_key()), FILLERS.get(name, "{},"))
@@ -340,12 +313,7 @@ def test_a_misses_document_may_not_be_a_fifo(tmp_path: Path) -> None:
         read_misses(tmp_path / "m.json")
 
 
-def test_reading_takes_memory_for_the_rows_alone(
-    tmp_path: Path,
-    make_table: Callable[..., Table],
-    make_row: Callable[..., Row],
-    make_key: Callable[..., str],
-) -> None:
+def test_reading_takes_memory_for_the_rows_alone(tmp_path: Path) -> None:
     """A table of 20,000 rows takes less memory than its file has bytes, digest and checks done."""
     rows = {
         make_key(m, n=n): make_row(time_us=m + n / 7) for m in range(1, 101) for n in range(200)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sample_tables import make_row, make_table
 
 from warmup.cli.show_render import spell_table
 from warmup.cli.tables import spell_difference
@@ -20,7 +20,6 @@ from warmup.core.trial import Candidate
 from warmup.keys.gemm_text import parse_problem
 from warmup.keys.nearest import neighbours_of
 from warmup.keys.question import Question
-from warmup.table import Table
 from warmup.table.codec import decode, digest_of, encode
 from warmup.table.lookup import Lookup, OnMiss
 from warmup.table.merge import combine, diff, merge
@@ -29,12 +28,10 @@ from warmup.table.store import distrust_rows, read, write
 WHY = "bucket seqlen=16: with it the output was 3.2e-01 away from float32 eager"
 KEY = "mm m=16 n=2 k=3 f32 a=row b=row out=f32 | epilogue=none"
 OTHER = KEY.replace("m=16", "m=32")
-MakeRow = Callable[..., Row]
-MakeTable = Callable[..., Table]
 
 
 @pytest.fixture
-def marked(make_row: MakeRow) -> Row:
+def marked() -> Row:
     """A row that is not trusted."""
     return dataclasses.replace(make_row("mm_wrong", 5.0, BLOCK_M=32), untrusted=WHY)
 
@@ -58,9 +55,7 @@ class _Measurer:
         pass
 
 
-def test_a_marked_row_is_written_with_its_reason_and_evidence(
-    make_table: MakeTable, marked: Row
-) -> None:
+def test_a_marked_row_is_written_with_its_reason_and_evidence(marked: Row) -> None:
     table = make_table({KEY: marked})
     assert decode(encode(table), "t.json") == table
     row = json.loads(encode(table))["rows"]["gemm"][KEY]
@@ -71,16 +66,14 @@ def test_a_marked_row_is_written_with_its_reason_and_evidence(
 
 
 @pytest.mark.parametrize("value", [None, 5, "a\nb", "x" * 513])
-def test_a_mark_that_is_no_short_text_is_refused(
-    make_table: MakeTable, marked: Row, value: object
-) -> None:
+def test_a_mark_that_is_no_short_text_is_refused(marked: Row, value: object) -> None:
     document = json.loads(encode(make_table({KEY: marked})))
     document["rows"]["gemm"][KEY]["untrusted"] = value
     with pytest.raises(TableFormatError, match="untrusted"):
         decode(json.dumps(document), "t.json")
 
 
-def test_a_long_reason_is_cut(make_table: MakeTable, marked: Row) -> None:
+def test_a_long_reason_is_cut(marked: Row) -> None:
     """A table that a build has written can always be read back."""
     table = make_table({KEY: dataclasses.replace(marked, untrusted="x" * 600)})
     assert decode(encode(table), "t.json").rows[KEY].untrusted == "x" * 512
@@ -107,9 +100,7 @@ def test_strict_serving_refuses_a_marked_row_unless_excused(marked: Row) -> None
 
 
 @pytest.mark.parametrize("is_library", [False, True])
-def test_a_marked_key_is_measured_without_its_winner(
-    make_row: MakeRow, marked: Row, *, is_library: bool
-) -> None:
+def test_a_marked_key_is_measured_without_its_winner(marked: Row, *, is_library: bool) -> None:
     """The library's kernel stays even if it is marked: it is what all others are measured by."""
     good = make_row("mm_good")
     library = marked.winner if is_library else make_row("mm_library").winner
@@ -127,7 +118,7 @@ def test_a_marked_key_is_measured_without_its_winner(
     assert lookup.find(KEY) == good.winner
 
 
-def test_an_excused_key_is_not_measured(make_row: MakeRow, marked: Row) -> None:
+def test_an_excused_key_is_not_measured(marked: Row) -> None:
     """What a build has marked it does not measure again: the next build does."""
     tuner = _Measurer(make_row())
     lookup = Lookup({KEY: marked}, OnMiss.TUNE, Emitter([]), tuner=tuner, excused={KEY})
@@ -137,7 +128,7 @@ def test_an_excused_key_is_not_measured(make_row: MakeRow, marked: Row) -> None:
     assert tuner.offered == []
 
 
-def test_a_marked_winner_is_no_neighbour(make_row: MakeRow, marked: Row) -> None:
+def test_a_marked_winner_is_no_neighbour(marked: Row) -> None:
     """A search does not start from a kernel that was wrong."""
     rows = {OTHER: marked, KEY.replace("m=16", "m=64"): make_row("mm_good", BLOCK_M=64)}
     assert [winner.uid for winner in neighbours_of(KEY, rows)] == ["mm_good"]
@@ -146,13 +137,7 @@ def test_a_marked_winner_is_no_neighbour(make_row: MakeRow, marked: Row) -> None
 @pytest.mark.parametrize("swapped", [False, True])
 @pytest.mark.parametrize(("same", "taken"), [(True, "mm_wrong"), (False, "mm_good")])
 def test_a_union_takes_another_winner_and_keeps_the_mark_of_the_same(
-    make_table: MakeTable,
-    make_row: MakeRow,
-    marked: Row,
-    *,
-    swapped: bool,
-    same: bool,
-    taken: str,
+    marked: Row, *, swapped: bool, same: bool, taken: str
 ) -> None:
     """In `merge` without a preference and in discovery, in any order, and it is no conflict."""
     trusted = dataclasses.replace(marked, untrusted=None) if same else make_row("mm_good", 9.0)
@@ -165,9 +150,7 @@ def test_a_union_takes_another_winner_and_keeps_the_mark_of_the_same(
     assert (union.rows[KEY].winner.uid, conflicts) == (taken, ())
 
 
-def test_a_mark_holds_where_another_tables_winner_is_between(
-    make_table: MakeTable, make_row: MakeRow, marked: Row
-) -> None:
+def test_a_mark_holds_where_another_tables_winner_is_between(marked: Row) -> None:
     """Of three tables, the last of which trusts the marked winner, the second one's is served."""
     other = make_row("mm_right", 6.0, BLOCK_M=64)
     trusting = dataclasses.replace(marked, untrusted=None)
@@ -178,7 +161,7 @@ def test_a_mark_holds_where_another_tables_winner_is_between(
     assert combine(tables)[0].rows == {KEY: other}
 
 
-def test_a_mark_is_a_difference(make_table: MakeTable, marked: Row) -> None:
+def test_a_mark_is_a_difference(marked: Row) -> None:
     """`diff` reports a row that is trusted in one table only, with the reason."""
     trusted = dataclasses.replace(marked, untrusted=None)
     found = diff(make_table({KEY: trusted}), make_table({KEY: marked}))
@@ -189,16 +172,14 @@ def test_a_mark_is_a_difference(make_table: MakeTable, marked: Row) -> None:
     ]
 
 
-def test_show_names_marked_rows(make_table: MakeTable, make_row: MakeRow, marked: Row) -> None:
+def test_show_names_marked_rows(marked: Row) -> None:
     """After the rows, with the reason, and counted in the last line."""
     *_, line, last = spell_table(make_table({KEY: marked, OTHER: make_row()}))
     assert line == f"not trusted, not served: {KEY}: {WHY}"
     assert last.endswith(", 1 not trusted")
 
 
-def test_marking_changes_what_it_judged_and_nothing_else(
-    make_table: MakeTable, make_row: MakeRow, marked: Row, tmp_path: Path
-) -> None:
+def test_marking_changes_what_it_judged_and_nothing_else(marked: Row, tmp_path: Path) -> None:
     """Another writer's new winner is not what was judged, and other rows stay as they are."""
     path = tmp_path / "t.json"
     trusted = dataclasses.replace(marked, untrusted=None)

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from padding_models import gated, head, language_model, model_inputs, pad_all, weighed
+from padding_models import gated, head, language_model, model_inputs, weighed
 
 from warmup.table import Table
 from warmup.table.store import write
 from warmup.tuning.progress import Progress
 from warmup.tuning.report import Observer
 
-__all__ = ["gated", "head", "language_model", "model_inputs", "pad_all", "weighed"]
+__all__ = ["gated", "head", "language_model", "model_inputs", "weighed"]
 
 
 @pytest.fixture

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
+from sample_tables import make_key, make_row, make_table
 
 from warmup.buckets.bucket import Bucket
 from warmup.core.errors import SettingsError
@@ -18,9 +18,6 @@ from warmup.tuning.budget import SearchBudget, choose_keys, parse_budget, spend_
 from warmup.tuning.progress import Progress
 from warmup.tuning.report import BucketResult, Judgement, Observer
 
-MakeKey = Callable[..., str]
-MakeRow = Callable[..., Row]
-MakeTable = Callable[..., Table]
 PAD = "pad mm m=1 n=5 k=5 f16 a=row b=col free=ab"
 
 
@@ -72,9 +69,7 @@ def _result(bucket: str, *keys: str) -> BucketResult:
     )
 
 
-def test_problems_that_take_longest_and_are_furthest_from_the_peaks_come_first(
-    make_key: MakeKey, make_row: MakeRow
-) -> None:
+def test_problems_that_take_longest_and_are_furthest_from_the_peaks_come_first() -> None:
     """By the time that a kernel at the peaks would save; a bare time counts where there is one."""
     short, long, near, fused = (make_key(m) for m in (1, 2, 3, 4))
     rows = {
@@ -87,9 +82,7 @@ def test_problems_that_take_longest_and_are_furthest_from_the_peaks_come_first(
     assert choose_keys(results, rows, Search.WIDE, 9) == (long, fused, short, near)
 
 
-def test_only_problems_that_were_searched_less_far_are_chosen(
-    make_key: MakeKey, make_row: MakeRow
-) -> None:
+def test_only_problems_that_were_searched_less_far_are_chosen() -> None:
     """A wide row is chosen for an exhaustive search; other kinds of rows never are."""
     wide, default = make_key(1), make_key(2)
     rows = {wide: _with(make_row(), search=Search.WIDE), default: make_row(), PAD: make_row()}
@@ -98,7 +91,7 @@ def test_only_problems_that_were_searched_less_far_are_chosen(
     assert choose_keys(results, rows, Search.EXHAUSTIVE, 9) == (wide, default)
 
 
-def test_no_more_is_chosen_than_there_is_time_for(make_key: MakeKey, make_row: MakeRow) -> None:
+def test_no_more_is_chosen_than_there_is_time_for() -> None:
     """As many as are likely to fit, rounded down; none when the budget is overdrawn."""
     rows = {make_key(m): make_row(time_us=10.0 + m) for m in range(1, 6)}
     results = [_result("1", *rows)]
@@ -139,9 +132,7 @@ class _Runner:
         return result
 
 
-def test_the_bucket_with_the_best_problem_is_compiled_first(
-    make_key: MakeKey, make_row: MakeRow, make_table: MakeTable
-) -> None:
+def test_the_bucket_with_the_best_problem_is_compiled_first() -> None:
     """Each with its own chosen keys; the seconds of both runs are added."""
     small, large = make_key(1), make_key(2)
     rows = {small: make_row(time_us=10.0), large: make_row(time_us=100.0)}
@@ -158,9 +149,7 @@ def test_the_bucket_with_the_best_problem_is_compiled_first(
     assert [(result.tuned, result.seconds) for result in found] == [(2, 3.0), (2, 3.0)]
 
 
-def test_a_bucket_is_compiled_again_as_it_was(
-    make_key: MakeKey, make_row: MakeRow, make_table: MakeTable
-) -> None:
+def test_a_bucket_is_compiled_again_as_it_was() -> None:
     """Its runs with unpadded and padded weights are two results, each with keys of its own."""
     as_is, padded = make_key(1), make_key(1, n=1288)
     runner = _Runner.over(
@@ -180,9 +169,7 @@ def test_a_bucket_is_compiled_again_as_it_was(
     ]
 
 
-def test_a_budget_that_is_used_up_searches_nothing(
-    make_key: MakeKey, make_row: MakeRow, make_table: MakeTable
-) -> None:
+def test_a_budget_that_is_used_up_searches_nothing() -> None:
     """The rows of the default search stand, and so do the results."""
     runner = _Runner.over(make_table({make_key(1): make_row()}))
     results = (_result("1", make_key(1)),)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
+from sample_tables import make_runtime
 
 from warmup.core.errors import SettingsError
-from warmup.core.runtime import Runtime
 from warmup.tuning.devices.build import check_one_kind, devices_off
 
 
@@ -36,7 +34,7 @@ def test_devices_within_the_band_stay() -> None:
         assert devices_off(times, 0.03) == {}
 
 
-def test_kinds_are_not_mixed(make_runtime: Callable[..., Runtime]) -> None:
+def test_kinds_are_not_mixed() -> None:
     """A build on GPUs of two kinds is refused, and the error names both."""
     other = make_runtime(name="NVIDIA H100", memory_gib=80)
     with pytest.raises(SettingsError) as refused:
@@ -45,11 +43,11 @@ def test_kinds_are_not_mixed(make_runtime: Callable[..., Runtime]) -> None:
     assert said in str(refused.value)
 
 
-def test_a_slice_of_a_gpu_is_another_kind(make_runtime: Callable[..., Runtime]) -> None:
+def test_a_slice_of_a_gpu_is_another_kind() -> None:
     """A MIG slice beside a whole GPU of the same name is refused."""
     with pytest.raises(SettingsError, match="mixes kinds"):
         check_one_kind({"cuda:0": make_runtime(), "cuda:1": make_runtime(mig="1g.18gb")})
 
 
-def test_devices_of_one_kind_pass(make_runtime: Callable[..., Runtime]) -> None:
+def test_devices_of_one_kind_pass() -> None:
     check_one_kind({"cuda:0": make_runtime(), "cuda:1": make_runtime()})

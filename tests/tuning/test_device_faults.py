@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sample_tables import make_key, make_row, make_runtime, make_table
 
 from warmup.core.errors import BuildError, NothingRecordedError, SettingsError
-from warmup.core.rows import Row, Tuned
+from warmup.core.rows import Tuned
 from warmup.diagnostics.misses import MissedProblem
 from warmup.table import Table
 from warmup.table.codec import encode
@@ -40,18 +41,13 @@ Tune = Callable[..., BuildReport]
 
 
 @pytest.fixture
-def keys(make_key: Callable[..., str]) -> list[str]:
+def keys() -> list[str]:
     """The keys of the problems, in the order of the document."""
     return [make_key(size) for size in SIZES]
 
 
 @pytest.fixture
-def make_runner(
-    make_table: Callable[..., Table],
-    make_row: Callable[..., Row],
-    keys: list[str],
-    tmp_path: Path,
-) -> Make:
+def make_runner(keys: list[str], tmp_path: Path) -> Make:
     """``make_runner("cuda:0", {key: "kill"}, control_us=105)``: a worker that fails as told."""
 
     def make(
@@ -90,9 +86,7 @@ def tune(keys: list[str], tmp_path: Path) -> Tune:
     return build
 
 
-def test_what_was_measured_on_the_way_is_tuned(
-    make_table: Callable[..., Table], make_row: Callable[..., Row], keys: list[str], tmp_path: Path
-) -> None:
+def test_what_was_measured_on_the_way_is_tuned(keys: list[str], tmp_path: Path) -> None:
     """A problem that a worker gave up, and that another problem then measured, has its row."""
     first, second = keys[:2]
     both = tuple(Tuned(key, make_row(), ()) for key in (first, second))
@@ -224,11 +218,7 @@ def test_each_row_is_on_disk_when_its_problem_is_finished(
 
 
 def test_what_the_table_has_is_not_given_to_a_device(
-    make_runner: Make,
-    tune: Tune,
-    keys: list[str],
-    make_table: Callable[..., Table],
-    tmp_path: Path,
+    make_runner: Make, tune: Tune, keys: list[str], tmp_path: Path
 ) -> None:
     """Only problems without a row are tuned; the rows that were there stay as they are."""
     before = next(iter(make_table().rows.values()))
@@ -294,13 +284,7 @@ def test_without_any_device_the_build_is_an_error(make_runner: Make, tune: Tune)
         tune(make_runner("cuda:0", gone="no CUDA driver"))
 
 
-def test_devices_of_two_kinds_are_refused(
-    make_runner: Make,
-    tune: Tune,
-    make_table: Callable[..., Table],
-    make_runtime: Callable[..., object],
-    tmp_path: Path,
-) -> None:
+def test_devices_of_two_kinds_are_refused(make_runner: Make, tune: Tune, tmp_path: Path) -> None:
     """Nothing is tuned, and nothing is written."""
     other = make_table({}, runtime=make_runtime(name="NVIDIA H100"))
     with pytest.raises(SettingsError, match="mixes kinds"):

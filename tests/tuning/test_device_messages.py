@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 
 import msgspec
 import pytest
+from sample_tables import make_key, make_row, make_table
 from torch.torch_version import TorchVersion
 
 from warmup.buckets.bucket import Bucket
@@ -15,9 +15,8 @@ from warmup.core.machine_state import MachineState
 from warmup.core.method import Search
 from warmup.core.phases import BuildStage
 from warmup.core.roofline import Peaks
-from warmup.core.rows import Family, Rejection, Row, Timing, Tuned, Winner
+from warmup.core.rows import Family, Rejection, Timing, Tuned, Winner
 from warmup.core.search import CandidateSource, Resource, SearchCounts
-from warmup.table import Table
 from warmup.table.policy import PolicyOptions
 from warmup.tuning.devices.host import (
     DeviceMessage,
@@ -32,9 +31,7 @@ KWARGS = (("ACC_TYPE", "tl.float32"), ("BLOCK_M", 64), ("USE_TMA", True), ("x", 
 TILE = Winner(Family.TEMPLATE, "triton::mm", KWARGS, "0123456789abcdef", fused=True)
 
 
-def test_a_finished_problem_arrives_with_all_its_fields(
-    make_row: Callable[..., Row], make_key: Callable[..., str]
-) -> None:
+def test_a_finished_problem_arrives_with_all_its_fields() -> None:
     """Rows, every candidate's time, counts, judgement, reasons, stages and machine are the same."""
     key, row = make_key(64), make_row()
     timing = Timing(
@@ -86,9 +83,7 @@ def arrived(message: DeviceMessage) -> DeviceMessage:
     return message.from_json(json.loads(json.dumps(message.to_json())))
 
 
-def test_orders_tasks_and_ready_workers_arrive_as_they_were_sent(
-    make_table: Callable[..., Table],
-) -> None:
+def test_orders_tasks_and_ready_workers_arrive_as_they_were_sent() -> None:
     """A worker gets the policy, the search and the rows of its parent, which gets its device."""
     table = make_table()
     runtime = replace(table.provenance.runtime, torch=TorchVersion("2.13.0"))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from sample_tables import make_row
 
 from warmup.core.events import Emitter, Event, EventName
 from warmup.core.method import Search
@@ -27,7 +28,7 @@ LIBRARY = Winner(Family.EXTERN, "aten::mm")
 
 
 @pytest.fixture
-def make_lookup(make_row: Callable[..., Row], toy_kind: Kind) -> MakeLookup:
+def make_lookup(toy_kind: Kind) -> MakeLookup:
     """``make_lookup(TOY)``: what answers while that key is tuned, and the events it emits."""
 
     class Measurer:
@@ -93,9 +94,7 @@ def test_a_gemm_of_a_way_is_tuned(make_lookup: MakeLookup) -> None:
     assert [(event.name, event.fields["key"]) for event in events] == [(EventName.TUNED, GEMM)]
 
 
-def test_a_region_may_ask_by_another_key_of_its_product(
-    make_lookup: MakeLookup, make_row: Callable[..., Row]
-) -> None:
+def test_a_region_may_ask_by_another_key_of_its_product(make_lookup: MakeLookup) -> None:
     """In the region of a pad key an operand may be no longer free: that key has the way as row."""
     lookup, _ = make_lookup(f"{PAD} free=a")
     lookup.rows = {PAD: Row(PADDED, make_row().evidence)}
@@ -106,9 +105,7 @@ def test_a_region_may_ask_by_another_key_of_its_product(
     )
 
 
-def test_an_import_measures_its_configs_and_all_library_kernels(
-    make_row: Callable[..., Row],
-) -> None:
+def test_an_import_measures_its_configs_and_all_library_kernels() -> None:
     asked: list[Question] = []
 
     class Keeping:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from warmup.tuning.report import Judgement
 
 EXACT = torch.tensor([3.0, 4.0], dtype=torch.float64)
 FLOORS = {"f32": 0.02}
-MakeJudge = Callable[..., tuple[Judge, list[str]]]
 
 
 def away(error: float) -> list[torch.Tensor]:

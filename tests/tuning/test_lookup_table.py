@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from own_processes import run_python
+from sample_tables import make_row, make_table
 
 from warmup.core.errors import SettingsError
 from warmup.core.method import Search
-from warmup.core.rows import Family, Row, Winner
-from warmup.table import Table
+from warmup.core.rows import Family, Winner
 from warmup.table.store import read
 from warmup.tuning.lookup_table import Entry, export_lookup_table, read_lookup_table, winner_of
 
@@ -122,7 +123,7 @@ def test_what_shipped_tables_export_reads_back_as_their_rows(tmp_path: Path) -> 
 
 
 @pytest.fixture
-def export(make_table: Callable[..., Table], make_row: Callable[..., Row]) -> Export:
+def export() -> Export:
     """``export(key, winner=..., untrusted=...)``: what is exported of one row, and why not."""
 
     def export(key: str, *, device: str = "cuda", **changes: Any) -> dict[str, Any]:
@@ -173,9 +174,7 @@ def test_rows_that_torchs_table_cannot_express_are_left_out_with_the_reason(
         assert why in found["why"][0], key
 
 
-def test_the_command_writes_the_file_and_counts_what_is_left_out(
-    run_python: Callable[..., Done], tmp_path: Path
-) -> None:
+def test_the_command_writes_the_file_and_counts_what_is_left_out(tmp_path: Path) -> None:
     """One line says how many rows are in it, then a line for each reason."""
     table = ROOT / "tables/nvidia-h100-80gb-hbm3/zoo.t5.bf16.json"
     out = tmp_path / "lookup_table.json"
@@ -187,9 +186,7 @@ def test_the_command_writes_the_file_and_counts_what_is_left_out(
     assert len(json.loads(out.read_text(encoding="utf-8"))) == 10
 
 
-def test_nothing_is_written_where_no_config_is_complete(
-    run_python: Callable[..., Done], tmp_path: Path
-) -> None:
+def test_nothing_is_written_where_no_config_is_complete(tmp_path: Path) -> None:
     """What is not taken is counted by reason, and no table is made."""
     entries(tmp_path, {"nonsense": [], f"{NODES}+mm": [TEMPLATE | {"num_stages": None}] * 2})
     words = ("-m", "warmup", "import", "tuned.json", "--out", "t.json", "--device", "cpu")
@@ -200,9 +197,7 @@ def test_nothing_is_written_where_no_config_is_complete(
     assert "not taken: 2 configs: num_stages is not given (first: tuned.json:entry 2)" in text
 
 
-def test_a_config_is_measured_and_becomes_a_row(
-    tmp_path: Path, run_python: Callable[..., Done]
-) -> None:
+def test_a_config_is_measured_and_becomes_a_row(tmp_path: Path) -> None:
     """The config and the library's kernels are measured; the fastest is a row, which stays."""
     entries(tmp_path, {f"{BATCHES}+bmm": [{"template_id": "aten::bmm"}]})
     words = ("-m", "warmup", "import", "tuned.json", "--out", "t.json", "--device", "cpu")

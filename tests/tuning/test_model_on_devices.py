@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sample_tables import make_key, make_row, make_table
 
 from warmup.core.errors import NothingRecordedError, SettingsError
 from warmup.core.machine_state import MachineState
 from warmup.core.phases import BuildStage
-from warmup.core.rows import Row, Tuned
+from warmup.core.rows import Tuned
 from warmup.diagnostics.misses import MissedProblem
-from warmup.table import Table
 from warmup.tuning.devices import build as model_build
 from warmup.tuning.devices.build import build_model_on_devices
 from warmup.tuning.report import BuildPlan, BuildReport, DeviceShare
@@ -23,12 +22,7 @@ Calls = list[tuple[str, dict[str, Any]]]
 
 
 @pytest.fixture
-def calls(
-    monkeypatch: pytest.MonkeyPatch,
-    make_table: Callable[..., Table],
-    make_key: Callable[..., str],
-    make_row: Callable[..., Row],
-) -> Calls:
+def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     """Every build that is begun, with its arguments; none of them measures anything."""
     seen: Calls = []
     gemm, path = make_key(64), Path("t.json")
@@ -55,9 +49,7 @@ def calls(
     return seen
 
 
-def test_what_needs_no_model_is_tuned_on_all_devices_first(
-    calls: Calls, make_key: Callable[..., str]
-) -> None:
+def test_what_needs_no_model_is_tuned_on_all_devices_first(calls: Calls) -> None:
     """The plan's GEMMs are distributed; its launch configs are left to the build that follows."""
     build_model_on_devices("m.py", devices="cpu,cpu", seqlens="8", mode="max-autotune")
     assert [name for name, _ in calls] == ["plan", "spread", "build"]
@@ -69,7 +61,7 @@ def test_what_needs_no_model_is_tuned_on_all_devices_first(
 
 
 @pytest.mark.usefixtures("calls")
-def test_the_report_is_that_of_the_whole_build(make_key: Callable[..., str]) -> None:
+def test_the_report_is_that_of_the_whole_build() -> None:
     """It has the problems of both parts, the share of each device, and the stages of both."""
     report = build_model_on_devices("m.py", devices="cpu,cpu", seqlens="8")
     assert [one.key for one in report.timings] == [make_key(64), LAUNCH]

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from sample_tables import make_key, make_row, make_table
 
 pytest.importorskip("torch")
 
@@ -15,7 +16,6 @@ from warmup.core.compile_modes import CompileOrder
 from warmup.core.method import Method
 from warmup.core.phases import BuildClock
 from warmup.core.rows import Family, Row, Tuned, Winner
-from warmup.table import Table
 from warmup.table.lookup import OnMiss
 from warmup.table.store import read
 from warmup.tuning.bucket_compiler import BucketCompiler
@@ -66,12 +66,7 @@ Make = Callable[[bool], _Compiler]
 
 
 @pytest.fixture
-def make(
-    make_key: Callable[..., str],
-    make_row: Callable[..., Row],
-    make_table: Callable[..., Table],
-    make_progress: Callable[..., Progress],
-) -> Make:
+def make(make_progress: Callable[..., Progress]) -> Make:
     """``make(has_row)``: a compiler, with a fused row of an earlier build or an empty table."""
 
     def make(has_row: bool) -> _Compiler:

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 import torch
+from sample_tables import make_row
 
 from warmup.core.events import Emitter
 from warmup.core.method import Method
-from warmup.core.rows import Rejection, Row, Scope, Tuned, bare_ranked, ranking_of
+from warmup.core.rows import Rejection, Scope, Tuned, bare_ranked, ranking_of
 from warmup.core.samples import Samples
 from warmup.core.trial import Fill, Outcome, Region, Step, TensorSpec
 from warmup.keys.pad import AS_IS, PADDED
@@ -204,7 +205,7 @@ def test_a_failure_of_inductors_own_calls_rejects_nothing() -> None:
     assert ranking_of(tuned) == "10 padded; 20 as_is"
 
 
-def test_padding_that_was_wrong_is_not_offered_again(make_row: Callable[..., Row]) -> None:
+def test_padding_that_was_wrong_is_not_offered_again() -> None:
     """The question of a key whose padded row is not trusted has the unpadded way alone."""
     row = replace(make_row(), winner=PADDED, untrusted="the output was wrong")
     asked: list[RegionQuestion] = []

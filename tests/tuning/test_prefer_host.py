@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+from sample_tables import make_key, make_row, make_table
 
 from warmup.core.call_cost import CallCost
 from warmup.core.errors import BuildError
 from warmup.core.method import Launch, Method
 from warmup.core.rows import Family, Row, Timing, Tuned, Winner
 from warmup.models.wide_run import WideRun
-from warmup.table import Table
 from warmup.table.store import read
 from warmup.tuning.bucket_compiler import BucketCompiler
 from warmup.tuning.host_choice import prefer_host
@@ -99,12 +99,7 @@ Try = Callable[..., tuple[Row, list[str]]]
 
 
 @pytest.fixture
-def try_host(
-    make_key: Callable[..., str],
-    make_row: Callable[..., Row],
-    make_table: Callable[..., Table],
-    make_progress: Callable[..., Progress],
-) -> Try:
+def try_host(make_progress: Callable[..., Progress]) -> Try:
     """``try_host(**run)``: the row on disk afterwards, and the lines that were said."""
 
     def make(launch: Launch = Launch.EAGER, fixed: bool = False, **changes: Any) -> Any:
@@ -219,12 +214,7 @@ PadTry = Callable[..., tuple[dict[str, Winner], list[str]]]
 
 
 @pytest.fixture
-def try_pads(
-    make_key: Callable[..., str],
-    make_row: Callable[..., Row],
-    make_table: Callable[..., Table],
-    make_progress: Callable[..., Progress],
-) -> PadTry:
+def try_pads(make_progress: Callable[..., Progress]) -> PadTry:
     """``try_pads(as_is_us)``: the rows on disk afterwards, and the lines that were said."""
 
     def make(as_is_us: float, fixed: tuple[int, ...] = ()) -> Any:
@@ -288,12 +278,7 @@ def test_the_row_of_a_product_that_another_bucket_has_stays(try_pads: PadTry) ->
     assert set(rows) == {"pad", "1083", "1088"}
 
 
-def test_the_table_keeps_what_calls_cost(
-    make_table: Callable[..., Table],
-    make_row: Callable[..., Row],
-    make_key: Callable[..., str],
-    make_progress: Callable[..., Progress],
-) -> None:
+def test_the_table_keeps_what_calls_cost(make_progress: Callable[..., Progress]) -> None:
     """Each bucket has the last cost that was measured, on disk too; rows stay."""
     table = make_table({make_key(16): make_row()})
     progress = make_progress(table)

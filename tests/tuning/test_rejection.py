@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from sample_tables import make_key, make_row, make_table
 
 from warmup.core.errors import BuildError, OutputMismatchError
 from warmup.core.rows import Evidence, Row
 from warmup.keys.weight import Padding, Structure, winner_of
 from warmup.models.wide_run import WideRun
-from warmup.table import Table
 from warmup.table.store import read
 from warmup.tuning.judge import Judge
 from warmup.tuning.progress import Progress, Revisit
@@ -21,7 +21,6 @@ from warmup.tuning.rejection import reject_rows
 from warmup.tuning.report import Judgement, Observer
 from warmup.tuning.served_bucket import ServedBucket
 
-MakeKey = Callable[..., str]
 EXACT = torch.tensor([3.0, 4.0])
 Wrong = Callable[[Collection[str]], bool]
 
@@ -73,12 +72,7 @@ Case = tuple[_Run, Callable[..., Judgement], _Lines]
 
 
 @pytest.fixture
-def make_case(
-    make_key: MakeKey,
-    make_row: Callable[..., Row],
-    make_table: Callable[..., Table],
-    make_progress: Callable[..., Progress],
-) -> Callable[..., Case]:
+def make_case(make_progress: Callable[..., Progress]) -> Callable[..., Case]:
     """``make_case(is_wrong, rows)``: a bucket of eight rows, and what rejects its rows."""
 
     def make(is_wrong: Wrong, rows: dict[str, Row] | None = None) -> Case:
@@ -112,7 +106,7 @@ def marked(run: _Run) -> set[str]:
     return {k for k, row in read(run.compiler.progress.path).rows.items() if row.untrusted}
 
 
-def test_each_wrong_row_is_marked_alone(make_case: Callable[..., Case], make_key: MakeKey) -> None:
+def test_each_wrong_row_is_marked_alone(make_case: Callable[..., Case]) -> None:
     """Two rows that are wrong for themselves take two searches, and the rest is right."""
     bad = {make_key(3), make_key(6)}
     run, reject, lines = make_case(lambda keys: not bad.isdisjoint(keys))
@@ -124,7 +118,7 @@ def test_each_wrong_row_is_marked_alone(make_case: Callable[..., Case], make_key
 
 
 def test_of_rows_that_are_wrong_together_the_one_of_this_bucket_is_marked(
-    make_case: Callable[..., Case], make_key: MakeKey
+    make_case: Callable[..., Case],
 ) -> None:
     """The row that another bucket was right with stays, and the line says that it is two."""
     pair = {make_key(2), make_key(7)}
@@ -134,9 +128,7 @@ def test_of_rows_that_are_wrong_together_the_one_of_this_bucket_is_marked(
     assert "is not trusted, together with other rows: " in lines.lines[0]
 
 
-def test_too_many_wrong_rows_mark_the_whole_bucket(
-    make_case: Callable[..., Case], make_key: MakeKey
-) -> None:
+def test_too_many_wrong_rows_mark_the_whole_bucket(make_case: Callable[..., Case]) -> None:
     """All rows are doubtful then, but those with which other buckets were right."""
     good = {make_key(1), make_key(8)}
     run, reject, lines = make_case(lambda keys: not good.issuperset(keys))
@@ -145,9 +137,7 @@ def test_too_many_wrong_rows_mark_the_whole_bucket(
     assert "3 rows were not enough: its 3 rows that no other bucket" in lines.lines[-1]
 
 
-def test_a_bisection_that_fails_marks_the_whole_bucket(
-    make_case: Callable[..., Case], make_key: MakeKey
-) -> None:
+def test_a_bisection_that_fails_marks_the_whole_bucket(make_case: Callable[..., Case]) -> None:
     """A compile that fails on the way leaves no known culprit, and no wrong row in service."""
 
     def is_wrong(keys: Collection[str]) -> bool:
@@ -192,7 +182,7 @@ def test_padding_that_is_wrong_marks_the_rows_that_pad(make_case: Callable[..., 
 
 
 def test_a_marked_row_is_measured_by_the_next_build_and_not_by_this(
-    make_case: Callable[..., Case], make_key: MakeKey
+    make_case: Callable[..., Case],
 ) -> None:
     """Also with --force, which measures everything once."""
     run, reject, _ = make_case(lambda keys: make_key(4) in keys)

@@ -6,19 +6,16 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from sample_tables import make_key, make_row, make_table
 
 from warmup.core.errors import SettingsError
 from warmup.core.method import Search
 from warmup.core.rows import Flag, Rejection, Row, Tuned
-from warmup.table import Table
 from warmup.table.store import read
 from warmup.tuning.budget import SearchBudget
 from warmup.tuning.build import revisit_for
 from warmup.tuning.progress import Progress, Revisit
 
-MakeTable = Callable[..., Table]
-MakeRow = Callable[..., Row]
-MakeKey = Callable[..., str]
 DEFAULT = SearchBudget(Search.DEFAULT)
 UNSTABLE = {"flags": (Flag.UNSTABLE,)}
 
@@ -28,12 +25,7 @@ def _with(row: Row, **changes: object) -> Row:
 
 
 @pytest.fixture
-def progress(
-    make_progress: Callable[..., Progress],
-    make_table: MakeTable,
-    make_row: MakeRow,
-    make_key: MakeKey,
-) -> Progress:
+def progress(make_progress: Callable[..., Progress]) -> Progress:
     """A retry over a table with a stable row (m=1) and an unstable one with a spread of 20 %."""
     unstable = _with(make_row("aten", 10.0), spread=0.2, **UNSTABLE)
     table = make_table({make_key(1): make_row(), make_key(2): unstable})
@@ -41,16 +33,14 @@ def progress(
     return make_progress(table, can_search=True, revisit=revisit)
 
 
-def test_only_unstable_rows_are_measured_again(progress: Progress, make_key: MakeKey) -> None:
+def test_only_unstable_rows_are_measured_again(progress: Progress) -> None:
     assert [progress.must_retune(make_key(m)) for m in (1, 2, 3)] == [False, True, False]
     assert not progress.is_done
     progress.save(Tuned(make_key(2), progress.rows[make_key(2)], ()))
     assert progress.is_done
 
 
-def test_a_row_that_won_without_a_control_is_measured_again(
-    make_table: MakeTable, make_row: MakeRow, make_key: MakeKey
-) -> None:
+def test_a_row_that_won_without_a_control_is_measured_again() -> None:
     """Older tables have such rows: the library's time was refused, and the row has no flag."""
     refused = _with(make_row(), library_us=None, rejected=((Rejection.IMPLAUSIBLE, 1),), flags=())
     wrong = _with(make_row(), library_us=None, rejected=((Rejection.WRONG, 1),), flags=())
@@ -67,9 +57,7 @@ def test_a_row_that_won_without_a_control_is_measured_again(
     ],
     ids=["stable", "steadier", "as steady, and faster"],
 )
-def test_better_evidence_replaces_the_row(
-    progress: Progress, make_row: MakeRow, make_key: MakeKey, changes: dict[str, object]
-) -> None:
+def test_better_evidence_replaces_the_row(progress: Progress, changes: dict[str, object]) -> None:
     """A stable row replaces an unstable one, and a smaller spread a larger one."""
     new = _with(make_row("new", 10.0), **changes)
     progress.save(Tuned(make_key(2), new, ()))
@@ -77,9 +65,7 @@ def test_better_evidence_replaces_the_row(
     assert progress.kept == {}
 
 
-def test_noisier_evidence_leaves_the_row(
-    progress: Progress, make_row: MakeRow, make_key: MakeKey
-) -> None:
+def test_noisier_evidence_leaves_the_row(progress: Progress) -> None:
     """The row stays as it was, on disk and in the report, with the reason, however fast."""
     old = progress.rows[make_key(2)]
     new = _with(make_row("new", 1.0), spread=0.31, **UNSTABLE)
@@ -91,9 +77,7 @@ def test_noisier_evidence_leaves_the_row(
     }
 
 
-def test_a_kept_row_survives_a_bucket_that_fails(
-    progress: Progress, make_row: MakeRow, make_key: MakeKey
-) -> None:
+def test_a_kept_row_survives_a_bucket_that_fails(progress: Progress) -> None:
     """When the bucket's output is wrong its new rows are removed, and not the one that was kept."""
     old = progress.rows[make_key(2)]
     progress.save(Tuned(make_key(2), _with(make_row("new"), spread=0.5, **UNSTABLE), ()))
@@ -101,9 +85,7 @@ def test_a_kept_row_survives_a_bucket_that_fails(
     assert read(progress.path).rows[make_key(2)] == old
 
 
-def test_a_build_without_retry_replaces_what_it_measures(
-    progress: Progress, make_row: MakeRow, make_key: MakeKey
-) -> None:
+def test_a_build_without_retry_replaces_what_it_measures(progress: Progress) -> None:
     """With --force the new row is taken whatever its evidence."""
     progress.revisit = Revisit(all_rows=True)
     new = _with(make_row("new"), spread=0.5, **UNSTABLE)
@@ -111,7 +93,7 @@ def test_a_build_without_retry_replaces_what_it_measures(
     assert read(progress.path).rows[make_key(2)] == new
 
 
-def test_a_retry_that_makes_no_sense_is_refused(make_table: MakeTable) -> None:
+def test_a_retry_that_makes_no_sense_is_refused() -> None:
     """Another word, all rows, and a budget for a wider search."""
     for budget, options, words in (
         (DEFAULT, {"retry": "stable"}, "write --retry unstable"),
@@ -122,9 +104,7 @@ def test_a_retry_that_makes_no_sense_is_refused(make_table: MakeTable) -> None:
             revisit_for(make_table(), budget, **options)  # type: ignore[arg-type]
 
 
-def test_a_row_that_was_searched_further_is_not_searched_less(
-    make_table: MakeTable, make_row: MakeRow, make_key: MakeKey
-) -> None:
+def test_a_row_that_was_searched_further_is_not_searched_less() -> None:
     table = make_table({make_key(1): _with(make_row(), search=Search.WIDE, **UNSTABLE)})
     with pytest.raises(SettingsError, match="add --search wide"):
         revisit_for(table, DEFAULT, retry="unstable")

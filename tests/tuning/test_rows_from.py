@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sample_tables import make_key, make_row, make_runtime, make_table
 
 from warmup.core.errors import TableNotFoundError
 from warmup.core.rows import Flag, Row
-from warmup.core.runtime import Runtime
-from warmup.table import Table
 from warmup.table.codec import encode
 from warmup.table.store import read, write
 from warmup.tuning.progress import Progress
@@ -28,9 +27,6 @@ from warmup.tuning.rows_from import (
     united_sources,
 )
 
-MakeTable = Callable[..., Table]
-MakeRow = Callable[..., Row]
-MakeKey = Callable[..., str]
 A, B = Path("a.json"), Path("b.json")
 
 
@@ -38,9 +34,7 @@ def spread(row: Row, share: float) -> Row:
     return replace(row, evidence=replace(row.evidence, spread=share))
 
 
-def test_rows_that_a_build_needs_are_taken_unchanged(
-    tmp_path: Path, make_table: MakeTable, make_key: MakeKey
-) -> None:
+def test_rows_that_a_build_needs_are_taken_unchanged(tmp_path: Path) -> None:
     """A row is taken when it is looked up and the table lacks it; the flush writes it to disk."""
     source, path = make_table(), tmp_path / "t.json"
     write(tmp_path / "a.json", source)
@@ -67,9 +61,7 @@ def test_rows_that_a_build_needs_are_taken_unchanged(
     assert earlier.used([make_key(560)])[0].taken == ()  # measured after all, searched further
 
 
-def test_each_row_that_is_not_taken_has_its_reason(
-    make_table: MakeTable, make_key: MakeKey, make_row: MakeRow
-) -> None:
+def test_each_row_that_is_not_taken_has_its_reason() -> None:
     """Untrusted here or in another table, another source of the template, measured worse."""
     key, sources = make_key(), {"triton_mm": "0123456789abcdef"}
     good, other = make_row(), make_row(BLOCK_M=16)
@@ -95,9 +87,7 @@ def test_each_row_that_is_not_taken_has_its_reason(
         assert sum(len(one.taken) for one in earlier.used()) == (taken is not None), name
 
 
-def test_a_table_that_does_not_fit_is_refused_whole(
-    make_table: MakeTable, make_key: MakeKey, make_runtime: Callable[..., Runtime]
-) -> None:
+def test_a_table_that_does_not_fit_is_refused_whole() -> None:
     """Another device, minor of torch or Triton, or policy; patch versions and drivers fit."""
     policy = make_table().policy
     cases: dict[str, tuple[Mapping[str, Any], str]] = {
@@ -117,16 +107,14 @@ def test_a_table_that_does_not_fit_is_refused_whole(
         assert sum(source.reasons.values()) == len(source.refused), name
 
 
-def test_nothing_is_taken_where_the_build_measures_again(
-    make_table: MakeTable, make_key: MakeKey
-) -> None:
+def test_nothing_is_taken_where_the_build_measures_again() -> None:
     """`--force` and `--retry`; the report says so for every row."""
     earlier = EarlierRows({A: make_table()}, make_table({}), {}, measures_again=True)
     assert earlier.take(make_key()) is None
     assert earlier.used()[0].reasons == {MEASURED_AGAIN: 2}
 
 
-def test_a_file_that_is_no_table_ends_the_build(tmp_path: Path, make_table: MakeTable) -> None:
+def test_a_file_that_is_no_table_ends_the_build(tmp_path: Path) -> None:
     with pytest.raises(TableNotFoundError):
         open_earlier([tmp_path / "a.json"], make_table({}), dict, measures_again=False, is_dry=True)
 
@@ -141,7 +129,7 @@ def test_what_two_builds_of_a_table_used_is_united() -> None:
     )
 
 
-def test_flagged_rows_are_rows(make_table: MakeTable, make_key: MakeKey, make_row: MakeRow) -> None:
+def test_flagged_rows_are_rows() -> None:
     """An unstable row is taken with its flag, as a row of the build's own table would stay."""
     row = make_row()
     row = replace(row, evidence=replace(row.evidence, flags=(Flag.UNSTABLE,)))

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
+from sample_tables import make_key
 
 from warmup.core.errors import NothingRecordedError, SettingsError
 from warmup.diagnostics.misses import MissedProblem
 from warmup.tuning.missed_build import share_of
 
 
-def test_the_shares_are_disjoint_complete_balanced_and_stable(make_key: Callable[..., str]) -> None:
+def test_the_shares_are_disjoint_complete_balanced_and_stable() -> None:
     """For any N; two problems of a key stay together, and the document's order says nothing."""
     problems = [
         MissedProblem(make_key(size), "gemm", reason, 1)
@@ -31,7 +30,7 @@ def test_the_shares_are_disjoint_complete_balanced_and_stable(make_key: Callable
             assert set(share_of(other, f"{number}/{count}")) == set(share), (number, count)
 
 
-def test_a_share_depends_on_the_key_alone(make_key: Callable[..., str]) -> None:
+def test_a_share_depends_on_the_key_alone() -> None:
     """These keys stood in these shares when the hash was chosen; machines agree by it."""
     problems = [MissedProblem(make_key(size), "gemm", "not_in_table", 1) for size in (16, 32, 64)]
     found = {each.key for each in share_of(problems, "1/3")}

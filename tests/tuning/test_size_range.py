@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
+from sample_tables import make_key
 
 pytest.importorskip("torch")
 
@@ -38,7 +39,7 @@ def outcomes_of(times: Times) -> list[Outcome]:
 
 
 @pytest.fixture
-def look(make_key: Callable[..., str]) -> Callable[..., Looked]:
+def look() -> Callable[..., Looked]:
     """``look(low, middle, alone=...)``: the winner, the outcomes by size, and the runs by size.
 
     Times are stated for the sizes 257 and 408; *alone* is that of a new winner at 560. None is a

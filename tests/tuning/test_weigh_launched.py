@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from sample_tables import make_key, make_row, make_table
 from torch import nn
 
 from warmup.buckets.bucket import Bucket
@@ -55,12 +56,7 @@ Weigh = Callable[..., _Built]
 
 
 @pytest.fixture
-def weigh(
-    make_key: Callable[..., str],
-    make_row: Callable[..., Row],
-    make_table: Callable[..., Table],
-    make_progress: Callable[..., Progress],
-) -> Weigh:
+def weigh(make_progress: Callable[..., Progress]) -> Weigh:
     """``weigh(FASTER, SLOWER)``: a bucket for each pair of costs, without and with padding."""
 
     def make(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sample_tables import make_row
 
 from warmup.core.rows import Evidence, Flag, Row, Timing, Tuned, Winner
 from warmup.keys.gemm import Dim
@@ -18,14 +19,13 @@ from warmup.tuning.weights.measure import _decided_size, _pays, _with_winner, un
 pytestmark = pytest.mark.long
 
 Weighed = tuple[Path, dict[str, Any]]
-MakeRow = Callable[..., Row]
 PROGRAM = Path(__file__).resolve().parents[1] / "programs" / "weigh_ranges.py"
 STRUCTURE = Structure(inputs=(64,), features=99, outputs=(), dtype="bf16", biases=(True,))
 AS_IS, PADDED = winner_of(STRUCTURE, 99), winner_of(STRUCTURE, 104)
 
 
 @pytest.fixture
-def tuned(make_row: MakeRow) -> Callable[..., Tuned]:
+def tuned() -> Callable[..., Tuned]:
     """``tuned(10.0, 8.0)``: 10 us unpadded, 8 us padded; the faster one is the winner."""
 
     def make(as_is_us: float, padded_us: float, *flags: Flag) -> Tuned:

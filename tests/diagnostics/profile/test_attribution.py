@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from gpu_events import GpuTrace, plan_of
+from sample_tables import make_row, make_table
 
 from warmup.core.planned_kernels import GraphPlan, PlannedBy, PlannedKernel
 from warmup.core.rows import Evidence, Family, Row, Scope, Winner
@@ -122,9 +122,7 @@ def joined_with(
 
 
 @pytest.fixture
-def table_at(
-    make_table: Callable[..., Table], make_row: Callable[..., Row], tmp_path: Path
-) -> tuple[Table, Path]:
+def table_at(tmp_path: Path) -> tuple[Table, Path]:
     """Rows of a library's matmul, a template's, and a launch config; and a folder."""
     extern = Winner(Family.EXTERN, "aten::mm")
     config = Winner(Family.LAUNCH, "pointwise", (("XBLOCK", 512), ("num_warps", 4)))
@@ -200,9 +198,7 @@ def test_a_config_of_another_kernel_is_no_match(table_at: tuple[Table, Path]) ->
     assert (found.row, found.reason) == (None, Reason.UNCOVERED)
 
 
-def test_the_linears_of_a_cpu_find_their_rows(
-    make_table: Callable[..., Table], tmp_path: Path
-) -> None:
+def test_the_linears_of_a_cpu_find_their_rows(tmp_path: Path) -> None:
     """As mkl and oneDNN are called in traces: with a packed copy, and with what is added."""
     evidence = Evidence(time_us=9.0, library_us=9.0, runner_up=None, runner_up_us=None, tried=1)
     ends = "m=16 n=64 k=32 bf16 a=row b=packed out=bf16 | epilogue=none"
@@ -226,9 +222,7 @@ def test_the_linears_of_a_cpu_find_their_rows(
         assert found.work.moved < 2 * (2 * 64 * 32 + 4 * 16 * 64), (operator, sizes)
 
 
-def test_products_of_other_sizes_are_not_the_same_row(
-    make_table: Callable[..., Table], make_row: Callable[..., Row], tmp_path: Path
-) -> None:
+def test_products_of_other_sizes_are_not_the_same_row(tmp_path: Path) -> None:
     """A product with a residual holds the matrices of the product before it, in one config."""
     row = make_row("triton::mm", 8.5, num_stages=3, num_warps=4)
     up, down = (f"mm m=16 {sizes} {END}" for sizes in ("n=64 k=32", "n=32 k=64"))

@@ -7,13 +7,15 @@ import gzip
 import json
 import math
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from gpu_events import DEVICE, GpuTrace, plan_of
+from own_processes import run_python
+from sample_tables import make_table
 
 from warmup.core.errors import SettingsError
 from warmup.core.planned_kernels import GraphPlan, PlannedBy, PlannedKernel
@@ -145,7 +147,7 @@ def profiled(trace: GpuTrace, path: Path) -> Profile:
 
 
 @pytest.fixture
-def table(make_table: Callable[..., Table]) -> Table:
+def table() -> Table:
     """A table with peaks and without rows."""
     made = make_table({})
     return replace(made, provenance=replace(made.provenance, peaks=PEAKS))
@@ -257,7 +259,7 @@ def test_the_device_is_named(tmp_path: Path) -> None:
     assert any("no plan" in each for each in found.assumptions)
 
 
-def test_profiling_needs_no_torch(run_python: Callable[..., Any]) -> None:
+def test_profiling_needs_no_torch() -> None:
     """The modules that read and join a trace import no torch."""
     code = "import sys, warmup.cli.profile; print('torch' in sys.modules)"
     assert run_python("-c", code).stdout.strip() == "False"
