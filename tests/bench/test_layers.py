@@ -22,14 +22,7 @@ from warmup.bench.backends import (
     parse_shapes,
 )
 from warmup.bench.cells import BenchReport, BenchRequest, Cell, Pass, reason_of
-from warmup.bench.layers import (
-    LAYERS,
-    MATMUL_SHAPES,
-    Matmul,
-    bench_layers,
-    bench_mm,
-    open_layers,
-)
+from warmup.bench.layers import LAYERS, MATMUL_SHAPES, Matmul, bench_layers, bench_mm, open_layers
 from warmup.core.errors import BuildError, OutputMismatchError, SettingsError
 from warmup.core.method import L2, Launch
 from warmup.core.samples import Samples

@@ -90,8 +90,7 @@ def slow_works(counts: Mapping[int, int], most: int) -> list[int]:
     for k in range(1, most):
         best = [
             min(
-                (best[i - 1] + size * (total[j + 1] - total[i]) for i in range(k, j + 1)),
-                default=0,
+                (best[i - 1] + size * (total[j + 1] - total[i]) for i in range(k, j + 1)), default=0
             )
             for j, size in enumerate(sizes)
         ]

@@ -50,27 +50,15 @@ _WRONG = [
     ("build --model m.py --seqlens 0", 3, "error: "),
     ("build --model m.py --seqlens 9..3", 3, "error: "),
     ("build --model m.py", 3, "error: "),
-    (
-        "build --model m.py --seqlens 16 --budget 5m",
-        3,
-        "error: --budget 5m has nothing to",
-    ),
+    ("build --model m.py --seqlens 16 --budget 5m", 3, "error: --budget 5m has nothing to"),
     ("build --model m.py --seqlens 16 --policy x", 2, "error: Invalid value for '--policy'"),
     ("build --model m.py --seqlens 16 --input x", 3, "error: "),
-    (
-        "build --model m.py --seqlens 16 --out net.py/t.json",
-        3,
-        "error: --out net.py/t.json: ",
-    ),
+    ("build --model m.py --seqlens 16 --out net.py/t.json", 3, "error: --out net.py/t.json: "),
     ("explain --seqlens 1,2", 2, "error: Missing option '--model'"),
     ("suggest --histogram absent.txt", 3, "error: "),
     ("suggest --histogram net.py --max-buckets 99", 3, "error: "),
     ("show absent.json", 3, "error: no table at absent.json"),
-    (
-        "show t.json --op bmm",
-        1,
-        "error: no row of t.json matches --op bmm; its rows",
-    ),
+    ("show t.json --op bmm", 1, "error: no row of t.json matches --op bmm; its rows"),
     ("show t.json --bucket 7", 1, "error: no row of t.json matches --bucket 7"),
     ("show t.json --candidates xyz", 1, "error: no row of t.json matches --candidates xyz"),
     ("diff t.json", 2, "error: Missing argument 'B'"),
@@ -153,11 +141,7 @@ def test_debug_shows_where_an_error_was_raised(run_main: RunMain) -> None:
             done.returncode,
             done.stderr.splitlines()[0],
             done.stderr.splitlines()[-1][:20],
-        ) == (
-            3,
-            "Traceback (most recent call last):",
-            "error: no table at a",
-        ), words
+        ) == (3, "Traceback (most recent call last):", "error: no table at a"), words
 
 
 def test_a_variable_asks_for_the_traceback(

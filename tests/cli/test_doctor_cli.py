@@ -76,9 +76,7 @@ def test_this_machine_is_examined_and_left_as_it_was(doctor: Doctor, tmp_path: P
     pytest.importorskip("torch")
     cache = tmp_path / "a" / "b"
     done = doctor(
-        *("--device", "cpu", "--json"),
-        PATH=os.environ["PATH"],
-        TORCHINDUCTOR_CACHE_DIR=str(cache),
+        *("--device", "cpu", "--json"), PATH=os.environ["PATH"], TORCHINDUCTOR_CACHE_DIR=str(cache)
     )
     states = {name: finding["state"] for name, finding in found_in(done).items()}
     names = ["torch", "compiler", "temporary folder", "cache folder", "device"]

@@ -31,9 +31,7 @@ SAMPLES = [
     errors.UnsupportedTorchError("2.9.0", "2.11 to 2.15"),
     errors.InductorChangedError("torch._inductor.config:freezing is gone"),
 ]
-WARNINGS = {
-    *(errors.WarmupWarning, errors.StaleTableWarning, errors.ContradictionWarning),
-}
+WARNINGS = {*(errors.WarmupWarning, errors.StaleTableWarning, errors.ContradictionWarning)}
 TEXTS = {
     errors.SettingsError: "what; do",
     errors.TableNotFoundError: (

@@ -341,9 +341,7 @@ def test_a_folder_of_another_user_is_seen_through_a_link(tmp_path: Path) -> None
 
 
 @needs_root
-def test_a_users_own_file_and_roots_folders_are_no_ways(
-    public: Path,
-) -> None:
+def test_a_users_own_file_and_roots_folders_are_no_ways(public: Path) -> None:
     folder = public
     (folder / "mine").mkdir()
     (folder / "mine" / "file").write_text("")

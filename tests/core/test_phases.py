@@ -48,12 +48,7 @@ def test_a_second_belongs_to_the_innermost_phase(now: Now) -> None:
         now.seconds += 16
         clock.leave()
         now.seconds += 32
-    assert clock.take() == {
-        Phase.TRACING: 20,
-        Phase.AOT: 8,
-        Phase.FIRST_CALLS: 34,
-        Phase.OTHER: 1,
-    }
+    assert clock.take() == {Phase.TRACING: 20, Phase.AOT: 8, Phase.FIRST_CALLS: 34, Phase.OTHER: 1}
 
 
 def test_phases_left_open_by_an_error_end_with_the_phase_around_them(now: Now) -> None:

@@ -329,11 +329,7 @@ def test_any_table_path_in_a_log_is_looked_for(tmp_path_factory: pytest.TempPath
         assert audit([tmp_path / "a.log"]).unused is None, case
 
 
-@given(
-    event=st.sampled_from(EventName),
-    field=st.sampled_from(FIELDS.split()),
-    value=VALUES,
-)
+@given(event=st.sampled_from(EventName), field=st.sampled_from(FIELDS.split()), value=VALUES)
 def test_no_value_in_a_log_breaks_the_audit(
     tmp_path_factory: pytest.TempPathFactory, event: EventName, field: str, value: Any
 ) -> None:

@@ -23,10 +23,7 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "gpulike"))
 
-from choices_for_inputs import (
-    freeze_no_weights,
-    offer_templates_for_inputs,
-)
+from choices_for_inputs import freeze_no_weights, offer_templates_for_inputs
 
 BATCHES = (4, 2)  # SGLang captures the largest batch first
 TOKENS = (16, 32)  # of prefills, also the longest first

@@ -62,8 +62,7 @@ Built = tuple[dict[str, Any], str, Table]
 
 @pytest.fixture(scope="module")
 def built(
-    start: Callable[..., subprocess.CompletedProcess[str]],
-    tmp_path_factory: pytest.TempPathFactory,
+    start: Callable[..., subprocess.CompletedProcess[str]], tmp_path_factory: pytest.TempPathFactory
 ) -> Built:
     """A build for calls launched one by one, of 16 rows: its document, stderr and table."""
     folder = tmp_path_factory.mktemp("host")

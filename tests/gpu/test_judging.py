@@ -48,9 +48,7 @@ print("RESULT", json.dumps({"reference": wide.name, "errors": errors, "misses": 
 
 
 def test_a_decoder_of_seven_billion_widths_is_built_by_default(
-    start: Callable[..., subprocess.CompletedProcess[str]],
-    run: Callable[..., str],
-    tmp_path: Path,
+    start: Callable[..., subprocess.CompletedProcess[str]], run: Callable[..., str], tmp_path: Path
 ) -> None:
     """No row is rejected, and the served table is as near to float32 as the judgement demands."""
     path, sizes = tmp_path / "qwen.json", ",".join(map(str, SIZES))

@@ -31,10 +31,7 @@ def table(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=["default", "reduce-overhead"])
 def profiled(
-    request: pytest.FixtureRequest,
-    run: Run,
-    table: Path,
-    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest, run: Run, table: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, Any]:
     """A trace of the MLP served from the table, and its profile."""
     folder = tmp_path_factory.mktemp("trace")

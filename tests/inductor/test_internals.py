@@ -29,12 +29,7 @@ from warmup.inductor.versions import SUPPORTED, version_for
 from warmup.table.lookup import Lookup, OnMiss
 
 FOLDER = Path(__file__).resolve().parents[2] / "warmup" / "inductor"
-EVERY_LIST = (
-    *INTERNALS,
-    *ASSEMBLER_INTERNALS,
-    *ASSUMED_GPU_INTERNALS,
-    *PAD_SAMPLE_INTERNALS,
-)
+EVERY_LIST = (*INTERNALS, *ASSEMBLER_INTERNALS, *ASSUMED_GPU_INTERNALS, *PAD_SAMPLE_INTERNALS)
 
 
 def test_each_internal_exists_with_the_parameters_relied_on() -> None:

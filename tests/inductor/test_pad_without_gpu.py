@@ -115,9 +115,7 @@ def test_a_range_that_ends_unaligned_is_asked_without_a_region(
     assert results["mm ranged"]["reasons"] == [""]
 
 
-def test_a_build_compiles_the_recorded_decision(
-    results: dict[str, dict[str, Any]],
-) -> None:
+def test_a_build_compiles_the_recorded_decision(results: dict[str, dict[str, Any]]) -> None:
     """A build pads exactly the GEMMs whose row says padded."""
     assert results["mm"]["pads"] > 0
     assert results["slower padded"]["pads"] == 0

@@ -67,11 +67,7 @@ def test_a_range_in_k_alone_has_the_sizes_of_k() -> None:
 
 def test_several_symbols_go_together() -> None:
     found = hints(S, T, 32, ranges={S: (2, 16), T: (10, 30)}, at={S: 16, T: 30})
-    assert [dict(one.symbols) for one in found] == [
-        {S: 2, T: 10},
-        {S: 9, T: 20},
-        {S: 16, T: 30},
-    ]
+    assert [dict(one.symbols) for one in found] == [{S: 2, T: 10}, {S: 9, T: 20}, {S: 16, T: 30}]
 
 
 def test_sizes_that_a_guard_excludes_are_stepped_over() -> None:

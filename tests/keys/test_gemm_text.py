@@ -62,10 +62,7 @@ def test_an_epilogue_is_read_as_steps() -> None:
         ("relu", (Call("relu", (INPUT,)),)),
         (
             "gelu_tanh,mul(bf16[560,1280])",
-            (
-                Call("gelu_tanh", (INPUT,)),
-                Call("mul", (INPUT, Operand("bf16", (560, 1280)))),
-            ),
+            (Call("gelu_tanh", (INPUT,)), Call("mul", (INPUT, Operand("bf16", (560, 1280))))),
         ),
         ("mul(sin(x),x)", (Call("mul", (Call("sin", (INPUT,)), INPUT)),)),
         ("sub(f32[],x)", (Call("sub", (Operand("f32", ()), INPUT)),)),

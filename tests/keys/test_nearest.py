@@ -108,10 +108,7 @@ def test_sizes_of_an_epilogue_are_no_difference_of_their_own() -> None:
         ("silu,mul(f32[16,352])", ("m: row 16, here 32",)),
         (
             "mul(f32[16,352])",
-            (
-                "m: row 16, here 32",
-                "epilogue: row mul(f32[16,352]), here silu,mul(f32[32,352])",
-            ),
+            ("m: row 16, here 32", "epilogue: row mul(f32[16,352]), here silu,mul(f32[32,352])"),
         ),
     ):
         key = "mm m={m} n=352 k=128 f32 a=row b=row out=f32 | epilogue={epilogue}"

@@ -74,11 +74,7 @@ def structures(draw: st.DrawFn) -> Structure:
 
 def test_a_key_reads_as_documented() -> None:
     for structure, rows, key in (
-        (
-            CHAIN,
-            Dim.of(560),
-            f"weight chain m=560 in=1280,1280 features=3420 {TAIL}",
-        ),
+        (CHAIN, Dim.of(560), f"weight chain m=560 in=1280,1280 features=3420 {TAIL}"),
         (HEAD, Dim.of(1024), "weight n m=1024 in=768 features=50257 bf16 bias=0"),
         (PATCH, Dim(2, 64), "weight k m=2..64 features=588 out=1024 bf16 bias=1"),
         (

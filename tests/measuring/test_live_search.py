@@ -154,10 +154,7 @@ def test_a_candidate_that_did_not_compile_is_counted(fake_clock: Any) -> None:
     """It is rejected with the compiler's words, and was never called."""
     kernel = Kernel([["a"]], uncompiled={winner("huge"): "OutOfResources: shared memory"})
     outcome = kernel.run()[0]["huge"]
-    assert (outcome.rejection, outcome.said) == (
-        Rejection.COMPILE,
-        "OutOfResources: shared memory",
-    )
+    assert (outcome.rejection, outcome.said) == (Rejection.COMPILE, "OutOfResources: shared memory")
 
 
 def test_launch_configs_tie_within_one_per_cent(fake_clock: Any) -> None:

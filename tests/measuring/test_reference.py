@@ -41,11 +41,7 @@ CASES: dict[str, tuple[str, Sequence[torch.Tensor], torch.Tensor]] = {
     "addmm": ("addmm", (BIAS, A, B), 0.5 * BIAS + 2 * product(A, B)),
     "baddbmm": ("baddbmm", (BIAS, *BATCHED), 0.5 * BIAS + 2 * BATCH_PRODUCT),
     "mm_plus_mm": ("mm_plus_mm", (A, B, C, D), product(A, B) + product(C, D)),
-    "scaled_mm, one scale each": (
-        "scaled_mm",
-        (A, B, ONE_SCALE, ONE_SCALE),
-        product(A, B) / 4,
-    ),
+    "scaled_mm, one scale each": ("scaled_mm", (A, B, ONE_SCALE, ONE_SCALE), product(A, B) / 4),
     "scaled_mm, scales by row and column": (
         "scaled_mm",
         (A, B, ROW_SCALES, COLUMN_SCALES),

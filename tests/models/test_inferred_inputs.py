@@ -296,10 +296,7 @@ def test_what_cannot_be_inferred_is_refused_with_the_spelling() -> None:
         ),
         "too few positions": (
             _Positions(),
-            [
-                "x=[seqlen,40]:f32, seqlen=64: RuntimeError: ",
-                "tried on fake tensors:",
-            ],
+            ["x=[seqlen,40]:f32, seqlen=64: RuntimeError: ", "tried on fake tensors:"],
         ),
         "no weights": (nn.ReLU(), ["no layer suggests a form", '--input "input=[seqlen,...]:f32"']),
     }.items():

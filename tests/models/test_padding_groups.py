@@ -238,10 +238,7 @@ def test_a_linear_that_is_not_plain_is_unpadded() -> None:
         (_made_for_inference, "was made in inference mode"),
         (_transposed, "its weight is not a contiguous matrix of its two sizes"),
         (_flat, "shares memory with another tensor"),
-        (
-            lambda: nn.Linear(32, 45, device="meta"),
-            "has no values yet, it is on the meta device",
-        ),
+        (lambda: nn.Linear(32, 45, device="meta"), "has no values yet, it is on the meta device"),
     ):
         found = find_groups(nn.ModuleDict({"fc": make()}).eval())
         assert (found.groups, reasons_of(found)) == ((), {"fc": reason}), (make, reason)
@@ -268,9 +265,7 @@ def test_hooks_inside_of_a_layer_keep_it_from_being_a_chain(
     assert reasons_of(found) == {"gate, up, down": "not padded as a chain: activation has hooks"}
 
 
-def test_a_forward_that_keeps_what_it_computes_is_no_chain(
-    gated: Callable[..., nn.Module],
-) -> None:
+def test_a_forward_that_keeps_what_it_computes_is_no_chain(gated: Callable[..., nn.Module]) -> None:
     """Other code may read the value; the search itself leaves nothing in the module."""
     model = gated().eval()
 

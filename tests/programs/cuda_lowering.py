@@ -132,10 +132,7 @@ def rows_apart(code: str) -> dict[str, list[int]]:
     # A row is loaded at `xindex` where that is its place, and else at an expression of its own.
     loads = re.findall(r"xindex = idx_n \+ (\d+)\*idx_m\s+a = tl\.load\(A \+ \((.*)", code)
     read = [(re.findall(r"idx_n \+ (\d+)\*idx_m", load) or [place])[0] for place, load in loads]
-    return {
-        "stated": sorted(set(map(int, stated))),
-        "read": sorted(set(map(int, read))),
-    }
+    return {"stated": sorted(set(map(int, stated))), "read": sorted(set(map(int, read)))}
 
 
 def list_candidates(case: dict[str, Any]) -> dict[str, Winner]:

@@ -117,11 +117,7 @@ def generate(graph: Any, inputs: Sequence[Any], mode: Any, shapes: Any) -> str:
     from torch._inductor.virtualized import V
 
     lowering = GraphLowering(graph, example_inputs=inputs, is_inference=True, shape_env=shapes)
-    with (
-        V.set_graph_handler(lowering),
-        V.set_fake_mode(mode),
-        V.set_debug_handler(DebugContext()),
-    ):
+    with V.set_graph_handler(lowering), V.set_fake_mode(mode), V.set_debug_handler(DebugContext()):
         lowering.run(*inputs)
         code = lowering.codegen()[0]
     return str(getattr(code, "value", code))

@@ -48,10 +48,7 @@ def main() -> None:
     rows = {key.replace("=relu", name): row for key, row in table.rows.items()
             for name in ("=relu", "=sigmoid")}  # fmt: skip
     failed: list[BaseException] = []
-    with (
-        connect().count_benchmarks() as sites,
-        warmup.install(replace(table, rows=rows)) as handle,
-    ):
+    with connect().count_benchmarks() as sites, warmup.install(replace(table, rows=rows)) as handle:
         threads = [
             in_thread(lambda activation=activation: serve(activation), failed)
             for activation in (torch.relu, torch.sigmoid) * 2

@@ -239,11 +239,7 @@ def test_a_stated_machine_needs_no_torch(put: Callable[[Table], Path]) -> None:
     ("name", "mig", "slug"),
     [
         ("NVIDIA H100 80GB HBM3", None, "nvidia-h100-80gb-hbm3"),
-        (
-            "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
-            "1g.10gb",
-            "nvidia-h100-80gb-hbm3-mig-1g.10gb",
-        ),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", "1g.10gb", "nvidia-h100-80gb-hbm3-mig-1g.10gb"),
         (
             "NVIDIA A100-SXM4-40GB MIG 1c.3g.20gb",
             "1c.3g.20gb",

@@ -38,11 +38,7 @@ def test_dims_are_found_by_path_and_number() -> None:
         named = {"batch": batch, "bias": torch.ones(4, seqlen)}
         return Inputs((torch.ones(rows, 4, seqlen),), named)
 
-    expected = {
-        "x": {0: "rows", 2: "seqlen"},
-        "batch.mask.1": {0: "seqlen"},
-        "bias": {1: "seqlen"},
-    }
+    expected = {"x": {0: "rows", 2: "seqlen"}, "batch.mask.1": {0: "seqlen"}, "bias": {1: "seqlen"}}
     assert found(make, rows=8, seqlen=16) == expected
     assert found(make, rows=8, seqlen=8) == expected
     assert found(make, rows=1, seqlen=1) == expected
@@ -51,16 +47,10 @@ def test_dims_are_found_by_path_and_number() -> None:
 def test_inputs_that_cannot_have_a_range_are_refused() -> None:
     """The error names the input and both of its sizes, or another reason."""
     for make, message in (
-        (
-            lambda n: Inputs((torch.ones(2 * n),), {}),
-            "input x, dim 0 is 32 where n=16, and 2",
-        ),
+        (lambda n: Inputs((torch.ones(2 * n),), {}), "input x, dim 0 is 32 where n=16, and 2"),
         (lambda n: Inputs((torch.ones(4),), {"n": n}), "no input grows with n"),
         (lambda n: Inputs((torch.ones((1,) * n),), {}), "n=16 and n=1 are not alike"),
-        (
-            lambda n: Inputs((), {"batch": [torch.ones(4)] * n}),
-            "n=16 and n=1 are not alike",
-        ),
+        (lambda n: Inputs((), {"batch": [torch.ones(4)] * n}), "n=16 and n=1 are not alike"),
         (lambda n: Inputs((torch.ones(n), 2), {}), "forward does not take the inputs"),
     ):
         with pytest.raises(ModelError, match=message):

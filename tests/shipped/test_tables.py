@@ -92,11 +92,7 @@ def policy_is_known(table: Table) -> Iterator[str]:
         options = dict(known.options)
         if policy.options.get(CONVOLUTIONS) == "ATEN":
             options[CONVOLUTIONS] = "ATEN"  # earlier builds left them to the library
-        known = replace(
-            known,
-            options=options,
-            searches=policy.searches,
-        )
+        known = replace(known, options=options, searches=policy.searches)
     except SettingsError as error:
         yield str(error)
         return

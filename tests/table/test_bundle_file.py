@@ -106,10 +106,7 @@ def _escape(manifest: dict[str, Any], members: dict[str, bytes]) -> None:
         (_set(members={"a": [1, 2]}), "damaged at /members/a/1: expected a string"),
         (_set(members={"a": [True, TABLE]}), "damaged at /members/a/0: expected an integer"),
         (_set(members={"a": [-1, TABLE]}), "damaged at /members/a/0: expected an integer >= 0"),
-        (
-            _set(members={"a": [2**30, TABLE], "b": [1, TABLE]}),
-            "has 1073741825 bytes in all",
-        ),
+        (_set(members={"a": [2**30, TABLE], "b": [1, TABLE]}), "has 1073741825 bytes in all"),
         (_set(members={"/etc/x": [1, TABLE]}), "has the invalid file name '/etc/x'"),
         (_set(members={"a/../b": [1, TABLE]}), "has the invalid file name 'a/../b'"),
         (_set(members={"a\\b": [1, TABLE]}), "has the invalid file name"),

@@ -12,12 +12,7 @@ from typing import Any
 import pytest
 from sample_tables import make_key, make_row, make_runtime, make_table
 
-from warmup.core.errors import (
-    ContradictionWarning,
-    ForeignGraphError,
-    MissError,
-    UncoveredError,
-)
+from warmup.core.errors import ContradictionWarning, ForeignGraphError, MissError, UncoveredError
 from warmup.core.events import Emitter, Event, EventName
 from warmup.core.miss_reasons import MissReason
 from warmup.core.rows import Tuned, Winner

@@ -22,10 +22,7 @@ from warmup.table.store import add_rows, read
 EARLIER = Path(__file__).parent / "data" / "with-retired-fields.json"
 # Written by warmup at commit ead5a9b9, with a config that `warmup import` did not measure.
 WITH_CONFIG = EARLIER.with_name("with-imported-configs.json")
-IGNORED = (
-    "/provenance/layers",
-    "/rows/*/*/evidence/search",
-)
+IGNORED = ("/provenance/layers", "/rows/*/*/evidence/search")
 
 
 def test_a_table_with_retired_fields_is_read_and_shown() -> None:

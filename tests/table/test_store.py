@@ -164,10 +164,7 @@ def test_a_writer_that_waits_too_long_says_so(
     """A lock that another writer keeps becomes a TableWriteError."""
     monkeypatch.setattr(store_module, "LOCK_TIMEOUT_S", 0.1)
     path = tmp_path / "t.json"
-    with (
-        locked(path, 1),
-        pytest.raises(TableWriteError, match="another writer"),
-    ):
+    with locked(path, 1), pytest.raises(TableWriteError, match="another writer"):
         write(path, make_table())
 
 

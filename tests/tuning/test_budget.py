@@ -37,11 +37,7 @@ def test_a_search_budget_is_parsed() -> None:
 def test_other_forms_are_refused() -> None:
     """The message says what is wrong and what to write."""
     for search, budget, words in (
-        (
-            "narrow",
-            None,
-            "--search 'narrow' is unknown; use one of default, wide, ",
-        ),
+        ("narrow", None, "--search 'narrow' is unknown; use one of default, wide, "),
         ("imported", None, "--search 'imported' is unknown"),
         ("default", "20m", "--budget 20m has nothing to be spent on"),
         ("wide", "20 minutes", "'20 minutes' is no time; write 90s, 20m or 2h"),

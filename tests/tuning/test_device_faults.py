@@ -90,10 +90,7 @@ def test_what_was_measured_on_the_way_is_tuned(keys: list[str], tmp_path: Path) 
     """A problem that a worker gave up, and that another problem then measured, has its row."""
     first, second = keys[:2]
     both = tuple(Tuned(key, make_row(), ()) for key in (first, second))
-    finished = [
-        FinishedProblem(not_tuned={first: "out of memory"}),
-        FinishedProblem(tuned=both),
-    ]
+    finished = [FinishedProblem(not_tuned={first: "out of memory"}), FinishedProblem(tuned=both)]
     problems = [MissedProblem(key, "gemm", "not_in_table", 1) for key in (first, second)]
     table = make_table({})
     ready = ReadyWorker(runtime=table.provenance.runtime, policy=table.policy)

@@ -122,11 +122,7 @@ def test_a_tile_that_does_not_spill_follows_the_one_that_does() -> None:
     assert (evidence.spills, evidence.scope) == (0, Scope.FUSED)
     ways = [replace(SPILLING, fused=True), replace(SPILLING, fused=False)]
     first = [LIBRARY]
-    assert process.asked == [
-        first,
-        [*first, *ways],
-        [*first, *ways, replace(SLOWER, fused=True)],
-    ]
+    assert process.asked == [first, [*first, *ways], [*first, *ways, replace(SLOWER, fused=True)]]
 
 
 def test_without_spills_no_tile_is_added() -> None:

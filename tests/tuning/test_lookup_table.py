@@ -149,9 +149,7 @@ def test_a_row_is_a_config_under_torchs_key(export: Export) -> None:
     assert export(MM, winner=split)["entries"] == {f"{NODES}+mm": [config]}
 
 
-def test_rows_that_torchs_table_cannot_express_are_left_out_with_the_reason(
-    export: Export,
-) -> None:
+def test_rows_that_torchs_table_cannot_express_are_left_out_with_the_reason(export: Export) -> None:
     """None of them is exported as something else."""
     library = Winner(Family.EXTERN, "aten::addmm")
     biased = MM.replace("mm m", "addmm m").replace("b=col", "b=col bias=1d")

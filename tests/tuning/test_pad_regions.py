@@ -158,11 +158,7 @@ def test_a_question_waits_once_for_its_region(tuner: Tuner) -> None:
     ],
 )
 def test_without_a_region_or_a_second_compile_inductors_own_calls_decide(
-    tuner: Tuner,
-    region: Region | None,
-    is_used: bool,
-    said: str,
-    caplog: pytest.LogCaptureFixture,
+    tuner: Tuner, region: Region | None, is_used: bool, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """At once, and the reason is kept with the row's key, and logged for a server."""
     tuner.region_questions.is_used = is_used

@@ -79,11 +79,7 @@ class _Run:
 
 
 def _judge() -> Judge:
-    return Judge(
-        eager=[EXACT],
-        floors={"f32": 1e-3},
-        run_wide=lambda: WideRun([EXACT], "float64"),
-    )
+    return Judge(eager=[EXACT], floors={"f32": 1e-3}, run_wide=lambda: WideRun([EXACT], "float64"))
 
 
 def _measured(key: str, row: Row) -> Tuned:

@@ -259,10 +259,7 @@ REFUSED: Mapping[str, tuple[Callable[[Path], str], str]] = {
         "a config file has no weights",
     ),
     "no class": (lambda folder: f"hf-random:{config(folder, 'bert')}", "names no architectures"),
-    "a class to name": (
-        lambda folder: f"hf-random:{config(folder, 'bert')}",
-        "bert.json:CLASS",
-    ),
+    "a class to name": (lambda folder: f"hf-random:{config(folder, 'bert')}", "bert.json:CLASS"),
     "a class that is none": (
         lambda folder: f"hf-random:{config(folder, 'bert')}:BertTokenizer",
         "has no model class 'BertTokenizer'",

@@ -27,9 +27,7 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Profile, Mapping[
     return profile_trace(read_trace(path), None), json.loads(done.stdout.splitlines()[-1])
 
 
-def test_operations_are_those_of_torchs_counter(
-    counted: tuple[Profile, Mapping[str, int]],
-) -> None:
+def test_operations_are_those_of_torchs_counter(counted: tuple[Profile, Mapping[str, int]]) -> None:
     """Matmuls, convolutions and attention have the operations of torch.utils.flop_counter."""
     profile, counts = counted
     found = {

@@ -72,12 +72,7 @@ def test_what_is_no_trace_is_an_error_that_says_why(
 
 def planned(flops: int | None, moved: int) -> PlannedKernel:
     return PlannedKernel(
-        name="aten.mm.out",
-        by=PlannedBy.LIBRARY,
-        keys=(),
-        dtype="bf16",
-        flops=flops,
-        moved=moved,
+        name="aten.mm.out", by=PlannedBy.LIBRARY, keys=(), dtype="bf16", flops=flops, moved=moved
     )
 
 
