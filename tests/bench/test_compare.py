@@ -139,21 +139,15 @@ def test_a_busy_machine_has_no_verdict_and_no_ratio(report: Report) -> None:
     assert "x faster" not in "\n".join(spell(found))
 
 
-def test_a_gain_is_told_with_its_interval(report: Report) -> None:
+def test_gains_and_losses_are_told_with_their_interval(report: Report) -> None:
     """The sentence has the geometric mean over the buckets and its interval."""
     own = (75.0, 75.5, 76.0, 75.2, 75.8, 75.1, 75.6, 75.9)
     found = report(result("default", FLAT, FLAT), result("table", own, own))
     assert found.verdict(found.results[1]) == "1.32x faster (1.32 to 1.33)"
-
-
-def test_a_loss_is_told_as_one(report: Report) -> None:
-    """A ratio below one is spelled as the column has it, and named slower."""
+    # A ratio below one is spelled as the column has it, and named slower.
     found = report(result("default", FLAT), result("table", faster(FLAT, 0.8)))
     assert found.verdict(found.results[1]) == "slower, at 0.80x the speed (0.80 to 0.80)"
-
-
-def test_an_interval_with_one_in_it_is_no_gain(report: Report) -> None:
-    """Faster in some rounds and slower in others is not claimed, whatever the mean."""
+    # Faster in some rounds and slower in others is not claimed, whatever the mean.
     own = (90.0, 110.0, 95.0, 105.0, 92.0, 108.0, 97.0, 103.0)
     found = report(result("default", FLAT), result("table", own))
     assert found.verdict(found.results[1]).startswith("no measurable gain: 1.00x (")

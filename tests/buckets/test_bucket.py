@@ -55,14 +55,12 @@ def test_what_is_no_positive_integer_is_refused() -> None:
             parse_sizes(text, "--seqlens")
 
 
-def test_leading_zeros_do_not_smuggle_in_a_huge_size() -> None:
+def test_sizes_up_to_the_limit_are_taken() -> None:
     """A size above the limit is refused, with any number of zeros before it."""
     for text in ("0" * 11 + "1" + "9" * 20, "0" * 11 + "1" + HUGE):
         with pytest.raises(SettingsError, match=r"is not a positive integer below 2147483648"):
             parse_sizes(text, "--seqlens")
-
-
-def test_the_largest_size_is_accepted() -> None:
+    # The largest size is accepted.
     assert parse_sizes(str(2**31 - 1), "--seqlens") == (2**31 - 1,)
 
 
@@ -133,14 +131,12 @@ def test_a_misspelled_range_is_named() -> None:
         assert str(raised.value).startswith(f"--seqlens: {said};"), (text, said)
 
 
-def test_a_range_of_too_many_sizes_is_refused() -> None:
+def test_ranges_of_too_many_sizes_are_refused() -> None:
     """Sizes past the limit are counted and refused before they are made."""
     for text in (f"1..{2**31 - 1}:1", f"1..{MAX_BUCKETS + 1}:1", f"1..{MAX_BUCKETS}:1,5000"):
         with pytest.raises(SettingsError, match=f"more than {MAX_BUCKETS}"):
             parse_sizes(text, "--seqlens")
-
-
-def test_as_many_sizes_as_the_limit_are_taken() -> None:
+    # As many sizes as the limit are taken.
     assert len(parse_sizes(f"1..{MAX_BUCKETS}:1", "--seqlens")) == MAX_BUCKETS
 
 
@@ -257,14 +253,11 @@ def test_a_misspelled_input_is_refused() -> None:
             parse_inputs([text])
 
 
-def test_a_huge_input_size_is_refused() -> None:
+def test_inputs_that_cannot_be_are_refused() -> None:
     for dim in (str(2**31), HUGE, "0" * 11 + "1" + HUGE):
         with pytest.raises(SettingsError):
             parse_inputs([f"x=[{dim}]"])
-
-
-def test_two_inputs_cannot_feed_one_argument() -> None:
-    """The second input of the same name is refused by name."""
+    # The second input of the same name is refused by name.
     with pytest.raises(SettingsError, match="'x' is given twice"):
         parse_inputs(["x=[1]", "x=[2]"])
 
@@ -281,9 +274,7 @@ def test_any_text_is_an_input_or_a_settings_error(text: str) -> None:
 def test_a_shape_takes_named_sizes_from_the_bucket() -> None:
     bucket = Bucket((("batch", 8), ("seqlen", 560)))
     assert InputSpec("x", ("batch", "seqlen", 64), None).shape(bucket) == (8, 560, 64)
-
-
-def test_an_unbound_dim_is_named() -> None:
+    # An unbound dim is named.
     with pytest.raises(SettingsError, match="--input x: nothing binds the dim 'batch'"):
         InputSpec("x", ("batch",), None).shape(Bucket((("seqlen", 560),)))
 

@@ -49,14 +49,11 @@ def test_dims_without_a_dynamic_dim_are_refused() -> None:
             parse_dynamic_dims(dims)
 
 
-def test_a_single_dim_needs_no_name() -> None:
+def test_sizes_are_given_by_name_in_any_order() -> None:
     """The sizes of a single dim may be given without its name, as text or as numbers."""
     assert parse_bucket_sizes(SEQLEN, "16,256") == {"seqlen": (16, 256)}
     assert parse_bucket_sizes(SEQLEN, (16, 256)) == {"seqlen": (16, 256)}
-
-
-def test_sizes_are_in_the_order_of_the_dims() -> None:
-    """The order in which the sizes are given does not matter."""
+    # The order in which the sizes are given does not matter.
     dims = parse_dynamic_dims({"x": ("rows", "seqlen")})
     sizes = parse_bucket_sizes(dims, {"seqlen": "16,256", "rows": "1,8"})
     assert list(sizes.items()) == [("rows", (1, 8)), ("seqlen", (16, 256))]

@@ -77,19 +77,13 @@ def test_a_bad_line_is_named() -> None:
         assert (where, said in what) == ("--histogram standard input, line 3", True), (line, said)
 
 
-def test_a_header_comes_first_only() -> None:
+def test_text_that_is_no_histogram_is_named() -> None:
     with pytest.raises(SettingsError, match="line 2: the size 'size' is not"):
         read("560,2\nsize,count\n")
-
-
-def test_bytes_that_are_no_text_are_named() -> None:
-    """A binary file is an error at its first line that is not UTF-8."""
+    # A binary file is an error at its first line that is not UTF-8.
     with pytest.raises(SettingsError, match="line 2: not UTF-8 text"):
         read_histogram(io.BytesIO(b"560\n\xff\xfe\n"))
-
-
-def test_no_size_is_an_error() -> None:
-    """A file without a count above 0 is an error."""
+    # A file without a count above 0 is an error.
     for text in ("", "\n\n", "size,count\n", "560,0\n"):
         with pytest.raises(SettingsError, match="--histogram standard input: it has no size"):
             read(text)

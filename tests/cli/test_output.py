@@ -80,19 +80,13 @@ def test_a_cell_that_a_row_lacks_is_a_dash() -> None:
     assert line.index("-  ") == head.index("via")
 
 
-def test_a_rate_has_four_digits() -> None:
+def test_numbers_and_words_in_cells() -> None:
     """And never fewer than stand before the point; a dash where it is unknown."""
     for value, shown in ((None, "-"), (0.04999, "0.04999"), (99.994, "99.99"), (15990.2, "15990")):
         assert digits(value) == shown
-
-
-def test_what_is_unknown_is_a_dash() -> None:
-    """Speed-ups and shares too."""
+    # Speed-ups and shares too.
     assert (times(None), times(1.234), percent(None), percent(0.507)) == ("-", "1.23x", "-", "51%")
-
-
-def test_one_is_not_a_plural() -> None:
-    """1 row, 2 rows."""
+    # 1 row, 2 rows.
     assert (counted(1, "row"), counted(2, "row")) == ("1 row", "2 rows")
 
 

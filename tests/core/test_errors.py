@@ -68,13 +68,11 @@ def classes_of_the_module() -> set[type]:
     return {each for each in classes if each.__module__ == errors.__name__}
 
 
-def test_the_drawing_lists_every_class() -> None:
+def test_every_error_has_a_sample_and_a_place_in_the_drawing() -> None:
     """The tree in the module's docstring has each error and warning of the module, once."""
     drawn = re.findall(r"(?:\|- |^    )(\w+)", errors.__doc__ or "", re.MULTILINE)
     assert sorted(drawn) == sorted(each.__name__ for each in classes_of_the_module())
-
-
-def test_every_error_has_a_sample_here() -> None:
+    # Every error has a sample here.
     assert {type(sample) for sample in SAMPLES} == classes_of_the_module() - WARNINGS
 
 
@@ -84,13 +82,10 @@ def test_an_error_survives_pickling() -> None:
         assert (type(again), vars(again), str(again)) == (type(error), vars(error), str(error))
 
 
-def test_a_message_is_one_line() -> None:
+def test_a_message_says_what_and_what_to_do_in_one_line() -> None:
     for error in SAMPLES:
         assert len(str(error).splitlines()) == 1
-
-
-def test_a_message_says_what_and_what_to_do() -> None:
-    """The text of an error names what is wrong, where, and what to do."""
+    # The text of an error names what is wrong, where, and what to do.
     for error in [s for s in SAMPLES if type(s) in TEXTS]:
         assert str(error) == TEXTS[type(error)]
 
@@ -123,19 +118,14 @@ def _raised(
     return error
 
 
-def test_the_error_behind_a_cause_is_found() -> None:
+def test_the_error_behind_another_is_found() -> None:
     own = errors.MissError("key", "not_in_table")
     wrapped = _raised(RuntimeError("backend"), _raised(ValueError("inner"), own, None), None)
     assert errors.warmup_error_in(wrapped) is own
-
-
-def test_the_error_in_a_context_is_found() -> None:
+    # The error in a context is found.
     own = errors.ModelError("what")
     assert errors.warmup_error_in(_raised(RuntimeError("late"), None, own)) is own
-
-
-def test_a_circle_of_causes_ends() -> None:
-    """Errors that are each other's cause are searched once."""
+    # Errors that are each other's cause are searched once.
     first, second = RuntimeError("first"), RuntimeError("second")
     _raised(first, second, None)
     _raised(second, first, None)

@@ -30,14 +30,11 @@ def test_the_nearer_peak_counts() -> None:
     assert gemm > copy
 
 
-def test_a_peak_is_that_of_the_dtype() -> None:
+def test_a_share_is_that_of_the_bound() -> None:
     """The same GEMM in the same time has a larger share of a lower peak."""
     shares = [share_of_peak(PEAKS, dtype, FLOPS, MOVED, 5000.0) for dtype in ("bf16", "f32")]
     assert shares[1] == pytest.approx(shares[0] * 800 / 50)
-
-
-def test_without_operations_or_their_peak_bytes_decide() -> None:
-    """Without a compute peak for the dtype, or without operations, bandwidth alone counts."""
+    # Without a compute peak for the dtype, or without operations, bandwidth alone counts.
     for dtype, flops in (("i8", FLOPS), ("bf16", None), ("bf16", 0)):
         share = share_of_peak(PEAKS, dtype, flops, MOVED, 100.0)
         assert share == pytest.approx(gbps_of(MOVED, 100.0) / 4000), (dtype, flops)

@@ -58,9 +58,7 @@ def test_memory_is_compared_by_class() -> None:
     for memory_gib, is_same in ((139, True), (141, True), (138, False)):
         found = compare_runtimes(make_runtime(memory_gib=140), make_runtime(memory_gib=memory_gib))
         assert (found == ()) == is_same, (memory_gib, is_same)
-
-
-def test_a_card_without_a_memory_size_is_another() -> None:
+    # A card without a memory size is another.
     (found,) = compare_runtimes(make_runtime(), make_runtime(memory_gib=None))
     assert (found.field, found.expected, found.found) == ("device.memory_gib", "140", "none")
 
@@ -89,12 +87,10 @@ def test_a_slice_differs_from_its_card_in_three_fields() -> None:
     assert found == ["device.sm_count", "device.memory_gib", "device.mig"]
 
 
-def test_gpu_software_is_not_compared_on_a_cpu() -> None:
+def test_a_cpu_is_its_model_and_threads() -> None:
     for changes in ({"triton": "3.8.0"}, {"cuda": "13.0"}, {"driver": "580"}):
         assert compare_runtimes(CPU, replace(CPU, **changes)) == ()  # type: ignore[arg-type]
-
-
-def test_the_model_and_threads_are_a_cpus_identity() -> None:
+    # The model and threads are a cpus identity.
     for changes in ({"name": "EPYC 9654"}, {"threads": 16}, {"arch": "amx"}):
         here = replace(CPU, device=replace(CPU.device, **changes))  # type: ignore[arg-type]
         assert [mismatch.is_hard for mismatch in compare_runtimes(CPU, here)] == [True], changes
@@ -106,14 +102,11 @@ def test_a_local_version_is_no_difference() -> None:
     assert compare_runtimes(make_runtime(torch="2.13.0+cu129"), there) == ()
 
 
-def test_device_fields_come_first() -> None:
+def test_a_mismatch_says_both_values_device_first() -> None:
     here = make_runtime(driver="1", torch="2.14.0", sm_count=1, arch="sm_80")
     found = [mismatch.field for mismatch in compare_runtimes(make_runtime(), here)]
     assert found == ["device.arch", "device.sm_count", "torch minor", "driver"]
-
-
-def test_a_mismatch_says_both_values() -> None:
-    """The text of a mismatch has the table's value and this machine's, with none for None."""
+    # The text of a mismatch has the table's value and this machine's, with none for None.
     (found,) = compare_runtimes(make_runtime(), make_runtime(mig="3g.71gb"))
     assert str(found) == "device.mig: table none, here 3g.71gb"
 

@@ -93,21 +93,15 @@ def test_a_number_is_doubted_at_the_stated_bounds() -> None:
         assert [doubt.level for doubt in review(reviewed(one))] == levels, one
 
 
-def test_the_compute_peak_is_that_at_the_clock_of_the_row() -> None:
+def test_shares_are_of_the_clock_and_the_memory() -> None:
     """A row at three quarters of the clock of the peak has four thirds of the share."""
     slow, fast = timed(150.0, clock_mhz=1200), timed(150.0, clock_mhz=1600)
     both = reviewed(slow, fast)
     shares = [share_at_least(both, one) for one in both.rows]
     assert shares == [pytest.approx(100 / 150 * 4 / 3), pytest.approx(100 / 150)]
-
-
-def test_bytes_from_a_cache_are_no_share_of_the_memory_peak() -> None:
-    """With a warm L2 a call may move its operands faster than the memory does."""
+    # With a warm L2 a call may move its operands faster than the memory does.
     assert review(reviewed(timed(9.0, work=BYTES), is_cold=False)) == ()
-
-
-def test_without_peaks_nothing_is_held_against_them() -> None:
-    """What else is doubtful of a number is doubted still."""
+    # What else is doubtful of a number is doubted still.
     doubts = review(reviewed(timed(1.0), timed(1.0, library_us=0.5), peaks=None))
     assert [doubt.reason for doubt in doubts] == ["1 us, and the library's kernel takes 0.5 us"]
 

@@ -130,19 +130,14 @@ def test_there_are_no_duplicates_and_no_guards(ask: Ask) -> None:
         assert (found["twice"], found["guards"]) == (0, []), problem
 
 
-def test_k_is_split_where_inductor_would_not(ask: Ask) -> None:
+def test_k_is_split_into_parts_as_aligned(ask: Ask) -> None:
     """A GEMM with few rows and a K below 32 times N gets all even splits."""
     found = ask(FEW, search="wide")
     assert found["splits"] == [2, 4, 8, 16, 32]
-
-
-def test_an_odd_k_is_split_where_its_parts_are_as_aligned(ask: Ask) -> None:
-    """A K that is no multiple of 32 gets the splits whose parts have as many factors of two."""
+    # A K that is no multiple of 32 gets the splits whose parts have as many factors of two.
     found = ask({"op": "mm", "m": 7, "n": 128, "k": 3699}, search="wide")
     assert found["splits"] == [3, 9, 27]
-
-
-def test_a_dynamic_m_is_not_split(ask: Ask) -> None:
+    # A dynamic m is not split.
     assert ask({"op": "mm", "m": [2, 1024]}, search="exhaustive")["splits"] == []
 
 
@@ -167,15 +162,10 @@ def test_a_neighbours_tile_is_adapted_to_the_problem(ask: Ask) -> None:
     tile = {"BLOCK_M": 128, "BLOCK_N": 32, "BLOCK_K": 64, "GROUP_M": 4, "num_stages": 6}
     assert found.items() >= {**tile, "EVEN_K": True, "ACC_TYPE": "tl.float32"}.items()
     assert "ALLOW_TF32" not in found
-
-
-def test_a_neighbours_tile_is_cut_to_the_problem(ask: Ask) -> None:
+    # A neighbours tile is cut to the problem.
     found = ask(FEW, search="wide", neighbours=[ELSEWHERE])["last"]["neighbours"]
     assert (found["BLOCK_M"], found["BLOCK_N"], found["num_warps"]) == (16, 32, 2)
-
-
-def test_a_neighbour_that_is_listed_already_adds_nothing(ask: Ask) -> None:
-    """A tile of inductor's list is not tried twice."""
+    # A tile of inductor's list is not tried twice.
     listed = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "num_stages": 3, "num_warps": 4}
     assert "neighbours" not in ask(MANY, search="wide", neighbours=[listed])["added"]
 

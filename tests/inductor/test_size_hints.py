@@ -44,23 +44,17 @@ def test_the_lower_end_the_middle_and_the_tuned_size() -> None:
     ]
 
 
-def test_constant_sizes_have_no_hints() -> None:
+def test_constants_and_unknown_symbols_have_no_hints() -> None:
     assert hints(560, 64, 32, ranges={}, at={}) == ()
-
-
-def test_a_symbol_without_a_hint_gives_no_sizes() -> None:
-    """A symbol without a hint gives no sizes: inductor only guesses its size."""
+    # A symbol without a hint gives no sizes: inductor only guesses its size.
     assert hints(S, 64, 32, ranges={S: (2, 560)}, at={}) == ()
 
 
-def test_sizes_are_those_of_the_key() -> None:
+def test_sizes_are_those_of_the_keys_range() -> None:
     """The size of 8 * s is eight times the hint of s."""
     found = hints(8 * S, 64, 32, ranges={S: (2, 16)}, at={S: 16})
     assert [one.size for one in found] == [16, 72, 128]
-
-
-def test_a_range_in_k_alone_has_the_sizes_of_k() -> None:
-    """The size is the key's first ranged size, here K."""
+    # The size is the key's first ranged size, here K.
     found = hints(64, 64, S, ranges={S: (2, 16)}, at={S: 16})
     assert [one.size for one in found] == [2, 9, 16]
 

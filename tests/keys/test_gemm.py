@@ -264,21 +264,13 @@ def test_the_nearest_row_has_the_fewest_differences() -> None:
     """One differing ingredient is nearer than two, however much closer the m of the two is."""
     far, relu = key_of(m="9999"), key_of(m="561", epilogue="relu")
     assert nearest_row(key_of(), [relu, far]) == (far, ("m: row 9999, here 560",))
-
-
-def test_among_equals_the_numerically_closest_m_is_nearest() -> None:
-    """Among rows that differ in m alone, the row with the closest m is taken."""
+    # Among rows that differ in m alone, the row with the closest m is taken.
     rows = [key_of(m="1024"), key_of(m="99"), key_of(m="600")]
     assert nearest_row(key_of(m="560"), rows)[0] == key_of(m="600")
-
-
-def test_a_range_counts_by_its_lower_end() -> None:
-    """The m of a dynamic row is compared by the low end of its range."""
+    # The m of a dynamic row is compared by the low end of its range.
     rows = [key_of(m="100..700"), key_of(m="550..")]
     assert nearest_row(key_of(m="560"), rows)[0] == key_of(m="550..")
-
-
-def test_rows_of_another_op_are_never_near() -> None:
+    # Rows of another op are never near.
     assert nearest_row(key_of(op="mm"), [key_of(op="mm_plus_mm"), key_of(op="bmm")]) == (None, ())
 
 

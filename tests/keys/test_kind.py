@@ -25,19 +25,14 @@ LABELS = {
 BRIEF = {**LABELS, GEMM: "addmm 1280x3420", PAD: "bmm 1280x3420"}
 
 
-def test_a_label_lacks_kind_question_and_hidden_ingredients(toy_kind: Kind) -> None:
+def test_labels_and_briefs_follow_the_kind(toy_kind: Kind) -> None:
     """What a label keeps is spelled as in the key: ingredients by name, `Kind.words` without."""
     for key, text in LABELS.items():
         assert kind_of(key).label(key) == text
-
-
-def test_a_brief_follows_its_format(toy_kind: Kind) -> None:
-    """Products are printed with their op and weight; a kind without a format as their label."""
+    # Products are printed with their op and weight; a kind without a format as their label.
     for key, text in BRIEF.items():
         assert kind_of(key).brief(key) == text
-
-
-def test_a_brief_format_names_ingredients_and_words(toy_kind: Kind) -> None:
+    # A brief format names ingredients and words.
     assert replace(toy_kind, brief_format="{dtype}#{tag}").brief(TOY) == "f32#7"
 
 

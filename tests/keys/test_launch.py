@@ -73,18 +73,12 @@ def test_a_kernels_number_is_not_in_its_key(name: str, one: int, other: int) -> 
     assert len(keys) == 1
 
 
-def test_only_the_last_number_is_dropped() -> None:
+def test_the_source_alone_tells_kernels_apart() -> None:
     """A number inside of a kernel's name stays."""
     assert LaunchProblem.of("triton_red_fused_mean_2_pow_10", {}, [], "").kernel.endswith("2_pow")
-
-
-def test_space_around_the_code_is_not_in_the_key() -> None:
-    """A compile worker's source and a loaded kernel's differ in blank lines at their ends."""
+    # A compile worker's source and a loaded kernel's differ in blank lines at their ends.
     assert LaunchProblem.of("triton_a", {}, [], f"\n{CODE}\n\n").source == PLAIN.source
-
-
-def test_another_body_is_another_key() -> None:
-    """Kernels that differ in one operation have different sources."""
+    # Kernels that differ in one operation have different sources.
     assert key_of(8, code=CODE.replace("pass", "return")) != key_of(8)
 
 
@@ -145,11 +139,9 @@ def test_other_text_is_no_key() -> None:
             check_key(key)
 
 
-def test_the_nearest_row_is_of_the_same_kernel() -> None:
+def test_the_nearest_row_has_the_kernel_and_the_closest_size() -> None:
     assert nearest_row(key_of(64), [key_of(64, name="triton_poi_fused_add")]) == (None, ())
-
-
-def test_the_nearest_row_has_the_closest_size() -> None:
+    # The nearest row has the closest size.
     rows = [key_of(4096), key_of(128), key_of(1024)]
     assert nearest_row(key_of(64), rows) == (key_of(128), ("x: row 128, here 64",))
 

@@ -21,21 +21,14 @@ def test_the_nearest_comes_first_by_ratio() -> None:
     """To m=32, 40 is nearest; 16 and 64 are equally far, and 4096 the farthest."""
     rows = {make_key(m): make_row(BLOCK_M=m) for m in (4096, 64, 16, 40)}
     assert blocks(neighbours_of(make_key(32), rows)) == [40, 16, 64, 4096]
-
-
-def test_the_order_of_rows_does_not_matter() -> None:
+    # The order of rows does not matter.
     rows = {make_key(m): make_row(BLOCK_M=m) for m in (16, 64, 256)}
     backwards = dict(reversed(rows.items()))
     assert neighbours_of(make_key(32), rows) == neighbours_of(make_key(32), backwards)
-
-
-def test_the_number_of_neighbours_is_limited() -> None:
+    # The number of neighbours is limited.
     rows = {make_key(m): make_row(BLOCK_M=m) for m in (16, 64, 256)}
     assert blocks(neighbours_of(make_key(200), rows, 1)) == [256]
-
-
-def test_equal_winners_count_once() -> None:
-    """Two rows with the same winner count as one neighbour, so that a third row is taken."""
+    # Two rows with the same winner count as one neighbour, so that a third row is taken.
     rows = {make_key(m): make_row(BLOCK_M=64 if m < 100 else m) for m in (16, 32, 256)}
     assert blocks(neighbours_of(make_key(24), rows, 2)) == [64, 256]
 
@@ -51,30 +44,23 @@ def test_other_gemms_are_no_neighbours() -> None:
     assert neighbours_of(make_key(32), {key: make_row() for key in others}) == ()
 
 
-def test_strides_and_epilogues_do_not_matter() -> None:
+def test_library_winners_and_other_kinds_are_no_neighbours(toy_kind: Kind) -> None:
     """A row with another leading dimension and another epilogue is a neighbour."""
     row = make_key(64, epilogue="relu").replace("a=row", "a=row/4096")
     assert len(neighbours_of(make_key(32), {row: make_row()})) == 1
-
-
-def test_library_winners_are_no_neighbours() -> None:
+    # Library winners are no neighbours.
     row = replace(make_row(), winner=Winner(Family.EXTERN, "aten::addmm"))
     assert neighbours_of(make_key(32), {make_key(64): row}) == ()
-
-
-def test_rows_of_other_kinds_are_no_neighbours(toy_kind: Kind) -> None:
-    """A row of another kind is left out, even if its winner is a template too."""
+    # A row of another kind is left out, even if its winner is a template too.
     rows = {"toy cat m=1 n=4 via=sum f32 tag=7": make_row(), make_key(64): make_row(BLOCK_M=64)}
     assert blocks(neighbours_of(make_key(32), rows)) == [64]
 
 
-def test_the_nearest_row_has_the_closest_sizes_of_its_kind(toy_kind: Kind) -> None:
+def test_the_nearest_row_has_the_closest_sizes_and_the_first_words(toy_kind: Kind) -> None:
     rows = [f"toy cat m=1 n={n} via=sum f32 tag=7" for n in (1, 70)]
     asked = "toy cat m=1 n=64 via=sum f32 tag=7"
     assert nearest_row(asked, rows) == (rows[1], ("n: row 70, here 64",))
-
-
-def test_the_nearest_row_has_the_same_first_words(toy_kind: Kind) -> None:
+    # The nearest row has the same first words.
     rows = ["toy split m=1 n=64 via=sum f32 tag=7"]
     assert nearest_row("toy cat m=1 n=64 via=sum f32 tag=7", rows) == (None, ())
 

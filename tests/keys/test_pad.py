@@ -65,12 +65,9 @@ def key_of(m: int | tuple[int, int], *, op: str = "addmm", free: str = "") -> st
     return replace(PLAIN, op=op, m=dim, free=free).key
 
 
-def test_a_key_reads_as_documented() -> None:
+def test_keys_read_as_documented() -> None:
     assert PLAIN.key == "pad addmm m=560 n=1280 k=3420 bf16 a=row b=col bias=1d free=a"
-
-
-def test_a_full_key_reads_as_documented() -> None:
-    """A key with every optional ingredient has them in a fixed order."""
+    # A key with every optional ingredient has them in a fixed order.
     problem = replace(PLAIN, op="bmm", batch=Dim(1, None), m=Dim(2, 1024), dtype="f32", fp32="tf32")
     assert problem.key == (
         "pad bmm batch=1.. m=2..1024 n=1280 k=3420 f32 a=row b=col bias=1d free=a fp32=tf32"
@@ -132,18 +129,12 @@ def test_other_text_is_no_key() -> None:
             check_key(key)
 
 
-def test_the_nearest_row_is_of_the_same_op() -> None:
-    assert nearest_row(key_of(560), [key_of(560, op="mm")]) == (None, ())
-
-
 def test_the_nearest_row_has_the_fewest_differences() -> None:
-    """The same size with another free operand is nearer than a neighbouring size with it."""
+    assert nearest_row(key_of(560), [key_of(560, op="mm")]) == (None, ())
+    # The same size with another free operand is nearer than a neighbouring size with it.
     rows = [key_of(561, free="a"), key_of(560, free="a")]
     assert nearest_row(key_of(560), rows) == (rows[1], ("free: row a, here absent",))
-
-
-def test_among_equals_the_closest_m_is_nearest() -> None:
-    """A range counts by its lower end."""
+    # A range counts by its lower end.
     rows = [key_of(1024), key_of(256), key_of((512, 1024))]
     assert nearest_row(key_of(560), rows) == (rows[2], ("m: row 512..1024, here 560",))
 

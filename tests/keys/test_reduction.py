@@ -31,26 +31,19 @@ CHANGES: dict[str, object] = {
 }
 
 
-def test_a_key_reads_as_documented() -> None:
+def test_a_key_has_every_ingredient_in_a_fixed_form() -> None:
     """The key is kind, ops, sizes, hint, dtypes and a hash of the body, in this order."""
     start = "reduction welford_reduce x=10960 r=768 hint=inner reads=bf16,f32 writes=bf16 body="
     assert NORM.key.startswith(start)
     check_key(NORM.key)
     assert kind_of(NORM.key) is REDUCTION
-
-
-def test_every_ingredient_is_in_the_key() -> None:
+    # Every ingredient is in the key.
     assert CHANGES.keys() == {field.name for field in fields(ReductionProblem)}
     keys = {replace(NORM, **{name: value}).key for name, value in CHANGES.items()}  # type: ignore[arg-type]
     assert len(keys | {NORM.key}) == len(CHANGES) + 1
-
-
-def test_a_reduction_that_reads_nothing_has_a_key() -> None:
+    # A reduction that reads nothing has a key.
     assert " reads=none writes=bf16 " in replace(NORM, reads=()).key
-
-
-def test_an_ingredient_without_a_text_form_has_no_key() -> None:
-    """Whatever inductor calls its hint, a key has lower-case words only."""
+    # Whatever inductor calls its hint, a key has lower-case words only.
     for hint in ("", "Inner", "inner r=1"):
         with pytest.raises(ProblemError):
             _ = replace(NORM, hint=hint).key

@@ -47,10 +47,7 @@ def test_every_ingredient_is_in_the_key() -> None:
     assert CHANGES.keys() == {field.name for field in fields(SplitProblem)}
     keys = {replace(SUM, **{name: value}).key for name, value in CHANGES.items()}  # type: ignore[arg-type]
     assert len(keys | {SUM.key}) == len(CHANGES) + 1
-
-
-def test_an_ingredient_without_a_text_form_has_no_key() -> None:
-    """Whatever inductor calls its hint, a key has lower-case words only."""
+    # Whatever inductor calls its hint, a key has lower-case words only.
     with pytest.raises(ProblemError):
         _ = replace(SUM, hint="inner r=1").key
 
@@ -73,10 +70,7 @@ def test_a_winner_that_cannot_be_forced_is_refused() -> None:
     """A table is not trusted: a number of parts is from 1 to half of the elements."""
     for parts in (0, -4, 17, True, "4", None):
         assert parts_of(Winner(Family.REDUCTION, "split", (("parts", parts),)), 32) is None
-
-
-def test_a_winner_of_another_kind_is_refused() -> None:
-    """The words of the kind ``reduction`` say no number of parts."""
+    # The words of the kind ``reduction`` say no number of parts.
     assert parts_of(Winner(Family.REDUCTION, "persistent"), 32) is None
     assert parts_of(split_into(16), 32) == 16
 

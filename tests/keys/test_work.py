@@ -64,10 +64,7 @@ def test_a_range_has_the_work_of_its_upper_end() -> None:
     assert work_of(ranged) == work_of(ranged.replace("17..32", "32"))
     padded = f"pad mm m=17..32 n=3 k=5 {BF16}"
     assert work_of(padded) == work_of(padded.replace("17..32", "32"))
-
-
-def test_a_range_without_an_end_has_no_known_work() -> None:
-    """Nothing is guessed for a size that has no bound."""
+    # Nothing is guessed for a size that has no bound.
     assert work_of(f"mm m=2.. n=3 k=5 {BF16} out=bf16 | epilogue=none") is None
     assert work_of("weight n m=2.. in=5 features=3 bf16 bias=0") is None
 
@@ -78,10 +75,7 @@ def test_a_launch_key_bounds_its_bytes() -> None:
     work = work_of(key)
     assert work is not None
     assert (work.flops, work.moved, work.most_moved) == (None, 513 * 2, 2 * 1024 * 6)
-
-
-def test_a_launch_key_without_tensors_has_no_known_work() -> None:
-    """A kernel that takes no tensor moves nothing that its key would say."""
+    # A kernel that takes no tensor moves nothing that its key would say.
     assert work_of("launch triton_poi_fused x=1024 args=i32 source=3f2a9c0d41b7e865") is None
 
 

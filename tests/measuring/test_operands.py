@@ -21,22 +21,16 @@ def one_operand(spec: TensorSpec, *views: ViewSpec) -> OperandSets:
     return sets_of(make_trial(operands=(spec,), views=views, out=spec))
 
 
-def test_no_two_sets_and_no_two_operands_are_equal() -> None:
+def test_values_follow_from_the_seed_and_the_set() -> None:
     """Of three sets of two operands, all six differ: a cache cannot know the next call's data."""
     sets = sets_of(make_trial())
     found = [tensor.flatten()[:100] for number in range(3) for tensor in sets.operands(number)]
     assert len({tuple(tensor.tolist()) for tensor in found}) == 6
-
-
-def test_the_seed_decides_the_values() -> None:
-    """The same seed gives the same operands, another seed other operands."""
+    # The same seed gives the same operands, another seed other operands.
     first, same, other = (sets_of(make_trial(), seed).operands(1)[0] for seed in (7, 7, 8))
     assert torch.equal(first, same)
     assert not torch.equal(first, other)
-
-
-def test_set_numbers_wrap_around() -> None:
-    """With three sets, call number three uses the first set."""
+    # With three sets, call number three uses the first set.
     sets = sets_of(make_trial())
     pairs = zip(sets.operands(0), sets.operands(3), strict=True)
     assert [a.data_ptr() == b.data_ptr() for a, b in pairs] == [True, True]
@@ -91,22 +85,16 @@ def test_floats_are_normal() -> None:
         assert values.std().item() == pytest.approx(1, abs=0.1), dtype
 
 
-def test_scales_are_positive() -> None:
+def test_scales_and_integers_have_values_that_tell_errors() -> None:
     """No scale is near zero, where a result would not depend on its factors."""
     spec = TensorSpec((64, 32), (32, 1), 0, "float32", Fill.POSITIVE)
     assert one_operand(spec).operands(0)[0].min().item() >= 0.5
-
-
-def test_integers_are_small() -> None:
-    """Sums of their products do not overflow, and the values differ."""
+    # Sums of their products do not overflow, and the values differ.
     for dtype in ("int32", "uint8", "bool"):
         values = one_operand(dense(64, 32, dtype=dtype)).operands(0)[0]
         assert (values.dtype, len(values.unique()) > 1) == (dtype_named(dtype), True)
         assert (values.long().min().item(), values.long().max().item() < 8) == (0, True), dtype
-
-
-def test_quantized_integers_have_every_value() -> None:
-    """An int8 operand takes every value of its dtype, and a product of K 131071 fits int32."""
+    # An int8 operand takes every value of its dtype, and a product of K 131071 fits int32.
     values = one_operand(dense(64, 128, dtype="int8")).operands(0)[0].long()
     assert (values.min().item(), values.max().item(), len(values.unique())) == (-128, 127, 256)
     assert 128 * 128 * (2**17 - 1) < 2**31

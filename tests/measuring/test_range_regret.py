@@ -54,35 +54,24 @@ def chosen(*places: SizeOutcomes, winner: Winner = LARGE) -> Winner:
     return select_for_range(winner, places, LIBRARY, METHOD)
 
 
-def test_the_winner_stays_within_the_bound() -> None:
+def test_above_the_bound_the_least_worst_regret_wins() -> None:
     """At a regret of a tenth the winner stays, even if another worst regret is less."""
     low = at(257, large=11.0, small=10.0, library=30.0)
     own = at(560, large=20.0, small=21.0, library=40.0)
     assert chosen(low, own) == LARGE
-
-
-def test_above_the_bound_the_least_worst_regret_wins() -> None:
-    """The candidate that is never far behind wins, not the best one at the lower end."""
+    # The candidate that is never far behind wins, not the best one at the lower end.
     low = at(257, large=15.0, small=10.0, library=10.8)
     own = at(560, large=20.0, small=30.0, library=21.0)
     assert chosen(low, own) == LIBRARY
-
-
-def test_among_near_ties_the_library_is_first() -> None:
-    """Of two equal candidates that are better along the range, the library wins."""
+    # Of two equal candidates that are better along the range, the library wins.
     low = at(257, large=15.0, small=10.0, library=10.1)
     own = at(560, large=20.0, small=20.8, library=21.2)
     assert chosen(low, own) == LIBRARY
-
-
-def test_a_tie_does_not_lead_above_the_bound() -> None:
+    # A tie does not lead above the bound.
     low = at(257, large=15.0, small=10.9, library=10.0)
     own = at(560, large=20.0, small=20.0, library=22.2)
     assert chosen(low, own) == SMALL
-
-
-def test_the_middle_counts_like_the_lower_end() -> None:
-    """At any size the winner may be too slow."""
+    # At any size the winner may be too slow.
     low = at(257, large=10.0, small=10.0, library=30.0)
     middle = at(408, large=15.0, small=10.0, library=30.0)
     own = at(560, large=20.0, small=21.0, library=40.0)
@@ -129,14 +118,12 @@ def test_a_regret_within_the_spread_does_not_count() -> None:
     assert chosen(low, own) == SMALL
 
 
-def test_unstable_sizes_are_ignored() -> None:
+def test_unstable_sizes_do_not_count() -> None:
     """A size whose control has an unstable time, overlapping with the winner's, does not count."""
     shaken = timed(LIBRARY, 8.0, 10.0, 14.0, 18.0)
     low = SizeOutcomes(257, [timed(LARGE, 15.0), timed(SMALL, 10.0), shaken])
     assert chosen(low, at(560, large=20.0, small=21.0, library=22.0)) == LARGE
-
-
-def test_an_unstable_row_keeps_the_library() -> None:
+    # An unstable row keeps the library.
     low = at(257, large=10.0, small=10.0, library=20.0)
     own = SizeOutcomes(560, [timed(LARGE, 20.0), timed(LIBRARY, 15.0, 21.0, 25.0, 30.0)])
     assert chosen(low, own, winner=LIBRARY) == LIBRARY
@@ -148,16 +135,13 @@ def test_when_all_fail_somewhere_the_winner_stays() -> None:
     assert chosen(low, at(560, large=20.0, library=21.0)) == LARGE
 
 
-def test_rivals_are_few_and_the_library_is_among_them() -> None:
+def test_rivals_are_few_and_have_a_time() -> None:
     """Rivals are the winner, the control and the fastest others, final or only screened."""
     many = [timed(template(16 * i), 10.0 + i, is_final=i < 4) for i in range(1, 20)]
     found = rivals_of([*many, timed(LIBRARY, 99.0)], many[0].winner, LIBRARY)
     assert set(found) == {LIBRARY, *(one.winner for one in many[:MOST_RIVALS])}
     assert found[0] == many[0].winner
-
-
-def test_a_candidate_without_a_time_is_no_rival() -> None:
-    """Neither a rejected candidate nor a library that was no candidate is run again."""
+    # Neither a rejected candidate nor a library that was no candidate is run again.
     outcomes = [timed(LARGE, 10.0), failed(SMALL, Rejection.LAUNCH)]
     assert rivals_of(outcomes, LARGE, LIBRARY) == [LARGE]
 
@@ -239,11 +223,9 @@ def test_above_the_bound_the_winners_worst_regret_is_the_bound(
     assert is_within_bound(SMALL, tuned_along(*places)) is keeps
 
 
-def test_a_candidate_without_a_time_is_not_within_the_bound() -> None:
+def test_a_candidate_is_within_the_bound_where_it_has_times() -> None:
     assert not is_within_bound(template(64), tuned_along(*RANGED))
-
-
-def test_without_a_range_every_candidate_is_within_the_bound() -> None:
+    # Without a range every candidate is within the bound.
     assert is_within_bound(SMALL, tuned_along(RANGED[-1]))
 
 

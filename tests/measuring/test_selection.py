@@ -55,33 +55,25 @@ def row_of(*outcomes: Outcome, peaks: Peaks | None = PEAKS, work: Work | None = 
     return tuned.row
 
 
-def test_clearly_fastest_wins() -> None:
+def test_in_a_near_tie_the_library_wins() -> None:
     """Outside the band the time decides, and no flag is set."""
     outcomes = timed(LIBRARY, 10.0), timed(template(64), 8.0), timed(template(32), 9.0)
     assert winner_of(*outcomes) == template(64)
     assert flags_of(*outcomes) == ()
-
-
-def test_in_a_near_tie_the_library_wins() -> None:
-    """The library default, 2 % slower than the fastest, is served; the row says near tie."""
+    # The library default, 2 % slower than the fastest, is served; the row says near tie.
     outcomes = timed(template(64), 10.0), timed(LIBRARY, 10.2)
     assert winner_of(*outcomes) == LIBRARY
     assert flags_of(*outcomes) == (Flag.NEAR_TIE,)
-
-
-def test_the_band_ends_where_the_method_says() -> None:
-    """At 3 % the library ties, above it does not."""
+    # At 3 % the library ties, above it does not.
     fastest = timed(template(64), 100.0)
     assert winner_of(fastest, timed(LIBRARY, 103.0)) == LIBRARY
     assert winner_of(fastest, timed(LIBRARY, 103.1)) == template(64)
 
 
-def test_a_tie_of_others_does_not_bring_the_library_in() -> None:
+def test_among_other_equals_the_smallest_tile_wins() -> None:
     outcomes = timed(LIBRARY, 12.0), timed(template(64), 10.1), timed(template(32), 10.2)
     assert winner_of(*outcomes) == template(32)
-
-
-def test_among_equal_templates_the_smallest_tile_wins() -> None:
+    # Among equal templates the smallest tile wins.
     outcomes = timed(template(128), 10.0), timed(template(32), 10.2), timed(template(64), 10.1)
     assert winner_of(*outcomes) == template(32)
 
@@ -135,15 +127,12 @@ def test_a_gain_within_the_spread_is_none() -> None:
         assert row.evidence.time_us <= 100.0 * (1 + row.evidence.band), case
 
 
-def test_a_gain_beyond_the_spread_wins() -> None:
+def test_a_gain_is_beyond_the_spread_and_over_the_library() -> None:
     """A lead of 3.5 % with spreads of 1 % is a decision."""
     faster = timed(template(64), 99.0, 99.5, 100.0, 100.5, 101.0)
     slower = timed(LIBRARY, 102.5, 103.0, 103.5, 104.0, 104.5)
     assert row_of(faster, slower).winner == template(64)
-
-
-def test_a_tie_with_the_fastest_must_beat_the_library_itself() -> None:
-    """The small tile ties with the fastest template, but leads the library by 1 % only."""
+    # The small tile ties with the fastest template, but leads the library by 1 % only.
     outcomes = timed(template(64), 100.0), timed(template(32), 102.9), timed(LIBRARY, 104.0)
     assert winner_of(*outcomes) == template(64)
 
@@ -182,35 +171,24 @@ def test_an_unstable_time_keeps_the_library() -> None:
         outcomes = timed(template(64), *winning), timed(LIBRARY, *control)
         assert winner_of(*outcomes) == LIBRARY, (winning, control)
         assert Flag.UNSTABLE in flags_of(*outcomes), (winning, control)
-
-
-def test_a_winner_that_is_always_faster_wins() -> None:
-    """Its slowest round beats the library's fastest, however unstable the times are."""
+    # Its slowest round beats the library's fastest, however unstable the times are.
     for winning, control in (((60.0, 80.0, 100.0), (200.0,)), ((100.0,), (101.0, 150.0, 200.0))):
         outcomes = timed(template(64), *winning), timed(LIBRARY, *control)
         assert winner_of(*outcomes) == template(64), (winning, control)
         assert flags_of(*outcomes) == (), (winning, control)
-
-
-def test_an_unstable_bystander_is_no_trouble() -> None:
-    """The spread of a candidate that is neither the winner nor the library does not matter."""
+    # The spread of a candidate that is neither the winner nor the library does not matter.
     outcomes = timed(template(64), 50.0), timed(LIBRARY, 100.0), timed(template(32), *WIDE)
     assert winner_of(*outcomes) == template(64)
     assert flags_of(*outcomes) == ()
-
-
-def test_unstable_is_flagged_without_a_library() -> None:
-    """Without a timed library default the winner stays, and the flag is set."""
+    # Without a timed library default the winner stays, and the flag is set.
     outcomes = timed(template(64), 60.0, 80.0, 100.0), rejected(LIBRARY, Rejection.WRONG)
     assert winner_of(*outcomes) == template(64)
     assert flags_of(*outcomes) == (Flag.UNSTABLE,)
 
 
-def test_a_screened_candidate_cannot_win() -> None:
+def test_only_final_candidates_win() -> None:
     assert winner_of(timed(template(64), 1.0, is_final=False), timed(LIBRARY, 10.0)) == LIBRARY
-
-
-def test_a_rejected_candidate_cannot_win() -> None:
+    # A rejected candidate cannot win.
     for reason in Rejection:
         assert winner_of(rejected(template(64), reason), timed(LIBRARY, 10.0)) == LIBRARY
 
@@ -264,12 +242,10 @@ def test_every_candidate_has_its_timing_and_its_reason() -> None:
     ]
 
 
-def test_a_lone_winner_has_no_runner_up() -> None:
+def test_a_row_lacks_what_was_not_timed() -> None:
     evidence = row_of(timed(LIBRARY, 10.0)).evidence
     assert (evidence.runner_up, evidence.runner_up_us) == (None, None)
-
-
-def test_without_the_library_there_is_no_library_time() -> None:
+    # Without the library there is no library time.
     row = row_of(timed(template(64), 10.0), rejected(LIBRARY, Rejection.WRONG))
     assert row.evidence.library_us is None
 
@@ -303,16 +279,13 @@ def test_a_share_that_is_hard_to_believe_is_flagged() -> None:
         assert row_of(timed(LIBRARY, time_us)).evidence.flags == flags
 
 
-def test_a_short_time_is_not_far_below_the_peaks() -> None:
+def test_a_time_far_below_the_peaks_is_doubtful() -> None:
     """A time of 90 us at a thousandth of the peak is not flagged: launches dominate."""
     evidence = row_of(timed(LIBRARY, 90.0), work=Work("bf16", 10**7, 10**3)).evidence
     assert evidence.peak_share is not None
     assert evidence.peak_share < 0.01
     assert evidence.flags == ()
-
-
-def test_a_time_is_doubtful_where_it_would_be_flagged() -> None:
-    """The limit is a hundred times the time at the peaks, and at least 100 us."""
+    # The limit is a hundred times the time at the peaks, and at least 100 us.
     for floor_us, doubtful in ((0.1, 100.0), (1.0, 100.0), (20.0, 2000.0)):
         assert doubtful_us(floor_us) == pytest.approx(doubtful)
 

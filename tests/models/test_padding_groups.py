@@ -67,13 +67,10 @@ def test_a_model_of_several_kinds(language_model: nn.Module) -> None:
     assert found.unpadded == ()
 
 
-def test_aligned_sizes_are_ignored(gated: Callable[..., nn.Module]) -> None:
+def test_only_what_is_unaligned_in_bytes_is_padded(gated: Callable[..., nn.Module]) -> None:
     """Where rows start at 16 bytes there is nothing to pad."""
     assert find_groups(gated(32, 48).eval()) == FoundGroups((), ())
-
-
-def test_alignment_is_one_of_bytes(gated: Callable[..., nn.Module]) -> None:
-    """44 elements are aligned in f32 and not in bf16."""
+    # 44 elements are aligned in f32 and not in bf16.
     for dtype, count in ((torch.bfloat16, 1), (torch.float32, 0)):
         assert len(find_groups(gated(32, 44).to(dtype).eval()).groups) == count
 
@@ -116,16 +113,13 @@ def test_where_zeros_are_not_sure_to_survive_there_is_no_chain() -> None:
         assert reason in unpadded.reason, (function, reason)
 
 
-def test_a_layer_with_weights_in_between_is_no_chain() -> None:
+def test_what_others_see_is_in_no_chain() -> None:
     """A norm over the features would see the padding."""
     found = find_groups(
         nn.Sequential(nn.Linear(32, 45), nn.LayerNorm(45), nn.Linear(45, 32)).eval()
     )
     assert reasons_of(found) == {"0": "not padded as a chain: 1 reads the features"}
-
-
-def test_a_linear_called_twice_is_in_no_chain() -> None:
-    """One of its calls may get other features."""
+    # One of its calls may get other features.
     model = Lambda(lambda m, x: m.second(m.first(x)) + m.second(m.scale)).eval()
     assert [group.structure.form for group in find_groups(model).groups] == ["n", "k"]
 

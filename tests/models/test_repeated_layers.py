@@ -88,14 +88,11 @@ def test_with_kernels_between_them_five_or_six_stay(count: int, stay: list[int])
     assert kept(model, model.layers, has_kernels=True) == stay
 
 
-def test_three_neighbours_stay() -> None:
+def test_of_each_run_of_equal_layers_three_stay() -> None:
     """Of a run of three layers none is left out."""
     model = Stack(*(Layer() for _ in range(3)))
     assert kept(model, model.layers) == [0, 1, 2]
-
-
-def test_neighbours_of_two_kinds_are_two_runs() -> None:
-    """Each run keeps three layers; a layer of another kind in between stays."""
+    # Each run keeps three layers; a layer of another kind in between stays.
     layers = [*(Layer() for _ in range(4)), Layer(kind="other"), *(Layer() for _ in range(5))]
     model = Stack(*layers)
     assert kept(model, model.layers) == [0, 1, 3, 4, 5, 6, 9]
@@ -114,14 +111,11 @@ def test_lists_in_layers_are_shortened_too() -> None:
         assert [len(layer.layers) for layer in model.layers] == [3, 3, 3]  # type: ignore[union-attr, arg-type]
 
 
-def test_layers_that_store_their_index_are_equal() -> None:
+def test_layers_are_equal_but_for_their_index() -> None:
     """An attribute with each layer's index in its list makes no difference."""
     model = Stack(*(Layer(number) for number in range(5)))
     assert kept(model, model.layers) == [0, 1, 4]
-
-
-def test_other_numbers_make_layers_unequal() -> None:
-    """A number that grows from layer to layer, and is not the index, may decide something."""
+    # A number that grows from layer to layer, and is not the index, may decide something.
     model = Stack(*(Layer(number + 1) for number in range(5)))
     assert kept(model, model.layers) == [0, 1, 2, 3, 4]
 
@@ -210,15 +204,12 @@ def test_shared_layers_stay() -> None:
     assert (of_again, of_named) == (0, 1)
 
 
-def test_a_shared_list_stays() -> None:
+def test_lists_that_may_mean_more_stay() -> None:
     """The two modules that hold the list may use its layers differently."""
     model = Stack(*(Layer() for _ in range(5)))
     model.same = model.layers
     assert kept(model, model.layers) == [*range(5)]
-
-
-def test_gaps_in_a_list_stay() -> None:
-    """A list may hold None, which is equal to no neighbour."""
+    # A list may hold None, which is equal to no neighbour.
     model = Stack(*(None for _ in range(5)))
     with shortened(model, has_kernels=False) as left_out:
         assert len(model.layers) == 5

@@ -121,27 +121,18 @@ def test_another_name_for_the_same_gpu_is_advisory(compare: Check) -> None:
         ), name
 
 
-def test_a_table_of_a_nameless_gpu_is_ready_there(compare: Check) -> None:
+def test_the_same_device_is_ready_and_a_slice_is_another(compare: Check) -> None:
     """An empty device name is written, read and compared like any other."""
     assert compare({"name": ""}, {"name": ""}).state is Readiness.READY
-
-
-def test_a_mig_slice_is_not_the_whole_gpu(compare: Check) -> None:
-    """A whole card's table on a slice of it differs in SMs, memory and profile, all three named."""
+    # A whole card's table on a slice of it differs in SMs, memory and profile, all three named.
     name, mig = "NVIDIA H200 MIG 1g.18gb", "1g.18gb"
     report = compare({}, {"name": name, "mig": mig, "sm_count": 16, "memory_gib": 16})
     assert hard_fields(report)[:3] == ["device.sm_count", "device.memory_gib", "device.mig"]
     assert report.state is Readiness.MISMATCH
-
-
-def test_two_slices_of_one_size_share_a_table(compare: Check) -> None:
-    """The same profile is the same device, whichever slice it is."""
+    # The same profile is the same device, whichever slice it is.
     slice_of = {"mig": "4g.71gb", "sm_count": 72, "memory_gib": 70}
     assert compare(slice_of, slice_of).state is Readiness.READY
-
-
-def test_a_driver_that_reserves_more_memory_is_no_other_device(compare: Check) -> None:
-    """Sizes within 1 GiB are one memory class."""
+    # Sizes within 1 GiB are one memory class.
     for there, here in ((79, 80), (40, 39), (140, 141)):
         assert compare({"memory_gib": there}, {"memory_gib": here}).state is Readiness.READY
 

@@ -68,9 +68,7 @@ class _Finished:
 def test_a_known_key_is_answered_with_its_winner(make_lookup: Lookups) -> None:
     lookup, _ = make_lookup()
     assert lookup.find(make_key(560)) == make_table().rows[make_key(560)].winner
-
-
-def test_finding_emits_nothing(make_lookup: Lookups) -> None:
+    # Finding emits nothing.
     lookup, events = make_lookup()
     lookup.find(make_key(560))
     lookup.find(make_key(7))

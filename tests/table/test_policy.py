@@ -11,15 +11,12 @@ from warmup.core.method import L2, Launch, Method
 from warmup.table.policy import BUILD_MODES, TOLERANCE, PolicyOptions, choose_method, choose_policy
 
 
-def test_a_gpu_is_timed_cold_and_as_it_will_serve() -> None:
+def test_a_policy_is_timed_as_it_will_serve() -> None:
     """The mode that serves with CUDA graphs is timed with them, other modes without."""
     for mode in BUILD_MODES:
         launch = Launch.CUDAGRAPH if mode == "max-autotune" else Launch.EAGER
         assert choose_method(PolicyOptions(mode=mode), "cuda") == Method(launch=launch, l2=L2.COLD)
-
-
-def test_on_a_gpu_the_command_line_decides() -> None:
-    """Every launch and L2 option is used in every mode, and the limits do not change."""
+    # Every launch and L2 option is used in every mode, and the limits do not change.
     for mode, launch, l2 in product(BUILD_MODES, Launch, L2):
         asked = PolicyOptions(mode=mode, launch=str(launch), l2=str(l2))
         assert choose_method(asked, "cuda") == Method(launch=launch, l2=l2), (mode, launch, l2)

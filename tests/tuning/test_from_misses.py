@@ -60,15 +60,12 @@ def test_the_missed_key_is_tuned(make_lookup: MakeLookup) -> None:
     assert [(event.name, event.fields["key"]) for event in events] == [(EventName.TUNED, GEMM)]
 
 
-def test_a_gemm_beside_the_missed_key_is_not_measured(make_lookup: MakeLookup) -> None:
+def test_what_is_beside_the_missed_key_is_not_measured(make_lookup: MakeLookup) -> None:
     """A product in the module of another kind's key keeps the library's kernel, and has no row."""
     lookup, events = make_lookup(TOY)
     assert lookup.find(GEMM) is MissReason.NOT_IN_TABLE
     assert (lookup.measure(question_of(GEMM)), events) == (LIBRARY, [])
-
-
-def test_another_kind_beside_the_missed_key_is_not_timed(make_lookup: MakeLookup) -> None:
-    """A decision of another kind keeps its library default, and has no row."""
+    # A decision of another kind keeps its library default, and has no row.
     lookup, events = make_lookup(GEMM)
     assert (lookup.measure_calls(TOY, LIBRARY, {}), events) == (LIBRARY, [])
 

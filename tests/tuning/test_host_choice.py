@@ -79,15 +79,9 @@ def chosen(*tuned: Tuned, cost: CallCost = HOST_LIMITED, count: int = 1) -> dict
 def test_the_host_is_saved_where_it_limits_the_bucket() -> None:
     """The candidate that is enqueued in 7 us replaces the one in 25; the device has time for it."""
     assert chosen(problem()) == {KEY: TRITON}
-
-
-def test_a_bucket_that_the_device_limits_keeps_its_winners() -> None:
-    """Even where its kernel is enqueued more slowly than it runs: the queue is full of others."""
+    # Even where its kernel is enqueued more slowly than it runs: the queue is full of others.
     assert chosen(problem(), cost=CallCost(host_us=99.0, device_us=100.0)) == {}
-
-
-def test_what_was_timed_for_the_row_is_compared() -> None:
-    """Of equally cheap candidates the faster on the device wins, in the scope of the row."""
+    # Of equally cheap candidates the faster on the device wins, in the scope of the row.
     for scope in Scope:
         assert chosen(problem(scope=scope)) == {KEY: TRITON}
 
@@ -100,15 +94,12 @@ def test_the_device_does_not_become_the_limit() -> None:
     assert len(found) == 2
 
 
-def test_a_key_counts_as_often_as_the_bucket_asks_for_it() -> None:
+def test_too_small_a_gain_of_the_host_is_none() -> None:
     """One replacement gains 2 us of 120, too little; ten of them gain 20."""
     small = {LIBRARY: (1.0, 9.0), TRITON: (1.0, 7.0)}
     assert chosen(problem(times=small)) == {}
     assert chosen(problem(times=small), count=10) == {KEY: TRITON}
-
-
-def test_a_small_difference_of_the_host_is_noise() -> None:
-    """A candidate within a tenth of the winner's own time of the host does not replace it."""
+    # A candidate within a tenth of the winner's own time of the host does not replace it.
     near = {LIBRARY: (10.0, 10.0), TRITON: (10.0, 9.5)}
     assert chosen(problem(times=near), count=50) == {}
 

@@ -39,27 +39,16 @@ def tiles_of(region: Region, whole_us: float | None) -> list[object]:
     return [dict(winner.kwargs)["BLOCK_M"] for winner in winners]
 
 
-def test_a_candidate_slower_bare_than_the_whole_region_is_left_out() -> None:
+def test_candidates_that_cannot_win_in_the_region_are_left_out() -> None:
     """Fusing operations cannot make a kernel faster than it is bare; fastest first."""
     assert tiles_of(region_with(), 15.0) == [8, 12]
-
-
-def test_other_gemms_of_the_region_lower_the_limit() -> None:
-    """They count for four fifths of their estimated time: 32 of 46 us, which leaves 14."""
+    # They count for four fifths of their estimated time: 32 of 46 us, which leaves 14.
     assert tiles_of(region_with(400), 46.0) == [8, 12]
-
-
-def test_an_estimate_that_leaves_out_the_library_is_not_used() -> None:
-    """20 us are less than 10 and 32 us: the other GEMM takes less than estimated."""
+    # 20 us are less than 10 and 32 us: the other GEMM takes less than estimated.
     assert tiles_of(region_with(400), 20.0) == [8, 12, 16]
-
-
-def test_a_candidate_faster_bare_than_the_library_always_challenges() -> None:
-    """A region faster than the GEMM in it was timed when the device had less to do."""
+    # A region faster than the GEMM in it was timed when the device had less to do.
     assert tiles_of(region_with(), 5.0) == [8]
-
-
-def test_a_region_without_a_time_leaves_out_no_candidate() -> None:
+    # A region without a time leaves out no candidate.
     assert tiles_of(region_with(), None) == [8, 12, 16, 64]
 
 
@@ -75,16 +64,13 @@ def limits_of(key: str, *casts: str) -> dict[str, float]:
     return {"the product's": trial.tolerance, **trial.tolerances}
 
 
-def test_a_region_is_as_exact_as_the_narrowest_float_on_its_way() -> None:
+def test_outputs_have_the_limit_of_their_way() -> None:
     """An integer product is exact; dequantized in bf16, the float32 after it is no better."""
     limits = limits_of(INT_MM, "bfloat16", "float32")
     assert limits["the product's"] == 0
     assert limits["float32"] == limits["bfloat16"] == TOLERANCE["bf16"]
     assert limits_of(INT_MM, "float32")["float32"] == TOLERANCE["f32"]
-
-
-def test_outputs_in_8_bits_have_limits_of_their_own() -> None:
-    """Rounding to e4m3 alone is 2.4e-2; an int8 output is a rounded result, not an exact one."""
+    # Rounding to e4m3 alone is 2.4e-2; an int8 output is a rounded result, not an exact one.
     limits = limits_of(MM.format(64, "none"), "float8_e4m3fn", "int8")
     assert (limits["float8_e4m3fn"], limits["int8"]) == (5e-2, TOLERANCE["bf16"])
     assert limits["bfloat16"] == TOLERANCE["bf16"]
