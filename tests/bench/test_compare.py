@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,8 +30,6 @@ from warmup.cli.compare import heading, sentences, spell
 from warmup.core.errors import SettingsError
 from warmup.core.method import L2, Launch
 from warmup.core.samples import Samples
-
-Report = Callable[..., Comparison]
 
 FLAT = (100.0,) * 8
 DRIFTING = tuple(100.0 * factor for factor in (1.0, 1.1, 1.3, 1.6, 1.2, 1.4, 1.5, 1.7))
@@ -81,42 +79,37 @@ def result(name: str, *by_bucket: Sequence[float], **changes: object) -> Result:
     return Result(**{**fields, **changes})  # type: ignore[arg-type]
 
 
-@pytest.fixture
-def report() -> Report:
+def report(*results: Result) -> Comparison:
     """``report(*results)``: a comparison over the buckets 16 and 560."""
-
-    def make(*results: Result) -> Comparison:
-        count = max(len(one.cells) for one in results)
-        origin = Origin(
-            model="m.py:M",
-            inputs=(),
-            device="cuda:0",
-            dtype="bf16",
-            l2=L2.WARM,
-            launch=Launch.CUDAGRAPH,
-            rounds=8,
-            seed=0,
-            created="2026-01-02T03:04:05Z",
-            warmup="0.1.0",
-            runtime=make_runtime(),
-            table="tables/m.json",
-            digest="0123456789abcdef0123",
-        )
-        return Comparison(
-            origin=origin,
-            buckets=tuple(Bucket((("seqlen", size),)) for size in (16, 560)[:count]),
-            results=results,
-            remarks=("a remark",),
-        )
-
-    return make
+    count = max(len(one.cells) for one in results)
+    origin = Origin(
+        model="m.py:M",
+        inputs=(),
+        device="cuda:0",
+        dtype="bf16",
+        l2=L2.WARM,
+        launch=Launch.CUDAGRAPH,
+        rounds=8,
+        seed=0,
+        created="2026-01-02T03:04:05Z",
+        warmup="0.1.0",
+        runtime=make_runtime(),
+        table="tables/m.json",
+        digest="0123456789abcdef0123",
+    )
+    return Comparison(
+        origin=origin,
+        buckets=tuple(Bucket((("seqlen", size),)) for size in (16, 560)[:count]),
+        results=results,
+        remarks=("a remark",),
+    )
 
 
 def faster(times: Sequence[float], factor: float) -> tuple[float, ...]:
     return tuple(time / factor for time in times)
 
 
-def test_a_drift_that_hits_both_leaves_the_interval_narrow(report: Report) -> None:
+def test_a_drift_that_hits_both_leaves_the_interval_narrow() -> None:
     """Ratios are taken round by round, so times that vary by 17 % still give one speed-up."""
     drifting = tuple(100 + (time - 100) / 4 for time in DRIFTING)
     found = report(result("default", drifting), result("table", faster(drifting, 1.32)))
@@ -125,7 +118,7 @@ def test_a_drift_that_hits_both_leaves_the_interval_narrow(report: Report) -> No
     assert (speedup.value, speedup.low, speedup.high) == (1.32, 1.32, 1.32)
 
 
-def test_a_busy_machine_has_no_verdict_and_no_ratio(report: Report) -> None:
+def test_a_busy_machine_has_no_verdict_and_no_ratio() -> None:
     """Default's times vary by 70 %: neither its bucket nor the mean of all has a speed-up."""
     own = faster(FLAT, 1.32)
     found = report(result("default", FLAT, DRIFTING), result("table", own, own))
@@ -139,7 +132,7 @@ def test_a_busy_machine_has_no_verdict_and_no_ratio(report: Report) -> None:
     assert "x faster" not in "\n".join(spell(found))
 
 
-def test_gains_and_losses_are_told_with_their_interval(report: Report) -> None:
+def test_gains_and_losses_are_told_with_their_interval() -> None:
     """The sentence has the geometric mean over the buckets and its interval."""
     own = (75.0, 75.5, 76.0, 75.2, 75.8, 75.1, 75.6, 75.9)
     found = report(result("default", FLAT, FLAT), result("table", own, own))
@@ -153,7 +146,7 @@ def test_gains_and_losses_are_told_with_their_interval(report: Report) -> None:
     assert found.verdict(found.results[1]).startswith("no measurable gain: 1.00x (")
 
 
-def test_gains_and_losses_average_geometrically(report: Report) -> None:
+def test_gains_and_losses_average_geometrically() -> None:
     """Twice as fast in one bucket and half as fast in the other is no gain."""
     both = (faster(FLAT, 2.0), faster(FLAT, 0.5))
     found = report(result("default", FLAT, FLAT), result("table", *both))
@@ -161,7 +154,7 @@ def test_gains_and_losses_average_geometrically(report: Report) -> None:
     assert str(found.overall(found.results[1])) == "no measurable gain: 1.00x (1.00 to 1.00)"
 
 
-def test_speed_ups_follow_from_the_printed_medians(report: Report) -> None:
+def test_speed_ups_follow_from_the_printed_medians() -> None:
     """The ratio is that of the rounded medians, which is what a reader can check."""
     found = report(result("default", (10.0049,) * 6), result("table", (8.8851,) * 6))
     base, own = (one.cells[0].median_us for one in found.results)
@@ -176,7 +169,7 @@ def test_four_digits_are_printed() -> None:
         assert f"{rounded(value):.{decimals_of(value)}f}" == text, value
 
 
-def test_a_wrong_output_gets_no_speed_up(report: Report) -> None:
+def test_a_wrong_output_gets_no_speed_up() -> None:
     """A variant that is far from eager in one bucket is flagged, and nothing is claimed for it."""
     wrong = (*cells(faster(FLAT, 2.0)), *cells(faster(FLAT, 2.0), error=0.5))
     found = report(result("default", FLAT, FLAT), result("table", cells=wrong))
@@ -192,7 +185,7 @@ def test_an_output_that_is_no_number_is_wrong() -> None:
     assert not cell.agrees
 
 
-def test_a_failed_variant_says_why_and_the_others_stay(report: Report) -> None:
+def test_a_failed_variant_says_why_and_the_others_stay() -> None:
     """Its sentence is the reason; a speed-up beside it is still told."""
     lost = result("max-autotune", failure="was killed by SIGSEGV", start=None, cells=())
     found = report(result("default", FLAT), lost, result("table", faster(FLAT, 1.5)))
@@ -200,7 +193,7 @@ def test_a_failed_variant_says_why_and_the_others_stay(report: Report) -> None:
     assert found.verdict(found.results[2]).startswith("1.50x faster")
 
 
-def _limited(report: Report, **origin: Any) -> Comparison:
+def _limited(**origin: Any) -> Comparison:
     """Return a comparison of calls that the host takes 150 us to enqueue, 80 us uncompiled."""
     made = report(
         result("eager", cells=cells(FLAT, faster(FLAT, 0.2), host_us=80.0)),
@@ -210,39 +203,39 @@ def _limited(report: Report, **origin: Any) -> Comparison:
     return replace(made, origin=replace(made.origin, **origin))
 
 
-def test_the_buckets_that_the_host_limits_are_named(report: Report) -> None:
+def test_the_buckets_that_the_host_limits_are_named() -> None:
     """Of two one is: eager is limited by the device there, and the others take 150 us."""
-    lines = list(sentences(_limited(report)))
+    lines = list(sentences(_limited()))
     assert "  seqlen=16: eager 100.0 us (device), default 150.0 us, table 150.0 us" in lines
     assert not any(line.startswith("  seqlen=560: ") for line in lines)
 
 
-def test_a_bucket_that_the_host_limits_wants_cuda_graphs(report: Report) -> None:
+def test_a_bucket_that_the_host_limits_wants_cuda_graphs() -> None:
     """The advice says whether the times above it are those."""
     for launch, said in (
         (Launch.EAGER, "compare with --launch cudagraph"),
         (Launch.CUDAGRAPH, "with CUDA graphs, with which the speed-ups above were measured"),
     ):
-        lines = list(sentences(_limited(report, launch=launch)))
+        lines = list(sentences(_limited(launch=launch)))
         assert said in " ".join(line.strip() for line in lines), launch
         assert max(map(len, lines)) <= 80, launch
 
 
-def test_on_a_cpu_the_host_is_the_device(report: Report) -> None:
+def test_on_a_cpu_the_host_is_the_device() -> None:
     """Nothing is said there of what enqueueing takes."""
-    here = _limited(report).origin.runtime
+    here = _limited().origin.runtime
     cpu = replace(here, device=replace(here.device, type="cpu"))
-    assert _limited(report, runtime=cpu).host_limits() == ()
+    assert _limited(runtime=cpu).host_limits() == ()
 
 
-def test_without_a_baseline_there_is_no_speed_up(report: Report) -> None:
+def test_without_a_baseline_there_is_no_speed_up() -> None:
     """When default failed or is wrong, nothing is faster than it."""
     for changes in ({"failure": "no", "cells": ()}, {"cells": cells(FLAT, error=1)}):
         found = report(result("default", FLAT, **changes), result("table", FLAT))
         assert found.verdict(found.results[1]) == "no speed-up: default failed", changes
 
 
-def test_only_what_serves_from_a_table_decides_the_exit_code(report: Report) -> None:
+def test_only_what_serves_from_a_table_decides_the_exit_code() -> None:
     """A failed table is named, padded or not; a failed max-autotune is only in the report."""
     lost: dict[str, object] = {"failure": "no", "cells": ()}
     others = (result("default", FLAT), result("max-autotune", **lost))
@@ -255,7 +248,7 @@ def test_only_what_serves_from_a_table_decides_the_exit_code(report: Report) -> 
         assert report(*others, *served).failed == failed
 
 
-def test_the_document_is_json_and_repeats_the_text(report: Report) -> None:
+def test_the_document_is_json_and_repeats_the_text() -> None:
     """What the sentences say stands in the document too, with every single time."""
     found = report(result("default", FLAT), result("table", faster(FLAT, 1.25)))
     read = json.loads(json.dumps(document(found)))
@@ -267,7 +260,7 @@ def test_the_document_is_json_and_repeats_the_text(report: Report) -> None:
     assert read["origin"]["runtime"]["device"]["name"] == "NVIDIA H200"
 
 
-def test_the_text_fits_eighty_columns(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_text_fits_eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Grids with long names and times of ten milliseconds, and long remarks too."""
     slow = tuple(time * 98.765 for time in DRIFTING)
     found = report(result("default", slow, slow), result("max-autotune", FLAT, slow))
@@ -282,7 +275,7 @@ def test_the_text_fits_eighty_columns(report: Report, monkeypatch: pytest.Monkey
     assert verdict < phases
 
 
-def test_the_starts_have_the_largest_error(report: Report) -> None:
+def test_the_starts_have_the_largest_error() -> None:
     """Of all buckets; that of the first out of tolerance has a mark, one not timed a dash."""
     near = (*cells(FLAT, error=1e-3), *cells(FLAT, error=2e-3))
     wrong = (*cells(FLAT, error=0.5), *cells(FLAT, error=0.001))
@@ -293,7 +286,7 @@ def test_the_starts_have_the_largest_error(report: Report) -> None:
     assert [each[-1] for each in words] == ["error", "2.0e-03", "5.0e-01!", "-"]
 
 
-def test_the_text_says_where_it_ran_and_what_is_to_be_known(report: Report) -> None:
+def test_the_text_says_where_it_ran_and_what_is_to_be_known() -> None:
     """Device, versions, table digest, date, rounds and launch; then verdicts and remarks."""
     found = report(result("default", FLAT))
     head = "\n".join(heading(found))
@@ -302,7 +295,7 @@ def test_the_text_says_where_it_ran_and_what_is_to_be_known(report: Report) -> N
     assert list(sentences(found))[1:] == ["  default: the baseline", "note: a remark"]
 
 
-def test_the_chart_has_the_speed_of_each_variant_by_bucket(report: Report) -> None:
+def test_the_chart_has_the_speed_of_each_variant_by_bucket() -> None:
     """Speeds are over default mode, within their bounds; a variant without times is left out."""
     lost = result("max-autotune", failure="no", start=None, cells=())
     near = (98.0, 102.0, 100.0, 99.0, 101.0, 100.0, 97.0, 103.0)

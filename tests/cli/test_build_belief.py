@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,40 +19,34 @@ from warmup.core.machine_state import MachineState
 from warmup.core.rows import Flag, Tuned
 from warmup.tuning.report import BuildReport
 
-Report = Callable[..., BuildReport]
 QUIET = MachineState(measured=4, cpus=2.0, worst_share=0.03)
 
 
-@pytest.fixture
-def report() -> Report:
+def report(
+    rows: Mapping[int, Mapping[str, Any]], now: tuple[int, ...] = (), **fields: Any
+) -> BuildReport:
     """``report({16: {"flags": ...}, 32: {}}, now=[16], ...)``: a build with these rows by m."""
-
-    def make(
-        rows: Mapping[int, Mapping[str, Any]], now: tuple[int, ...] = (), **fields: Any
-    ) -> BuildReport:
-        made = {
-            make_key(m): replace(row, evidence=replace(row.evidence, **changes))
-            for m, changes in rows.items()
-            for row in (make_row(),)
-        }
-        timings = tuple(Tuned(make_key(m), made[make_key(m)], ()) for m in now)
-        fields = {"machine": QUIET, **fields}
-        return BuildReport(Path("t.json"), make_table(made), "0" * 64, (), timings, 1.0, **fields)
-
-    return make
+    made = {
+        make_key(m): replace(row, evidence=replace(row.evidence, **changes))
+        for m, changes in rows.items()
+        for row in (make_row(),)
+    }
+    timings = tuple(Tuned(make_key(m), made[make_key(m)], ()) for m in now)
+    fields = {"machine": QUIET, **fields}
+    return BuildReport(Path("t.json"), make_table(made), "0" * 64, (), timings, 1.0, **fields)
 
 
 NOISY: Mapping[str, Any] = {"flags": (Flag.UNSTABLE,)}
 
 
-def test_times_of_a_quiet_machine_can_be_believed(report: Report) -> None:
+def test_times_of_a_quiet_machine_can_be_believed() -> None:
     """One line, with the largest share that other processes took."""
     assert [*spell_belief(report({16: {}}, (16,)))] == [
         "times of this build can be believed: other processes took up to 3% of 2 CPUs"
     ]
 
 
-def test_what_disturbed_makes_times_doubtful(report: Report) -> None:
+def test_what_disturbed_makes_times_doubtful() -> None:
     for case, (state, words) in {
         "load": (
             {"disturbed": 3, "worst_share": 0.98},
@@ -67,7 +61,7 @@ def test_what_disturbed_makes_times_doubtful(report: Report) -> None:
         assert line == f"times of this build are doubtful: {words}", case
 
 
-def test_unstable_rows_are_counted_and_can_be_measured_again(report: Report) -> None:
+def test_unstable_rows_are_counted_and_can_be_measured_again() -> None:
     """Those measured now make the times doubtful; all asked for are listed, with the remedy."""
     rows = {16: NOISY, 32: NOISY, 64: {}, 128: NOISY}
     known = (make_key(32), make_key(64))
@@ -80,7 +74,7 @@ def test_unstable_rows_are_counted_and_can_be_measured_again(report: Report) -> 
     assert "--retry unstable" in remedy
 
 
-def test_unstable_rows_are_marked_beside_their_times(report: Report) -> None:
+def test_unstable_rows_are_marked_beside_their_times() -> None:
     """In the grid of rows, and the last line says what the mark means."""
     table = report({16: NOISY, 32: {}}).table
     lines = list(spell_table(table))
@@ -89,7 +83,7 @@ def test_unstable_rows_are_marked_beside_their_times(report: Report) -> None:
     assert lines[-1] == "2 of 2 rows, 1 near_tie, 1 unstable (marked ?)"
 
 
-def test_a_build_is_undecided_where_every_measured_row_is_unstable(report: Report) -> None:
+def test_a_build_is_undecided_where_every_measured_row_is_unstable() -> None:
     """Nothing measured is no doubt, and one stable row is a decision."""
     rows = report({16: NOISY, 32: NOISY, 64: {}}).table.rows
     noisy, other, stable = rows
@@ -98,14 +92,14 @@ def test_a_build_is_undecided_where_every_measured_row_is_unstable(report: Repor
         assert not is_undecided(rows, measured), measured
 
 
-def test_a_build_of_problems_names_an_option_that_it_takes(report: Report) -> None:
+def test_a_build_of_problems_names_an_option_that_it_takes() -> None:
     """It has no ``--retry``: its unstable rows are measured again by ``--force``."""
     *_, last = spell_belief(report({16: NOISY}, (16,)), MEASURE_ALL)
     assert "--force" in last
     assert "--retry" not in last
 
 
-def test_what_was_not_checked_is_no_doubt(report: Report) -> None:
+def test_what_was_not_checked_is_no_doubt() -> None:
     """Without NVML nothing is known about a GPU, and the line says so."""
     note = "not checked: clocks (no nvidia-ml-py)"
     unknown = MachineState(measured=1, notes=(note,))
@@ -114,12 +108,12 @@ def test_what_was_not_checked_is_no_doubt(report: Report) -> None:
     ]
 
 
-def test_where_nothing_was_measured_nothing_is_said_of_times(report: Report) -> None:
+def test_where_nothing_was_measured_nothing_is_said_of_times() -> None:
     """A second build that finds every row says nothing about its own times."""
     assert [*spell_belief(report({16: {}}, machine=MachineState()))] == []
 
 
-def test_a_retry_says_what_came_of_it(report: Report) -> None:
+def test_a_retry_says_what_came_of_it() -> None:
     """How many rows are stable now, were kept, or belong to other buckets; with the reason."""
     kept = {make_key(32): "the new times are unstable too"}
     retried = frozenset(map(make_key, (16, 32, 64)))
@@ -132,7 +126,7 @@ def test_a_retry_says_what_came_of_it(report: Report) -> None:
     assert f"kept: {make_key(32)}: the new times are unstable too" in lines
 
 
-def test_a_retry_without_unstable_rows_says_so(report: Report) -> None:
+def test_a_retry_without_unstable_rows_says_so() -> None:
     """Nothing was measured, and the one line says why."""
     lines = [*spell_belief(report({16: {}}, machine=MachineState(), retried=frozenset()))]
     assert lines == ["no row of the table is unstable: nothing was measured again"]
@@ -145,7 +139,7 @@ ALONG: Mapping[str, Any] = {
 }
 
 
-def test_a_winner_slower_than_the_library_is_explained(report: Report) -> None:
+def test_a_winner_slower_than_the_library_is_explained() -> None:
     """For a range the winner may lose at the largest size; the build says why, `show` counts it."""
     found = report({16: ALONG, 32: {"library_us": 5.0}}, (16, 32))
     explained = [line for line in spell(found) if "the library's time" in line]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 
 import pytest
 from sample_tables import make_runtime, make_table
@@ -15,25 +14,20 @@ from warmup.table.discovery import FoundTable
 from warmup.table.on_miss import OnMiss
 
 
-@pytest.fixture
-def admitted() -> Callable[..., list[str]]:
+def admitted(
+    on_miss: OnMiss = OnMiss.STRICT, *, is_allowed: bool = False, **changes: str | int
+) -> list[str]:
     """``admitted(is_allowed=True, sm_count=78)``: the warnings of a table on such a machine."""
-
-    def judge(
-        on_miss: OnMiss = OnMiss.STRICT, *, is_allowed: bool = False, **changes: str | int
-    ) -> list[str]:
-        found, here = FoundTable(make_table(), ()), make_runtime(**changes)
-        mismatches = compare_runtimes(found.table.provenance.runtime, here)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            refused = admit(found, here, mismatches, on_miss=on_miss, is_allowed=is_allowed)
-        assert all(each.category is StaleTableWarning for each in caught)
-        return [str(each.message) for each in caught] + ([refused] if refused else [])
-
-    return judge
+    found, here = FoundTable(make_table(), ()), make_runtime(**changes)
+    mismatches = compare_runtimes(found.table.provenance.runtime, here)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        refused = admit(found, here, mismatches, on_miss=on_miss, is_allowed=is_allowed)
+    assert all(each.category is StaleTableWarning for each in caught)
+    return [str(each.message) for each in caught] + ([refused] if refused else [])
 
 
-def test_another_device_or_runtime_is_refused(admitted: Callable[..., list[str]]) -> None:
+def test_another_device_or_runtime_is_refused() -> None:
     """One sentence says what the table was tuned on and what is here: an error but in fallback."""
     said = (
         "the table: tuned on NVIDIA H200 (sm_90, 132 SMs, 140 GiB) with torch 2.13.0 and "
@@ -49,13 +43,13 @@ def test_another_device_or_runtime_is_refused(admitted: Callable[..., list[str]]
         assert refused.startswith(said), changes
 
 
-def test_a_refused_table_can_be_allowed(admitted: Callable[..., list[str]]) -> None:
+def test_a_refused_table_can_be_allowed() -> None:
     """One warning says that every lookup is a miss, however many fields differ."""
     (said,) = admitted(is_allowed=True, sm_count=78, arch="sm_80", torch="2.12.0")
     assert said.endswith(": every lookup is a miss")
 
 
-def test_another_driver_is_a_warning(admitted: Callable[..., list[str]]) -> None:
+def test_another_driver_is_a_warning() -> None:
     """Soft differences are named in one sentence, and refuse nothing."""
     (said,) = admitted(driver="581", cuda="12.9")
     assert said == (
@@ -63,6 +57,6 @@ def test_another_driver_is_a_warning(admitted: Callable[..., list[str]]) -> None
     )
 
 
-def test_the_same_machine_is_admitted_without_a_word(admitted: Callable[..., list[str]]) -> None:
+def test_the_same_machine_is_admitted_without_a_word() -> None:
     """Nothing differs, so nothing is said."""
     assert admitted() == []

@@ -28,25 +28,20 @@ HARD_TORCH = Mismatch("torch minor", "2.13", "2.14", is_hard=True)
 SOFT = Mismatch("driver", "580", "581", is_hard=False)
 
 
-@pytest.fixture
-def make_lookup() -> Lookups:
+def make_lookup(
+    on_miss: OnMiss = OnMiss.FALLBACK,
+    *mismatches: Mismatch,
+    on_uncovered: Uncovered = Uncovered.LIBRARY,
+    on_tuned: Callable[[Tuned], None] | None = None,
+    tuned: Tuned | None = None,
+) -> tuple[Lookup, list[Event]]:
     """``make_lookup(OnMiss.STRICT)``: a lookup over two rows, and the events it emits."""
-
-    def make(
-        on_miss: OnMiss = OnMiss.FALLBACK,
-        *mismatches: Mismatch,
-        on_uncovered: Uncovered = Uncovered.LIBRARY,
-        on_tuned: Callable[[Tuned], None] | None = None,
-        tuned: Tuned | None = None,
-    ) -> tuple[Lookup, list[Event]]:
-        events: list[Event] = []
-        emitter = Emitter([events.append])
-        rows = make_table().rows
-        tuner = _Finished(tuned)
-        lookup = Lookup(rows, on_miss, emitter, mismatches, on_uncovered, tuner, on_tuned)
-        return lookup, events
-
-    return make
+    events: list[Event] = []
+    emitter = Emitter([events.append])
+    rows = make_table().rows
+    tuner = _Finished(tuned)
+    lookup = Lookup(rows, on_miss, emitter, mismatches, on_uncovered, tuner, on_tuned)
+    return lookup, events
 
 
 class _Finished:
@@ -65,7 +60,7 @@ class _Finished:
         pass
 
 
-def test_a_known_key_is_answered_with_its_winner(make_lookup: Lookups) -> None:
+def test_a_known_key_is_answered_with_its_winner() -> None:
     lookup, _ = make_lookup()
     assert lookup.find(make_key(560)) == make_table().rows[make_key(560)].winner
     # Finding emits nothing.
@@ -75,7 +70,7 @@ def test_a_known_key_is_answered_with_its_winner(make_lookup: Lookups) -> None:
     assert events == []
 
 
-def test_a_dynamic_dim_has_its_own_miss_reason(make_lookup: Lookups) -> None:
+def test_a_dynamic_dim_has_its_own_miss_reason() -> None:
     """A key with a range misses as ``dynamic_dim``, a key without as ``not_in_table``."""
     for m, reason in (
         ("7", MissReason.NOT_IN_TABLE),
@@ -86,12 +81,12 @@ def test_a_dynamic_dim_has_its_own_miss_reason(make_lookup: Lookups) -> None:
         assert lookup.find(make_key(m)) is reason
 
 
-def test_a_range_in_n_is_a_dynamic_dim(make_lookup: Lookups) -> None:
+def test_a_range_in_n_is_a_dynamic_dim() -> None:
     lookup, _ = make_lookup()
     assert lookup.find(make_key(560, n="8..64")) is MissReason.DYNAMIC_DIM
 
 
-def test_a_kind_says_which_ingredients_are_ranges(make_lookup: Lookups, toy_kind: Kind) -> None:
+def test_a_kind_says_which_ingredients_are_ranges(toy_kind: Kind) -> None:
     for m, reason in (("8", MissReason.NOT_IN_TABLE), ("1..8", MissReason.DYNAMIC_DIM)):
         lookup, _ = make_lookup()
         assert lookup.find(f"toy cat m={m} n=4 via=sum f32 tag=7") is reason
@@ -103,12 +98,12 @@ def test_a_dynamic_row_answers_its_own_range() -> None:
     assert lookup.find(make_key("1..64")) == row.winner
 
 
-def test_what_is_no_key_is_not_described(make_lookup: Lookups) -> None:
+def test_what_is_no_key_is_not_described() -> None:
     lookup, _ = make_lookup()
     assert lookup.find("conv 3x3") is MissReason.NOT_DESCRIBED
 
 
-def test_a_hard_mismatch_is_the_reason_of_every_miss(make_lookup: Lookups) -> None:
+def test_a_hard_mismatch_is_the_reason_of_every_miss() -> None:
     """On another device or runtime every lookup misses for that reason, known key or not."""
     for m, (case, (mismatches, reason)) in product(
         ("560", "7", "1.."),
@@ -122,13 +117,13 @@ def test_a_hard_mismatch_is_the_reason_of_every_miss(make_lookup: Lookups) -> No
         assert lookup.find(make_key(m)) is reason, (case, m)
 
 
-def test_a_soft_mismatch_changes_no_answer(make_lookup: Lookups) -> None:
+def test_a_soft_mismatch_changes_no_answer() -> None:
     """With another driver the rows are still used."""
     lookup, _ = make_lookup(OnMiss.FALLBACK, SOFT)
     assert lookup.find(make_key(560)) == make_table().rows[make_key(560)].winner
 
 
-def test_the_mismatches_of_two_runtimes_decide(make_lookup: Lookups) -> None:
+def test_the_mismatches_of_two_runtimes_decide() -> None:
     """What compare_runtimes finds between table and machine becomes the reason."""
     for changes, reason in (
         ({"arch": "sm_100"}, MissReason.WRONG_DEVICE),
@@ -139,7 +134,7 @@ def test_the_mismatches_of_two_runtimes_decide(make_lookup: Lookups) -> None:
         assert lookup.find(make_key(560)) is reason, changes
 
 
-def test_a_hit_is_one_event(make_lookup: Lookups) -> None:
+def test_a_hit_is_one_event() -> None:
     """A hit emits its key and winner, once."""
     lookup, events = make_lookup()
     winner = make_table().rows[make_key(560)].winner
@@ -149,7 +144,7 @@ def test_a_hit_is_one_event(make_lookup: Lookups) -> None:
     ]
 
 
-def test_a_miss_is_one_event(make_lookup: Lookups) -> None:
+def test_a_miss_is_one_event() -> None:
     """A miss emits key, reason, nearest row, what differs and what is compiled instead, once."""
     lookup, events = make_lookup()
     lookup.miss(make_key(600), MissReason.NOT_IN_TABLE, "bias_addmm")
@@ -168,7 +163,7 @@ def test_a_miss_is_one_event(make_lookup: Lookups) -> None:
     ]
 
 
-def test_a_strict_miss_raises_what_the_event_says(make_lookup: Lookups) -> None:
+def test_a_strict_miss_raises_what_the_event_says() -> None:
     """Strict serving raises key, reason, nearest row and each differing ingredient."""
     lookup, _ = make_lookup(OnMiss.STRICT)
     asked = make_key(1030, epilogue="relu")
@@ -183,7 +178,7 @@ def test_a_strict_miss_raises_what_the_event_says(make_lookup: Lookups) -> None:
     )
 
 
-def test_a_strict_miss_is_one_event_without_choice(make_lookup: Lookups) -> None:
+def test_a_strict_miss_is_one_event_without_choice() -> None:
     """The event of a strict miss is emitted once, and nothing is compiled instead."""
     lookup, events = make_lookup(OnMiss.STRICT)
     with pytest.raises(MissError):
@@ -191,7 +186,7 @@ def test_a_strict_miss_is_one_event_without_choice(make_lookup: Lookups) -> None
     assert [event.fields["choice"] for event in events] == [None]
 
 
-def test_a_miss_of_another_op_has_no_neighbour(make_lookup: Lookups) -> None:
+def test_a_miss_of_another_op_has_no_neighbour() -> None:
     """When the table has no row for the op, there is no nearest row."""
     lookup, _ = make_lookup(OnMiss.STRICT)
     with pytest.raises(MissError) as caught:
@@ -199,35 +194,35 @@ def test_a_miss_of_another_op_has_no_neighbour(make_lookup: Lookups) -> None:
     assert (caught.value.nearest, caught.value.differs) == (None, ())
 
 
-def test_a_miss_on_another_device_names_the_hard_fields(make_lookup: Lookups) -> None:
+def test_a_miss_on_another_device_names_the_hard_fields() -> None:
     lookup, _ = make_lookup(OnMiss.STRICT, HARD_DEVICE, SOFT)
     with pytest.raises(MissError) as caught:
         lookup.miss(make_key(560), MissReason.WRONG_DEVICE, "bias_addmm")
     assert caught.value.differs == ("device.sm_count: table 132, here 78",)
 
 
-def test_a_row_that_could_not_be_used_is_its_own_neighbour(make_lookup: Lookups) -> None:
+def test_a_row_that_could_not_be_used_is_its_own_neighbour() -> None:
     """A rejected choice names the row of the very key, and its winner."""
     lookup, events = make_lookup()
     lookup.miss(make_key(560), MissReason.CHOICE_REJECTED, "bias_addmm")
     assert events[0].fields["nearest"] == make_key(560)
 
 
-def test_what_cannot_be_described_has_no_neighbour(make_lookup: Lookups) -> None:
+def test_what_cannot_be_described_has_no_neighbour() -> None:
     """A problem without a key is a miss without nearest row, whatever its text."""
     lookup, events = make_lookup()
     lookup.miss("conv 3x3", MissReason.NOT_DESCRIBED, "conv")
     assert (events[0].fields["nearest"], events[0].fields["differs"]) == (None, [])
 
 
-def test_only_tune_tunes(make_lookup: Lookups) -> None:
+def test_only_tune_tunes() -> None:
     """A lookup measures on a miss with on_miss=tune only."""
     for on_miss in list(OnMiss):
         lookup, _ = make_lookup(on_miss)
         assert lookup.tunes == (on_miss is OnMiss.TUNE)
 
 
-def test_a_tuned_problem_is_answered_from_then_on(make_lookup: Lookups) -> None:
+def test_a_tuned_problem_is_answered_from_then_on() -> None:
     """A row measured in this process is used, also when the table is for another device."""
     for case, mismatches in {"here": (), "wrong-device": (HARD_DEVICE,)}.items():
         row = make_row(BLOCK_M=7)
@@ -236,7 +231,7 @@ def test_a_tuned_problem_is_answered_from_then_on(make_lookup: Lookups) -> None:
         assert lookup.find(make_key(7)) == row.winner, case
 
 
-def test_a_tuned_row_goes_before_the_tables(make_lookup: Lookups) -> None:
+def test_a_tuned_row_goes_before_the_tables() -> None:
     """A key tuned again is answered with the new winner."""
     row = make_row(BLOCK_M=7)
     lookup, _ = make_lookup(OnMiss.TUNE, tuned=Tuned(make_key(560), row, ()))
@@ -244,7 +239,7 @@ def test_a_tuned_row_goes_before_the_tables(make_lookup: Lookups) -> None:
     assert lookup.find(make_key(560)) == row.winner
 
 
-def test_a_tuned_problem_is_one_event_and_is_handed_on(make_lookup: Lookups) -> None:
+def test_a_tuned_problem_is_one_event_and_is_handed_on() -> None:
     """A finished problem emits one event and reaches the builder once."""
     handed: list[Tuned] = []
     result = Tuned(make_key(7), make_row(), ())
@@ -253,14 +248,14 @@ def test_a_tuned_problem_is_one_event_and_is_handed_on(make_lookup: Lookups) -> 
     assert ([event.name for event in events], handed) == ([EventName.TUNED], [result])
 
 
-def test_a_problem_that_could_not_be_measured_has_no_answer(make_lookup: Lookups) -> None:
+def test_a_problem_that_could_not_be_measured_has_no_answer() -> None:
     """Without a result there is no winner, no event and no row."""
     lookup, events = make_lookup(OnMiss.TUNE)
     found = lookup.measure_calls(make_key(7), make_row().winner, {})
     assert (found, events, lookup.find(make_key(7))) == (None, [], MissReason.NOT_IN_TABLE)
 
 
-def test_an_uncovered_measurement_is_one_event(make_lookup: Lookups) -> None:
+def test_an_uncovered_measurement_is_one_event() -> None:
     """A measurement that no row kind covers is emitted with its site."""
     lookup, events = make_lookup()
     lookup.uncovered("conv.py:tuned_conv")
@@ -269,7 +264,7 @@ def test_an_uncovered_measurement_is_one_event(make_lookup: Lookups) -> None:
     ]
 
 
-def test_a_forbidden_measurement_is_an_event_and_an_error(make_lookup: Lookups) -> None:
+def test_a_forbidden_measurement_is_an_event_and_an_error() -> None:
     for on_miss in (OnMiss.FALLBACK, OnMiss.STRICT):
         lookup, events = make_lookup(on_miss, on_uncovered=Uncovered.FORBID)
         with pytest.raises(UncoveredError, match=r"site conv\.py:tuned_conv"):
@@ -281,9 +276,7 @@ def test_a_forbidden_measurement_is_an_event_and_an_error(make_lookup: Lookups) 
         }, on_miss
 
 
-def test_a_selection_of_no_kind_takes_the_library_unless_told_otherwise(
-    make_lookup: Lookups,
-) -> None:
+def test_a_selection_of_no_kind_takes_the_library_unless_told_otherwise() -> None:
     """``library`` reports the site and the choice; else the measurement reports itself."""
     for word, reported in ((Uncovered.LIBRARY, 1), (Uncovered.MEASURE, 0), (Uncovered.FORBID, 0)):
         lookup, events = make_lookup(on_uncovered=word)
@@ -295,7 +288,7 @@ def test_a_selection_of_no_kind_takes_the_library_unless_told_otherwise(
     assert [(event.name, dict(event.fields)) for event in events] == [(EventName.UNCOVERED, wanted)]
 
 
-def test_a_foreign_graph_is_one_event_with_both_digests(make_lookup: Lookups) -> None:
+def test_a_foreign_graph_is_one_event_with_both_digests() -> None:
     """Digests are as short as in every event; what follows them says how a table was installed."""
     lookup, events = make_lookup()
     lookup.foreign(cache_tag("a" * 64, tunes=True), cache_tag("b" * 64))
@@ -307,7 +300,7 @@ def test_a_foreign_graph_is_one_event_with_both_digests(make_lookup: Lookups) ->
     ]
 
 
-def test_strict_or_forbid_refuses_a_foreign_graph(make_lookup: Lookups) -> None:
+def test_strict_or_forbid_refuses_a_foreign_graph() -> None:
     """The event is emitted before the error, which names both digests."""
     for on_miss, uncovered in (
         (OnMiss.STRICT, Uncovered.LIBRARY),
@@ -319,7 +312,7 @@ def test_strict_or_forbid_refuses_a_foreign_graph(make_lookup: Lookups) -> None:
         assert [event.fields["refused"] for event in events] == [True], on_miss
 
 
-def test_a_selection_that_tunes_is_not_uncovered(make_lookup: Lookups) -> None:
+def test_a_selection_that_tunes_is_not_uncovered() -> None:
     """With on_miss=tune a measurement that becomes a row is not uncovered; all others are."""
     lookup, events = make_lookup(OnMiss.TUNE)
     for site in ("select:mm", "launch", "pad"):
@@ -328,7 +321,7 @@ def test_a_selection_that_tunes_is_not_uncovered(make_lookup: Lookups) -> None:
     assert [event.fields["site"] for event in events] == ["conv.py:tuned_conv"]
 
 
-def test_what_tunes_a_kind_is_not_uncovered(make_lookup: Lookups, toy_kind: Kind) -> None:
+def test_what_tunes_a_kind_is_not_uncovered(toy_kind: Kind) -> None:
     """Under on_miss=tune a measurement at a site of any kind in the registry becomes a row."""
     lookup, events = make_lookup(OnMiss.TUNE)
     for site in ("toy_pass", "other_pass"):
@@ -336,14 +329,14 @@ def test_what_tunes_a_kind_is_not_uncovered(make_lookup: Lookups, toy_kind: Kind
     assert [event.fields["site"] for event in events] == ["other_pass"]
 
 
-def test_a_selection_that_should_not_tune_is_uncovered(make_lookup: Lookups) -> None:
+def test_a_selection_that_should_not_tune_is_uncovered() -> None:
     for on_miss in (OnMiss.FALLBACK, OnMiss.STRICT):
         lookup, events = make_lookup(on_miss)
         lookup.uncovered("select:mm")
         assert [event.fields["site"] for event in events] == ["select:mm"], on_miss
 
 
-def test_a_cached_graph_is_one_event(make_lookup: Lookups) -> None:
+def test_a_cached_graph_is_one_event() -> None:
     """A graph that came from inductor's cache is emitted with its number of decisions."""
     lookup, events = make_lookup()
     lookup.cached(3, 1)
@@ -352,7 +345,7 @@ def test_a_cached_graph_is_one_event(make_lookup: Lookups) -> None:
     ]
 
 
-def test_a_cached_graph_with_misses_is_refused_when_strict(make_lookup: Lookups) -> None:
+def test_a_cached_graph_with_misses_is_refused_when_strict() -> None:
     lookup, events = make_lookup(OnMiss.STRICT)
     lookup.cached(3, 0)
     with pytest.raises(MissError, match=r"1 decision of a graph .* \(cached_miss\)"):
@@ -360,7 +353,7 @@ def test_a_cached_graph_with_misses_is_refused_when_strict(make_lookup: Lookups)
     assert [event.name for event in events] == [EventName.CACHED] * 2
 
 
-def test_an_overruled_option_is_one_event(make_lookup: Lookups) -> None:
+def test_an_overruled_option_is_one_event() -> None:
     """A switch of the caller's that the table replaces is one event, without a warning."""
     lookup, events = make_lookup()
     with warnings.catch_warnings():
@@ -375,13 +368,13 @@ def test_an_overruled_option_is_one_event(make_lookup: Lookups) -> None:
     ]
 
 
-def test_a_contradiction_is_warned_of(make_lookup: Lookups) -> None:
+def test_a_contradiction_is_warned_of() -> None:
     lookup, _ = make_lookup()
     with pytest.warns(ContradictionWarning, match="option freezing is False here, .* with True"):
         lookup.contradicted("freezing", "True", "False")
 
 
-def test_a_contradiction_is_reported_once(make_lookup: Lookups) -> None:
+def test_a_contradiction_is_reported_once() -> None:
     """The same option contradicted from many threads is one event and one warning."""
     lookup, events = make_lookup()
     with warnings.catch_warnings(record=True) as warned:
@@ -397,7 +390,7 @@ def test_a_contradiction_is_reported_once(make_lookup: Lookups) -> None:
     assert (len(events), len(warned)) == (1, 1)
 
 
-def test_each_contradicted_option_is_reported(make_lookup: Lookups) -> None:
+def test_each_contradicted_option_is_reported() -> None:
     lookup, events = make_lookup()
     with pytest.warns(ContradictionWarning):
         lookup.contradicted("freezing", "True", "False")
@@ -407,14 +400,14 @@ def test_each_contradicted_option_is_reported(make_lookup: Lookups) -> None:
     assert options == ["freezing", "max_autotune_gemm_backends"]
 
 
-def test_a_table_without_winners_for_the_host_may_be_recorded(make_lookup: Lookups) -> None:
+def test_a_table_without_winners_for_the_host_may_be_recorded() -> None:
     """CUDA graphs of other rows contradict nothing."""
     lookup, events = make_lookup()
     lookup.recorded()
     assert events == []
 
 
-def test_a_fusion_that_differs_from_the_row_is_reported_once(make_lookup: Lookups) -> None:
+def test_a_fusion_that_differs_from_the_row_is_reported_once() -> None:
     """What is fused as the row says is no event; else one event and warning for each key."""
     lookup, events = make_lookup()
     with warnings.catch_warnings(record=True) as warned:
@@ -433,7 +426,7 @@ def test_a_fusion_that_differs_from_the_row_is_reported_once(make_lookup: Lookup
 
 
 def test_a_contradiction_ends_no_compile_even_when_warnings_are_errors(
-    make_lookup: Lookups, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The event is emitted, and the text goes to stderr instead of into an exception."""
     lookup, events = make_lookup()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,6 @@ BATCHES = "((torch.float32, [4, 8, 32], [256, 32, 1]), (torch.float32, [4, 32, 3
 MM = "mm m=512 n=768 k=640 bf16 a=row b=col out=bf16 | epilogue=none"
 BMM = "bmm batch=4 m=8 n=32 k=32 f32 a=row b=row out=f32 fp32=ieee | epilogue=none"
 Done = subprocess.CompletedProcess[str]
-Export = Callable[..., dict[str, Any]]
 
 
 def entries(tmp_path: Path, document: object) -> list[Entry]:
@@ -122,25 +120,18 @@ def test_what_shipped_tables_export_reads_back_as_their_rows(tmp_path: Path) -> 
     assert exported_rows > 100
 
 
-@pytest.fixture
-def export() -> Export:
+def export(key: str, *, device: str = "cuda", **changes: Any) -> dict[str, Any]:
     """``export(key, winner=..., untrusted=...)``: what is exported of one row, and why not."""
-
-    def export(key: str, *, device: str = "cuda", **changes: Any) -> dict[str, Any]:
-        row = dataclasses.replace(make_row(), **{"winner": winner_of(TEMPLATE), **changes})
-        table = make_table(rows={key: row})
-        runtime = table.provenance.runtime
-        runtime = dataclasses.replace(
-            runtime, device=dataclasses.replace(runtime.device, type=device)
-        )
-        origin = dataclasses.replace(table.provenance, runtime=runtime)
-        exported = export_lookup_table(dataclasses.replace(table, provenance=origin))
-        return {"entries": exported.entries, "why": list(exported.left_out)}
-
-    return export
+    row = dataclasses.replace(make_row(), **{"winner": winner_of(TEMPLATE), **changes})
+    table = make_table(rows={key: row})
+    runtime = table.provenance.runtime
+    runtime = dataclasses.replace(runtime, device=dataclasses.replace(runtime.device, type=device))
+    origin = dataclasses.replace(table.provenance, runtime=runtime)
+    exported = export_lookup_table(dataclasses.replace(table, provenance=origin))
+    return {"entries": exported.entries, "why": list(exported.left_out)}
 
 
-def test_a_row_is_a_config_under_torchs_key(export: Export) -> None:
+def test_a_row_is_a_config_under_torchs_key() -> None:
     """The config has the template's hash; the epilogue is in no key of torch's."""
     for key in (MM, MM.replace("epilogue=none", "epilogue=relu")):
         assert export(key)["entries"] == {f"{NODES}+mm": [TEMPLATE]}, key
@@ -149,7 +140,7 @@ def test_a_row_is_a_config_under_torchs_key(export: Export) -> None:
     assert export(MM, winner=split)["entries"] == {f"{NODES}+mm": [config]}
 
 
-def test_rows_that_torchs_table_cannot_express_are_left_out_with_the_reason(export: Export) -> None:
+def test_rows_that_torchs_table_cannot_express_are_left_out_with_the_reason() -> None:
     """None of them is exported as something else."""
     library = Winner(Family.EXTERN, "aten::addmm")
     biased = MM.replace("mm m", "addmm m").replace("b=col", "b=col bias=1d")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -38,63 +38,58 @@ def outcomes_of(times: Times) -> list[Outcome]:
     ]
 
 
-@pytest.fixture
-def look() -> Callable[..., Looked]:
+def look(
+    low: Times | None, middle: Times | None, *, alone: float | Rejection | None = 20.9
+) -> Looked:
     """``look(low, middle, alone=...)``: the winner, the outcomes by size, and the runs by size.
 
     Times are stated for the sizes 257 and 408; *alone* is that of a new winner at 560. None is a
     size whose trial cannot be run.
     """
+    base = Question(
+        parse_problem(make_key("257..560")),
+        "cpu",
+        tuple(map(Candidate, OWN)),
+        library=LIBRARY,
+        size=560,
+    )
+    asked: list[tuple[int, list[Winner]]] = []
+    stated = {257: low, 408: middle}
 
-    def do(
-        low: Times | None, middle: Times | None, *, alone: float | Rejection | None = 20.9
-    ) -> Looked:
-        base = Question(
-            parse_problem(make_key("257..560")),
-            "cpu",
-            tuple(map(Candidate, OWN)),
-            library=LIBRARY,
-            size=560,
-        )
-        asked: list[tuple[int, list[Winner]]] = []
-        stated = {257: low, 408: middle}
+    def ask(size: int, winners: Sequence[Winner]) -> Question:
+        return replace(base, candidates=tuple(map(Candidate, winners)), size=size)
 
-        def ask(size: int, winners: Sequence[Winner]) -> Question:
-            return replace(base, candidates=tuple(map(Candidate, winners)), size=size)
+    def run(question: Question) -> list[Outcome]:
+        assert question.size is not None
+        winners = [one.winner for one in question.candidates]
+        asked.append((question.size, winners))
+        times: Times | None = stated.get(question.size)
+        if question.size == base.size and alone is not None:
+            times = dict.fromkeys(winners, alone)
+        if times is None:
+            raise TrialNotRunError("for want of memory")
+        return outcomes_of({one: times[one] for one in winners if one in times})
 
-        def run(question: Question) -> list[Outcome]:
-            assert question.size is not None
-            winners = [one.winner for one in question.candidates]
-            asked.append((question.size, winners))
-            times: Times | None = stated.get(question.size)
-            if question.size == base.size and alone is not None:
-                times = dict.fromkeys(winners, alone)
-            if times is None:
-                raise TrialNotRunError("for want of memory")
-            return outcomes_of({one: times[one] for one in winners if one in times})
-
-        smaller_sizes = tuple(
-            SmallerSize(size, lambda winners, size=size: ask(size, winners)) for size in stated
-        )
-        question = replace(base, smaller_sizes=smaller_sizes)
-        winner, places = choose_for_range(question, outcomes_of(OWN), LARGE, Method(), run)
-        return winner, places, asked
-
-    return do
+    smaller_sizes = tuple(
+        SmallerSize(size, lambda winners, size=size: ask(size, winners)) for size in stated
+    )
+    question = replace(base, smaller_sizes=smaller_sizes)
+    winner, places = choose_for_range(question, outcomes_of(OWN), LARGE, Method(), run)
+    return winner, places, asked
 
 
 GOOD = {LIBRARY: 10.0, LARGE: 10.0, SMALL: 10.0}
 BAD = {LIBRARY: 15.0, LARGE: 20.0, SMALL: 10.0}
 
 
-def test_a_good_winner_costs_a_trial_for_each_size(look: Callable[..., Looked]) -> None:
+def test_a_good_winner_costs_a_trial_for_each_size() -> None:
     winner, places, asked = look(GOOD, GOOD)
     assert winner == LARGE
     assert [place.size for place in places] == [257, 408, 560]
     assert [(size, set(winners)) for size, winners in asked] == [(257, {*OWN}), (408, {*OWN})]
 
 
-def test_another_winner_is_confirmed_at_the_largest_size(look: Callable[..., Looked]) -> None:
+def test_another_winner_is_confirmed_at_the_largest_size() -> None:
     """The new winner is run there once more, alone, and has the time of that trial."""
     winner, places, asked = look(BAD, GOOD, alone=20.5)
     assert winner == SMALL
@@ -103,7 +98,7 @@ def test_another_winner_is_confirmed_at_the_largest_size(look: Callable[..., Loo
     assert times == {**OWN, SMALL: 20.5}
 
 
-def test_a_rejected_winner_gives_way_to_the_next(look: Callable[..., Looked]) -> None:
+def test_a_rejected_winner_gives_way_to_the_next() -> None:
     """The others are compared without a candidate that is not confirmed."""
     winner, places, asked = look(BAD, GOOD, alone=Rejection.WRONG)
     assert [winners for _, winners in asked[2:]] == [[SMALL], [LIBRARY]]
@@ -114,7 +109,7 @@ def test_a_rejected_winner_gives_way_to_the_next(look: Callable[..., Looked]) ->
 
 
 def test_a_candidate_whose_confirmation_cannot_run_does_not_win(
-    look: Callable[..., Looked], caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The winner of the largest size stays, and the log has the reason."""
     with caplog.at_level(logging.WARNING, logger="warmup"):
@@ -123,9 +118,7 @@ def test_a_candidate_whose_confirmation_cannot_run_does_not_win(
     assert "for want of memory" in caplog.text
 
 
-def test_a_size_that_cannot_be_run_is_logged(
-    look: Callable[..., Looked], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_size_that_cannot_be_run_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, logger="warmup"):
         winner, places, _ = look(None, GOOD)
     assert winner == LARGE

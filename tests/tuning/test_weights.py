@@ -24,22 +24,15 @@ STRUCTURE = Structure(inputs=(64,), features=99, outputs=(), dtype="bf16", biase
 AS_IS, PADDED = winner_of(STRUCTURE, 99), winner_of(STRUCTURE, 104)
 
 
-@pytest.fixture
-def tuned() -> Callable[..., Tuned]:
+def tuned(as_is_us: float, padded_us: float, *flags: Flag) -> Tuned:
     """``tuned(10.0, 8.0)``: 10 us unpadded, 8 us padded; the faster one is the winner."""
-
-    def make(as_is_us: float, padded_us: float, *flags: Flag) -> Tuned:
-        winner: Winner = AS_IS if as_is_us <= padded_us else PADDED
-        evidence = replace(make_row().evidence, library_us=as_is_us, flags=flags)
-        timings = (Timing(AS_IS, as_is_us), Timing(PADDED, padded_us))
-        return Tuned("k", Row(winner, evidence), timings)
-
-    return make
+    winner: Winner = AS_IS if as_is_us <= padded_us else PADDED
+    evidence = replace(make_row().evidence, library_us=as_is_us, flags=flags)
+    timings = (Timing(AS_IS, as_is_us), Timing(PADDED, padded_us))
+    return Tuned("k", Row(winner, evidence), timings)
 
 
-def test_padding_pays_when_it_is_faster_somewhere_and_slower_nowhere(
-    tuned: Callable[..., Tuned],
-) -> None:
+def test_padding_pays_when_it_is_faster_somewhere_and_slower_nowhere() -> None:
     """By more than the near-tie band, whatever the number of rows."""
     for times, pays in (
         ([(10.0, 8.0)], True),
@@ -51,7 +44,7 @@ def test_padding_pays_when_it_is_faster_somewhere_and_slower_nowhere(
         assert _pays([tuned(*pair) for pair in times], PADDED, AS_IS, 0.03) is pays, times
 
 
-def test_a_gain_within_the_spread_of_the_times_is_none(tuned: Callable[..., Tuned]) -> None:
+def test_a_gain_within_the_spread_of_the_times_is_none() -> None:
     """The row kept the weights as they are, although the other median is lower by 5 %."""
     noisy = tuned(10.0, 9.5)
     kept = replace(noisy, row=replace(noisy.row, winner=AS_IS))
@@ -59,7 +52,7 @@ def test_a_gain_within_the_spread_of_the_times_is_none(tuned: Callable[..., Tune
     assert not _pays([kept], PADDED, AS_IS, 0.03)
 
 
-def test_a_row_has_the_spread_of_its_winner(tuned: Callable[..., Tuned]) -> None:
+def test_a_row_has_the_spread_of_its_winner() -> None:
     """Also where the winner was chosen for the sake of other numbers of rows."""
     before = tuned(10.0, 10.2)
     timings = tuple(
@@ -70,12 +63,12 @@ def test_a_row_has_the_spread_of_its_winner(tuned: Callable[..., Tuned]) -> None
     assert row.evidence.spread == 0.04
 
 
-def test_unstable_times_are_a_tie(tuned: Callable[..., Tuned]) -> None:
+def test_unstable_times_are_a_tie() -> None:
     """A row that is unstable keeps the library default, here the weights as they are."""
     assert not _pays([tuned(10.0, 5.0, Flag.UNSTABLE)], PADDED, AS_IS, 0.03)
 
 
-def test_a_row_has_both_times_whichever_is_chosen(tuned: Callable[..., Tuned]) -> None:
+def test_a_row_has_both_times_whichever_is_chosen() -> None:
     """A winner chosen for the sake of other numbers of rows is a near tie, with its own time."""
     row = _with_winner(tuned(10.0, 10.2), PADDED, AS_IS).row
     assert (row.winner, row.evidence.time_us, row.evidence.library_us) == (PADDED, 10.2, 10.0)
@@ -83,7 +76,7 @@ def test_a_row_has_both_times_whichever_is_chosen(tuned: Callable[..., Tuned]) -
     assert Flag.NEAR_TIE in row.evidence.flags
 
 
-def test_a_padded_row_is_unpadded_by_a_later_measurement(tuned: Callable[..., Tuned]) -> None:
+def test_a_padded_row_is_unpadded_by_a_later_measurement() -> None:
     """Padding is slower for another number of rows: the row keeps both of its times."""
     before = _with_winner(tuned(10.0, 8.0), PADDED, AS_IS).row
     after = unpadded_row(before, AS_IS, Flag.NEAR_TIE)
