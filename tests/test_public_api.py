@@ -12,16 +12,12 @@ import pytest
 import warmup
 
 
-def test_all_is_sorted() -> None:
+def test_all_is_sorted_and_what_the_package_offers() -> None:
     """`__all__` is in order and names nothing twice."""
     assert warmup.__all__ == sorted(set(warmup.__all__))
-
-
-def test_all_is_what_the_package_offers() -> None:
+    # All is what the package offers.
     assert dir(warmup) == warmup.__all__
-
-
-def test_each_name_can_be_imported() -> None:
+    # Each name can be imported.
     for name in warmup.__all__:
         assert getattr(warmup, name) is not None
 

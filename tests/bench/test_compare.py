@@ -146,16 +146,13 @@ def test_gains_and_losses_are_told_with_their_interval() -> None:
     assert found.verdict(found.results[1]).startswith("no measurable gain: 1.00x (")
 
 
-def test_gains_and_losses_average_geometrically() -> None:
+def test_speed_ups_are_those_of_the_printed_medians() -> None:
     """Twice as fast in one bucket and half as fast in the other is no gain."""
     both = (faster(FLAT, 2.0), faster(FLAT, 0.5))
     found = report(result("default", FLAT, FLAT), result("table", *both))
     assert [one.value for one in found.speedups(found.results[1])] == [2.0, 0.5]
     assert str(found.overall(found.results[1])) == "no measurable gain: 1.00x (1.00 to 1.00)"
-
-
-def test_speed_ups_follow_from_the_printed_medians() -> None:
-    """The ratio is that of the rounded medians, which is what a reader can check."""
+    # The ratio is that of the rounded medians, which is what a reader can check.
     found = report(result("default", (10.0049,) * 6), result("table", (8.8851,) * 6))
     base, own = (one.cells[0].median_us for one in found.results)
     assert (base, own) == (10.0, 8.885)

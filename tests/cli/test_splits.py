@@ -47,16 +47,13 @@ def make_report(tmp_path: Path) -> Reports:
     return make
 
 
-def test_one_line_says_which_bucket_to_add(make_report: Reports) -> None:
+def test_rows_far_from_the_bound_name_the_bucket_to_add(make_report: Reports) -> None:
     """How many rows, the worst of them and where, and the middle of the bucket."""
     assert (
         "batch=1,seqlen=257..560: 2 rows are up to 1.31x as slow as the best at size 408: "
         "add the bucket batch=1,seqlen=408"
     ) in list(spell(make_report(SLOW, SLOWER, FAST)))
-
-
-def test_nothing_is_said_within_the_bound(make_report: Reports) -> None:
-    """A tenth is not above it, and what was not timed is not held against a row."""
+    # A tenth is not above it, and what was not timed is not held against a row.
     assert "add the bucket" not in "".join(spell(make_report(FAST)))
 
 

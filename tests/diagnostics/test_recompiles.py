@@ -54,15 +54,12 @@ def test_a_range_between_the_sizes_is_found() -> None:
     ]
 
 
-def test_the_number_of_compiles_is_bounded() -> None:
+def test_compiles_are_bounded_and_unexpected_ones_explained() -> None:
     """Where every size needs its own artifact, compiling stops, and the next size is uncovered."""
     found = cover(Compiler(*range(1, 100)), (1, 99), 99, 5)
     assert found.tried == (1, 99, 2, 3, 4)
     assert found.uncovered == 5
-
-
-def test_an_unexpected_recompile_has_the_reason_of_dynamo() -> None:
-    """Dynamo's reason is kept where the guards of an earlier artifact allow the size."""
+    # Dynamo's reason is kept where the guards of an earlier artifact allow the size.
     artifacts = [Artifact(0, 16, (at_least(2),)), Artifact(0, 64, (at_least(2),), "len(x) == 16")]
     found = cover(lambda _: [artifacts.pop(0)], (16, 64), 64, 16)
     assert [span.unexpected for span in found.spans] == ["", "len(x) == 16"]

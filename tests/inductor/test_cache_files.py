@@ -27,17 +27,13 @@ def reloaded(
     return dict(zip(names, found, strict=True))
 
 
-def test_triton_loads_an_added_kernel(reloaded: dict[str, Any]) -> None:
+def test_added_kernels_are_loaded_and_counted_apart(reloaded: dict[str, Any]) -> None:
     assert reloaded["was_there"] == [False, True, False]
-
-
-def test_existing_files_are_not_written_again(reloaded: dict[str, Any]) -> None:
+    # Existing files are not written again.
     first, second = reloaded["placed"]
     assert first > 0
     assert second == 0
-
-
-def test_kernels_compiled_since_are_counted(reloaded: dict[str, Any]) -> None:
+    # Kernels compiled since are counted.
     assert reloaded["besides"] == [0, 1]
 
 

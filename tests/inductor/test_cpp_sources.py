@@ -48,19 +48,13 @@ def test_the_generated_code_is_the_same(by_warmup: Answers, by_torch: Answers) -
         assert all("_micro_gemm" in code for code in ours["code"])
 
 
-def test_no_source_is_written_for_a_benchmark(by_warmup: Answers) -> None:
+def test_sources_are_written_once_and_for_no_benchmark(by_warmup: Answers) -> None:
     counts = by_warmup[0]["counts"]
     assert by_warmup[0]["hits"] == PRODUCTS
     assert (counts["candidates"], counts["sources"]) == (PRODUCTS, PROBLEMS)
-
-
-def test_equal_products_of_a_graph_have_one_source(by_warmup: Answers) -> None:
-    """Along a range, too: two layers of two products each need two sources."""
+    # Along a range, too: two layers of two products each need two sources.
     assert by_warmup[1]["counts"]["sources"] == PROBLEMS // 2
-
-
-def test_products_with_other_constants_have_other_sources(by_warmup: Answers) -> None:
-    """Of four layers, every other one scales its inner features: two and one sources, not two."""
+    # Of four layers, every other one scales its inner features: two and one sources, not two.
     counts = by_warmup[2]["counts"]
     assert (counts["candidates"], counts["sources"]) == (8, 3)
 

@@ -43,26 +43,17 @@ def _sent(found: Found) -> list[str]:
     return [line for line in found["lines"] if line.startswith("sent")]
 
 
-def test_everything_is_sent_before_the_first_question_is_measured(
-    found: dict[CompileOrder, Found],
-) -> None:
+def test_kernels_are_sent_before_they_are_measured(found: dict[CompileOrder, Found]) -> None:
     for order in AHEAD:
         kernels = {line.split()[1] for line in _sent(found[order])}
         assert {"triton_mm", "triton_mm_persistent_tma", "triton_"} <= kernels, order
         assert _measured(found[order]) == [len(_sent(found[order])) + at for at in range(3)]
-
-
-def test_kernels_that_are_asked_for_are_sent_question_by_question(
-    found: dict[CompileOrder, Found],
-) -> None:
+    # Kernels that are asked for are sent question by question.
     asked = found[CompileOrder.AS_ASKED]
     first, second, third = _measured(asked)
     for begin, end in ((first, second), (second, third)):
         assert any(line.startswith("sent") for line in asked["lines"][begin:end])
-
-
-def test_no_kernel_is_sent_twice(found: dict[CompileOrder, Found]) -> None:
-    """The lowering that measures takes what the first lowering sent."""
+    # The lowering that measures takes what the first lowering sent.
     for order in AHEAD:
         assert len(_sent(found[order])) == len(set(_sent(found[order])))
 

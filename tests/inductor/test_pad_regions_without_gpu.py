@@ -72,16 +72,10 @@ def test_what_makes_an_operand_is_in_its_region(cases: dict[str, Case]) -> None:
     steps = down["steps"]
     assert "aten.exp.default" in steps[: steps.index("aten.mm.default")]
     assert steps[-1] == "aten.add.Tensor"
-
-
-def test_the_norm_in_front_is_in_the_region(cases: dict[str, Case]) -> None:
-    """Its reduction too, though it has two results, so that the region starts at its input."""
+    # Its reduction too, though it has two results, so that the region starts at its input.
     steps = question(cases, "conv1d", "pad addmm")["steps"]
     assert "aten.var_mean.correction" in steps[: steps.index("aten.addmm.default")]
-
-
-def test_an_operand_that_others_need_is_an_output(cases: dict[str, Case]) -> None:
-    """The normed activation is written for the other product too; what it is made of is not."""
+    # The normed activation is written for the other product too; what it is made of is not.
     normed = "prims.convert_element_type.default"
     key = question(cases, "shared", "pad mm m=560 n=772")
     assert key["outputs"] == [normed, "aten.relu.default"]

@@ -167,19 +167,12 @@ def test_no_row_leaves_the_gemm_as_it_is(results: dict[str, dict[str, Any]]) -> 
         ], (case, reason)
 
 
-def test_inductors_own_cache_never_answers_for_the_table(
-    results: dict[str, dict[str, Any]],
-) -> None:
+def test_inductors_own_cache_never_answers(results: dict[str, dict[str, Any]]) -> None:
     """A decision in inductor's cache is ignored, with a row and without."""
     assert results["padded, cache against"]["pads"] > 0
     assert results["as_is, cache against"]["pads"] == 0
     assert results["none, cache for padding"]["pads"] == 0
-
-
-def test_a_build_measures_although_inductor_has_an_answer(
-    results: dict[str, dict[str, Any]],
-) -> None:
-    """A build times the padded form although inductor's cache has a decision."""
+    # A build times the padded form although inductor's cache has a decision.
     built = results["built, cache against"]
     assert built["timed"] == [0.5, 0.1]
     assert built["rows"][0]["winner"] == "padded"

@@ -83,17 +83,10 @@ def test_an_activation_is_in_the_region(cuts: dict[str, dict[str, Cut]]) -> None
     assert found["outputs"] == ["prims.convert_element_type.default"]
 
 
-def test_both_products_of_a_gate_are_in_the_region_of_either(
-    cuts: dict[str, dict[str, Cut]],
-) -> None:
+def test_the_region_of_a_gate_has_both_products(cuts: dict[str, dict[str, Cut]]) -> None:
     """Only one GEMM can fuse the multiplication, so each region contains both."""
     assert [sorted(cuts["gated"][key]["again"]) for key in (GATE, UP)] == [sorted([GATE, UP])] * 2
-
-
-def test_a_gate_by_a_long_gelu_is_in_one_region_with_both_products(
-    cuts: dict[str, dict[str, Cut]],
-) -> None:
-    """Else the other product's kernel would fuse a GELU that its region was measured without."""
+    # Else the other product's kernel would fuse a GELU that its region was measured without.
     gate = {key: cut for key, cut in cuts["gelu_gated"].items() if "n=512 " in key}
     assert len(gate) == 2
     assert [sorted(cut["again"]) for cut in gate.values()] == [sorted(gate)] * 2
@@ -128,24 +121,16 @@ def test_a_product_with_nothing_to_fuse_has_no_region(cuts: dict[str, dict[str, 
     assert [cut["steps"] for cut in alone] == [None] * 4
 
 
-def test_a_weight_that_is_kept_in_fewer_bytes_is_cast_in_the_region(
-    cuts: dict[str, dict[str, Cut]],
-) -> None:
+def test_a_region_in_8_bits_has_its_scales_and_casts(cuts: dict[str, dict[str, Cut]]) -> None:
     """A template reads int8 itself; a library call needs a copy in bf16 at every call."""
     (found,) = cuts["quantized"].values()
     assert found["steps"] == ["prims.convert_element_type.default", "aten.mm.default"]
-
-
-def test_a_gate_in_8_bits_is_quantized_in_the_region(cuts: dict[str, dict[str, Cut]]) -> None:
-    """The region has both products, and ends with the input of the next one and its scales."""
+    # The region has both products, and ends with the input of the next one and its scales.
     found = cuts["fp8"][FP8_GATE]
     assert found["steps"].count("aten._scaled_mm.default") == 2
     assert found["outputs"] == ["aten.div.Tensor", "prims.convert_element_type.default"]
     assert [one["fill"] for one in found["inputs"]].count("positive") == 4
-
-
-def test_an_integer_product_is_dequantized_in_the_region(cuts: dict[str, dict[str, Cut]]) -> None:
-    """The scales, the cast to bf16 and the activation after them are in the region."""
+    # The scales, the cast to bf16 and the activation after them are in the region.
     (found,) = cuts["int8"].values()
     assert found["steps"][:3] == ["aten._int_mm.default", "aten.mul.Tensor", "aten.mul.Tensor"]
     assert found["outputs"] == ["prims.convert_element_type.default"]

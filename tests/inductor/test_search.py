@@ -53,10 +53,7 @@ def test_the_default_adds_persistent_tma_alone(ask: Ask) -> None:
     """Beside inductor's list; a weight that lies along N has no template for few rows."""
     found = ask(FEW, search="default")
     assert found["added"] == {"tma": 7}
-
-
-def test_a_single_row_has_no_persistent_tma(ask: Ask) -> None:
-    """The persistent TMA template would read a single row as a column and be wrong."""
+    # The persistent TMA template would read a single row as a column and be wrong.
     found = ask({**FEW, "m": 1}, search="wide")
     assert "tma" not in found["added"]
 
@@ -97,23 +94,17 @@ def test_the_library_is_among_what_is_measured(ask: Ask) -> None:
         assert (asked["has_library"], asked["offered"]) == (True, asked["tried"]), op
 
 
-def test_wide_adds_splits_and_tiles(ask: Ask) -> None:
+def test_wide_and_exhaustive_searches_add_what_they_say(ask: Ask) -> None:
     """A wide search adds candidates of each source, and a bounded number of them."""
     found = ask(FEW, search="wide")
     assert list(found["added"]) == ["tma", "splits", "tiles"]
     assert found["tried"] < 80
-
-
-def test_exhaustive_adds_what_inductor_would_list(ask: Ask) -> None:
-    """Besides splits and six stages, inductor's 426 are tried, less 25 that cannot launch."""
+    # Besides splits and six stages, inductor's 426 are tried, less 25 that cannot launch.
     found = ask(FEW, search="exhaustive")
     six_stages = 14
     assert found["pruned"] == {"shared_memory": 25}
     assert found["tried"] - len(found["splits"]) - six_stages == 426 - 25
-
-
-def test_spilling_tiles_are_tried_and_counted(ask: Ask) -> None:
-    """Tiles that spill, which inductor's exhaustive list lacks, are added and counted."""
+    # Tiles that spill, which inductor's exhaustive list lacks, are added and counted.
     found = ask(MANY, search="exhaustive")
     assert found["spilling"] > 200
 

@@ -64,14 +64,11 @@ def test_several_symbols_go_together() -> None:
     assert [dict(one.symbols) for one in found] == [{S: 2, T: 10}, {S: 9, T: 20}, {S: 16, T: 30}]
 
 
-def test_sizes_that_a_guard_excludes_are_stepped_over() -> None:
+def test_sizes_stay_within_the_guards_and_the_tuned_size() -> None:
     """In a graph for multiples of 16, sizes move up to the next multiple."""
     guard = sympy.Eq(sympy.Mod(S, 16), 0)
     found = hints(S, 64, 32, ranges={S: (257, 560)}, at={S: 560}, guards=(guard,))
     assert [one.size for one in found] == [272, 416, 560]
-
-
-def test_no_size_is_above_the_tuned_size() -> None:
-    """A range without an upper end has smaller sizes, and none above the tuned size."""
+    # A range without an upper end has smaller sizes, and none above the tuned size.
     found = hints(S, 64, 32, ranges={S: (2, 2**31)}, at={S: 560})
     assert [one.size for one in found] == [2, 281, 560]

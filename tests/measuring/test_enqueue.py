@@ -40,15 +40,13 @@ def finalists(device: torch.device, launch: Launch) -> list[str]:
     return [f"{run.winner.uid} {run.time_us:.0f}" for run in screening.finalists()]
 
 
-def test_the_fastest_of_each_kernel_is_a_finalist_where_the_host_may_decide() -> None:
+def test_finalists_are_the_fastest_the_host_may_decide_among() -> None:
     """However much slower it is on the device, since the host may enqueue it faster."""
     found = finalists(GPU, Launch.EAGER)
     near = ["triton::mm 10", "triton::mm 11"]
     assert found[:2] == near
     assert sorted(found[2:]) == ["aten::addmm 50", "aten::mm 40", "triton::tma 30"]
-
-
-def test_elsewhere_finalists_are_near_the_fastest() -> None:
+    # Elsewhere finalists are near the fastest.
     for device, launch in ((GPU, Launch.CUDAGRAPH), (CPU, Launch.EAGER)):
         assert finalists(device, launch) == ["triton::mm 10", "triton::mm 11", "aten::addmm 50"]
 

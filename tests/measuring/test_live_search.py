@@ -95,15 +95,12 @@ def test_a_candidate_that_is_made_later_can_win(fake_clock: Any) -> None:
     assert kernel.told[-1] == fake_clock.times
 
 
-def test_the_control_is_what_default_mode_would_take(fake_clock: Any) -> None:
+def test_the_control_is_the_fastest_that_default_mode_lists(fake_clock: Any) -> None:
     fake_clock.times = {"first": 9.0, "best": 7.0, "later": 5.0}
     outcomes, control = Kernel([["first", "best"], ["later"]]).run()
     assert control == "best"
     assert outcomes["best"].is_final
-
-
-def test_of_listed_candidates_that_tie_the_first_is_the_control(fake_clock: Any) -> None:
-    """Noise does not decide which listed candidate the others must beat."""
+    # Noise does not decide which listed candidate the others must beat.
     fake_clock.times = {"slow": 9.0, "first": 7.1, "best": 7.0}
     assert Kernel([["slow", "first", "best"]]).run()[1] == "first"
 

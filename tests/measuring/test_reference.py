@@ -193,9 +193,7 @@ def test_an_error_is_in_units_of_the_reference() -> None:
     small = judge_output(changed(2.02), EXACT, 1.0)[0]
     large = judge_output(changed(2.02) * 1000, EXACT * 1000, 1.0)[0]
     assert small == pytest.approx(large, rel=1e-4)
-
-
-def test_a_nan_that_belongs_there_is_written() -> None:
+    # A nan that belongs there is written.
     reference = EXACT.clone()
     reference[0, 0] = float("nan")
     assert judge_output(changed(float("nan")), reference, 1.0)[1] is not Rejection.UNWRITTEN

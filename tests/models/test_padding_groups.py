@@ -157,18 +157,13 @@ def test_two_chains_in_one_module_are_numbered_apart(gated: Callable[..., nn.Mod
     assert vias == ["relu(p0)", "mul(silu(p0),p1)"]
 
 
-def test_a_linear_that_is_also_reached_from_outside_is_in_no_chain(
-    gated: Callable[..., nn.Module],
-) -> None:
+def test_a_linear_reached_from_elsewhere_is_in_no_chain(gated: Callable[..., nn.Module]) -> None:
     """A caller outside would get padded features."""
     model = nn.ModuleDict({"mlp": gated()}).eval()
     model["probe"] = model["mlp"].gate
     forms = {str(group): group.structure.form for group in find_groups(model).groups}
     assert forms["mlp.gate"] == "n"
-
-
-def test_a_shared_layer_is_one_chain(gated: Callable[..., nn.Module]) -> None:
-    """A module under two names is one module; its Linears are reached through it alone."""
+    # A module under two names is one module; its Linears are reached through it alone.
     layer = gated()
     found = find_groups(nn.ModuleDict({"one": layer, "two": layer}).eval())
     assert [group.names for group in found.groups] == [("one.gate", "one.up", "one.down")]

@@ -98,14 +98,12 @@ def test_of_each_run_of_equal_layers_three_stay() -> None:
     assert kept(model, model.layers) == [0, 1, 3, 4, 5, 6, 9]
 
 
-def test_a_sequential_is_shortened_and_keeps_its_names() -> None:
+def test_lists_are_shortened_at_any_depth() -> None:
     """The Sequential may be the model itself, and finds its modules by name."""
     model = nn.Sequential(*(nn.Linear(SIZE, SIZE) for _ in range(5)))
     with shortened(model, has_kernels=False):
         assert [name for name, _ in model.named_children()] == ["0", "1", "4"]
-
-
-def test_lists_in_layers_are_shortened_too() -> None:
+    # Lists in layers are shortened too.
     model = Stack(*(Stack(*(Layer() for _ in range(6))) for _ in range(4)))
     with shortened(model, has_kernels=False):
         assert [len(layer.layers) for layer in model.layers] == [3, 3, 3]  # type: ignore[union-attr, arg-type]

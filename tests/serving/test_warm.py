@@ -43,14 +43,11 @@ def test_every_kernel_is_handed_over_before_the_first_is_waited_for(case: Case) 
     assert case("together")["events"] == ["submit"] * 3 + ["wait"] * 3
 
 
-def test_a_warmed_bucket_has_the_outputs_of_the_model(case: Case) -> None:
+def test_a_warmed_bucket_has_one_artifact_with_the_models_outputs(case: Case) -> None:
     """At all its sizes, under fail_on_recompile."""
     for name in ("together", "exact", "padded", "broken", "threads"):
         assert case(name)["error"] <= 1e-6
-
-
-def test_a_warmed_bucket_has_one_artifact(case: Case) -> None:
-    """Also where the graph breaks, and where another thread called it meanwhile."""
+    # Also where the graph breaks, and where another thread called it meanwhile.
     for name in ("together", "exact", "padded", "broken", "threads"):
         assert set(case(name)["artifacts"].values()) == {1}
         assert case(name)["recompiles"] == 0
@@ -68,13 +65,10 @@ def test_a_kernel_that_is_used_early_is_waited_for(case: Case) -> None:
     assert found["error"] <= 1e-6
 
 
-def test_nothing_is_measured(case: Case) -> None:
+def test_nothing_is_measured_and_inductor_is_restored(case: Case) -> None:
     """Inductor runs no benchmark while buckets are warmed."""
     assert case("together")["benchmarks"] == 0
-
-
-def test_inductor_is_restored(case: Case) -> None:
-    """Wrapped functions are put back."""
+    # Wrapped functions are put back.
     assert case("together")["restored"]
 
 
@@ -83,13 +77,10 @@ def test_a_cache_entry_carries_kernels_that_came_later(case: Case) -> None:
     assert [len(kernels) for kernels in case("together")["carried"]] == [1, 1, 1]
 
 
-def test_the_next_process_is_served_from_the_caches(after: dict[str, Any]) -> None:
+def test_the_next_process_is_served_right_from_the_caches(after: dict[str, Any]) -> None:
     """It finds every graph, and AOTAutograd's entry for it, and compiles none."""
     assert (after["graphs"], after["autograd"], after["missed"]) == (3, 3, 0)
-
-
-def test_the_graphs_from_the_caches_are_right(after: dict[str, Any]) -> None:
-    """At all sizes; this process hands over all kernels before it waits as well."""
+    # At all sizes; this process hands over all kernels before it waits as well.
     assert after["error"] <= 1e-6
     assert after["events"] == ["submit"] * 3 + ["wait"] * 3
 
@@ -101,12 +92,9 @@ def test_the_error_of_a_kernel_names_its_bucket(case: Case) -> None:
     assert found["notes"] == ["while the bucket n=4 was compiled"]
 
 
-def test_a_bucket_without_kernels_is_forgotten_and_the_others_stay(case: Case) -> None:
+def test_a_bucket_whose_kernel_fails_is_compiled_again(case: Case) -> None:
     assert case("failing")["after"]["artifacts"] == {"n=4": 0, "n=16": 1}
-
-
-def test_a_forgotten_bucket_is_compiled_again(case: Case) -> None:
-    """Once its kernel can be compiled, it is served as the others are."""
+    # Once its kernel can be compiled, it is served as the others are.
     found = case("failing")
     assert found["artifacts"] == {"n=4": 1, "n=16": 1}
     assert found["error"] <= 1e-6

@@ -186,30 +186,22 @@ def test_a_strict_miss_is_one_event_without_choice() -> None:
     assert [event.fields["choice"] for event in events] == [None]
 
 
-def test_a_miss_of_another_op_has_no_neighbour() -> None:
+def test_a_miss_names_its_nearest_row_if_any() -> None:
     """When the table has no row for the op, there is no nearest row."""
     lookup, _ = make_lookup(OnMiss.STRICT)
     with pytest.raises(MissError) as caught:
         lookup.miss(make_key(op="bmm"), MissReason.NOT_IN_TABLE, "bmm")
     assert (caught.value.nearest, caught.value.differs) == (None, ())
-
-
-def test_a_miss_on_another_device_names_the_hard_fields() -> None:
+    # A miss on another device names the hard fields.
     lookup, _ = make_lookup(OnMiss.STRICT, HARD_DEVICE, SOFT)
     with pytest.raises(MissError) as caught:
         lookup.miss(make_key(560), MissReason.WRONG_DEVICE, "bias_addmm")
     assert caught.value.differs == ("device.sm_count: table 132, here 78",)
-
-
-def test_a_row_that_could_not_be_used_is_its_own_neighbour() -> None:
-    """A rejected choice names the row of the very key, and its winner."""
+    # A rejected choice names the row of the very key, and its winner.
     lookup, events = make_lookup()
     lookup.miss(make_key(560), MissReason.CHOICE_REJECTED, "bias_addmm")
     assert events[0].fields["nearest"] == make_key(560)
-
-
-def test_what_cannot_be_described_has_no_neighbour() -> None:
-    """A problem without a key is a miss without nearest row, whatever its text."""
+    # A problem without a key is a miss without nearest row, whatever its text.
     lookup, events = make_lookup()
     lookup.miss("conv 3x3", MissReason.NOT_DESCRIBED, "conv")
     assert (events[0].fields["nearest"], events[0].fields["differs"]) == (None, [])

@@ -91,16 +91,13 @@ def test_a_control_that_failed_once_is_tried_again() -> None:
         assert process.trials == 2, rejection
 
 
-def test_a_control_that_cannot_run_is_not_tried_again() -> None:
+def test_what_cannot_be_trusted_is_not_kept() -> None:
     """Nothing else on the machine makes a kernel that cannot be launched."""
     process = _StatedProcess(Rejection.LAUNCH)
     tuner = make_tuner(process)
     assert [ask(tuner, epilogue) for epilogue in ("none", "relu")] == [FASTER, FASTER]
     assert process.trials == 1
-
-
-def test_disturbed_times_are_not_kept() -> None:
-    """The row has the library's kernel; asked again on a quiet machine, the GEMM is measured."""
+    # The row has the library's kernel; asked again on a quiet machine, the GEMM is measured.
     process = _StatedProcess()
     tuner = make_tuner(process, True, False)
     assert [ask(tuner, epilogue) for epilogue in ("none", "relu")] == [LIBRARY, FASTER]

@@ -69,15 +69,12 @@ def test_a_build_says_how_to_serve_padded_weights(weighed: Weighed) -> None:
     )
 
 
-def test_the_model_as_it_is_is_served_without_a_miss(weighed: Weighed) -> None:
+def test_both_models_are_served_without_a_miss(weighed: Weighed) -> None:
     """A strict server that does not give its model hits the rows of the first run, right."""
     said = weighed[1]["as_is"]
     assert (said["hits"], said["misses"], said["padded"]) == ([AS_IS], {}, None)
     assert said["error"] < 1e-6
-
-
-def test_the_prepared_model_is_served_without_a_miss(weighed: Weighed) -> None:
-    """A strict server that gives it hits the rows of the second run, right; sizes are as before."""
+    # A strict server that gives it hits the rows of the second run, right; sizes are as before.
     said = weighed[1]["prepared"]
     assert (said["hits"], said["misses"], said["padded"]) == ([PADDED], {}, ["100"])
     assert (said["error"] < 1e-6, said["sizes"]) == (True, [[99, 64], [99]])

@@ -104,14 +104,11 @@ def test_too_small_a_gain_of_the_host_is_none() -> None:
     assert chosen(problem(times=near), count=50) == {}
 
 
-def test_rows_without_times_of_the_host_stay() -> None:
+def test_rows_whose_times_decide_nothing_stay() -> None:
     """Such are rows of an earlier build, and those of other decisions."""
     assert chosen(problem(times={LIBRARY: (10.0, None), TRITON: (10.0, 7.0)})) == {}
     assert chosen(problem(times={LIBRARY: (10.0, 25.0), TRITON: (10.0, None)})) == {}
-
-
-def test_an_unstable_row_keeps_the_library() -> None:
-    """Its device times carry no decision, so neither do those of the host."""
+    # Its device times carry no decision, so neither do those of the host.
     assert chosen(problem(flags=(Flag.UNSTABLE,))) == {}
 
 

@@ -70,23 +70,17 @@ def test_the_region_decides_and_not_inductors_own_calls(built: dict[str, Any]) -
     assert row["bare_ranking"] == "10 as_is; 20 padded"
 
 
-def test_the_bucket_is_compiled_again_as_decided(built: dict[str, Any]) -> None:
+def test_a_decision_is_compiled_served_and_not_measured_again(built: dict[str, Any]) -> None:
     """It asks for the padded GEMM, which was tuned in the region; of the other no row is left."""
     first = built["first"]
     assert sorted(first["asked"]) == sorted(first["rows"]) == sorted([KEY, GEMM])
     assert sorted(first["tuned"]) == sorted([KEY, GEMM])
     assert (first["not_fused"], first["not_tuned"]) == ({}, {})
-
-
-def test_a_padded_decision_is_served_without_a_miss(built: dict[str, Any]) -> None:
-    """Strictly, with every row hit, and right."""
+    # Strictly, with every row hit, and right.
     served = built["served"]
     assert (served["hits"], served["misses"], served["unused"]) == (sorted([KEY, GEMM]), {}, [])
     assert served["error"] < 1e-6
-
-
-def test_a_decided_region_is_not_measured_again(built: dict[str, Any]) -> None:
-    """A later build of the bucket compiles it, and no region; nothing is tuned."""
+    # A later build of the bucket compiles it, and no region; nothing is tuned.
     assert (built["again"]["regions"], built["again"]["tuned"]) == ([], [])
     assert built["again"]["rows"] == built["first"]["rows"]
 

@@ -47,30 +47,24 @@ def built(run_once: Run, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     return found
 
 
-def test_every_number_of_parts_is_compiled_and_checked(built: dict[str, Any]) -> None:
+def test_the_fastest_of_all_numbers_of_parts_is_the_row(built: dict[str, Any]) -> None:
     """Each was run against a reference in higher precision, and none is wrong."""
     assert [one["way"] for one in built["ways"]] == [
         f"split(parts={parts})" for parts in (4, 1, 2, 8)
     ]
     assert all(one["rejection"] is None and one["error"] < 1e-5 for one in built["ways"])
-
-
-def test_the_fastest_number_is_the_row(built: dict[str, Any]) -> None:
-    """The rule's number is the control; the bucket asks for the row when it is compiled again."""
+    # The rule's number is the control; the bucket asks for the row when it is compiled again.
     row = {"winner": "split(parts=2)", "scope": "fused", "tried": 4, "library_us": 20.0}
     assert built["first"]["rows"] == {KEY: row}
     assert built["first"]["asked"] == built["first"]["tuned"] == [KEY]
     assert built["first"]["not_tuned"] == {}
 
 
-def test_a_row_is_served_without_a_miss(built: dict[str, Any]) -> None:
+def test_a_row_is_served_and_not_measured_again(built: dict[str, Any]) -> None:
     """Strictly: inductor makes two parts, and the output is right."""
     assert (built["served"]["hits"], built["served"]["parts"]) == ([KEY], [2])
     assert built["served"]["error"] < 1e-6
-
-
-def test_a_decided_reduction_is_not_measured_again(built: dict[str, Any]) -> None:
-    """A later build compiles the bucket, and no region; nothing is tuned."""
+    # A later build compiles the bucket, and no region; nothing is tuned.
     assert (built["again"]["ways"], built["again"]["tuned"]) == ([], [])
     assert built["again"]["rows"] == built["first"]["rows"]
 

@@ -133,12 +133,9 @@ def test_padding_stays_where_launched_calls_are_not_slower(weigh: Weigh, pairs: 
     assert (built.after, built.prepared) == (built.results, PREPARED)
 
 
-def test_calls_in_cuda_graphs_are_not_limited_by_the_host(weigh: Weigh) -> None:
+def test_only_the_host_of_launched_calls_weighs_alike_for_all_buckets(weigh: Weigh) -> None:
     """Padding stays whatever it costs to enqueue."""
     assert weigh(SLOWER, launch=Launch.CUDAGRAPH).table.rows[WEIGHT].winner == PADDED
-
-
-def test_buckets_count_alike_whatever_they_take(weigh: Weigh) -> None:
-    """The geometric mean of their ratios: 1.2 and 80 over 90."""
+    # The geometric mean of their ratios: 1.2 and 80 over 90.
     ratio = slower_when_launched(weigh(SLOWER, FASTER, (None, None)).results)
     assert ratio == pytest.approx((120 / 100 * 80 / 90) ** 0.5)

@@ -63,13 +63,10 @@ def test_a_row_has_the_spread_of_its_winner() -> None:
     assert row.evidence.spread == 0.04
 
 
-def test_unstable_times_are_a_tie() -> None:
+def test_unstable_times_are_a_tie_and_both_are_kept() -> None:
     """A row that is unstable keeps the library default, here the weights as they are."""
     assert not _pays([tuned(10.0, 5.0, Flag.UNSTABLE)], PADDED, AS_IS, 0.03)
-
-
-def test_a_row_has_both_times_whichever_is_chosen() -> None:
-    """A winner chosen for the sake of other numbers of rows is a near tie, with its own time."""
+    # A winner chosen for the sake of other numbers of rows is a near tie, with its own time.
     row = _with_winner(tuned(10.0, 10.2), PADDED, AS_IS).row
     assert (row.winner, row.evidence.time_us, row.evidence.library_us) == (PADDED, 10.2, 10.0)
     assert (row.evidence.runner_up, row.evidence.runner_up_us) == (str(AS_IS), 10.0)
