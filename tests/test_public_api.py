@@ -45,8 +45,7 @@ def test_type_checkers_see_the_same_objects(root: Path) -> None:
     assert block is not None
     seen: dict[str, object] = {}
     exec(inspect.cleandoc("\n" + block[1]), seen)  # noqa: S102  our own imports
-    differing = [n for n, v in seen.items() if n != "__builtins__" and getattr(warmup, n) is not v]
-    assert differing == []
+    assert [n for n, v in seen.items() if n != "__builtins__" and getattr(warmup, n) is not v] == []
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

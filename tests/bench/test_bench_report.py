@@ -209,7 +209,6 @@ def test_wrong_results_end_with_1(
 
 
 def test_importing_the_commands_leaves_torch_alone() -> None:
-    """`warmup --help` lists the commands without paying for torch."""
     code = (
         "import sys, warmup.cli.bench, warmup.bench.cells\n"
         "print({'torch', 'triton', 'matplotlib'} & set(sys.modules))"

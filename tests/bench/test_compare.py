@@ -160,7 +160,6 @@ def test_speed_ups_are_those_of_the_printed_medians() -> None:
 
 
 def test_four_digits_are_printed() -> None:
-    """Medians have four digits, and never fewer than stand before the point."""
     shown = {8.88512: "8.885", 99.994: "99.99", 851.26: "851.3", 9410.4: "9410", 0.0: "0"}
     for value, text in shown.items():
         assert f"{rounded(value):.{decimals_of(value)}f}" == text, value
@@ -219,7 +218,6 @@ def test_a_bucket_that_the_host_limits_wants_cuda_graphs() -> None:
 
 
 def test_on_a_cpu_the_host_is_the_device() -> None:
-    """Nothing is said there of what enqueueing takes."""
     here = _limited().origin.runtime
     cpu = replace(here, device=replace(here.device, type="cpu"))
     assert _limited(runtime=cpu).host_limits() == ()
@@ -331,7 +329,6 @@ def test_without_names_all_that_can_be_are_compared() -> None:
 
 
 def test_a_variant_that_cannot_be_is_refused() -> None:
-    """Unknown, repeated and misspelled variants are settings that cannot be used."""
     for text in (
         *("eager,best", "eager,eager", "", "table,", "table,padded", "table,padded="),
         *("table=p.py:P", "padded=p.py:P+fast", "../padded=p.py:P", "a=p.py:P,a=q.py:Q"),

@@ -190,7 +190,6 @@ def test_wrong_results_are_caught() -> None:
 
 
 def test_operands_that_were_written_over_are_restored() -> None:
-    """A backend that spoils its operands spoils nothing for the next."""
     made, eager = placed("swiglu", 8, 8), built_in("swiglu").backends["eager"]
     made.sets[0].run(lambda gate, up: eager(gate.zero_(), up), Pass.FORWARD)
     assert made.check(eager, Pass.BOTH, 1e-5) < 1e-5
@@ -244,8 +243,6 @@ def test_a_library_that_is_missing_is_a_reason(monkeypatch: pytest.MonkeyPatch) 
 def test_a_backend_that_fails_while_it_is_timed_costs_no_other(
     own_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its cell has the reason, and eager is timed without it."""
-
     def failing(batches: Any, *rest: Any) -> dict[str, Samples]:
         if "right" in batches:
             batches["right"].time = lambda: 1 / 0
@@ -308,7 +305,6 @@ def test_a_shape_that_does_not_fit_costs_that_shape(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_report_so_far_is_kept_after_each_shape(own_file: Path) -> None:
-    """An interrupted run has the cells of the finished shapes."""
     kept: list[BenchReport] = []
     (layer,) = open_layers(f"{own_file}:GeGlu")
     places = [(layer, shape) for shape in layer.shapes]
@@ -317,7 +313,6 @@ def test_the_report_so_far_is_kept_after_each_shape(own_file: Path) -> None:
 
 
 def test_what_cannot_be_used_is_refused_before_anything_is_timed(own_file: Path) -> None:
-    """A settings error names the option, and what there is to choose from."""
     layers: list[tuple[str, str]] = [
         ("rmsnorm,gelu", "--layers 'gelu' is unknown"),
         ("softmax,softmax", "--layers: softmax is given twice"),

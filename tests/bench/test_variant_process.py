@@ -63,7 +63,6 @@ def test_without_room_there_are_none(module: nn.Module, given: Inputs) -> None:
 
 
 def test_each_copy_is_memory_of_its_own_laid_out_alike(copies: Copies) -> None:
-    """Same sizes, strides and values; no two share memory."""
     own, other = copies.contents[0], copies.contents[5]
     for first, second in zip(own, other, strict=True):
         assert (first.size(), first.stride()) == (second.size(), second.stride())

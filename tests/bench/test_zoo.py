@@ -97,7 +97,6 @@ def test_the_limit_ends_a_program(
 
 
 def test_a_program_that_fails_is_told_with_its_last_words(modules: Any, tmp_path: Path) -> None:
-    """The exit code and the end of its log are the reason."""
     zoo = modules["zoo"].Zoo(argparse.Namespace(out=tmp_path, limit=500.0, launch=None))
     with pytest.raises(modules["zoo"].StoppedError, match="exit code 3: no such model"):
         zoo.run(["sh", "-c", "echo no such model >&2; exit 3"], tmp_path / "race.log")

@@ -23,7 +23,6 @@ HUGE = "9" * 5000
 
 
 def test_sizes_keep_the_order_given() -> None:
-    """Sizes are returned as integers in the order of the text; blanks do not matter."""
     assert parse_sizes(" 2048, 560 ,1024", "--seqlens") == (2048, 560, 1024)
 
 
@@ -65,7 +64,6 @@ def test_sizes_up_to_the_limit_are_taken() -> None:
 
 
 def test_a_repeated_size_is_named() -> None:
-    """A size given twice is refused, and the message says which."""
     with pytest.raises(SettingsError, match="8, 16 are given more than once"):
         parse_sizes("16,8,4,8,16", "--seqlens")
 
@@ -157,7 +155,6 @@ def test_buckets_are_counted_for_people() -> None:
 
 
 def test_seqlens_bind_seqlen() -> None:
-    """`--seqlens` makes one bucket per size of the dim seqlen."""
     assert parse_buckets("560,1024", None) == (
         Bucket((("seqlen", 560),)),
         Bucket((("seqlen", 1024),)),
@@ -176,7 +173,6 @@ def test_dims_make_their_product() -> None:
 
 
 def test_dims_that_bind_nothing_or_twice_are_refused() -> None:
-    """Each way to misspell --dims is a SettingsError that says what is wrong."""
     for seqlens, dims, said in (
         (None, None, "no bucket is given"),
         (None, "", "no bucket is given"),
@@ -196,7 +192,6 @@ def test_dims_that_bind_nothing_or_twice_are_refused() -> None:
 
 
 def test_too_many_buckets_are_refused() -> None:
-    """More combinations than the limit are refused before they are made."""
     sizes = ",".join(map(str, range(1, 1001)))
     with pytest.raises(SettingsError, match=f"more than {MAX_BUCKETS}"):
         parse_buckets(sizes, ";".join(f"d{index}={sizes}" for index in range(20)))
@@ -204,7 +199,6 @@ def test_too_many_buckets_are_refused() -> None:
 
 @given(st.text(max_size=30), st.text(max_size=30))
 def test_any_text_binds_dims_or_is_a_settings_error(seqlens: str, dims: str) -> None:
-    """No text makes parse_buckets raise anything but a SettingsError."""
     try:
         buckets = parse_buckets(seqlens, dims)
     except SettingsError:

@@ -35,7 +35,6 @@ def test_dims_are_named_by_number_or_in_order() -> None:
 
 
 def test_dims_without_a_dynamic_dim_are_refused() -> None:
-    """The error names the input and what to write."""
     for dims, message in (
         ({}, "no dynamic dim"),
         ({"x": (None, 3)}, "no dynamic dim"),

@@ -38,7 +38,6 @@ def test_each_form_is_read() -> None:
 
 
 def test_a_file_is_read(tmp_path: Path) -> None:
-    """A path is opened, whatever its suffix."""
     (tmp_path / "sizes").write_text("560,3\n")
     assert read_histogram(tmp_path / "sizes") == {560: 3}
 
@@ -90,7 +89,6 @@ def test_text_that_is_no_histogram_is_named() -> None:
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """A missing file and a folder are errors with the path."""
     for name in ("absent.csv", "."):
         tmp_path = tmp_path_factory.mktemp("case")
         with pytest.raises(SettingsError, match=f"--histogram .*{name}: "):
@@ -106,7 +104,6 @@ def test_lines_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_different_sizes_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More sizes than the limit are refused at the line where they are too many."""
     monkeypatch.setattr(suggest, "MAX_SIZES", 2)
     with pytest.raises(SettingsError, match="line 4: more than 2 different sizes"):
         read("5\n6\n5\n7\n")
@@ -120,7 +117,6 @@ def test_counts_of_a_program_are_checked() -> None:
 
 
 def test_bad_counts_of_a_program_are_named() -> None:
-    """A mapping that is no histogram is an error that quotes what is wrong."""
     for counts, said in (
         ({}, "has no size"),
         ({560: 0}, "has no size"),

@@ -145,13 +145,11 @@ def test_a_multiple_pads_what_it_rounds() -> None:
 
 
 def test_the_histogram_is_summed_up() -> None:
-    """The counts of requests and sizes, and both ends, are those of the histogram."""
     found = suggest({16: 5, 560: 2, 24: 1}, max_buckets=1)
     assert (found.requests, found.observed, found.smallest, found.largest) == (8, 3, 16, 560)
 
 
 def test_a_file_is_as_good_as_a_mapping(tmp_path: Path) -> None:
-    """`warmup.suggest` reads a file by its path."""
     path = tmp_path / "sizes.csv"
     path.write_text("16,5\n560,2\n24\n")
     of_mapping = warmup.suggest({16: 5, 560: 2, 24: 1}, max_buckets=2)
@@ -159,7 +157,6 @@ def test_a_file_is_as_good_as_a_mapping(tmp_path: Path) -> None:
 
 
 def test_arguments_out_of_bounds_are_named() -> None:
-    """Each argument that cannot be used is a SettingsError that quotes it."""
     for arguments, said in (
         ({"max_buckets": 0}, "0 buckets cannot be suggested"),
         ({"max_buckets": MAX_SUGGESTED + 1}, f"{MAX_SUGGESTED + 1} buckets cannot be suggested"),

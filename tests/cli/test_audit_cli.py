@@ -78,7 +78,6 @@ def test_an_audit_is_printed(logs: Path) -> None:
 
 
 def test_an_audit_is_json_on_request(warmup: Command) -> None:
-    """With --json or --format json stdout is one document with the same facts."""
     document = json.loads(warmup("audit", "bad.jsonl", "good.jsonl", "--format", "json").stdout)
     assert json.loads(warmup("audit", "bad.jsonl", "good.jsonl", "--json").stdout) == document
     names = ("runs", "miss_count", "reasons", "uncovered", "unused", "damaged")
@@ -152,18 +151,15 @@ def test_a_hostile_log_cannot_draw_on_the_terminal(warmup: Command, tmp_path: Pa
     record = {"event": "lookup.missed", "schema": 1, "run": "r", "pid": 1, "seq": 0}
     line = json.dumps({**record, "key": "\x1b[2Jk", "reason": "\x1b[31mx", "nearest": "\r\x07"})
     (tmp_path / "log").write_text(f"warmup-event {line}\n")
-    shown = warmup("audit", "log").stdout.replace("\n", "")
-    assert shown.isprintable()
+    assert warmup("audit", "log").stdout.replace("\n", "").isprintable()
 
 
 def test_two_formats_at_once_are_refused(warmup: Command) -> None:
-    """--json beside another --format is an error that names both."""
     done = warmup("audit", "bad.jsonl", "--json", "--format", "prometheus")
     assert (done.returncode, done.stdout) == (3, "")
 
 
 def test_metrics_are_printed_on_request(warmup: Command) -> None:
-    """--format prometheus prints metrics, labelled with the digest of the table."""
     lines = warmup("audit", "bad.jsonl", "--format", "prometheus").stdout.splitlines()
     assert 'warmup_misses_total{digest="d1",reason="not_in_table"} 1' in lines
 
@@ -220,7 +216,6 @@ def test_ranks_that_disagree_are_named_and_fail_on_demand(warmup: Command, tmp_p
 
 
 def test_a_build_is_of_a_model_or_of_problems(warmup: Command) -> None:
-    """Neither, both, or an option of the other is a usage error that names it."""
     for words, said in (
         ((), "--model"),
         (("--model", "m.py", "--problems", "m.json"), "--problems"),

@@ -127,7 +127,6 @@ def test_a_retry_says_what_came_of_it() -> None:
 
 
 def test_a_retry_without_unstable_rows_says_so() -> None:
-    """Nothing was measured, and the one line says why."""
     lines = [*spell_belief(report({16: {}}, machine=MachineState(), retried=frozenset()))]
     assert lines == ["no row of the table is unstable: nothing was measured again"]
 

@@ -21,7 +21,6 @@ PROBLEMS = ("--problems", "m.json", "--out", "t.json")
 
 
 def test_what_does_not_go_with_a_cluster(run_main: RunMain) -> None:
-    """The option that is in the way is named, and nothing connects."""
     for words, code, said in (
         ((*PROBLEMS, "--device", "cpu"), 2, "--cluster cannot be combined with --device"),
         ((*PROBLEMS, "--dry-run"), 2, "--cluster cannot be combined with --dry-run"),

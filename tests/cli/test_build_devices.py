@@ -25,7 +25,6 @@ MODEL = ("--model", "m.py", "--seqlens", "8")
 
 
 def test_what_does_not_go_with_several_devices(run_main: RunMain) -> None:
-    """The option that is in the way is named, and nothing runs."""
     for words, code, said in (
         ((*PROBLEMS, "--device", "cpu"), 2, "--devices cannot be combined with --device"),
         ((*MODEL, "--force"), 2, "--devices cannot be combined with --force"),

@@ -43,7 +43,6 @@ def test_options_that_a_program_does_not_have(run_main: RunMain) -> None:
 
 
 def test_a_program_that_asks_nothing_is_an_error(run_main: RunMain, tmp_path: Path) -> None:
-    """A program that ended well and compiled nothing makes no table."""
     done = run_main("build", "--out", "t.json", "--", sys.executable, "-c", STARTS)
     assert done.returncode == 3
     assert "no process of the command asked inductor for a choice" in done.stderr

@@ -99,7 +99,6 @@ def test_a_ready_table_is_described(check: Command, folder: Path, here: Runtime)
 
 
 def test_unstable_rows_are_counted_and_ready(check: Command) -> None:
-    """A table is ready all the same: an unstable row has the library's kernel."""
     done = check("noisy.json")
     assert done.returncode == 0
     assert done.stderr.startswith("warning: 2 of 3 rows are unstable, ")
@@ -124,19 +123,16 @@ def test_each_differing_field_is_a_line(check: Command) -> None:
     import torch
 
     minor = ".".join(torch.__version__.split(".")[:2])
-    stderr = check("upgraded.json").stderr
-    assert stderr == f"error: torch minor: expected 2.99, found {minor}\n"
+    assert check("upgraded.json").stderr == f"error: torch minor: expected 2.99, found {minor}\n"
 
 
 def test_a_soft_difference_is_a_warning(check: Command) -> None:
-    """Another patch version is said, and is no error."""
     stderr = check("patched.json").stderr
     assert stderr.startswith("warning: torch: expected ")
     assert len(stderr.splitlines()) == 1
 
 
 def test_json_is_printed_for_every_outcome(check: Command) -> None:
-    """With --json stdout is one document with the state, also when the check failed."""
     for table, state, code in (
         ("ready", "ready", 0),
         ("other", "mismatch", 10),
@@ -183,7 +179,6 @@ def test_the_expected_digest_decides(check: Command, here: Runtime) -> None:
 
 
 def test_the_rank_is_named(check: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under a launcher each line says which rank it is about."""
     monkeypatch.setenv("RANK", "3")
     done = check("damaged.json", "--json")
     assert (done.stderr[:16], json.loads(done.stdout)["rank"]) == ("rank 3: error: d", "3")
@@ -200,7 +195,6 @@ def test_the_ready_file_holds_the_digest(check: Command, folder: Path, tmp_path:
 
 @pytest.mark.parametrize("table", ["other", "damaged"])
 def test_a_stale_ready_file_is_removed(check: Command, folder: Path, table: str) -> None:
-    """What an earlier run left does not stand after one that was not ready."""
     (folder / "ready").write_text("stale")
     check(f"{table}.json", "--ready-file", "ready")
     assert not (folder / "ready").exists()
@@ -239,7 +233,6 @@ def test_buckets_of_ranges_ascend(check: Command) -> None:
 
 
 def test_a_bad_bundle_is_one_line_and_code_11(check: Command, folder: Path) -> None:
-    """At once, whatever stands in its place."""
     for kind in ("fifo", "zeros", "absent"):
         bundle = folder / f"{kind}.bundle"
         if kind == "fifo":

@@ -147,7 +147,6 @@ def test_debug_shows_where_an_error_was_raised(run_main: RunMain) -> None:
 def test_a_variable_asks_for_the_traceback(
     run_main: RunMain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """WARMUP_DEBUG=1 is --debug, and 0 is not."""
     monkeypatch.setenv("WARMUP_DEBUG", "1")
     assert "Traceback" in run_main("show", "absent.json").stderr
     monkeypatch.setenv("WARMUP_DEBUG", "0")
@@ -167,8 +166,6 @@ def test_a_traceback_has_the_causes(run_main: RunMain, tmp_path: Path) -> None:
 def test_a_fault_of_warmup_is_told_from_an_error(
     run_main: RunMain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Anything but a WarmupError has its traceback and a code of its own."""
-
     def fail(*_words: object) -> None:
         raise RuntimeError("x")
 

@@ -152,7 +152,6 @@ def test_a_device_that_is_not_here_fails(doctor: Doctor) -> None:
 
 
 def test_a_device_misspelled_is_an_error(doctor: Doctor) -> None:
-    """What is no device is a `SettingsError`: one line and exit code 3."""
     pytest.importorskip("torch")
     done = doctor("--device", "gpu")
     said = "error: --device 'gpu' is not a device; use auto, cpu, cuda or cuda:N\n"

@@ -62,7 +62,6 @@ def test_a_row_on_a_narrow_terminal_has_its_key_on_a_line_above(
 def test_a_row_that_just_fits_the_terminal_stays_on_its_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """40 columns are enough for 40 letters."""
     monkeypatch.setattr(output, "terminal_width", lambda: 40)
     assert len(list(grid(HEAD, ROWS, texts=3))) == 3
 
@@ -98,7 +97,6 @@ def test_text_is_folded_under_itself() -> None:
 
 
 def test_words_of_ours_are_explained_with_a_page_that_is_there(root: Path) -> None:
-    """Each page that a command names stands in the documentation."""
     assert meanings("hits", "silent", page="docs/x.md") == (
         "hits: answered by a row of the table; silent: asked the table nothing (docs/x.md)"
     )

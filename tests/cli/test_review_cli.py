@@ -36,7 +36,6 @@ def test_doubts_are_printed_with_their_reason_in_eighty_columns() -> None:
 
 
 def test_fail_on_takes_a_level_and_all_worse_ones(tmp_path: Path) -> None:
-    """A doubt of the named level, or a worse one, is exit code 1."""
     table = read(WITH_PEAKS)
     key = next(key for key in table.rows if key.startswith("mm ") and "m=1 " not in key)
     row = table.rows[key]
@@ -53,7 +52,6 @@ def test_fail_on_takes_a_level_and_all_worse_ones(tmp_path: Path) -> None:
 
 
 def test_several_tables_are_reviewed_in_order() -> None:
-    """Each has its own heading; without --review one table alone is shown."""
     _, text = run(SOUND, TABLE, "--review")
     assert text.index(str(SOUND)) < text.index(str(TABLE))
     code, text = run(SOUND, TABLE)

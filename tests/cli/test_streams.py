@@ -59,7 +59,6 @@ def test_a_closed_stream_changes_no_exit_code(shell: Shell) -> None:
 
 
 def test_a_reader_that_left_is_code_1_without_a_word(shell: Shell) -> None:
-    """``warmup show ... | head`` is no error."""
     done = shell("{ warmup show t.json; echo $? >&3; } 3>&2 | true")
     assert done.stderr in ("1\n", "0\n")  # 0 where the reader left after the last line
 

@@ -62,7 +62,6 @@ def test_text_fits_a_terminal(warmup: Command) -> None:
 
 
 def test_json_has_the_whole_curve(warmup: Command) -> None:
-    """The document has the buckets, their value for --seqlens and every pick."""
     found = json.loads(warmup("--max-buckets", "2", "--multiple", "64", "--json").stdout)
     best = suggest(COUNTS, max_buckets=2, multiple=64)
     assert found["curve"] == [

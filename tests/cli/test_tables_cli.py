@@ -124,7 +124,6 @@ def test_what_goes_wrong_is_one_line_and_three(warmup: Command) -> None:
 
 
 def test_each_conflict_of_a_merge_has_a_line(quick_warmup: Command) -> None:
-    """The first line says how many there are and what to do."""
     done = quick_warmup("merge", "a.json", "b.json", "-o", "out.json")
     first, second = done.stderr.splitlines()
     assert (done.returncode, done.stdout, first) == (
@@ -151,7 +150,6 @@ def test_misuse_is_two(quick_warmup: Command) -> None:
 
 
 def test_equal_tables_have_no_difference(quick_warmup: Command) -> None:
-    """Comparing a table with itself is exit 0 and no data."""
     done = quick_warmup("diff", "a.json", "a.json")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "no difference\n")
 
@@ -213,7 +211,6 @@ def test_merge_may_write_over_its_input(quick_warmup: Command, folder: Path) -> 
 
 
 def test_tables_need_no_torch(folder: Path) -> None:
-    """Every command on tables and logs works where torch cannot be imported."""
     for words in (
         ("show", "a.json"),
         ("diff", "a.json", "a.json"),

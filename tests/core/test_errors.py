@@ -107,7 +107,6 @@ def test_every_error_ends_a_command_with_three() -> None:
 
 
 def test_a_miss_without_neighbour_says_so() -> None:
-    """The text of a miss for an op without rows says that the table has none."""
     assert "the table has no row for this op" in str(errors.MissError("key", "not_in_table"))
 
 

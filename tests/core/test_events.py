@@ -68,7 +68,6 @@ def test_threads_share_one_sequence() -> None:
 
 
 def test_a_sink_sees_events_in_order() -> None:
-    """A sink gets events in the order of their numbers, whichever thread emits them."""
     seen: list[int] = []
     emitter = Emitter([lambda event: seen.append(event.seq)])
     threads = [
@@ -101,8 +100,6 @@ def test_a_broken_sink_is_detached_and_the_others_go_on() -> None:
 
 
 def test_a_broken_sink_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    """The log says one time that a sink failed and why."""
-
     def broken(event: Event) -> None:
         raise OSError(28, "No space left on device")
 
@@ -113,7 +110,6 @@ def test_a_broken_sink_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_every_run_has_its_own_name() -> None:
-    """Two emitters never share a run, so that their events are told apart."""
     runs = {Emitter([]).run for _ in range(100)}
     assert len(runs) == 100
 
@@ -125,7 +121,6 @@ def test_an_event_is_one_ascii_line() -> None:
 
 
 def test_the_json_of_an_event_is_complete() -> None:
-    """An event's JSON has its identity, the common fields and its own."""
     event = Emitter([], {"digest": "abc"}, run="r").emit(EventName.HIT, key="k", winner="w")
     record = json.loads(event.to_json())
     assert record == {
@@ -180,7 +175,6 @@ def test_processes_that_share_a_file_keep_lines_whole(tmp_path: Path) -> None:
 
 
 def test_a_log_is_appended_to(tmp_path: Path) -> None:
-    """A file that exists keeps its lines."""
     path = tmp_path / "audit.jsonl"
     path.write_text("first\n")
     sink = JsonLinesSink(path)

@@ -87,7 +87,6 @@ def test_a_link_stays_and_its_file_is_replaced(tmp_path: Path) -> None:
 
 
 def test_links_in_a_circle_are_an_error(tmp_path: Path) -> None:
-    """A link that leads to itself is an OSError and stays."""
     (tmp_path / "link").symlink_to("link")
     with pytest.raises(OSError, match="Too many levels"):
         replace_bytes(tmp_path / "link", b"x")
@@ -126,7 +125,6 @@ def test_a_folder_is_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 def test_a_fifo_is_written_into(tmp_path: Path) -> None:
-    """The reader of a FIFO gets the whole output, and the FIFO stays."""
     os.mkfifo(tmp_path / "fifo")
     got: list[bytes] = []
     # Opened for both, so that there is a reader before the writer comes.
@@ -235,7 +233,6 @@ def test_a_file_that_another_writer_took_for_left_over_is_given_up(
 
 
 def test_a_leftover_that_is_a_link_stays(tmp_path: Path) -> None:
-    """A link with the name of a temporary file is not followed and not removed."""
     (tmp_path / "mine").write_text("mine")
     (tmp_path / ".t.json.abcdefgh.tmp").symlink_to("mine")
     replace_bytes(tmp_path / "t.json", b"{}")

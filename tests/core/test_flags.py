@@ -26,7 +26,6 @@ def test_an_argument_goes_before_the_variable() -> None:
 
 
 def test_another_value_is_refused() -> None:
-    """The error names the variable and the two values that it takes."""
     for value in ("true", "yes", "2", " "):
         with pytest.MonkeyPatch.context() as monkeypatch:
             monkeypatch.setenv("WARMUP_QUIET", value)

@@ -15,7 +15,6 @@ CPU = Runtime(
 
 
 def test_the_same_runtime_has_no_mismatch() -> None:
-    """A runtime compared with its equal differs in nothing."""
     assert compare_runtimes(make_runtime(), make_runtime()) == ()
 
 
@@ -49,8 +48,7 @@ def test_every_field_is_compared() -> None:
     kinds = {field.name: str(field.type) for cls in (Device, Runtime) for field in fields(cls)}
     changes = {name: 9 if "int" in kind else "9.9" for name, kind in kinds.items()}
     del changes["device"]
-    unnoticed = [n for n in changes if not compare_runtimes(here, make_runtime(**{n: changes[n]}))]
-    assert unnoticed == []
+    assert [n for n in changes if not compare_runtimes(here, make_runtime(**{n: changes[n]}))] == []
 
 
 def test_memory_is_compared_by_class() -> None:
@@ -81,7 +79,6 @@ def test_an_alias_differs_in_its_name_only() -> None:
 
 
 def test_a_slice_differs_from_its_card_in_three_fields() -> None:
-    """A MIG slice has other SMs, memory and profile than the card it is cut from."""
     slice_of = make_runtime(sm_count=16, memory_gib=16, mig="1g.18gb")
     found = [mismatch.field for mismatch in compare_runtimes(make_runtime(), slice_of)]
     assert found == ["device.sm_count", "device.memory_gib", "device.mig"]
@@ -97,7 +94,6 @@ def test_a_cpu_is_its_model_and_threads() -> None:
 
 
 def test_a_local_version_is_no_difference() -> None:
-    """The part of a version after the plus sign is not compared."""
     there = make_runtime(torch="2.13.0+cu130")
     assert compare_runtimes(make_runtime(torch="2.13.0+cu129"), there) == ()
 

@@ -85,7 +85,6 @@ def test_more_samples_make_the_interval_narrower() -> None:
 
 
 def test_samples_add_up_in_the_order_taken() -> None:
-    """The later times come last."""
     assert (Samples((3.0, 1.0)) + Samples((2.0,))).times_us == (3.0, 1.0, 2.0)
 
 
@@ -96,5 +95,4 @@ def test_a_speedup_and_its_inverse_cancel() -> None:
 
 @given(st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=20))
 def test_a_geometric_mean_is_between_the_ratios(ratios: list[float]) -> None:
-    """It is neither below the smallest nor above the largest."""
     assert min(ratios) * (1 - 1e-9) <= geomean(ratios) <= max(ratios) * (1 + 1e-9)

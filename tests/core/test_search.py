@@ -45,7 +45,6 @@ def test_the_text_of_the_counts_is_one_line() -> None:
 
 
 def test_a_search_is_written_as_plain_json() -> None:
-    """The JSON has every count, by the names of sources and resources."""
     assert json.loads(json.dumps(search_to_json(COUNTS))) == {
         "search": "wide",
         "listed": 18,

@@ -81,7 +81,6 @@ def test_what_is_refused_is_pointed_at() -> None:
 
 @given(JSON | st.text(max_size=50))
 def test_any_text_is_a_document_or_an_error(value: Any) -> None:
-    """Nothing but a TableFormatError is raised, whatever the text."""
     for text in (json.dumps(value), str(value)):
         try:
             read_json(text.encode("utf-8", "replace"), Document, "x.json")

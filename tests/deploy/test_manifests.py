@@ -105,13 +105,11 @@ def check_compose(path: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_there_is_a_job_a_volume_and_a_deployment() -> None:
-    """The examples hold what the page walks through."""
     kinds = {resource["kind"] for resource in resources()}
     assert kinds == {"PersistentVolumeClaim", "Job", "Deployment"}
 
 
 def test_every_manifest_follows_the_schema_of_its_kind() -> None:
-    """Strict: a field that this version of Kubernetes does not have is an error."""
     for version in (OLDEST_KUBERNETES, latest_version()):
         vllm = map(of_vllm, ("Deployment", "Service", "ConfigMap", "Job"))
         for resource in (*resources(), *vllm):
@@ -252,7 +250,6 @@ def test_everything_that_the_dockerfile_copies_is_in_the_checkout() -> None:
 
 
 def test_compose_follows_the_compose_specification() -> None:
-    """The JSON schema of compose-spec accepts the file."""
     done = check_compose(COMPOSE)
     assert done.returncode == 0, done.stdout + done.stderr
 

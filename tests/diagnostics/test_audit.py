@@ -189,7 +189,6 @@ def test_runs_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_each_digest_is_named_once(tmp_path: Path) -> None:
-    """Runs under two tables give two digests, sorted."""
     lines = [raw(run="a", digest="e"), raw(run="b", digest="d"), raw(run="c", digest="e")]
     (tmp_path / "a.jsonl").write_text("\n".join(lines) + "\n")
     assert audit([tmp_path / "a.jsonl"]).digests == ("d", "e")
@@ -290,7 +289,6 @@ def test_a_log_may_end_in_the_middle_of_an_event(tmp_path: Path) -> None:
 
 
 def test_an_endless_line_is_read_in_pieces(tmp_path: Path) -> None:
-    """A line longer than the limit does not hide the event on the next one."""
     (tmp_path / "server.log").write_text(f"{'x' * (3 * MAX_LINE)}\nwarmup-event {raw()}\n")
     assert audit([tmp_path / "server.log"]).hits == {"k1": 1}
 
@@ -544,7 +542,6 @@ def test_a_table_that_changed_since_leaves_unused_unknown(tmp_path: Path) -> Non
 
 
 def test_a_named_table_is_taken_whatever_was_installed(tmp_path: Path) -> None:
-    """With a table named, its unasked rows are listed in natural order."""
     write(tmp_path / "t.json", make_table())
     (tmp_path / "a.jsonl").write_text("")
     report = audit([tmp_path / "a.jsonl"], table=tmp_path / "t.json")
@@ -590,7 +587,6 @@ def test_a_run_served_from_cache_is_not_silent(tmp_path: Path) -> None:
 
 
 def test_any_lookup_breaks_the_silence(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """A run with one hit, one miss or one tuned problem is not silent."""
     for name in (EventName.HIT, EventName.TUNED, EventName.MISSED):
         tmp_path = tmp_path_factory.mktemp("case")
         with run_to(jsonl(tmp_path / "a.jsonl")) as emitter:
@@ -625,7 +621,6 @@ def test_a_contradiction_of_many_runs_is_told_once(tmp_path: Path) -> None:
 def test_an_audit_fails_on_what_it_found_and_was_asked_for(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """Only failures that were asked for and occurred are returned, in the given order."""
     for wanted, failed in (
         ((), ()),
         (("miss",), ("miss",)),
@@ -664,8 +659,7 @@ def test_calls_outside_are_counted_up_to_the_last_that_was_told(tmp_path: Path) 
             for reason, last in models:
                 for calls in (1, 2, 4, 8)[: last.bit_length()]:
                     emitter.emit(EventName.OUTSIDE, reason=reason, said="n=9", calls=calls)
-    report = audit([tmp_path / "a.jsonl"])
-    assert report.outside == {"beyond": 11, "between": 1}
+    assert audit([tmp_path / "a.jsonl"]).outside == {"beyond": 11, "between": 1}
 
 
 def test_uncompiled_frames_are_counted_with_their_reason(tmp_path: Path) -> None:
@@ -750,7 +744,6 @@ def test_processes_that_changed_their_choice_alike_agree(tmp_path: Path) -> None
 
 
 def test_other_tables_may_choose_otherwise(tmp_path: Path) -> None:
-    """Winners under different digests are not compared."""
     log = decided(tmp_path / "a.log", ("a", EventName.HIT, "k", "w1"))
     decided(log, ("b", EventName.HIT, "k", "w2"), digest="e")
     assert audit([log]).diverged == ()

@@ -206,7 +206,6 @@ def test_only_what_is_not_ok_has_a_fix() -> None:
 
 
 def test_enough_multiprocessors_pass_the_gate() -> None:
-    """The gate opens at 68 SMs, not above."""
     for count in (68, 132):
         (found,) = [
             f for f in judge(on(replace(H200, sm_count=count))) if f.name == "GEMM autotune"
@@ -273,7 +272,6 @@ def test_a_table_for_this_machine_is_found(tables: Callable[..., Finding]) -> No
 
 
 def test_no_table_is_a_warning(tables: Callable[..., Finding]) -> None:
-    """A machine without a table can build one."""
     found = tables()
     assert (found.state, "warmup build" in found.fix) == (FindingState.WARN, True)
 

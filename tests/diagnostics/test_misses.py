@@ -84,7 +84,6 @@ def document(**changes: Any) -> str:
 def test_a_damaged_document_is_refused_with_its_pointer(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """The error is one printable line with the JSON pointer and the problem."""
     for text, said in (
         ("", "empty"),
         ("[]", "at /: expected an object"),
@@ -144,7 +143,6 @@ def test_a_mutated_document_is_read_or_refused(tmp_path: Path) -> None:
 
 
 def test_a_document_that_cannot_be_read_is_named(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """A path without a file is a SettingsError."""
     for name in ("absent.json", ".", "nul\x00"):
         tmp_path = tmp_path_factory.mktemp("case")
         with pytest.raises(SettingsError, match=r"--problems .* cannot be read"):

@@ -74,7 +74,6 @@ def test_every_count_is_a_sample(served: AuditReport) -> None:
 
 
 def test_each_metric_is_announced_before_its_samples(served: AuditReport) -> None:
-    """HELP, TYPE and samples of a metric are together, and each metric occurs once."""
     names = [
         line.split()[2] if line.startswith("#") else re.split(r"[{ ]", line)[0]
         for line in expose(served).splitlines()
@@ -89,14 +88,12 @@ def test_unknown_unused_rows_are_no_sample(served: AuditReport) -> None:
 
 @given(word=st.text(max_size=20))
 def test_any_label_of_a_log_is_escaped(tmp_path_factory: pytest.TempPathFactory, word: str) -> None:
-    """Any site name from a log is a single line."""
     path = tmp_path_factory.getbasetemp() / "labels.log"
     report = report_of(path, {"event": "benchmark.uncovered", "site": word})
     assert sum(name.startswith("warmup_uncovered") for name in samples(expose(report))) == 1
 
 
 def test_the_reference_parser_reads_it(tmp_path: Path) -> None:
-    """The parser of prometheus_client finds the label as it was printed."""
     parser = pytest.importorskip("prometheus_client.parser")
     report = report_of(tmp_path / "a.log", {"event": "benchmark.uncovered", "site": 'a"\\\n\r,}'})
     families = list(parser.text_string_to_metric_families(expose(report)))

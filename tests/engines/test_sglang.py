@@ -212,5 +212,4 @@ def test_an_error_that_the_loader_swallows_is_heard_and_ends_the_first_compile(
 
 def test_the_release_refuses_the_piecewise_prefill(bench: Bench) -> None:
     """In 0.5.23 no configuration reaches the code of the piecewise prefill that is run here."""
-    done = bench.call("retired", "-c", RETIRED)
-    assert "ValueError: tc_piecewise was removed" in done.stderr
+    assert "ValueError: tc_piecewise was removed" in bench.call("retired", "-c", RETIRED).stderr

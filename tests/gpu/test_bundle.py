@@ -54,5 +54,4 @@ def test_a_bundled_start_compiles_no_kernel(start: Start, bundled: Path, tmp_pat
 
 def test_a_bundled_start_needs_no_compiler(start: Start, bundled: Path, tmp_path: Path) -> None:
     """Launchers are in the bundle too: a compiler that fails is never asked."""
-    found = serve(start, tmp_path, bundled, CC="false")
-    assert found["compiled"] == []
+    assert serve(start, tmp_path, bundled, CC="false")["compiled"] == []

@@ -37,8 +37,7 @@ def test_workers_start_before_the_graph_compiler_is_imported(
 @pytest.mark.parametrize(("machine", "device"), [("gpu", "cpu"), ("none", "auto")])
 def test_no_workers_for_a_cpu(run_program: Run, tmp_path: Path, machine: str, device: str) -> None:
     """For a CPU, or without a GPU, no process starts."""
-    found = run_program(tmp_path, "-c", PROGRAM, machine, device, **TWO_THREADS)
-    assert found["answer"] is None
+    assert run_program(tmp_path, "-c", PROGRAM, machine, device, **TWO_THREADS)["answer"] is None
 
 
 RANKING = """
@@ -69,8 +68,7 @@ print(json.dumps({"ptxas": os.environ.get("TRITON_PTXAS_PATH")}))
 def test_the_ptxas_that_torch_brings_is_used(run_program: Run, tmp_path: Path) -> None:
     """If torch bundles a ptxas, Triton in this process uses it, as workers do."""
     brought = _bring_ptxas(tmp_path)
-    found = run_program(tmp_path, "-c", ASSEMBLING, str(tmp_path))
-    assert found["ptxas"] in brought
+    assert run_program(tmp_path, "-c", ASSEMBLING, str(tmp_path))["ptxas"] in brought
 
 
 FORGETTING = """
@@ -99,8 +97,7 @@ def test_the_cached_version_of_another_assembler_is_cleared(
         path.write_text(f'#!/bin/sh\necho "Cuda compilation tools, release 13.0, {version}"\n')
         path.chmod(0o755)
         paths.append(str(path))
-    found = run_program(tmp_path, "-c", FORGETTING, *paths)
-    assert found == ["V12.8.1", "V12.8.1", "V13.0.2"]
+    assert run_program(tmp_path, "-c", FORGETTING, *paths) == ["V12.8.1", "V12.8.1", "V13.0.2"]
 
 
 def test_a_ptxas_that_the_user_names_stays(run_program: Run, tmp_path: Path) -> None:

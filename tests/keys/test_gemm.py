@@ -153,13 +153,11 @@ def test_a_key_names_what_the_problem_says(problem: GemmProblem) -> None:
 
 @given(PROBLEMS)
 def test_equal_problems_have_equal_keys(problem: GemmProblem) -> None:
-    """A problem built again from the same fields has the same key."""
     again = GemmProblem(**{field.name: getattr(problem, field.name) for field in fields(problem)})
     assert again.key == problem.key
 
 
 def test_one_changed_ingredient_changes_the_key() -> None:
-    """Each field of a problem is in its key, so that another value is another key."""
     for name in [field.name for field in fields(GemmProblem)]:
         assert replace(PLAIN, **{name: CHANGES[name]}).key != PLAIN.key  # type: ignore[arg-type]
 
@@ -172,7 +170,6 @@ def test_changes_of_different_ingredients_never_meet(one: str, other: str) -> No
 
 
 def test_what_cannot_be_spelled_is_a_problem_error() -> None:
-    """A problem with an ingredient outside the alphabet of keys has no key."""
     for changes in (
         {"op": "ADDMM"},
         {"op": "add mm"},
@@ -251,7 +248,6 @@ def test_numbers_are_written_shortly() -> None:
 
 
 def test_differences_name_both_sides() -> None:
-    """Each line has an ingredient with its value in the row and in the question."""
     row, asked = {"m": "1", "bias": "1d", "k": "8"}, {"m": "2", "fp32": "tf32", "k": "8"}
     assert differing_ingredients(row, asked) == (
         "m: row 1, here 2",

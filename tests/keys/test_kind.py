@@ -67,7 +67,6 @@ def test_ingredients_are_named_in_key_order(toy_kind: Kind) -> None:
 
 
 def test_a_key_matches_whole_and_is_not_too_long(toy_kind: Kind) -> None:
-    """Text around a key, or a key beyond the limit, is refused."""
     longest = TOY.replace("tag=7", "tag=".ljust(MAX_KEY_LENGTH - len(TOY) + 5, "7"))
     check_key(longest)
     for text in (f"{TOY} ", f"{TOY}\n", f"{longest}7"):

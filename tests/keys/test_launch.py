@@ -50,7 +50,6 @@ def test_a_key_reads_as_documented() -> None:
 
 @given(PROBLEMS)
 def test_a_key_is_canonical_and_reads_back(problem: LaunchProblem) -> None:
-    """Every key is a launch key, and its ingredients are the problem's own."""
     key = problem.key
     check_key(key)
     assert kind_of(key) is LAUNCH
@@ -106,7 +105,6 @@ def test_a_long_name_is_cut() -> None:
 
 
 def test_what_cannot_be_spelled_is_a_problem_error() -> None:
-    """A problem with an ingredient outside the alphabet of keys has no key."""
     for changes in (
         {"kernel": ""},
         {"kernel": "triton poi"},

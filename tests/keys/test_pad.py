@@ -76,7 +76,6 @@ def test_keys_read_as_documented() -> None:
 
 @given(PROBLEMS)
 def test_a_key_is_canonical_and_reads_back(problem: PadProblem) -> None:
-    """Every key is a pad key, and its ingredients are the problem's own."""
     key = problem.key
     check_key(key)
     assert kind_of(key) is PAD
@@ -98,7 +97,6 @@ def test_changes_of_different_ingredients_never_meet(one: str, other: str) -> No
 
 
 def test_what_cannot_be_spelled_is_a_problem_error() -> None:
-    """A problem that the pass does not pad, or that has no text form, has no key."""
     for changes in (
         {"op": "baddbmm"},
         {"op": "conv"},

@@ -50,6 +50,5 @@ def test_a_key_has_every_ingredient_in_a_fixed_form() -> None:
 
 
 def test_the_nearest_row_has_the_nearest_number_of_rows() -> None:
-    """Of two rows of the same reduction the nearer size is named in a miss."""
     near, far = replace(NORM, x=8192).key, replace(NORM, x=16).key
     assert nearest_row(NORM.key, {far: None, near: None})[0] == near  # type: ignore[dict-item]

@@ -149,7 +149,6 @@ def test_other_text_is_no_key() -> None:
 
 
 def test_the_nearest_row_is_of_the_same_form() -> None:
-    """A row of another form is never near; among the others the closest m is nearest."""
     rows = [PATCH.key(Dim.of(560)), HEAD.key(Dim.of(16)), HEAD.key(Dim.of(512))]
     assert nearest_row(HEAD.key(Dim.of(560)), rows) == (rows[2], ("m: row 512, here 560",))
 

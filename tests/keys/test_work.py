@@ -94,5 +94,4 @@ def test_a_text_that_is_no_key_is_refused() -> None:
 
 
 def test_every_kind_says_its_work() -> None:
-    """A review has shares for rows of every kind that ships."""
     assert all(kind.work is not None for kind in KINDS.values())

@@ -55,10 +55,8 @@ def test_peaks_are_measured_once(measured: list[torch.device], tmp_path: Path) -
 def test_a_file_is_for_one_device_and_one_torch(
     measured: list[torch.device], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another device of the same model, or another torch, has a file of its own."""
     measured_peaks(CUDA, tmp_path)
-    name = only_file(tmp_path).name
-    assert name.startswith("nvidia-h200-nvl-aaaa-bbbb-torch")
+    assert only_file(tmp_path).name.startswith("nvidia-h200-nvl-aaaa-bbbb-torch")
     other = SimpleNamespace(name="NVIDIA H200 / NVL", uuid="cccc-dddd")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: other)
     measured_peaks(CUDA, tmp_path)
@@ -70,7 +68,6 @@ def test_a_file_is_for_one_device_and_one_torch(
 def test_an_unknown_clock_is_kept_as_unknown(
     measured: list[torch.device], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without NVML the clock is unknown, and the file is still used."""
     without = replace(PEAKS, clock_mhz=None)
     monkeypatch.setattr(device_peaks, "measure_peaks", lambda _device: without)
     measured_peaks(CUDA, tmp_path)
@@ -141,7 +138,6 @@ def test_bytes_that_are_no_text_are_written_anew(
 def test_a_folder_that_cannot_be_written_is_no_error(
     measured: list[torch.device], tmp_path: Path
 ) -> None:
-    """If the folder cannot be created, each process measures and returns the peaks."""
     blocked = tmp_path / "file"
     blocked.write_text("in the way")
     assert [measured_peaks(CUDA, blocked / "peaks") for _ in range(2)] == [PEAKS, PEAKS]
@@ -164,7 +160,6 @@ def test_a_full_disk_is_no_error_and_leaves_nothing(
 def test_the_peaks_of_a_cpu_are_for_its_host_and_threads(
     measured: list[torch.device], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are measured once, and again with another number of threads."""
     cpu = torch.device("cpu")
     assert measured_peaks(cpu, tmp_path) == PEAKS
     assert measured_peaks(cpu, tmp_path) == PEAKS
@@ -176,7 +171,6 @@ def test_the_peaks_of_a_cpu_are_for_its_host_and_threads(
 
 
 def test_another_device_has_no_peaks(measured: list[torch.device], tmp_path: Path) -> None:
-    """Nothing is measured, and nothing written."""
     assert measured_peaks(torch.device("meta"), tmp_path) is None
     assert (measured, list(tmp_path.iterdir())) == ([], [])
 

@@ -64,7 +64,6 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
 
 
 def test_a_quiet_machine_is_measured_at_once(machine: Machine) -> None:
-    """After one look there is no wait, and nothing was disturbed."""
     watch = machine.watch()
     assert not machine.measure(watch)
     state = watch.state()
@@ -88,12 +87,10 @@ def test_a_turn_is_held_from_the_wait_to_the_end_of_a_measurement(machine: Machi
     watch.turn, watch.read = turn, read
     with watch.measuring():
         seen.append("measured")
-    order = list(dict.fromkeys(seen))
-    assert order == ["taken", "read", "measured", "given back"]
+    assert list(dict.fromkeys(seen)) == ["taken", "read", "measured", "given back"]
 
 
 def test_a_load_that_ends_is_waited_out(machine: Machine) -> None:
-    """The wait is announced once, with its reason, and the measurement is not disturbed."""
     machine.load = lambda now: 0.9 if now < 102 else 0.0
     watch = machine.watch()
     assert not machine.measure(watch)

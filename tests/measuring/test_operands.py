@@ -124,7 +124,6 @@ def test_memory_bounds_the_sets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_operands_without_elements_are_no_trouble() -> None:
-    """A GEMM with an empty dim has tensors of its sizes."""
     sets = sets_of(make_trial(operands=(dense(0, 4),), views=(), out=dense(0, 4)))
     assert tuple(sets.operands(0)[0].shape) == tuple(sets.out(0).shape) == (0, 4)
 

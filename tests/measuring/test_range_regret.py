@@ -130,7 +130,6 @@ def test_unstable_sizes_do_not_count() -> None:
 
 
 def test_when_all_fail_somewhere_the_winner_stays() -> None:
-    """When every candidate fails at some size, no candidate replaces the winner."""
     low = SizeOutcomes(257, [failed(LARGE, Rejection.WRONG), failed(LIBRARY, Rejection.WRONG)])
     assert chosen(low, at(560, large=20.0, library=21.0)) == LARGE
 
@@ -157,8 +156,7 @@ def test_a_row_says_how_its_winner_does_along_the_range() -> None:
     low = at(257, large=12.0, small=10.0)
     middle = SizeOutcomes(408, [failed(LARGE, Rejection.IMPLAUSIBLE), timed(SMALL, 10.0)])
     own = at(560, large=20.0, small=25.0, library=26.0)
-    evidence = tuned_along(low, middle, own).row.evidence
-    assert evidence.along == ((257, 1.2), (408, None), (560, 1.0))
+    assert tuned_along(low, middle, own).row.evidence.along == ((257, 1.2), (408, None), (560, 1.0))
 
 
 def test_a_row_has_no_ratio_at_an_unstable_size() -> None:

@@ -65,7 +65,6 @@ def test_a_batch_is_told_before_it_is_timed() -> None:
 
 
 def test_what_a_batch_raises_ends_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error is raised, and the last batch passed to `before_each` is its source."""
     made, order = batches("abc")
     fail: Callable[[], float] = lambda: 1 / 0  # noqa: E731
     monkeypatch.setattr(made["b"], "time", fail)

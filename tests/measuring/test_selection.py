@@ -194,7 +194,6 @@ def test_only_final_candidates_win() -> None:
 
 
 def test_nothing_timed_is_no_row() -> None:
-    """Without a candidate that can win there is no winner and no row."""
     for case, outcomes in {
         "nothing": (),
         "not timed": (Outcome(winner=LIBRARY),),
@@ -232,7 +231,6 @@ def test_rejections_are_counted_by_reason() -> None:
 
 
 def test_every_candidate_has_its_timing_and_its_reason() -> None:
-    """Timings are in the given order; a rejected candidate has a reason and a message, no time."""
     outcomes = [rejected(template(16), Rejection.WRONG, "off by 1"), timed(LIBRARY, 10.0)]
     tuned = make_row(KEY, outcomes, LIBRARY, METHOD)
     assert tuned is not None

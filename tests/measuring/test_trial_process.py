@@ -202,8 +202,7 @@ def test_a_hang_is_ended_with_its_process(start: Start) -> None:
     process.start()
     first = process.pid
     assert first is not None
-    outcome = named(process.run(make_trial(["mm"])))["mm"]
-    assert outcome.rejection is Rejection.TIMED_OUT
+    assert named(process.run(make_trial(["mm"])))["mm"].rejection is Rejection.TIMED_OUT
     assert not is_running(first)
 
 

@@ -266,8 +266,6 @@ def test_a_wrong_control_loses_where_the_reference_is_known(fake_clock: Any) -> 
 
 
 def test_a_result_at_an_offset_is_looked_for_there(fake_clock: Any) -> None:
-    """For a call that returns None, the output at its offset is compared."""
-
     def at_offset(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> None:
         torch.mm(a, b, out=out)
 
@@ -335,7 +333,6 @@ def test_somebody_wins_when_the_control_and_a_cheater_are_out(fake_clock: Any) -
 
 
 def test_a_time_below_the_floor_is_measured_again(fake_clock: Any) -> None:
-    """A candidate that is faster than the peaks allow, each time again, is implausible."""
     fake_clock.times = {"liar": LONG_US / 3}
     trial = make_trial(["mm", "liar"], floor_us=LONG_US / 2)
     outcomes = ran(liar=torch.mm).run(trial)
@@ -470,7 +467,6 @@ def test_an_unsteady_finalist_is_timed_longer(fake_clock: Any) -> None:
 
 
 def test_what_is_clearly_slower_is_screened_only(fake_clock: Any) -> None:
-    """A slow candidate is only screened; the control is timed to the end."""
     fake_clock.times = {"slow": LONG_US * 2, "mm": LONG_US * 2}
     outcomes = ran(own_output, slow=torch.mm).run(make_trial(["mm", "slow", "own_output"]))
     found = {
@@ -492,8 +488,7 @@ def test_what_was_rejected_before_is_not_run(fake_clock: Any) -> None:
         winner=trial.candidates[1].winner, rejection=Rejection.CRASHED, said="took the process down"
     )
     bench = ran(bad=failing(AssertionError("it ran")))
-    outcomes = bench.run(trial, rejected=[before])
-    assert (outcomes["bad"], bench.stages("bad")) == (before, [])
+    assert (bench.run(trial, rejected=[before])["bad"], bench.stages("bad")) == (before, [])
 
 
 def test_every_stage_is_reported_before_it_runs(fake_clock: Any) -> None:
@@ -515,8 +510,6 @@ def test_an_error_that_loses_the_device_is_raised(fake_clock: Any, stage: str) -
 
 
 def test_operands_that_do_not_fit_are_an_error() -> None:
-    """The out-of-memory error is raised, and no candidate is rejected."""
-
     def no_room(seed: int, most: int) -> OperandSets:
         raise torch.OutOfMemoryError
 
@@ -536,7 +529,6 @@ def test_a_trial_without_candidates_has_no_outcome(fake_clock: Any) -> None:
 
 
 def test_the_real_clock_times_every_honest_call() -> None:
-    """With measured times, both candidates have all rounds and almost no error."""
     for l2 in L2:
         trial = make_trial(["mm", "own_output"], method=Method(l2=l2, max_spread=1e9, near_tie=0.5))
         outcomes = ran(own_output).run(trial)

@@ -53,7 +53,6 @@ def test_a_linear_and_its_epilogue_are_computed() -> None:
 
 
 def test_every_op_is_computed_with_its_operands() -> None:
-    """Scalars, bias form and operands are those of the key."""
     for key, formula in (
         (
             "addmm m=4 n=3 k=2 f32 a=row b=col bias=1d alpha=2 beta=0.5 out=f32 | epilogue=relu",
@@ -182,7 +181,6 @@ def test_an_op_of_the_cpu_is_not_rebuilt_for_a_gpu() -> None:
 
 
 def test_an_operation_is_looked_up_and_nothing_else() -> None:
-    """A name that torch has but no epilogue uses is unknown."""
     assert hasattr(torch, "load")
     assert "load" not in OPERATIONS
 
@@ -228,7 +226,6 @@ def test_an_unknown_precision_is_refused() -> None:
 
 
 def test_memory_is_counted_from_the_first_to_the_last_element() -> None:
-    """A tensor with gaps takes what lies between its elements."""
     tensor = OperandTensor((Dim.of(3), Dim(2, 4)), (100, 1), torch.float32)
     assert (tensor.elements, size_of(Dim(2, 4))) == (204, 4)
 

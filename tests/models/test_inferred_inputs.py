@@ -103,7 +103,6 @@ def test_two_sized_dims_stand_side_by_side() -> None:
 
 
 def test_ids_stay_below_the_rows_of_the_embedding() -> None:
-    """The table of 65 tokens is never asked for the 66th."""
     model = load_model(str(SCRIPTS / "token_model.py"))
     (spec,) = resolve(model).specs
     assert spec.below == 65

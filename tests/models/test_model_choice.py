@@ -221,7 +221,6 @@ def test_another_failure_is_not_blamed_on_dtypes() -> None:
     ],
 )
 def test_usual_names_of_dtypes_are_known(text: str, dtype: torch.dtype) -> None:
-    """The names of torch, and those that other tools use, mean the same dtypes."""
     assert parse_dtype(text, "--dtype") is dtype
 
 

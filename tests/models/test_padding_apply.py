@@ -167,7 +167,6 @@ def test_the_state_dict_is_that_of_the_unpadded_model(language_model: nn.Module)
 def test_a_state_dict_is_loaded(
     language_model: nn.Module, model_inputs: ModelInputs, assign: bool
 ) -> None:
-    """Unpadded tensors are loaded, copied or assigned, and computed with."""
     other = copy.deepcopy(language_model)
     for parameter in other.parameters():
         parameter.mul_(1.5)
@@ -194,7 +193,6 @@ def test_a_state_dict_is_loaded_by_swapping_tensors(
 
 
 def test_padded_sizes_are_refused_on_load(language_model: nn.Module) -> None:
-    """A state dict of padded tensors does not fit the model."""
     pad_all(language_model)
     state = {**language_model.state_dict(), "head.weight": torch.zeros(104, 32)}
     with pytest.raises(RuntimeError, match=r"size mismatch for head\.weight"):
@@ -253,7 +251,6 @@ def test_a_copied_or_moved_model_is_still_padded(
 
 
 def test_a_deepcopy_is_apart(language_model: nn.Module) -> None:
-    """Changing the copy does not change the model."""
     pad_all(language_model)
     before = copy.deepcopy(language_model.state_dict())
     other = copy.deepcopy(language_model)
@@ -359,7 +356,6 @@ def test_a_restored_model_can_be_padded_again(
 
 
 def test_its_own_size_is_left_as_it_is(gated: Callable[..., nn.Module]) -> None:
-    """The library default of a group changes nothing."""
     model = gated().eval()
     (group,) = find_groups(model).groups
     pad(model, {group: Padding(45)})

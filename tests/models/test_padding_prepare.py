@@ -134,8 +134,7 @@ def test_a_row_of_another_structure_says_nothing(
 def test_layers_of_one_structure_share_their_rows(gated: Callable[..., nn.Module]) -> None:
     model = nn.Sequential(gated(), gated()).eval()
     first, second = find_groups(model).groups
-    prepared = pad_by_rows(model, row(first, 7, 48))
-    assert prepared.padded == {first: Padding(48), second: Padding(48)}
+    assert pad_by_rows(model, row(first, 7, 48)).padded == {first: Padding(48), second: Padding(48)}
 
 
 def test_linears_that_cannot_be_padded_are_reported(gated: Callable[..., nn.Module]) -> None:
@@ -179,7 +178,6 @@ def test_a_table_is_applied(
 def test_a_table_is_read(
     language_model: nn.Module, groups: dict[str, Group], table: Table, tmp_path: Path
 ) -> None:
-    """A file says the same as the table that was written to it."""
     write(tmp_path / "language_model.json", table)
     assert prepare(language_model, tmp_path / "language_model.json").padded == {
         groups["head"]: Padding(104)
@@ -215,13 +213,11 @@ def test_a_table_of_another_device_has_no_paddings(table: Table) -> None:
 
 
 def test_a_table_that_is_not_there_is_an_error(language_model: nn.Module, tmp_path: Path) -> None:
-    """Nothing is left unpadded in silence."""
     with pytest.raises(TableNotFoundError):
         prepare(language_model, tmp_path / "none.json")
 
 
 def test_a_model_without_tensors_is_unchanged(table: Table) -> None:
-    """There is nothing to pad, and nothing to fail on."""
     assert prepare(nn.ReLU().eval(), table) == Prepared({}, (), 0, 0)
 
 

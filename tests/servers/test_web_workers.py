@@ -139,8 +139,7 @@ def test_the_processes_of_a_server_are_counted(kind: str, table: Path, tmp_path:
     assert process.returncode == 0, said[-3000:]
     assert [set(run.hits) for run in runs] == [set(rows)] * count
     assert all(not run.misses and not run.uncovered for run in runs)
-    pids = {int(run.name.rpartition("/")[2]) for run in runs}
-    assert answered_by in pids
+    assert answered_by in {int(run.name.rpartition("/")[2]) for run in runs}
     assert f"hits {count * len(rows)}, misses 0, uncovered 0" in said
     assert "processes 2, silent 0" in said
 

@@ -58,5 +58,4 @@ def test_another_driver_is_a_warning() -> None:
 
 
 def test_the_same_machine_is_admitted_without_a_word() -> None:
-    """Nothing differs, so nothing is said."""
     assert admitted() == []

@@ -203,7 +203,6 @@ def test_a_table_that_everyone_can_write_is_remarked(put: Callable[[Table], Path
 
 
 def test_a_check_leaves_the_table_and_its_folder_alone(put: Callable[[Table], Path]) -> None:
-    """Bytes, time and neighbours of the file are what they were."""
     path = put(make_table())
     before = path.read_bytes(), path.stat().st_mtime_ns
     check(path, here=make_runtime())

@@ -51,7 +51,6 @@ def test_a_padded_bucket_has_one_static_artifact(serve: Serve) -> None:
 
 
 def test_sizes_beyond_the_last_bucket_are_counted(serve: Serve) -> None:
-    """They are served uncompiled, and the report says so."""
     found = serve("range")
     assert found["outside"] == {"beyond the last bucket": 1}
     assert found["text"] == (

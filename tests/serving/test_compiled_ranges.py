@@ -29,8 +29,7 @@ def output(run_once: Callable[..., tuple[Path, str]], variables: dict[str, str])
 
 def test_a_build_tunes_every_interval_about_its_range(output: dict[str, Any]) -> None:
     """Size 1 apart, then up to the bucket; each agrees with eager."""
-    names = [name for name, _, _ in output["buckets"]]
-    assert names == ["seqlen=1", "seqlen=2..16"]
+    assert [name for name, _, _ in output["buckets"]] == ["seqlen=1", "seqlen=2..16"]
     assert max(error for _, _, error in output["buckets"]) < 1e-3
     # A dynamic size has both ends in the key, also in the epilogue.
     keys = [key for key in output["keys"] if " m=2..16 " in key]
@@ -46,7 +45,6 @@ def test_a_table_of_ranges_answers_every_question(output: dict[str, Any]) -> Non
 
 
 def test_each_interval_has_one_artifact(output: dict[str, Any]) -> None:
-    """Whichever of its sizes comes first."""
     assert output["artifacts"] == {"seqlen=1": 1, "seqlen=2..16": 1}
 
 

@@ -35,7 +35,6 @@ def reports() -> Iterator[Reports]:
 
 
 def test_a_burst_is_reported_once(reports: Reports) -> None:
-    """Events and compiles that follow each other end in one report."""
     settling = Settling(reports, SOON_S)
     emitter = Emitter([settling])
     for _ in range(20):

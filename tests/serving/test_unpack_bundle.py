@@ -54,7 +54,6 @@ def test_calls_compiled_ahead_by_an_earlier_warmup_are_not_used(
 
 
 def test_a_bundle_that_fits_is_in_the_caches(bundle: Path, caches: Path) -> None:
-    """Every file of the bundle is, and kernels and graphs are counted."""
     done = unpack(bundle, TABLE, make_runtime(driver="999"), CPU)
     assert (done.refused, done.kernels, done.graphs, done.placed) == (None, 1, 1, 2)
     assert (caches / "ab" / "cab.main.so").read_bytes() == b"one"
@@ -74,8 +73,7 @@ def test_another_machine_is_refused(
     bundle: Path, caches: Path, change: dict[str, str], said: str
 ) -> None:
     """The reason names the difference; no file is unpacked."""
-    done = unpack(bundle, TABLE, make_runtime(**change), CPU)
-    assert done.refused == said
+    assert unpack(bundle, TABLE, make_runtime(**change), CPU).refused == said
     assert not list(caches.glob("??/*"))
 
 
@@ -107,8 +105,7 @@ def test_a_bundle_that_cannot_be_trusted_is_refused(
 ) -> None:
     """A damaged file, a missing file, and a file that every user can write."""
     harm(bundle)
-    done = unpack(bundle, TABLE, make_runtime(), CPU)
-    assert done.refused == said
+    assert unpack(bundle, TABLE, make_runtime(), CPU).refused == said
     assert not list(caches.glob("??/*"))
 
 

@@ -17,7 +17,6 @@ def test_no_number_of_a_shipped_table_is_probably_wrong() -> None:
         table = read(path)
         is_without = table.provenance.peaks is None
         found = review_table(table, h200_peaks if is_without else None)
-        wrong = [doubt for doubt in review(found) if doubt.level is Level.WRONG]
-        assert wrong == [], path.name
+        assert [doubt for doubt in review(found) if doubt.level is Level.WRONG] == [], path.name
         assert found.peaks is not None, path.name
         assert all(one.work is not None for one in found.rows), path.name

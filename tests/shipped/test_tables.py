@@ -175,8 +175,7 @@ PRODUCTS = ROOT / "tables/nvidia-h200/products.bf16.json"
 
 def test_every_shipped_table_is_listed() -> None:
     page = (ROOT / "tables/README.md").read_text(encoding="utf-8")
-    listed = [path for path in TABLES if f"({path.relative_to(ROOT / 'tables')})" in page]
-    assert listed == TABLES
+    assert [path for path in TABLES if f"({path.relative_to(ROOT / 'tables')})" in page] == TABLES
 
 
 def test_nothing_speaks_against_a_shipped_file() -> None:

@@ -44,7 +44,6 @@ def rewrite(path: Path, change: Callable[[dict[str, Any], dict[str, bytes]], Non
 
 
 def test_a_written_bundle_is_read_back(bundle: Path) -> None:
-    """Reading gives the table, the needs and every file."""
     with open_bundle(bundle) as opened:
         manifest = opened.manifest
     assert (manifest.table, dict(manifest.needs)) == (TABLE, NEEDS)
@@ -120,7 +119,6 @@ def _escape(manifest: dict[str, Any], members: dict[str, bytes]) -> None:
 def test_a_file_that_contradicts_its_manifest_is_refused(
     bundle: Path, change: Callable[[dict[str, Any], dict[str, bytes]], None], message: str
 ) -> None:
-    """The error names the bundle and the reason."""
     rewrite(bundle, change)
     with pytest.raises(BundleError) as caught:
         contents(bundle)
@@ -139,7 +137,6 @@ def test_a_file_that_is_no_archive_is_refused(tmp_path_factory: pytest.TempPathF
 
 
 def test_a_damaged_archive_is_refused(bundle: Path) -> None:
-    """A flipped byte in a member is an error."""
     raw = bytearray(bundle.read_bytes())
     raw[raw.index(b"cpp/ab/cab.main.so") + 20] ^= 0xFF
     bundle.write_bytes(raw)
@@ -153,6 +150,5 @@ def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
-    """Writing into a missing folder is a BundleError with the reason."""
     with pytest.raises(BundleError, match="cannot be written"):
         write_bundle(tmp_path / "no" / "t.bundle", TABLE, NEEDS, FILES)

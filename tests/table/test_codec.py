@@ -68,7 +68,6 @@ def _changed(value: Any) -> Iterator[tuple[str, Any]]:
 def test_a_table_survives_the_round_trip(
     data: st.DataObject, tables: st.SearchStrategy[Table]
 ) -> None:
-    """Decoding what was encoded gives an equal table."""
     table = data.draw(tables)
     assert decode(encode(table), "t.json") == table
 
@@ -86,8 +85,7 @@ def test_the_text_is_json_sorted_and_indented(
 ) -> None:
     """The text is sorted two-space JSON in ASCII with LF endings and a final newline."""
     text = encode(data.draw(tables))
-    again = json.dumps(json.loads(text), indent=2, sort_keys=True, ensure_ascii=True)
-    assert text == again + "\n"
+    assert text == json.dumps(json.loads(text), indent=2, sort_keys=True, ensure_ascii=True) + "\n"
 
 
 def test_a_version_that_is_more_than_a_string_is_written_as_one() -> None:
@@ -148,8 +146,7 @@ def test_equal_numbers_of_other_types_stay_apart() -> None:
     """Winners that differ only in 1 and true stay different."""
     rows = {make_key(1): make_row(EVEN_K=1), make_key(2): make_row(EVEN_K=True)}
     found = decode(encode(make_table(rows)), "t.json").rows
-    kinds = [type(found[make_key(m)].winner.kwargs[0][1]) for m in (1, 2)]
-    assert kinds == [int, bool]
+    assert [type(found[make_key(m)].winner.kwargs[0][1]) for m in (1, 2)] == [int, bool]
 
 
 def test_rows_are_answered_as_written() -> None:

@@ -375,7 +375,6 @@ def test_a_byte_order_mark_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_a_folder_is_no_table(tmp_path: Path) -> None:
-    """Reading a folder says that it cannot be read."""
     with pytest.raises(TableFormatError, match="cannot be read: Is a directory"):
         read(tmp_path)
 

@@ -135,7 +135,6 @@ def test_the_mismatches_of_two_runtimes_decide() -> None:
 
 
 def test_a_hit_is_one_event() -> None:
-    """A hit emits its key and winner, once."""
     lookup, events = make_lookup()
     winner = make_table().rows[make_key(560)].winner
     lookup.hit(make_key(560), winner)
@@ -208,7 +207,6 @@ def test_a_miss_names_its_nearest_row_if_any() -> None:
 
 
 def test_only_tune_tunes() -> None:
-    """A lookup measures on a miss with on_miss=tune only."""
     for on_miss in list(OnMiss):
         lookup, _ = make_lookup(on_miss)
         assert lookup.tunes == (on_miss is OnMiss.TUNE)

@@ -41,7 +41,6 @@ def test_without_conflicts_the_order_does_not_matter(
 
 @given(data=st.data())
 def test_the_union_has_every_row(data: st.DataObject, row_sets: st.SearchStrategy[Rows]) -> None:
-    """With a preference the union has exactly the keys of both tables."""
     a, b = data.draw(row_sets), data.draw(row_sets)
     prefer = data.draw(st.sampled_from(["a", "b", "evidence", "faster"]))
     assert merge(make_table(a), make_table(b), prefer).rows.keys() == a.keys() | b.keys()

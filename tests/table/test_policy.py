@@ -34,7 +34,6 @@ def test_a_cpu_is_timed_warm() -> None:
 
 
 def test_an_option_that_cannot_be_used_is_refused() -> None:
-    """The error names the option, what is wrong and what to use."""
     for device, launch, l2, words in (
         ("cuda", "graph", None, "--launch 'graph' is unknown; use one of eager, cudagraph"),
         ("cuda", "EAGER", None, "--launch 'EAGER' is unknown"),
@@ -50,7 +49,6 @@ def test_an_option_that_cannot_be_used_is_refused() -> None:
 
 
 def test_a_top_k_out_of_bounds_is_refused() -> None:
-    """The error has the smallest and the largest number."""
     for top_k in (-1, 65):
         with pytest.raises(SettingsError, match="give a number from 0 to 64"):
             choose_method(PolicyOptions(fused_top_k=top_k), "cuda")

@@ -22,7 +22,6 @@ def test_the_same_range_is_answered(lookup: Lookup) -> None:
 
 @pytest.mark.parametrize("m", ["257..559", "258..560", "257..1024", "2..560", "257..", "561..1024"])
 def test_another_range_is_a_miss(lookup: Lookup, m: str) -> None:
-    """A smaller, a larger and the next range are not answered."""
     assert lookup.find(make_key(m)) is MissReason.DYNAMIC_DIM
 
 

@@ -190,7 +190,6 @@ def test_a_kernel_folder_is_a_write_error() -> None:
 
 
 def test_writing_over_a_folder_is_a_write_error(tmp_path: Path) -> None:
-    """A folder where the table should be is a TableWriteError and stays as it is."""
     (tmp_path / "t.json").mkdir()
     with pytest.raises(TableWriteError):
         write(tmp_path / "t.json", make_table())
@@ -221,7 +220,6 @@ def test_a_reader_needs_no_home_and_writes_nothing(read_only: Path) -> None:
 
 
 def test_reading_creates_no_file(tmp_path: Path) -> None:
-    """Reading, finding and discovering leave the folder as it was."""
     path = tmp_path / "nvidia-h200" / "t.json"
     path.parent.mkdir()
     path.write_text(encode(make_table()))
@@ -314,7 +312,6 @@ def test_rows_of_another_runtime_may_not_join(tmp_path_factory: pytest.TempPathF
 
 
 def test_rows_of_a_newer_driver_may_join(tmp_path: Path) -> None:
-    """A soft difference does not keep rows out."""
     table = make_table()
     write(tmp_path / "t.json", make_table({}))
     newer = make_table(runtime=make_runtime(driver="999"))
@@ -383,7 +380,6 @@ def test_the_environment_names_a_table(tmp_path: Path) -> None:
 
 
 def test_no_name_is_not_found() -> None:
-    """Without argument and variable the error names both."""
     for environment in ({}, {"WARMUP_TABLE": ""}):
         with pytest.raises(TableNotFoundError) as caught:
             find(None, environment)
@@ -391,7 +387,6 @@ def test_no_name_is_not_found() -> None:
 
 
 def test_a_table_that_all_can_write_is_remarked(tmp_path: Path) -> None:
-    """A world-writable file is used and remarked."""
     write(tmp_path / "t.json", make_table())
     (tmp_path / "t.json").chmod(0o666)
     (remark,) = find(tmp_path / "t.json", {}).remarks

@@ -305,7 +305,6 @@ def test_a_repeated_name_among_many_is_found_in_linear_time(
 
 
 def test_a_misses_document_may_not_be_a_fifo(tmp_path: Path) -> None:
-    """`build --problems FIFO` is refused at once."""
     from warmup.diagnostics.misses import read_misses
 
     os.mkfifo(tmp_path / "m.json")

@@ -56,8 +56,7 @@ def test_each_line_of_a_build_says_how_it_ran(weighed: Weighed) -> None:
     said = weighed[1]
     lines = [line.partition(":")[0] for line in said["progress"] if line.startswith("seqlen=")]
     assert lines == ["seqlen=8", "seqlen=8, weights padded"]
-    shown = [line.partition("  ")[0] for line in said["text"] if line.startswith("seqlen=")]
-    assert shown == lines
+    assert [line.partition("  ")[0] for line in said["text"] if line.startswith("seqlen=")] == lines
 
 
 def test_a_build_says_how_to_serve_padded_weights(weighed: Weighed) -> None:

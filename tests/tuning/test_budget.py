@@ -35,7 +35,6 @@ def test_a_search_budget_is_parsed() -> None:
 
 
 def test_other_forms_are_refused() -> None:
-    """The message says what is wrong and what to write."""
     for search, budget, words in (
         ("narrow", None, "--search 'narrow' is unknown; use one of default, wide, "),
         ("imported", None, "--search 'imported' is unknown"),

@@ -282,7 +282,6 @@ def test_without_any_device_the_build_is_an_error(make_runner: Make, tune: Tune)
 
 
 def test_devices_of_two_kinds_are_refused(make_runner: Make, tune: Tune, tmp_path: Path) -> None:
-    """Nothing is tuned, and nothing is written."""
     other = make_table({}, runtime=make_runtime(name="NVIDIA H100"))
     with pytest.raises(SettingsError, match="mixes kinds"):
         tune(make_runner("cuda:0"), make_runner("cuda:1", table=other))

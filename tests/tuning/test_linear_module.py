@@ -72,7 +72,6 @@ def test_the_module_can_be_padded(group: Group) -> None:
 
 
 def test_the_module_computes_what_its_group_does() -> None:
-    """With the weights of the model its output is that of the model."""
     model = Fork().eval()
     (group,) = find_groups(model).groups
     linears = make_linear_module(group, 6, CPU)

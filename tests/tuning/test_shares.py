@@ -33,8 +33,7 @@ def test_the_shares_are_disjoint_complete_balanced_and_stable() -> None:
 def test_a_share_depends_on_the_key_alone() -> None:
     """These keys stood in these shares when the hash was chosen; machines agree by it."""
     problems = [MissedProblem(make_key(size), "gemm", "not_in_table", 1) for size in (16, 32, 64)]
-    found = {each.key for each in share_of(problems, "1/3")}
-    assert found == {make_key(32)}
+    assert {each.key for each in share_of(problems, "1/3")} == {make_key(32)}
 
 
 def test_an_empty_share_and_a_wrong_one_are_errors() -> None:

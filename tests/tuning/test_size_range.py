@@ -94,8 +94,7 @@ def test_another_winner_is_confirmed_at_the_largest_size() -> None:
     winner, places, asked = look(BAD, GOOD, alone=20.5)
     assert winner == SMALL
     assert asked[2:] == [(560, [SMALL])]
-    times = {one.winner: one.time_us for one in places[-1].outcomes}
-    assert times == {**OWN, SMALL: 20.5}
+    assert {one.winner: one.time_us for one in places[-1].outcomes} == {**OWN, SMALL: 20.5}
 
 
 def test_a_rejected_winner_gives_way_to_the_next() -> None:
@@ -103,8 +102,7 @@ def test_a_rejected_winner_gives_way_to_the_next() -> None:
     winner, places, asked = look(BAD, GOOD, alone=Rejection.WRONG)
     assert [winners for _, winners in asked[2:]] == [[SMALL], [LIBRARY]]
     assert winner == LARGE
-    rejected = [one.winner for one in places[-1].outcomes if one.rejection]
-    assert rejected == [LIBRARY, SMALL]
+    assert [one.winner for one in places[-1].outcomes if one.rejection] == [LIBRARY, SMALL]
     assert [one.winner for one in places[0].outcomes] == [LARGE]
 
 

@@ -59,8 +59,7 @@ def test_a_row_has_the_spread_of_its_winner() -> None:
         replace(each, spread=spread)
         for each, spread in zip(before.timings, (0.01, 0.04), strict=True)
     )
-    row = _with_winner(replace(before, timings=timings), PADDED, AS_IS).row
-    assert row.evidence.spread == 0.04
+    assert _with_winner(replace(before, timings=timings), PADDED, AS_IS).row.evidence.spread == 0.04
 
 
 def test_unstable_times_are_a_tie_and_both_are_kept() -> None:

@@ -209,7 +209,6 @@ def test_a_model_with_an_encoder_has_a_decode_step(kind: str, tmp_path: Path) ->
 
 
 def test_weights_come_from_safetensors(tmp_path: Path) -> None:
-    """What save_pretrained() wrote is loaded with its weights."""
     saved = load_model(
         f"hf-random:{config(tmp_path, 'bert', architectures=['BertModel'], **SMALL)}"
     )

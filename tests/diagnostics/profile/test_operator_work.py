@@ -28,7 +28,6 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Profile, Mapping[
 
 
 def test_operations_are_those_of_torchs_counter(counted: tuple[Profile, Mapping[str, int]]) -> None:
-    """Matmuls, convolutions and attention have the operations of torch.utils.flop_counter."""
     profile, counts = counted
     found = {
         bucket.bucket: sum(

@@ -77,7 +77,6 @@ def planned(flops: int | None, moved: int) -> PlannedKernel:
 
 
 def test_a_damaged_plan_is_an_error(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """A plan of another schema, or without one of its fields, is not taken for no plan."""
     whole = plan_of("b", GraphPlan("f", (planned(None, 2),))).to_json()
     cut = [{name: whole[name] for name in whole if name != lost} for lost in whole]
     for plan in (*cut, {**whole, "schema": 2}, {**whole, "plans": 3}, {**whole, "calls": -1.5}, []):
@@ -255,6 +254,5 @@ def test_the_device_is_named(tmp_path: Path) -> None:
 
 
 def test_profiling_needs_no_torch() -> None:
-    """The modules that read and join a trace import no torch."""
     code = "import sys, warmup.cli.profile; print('torch' in sys.modules)"
     assert run_python("-c", code).stdout.strip() == "False"
