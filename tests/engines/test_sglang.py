@@ -172,7 +172,6 @@ def test_decode_measures_without_a_table(untabled: Served) -> None:
 
 
 def test_the_table_does_not_change_what_decode_computes(bench: Bench, untabled: Served) -> None:
-    """The outputs of both batch sizes are those without a table."""
     assert bench.built("decode").said["sums"] == pytest.approx(untabled.said["sums"], rel=1e-3)
 
 

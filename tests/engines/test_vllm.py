@@ -110,7 +110,6 @@ def test_nothing_is_measured_under_the_table(cold: Served, untabled: Served) -> 
 def test_the_table_does_not_change_what_is_generated(
     cold: Served, warm: Served, untabled: Served
 ) -> None:
-    """The same tokens without a table, with the table, and from the cache."""
     assert cold.said["tokens"] == warm.said["tokens"] == untabled.said["tokens"]
 
 

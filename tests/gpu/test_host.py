@@ -92,7 +92,6 @@ def test_the_table_keeps_what_a_call_costs(built: Built) -> None:
 
 
 def test_candidates_have_the_hosts_times(built: Built) -> None:
-    """Each row of a GEMM has the host's time for its winner, as its candidates have."""
     document, _, table = built
     gemms = {key: row for key, row in table.rows.items() if kind_of(key).name == "gemm"}
     assert gemms

@@ -50,7 +50,6 @@ def built(
 def test_a_bad_candidate_is_rejected_for_what_it_does(
     built: tuple[dict[str, Any], Table], name: str
 ) -> None:
-    """Each bad candidate is listed with its reason, and the build ends normally."""
     (problem,) = built[0].values()
     found = {uid.rpartition("::")[2]: reason for uid, (reason, _) in problem["rejected"].items()}
     assert found[name] == REASONS[name]

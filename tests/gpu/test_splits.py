@@ -68,7 +68,6 @@ def test_every_number_of_parts_was_measured(table: Path) -> None:
 def test_the_table_is_served_without_measuring(
     serve_reductions: Serve, model: str, table: Path, tmp_path: Path
 ) -> None:
-    """Strict serving has a hit for each split reduction and measures nothing."""
     found = serve_reductions(tmp_path, model, SEQLEN, table, "strict")
     assert (found["sites"], found["hits"]["split"]) == ({}, 2)
     assert found["error"] <= 1.5 * found["eager"] + 1e-3

@@ -108,7 +108,6 @@ def test_every_tile_compiles_with_the_shared_memory_that_was_foretold(
 @pytest.mark.parametrize("op", ["mm", "addmm", "scaled_mm"])
 @pytest.mark.parametrize("rows", [1, 16, [2, 40]])
 def test_a_row_is_served(ask: Ask, op: str, rows: Any) -> None:
-    """A row with the last candidate hits, and only its template is generated."""
     found = ask({**LINEAR, "op": op}, m=rows, serve="few_rows")
     assert [event["name"] for event in found["served"]["events"]] == ["lookup.hit"]
     assert found["served"]["generated"] == [found["last"]["few_rows"]["uid"].partition("::")[2]]

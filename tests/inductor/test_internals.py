@@ -33,7 +33,6 @@ EVERY_LIST = (*INTERNALS, *ASSEMBLER_INTERNALS, *ASSUMED_GPU_INTERNALS, *PAD_SAM
 
 
 def test_each_internal_exists_with_the_parameters_relied_on() -> None:
-    """The installed torch has the internal with the expected name and signature."""
     for name in (*INTERNALS, *ASSUMED_GPU_INTERNALS, *PAD_SAMPLE_INTERNALS):
         check_internals((name,))
 
@@ -46,7 +45,6 @@ def test_the_cached_version_of_an_assembler_can_be_cleared() -> None:
 
 
 def test_this_torchs_version_file_holds() -> None:
-    """The internals listed for the installed torch minor exist."""
     check_internals(version_for(torch.__version__).INTERNALS)
 
 
@@ -73,7 +71,6 @@ def test_each_imported_internal_is_listed() -> None:
 
 
 def test_a_missing_internal_fails_with_its_name() -> None:
-    """A name, module or parameter that is gone raises InductorChangedError naming it."""
     for name in (
         "torch._inductor.choices:NoSuchChoices",
         "torch._inductor.no_such_module:anything",
@@ -143,7 +140,6 @@ def test_detaching_leaves_no_trace() -> None:
 
 
 def test_a_failed_attach_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hook that cannot be attached raises, and everything is as before."""
     before = _snapshot()
     lookup = Lookup({}, OnMiss.FALLBACK, Emitter([]))
     monkeypatch.setattr(LaunchConfigs, "attach", lambda *_: 1 / 0)

@@ -150,7 +150,6 @@ def test_an_equal_kernel_of_another_name_is_not_timed_again(
 def test_a_kernel_that_is_asked_for_again_is_timed_again(
     tuner: Tuner, searched: tuple[Tuned, LaunchSearch]
 ) -> None:
-    """A row that a build measures again gets new times."""
     first, _ = searched
     tuned, _, compiled = measure(tuner, KEY)
     assert tuned.timings != first.timings

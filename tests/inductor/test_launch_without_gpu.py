@@ -146,7 +146,6 @@ def test_with_rows_one_config_is_compiled_and_none_is_timed(results: Result) -> 
 
 @pytest.mark.parametrize("label", ["descent", "stages"])
 def test_a_config_that_was_not_offered_is_built(results: Result, label: str) -> None:
-    """A row with a config of coordinate descent is compiled and hits."""
     chosen = results["chosen"][label]
     (hit,) = chosen["events"]
     assert hit["name"] == "lookup.hit"
@@ -196,7 +195,6 @@ def test_a_first_config_that_does_not_load_is_passed_over(results: Result, place
 
 
 def test_without_a_row_the_first_config_serves(results: Result) -> None:
-    """In fallback mode each kernel is one miss, and only the first config is compiled."""
     missed = results["unanswered"]["fallback"]
     first = [next(iter(row["timings"])) for row in results["build"]["rows"]]
     assert [event["choice"] for event in missed["events"]] == first
@@ -409,7 +407,6 @@ def test_a_row_wins_over_inductors_cache(results: Result, label: str) -> None:
 
 @pytest.mark.parametrize("label", ["no row", "in memory"])
 def test_a_kernel_tuned_earlier_is_a_miss_without_a_row(results: Result, label: str) -> None:
-    """A kernel tuned before the table was installed is a miss, and is not timed again."""
     cached = results["cached"][label]
     assert reasons(cached) == ["not_in_table"]
     assert cached["timed"] == {}

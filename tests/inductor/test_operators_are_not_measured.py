@@ -74,7 +74,6 @@ def test_a_forbidden_decision_fails_before_it_is_measured(serve: Serve) -> None:
 
 
 def test_the_kernels_are_those_of_default_mode(serve: Serve) -> None:
-    """A compile without a table calls the same kernels."""
     names = [name for name in UNCOVERED if name != "custom_op"]  # default mode measures it
     plain, found = (serve(operators=names, uncovered=word) for word in (None, "library"))
     for name in names:

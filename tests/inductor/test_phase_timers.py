@@ -85,7 +85,6 @@ def test_timers_of_other_threads_are_not_counted() -> None:
 
 
 def test_nothing_is_timed_once_the_context_is_closed() -> None:
-    """A compile afterwards enters no phase."""
     clock = PhaseClock()
     with connect().time_phases(clock):
         pass

@@ -66,7 +66,6 @@ def test_a_row_decides(ask: Ask) -> None:
 
 
 def test_without_a_row_inductors_rule_decides(ask: Ask) -> None:
-    """A miss names the way by inductor's rule, which is what is compiled."""
     for case, by_rule in ((INNER, "persistent"), (LONG, "looped")):
         found = ask(**case, on_miss="fallback")
         (event,) = found["events"]
@@ -75,7 +74,6 @@ def test_without_a_row_inductors_rule_decides(ask: Ask) -> None:
 
 
 def test_a_miss_is_an_error_in_strict_serving(ask: Ask) -> None:
-    """Strict serving refuses a reduction without a row."""
     assert ask(**INNER)["error"].startswith("MissError: no row answers `reduction ")
 
 
@@ -145,7 +143,6 @@ def test_a_build_compiles_what_is_served(ask: Ask) -> None:
 
 
 def test_a_way_that_does_not_load_cannot_win(ask: Ask) -> None:
-    """The reason is that of its first config, and the other way is compiled."""
     found = ask(case="rms norm", r=640, on_miss="tune", wins="looped", refuse=True)
     assert found["called"]["persistent"] is None
     assert "OutOfResources" in found["called"]["looped"]

@@ -51,7 +51,6 @@ def cuts(
 
 
 def test_a_region_has_the_key_of_its_gemm(cuts: dict[str, dict[str, Cut]]) -> None:
-    """Lowered alone, every region gives the same key as in the model."""
     fixed = [found for name, found in cuts.items() if name not in RANGED]
     regions = [cut for found in fixed for cut in found.values() if cut["steps"]]
     assert len(regions) == 11

@@ -62,7 +62,6 @@ def test_without_a_row_the_library_is_compiled_and_missed(ask: Ask) -> None:
 
 
 def test_a_build_times_what_inductor_lists(ask: Ask) -> None:
-    """The library and every template, each once; the fastest is compiled."""
     found = ask("narrow", on_miss="tune", tile=TILE)
     assert [event["name"] for event in found["events"]] == ["problem.tuned"]
     assert "BLOCK_M=128,BLOCK_N=64," in found["events"][0]["winner"]
@@ -152,7 +151,6 @@ def test_experts_without_a_row_are_missed(ask: Ask) -> None:
 
 
 def test_a_build_times_every_tile_of_the_experts(ask: Ask) -> None:
-    """The library and every template, each once; the fastest is compiled."""
     found = ask("experts", on_miss="tune", tile={"BLOCK_M": 64, "BLOCK_N": 128})
     assert [event["name"] for event in found["events"]] == ["problem.tuned"]
     assert "BLOCK_M=64,BLOCK_N=128," in found["events"][0]["winner"]

@@ -107,7 +107,6 @@ def test_without_a_row_the_rule_decides(ask: Ask) -> None:
 
 
 def test_a_miss_is_an_error_in_strict_serving(ask: Ask) -> None:
-    """Strict serving refuses a split reduction without a row."""
     error = ask(case="row sums", **SPLIT["row sums"])["error"]
     assert error.startswith("MissError: no row answers `split sum ")
 

@@ -74,7 +74,6 @@ def test_a_missing_resource_is_certain() -> None:
 
 
 def test_an_accumulator_beyond_255_registers_spills() -> None:
-    """A tile spills if a thread holds more than 255 sums."""
     for tile, does in (
         (Tile(128, 256, 64, 3, 8), False),
         (Tile(128, 256, 64, 3, 4), True),
