@@ -1,13 +1,14 @@
-"""What a row kind says of its keys: how they are printed, and whether inductor asks for them."""
+"""What a row kind says of its keys: how they are printed, their order, and inductor's hooks."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
+from sample_tables import make_key
 
 from warmup.core.errors import ProblemError
-from warmup.keys.kind import MAX_KEY_LENGTH, Kind
+from warmup.keys.kind import MAX_KEY_LENGTH, Kind, natural_order
 from warmup.keys.registry import KINDS, check_key, ingredients_of, kind_of
 
 TOY = "toy cat m=1..8 n=4 via=sum f32 tag=7"
@@ -72,3 +73,10 @@ def test_a_key_matches_whole_and_is_not_too_long(toy_kind: Kind) -> None:
     for text in (f"{TOY} ", f"{TOY}\n", f"{longest}7"):
         with pytest.raises(ProblemError):
             check_key(text)
+
+
+def test_sizes_are_in_numeric_order() -> None:
+    """Sorted keys put m=16 before m=128."""
+    keys = map(make_key, ("128", "16", "16..128", "2"))
+    sizes = [ingredients_of(key)["m"] for key in sorted(keys, key=natural_order)]
+    assert sizes == ["2", "16", "16..128", "128"]

@@ -1,4 +1,4 @@
-"""Lookups: each emits exactly one event, and a miss says why and what is nearest."""
+"""Lookups: each emits one event, a miss says why, and a range answers for itself alone."""
 
 from __future__ import annotations
 
@@ -451,3 +451,24 @@ def test_a_linear_whose_row_is_for_a_frozen_weight_is_a_miss() -> None:
     strict = Lookup(rows, OnMiss.STRICT, Emitter([]))
     with pytest.raises(MissError, match="differs in weight: row frozen, here not"):
         strict.needs_freezing([Linear(16, 8, 4, "f32", has_bias=False)])
+
+
+@pytest.fixture
+def lookup() -> Lookup:
+    """A lookup over one row, for m from 257 to 560."""
+    return Lookup({make_key("257..560"): make_row()}, OnMiss.FALLBACK, Emitter([]))
+
+
+def test_the_same_range_is_answered(lookup: Lookup) -> None:
+    assert lookup.find(make_key("257..560")) == make_row().winner
+
+
+@pytest.mark.parametrize("m", ["257..559", "258..560", "257..1024", "2..560", "257..", "561..1024"])
+def test_another_range_is_a_miss(lookup: Lookup, m: str) -> None:
+    assert lookup.find(make_key(m)) is MissReason.DYNAMIC_DIM
+
+
+@pytest.mark.parametrize("m", [257, 408, 560])
+def test_a_size_of_the_range_is_a_miss(lookup: Lookup, m: int) -> None:
+    """A static graph asks for a single size, which is another key."""
+    assert lookup.find(make_key(m)) is MissReason.NOT_IN_TABLE

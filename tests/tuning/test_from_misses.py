@@ -1,23 +1,28 @@
-"""Tuning one missed key with a rebuilt module: what else the module asks leaves no trace."""
+"""Tuning one missed key with a rebuilt module, and the plan of a dry run."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from sample_tables import make_row
 
+from warmup.cli.build_render import spell_graphs
 from warmup.core.events import Emitter, Event, EventName
 from warmup.core.method import Search
 from warmup.core.miss_reasons import MissReason
 from warmup.core.rows import Family, Row, Tuned, Winner
 from warmup.core.trial import Candidate
+from warmup.core.uncompiled import Uncompiled
 from warmup.keys.gemm_text import parse_problem
 from warmup.keys.kind import Kind
 from warmup.keys.pad import AS_IS, PADDED
 from warmup.keys.question import Question
 from warmup.table.lookup import Lookup, OnMiss
+from warmup.tuning.from_misses import build_problems
 from warmup.tuning.one_key import OneKeyLookup
 
 MakeLookup = Callable[[str], tuple[Lookup, list[Event]]]
@@ -127,3 +132,26 @@ def test_an_import_measures_its_configs_and_all_library_kernels() -> None:
     candidates = tuple(map(Candidate, (LIBRARY, bias, *tiles)))
     lookup.measure(replace(question_of(GEMM), candidates=candidates))
     assert [one.winner for one in asked[0].candidates] == [LIBRARY, bias, tiles[0]]
+
+
+def test_one_graph_needs_no_words() -> None:
+    """Several do: what their branches leave out."""
+    assert list(spell_graphs("seqlen=8", 1, Uncompiled())) == []
+    left = Uncompiled(("f (m.py:3): no",), 2)
+    line, *rest = spell_graphs("seqlen=8", 3, left)
+    assert line.startswith("seqlen=8: the model breaks into 3 graphs; branches that these inputs")
+    assert rest[0] == "seqlen=8: uncompiled: f (m.py:3): no"
+    assert rest[1].startswith("seqlen=8: matmuls that a call runs outside any graph")
+
+
+def test_a_dry_run_of_misses_compiles_and_writes_nothing(tmp_path: Path) -> None:
+    """Each missed key once; the table is not made."""
+    key = "mm m=16 n=96 k=64 f32 a=row b=row out=f32 | epilogue=none"
+    problem = {"key": key, "kind": "gemm", "reason": "not_in_table", "count": 3}
+    document = {"schema": 1, "digests": [], "problems": [problem]}
+    (tmp_path / "misses.json").write_text(json.dumps(document))
+    out = tmp_path / "new" / "t.json"
+    report = build_problems(tmp_path / "misses.json", out=out, device="cpu", dry_run=True)
+    assert report.plan is not None
+    assert (report.plan.known, report.plan.missing, report.buckets) == ((), (key,), ())
+    assert [path.name for path in tmp_path.iterdir()] == ["misses.json"]
