@@ -11,11 +11,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sample_tables import make_table
+from sample_tables import make_row, make_table
 
-from warmup.core.rows import Row
 from warmup.serving.program_build import ProgramBuild
-from warmup.table import Table
 from warmup.table.store import read, write
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -101,9 +99,7 @@ def test_a_build_from_vllm_on_a_cpu_says_first_that_nothing_asks(
     assert done.returncode == 3
 
 
-def test_a_decision_that_changed_when_the_program_had_ended_is_said(
-    make_row: Callable[..., Row],
-) -> None:
+def test_a_decision_that_changed_when_the_program_had_ended_is_said() -> None:
     """A region is measured when the program has ended; kernels of another winner have no row."""
     same, changed = "pad addmm m=8 n=9 k=9 bf16 a=row b=col", "pad mm m=8 n=9 k=9 bf16 a=row b=col"
     before = {same: make_row("as_is"), changed: make_row("as_is")}
