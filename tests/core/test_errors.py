@@ -26,6 +26,7 @@ SAMPLES = [
     errors.BundleError("x.bundle", "it is damaged"),
     errors.MissError("key", "not_in_table", "near", ("m: row 1, here 2",)),
     errors.UncoveredError("custom_op"),
+    errors.WeightChangedError("self.fc.weight", 2, "forward (model.py:3)"),
     errors.ForeignGraphError(None, "d"),
     errors.AdapterError("what"),
     errors.UnsupportedTorchError("2.9.0", "2.11 to 2.15"),
