@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import Final
 
+from warmup.core.counted import counted
 from warmup.core.errors import (
     ForeignGraphError,
     MissError,
@@ -28,6 +29,7 @@ from warmup.core.notices import print_notice
 from warmup.serving.report import what_was_compiled
 
 _SHOWN_KEY: Final = 60
+_SHOWN_FRAMES: Final = 3  # the audit lists all
 
 
 class NoticeCause(StrEnum):
@@ -124,10 +126,14 @@ class Notices:
     def unasked(self, compiles: int, uncompiled: Iterable[str]) -> None:
         """Say what was seen of a process that asked nothing, unless the reason was said before."""
         if not self._seen:
+            frames = [*uncompiled]
+            rest = len(frames) - _SHOWN_FRAMES
+            more = [f"and {counted(rest, 'more uncompiled frame')}"] if rest > 0 else []
+            said = (*frames[:_SHOWN_FRAMES], *more, what_was_compiled(compiles))
             self._bypass(
                 NoticeCause.UNASKED,
-                f"{self._table} was not used: process {os.getpid()} asked it nothing; "
-                f"{'; '.join((*uncompiled, what_was_compiled(compiles)))}",
+                f"{self._table} was not used: process {os.getpid()} looked nothing up; "
+                f"{'; '.join(said)}",
             )
 
     def _bypass(self, cause: NoticeCause, text: str) -> None:
