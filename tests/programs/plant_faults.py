@@ -30,7 +30,7 @@ def main() -> None:
         try:
             error = (torch.compile(model, dynamic=False)(x) - expected).abs().max().item()
         except Exception as raised:  # noqa: BLE001  printed
-            refused = f"{type(raised).__name__}: {raised}".splitlines()[0]
+            refused = " ".join(f"{type(raised).__name__}: {raised}".splitlines()[:2])
         misses = dict(handle.report().miss_reasons)
         handle.close()
     found = {"hooks": sorted(hooks), "reached": reached, "reported": reported, "misses": misses}
