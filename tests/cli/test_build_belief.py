@@ -80,7 +80,7 @@ def test_unstable_rows_are_marked_beside_their_times() -> None:
     lines = list(spell_table(table))
     marked = [line for line in lines if " ?10.5 " in line]
     assert len(marked) == 1
-    assert lines[-1] == "2 of 2 rows, 1 near_tie, 1 unstable (marked ?)"
+    assert lines[-1] == "2 of 2 rows, 1 near_tie, 1 unstable (marked ?), timed at 1980 MHz"
 
 
 def test_a_build_is_undecided_where_every_measured_row_is_unstable() -> None:

@@ -40,18 +40,31 @@ def run(*answers: bool, ahead: headstart.Headstart | None = None) -> int:
     return len(enqueued)
 
 
-def test_calls_run_again_until_the_device_has_begun_late_enough(sleeps: list[int]) -> None:
+def test_calls_that_the_device_began_after_the_last_was_enqueued_run_once(
+    sleeps: list[int],
+) -> None:
     """Where the host was in time, the calls are enqueued once."""
     assert run(False) == len(sleeps) == 1
-    # A time that contains work of the host is not used.
+
+
+def test_calls_that_the_device_began_too_early_run_again_behind_twice_the_sleep(
+    sleeps: list[int],
+) -> None:
+    """A time that contains work of the host is not used."""
     assert run(True, True, False) == len(sleeps)
     assert sleeps == [100, 200, 400]
-    # Later calls wait behind the longer sleep.
+
+
+def test_the_sleep_stays_as_long_as_the_host_needed_once(sleeps: list[int]) -> None:
+    """Later calls wait behind the longer sleep."""
     ahead = headstart.Headstart(torch.device("cuda"), 50.0)
     run(True, False, ahead=ahead)
     run(False, ahead=ahead)
     assert sleeps == [100, 200, 200]
-    # Calls that cannot all be in the queue, such as those of more kernels than it holds, end.
+
+
+def test_the_sleep_is_doubled_three_times_at_most(sleeps: list[int]) -> None:
+    """Calls that cannot all be in the queue, such as those of more kernels than it holds, end."""
     ahead = headstart.Headstart(torch.device("cuda"), 50.0)
     run(True, True, True, ahead=ahead)
     run(ahead=ahead)
