@@ -56,16 +56,21 @@ def asked_of(isas: list[Isa]) -> list[str]:
     return [isa.name for isa in isas if isa.tested]
 
 
-def test_the_widest_that_works_is_taken(isas: list[Isa]) -> None:
+def test_narrower_instruction_sets_are_not_tested(isas: list[Isa]) -> None:
     """The one that inductor takes is tested alone, and it is the one that torch would take."""
     assert cpu_vec_isa.pick_vec_isa() is isas[1]
     assert cpu_vec_isa.pick_vec_isa() is isas[1]
     assert asked_of(isas) == ["avx512 avx512_vnni"]
-    # Where one does not work the next is taken.
+
+
+def test_where_one_does_not_work_the_next_is_taken(isas: list[Isa]) -> None:
     isas[1].works = False
     assert cpu_vec_isa.pick_vec_isa() is isas[2]
     assert asked_of(isas) == ["avx512 avx512_vnni", "avx512"]
-    # Inductor generates scalar code, as without warmup.
+
+
+def test_a_machine_without_any_has_none(isas: list[Isa]) -> None:
+    """Inductor generates scalar code, as without warmup."""
     for isa in isas:
         isa.works = False
     assert cpu_vec_isa.pick_vec_isa() is cpu_vec_isa.invalid_vec_isa
