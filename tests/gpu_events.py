@@ -88,7 +88,6 @@ class GpuTrace:
 
 
 def plan_of(bucket: str, *graphs: GraphPlan, clocks: tuple[int, ...] = ()) -> RecordedPlan:
-    """Return the plan of one bucket."""
     return RecordedPlan(
         plans={bucket: graphs}, calls=1, device=DEVICE, torch="2.11.0", table=None, clocks=clocks
     )

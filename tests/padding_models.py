@@ -69,14 +69,12 @@ def gated() -> type[Gated]:
 
 @pytest.fixture
 def language_model() -> LanguageModel:
-    """The language model, the same weights in every test."""
     torch.manual_seed(0)
     return LanguageModel().eval()
 
 
 @pytest.fixture
 def model_inputs() -> tuple[torch.Tensor, torch.Tensor]:
-    """Inputs of the language model."""
     torch.manual_seed(1)
     return torch.randint(0, 101, (7,)), torch.randn(7, 30)
 

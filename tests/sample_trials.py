@@ -13,7 +13,6 @@ from warmup.core.trial import Candidate, TensorSpec, Trial, ViewSpec
 
 
 def dense(*sizes: int, dtype: str = "float32", offset: int = 0) -> TensorSpec:
-    """A contiguous tensor."""
     strides = torch.empty(sizes, device="meta").stride()
     return TensorSpec(sizes, tuple(strides), offset, dtype)
 

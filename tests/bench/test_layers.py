@@ -125,7 +125,6 @@ def placed(name: str, *shape: int, dtype: str = "f32") -> LayerAtShape:
 
 @pytest.fixture
 def own_file(tmp_path: Path) -> Path:
-    """A user's file of layers."""
     path = tmp_path / "own_layers.py"
     path.write_text(OWN, encoding="utf-8")
     return path

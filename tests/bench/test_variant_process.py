@@ -28,7 +28,6 @@ class Padded(nn.Module):
 
 @pytest.fixture
 def module() -> nn.Module:
-    """The layer."""
     return Padded()
 
 

@@ -18,7 +18,6 @@ BUILT |= {"stages": {}, "not_tuned": {}, "distrusted": {}, "unstable": []}
 
 @pytest.fixture
 def modules(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The programs, by name."""
     monkeypatch.syspath_prepend(str(ROOT / "docs/benchmarks"))
     names = ("zoo", "zoo_models.entries")
     return {name: importlib.import_module(name) for name in names}

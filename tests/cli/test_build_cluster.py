@@ -36,7 +36,6 @@ def test_what_does_not_go_with_a_cluster(run_main: RunMain) -> None:
 
 @pytest.fixture
 def misses(tmp_path: Path) -> Path:
-    """A misses document without problems."""
     path = tmp_path / "m.json"
     path.write_text(json.dumps({"schema": 1, "digests": [], "problems": []}))
     return path

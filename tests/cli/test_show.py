@@ -21,7 +21,6 @@ from warmup.table.store import read
 
 @pytest.fixture
 def on_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stdout is a terminal of 80 columns."""
     for module in (output, show_render):
         monkeypatch.setattr(module, "terminal_width", lambda: 80)
 

@@ -64,7 +64,6 @@ TEXTS = {
 
 
 def classes_of_the_module() -> set[type]:
-    """Return the classes that the module defines."""
     classes = {value for value in vars(errors).values() if isinstance(value, type)}
     return {each for each in classes if each.__module__ == errors.__name__}
 

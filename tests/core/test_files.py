@@ -41,7 +41,6 @@ def null(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def listener(tmp_path: Path) -> Iterator[Path]:
-    """A socket in the file system."""
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "socket"))
         yield tmp_path / "socket"

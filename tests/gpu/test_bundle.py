@@ -35,7 +35,6 @@ def bundled(
 
 
 def serve(start: Start, folder: Path, bundled: Path, **variables: str) -> dict[str, Any]:
-    """Serve from empty caches with the bundle."""
     named = (MODEL, str(bundled / "t.json"), str(bundled / "t.bundle"), "64,512", "cuda", INPUT)
     done = start(folder, "tests/programs/serve_bundle.py", *named, **variables)
     assert done.returncode == 0, done.stderr[-4000:]

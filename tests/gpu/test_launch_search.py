@@ -26,7 +26,6 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def raced(run: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The results of the race, by case."""
     folder = tmp_path_factory.mktemp("race")
     out = folder / "race.json"
     run(folder, str(PROGRAM), str(out), "600", *CASES)

@@ -32,7 +32,6 @@ def built(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 @pytest.fixture(scope="module")
 def pad_rows(built: Built) -> dict[str, Row]:
-    """The pad rows of that table, by key."""
     return {key: row for key, row in read(built[0]).rows.items() if key.startswith("pad ")}
 
 

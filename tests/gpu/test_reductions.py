@@ -50,7 +50,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def table(built: Callable[..., Path], model: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A table of the model."""
     return built(tmp_path_factory.mktemp("table"), model, SEQLEN)
 
 
@@ -59,7 +58,6 @@ def reductions(table: Table) -> list[str]:
 
 
 def kernels(found: dict[str, Any]) -> list[str]:
-    """Return the kernels that reduce."""
     return [name for name in found["kernels"] if name in KERNELS.values()]
 
 

@@ -46,7 +46,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def table(built: Callable[..., Path], model: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A table of the model."""
     return built(tmp_path_factory.mktemp("table"), model, SEQLEN)
 
 

@@ -40,7 +40,6 @@ pytest.importorskip("triton")
 
 @pytest.fixture(scope="module")
 def results(run_program: Run, tmp_path_factory: pytest.TempPathFactory) -> Result:
-    """The results of a build and every scenario, in one process."""
     case = json.dumps({"scenarios": SCENARIOS})
     found: Result = run_program(tmp_path_factory.mktemp("here"), PROGRAM, case)
     return found

@@ -30,7 +30,6 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture(scope="module")
 def cases(run_program: Run, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
-    """What the program printed of each case."""
     found: dict[str, Case] = run_program(tmp_path_factory.mktemp("caches"), PROGRAM, *CASES, *KEYS)
     return found
 

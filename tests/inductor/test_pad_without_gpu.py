@@ -53,7 +53,6 @@ pytestmark = pytest.mark.long
 def results(
     run_program: Run, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, dict[str, Any]]:
-    """The results of the pass in each case."""
     folder = tmp_path_factory.mktemp("caches")
     found: dict[str, dict[str, Any]] = run_program(folder, PROGRAM, json.dumps(CASES))
     return found

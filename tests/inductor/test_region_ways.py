@@ -16,7 +16,6 @@ Ways = dict[str, list[dict[str, Any]]]
 
 @pytest.fixture(scope="module")
 def compiled(run_program: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Ways:
-    """What was compiled for each case, by way."""
     ways: Ways = run_program(tmp_path_factory.mktemp("ways"), "tests/programs/cuda_region.py")
     return ways
 

@@ -43,7 +43,6 @@ Cut = dict[str, Any]
 def cuts(
     run_program: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, dict[str, Cut]]:
-    """The regions of each model, by key."""
     folder = tmp_path_factory.mktemp("regions")
     program = str(ROOT / "tests/programs/region_lowering.py")
     found: dict[str, list[Cut]] = run_program(folder, program, *CASES)

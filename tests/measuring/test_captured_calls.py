@@ -34,7 +34,6 @@ class NoGraph:
 
 @contextlib.contextmanager
 def no_capture(*_: object, **__: object) -> Iterator[None]:
-    """Let the calls run."""
     yield
 
 

@@ -65,7 +65,6 @@ class FakeGpu:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
-    """A GPU on which nothing else runs."""
     found = FakeGpu()
     monkeypatch.setitem(sys.modules, "pynvml", found.module())
     properties = SimpleNamespace(uuid="aaaa-bbbb")

@@ -56,7 +56,6 @@ class Machine:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
-    """A quiet machine, in place of the clock."""
     made = Machine()
     monkeypatch.setattr(machine_watch.time, "sleep", made.sleep)
     monkeypatch.setattr(machine_watch.time, "monotonic", lambda: made.now)

@@ -17,7 +17,6 @@ PROGRAM = Path(__file__).resolve().parents[1] / "programs/models/written.py"
 
 @pytest.fixture
 def model() -> Any:
-    """A model that writes two buffers and its input."""
     spec = importlib.util.spec_from_file_location("written", PROGRAM)
     assert spec is not None
     assert spec.loader is not None

@@ -16,7 +16,6 @@ M = Dim.of(7)
 
 
 def keys_of(found: FoundGroups) -> dict[str, str]:
-    """Return the key of each group, by its Linears."""
     return {str(group): group.structure.key(M) for group in found.groups}
 
 

@@ -46,7 +46,6 @@ def groups(language_model: nn.Module) -> dict[str, Group]:
 
 @pytest.fixture
 def table(groups: dict[str, Group]) -> Table:
-    """A table of this machine with a row for the head."""
     policy = Policy(mode="default", options={}, timing=Method(), seed=0, tolerance={})
     provenance = Provenance(connect().runtime("cpu"), "0.1.0", "2026-01-01T00:00:00Z")
     return Table(provenance, policy, row(groups["head"], 7, 104))

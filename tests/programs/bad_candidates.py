@@ -20,17 +20,14 @@ from warmup.tuning import worker
 
 
 def good(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
-    """Multiply, as it should be."""
     return torch.mm(a, b, out=out)
 
 
 def bad_zeros(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
-    """Return zeros."""
     return out.zero_()
 
 
 def bad_half(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
-    """Write the upper half of the output."""
     rows = a.shape[0] // 2
     torch.mm(a[:rows], b, out=out[:rows])
     return out
@@ -55,7 +52,6 @@ def bad_fault(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.T
 
 
 def bad_hang(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
-    """Never end."""
     if out.is_cuda:
         from bad_kernels import spin
 
@@ -66,7 +62,6 @@ def bad_hang(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Te
 
 
 def bad_exit(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
-    """End the process."""
     os._exit(9)
 
 
@@ -81,7 +76,6 @@ def bad_shared_memory(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) ->
 
 
 def bad_memory(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
-    """Want more memory than there is."""
     if not out.is_cuda:
         raise MemoryError
     torch.empty(2**50, dtype=torch.uint8, device=out.device)

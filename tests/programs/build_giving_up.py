@@ -47,7 +47,6 @@ def failing(begins: str, times: int = ALWAYS) -> Iterator[None]:
 
 
 def told(report: BuildReport) -> dict[str, Any]:
-    """Return what a build says."""
     return {
         "rows": {key: row.evidence.time_us for key, row in report.table.rows.items()},
         "tuned": sorted(one.key for one in report.timings),
@@ -58,7 +57,6 @@ def told(report: BuildReport) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Do what the arguments say."""
     offer()
     model, seqlens, table, key = sys.argv[1:]
     build = partial(warmup.build, model, seqlens=seqlens, device="cpu", fused_top_k=0)

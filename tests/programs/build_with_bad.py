@@ -41,7 +41,6 @@ def offer_bad_ones() -> None:
 
 
 def main() -> None:
-    """Build, and tell what came of it."""
     model, seqlens, out, timings, limit = sys.argv[1:]
     command = [sys.executable, str(HERE / "bad_candidates.py")]
     # Every child of the tuner is the program with the bad calls, also that of bare trials.

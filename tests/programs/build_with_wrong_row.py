@@ -98,7 +98,6 @@ def summary(report: BuildReport, steps: Steps) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Do what the arguments say."""
     model, seqlens, out, *words = sys.argv[1:]
     wrong, _, again = " ".join(words).partition(" -- ")
     inject([begin.replace("_", " ") for begin in wrong.split()])

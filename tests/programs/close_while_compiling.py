@@ -56,7 +56,6 @@ def originals() -> list[object]:
 
 
 def in_thread(work: Callable[[], object]) -> threading.Thread:
-    """Start *work* in a thread."""
     thread = threading.Thread(target=work)
     thread.start()
     return thread
@@ -73,7 +72,6 @@ def compile_once(function: Callable[..., Any], *args: torch.Tensor) -> None:
 
 
 def install() -> Any:
-    """Install the table, and keep the handle."""
     handles.append(warmup.install(sys.argv[1], audit_log=LOG))
     return handles[-1]
 

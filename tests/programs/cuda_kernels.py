@@ -202,7 +202,6 @@ def call(kernel: Any) -> None:
 
 
 def build(kernels: Kernels, found: list[Tuned]) -> dict[str, Any]:
-    """Build the rows of *kernels* into *found*."""
     with empty_folder() as folder:
         done = watch(start(kernels), {}, "tune", on_tuned=found.append)
     return {

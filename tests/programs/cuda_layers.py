@@ -70,7 +70,6 @@ def generate(model: nn.Module) -> str:
 
 
 def keys_in(code: str) -> set[str]:
-    """Return the keys of the kernels in *code*."""
     read = [read_kernel(name, source) for name, source in fake_gpu.kernels_in(code)]
     assert all(read)
     return {one[0].key for one in read if one is not None}

@@ -205,7 +205,6 @@ def rebuilt(key: str) -> tuple[Callable[..., Any], list[TensorSpec]]:
 
 
 def run(name: str) -> dict[str, Any]:
-    """Return what became of one case."""
     function, specs = rebuilt(name) if name.startswith("pad ") else written(name)
     questions = []
     for question in ask(function, specs):

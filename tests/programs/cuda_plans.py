@@ -40,7 +40,6 @@ class KeptPlans(PlanWatch):
 
 
 def main() -> None:
-    """Answer one case a line."""
     watch, patches = KeptPlans(), Patches()
     watch.attach(patches)
     for line in sys.stdin:

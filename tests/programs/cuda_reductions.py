@@ -221,7 +221,6 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def keys_of(case: dict[str, Any]) -> list[str]:
-    """Return the keys that *case* asks for."""
     events: list[Event] = []
     lookup = Lookup({}, OnMiss.FALLBACK, Emitter([events.append]), searches=searches_of(case))
     attachment = connect().attach(lookup, {}, "test", quiet=True)

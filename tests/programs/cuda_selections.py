@@ -107,7 +107,6 @@ grouped._offsets_like = lambda offsets, _ends: on_the_cpu(offsets)
 def convolution(
     name: str, shapes: ShapeEnv, *, is_ranged: bool
 ) -> tuple[Callable[..., Any], list[Any]]:
-    """Return a function that convolves, and its inputs."""
     x, w, given = CONVOLUTIONS[name]
     words = dict(given)
     kind = "conv_transpose" if words.pop("transposed", False) else "conv"

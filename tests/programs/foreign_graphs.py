@@ -105,7 +105,6 @@ def save_all(folder: Path, table: str) -> dict[str, Any]:
 
 
 def save_ahead_of_time(path: Path) -> None:
-    """Compile the graph ahead of time and save it."""
     graph = torch.compile(multiply, fullgraph=True, dynamic=False).aot_compile(((A, B), {}))
     graph.save_compiled_function(str(path))
 

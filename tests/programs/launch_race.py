@@ -220,7 +220,6 @@ def _distance(found: Any, wanted: Any) -> float:
 
 
 def table_of(results: dict[str, Any]) -> str:
-    """Return *results* as a table for a terminal."""
     words = ("eager", "default", "max-autotune", "build", "table")
     lines = [f"{'us':34}" + "".join(f"{word:>13}" for word in words) + "  s (d/m/b)  searched"]
     for name, result in results.items():

@@ -176,7 +176,6 @@ def lower(
 
 
 def run(name: str) -> list[dict[str, Any]]:
-    """Return what became of one case."""
     name, _, word = name.partition(" ")
     function, shapes = CASES[name]
     dtypes = [DTYPES.get(name, {}).get(i, torch.bfloat16) for i in range(len(shapes))]

@@ -55,7 +55,6 @@ def count(owner: Any, name: str, counts: Counter[str], where: str) -> None:
 
 
 def make_model(name: str) -> torch.nn.Module:
-    """Return the model that a case names."""
     makers = {
         "block": vision_block.VisionBlock,
         "small": vision_block.small,

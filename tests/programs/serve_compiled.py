@@ -313,7 +313,6 @@ CASES: dict[str, Any] = {
 
 
 def main() -> None:
-    """Run every case."""
     logging.getLogger("warmup").addHandler(Log())
     found = {}
     for name, case in CASES.items():

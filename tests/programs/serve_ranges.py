@@ -19,7 +19,6 @@ from warmup.models.loading import load_model
 
 
 def main() -> None:
-    """Build, then serve."""
     spelled, path, *others = sys.argv[1:]
     device = others[0] if others else "cpu"
     built = warmup.build(spelled, seqlens="16", out=path, device=device, policy="range")

@@ -29,19 +29,16 @@ from warmup.tuning.build import build
 
 
 def slow_mm(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
-    """Multiply ten times."""
     for _ in range(10):
         torch.mm(a, b, out=out)
     return out
 
 
 def one_mm(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
-    """Multiply."""
     return torch.mm(a, b, out=out)
 
 
 def other_mm(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
-    """Multiply."""
     return torch.mm(a, b, out=out)
 
 
@@ -61,7 +58,6 @@ def offer() -> None:
 
 
 def main() -> None:
-    """Do what the arguments say."""
     offer()
     if len(sys.argv) == 2:
         worker.main()

@@ -58,7 +58,6 @@ class Broken(nn.Module):
 
 
 def serve(model: nn.Module, policy: str, buckets: str = "4,16") -> Any:
-    """Return *model*, to be served."""
     return warmup.compile(
         model.eval(), dims={"x": {0: "n"}}, buckets=buckets, policy=policy, independent=("n",)
     )
@@ -322,7 +321,6 @@ CASES = (together, exact, failing, untraceable, padded, broken, threads, early, 
 
 
 def main() -> None:
-    """Run what is asked for."""
     asked = sys.argv[1:] or [case.__name__ for case in CASES]
     found = {}
     for case in (*CASES, caches):

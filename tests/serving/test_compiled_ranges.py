@@ -18,7 +18,6 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def output(run_once: Callable[..., tuple[Path, str]], variables: dict[str, str]) -> dict[str, Any]:
-    """The output of the program for a small MLP."""
     program = str(ROOT / "tests/programs/serve_ranges.py")
     model = f"{ROOT / 'examples/mlp.py'}:MLP"
     found: dict[str, Any] = json.loads(

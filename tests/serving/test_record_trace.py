@@ -60,7 +60,6 @@ def recorded(inherited: None, tmp_path_factory: pytest.TempPathFactory) -> tuple
 
 @pytest.fixture(scope="module")
 def trace(recorded: tuple[Path, Any]) -> Trace:
-    """The recorded trace."""
     return read_trace(recorded[0])
 
 

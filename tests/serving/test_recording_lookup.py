@@ -64,7 +64,6 @@ class Recording:
 
 @pytest.fixture
 def key_and_row() -> tuple[str, Row]:
-    """A problem and its row."""
     return next(iter(make_table().rows.items()))
 
 

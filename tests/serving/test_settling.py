@@ -30,7 +30,6 @@ class Reports:
 
 @pytest.fixture
 def reports() -> Iterator[Reports]:
-    """What the settlings of a test report to."""
     return Reports()
 
 

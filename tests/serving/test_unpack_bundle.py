@@ -24,7 +24,6 @@ FILES = {"cpp/ab/cab.main.so": b"one", "fxgraph/cd/fcd/two": b"two"}
 
 @pytest.fixture
 def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Empty cache folders."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
     return tmp_path / "inductor"
@@ -32,7 +31,6 @@ def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def bundle(tmp_path: Path) -> Path:
-    """A bundle for the stated runtime."""
     path = tmp_path / "t.bundle"
     write_bundle(path, TABLE, needs_of(make_runtime()), FILES)
     return path

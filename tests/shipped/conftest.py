@@ -64,13 +64,11 @@ def _product(
 
 @pytest.fixture(scope="session")
 def keys() -> Mapping[str, str]:
-    """The keys of the sound table by what their rows are."""
     return KEYS
 
 
 @pytest.fixture(scope="session")
 def sound() -> Table:
-    """A table of which no claim complains."""
     library, template = Winner(Family.EXTERN, "aten::mm"), Winner(Family.TEMPLATE, "triton::mm")
     slower = _product(45.0, 43.0, 43.0, sizes=(560, 4096, 4096))
     along = ((257, 1.24), (408, 1.0), (560, 1.047))

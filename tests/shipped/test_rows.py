@@ -142,7 +142,6 @@ def _reduction_problem(named: dict[str, str]) -> ReductionProblem:
 
 
 def _split_problem(named: dict[str, str]) -> SplitProblem:
-    """Return the split reduction of *named*."""
     return SplitProblem(
         op=named["op"],
         x=int(named["x"]),

@@ -149,7 +149,6 @@ RUNTIMES = st.builds(
 
 @pytest.fixture(scope="session")
 def tables() -> st.SearchStrategy[Table]:
-    """Any table that can be written."""
     return st.builds(
         Table,
         st.builds(

@@ -52,7 +52,6 @@ def read(path: Path) -> dict[str, bytes]:
 
 
 def manifest(**members: bytes) -> bytes:
-    """Return the manifest of *members*."""
     sizes = {name: [len(each), hashlib.sha256(each).hexdigest()] for name, each in members.items()}
     return json.dumps({"format": 1, "table": TABLE, "needs": {}, "members": sizes}).encode()
 

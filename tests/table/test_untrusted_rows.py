@@ -32,7 +32,6 @@ OTHER = KEY.replace("m=16", "m=32")
 
 @pytest.fixture
 def marked() -> Row:
-    """A row that is not trusted."""
     return dataclasses.replace(make_row("mm_wrong", 5.0, BLOCK_M=32), untrusted=WHY)
 
 

@@ -42,7 +42,6 @@ Tune = Callable[..., BuildReport]
 
 @pytest.fixture
 def keys() -> list[str]:
-    """The keys of the problems, in the order of the document."""
     return [make_key(size) for size in SIZES]
 
 

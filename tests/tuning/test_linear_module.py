@@ -44,7 +44,6 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 
 @pytest.fixture(params=MODELS)
 def group(request: pytest.FixtureRequest) -> Group:
-    """The one group of each model."""
     (found,) = find_groups(MODELS[request.param]().eval()).groups
     return found
 

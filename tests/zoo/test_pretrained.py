@@ -162,7 +162,6 @@ def served(folder: Path, variables: Mapping[str, str]) -> Iterator[tuple[list[in
 
 @pytest.fixture(scope="module")
 def audited(served: tuple[list[int], int], folder: Path) -> AuditReport:
-    """The audit of that server."""
     return audit([folder / "audit.jsonl"], table=folder / "tiny.json")
 
 

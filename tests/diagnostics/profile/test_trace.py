@@ -142,7 +142,6 @@ def profiled(trace: GpuTrace, path: Path) -> Profile:
 
 @pytest.fixture
 def table() -> Table:
-    """A table with peaks and without rows."""
     made = make_table({})
     return replace(made, provenance=replace(made.provenance, peaks=PEAKS))
 

@@ -36,5 +36,4 @@ class Int8(Fp8):
 
 
 def example_inputs(seqlen: int) -> torch.Tensor:
-    """Return one input."""
     return torch.randn(seqlen, HIDDEN, dtype=torch.bfloat16)

@@ -50,5 +50,4 @@ class Each(Doubles):
 
 
 def example_inputs(seqlen: int) -> torch.Tensor:
-    """Return one input of any of them."""
     return torch.randn(seqlen, 8)

@@ -30,5 +30,4 @@ class MixedOps(nn.Module):
 
 
 def example_inputs(seqlen: int) -> torch.Tensor:
-    """Return one input."""
     return torch.randn(seqlen, HIDDEN, dtype=torch.bfloat16)
