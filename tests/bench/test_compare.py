@@ -165,7 +165,7 @@ def test_four_digits_are_printed() -> None:
         assert f"{rounded(value):.{decimals_of(value)}f}" == text, value
 
 
-def test_a_wrong_output_gets_no_speed_up() -> None:
+def test_an_output_that_is_wrong_gets_no_speed_up() -> None:
     """A variant that is far from eager in one bucket is flagged, and nothing is claimed for it."""
     wrong = (*cells(faster(FLAT, 2.0)), *cells(faster(FLAT, 2.0), error=0.5))
     found = report(result("default", FLAT, FLAT), result("table", cells=wrong))
@@ -174,9 +174,7 @@ def test_a_wrong_output_gets_no_speed_up() -> None:
         "out of tolerance: its output is 5.0e-01 away from eager's in seqlen=560 (at most 2e-02); "
         "no speed-up is claimed"
     )
-
-
-def test_an_output_that_is_no_number_is_wrong() -> None:
+    # An output that is no number is wrong.
     (cell,) = cells(FLAT, error=float("nan"))
     assert not cell.agrees
 
@@ -204,10 +202,7 @@ def test_the_buckets_that_the_host_limits_are_named() -> None:
     lines = list(sentences(_limited()))
     assert "  seqlen=16: eager 100.0 us (device), default 150.0 us, table 150.0 us" in lines
     assert not any(line.startswith("  seqlen=560: ") for line in lines)
-
-
-def test_a_bucket_that_the_host_limits_wants_cuda_graphs() -> None:
-    """The advice says whether the times above it are those."""
+    # The advice says whether the times above it are those.
     for launch, said in (
         (Launch.EAGER, "compare with --launch cudagraph"),
         (Launch.CUDAGRAPH, "with CUDA graphs, with which the speed-ups above were measured"),
@@ -215,9 +210,7 @@ def test_a_bucket_that_the_host_limits_wants_cuda_graphs() -> None:
         lines = list(sentences(_limited(launch=launch)))
         assert said in " ".join(line.strip() for line in lines), launch
         assert max(map(len, lines)) <= 80, launch
-
-
-def test_on_a_cpu_the_host_is_the_device() -> None:
+    # On a cpu the host is the device.
     here = _limited().origin.runtime
     cpu = replace(here, device=replace(here.device, type="cpu"))
     assert _limited(runtime=cpu).host_limits() == ()

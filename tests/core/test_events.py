@@ -112,10 +112,7 @@ def test_a_broken_sink_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
 def test_every_run_has_its_own_name() -> None:
     runs = {Emitter([]).run for _ in range(100)}
     assert len(runs) == 100
-
-
-def test_an_event_is_one_ascii_line() -> None:
-    """The JSON of an event has no newline and no character above 127, whatever its fields hold."""
+    # The JSON of an event has no newline and no character above 127, whatever its fields hold.
     event = Emitter([]).emit(EventName.HIT, key="a\nb\u2028é", winner="")
     assert (len(event.to_json().splitlines()), event.to_json().isascii()) == (1, True)
 

@@ -38,13 +38,11 @@ def test_listed_and_added_candidates_are_tried() -> None:
     assert counts.tried == 27
 
 
-def test_the_text_of_the_counts_is_one_line() -> None:
+def test_counts_are_one_line_and_plain_json() -> None:
     """The text has the search and every count above zero."""
     assert str(COUNTS) == "wide: 18 listed, 7 tma, 3 tiles, 25 pruned by shared_memory, 1 spilling"
     assert str(SearchCounts(search=Search.DEFAULT, listed=2)) == "default: 2 listed"
-
-
-def test_a_search_is_written_as_plain_json() -> None:
+    # A search is written as plain json.
     assert json.loads(json.dumps(search_to_json(COUNTS))) == {
         "search": "wide",
         "listed": 18,

@@ -121,11 +121,9 @@ def test_a_span_reaches_from_the_storage_to_the_last_element() -> None:
         assert TensorSpec(sizes, strides, offset, "float32").span == span
 
 
-def test_an_outcome_has_the_median_time() -> None:
+def test_an_outcome_has_the_median_time_if_any() -> None:
     assert Outcome(winner=LIBRARY, samples=Samples((3.0, 1.0, 2.0))).time_us == 2.0
-
-
-def test_an_outcome_may_have_no_time() -> None:
+    # An outcome may have no time.
     for case, outcome in {
         "not timed": Outcome(winner=LIBRARY),
         "rejected": Outcome(

@@ -13,9 +13,6 @@ def test_every_item_is_first_once_and_each_round_has_all() -> None:
         ["c", "a", "b"],
         ["a", "b", "c"],
     ]
-
-
-def test_nothing_has_no_turn() -> None:
-    """Without items, as when all variants failed, a round is empty."""
+    # Without items, as when all variants failed, a round is empty.
     for number in (0, 5):
         assert in_turn([], number) == []

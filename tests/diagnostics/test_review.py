@@ -106,7 +106,7 @@ def test_shares_are_of_the_clock_and_the_memory() -> None:
     assert [doubt.reason for doubt in doubts] == ["1 us, and the library's kernel takes 0.5 us"]
 
 
-def test_a_time_that_falls_while_the_rows_grow_is_doubted_where_it_was_slow() -> None:
+def test_a_time_that_falls_while_the_rows_grow_is_doubted() -> None:
     """48, 65 and 47 us for 560, 1024 and 2048 rows: the time at 1024 is to look at."""
     times = {"560": 48.5, "561..1024": 65.4, "2048": 47.4, "2049..": 1.0}
     falling = [
@@ -115,10 +115,7 @@ def test_a_time_that_falls_while_the_rows_grow_is_doubted_where_it_was_slow() ->
     (doubt,) = review(reviewed(*falling))
     assert (doubt.subject, doubt.level) == (falling[1].key, Level.LOOK)
     assert doubt.reason == "the time falls: 65.4 us at 1024, 47.4 us at 2048"
-
-
-def test_a_fall_within_the_spreads_is_none() -> None:
-    """Times that scatter by 30 % may fall by 12 %."""
+    # Times that scatter by 30 % may fall by 12 %.
     first = timed(100.0, key=GEMM_KEY, work=None, spread=0.3)
     second = timed(88.0, key=GEMM_KEY.replace("560", "1024"), work=None, spread=0.3)
     assert review(reviewed(first, second)) == ()

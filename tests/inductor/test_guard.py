@@ -30,13 +30,10 @@ def test_a_linear_guard_ends_exactly(
     assert make(holds).interval(size, 4096) == interval
 
 
-def test_a_guard_that_recurs_has_no_single_interval() -> None:
+def test_guards_end_exactly() -> None:
     """A guard on multiples of 8 holds at a single size, and again at others."""
     assert make(lambda size: size % 8 == 0, is_linear=False).interval(16, 64) is None
-
-
-def test_a_curved_guard_with_one_interval_ends_exactly() -> None:
-    """A guard that is not linear is evaluated size by size, up to the ceiling."""
+    # A guard that is not linear is evaluated size by size, up to the ceiling.
     guard = make(lambda size: 10 < size * size < 1000, is_linear=False)
     assert guard.interval(16, 64) == (4, 31)
     assert guard.interval(16, 31) == (4, None)

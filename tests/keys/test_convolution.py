@@ -42,17 +42,14 @@ def test_a_layout_is_named_by_its_strides() -> None:
         assert layout_of(sizes, strides) == layout
 
 
-def test_the_work_is_that_of_all_output_elements() -> None:
+def test_a_single_stride_or_padding_is_that_of_every_dim() -> None:
     """Of 37 x 37 patches with 588 values each, 768 results; each tensor moves once."""
     work = work_of(PATCHES)
     assert work is not None
     outputs = 8 * 768 * 37 * 37
     assert work.flops == 2 * outputs * 588
     assert work.moved == 2 * (8 * 3 * 518 * 518 + 768 * 588 + outputs)
-
-
-def test_a_single_stride_or_padding_is_that_of_every_dim() -> None:
-    """As in keys that were written where torch was given one value for several dims."""
+    # As in keys that were written where torch was given one value for several dims.
     one = PATCHES.replace("stride=14x14 padding=0x0", "stride=14 padding=0")
     assert work_of(one) == work_of(PATCHES)
 

@@ -137,15 +137,12 @@ def test_other_text_is_no_key() -> None:
             check_key(key)
 
 
-def test_the_nearest_row_has_the_kernel_and_the_closest_size() -> None:
+def test_the_nearest_row_has_the_kernel_and_the_fewest_differences() -> None:
     assert nearest_row(key_of(64), [key_of(64, name="triton_poi_fused_add")]) == (None, ())
     # The nearest row has the closest size.
     rows = [key_of(4096), key_of(128), key_of(1024)]
     assert nearest_row(key_of(64), rows) == (key_of(128), ("x: row 128, here 64",))
-
-
-def test_another_body_is_nearer_than_two_differences() -> None:
-    """A row of the same sizes and another source is named before one that differs in both."""
+    # A row of the same sizes and another source is named before one that differs in both.
     other = CODE.replace("pass", "return")
     rows = [key_of(128, code=other), key_of(64, code=other)]
     found, differs = nearest_row(key_of(64), rows)

@@ -69,7 +69,7 @@ def test_a_range_has_the_work_of_its_upper_end() -> None:
     assert work_of("weight n m=2.. in=5 features=3 bf16 bias=0") is None
 
 
-def test_a_launch_key_bounds_its_bytes() -> None:
+def test_generated_kernels_bound_their_bytes() -> None:
     """Sizes are rounded up to powers of two: 513 elements of one tensor at least."""
     key = "launch triton_poi_fused_add x=1024 args=*bf16,*f32,i32 source=3f2a9c0d41b7e865"
     work = work_of(key)
@@ -77,10 +77,7 @@ def test_a_launch_key_bounds_its_bytes() -> None:
     assert (work.flops, work.moved, work.most_moved) == (None, 513 * 2, 2 * 1024 * 6)
     # A kernel that takes no tensor moves nothing that its key would say.
     assert work_of("launch triton_poi_fused x=1024 args=i32 source=3f2a9c0d41b7e865") is None
-
-
-def test_a_reduction_key_bounds_its_bytes() -> None:
-    """The narrowest buffer that is read has all elements, and at most all buffers, twice."""
+    # The narrowest buffer that is read has all elements, and at most all buffers, twice.
     start = "reduction sum x=100 r=64 hint=inner"
     work = work_of(f"{start} reads=bf16,f32 writes=bf16 body=3f2a9c0d41b7e865")
     assert work is not None

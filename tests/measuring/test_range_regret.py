@@ -84,21 +84,19 @@ def test_a_winner_that_fails_at_a_size_is_replaced() -> None:
     assert chosen(low, own) == SMALL
 
 
-def test_a_candidate_that_fails_at_a_size_does_not_win() -> None:
+def test_a_candidate_without_a_time_at_a_size_does_not_win() -> None:
     low = SizeOutcomes(
         257, [timed(LARGE, 15.0), failed(SMALL, Rejection.CRASHED), timed(LIBRARY, 10.0)]
     )
     own = at(560, large=20.0, small=20.0, library=21.0)
     assert chosen(low, own) == LIBRARY
-
-
-def test_a_candidate_not_timed_at_a_size_does_not_win() -> None:
+    # A candidate not timed at a size does not win.
     low = at(257, large=15.0, library=10.0)
     own = at(560, large=20.0, small=20.0, library=25.0)
     assert chosen(low, own) == LIBRARY
 
 
-def test_where_nothing_is_known_of_the_winner_it_stays() -> None:
+def test_sizes_that_decide_nothing_do_not_count() -> None:
     """A size at which the winner was not run, or has an implausible time, does not count."""
     for low in (
         SizeOutcomes(257, []),
@@ -106,20 +104,14 @@ def test_where_nothing_is_known_of_the_winner_it_stays() -> None:
         SizeOutcomes(257, [failed(LARGE, Rejection.IMPLAUSIBLE), timed(SMALL, 10.0)]),
     ):
         assert chosen(low, at(560, large=20.0, small=21.0, library=22.0)) == LARGE
-
-
-def test_a_regret_within_the_spread_does_not_count() -> None:
-    """A winner whose times at the lower end vary by more than it lags behind there stays."""
+    # A winner whose times at the lower end vary by more than it lags behind there stays.
     shaken = timed(LARGE, 95.0, 100.0, 113.0, 125.0, 130.0)
     own = at(560, large=20.0, small=21.0, library=22.0)
     low = SizeOutcomes(257, [shaken, timed(SMALL, 100.0), timed(LIBRARY, 150.0)])
     assert chosen(low, own) == LARGE
     low = SizeOutcomes(257, [timed(LARGE, 113.0), timed(SMALL, 100.0), timed(LIBRARY, 150.0)])
     assert chosen(low, own) == SMALL
-
-
-def test_unstable_sizes_do_not_count() -> None:
-    """A size whose control has an unstable time, overlapping with the winner's, does not count."""
+    # A size whose control has an unstable time, overlapping with the winner's, does not count.
     shaken = timed(LIBRARY, 8.0, 10.0, 14.0, 18.0)
     low = SizeOutcomes(257, [timed(LARGE, 15.0), timed(SMALL, 10.0), shaken])
     assert chosen(low, at(560, large=20.0, small=21.0, library=22.0)) == LARGE
@@ -157,9 +149,7 @@ def test_a_row_says_how_its_winner_does_along_the_range() -> None:
     middle = SizeOutcomes(408, [failed(LARGE, Rejection.IMPLAUSIBLE), timed(SMALL, 10.0)])
     own = at(560, large=20.0, small=25.0, library=26.0)
     assert tuned_along(low, middle, own).row.evidence.along == ((257, 1.2), (408, None), (560, 1.0))
-
-
-def test_a_row_has_no_ratio_at_an_unstable_size() -> None:
+    # A row has no ratio at an unstable size.
     shaken = timed(LIBRARY, 8.0, 10.0, 14.0, 18.0)
     low = SizeOutcomes(257, [timed(LARGE, 15.0), timed(SMALL, 10.0), shaken])
     own = at(560, large=20.0, small=25.0, library=26.0)

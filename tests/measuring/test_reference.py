@@ -264,7 +264,7 @@ def test_8_bit_integers_have_no_value_to_spare() -> None:
     assert judge_output(out, out.double(), 0.0) == (0.0, None, "")
 
 
-def test_a_result_in_integers_is_judged_like_any_other() -> None:
+def test_results_of_few_values_are_judged_like_any_other() -> None:
     """What a region quantized has a reference in 8 bits: a unit off is right, twenty are not."""
     torch.manual_seed(0)
     reference = torch.randint(-127, 100, (64, 64), dtype=torch.int8)
@@ -272,15 +272,10 @@ def test_a_result_in_integers_is_judged_like_any_other() -> None:
     wrong = reference.clone()
     wrong[0, 0] += 20
     assert judge_output(wrong, reference, 2e-2)[1] is Rejection.WRONG
-
-
-def test_a_result_without_elements_is_right() -> None:
+    # A result without elements is right.
     nothing = torch.empty(0, 4)
     assert judge_output(nothing, nothing.double(), 0.0) == (0.0, None, "")
-
-
-def test_a_reference_of_zeros_has_no_unit() -> None:
-    """Zeros are right and anything else is wrong, without a division by zero."""
+    # Zeros are right and anything else is wrong, without a division by zero.
     for value, reason in ((0.0, None), (0.5, Rejection.WRONG)):
         out = torch.full((4, 4), value)
         assert judge_output(out, torch.zeros(4, 4, dtype=torch.float64), 1e-2)[1] is reason, (

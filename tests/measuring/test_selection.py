@@ -95,7 +95,7 @@ def test_the_order_of_equals_is_fixed() -> None:
             assert winner_of(other, one) == first, case
 
 
-def test_uncertainty_widens_the_band() -> None:
+def test_only_the_uncertainty_of_the_fastest_widens_the_band() -> None:
     """With the fastest known to 5 % only, a library default that is 4.5 % slower ties with it."""
     unsure = timed(template(64), 95.0, 100.0, 100.0, 100.0, 105.0)
     verdict = select_winner([unsure, timed(LIBRARY, 104.5)], LIBRARY, METHOD)
@@ -103,10 +103,7 @@ def test_uncertainty_widens_the_band() -> None:
     assert verdict.band == pytest.approx(0.05)
     assert (verdict.outcome.winner, verdict.flags) == (LIBRARY, (Flag.NEAR_TIE,))
     assert winner_of(timed(template(64), 100.0), timed(LIBRARY, 104.5)) == template(64)
-
-
-def test_only_the_fastest_widens_the_band() -> None:
-    """The uncertainty of a slow candidate changes nothing."""
+    # The uncertainty of a slow candidate changes nothing.
     slow = timed(template(32), 90.0, 104.5, 120.0)
     verdict = select_winner([timed(template(64), 100.0), slow], LIBRARY, METHOD)
     assert verdict is not None
@@ -145,17 +142,11 @@ def test_nothing_wins_because_noise_refused_the_library() -> None:
         assert (row.winner, evidence.flags) == (LIBRARY, (Flag.UNSTABLE,)), reason
         assert (evidence.library_us, evidence.is_unstable) == (evidence.time_us, True), reason
         assert evidence.rejected == ((reason, 1),)
-
-
-def test_without_any_time_of_a_refused_library_there_is_no_row() -> None:
-    """A candidate does not win because the library ran out of time or of memory."""
+    # A candidate does not win because the library ran out of time or of memory.
     for reason in [each for each in Rejection if each.may_be_noise]:
         outcomes = [timed(template(64), 1.0), Outcome(winner=LIBRARY, rejection=reason)]
         assert select_winner(outcomes, LIBRARY, METHOD) is None, reason
-
-
-def test_disturbed_times_keep_the_library() -> None:
-    """Where other work disturbed the trial, even a candidate that always led does not win."""
+    # Where other work disturbed the trial, even a candidate that always led does not win.
     outcomes = [timed(template(64), 50.0), timed(LIBRARY, 100.0)]
     verdict = select_winner(outcomes, LIBRARY, METHOD, is_disturbed=True)
     assert verdict is not None
@@ -248,7 +239,7 @@ def test_a_row_lacks_what_was_not_timed() -> None:
     assert row.evidence.library_us is None
 
 
-def test_without_work_or_peaks_there_is_no_share() -> None:
+def test_a_share_needs_work_and_peaks() -> None:
     """An unknown share is None and sets no flag, however slow the winner is."""
     for case, (work, peaks) in {
         "work": (None, PEAKS),
@@ -258,10 +249,7 @@ def test_without_work_or_peaks_there_is_no_share() -> None:
         evidence = row_of(timed(LIBRARY, 1e6), work=work, peaks=peaks).evidence
         assert (evidence.peak_share, evidence.flags) == (None, ()), case
         assert (evidence.gbps is None) == (work is None), case
-
-
-def test_unknown_operations_leave_the_bytes() -> None:
-    """An op without a known number of operations has GB/s and a share, but no TFLOP/s."""
+    # An op without a known number of operations has GB/s and a share, but no TFLOP/s.
     evidence = row_of(timed(LIBRARY, 10.0), work=replace(WORK, flops=None)).evidence
     assert (evidence.tflops, evidence.gbps, evidence.peak_share) == (None, 100.0, 0.1)
 

@@ -173,16 +173,13 @@ def test_a_layer_that_differs_stays(change: Callable[[Layer], None]) -> None:
     assert kept(model, model.layers) == [*range(7)]
 
 
-def test_hooked_layers_stay() -> None:
+def test_hooked_layers_and_lists_stay() -> None:
     layers = [Layer() for _ in range(5)]
     for layer in layers:
         layer.register_forward_pre_hook(print)
     model = Stack(*layers)
     assert kept(model, model.layers) == [*range(5)]
-
-
-def test_a_hooked_list_stays() -> None:
-    """A hook on a Sequential must see the output of all its layers."""
+    # A hook on a Sequential must see the output of all its layers.
     model = nn.Sequential(*(Layer() for _ in range(5)))
     model.register_forward_hook(lambda *_: None)
     assert kept(model, model) == [*range(5)]

@@ -216,13 +216,10 @@ def make_document(*along: tuple[int, float | None]) -> tuple[Any, Any]:
     return document, document["rows"]["gemm"][key]["evidence"]
 
 
-def test_a_row_of_one_size_has_no_such_field() -> None:
+def test_a_ranged_row_alone_has_pairs_of_size_and_ratio() -> None:
     """Tables from before the field was introduced keep their text and digest."""
     assert "along" not in make_document()[1]
-
-
-def test_the_field_has_pairs_of_size_and_ratio() -> None:
-    """The size, then the winner's time over the best time there; null where it was not timed."""
+    # The size, then the winner's time over the best time there; null where it was not timed.
     assert make_document((257, 1.25), (408, None), (560, 1.0))[1]["along"] == [
         [257, 1.25],
         [408, None],

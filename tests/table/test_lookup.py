@@ -70,7 +70,7 @@ def test_a_known_key_is_answered_with_its_winner() -> None:
     assert events == []
 
 
-def test_a_dynamic_dim_has_its_own_miss_reason() -> None:
+def test_a_problem_with_a_range_is_dynamic() -> None:
     """A key with a range misses as ``dynamic_dim``, a key without as ``not_in_table``."""
     for m, reason in (
         ("7", MissReason.NOT_IN_TABLE),
@@ -79,9 +79,7 @@ def test_a_dynamic_dim_has_its_own_miss_reason() -> None:
     ):
         lookup, _ = make_lookup()
         assert lookup.find(make_key(m)) is reason
-
-
-def test_a_range_in_n_is_a_dynamic_dim() -> None:
+    # A range in n is a dynamic dim.
     lookup, _ = make_lookup()
     assert lookup.find(make_key(560, n="8..64")) is MissReason.DYNAMIC_DIM
 
@@ -121,10 +119,7 @@ def test_a_soft_mismatch_changes_no_answer() -> None:
     """With another driver the rows are still used."""
     lookup, _ = make_lookup(OnMiss.FALLBACK, SOFT)
     assert lookup.find(make_key(560)) == make_table().rows[make_key(560)].winner
-
-
-def test_the_mismatches_of_two_runtimes_decide() -> None:
-    """What compare_runtimes finds between table and machine becomes the reason."""
+    # What compare_runtimes finds between table and machine becomes the reason.
     for changes, reason in (
         ({"arch": "sm_100"}, MissReason.WRONG_DEVICE),
         ({"triton": "3.8.0"}, MissReason.WRONG_RUNTIME),
@@ -212,17 +207,14 @@ def test_only_tune_tunes() -> None:
         assert lookup.tunes == (on_miss is OnMiss.TUNE)
 
 
-def test_a_tuned_problem_is_answered_from_then_on() -> None:
+def test_a_tuned_problem_is_answered_before_the_tables() -> None:
     """A row measured in this process is used, also when the table is for another device."""
     for case, mismatches in {"here": (), "wrong-device": (HARD_DEVICE,)}.items():
         row = make_row(BLOCK_M=7)
         lookup, _ = make_lookup(OnMiss.TUNE, *mismatches, tuned=Tuned(make_key(7), row, ()))
         assert lookup.measure_calls(make_key(7), row.winner, {}) == row.winner, case
         assert lookup.find(make_key(7)) == row.winner, case
-
-
-def test_a_tuned_row_goes_before_the_tables() -> None:
-    """A key tuned again is answered with the new winner."""
+    # A key tuned again is answered with the new winner.
     row = make_row(BLOCK_M=7)
     lookup, _ = make_lookup(OnMiss.TUNE, tuned=Tuned(make_key(560), row, ()))
     lookup.measure_calls(make_key(560), row.winner, {})
@@ -278,7 +270,7 @@ def test_a_selection_of_no_kind_takes_the_library_unless_told_otherwise() -> Non
     assert [(event.name, dict(event.fields)) for event in events] == [(EventName.UNCOVERED, wanted)]
 
 
-def test_a_foreign_graph_is_one_event_with_both_digests() -> None:
+def test_a_foreign_graph_is_one_event_that_strict_refuses() -> None:
     """Digests are as short as in every event; what follows them says how a table was installed."""
     lookup, events = make_lookup()
     lookup.foreign(cache_tag("a" * 64, tunes=True), cache_tag("b" * 64))
@@ -288,10 +280,7 @@ def test_a_foreign_graph_is_one_event_with_both_digests() -> None:
         (EventName.FOREIGN, {"compiled_under": "a" * 16 + "-tune", **installed}),
         (EventName.FOREIGN, {"compiled_under": None, **installed}),
     ]
-
-
-def test_strict_or_forbid_refuses_a_foreign_graph() -> None:
-    """The event is emitted before the error, which names both digests."""
+    # The event is emitted before the error, which names both digests.
     for on_miss, uncovered in (
         (OnMiss.STRICT, Uncovered.LIBRARY),
         (OnMiss.FALLBACK, Uncovered.FORBID),
@@ -326,16 +315,14 @@ def test_a_selection_that_should_not_tune_is_uncovered() -> None:
         assert [event.fields["site"] for event in events] == ["select:mm"], on_miss
 
 
-def test_a_cached_graph_is_one_event() -> None:
+def test_a_cached_graph_is_one_event_and_its_misses_are_refused_when_strict() -> None:
     """A graph that came from inductor's cache is emitted with its number of decisions."""
     lookup, events = make_lookup()
     lookup.cached(3, 1)
     assert [(event.name, dict(event.fields)) for event in events] == [
         (EventName.CACHED, {"decisions": 3, "misses": 1})
     ]
-
-
-def test_a_cached_graph_with_misses_is_refused_when_strict() -> None:
+    # A cached graph with misses is refused when strict.
     lookup, events = make_lookup(OnMiss.STRICT)
     lookup.cached(3, 0)
     with pytest.raises(MissError, match=r"1 decision of a graph .* \(cached_miss\)"):

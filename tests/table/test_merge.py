@@ -223,16 +223,14 @@ def test_another_measurement_is_no_difference() -> None:
     assert diff(a, b).is_empty
 
 
-def test_a_difference_names_the_runtime() -> None:
+def test_a_difference_names_the_runtime_and_the_policy() -> None:
     for changes, said in (
         ({"driver": "999"}, "driver: 580.65 and 999"),
         ({"sm_count": 78}, "device.sm_count: 132 and 78"),
         ({"name": "H200 NVL"}, "device.name: NVIDIA H200 and H200 NVL"),
     ):
         assert diff(make_table(), make_table(runtime=make_runtime(**changes))).context == (said,)
-
-
-def test_a_difference_names_the_policy() -> None:
+    # A difference names the policy.
     for changes, said in (
         ({"mode": "max-autotune"}, "policy mode: max-autotune-gemm and max-autotune"),
         ({"options": {"dynamic_scale_rblock": False}}, "max_autotune_gemm_backends"),

@@ -11,7 +11,7 @@ from warmup.core.method import L2, Launch, Method
 from warmup.table.policy import BUILD_MODES, TOLERANCE, PolicyOptions, choose_method, choose_policy
 
 
-def test_a_policy_is_timed_as_it_will_serve() -> None:
+def test_a_policy_is_timed_as_it_will_serve_on_each_device() -> None:
     """The mode that serves with CUDA graphs is timed with them, other modes without."""
     for mode in BUILD_MODES:
         launch = Launch.CUDAGRAPH if mode == "max-autotune" else Launch.EAGER
@@ -20,10 +20,7 @@ def test_a_policy_is_timed_as_it_will_serve() -> None:
     for mode, launch, l2 in product(BUILD_MODES, Launch, L2):
         asked = PolicyOptions(mode=mode, launch=str(launch), l2=str(l2))
         assert choose_method(asked, "cuda") == Method(launch=launch, l2=l2), (mode, launch, l2)
-
-
-def test_a_cpu_is_timed_warm() -> None:
-    """The options that name the only possible method change nothing."""
+    # The options that name the only possible method change nothing.
     for mode, launch, l2 in product(BUILD_MODES, (None, "eager"), (None, "warm")):
         asked = PolicyOptions(mode=mode, launch=launch, l2=l2)
         assert choose_method(asked, "cpu") == Method(launch=Launch.EAGER, l2=L2.WARM), (
@@ -80,10 +77,7 @@ def test_backends_have_a_canonical_order() -> None:
     ):
         policy = choose_policy(PolicyOptions(backends=text), "cuda", {})
         assert policy.options["max_autotune_gemm_backends"] == chosen, text
-
-
-def test_backends_that_cannot_be_used_are_refused() -> None:
-    """A backend of another device, a repeated one and an empty one are errors."""
+    # A backend of another device, a repeated one and an empty one are errors.
     for text in ("CPP", "ATEN,ATEN", "", "ATEN,"):
         with pytest.raises(SettingsError, match="cannot be used on cuda"):
             choose_policy(PolicyOptions(backends=text), "cuda", {})

@@ -81,17 +81,14 @@ def test_a_device_outside_of_the_band_is_named() -> None:
         assert devices_off(times, 0.03) == {}
 
 
-def test_kinds_are_not_mixed() -> None:
+def test_kinds_of_devices_are_not_mixed() -> None:
     """A build on GPUs of two kinds is refused, and the error names both."""
     other = make_runtime(name="NVIDIA H100", memory_gib=80)
     with pytest.raises(SettingsError) as refused:
         check_one_kind({"cuda:0": make_runtime(), "cuda:1": other})
     said = "cuda:0 is NVIDIA H200 with 132 SMs and 140 GiB, cuda:1 is NVIDIA H100 with 132 SMs and"
     assert said in str(refused.value)
-
-
-def test_a_slice_of_a_gpu_is_another_kind() -> None:
-    """A MIG slice beside a whole GPU of the same name is refused."""
+    # A MIG slice beside a whole GPU of the same name is refused.
     with pytest.raises(SettingsError, match="mixes kinds"):
         check_one_kind({"cuda:0": make_runtime(), "cuda:1": make_runtime(mig="1g.18gb")})
     # Devices of one kind pass.

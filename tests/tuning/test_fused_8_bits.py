@@ -64,15 +64,12 @@ def trial_of(case: str) -> Trial:
     return region_trial(question, region, Method(), TOLERANCE, seed=0)
 
 
-def test_what_eager_computes_passes() -> None:
+def test_only_what_eager_computes_passes() -> None:
     """Each output is within its tolerance of the region in higher precision."""
     for case in CASES:
         for judged in judge(case, lambda out: out):
             assert judged is None, case
-
-
-def test_a_result_that_is_slightly_off_does_not_pass() -> None:
-    """A result that is a quarter too large in one output is wrong, in 8 bits too."""
+    # A result that is a quarter too large in one output is wrong, in 8 bits too.
     for case in CASES:
         assert set(judge(case, lambda out: (out.float() * 1.25).to(out.dtype))) == {Rejection.WRONG}
 

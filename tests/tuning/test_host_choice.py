@@ -110,9 +110,7 @@ def test_rows_whose_times_decide_nothing_stay() -> None:
     assert chosen(problem(times={LIBRARY: (10.0, 25.0), TRITON: (10.0, None)})) == {}
     # Its device times carry no decision, so neither do those of the host.
     assert chosen(problem(flags=(Flag.UNSTABLE,))) == {}
-
-
-def test_a_rejected_candidate_is_not_chosen() -> None:
+    # A rejected candidate is not chosen.
     tuned = problem()
     timings = tuple(
         t if t.winner == LIBRARY else Timing(t.winner, 1.0, Rejection.WRONG, host_us=1.0)

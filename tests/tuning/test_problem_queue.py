@@ -18,7 +18,7 @@ def test_problems_are_taken_in_order() -> None:
     assert [queue.take("cuda:0", BOTH) for _ in range(3)] == ["a", "b", None]
 
 
-def test_a_lost_problem_comes_next_and_goes_to_another_device() -> None:
+def test_a_lost_problem_goes_to_another_device_if_there_is_one() -> None:
     """The device that lost a key takes the one after it; the other device takes the lost key."""
     queue = ProblemQueue("abc")
     first = queue.take("cuda:0", BOTH)
@@ -26,10 +26,7 @@ def test_a_lost_problem_comes_next_and_goes_to_another_device() -> None:
     assert queue.lose(first, "cuda:0", "was killed")
     assert queue.take("cuda:0", BOTH) == "b"
     assert queue.take("cuda:1", BOTH) == "a"
-
-
-def test_without_another_device_the_same_one_takes_it_again() -> None:
-    """A host with one device left gives it the key that it lost."""
+    # A host with one device left gives it the key that it lost.
     queue = ProblemQueue("a")
     assert queue.take("cuda:0", set()) == "a"
     queue.lose("a", "cuda:0", "was killed")

@@ -215,7 +215,7 @@ def test_one_wrong_row_is_found_in_logarithmic_time(count: int, data: st.DataObj
     assert len(tried) <= most_trials(count)
 
 
-def test_rows_that_are_wrong_together_blame_the_last() -> None:
+def test_the_last_row_of_those_that_are_wrong_together_is_blamed() -> None:
     """Without that row the others are right, and it is not wrong alone."""
 
     def is_wrong(subset: Sequence[str]) -> bool:
@@ -223,10 +223,7 @@ def test_rows_that_are_wrong_together_blame_the_last() -> None:
 
     blame = find_to_blame(KEYS[:19], is_wrong)
     assert (blame.key, blame.is_alone) == ("row 7", False)
-
-
-def test_without_any_row_there_is_no_row_to_blame() -> None:
-    """A model that is wrong without the table costs one trial at most."""
+    # A model that is wrong without the table costs one trial at most.
     for keys in ([], ["row 1", "row 2"]):
         blame = find_to_blame(keys, lambda _subset: True)
         assert (blame.key, blame.trials) == (None, 1), keys
