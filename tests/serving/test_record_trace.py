@@ -156,9 +156,7 @@ def test_the_text_has_80_columns(profiled: Profiled) -> None:
     assert "worth building" in text
 
 
-def test_a_trace_does_not_differ_from_itself(
-    recorded: tuple[Path, Any], run_python: Callable[..., Any]
-) -> None:
+def test_a_trace_does_not_differ_from_itself(recorded: tuple[Path, Any]) -> None:
     """Of two equal traces no kernel is slower, and every ratio is 1."""
     path = str(recorded[0])
     done = run_python("-m", "warmup", "profile", "--diff", path, path, "--json")
