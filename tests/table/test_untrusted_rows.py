@@ -175,7 +175,7 @@ def test_show_names_marked_rows(marked: Row) -> None:
     """After the rows, with the reason, and counted in the last line."""
     *_, line, last = spell_table(make_table({KEY: marked, OTHER: make_row()}))
     assert line == f"not trusted, not served: {KEY}: {WHY}"
-    assert last.endswith(", 1 not trusted")
+    assert last.endswith(", 1 not trusted, timed at 1980 MHz")
 
 
 def test_marking_changes_what_it_judged_and_nothing_else(marked: Row, tmp_path: Path) -> None:
