@@ -63,7 +63,7 @@ def test_a_variant_is_timed_again_after_its_copies_are_freed() -> None:
     """One start serves several races, each with one way of launching: batches are made anew."""
     process = VariantProcess()
     case = {"model": f"{ROOT / 'examples/mlp.py'}:MLP", "how": "eager", "table": None, "inputs": ()}
-    case |= {"device": "cpu", "dtype": None, "seed": 0, "spawned": 0.0}
+    case |= {"device": "cpu", "dtype": None, "seed": 0, "spawned": 0.0, "freezing": None}
     process.start(**case, buckets=[[("seqlen", 4)], [("seqlen", 8)]])
     for _ in range(2):
         process.release()

@@ -72,7 +72,7 @@ def test_show_prints_every_row(warmup: Command) -> None:
         0,
         "",
         "NVIDIA H200 (sm_90), torch 2.13.0, trit",
-        "3 of 3 rows, 3 near_tie",
+        "3 of 3 rows, 3 near_tie, timed at 1980 MHz",
     )
 
 
@@ -87,7 +87,7 @@ def test_show_filters_rows(quick_warmup: Command) -> None:
         (("--op", "mm", "--bucket", "560"), 0),
     ):
         done = quick_warmup("show", "a.json", *filters)
-        flags = f", {shown} near_tie" if shown else ""
+        flags = f", {shown} near_tie, timed at 1980 MHz" if shown else ""
         assert (done.returncode, "matches" in done.stderr) == (
             (0, False) if shown else (1, True)
         ), filters

@@ -162,11 +162,15 @@ def test_under_an_unsupported_torch_nothing_is_applied(
 
 
 def test_of_a_table_for_another_machine_nothing_is_applied(
-    tables: tuple[Table, Table], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tables: tuple[Table, Table],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In fallback: no hook, no option, no cache tag; one line, an event, a count. Strict raises."""
     from torch._inductor import config
 
+    monkeypatch.setattr("warmup.serving.notices._given", set())  # a process says it once
     provenance = tables[1].provenance
     device = replace(provenance.runtime.device, threads=10_000)
     runtime = replace(provenance.runtime, device=device)
