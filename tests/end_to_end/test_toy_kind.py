@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from own_processes import codes_of
 
 PROGRAM = Path(__file__).resolve().parents[1] / "programs" / "toy_kind.py"
 OF_8 = "toy cat m=8 widths=32,32 f32"
@@ -151,7 +152,7 @@ def test_the_misses_document_has_its_kind(toy: dict[str, Any]) -> None:
 
 def test_a_missed_problem_is_rebuilt_without_the_model(toy: dict[str, Any]) -> None:
     """`warmup build --problems` tunes exactly the missed key."""
-    assert toy["rebuilt"]["code"] == 0
+    assert toy["rebuilt"]["code"] in codes_of(["build"])
     assert {kind: list(rows) for kind, rows in toy["rebuilt rows"].items()} == {"toy": [OF_16]}
 
 
