@@ -182,3 +182,15 @@ def test_a_weight_that_is_gone_is_not_looked_at() -> None:
     weights[1].data = torch.ones(2)
     assert graph.changed() == ["2"]
     assert not check({})
+
+
+def test_an_exception_of_the_loop_in_python_reaches_no_call(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A guard that raises would end the user's call; the graph is served, and the log names it."""
+    monkeypatch.setattr(weight_watch, "_load_check", lambda: None)
+    _weights, graph = make_graph(1)
+    check = graph.make_check()
+    monkeypatch.setattr(weight_watch, "_state_of", lambda _tensor: 1 / 0)
+    assert check({})
+    assert "weight_watch: ZeroDivisionError" in caplog.text

@@ -150,7 +150,8 @@ _armed: weakref.WeakSet[_FrozenGraph] = weakref.WeakSet()
 class _FrozenGraph:
     """The weights of one frozen graph."""
 
-    def __init__(self) -> None:
+    def __init__(self, firewall: Firewall | None = None) -> None:
+        self._firewall = firewall or Firewall()  # a guard's exception would reach the user's call
         self.code: CodeType | None = None  # of the frame, once the guard may fail
         self._weights: list[_FrozenWeight] = []
         self._storages: list[Any] = []
@@ -184,7 +185,12 @@ class _FrozenGraph:
         """
         weights, first_changed = self._weights, _load_check()
         if first_changed is None:
-            return lambda _scope: not any(each.is_changed() for each in weights) or not self.code
+
+            def is_equal() -> bool:
+                return not any(each.is_changed() for each in weights)
+
+            attempt = self._firewall.attempt
+            return lambda _: attempt("weight_watch", is_equal, lambda: True) or not self.code
         array, count = (_Weight * len(weights))(), ctypes.c_int64(len(weights))
         tensors = {i: held for i, each in enumerate(weights) if (held := each.tensor()) is not None}
         for index, address in zip(tensors, _addresses_of([*tensors.values()]), strict=True):
@@ -269,7 +275,7 @@ class WeightWatch(Hooks):
 
     def attach(self, patches: Patches) -> None:
         """Watch what is frozen until *patches* is restored; guards stay in place after that."""
-        self._attempt = (patches.firewall or Firewall()).attempt
+        self._firewall = patches.firewall or Firewall()
         patches.on_restore(self._deactivate)
         patches.wrap(freezing, "freeze", self._wrap_freeze)
         patches.wrap(convert_frame, "_compile", self._wrap_compile)
@@ -294,7 +300,7 @@ class WeightWatch(Hooks):
             for index, tensor in enumerate(flat):
                 if id(tensor) in states and id(tensor) not in kept_ids:
                     of_storage[states[id(tensor)].storage or id(tensor)] = names[origins[index]]
-            graph = _FrozenGraph()
+            graph = _FrozenGraph(self._firewall)
             for key, tensor in seen.items():
                 if key not in kept_ids and (name := of_storage.get(states[key].storage or key)):
                     graph.add(name, tensor, states[key], owners.get(key, (None, None))[1])
@@ -311,7 +317,7 @@ class WeightWatch(Hooks):
         self._made.graphs.append(graph)
 
         def frozen_weights(builder: Any, _guard: object) -> None:
-            self._attempt("weight_watch", lambda: graph.add_guard(builder), lambda: None)
+            self._firewall.attempt("weight_watch", lambda: graph.add_guard(builder), lambda: None)
 
         context.guards_context.dynamo_guards.add(GlobalStateSource().make_guard(frozen_weights))
 
