@@ -98,5 +98,5 @@ def test_live_names_mean_what_the_audit_writes(served: tuple[list[str], str]) ->
     audited = {line for line in expose(report).splitlines() if line.startswith("#")}
     live = {line for line in served[0][2].splitlines() if line.startswith("#")}
     shared = {line.split()[2] for line in audited} & {line.split()[2] for line in live}
-    assert len(shared) == 8
+    assert len(shared) == 9
     assert {line for line in live if line.split()[2] in shared} <= audited

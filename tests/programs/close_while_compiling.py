@@ -72,7 +72,7 @@ def compile_once(function: Callable[..., Any], *args: torch.Tensor) -> None:
 
 
 def install() -> Any:
-    handles.append(warmup.install(sys.argv[1], audit_log=LOG))
+    handles.append(warmup.install(sys.argv[1], audit_log=LOG, freezing=True))
     return handles[-1]
 
 

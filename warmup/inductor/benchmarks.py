@@ -42,6 +42,8 @@ _INNER_SITES: Final = (
     ("_inductor/scheduler.py", "", "fusion"),
     ("_inductor/select_algorithm.py", "", "select"),
 )
+# Of neither: what passes a call on.
+_PASSING_ON: Final = ("runtime/benchmarking.py", "warmup/inductor/firewall.py")
 _SELECTION_FRAMES: Final = ("__call__", "do_autotuning", "benchmark")
 
 
@@ -128,6 +130,6 @@ def _site(frame: FrameType | None) -> str:
         for ending, part, site in _INNER_SITES:
             if file.endswith(ending) and part in function:
                 return f"select:{selection}" if site == "select" else site
-    callers = (f for f in stack if not f[0].endswith("runtime/benchmarking.py"))
+    callers = (f for f in stack if not f[0].endswith(_PASSING_ON))
     file, function = next(callers, ("unknown", "unknown"))
     return f"{file.rsplit('/', 1)[-1]}:{function}"

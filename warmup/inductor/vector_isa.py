@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torch._inductor import config, cpu_vec_isa
+from torch._inductor.exc import InvalidCxxCompiler
 
 from warmup.inductor.patches import Patches
 
@@ -35,7 +36,10 @@ def list_one_isa(patches: Patches) -> None:
         def valid_vec_isa_list() -> list[Any]:
             is_named = os.getenv("ATEN_CPU_CAPABILITY") or config.cpp.simdlen is not None
             is_x86 = sys.platform in _SYSTEMS and platform.machine() in _X86
-            return first() if is_x86 and not is_named else original()
+            try:
+                return first() if is_x86 and not is_named else original()
+            except InvalidCxxCompiler:  # of torch, whose own list says what is missing
+                return original()
 
         return valid_vec_isa_list
 
