@@ -117,7 +117,7 @@ def serve(spelled: str, table: str) -> dict[str, Any]:
     inputs = torch.randn(8, 63)
     with torch.no_grad():
         expected = model(inputs)
-        with warmup.install(table, on_miss="strict") as handle:
+        with warmup.install(table, on_miss="strict", freezing=True) as handle:
             found = torch.compile(model)(inputs)
             report = handle.report()
     return {

@@ -170,7 +170,7 @@ class Inductor:
                     CompileWatch(observer).attach(patches)
                 quiet_options = silence_autotuning(patches) if quiet else {}
                 CompileOptions({**options, **quiet_options}, answers).attach(patches)
-                if options.get("freezing"):
+                if options.get("freezing") and observer is not None:  # a build restores its weights
                     from warmup.inductor.weight_watch import WeightWatch
 
                     WeightWatch(answers).attach(patches)
