@@ -16,7 +16,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from driver import ROOT, python_path, say
+from driver import EXIT_UNDECIDED, ROOT, python_path, say
 
 FIVE = "--seqlens 16,256,560,1024,2048"
 KINDS = "default,max-autotune,mega-cache,table,table-warm"
@@ -83,7 +83,8 @@ def run_set(name: str, out: Path) -> bool:
         words = shlex.split(command.format(out=out))
         words[0] = sys.executable
         say(f"{name}:", shlex.join(words))
-        if subprocess.run(words, cwd=ROOT, env=environment, check=False).returncode:
+        code = subprocess.run(words, cwd=ROOT, env=environment, check=False).returncode
+        if code not in (0, EXIT_UNDECIDED):  # a table whose every row is unstable is a table
             say(f"{name}: failed")
             return False
     return True
