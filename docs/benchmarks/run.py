@@ -16,7 +16,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from driver import EXIT_UNDECIDED, ROOT, python_path, say
+from driver import ROOT, python_path, say
+
+from warmup.cli.exit_codes import EXIT_UNDECIDED
 
 FIVE = "--seqlens 16,256,560,1024,2048"
 KINDS = "default,max-autotune,mega-cache,table,table-warm"
