@@ -121,7 +121,7 @@ class Inductor:
         """Let torch's own timers of this thread drive *clock* while the context is open."""
         from warmup.inductor.phase_timers import PhaseTimers
 
-        patches = Patches(Firewall.attached or Firewall())
+        patches = Patches(Firewall.current())
         PhaseTimers(clock).attach(patches)
         try:
             yield

@@ -22,7 +22,7 @@ from torch._inductor import config as inductor_config
 from torch.autograd import profiler, profiler_legacy
 
 from warmup.core.dtypes import dtype_name
-from warmup.inductor.patches import Patches
+from warmup.inductor.patches import Hooks, Patches
 from warmup.keys.question import Answers, Linear
 
 # Calls that inductor makes a packed linear of, where it may take the weight for a constant.
@@ -66,21 +66,17 @@ class CompileObserver(Protocol):
         """
 
 
-class CompileWatch:
+class CompileWatch(Hooks):
     """Reports every outermost call of ``compile_fx`` to *observer*."""
 
     def __init__(self, observer: CompileObserver) -> None:
         self._observer = observer
-        self._active = True
         self._inside = threading.local()
 
     def attach(self, patches: Patches) -> None:
         """Report until *patches* is restored."""
         patches.on_restore(self._deactivate)
         patches.wrap(compile_fx_module, "compile_fx", self._wrap)
-
-    def _deactivate(self) -> None:
-        self._active = False
 
     def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def compile_and_report(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -110,8 +106,11 @@ def _would_freeze(model: Any, inputs: Any) -> bool:
         return False
     if not any(isinstance(each, nn.Parameter) for each in (*inputs, *model.parameters())):
         return False
-    names = (getattr(node.target, "__name__", str(node.target)) for node in model.graph.nodes)
-    return any(name.partition(".")[0] in _LINEARS for name in names)
+    return any(_name_of(node) in _LINEARS for node in model.graph.nodes)
+
+
+def _name_of(node: torch.fx.Node) -> str:
+    return getattr(node.target, "__name__", str(node.target)).partition(".")[0]
 
 
 def _linears(model: Any, inputs: Iterable[Any]) -> list[Linear]:
@@ -135,7 +134,7 @@ def _is_weight(value: object) -> bool:
 
 
 def _linear(node: torch.fx.Node, constants: Container[torch.fx.Node]) -> Linear | None:
-    name = getattr(node.target, "__name__", str(node.target)).partition(".")[0]
+    name = _name_of(node)
     given = [*node.args, *node.kwargs.values()]
     bias = given.pop(0) if name == "addmm" and given else None
     bias, given = given[2] if name == "linear" and given[2:] else bias, given[:2]
@@ -153,7 +152,7 @@ def _linear(node: torch.fx.Node, constants: Container[torch.fx.Node]) -> Linear 
     return Linear(m if isinstance(m, int) else None, n, k, dtype_name(out.dtype), bias is not None)
 
 
-class FrameWatch:
+class FrameWatch(Hooks):
     """Reports every frame that dynamo leaves uncompiled, whole or in a part, to *answers*.
 
     Dynamo raises no error then, and says why in its metrics alone (torch/_dynamo/convert_frame.py).
@@ -162,15 +161,11 @@ class FrameWatch:
 
     def __init__(self, answers: Answers) -> None:
         self._answers = answers
-        self._active = True
 
     def attach(self, patches: Patches) -> None:
         """Report until *patches* is restored."""
         patches.on_restore(self._deactivate)
         patches.wrap(convert_frame.ConvertFrame, "__call__", self._wrap)
-
-    def _deactivate(self) -> None:
-        self._active = False
 
     def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def convert_and_report(converter: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:

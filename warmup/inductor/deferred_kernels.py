@@ -230,7 +230,7 @@ def deferring_kernels() -> Iterator[DeferringCompiler]:
     check_supported(torch.__version__)
     check_internals(DEFERRED_KERNEL_INTERNALS)
     with _deferring:
-        patches, compiler = Patches(Firewall.attached or Firewall()), DeferringCompiler()
+        patches, compiler = Patches(Firewall.current()), DeferringCompiler()
         try:
             compiler.attach(patches)
             yield compiler

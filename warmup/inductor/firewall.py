@@ -60,6 +60,11 @@ class Firewall:
     def __init__(self, answers: Answers | None = None) -> None:
         self.answers = answers
 
+    @classmethod
+    def current(cls) -> Firewall:
+        """Return that of the attached table; without a table, a firewall that only logs."""
+        return cls.attached or cls()
+
     def guard(
         self,
         place: str,

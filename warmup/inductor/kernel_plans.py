@@ -142,7 +142,7 @@ def watching_plans() -> Iterator[PlanWatch]:
 
     Graphs that come whole from inductor's caches are not noted.
     """
-    watch, patches = PlanWatch(), Patches(Firewall.attached or Firewall())
+    watch, patches = PlanWatch(), Patches(Firewall.current())
     watch.attach(patches)
     try:
         yield watch

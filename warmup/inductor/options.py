@@ -26,7 +26,7 @@ from torch._inductor import config as inductor_config
 
 from warmup.core.errors import InductorChangedError
 from warmup.core.method import OptionValue
-from warmup.inductor.patches import Patches
+from warmup.inductor.patches import Hooks, Patches
 from warmup.inductor.switches import is_set_in_environment, is_switch
 from warmup.inductor.versions import Version
 from warmup.keys.question import Answers
@@ -35,7 +35,7 @@ _FREEZING: Final = "freezing"
 _CUDAGRAPHS: Final = "triton.cudagraphs"
 
 
-class CompileOptions:
+class CompileOptions(Hooks):
     """Runs every compile under *options*, and reports options that the caller set otherwise.
 
     A switch (switches.py) is replaced, even if it comes from the mode of a compile. The caller's
@@ -45,7 +45,6 @@ class CompileOptions:
     def __init__(self, options: Mapping[str, OptionValue], answers: Answers) -> None:
         self._options = dict(options)
         self._answers = answers
-        self._active = True
         self._inside = threading.local()
         for name in options:
             _entry(inductor_config, name)
@@ -60,9 +59,6 @@ class CompileOptions:
         patches.wrap(convert_frame, "_compile", wrap)
         patches.wrap(compile_fx_module, "compile_fx", wrap)
         patches.wrap(compile_fx_module, "fx_codegen_and_compile", wrap)
-
-    def _deactivate(self) -> None:
-        self._active = False
 
     def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def compile_under_options(*args: Any, **kwargs: Any) -> Any:

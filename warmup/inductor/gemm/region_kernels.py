@@ -74,7 +74,7 @@ def watching_kernels() -> Iterator[KernelWatch]:
     """Note the graphs that any thread compiles while the context is open."""
     from torch._inductor.codegen.triton import TritonScheduling
 
-    watch, patches = KernelWatch(), Patches(Firewall.attached or Firewall())
+    watch, patches = KernelWatch(), Patches(Firewall.current())
     patches.wrap(TritonScheduling, "define_kernel", watch.wrap_define)
     patches.wrap(GraphLowering, "compile_to_module", watch.wrap_load)
     try:
