@@ -53,7 +53,7 @@ def spell_belief(report: BuildReport, remedy: str = RETRY) -> Iterator[str]:
 
 
 def unstable_rows(unstable: int, rows: int, remedy: str) -> str:
-    """Return how many of the *rows* asked for are unstable, what they serve, and the *remedy*."""
+    """Say how many of the *rows* of this command are unstable, their kernel, and the *remedy*."""
     return (
         f"{unstable} of {counted(rows, 'row')} unstable (marked {UNSTABLE_MARK}): such a row has "
         "the library's kernel for want of better times; to measure it again on a quiet machine, "

@@ -42,7 +42,7 @@ _INNER_SITES: Final = (
     ("_inductor/scheduler.py", "", "fusion"),
     ("_inductor/select_algorithm.py", "", "select"),
 )
-# Of neither: what passes a call on.
+# Files whose frames are no site: they pass a call on to what they wrap.
 _PASSING_ON: Final = ("runtime/benchmarking.py", "warmup/inductor/firewall.py")
 _SELECTION_FRAMES: Final = ("__call__", "do_autotuning", "benchmark")
 
