@@ -15,12 +15,15 @@ BEGIN, END = "<!-- drawing: begin -->\n", "<!-- drawing: end -->\n"
 
 # From the ground up: a folder imports folders that stand before it.
 FOLDERS = (
-    *("core", "keys", "buckets", "table", "inductor", "measuring"),
-    *("models", "diagnostics", "tuning", "serving", "bench", "cli"),
+    *("core", "keys", "table", "inductor", "measuring"),
+    *("models", "serving", "tuning", "diagnostics", "bench", "cli"),
 )
 # These three stand on one floor, and none of them imports another.
 SIBLINGS = frozenset({"table", "inductor", "measuring"})
 DOORS = frozenset({"", "__main__", "metrics"})  # doors of the package may import everything
+
+# The start-up file of `warmup run` and of recorded programs: a door too, beside the module `run`.
+START_UP = "warmup.serving.startup.sitecustomize"
 
 Graph = Mapping[str, frozenset[str]]
 
@@ -70,6 +73,8 @@ def folders_of(graph: Graph) -> Graph:
     """Return, for each folder of *graph*, the other folders that its modules import."""
     found: dict[str, set[str]] = {folder_of(name): set() for name in graph}
     for name, imported in graph.items():
+        if name == START_UP:
+            continue
         found[folder_of(name)] |= {folder_of(other) for other in imported}
     return {name: frozenset(others - {name}) for name, others in found.items()}
 
@@ -102,6 +107,7 @@ def floors(graph: Graph) -> list[list[str]]:
     found: list[list[str]] = []
     while left:
         floor = sorted(name for name, others in left.items() if not others & left.keys())
+        assert floor, f"folders in a circle: {', '.join(left)}"
         found.append(floor)
         for name in floor:
             del left[name]

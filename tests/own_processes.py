@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from warmup.cli.exit_codes import EXIT_UNDECIDED
+from warmup.cli.streams import EXIT_UNDECIDED
 
 ROOT = Path(__file__).resolve().parents[1]
 # Other tests keep this machine busy all the time: waiting for quiet would be in vain.

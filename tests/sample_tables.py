@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from warmup.core.device import Device, Runtime
 from warmup.core.method import Method
 from warmup.core.rows import Evidence, Family, Flag, Rejection, Row, Winner
-from warmup.core.runtime import Device, Runtime
-from warmup.table import Policy, Provenance, Table
+from warmup.table.schema import Policy, Provenance, Table
 
 _DEVICE = Device(
     type="cuda", vendor="nvidia", name="NVIDIA H200", arch="sm_90", sm_count=132, memory_gib=140

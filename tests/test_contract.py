@@ -81,7 +81,7 @@ def _spell(parameter: Any) -> str:
 
 def _exit_codes() -> dict[str, int]:
     """Return the exit code of each kind of error, and of what commands find."""
-    from warmup.cli import exit_codes
+    from warmup.cli import streams as exit_codes
     from warmup.core import errors
 
     kinds = [errors.WarmupError]
@@ -111,8 +111,8 @@ def _nodes() -> Iterator[ast.AST]:
 
 def _words() -> dict[str, list[str]]:
     """Return the values of each closed list that stands in files: reasons, flags, families."""
+    from warmup.core.errors import MissReason
     from warmup.core.method import L2, Launch, Search
-    from warmup.core.miss_reasons import MissReason
     from warmup.core.rows import Family, Flag, Rejection
 
     closed = (Family, Flag, MissReason, Rejection, Launch, L2, Search)

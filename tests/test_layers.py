@@ -18,6 +18,7 @@ from import_graph import (
     FOLDERS,
     PAGE,
     SIBLINGS,
+    START_UP,
     circles,
     drawing,
     folder_of,
@@ -35,21 +36,21 @@ THIRD_PARTY: Mapping[str, frozenset[str]] = {
     "inductor": frozenset({"torch", "sympy", "triton"}),
     "measuring": frozenset({"torch", "msgspec", "platformdirs", "pynvml"}),
     "models": frozenset({"torch"}),
-    "models.generation_step": frozenset({"torch", "transformers"}),
     "models.pretrained": frozenset({"torch", "transformers"}),
-    "diagnostics": frozenset({"msgspec"}),
-    "diagnostics.explain": frozenset({"torch"}),
-    "diagnostics.profile.trace": frozenset({"torch", "msgspec"}),
+    "serving": frozenset({"torch"}),
+    "serving.audit": frozenset({"msgspec"}),
+    "serving.counters": frozenset({"prometheus_client"}),
+    "serving.engines": frozenset({"torch", "vllm"}),
     "tuning": frozenset({"torch", "platformdirs"}),
+    "tuning.device_host": frozenset({"torch", "msgspec"}),
     "tuning.devices": frozenset({"torch", "msgspec"}),
     "tuning.ray_build": frozenset({"ray"}),
-    "serving": frozenset({"torch"}),
-    "serving.counters": frozenset({"prometheus_client"}),
-    "serving.vllm_engine": frozenset({"torch", "vllm"}),
+    "diagnostics": frozenset({"torch"}),
     "bench": frozenset({"torch"}),
+    "bench.cells": frozenset({"torch", "matplotlib"}),
+    "bench.layers": frozenset({"torch", "helion"}),
     "bench.pad": frozenset({"msgspec"}),
-    "bench.charts": frozenset({"matplotlib"}),
-    "bench.helion": frozenset({"torch", "helion"}),
+    "bench.trace": frozenset({"torch", "msgspec"}),
     "cli": frozenset({"typer", "rich"}),
 }
 # The start-up file of `warmup run` waits for modules of torch that it never imports.
@@ -57,25 +58,31 @@ NAMES_INTERNALS = ("warmup.inductor", "warmup.serving.startup")
 # Modules of one row kind, by the start of their names. They may import its words; every other
 # module handles rows of all kinds through those of OF_EVERY_KIND.
 OF_ONE_KIND = (
-    *("warmup.inductor.gemm.", "warmup.inductor.launch.", "warmup.inductor.pad_mm."),
-    *("warmup.inductor.reduction.", "warmup.inductor.selections.", "warmup.keys"),
-    *("warmup.models.gemm_", "warmup.models.pad_module", "warmup.models.padding."),
+    *("warmup.inductor.gemm.", "warmup.inductor.launch.", "warmup.inductor.pad_mm"),
+    *("warmup.inductor.reduction", "warmup.inductor.selections", "warmup.keys"),
+    *("warmup.inductor.convolution", "warmup.inductor.grouped", "warmup.inductor.kernel_plans"),
+    *("warmup.models.rebuilt", "warmup.models.padd", "warmup.models.weight_groups"),
     "warmup.bench.pad",
-    "warmup.models.grouped_module",
-    "warmup.models.precision",
     # These run a bucket once more with padded weights, the kind `weight`.
-    *("warmup.tuning.session", "warmup.tuning.bucket_run"),
-    "warmup.tuning.weights.",
-    "warmup.diagnostics.profile.attribution",
+    *("warmup.tuning.session", "warmup.tuning.judge", "warmup.tuning.weights"),
+    "warmup.bench.attribution",
     "warmup.tuning.lookup_table",  # torch's, of GEMMs
-    *("warmup.tuning.trials", "warmup.tuning.bare_trials", "warmup.tuning.worker"),  # GEMM trials
+    *("warmup.tuning.trials", "warmup.tuning.tuner", "warmup.tuning.worker"),  # GEMM trials
 )
 OF_EVERY_KIND = frozenset(
     {
-        *("warmup.keys.kind", "warmup.keys.nearest", "warmup.keys.registry"),
+        *("warmup.keys.kind", "warmup.keys.registry"),
         "warmup.keys.question",  # `Answers`, which every kind's hooks ask
     }
 )
+# Each folder on the left imports none of the folders and modules on the right.
+WALLS: Mapping[str, tuple[str, ...]] = {
+    "core": ("bench", "cli", "diagnostics", "tuning.ray_build", "serving.engines"),
+    "keys": ("bench", "cli", "diagnostics", "tuning.ray_build", "serving.engines"),
+    "table": ("bench", "cli", "diagnostics", "tuning.ray_build", "serving.engines"),
+    "inductor": ("bench", "cli", "diagnostics", "tuning.ray_build", "serving.engines"),
+    "serving": ("tuning",),
+}
 INTERNALS = re.compile(r"torch\._(inductor|dynamo)\b[\w.:]*")
 
 
@@ -93,7 +100,7 @@ def fault_of(module: str, imported: str) -> str | None:
         fine = {*sys.stdlib_module_names, *allowed_outside(module)}
         return None if top in fine else f"{module} imports {imported}"
     own, other = folder_of(module), folder_of(imported)
-    if own in DOORS or own == other:
+    if own in DOORS or own == other or module == START_UP:
         return None
     if other in DOORS or FOLDERS.index(other) > FOLDERS.index(own):
         return f"{module} imports {imported}, which stands above it"
@@ -161,6 +168,20 @@ def test_imports_go_downward_without_circles(texts: dict[str, str]) -> None:
     assert faults(texts) == []
 
 
+def test_no_import_passes_a_wall(texts: dict[str, str]) -> None:
+    """Serving starts no building, and the lower folders know no bench, no engine and no cluster."""
+    graph = graph_of(texts)
+    passed = [
+        f"{name} imports {other}"
+        for name, imported in graph.items()
+        if name != START_UP
+        for wall in WALLS.get(folder_of(name), ())
+        for other in imported
+        if f"{other}.".startswith(f"warmup.{wall}.")
+    ]
+    assert passed == []
+
+
 def test_every_folder_says_what_lives_there(texts: dict[str, str]) -> None:
     """Each folder's ``__init__`` has a docstring of two sentences or more."""
     packages = [name for name in texts if f"{name}." in "".join(f"{other} " for other in texts)]
@@ -211,7 +232,7 @@ def test_a_planted_import_is_caught(texts: dict[str, str]) -> None:
         ("warmup.core.events", "from warmup.table.store import read"),
         ("warmup.core.errors", "import platformdirs"),
         ("warmup.core.errors", "import warmup"),
-        ("warmup.core.runtime", "def f():\n    import torch"),
+        ("warmup.core.device", "def f():\n    import torch"),
         ("warmup.table.store", "from warmup.inductor import connect"),
         ("warmup.table.store", "from warmup import inductor"),
         ("warmup.table.store", "def f():\n    import torch"),
@@ -221,11 +242,11 @@ def test_a_planted_import_is_caught(texts: dict[str, str]) -> None:
         ("warmup.inductor.adapter", "if TYPE_CHECKING:\n    from warmup.table import Table"),
         ("warmup.inductor.adapter", "from warmup import serving"),
         ("warmup.inductor.adapter", "import warmup"),
-        ("warmup.diagnostics.audit", "def f():\n    import torch"),
-        ("warmup.tuning.session", "from warmup.serving.install import install"),
+        ("warmup.serving.audit", "def f():\n    import torch"),
+        ("warmup.serving.install", "from warmup.tuning.session import BuildSession"),
         ("warmup.serving.install", "from warmup.cli import main"),
         ("warmup.serving.install", "import rich"),
-        ("warmup.bench.charts", "import torch"),
+        ("warmup.bench.cells", "import ray"),
         ("warmup.cli.output", "import numpy"),
         ("warmup.cli.output", "def f():\n    import torch"),
         ("warmup", "import torch"),
@@ -287,7 +308,7 @@ def test_importing_leaves_the_heavy_packages_alone() -> None:
             {"torch", "triton", "rich", "typer"},
         ),
         (
-            "import warmup.table.store, warmup.table.lookup, warmup.diagnostics.audit",
+            "import warmup.table.store, warmup.table.lookup, warmup.serving.audit",
             {"torch", "rich", "typer"},
         ),
         (

@@ -56,5 +56,5 @@ def test_a_planted_second_meaning_is_caught() -> None:
         "MAX_BUCKETS = 8",
         "_MAX_BUCKETS: int = 8",
     ):
-        planted = {**texts, "warmup.buckets.dims": f"{texts['warmup.buckets.dims']}\n{statement}"}
-        assert "warmup.buckets.dims" in str(shared_names(planted)), statement
+        planted = {**texts, "warmup.core.buckets": f"{texts['warmup.core.buckets']}\n{statement}"}
+        assert "warmup.core.buckets" in str(shared_names(planted)), statement

@@ -16,10 +16,9 @@ import importlib
 import logging
 from typing import TYPE_CHECKING, Any
 
-from warmup.core.version import __version__
+from warmup.core.text import __version__
 
 if TYPE_CHECKING:
-    from warmup.buckets.suggest import Suggestion, suggest
     from warmup.core.errors import (
         AdapterError,
         BuildError,
@@ -37,30 +36,33 @@ if TYPE_CHECKING:
         WarmupError,
         WarmupWarning,
     )
-    from warmup.diagnostics.audit import AuditReport, audit
     from warmup.diagnostics.doctor import Diagnosis, diagnose
     from warmup.diagnostics.explain import Explanation, explain
-    from warmup.models.padding.prepare import Prepared, prepare
+    from warmup.models.padding import Prepared, prepare
+    from warmup.serving.audit import AuditReport, audit
     from warmup.serving.check import CheckReport, check
-    from warmup.serving.compiled.compile import compile  # noqa: A004  the verb of torch
-    from warmup.serving.compiled.model import CompiledModel, CompiledReport
-    from warmup.serving.handle import Handle
+    from warmup.serving.compile import (
+        CompiledModel,
+        CompiledReport,
+        compile,  # noqa: A004  the verb of torch
+    )
+    from warmup.serving.handle import Handle, Report
     from warmup.serving.install import install
     from warmup.serving.prime import prime
-    from warmup.serving.report import Report
     from warmup.table.store import read as load
     from warmup.tuning.build import build
     from warmup.tuning.report import BuildReport
+    from warmup.tuning.suggest import Suggestion, suggest
 
 _HOMES = {
     "AdapterError": "core.errors",
-    "AuditReport": "diagnostics.audit",
+    "AuditReport": "serving.audit",
     "BuildError": "core.errors",
     "BuildReport": "tuning.report",
     "BundleError": "core.errors",
     "CheckReport": "serving.check",
-    "CompiledModel": "serving.compiled.model",
-    "CompiledReport": "serving.compiled.model",
+    "CompiledModel": "serving.compile",
+    "CompiledReport": "serving.compile",
     "ContradictionWarning": "core.errors",
     "Diagnosis": "diagnostics.doctor",
     "Explanation": "diagnostics.explain",
@@ -68,27 +70,27 @@ _HOMES = {
     "Handle": "serving.handle",
     "MissError": "core.errors",
     "ModelError": "core.errors",
-    "Prepared": "models.padding.prepare",
+    "Prepared": "models.padding",
     "ProblemError": "core.errors",
-    "Report": "serving.report",
+    "Report": "serving.handle",
     "SettingsError": "core.errors",
     "SizeError": "core.errors",
     "StaleTableWarning": "core.errors",
-    "Suggestion": "buckets.suggest",
+    "Suggestion": "tuning.suggest",
     "TableError": "core.errors",
     "UncoveredError": "core.errors",
     "WarmupError": "core.errors",
     "WarmupWarning": "core.errors",
-    "audit": "diagnostics.audit",
+    "audit": "serving.audit",
     "build": "tuning.build",
     "check": "serving.check",
-    "compile": "serving.compiled.compile",
+    "compile": "serving.compile",
     "diagnose": "diagnostics.doctor",
     "explain": "diagnostics.explain",
     "install": "serving.install",
-    "prepare": "models.padding.prepare",
+    "prepare": "models.padding",
     "prime": "serving.prime",
-    "suggest": "buckets.suggest",
+    "suggest": "tuning.suggest",
 }
 
 __all__ = [

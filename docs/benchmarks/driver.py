@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from warmup.bench.race import Answer, Remote
-from warmup.cli.exit_codes import EXIT_UNDECIDED
-from warmup.core.child_process import Caches, ChildError
+from warmup.cli.streams import EXIT_UNDECIDED
+from warmup.core.processes import Caches, ChildError
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from warmup.measuring.headstart import Events
+from warmup.measuring.clock import Events
 
 _WAIT_CYCLES = 4_000_000  # two milliseconds at 2 GHz: longer than the host takes for a request
 _TRIES = 3  # of a request for which the host was late nevertheless

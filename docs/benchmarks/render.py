@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from warmup.core.samples import geomean
+from warmup.core.trial import geomean
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from driver import ROOT, python_path, say
 
-from warmup.cli.exit_codes import EXIT_UNDECIDED
+from warmup.cli.streams import EXIT_UNDECIDED
 
 FIVE = "--seqlens 16,256,560,1024,2048"
 KINDS = "default,max-autotune,mega-cache,table,table-warm"

@@ -35,11 +35,11 @@ from mix_server import MixServer
 
 import warmup
 from warmup.bench.race import serve
-from warmup.buckets.bucket import Bucket, parse_inputs
+from warmup.core.buckets import Bucket, parse_inputs
 from warmup.core.phases import Phase, PhaseClock, added, document_of
 from warmup.inductor import connect
 from warmup.models.loading import Inputs, load_model, make_inputs
-from warmup.serving.compiled.find_dims import find_dims
+from warmup.serving.compiled_buckets import find_dims
 
 _TORCH_S = round(time.monotonic() - _BEGUN, 3)
 _TUNED = {"mode": "max-autotune-no-cudagraphs"}

@@ -30,7 +30,7 @@ from typing import Any
 from driver import add_options, ask_fresh, now, say, write
 
 from warmup.bench.race import Answer
-from warmup.core.turns import in_turn
+from warmup.core.processes import in_turn
 
 WAYS = ("one after the other", "together")
 CACHES = ("empty", "warm")

@@ -37,7 +37,7 @@ from typing import Any
 
 from driver import numbers, python_path, write
 
-from warmup.core.child_process import Caches
+from warmup.core.processes import Caches
 
 # What vLLM sets for inductor on a GPU (vllm 0.32.0: config/compilation.py,
 # compilation/compiler_interface.py): for every compile, and for single sizes beside that.

@@ -20,7 +20,7 @@ from typing import Any
 
 from typer.main import get_command
 
-from warmup.cli import exit_codes
+from warmup.cli import streams as exit_codes
 from warmup.cli.app import app
 from warmup.core import errors
 
@@ -134,7 +134,7 @@ def _tree(kind: type, depth: int) -> Iterator[tuple[type, int]]:
 
 
 def codes() -> str:
-    """Return every exit code that stands in `warmup.cli.exit_codes`, with its comment."""
+    """Return every exit code that stands in `warmup.cli.streams`, with its comment."""
     text = Path(exit_codes.__file__).read_text(encoding="utf-8")
     rows = ["| Code | Meaning |", "| --- | --- |", "| 0 | success; for `check`: ready |"]
     for value, comment in re.findall(r"^EXIT_\w+(?:: \w+)? = (\d+)  # (.+)$", text, re.MULTILINE):
@@ -160,7 +160,7 @@ def events() -> str:
 
 def reasons() -> str:
     """Return every reason of a miss, and what to do."""
-    from warmup.core.miss_reasons import MissReason
+    from warmup.core.errors import MissReason
 
     rows = ["| Reason | Meaning | What to do |", "| --- | --- | --- |"]
     for value, text in documented("core/miss_reasons.py", "MissReason").values():

@@ -18,7 +18,7 @@ from warmup.cli.bench import run_bench, spell
 from warmup.core.errors import SettingsError
 from warmup.core.method import L2, Launch
 from warmup.core.roofline import Peaks
-from warmup.core.samples import Samples
+from warmup.core.trial import Samples
 
 WAVE = (0.99, 1.0, 1.01, 1.0, 1.005, 0.995, 1.0, 1.0)
 DRIFT = (1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from warmup.bench.charts import Chart, compose, draw, label_of
+from warmup.bench.cells import Chart, compose, draw, label_of
 from warmup.core.errors import SettingsError
 
 CHART = Chart(
@@ -67,7 +67,7 @@ def test_without_matplotlib_the_error_says_how_to_install_it(
     with pytest.raises(SettingsError, match=r"inductor-warmup\[charts\]"):
         draw(CHART, tmp_path / "chart")
     assert list(tmp_path.iterdir()) == []
-    code = "import sys, warmup.bench.charts; sys.exit('torch' in sys.modules)"
+    code = "import sys, warmup.bench.cells; sys.exit('torch' in sys.modules)"
     root = Path(__file__).resolve().parents[2]
     assert subprocess.run([sys.executable, "-c", code], check=False, cwd=root).returncode == 0
 

@@ -25,11 +25,11 @@ from warmup.bench.compare import (
     parse_variants,
     rounded,
 )
-from warmup.buckets.bucket import Bucket
 from warmup.cli.compare import heading, sentences, spell
+from warmup.core.buckets import Bucket
 from warmup.core.errors import SettingsError
 from warmup.core.method import L2, Launch
-from warmup.core.samples import Samples
+from warmup.core.trial import Samples
 
 FLAT = (100.0,) * 8
 DRIFTING = tuple(100.0 * factor for factor in (1.0, 1.1, 1.3, 1.6, 1.2, 1.4, 1.5, 1.7))

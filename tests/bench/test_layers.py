@@ -25,7 +25,7 @@ from warmup.bench.cells import BenchReport, BenchRequest, Cell, Pass, reason_of
 from warmup.bench.layers import LAYERS, MATMUL_SHAPES, Matmul, bench_layers, bench_mm, open_layers
 from warmup.core.errors import BuildError, OutputMismatchError, SettingsError
 from warmup.core.method import L2, Launch
-from warmup.core.samples import Samples
+from warmup.core.trial import Samples
 from warmup.measuring.clock import run_rounds
 
 CPU = torch.device("cpu")

@@ -14,15 +14,15 @@ import pytest
 from own_processes import run_python
 
 from warmup.bench.pad import PadRun, SampleFile, draw_pad_keys, measure_samples, parse_dtypes
-from warmup.core.dtypes import item_bytes
+from warmup.core.device import Device, Runtime
 from warmup.core.errors import NothingRecordedError, SettingsError, WarmupError
-from warmup.core.file_lock import locked
+from warmup.core.files import locked
 from warmup.core.method import L2, Launch, Method
+from warmup.core.roofline import item_bytes
 from warmup.core.rows import Evidence, Row, Timing, Tuned
-from warmup.core.runtime import Device, Runtime
-from warmup.diagnostics.misses import MissedProblem
 from warmup.keys.pad import AS_IS, PADDED
-from warmup.keys.pad_text import parse_padding
+from warmup.keys.text import parse_padding
+from warmup.serving.audit import MissedProblem
 from warmup.tuning.report import NOT_BEGUN, BuildReport
 
 PROGRAM = str(Path(__file__).resolve().parents[1] / "programs/bench_pads.py")

@@ -14,7 +14,7 @@ import pytest
 from warmup.bench.compare import CompareObserver
 from warmup.bench.race import Entrant, Race, Remote
 from warmup.bench.variant_process import VariantProcess
-from warmup.core.child_process import ChildError
+from warmup.core.processes import ChildError
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 0.02

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from warmup.buckets.bucket import (
+from warmup.core.buckets import (
     MAX_BUCKETS,
     Bucket,
     InputSpec,

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmup.buckets.bucket import Bucket, parse_buckets
-from warmup.buckets.dims import (
+from warmup.core.buckets import (
+    Bucket,
     DynamicDim,
     Interval,
     intervals_of,
     parse_bucket_sizes,
+    parse_buckets,
     parse_dynamic_dims,
     sizes_by_dim,
     with_ranges,

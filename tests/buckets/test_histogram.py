@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmup.buckets import suggest
-from warmup.buckets.bucket import MAX_SIZE
-from warmup.buckets.suggest import MAX_LINE_BYTES, MAX_REQUESTS, check_histogram, read_histogram
+from warmup.core.buckets import MAX_SIZE
 from warmup.core.errors import SettingsError
+from warmup.tuning import suggest
+from warmup.tuning.suggest import MAX_LINE_BYTES, MAX_REQUESTS, check_histogram, read_histogram
 
 
 def read(text: str) -> dict[int, int]:

@@ -12,10 +12,9 @@ from sample_tables import make_key, make_row, make_table
 
 pytest.importorskip("torch")
 
-from warmup.cli.build_belief import MEASURE_ALL, is_undecided, spell_belief
-from warmup.cli.build_render import spell
+from warmup.cli.build_render import MEASURE_ALL, is_undecided, spell, spell_belief
 from warmup.cli.tables import spell_table
-from warmup.core.machine_state import MachineState
+from warmup.core.device import MachineState
 from warmup.core.rows import Flag, Tuned
 from warmup.tuning.report import BuildReport
 

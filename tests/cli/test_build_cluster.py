@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("torch")
 
 from warmup.core.errors import SettingsError
-from warmup.diagnostics.misses import encode_problems
+from warmup.serving.audit import encode_problems
 from warmup.tuning.ray_build import build_on_cluster
 
 RunMain = Callable[..., subprocess.CompletedProcess[str]]

@@ -12,11 +12,10 @@ from sample_tables import make_key, make_table
 
 pytest.importorskip("torch")
 
-from warmup.cli.build_render import document
-from warmup.cli.build_source import on_devices, spell_devices
-from warmup.diagnostics.misses import encode_problems
+from warmup.cli.build_render import document, on_devices, spell_devices
+from warmup.serving.audit import encode_problems
 from warmup.tuning.build import build as tuning_build
-from warmup.tuning.from_misses import build_problems
+from warmup.tuning.problems import build_problems
 from warmup.tuning.report import BuildReport, DeviceShare
 
 RunMain = Callable[..., subprocess.CompletedProcess[str]]

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from sample_tables import make_row, make_table
 
-from warmup.serving.program_build import ProgramBuild
 from warmup.table.store import read, write
+from warmup.tuning.program import ProgramBuild
 
 ROOT = Path(__file__).resolve().parents[2]
 STARTS = "open('started', 'w')"

@@ -10,11 +10,10 @@ from sample_tables import make_row, make_table
 
 pytest.importorskip("torch")
 
-from warmup.buckets.bucket import Bucket
 from warmup.cli.build_render import spell
-from warmup.core.method import Search
+from warmup.core.buckets import Bucket
+from warmup.core.method import CandidateSource, Search, SearchCounts
 from warmup.core.rows import Tuned
-from warmup.core.search import CandidateSource, SearchCounts
 from warmup.keys.kind import Kind
 from warmup.tuning.report import BucketResult, BuildReport, Judgement
 

@@ -15,8 +15,8 @@ import pytest
 from own_processes import run_python
 from sample_tables import make_key, make_row, make_table
 
+from warmup.core.device import Runtime
 from warmup.core.rows import Flag
-from warmup.core.runtime import Runtime
 from warmup.table.codec import digest_of, encode
 
 Done = subprocess.CompletedProcess[str]
@@ -262,7 +262,7 @@ def test_the_time_limit_names_the_bucket(root: Path) -> None:
     code = """
 import sys, time
 from pathlib import Path
-from warmup.buckets.bucket import Bucket
+from warmup.core.buckets import Bucket
 from warmup.serving.check import PrimedBucket
 from warmup.cli.check import CheckRun
 run = CheckRun(Path("t.json"), as_json=True)

@@ -11,8 +11,8 @@ from sample_tables import make_row, make_table
 from warmup.cli import output
 from warmup.cli.output import digits, fold, grid, meanings, percent, spell_phases, times
 from warmup.cli.tables import spell_table
-from warmup.core.counted import counted
 from warmup.core.phases import Phase
+from warmup.core.text import counted
 
 HEAD = ("gemm", "epilogue", "winner", "us")
 ROWS = (("mm m=16", "none", "aten::mm", "7.9"), ("mm m=1024", "gelu", "triton::mm w2", "12.0"))

@@ -8,9 +8,9 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress
 
-from warmup.buckets.bucket import parse_buckets
 from warmup.cli.progress import BuildProgress, DoneColumn, StepColumn
-from warmup.core.call_cost import CallCost
+from warmup.core.buckets import parse_buckets
+from warmup.core.device import CallCost
 from warmup.core.rows import Tuned
 from warmup.tuning.report import BucketResult, Judgement
 

@@ -8,14 +8,15 @@ from itertools import product
 import pytest
 from sample_tables import make_key, make_row, make_table
 
-from warmup.cli import output, show_render
-from warmup.cli.show_render import spell_candidates, spell_limits, spell_table
-from warmup.core.call_cost import CallCost
+from warmup.cli import output
+from warmup.cli import tables as show_render
+from warmup.cli.tables import spell_candidates, spell_limits, spell_table
+from warmup.core.device import CallCost
 from warmup.core.errors import TableFormatError
 from warmup.core.method import Launch
 from warmup.core.rows import MAX_RANKED, Rejection, Row, Scope, Timing, Tuned, ranked, ranking_of
-from warmup.table import Table
 from warmup.table.codec import decode, digest_of, encode
+from warmup.table.schema import Table
 from warmup.table.store import read
 
 

@@ -11,7 +11,7 @@ import weakref
 import pytest
 import typer
 
-from warmup.cli.signals import interruptible
+from warmup.cli.streams import interruptible
 
 
 class _Dies:

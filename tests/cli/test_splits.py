@@ -12,8 +12,8 @@ from sample_tables import make_key, make_row, make_table
 
 pytest.importorskip("torch")
 
-from warmup.buckets.bucket import Bucket
 from warmup.cli.build_render import document, spell
+from warmup.core.buckets import Bucket
 from warmup.tuning.report import BucketResult, BuildReport, Judgement
 
 Reports = Callable[..., BuildReport]

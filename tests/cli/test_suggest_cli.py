@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from own_processes import run_python
 
-from warmup.buckets.bucket import parse_buckets
-from warmup.buckets.suggest import suggest
+from warmup.core.buckets import parse_buckets
+from warmup.tuning.suggest import suggest
 
 Done = subprocess.CompletedProcess[str]
 Command = Callable[..., Done]

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 from sample_tables import make_key, make_row, make_table
 
-from warmup.diagnostics.misses import encode_problems
+from warmup.serving.audit import encode_problems
 from warmup.table.codec import encode
 from warmup.table.store import read, write
 

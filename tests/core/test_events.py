@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from own_processes import run_together
 
-from warmup.core.errors import SettingsError
+from warmup.core.errors import SettingsError, advice
 from warmup.core.events import (
     EVENT_SCHEMA,
     Emitter,
@@ -24,7 +24,6 @@ from warmup.core.events import (
     Tally,
     log_event,
 )
-from warmup.core.miss_reasons import advice
 
 WRITER = """
 import sys

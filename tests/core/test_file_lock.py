@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 from own_processes import run_python, run_together
 
-from warmup.core.file_lock import LOCKS_FOLDER, lock_path, locked
+from warmup.core.files import LOCKS_FOLDER, lock_path, locked
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from warmup.core.file_lock import locked
+from warmup.core.files import locked
 with locked(Path(sys.argv[1]), 30):
     print("held", flush=True)
     time.sleep(60)
@@ -28,7 +28,7 @@ with locked(Path(sys.argv[1]), 30):
 COUNT = """
 import sys
 from pathlib import Path
-from warmup.core.file_lock import locked
+from warmup.core.files import locked
 path = Path(sys.argv[1])
 # go
 for _ in range(100):
@@ -40,7 +40,7 @@ AS_OTHER = """
 import os, sys
 from pathlib import Path
 import filelock
-from warmup.core.file_lock import locked
+from warmup.core.files import locked
 os.umask(0o077)
 os.setgroups([])
 os.setresgid(*[int(sys.argv[2])] * 3)

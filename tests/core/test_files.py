@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from warmup.core.error_text import one_line
 from warmup.core.errors import SettingsError
 from warmup.core.files import (
     destination_of,
@@ -25,6 +24,7 @@ from warmup.core.files import (
     replace_bytes,
     write_output,
 )
+from warmup.core.text import one_line
 
 IS_ROOT = os.geteuid() == 0
 needs_root = pytest.mark.skipif(not IS_ROOT, reason="makes devices and other users' files")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from warmup.core.errors import SettingsError
-from warmup.core.flags import read_flag
+from warmup.core.method import read_flag
 
 
 def test_an_argument_goes_before_the_variable() -> None:

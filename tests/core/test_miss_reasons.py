@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from warmup.core.miss_reasons import MissReason, advice, advice_for
+from warmup.core.errors import MissReason, advice, advice_for
 
 
 def test_a_setting_of_the_program_is_named_and_no_bucket() -> None:

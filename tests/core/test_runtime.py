@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 
 from sample_tables import make_runtime
 
-from warmup.core.runtime import Device, Runtime, compare_runtimes, minor_of
+from warmup.core.device import Device, Runtime, compare_runtimes, minor_of
 
 CPU = Runtime(
     device=Device(type="cpu", vendor="intel", name="Xeon 8480", arch="avx512", threads=8),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from warmup.core.samples import Samples, geomean, interval_of
+from warmup.core.trial import Samples, geomean, interval_of
 
 TIMES = st.lists(st.floats(0.01, 1e6), min_size=1, max_size=40)
 COUNTS = [*range(6, 40), 100]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from warmup.core.method import Search
-from warmup.core.search import CandidateSource, Resource, SearchCounts, search_to_json
+from warmup.core.method import CandidateSource, Resource, Search, SearchCounts, search_to_json
 
 COUNTS = SearchCounts(
     search=Search.WIDE,

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from warmup.core.method import L2, Launch, Method
 from warmup.core.rows import MAX_INT, Family, Rejection, Winner
-from warmup.core.samples import Samples
 from warmup.core.trial import (
     Candidate,
     Fill,
     Outcome,
+    Samples,
     TensorSpec,
     Trial,
     ViewSpec,

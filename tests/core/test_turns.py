@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from warmup.core.turns import in_turn
+from warmup.core.processes import in_turn
 
 
 def test_every_item_is_first_once_and_each_round_has_all() -> None:

@@ -21,11 +21,11 @@ from sample_tables import make_key, make_table
 from warmup.cli.audit import AuditFormat, spell
 from warmup.core.errors import SettingsError, TableFormatError, TableNotFoundError
 from warmup.core.events import Emitter, Event, EventName, JsonLinesSink, Sink
-from warmup.diagnostics.audit import FAILURES, AuditReport, Counts, Divergence, Miss, audit
-from warmup.diagnostics.logs import MAX_LINE
-from warmup.table import Table
+from warmup.serving.audit import FAILURES, AuditReport, Counts, Divergence, Miss, audit
+from warmup.serving.logs import MAX_LINE
 from warmup.table.codec import digest_of
 from warmup.table.merge import combine
+from warmup.table.schema import Table
 from warmup.table.store import write
 
 FIELDS = (

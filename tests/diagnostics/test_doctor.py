@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from sample_tables import make_table
 
+from warmup.core.device import Device, Runtime
 from warmup.core.errors import UnsupportedTorchError
-from warmup.core.runtime import Device, Runtime
 from warmup.diagnostics.doctor import Diagnosis, Finding, FindingState, diagnose, judge
 from warmup.inductor import torch_facts
 from warmup.inductor.host_facts import Compiler, Folder
@@ -257,7 +257,7 @@ def tables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Fin
     def run(runtime: Runtime | None = None) -> Finding:
         monkeypatch.chdir(tmp_path)
         monkeypatch.delenv("WARMUP_TABLE", raising=False)
-        monkeypatch.setattr("warmup.table.discovery.search_folders", lambda: (Path("tables"),))
+        monkeypatch.setattr("warmup.table.store.search_folders", lambda: (Path("tables"),))
         monkeypatch.setattr(torch_facts, "collect_facts", lambda _: GPU)
         if runtime is not None:
             Path("t.json").write_text(encode(make_table(runtime=runtime)))

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from sample_tables import make_key
 
 from warmup.core.errors import SettingsError
-from warmup.diagnostics.audit import AuditReport, audit
-from warmup.diagnostics.misses import MissedProblem, encode_misses, read_misses
+from warmup.serving.audit import AuditReport, MissedProblem, audit, encode_misses, read_misses
 
 PROBLEM: dict[str, Any] = {"key": "k", "kind": "gemm", "reason": "not_in_table", "count": 1}
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmup.diagnostics.audit import AuditReport, audit
+from warmup.serving.audit import AuditReport, audit
 from warmup.serving.counters import expose
 
 _LABEL = r'[a-z_]+="(?:[^"\\\n]|\\[\\"n])*"'

@@ -12,7 +12,8 @@ from sample_tables import make_table
 from warmup.core.errors import SettingsError
 from warmup.core.roofline import Peaks, Work
 from warmup.core.rows import Evidence, Family, Flag, Row, Scope, Winner
-from warmup.diagnostics.review import (
+from warmup.keys.registry import product_of
+from warmup.table.review import (
     Level,
     Reviewed,
     TimedRow,
@@ -22,7 +23,6 @@ from warmup.diagnostics.review import (
     review_table,
     share_at_least,
 )
-from warmup.keys.registry import product_of
 from warmup.table.store import read, write
 
 PEAKS = Peaks(

@@ -231,7 +231,7 @@ def test_named_dims_make_the_product_of_all_sizes() -> None:
     """Inputs spelled with named dims get every combination, and the dtype asked for."""
     import torch
 
-    from warmup.buckets.bucket import parse_buckets, parse_inputs
+    from warmup.core.buckets import parse_buckets, parse_inputs
     from warmup.models.loading import load_model, make_inputs
 
     model = load_model(f"{PLAIN}:Net")

@@ -15,7 +15,7 @@ import pytest
 from forked_python import run_forked
 
 from warmup.core.rows import Rejection, Row
-from warmup.table import Table
+from warmup.table.schema import Table
 from warmup.table.store import read, write
 
 pytestmark = pytest.mark.long

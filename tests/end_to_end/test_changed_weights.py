@@ -13,8 +13,8 @@ import torch
 from forked_python import run_forked
 from torch import nn
 
-from warmup.diagnostics.audit import audit
 from warmup.inductor import weight_watch
+from warmup.serving.audit import audit
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "tests" / "programs" / "change_weights.py"

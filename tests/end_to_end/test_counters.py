@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from warmup.diagnostics.audit import AuditReport, report_of
-from warmup.diagnostics.logs import Ledger
+from warmup.serving.audit import AuditReport, report_of
 from warmup.serving.counters import expose
+from warmup.serving.logs import Ledger
 from warmup.table.store import read
 
 pytestmark = pytest.mark.long

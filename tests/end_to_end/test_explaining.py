@@ -19,8 +19,8 @@ _REPORTS = """
 import torch
 from torch._inductor import compile_fx, scheduler, utils
 from torch.utils import _triton
-from warmup.core.assumed_device import ASSUMED_DEVICES
-from warmup.inductor.assumed_gpu import AssumedGpu
+from warmup.core.device import ASSUMED_DEVICES
+from warmup.inductor.guards import AssumedGpu
 from warmup.inductor.patches import Patches
 
 owners = (torch.cuda, utils, scheduler, _triton, compile_fx)

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from sample_tables import make_key, make_row
 
+from warmup.core.errors import MissReason
 from warmup.core.events import Emitter, Event
-from warmup.core.miss_reasons import MissReason
 from warmup.core.rows import Row
 from warmup.keys.gemm import GEMM
-from warmup.table.lookup import Lookup, OnMiss
+from warmup.table.lookup import Lookup
+from warmup.table.schema import OnMiss
 
 pytestmark = pytest.mark.long
 

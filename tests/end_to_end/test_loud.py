@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from forked_python import run_forked
 
-from warmup.diagnostics.audit import audit
+from warmup.serving.audit import audit
 from warmup.table.store import read, write
 
 pytestmark = pytest.mark.long

@@ -14,7 +14,7 @@ from forked_python import run_forked
 from warmup.cli import main
 from warmup.core.method import L2, Launch
 from warmup.core.rows import Family
-from warmup.table import Table
+from warmup.table.schema import Table
 from warmup.table.store import read
 
 ROOT = Path(__file__).resolve().parents[2]

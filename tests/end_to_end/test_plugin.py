@@ -1,4 +1,4 @@
-"""The entry point for engines, `warmup.serving.plugin:register`, in processes without an engine."""
+"""The entry point for engines, `warmup.serving.engines:register`, in processes without one."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from sample_tables import make_table
 
-from warmup.diagnostics.audit import audit
-from warmup.serving import plugin
+from warmup.serving import engines as plugin
+from warmup.serving.audit import audit
 from warmup.table.codec import digest_of
 from warmup.table.store import read, write
 
@@ -23,10 +23,10 @@ ROOT = Path(__file__).resolve().parents[2]
 Done = subprocess.CompletedProcess[str]
 
 FINDERS = "print(sum(type(each).__name__ == 'TableStartup' for each in sys.meta_path))"
-REGISTER = "import sys; from warmup.serving.plugin import register; register(); register(); "
+REGISTER = "import sys; from warmup.serving.engines import register; register(); register(); "
 KEY = """
 import sys, types
-from warmup.serving.plugin import register
+from warmup.serving.engines import register
 engine = sys.modules["vllm.envs"] = types.SimpleNamespace(environment_variables={})
 register()
 print(engine.environment_variables["warmup_table"]())
@@ -34,7 +34,7 @@ print(engine.environment_variables["warmup_table"]())
 # What vLLM has where the plugin is called: torch is there, and functions were decorated.
 ENGINE = """
 import sys, types, torch
-from warmup.serving.plugin import register
+from warmup.serving.engines import register
 engine = sys.modules["vllm.envs"] = types.SimpleNamespace(environment_variables={})
 register()
 print("torch._inductor" in sys.modules, torch.cuda.is_initialized())
@@ -133,7 +133,7 @@ def test_vllms_key_tells_tuning_apart(table: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("on_miss", "code"), [("fallback", 0), ("strict", 1)])
 def test_a_table_that_cannot_be_read_is_loud(tmp_path: Path, on_miss: str, code: int) -> None:
     """The audit log and stderr name it; with strict the plugin's call is an error as well."""
-    register = "from warmup.serving.plugin import register; register()"
+    register = "from warmup.serving.engines import register; register()"
     done = python(tmp_path, register, tmp_path / "absent.json", WARMUP_ON_MISS=on_miss)
     assert done.returncode == code
     assert done.stderr.startswith("warmup plugin: no table in process ")
@@ -155,7 +155,7 @@ def test_another_installed_table_is_an_error_that_names_both(table: Path, tmp_pa
     write(other, make_table(created="2026-02-02T00:00:00Z"))
     code = (
         f"import sys, warmup; warmup.install({str(other)!r}, allow_mismatch=True)\n"
-        "from warmup.serving.plugin import register; register()"
+        "from warmup.serving.engines import register; register()"
     )
     done = python(tmp_path, code, table, WARMUP_QUIET="1")
     assert done.returncode == 1

@@ -17,7 +17,7 @@ import pytest
 from sample_tables import make_table
 
 from warmup.core.errors import SettingsError, TableError
-from warmup.diagnostics.audit import audit
+from warmup.serving.audit import audit
 from warmup.serving.run import run
 from warmup.table.store import write
 

@@ -14,7 +14,7 @@ import pytest
 from forked_python import run_forked
 
 from warmup.core.rows import Family, Row, Winner
-from warmup.diagnostics.audit import audit
+from warmup.serving.audit import audit
 from warmup.table.store import read, write
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from warmup.core.method import L2, Launch
-from warmup.diagnostics.review import review, review_table
 from warmup.measuring.clock import batch_of
+from warmup.table.review import review, review_table
 from warmup.table.store import read
 
 torch = pytest.importorskip("torch")

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from warmup.core.call_cost import CallCost
+from warmup.core.device import CallCost
 from warmup.core.method import Launch
 from warmup.keys.registry import kind_of
-from warmup.table import Table
+from warmup.table.schema import Table
 from warmup.table.store import read, write
 
 torch = pytest.importorskip("torch")

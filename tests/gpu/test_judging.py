@@ -25,7 +25,7 @@ ERRORS = """
 import json, sys, torch, warmup
 from warmup.models.loading import Inputs, load_model
 from warmup.models.outputs import output_errors
-from warmup.models.wide_run import run_wide
+from warmup.models.outputs import run_wide
 loaded = load_model(sys.argv[1])
 model = loaded.module.eval().cuda()
 sizes = [int(size) for size in sys.argv[3].split(",")]

@@ -12,7 +12,7 @@ import pytest
 
 from warmup.core.method import L2, Launch
 from warmup.measuring.clock import batch_of
-from warmup.table import Table
+from warmup.table.schema import Table
 from warmup.table.store import read
 
 torch = pytest.importorskip("torch")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from warmup.core.rows import Row, Scope, bare_ranked, ranked
-from warmup.diagnostics.audit import audit
+from warmup.serving.audit import audit
 from warmup.table.store import read
 
 torch = pytest.importorskip("torch")

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from warmup.bench.profile import RECORDED_CALLS
 from warmup.core.rows import Family
 from warmup.keys.registry import KINDS, kind_of
-from warmup.serving.record_trace import RECORDED_CALLS
 from warmup.table.store import read
 
 torch = pytest.importorskip("torch")

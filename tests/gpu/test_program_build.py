@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from warmup.diagnostics.audit import AuditReport, audit
 from warmup.keys.registry import kind_of
+from warmup.serving.audit import AuditReport, audit
 from warmup.table.store import read
 
 torch = pytest.importorskip("torch")

@@ -11,7 +11,7 @@ import pytest
 
 from warmup.core.rows import Winner
 from warmup.keys.reduction import LOOPED, PERSISTENT
-from warmup.table import Table
+from warmup.table.schema import Table
 from warmup.table.store import read, write
 
 torch = pytest.importorskip("torch")

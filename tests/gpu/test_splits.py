@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from warmup.keys.split import split_into
-from warmup.table import Table
+from warmup.table.schema import Table
 from warmup.table.store import read, write
 
 torch = pytest.importorskip("torch")

@@ -6,8 +6,9 @@ import torch
 
 from warmup.core.events import Emitter
 from warmup.inductor import connect
-from warmup.inductor.artifacts import count_graphs, own_cache_entries, with_own_code
-from warmup.table.lookup import Lookup, OnMiss
+from warmup.inductor.caches import count_graphs, own_cache_entries, with_own_code
+from warmup.table.lookup import Lookup
+from warmup.table.schema import OnMiss
 
 
 def test_a_tag_of_ranges_does_not_outlive_its_table() -> None:

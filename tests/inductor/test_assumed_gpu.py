@@ -8,8 +8,8 @@ pytest.importorskip("triton")
 
 from torch._inductor.codecache import CacheBase
 
-from warmup.core.assumed_device import ASSUMED_DEVICES
-from warmup.inductor.assumed_gpu import AssumedGpu
+from warmup.core.device import ASSUMED_DEVICES
+from warmup.inductor.guards import AssumedGpu
 
 
 def test_what_torch_caches_of_an_assumed_gpu_is_forgotten() -> None:

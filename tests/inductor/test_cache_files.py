@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from warmup.inductor.cache_files import add_to_caches, read_graphs, read_kernels
+from warmup.inductor.caches import add_to_caches, read_graphs, read_kernels
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = torch.device("cpu")

@@ -23,9 +23,8 @@ from warmup.core.trial import (
     trial_from_json,
     trial_to_json,
 )
-from warmup.inductor.gemm.calls import make_call, spec_of
-from warmup.measuring.operands import OperandSets
-from warmup.measuring.reference import judge_output, reference_of
+from warmup.inductor.gemm.question import make_call, spec_of
+from warmup.measuring.reference import OperandSets, judge_output, reference_of
 
 LIBRARY = Winner(Family.EXTERN, aten__fp8_mm.uid)
 M, N, K = 32, 48, 64

@@ -14,8 +14,10 @@ from torch._dynamo.source import ConstantSource  # noqa: E402  where torch is in
 from torch._inductor.virtualized import V  # noqa: E402
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv  # noqa: E402
 
-from warmup.inductor.engine_ranges import largest_size_of_engine  # noqa: E402
-from warmup.inductor.gemm.key import dim_of  # noqa: E402
+from warmup.inductor.gemm.key import (  # noqa: E402
+    dim_of,
+    largest_size_of_engine,
+)
 
 NAME = "vllm.compilation.passes.inductor_pass"
 

@@ -10,7 +10,7 @@ from torch._inductor.decomposition import select_decomp_table
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from warmup.inductor.gemm.epilogues import epilogue_of
+from warmup.inductor.gemm.key import epilogue_of
 
 nn = torch.nn.functional
 

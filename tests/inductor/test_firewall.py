@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 import warmup
-from warmup.core.compile_modes import CompileOrder
-from warmup.core.errors import BuildError, MissError, ProblemError
+from warmup.core.errors import BuildError, MissError, MissReason, ProblemError
 from warmup.core.events import Emitter, Event
-from warmup.core.miss_reasons import MissReason
+from warmup.core.method import CompileOrder
 from warmup.inductor import connect
-from warmup.inductor.firewall import Firewall
-from warmup.table.lookup import Lookup, OnMiss
+from warmup.inductor.patches import Firewall
+from warmup.table.lookup import Lookup
+from warmup.table.schema import OnMiss
 
 
 class Noted:

@@ -26,7 +26,8 @@ from warmup.inductor.internals import (
 from warmup.inductor.launch.hooks import LaunchConfigs
 from warmup.inductor.patches import Patches
 from warmup.inductor.versions import SUPPORTED, version_for
-from warmup.table.lookup import Lookup, OnMiss
+from warmup.table.lookup import Lookup
+from warmup.table.schema import OnMiss
 
 FOLDER = Path(__file__).resolve().parents[2] / "warmup" / "inductor"
 EVERY_LIST = (*INTERNALS, *ASSEMBLER_INTERNALS, *ASSUMED_GPU_INTERNALS, *PAD_SAMPLE_INTERNALS)

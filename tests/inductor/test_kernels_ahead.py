@@ -15,9 +15,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from warmup.core.compile_modes import CompileOrder
-from warmup.inductor import kernels_ahead, listing
-from warmup.inductor.kernels_ahead import KernelsAhead
+from warmup.core.method import CompileOrder
+from warmup.inductor import listing
+from warmup.inductor.launch import compiling as kernels_ahead
+from warmup.inductor.launch.compiling import KernelsAhead
 from warmup.inductor.listing import note_sent, wait_for_sent
 
 Conversation = Callable[[str, Path], Any]

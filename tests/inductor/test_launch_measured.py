@@ -16,11 +16,10 @@ from torch._inductor.runtime.coordinate_descent_tuner import CoordescTuner
 from torch._inductor.runtime.hints import HeuristicType
 from torch._inductor.runtime.triton_heuristics import config_from_dict
 
-from warmup.core.method import L2, Method
+from warmup.core.method import L2, CandidateSource, Method
 from warmup.core.rows import Rejection, Tuned
-from warmup.core.search import CandidateSource
-from warmup.inductor.launch import search as launch_search
-from warmup.inductor.launch.search import LaunchSearch
+from warmup.inductor.launch import hooks as launch_search
+from warmup.inductor.launch.hooks import LaunchSearch
 from warmup.tuning.tuner import Tuner
 
 KEY = "launch triton_red_fused x=64 r0_=4096 args=*f32,*f32 source=3f2a9c0d41b7e865"

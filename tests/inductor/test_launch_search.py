@@ -16,10 +16,11 @@ from torch._inductor.runtime.coordinate_descent_tuner import CoordescTuner
 from torch._inductor.runtime.hints import DeviceProperties, HeuristicType, ReductionHint
 from torch._inductor.runtime.triton_heuristics import config_from_dict
 
+from warmup.core.method import CandidateSource, SearchCounts
 from warmup.core.rows import Winner
-from warmup.core.search import CandidateSource, SearchCounts
-from warmup.inductor.launch import search as launch_search
-from warmup.inductor.launch.configs import (
+from warmup.inductor.launch import hooks as launch_search
+from warmup.inductor.launch.hooks import LaunchSearch
+from warmup.inductor.launch.kernels import (
     default_list,
     grid_of,
     kwargs_of,
@@ -27,7 +28,6 @@ from warmup.inductor.launch.configs import (
     refusal_reason,
     winner_of,
 )
-from warmup.inductor.launch.search import LaunchSearch
 
 Times = Callable[[Mapping[str, int]], float]
 H100 = {

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from warmup.inductor.gemm.region_kernels import KernelWatch
+from warmup.inductor.gemm.hooks import KernelWatch
 
 CODE = """
 from torch._inductor.select_algorithm import extern_kernels

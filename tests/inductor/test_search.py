@@ -14,10 +14,11 @@ pytest.importorskip("triton")
 
 from warmup.core.events import Emitter
 from warmup.core.rows import Tuned, Winner
-from warmup.inductor.gemm.splits import splits_of
-from warmup.keys.gemm_text import parse_problem
+from warmup.inductor.gemm.search import splits_of
 from warmup.keys.question import Question
-from warmup.table.lookup import Lookup, OnMiss
+from warmup.keys.text import parse_problem
+from warmup.table.lookup import Lookup
+from warmup.table.schema import OnMiss
 
 pytestmark = pytest.mark.long
 

@@ -200,7 +200,7 @@ def test_experts_that_no_row_can_be_about_are_not_asked(ask: Ask) -> None:
 
 def test_a_template_runs_on_the_stream_that_is_current_when_it_is_called() -> None:
     """Not on that of the time when its function was made: a CUDA graph captures another stream."""
-    from warmup.inductor.selections.calls import ChoiceCall
+    from warmup.inductor.selections import ChoiceCall
 
     streams: list[int] = []
 

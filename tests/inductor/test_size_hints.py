@@ -13,7 +13,7 @@ import sympy
 from torch._inductor.virtualized import V
 from torch.utils._sympy.value_ranges import ValueRanges
 
-from warmup.inductor.gemm.size_hints import SizeHints, hints_of
+from warmup.inductor.gemm.question import SizeHints, hints_of
 
 S, T = sympy.symbols("s0 s1", integer=True, positive=True)
 

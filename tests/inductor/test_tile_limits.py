@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from warmup.core.search import Resource
-from warmup.inductor.gemm.tiles import (
+from warmup.core.method import Resource
+from warmup.inductor.gemm.search import (
     Capacity,
     GemmOperand,
     Tile,

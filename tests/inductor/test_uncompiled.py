@@ -15,7 +15,8 @@ from warmup.core.errors import BuildError, ModelError, NothingRecordedError
 from warmup.core.events import Emitter, Tally
 from warmup.inductor.compile_watch import FrameWatch, count_matmuls_outside, explanation_of
 from warmup.inductor.patches import Patches
-from warmup.table.lookup import Lookup, OnMiss
+from warmup.table.lookup import Lookup
+from warmup.table.schema import OnMiss
 
 RNN = "Dynamo does not support RNN, GRU, or LSTM"
 PRINT = "Dynamo does not know how to trace builtin operator `print`"
@@ -189,7 +190,7 @@ def test_priming_and_explain_say_what_ran_uncompiled(tmp_path: Path) -> None:
     from warmup.diagnostics.explain import explain
     from warmup.serving.check import check
     from warmup.serving.prime import prime
-    from warmup.table.policy import PolicyOptions
+    from warmup.table.schema import PolicyOptions
     from warmup.table.store import write
     from warmup.tuning.setup import find_setup, open_table
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 from torch._inductor import config, cpu_vec_isa
 
+from warmup.inductor.adapter import list_one_isa
 from warmup.inductor.patches import Patches
-from warmup.inductor.vector_isa import list_one_isa
 
 
 @dataclasses.dataclass(eq=False)

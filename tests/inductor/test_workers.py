@@ -59,7 +59,7 @@ ASSEMBLING = """
 import json, os, sys
 from torch._inductor.runtime import compile_tasks
 compile_tasks.__file__ = sys.argv[1] + "/torch/_inductor/runtime/compile_tasks.py"
-from warmup.inductor.workers import assemble_as_workers_do
+from warmup.inductor.machine import assemble_as_workers_do
 assemble_as_workers_do()
 print(json.dumps({"ptxas": os.environ.get("TRITON_PTXAS_PATH")}))
 """
@@ -75,7 +75,7 @@ FORGETTING = """
 import json, os, sys, torch
 torch.version.cuda = "13.0"
 from triton.backends.nvidia.compiler import get_ptxas_version
-from warmup.inductor.workers import assemble_as_workers_do
+from warmup.inductor.machine import assemble_as_workers_do
 def version(path):
     os.environ["TRITON_PTXAS_PATH"] = path
     return get_ptxas_version(80).split()[-1]

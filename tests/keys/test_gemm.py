@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from warmup.core.errors import ProblemError
 from warmup.keys.gemm import Dim, GemmProblem, Layout, format_number
 from warmup.keys.kind import MAX_KEY_LENGTH
-from warmup.keys.nearest import differing_ingredients, nearest_row
-from warmup.keys.registry import check_key, ingredients_of
+from warmup.keys.registry import check_key, differing_ingredients, ingredients_of, nearest_row
 
 SIZES = st.integers(0, 2**31)
 DTYPES = st.sampled_from(["bf16", "f16", "f32", "f64", "f8_e4m3fn", "i8"])

@@ -8,15 +8,7 @@ from hypothesis import strategies as st
 
 from warmup.core.errors import ProblemError
 from warmup.keys.gemm import Dim, GemmProblem, Layout
-from warmup.keys.gemm_text import (
-    INPUT,
-    Call,
-    Operand,
-    Word,
-    at_upper_end,
-    parse_epilogue,
-    parse_problem,
-)
+from warmup.keys.text import INPUT, Call, Operand, Word, at_upper_end, parse_epilogue, parse_problem
 
 PLAIN = GemmProblem(
     op="mm",

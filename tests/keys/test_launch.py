@@ -13,8 +13,7 @@ from warmup.core.errors import ProblemError
 from warmup.core.rows import Family
 from warmup.keys.kind import MAX_KEY_LENGTH
 from warmup.keys.launch import LAUNCH, LaunchProblem
-from warmup.keys.nearest import nearest_row
-from warmup.keys.registry import check_key, ingredients_of, kind_of
+from warmup.keys.registry import check_key, ingredients_of, kind_of, nearest_row
 
 CODE = (
     "def triton_poi_fused_mul_silu_3(in_ptr0, out_ptr0, xnumel, XBLOCK : tl.constexpr):\n    pass\n"

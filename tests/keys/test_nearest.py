@@ -10,7 +10,7 @@ from sample_tables import make_key, make_row
 from warmup.core.errors import ProblemError
 from warmup.core.rows import Family, Winner
 from warmup.keys.kind import Kind
-from warmup.keys.nearest import nearest_row, neighbours_of
+from warmup.keys.registry import nearest_row, neighbours_of
 
 
 def blocks(winners: tuple[Winner, ...]) -> list[object]:

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from warmup.core.errors import ProblemError
 from warmup.core.rows import Family
 from warmup.keys.gemm import Dim, Layout
-from warmup.keys.nearest import nearest_row
 from warmup.keys.pad import PAD, PadProblem
-from warmup.keys.registry import check_key, ingredients_of, kind_of
+from warmup.keys.registry import check_key, ingredients_of, kind_of, nearest_row
 
 PLAIN = PadProblem(
     op="addmm",

@@ -7,9 +7,8 @@ from dataclasses import fields, replace
 import pytest
 
 from warmup.core.errors import ProblemError
-from warmup.keys.nearest import nearest_row
 from warmup.keys.reduction import REDUCTION, ReductionProblem
-from warmup.keys.registry import check_key, kind_of
+from warmup.keys.registry import check_key, kind_of, nearest_row
 
 NORM = ReductionProblem(
     ops=("welford_reduce",),

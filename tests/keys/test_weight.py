@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmup.core.dtypes import ITEM_BYTES
 from warmup.core.errors import ProblemError
+from warmup.core.roofline import ITEM_BYTES
 from warmup.core.rows import Family, Winner
 from warmup.keys.gemm import Dim
-from warmup.keys.nearest import nearest_row
-from warmup.keys.registry import check_key, ingredients_of, kind_of
+from warmup.keys.registry import check_key, ingredients_of, kind_of, nearest_row
 from warmup.keys.weight import (
     ALIGNED_BYTES,
     WEIGHT,

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from warmup.core.method import L2, Launch
-from warmup.measuring import screening
+from warmup.measuring import trial as screening
 
 LONG_US = 1e5  # so long that no wall clock contradicts it: a call on any machine is over by then
 

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from warmup.core.method import L2
-from warmup.measuring import clock, headstart
+from warmup.measuring import clock
+from warmup.measuring import clock as headstart
 
 torch = pytest.importorskip("torch")
 

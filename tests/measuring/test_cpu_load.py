@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from warmup.measuring.cpu_load import CpuReading, others_share, read_cpus
+from warmup.measuring.machine import CpuReading, others_share, read_cpus
 
 TICKS = os.sysconf("SC_CLK_TCK")
 CPUS = len(os.sched_getaffinity(0))

@@ -8,11 +8,10 @@ import torch
 
 from warmup.core.method import Launch, Method
 from warmup.core.rows import Family, Scope, Winner
-from warmup.core.samples import Samples
-from warmup.core.trial import Outcome
-from warmup.measuring.enqueue import EnqueueBatch
-from warmup.measuring.measured_rows import make_fused_row, make_row
-from warmup.measuring.screening import CandidateRun, Screening
+from warmup.core.trial import Outcome, Samples
+from warmup.measuring.clock import EnqueueBatch
+from warmup.measuring.selection import make_fused_row, make_row
+from warmup.measuring.trial import CandidateRun, Screening
 
 LIBRARY = Winner(Family.EXTERN, "aten::addmm")
 GPU, CPU = torch.device("cuda"), torch.device("cpu")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from warmup.measuring.gpu_state import Condition, clock_note, read_condition, sm_clock_mhz
+from warmup.measuring.machine import Condition, clock_note, read_condition, sm_clock_mhz
 
 CUDA = torch.device("cuda", 1)
 MIB = 2**20

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from warmup.measuring import headstart
+from warmup.measuring import clock as headstart
 
 torch = pytest.importorskip("torch")
 

@@ -10,15 +10,13 @@ from typing import Any
 import pytest
 import torch
 
-from warmup.core.dtypes import dtype_name
-from warmup.core.live_search import LiveSearch, without
-from warmup.core.method import L2, Method, Search
+from warmup.core.method import L2, CandidateSource, Method, Search, SearchCounts
+from warmup.core.roofline import dtype_name
 from warmup.core.rows import Family, Rejection, Winner
-from warmup.core.search import CandidateSource, SearchCounts
-from warmup.core.trial import Outcome
-from warmup.measuring.live_search import time_search, with_narrow_band
-from warmup.measuring.measured_rows import make_row
+from warmup.core.trial import LiveSearch, Outcome, without
 from warmup.measuring.reference import NARROW_TOLERANCE, judge_like
+from warmup.measuring.selection import make_row
+from warmup.measuring.trial import time_search, with_narrow_band
 
 CPU = torch.device("cpu")
 METHOD = Method(l2=L2.WARM)

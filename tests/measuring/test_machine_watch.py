@@ -9,11 +9,9 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from warmup.core.machine_state import BUSY_SHARE
-from warmup.measuring import machine_watch
-from warmup.measuring.cpu_load import CpuReading
-from warmup.measuring.gpu_state import Condition
-from warmup.measuring.machine_watch import MachineWatch
+from warmup.core.device import BUSY_SHARE
+from warmup.measuring import machine as machine_watch
+from warmup.measuring.machine import Condition, CpuReading, MachineWatch
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 WAITS = 5.0

@@ -7,8 +7,8 @@ import torch
 from sample_trials import dense, make_trial
 
 from warmup.core.trial import Fill, TensorSpec, Trial, ViewSpec
-from warmup.measuring import operands
-from warmup.measuring.operands import MAX_OPERAND_SETS, OperandSets, dtype_named, poison_of
+from warmup.measuring import reference as operands
+from warmup.measuring.reference import MAX_OPERAND_SETS, OperandSets, dtype_named, poison_of
 
 CPU = torch.device("cpu")
 

@@ -8,14 +8,13 @@ import pytest
 
 from warmup.core.method import Method
 from warmup.core.rows import Family, Rejection, Tuned, Winner
-from warmup.core.samples import Samples
-from warmup.core.trial import Outcome
-from warmup.measuring.measured_rows import make_row
-from warmup.measuring.range_regret import (
+from warmup.core.trial import Outcome, Samples
+from warmup.measuring.selection import (
     MOST_RIVALS,
     REGRET_BOUND,
     SizeOutcomes,
     is_within_bound,
+    make_row,
     rivals_of,
     select_for_range,
     with_bare_range_regret,

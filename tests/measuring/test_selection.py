@@ -12,10 +12,15 @@ from hypothesis import strategies as st
 from warmup.core.method import Method
 from warmup.core.roofline import Peaks, Work
 from warmup.core.rows import Family, Flag, Rejection, Row, Tuned, Winner
-from warmup.core.samples import Samples
-from warmup.core.trial import Outcome, RegionKernels
-from warmup.measuring.measured_rows import doubtful_us, make_fused_row, make_row, rejections
-from warmup.measuring.selection import Selected, select_winner
+from warmup.core.trial import Outcome, RegionKernels, Samples
+from warmup.measuring.selection import (
+    Selected,
+    doubtful_us,
+    make_fused_row,
+    make_row,
+    rejections,
+    select_winner,
+)
 
 KEY = "mm m=560 n=1280 k=3420 bf16 a=row b=col out=bf16 | epilogue=none"
 LIBRARY = Winner(Family.EXTERN, "aten::mm")

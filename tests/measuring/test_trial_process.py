@@ -20,9 +20,8 @@ from sample_trials import make_trial
 from warmup.core.errors import BuildError
 from warmup.core.method import L2, Method
 from warmup.core.rows import Family, Rejection, Winner
-from warmup.core.samples import Samples
-from warmup.core.trial import Outcome, RegionKernels, TensorSpec, Trial
-from warmup.measuring.measured_rows import make_row
+from warmup.core.trial import Outcome, RegionKernels, Samples, TensorSpec, Trial
+from warmup.measuring.selection import make_row
 from warmup.measuring.trial_process import (
     TrialNotRunError,
     TrialProcess,

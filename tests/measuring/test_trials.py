@@ -15,12 +15,10 @@ from sample_trials import dense, make_trial
 from warmup.core.method import L2, Method
 from warmup.core.rows import Flag, Rejection, Tuned, Winner
 from warmup.core.trial import Candidate, Operands, Outcome, Trial, ViewSpec
-from warmup.measuring import screening
-from warmup.measuring.measured_rows import make_row
-from warmup.measuring.operands import OperandSets
-from warmup.measuring.screening import FINAL_ROUNDS, PAUSES_S, SCREENING_ROUNDS
-from warmup.measuring.selection import select_winner
-from warmup.measuring.trials import run_trial
+from warmup.measuring import trial as screening
+from warmup.measuring.reference import OperandSets
+from warmup.measuring.selection import make_row, select_winner
+from warmup.measuring.trial import FINAL_ROUNDS, PAUSES_S, SCREENING_ROUNDS, run_trial
 
 Kernel = Callable[..., object]  # takes the views and `out`
 LONG_US = 1e5

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from warmup.models.call_state import CallState, noted_tensors, written
+from warmup.models.outputs import CallState, noted_tensors, written
 
 PROGRAM = Path(__file__).resolve().parents[1] / "programs/models/written.py"
 

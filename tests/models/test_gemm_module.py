@@ -12,12 +12,10 @@ from torch._inductor.utils import run_and_get_code
 
 from warmup.core.errors import ProblemError
 from warmup.keys.gemm import Dim
-from warmup.keys.gemm_text import parse_problem
+from warmup.keys.text import parse_problem
 from warmup.measuring.reference import full_precision
-from warmup.models.gemm_module import OPERATIONS, rebuild_gemm
-from warmup.models.gemm_tensors import OperandTensor, size_of
 from warmup.models.loading import make_inputs
-from warmup.models.precision import precision_of
+from warmup.models.rebuilt import OPERATIONS, OperandTensor, precision_of, rebuild_gemm, size_of
 
 CPU = torch.device("cpu")
 SCALED = "scaled_mm m=32 n=16 k=64 f8_e4m3fn a=row b=col"

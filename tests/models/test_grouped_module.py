@@ -7,9 +7,8 @@ import torch
 
 from warmup.core.errors import ProblemError
 from warmup.keys.grouped import Over
-from warmup.keys.grouped_text import parse_grouped
-from warmup.models.grouped_module import ends_for, factors_of
-from warmup.models.rebuilt import rebuild
+from warmup.keys.text import parse_grouped
+from warmup.models.rebuilt import ends_for, factors_of, rebuild
 
 CPU = torch.device("cpu")
 EXPERTS = "grouped_mm groups=4 over=m m=64 n=32 k=16 bf16 a=row b=col out=bf16"

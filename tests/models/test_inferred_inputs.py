@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from warmup.buckets.bucket import parse_buckets, parse_inputs
+from warmup.core.buckets import parse_buckets, parse_inputs
 from warmup.core.errors import ModelError, SettingsError
-from warmup.models.inferred_inputs import MAX_FAKE_RUNS, ResolvedInputs, resolve_inputs
+from warmup.models.inputs import MAX_FAKE_RUNS, ResolvedInputs, resolve_inputs
 from warmup.models.loading import LoadedModel, load_model, make_inputs
 
 ROOT = Path(__file__).resolve().parents[2]

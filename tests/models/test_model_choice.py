@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from warmup.core.errors import ModelError, SettingsError
-from warmup.models.dtype_mismatch import naming_dtypes
+from warmup.models.inputs import naming_dtypes
 from warmup.models.loading import Inputs, load_model, parse_cast, parse_dtype
 
 HEAD = """

@@ -17,8 +17,8 @@ from torch import nn
 from warmup.core.errors import SettingsError
 from warmup.keys.gemm import Dim
 from warmup.keys.weight import Padding, padded_sizes
-from warmup.models.padding.apply import PaddedLinear, pad, restore
-from warmup.models.padding.groups import Group, find_groups
+from warmup.models.padded_modules import PaddedLinear, pad, restore
+from warmup.models.weight_groups import Group, find_groups
 
 ModelInputs = tuple[torch.Tensor, torch.Tensor]
 pytestmark = pytest.mark.usefixtures("without_gradients")

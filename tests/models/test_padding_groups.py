@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from warmup.keys.gemm import Dim
-from warmup.models.padding.groups import FoundGroups, find_groups
+from warmup.models.weight_groups import FoundGroups, find_groups
 
 M = Dim.of(7)
 

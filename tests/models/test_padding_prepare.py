@@ -11,17 +11,17 @@ import pytest
 import torch
 from torch import nn
 
+from warmup.core.device import Mismatch
 from warmup.core.errors import SettingsError, TableNotFoundError
 from warmup.core.method import Method
 from warmup.core.rows import Evidence, Family, Row, Winner
-from warmup.core.runtime import Mismatch
 from warmup.inductor import connect
 from warmup.keys.gemm import Dim
 from warmup.keys.weight import Padding, winner_of
-from warmup.models.padding.apply import PaddedLinear, restore
-from warmup.models.padding.groups import Group, find_groups
-from warmup.models.padding.prepare import Prepared, pad_by_rows, paddings, prepare
-from warmup.table import Policy, Provenance, Table
+from warmup.models.padded_modules import PaddedLinear, restore
+from warmup.models.padding import Prepared, pad_by_rows, paddings, prepare
+from warmup.models.weight_groups import Group, find_groups
+from warmup.table.schema import Policy, Provenance, Table
 from warmup.table.store import write
 
 EVIDENCE = Evidence(time_us=1, library_us=2, runner_up=None, runner_up_us=None, tried=2)

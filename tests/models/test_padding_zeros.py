@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import fx, nn
 
-from warmup.models.padding.zeros import (
+from warmup.models.weight_groups import (
     LostZerosError,
     PaddedValues,
     make_padding,

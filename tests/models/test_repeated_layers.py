@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from warmup.keys.weight import Padding
-from warmup.models.padding.apply import PaddedLinear, pad, restore
-from warmup.models.padding.groups import find_groups
+from warmup.models.padded_modules import PaddedLinear, pad, restore
 from warmup.models.repeated_layers import shortened
+from warmup.models.weight_groups import find_groups
 
 SIZE = 8
 

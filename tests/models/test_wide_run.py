@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 from warmup.models.loading import Inputs
-from warmup.models.outputs import output_errors
-from warmup.models.wide_run import WideRun, available_bytes, run_wide
+from warmup.models.outputs import WideRun, available_bytes, output_errors, run_wide
 
 CPU = torch.device("cpu")
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples/eight_bits.py"

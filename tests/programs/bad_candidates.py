@@ -14,7 +14,7 @@ from collections.abc import Callable
 import torch
 from torch._inductor.select_algorithm import extern_kernels
 
-from warmup.measuring import screening
+from warmup.measuring import trial as screening
 from warmup.measuring.clock import Batch
 from warmup.tuning import worker
 

@@ -14,9 +14,9 @@ from warmup.core.events import Emitter
 from warmup.core.method import L2, Method
 from warmup.core.rows import Evidence, Family, Row, Tuned
 from warmup.inductor import connect
-from warmup.inductor.build_caches import empty_caches
-from warmup.table import Policy, Provenance, Table
-from warmup.table.lookup import Lookup, OnMiss
+from warmup.inductor.caches import empty_caches
+from warmup.table.lookup import Lookup
+from warmup.table.schema import OnMiss, Policy, Provenance, Table
 from warmup.table.store import write
 from warmup.tuning.tuner import make_tuner
 

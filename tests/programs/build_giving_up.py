@@ -24,8 +24,9 @@ from two_candidates import offer
 import warmup
 from warmup.core.trial import Trial
 from warmup.measuring.trial_process import TrialNotRunError
-from warmup.tuning import bare_trials, judge
-from warmup.tuning.from_misses import build_problems
+from warmup.tuning import judge
+from warmup.tuning import tuner as bare_trials
+from warmup.tuning.problems import build_problems
 from warmup.tuning.report import BuildReport
 
 ALWAYS = 1000

@@ -20,7 +20,8 @@ import torch
 
 import warmup
 from warmup.models.loading import load_model
-from warmup.table.lookup import Lookup, OnMiss
+from warmup.table.lookup import Lookup
+from warmup.table.schema import OnMiss
 from warmup.tuning.bucket_compiler import BucketCompiler
 
 NAMES = ("two", "five", "indexed", "choosy", "late", "counted")

@@ -22,7 +22,7 @@ import warmup
 from warmup.cli.build_render import document, spell
 from warmup.cli.progress import BuildProgress
 from warmup.models.loading import load_model
-from warmup.tuning.weights import measure
+from warmup.tuning import weights as measure
 
 
 def serve(table: str, model: torch.nn.Module, *, prepared: bool) -> dict[str, Any]:

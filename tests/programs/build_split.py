@@ -21,13 +21,13 @@ from torch._inductor.ir import Reduction
 from torch._inductor.runtime.hints import ReductionHint
 
 import warmup
-from warmup.core.samples import Samples
-from warmup.core.trial import Outcome
+from warmup.core.trial import Outcome, Samples
 from warmup.keys.split import split_into
-from warmup.measuring.machine_watch import MachineWatch
+from warmup.measuring.machine import MachineWatch
 from warmup.models.loading import load_model
-from warmup.table.policy import choose_policy
-from warmup.tuning import region_ways, setup
+from warmup.table.schema import choose_policy
+from warmup.tuning import bucket_compiler as region_ways
+from warmup.tuning import setup
 
 LENGTH = 4096
 BY_RULE = 4

@@ -19,12 +19,12 @@ from torch._inductor.fx_passes import pad_mm
 
 import warmup
 from warmup.core.rows import Winner
-from warmup.core.samples import Samples
-from warmup.core.trial import Outcome
+from warmup.core.trial import Outcome, Samples
 from warmup.keys.pad import AS_IS, PADDED
-from warmup.measuring.machine_watch import MachineWatch
+from warmup.measuring.machine import MachineWatch
 from warmup.models.loading import load_model
-from warmup.tuning import region_ways, tuner
+from warmup.tuning import bucket_compiler as region_ways
+from warmup.tuning import tuner
 
 
 def pad_on_cpu() -> None:

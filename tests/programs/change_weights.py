@@ -27,10 +27,9 @@ from warmup.core.errors import WeightChangedError
 from warmup.core.events import Event, EventName
 from warmup.inductor import weight_watch
 from warmup.keys.weight import Padding
-from warmup.models.padding.apply import pad
-from warmup.models.padding.groups import find_groups
-from warmup.table import Provenance, Table
-from warmup.table.policy import PolicyOptions
+from warmup.models.padded_modules import pad
+from warmup.models.weight_groups import find_groups
+from warmup.table.schema import PolicyOptions, Provenance, Table
 from warmup.tuning.setup import find_setup
 
 

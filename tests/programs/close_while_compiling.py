@@ -35,7 +35,7 @@ from torch._inductor.select_algorithm import AlgorithmSelectorCache
 
 import warmup
 from warmup.inductor import cached_graphs
-from warmup.inductor.gemm import listing
+from warmup.inductor.gemm import hooks as listing
 from warmup.table.lookup import Lookup
 
 LOG = Path(sys.argv[1]).with_name("audit.jsonl")

@@ -14,7 +14,7 @@ from typing import Any
 from unittest import mock
 
 from warmup.core.rows import Tuned
-from warmup.diagnostics.misses import MissedProblem
+from warmup.serving.audit import MissedProblem
 from warmup.table.codec import decode
 from warmup.tuning.ray_build import build_on_cluster
 from warmup.tuning.report import Observer
@@ -30,7 +30,7 @@ def sleep_share(request: str, given: dict[str, Any] = GIVEN) -> str:
 
     import ray
 
-    from warmup.tuning.devices.host import FinishedProblem, ReadyWorker
+    from warmup.tuning.device_host import FinishedProblem, ReadyWorker
 
     table = decode(given["table"], "the test")
     keys = json.loads(request)["keys"]

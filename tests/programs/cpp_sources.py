@@ -34,7 +34,8 @@ from warmup.inductor import connect
 from warmup.inductor.gemm.choices import identify, is_library, post_op_of
 from warmup.inductor.gemm.key import describe
 from warmup.keys.gemm import CPU_LINEAR
-from warmup.table.lookup import Lookup, OnMiss
+from warmup.table.lookup import Lookup
+from warmup.table.schema import OnMiss
 
 Selector = select_algorithm.AlgorithmSelectorCache
 EVIDENCE = Evidence(time_us=1.0, library_us=None, runner_up=None, runner_up_us=None, tried=1)

@@ -32,13 +32,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.fx.experimental.symbolic_shapes import ShapeEnv  # noqa: E402
 
-from warmup.core.compile_modes import CompileOrder  # noqa: E402
 from warmup.core.events import Emitter, Event  # noqa: E402
-from warmup.core.live_search import LiveSearch  # noqa: E402
+from warmup.core.method import CompileOrder  # noqa: E402
 from warmup.core.rows import Evidence, Row, Tuned, Winner  # noqa: E402
+from warmup.core.trial import LiveSearch  # noqa: E402
 from warmup.inductor import connect  # noqa: E402
 from warmup.keys.question import Question  # noqa: E402
-from warmup.table.lookup import Lookup, OnMiss  # noqa: E402
+from warmup.table.lookup import Lookup  # noqa: E402
+from warmup.table.schema import OnMiss  # noqa: E402
 
 EVIDENCE = Evidence(time_us=1.0, library_us=None, runner_up=None, runner_up_us=None, tried=1)
 OPTIONS = {"max_autotune_gemm_backends": "ATEN,TRITON"}

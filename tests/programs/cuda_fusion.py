@@ -38,10 +38,11 @@ from warmup.core.rows import Evidence, Row, Tuned, Winner  # noqa: E402
 from warmup.inductor import connect  # noqa: E402
 from warmup.inductor.gemm.choices import identify  # noqa: E402
 from warmup.inductor.gemm.key import describe  # noqa: E402
-from warmup.inductor.layouts import expect_padding  # noqa: E402
+from warmup.inductor.gemm.question import expect_padding  # noqa: E402
 from warmup.inductor.patches import Patches  # noqa: E402
 from warmup.keys.question import Question  # noqa: E402
-from warmup.table.lookup import Lookup, OnMiss  # noqa: E402
+from warmup.table.lookup import Lookup  # noqa: E402
+from warmup.table.schema import OnMiss  # noqa: E402
 
 WIDTH, WIDER, WORDS = 768, 3072, 128_256
 TILE = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32}

@@ -30,7 +30,8 @@ from warmup.core.events import Emitter  # noqa: E402
 from warmup.diagnostics.explain import Cause, cover  # noqa: E402
 from warmup.inductor import connect  # noqa: E402
 from warmup.inductor.guards import Artifact, DerivedSize, Recorder, record  # noqa: E402
-from warmup.table.lookup import Lookup, OnMiss  # noqa: E402
+from warmup.table.lookup import Lookup  # noqa: E402
+from warmup.table.schema import OnMiss  # noqa: E402
 
 K, N = 3420, 1280
 H200 = {"tflops": 989.0, "gbps": 4800.0}

@@ -19,7 +19,8 @@ from warmup.core.events import Emitter, Event
 from warmup.core.method import Search
 from warmup.core.rows import Family, Winner
 from warmup.inductor import connect
-from warmup.table.lookup import Lookup, OnMiss
+from warmup.table.lookup import Lookup
+from warmup.table.schema import OnMiss
 
 
 class Importing(Lookup):

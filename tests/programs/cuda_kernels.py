@@ -38,12 +38,13 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv  # noqa: E402
 
 from warmup.core.errors import warmup_error_in  # noqa: E402
 from warmup.core.events import Emitter, Event  # noqa: E402
+from warmup.core.method import CandidateSource, search_to_json  # noqa: E402
 from warmup.core.rows import Evidence, Family, Row, Tuned, Winner  # noqa: E402
-from warmup.core.search import CandidateSource, search_to_json  # noqa: E402
 from warmup.inductor import connect  # noqa: E402
-from warmup.inductor.build_caches import empty_caches, kept_kernels  # noqa: E402
-from warmup.inductor.launch import search as launch_search  # noqa: E402
-from warmup.table.lookup import Lookup, OnMiss  # noqa: E402
+from warmup.inductor.caches import empty_caches, kept_kernels  # noqa: E402
+from warmup.inductor.launch import hooks as launch_search  # noqa: E402
+from warmup.table.lookup import Lookup  # noqa: E402
+from warmup.table.schema import OnMiss  # noqa: E402
 
 EVIDENCE = Evidence(time_us=1.0, library_us=2.0, runner_up=None, runner_up_us=None, tried=2)
 Shapes = Mapping[str, tuple[tuple[int, ...], ...]]

@@ -41,10 +41,11 @@ from warmup.core.rows import Evidence, Row, Winner  # noqa: E402
 from warmup.inductor import connect  # noqa: E402
 from warmup.inductor.gemm.choices import identify  # noqa: E402
 from warmup.inductor.gemm.key import describe  # noqa: E402
+from warmup.inductor.gemm.question import expect_padding  # noqa: E402
 from warmup.inductor.gemm.search import Selection, unlisted_candidates  # noqa: E402
-from warmup.inductor.layouts import expect_padding  # noqa: E402
 from warmup.inductor.patches import Patches  # noqa: E402
-from warmup.table.lookup import Lookup, OnMiss  # noqa: E402
+from warmup.table.lookup import Lookup  # noqa: E402
+from warmup.table.schema import OnMiss  # noqa: E402
 
 UIDS = {
     "triton": "triton::",

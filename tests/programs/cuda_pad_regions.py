@@ -33,19 +33,22 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.fx.experimental.symbolic_shapes import ShapeEnv  # noqa: E402
 
+from warmup.core.errors import MissReason  # noqa: E402
 from warmup.core.events import Emitter, Event, EventName  # noqa: E402
-from warmup.core.miss_reasons import MissReason  # noqa: E402
 from warmup.core.rows import Evidence, Tuned, Winner  # noqa: E402
 from warmup.core.trial import Region, TensorSpec  # noqa: E402
 from warmup.inductor import connect  # noqa: E402
 from warmup.inductor.gemm.regions import module_of  # noqa: E402
 from warmup.keys.pad import AS_IS, PADDED  # noqa: E402
-from warmup.keys.pad_text import parse_padding  # noqa: E402
 from warmup.keys.question import Question, RegionQuestion  # noqa: E402
 from warmup.keys.registry import kind_of  # noqa: E402
-from warmup.models.gemm_tensors import size_of  # noqa: E402
-from warmup.models.pad_module import make_pad_module  # noqa: E402
-from warmup.table.lookup import Lookup, OnMiss  # noqa: E402
+from warmup.keys.text import parse_padding  # noqa: E402
+from warmup.models.rebuilt import (  # noqa: E402
+    make_pad_module,
+    size_of,
+)
+from warmup.table.lookup import Lookup  # noqa: E402
+from warmup.table.schema import OnMiss  # noqa: E402
 
 EVIDENCE = Evidence(time_us=1.0, library_us=2.0, runner_up=None, runner_up_us=None, tried=2)
 OPTIONS = {"max_autotune_gemm_backends": "ATEN,TRITON"}

@@ -33,7 +33,8 @@ from warmup.core.errors import warmup_error_in  # noqa: E402
 from warmup.core.events import Emitter, Event  # noqa: E402
 from warmup.core.rows import Evidence, Family, Row, Tuned, Winner  # noqa: E402
 from warmup.inductor import connect  # noqa: E402
-from warmup.table.lookup import Lookup, OnMiss  # noqa: E402
+from warmup.table.lookup import Lookup  # noqa: E402
+from warmup.table.schema import OnMiss  # noqa: E402
 
 EVIDENCE = Evidence(time_us=1.0, library_us=2.0, runner_up=None, runner_up_us=None, tried=2)
 N = 1280

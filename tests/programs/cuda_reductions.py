@@ -37,15 +37,16 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv  # noqa: E402
 
 from warmup.core.errors import warmup_error_in  # noqa: E402
 from warmup.core.events import Emitter, Event  # noqa: E402
-from warmup.core.live_search import LiveSearch  # noqa: E402
+from warmup.core.method import CandidateSource  # noqa: E402
 from warmup.core.rows import Evidence, Row, Tuned, Winner  # noqa: E402
-from warmup.core.search import CandidateSource  # noqa: E402
+from warmup.core.trial import LiveSearch  # noqa: E402
 from warmup.inductor import connect  # noqa: E402
-from warmup.inductor.launch import search as launch_search  # noqa: E402
+from warmup.inductor.launch import hooks as launch_search  # noqa: E402
 from warmup.keys.reduction import LOOPED, PERSISTENT  # noqa: E402
 from warmup.keys.registry import kind_of  # noqa: E402
 from warmup.keys.split import split_into  # noqa: E402
-from warmup.table.lookup import Lookup, OnMiss  # noqa: E402
+from warmup.table.lookup import Lookup  # noqa: E402
+from warmup.table.schema import OnMiss  # noqa: E402
 
 EVIDENCE = Evidence(time_us=1.0, library_us=None, runner_up=None, runner_up_us=None, tried=1)
 WAYS = {"persistent": PERSISTENT, "looped": LOOPED}

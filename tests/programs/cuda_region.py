@@ -33,7 +33,7 @@ from warmup.core.method import Method
 from warmup.core.rows import Family, Winner
 from warmup.core.trial import Candidate, TensorSpec, Trial
 from warmup.inductor.gemm.regions import region_of
-from warmup.tuning import fused
+from warmup.tuning import worker as fused
 
 NOTHING = TensorSpec((), (), 0, "float32")
 LOWERED: list[None] = []  # an item for each graph that was lowered

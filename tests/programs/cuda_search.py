@@ -28,16 +28,15 @@ from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 from torch._inductor.virtualized import V
 
 from warmup.core.events import Emitter
-from warmup.core.method import Search
+from warmup.core.method import Search, SearchCounts
 from warmup.core.rows import Family, Winner, portable_kwargs
-from warmup.core.search import SearchCounts
 from warmup.inductor import connect
 from warmup.inductor.gemm.choices import identify
 from warmup.inductor.gemm.key import describe
-from warmup.inductor.gemm.search import Selection, search
-from warmup.inductor.gemm.tiles import GemmOperand, shared_bytes, tile_of
+from warmup.inductor.gemm.search import GemmOperand, Selection, search, shared_bytes, tile_of
 from warmup.keys.question import Question, SmallerSize
-from warmup.table.lookup import Lookup, OnMiss
+from warmup.table.lookup import Lookup
+from warmup.table.schema import OnMiss
 
 
 def answer(case: dict[str, Any], generated: list[str]) -> dict[str, Any]:

@@ -39,16 +39,23 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv  # noqa: E402
 from warmup.core.errors import warmup_error_in  # noqa: E402
 from warmup.core.events import Emitter, Event  # noqa: E402
 from warmup.core.rows import Evidence, Family, Row, Winner  # noqa: E402
-from warmup.inductor import connect  # noqa: E402
+from warmup.inductor import (  # noqa: E402
+    connect,
+    grouped,
+)
+from warmup.inductor import selections as calls  # noqa: E402
+from warmup.inductor.convolution import Convolutions  # noqa: E402
+from warmup.inductor.grouped import GroupedProducts  # noqa: E402
 from warmup.inductor.patches import Patches  # noqa: E402
-from warmup.inductor.selections import calls, grouped  # noqa: E402
-from warmup.inductor.selections.convolution import Convolutions  # noqa: E402
-from warmup.inductor.selections.grouped import GroupedProducts  # noqa: E402
-from warmup.inductor.selections.hooks import winner_of  # noqa: E402
-from warmup.keys.grouped_text import parse_grouped  # noqa: E402
-from warmup.models.grouped_module import ends_for, factors_of  # noqa: E402
-from warmup.models.rebuilt import rebuild  # noqa: E402
-from warmup.table.lookup import Lookup, OnMiss  # noqa: E402
+from warmup.inductor.selections import winner_of  # noqa: E402
+from warmup.keys.text import parse_grouped  # noqa: E402
+from warmup.models.rebuilt import (  # noqa: E402
+    ends_for,
+    factors_of,
+    rebuild,
+)
+from warmup.table.lookup import Lookup  # noqa: E402
+from warmup.table.schema import OnMiss  # noqa: E402
 
 EVIDENCE = Evidence(time_us=1.0, library_us=None, runner_up=None, runner_up_us=None, tried=1)
 LIBRARIES = {

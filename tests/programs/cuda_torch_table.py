@@ -37,7 +37,8 @@ from torch._inductor.virtualized import V
 from warmup.core.events import Emitter
 from warmup.core.rows import Row, Winner
 from warmup.inductor import connect
-from warmup.table.lookup import Lookup, OnMiss
+from warmup.table.lookup import Lookup
+from warmup.table.schema import OnMiss
 from warmup.table.store import read
 from warmup.tuning.lookup_table import export_lookup_table
 

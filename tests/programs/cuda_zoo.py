@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs" / "benchmark
 from torch._subclasses.fake_tensor import FakeTensorMode
 from zoo_models.entries import SERVED
 
-from warmup.buckets.bucket import parse_buckets, parse_inputs
+from warmup.core.buckets import parse_buckets, parse_inputs
 from warmup.models.loading import Inputs, load_model, make_inputs
 
 import_torchvision()
@@ -70,7 +70,8 @@ from torch.fx.passes.fake_tensor_prop import FakeTensorProp  # noqa: E402
 
 from warmup.core.events import Emitter, Event  # noqa: E402
 from warmup.inductor import connect  # noqa: E402
-from warmup.table.lookup import Lookup, OnMiss  # noqa: E402
+from warmup.table.lookup import Lookup  # noqa: E402
+from warmup.table.schema import OnMiss  # noqa: E402
 
 
 def move(node: torch.fx.Node) -> None:

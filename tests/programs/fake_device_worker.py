@@ -1,6 +1,6 @@
 """A worker of a device that measures nothing: it answers with stored rows, or fails as it is told.
 
-It speaks the protocol of `warmup.tuning.devices.worker`. Its first argument is a JSON object: the
+It speaks the protocol of `warmup.tuning.device_worker`. Its first argument is a JSON object: the
 text of a table with the rows that it answers with, and by key how it fails. ``seconds`` is the time
 that each problem takes, and ``log`` a file to which each problem that is begun adds a line: the
 process ID and the key.
@@ -16,12 +16,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from warmup.core.child_process import end_with_parent
-from warmup.core.machine_state import MachineState
+from warmup.core.device import MachineState
 from warmup.core.phases import BuildStage
+from warmup.core.processes import end_with_parent
 from warmup.core.rows import Tuned
 from warmup.table.codec import decode
-from warmup.tuning.devices.host import FinishedProblem, ReadyWorker
+from warmup.tuning.device_host import FinishedProblem, ReadyWorker
 
 CASE: dict[str, Any] = json.loads(sys.argv[1])
 

@@ -15,13 +15,11 @@ from typing import Any
 
 import torch
 
-from warmup.core.live_search import LiveSearch
 from warmup.core.method import Method
 from warmup.core.rows import Tuned, Winner
-from warmup.core.samples import Samples
-from warmup.core.trial import Outcome
+from warmup.core.trial import LiveSearch, Outcome, Samples
 from warmup.keys.question import Question, RegionQuestion
-from warmup.measuring.measured_rows import make_row
+from warmup.measuring.selection import make_row
 
 _KERNEL = re.compile(r"async_compile\.triton\('(\w+)', '''\n(.*?)'''", re.DOTALL)
 NAME = "NVIDIA H100 80GB HBM3"

@@ -12,7 +12,7 @@ import sys
 import time
 from typing import Any
 
-from warmup.core.child_process import end_with_parent
+from warmup.core.processes import end_with_parent
 
 GOOD = {
     "samples": {"times_us": [2.0, 1.0, 3.0]},

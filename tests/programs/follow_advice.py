@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).with_name("models")))
 from plain_script import Net
 
 import warmup
-from warmup.table import Table
+from warmup.table.schema import Table
 from warmup.table.store import read
 
 TABLE, *ON_MISS = sys.argv[1:]

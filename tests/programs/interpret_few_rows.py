@@ -26,7 +26,8 @@ import torch
 from warmup.core.events import Emitter
 from warmup.core.rows import Row
 from warmup.inductor import connect
-from warmup.table.lookup import Lookup, OnMiss
+from warmup.table.lookup import Lookup
+from warmup.table.schema import OnMiss
 
 _DECORATOR = re.compile(r"@triton_heuristics\.template\(.*?^\)\n", re.DOTALL | re.MULTILINE)
 _CALL = r"{}\.run\((.*?), stream="

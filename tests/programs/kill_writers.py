@@ -19,9 +19,9 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from warmup.core.file_lock import LOCKS_FOLDER
+from warmup.core.files import LOCKS_FOLDER
 from warmup.core.rows import Evidence, Family, Row, Tuned, Winner
-from warmup.table import Table
+from warmup.table.schema import Table
 from warmup.table.store import check_writable, read
 from warmup.tuning.progress import Progress
 from warmup.tuning.report import Observer

@@ -31,8 +31,8 @@ from warmup.core.method import L2, Launch
 from warmup.core.rows import Tuned
 from warmup.inductor import connect, start_workers
 from warmup.measuring.clock import batch_of
-from warmup.table.lookup import Lookup, OnMiss
-from warmup.table.policy import PolicyOptions, choose_policy
+from warmup.table.lookup import Lookup
+from warmup.table.schema import OnMiss, PolicyOptions, choose_policy
 from warmup.tuning.tuner import make_tuner
 
 ROUNDS = 40

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from warmup.inductor.firewall import Firewall
+from warmup.inductor.patches import Firewall
 
 hooks: set[str] = set()
 reached: Counter[str] = Counter()

@@ -22,8 +22,7 @@ import warmup
 from warmup.cli import main as command
 from warmup.core.rows import Evidence, Family, Row, Winner
 from warmup.models.loading import load_model
-from warmup.table import Provenance, Table
-from warmup.table.policy import PolicyOptions
+from warmup.table.schema import PolicyOptions, Provenance, Table
 from warmup.table.store import write
 from warmup.tuning.setup import find_setup
 

@@ -69,8 +69,8 @@ def said_of(built: Any) -> dict[str, Any]:
 def main() -> None:
     if sys.argv[1] == "--program":
         program()
-    from warmup.serving.program_build import build_from_program
     from warmup.serving.run import run
+    from warmup.tuning.program import build_from_program
 
     folder = Path(sys.argv[1])
     split_on_cpu()

@@ -30,14 +30,15 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.fx.experimental.symbolic_shapes import ShapeEnv  # noqa: E402
 
+from warmup.core.errors import MissReason  # noqa: E402
 from warmup.core.events import Emitter  # noqa: E402
-from warmup.core.miss_reasons import MissReason  # noqa: E402
 from warmup.core.rows import Winner  # noqa: E402
 from warmup.core.trial import Region  # noqa: E402
 from warmup.inductor import connect  # noqa: E402
 from warmup.inductor.gemm.key import current_node  # noqa: E402
 from warmup.inductor.gemm.regions import module_of, region_of  # noqa: E402
-from warmup.table.lookup import Lookup, OnMiss  # noqa: E402
+from warmup.table.lookup import Lookup  # noqa: E402
+from warmup.table.schema import OnMiss  # noqa: E402
 
 ROWS, LEAST = 64, 33
 OPTIONS = {"max_autotune_gemm_backends": "ATEN,TRITON"}

@@ -17,8 +17,8 @@ from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from warmup.inductor.cache_files import add_to_caches, compiled_since, read_kernels
-from warmup.table.bundle_file import open_bundle, write_bundle
+from warmup.inductor.caches import add_to_caches, compiled_since, read_kernels
+from warmup.table.bundle import open_bundle, write_bundle
 
 
 @triton.jit

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 import warmup
-from warmup.buckets.bucket import parse_buckets, parse_inputs
+from warmup.core.buckets import parse_buckets, parse_inputs
 from warmup.models.loading import load_model, make_inputs
 
 

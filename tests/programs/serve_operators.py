@@ -34,8 +34,8 @@ from warmup.core.events import Emitter, Event, EventName
 from warmup.core.rows import Evidence, Family, Row, Winner
 from warmup.inductor import connect
 from warmup.inductor.gemm import hooks
-from warmup.table.lookup import Lookup, OnMiss, Uncovered
-from warmup.table.policy import BUILD_MODES
+from warmup.table.lookup import Lookup
+from warmup.table.schema import BUILD_MODES, OnMiss, Uncovered
 
 Case = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 BF16 = torch.bfloat16
@@ -161,7 +161,7 @@ def _zoo_case(name: str) -> tuple[nn.Module, Case]:
     import_torchvision()
     from zoo_models.entries import TINY
 
-    from warmup.buckets.bucket import parse_buckets, parse_inputs
+    from warmup.core.buckets import parse_buckets, parse_inputs
     from warmup.models.loading import load_model, make_inputs
 
     entry, cpu = TINY[name], torch.device("cpu")

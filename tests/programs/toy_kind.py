@@ -29,12 +29,11 @@ from torch import nn
 from torch._inductor import ir, lowering, metrics
 
 import warmup
-from warmup.buckets.bucket import Bucket
 from warmup.cli import main as run_command
-from warmup.core.errors import ProblemError, warmup_error_in
-from warmup.core.miss_reasons import MissReason
+from warmup.core.buckets import Bucket
+from warmup.core.errors import MissReason, ProblemError, warmup_error_in
 from warmup.core.rows import Family, Winner
-from warmup.inductor.build_caches import empty_caches
+from warmup.inductor.caches import empty_caches
 from warmup.inductor.patches import Patches
 from warmup.inductor.versions import Version
 from warmup.keys.kind import Kind
@@ -42,8 +41,8 @@ from warmup.keys.question import Answers
 from warmup.keys.registry import KINDS
 from warmup.models.loading import LoadedModel
 from warmup.models.rebuilt import RebuiltProblem
-from warmup.table import Table
 from warmup.table.codec import digest_of
+from warmup.table.schema import Table
 from warmup.table.store import read
 
 # -- words: what a key says ----------------------------------------------------------------------

@@ -22,7 +22,7 @@ from torch._inductor.kernel import mm
 from torch._inductor.select_algorithm import ExternKernelChoice
 
 from warmup.core.rows import Tuned, Winner
-from warmup.measuring import range_regret
+from warmup.measuring import selection as range_regret
 from warmup.measuring.trial_process import TrialProcess
 from warmup.tuning import tuner, worker
 from warmup.tuning.build import build

@@ -27,14 +27,14 @@ from torch._inductor.runtime.runtime_utils import cache_dir, triton_cache_dir
 from torch._inductor.triton_bundler import TritonBundler
 
 import warmup
+from warmup.core.errors import MissReason
 from warmup.core.events import Emitter
-from warmup.core.miss_reasons import MissReason
 from warmup.core.rows import Family, Winner
 from warmup.inductor import connect
-from warmup.inductor.cached_graphs import CachedGraphs, counting_for_graph
-from warmup.inductor.deferred_kernels import deferring_kernels
+from warmup.inductor.cached_graphs import CachedGraphs, counting_for_graph, deferring_kernels
 from warmup.inductor.patches import Patches
-from warmup.table.lookup import Lookup, OnMiss
+from warmup.table.lookup import Lookup
+from warmup.table.schema import OnMiss
 
 KERNEL = "a" * 52  # the folder of a kernel in Triton's cache, as if one had been compiled
 

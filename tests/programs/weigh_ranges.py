@@ -11,7 +11,7 @@ import json
 import sys
 
 import warmup
-from warmup.tuning.weights import measure
+from warmup.tuning import weights as measure
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs" / "benchmark
 from zoo_models.entries import TINY, Entry
 
 import warmup
-from warmup.buckets.bucket import parse_buckets, parse_inputs
+from warmup.core.buckets import parse_buckets, parse_inputs
 from warmup.inductor import connect
 from warmup.models.loading import load_model, make_inputs
 

@@ -7,11 +7,11 @@ import warnings
 import pytest
 from sample_tables import make_runtime, make_table
 
+from warmup.core.device import compare_runtimes
 from warmup.core.errors import StaleTableWarning, TableMismatchError
-from warmup.core.runtime import compare_runtimes
-from warmup.serving.admission import admit
-from warmup.table.discovery import FoundTable
-from warmup.table.on_miss import OnMiss
+from warmup.serving.install import admit
+from warmup.table.schema import OnMiss
+from warmup.table.store import FoundTable
 
 
 def admitted(

@@ -11,12 +11,12 @@ import pytest
 from own_processes import run_python
 from sample_tables import make_key, make_runtime, make_table
 
+from warmup.core.device import closed_gate
 from warmup.core.errors import SettingsError
 from warmup.core.rows import Evidence, Family, Row, Winner
-from warmup.core.runtime import closed_gate
 from warmup.serving.check import CheckReport, Readiness, check
-from warmup.table import Table
 from warmup.table.codec import digest_of, encode
+from warmup.table.schema import Table
 
 Check = Callable[..., CheckReport]
 

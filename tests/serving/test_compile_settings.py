@@ -10,9 +10,8 @@ import torch
 from torch import nn
 
 import warmup
-from warmup.buckets.dims import DynamicDim
-from warmup.serving.compiled.arguments import TensorArgument
-from warmup.serving.compiled.bucket import ServedModel
+from warmup.core.buckets import DynamicDim
+from warmup.serving.compiled_buckets import ServedModel, TensorArgument
 
 
 class Mask(nn.Module):

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from warmup.buckets.bucket import Bucket
+from warmup.core.buckets import Bucket
 from warmup.core.errors import ModelError
 from warmup.models.loading import Inputs
-from warmup.serving.compiled.find_dims import find_dims
+from warmup.serving.compiled_buckets import find_dims
 
 
 class Masked(nn.Module):

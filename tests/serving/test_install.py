@@ -15,10 +15,10 @@ from sample_tables import make_table
 
 import warmup
 from warmup.core.errors import TableMismatchError, TableNotFoundError
-from warmup.diagnostics.audit import audit
 from warmup.inductor import connect
+from warmup.serving.audit import audit
 from warmup.serving.handle import installed
-from warmup.table import Policy, Table
+from warmup.table.schema import Policy, Table
 from warmup.table.store import write
 
 ROUNDS = 10
@@ -115,7 +115,7 @@ def test_where_no_table_of_the_searched_folders_fits(
 ) -> None:
     """In fallback the process goes on without; strict, and folders without a table, are errors."""
     own, shipped = tmp_path / "tables", tmp_path / "shipped"
-    monkeypatch.setattr("warmup.table.discovery.search_folders", lambda: (own, shipped))
+    monkeypatch.setattr("warmup.table.store.search_folders", lambda: (own, shipped))
     for on_miss in ("fallback", "strict"):
         with pytest.raises(TableNotFoundError):
             install(on_miss=on_miss)
@@ -148,7 +148,7 @@ def test_under_an_unsupported_torch_nothing_is_applied(
     for name, change in {"2.10.0": ("torch.__version__", "2.10.0"), "Gone": gone}.items():
         with monkeypatch.context() as patch:
             patch.setattr(*change)
-            patch.setattr("warmup.serving.notices._given", set())
+            patch.setattr("warmup.serving.handle._given", set())
             log = tmp_path / f"{name}.jsonl"
             with install(tables[0], audit_log=log, allow_mismatch=True) as handle:
                 assert name in str(handle.refused), name
@@ -170,7 +170,7 @@ def test_of_a_table_for_another_machine_nothing_is_applied(
     """In fallback: no hook, no option, no cache tag; one line, an event, a count. Strict raises."""
     from torch._inductor import config
 
-    monkeypatch.setattr("warmup.serving.notices._given", set())  # a process says it once
+    monkeypatch.setattr("warmup.serving.handle._given", set())  # a process says it once
     provenance = tables[1].provenance
     device = replace(provenance.runtime.device, threads=10_000)
     runtime = replace(provenance.runtime, device=device)

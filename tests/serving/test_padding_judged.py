@@ -6,10 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from warmup.buckets.dims import DynamicDim, Interval, ShapePolicy
-from warmup.serving.compiled.arguments import TensorArgument
-from warmup.serving.compiled.bucket import ServedModel
-from warmup.serving.compiled.padded_bucket import PaddedArtifact
+from warmup.core.buckets import DynamicDim, Interval, ShapePolicy
+from warmup.serving.compiled_buckets import PaddedArtifact, ServedModel, TensorArgument
 
 
 class Scaled(nn.Module):

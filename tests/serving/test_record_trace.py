@@ -16,12 +16,12 @@ from own_processes import run_python
 from sample_tables import make_table
 from typer.testing import CliRunner
 
+from warmup.bench.profile import RECORDED_CALLS
+from warmup.bench.trace import Trace, read_trace
 from warmup.cli.app import app
 from warmup.core.errors import SettingsError
 from warmup.core.rows import Evidence, Family, Row, Winner
-from warmup.diagnostics.profile.trace import Trace, read_trace
-from warmup.serving.record_trace import RECORDED_CALLS
-from warmup.table import Table
+from warmup.table.schema import Table
 from warmup.table.store import write
 
 pytestmark = pytest.mark.long

@@ -11,15 +11,14 @@ from typing import Any
 import pytest
 from sample_tables import make_table
 
+from warmup.core.errors import MissReason
 from warmup.core.events import Emitter, Event, EventName
-from warmup.core.file_lock import Turn
-from warmup.core.miss_reasons import MissReason
+from warmup.core.files import Turn
 from warmup.core.rows import Row, Tuned, Winner
-from warmup.serving.recording_lookup import RecordingLookup
-from warmup.table import Table
-from warmup.table.lookup import OnMiss
+from warmup.table.schema import OnMiss, Table
 from warmup.table.store import write
 from warmup.tuning.progress import Progress
+from warmup.tuning.recorder import RecordingLookup
 from warmup.tuning.report import Observer
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from warmup.serving.report import Report
+from warmup.serving.handle import Report
 
 CLEAN = Report(
     digest="0" * 64,

@@ -15,7 +15,7 @@ import torch
 from sample_tables import make_runtime
 
 from warmup.serving.unpack_bundle import UnpackedBundle, unpack
-from warmup.table.bundle_file import Manifest, needs_of, write_bundle
+from warmup.table.bundle import Manifest, needs_of, write_bundle
 
 TABLE = "ab" * 32
 CPU = torch.device("cpu")

@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from warmup.core.errors import SettingsError  # noqa: E402  where torch is installed
-from warmup.serving.vllm_engine import vllm_command  # noqa: E402
+from warmup.serving.engines import vllm_command  # noqa: E402
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def arguments_of(command: list[str]) -> dict[str, Any]:
-    assert command[:3] == [sys.executable, "-m", "warmup.serving.vllm_engine"]
+    assert command[:3] == [sys.executable, "-m", "warmup.serving.engines"]
     found: dict[str, Any] = json.loads(command[3])
     return found
 

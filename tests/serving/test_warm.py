@@ -10,7 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from warmup.serving.compiled.model import CompiledModel
+from warmup.serving.compile import CompiledModel
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = str(ROOT / "tests/programs/warm_together.py")

@@ -10,7 +10,7 @@ from sample_tables import make_table
 
 from warmup.core.roofline import Peaks, gbps_of, share_of_peak, tflops_of
 from warmup.core.rows import Evidence, Family, Row, Scope, Winner
-from warmup.table import Table
+from warmup.table.schema import Table
 
 PEAKS = Peaks(tflops={"bf16": 800.0}, gbps=4400.0, clock_mhz=1980, measured="2026-01-02")
 END = "bf16 a=row b=col"

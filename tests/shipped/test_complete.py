@@ -17,8 +17,8 @@ from warmup.keys.pad import PAD
 from warmup.keys.reduction import REDUCTION
 from warmup.keys.registry import ingredients_of, kind_of
 from warmup.keys.split import SPLIT
-from warmup.measuring.live_search import NEAR_TIE
-from warmup.table import Table
+from warmup.measuring.trial import NEAR_TIE
+from warmup.table.schema import Table
 from warmup.table.store import read
 
 ROOT = Path(__file__).resolve().parents[2]

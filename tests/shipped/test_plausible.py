@@ -13,11 +13,11 @@ from pathlib import Path
 
 from warmup.core.method import Launch
 from warmup.core.rows import Flag, Row, is_for_host
-from warmup.diagnostics.review import implied_peaks
 from warmup.keys.gemm import GEMM
 from warmup.keys.registry import ingredients_of, kind_of, work_of
 from warmup.keys.weight import WEIGHT
-from warmup.table import Table
+from warmup.table.review import implied_peaks
+from warmup.table.schema import Table
 from warmup.table.store import read
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from warmup.diagnostics.review import Level, peaks_in, review, review_table
+from warmup.table.review import Level, peaks_in, review, review_table
 from warmup.table.store import read
 
 TABLES = Path(__file__).resolve().parents[2] / "tables"

@@ -15,14 +15,13 @@ from warmup.core.errors import ProblemError
 from warmup.core.rows import Family, Winner
 from warmup.keys.convolution import CONVOLUTION, ConvolutionProblem
 from warmup.keys.gemm import GEMM
-from warmup.keys.gemm_text import parse_epilogue, parse_problem
 from warmup.keys.grouped import GROUPED
-from warmup.keys.grouped_text import parse_grouped
 from warmup.keys.launch import LAUNCH, LaunchProblem
 from warmup.keys.pad import PAD, PadProblem
 from warmup.keys.reduction import REDUCTION, ReductionProblem
 from warmup.keys.registry import ingredients_of, kind_of
 from warmup.keys.split import SPLIT, SplitProblem
+from warmup.keys.text import parse_epilogue, parse_grouped, parse_problem
 from warmup.keys.weight import WEIGHT, features_of, parse_weight, winner_of
 from warmup.table.store import read
 

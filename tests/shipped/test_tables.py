@@ -14,12 +14,10 @@ from typing import Any
 import pytest
 
 from warmup.core.errors import SettingsError, TableError
-from warmup.inductor.switches import _QUIET, check_options
+from warmup.inductor.options import _QUIET, check_options
 from warmup.serving.check import Readiness, check
-from warmup.table import Table
 from warmup.table.codec import encode
-from warmup.table.policy import PolicyOptions, choose_policy
-from warmup.table.schema import compare_policies
+from warmup.table.schema import PolicyOptions, Table, choose_policy, compare_policies
 from warmup.table.store import read, write
 
 ROOT = Path(__file__).resolve().parents[2]

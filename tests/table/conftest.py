@@ -8,16 +8,14 @@ import pytest
 from hypothesis import strategies as st
 from sample_tables import make_key, make_row
 
-from warmup.core.call_cost import CallCost
+from warmup.core.device import CallCost, Device, Runtime
 from warmup.core.method import L2, MAX_TOP_K, Launch, Method, Search
 from warmup.core.rows import MAX_INT, Evidence, Family, Flag, Rejection, Row, Scope, Winner
-from warmup.core.runtime import Device, Runtime
 from warmup.keys.gemm import GEMM
 from warmup.keys.kind import Kind
 from warmup.keys.launch import LAUNCH
 from warmup.keys.pad import PAD
-from warmup.table import Policy, Provenance, Table
-from warmup.table.schema import SEARCH_FIELDS
+from warmup.table.schema import SEARCH_FIELDS, Policy, Provenance, Table
 
 PRINTABLE = st.text(st.characters(codec="utf-8", exclude_categories=("C", "Z")), max_size=20)
 COUNTS = st.none() | st.integers(1, MAX_INT)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from warmup.core.errors import BundleError
-from warmup.table.bundle_file import Manifest, Member, open_bundle, write_bundle
+from warmup.table.bundle import Manifest, Member, open_bundle, write_bundle
 
 TABLE = "ab" * 32
 NEEDS = {"torch": "2.13.0", "device.arch": "sm_90"}

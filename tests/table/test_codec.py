@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sample_tables import make_key, make_row, make_runtime, make_table
 
-from warmup.core.call_cost import CallCost
+from warmup.core.device import CallCost
 from warmup.core.errors import TableFormatError
 from warmup.core.method import L2, Launch, Method, Search
 from warmup.core.roofline import Peaks
 from warmup.core.rows import Family, Flag, Rejection, Scope
-from warmup.table import Policy, Table
 from warmup.table.codec import decode, digest_of, encode
+from warmup.table.schema import Policy, Table
 
 OTHER = {
     "str": "other",

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from sample_tables import make_row, make_table
 
 from warmup.core.errors import TableError, TableFormatError, TableNotFoundError, TableSchemaError
-from warmup.table import SCHEMA_VERSION
 from warmup.table.codec import decode, encode
-from warmup.table.schema import MAX_TABLE_BYTES
+from warmup.table.schema import MAX_TABLE_BYTES, SCHEMA_VERSION
 from warmup.table.store import read
 
 PATH = "tables/h200/mlp.json"

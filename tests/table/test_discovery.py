@@ -9,8 +9,7 @@ import pytest
 from sample_tables import make_key, make_row, make_runtime, make_table
 
 from warmup.core.errors import TableNotFoundError
-from warmup.table.discovery import discover, search_folders
-from warmup.table.store import write
+from warmup.table.store import discover, search_folders, write
 
 KEY = "mm m=1 n=2 k=3 f32 a=row b=row out=f32 | epilogue=none"
 

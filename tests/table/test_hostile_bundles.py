@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from warmup.core.errors import BundleError
-from warmup.table.bundle_file import open_bundle, write_bundle
+from warmup.table.bundle import open_bundle, write_bundle
 
 TABLE = "ab" * 32
 NAME = "triton/KEY/k.cubin"
@@ -30,7 +30,7 @@ READ = """
 import resource, sys
 from pathlib import Path
 from warmup.core.errors import BundleError
-from warmup.table.bundle_file import open_bundle
+from warmup.table.bundle import open_bundle
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 before, said = peak(), "read"

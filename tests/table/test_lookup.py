@@ -12,15 +12,20 @@ from typing import Any
 import pytest
 from sample_tables import make_key, make_row, make_runtime, make_table
 
-from warmup.core.errors import ContradictionWarning, ForeignGraphError, MissError, UncoveredError
+from warmup.core.device import Mismatch, compare_runtimes
+from warmup.core.errors import (
+    ContradictionWarning,
+    ForeignGraphError,
+    MissError,
+    MissReason,
+    UncoveredError,
+)
 from warmup.core.events import Emitter, Event, EventName
-from warmup.core.miss_reasons import MissReason
 from warmup.core.rows import Tuned, Winner
-from warmup.core.runtime import Mismatch, compare_runtimes
 from warmup.keys.kind import Kind
 from warmup.keys.question import Linear, Question
-from warmup.table.cache_tags import cache_tag
-from warmup.table.lookup import Lookup, OnMiss, Uncovered
+from warmup.table.lookup import Lookup, cache_tag
+from warmup.table.schema import OnMiss, Uncovered
 
 Lookups = Callable[..., tuple[Lookup, list[Event]]]
 HARD_DEVICE = Mismatch("device.sm_count", "132", "78", is_hard=True)

@@ -14,11 +14,9 @@ from sample_tables import make_key, make_row, make_runtime, make_table
 from warmup.core.errors import TableFormatError, TableMergeError
 from warmup.core.method import L2, Method
 from warmup.core.rows import Flag, Row
-from warmup.table import Policy, Table
 from warmup.table.codec import decode, digest_of, encode
 from warmup.table.merge import combine, diff, merge
-from warmup.table.policy import PolicyOptions, choose_policy
-from warmup.table.schema import SEARCH_FIELDS
+from warmup.table.schema import SEARCH_FIELDS, Policy, PolicyOptions, Table, choose_policy
 
 Rows = dict[str, Row]
 KEY = "mm m=1 n=2 k=3 f32 a=row b=row out=f32 | epilogue=none"

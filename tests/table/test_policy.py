@@ -8,7 +8,7 @@ import pytest
 
 from warmup.core.errors import SettingsError
 from warmup.core.method import L2, Launch, Method
-from warmup.table.policy import BUILD_MODES, TOLERANCE, PolicyOptions, choose_method, choose_policy
+from warmup.table.schema import BUILD_MODES, TOLERANCE, PolicyOptions, choose_method, choose_policy
 
 
 def test_a_policy_is_timed_as_it_will_serve_on_each_device() -> None:

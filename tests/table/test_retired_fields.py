@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from warmup.cli.show_render import spell_table
-from warmup.core.call_cost import CallCost
-from warmup.core.errors import TableFormatError
+from warmup.cli.tables import spell_table
+from warmup.core.device import CallCost
+from warmup.core.errors import MissReason, TableFormatError
 from warmup.core.events import Emitter
 from warmup.core.method import Search
-from warmup.core.miss_reasons import MissReason
 from warmup.table.codec import decode, digest_of, encode
-from warmup.table.lookup import Lookup, OnMiss
+from warmup.table.lookup import Lookup
+from warmup.table.schema import OnMiss
 from warmup.table.store import add_rows, read
 
 # Written by warmup at commit cec4e474, with the forms of repeated layers, and a predicted

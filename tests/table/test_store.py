@@ -25,11 +25,10 @@ from warmup.core.errors import (
     TableNotFoundError,
     TableWriteError,
 )
-from warmup.core.file_lock import LOCKS_FOLDER, locked
+from warmup.core.files import LOCKS_FOLDER, locked
 from warmup.table import store as store_module
 from warmup.table.codec import decode, encode
-from warmup.table.discovery import discover, find
-from warmup.table.store import add_rows, check_writable, read, remove_rows, write
+from warmup.table.store import add_rows, check_writable, discover, find, read, remove_rows, write
 
 KEY = "mm m=1 n=2 k=3 f32 a=row b=row out=f32 | epilogue=none"
 WRITER = """

@@ -17,12 +17,11 @@ from own_processes import run_python
 from sample_tables import make_key, make_row, make_table
 
 from warmup.core.errors import SettingsError, TableError, TableFormatError, TableWriteError
-from warmup.core.file_lock import LOCKS_FOLDER, lock_path, locked
+from warmup.core.files import LOCKS_FOLDER, lock_path, locked
 from warmup.core.rows import Row
 from warmup.table import store as store_module
 from warmup.table.codec import encode
-from warmup.table.discovery import find
-from warmup.table.store import add_rows, check_writable, read, remove_rows, write
+from warmup.table.store import add_rows, check_writable, find, read, remove_rows, write
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "programs"
 ROUNDS = os.environ.get("WARMUP_TESTS_KILL_ROUNDS", "12")  # 100 take about 20 s
@@ -52,7 +51,7 @@ PEAK = """
 import resource, sys
 from pathlib import Path
 from warmup.core.errors import WarmupError
-from warmup.diagnostics.misses import read_misses
+from warmup.serving.audit import read_misses
 from warmup.table.store import read
 work = read if sys.argv[1] == "table" else read_misses
 peaks = []
@@ -305,7 +304,7 @@ def test_a_repeated_name_among_many_is_found_in_linear_time(
 
 
 def test_a_misses_document_may_not_be_a_fifo(tmp_path: Path) -> None:
-    from warmup.diagnostics.misses import read_misses
+    from warmup.serving.audit import read_misses
 
     os.mkfifo(tmp_path / "m.json")
     with pytest.raises(SettingsError, match="it is no regular file"):

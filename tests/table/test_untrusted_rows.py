@@ -10,19 +10,18 @@ from typing import Any
 import pytest
 from sample_tables import make_row, make_table
 
-from warmup.cli.show_render import spell_table
-from warmup.cli.tables import spell_difference
-from warmup.core.errors import MissError, TableFormatError
+from warmup.cli.tables import spell_difference, spell_table
+from warmup.core.errors import MissError, MissReason, TableFormatError
 from warmup.core.events import Emitter, Event
-from warmup.core.miss_reasons import MissReason
 from warmup.core.rows import Row, Tuned, Winner
 from warmup.core.trial import Candidate
-from warmup.keys.gemm_text import parse_problem
-from warmup.keys.nearest import neighbours_of
 from warmup.keys.question import Question
+from warmup.keys.registry import neighbours_of
+from warmup.keys.text import parse_problem
 from warmup.table.codec import decode, digest_of, encode
-from warmup.table.lookup import Lookup, OnMiss
+from warmup.table.lookup import Lookup
 from warmup.table.merge import combine, diff, merge
+from warmup.table.schema import OnMiss
 from warmup.table.store import distrust_rows, read, write
 
 WHY = "bucket seqlen=16: with it the output was 3.2e-01 away from float32 eager"

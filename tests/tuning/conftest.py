@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from padding_models import gated, head, language_model, model_inputs, weighed
 
-from warmup.table import Table
+from warmup.table.schema import Table
 from warmup.table.store import write
 from warmup.tuning.progress import Progress
 from warmup.tuning.report import Observer

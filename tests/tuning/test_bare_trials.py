@@ -11,13 +11,12 @@ import torch
 
 from warmup.core.method import L2, Method
 from warmup.core.rows import Family, Rejection, Winner
-from warmup.core.samples import Samples
-from warmup.core.trial import Candidate, Outcome, Trial
-from warmup.keys.gemm_text import parse_problem
+from warmup.core.trial import Candidate, Outcome, Samples, Trial
 from warmup.keys.question import Question
+from warmup.keys.text import parse_problem
 from warmup.measuring.trial_process import TrialResult
-from warmup.tuning import row_maker
-from warmup.tuning.row_maker import PeakBounds
+from warmup.tuning import trials as row_maker
+from warmup.tuning.trials import PeakBounds
 from warmup.tuning.tuner import Tuner
 
 LIBRARY, FASTER = Winner(Family.EXTERN, "aten::mm"), Winner(Family.TEMPLATE, "triton::a")

@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 from sample_tables import make_key, make_row, make_table
 
-from warmup.buckets.bucket import Bucket
+from warmup.core.buckets import Bucket
 from warmup.core.errors import SettingsError
 from warmup.core.method import Search
 from warmup.core.rows import Row
-from warmup.table import Table
-from warmup.tuning.budget import SearchBudget, choose_keys, parse_budget, spend_budget
-from warmup.tuning.progress import Progress
+from warmup.table.schema import Table
+from warmup.tuning.progress import Progress, SearchBudget, choose_keys, parse_budget, spend_budget
 from warmup.tuning.report import BucketResult, Judgement, Observer
 
 PAD = "pad mm m=1 n=5 k=5 f16 a=row b=col free=ab"

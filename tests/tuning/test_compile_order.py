@@ -9,8 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from warmup.core.compile_modes import CompileOrder
-from warmup.core.method import Launch
+from warmup.core.method import CompileOrder, Launch
 from warmup.tuning.bucket_compiler import BucketCompiler
 
 

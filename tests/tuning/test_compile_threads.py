@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from warmup.tuning.devices.host import compile_threads
+from warmup.tuning.device_host import compile_threads
 
 VARIABLE = "TORCHINDUCTOR_COMPILE_THREADS"
 

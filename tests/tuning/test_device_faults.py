@@ -16,12 +16,11 @@ from sample_tables import make_key, make_row, make_runtime, make_table
 
 from warmup.core.errors import BuildError, NothingRecordedError, SettingsError
 from warmup.core.rows import Tuned
-from warmup.diagnostics.misses import MissedProblem
-from warmup.table import Table
+from warmup.serving.audit import MissedProblem
 from warmup.table.codec import encode
+from warmup.table.schema import Table
 from warmup.table.store import read, write
-from warmup.tuning.devices.build import build_with
-from warmup.tuning.devices.host import (
+from warmup.tuning.device_host import (
     FinishedProblem,
     LocalRunner,
     ProblemTask,
@@ -31,7 +30,8 @@ from warmup.tuning.devices.host import (
     WorkerOrder,
     worker_name,
 )
-from warmup.tuning.missed_build import begin_build
+from warmup.tuning.devices import build_with
+from warmup.tuning.problems import begin_build
 from warmup.tuning.report import BuildReport, Observer
 
 FAKE = Path(__file__).resolve().parents[1] / "programs" / "fake_device_worker.py"

@@ -10,15 +10,14 @@ import pytest
 from sample_tables import make_key, make_row, make_table
 from torch.torch_version import TorchVersion
 
-from warmup.buckets.bucket import Bucket
-from warmup.core.machine_state import MachineState
-from warmup.core.method import Search
+from warmup.core.buckets import Bucket
+from warmup.core.device import MachineState
+from warmup.core.method import CandidateSource, Resource, Search, SearchCounts
 from warmup.core.phases import BuildStage
 from warmup.core.roofline import Peaks
 from warmup.core.rows import Family, Rejection, Timing, Tuned, Winner
-from warmup.core.search import CandidateSource, Resource, SearchCounts
-from warmup.table.policy import PolicyOptions
-from warmup.tuning.devices.host import (
+from warmup.table.schema import PolicyOptions
+from warmup.tuning.device_host import (
     DeviceMessage,
     FinishedProblem,
     ProblemTask,

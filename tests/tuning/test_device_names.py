@@ -7,8 +7,8 @@ import torch
 from sample_tables import make_runtime
 
 from warmup.core.errors import SettingsError
-from warmup.tuning.devices.build import check_one_kind, devices_off
-from warmup.tuning.devices.host import GPU_LANES, parse_devices
+from warmup.tuning.device_host import GPU_LANES, parse_devices
+from warmup.tuning.devices import check_one_kind, devices_off
 
 
 @pytest.fixture

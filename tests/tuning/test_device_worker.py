@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from warmup.core.errors import BuildError
-from warmup.tuning.devices import worker
-from warmup.tuning.devices.host import ProblemTask, WorkerOrder
+from warmup.tuning import device_worker as worker
+from warmup.tuning.device_host import ProblemTask, WorkerOrder
 
 KEY = "bmm batch=4 m=16 n=96 k=64 f32 a=row b=row out=f32 fp32=ieee | epilogue=none"
 

@@ -11,19 +11,18 @@ import pytest
 from sample_tables import make_row
 
 from warmup.cli.build_render import spell_graphs
-from warmup.core.events import Emitter, Event, EventName
+from warmup.core.errors import MissReason
+from warmup.core.events import Emitter, Event, EventName, Uncompiled
 from warmup.core.method import Search
-from warmup.core.miss_reasons import MissReason
 from warmup.core.rows import Family, Row, Tuned, Winner
 from warmup.core.trial import Candidate
-from warmup.core.uncompiled import Uncompiled
-from warmup.keys.gemm_text import parse_problem
 from warmup.keys.kind import Kind
 from warmup.keys.pad import AS_IS, PADDED
 from warmup.keys.question import Question
-from warmup.table.lookup import Lookup, OnMiss
-from warmup.tuning.from_misses import build_problems
-from warmup.tuning.one_key import OneKeyLookup
+from warmup.keys.text import parse_problem
+from warmup.table.lookup import Lookup
+from warmup.table.schema import OnMiss
+from warmup.tuning.problems import OneKeyLookup, build_problems
 
 MakeLookup = Callable[[str], tuple[Lookup, list[Event]]]
 GEMM = "mm m=16 n=96 k=64 f32 a=row b=row out=f32 | epilogue=none"

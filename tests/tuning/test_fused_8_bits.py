@@ -13,12 +13,12 @@ from warmup.core.method import Method
 from warmup.core.rows import Family, Rejection, Winner
 from warmup.core.trial import Trial
 from warmup.inductor.gemm.regions import module_of, region_of
-from warmup.keys.gemm_text import parse_problem
 from warmup.keys.question import Question
+from warmup.keys.text import parse_problem
 from warmup.measuring.reference import judge_output
-from warmup.table.policy import TOLERANCE
-from warmup.tuning.fused import RegionCompiler, RegionSets
+from warmup.table.schema import TOLERANCE
 from warmup.tuning.trials import region_trial
+from warmup.tuning.worker import RegionCompiler, RegionSets
 
 CPU = torch.device("cpu")
 FP8 = torch.float8_e4m3fn

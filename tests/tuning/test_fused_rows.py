@@ -16,10 +16,9 @@ import torch
 
 from warmup.core.method import Method
 from warmup.core.rows import Family, Row, Scope, Tuned, Winner
-from warmup.core.samples import Samples
-from warmup.core.trial import Candidate, Outcome, Region, RegionKernels, TensorSpec, Trial
-from warmup.keys.gemm_text import parse_problem
+from warmup.core.trial import Candidate, Outcome, Region, RegionKernels, Samples, TensorSpec, Trial
 from warmup.keys.question import Question
+from warmup.keys.text import parse_problem
 from warmup.measuring.trial_process import TrialResult
 from warmup.tuning.tuner import Tuner
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from warmup.core.call_cost import CallCost
+from warmup.core.device import CallCost
 from warmup.core.rows import (
     Evidence,
     Family,

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from warmup.core.errors import BuildError
-from warmup.models.wide_run import WideRun
+from warmup.models.outputs import WideRun
 from warmup.tuning.judge import Judge
 from warmup.tuning.report import Judgement
 

@@ -10,10 +10,9 @@ import torch
 from torch import nn
 
 from warmup.keys.weight import Padding, padded_sizes
-from warmup.models.padding.apply import PaddedLinear, pad
-from warmup.models.padding.groups import Group, find_groups
-from warmup.tuning.weights.linear_module import make_linear_module
-from warmup.tuning.weights.measure import count_rows
+from warmup.models.padded_modules import PaddedLinear, pad
+from warmup.models.weight_groups import Group, find_groups
+from warmup.tuning.weights import count_rows, make_linear_module
 
 CPU = torch.device("cpu")
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from sample_tables import make_key, make_row, make_table
 
+from warmup.core.device import MachineState
 from warmup.core.errors import NothingRecordedError, SettingsError
-from warmup.core.machine_state import MachineState
 from warmup.core.phases import BuildStage
 from warmup.core.rows import Tuned
-from warmup.diagnostics.misses import MissedProblem
-from warmup.tuning.devices import build as model_build
-from warmup.tuning.devices.build import build_model_on_devices
+from warmup.serving.audit import MissedProblem
+from warmup.tuning import devices as model_build
+from warmup.tuning.devices import build_model_on_devices
 from warmup.tuning.report import BuildPlan, BuildReport, DeviceShare
 
 LAUNCH = "launch triton_poi_fused_mul x=16 args=*bf16 source=3f2a9c0d41b7e865"

@@ -12,17 +12,15 @@ from sample_tables import make_key, make_row, make_table
 
 pytest.importorskip("torch")
 
-from warmup.core.compile_modes import CompileOrder
-from warmup.core.method import Method
+from warmup.core.method import CompileOrder, Method
 from warmup.core.phases import BuildClock
 from warmup.core.rows import Family, Row, Tuned, Winner
-from warmup.table.lookup import OnMiss
+from warmup.table.schema import OnMiss
 from warmup.table.store import read
-from warmup.tuning.bucket_compiler import BucketCompiler
+from warmup.tuning.bucket_compiler import BucketCompiler, ServedBucket
 from warmup.tuning.progress import Progress
-from warmup.tuning.region_questions import RegionQuestions
-from warmup.tuning.served_bucket import ServedBucket
-from warmup.tuning.ways import ways_of
+from warmup.tuning.trials import RegionQuestions
+from warmup.tuning.tuner import ways_of
 
 FUSED = Winner(Family.TEMPLATE, "triton::mm", (("BLOCK_M", 16),), "0123abcd", fused=True)
 APART = replace(FUSED, fused=False)

@@ -15,15 +15,14 @@ from sample_tables import make_row
 from warmup.core.events import Emitter
 from warmup.core.method import Method
 from warmup.core.rows import Rejection, Scope, Tuned, bare_ranked, ranking_of
-from warmup.core.samples import Samples
-from warmup.core.trial import Fill, Outcome, Region, Step, TensorSpec
+from warmup.core.trial import Fill, Outcome, Region, Samples, Step, TensorSpec
 from warmup.keys.pad import AS_IS, PADDED
 from warmup.keys.question import RegionQuestion
-from warmup.measuring.measured_rows import make_ways_row
-from warmup.table.lookup import Lookup, OnMiss
-from warmup.tuning.region_questions import WaitingQuestion
-from warmup.tuning.region_ways import _with_finite_result
-from warmup.tuning.trials import ways_trial
+from warmup.measuring.selection import make_ways_row
+from warmup.table.lookup import Lookup
+from warmup.table.schema import OnMiss
+from warmup.tuning.bucket_compiler import _with_finite_result
+from warmup.tuning.trials import WaitingQuestion, ways_trial
 from warmup.tuning.tuner import Tuner
 
 pytestmark = pytest.mark.long

@@ -11,18 +11,17 @@ import pytest
 import torch
 from sample_tables import make_key, make_row, make_table
 
-from warmup.core.call_cost import CallCost
+from warmup.core.device import CallCost
 from warmup.core.errors import BuildError
 from warmup.core.method import Launch, Method
 from warmup.core.rows import Family, Row, Timing, Tuned, Winner
-from warmup.models.wide_run import WideRun
+from warmup.models.outputs import WideRun
 from warmup.table.store import read
-from warmup.tuning.bucket_compiler import BucketCompiler
+from warmup.tuning.bucket_compiler import BucketCompiler, ServedBucket
 from warmup.tuning.host_choice import prefer_host
 from warmup.tuning.judge import Judge
 from warmup.tuning.progress import Progress
 from warmup.tuning.report import Observer
-from warmup.tuning.served_bucket import ServedBucket
 
 EXACT = torch.tensor([3.0, 4.0])
 CHEAP = Winner(Family.TEMPLATE, "triton::mm", (("BLOCK_M", 16),), "0123abcd")

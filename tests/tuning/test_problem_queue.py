@@ -6,9 +6,9 @@ import pytest
 from sample_tables import make_key
 
 from warmup.core.errors import NothingRecordedError, SettingsError
-from warmup.diagnostics.misses import MissedProblem
-from warmup.tuning.devices.build import ProblemQueue
-from warmup.tuning.missed_build import share_of
+from warmup.serving.audit import MissedProblem
+from warmup.tuning.devices import ProblemQueue
+from warmup.tuning.problems import share_of
 
 BOTH = {"cuda:0", "cuda:1"}
 

@@ -14,11 +14,11 @@ from warmup.core.method import Method
 from warmup.core.rows import Family, Winner
 from warmup.core.trial import Candidate
 from warmup.inductor.gemm.regions import region_of
-from warmup.keys.gemm_text import parse_problem
 from warmup.keys.question import Question
-from warmup.table.policy import TOLERANCE
-from warmup.tuning.fused import RegionCompiler, RegionSets
+from warmup.keys.text import parse_problem
+from warmup.table.schema import TOLERANCE
 from warmup.tuning.trials import region_trial
+from warmup.tuning.worker import RegionCompiler, RegionSets
 
 CPU = torch.device("cpu")
 KEY = "mm m=2 n=48 k=32 f32 a=row b=col out=f32 fp32=ieee | epilogue=add(f32[2,48])"

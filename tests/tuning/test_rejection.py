@@ -15,14 +15,12 @@ from sample_tables import make_key, make_row, make_table
 from warmup.core.errors import BuildError, OutputMismatchError
 from warmup.core.rows import Evidence, Row
 from warmup.keys.weight import Padding, Structure, winner_of
-from warmup.models.wide_run import WideRun
+from warmup.models.outputs import WideRun
 from warmup.table.store import read
-from warmup.tuning.blame import Blame, find_to_blame, most_trials
-from warmup.tuning.judge import Judge
+from warmup.tuning.bucket_compiler import ServedBucket
+from warmup.tuning.judge import Blame, Judge, find_to_blame, most_trials, reject_rows
 from warmup.tuning.progress import Progress, Revisit
-from warmup.tuning.rejection import reject_rows
 from warmup.tuning.report import Judgement, Observer
-from warmup.tuning.served_bucket import ServedBucket
 
 EXACT = torch.tensor([3.0, 4.0])
 Wrong = Callable[[Collection[str]], bool]

@@ -12,9 +12,8 @@ from warmup.core.errors import SettingsError
 from warmup.core.method import Search
 from warmup.core.rows import Flag, Rejection, Row, Tuned
 from warmup.table.store import read
-from warmup.tuning.budget import SearchBudget
 from warmup.tuning.build import revisit_for
-from warmup.tuning.progress import Progress, Revisit
+from warmup.tuning.progress import Progress, Revisit, SearchBudget
 
 DEFAULT = SearchBudget(Search.DEFAULT)
 UNSTABLE = {"flags": (Flag.UNSTABLE,)}

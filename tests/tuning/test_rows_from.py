@@ -15,13 +15,13 @@ from warmup.core.rows import Flag, Row
 from warmup.table.codec import encode
 from warmup.table.store import read, write
 from warmup.tuning.progress import Progress
-from warmup.tuning.report import Observer
-from warmup.tuning.rows_from import (
+from warmup.tuning.report import (
     MEASURED_AGAIN,
     MEASURED_WORSE,
     NOT_TRUSTED,
     TEMPLATE_CHANGED,
     EarlierRows,
+    Observer,
     RowSource,
     open_earlier,
     united_sources,

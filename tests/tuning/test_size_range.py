@@ -13,13 +13,12 @@ pytest.importorskip("torch")
 
 from warmup.core.method import Method
 from warmup.core.rows import Family, Rejection, Winner
-from warmup.core.samples import Samples
-from warmup.core.trial import Candidate, Outcome
-from warmup.keys.gemm_text import parse_problem
+from warmup.core.trial import Candidate, Outcome, Samples
 from warmup.keys.question import Question, SmallerSize
-from warmup.measuring.range_regret import SizeOutcomes
+from warmup.keys.text import parse_problem
+from warmup.measuring.selection import SizeOutcomes
 from warmup.measuring.trial_process import TrialNotRunError
-from warmup.tuning.size_range import choose_for_range
+from warmup.tuning.tuner import choose_for_range
 
 LIBRARY = Winner(Family.EXTERN, "aten::mm")
 LARGE = Winner(Family.TEMPLATE, "triton::mm", (("BLOCK_M", 128),), "0123")

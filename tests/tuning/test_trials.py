@@ -9,9 +9,9 @@ pytest.importorskip("torch")
 from warmup.core.method import Method
 from warmup.core.rows import Evidence, Family, Row, Timing, Tuned, Winner
 from warmup.core.trial import Region, Step
-from warmup.keys.gemm_text import parse_problem
 from warmup.keys.question import Question
-from warmup.table.policy import TOLERANCE
+from warmup.keys.text import parse_problem
+from warmup.table.schema import TOLERANCE
 from warmup.tuning.trials import challengers, region_trial
 
 MM = "mm m={} n=512 k=256 bf16 a=row b=row out=bf16 | epilogue={}"

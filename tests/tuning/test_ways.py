@@ -12,7 +12,7 @@ from warmup.core.method import Method
 from warmup.core.rows import Evidence, Family, Row, Timing, Tuned, Winner
 from warmup.core.trial import Outcome, RegionKernels
 from warmup.tuning.trials import faster_alone
-from warmup.tuning.ways import as_decided, less_demanding, ways_of
+from warmup.tuning.tuner import as_decided, less_demanding, ways_of
 
 LIBRARY = Winner(Family.EXTERN, "aten::mm")
 SPLIT = Winner(Family.SUBGRAPH, "decompose_k", (("k_split", 4),))

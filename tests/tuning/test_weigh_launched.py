@@ -11,19 +11,19 @@ import pytest
 from sample_tables import make_key, make_row, make_table
 from torch import nn
 
-from warmup.buckets.bucket import Bucket
-from warmup.core.call_cost import CallCost
+from warmup.core.buckets import Bucket
+from warmup.core.device import CallCost
 from warmup.core.method import Launch, Method
 from warmup.core.rows import Row, Timing, Tuned
 from warmup.keys.gemm import Dim
 from warmup.keys.weight import Padding, winner_of
-from warmup.models.padding.groups import find_groups
-from warmup.models.padding.prepare import Prepared
-from warmup.table import Table
+from warmup.models.padding import Prepared
+from warmup.models.weight_groups import find_groups
+from warmup.table.schema import Table
 from warmup.table.store import read
 from warmup.tuning.progress import Progress
 from warmup.tuning.report import BucketResult, Judgement
-from warmup.tuning.weights.launched import slower_when_launched, weigh_launched
+from warmup.tuning.weights import slower_when_launched, weigh_launched
 
 GROUP = find_groups(nn.Sequential(nn.Linear(64, 99))).groups[0]
 AS_IS, PADDED = winner_of(GROUP.structure, 99), winner_of(GROUP.structure, 100)

@@ -14,7 +14,7 @@ from sample_tables import make_row
 from warmup.core.rows import Evidence, Flag, Row, Timing, Tuned, Winner
 from warmup.keys.gemm import Dim
 from warmup.keys.weight import Structure, winner_of
-from warmup.tuning.weights.measure import _decided_size, _pays, _with_winner, unpadded_row
+from warmup.tuning.weights import _decided_size, _pays, _with_winner, unpadded_row
 
 pytestmark = pytest.mark.long
 

@@ -22,10 +22,10 @@ from typing import Any
 import pytest
 from own_processes import codes_of
 
-from warmup.buckets.bucket import Bucket, parse_inputs
+from warmup.core.buckets import Bucket, parse_inputs
 from warmup.core.errors import ModelError, SettingsError
-from warmup.diagnostics.audit import AuditReport, audit
 from warmup.models.loading import load_model, make_inputs
+from warmup.serving.audit import AuditReport, audit
 
 torch = pytest.importorskip("torch")
 

@@ -38,21 +38,24 @@ from warmup.bench.cells import (
 from warmup.core.errors import BuildError, OutputMismatchError, SettingsError
 from warmup.core.files import make_folder
 from warmup.core.method import L2, SEED, Launch, OptionValue
-from warmup.core.samples import Samples
+from warmup.core.trial import Samples
 from warmup.inductor import connect
-from warmup.inductor.artifacts import with_own_code
-from warmup.inductor.build_caches import empty_caches
+from warmup.inductor.caches import empty_caches, with_own_code
 from warmup.inductor.machine import check_compiler, resolve_device
-from warmup.inductor.quiet import compiling_with
+from warmup.inductor.options import compiling_with
 from warmup.measuring.clock import Batch, batch_of, run_rounds
-from warmup.measuring.device_peaks import measured_peaks
-from warmup.measuring.operands import MAX_OPERAND_SETS, operand_room
-from warmup.measuring.reference import full_precision, judge_output, wide_dtype
+from warmup.measuring.peaks import measured_peaks
+from warmup.measuring.reference import (
+    MAX_OPERAND_SETS,
+    full_precision,
+    judge_output,
+    operand_room,
+    wide_dtype,
+)
 from warmup.models.loading import parse_dtype
 from warmup.serving.install import install
-from warmup.table import Table
 from warmup.table.codec import digest_of
-from warmup.table.policy import TOLERANCE
+from warmup.table.schema import TOLERANCE, Table
 from warmup.table.store import read
 from warmup.tuning.build import build
 
@@ -71,7 +74,7 @@ COMPILED: Final[Mapping[str, Mapping[str, OptionValue]]] = {
 LIBRARIES: Final[Mapping[str, tuple[str, str]]] = {
     "liger": ("liger-kernel", "liger_kernel.transformers.functional"),
     "quack": ("quack-kernels", "quack"),
-    "helion": ("helion", "warmup.bench.helion"),
+    "helion": ("helion", "warmup.bench.layers"),
 }
 FORWARD_ONLY: Final = (TABLE, "helion")  # a table serves without gradients
 NO_WEIGHTS: Final = (

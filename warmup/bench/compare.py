@@ -15,13 +15,12 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Final, TypedDict
 
-from warmup.bench.charts import Bar, Chart
-from warmup.buckets.bucket import Bucket
-from warmup.core.call_cost import CallCost
+from warmup.bench.cells import Bar, Chart
+from warmup.core.buckets import Bucket
+from warmup.core.device import CallCost, Runtime
 from warmup.core.errors import SettingsError
 from warmup.core.method import L2, Launch
-from warmup.core.runtime import Runtime
-from warmup.core.samples import (
+from warmup.core.trial import (
     Samples,
     busy_sentence,
     first_busy_sentence,

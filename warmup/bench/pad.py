@@ -20,22 +20,20 @@ from typing import Any, BinaryIO, Final, Self
 
 import msgspec
 
-from warmup.core.counted import counted
-from warmup.core.dtypes import item_bytes
-from warmup.core.error_text import remedy_for, shown
+from warmup.core.device import Runtime
 from warmup.core.errors import BuildError, NothingRecordedError, ProblemError, SettingsError
-from warmup.core.file_lock import locked
-from warmup.core.files import open_regular
+from warmup.core.files import locked, open_regular
 from warmup.core.method import Method
+from warmup.core.roofline import item_bytes
 from warmup.core.rows import Flag, Tuned
-from warmup.core.runtime import Runtime
-from warmup.diagnostics.misses import MissedProblem
+from warmup.core.text import counted, remedy_for, shown
 from warmup.keys.gemm import Dim, Layout
 from warmup.keys.pad import AS_IS, PAD, PADDED, PadProblem
-from warmup.keys.pad_text import parse_padding
 from warmup.keys.registry import kind_of
+from warmup.keys.text import parse_padding
 from warmup.keys.weight import ALIGNED_BYTES
-from warmup.tuning.from_misses import build_problems
+from warmup.serving.audit import MissedProblem
+from warmup.tuning.problems import build_problems
 from warmup.tuning.report import NOT_BEGUN, BuildReport, Observer
 
 SAMPLED_DTYPES: Final = ("f16", "bf16", "f32")
@@ -143,7 +141,7 @@ def bench_pad(
     drawn = draw_pad_keys(seed, parse_dtypes(dtypes))
     start_workers(device, for_build=True)  # before this process uses the device
     check_internals(PAD_SAMPLE_INTERNALS)
-    from warmup.inductor.pad_mm.hooks import pads_asked_on
+    from warmup.inductor.pad_mm import pads_asked_on
 
     keys = [*itertools.islice(filter(pads_asked_on(resolve_device(device)), drawn), count)]
     with SampleFile(out, say) as file:

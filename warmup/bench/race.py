@@ -40,17 +40,16 @@ from warmup.bench.compare import (
     Variant,
     parse_variants,
 )
-from warmup.buckets.bucket import parse_buckets, parse_inputs
-from warmup.core.child_process import Caches, Child, ChildError, end_with_parent
+from warmup.core.buckets import parse_buckets, parse_inputs
+from warmup.core.device import Runtime, compare_runtimes
 from warmup.core.errors import ModelError, SettingsError, warmup_error_in
 from warmup.core.files import make_folder
 from warmup.core.method import L2, SEED, Launch
-from warmup.core.runtime import Runtime, compare_runtimes
-from warmup.core.samples import Samples
-from warmup.core.turns import in_turn
-from warmup.core.version import __version__
-from warmup.table.discovery import FoundTable, discover, find
-from warmup.table.policy import MOST_DEFAULT, MOST_TIMES
+from warmup.core.processes import Caches, Child, ChildError, end_with_parent, in_turn
+from warmup.core.text import __version__
+from warmup.core.trial import Samples
+from warmup.table.schema import MOST_DEFAULT, MOST_TIMES
+from warmup.table.store import FoundTable, discover, find
 
 _CHILD: Final = ("-m", "warmup.bench.variant_process")
 _ANSWER_LENGTH: Final = 300
@@ -155,7 +154,7 @@ def _entries(
     from warmup.inductor import connect
     from warmup.inductor.machine import check_compiler, resolve_device
     from warmup.models.loading import parse_cast
-    from warmup.models.padding.prepare import paddings
+    from warmup.models.padding import paddings
 
     variants = parse_variants(request.variants, request.model)
     needs_table = any(variant.how.is_served for variant in variants)

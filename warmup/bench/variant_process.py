@@ -24,17 +24,16 @@ from torch import nn
 
 from warmup.bench.compare import FirstOutput, How, Start
 from warmup.bench.race import Answer, serve
-from warmup.buckets.bucket import Bucket, parse_inputs
-from warmup.core.dtypes import dtype_name
+from warmup.core.buckets import Bucket, parse_inputs
 from warmup.core.errors import ModelError
 from warmup.core.method import L2, Launch
 from warmup.core.phases import DECIMALS, Phase, PhaseClock, added, document_of, phases_from
+from warmup.core.roofline import dtype_name
 from warmup.measuring.clock import Batch, batch_of, wall_us
-from warmup.models.dtype_mismatch import naming_dtypes
-from warmup.models.inferred_inputs import resolve_inputs
+from warmup.models.inputs import naming_dtypes, resolve_inputs
 from warmup.models.loading import Inputs, load_model, make_inputs, parse_cast
 from warmup.models.outputs import dense_parts, is_plain, tensors_of, worst_error
-from warmup.table.policy import TOLERANCE
+from warmup.table.schema import TOLERANCE
 
 if TYPE_CHECKING:
     from warmup.serving.handle import Handle

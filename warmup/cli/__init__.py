@@ -13,9 +13,9 @@ import sys
 import traceback
 from typing import Any
 
-from warmup.cli.exit_codes import EXIT_FAULT, EXIT_INTERRUPTED, EXIT_USAGE
-from warmup.core.error_text import first_line, one_line, printable
+from warmup.cli.streams import EXIT_FAULT, EXIT_INTERRUPTED, EXIT_USAGE
 from warmup.core.errors import WarmupError
+from warmup.core.text import first_line, one_line, printable
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -12,18 +12,18 @@ from warmup.cli.audit import audit
 from warmup.cli.bench import layers, mm, pad
 from warmup.cli.build import build
 from warmup.cli.check import check
-from warmup.cli.common_options import Debug, Quiet, Verbose, with_common_options
 from warmup.cli.compare import compare
 from warmup.cli.doctor import doctor
 from warmup.cli.exchange import export, import_table
 from warmup.cli.explain import explain
 from warmup.cli.model_options import with_engine_options, with_model_options
+from warmup.cli.options import Debug, Quiet, Verbose, with_common_options
 from warmup.cli.output import print_line
 from warmup.cli.profile import profile
 from warmup.cli.run import CONTEXT_SETTINGS, run
 from warmup.cli.suggest import suggest
 from warmup.cli.tables import diff, merge, show
-from warmup.core.version import __version__
+from warmup.core.text import __version__
 
 _HELP_NAMES: Final[dict[str, Any]] = {"help_option_names": ["-h", "--help"]}
 

@@ -14,14 +14,13 @@ from typing import Annotated
 import typer
 
 from warmup.cli import options
-from warmup.cli.exit_codes import EXIT_FOUND
 from warmup.cli.output import MEANINGS, complain, fold
-from warmup.core.counted import counted
-from warmup.core.error_text import printable
+from warmup.cli.streams import EXIT_FOUND
 from warmup.core.errors import SettingsError
 from warmup.core.events import in_brackets
 from warmup.core.files import write_output
-from warmup.diagnostics.audit import AuditReport
+from warmup.core.text import counted, printable
+from warmup.serving.audit import AuditReport
 
 _COVERAGE_PAGE = "docs/explanation/coverage.md"
 
@@ -56,8 +55,8 @@ def audit(
     ] = None,
 ) -> None:
     """Count hits, misses and uncovered measurements in serving logs."""
-    from warmup.diagnostics.audit import audit as read_logs
-    from warmup.diagnostics.misses import encode_misses
+    from warmup.serving.audit import audit as read_logs
+    from warmup.serving.audit import encode_misses
 
     wanted = options.parse_failures(fail_on)
     if as_json and form not in (None, AuditFormat.JSON):

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from warmup.cli import options
-from warmup.cli.exit_codes import EXIT_FOUND
 from warmup.cli.output import (
     ABSENT,
     complain,
@@ -27,7 +26,7 @@ from warmup.cli.output import (
     timing,
     versions,
 )
-from warmup.cli.signals import interruptible
+from warmup.cli.streams import EXIT_FOUND, interruptible
 from warmup.core.errors import SettingsError
 from warmup.core.method import L2, Launch
 
@@ -137,7 +136,7 @@ def pad(
     measured.
     """
     from warmup.bench.pad import bench_pad
-    from warmup.tuning.budget import parse_seconds
+    from warmup.tuning.progress import parse_seconds
 
     warnings.filterwarnings("ignore", message="TypedStorage is deprecated")  # torch's own
     seconds = None if budget is None else parse_seconds(budget, "--budget")
@@ -193,8 +192,7 @@ def run_bench(bench: Callable[..., BenchReport], out: Path | None, *, as_json: b
 
 def _draw(report: BenchReport, folder: Path) -> None:
     """Draw a chart for each layer into *folder*, and say which; say why where none can be drawn."""
-    from warmup.bench.cells import chart_of
-    from warmup.bench.charts import draw
+    from warmup.bench.cells import chart_of, draw
 
     try:
         for layer in report.layers:

@@ -6,25 +6,255 @@ import dataclasses
 import functools
 import operator
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
-from warmup.buckets.bucket import Bucket
-from warmup.cli.build_belief import RETRY, first_lines, spell_belief
-from warmup.cli.build_source import spell_devices
-from warmup.cli.output import fold, grid, spell_peaks, terminal_width
-from warmup.cli.show_render import ROW_HEAD, row_cells, spell_limits
-from warmup.core.counted import counted
-from warmup.core.events import selections
+import typer
+
+from warmup.cli.output import fold, grid, say, spell_peaks, terminal_width
+from warmup.cli.tables import ROW_HEAD, UNSTABLE_MARK, row_cells, spell_limits
+from warmup.core.buckets import Bucket
+from warmup.core.device import MachineState
+from warmup.core.errors import NothingRecordedError, SettingsError
+from warmup.core.events import Uncompiled, selections
+from warmup.core.method import search_to_json
 from warmup.core.phases import document_of
-from warmup.core.rows import SHARE_FLAGS, Rejection, Row, Tuned, lag_behind_library
-from warmup.core.search import search_to_json
-from warmup.core.uncompiled import Uncompiled
+from warmup.core.rows import SHARE_FLAGS, Flag, Rejection, Row, Tuned, lag_behind_library
+from warmup.core.text import counted
 from warmup.keys.kind import Kind
 from warmup.keys.registry import KINDS, kind_of
-from warmup.measuring.measured_rows import rejections
-from warmup.measuring.range_regret import worst_regret_over_bound
+from warmup.measuring.selection import rejections, worst_regret_over_bound
+from warmup.tuning.progress import parse_seconds
 from warmup.tuning.report import BuildReport, name_of
+
+# Whether the times of a build can be believed, and which rows to measure again.
+
+RETRY: Final = "add --retry unstable to this command"
+MEASURE_ALL: Final = "add --force to this command, which measures every problem again"
+UNDECIDED: Final = (
+    "warmup build: no row measured now could be decided (exit code 4); the table can be served, "
+    "with the library's kernels"
+)
+_MAX_LISTED: Final = 20  # flagged rows, and rejected candidates
+
+
+def spell_belief(report: BuildReport, remedy: str = RETRY) -> Iterator[str]:
+    """Yield whether the times of a build can be believed, its unstable rows, and what a retry did.
+
+    Nothing about the times where nothing was measured. *remedy* measures unstable rows again.
+    """
+    rows, machine = report.table.rows, report.machine
+    now = {one.key for one in report.timings}
+    asked = now.union(*(one.keys for one in report.buckets), report.known, report.retried or ())
+    asked = asked.union(report.not_tuned).intersection(rows)
+    unstable = sorted(key for key in asked if rows[key].evidence.is_unstable)
+    others = sum(row.evidence.is_unstable for row in rows.values()) - len(unstable)
+    if machine.measured:
+        yield f"times of this build {_belief(machine, len(now.intersection(unstable)), len(now))}"
+    unmarked = [key for key in unstable if kind_of(key).summary is not None]  # listed in no grid
+    yield from first_lines([f"row flagged {Flag.UNSTABLE}: {key}" for key in unmarked], "such rows")
+    if report.retried is not None and not report.retried:
+        yield "no row of the table is unstable: nothing was measured again"
+    elif report.retried:
+        stable = report.retried.intersection(now).difference(unstable)
+        left = report.retried.difference(now)
+        yield (
+            f"{counted(len(report.retried), 'unstable row')} before: {len(stable)} stable now, "
+            f"{len(report.kept)} kept as it was, {len(left)} not asked for by these buckets"
+        )
+        yield from (f"kept: {key}: {reason}" for key, reason in report.kept.items())
+    if others:
+        yield f"{counted(others, 'more unstable row')} in the table, not asked for by this command"
+    if unstable:
+        yield unstable_rows(len(unstable), len(asked), remedy)
+
+
+def unstable_rows(unstable: int, rows: int, remedy: str) -> str:
+    """Say how many of the *rows* of this command are unstable, their kernel, and the *remedy*."""
+    return (
+        f"{unstable} of {counted(rows, 'row')} unstable (marked {UNSTABLE_MARK}): such a row has "
+        "the library's kernel for want of better times; to measure it again on a quiet machine, "
+        f"{remedy} (`warmup show TABLE --review` lists the times that cannot be true)"
+    )
+
+
+def is_undecided(rows: Mapping[str, Row], measured: Collection[str]) -> bool:
+    """Return whether something was *measured*, and no time of it carries a decision."""
+    flags = [rows[key].evidence.is_unstable for key in measured if key in rows]
+    return bool(flags) and all(flags)
+
+
+def _belief(machine: MachineState, unstable: int, measured: int) -> str:
+    """Return that times can be believed, or what makes them doubtful."""
+    reasons = [*machine.complaints]
+    load = ""
+    if machine.worst_share is not None:
+        load = f"other processes took up to {machine.worst_share:.0%} of {machine.cpus:g} CPUs"
+    if machine.disturbed:
+        reasons.append(
+            f"{load}, too much in {machine.disturbed} of {machine.measured} measurements"
+        )
+    if unstable:
+        reasons.append(f"{unstable} of {counted(measured, 'row')} measured now unstable")
+    if reasons:
+        return f"are doubtful: {'; '.join(reasons)}"
+    seen = [*machine.notes, *filter(None, [load])] or ["no disturbance of the GPU was seen"]
+    return f"can be believed: {'; '.join(seen)}"
+
+
+def first_lines(lines: list[str], what: str) -> Iterator[str]:
+    """Yield the first of *lines*, and how many more there are of *what*."""
+    yield from lines[:_MAX_LISTED]
+    if len(lines) > _MAX_LISTED:
+        yield f"{len(lines) - _MAX_LISTED} more {what}"
+
+
+# `chosen_build`: the build that the options of `warmup build` mean, on one device or several.
+
+
+def chosen_build(
+    model: str | None,
+    problems: Path | None,
+    *,
+    out: Path | None,
+    of_model: Mapping[str, Any],
+    shared: Mapping[str, Any],
+    cluster: str | None,
+) -> partial[BuildReport]:
+    """Return the build of *model* or *problems*, with what is *shared* by all.
+
+    *of_model* are the options that only a build of a model has; on a *cluster* problems have
+    ``budget`` too.
+
+    Raises:
+        typer.BadParameter: not one of the two is given, or an option does not go with it.
+    """
+    from warmup.tuning.build import build
+    from warmup.tuning.problems import build_problems
+
+    if (model is None) == (problems is None):
+        raise typer.BadParameter("give one of --model, --problems, --from-vllm and -- COMMAND")
+    if model is not None:
+        shared = dict(shared)
+        refuse_beside("--model", ["shard"] if shared.pop("shard") else [])
+        return partial(build, model, out=out, **of_model, **shared)
+    allowed = {"budget"} if cluster else set()
+    given = [name for name, value in of_model.items() if value and name not in allowed]
+    given += ["no_freezing"] if of_model["freezing"] is False else []
+    refuse_beside("--problems", given)
+    if out is None:
+        raise typer.BadParameter("--problems needs --out, the table to complete")
+    assert problems is not None
+    return partial(build_problems, problems, out=out, **shared)
+
+
+def is_empty_share(problems: Path | None, shard: str | None) -> bool:
+    """Return whether the share *shard* of *problems* has no problem, and say so on stderr then.
+
+    Raises:
+        typer.BadParameter: *shard* is not of the form ``I/N``.
+        SettingsError: *problems* is no misses document.
+    """
+    from warmup.serving.audit import read_misses
+    from warmup.tuning.problems import parse_shard, share_of
+
+    if shard is None or problems is None:
+        return False
+    try:
+        parse_shard(shard)
+    except SettingsError as error:
+        raise typer.BadParameter(str(error)) from None
+    try:
+        share_of(read_misses(problems), shard)
+    except NothingRecordedError as error:
+        say(f"{error}; nothing was tuned, and no table was written")
+        return True
+    return False
+
+
+def refuse_beside(source: str, given: Sequence[str], hint: str = "") -> None:
+    """Return where nothing is *given*: arguments that do not go with *source*, by their names here.
+
+    A *hint* follows the text of the error.
+
+    Raises:
+        typer.BadParameter: there are some; the text has their options.
+    """
+    if given:
+        flags = ["--input" if name == "inputs" else f"--{name.replace('_', '-')}" for name in given]
+        raise typer.BadParameter(f"{source} cannot be combined with {', '.join(flags)}{hint}")
+
+
+def on_devices(run: partial[BuildReport], devices: str | None, limit: str) -> partial[BuildReport]:
+    """Return *run*, a build on one device, as a build on *devices*; *run* itself without them.
+
+    Raises:
+        typer.BadParameter: *run* has an argument that does not go with several devices.
+        SettingsError: *limit* is no time.
+    """
+    if devices is None:
+        return run
+    from warmup.tuning.device_host import parse_devices
+    from warmup.tuning.devices import REFUSED, build_model_on_devices, build_on_devices
+    from warmup.tuning.problems import build_problems
+
+    words = dict(run.keywords)
+    is_model = run.func is not build_problems
+    given = ["device"] if words.pop("device") != "auto" else []
+    given += [name for name in REFUSED if is_model and words[name]]
+    refuse_beside("--devices", given)
+    seconds = parse_seconds(limit, "--problem-limit")
+    if words.pop("dry_run"):  # a plan is made with the first device alone
+        return partial(run, device=parse_devices(devices)[0].name)
+    build = build_model_on_devices if is_model else build_on_devices
+    return partial(build, *run.args, devices=devices, problem_limit_s=seconds, **words)
+
+
+def on_cluster(
+    run: partial[BuildReport],
+    *,
+    cluster: str,
+    devices: str | None,
+    limit: str,
+    budget: str | None,
+) -> partial[BuildReport]:
+    """Return *run*, a build of problems on one device, as a build on the devices of *cluster*.
+
+    Raises:
+        typer.BadParameter: *run* has an argument that does not go with a cluster.
+        SettingsError: *limit* is no time.
+    """
+    from warmup.tuning.device_host import ALL
+    from warmup.tuning.problems import build_problems
+    from warmup.tuning.ray_build import build_on_cluster
+
+    words = dict(run.keywords)
+    given = ["model"] if run.func is not build_problems else []
+    given += ["device"] if words.pop("device") != "auto" else []
+    given += ["dry_run"] if words.pop("dry_run") else []
+    given += ["rows_from"] if words.pop("rows_from") else []
+    refuse_beside("--cluster", given)
+    seconds = parse_seconds(limit, "--problem-limit")
+    return partial(
+        build_on_cluster,
+        *run.args,
+        cluster=cluster,
+        devices=devices or ALL,
+        budget=budget,
+        problem_limit_s=seconds,
+        **words,
+    )
+
+
+def spell_devices(report: BuildReport) -> Iterator[str]:
+    """Yield a line for each of several devices: its problems, its control time, why it was left."""
+    for share in report.devices:
+        control = f", control problem {share.control_us:.1f} us" if share.control_us else ""
+        left = f"; left out: {share.left_out}" if share.left_out else ""
+        yield f"{share.name}: {counted(share.problems, 'problem')}{control}{left}"
+
 
 _EXPECTED: Final = {None, Rejection.COMPILE, Rejection.LAUNCH}  # a config too large for the device
 
@@ -180,7 +410,7 @@ class _Split:
 
 def _splits(report: BuildReport) -> list[_Split]:
     """Return which buckets to split: those where some winner's regret is above the bound."""
-    from warmup.models.dynamic_inputs import sizes_within  # needs torch, which a build has loaded
+    from warmup.models.inputs import sizes_within  # needs torch, which a build has loaded
 
     found = []
     for result in report.buckets:

@@ -23,8 +23,7 @@ from warmup.bench.compare import (
     document,
 )
 from warmup.cli import options
-from warmup.cli.common_options import is_verbose
-from warmup.cli.exit_codes import EXIT_FOUND
+from warmup.cli.options import is_verbose
 from warmup.cli.output import (
     ABSENT,
     PHASES_PAGE,
@@ -38,11 +37,11 @@ from warmup.cli.output import (
     timing,
     versions,
 )
-from warmup.cli.signals import interruptible
+from warmup.cli.streams import EXIT_FOUND, interruptible
 from warmup.core.errors import SettingsError
 from warmup.core.method import L2, Launch
 from warmup.core.phases import phases_from
-from warmup.core.units import MIB
+from warmup.core.text import MIB
 
 
 def compare(
@@ -106,7 +105,7 @@ def compare(
         write_json(document(report), out / "compare.json")
     print_report(report, spell, document, as_json=as_json)
     if out is not None:
-        from warmup.bench.charts import draw
+        from warmup.bench.cells import draw
 
         try:
             draw(chart_of(report), out / "compare-speed.png")

@@ -9,8 +9,8 @@ from typing import Any, Final
 import typer
 
 from warmup.cli import options
-from warmup.cli.exit_codes import EXIT_FOUND
 from warmup.cli.output import complain, fold, print_report, terminal_width
+from warmup.cli.streams import EXIT_FOUND
 from warmup.diagnostics.doctor import Diagnosis
 
 _STATE_COLUMNS: Final = 5

@@ -13,11 +13,10 @@ from typing import Annotated, Any
 import typer
 
 from warmup.cli import options
-from warmup.cli.exit_codes import EXIT_FOUND
 from warmup.cli.output import fold, print_report, terminal_width
-from warmup.cli.signals import interruptible
-from warmup.core.counted import counted
+from warmup.cli.streams import EXIT_FOUND, interruptible
 from warmup.core.files import write_output
+from warmup.core.text import counted
 from warmup.table.store import read
 from warmup.tuning.lookup_table import (
     ASSUMED,

@@ -13,8 +13,8 @@ import typer
 
 from warmup.cli import options
 from warmup.cli.output import TEXT_WIDTH, fold, print_report, say, terminal_width
-from warmup.core.assumed_device import ASSUMED_DEVICES, AssumedDevice
-from warmup.core.counted import counted
+from warmup.core.device import ASSUMED_DEVICES, AssumedDevice
+from warmup.core.text import counted
 from warmup.diagnostics.explain import Explanation, Graph, Section, Span
 from warmup.diagnostics.explain import explain as explain_model
 

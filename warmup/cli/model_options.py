@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from warmup.cli.common_options import adding
+from warmup.cli.options import adding
 from warmup.cli.output import say
 from warmup.core.errors import NothingRecordedError, SettingsError
 from warmup.models.model_target import with_arguments
@@ -110,7 +110,7 @@ def with_engine_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def _run_engine(command: Callable[..., None], given: Mapping[str, Any]) -> None:
     """Run *command*; say first, and where nothing was asked, why vLLM asks nothing on a CPU."""
-    from warmup.serving.vllm_engine import is_on_gpu
+    from warmup.serving.engines import is_on_gpu
 
     if is_on_gpu():
         command(**given)
@@ -123,7 +123,7 @@ def _run_engine(command: Callable[..., None], given: Mapping[str, Any]) -> None:
 
 
 def _command(folder: Path, sizes: str | None, ranks: int, arguments: str | None) -> list[str]:
-    from warmup.serving.vllm_engine import vllm_command
+    from warmup.serving.engines import vllm_command
 
     return vllm_command(folder, _sizes(sizes), ranks=ranks, engine=_object(arguments))
 

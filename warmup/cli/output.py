@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TextIO, TypeVar
 
 from warmup.bench.compare import decimals_of, rounded
-from warmup.cli.common_options import is_quiet
-from warmup.core.call_cost import CallCost
-from warmup.core.error_text import printable
+from warmup.cli.options import is_quiet
+from warmup.core.device import CallCost
 from warmup.core.phases import PhaseSeconds
 from warmup.core.roofline import Peaks
+from warmup.core.text import printable
 
 PrintedReport = TypeVar("PrintedReport")
 

@@ -9,6 +9,16 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from warmup.bench.attribution import Known, Reason
+from warmup.bench.profile import (
+    BucketProfile,
+    KernelDifference,
+    KernelLine,
+    Profile,
+    differences_of,
+    profile_trace,
+)
+from warmup.bench.trace import read_trace
 from warmup.cli import options
 from warmup.cli.output import (
     ABSENT,
@@ -21,20 +31,9 @@ from warmup.cli.output import (
     spell_peaks,
     times,
 )
-from warmup.core.counted import counted
-from warmup.core.error_text import printable
 from warmup.core.errors import SettingsError
-from warmup.core.samples import Samples
-from warmup.diagnostics.profile.attribution import Known, Reason
-from warmup.diagnostics.profile.profile import (
-    BucketProfile,
-    KernelDifference,
-    KernelLine,
-    Profile,
-    differences_of,
-    profile_trace,
-)
-from warmup.diagnostics.profile.trace import read_trace
+from warmup.core.text import counted, printable
+from warmup.core.trial import Samples
 from warmup.keys.registry import kind_of
 
 PROFILE_SCHEMA: Final = 2  # of the document that `warmup profile --json` prints
@@ -108,7 +107,7 @@ def profile(
                 "--model records a trace, and has no file for it",
                 "name one: --record trace.json.gz",
             )
-        from warmup.serving.record_trace import RECORDED_CALLS, record_trace
+        from warmup.bench.profile import RECORDED_CALLS, record_trace
 
         record_trace(
             record,

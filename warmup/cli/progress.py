@@ -18,13 +18,12 @@ from rich.table import Column
 from rich.text import Text
 
 from warmup.bench.compare import CompareObserver, Start, Variant
-from warmup.buckets.bucket import Bucket, describe_count
-from warmup.cli.common_options import is_quiet
+from warmup.cli.options import is_quiet
 from warmup.cli.output import say, spell_cost
-from warmup.core.counted import counted
-from warmup.core.error_text import printable
+from warmup.core.buckets import Bucket, describe_count
 from warmup.core.rows import Tuned
-from warmup.tuning.blame import most_trials
+from warmup.core.text import counted, printable
+from warmup.tuning.judge import most_trials
 from warmup.tuning.report import BucketResult, Observer, name_of
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import Annotated, Final
 import typer
 
 from warmup.cli import options
-from warmup.cli.exit_codes import EXIT_FOUND, EXIT_MISMATCH
 from warmup.cli.output import MEANINGS, complain, meanings, say
+from warmup.cli.streams import EXIT_FOUND, EXIT_MISMATCH
 from warmup.core.errors import TableMismatchError
-from warmup.table.lookup import Uncovered
+from warmup.table.schema import Uncovered
 
 # What follows the first word that is no option belongs to the command, `--` or not.
 CONTEXT_SETTINGS: Final = {"allow_interspersed_args": False}

@@ -9,12 +9,12 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from warmup.buckets.suggest import MAX_SUGGESTED, Cost, Suggestion
-from warmup.buckets.suggest import suggest as choose_buckets
 from warmup.cli import options
 from warmup.cli.output import print_report, times
-from warmup.core.counted import counted
 from warmup.core.errors import SettingsError
+from warmup.core.text import counted
+from warmup.tuning.suggest import MAX_SUGGESTED, Cost, Suggestion
+from warmup.tuning.suggest import suggest as choose_buckets
 
 _SEQLEN: Final = "seqlen"
 _BAR_COLUMNS: Final = 46  # the bar of all work, beside three columns of numbers

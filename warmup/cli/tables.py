@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from enum import StrEnum
 from functools import partial, reduce
 from pathlib import Path
@@ -12,26 +15,309 @@ from typing import Annotated, Any, Final
 import typer
 
 from warmup.cli import options
-from warmup.cli.exit_codes import EXIT_FOUND
-from warmup.cli.output import complain, print_report, say
-from warmup.cli.show_render import (
-    document_of_review,
-    select_keys,
-    spell_candidates,
-    spell_review,
-    spell_table,
+from warmup.cli.output import (
+    ABSENT,
+    complain,
+    fold,
+    fold_cells,
+    grid,
+    print_report,
+    say,
+    spell_cost,
+    spell_peaks,
+    terminal_width,
+    times,
+    timing,
+    versions,
 )
-from warmup.core.counted import counted
-from warmup.diagnostics.review import Level, peaks_in, review_table
-from warmup.diagnostics.review import review as find_doubts
-from warmup.keys.kind import natural_order
-from warmup.keys.registry import ingredients_of
-from warmup.table import Table
-from warmup.table.codec import encode
+from warmup.cli.streams import EXIT_FOUND
+from warmup.core.device import CallCost
+from warmup.core.method import Launch
+from warmup.core.rows import (
+    Evidence,
+    Flag,
+    Row,
+    Scope,
+    bare_ranked,
+    is_for_host,
+    lag_behind_library,
+    ranked,
+)
+from warmup.core.text import counted
+from warmup.keys.kind import Kind, natural_order
+from warmup.keys.registry import KINDS, ingredients_of, kind_of
+from warmup.table.codec import digest_of, encode
 from warmup.table.merge import Difference
 from warmup.table.merge import diff as compare_tables
 from warmup.table.merge import merge as merge_tables
+from warmup.table.review import Doubt, Level, Reviewed, peaks_in, review_table, share_at_least
+from warmup.table.review import review as find_doubts
+from warmup.table.schema import Table
 from warmup.table.store import read, write
+
+# The rows of a table as text, the ranking of their candidates, or the doubts about their times.
+
+_PLAIN_SIZE: Final = re.compile(r"[0-9]+(\.\.[0-9]*)?")
+DoubtedTables = Mapping[Path, tuple[Reviewed, tuple[Doubt, ...]]]
+_LEVEL_HEADS: Final = {
+    Level.WRONG: "probably wrong: measure again",
+    Level.LOOK: "to look at: explain, or measure again",
+}
+UNSTABLE_MARK: Final = "?"  # before a time that carries no decision
+ROW_HEAD: Final = ("winner", "us", "library us", "speed-up")
+
+
+def select_keys(
+    table: Table, op: str | None = None, bucket: str | None = None, part: str | None = None
+) -> list[str]:
+    """Return the keys of *table* with that op and m that have *part* in them; any where None."""
+
+    def matches(key: str) -> bool:
+        named = ingredients_of(key)
+        return op in (None, named.get("op")) and bucket in (None, named.get("m"))
+
+    keys = (key for key in table.rows if part is None or part in key)
+    return sorted(filter(matches, keys), key=natural_order)
+
+
+def spell_table(table: Table, op: str | None = None, bucket: str | None = None) -> Iterator[str]:
+    """Yield the origin of *table*, then a grid for each kind of its rows of *op* and *bucket*.
+
+    What all rows of a kind have in common, other than sizes, stands once above them.
+    """
+    yield from spell_origin_of(table, terminal_width())
+    keys = select_keys(table, op, bucket)
+    for kind in KINDS.values():
+        own = [key for key in keys if kind_of(key) is kind]
+        if own:
+            yield from _spell_kind(table, kind, own)
+    flags = Counter(flag for key in keys for flag in table.rows[key].evidence.flags)
+    marks = {Flag.UNSTABLE: f" (marked {UNSTABLE_MARK})"}
+    flagged = "".join(f", {n} {flag}{marks.get(flag, '')}" for flag, n in sorted(flags.items()))
+    doubted = [key for key in keys if table.rows[key].untrusted is not None]
+    for key in doubted:
+        text = f"not trusted, not served: {key}: {table.rows[key].untrusted}"
+        yield from fold(text, indent=2, width=terminal_width())
+    flagged += f", {len(doubted)} not trusted" if doubted else ""
+    clock = _clock(table.rows[key].evidence for key in keys)
+    yield f"{len(keys)} of {counted(len(table.rows), 'row')}{flagged}{clock and f', timed{clock}'}"
+    if lags := sum(lag_behind_library(table.rows[key].evidence) is not None for key in keys):
+        yield from fold(
+            f"{counted(lags, 'row')} slower than the library's kernel at the largest size of a "
+            "range: along the range the winner loses less (evidence.along)",
+            indent=2,
+            width=terminal_width(),
+        )
+    if hosts := sum(is_for_host(table.rows[key].evidence) for key in keys):
+        yield from fold(
+            f"{counted(hosts, 'row')} with a winner that the runner-up beats on the device: the "
+            "host enqueues the winner faster, and limits the bucket (evidence.host_us)",
+            indent=2,
+            width=terminal_width(),
+        )
+
+
+def spell_origin_of(table: Table, width: int | None) -> Iterator[str]:
+    """Yield where, when and how *table* was built, folded to *width* columns if it is not None."""
+    origin, method = table.provenance, table.policy.timing
+    device, runtime = origin.runtime.device, origin.runtime
+    yield from fold(
+        f"{device.name} ({device.arch}), {versions(runtime.torch, runtime.triton)}, "
+        f"built {origin.created} by warmup {origin.warmup}, mode {table.policy.mode}, "
+        f"{timing(method.launch, method.l2)}, digest {digest_of(table)[:16]}",
+        indent=2,
+        width=width,
+    )
+    for assumption in origin.assumptions:
+        yield from fold(assumption, indent=4, width=width)
+    if table.ignored:
+        fields = f"ignored, of features that left warmup: {', '.join(table.ignored)}"
+        yield from fold(fields, indent=4, width=width)
+    yield from spell_limits(dict(origin.calls), method.launch, width)
+
+
+def spell_limits(calls: Mapping[str, CallCost], launch: Launch, width: int | None) -> Iterator[str]:
+    """Yield what a call in each bucket of *calls* costs, and what a host limit means for *launch*.
+
+    Rows were measured with *launch*. The meaning is folded to *width* columns if it is not None.
+    """
+    names = sorted(calls, key=natural_order)
+    limited = sum(calls[name].is_host_limited for name in names)
+    if not limited:
+        return
+    for name in names:
+        yield from fold(f"{name}: {spell_cost(calls[name])}", indent=2, width=width)
+    how = (
+        "winners were chosen for CUDA graphs, which have no such limit: serve with them"
+        if launch is Launch.CUDAGRAPH
+        else "CUDA graphs (mode reduce-overhead or max-autotune) have no such limit: build for "
+        "them with --launch cudagraph"
+    )
+    yield from fold(
+        f"launched one by one, {limited} of {counted(len(names), 'bucket')} "
+        f"{'is' if limited == 1 else 'are'} limited by the host; {how}",
+        indent=2,
+        width=width,
+    )
+
+
+def _spell_kind(table: Table, kind: Kind, keys: Sequence[str]) -> Iterator[str]:
+    """Yield what the rows of *keys*, all of *kind*, have in common, and a grid of them."""
+    named = {key: kind.ingredients(key) for key in keys}
+    shared = _shared(kind, list(named.values()))
+    if shared:
+        words = (value if name in kind.words else f"{name}={value}" for name, value in shared)
+        yield from fold(" ".join(words), f"all {kind.name} rows: ", width=terminal_width())
+    hidden = {name for name, _ in shared}
+    question = [kind.question] if kind.question and kind.question not in hidden else []
+    rows = []
+    for key in keys:
+        answers = [named[key].get(name, ABSENT) for name in question]
+        rows.append([kind.label(key, hidden), *answers, *row_cells(table.rows[key])])
+    yield from grid((kind.name, *question, *ROW_HEAD), rows, texts=len(question) + 2)
+
+
+def _shared(kind: Kind, named: Sequence[dict[str, str]]) -> list[tuple[str, str]]:
+    """Return the ingredients of several rows that all have alike: neither their op nor sizes."""
+    if len(named) == 1:
+        return []
+    kept = {*kind.words[: kind.fixed], *kind.hidden}
+    return [
+        (name, value)
+        for name, value in named[0].items()
+        if name not in kept
+        and not _PLAIN_SIZE.fullmatch(value)
+        and all(one.get(name) == value for one in named)
+    ]
+
+
+def spell_candidates(table: Table, keys: Sequence[str]) -> Iterator[str]:
+    """Yield the origin of *table*, and the ranking of the candidates of each of *keys*."""
+    yield from spell_origin_of(table, terminal_width())
+    for key in keys:
+        yield ""
+        yield from fold_cells(key, "", terminal_width())
+        yield from _spell_ranking(table.rows[key])
+
+
+def _spell_ranking(row: Row) -> Iterator[str]:
+    """Yield a line for each candidate: its time, the best time as a share of it, its name."""
+    evidence = row.evidence
+    ranking = ranked(evidence)
+    what = "with the operations fused into it" if evidence.scope is Scope.FUSED else "alone"
+    if evidence.bare_ranking:
+        what = "as compiled with what surrounds the GEMM"
+    known = "" if ranking else "; the ranking was not kept, only these"
+    tried = counted(evidence.tried, "candidate")
+    timed = f"{tried} tried, timed {what}{_clock([evidence])}{known}"
+    yield from fold(timed, "  ", width=terminal_width())
+    if not ranking:
+        first = [(evidence.time_us, row.winner.short)]
+        if evidence.runner_up_us is not None:
+            first.append((evidence.runner_up_us, evidence.runner_up or ABSENT))
+        ranking = tuple(sorted(first))
+    best = ranking[0][0]
+    width = max(len(f"{time_us:.1f}") for time_us, _ in ranking)
+    names = [name for _, name in ranking]
+    winner = names.index(row.winner.short) if row.winner.short in names else None
+    for number, (time_us, name) in enumerate(ranking):
+        mark = "winner" if number == winner else ""
+        head = f"  {time_us:>{width}.1f} us  {best / time_us:>6.1%}  {mark:6}  "
+        yield from fold_cells(name, head, terminal_width())
+    if evidence.library_us is not None:
+        yield f"  library default {evidence.library_us:.1f} us"
+    if evidence.kernels is not None:
+        yield from fold(_spell_kernels(evidence), "  ", width=terminal_width())
+    if own := bare_ranked(evidence):
+        said = ", ".join(f"{name} {time_us:.1f} us" for time_us, name in own)
+        line = f"library kernels with separate pad kernels, which did not decide: {said}"
+        yield from fold(line, "  ", width=terminal_width())
+    kernels = {name.removesuffix(" not fused").removesuffix(" fused") for name in names}
+    more = evidence.tried - evidence.failed - len(kernels)
+    if more > 0:
+        yield f"  {more} more {'was' if more == 1 else 'were'} slower, or not timed that way"
+    if evidence.rejected:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in evidence.rejected)
+        yield f"  rejected: {reasons}"
+
+
+def _clock(found: Iterable[Evidence]) -> str:
+    """Return at which SM clocks the times of *found* were measured; empty where none is known."""
+    clocks = sorted({one.clock_mhz for one in found if one.clock_mhz is not None})
+    return f" at {' to '.join(map(str, (*clocks[:1], *clocks[1:][-1:])))} MHz" if clocks else ""
+
+
+def _spell_kernels(evidence: Evidence) -> str:
+    """Return how many kernels the region of a row has, and what the winner's takes of registers."""
+    text = counted(evidence.kernels or 0, "kernel")
+    if evidence.library_kernels is not None:
+        text += f", {evidence.library_kernels} with the library default"
+    if evidence.registers is not None:
+        text += f"; registers of a thread: {evidence.registers}, {evidence.spills or 0} spilled"
+    return text
+
+
+def row_cells(row: Row) -> tuple[str, str, str, str]:
+    """Return the cells of *row* under `ROW_HEAD`."""
+    evidence = row.evidence
+    library = evidence.library_us
+    short = row.winner.short
+    return (
+        # The names of warmup's own templates say whose they are; with more, a row is over 80 wide.
+        short.removeprefix("triton::") if short.startswith("triton::warmup_") else short,
+        f"{UNSTABLE_MARK if evidence.is_unstable else ''}{evidence.time_us:.1f}",
+        ABSENT if library is None else f"{library:.1f}",
+        times(None if library is None else library / evidence.time_us),
+    )
+
+
+def spell_review(tables: DoubtedTables) -> Iterator[str]:
+    """Yield for each table its peaks and its doubts, the worst first, with the reason of each."""
+    for path, (reviewed, all_doubts) in tables.items():
+        doubts = {level: [one for one in all_doubts if one.level is level] for level in Level}
+        wrong, look = len(doubts[Level.WRONG]), len(doubts[Level.LOOK])
+        tally = f"{wrong} probably wrong, {look} to look at" if wrong + look else "nothing to doubt"
+        yield from fold(f"{path}: {counted(len(reviewed.rows), 'number')}, {tally}", indent=2)
+        yield from fold(_peaks(reviewed), "  ", indent=4)
+        for level, own in doubts.items():
+            if own:
+                yield f"{_LEVEL_HEADS[level]} ({len(own)})"
+            for doubt in own:
+                yield from fold(doubt.subject, "  ", indent=4)
+                yield from fold(doubt.reason, "      ", indent=6)
+
+
+def _peaks(reviewed: Reviewed) -> str:
+    unknown = sum(one.work is None for one in reviewed.rows)
+    without = f"; {counted(unknown, 'number')} without a known work" if unknown else ""
+    if reviewed.peaks is None:
+        return f"no measured peaks: no shares (--peaks TABLE){without}"
+    return f"{spell_peaks(reviewed.peaks, reviewed.peaks.tflops)}, {reviewed.origin}{without}"
+
+
+def document_of_review(tables: DoubtedTables) -> list[dict[str, Any]]:
+    """Return the peaks and the doubts of each table as JSON values, with the share of each number.
+
+    A share is the least that a number can mean; null where its work or the peaks are unknown.
+    """
+    return [
+        {
+            "file": str(path),
+            "peaks": None if reviewed.peaks is None else asdict(reviewed.peaks),
+            "peaks_origin": reviewed.origin,
+            "doubts": [asdict(doubt) for doubt in doubts],
+            "numbers": [
+                {
+                    "subject": one.key,
+                    "time_us": one.evidence.time_us,
+                    "share": share_at_least(reviewed, one),
+                }
+                for one in reviewed.rows
+            ],
+        }
+        for path, (reviewed, doubts) in tables.items()
+    ]
+
 
 _SHOWN_VALUES: Final = 12
 

@@ -6,24 +6,26 @@ names and sinks, and nothing of tables or keys.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import json
 import logging
 import os
+import sys
 import threading
 import time
 import uuid
+import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from warmup.core.error_text import remedy_for
-from warmup.core.errors import SettingsError
-from warmup.core.miss_reasons import advice
+from warmup.core.errors import SettingsError, WarmupWarning, advice
+from warmup.core.text import counted, printable, remedy_for
 
 EVENT_SCHEMA: Final = 1
 LOG_MARKER: Final = "warmup-event"
@@ -309,3 +311,69 @@ def in_brackets(counts: Mapping[str, int]) -> str:
     """Return *counts* as `` (miss 1, pad 2)``, sorted by name; empty without counts."""
     text = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
     return f" ({text})" if text else ""
+
+
+# Lines on stderr for people, which reach them whatever logging and warnings are set to.
+
+_PACKAGE: Final = f"{Path(__file__).resolve().parents[1]}/"
+
+
+def print_notice(text: str) -> None:
+    """Print *text* as one line on stderr; a process without a usable stderr loses it."""
+    if sys.stderr is not None:  # None in a process that was started without one
+        with contextlib.suppress(OSError, ValueError):  # closed, or nobody reads it any more
+            sys.stderr.write(f"warmup: {printable(text)}\n")
+            sys.stderr.flush()
+
+
+def warn(warning: WarmupWarning) -> None:
+    """Issue *warning* for the line outside of warmup that led here; raise in no case."""
+    frame = sys._getframe()  # noqa: SLF001  `skip_file_prefixes` needs Python 3.12
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    place = (frame.f_code.co_filename, frame.f_lineno, frame.f_globals.get("__name__"))
+    try:
+        warnings.warn_explicit(warning, type(warning), *place)
+    except WarmupWarning as error:
+        print_notice(str(error))
+
+
+# `Uncompiled`: what of a model runs outside of torch.compile's graphs, where no row can help.
+
+
+@dataclass(frozen=True, slots=True)
+class Uncompiled:
+    """The frames that torch.compile left uncompiled, each with torch's reason.
+
+    ``matmuls`` is the number of matrix products and convolutions that a call runs outside of any
+    graph; it is counted only where there are frames.
+    """
+
+    frames: tuple[str, ...] = ()
+    matmuls: int = 0
+
+    def with_frames(self, frames: Iterable[str]) -> Uncompiled:
+        """Return these with *frames* too."""
+        return replace(self, frames=(*self.frames, *frames))
+
+    def lines(self) -> Iterator[str]:
+        """Yield a sentence for each frame, and one for the matmuls."""
+        for frame in self.frames:
+            yield f"uncompiled: {frame}"
+        if self.matmuls:
+            yield f"matmuls that a call runs outside any graph, so without a row: {self.matmuls}"
+
+    def __str__(self) -> str:
+        frames = "; ".join(self.frames)
+        more = f"; matmuls outside any graph: {self.matmuls}" if self.matmuls else ""
+        return f"{counted(len(self.frames), 'uncompiled frame')}: {frames}{more}"
+
+
+NONE_UNCOMPILED: Final = Uncompiled()
+
+
+def frame_in(event: Event) -> str | None:
+    """Return the frame of *event* with torch's reason; None where it is another event."""
+    if event.name is not EventName.UNCOMPILED:
+        return None
+    return "{frame}: {reason}".format_map(event.fields)

@@ -13,8 +13,8 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from warmup.core.error_text import shown
 from warmup.core.errors import SettingsError
+from warmup.core.text import shown
 
 PLAN_NAME: Final = "warmup"  # of the trace's member that holds a `RecordedPlan`
 PLAN_SCHEMA: Final = 1

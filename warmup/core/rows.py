@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
-from warmup.core.method import Search
-from warmup.core.search import SearchCounts
+from warmup.core.method import Search, SearchCounts
 
 
 class Family(StrEnum):

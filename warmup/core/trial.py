@@ -6,16 +6,107 @@ protocol `Operands` names tensors as `Any`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
-from warmup.core.method import Method
+from warmup.core.method import Method, SearchCounts
 from warmup.core.rows import Rejection, Winner
-from warmup.core.samples import Samples
+
+# `Samples`: repeated times of one call, with their median, spread and confidence interval.
+
+# The widest interval of a control, as a share of its median, beside which ratios mean something.
+WIDEST_CONTROL: Final = 0.2
+_QUARTERS: Final = 4
+_TAIL_SHARE: Final = 0.025  # of a two-sided interval of 95 %
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Times of one call in microseconds, at least one, in the order in which they were taken."""
+
+    times_us: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        """The median time in microseconds."""
+        return statistics.median(self.times_us)
+
+    @property
+    def spread(self) -> float:
+        """The distance between the quartiles, as a share of the median; 0 below two samples."""
+        if len(self.times_us) < 2 or not self.median:  # noqa: PLR2004  a single time has no spread
+            return 0.0
+        low, _, high = statistics.quantiles(self.times_us, n=_QUARTERS, method="inclusive")
+        return (high - low) / self.median
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % confidence interval of the median, whatever the distribution of the times.
+
+        Its ends are order statistics, with ranks from the binomial distribution (Conover, Practical
+        Nonparametric Statistics, section 3.2). Below six samples it is the whole range, whose
+        confidence is then below 95 %.
+        """
+        return interval_of(self.times_us)
+
+    @property
+    def width(self) -> float:
+        """The width of the interval, as a share of the median; 0 where the median is 0."""
+        low, high = self.interval
+        return (high - low) / self.median if self.median else 0.0
+
+    def __add__(self, other: Samples) -> Samples:
+        return Samples((*self.times_us, *other.times_us))
+
+
+def busy_sentence(control: str, samples: Samples) -> str | None:
+    """Return why *samples* of the control are no basis of a ratio; None where they are.
+
+    The times of a control, the call that the others are compared with, say how far the machine can
+    be believed: nothing but the machine changes between them.
+    """
+    if samples.width <= WIDEST_CONTROL:
+        return None
+    return (
+        f"no verdict: this machine is too busy: the 95 % interval of {control} is "
+        f"{samples.width:.0%} of its median wide (at most {WIDEST_CONTROL:.0%})"
+    )
+
+
+def first_busy_sentence(controls: Iterable[tuple[str, Samples]]) -> str | None:
+    """Return the `busy_sentence` of the first of *controls* that has a sentence, else None."""
+    sentences = (busy_sentence(control, samples) for control, samples in controls)
+    return next(filter(None, sentences), None)
+
+
+def interval_of(values: Sequence[float]) -> tuple[float, float]:
+    """Return the 95 % confidence interval of the median of *values*, at least one value."""
+    ordered, count = sorted(values), len(values)
+    outside, below = 0.0, 0
+    while (outside := outside + math.comb(count, below) / 2**count) <= _TAIL_SHARE:
+        below += 1
+    low = max(below - 1, 0)
+    return ordered[low], ordered[count - 1 - low]
+
+
+def ratios_by_round(base: Samples, own: Samples) -> list[float]:
+    """Return the time of *base* over that of *own* in each round; both have as many times.
+
+    The two times of a round are taken shortly after each other, so that a drift cancels.
+    """
+    return [a / b for a, b in zip(base.times_us, own.times_us, strict=True)]
+
+
+def geomean(ratios: Sequence[float]) -> float:
+    """Return the geometric mean of *ratios*, at least one, all above zero."""
+    return math.exp(statistics.fmean(math.log(ratio) for ratio in ratios))
+
 
 TimedCall = Callable[[int], object]  # makes call number i, on operand set i modulo their count
 JsonObject = Mapping[str, Any]
@@ -212,3 +303,46 @@ def trial_from_json(document: JsonObject) -> Trial:
         msgspec.ValidationError: it is another document.
     """
     return msgspec.convert(document, Trial)
+
+
+# `LiveSearch`: a decision measured in this process, whose candidates are made step by step.
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSearch:
+    """A decision measured in this process, whose candidates are made while others are timed.
+
+    ``listed`` are the candidates among which default mode chooses, in its order, and ``calls`` are
+    their calls. ``more`` takes the microseconds of all candidates so far, infinite for a rejected
+    one, and returns the calls of further candidates; without any the search is over. ``written``
+    calls a candidate once and returns copies of the tensors that it wrote. ``uncompiled`` has the
+    candidates that did not compile, with the reason, and ``counts`` returns how many were tried:
+    both grow while the search goes on. ``is_cut`` returns whether it ended early, since another
+    kernel is so much faster that no further candidate can matter. ``banned`` is left out.
+    """
+
+    listed: tuple[Winner, ...]
+    calls: Mapping[Winner, TimedCall]
+    more: Callable[[Mapping[Winner, float]], Mapping[Winner, TimedCall]]
+    written: Callable[[Winner], Sequence[Any]]
+    uncompiled: Mapping[Winner, str]
+    counts: Callable[[], SearchCounts]
+    is_cut: Callable[[], bool] = lambda: False
+    banned: Winner | None = None
+
+
+def without(search: LiveSearch, banned: Winner | None) -> LiveSearch:
+    """Return *search* without the candidate *banned*, unless that is the first one listed."""
+    if banned is None or banned == search.listed[0]:
+        return search
+
+    def kept(calls: Mapping[Winner, TimedCall]) -> dict[Winner, TimedCall]:
+        return {winner: call for winner, call in calls.items() if winner != banned}
+
+    return replace(
+        search,
+        listed=tuple(winner for winner in search.listed if winner != banned),
+        calls=kept(search.calls),
+        more=lambda times_us: kept(search.more(times_us)),
+        banned=banned,
+    )

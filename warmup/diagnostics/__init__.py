@@ -1,4 +1,4 @@
-"""Diagnoses: `audit` of event logs, misses and metrics, `diagnose` for a machine, and `explain`.
+"""Diagnoses before a start: `diagnose` for a machine, and `explain` for the ranges of a model.
 
-Imports `models` and all below it; only `explain` needs torch. `serving` and commands call it.
+Imports `tuning` and all below it; only `explain` needs torch.
 """

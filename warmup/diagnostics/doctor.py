@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from warmup.core.counted import counted
+from warmup.core.device import Device, Runtime, closed_gate, compare_runtimes
 from warmup.core.errors import TableError, TableNotFoundError
-from warmup.core.runtime import Device, Runtime, closed_gate, compare_runtimes
-from warmup.core.units import GIB
-from warmup.table.discovery import discover, find
+from warmup.core.text import GIB, counted
+from warmup.table.store import discover, find
 
 if TYPE_CHECKING:
     from warmup.inductor.host_facts import Compiler, Folder

@@ -12,21 +12,27 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from warmup.buckets.bucket import Bucket, parse_buckets, parse_inputs
-from warmup.core.assumed_device import ASSUMED_DEVICES, AssumedDevice
-from warmup.core.error_text import first_line
+from warmup.core.buckets import Bucket, parse_buckets, parse_inputs
+from warmup.core.device import ASSUMED_DEVICES, AssumedDevice
 from warmup.core.errors import ModelError, SettingsError, WarmupError, warmup_error_in
-from warmup.core.events import Emitter, Event
+from warmup.core.events import Emitter, Event, Uncompiled, frame_in
 from warmup.core.method import SEED
-from warmup.core.uncompiled import Uncompiled, frame_in
-from warmup.table.lookup import Lookup, OnMiss
+from warmup.core.text import first_line
+from warmup.table.lookup import Lookup
+from warmup.table.schema import OnMiss
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from warmup.inductor.assumed_gpu import AssumedGpu
-    from warmup.inductor.guards import Artifact, DerivedSize, Guard, Recorder, SourceLine
+    from warmup.inductor.guards import (
+        Artifact,
+        AssumedGpu,
+        DerivedSize,
+        Guard,
+        Recorder,
+        SourceLine,
+    )
     from warmup.models.loading import Inputs
 
 EXPLAINED_MODES: Final = ("default", "max-autotune")
@@ -172,9 +178,9 @@ def explain(
     import torch
 
     from warmup.inductor import connect
-    from warmup.inductor.assumed_gpu import AssumedGpu
+    from warmup.inductor.guards import AssumedGpu
     from warmup.inductor.machine import describe_runtime, resolve_device
-    from warmup.models.inferred_inputs import resolve_inputs
+    from warmup.models.inputs import resolve_inputs
     from warmup.models.loading import load_model, make_inputs, parse_cast
 
     inductor = connect()
@@ -324,7 +330,7 @@ class _DimCompiler:
     ) -> Sequence[Artifact]:
         """Run the model at *size* and return the artifacts that this compiled."""
         from warmup.inductor.guards import mark_unless_fixed
-        from warmup.models.dtype_mismatch import naming_dtypes
+        from warmup.models.inputs import naming_dtypes
 
         recorder.size = size
         inputs = self._inputs(size)

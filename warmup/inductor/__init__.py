@@ -42,6 +42,6 @@ def start_workers(device: str, *, for_build: bool = False) -> None:
     from warmup.inductor.host_facts import check_cache_folder
 
     check_cache_folder()
-    from warmup.inductor.workers import start_workers  # imports torch: only on demand
+    from warmup.inductor.machine import start_workers  # imports torch: only on demand
 
     start_workers(device, for_build=for_build)

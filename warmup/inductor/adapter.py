@@ -6,29 +6,38 @@ While attached, inductor's decisions are answered by `Answers`; detaching restor
 from __future__ import annotations
 
 import contextlib
+import functools
+import os
 import pkgutil
+import platform
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import torch
 import torch._dynamo
+from torch._dynamo.utils import ChromiumEventLogger
+from torch._inductor import compile_fx as compile_fx_module
+from torch._inductor import config, cpu_vec_isa
+from torch._inductor.exc import InvalidCxxCompiler
 
-from warmup.core.compile_modes import CompileOrder
+from warmup.core.device import Runtime
 from warmup.core.errors import SettingsError
-from warmup.core.phases import PhaseClock
-from warmup.core.runtime import Runtime
-from warmup.inductor.firewall import Firewall
+from warmup.core.method import CompileOrder
+from warmup.core.phases import Phase, PhaseClock
+from warmup.inductor.benchmarks import BenchmarkWatch
 from warmup.inductor.internals import INTERNALS, check_internals
-from warmup.inductor.patches import Patches
+from warmup.inductor.patches import Firewall, Hooks, Patches
 from warmup.inductor.versions import Version, version_for
 from warmup.keys.question import Answers
 from warmup.keys.registry import KINDS
 
 if TYPE_CHECKING:
     from warmup.inductor.compile_watch import CompileObserver
+
 
 _attach_lock = threading.Lock()
 _attached: list[Attachment] = []
@@ -84,13 +93,13 @@ class Inductor:
 
     def quiet_switches(self) -> dict[str, bool | int | str]:
         """Return the inductor options that switch off every benchmark that rows do not replace."""
-        from warmup.inductor.switches import quiet_switches
+        from warmup.inductor.options import quiet_switches
 
         return quiet_switches()
 
     def template_sources(self) -> dict[str, str]:
         """Return the hash of the source of each Triton template of this torch, by its uid."""
-        from warmup.inductor.gemm.template_sources import template_sources
+        from warmup.inductor.gemm.search import template_sources
 
         return template_sources()
 
@@ -119,8 +128,6 @@ class Inductor:
     @contextlib.contextmanager
     def time_phases(self, clock: PhaseClock) -> Iterator[None]:
         """Let torch's own timers of this thread drive *clock* while the context is open."""
-        from warmup.inductor.phase_timers import PhaseTimers
-
         patches = Patches(Firewall.current())
         PhaseTimers(clock).attach(patches)
         try:
@@ -153,10 +160,12 @@ class Inductor:
         from warmup.inductor.benchmarks import BenchmarkWatch
         from warmup.inductor.cached_graphs import CachedGraphs
         from warmup.inductor.compile_watch import CompileWatch, FrameWatch
-        from warmup.inductor.options import CompileOptions, tag_caches
-        from warmup.inductor.quiet import silence_autotuning
-        from warmup.inductor.switches import check_options
-        from warmup.inductor.vector_isa import list_one_isa
+        from warmup.inductor.options import (
+            CompileOptions,
+            check_options,
+            silence_autotuning,
+            tag_caches,
+        )
 
         check_options(options)
         with _attach_lock:
@@ -179,7 +188,7 @@ class Inductor:
                 graphs.attach(patches)
                 counting = firewall.answers = graphs.counting_answers()
                 if order is not CompileOrder.AS_ASKED:
-                    from warmup.inductor.kernels_ahead import KernelsAhead
+                    from warmup.inductor.launch.compiling import KernelsAhead
 
                     kernels = KernelsAhead(order, on_compiled)
                     kernels.attach(patches)
@@ -243,3 +252,141 @@ def mark_range(
     Later compiles take *hint* as the size hint of the dim, by default its size in *tensor*.
     """
     torch._dynamo.mark_dynamic(tensor, dim, hint_override=hint, min=low, max=high)
+
+
+# `PhaseTimers`: torch's own timers, reported to a `PhaseClock` as phases of a start.
+
+# The names are the same in torch 2.11 and 2.13. Where a name goes, its seconds are counted for the
+# phase around it.
+_PHASES: Final[Mapping[str, Phase]] = {
+    "entire_frame_compile": Phase.TRACING,
+    "backend_compile": Phase.AOT,
+    "inductor_import": Phase.IMPORT,
+    "inductor_compile": Phase.CACHES,
+    "AOTAutogradCache.inductor_load": Phase.CACHES,
+    "Scheduler.__init__": Phase.SCHEDULING,
+    "GraphLowering.codegen": Phase.CODE_GENERATION,
+    "code_gen": Phase.CODE_GENERATION,
+    "PyCodeCache.load_by_key_path": Phase.LOADING_CODE,
+    "async_compile.precompile": Phase.COMPILING_KERNELS,
+    "CachingAutotuner.slow_precompile_config": Phase.COMPILING_KERNELS,
+    "compile_file": Phase.COMPILING_KERNELS,
+    "async_compile.wait": Phase.WAITING_FOR_KERNELS,
+    "StaticAutotunerFuture.warm_precompile": Phase.WAITING_FOR_KERNELS,
+    "benchmark_fused_nodes": Phase.MEASURING,
+    "CachingAutotuner.benchmark_all_configs": Phase.MEASURING,
+    "CachingAutotuner.coordinate_descent_tuning": Phase.MEASURING,
+}
+# Names that begin with the name of the operator whose candidates are tuned.
+_ENDINGS: Final = (
+    ("_template_precompiling", Phase.WAITING_FOR_KERNELS),
+    ("_template_autotuning", Phase.MEASURING),
+)
+
+
+class PhaseTimers(Hooks):
+    """Enters and leaves the phases of *clock* as the timers of this thread begin and end.
+
+    Blocks of other threads are ignored: this thread waits for them, or does not need them.
+    """
+
+    def __init__(self, clock: PhaseClock) -> None:
+        self._clock = clock
+        self._thread = threading.get_ident()
+
+    def attach(self, patches: Patches) -> None:
+        """Report to the clock until *patches* is restored."""
+        patches.on_restore(self._deactivate)
+        patches.wrap(ChromiumEventLogger, "log_event_start", self._wrap_start)
+        patches.wrap(ChromiumEventLogger, "log_event_end", self._wrap_end)
+        patches.wrap(compile_fx_module, "fx_codegen_and_compile", self._wrap_lowering)
+        BenchmarkWatch(self._measuring, self._measured).attach(patches)
+
+    @property
+    def _is_ours(self) -> bool:
+        return self._active and threading.get_ident() == self._thread
+
+    def _wrap_start(self, original: Callable[..., None]) -> Callable[..., None]:
+        def start(logger: Any, event_name: str, *args: Any, **kwargs: Any) -> None:
+            phase = _phase_of(event_name)
+            if phase is not None and self._is_ours:
+                self._clock.enter(phase)
+            original(logger, event_name, *args, **kwargs)
+
+        return start
+
+    def _wrap_end(self, original: Callable[..., None]) -> Callable[..., None]:
+        def end(logger: Any, event_name: str, *args: Any, **kwargs: Any) -> None:
+            original(logger, event_name, *args, **kwargs)
+            if _phase_of(event_name) is not None and self._is_ours:
+                self._clock.leave()
+
+        return end
+
+    def _wrap_lowering(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return *original* as the phase of lowering: the caches had no graph.
+
+        The timer of the same name is around the lookup in the caches too.
+        """
+
+        def lower(*args: Any, **kwargs: Any) -> Any:
+            if not self._is_ours:
+                return original(*args, **kwargs)
+            with self._clock.phase(Phase.LOWERING):
+                return original(*args, **kwargs)
+
+        return lower
+
+    def _measuring(self, _site: str) -> None:
+        if self._is_ours:
+            self._clock.enter(Phase.MEASURING)
+
+    def _measured(self) -> None:
+        if self._is_ours:
+            self._clock.leave()
+
+
+def _phase_of(event: str) -> Phase | None:
+    """Return the phase of torch's timer *event*; None where it belongs to the timer around it."""
+    phase = _PHASES.get(event)
+    if phase is None:
+        phase = next((found for ending, found in _ENDINGS if event.endswith(ending)), None)
+    return phase
+
+
+# `list_one_isa`: inductor tests the vector instruction set that it takes, and no other.
+
+_SYSTEMS = ("linux", "win32")  # elsewhere inductor has no instruction set of x86
+_X86 = ("x86_64", "AMD64")
+
+
+def list_one_isa(patches: Patches) -> None:
+    """Let inductor list the first instruction set that works, until *patches* is restored.
+
+    Where a caller names an instruction set, by ``ATEN_CPU_CAPABILITY`` or ``cpp.simdlen``, and on
+    other systems than Linux and Windows or other machines than x86, inductor's own list is used.
+    """
+
+    def wrap(original: Callable[[], list[Any]]) -> Callable[[], list[Any]]:
+        first = functools.cache(_first_that_works)
+
+        def valid_vec_isa_list() -> list[Any]:
+            is_named = os.getenv("ATEN_CPU_CAPABILITY") or config.cpp.simdlen is not None
+            is_x86 = sys.platform in _SYSTEMS and platform.machine() in _X86
+            try:
+                return first() if is_x86 and not is_named else original()
+            except InvalidCxxCompiler:  # of torch, whose own list says what is missing
+                return original()
+
+        return valid_vec_isa_list
+
+    patches.wrap(cpu_vec_isa, "valid_vec_isa_list", wrap)
+
+
+def _first_that_works() -> list[Any]:
+    """Return the first of inductor's instruction sets that the machine has and that works."""
+    names = cpu_vec_isa.x86_isa_checker()
+    for isa in cpu_vec_isa.supported_vec_isa_list:
+        if all(name in names for name in str(isa).split()) and isa:
+            return [isa]
+    return []

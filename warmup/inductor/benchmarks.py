@@ -43,7 +43,7 @@ _INNER_SITES: Final = (
     ("_inductor/select_algorithm.py", "", "select"),
 )
 # Files whose frames are no site: they pass a call on to what they wrap.
-_PASSING_ON: Final = ("runtime/benchmarking.py", "warmup/inductor/firewall.py")
+_PASSING_ON: Final = ("runtime/benchmarking.py", "warmup/inductor/patches.py")
 _SELECTION_FRAMES: Final = ("__call__", "do_autotuning", "benchmark")
 
 

@@ -21,7 +21,7 @@ from torch._inductor import compile_fx as compile_fx_module
 from torch._inductor import config as inductor_config
 from torch.autograd import profiler, profiler_legacy
 
-from warmup.core.dtypes import dtype_name
+from warmup.core.roofline import dtype_name
 from warmup.inductor.patches import Hooks, Patches
 from warmup.keys.question import Answers, Linear
 

@@ -12,7 +12,7 @@ import uuid
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch._inductor.dependencies import MemoryDep
@@ -22,13 +22,37 @@ from torch._inductor.scheduler import BaseSchedulerNode, Scheduler
 from torch._inductor.select_algorithm import AlgorithmSelectorCache
 from torch._inductor.virtualized import V
 
-from warmup.core.dtypes import dtype_name
+from warmup.core.errors import ProblemError
 from warmup.core.planned_kernels import GraphPlan, PlannedBy, PlannedKernel
-from warmup.inductor.firewall import Firewall
-from warmup.inductor.gemm.selection_key import key_of_selection
+from warmup.core.roofline import dtype_name
+from warmup.inductor.convolution import Convolutions
+from warmup.inductor.gemm.choices import post_op_of
+from warmup.inductor.gemm.key import describe
+from warmup.inductor.grouped import GroupedProducts
 from warmup.inductor.launch.kernels import key_of
-from warmup.inductor.patches import Patches
+from warmup.inductor.patches import Firewall, Patches
+from warmup.keys.gemm import COVERED, CPU_LINEAR
 from warmup.keys.registry import work_of
+
+# `key_of_selection`: the key of any selection of ``AlgorithmSelectorCache``, asked or not.
+
+_LISTED_ALONE: Final = {one.name: one for one in (Convolutions(), GroupedProducts())}
+
+
+def key_of_selection(name: str, choices: list[Any], inputs: Any, layout: Any) -> str | None:
+    """Return the key of the selection *name* among *choices*, before anything is selected.
+
+    None where no row kind is about it, or a key cannot describe it.
+    """
+    try:
+        if (selection := _LISTED_ALONE.get(name)) is not None:
+            return selection.key_of(choices, inputs, layout)
+        if name not in COVERED:
+            return None
+        post_op = post_op_of(choices) if name in CPU_LINEAR else None
+        return describe(name, list(inputs), layout, post_op).key
+    except ProblemError:
+        return None
 
 
 @dataclass(slots=True)

@@ -14,8 +14,12 @@ saved ("expected OutputCode, got function", torch/_functorch/_aot_autograd/autog
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import logging
+import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import torch.compiler.config as compiler_config
@@ -23,13 +27,104 @@ from torch._dynamo import convert_frame
 from torch._functorch import config as functorch_config
 from torch._inductor import compile_fx as compile_fx_module
 from torch._inductor import config as inductor_config
+from torch._inductor import select_algorithm
+from torch._inductor.fx_passes import post_grad
 
-from warmup.core.errors import InductorChangedError
+from warmup.core.errors import InductorChangedError, SettingsError
 from warmup.core.method import OptionValue
+from warmup.inductor.internals import FOLDING_INTERNALS, check_internals
 from warmup.inductor.patches import Hooks, Patches
-from warmup.inductor.switches import is_set_in_environment, is_switch
 from warmup.inductor.versions import Version
 from warmup.keys.question import Answers
+
+# Switches: inductor options that decide what is benchmarked; and all options a table may set.
+
+# Each switch with the value that prevents its benchmarks. The names are those of
+# torch/_inductor/config.py; a version of torch without the option lacks the benchmark too.
+_QUIET: Final[Mapping[str, bool | int | str]] = {
+    "max_autotune_gemm": True,  # lists GEMM candidates, of which warmup selects the row's
+    "max_autotune": False,
+    "max_autotune_pointwise": False,
+    "coordinate_descent_tuning": False,
+    "dynamic_scale_rblock": False,  # re-measures reductions in every process up to torch 2.13
+    "benchmark_fusion": False,
+    "benchmark_epilogue_fusion": False,
+    "benchmark_template_fusion": False,  # its name from torch 2.15 on
+    "benchmark_combo_kernel": False,
+    "combo_kernels": False,
+    "b2b_gemm_pass": False,
+    "distributed_max_autotune_gemm": False,
+    "pipeline_max_autotune_gemm": False,
+    "runtime_estimations_mms_benchmark": False,
+    "triton.multi_kernel": 0,
+    "triton.mix_order_reduction_autotune_split_size": False,
+}
+_OTHER_VARIABLES: Final = {
+    "benchmark_template_fusion": "BENCHMARK_EPILOGUE_FUSION",
+    "pipeline_max_autotune_gemm": "PIPELINE_GEMM_AUTOTUNING",
+}
+_MUST_EXIST: Final = ("max_autotune_gemm", "max_autotune", "coordinate_descent_tuning")
+_YIELDING: Final = frozenset(
+    {
+        "max_autotune_gemm_backends",
+        "max_autotune_gemm_search_space",
+        "max_autotune_conv_backends",
+        "freezing",
+        "triton.mix_order_reduction",
+    }
+)
+
+
+def quiet_switches() -> dict[str, bool | int | str]:
+    """Return each switch of the installed torch, with the value that prevents benchmarks.
+
+    Raises:
+        InductorChangedError: a switch that every supported torch has is gone.
+    """
+    known: Mapping[str, Any] = vars(inductor_config)["_config"]
+    for name in _MUST_EXIST:
+        if name not in known:
+            raise InductorChangedError(f"there is no option {inductor_config.__name__}.{name}")
+    return {
+        name: value
+        for name, value in _QUIET.items()
+        if name in known and getattr(known[name], "alias", None) is None
+    }
+
+
+def is_switch(name: str) -> bool:
+    """Return whether the option *name* is a switch."""
+    return name in _QUIET
+
+
+def is_set_in_environment(name: str) -> bool:
+    """Return whether the environment variable for the option *name* is set.
+
+    Inductor reads the variable on import and takes its value as the option's default.
+    """
+    variable = _OTHER_VARIABLES.get(name, name.removeprefix("triton.").upper())
+    return f"TORCHINDUCTOR_{variable}" in os.environ
+
+
+def check_options(options: Mapping[str, OptionValue]) -> None:
+    """Check that a table may set *options*.
+
+    Raises:
+        SettingsError: a table may not set an option, or its value has the wrong type.
+    """
+    for name, value in options.items():
+        if name not in _YIELDING and name not in _QUIET:
+            raise SettingsError(
+                f"the table's policy sets the inductor option {name}, which no build writes",
+                "build the table again",
+            )
+        expected = type(_QUIET[name]) if name in _QUIET else (str, bool)
+        if not isinstance(value, expected):
+            raise SettingsError(
+                f"the table's policy sets the inductor option {name} to {value!r}",
+                "build the table again",
+            )
+
 
 _FREEZING: Final = "freezing"
 _CUDAGRAPHS: Final = "triton.cudagraphs"
@@ -176,3 +271,64 @@ def _default(module: Any, name: str) -> Any:
     entry = _entry(module, name)
     from_environment = entry.env_value_default
     return from_environment if isinstance(from_environment, (bool, str)) else entry.default
+
+
+# `silence_autotuning`: drops inductor's autotuning messages while a build shows its progress.
+
+_AUTOTUNING_LOGGERS = (
+    "torch._inductor.select_algorithm",
+    "torch._inductor.runtime.triton_heuristics",
+)
+
+
+def silence_autotuning(patches: Patches) -> dict[str, bool]:
+    """Drop inductor's autotuning messages until *patches* is restored.
+
+    Returns the options under which compiles must run for that.
+    """
+    patches.wrap(select_algorithm, "PRINT_AUTOTUNE", lambda _: False)
+    for name in _AUTOTUNING_LOGGERS:
+        logger = logging.getLogger(name)
+        logger.addFilter(_drop)
+        patches.on_restore(functools.partial(logger.removeFilter, _drop))
+    return {"max_autotune_report_choices_stats": False}
+
+
+@contextlib.contextmanager
+def compiling_with(options: Mapping[str, OptionValue]) -> Iterator[None]:
+    """Compile with *options* of inductor in this context, and drop its autotuning messages.
+
+    Dynamo reads ``freezing`` before inductor reads the options of a compile, so they are set here.
+    """
+    patches = Patches()
+    try:
+        with inductor_config.patch({**silence_autotuning(patches), **options}):
+            yield
+    finally:
+        patches.restore()
+
+
+def _drop(record: logging.LogRecord) -> bool:
+    return record.levelno > logging.ERROR
+
+
+# `mm_unfolded`: keeps inductor from folding an add after a matmul into an addmm.
+
+
+@contextlib.contextmanager
+def mm_unfolded() -> Iterator[None]:
+    """Compile an add after an mm as the epilogue of the mm while open, in every thread.
+
+    Inductor does so on a GPU where every use of the sum is pointwise, which a key does not tell,
+    and folds the add into an addmm elsewhere (fx_passes/post_grad.py, is_valid_addmm_fusion).
+
+    Raises:
+        InductorChangedError: the internal is gone or has another signature.
+    """
+    check_internals(FOLDING_INTERNALS)
+    patches = Patches()
+    patches.wrap(post_grad, "should_prefer_unfused_addmm", lambda _: lambda _match: True)
+    try:
+        yield
+    finally:
+        patches.restore()

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from warmup.core.device import Runtime
 from warmup.core.errors import AdapterError, SettingsError
-from warmup.core.runtime import Runtime
 from warmup.inductor import connect
 from warmup.inductor.host_facts import (
     Compiler,

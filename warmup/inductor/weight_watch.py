@@ -34,11 +34,10 @@ from torch._inductor import freezing
 from torch._inductor.codecache import CppCodeCache
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from warmup.core.counted import counted
 from warmup.core.events import logger
+from warmup.core.text import counted
 from warmup.inductor.compile_watch import place_of
-from warmup.inductor.firewall import Firewall
-from warmup.inductor.patches import Hooks, Patches
+from warmup.inductor.patches import Firewall, Hooks, Patches
 from warmup.keys.question import Answers
 
 _SAMPLE: Final = 8  # bytes

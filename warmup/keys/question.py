@@ -10,12 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from warmup.core.live_search import LiveSearch
-from warmup.core.method import Search
-from warmup.core.miss_reasons import MissReason
+from warmup.core.errors import MissReason
+from warmup.core.method import Search, SearchCounts
 from warmup.core.rows import Winner
-from warmup.core.search import SearchCounts
-from warmup.core.trial import Candidate, Operands, Region, TensorSpec, ViewSpec
+from warmup.core.trial import Candidate, LiveSearch, Operands, Region, TensorSpec, ViewSpec
 from warmup.keys.gemm import GemmProblem
 
 

@@ -5,12 +5,15 @@ The first word of a key is the name of its kind, except that a GEMM key starts w
 
 from __future__ import annotations
 
+import math
 import pkgutil
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from warmup.core.roofline import Work
+from warmup.core.rows import Family, Row, Winner
 from warmup.keys.convolution import CONVOLUTION
 from warmup.keys.gemm import GEMM
 from warmup.keys.grouped import GROUPED
@@ -101,3 +104,116 @@ def ingredients_of(key: str) -> dict[str, str]:
         ProblemError: *key* is not a key.
     """
     return kind_of(key).ingredients(key)
+
+
+# `nearest_row` and `neighbours_of`: rows of a table whose problems are similar to a given key.
+
+MOST_NEIGHBOURS: Final = 8
+_SHAPE: Final = re.compile(r"\[([0-9a-z,.]+)\]")  # of an operand in an epilogue
+_EQUAL_INGREDIENTS: Final = ("op", "dtype", "dtype_b", "a", "b", "a2", "b2", "out")
+_PRECISIONS: Final = ("dtype", "fp32")
+_GEMM_SIZES: Final = ("batch", "m", "n", "k")
+
+
+def nearest_row(key: str, rows: Iterable[str]) -> tuple[str | None, tuple[str, ...]]:
+    """Return the most similar of the keys *rows*, and in what it differs from *key*.
+
+    Only rows whose first words, `Kind.fixed` of them, are those of *key* count: its op or kernel.
+    Without such a row those of the same sizes in another precision count, where inductor may ask
+    for another op.
+    Sizes of an epilogue's operands that are those of the GEMM are no difference of their own. Most
+    similar is the row with the fewest differing ingredients, then with the closest
+    `Kind.nearest_by`, then the first in key order. Returns ``(None, ())`` when no row counts.
+
+    Raises:
+        ProblemError: *key* is not a key.
+    """
+    kind = kind_of(key)
+    asked = kind.ingredients(key)
+    start = "".join(f"{word} " for word in key.split(" ", kind.fixed)[: kind.fixed])
+    best: tuple[tuple[bool, int, int, str], tuple[str, ...]] | None = None
+    for row in rows:
+        is_other = not row.startswith(start)
+        if is_other and kind_of(row) is not kind:
+            continue
+        parts = kind.ingredients(row)
+        sizes = [name for name in kind.nearest_by if name in parts and name in asked]
+        distance = sum(abs(_low(parts[name]) - _low(asked[name])) for name in sizes)
+        is_precise = all(parts.get(name) == asked.get(name) for name in _PRECISIONS)
+        if is_other and (distance or not sizes or is_precise):
+            continue
+        differences = _differences(parts, asked)
+        rank = (is_other, len(differences), distance, row)
+        if best is None or rank < best[0]:
+            best = (rank, differences)
+    return (None, ()) if best is None else (best[0][3], best[1])
+
+
+def differing_ingredients(row: Mapping[str, str], asked: Mapping[str, str]) -> tuple[str, ...]:
+    """Return ``name: row X, here Y`` for each ingredient in which *row* and *asked* differ."""
+    names = [*asked, *(name for name in row if name not in asked)]
+    return tuple(
+        f"{name}: row {row.get(name, 'absent')}, here {asked.get(name, 'absent')}"
+        for name in names
+        if row.get(name) != asked.get(name)
+    )
+
+
+def _differences(row: Mapping[str, str], asked: Mapping[str, str]) -> tuple[str, ...]:
+    """Return what `differing_ingredients` does, without an epilogue that follows from the sizes."""
+    found = differing_ingredients(row, asked)
+    if row.get("epilogue") == asked.get("epilogue") or _in_sizes(row) != _in_sizes(asked):
+        return found
+    return tuple(each for each in found if not each.startswith("epilogue: "))
+
+
+def _in_sizes(parts: Mapping[str, str]) -> str:
+    """Return the epilogue in *parts* with the names of the sizes that its operands share."""
+    rows, columns = parts.get("m"), parts.get("n")
+
+    def name_sizes(shape: re.Match[str]) -> str:
+        *outer, last = shape[1].split(",")
+        named = ["m" if size == rows else size for size in outer]
+        return f"[{','.join([*named, 'n' if last == columns else last])}]"
+
+    return _SHAPE.sub(name_sizes, parts.get("epilogue", ""))
+
+
+def neighbours_of(
+    key: str, rows: Mapping[str, Row], most: int = MOST_NEIGHBOURS
+) -> tuple[Winner, ...]:
+    """Return the different template winners of the *rows* nearest to *key*, nearest first.
+
+    At most *most*. Only trusted rows of the same op, dtypes and operand orders are neighbours.
+    Distance is measured by ratio, in logarithms summed over batch, m, n and k: twice as large is as
+    far as half as large. Rows at the same distance are taken in key order.
+
+    Raises:
+        ProblemError: *key* is not a GEMM key.
+    """
+    asked = GEMM.ingredients(key)
+    near: list[tuple[float, str]] = []
+    for other, row in rows.items():
+        is_template = row.winner.family is Family.TEMPLATE and row.untrusted is None
+        if is_template and kind_of(other) is GEMM:
+            parts = GEMM.ingredients(other)
+            names = _EQUAL_INGREDIENTS
+            if all(_strideless(parts.get(n)) == _strideless(asked.get(n)) for n in names):
+                near.append((_distance(parts, asked), other))
+    winners = dict.fromkeys(rows[other].winner for _, other in sorted(near))
+    return tuple(winners)[:most]
+
+
+def _strideless(ingredient: str | None) -> str | None:
+    return None if ingredient is None else ingredient.partition("/")[0].partition("@")[0]
+
+
+def _distance(row: Mapping[str, str], asked: Mapping[str, str]) -> float:
+    sizes = ((_low(row.get(name, "1")), _low(asked.get(name, "1"))) for name in _GEMM_SIZES)
+    # A size may be 0, which has no ratio.
+    return round(sum(abs(math.log(max(a, 1) / max(b, 1))) for a, b in sizes), 9)
+
+
+def _low(size: str) -> int:
+    """Return a size, or the lower end of a range."""
+    return int(size.partition("..")[0])

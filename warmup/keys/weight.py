@@ -21,8 +21,8 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from warmup.core.dtypes import ITEM_BYTES
 from warmup.core.errors import ProblemError
+from warmup.core.roofline import ITEM_BYTES
 from warmup.core.rows import Family, Winner
 from warmup.keys.gemm import DIM, Dim
 from warmup.keys.kind import Kind

@@ -9,16 +9,15 @@ import math
 from collections.abc import Iterable
 from typing import Final
 
-from warmup.core.dtypes import item_bytes
-from warmup.core.roofline import Work
+from warmup.core.roofline import Work, item_bytes
 from warmup.keys.convolution import CONVOLUTION
-from warmup.keys.gemm_text import parse_problem
 from warmup.keys.grouped import GROUPED, OF_EACH_GROUP, Over
 from warmup.keys.launch import LAUNCH
 from warmup.keys.pad import PAD
 from warmup.keys.reduction import REDUCTION
 from warmup.keys.registry import ingredients_of
 from warmup.keys.split import SPLIT
+from warmup.keys.text import parse_problem
 from warmup.keys.weight import parse_weight
 
 # Ops of one product whose operands are both in the key, by the name that keys give to them.
@@ -27,7 +26,7 @@ _CPU_LINEARS: Final = frozenset({"linear_unary", "linear_binary", "packed_linear
 _PRODUCT: Final = ("batch", "m", "n", "k", "a", "b")
 _TWO_PRODUCTS: Final = "mm_plus_mm"
 _BIAS_ALONG: Final = {"1d": "n", "2d": "mn", "3d": "bmn"}  # the dims along which a bias varies
-_REGION_STEPS: Final = 64  # warmup/inductor/gemm/region_members.py
+_REGION_STEPS: Final = 64  # warmup/inductor/gemm/regions.py
 _PASSES: Final = 2  # a loop over a reduction reads its input twice; an input may be written too
 
 

@@ -17,15 +17,95 @@ import time
 import warnings
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import torch
 
+from warmup.core.device import CallCost
 from warmup.core.method import L2, Launch
-from warmup.core.samples import Samples
-from warmup.core.trial import TimedCall
-from warmup.core.turns import in_turn
-from warmup.measuring.headstart import Events, Headstart
+from warmup.core.processes import in_turn
+from warmup.core.trial import Samples, TimedCall
+
+# `Headstart`: a sleeping kernel, behind which the host enqueues the calls that a GPU is timed by.
+
+_US_PER_MS: Final = 1e3
+_DOUBLINGS: Final = 3  # of the sleep of one headstart
+
+
+class Events:
+    """Two CUDA events around work on the current stream."""
+
+    def __init__(self) -> None:
+        make: Any = torch.cuda.Event  # untyped in torch
+        self._start, self._end = make(enable_timing=True), make(enable_timing=True)
+
+    def __enter__(self) -> None:
+        self._start.record()
+
+    def __exit__(self, *_: object) -> None:
+        self._end.record()
+
+    @property
+    def have_begun(self) -> bool:
+        """Whether the device has reached the work between them."""
+        return bool(self._start.query())
+
+    @property
+    def elapsed_us(self) -> float:
+        """Microseconds of the device between them; waits for the second."""
+        self._end.synchronize()
+        milliseconds: float = self._start.elapsed_time(self._end)
+        return milliseconds * _US_PER_MS
+
+
+class Headstart:
+    """A kernel on *device* that sleeps for *wait_us*, which the host needs to enqueue some calls.
+
+    The host is slower while other processes use its cores. Where the device began the calls before
+    the host had enqueued them all, their time is not used: they run again behind a kernel that
+    sleeps twice as long, from then on. That is done three times at most; a time after that may
+    contain work of the host, and shows in the spread. A call of more kernels than a stream's queue
+    holds (1024) is never enqueued while the kernel sleeps.
+    """
+
+    def __init__(self, device: torch.device, wait_us: float) -> None:
+        self._cycles = int(_cycles_per_us(device) * wait_us)
+        self._doublings = _DOUBLINGS
+
+    def run(self, enqueue: Callable[[], None], events: Events) -> None:
+        """Call *enqueue* behind the sleeping kernel; *events* are around what it enqueues first.
+
+        Afterwards *enqueue* has returned before the device reached *events*, unless the sleep was
+        doubled three times.
+        """
+        while True:
+            _sleep(self._cycles)
+            enqueue()
+            if self._doublings == 0 or not events.have_begun:
+                return
+            self._cycles *= 2
+            self._doublings -= 1
+
+
+def _sleep(cycles: int) -> None:
+    wait: Any = torch.cuda._sleep  # noqa: SLF001  torch's way to keep a stream waiting; untyped
+    wait(cycles)
+
+
+_clock_rates: dict[torch.device, float] = {}
+
+
+def _cycles_per_us(device: torch.device) -> float:
+    """Return the cycles of ``torch.cuda._sleep`` per microsecond, measured once per device."""
+    if device not in _clock_rates:
+        cycles = 1_000_000
+        _sleep(cycles)
+        events = Events()
+        with events:
+            _sleep(cycles)
+        _clock_rates[device] = cycles / events.elapsed_us
+    return _clock_rates[device]
+
 
 _US_PER_S: Final = 1e6
 _BATCH_US: Final = 1000.0
@@ -278,3 +358,43 @@ def run_rounds(
                 before_each(name)
             times[name].append(batches[name].time())
     return {name: Samples(tuple(taken)) for name, taken in times.items()}
+
+
+# `EnqueueBatch` and `cost_of`: what the host takes to enqueue calls that it does not wait for.
+
+ENQUEUE_ROUNDS: Final = 12
+_MOST_CALLS: Final = 16  # of a batch
+_DEVICE_TIMES: Final = 7
+_SLOW_TIMES: Final = 5  # of a call that the device does not run twice in a millisecond
+_COST_DIGITS: Final = 2
+
+
+class EnqueueBatch:
+    """Calls that are enqueued on *device*: as many as *calls*, and at most 16."""
+
+    def __init__(self, call: TimedCall, device: torch.device, calls: int) -> None:
+        self.calls = min(calls, _MOST_CALLS)
+        self._call, self._device = call, device
+
+    def time(self) -> float:
+        """Wait for the device, enqueue the batch and return the host's microseconds of a call."""
+        return wall_us(self._call, self._device, self.calls)[0]
+
+
+def cost_of(call: Callable[[], object], device: torch.device) -> CallCost:
+    """Return what *call*, which has run before, costs the host and *device*, a GPU.
+
+    The L2 is as the call before left it. A call of more kernels than the queue holds, about a
+    thousand, has an upper bound of its device time.
+    """
+
+    def numbered(_number: int) -> object:
+        return call()
+
+    launched = batch_of(numbered, device, Launch.EAGER, L2.WARM, 1)
+    enqueued = EnqueueBatch(numbered, device, launched.calls)
+    is_slow = launched.calls == 1
+    device_times, rounds = (_SLOW_TIMES,) * 2 if is_slow else (_DEVICE_TIMES, ENQUEUE_ROUNDS)
+    device_us = statistics.median(launched.time() for _ in range(device_times))
+    host_us = statistics.median(enqueued.time() for _ in range(rounds))
+    return CallCost(round(host_us, _COST_DIGITS), round(device_us, _COST_DIGITS))

@@ -9,14 +9,26 @@ device therefore select the same winner, or winners whose times differ by no mor
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
-from warmup.core.method import Method
-from warmup.core.rows import Family, Flag, Winner
-from warmup.core.samples import Samples
-from warmup.core.trial import Outcome
+from warmup.core.method import Method, Search
+from warmup.core.roofline import Peaks, Work, gbps_of, share_of_peak, tflops_of
+from warmup.core.rows import (
+    Evidence,
+    Family,
+    Flag,
+    Rejection,
+    Row,
+    Scope,
+    Timing,
+    Tuned,
+    Winner,
+    ranking_of,
+)
+from warmup.core.trial import Outcome, Samples
 
 _FAMILIES: Final = (
     *(Family.EXTERN, Family.PAD, Family.WEIGHT, Family.CPP, Family.LAUNCH, Family.REDUCTION),
@@ -114,3 +126,397 @@ def _uncertainty(samples: Samples | None) -> float:
         return 0.0
     low, high = samples.interval
     return (high - low) / 2 / samples.median
+
+
+# `make_row`: the row of a key and its evidence, from the outcomes of a trial.
+
+_EVIDENCE_DIGITS: Final = 3
+_SLOWEST_SHARE: Final = 0.01  # of the peaks
+_SLOW_US: Final = 100.0  # shorter times are mostly launch latency, which peaks do not cover
+
+
+def make_row(
+    key: str,
+    outcomes: Sequence[Outcome],
+    library: Winner,
+    method: Method,
+    *,
+    work: Work | None = None,
+    peaks: Peaks | None = None,
+    clock_mhz: int | None = None,
+    search: Search = Search.DEFAULT,
+    winner: Winner | None = None,
+    is_disturbed: bool = False,
+) -> Tuned | None:
+    """Return the row for *key* with its evidence; None where `select_winner` selects none.
+
+    With *winner*, which must have a time in *outcomes*, the row is its row, even if another
+    candidate is faster.
+    """
+    selected = select_winner(outcomes, library, method, is_disturbed=is_disturbed)
+    if selected is not None and winner is not None:
+        given = next(outcome for outcome in outcomes if outcome.winner == winner)
+        selected = Selected(given, selected.band)
+    if selected is None or selected.outcome.samples is None:
+        return None
+    chosen, samples = selected.outcome, selected.outcome.samples
+    others = [each for each in outcomes if each.time_us and each.winner != chosen.winner]
+    runner_up = min(others, key=lambda each: (each.time_us, fixed_order(each.winner)), default=None)
+    control = next((outcome for outcome in outcomes if outcome.winner == library), None)
+    # A refused library default has a time all the same: its row is flagged.
+    library_us = samples.median if chosen is control else control.time_us if control else None
+    rejected = Counter(outcome.rejection for outcome in outcomes if outcome.rejection)
+    share = _share(work, peaks, samples)
+    flags = (*selected.flags, *_flags(share, samples))
+    evidence = Evidence(
+        time_us=_rounded(samples.median),
+        library_us=_rounded_or_none(library_us),
+        runner_up=str(runner_up.winner) if runner_up else None,
+        runner_up_us=_rounded_or_none(runner_up.time_us if runner_up else None),
+        tried=len(outcomes),
+        rejected=tuple(sorted(rejected.items())),
+        spread=round(samples.spread, 4),
+        band=round(selected.band, 4),
+        error=_short(chosen.error),
+        tflops=_rate(work, samples, tflops=True),
+        gbps=_rate(work, samples, tflops=False),
+        peak_share=None if share is None else round(share, _EVIDENCE_DIGITS),
+        clock_mhz=clock_mhz,
+        flags=flags,
+        search=search,
+        host_us=_rounded_or_none(chosen.host_us),
+        library_host_us=_rounded_or_none(control.host_us if control else None),
+    )
+    timings = tuple(
+        Timing(
+            each.winner,
+            _rounded_or_none(each.time_us),
+            each.rejection,
+            each.said,
+            host_us=_rounded_or_none(each.host_us),
+            spread=None if each.samples is None else round(each.samples.spread, 4),
+            error=_short(each.error),
+        )
+        for each in outcomes
+    )
+    return Tuned(key, Row(chosen.winner, evidence), timings)
+
+
+def make_fused_row(
+    bare: Tuned,
+    outcomes: Sequence[Outcome],
+    library: Winner,
+    method: Method,
+    *,
+    work: Work | None = None,
+    peaks: Peaks | None = None,
+    is_disturbed: bool = False,
+) -> Tuned | None:
+    """Return the row for the key of *bare*, won by *outcomes* of candidates within their region.
+
+    A candidate may have two outcomes, fused and not fused, and then it has two timings. Candidates
+    rejected in either measurement, every way, count as rejected. None when no outcome has a time.
+    """
+    fused = make_row(bare.key, outcomes, library, method, is_disturbed=is_disturbed)
+    if fused is None:
+        return None
+    alone = {timing.winner: timing.time_us for timing in bare.timings}
+    bare_us = alone.get(fused.row.winner.choice)
+    ways: dict[Winner, list[Timing]] = {}
+    for timing in fused.timings:
+        ways.setdefault(timing.winner.choice, []).append(timing)
+    rejected = Counter(dict(bare.row.evidence.rejected))
+    rejected.update(
+        tried[0].rejection
+        for tried in ways.values()
+        if all(timing.rejection is not None for timing in tried) and tried[0].rejection is not None
+    )
+    kernels = {outcome.winner: outcome.kernels for outcome in outcomes}
+    of_winner, of_library = kernels.get(fused.row.winner), kernels.get(library)
+    gemm = Samples((bare_us,)) if bare_us else None
+    share = None if gemm is None else _share(work, peaks, gemm)
+    evidence = replace(
+        fused.row.evidence,
+        scope=Scope.FUSED,
+        bare_us=bare_us,
+        tried=bare.row.evidence.tried,
+        rejected=tuple(sorted(rejected.items())),
+        tflops=None if gemm is None else _rate(work, gemm, tflops=True),
+        gbps=None if gemm is None else _rate(work, gemm, tflops=False),
+        peak_share=None if share is None else round(share, _EVIDENCE_DIGITS),
+        clock_mhz=bare.row.evidence.clock_mhz,
+        flags=(*fused.row.evidence.flags, *(_flags(share, gemm) if gemm else ())),
+        search=bare.row.evidence.search,
+        kernels=of_winner.count if of_winner else None,
+        library_kernels=of_library.count if of_library else None,
+        spills=of_winner.spills if of_winner else None,
+        registers=of_winner.registers if of_winner else None,
+    )
+    timings = tuple(
+        timing
+        if way is None
+        else replace(
+            timing,
+            winner=way.winner,
+            fused_us=way.time_us,
+            host_us=way.host_us,
+            spread=way.spread,
+            error=way.error,
+            rejection=timing.rejection or way.rejection,
+            said=timing.said or way.said,
+        )
+        for timing in bare.timings
+        for way in ways.get(timing.winner, [None])
+    )
+    return Tuned(bare.key, Row(fused.row.winner, evidence), timings)
+
+
+def make_ways_row(
+    key: str,
+    outcomes: Sequence[Outcome],
+    bare: Sequence[Outcome],
+    library: Winner,
+    method: Method,
+    *,
+    clock_mhz: int | None = None,
+    is_disturbed: bool = False,
+) -> Tuned | None:
+    """Return the row for the pad decision *key*, won by *outcomes* in the compiled region.
+
+    The times *bare* of inductor's own calls stay as evidence. None when no outcome has a time.
+    """
+    in_region = make_row(key, outcomes, library, method)
+    if in_region is None:
+        return None
+    times_us = {outcome.winner: outcome.time_us for outcome in bare}
+    timings = tuple(
+        Timing(timing.winner, _rounded_or_none(times_us.get(timing.winner)))
+        for timing in in_region.timings
+    )
+    evidence = replace(in_region.row.evidence, rejected=())  # `make_fused_row` adds its own
+    alone = Tuned(key, replace(in_region.row, evidence=evidence), timings)
+    fused = make_fused_row(alone, outcomes, library, method, is_disturbed=is_disturbed)
+    if fused is None:
+        return None
+    evidence = replace(fused.row.evidence, clock_mhz=clock_mhz, bare_ranking=ranking_of(alone))
+    return replace(fused, row=replace(fused.row, evidence=evidence))
+
+
+def doubtful_us(floor_us: float) -> float:
+    """Return the time above which a row is far below the peaks; *floor_us* is the time at peak."""
+    return max(floor_us / _SLOWEST_SHARE, _SLOW_US)
+
+
+def rejections(tuned: Iterable[Tuned]) -> Counter[Rejection]:
+    """Return how many candidates were rejected in *tuned*, by reason."""
+    counts: Counter[Rejection] = Counter()
+    for each in tuned:
+        counts.update(dict(each.row.evidence.rejected))
+    return counts
+
+
+def _share(work: Work | None, peaks: Peaks | None, samples: Samples) -> float | None:
+    if work is None or peaks is None:
+        return None
+    return share_of_peak(peaks, work.dtype, work.flops, work.moved, samples.median)
+
+
+def _rate(work: Work | None, samples: Samples, *, tflops: bool) -> float | None:
+    if work is None or (tflops and not work.flops):
+        return None
+    if tflops:
+        return float(f"{tflops_of(work.flops or 0, samples.median):.4g}")
+    return float(f"{gbps_of(work.moved, samples.median):.4g}")
+
+
+def _flags(share: float | None, samples: Samples) -> tuple[Flag, ...]:
+    if share is None:
+        return ()
+    if share > 1:
+        return (Flag.OVER_PEAK,)
+    is_slow = share < _SLOWEST_SHARE and samples.median > _SLOW_US
+    return (Flag.FAR_BELOW_PEAK,) if is_slow else ()
+
+
+def _short(error: float | None) -> float | None:
+    return None if error is None else float(f"{error:.3g}")
+
+
+def _rounded(time_us: float) -> float:
+    return round(time_us, _EVIDENCE_DIGITS)
+
+
+def _rounded_or_none(time_us: float | None) -> float | None:
+    return None if time_us is None else _rounded(time_us)
+
+
+# Regret: a winner's time over the best time, at several sizes of the key's range.
+
+REGRET_BOUND: Final = 0.10
+MOST_RIVALS: Final = 8  # candidates timed again at the smaller sizes
+_LIMIT: Final = 1 + REGRET_BOUND
+_REGRET_DIGITS: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class SizeOutcomes:
+    """A size of a range and the outcomes of candidates there; empty when nothing was run."""
+
+    size: int
+    outcomes: Sequence[Outcome]
+
+
+def rivals_of(outcomes: Sequence[Outcome], winner: Winner, library: Winner) -> list[Winner]:
+    """Return *winner*, *library* if it was run, and the `MOST_RIVALS` fastest of *outcomes*."""
+    timed = [outcome for outcome in outcomes if outcome.time_us]
+    ranked = sorted(timed, key=lambda outcome: (outcome.time_us, fixed_order(outcome.winner)))
+    fastest = [outcome.winner for outcome in ranked[:MOST_RIVALS]]
+    control = [outcome.winner for outcome in outcomes if outcome.winner == library]
+    return [*dict.fromkeys((winner, *control, *fastest))]
+
+
+def select_for_range(
+    winner: Winner, sizes: Sequence[SizeOutcomes], library: Winner, method: Method
+) -> Winner:
+    """Return the winner for all *sizes*, the last of which is the size at which *winner* won.
+
+    *winner* stays while its regret is at most `REGRET_BOUND` at every size. Otherwise the candidate
+    with the least worst regret wins; among near ties a candidate within the bound, then *library*,
+    then the first in the fixed order. Sizes with unstable timings are ignored; if the last size is
+    unstable, *winner* stays. A time over the best one counts only where it is no noise
+    (`is_clearly_faster`). A candidate that failed or was not timed at some size cannot win.
+    """
+    own = sizes[-1]
+    if _is_unstable(own, library, method):
+        return winner
+    stable = {each.size for each in sizes if not _is_unstable(each, library, method)}
+
+    def worst(candidate: Winner, unknown: float) -> float:
+        ratios = [(_ratio(candidate, each), each.size in stable) for each in sizes]
+        known = [(unknown if ratio is None else ratio, counts) for ratio, counts in ratios]
+        return max(ratio for ratio, counts in known if counts or ratio == math.inf)
+
+    if worst(winner, 1.0) <= _LIMIT:
+        return winner
+    ratios = {each.winner: worst(each.winner, math.inf) for each in own.outcomes if each.time_us}
+    least = min(ratios.values(), default=math.inf)
+    if least == math.inf:
+        return winner
+    equals = [each for each, ratio in ratios.items() if ratio <= least * (1 + method.near_tie)]
+    return min(equals, key=lambda each: (ratios[each] > _LIMIT, each != library, fixed_order(each)))
+
+
+def with_range_regret(
+    tuned: Tuned, sizes: Sequence[SizeOutcomes], library: Winner, method: Method
+) -> Tuned:
+    """Return *tuned* with its winner's time over the best time at each of *sizes*.
+
+    The ratio is None at a size where the winner was not timed or the timings are unstable.
+    """
+    winner = tuned.row.winner
+    along = tuple(
+        (each.size, None if _is_unstable(each, library, method) else _over_best(winner, each))
+        for each in sizes
+    )
+    evidence = replace(tuned.row.evidence, along=along)
+    return replace(
+        tuned,
+        row=replace(tuned.row, evidence=evidence),
+        timings=tuple(_with_times(timing, sizes) for timing in tuned.timings),
+    )
+
+
+def is_within_bound(winner: Winner, tuned: Tuned) -> bool:
+    """Return whether *winner* is within `REGRET_BOUND` of the best at the smaller sizes of *tuned*.
+
+    Where the winner of *tuned* is above the bound at some size, no candidate is within it
+    everywhere, and its worst ratio is the bound. False if *winner* was not timed at one of the
+    smaller sizes; True if *tuned* has none.
+    """
+    evidence = tuned.row.evidence
+    over = worst_regret_over_bound(evidence)
+    limit = _LIMIT if over is None else over[1]
+    pairs = zip(evidence.along[:-1], ratios_of(winner, tuned)[:-1], strict=True)
+    ratios = [ratio for (_, known), (_, ratio) in pairs if known is not None]
+    return all(ratio is not None and ratio <= limit for ratio in ratios)
+
+
+def with_bare_range_regret(bare: Tuned, fused: Tuned) -> Tuned:
+    """Return *fused* with the ratios of its winner at the sizes of the range, taken from *bare*."""
+    winner = fused.row.winner
+    is_same = winner.choice == bare.row.winner
+    along = bare.row.evidence.along if is_same else ratios_of(winner, bare)
+    evidence = replace(fused.row.evidence, along=along)
+    return replace(fused, row=replace(fused.row, evidence=evidence))
+
+
+def worst_regret_over_bound(evidence: Evidence) -> tuple[int, float] | None:
+    """Return the size with the worst ratio and that ratio; None if it is within the bound."""
+    known = [(size, ratio) for size, ratio in evidence.along if ratio is not None]
+    size, ratio = max(known, key=lambda pair: pair[1], default=(0, 0.0))
+    return (size, ratio) if ratio > _LIMIT else None
+
+
+def _with_times(timing: Timing, sizes: Sequence[SizeOutcomes]) -> Timing:
+    outcomes = [(each.size, _outcome(timing.winner, each)) for each in sizes[:-1]]
+    return replace(
+        timing,
+        along_us=tuple(
+            (size, None if outcome.time_us is None else round(outcome.time_us, _REGRET_DIGITS))
+            for size, outcome in outcomes
+            if outcome is not None
+        ),
+    )
+
+
+def ratios_of(winner: Winner, tuned: Tuned) -> tuple[tuple[int, float | None], ...]:
+    """Return the time of *winner* over the best at each size for which *tuned* has a ratio.
+
+    Along a range candidates are timed alone, so that fused and not fused make no difference.
+    """
+    along, timings = tuned.row.evidence.along, tuned.timings
+    if not along:
+        return ()
+    smaller = [
+        {timing.winner.choice: dict(timing.along_us).get(size) for timing in timings}
+        for size, _ in along[:-1]
+    ]
+    own = {timing.winner.choice: timing.time_us for timing in timings}
+    return tuple(
+        (size, None if known is None else _over(winner.choice, times))
+        for (size, known), times in zip(along, (*smaller, own), strict=True)
+    )
+
+
+def _outcome(winner: Winner, at: SizeOutcomes) -> Outcome | None:
+    return next((outcome for outcome in at.outcomes if outcome.winner == winner), None)
+
+
+def _ratio(winner: Winner, at: SizeOutcomes) -> float | None:
+    """Return the time of *winner* over the best, 1 where noise may be the difference.
+
+    Infinite if it failed, None if not timed.
+    """
+    outcome = _outcome(winner, at)
+    rejection = None if outcome is None else outcome.rejection
+    # An implausible time does not mean that the kernel is wrong.
+    failed = rejection is not None and rejection is not Rejection.IMPLAUSIBLE
+    if failed or outcome is None or not outcome.time_us:
+        return math.inf if failed else None
+    best = min((one for one in at.outcomes if one.time_us), key=lambda one: one.time_us or math.inf)
+    return _over_best(winner, at) if is_clearly_faster(best, outcome) else 1.0
+
+
+def _over_best(winner: Winner, at: SizeOutcomes) -> float | None:
+    return _over(winner, {outcome.winner: outcome.time_us for outcome in at.outcomes})
+
+
+def _over(winner: Winner, times_us: Mapping[Winner, float | None]) -> float | None:
+    """Return the time of *winner* over the least time; None without a time of *winner*."""
+    own = times_us.get(winner)
+    return round(own / min(filter(None, times_us.values())), _REGRET_DIGITS) if own else None
+
+
+def _is_unstable(at: SizeOutcomes, library: Winner, method: Method) -> bool:
+    selected = select_winner(at.outcomes, library, method)
+    return selected is not None and Flag.UNSTABLE in selected.flags

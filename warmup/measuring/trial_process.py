@@ -19,10 +19,9 @@ from typing import IO, Any, Final
 
 import msgspec
 
-from warmup.core.child_process import Child, ChildError, ChildTimeoutError, Message
 from warmup.core.errors import BuildError
 from warmup.core.events import logger
-from warmup.core.recording_order import RECORDING_VARIABLE
+from warmup.core.processes import RECORDING_VARIABLE, Child, ChildError, ChildTimeoutError, Message
 from warmup.core.rows import Rejection, Winner
 from warmup.core.trial import Outcome, Trial, trial_to_json
 

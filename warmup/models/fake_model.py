@@ -17,8 +17,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
-from warmup.core.dtypes import dtype_name
-from warmup.inductor.fake_tensors import FakeTensorMode, fake_like, fake_mode, fake_tensors
+from warmup.core.roofline import dtype_name
+from warmup.inductor.tensors import FakeTensorMode, fake_like, fake_mode, fake_tensors
 
 # On fake tensors torch does not compare the dtypes of a matmul's operands.
 _MATMULS: Final = frozenset({"mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot"})

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import torch
+from torch import nn
 
-from warmup.core.dtypes import dtype_name
-from warmup.core.error_text import first_line
 from warmup.core.errors import ModelError
+from warmup.core.roofline import dtype_name
+from warmup.core.text import GIB, first_line
+from warmup.measuring.reference import full_precision, wide_dtype
+from warmup.models.loading import Inputs
 
 _CHUNK: Final = 2**24  # elements compared at once in float64, 128 MiB for each of several copies
 
@@ -123,3 +130,244 @@ def _chunks(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     for start in range(0, flat.numel(), _CHUNK):
         chunk = flat[start : start + _CHUNK]
         yield torch.view_as_real(chunk.to(wide)) if wide is torch.complex128 else chunk.to(wide)
+
+
+# `CallState`: tensors that a call of a model writes, put back before the model is called again.
+
+
+@dataclass(frozen=True, slots=True)
+class NotedTensor:
+    """A tensor before a call, and its version, which each write in place raises.
+
+    A call may put another tensor into the ``attribute`` of the module ``holder``; that of an input,
+    None, stays.
+    """
+
+    name: str
+    tensor: torch.Tensor
+    version: int
+    holder: nn.Module | None = None
+    attribute: str = ""
+
+    @classmethod
+    def of(
+        cls, name: str, tensor: torch.Tensor, holder: nn.Module | None = None, attribute: str = ""
+    ) -> NotedTensor:
+        """Return *tensor* with the version that it has now."""
+        return cls(name, tensor, tensor._version, holder, attribute)  # noqa: SLF001  torch's own name of the count of writes
+
+    @property
+    def current(self) -> Any:
+        """What is in the tensor's place now."""
+        return self.tensor if self.holder is None else getattr(self.holder, self.attribute, None)
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the tensor was written, or another put in its place."""
+        return self.current is not self.tensor or self.tensor._version != self.version  # noqa: SLF001  as above
+
+    def put_back(self, value: torch.Tensor) -> None:
+        """Have the tensor in its place again, with the elements of *value*."""
+        if self.holder is not None and self.current is not self.tensor:
+            setattr(self.holder, self.attribute, self.tensor)
+        with torch.no_grad():
+            self.tensor.copy_(value)
+
+
+def noted_tensors(
+    module: nn.Module, calls: Iterable[tuple[tuple[Any, ...], Mapping[str, Any]]]
+) -> tuple[NotedTensor, ...]:
+    """Return the parameters and buffers of *module*, and the tensors in the arguments of *calls*.
+
+    Tensors made in inference mode, whose writes nobody counts, are left out.
+    """
+    return tuple(_noted(module, calls))
+
+
+def written(noted: Iterable[NotedTensor]) -> tuple[str, ...]:
+    """Return the names of those of *noted* that were written since, such as ``buffer pos``."""
+    return tuple(dict.fromkeys(one.name for one in noted if one.is_written))
+
+
+@dataclass(slots=True)
+class CallState:
+    """The tensors that calls of a model were seen to write, each with the value to begin from."""
+
+    _kept: list[tuple[NotedTensor, torch.Tensor]] = field(default_factory=list)
+    _plain: dict[str, tuple[nn.Module, str, object]] = field(default_factory=dict)
+
+    def keep_plain(self, module: nn.Module) -> None:
+        """Keep the numbers, texts and flags that are attributes of *module* and those within."""
+        self._plain = {
+            f"{path}.{name}".removeprefix("."): (each, name, value)
+            for path, each in module.named_modules()
+            for name, value in vars(each).items()
+            if isinstance(value, (int, float, str))
+        }
+
+    def changed_plain(self) -> list[str]:
+        """Return those of `keep_plain` that calls have changed since, as ``step (1, then 2)``."""
+        return [
+            f"{name} ({before}, then {now})"
+            for name, (module, attribute, before) in self._plain.items()
+            if (now := getattr(module, attribute, None)) is not before and now != before
+        ]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether calls write nothing."""
+        return not self._kept
+
+    def keep_written(self, noted: Iterable[NotedTensor]) -> tuple[str, ...]:
+        """Keep the values that the written ones of *noted* have now; return their names.
+
+        What was kept before is forgotten.
+        """
+        changed = [one for one in noted if one.is_written]
+        self._kept = [
+            (NotedTensor.of(one.name, now, one.holder, one.attribute), now.detach().clone())
+            for one in changed
+            if isinstance(now := one.current, torch.Tensor)
+        ]
+        return written(changed)
+
+    def restore(self) -> None:
+        """Give every tensor that calls write the value that was kept."""
+        for one, value in self._kept:
+            one.put_back(value)
+
+    def detached(self, output: Any) -> Any:
+        """Return *output*, as a copy where calls write tensors: it may be one of them."""
+        if self.is_empty:
+            return output
+        return torch.utils._pytree.tree_map_only(torch.Tensor, torch.clone, output)  # noqa: SLF001  no public name
+
+
+def _noted(
+    module: nn.Module, calls: Iterable[tuple[tuple[Any, ...], Mapping[str, Any]]]
+) -> Iterator[NotedTensor]:
+    own = (("parameter", module.named_parameters()), ("buffer", module.named_buffers()))
+    for kind, tensors in own:
+        for name, tensor in tensors:
+            if not tensor.is_inference():
+                holder, _, attribute = name.rpartition(".")
+                place = module.get_submodule(holder), attribute
+                yield NotedTensor.of(f"{kind} {name}", tensor, *place)
+    for args, kwargs in calls:
+        named = {**{str(number): value for number, value in enumerate(args)}, **kwargs}
+        for argument, value in named.items():
+            for leaf in torch.utils._pytree.tree_leaves(value):  # noqa: SLF001  as above
+                if isinstance(leaf, torch.Tensor) and not leaf.is_inference():
+                    yield NotedTensor.of(f"input {argument}", leaf)
+
+
+# `run_wide`: the outputs of a model in higher precision, with the same weights and inputs.
+
+_MEMINFO: Final = Path("/proc/meminfo")
+_CGROUP: Final = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True, slots=True)
+class WideRun:
+    """The outputs of a model in higher precision: one for each call, on the device that ran them.
+
+    ``name`` says what was run where (``float32 eager on cpu``), or why ``outputs`` is None.
+    """
+
+    outputs: list[Any] | None
+    name: str
+
+
+def run_wide(
+    module: nn.Module,
+    calls: Sequence[Inputs],
+    device: torch.device,
+    available: Callable[[torch.device], int] | None = None,
+) -> WideRun:
+    """Return the outputs of *module*, uncompiled, in higher precision for each inputs of *calls*.
+
+    That is float64 where all floating tensors are float32, float32 where some are narrower. Weights
+    and inputs are converted copies: *module* is as before. It runs on *device*, or on the CPU where
+    the memory of *device* is too small. Without outputs where both are, or where the model fails in
+    that precision. *available* returns the free bytes of a device, `available_bytes` by default.
+    """
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    leaves = [leaf for call in calls for leaf in _leaves((call.args, call.kwargs))]
+    inputs = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    floating = [each.dtype for each in (*tensors.values(), *inputs) if each.is_floating_point()]
+    if not floating:
+        return WideRun(None, "the model has no floating tensor")
+    wide = min(map(wide_dtype, floating), key=lambda dtype: dtype.itemsize)
+    needed = sum(each.numel() * max(each.itemsize, wide.itemsize) for each in tensors.values())
+    name = str(wide).removeprefix("torch.")
+    reasons = []
+    for place in dict.fromkeys((device, torch.device("cpu"))):
+        free = (available or available_bytes)(place)
+        if needed > free:
+            reasons.append(f"it needs {needed / GIB:.1f} GiB, {place} has {free / GIB:.1f} GiB")
+            continue
+        try:
+            with full_precision():
+                outputs = _run(module, tensors, calls, place, wide)
+            return WideRun(outputs, f"{name} eager on {place}")
+        except (torch.OutOfMemoryError, MemoryError):
+            reasons.append(f"{place} is out of memory")
+        except Exception as error:  # noqa: BLE001  the user's model, in a precision it may not know
+            reasons.append(f"on {place}: {first_line(error)}"[:200])
+            break
+        release_memory()
+    return WideRun(None, f"no {name} run: {'; '.join(reasons)}")
+
+
+def available_bytes(device: torch.device) -> int:
+    """Return the bytes that can be allocated on *device*.
+
+    On a GPU that is what is free and what torch has reserved and not used; on a CPU what Linux
+    calls available, and what the cgroup of this process leaves of it.
+    """
+    if device.type == "cuda":
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + unused
+    amounts = [2**62]
+    with contextlib.suppress(OSError, ValueError, IndexError, StopIteration):
+        line = next(each for each in _MEMINFO.read_text().splitlines() if "MemAvailable" in each)
+        amounts.append(int(line.split()[1]) * 1024)
+    with contextlib.suppress(OSError, ValueError):  # no limit reads "max"
+        limit, used = ((_CGROUP / f"memory.{name}").read_text() for name in ("max", "current"))
+        amounts.append(max(0, int(limit) - int(used)))
+    return min(amounts)
+
+
+def release_memory() -> None:
+    """Free tensors in reference circles, and give torch's unused memory back to the GPU."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def _run(
+    module: nn.Module,
+    tensors: Mapping[str, torch.Tensor],
+    calls: Sequence[Inputs],
+    device: torch.device,
+    wide: torch.dtype,
+) -> list[Any]:
+    def widen(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        if leaf.is_floating_point() and leaf.itemsize < wide.itemsize:
+            return leaf.detach().to(device, wide)
+        if leaf.dtype is torch.complex64 and wide is torch.float64:
+            return leaf.detach().to(device, torch.complex128)
+        return leaf.detach().to(device)
+
+    widened = {name: widen(tensor) for name, tensor in tensors.items()}
+    outputs = []
+    for call in calls:
+        args, kwargs = torch.utils._pytree.tree_map(widen, (call.args, call.kwargs))  # noqa: SLF001  no public name
+        outputs.append(torch.func.functional_call(module, widened, args, kwargs))
+    return outputs
+
+
+def _leaves(value: Any) -> list[Any]:
+    return torch.utils._pytree.tree_leaves(value)  # noqa: SLF001  as above

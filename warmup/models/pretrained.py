@@ -7,6 +7,8 @@ config is read from a file, and weights come from safetensors alone.
 from __future__ import annotations
 
 import contextlib
+import copy
+import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -16,12 +18,377 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from warmup.core.error_text import first_line
-from warmup.core.errors import ModelError
+from warmup.core.errors import ModelError, SettingsError
 from warmup.core.method import SEED
-from warmup.models.forward_inputs import ForwardInputs
-from warmup.models.generation_step import GenerationStep
+from warmup.core.text import first_line
+from warmup.models.fake_model import RejectedCallError, fake_copy
 from warmup.models.model_target import PRETRAINED, ModelTarget
+
+# `GenerationStep`: a transformers model, called as generate() calls it with a static cache.
+
+
+class _StepReachedError(Exception):
+    """Ends a generate() whose call of the model was recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class _RecordedStep:
+    """The arguments of a recorded call, and what its cache held before it.
+
+    *name* is the argument with the cache: ``past_key_values``, since transformers 5.24 ``cache``.
+    """
+
+    kwargs: Mapping[str, Any]
+    name: str
+    cache: Any
+    held: tuple[tuple[Any, Mapping[str, Any]], ...]
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments, with the cache as it was before the call.
+
+        A cache with memory keeps its addresses, which torch compiles into the graph.
+        """
+        if not self.held:
+            return {**self.kwargs, self.name: copy.deepcopy(self.cache)}
+        for layer, values in self.held:
+            for name, value in values.items():
+                if isinstance(value, torch.Tensor):
+                    getattr(layer, name).copy_(value)
+                else:
+                    setattr(layer, name, value)
+        return {**self.kwargs, self.name: self.cache}
+
+
+class GenerationStep(nn.Module):
+    """``model``, which has generate(). Without ``max_length`` forward is the model's own.
+
+    With ``max_length`` forward is a step of ``generate(cache_implementation="static")`` for a cache
+    of so many tokens: the first one, on a prompt, or where ``input_ids`` is a single token, or the
+    model has an encoder, the second one, on a new token. generate() itself makes the step's
+    arguments, outside of the compiled graph; the graph is that of ``model`` alone. The output is
+    the logits, and every call starts with the same cache.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+        self._steps: dict[tuple[object, ...], _RecordedStep] = {}
+
+    def forward(self, *args: Any, max_length: int | None = None, **inputs: Any) -> Any:
+        """Return the model's output or, with *max_length*, the logits of a step of generate()."""
+        if max_length is None:
+            return self.model(*args, **inputs)
+        return self.model(**self._arguments(inputs, max_length)).logits
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch's own has no types
+    def _arguments(self, inputs: Mapping[str, torch.Tensor], max_length: int) -> dict[str, Any]:
+        main = next(iter(inputs.values()))
+        count = sum(1 for _ in self.model.modules())  # a build leaves out repeated layers
+        key = (max_length, tuple(main.shape), main.device, self.model.dtype, count)
+        if key not in self._steps:
+            self._steps[key] = self._record(inputs, max_length)
+        arguments = self._steps[key].arguments()
+        if "input_ids" in inputs and "input_ids" in arguments:
+            arguments["input_ids"] = inputs["input_ids"].clone()  # not the token of a near tie
+        return arguments
+
+    def _record(self, inputs: Mapping[str, torch.Tensor], max_length: int) -> _RecordedStep:
+        """Let generate() make the arguments; a ModelError where it does not get there."""
+        model, own = self.model, self.model.forward
+        has_encoder = model.config.is_encoder_decoder
+        single = "input_ids" in inputs and inputs["input_ids"].shape[1] == 1
+        wanted = 2 if has_encoder or single else 1
+        recorded: list[dict[str, Any]] = []
+
+        def record(*args: Any, **kwargs: Any) -> Any:
+            recorded.append(kwargs)
+            if len(recorded) == wanted:
+                raise _StepReachedError
+            return own(*args, **kwargs)
+
+        before = getattr(model, "_previous_max_cache_length", -1)
+        model._previous_max_cache_length = -1  # noqa: SLF001  else a longer cache of another bucket
+        with _replaced_forward(model, record):
+            try:
+                model.generate(
+                    **inputs,
+                    cache_implementation="static",
+                    max_length=max_length + 1 if has_encoder else max_length,
+                    min_new_tokens=2,
+                    do_sample=False,
+                    disable_compile=True,
+                )
+            except _StepReachedError:
+                pass
+            finally:
+                model._previous_max_cache_length = before  # noqa: SLF001  as above
+        kwargs = dict(recorded[-1]) if len(recorded) == wanted else {}
+        name = _cache_name(kwargs)
+        if name is None:
+            raise ModelError(
+                f"generate() of {type(model).__name__} makes no step with a static cache",
+                "leave out max_length, and build its forward",
+            )
+        cache = kwargs.pop(name)
+        held = tuple(
+            (layer, {name: _copied(value) for name, value in vars(layer).items()})
+            for layer in _layers(cache)
+        )
+        return _RecordedStep(kwargs, name, cache, held if wanted > 1 else ())
+
+
+class _replaced_forward:  # noqa: N801  a context manager
+    """Has *function* in place of the forward of *model*, whose signature it takes."""
+
+    def __init__(self, model: Any, function: Callable[..., Any]) -> None:
+        import functools
+
+        self._model = model
+        self._function = functools.wraps(model.forward)(function)
+
+    def __enter__(self) -> None:
+        self._had = self._model.__dict__.get("forward")
+        self._model.__dict__["forward"] = self._function
+
+    def __exit__(self, *_: object) -> None:
+        if self._had is None:
+            del self._model.__dict__["forward"]
+        else:
+            self._model.__dict__["forward"] = self._had
+
+
+def _cache_name(kwargs: Mapping[str, Any]) -> str | None:
+    """Return the argument of *kwargs* that is a cache of transformers."""
+    from transformers import Cache
+
+    return next((name for name, value in kwargs.items() if isinstance(value, Cache)), None)
+
+
+def _layers(cache: Any) -> Iterator[Any]:
+    """Yield what holds the tensors of *cache*: its layers, or those of its two halves."""
+    for name in ("self_attention_cache", "cross_attention_cache"):
+        if hasattr(cache, name):
+            yield from _layers(getattr(cache, name))
+    yield from getattr(cache, "layers", ())
+    if hasattr(cache, "is_updated"):
+        yield cache
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    return dict(value) if isinstance(value, dict) else value
+
+
+# `ForwardInputs`: the inputs of a transformers model, from its forward and its config.
+
+MAX_LENGTH: Final = "max_length"  # as generate() calls the tokens that a static cache is for
+_BATCH_DIM: Final = "batch"
+_SEQLEN_DIM: Final = "seqlen"
+_DECODER_DIM: Final = "decoder_seqlen"
+_SIDE_DIM: Final = "side"
+_INPUT_DIMS: Final = (_BATCH_DIM, _SEQLEN_DIM, _DECODER_DIM, _SIDE_DIM, MAX_LENGTH)
+
+
+class ForwardInputs:
+    """Makes the inputs of *model* for the sizes of a bucket; ``str()`` names them with their dims.
+
+    Ids are random and below the vocabulary, masks are all ones, images and sound are random normal
+    numbers. With the dim ``max_length`` the inputs are those of a step of generate().
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._config = model.config
+        self._text = model.config.get_text_config()
+        self._parameters = inspect.signature(model.forward).parameters
+        self._is_checked = False
+
+    @property
+    def are_known(self) -> bool:
+        """Whether the model's main argument is among those that inputs can be made for."""
+        return self._known_dims(self._model.main_input_name) is not None
+
+    def __str__(self) -> str:
+        return " ".join(f"{name}=[{','.join(map(str, dims))}]" for name, dims in self._dims())
+
+    def __call__(self, **sizes: int) -> Mapping[str, Any]:
+        """Return the inputs for *sizes*, by argument of forward.
+
+        Raises:
+            SettingsError: a dim is unknown, or has no size and needs one.
+            ModelError: forward does not take these inputs; the message names its arguments.
+        """
+        if unknown := [name for name in sizes if name not in _INPUT_DIMS]:
+            raise SettingsError(
+                f"no input of {type(self._model).__name__} has the dim {', '.join(unknown)}",
+                f"its dims are {', '.join(self._used())}",
+            )
+        steps = MAX_LENGTH in sizes
+        if steps and not self._model.can_generate():
+            raise SettingsError(
+                f"{type(self._model).__name__} has no generate(), which max_length is for",
+                "leave out max_length",
+            )
+        made = {name: self._tensor(name, dims, sizes) for name, dims in self._dims()}
+        if steps:
+            prompt = 0 if self._config.is_encoder_decoder else sizes.get(_SEQLEN_DIM, 0)
+            if sizes[MAX_LENGTH] <= prompt:
+                raise SettingsError(
+                    f"max_length={sizes[MAX_LENGTH]} has no room behind seqlen={prompt}",
+                    "max_length counts the prompt and the new tokens: give more",
+                )
+            made.pop("decoder_input_ids", None)
+            return {**made, MAX_LENGTH: sizes[MAX_LENGTH]}
+        self._check(made)
+        return made
+
+    def _used(self) -> list[str]:
+        used: set[str | int] = {dim for _, dims in self._dims() for dim in dims}
+        if _DECODER_DIM in used:
+            used.add(_SEQLEN_DIM)  # the decoder's length where it has none of its own
+        if self._model.can_generate():
+            used.add(MAX_LENGTH)
+        return [dim for dim in _INPUT_DIMS if dim in used]
+
+    def _dims(self) -> list[tuple[str, tuple[str | int, ...]]]:
+        """Return the arguments to make, each with its dims.
+
+        Raises:
+            ModelError: the model's main argument is unknown here.
+        """
+        main = self._model.main_input_name
+        dims = {main: self._dims_of(main)}
+        is_pair = {"input_ids", "pixel_values"} <= {*self._parameters}
+        if is_pair and not hasattr(self._config, "image_token_id"):
+            dims |= {name: self._dims_of(name) for name in ("input_ids", "pixel_values")}
+        if "attention_mask" in self._parameters and "input_ids" in dims:
+            dims["attention_mask"] = (_BATCH_DIM, _SEQLEN_DIM)
+        if self._config.is_encoder_decoder and "decoder_input_ids" in self._parameters:
+            dims["decoder_input_ids"] = (_BATCH_DIM, _DECODER_DIM)
+        return [*dims.items()]
+
+    def _dims_of(self, name: str) -> tuple[str | int, ...]:
+        dims = self._known_dims(name)
+        if dims is None:
+            reason = f"{name}, the model's main argument, is none of those known"
+            raise self._refusal(reason, [name])
+        return dims
+
+    def _known_dims(self, name: str) -> tuple[str | int, ...] | None:
+        config = self._config
+        if name == "input_ids":
+            return _BATCH_DIM, _SEQLEN_DIM
+        if name == "pixel_values":
+            frames = [config.num_frames] if hasattr(config, "num_frames") else []  # of a video
+            return _BATCH_DIM, *frames, self._channels(), _SIDE_DIM, _SIDE_DIM
+        if name == "input_features" and hasattr(config, "max_source_positions"):  # Whisper
+            return _BATCH_DIM, config.num_mel_bins, 2 * config.max_source_positions
+        if name == "input_values" and hasattr(config, "num_mel_bins"):  # spectrograms
+            return _BATCH_DIM, config.max_length, config.num_mel_bins
+        if name == "input_values":  # samples of sound
+            return _BATCH_DIM, _SEQLEN_DIM
+        return None
+
+    def _tensor(
+        self, name: str, dims: tuple[str | int, ...], sizes: Mapping[str, int]
+    ) -> torch.Tensor:
+        shape = [dim if isinstance(dim, int) else self._size(dim, sizes, name) for dim in dims]
+        if name.endswith("input_ids"):
+            return torch.randint(0, self._text.vocab_size, shape)
+        if name == "attention_mask":
+            return torch.ones(shape, dtype=torch.int64)
+        return torch.randn(shape).to(self._model.dtype)
+
+    def _size(self, dim: str, sizes: Mapping[str, int], name: str) -> int:
+        if dim in sizes:
+            return sizes[dim]
+        if dim == _BATCH_DIM:
+            return 1
+        if dim == _SIDE_DIM:
+            return self._side()
+        if dim == _DECODER_DIM:
+            return sizes.get(_SEQLEN_DIM, 1)
+        raise SettingsError(
+            f"{name} of {type(self._model).__name__} has the dim {dim}, which has no size",
+            f"bind sizes: --seqlens 128,256 or --dims {dim}=128",
+        )
+
+    def _images(self) -> Any:
+        return getattr(self._config, "vision_config", None) or self._config
+
+    def _channels(self) -> int:
+        return int(getattr(self._images(), "num_channels", 3))
+
+    def _side(self) -> int:
+        side = getattr(self._images(), "image_size", None)
+        found = side[0] if isinstance(side, (list, tuple)) and len({*side}) == 1 else side
+        if not isinstance(found, int):
+            raise SettingsError(
+                f"pixel_values of {type(self._model).__name__} has the dim {_SIDE_DIM}, which has "
+                f"no size: the config names no square image_size ({side})",
+                f"bind it: --dims {_SIDE_DIM}=224",
+            )
+        return found
+
+    def _check(self, inputs: Mapping[str, torch.Tensor]) -> None:
+        """Check once, on fake tensors, that forward takes *inputs*.
+
+        Masks are left out: with fake ones the library asks whether all are ones.
+
+        Raises:
+            ModelError: it does not.
+        """
+        if self._is_checked:
+            return
+        some = {name: each for name, each in inputs.items() if name != "attention_mask"}
+        fakes = {name: (each.shape, each.dtype) for name, each in some.items()}
+        device = self._model.device
+        try:
+            fake_copy(self._model).call(
+                lambda: (
+                    (),
+                    {
+                        name: torch.empty(shape, dtype=dtype, device=device)
+                        for name, (shape, dtype) in fakes.items()
+                    },
+                )
+            )
+        except RejectedCallError as error:
+            reason = first_line(error.__cause__ or error)
+            shapes = (
+                f"{name} of {' x '.join(map(str, each.shape))}" for name, each in some.items()
+            )
+            raise self._refusal(f"forward with {', '.join(shapes)}: {reason}", [*some]) from error
+        self._is_checked = True
+
+    def _refusal(self, reason: str, made: list[str]) -> ModelError:
+        others = [
+            name
+            for name, parameter in self._parameters.items()
+            if name not in (*made, "self", "kwargs") and not _is_flag(parameter)
+        ]
+        others.sort(key=lambda name: name not in reason)
+        dims = self._known_dims(made[0]) or (_BATCH_DIM, _SEQLEN_DIM)
+        named = [f'--input "{made[0]}=[{",".join(map(str, dims))}]{_dtype_of(made[0])}"']
+        named += [f'--input "{name}=[...]{_dtype_of(name)}"' for name in others[:1]]
+        return ModelError(
+            f"the inputs of {type(self._model).__name__} cannot be made ({reason})",
+            f"give sizes that it takes, or name all inputs, such as {' '.join(named)}; forward "
+            f"takes {', '.join(self._parameters)}",
+        )
+
+
+def _is_flag(parameter: inspect.Parameter) -> bool:
+    """Return whether forward's *parameter* is a truth value, such as ``return_dict``."""
+    annotation = str(parameter.annotation)
+    return "bool" in annotation and "Tensor" not in annotation
+
+
+def _dtype_of(name: str) -> str:
+    """Return what the input *name* has behind its dims: nothing where it has the model's dtype."""
+    return ":i64" if name.endswith(("_ids", "_mask")) else ""
+
 
 _CONFIG_FILE: Final = "config.json"
 _MOST_SAID: Final = 400  # letters of an error of transformers, whose reason is its last line

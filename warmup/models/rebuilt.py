@@ -2,17 +2,43 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import math
+import os
 import pkgutil
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final
 
 import torch
+from torch import nn
 
-from warmup.buckets.bucket import Bucket
+from warmup.core.buckets import Bucket
 from warmup.core.errors import ProblemError
+from warmup.core.roofline import item_bytes
+from warmup.inductor.adapter import mark_range
+from warmup.keys.gemm import COVERED, CPU_LINEAR, Dim, GemmProblem, Layout
+from warmup.keys.grouped import OF_EACH_GROUP, GroupedProblem, Over, ends_of_groups
+from warmup.keys.pad import PadProblem
 from warmup.keys.registry import kind_of
-from warmup.models.loading import LoadedModel
+from warmup.keys.text import (
+    INPUT,
+    Call,
+    Expression,
+    Operand,
+    Word,
+    operands_of,
+    parse_epilogue,
+    parse_grouped,
+    parse_padding,
+    parse_problem,
+)
+from warmup.keys.weight import ALIGNED_BYTES
+from warmup.models.loading import DTYPES, LoadedModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,3 +71,635 @@ def rebuild(key: str, device: torch.device) -> RebuiltProblem:
     kind.check(key)
     make: Callable[[str, torch.device], RebuiltProblem] = pkgutil.resolve_name(kind.rebuild)
     return make(key, device)
+
+
+# `OperandTensor`: a tensor of a GEMM problem, with the sizes, strides and dtype of its key.
+
+_NARROW_FLOATS: Final = {"f8_e4m3fn": torch.float8_e4m3fn, "f8_e5m2": torch.float8_e5m2}
+_SCALE_TEXT: Final = re.compile(r"f32\[(?P<a>[0-9.,]*)\]:f32\[(?P<b>[0-9.,]*)\]")
+_BIAS_DIMS: Final = {"scalar": "", "1d": "n", "2d": "mn", "3d": "bmn"}
+_LETTERS: Final = "bmn"
+_SMALL_INTEGERS: Final = 8
+_MAX_STRIDE: Final = 2**62
+_VIEWED_DIMS: Final = 3
+_ONE: Final = Dim.of(1)
+
+
+@dataclass(frozen=True, slots=True)
+class OperandTensor:
+    """A tensor that `make` makes: sizes may be dynamic, strides are static; both in elements.
+
+    Random values of floating dtypes are multiplied by ``scale``, and positive if ``is_positive``.
+    """
+
+    sizes: tuple[Dim, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+    scale: float = 1
+    is_positive: bool = False
+
+    @property
+    def elements(self) -> int:
+        """Elements of memory from the first to the last of the tensor, gaps included."""
+        spans = zip(self.sizes, self.strides, strict=True)
+        return 1 + sum((size_of(dim) - 1) * stride for dim, stride in spans)
+
+    def make(self, device: torch.device) -> torch.Tensor:
+        """Return a new tensor of random values; a dynamic dim has its largest size and a mark.
+
+        Raises:
+            ProblemError: torch cannot make the tensor.
+        """
+        try:
+            return self._make(device)
+        except (OverflowError, RuntimeError, TypeError) as error:
+            reason = str(error).partition("\n")[0]
+            raise ProblemError(f"an operand cannot be made: {reason}") from error
+
+    def _make(self, device: torch.device) -> torch.Tensor:
+        if self.dtype.is_floating_point:
+            flat = torch.randn(self.elements, device=device).mul_(self.scale)
+            flat = flat.abs_().add_(self.scale / 2) if self.is_positive else flat
+        else:
+            flat = torch.randint(0, _SMALL_INTEGERS, (self.elements,), device=device)
+        sizes = [size_of(dim) for dim in self.sizes]
+        tensor = flat.to(self.dtype).as_strided(sizes, self.strides)
+        for position, dim in enumerate(self.sizes):
+            if not dim.is_static:
+                mark_range(tensor, position, dim.low, dim.high)
+        return tensor
+
+
+def gemm_tensors(problem: GemmProblem) -> dict[str, OperandTensor]:
+    """Return the operands of the GEMM by name; ``b`` of a CPU linear is its weight.
+
+    Raises:
+        ProblemError: the key names a dtype, layout, stride or bias that no tensor can be made of.
+    """
+    is_scaled = problem.scale is not None
+    if problem.dtype_b is not None and not is_scaled:
+        raise ProblemError(f"the operands have two dtypes, {problem.dtype} and {problem.dtype_b}")
+    batch = () if problem.batch is None else (problem.batch,)
+    m, n, k = problem.m, problem.n, problem.k
+    dtype = dtype_of(problem.dtype)
+    scale = 1 / math.sqrt(max(size_of(k), 1))
+
+    def matrix(rows: Dim, cols: Dim, layout: Layout, scale: float = 1) -> OperandTensor:
+        return OperandTensor(
+            (*batch, rows, cols), _strides(batch, rows, cols, layout), dtype, scale
+        )
+
+    tensors = {"a": matrix(m, k, problem.a)}
+    if is_scaled:  # 8 bits are too few for small values: the scales make the result of size 1
+        dtype_b = dtype_of(problem.dtype_b or problem.dtype)
+        tensors["b"] = replace(matrix(k, n, problem.b), dtype=dtype_b)
+        tensors |= _scale_tensors(problem, scale)
+        if problem.bias is not None:
+            tensors["bias"] = _dense([n], dtype_of(problem.out))
+        return tensors
+    if problem.op in CPU_LINEAR:
+        tensors["b"] = matrix(n, k, Layout("row"), scale)
+    else:
+        tensors["b"] = matrix(k, n, problem.b, scale)
+    if problem.a2 is not None and problem.b2 is not None:
+        tensors |= {"a2": matrix(m, k, problem.a2), "b2": matrix(k, n, problem.b2, scale)}
+    if problem.bias is not None:
+        tensors["bias"] = _dense(_bias_sizes(problem, problem.bias), dtype)
+    return tensors
+
+
+def _scale_tensors(problem: GemmProblem, scale: float) -> dict[str, OperandTensor]:
+    """Return the scales of a and b: each one value, or one for each row of a and column of b."""
+    words = _SCALE_TEXT.fullmatch(problem.scale or "")
+    if words is None:
+        raise ProblemError(f"scale={problem.scale} cannot be rebuilt from a key")
+    by_row = {"a": [problem.m, _ONE], "b": [_ONE, problem.n]}
+    tensors = {}
+    for name, sizes in by_row.items():
+        known = {",".join(map(str, shape)): shape for shape in ([], [_ONE], [_ONE, _ONE], sizes)}
+        shape = known.get(words[name])
+        if shape is None:
+            raise ProblemError(f"scale={problem.scale}: scales of blocks cannot be rebuilt")
+        factor = scale if name == "b" else 1.0
+        dense = _dense(shape, torch.float32)
+        tensors[f"scale_{name}"] = replace(dense, scale=factor, is_positive=True)
+    return tensors
+
+
+def result_view(problem: GemmProblem, steps: Sequence[Call]) -> tuple[Dim, ...] | None:
+    """Return the three dims as which the epilogue *steps* read the result; None where its own two.
+
+    A model calls a linear on [batch, seqlen, width] and adds [batch, 1, width]: the result of the
+    matrix product is viewed with three dims, and a key has the third where one of the dims is 1.
+    """
+    n, m = problem.n, problem.m
+    for operand in (operand for step in steps for operand in operands_of(step)):
+        if problem.batch is not None or len(operand.sizes) != _VIEWED_DIMS:
+            continue
+        first, second, _ = operand.sizes
+        if first is None and second == 1 and not m.is_static:
+            return m, _ONE, n
+        if first and m.is_static and not m.low % first:
+            return Dim.of(first), Dim.of(m.low // first), n
+    return None
+
+
+def epilogue_tensors(problem: GemmProblem, steps: Sequence[Call]) -> dict[str, OperandTensor]:
+    """Return the operands of the epilogue *steps*, named by their number from 0.
+
+    Raises:
+        ProblemError: the key names a dtype or sizes that no tensor can be made of.
+    """
+    own = [dim for dim in (problem.batch, problem.m, problem.n) if dim is not None]
+    out = result_view(problem, steps) or own
+    operands = (operand for step in steps for operand in operands_of(step))
+    return {
+        str(number): _dense(_operand_sizes(operand, out), dtype_of(operand.dtype))
+        for number, operand in enumerate(operands)
+    }
+
+
+def _bias_sizes(problem: GemmProblem, form: str) -> list[Dim]:
+    letters = _BIAS_DIMS.get(form, form)
+    named = {"b": problem.batch, "m": problem.m, "n": problem.n}
+    if any(named.get(letter) is None for letter in letters):
+        raise ProblemError(f"bias={form} cannot be rebuilt from a key")
+    spread = _LETTERS[_LETTERS.index(letters[0]) :] if letters else ""
+    return [(letter in letters and named[letter]) or _ONE for letter in spread]
+
+
+def _operand_sizes(operand: Operand, out: Sequence[Dim]) -> list[Dim]:
+    """Return the sizes of an epilogue's *operand*, after a GEMM with the output sizes *out*."""
+    dynamic = {dim for dim in out if not dim.is_static}
+    if None in operand.sizes and len(dynamic) != 1:
+        raise ProblemError("an operand of the epilogue has a size that the key does not name")
+    sizes = [next(iter(dynamic)) if size is None else Dim.of(size) for size in operand.sizes]
+    pairs = zip(reversed(sizes), reversed(out), strict=False)
+    if len(sizes) <= len(out) and all(size in (out_size, _ONE) for size, out_size in pairs):
+        return sizes
+    # The key has the operand of a batched GEMM as the kernel sees it, with two dims.
+    if math.prod(map(size_of, sizes)) == math.prod(map(size_of, out)):
+        return list(out)
+    raise ProblemError("an operand of the epilogue has other dims than the GEMM")
+
+
+def _dense(sizes: Sequence[Dim], dtype: torch.dtype) -> OperandTensor:
+    strides = [math.prod(size_of(dim) for dim in sizes[i + 1 :]) for i in range(len(sizes))]
+    return OperandTensor(tuple(sizes), tuple(strides), dtype)
+
+
+def _strides(batch: Sequence[Dim], rows: Dim, cols: Dim, layout: Layout) -> tuple[int, ...]:
+    row_count, col_count = size_of(rows), size_of(cols)
+    if layout.order == "row":
+        matrix = (col_count if layout.leading is None else _fixed(layout.leading), 1)
+    elif layout.order == "col":
+        matrix = (1, row_count if layout.leading is None else _fixed(layout.leading))
+    else:
+        raise ProblemError(f"the layout {layout} cannot be rebuilt from a key")
+    if not batch:
+        return matrix
+    return (row_count * col_count if layout.batch is None else _fixed(layout.batch), *matrix)
+
+
+def size_of(dim: Dim) -> int:
+    """Return the size of a static dim, the largest size of a range.
+
+    Raises:
+        ProblemError: the range has no upper end.
+    """
+    if dim.high is None:
+        raise ProblemError(
+            f"the range {dim} has no upper end, so that it has no largest size to measure; "
+            "mark the dim with a maximum, or build with the model"
+        )
+    return dim.high
+
+
+def _fixed(dim: Dim) -> int:
+    if not dim.is_static:
+        raise ProblemError(f"the stride {dim} is dynamic")
+    if dim.low > _MAX_STRIDE:
+        raise ProblemError(f"the stride {dim} is out of range")
+    return dim.low
+
+
+def dtype_of(name: str) -> torch.dtype:
+    """Return the torch dtype that keys call *name*.
+
+    Raises:
+        ProblemError: *name* is no dtype, or a dtype without random values.
+    """
+    dtype = DTYPES.get(name) or _NARROW_FLOATS.get(name)
+    if dtype is None:
+        raise ProblemError(f"no random tensor has the dtype {name}")
+    return dtype
+
+
+def check_memory(tensors: Iterable[OperandTensor], device: torch.device) -> None:
+    """Check that *tensors* together fit into the memory of *device*, of a GPU into what is free.
+
+    Raises:
+        ProblemError: they do not fit.
+    """
+    needed = sum(tensor.elements * max(tensor.dtype.itemsize, 4) for tensor in tensors)
+    if device.type == "cpu":
+        available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    else:
+        available = torch.cuda.mem_get_info(device)[0]
+    if needed > available:
+        raise ProblemError(
+            f"the operands take {needed / 2**30:.0f} GiB, {device} has {available / 2**30:.0f} GiB"
+        )
+
+
+# `rebuild_grouped`: a small model, made from one grouped key, that multiplies groups.
+
+
+def rebuild_grouped(key: str, device: torch.device) -> RebuiltProblem:
+    """Return a module on *device* that multiplies the groups of *key*.
+
+    Raises:
+        ProblemError: *key* is no grouped key, or its operands cannot be made.
+    """
+    problem = parse_grouped(key)
+    if problem.out != problem.dtype:
+        raise ProblemError(f"a result in {problem.out} of factors in {problem.dtype} is not made")
+    tensors = factors_of(problem)
+    check_memory(tensors, device)
+    ends = ends_for(problem)
+
+    def make_inputs(**_sizes: int) -> tuple[torch.Tensor, ...]:
+        factors = [tensor.make(device) for tensor in tensors]
+        offsets = torch.tensor(ends, dtype=torch.int32, device=device)
+        return (*factors, offsets) if ends else tuple(factors)
+
+    sizes = {"groups": problem.groups, "m": problem.m, "n": problem.n, "k": problem.k}
+    return RebuiltProblem(
+        model=LoadedModel(_GroupedModule().eval(), make_inputs, "rebuilt"),
+        bucket=Bucket(tuple(sizes.items())),
+        settings=contextlib.nullcontext,
+        dtype=problem.dtype,
+    )
+
+
+def factors_of(problem: GroupedProblem) -> tuple[OperandTensor, OperandTensor]:
+    """Return both factors of *problem*, of two dims or, with a matrix for each group, of three.
+
+    Raises:
+        ProblemError: a factor cannot be made.
+    """
+    m, n, k = (Dim.of(size) for size in (problem.m, problem.n, problem.k))
+    whole, each = (
+        gemm_tensors(
+            GemmProblem(
+                op=op,
+                batch=batch,
+                m=m,
+                n=n,
+                k=k,
+                dtype=problem.dtype,
+                a=problem.a,
+                b=problem.b,
+                out=problem.out,
+            )
+        )
+        for op, batch in (("mm", None), ("bmm", Dim.of(problem.groups)))
+    )
+    a, b = (
+        each[name] if name in OF_EACH_GROUP[problem.over] else whole[name] for name in ("a", "b")
+    )
+    return a, b
+
+
+def ends_for(problem: GroupedProblem) -> Sequence[int]:
+    """Return where the groups of *problem* end, in elements of the size that they divide.
+
+    Groups of columns and of factors have about the same size, with aligned ends; empty where
+    nothing is divided.
+    """
+    if problem.over is Over.NOTHING:
+        return ()
+    if problem.over is Over.M:
+        return ends_of_groups(problem.m, problem.groups)
+    size = {Over.N: problem.n, Over.K: problem.k}[problem.over]
+    unit = ALIGNED_BYTES // item_bytes(problem.dtype)
+    inner = [size * group // problem.groups // unit * unit for group in range(1, problem.groups)]
+    return (*inner, size)
+
+
+class _GroupedModule(nn.Module):
+    """The products of two factors whose groups end at the third argument, if there is one."""
+
+    def forward(
+        self, a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Return the products."""
+        return torch._grouped_mm(a, b, ends)  # noqa: SLF001  its name in torch 2.11
+
+
+# `precision_of`: torch set to the float32 precision and the reductions that a GEMM key names.
+
+_REDUCTION_SWITCHES: Final = {
+    "bf16": "allow_bf16_reduced_precision_reduction",
+    "f16": "allow_fp16_reduced_precision_reduction",
+}
+
+
+# Inductor reads torch's one setting for all backends while it lowers (select_algorithm.py), which
+# is an error of torch where a backend's own setting says otherwise. So both are set.
+_OF_ALL_BACKENDS: Final = {"ieee": "highest", "tf32": "high", "bf16": "medium"}
+
+
+@contextlib.contextmanager
+def precision_of(problem: GemmProblem, device: torch.device) -> Iterator[None]:
+    """Compute with the float32 precision and the reductions of *problem* while open.
+
+    Torch's settings are those from before afterwards.
+
+    Raises:
+        ProblemError: this torch does not know the float32 precision.
+    """
+    with contextlib.ExitStack() as settings:
+        if problem.fp32 is not None:
+            settings.enter_context(_float32(problem.fp32, device))
+        switch = _REDUCTION_SWITCHES.get(problem.dtype)
+        if device.type != "cpu" and switch is not None:
+            matmul: Any = torch.backends.cuda.matmul
+            settings.callback(setattr, matmul, switch, getattr(matmul, switch))
+            setattr(matmul, switch, not problem.full_reduction)
+        yield
+
+
+@contextlib.contextmanager
+def _float32(precision: str, device: torch.device) -> Iterator[None]:
+    backends: Any = torch.backends
+    each = backends.mkldnn.matmul, backends.cuda.matmul
+    matmul = each[device.type != "cpu"]
+    if (precision, matmul.fp32_precision) == ("ieee", "none"):
+        yield
+        return
+    unknown = ProblemError(f"this torch does not know fp32={precision}")
+    if precision not in _OF_ALL_BACKENDS:
+        raise unknown
+    before = [backend.fp32_precision for backend in each]
+    try:
+        of_all = torch.get_float32_matmul_precision()
+    except RuntimeError:  # the caller set one backend's alone
+        of_all = "highest"
+    torch.set_float32_matmul_precision(_OF_ALL_BACKENDS[precision])
+    try:
+        if matmul.fp32_precision != precision:
+            raise unknown
+        yield
+    finally:
+        torch.set_float32_matmul_precision(of_all)
+        for backend, value in zip(each, before, strict=True):
+            backend.fp32_precision = value
+
+
+# `make_gemm_module`: a small model, made from one GEMM problem, that asks inductor for its key.
+
+# The operations of epilogues: those that torch has under inductor's name, then the others.
+OPERATIONS: Final[Mapping[str, Callable[..., Any]]] = {
+    **{
+        name: getattr(torch, name)
+        for name in (
+            *("abs", "add", "atan", "ceil", "clamp", "clamp_max", "clamp_min", "cos", "div", "eq"),
+            *("erf", "exp", "exp2", "expm1", "floor", "ge", "gt", "le", "log", "log1p", "log2"),
+            *("logical_and", "logical_not", "logical_or", "lt", "maximum", "minimum", "mul", "ne"),
+            *("neg", "pow", "reciprocal", "relu", "round", "rsqrt", "sigmoid", "sign", "sin"),
+            *("sqrt", "square", "sub", "tanh", "trunc", "where"),
+        )
+    },
+    "convert_element_type": lambda x, dtype: x.to(dtype),
+    "gelu": nn.functional.gelu,
+    "gelu_tanh": lambda x: nn.functional.gelu(x, approximate="tanh"),
+    "hardsigmoid": nn.functional.hardsigmoid,
+    "hardswish": nn.functional.hardswish,
+    "hardtanh": nn.functional.hardtanh,
+    "leaky_relu": nn.functional.leaky_relu,
+    "silu": nn.functional.silu,
+    "swish": nn.functional.silu,
+    "to": lambda x, dtype: x.to(dtype),
+}
+_NARROWEST: Final = "bf16"  # of what an epilogue makes of 8 bits: the key may not spell it
+_EpilogueStep = Callable[[Any, Sequence[torch.Tensor]], Any]
+
+
+def rebuild_gemm(key: str, device: torch.device) -> RebuiltProblem:
+    """Return the module that `make_gemm_module` makes for *key*, with the settings it needs.
+
+    Raises:
+        ProblemError: *key* is not a GEMM key, or no module can be made for its problem.
+    """
+    problem = parse_problem(key)
+    model, bucket = make_gemm_module(problem, device)
+    settings = partial(_settings_of, problem, device)
+    return RebuiltProblem(model=model, bucket=bucket, settings=settings, dtype=_result(problem))
+
+
+def _result(problem: GemmProblem) -> str:
+    """Return the floating dtype that bounds how exact the result of *problem* is."""
+    result = problem.out if problem.op == "scaled_mm" else problem.dtype
+    return _NARROWEST if item_bytes(result) == 1 else result
+
+
+@contextlib.contextmanager
+def _settings_of(problem: GemmProblem, device: torch.device) -> Iterator[None]:
+    from warmup.inductor.options import mm_unfolded
+
+    with (
+        precision_of(problem, device),
+        mm_unfolded() if problem.op == "mm" else contextlib.nullcontext(),
+    ):
+        yield
+
+
+def make_gemm_module(problem: GemmProblem, device: torch.device) -> tuple[LoadedModel, Bucket]:
+    """Return a model on *device* that should ask for *problem*, and the bucket of its sizes.
+
+    ``example_inputs`` makes its inputs on *device*. A dynamic dim is marked with its range, and has
+    the largest size of the range.
+
+    Raises:
+        ProblemError: no module can be made for *problem*.
+    """
+    if problem.op not in COVERED:
+        raise ProblemError(f"the op {problem.op} cannot be rebuilt from a key")
+    if problem.op in CPU_LINEAR and device.type != "cpu":
+        raise ProblemError(f"the op {problem.op} exists on the CPU only")
+    steps = parse_epilogue(problem.epilogue)
+    tensors = {**gemm_tensors(problem), **epilogue_tensors(problem, steps)}
+    check_memory(tensors.values(), device)
+    constant = None
+    if device.type == "cpu" and problem.op in (*CPU_LINEAR, "mm", "addmm"):
+        constant = tensors.pop("b").make(device)  # only constant weights give inductor a choice
+    module = _GemmModule(problem, tuple(tensors), steps, constant)
+
+    def make_inputs(**_sizes: int) -> tuple[torch.Tensor, ...]:
+        return tuple(tensor.make(device) for tensor in tensors.values())
+
+    dims = {"batch": problem.batch, "m": problem.m, "n": problem.n, "k": problem.k}
+    sizes = tuple((name, size_of(dim)) for name, dim in dims.items() if dim is not None)
+    return LoadedModel(module.eval(), make_inputs, "rebuilt"), Bucket(sizes)
+
+
+class _GemmModule(nn.Module):
+    """The GEMM of *problem* and its epilogue; its arguments are tensors in the order of *names*.
+
+    *constant* is the second operand where that is no argument.
+    """
+
+    def __init__(
+        self,
+        problem: GemmProblem,
+        names: tuple[str, ...],
+        steps: tuple[Call, ...],
+        constant: torch.Tensor | None,
+    ) -> None:
+        super().__init__()
+        numbers = itertools.count()
+        view = result_view(problem, steps)
+        self.names = names
+        self.gemm = _gemm(problem)
+        self.view = None if view is None else [d.low if d.is_static else -1 for d in view]
+        self.steps = [_compose(step, numbers) for step in steps]
+        self.weight = None if constant is None else nn.Parameter(constant, requires_grad=False)
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        named = dict(zip(self.names, tensors, strict=True))
+        if self.weight is not None:
+            named["b"] = self.weight
+        value = self.gemm(named)
+        value = value if self.view is None else value.view(self.view)
+        operands = [tensor for name, tensor in named.items() if name.isdigit()]
+        for step in self.steps:
+            value = step(value, operands)
+        return value
+
+
+def _gemm(problem: GemmProblem) -> Callable[[Mapping[str, torch.Tensor]], torch.Tensor]:
+    if problem.op == "scaled_mm":
+        return partial(_scaled_mm, dtype_of(problem.out), use_fast_accum=problem.fast_accum)
+    if problem.op == "int_mm":
+        return lambda t: torch._int_mm(t["a"], t["b"])  # noqa: SLF001  its only name
+    dtypes: dict[str, Any] = {}
+    if problem.out != problem.dtype:
+        dtypes["out_dtype"] = dtype_of(problem.out)
+    scalars = {"alpha": problem.alpha, "beta": problem.beta}
+    op = problem.op
+    if op in CPU_LINEAR:
+        if dtypes:
+            raise ProblemError(f"{op} has another output dtype than its operands, {problem.out}")
+        return lambda t: nn.functional.linear(t["a"], t["b"], t.get("bias"))
+    if op == "mm_plus_mm":
+        return lambda t: torch.mm(t["a"], t["b"]) + torch.mm(t["a2"], t["b2"])
+    plain: Callable[..., torch.Tensor] = getattr(torch, op)
+    if problem.bias is None:
+        return lambda t: plain(t["a"], t["b"], **dtypes)
+    return lambda t: plain(t["bias"], t["a"], t["b"], **scalars, **dtypes)
+
+
+def _scaled_mm(
+    out: torch.dtype, t: Mapping[str, torch.Tensor], *, use_fast_accum: bool
+) -> torch.Tensor:
+    factors, scales = (t["a"], t["b"]), (t["scale_a"], t["scale_b"])
+    multiply: Callable[..., torch.Tensor] = torch._scaled_mm  # noqa: SLF001  its name in torch 2.11
+    bias = t.get("bias")
+    return multiply(*factors, *scales, bias, out_dtype=out, use_fast_accum=use_fast_accum)
+
+
+def _compose(expression: Expression, numbers: Iterator[int]) -> _EpilogueStep:
+    """Return *expression* as a function of the value so far and of all operands.
+
+    *numbers* counts the operands in the order in which they are read.
+    """
+    if expression == INPUT:
+        return lambda x, _: x
+    if isinstance(expression, Operand):
+        number = next(numbers)
+        return lambda _, operands: operands[number]
+    if not isinstance(expression, Call):
+        constant = _constant(expression)
+        return lambda _, __: constant
+    operation = OPERATIONS.get(expression.name)
+    if operation is None:
+        raise ProblemError(f"the epilogue operation {expression.name} is unknown")
+    parts = [_compose(part, numbers) for part in expression.arguments]
+    named = dict(expression.named)
+    return lambda x, operands: operation(*[part(x, operands) for part in parts], **named)
+
+
+def _constant(expression: Word | float) -> Any:
+    if not isinstance(expression, Word):
+        return expression
+    return None if expression.text == "none" else dtype_of(expression.text)
+
+
+# `rebuild_pad`: a small model, made from one pad key, for which inductor asks whether to pad.
+
+
+def rebuild_pad(key: str, device: torch.device) -> RebuiltProblem:
+    """Return the module of `make_pad_module` for *key* on *device*, with the settings it needs.
+
+    Raises:
+        ProblemError: *key* is not a pad key, or its operands cannot be made.
+    """
+    problem = parse_padding(key)
+    module, tensors = make_pad_module(problem)
+    check_memory(tensors.values(), device)
+
+    def make_inputs(**_sizes: int) -> tuple[torch.Tensor, ...]:
+        return tuple(tensor.make(device) for tensor in tensors.values())
+
+    dims = {"batch": problem.batch, "m": problem.m, "n": problem.n, "k": problem.k}
+    sizes = tuple((name, size_of(dim)) for name, dim in dims.items() if dim is not None)
+    return RebuiltProblem(
+        model=LoadedModel(module, make_inputs, "rebuilt"),
+        bucket=Bucket(sizes),
+        settings=partial(precision_of, gemm_of(problem), device),
+        dtype=problem.dtype,
+    )
+
+
+def gemm_of(problem: PadProblem) -> GemmProblem:
+    """Return the GEMM of *problem* as it is, alone."""
+    return GemmProblem(
+        op=problem.op,
+        m=problem.m,
+        n=problem.n,
+        k=problem.k,
+        batch=problem.batch,
+        dtype=problem.dtype,
+        a=problem.a,
+        b=problem.b,
+        bias=problem.bias,
+        out=problem.dtype,
+        fp32=problem.fp32,
+    )
+
+
+def make_pad_module(problem: PadProblem) -> tuple[nn.Module, Mapping[str, OperandTensor]]:
+    """Return a module that should ask for *problem*, and its arguments by name, in order.
+
+    Raises:
+        ProblemError: the operands cannot be made.
+    """
+    tensors = gemm_tensors(gemm_of(problem))
+    return _PadModule(problem.op, problem.free, tuple(tensors)).eval(), tensors
+
+
+class _PadModule(nn.Module):
+    """The product *op* of arguments called *names*; those of *free* are made before it."""
+
+    def __init__(self, op: str, free: str, names: tuple[str, ...]) -> None:
+        super().__init__()
+        self.op, self.free, self.names = op, free, names
+
+    def forward(self, *arguments: torch.Tensor) -> torch.Tensor:
+        """Return the product."""
+        named = dict(zip(self.names, arguments, strict=True))
+        a, b = (-named[name] if name in self.free else named[name] for name in ("a", "b"))
+        if self.op == "addmm":
+            return torch.addmm(named["bias"], a, b)
+        return torch.bmm(a, b) if self.op == "bmm" else torch.mm(a, b)

@@ -21,7 +21,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from warmup.models.padding.tracing import is_hooked
+from warmup.models.weight_groups import is_hooked
 
 _KEPT_FOR_GEMMS: Final = 3  # the first, a middle and the last layer
 _KEPT_FOR_KERNELS: Final = 5  # one more where an odd number would be left out

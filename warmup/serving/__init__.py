@@ -1,4 +1,4 @@
-"""Serving from a table: `install`, `check`, `prime`, `run`, their reports, and bundles.
+"""Serving from a table: `install`, `check`, `prime`, `run`, `audit`, their reports, and bundles.
 
-Imports `tuning` and all below it. A server calls `install`; `bench` starts servers to compare them.
+Imports `models` and all below it, and never `tuning`. A server calls `install`.
 """

@@ -13,17 +13,17 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from warmup.buckets.bucket import Bucket
-from warmup.core.error_text import first_line
+from warmup.core.buckets import Bucket
+from warmup.core.device import Mismatch, Runtime, closed_gate, compare_runtimes
 from warmup.core.errors import AdapterError, BundleError, SettingsError, TableError
 from warmup.core.phases import Phase, PhaseClock, PhaseSeconds, added
 from warmup.core.rows import Family
-from warmup.core.runtime import Mismatch, Runtime, closed_gate, compare_runtimes
+from warmup.core.text import first_line
 from warmup.keys.registry import kind_of
 from warmup.serving.unpack_bundle import verify
-from warmup.table import Table
 from warmup.table.codec import digest_of
-from warmup.table.discovery import find
+from warmup.table.schema import Table
+from warmup.table.store import find
 
 if TYPE_CHECKING:
     from warmup.serving.unpack_bundle import UnpackedBundle
@@ -247,7 +247,7 @@ def _describe_here(
             reason = f"torch cannot be used here: {first_line(error)}; {_REMEDY}"
             return report.with_problems(Readiness.MISMATCH, reason)
     try:
-        from warmup.inductor.switches import check_options
+        from warmup.inductor.options import check_options
 
         check_options(table.policy.options)
     except SettingsError as error:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from warmup.core.error_text import printable
 from warmup.core.errors import SettingsError
-from warmup.diagnostics.audit import AuditReport
+from warmup.core.text import printable
+from warmup.serving.audit import AuditReport
 
 _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\""})
 # Metric, help, field of an audit's `Counts`, and the label of its keys where it is a mapping. A

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec
 
-from warmup.core.errors import AdapterError, SettingsError
+from warmup.core.device import Mismatch, Runtime, compare_runtimes
+from warmup.core.errors import (
+    AdapterError,
+    SettingsError,
+    StaleTableWarning,
+    TableError,
+    TableMismatchError,
+    TableNotFoundError,
+)
 from warmup.core.events import (
     Emitter,
     EventName,
@@ -18,28 +26,99 @@ from warmup.core.events import (
     Tally,
     log_event,
     logger,
+    warn,
 )
-from warmup.core.flags import read_flag
-from warmup.core.recording_order import order_in_environment
-from warmup.core.runtime import Runtime, compare_runtimes
-from warmup.models.padding.prepare import Prepared, pad_by_rows, paddings, refusal_of
-from warmup.serving.admission import admit, find_table
-from warmup.serving.handle import Handle, install_lock, installed, register
-from warmup.serving.install_settings import InstallSettings, absolute_path
-from warmup.serving.notices import Notices
-from warmup.serving.process_watch import ProcessWatch
-from warmup.table import Policy, Table
-from warmup.table.cache_tags import cache_tag
+from warmup.core.method import read_flag
+from warmup.core.processes import RECORDING_VARIABLE
+from warmup.models.padding import Prepared, pad_by_rows, paddings, refusal_of
+from warmup.serving.handle import (
+    Handle,
+    InstallSettings,
+    Notices,
+    ProcessWatch,
+    absolute_path,
+    install_lock,
+    installed,
+    register,
+)
 from warmup.table.codec import digest_of
-from warmup.table.lookup import Lookup, OnMiss, Uncovered
-from warmup.table.policy import options_served
+from warmup.table.lookup import Lookup, cache_tag
+from warmup.table.schema import OnMiss, Table, Uncovered, options_served
+from warmup.table.store import FoundTable, discover, find, first_unfit
 
 if TYPE_CHECKING:
     from torch import nn
 
     from warmup.inductor.adapter import Inductor
     from warmup.serving.unpack_bundle import UnpackedBundle
-    from warmup.tuning.tuner import Tuner
+
+
+# The table to install: `find_table` finds it, and `admit` says whether it fits this machine.
+
+
+def find_table(
+    table: str | os.PathLike[str] | Table | None, here: Runtime, on_miss: OnMiss
+) -> FoundTable:
+    """Return *table* or, for None, that of ``WARMUP_TABLE`` or of a folder that is searched.
+
+    In ``fallback``, where no table of these folders fits, the first of them: `admit` refuses it.
+
+    Raises:
+        TableError: it is missing or damaged; with ``RANK`` set, a note names the rank.
+    """
+    try:
+        if isinstance(table, Table):
+            return FoundTable(table, ())
+        if table is not None or os.environ.get("WARMUP_TABLE"):
+            return find(table, os.environ)
+        try:
+            return discover(here)
+        except TableNotFoundError:
+            unfit = first_unfit(here) if on_miss is OnMiss.FALLBACK else None
+            if unfit is None:
+                raise
+            return unfit
+    except TableError as error:
+        if (rank := os.environ.get("RANK")) is not None:  # all ranks may print into one log
+            error.add_note(f"this happened on rank {rank}")
+        raise
+
+
+def admit(
+    found: FoundTable,
+    here: Runtime,
+    mismatches: Sequence[Mismatch],
+    *,
+    on_miss: OnMiss,
+    is_allowed: bool,
+) -> str | None:
+    """Return why nothing of the table can be applied here, None where it is to be installed.
+
+    What differs and is allowed, or makes no row useless, is a warning in one sentence.
+
+    Raises:
+        TableMismatchError: the table is for another device or runtime, that is not allowed, and
+            *on_miss* is not ``fallback``.
+    """
+    hard = [mismatch for mismatch in mismatches if mismatch.is_hard]
+    tuned_on = found.table.provenance.runtime
+    origin = found.origin or "the table"
+    summary = f"tuned on {tuned_on}, and here is {here}"
+    if hard and not is_allowed and on_miss is OnMiss.FALLBACK:
+        return f"{origin}: {summary}; build a table here (docs/how-to/upgrades.md)"
+    if hard and not is_allowed:
+        raise TableMismatchError(
+            origin,
+            tuple(map(str, hard)),
+            'build a table here, or serve with on_miss="fallback", which goes on without a table',
+            summary,
+        )
+    if hard:
+        warn(StaleTableWarning(f"{origin}: {summary}: every lookup is a miss"))
+    elif mismatches:
+        differ = "; ".join(map(str, mismatches))
+        warn(StaleTableWarning(f"{origin}: {differ}: timings may be off"))
+    return None
 
 
 _Parameters = ParamSpec("_Parameters")
@@ -75,17 +154,16 @@ def install(  # noqa: PLR0915  one step after the other
 
     *table* is a path, a loaded table, or None: then ``WARMUP_TABLE``, or all tables for this device
     in the first of ``./tables``, the user data folder and the package that has any. *on_miss* is
-    ``fallback`` (use the library kernel and count the miss), ``strict`` (raise a `MissError`, which
-    torch wraps in its own error) or ``tune`` (measure; for development). *uncovered* decides about
-    a decision of no row kind, which is counted: take the ``library`` kernel of default mode, or
-    ``measure``, or ``forbid`` it with an `UncoveredError`. Kernels of the user's own
-    ``@triton.autotune`` are measured unless forbidden. Every event is appended to *audit_log*, or
-    ``WARMUP_AUDIT_LOG``, as a JSON line, and logged too with *log_events*, or
-    ``WARMUP_LOG_EVENTS=1``.
+    ``fallback`` (use the library kernel and count the miss) or ``strict`` (raise a `MissError`,
+    which torch wraps in its own error). *uncovered* decides about a decision of no row kind, which
+    is counted: take the ``library`` kernel of default mode, or ``measure``, or ``forbid`` it with
+    an `UncoveredError`. Kernels of the user's own ``@triton.autotune`` are measured unless
+    forbidden. Every event is appended to *audit_log*, or ``WARMUP_AUDIT_LOG``, as a JSON line, and
+    logged too with *log_events*, or ``WARMUP_LOG_EVENTS=1``.
 
     Of a table for another device or runtime, or under a torch that is not supported, nothing is
     applied: the process goes on as without a table, `Handle.refused` says why, and it is a notice,
-    an event and a count. With ``strict`` and ``tune`` it is an error. With *allow_mismatch*, or
+    an event and a count. With ``strict`` it is an error. With *allow_mismatch*, or
     ``WARMUP_ALLOW_MISMATCH=1``, a table for another device or runtime is installed, and every
     lookup is a miss. What makes a table useless is printed on stderr, once in a process for each
     cause, and so is the first miss; not with *quiet*, or ``WARMUP_QUIET=1``.
@@ -119,10 +197,8 @@ def install(  # noqa: PLR0915  one step after the other
         AdapterError: this torch is not supported, and *on_miss* is not ``fallback``.
     """
     _check_words(on_miss, uncovered)
-    if (order := order_in_environment()) is not None:
-        from warmup.serving.recorder import record
-
-        return record(order, freezes=read_flag(freezing, "WARMUP_FREEZING"))
+    if os.environ.get(RECORDING_VARIABLE):
+        return _recording()
     inductor, unsupported = _connect(device, OnMiss(on_miss))
     from warmup.inductor.machine import describe_runtime, resolve_device
 
@@ -158,14 +234,12 @@ def install(  # noqa: PLR0915  one step after the other
     if rank is not None:
         common["rank"] = rank
     emitter = Emitter(sinks, common)
-    tuner = _make_tuner(found.table.policy, device) if on_miss == OnMiss.TUNE else None
     lookup = Lookup(
         found.table.rows,
         OnMiss(on_miss),
         emitter,
         mismatches,
         Uncovered(uncovered),
-        tuner,
         searches=found.table.policy.searches,
     )
     notices = Notices(
@@ -186,7 +260,7 @@ def install(  # noqa: PLR0915  one step after the other
             options = options_served(found.table.policy, freezes=freezes)
             if "freezing" in found.table.policy.options and not freezes:
                 watch.needs_freezing = lookup.needs_freezing
-            tag = cache_tag(digest, tunes=lookup.tunes)
+            tag = cache_tag(digest)
             attachment = inductor.attach(lookup, options, tag, observer=watch)
     except BaseException:
         if file is not None:
@@ -219,6 +293,22 @@ def install(  # noqa: PLR0915  one step after the other
     return handle
 
 
+def _recording() -> Handle:
+    """Return the handle of the recording, which the start-up file began before this call.
+
+    Raises:
+        SettingsError: Python did not run the start-up file in this process.
+    """
+    recording = installed()
+    if recording is None or not recording.is_recording:
+        raise SettingsError(
+            "`warmup build -- COMMAND` records this program, but Python did not run its start-up "
+            "file in this process",
+            "leave PYTHONPATH as the command set it, and start Python without -I, -E and -S",
+        )
+    return recording.shared()
+
+
 def _connect(device: str, on_miss: OnMiss) -> tuple[Inductor | None, str]:
     """Return the adapter to torch, or None and why this torch cannot be used.
 
@@ -242,8 +332,8 @@ def _check_words(on_miss: str, uncovered: str) -> None:
     Raises:
         SettingsError: a word is unknown.
     """
-    if on_miss not in set(OnMiss):
-        raise SettingsError(f"on_miss={on_miss!r}", f"use one of {', '.join(OnMiss)}")
+    if on_miss not in {OnMiss.FALLBACK, OnMiss.STRICT}:
+        raise SettingsError(f"on_miss={on_miss!r}", "use one of fallback, strict")
     if uncovered not in set(Uncovered):
         raise SettingsError(f"uncovered={uncovered!r}", f"use one of {', '.join(Uncovered)}")
 
@@ -275,13 +365,6 @@ def _unpack(
     from warmup.serving.unpack_bundle import unpack
 
     return unpack(path, digest, here, resolve_device(device))
-
-
-def _make_tuner(policy: Policy, device: str) -> Tuner:
-    from warmup.inductor.machine import resolve_device
-    from warmup.tuning.tuner import make_tuner
-
-    return make_tuner(policy, resolve_device(device))
 
 
 def _open_audit_log(named: str | os.PathLike[str] | None) -> JsonLinesSink | None:

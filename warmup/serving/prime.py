@@ -9,14 +9,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from warmup.buckets.bucket import Bucket, InputSpec, parse_buckets, parse_inputs
-from warmup.buckets.dims import ShapePolicy, with_ranges
-from warmup.core.compile_modes import COMPILE_MODES
-from warmup.core.error_text import first_line
+from warmup.core.buckets import (
+    Bucket,
+    InputSpec,
+    ShapePolicy,
+    parse_buckets,
+    parse_inputs,
+    with_ranges,
+)
 from warmup.core.errors import ContradictionWarning, ModelError, SettingsError, warmup_error_in
-from warmup.core.events import selections
+from warmup.core.events import Uncompiled, selections
+from warmup.core.method import COMPILE_MODES
 from warmup.core.phases import Phase, PhaseClock, PhaseSeconds, added
-from warmup.core.uncompiled import Uncompiled
+from warmup.core.text import first_line
 from warmup.serving.check import CheckReport, PrimedBucket, Readiness
 from warmup.serving.handle import Handle
 from warmup.serving.install import install
@@ -24,10 +29,10 @@ from warmup.serving.install import install
 if TYPE_CHECKING:
     import torch
 
-    from warmup.models.inferred_inputs import Assumption
+    from warmup.models.inputs import Assumption
     from warmup.models.loading import Inputs, LoadedModel
-    from warmup.models.padding.prepare import Prepared
-    from warmup.serving.compiled.model import CompiledModel
+    from warmup.models.padding import Prepared
+    from warmup.serving.compile import CompiledModel
 
 
 class PrimeObserver:
@@ -92,7 +97,7 @@ def prime(
     with clock.phase(Phase.IMPORT):
         from warmup.inductor import connect
         from warmup.inductor.machine import resolve_device
-        from warmup.models.inferred_inputs import resolve_inputs
+        from warmup.models.inputs import resolve_inputs
         from warmup.models.loading import load_model, parse_cast
 
         inductor = connect()
@@ -187,7 +192,7 @@ class _Priming:
 
     def compile_buckets(self, policy: str, buckets: Sequence[Bucket]) -> None:
         """Serve *buckets* by `warmup.compile`."""
-        from warmup.serving.compiled.compile import compile_for
+        from warmup.serving.compile import compile_for
 
         self.compiled = compile_for(
             self.model.module,
@@ -245,7 +250,7 @@ class _Priming:
 
         from warmup.inductor.adapter import compile_model
         from warmup.inductor.compile_watch import count_matmuls_outside
-        from warmup.models.dtype_mismatch import naming_dtypes
+        from warmup.models.inputs import naming_dtypes
 
         if self.compiled is None:
             torch.compiler.reset()  # past its recompile limit dynamo runs the model uncompiled

@@ -19,15 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from warmup.core.counted import counted
-from warmup.core.error_text import first_line, printable, remedy_for
 from warmup.core.errors import SettingsError, TableMismatchError
 from warmup.core.events import in_brackets
-from warmup.core.flags import read_flag
-from warmup.diagnostics.audit import AuditReport, report_of
-from warmup.diagnostics.logs import Ledger
+from warmup.core.method import read_flag
+from warmup.core.text import counted, first_line, printable, remedy_for
+from warmup.serving.audit import AuditReport, report_of
 from warmup.serving.check import Readiness
-from warmup.table.lookup import OnMiss, Uncovered
+from warmup.serving.logs import Ledger
+from warmup.table.schema import OnMiss, Uncovered
 from warmup.table.store import read
 
 STARTUP: Final = Path(__file__).resolve().parent / "startup"

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from warmup.core.counted import counted
+from warmup.core.device import Runtime
 from warmup.core.errors import BundleError
 from warmup.core.events import logger
 from warmup.core.files import other_writers, remark_on_writers
-from warmup.core.runtime import Runtime
-from warmup.table.bundle_file import OpenBundle, needs_of, open_bundle
+from warmup.core.text import counted
+from warmup.table.bundle import OpenBundle, needs_of, open_bundle
 
 if TYPE_CHECKING:
     import torch
@@ -46,7 +46,7 @@ class UnpackedBundle:
 
         They include files of other processes that share the cache folder.
         """
-        from warmup.inductor.cache_files import compiled_since
+        from warmup.inductor.caches import compiled_since
 
         return compiled_since(self._began, self._names, self.device)
 
@@ -68,7 +68,7 @@ def unpack(
     bundle that does not fit is refused with a warning in the log instead of an error, and none of
     its files is unpacked.
     """
-    from warmup.inductor.cache_files import add_to_caches, is_graph, is_retired
+    from warmup.inductor.caches import add_to_caches, is_graph, is_retired
 
     path = Path(path)
     try:

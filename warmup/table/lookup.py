@@ -10,28 +10,118 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Protocol
+from typing import Final, Protocol
 
-from warmup.core.counted import counted
+from warmup.core.device import Mismatch
 from warmup.core.errors import (
+    ContradictionWarning,
     ForeignGraphError,
     MissError,
+    MissReason,
     ProblemError,
     UncoveredError,
     WeightChangedError,
 )
-from warmup.core.events import Emitter, EventName
-from warmup.core.live_search import LiveSearch, without
+from warmup.core.events import Emitter, EventName, warn
 from warmup.core.method import Search
-from warmup.core.miss_reasons import MissReason
 from warmup.core.rows import Row, Tuned, Winner, is_for_host
-from warmup.core.runtime import Mismatch
-from warmup.keys.nearest import nearest_row, neighbours_of
+from warmup.core.text import counted
+from warmup.core.trial import LiveSearch, without
 from warmup.keys.question import Linear, Question, RegionQuestion
-from warmup.keys.registry import covers, kind_of, linears_of
-from warmup.table.cache_tags import shown_tag
-from warmup.table.disagreements import Disagreements
-from warmup.table.on_miss import OnMiss, Uncovered
+from warmup.keys.registry import covers, kind_of, linears_of, nearest_row, neighbours_of
+from warmup.table.schema import OnMiss, Uncovered
+
+# `Disagreements`: what inductor does otherwise than a table says, each reported once.
+
+_FUSION_WORDS: Final = {True: "fused", False: "not fused"}
+_FUSION_ADVICE: Final = "build again, so that the row is measured in this model"
+_GRAPHS_ADVICE: Final = "build a table with --launch cudagraph"
+_SET_BY_CALLER: Final = "remove the setting while the table is installed"
+
+
+@dataclass
+class Disagreements:
+    """Reports an option, or the fusion of a key, the first time that it differs from the table.
+
+    ``fusions`` are the keys for which inductor fused another way than their rows say. With
+    ``settles`` they are kept and not reported: whoever compiles chooses other winners for them.
+    """
+
+    emitter: Emitter
+    settles: bool = False
+    fusions: dict[str, None] = field(default_factory=dict)
+    _reported: set[str] = field(default_factory=set)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def note_fusion(self, key: str, *, expected: bool, found: bool) -> None:
+        """Keep *key* where inductor fused another way than expected, and warn of it."""
+        if expected == found:
+            return
+        with self._lock:
+            self.fusions[key] = None
+        if self.settles:
+            return
+        row_says, done = _FUSION_WORDS[expected], _FUSION_WORDS[found]
+        self._contradict(
+            *(f"fusion of {key}", row_says, done),
+            f"{key}: the row was measured {row_says}, and here inductor compiled the GEMM "
+            f"{done}: another kernel runs than was measured; {_FUSION_ADVICE}",
+        )
+
+    def note_option(self, option: str, expected: str, found: str, advice: str = "") -> None:
+        """Warn that inductor's *option* is *found*, where the table was built with *expected*."""
+        self._contradict(
+            *(option, expected, found),
+            f"inductor option {option} is {found} here, the table was built with {expected}: "
+            f"inductor may not ask for its rows or not use them; {advice or _SET_BY_CALLER}",
+        )
+
+    def note_graphs(self, rows: int) -> None:
+        """Warn that CUDA graphs are recorded, for which other winners than those of *rows* win."""
+        if not rows:
+            return
+        self._contradict(
+            *("launch", "one by one", "CUDA graphs"),
+            f"inductor records CUDA graphs here, and {counted(rows, 'row')} of the table "
+            f"{'has' if rows == 1 else 'have'} the winner that the host launches fastest, which "
+            f"another candidate beats on the device; {_GRAPHS_ADVICE}",
+        )
+
+    def note_overruling(self, option: str, wanted: str, found: str) -> None:
+        """Emit that the caller's value *found* of *option* was replaced by the table's."""
+        if self._is_first_report(option):
+            self.emitter.emit(EventName.OVERRULED, option=option, table=wanted, found=found)
+
+    def _contradict(self, option: str, expected: str, found: str, message: str) -> None:
+        if self._is_first_report(option):
+            self.emitter.emit(EventName.CONTRADICTED, option=option, expected=expected, found=found)
+            warn(ContradictionWarning(message))
+
+    def _is_first_report(self, option: str) -> bool:
+        """Return whether *option* was never reported before, and note that it is now."""
+        with self._lock:
+            is_first = option not in self._reported
+            self._reported.add(option)
+        return is_first
+
+
+# `cache_tag`: how a table is named in inductor's cache keys and in compiled graphs.
+
+_TAG_PREFIX: Final = "warmup-"
+
+
+def cache_tag(digest: str, *, tunes: bool = False) -> str:
+    """Return the tag of inductor's cache keys and compiled graphs for the table with *digest*.
+
+    Strict and fallback share a tag: a cached graph carries its misses, which strict refuses.
+    """
+    return f"{_TAG_PREFIX}{digest[:32]}{'-tune' if tunes else ''}"
+
+
+def shown_tag(tag: str) -> str:
+    """Return the digest in *tag*, as short as events have digests, with what follows it."""
+    digest, dash, rest = tag.removeprefix(_TAG_PREFIX).partition("-")
+    return f"{digest[:16]}{dash}{rest}"
 
 
 class QuestionMeasurer(Protocol):
@@ -56,9 +146,6 @@ class QuestionMeasurer(Protocol):
 
     def close(self) -> None:
         """End the processes that were started to measure; closing twice is fine."""
-
-
-__all__ = ["Lookup", "OnMiss", "Uncovered"]
 
 
 def _never(_key: str) -> bool:

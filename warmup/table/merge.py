@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from warmup.core.device import compare_runtimes
 from warmup.core.errors import TableMergeError
 from warmup.core.rows import Row, evidence_rank
-from warmup.core.runtime import compare_runtimes
 from warmup.keys.kind import natural_order
 from warmup.table.schema import Table, compare_policies
 

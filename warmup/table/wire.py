@@ -16,7 +16,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
 from msgspec.structs import asdict
 
-from warmup.core.call_cost import CallCost
+from warmup.core.device import CallCost, Device, Runtime
 from warmup.core.errors import TableFormatError
 from warmup.core.method import L2, MAX_TOP_K, Launch, Method, OptionValue, Search
 from warmup.core.roofline import PeaksJson
@@ -32,7 +32,6 @@ from warmup.core.rows import (
     Scope,
     Winner,
 )
-from warmup.core.runtime import Device, Runtime
 from warmup.core.strict_json import check_texts, pointer_of
 from warmup.keys.kind import Kind
 from warmup.table.schema import (

@@ -1,5 +1,5 @@
 """The verb `build`: compiles a model's buckets, measures each question, writes winners to a table.
 
-Imports `diagnostics` and all below it. `warmup build` and `bench mm` call `build.build`; a server
-with `on_miss="tune"` uses the tuner.
+Imports `serving` and all below it. The folder has no name of a verb, since a folder named like the
+public function `warmup.build` would replace the function.
 """

@@ -4,35 +4,180 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from warmup.core.call_cost import CallCost
-from warmup.core.compile_modes import CompileOrder
-from warmup.core.errors import BuildError, MissError, warmup_error_in
-from warmup.core.events import Emitter, logger
-from warmup.core.method import Launch
-from warmup.core.miss_reasons import MissReason
+import torch
+from torch import nn
+
+from warmup.core.device import CallCost
+from warmup.core.errors import BuildError, MissError, MissReason, WarmupError, warmup_error_in
+from warmup.core.events import (
+    NONE_UNCOMPILED,
+    Emitter,
+    Event,
+    EventName,
+    Uncompiled,
+    frame_in,
+    logger,
+)
+from warmup.core.method import CompileOrder, Launch
 from warmup.core.phases import BuildStage
-from warmup.core.rows import Row
-from warmup.core.uncompiled import Uncompiled
-from warmup.table.lookup import Lookup, OnMiss
-from warmup.table.policy import options_served
-from warmup.tuning.served_bucket import AskedQuestions, ServedBucket
+from warmup.core.rows import Row, Winner
+from warmup.core.text import first_line
+from warmup.core.trial import Candidate, Fill, Operands, Outcome, Trial
+from warmup.inductor.adapter import compile_model
+from warmup.inductor.caches import count_graphs, empty_caches, range_error
+from warmup.inductor.gemm.regions import module_of
+from warmup.measuring.machine import sm_clock_mhz
+from warmup.measuring.reference import OperandSets
+from warmup.measuring.trial import run_trial
+from warmup.models.loading import Inputs
+from warmup.models.outputs import CallState
+from warmup.table.lookup import Lookup
+from warmup.table.schema import OnMiss, options_served
+from warmup.tuning.trials import ways_trial
+from warmup.tuning.worker import NO_EVIDENCE, Compiled, RegionSets, region_reference
 
 if TYPE_CHECKING:
-    from warmup.models.call_state import CallState
-    from warmup.models.loading import Inputs, LoadedModel
+    from warmup.keys.question import RegionQuestion
+    from warmup.models.loading import LoadedModel
     from warmup.tuning.progress import Progress
     from warmup.tuning.setup import BuildSetup
+    from warmup.tuning.trials import WaitingQuestion
     from warmup.tuning.tuner import Tuner
 
 
+# `call_first`: compiles the model of a build, and calls it.
+
+_RECOMPILED: Final = "'fail_on_recompile'"  # torch/_dynamo/eval_frame.py
+
+
+def call_first(model: nn.Module, inputs: Inputs) -> tuple[Callable[..., Any], Any, int]:
+    """Compile *model*, and call it with *inputs*.
+
+    Returns what was compiled, the output, and how many graphs torch.compile made of the model.
+
+    Raises:
+        Exception: an error of the model or of a compiler.
+    """
+    before, compiled = count_graphs(), compile_model(model)
+    output = compiled(*inputs.args, **inputs.kwargs)
+    return compiled, output, count_graphs() - before
+
+
+def call_others(
+    compiled: Callable[..., Any], calls: Sequence[Inputs], state: CallState
+) -> list[Any]:
+    """Return the outputs of *compiled* for *calls*, which its artifact must serve.
+
+    What calls write is put back by *state* before each.
+
+    Raises:
+        Exception: another artifact would be needed, or the model failed.
+    """
+    with torch.compiler.set_stance("fail_on_recompile"):
+        outputs = []
+        for call in calls:
+            state.restore()
+            outputs.append(state.detached(compiled(*call.args, **call.kwargs)))
+        return outputs
+
+
+def error_for(error: Exception, name: str, changed: Sequence[str] = ()) -> WarmupError:
+    """Return the error to raise for an *error* of a compile of the bucket *name*.
+
+    A `WarmupError` in it is that error, but for a miss. *changed* are the attributes of the model
+    that its calls change: each value has a graph of its own.
+    """
+    own = warmup_error_in(error)
+    if own is not None and not isinstance(own, MissError):
+        return own
+    if (narrower := range_error(error, name)) is not None:
+        return narrower
+    again = own is not None or _RECOMPILED in str(error)
+    if again and changed:
+        return BuildError(
+            f"bucket {name}: each call of the model changes its {', '.join(changed)}, and "
+            "torch.compile compiles it again for each value, so that no row stays right",
+            "keep what changes in a buffer or an input, not in an attribute",
+        )
+    if own is not None:
+        return BuildError(
+            f"bucket {name}: the model asks for other kernels each time that it is compiled "
+            f"(such as {own.key})",
+            "have forward compute the same in each call",
+        )
+    reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+    return BuildError(f"bucket {name}: compiling failed ({reason})")
+
+
+# `ServedBucket`: what a compile of one bucket was answered with, and gave.
+
+
+@dataclass(slots=True)
+class AskedQuestions:
+    """What a compile asked: how often for each key that was answered, in graph order.
+
+    ``missing`` are the keys that no row answered and nothing measured, ``faults`` exceptions of
+    warmup's own, and ``uncovered`` counts decisions that no row covers, by site. ``frames`` ran
+    uncompiled, and ``matmuls_outside`` is how many matmuls ran outside any graph then. ``cost`` is
+    that of a call.
+    """
+
+    keys: Counter[str] = field(default_factory=Counter)
+    missing: dict[str, None] = field(default_factory=dict)
+    faults: dict[str, None] = field(default_factory=dict)
+    uncovered: Counter[str] = field(default_factory=Counter)
+    frames: dict[str, None] = field(default_factory=dict)
+    matmuls_outside: int = 0
+    cost: CallCost | None = None
+
+    def note(self, event: Event) -> None:
+        """Count *event*, where it is about a question of inductor's."""
+        if event.name in (EventName.HIT, EventName.TUNED):
+            self.keys[str(event.fields["key"])] += 1
+        elif event.name is EventName.MISSED:
+            is_fault = event.fields["reason"] == MissReason.INTERNAL
+            noted = self.faults if is_fault else self.missing
+            noted[str(event.fields["key"])] = None
+        elif event.name is EventName.UNCOVERED:
+            self.uncovered[str(event.fields["site"])] += 1
+        elif (frame := frame_in(event)) is not None:
+            self.frames[frame] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedBucket:
+    """One bucket served from rows: the keys it asked for, and the outputs of its calls.
+
+    ``keys`` are those with a row, each once, in graph order; ``missing`` those that no row answered
+    and nothing measured. ``uncovered`` counts measurements that no row covers, by site. ``graphs``
+    is the number of graphs that torch.compile made of the first call. ``is_same_shortened``: the
+    model without its repeated layers asked for the same keys. ``cost`` is that of the first call,
+    None where nothing measures it, and ``counts`` says how often the graphs asked for each key.
+    ``differing`` are the keys for which inductor fused another way than their rows say.
+    ``uncompiled`` is what ran outside of graphs.
+    """
+
+    keys: tuple[str, ...]
+    outputs: list[Any]
+    uncovered: Mapping[str, int]
+    is_same_shortened: bool = False
+    missing: tuple[str, ...] = ()
+    graphs: int = 1
+    cost: CallCost | None = None
+    counts: Mapping[str, int] = field(default_factory=dict)
+    differing: tuple[str, ...] = ()
+    uncompiled: Uncompiled = NONE_UNCOMPILED
+
+
 def _no_state() -> CallState:
-    from warmup.models.call_state import CallState
+    from warmup.models.outputs import CallState
 
     return CallState()
 
@@ -191,8 +336,6 @@ class BucketCompiler:
 
         Raises as `tune` does.
         """
-        from warmup.tuning.region_ways import drop_rows, measure_regions
-
         since, questions = len(self.progress.tuned), self.tuner.region_questions
         questions.forget()
         served = self._compile(calls, name, OnMiss.TUNE, order=self.order)
@@ -281,10 +424,9 @@ class BucketCompiler:
 
         Raises as `tune` does.
         """
-        from warmup.inductor.build_caches import empty_caches
+        from warmup.inductor.caches import empty_caches
         from warmup.inductor.compile_watch import count_matmuls_outside
         from warmup.inductor.listing import wait_for_sent
-        from warmup.tuning.model_call import call_first, call_others, error_for
 
         failure: Exception | None = None
         with empty_caches(), self.tuner.clock.phase(BuildStage.COMPILING):
@@ -325,3 +467,182 @@ class BucketCompiler:
 
 def _call(compiled: Callable[..., Any], inputs: Inputs) -> object:
     return compiled(*inputs.args, **inputs.kwargs)
+
+
+# `measure_regions`: decides about padding and split reductions by compiling what will run.
+
+
+class RegionTuning(Protocol):
+    """What a build has to measure regions with; `warmup.tuning.bucket_compiler` implements it."""
+
+    @property
+    def tuner(self) -> Tuner:
+        """What measures, and keeps the questions that wait."""
+
+    @property
+    def progress(self) -> Progress:
+        """The table on disk."""
+
+    def lookup(self, rows: Mapping[str, Row], on_miss: OnMiss, emitter: Emitter) -> Lookup:
+        """Return a lookup over *rows* that measures misses with `OnMiss.TUNE`."""
+
+    def attached(
+        self, lookup: Lookup, on_miss: OnMiss, what: str = ""
+    ) -> AbstractContextManager[None]:
+        """Let *lookup* answer inductor while the context is open; it is compiled under *what*."""
+
+
+def measure_regions(compiler: RegionTuning) -> None:
+    """Measure each question that waits, and save its row.
+
+    Where the region cannot be compiled or timed as in default mode, the times of inductor's own
+    calls decide: `RowMaker.not_fused` says why. Without such calls there is no row, and
+    `RowMaker.not_tuned` says why.
+    """
+    tuner, progress = compiler.tuner, compiler.progress
+    regions = tuner.clock.phase(BuildStage.REGIONS)
+    with regions, tuner.region_questions.measuring() as waiting:
+        for one in waiting:
+            given_up, since = set(tuner.rows.not_tuned), len(progress.tuned)
+            with tuner.rows.measuring_any():
+                timed = _time_ways(compiler, one)
+            # The model may never ask for the keys that only the region gave up.
+            for key in set(tuner.rows.not_tuned) - given_up:
+                tuner.rows.forget(key)
+            clock_mhz = sm_clock_mhz(tuner.device)
+            tuned = tuner.rows.ways_row(
+                *(one, timed.outcomes, clock_mhz),
+                failure=timed.failure,
+                is_disturbed=timed.is_disturbed,
+            )
+            asked = timed.keys.get(tuned.row.winner, set()) if tuned is not None else set()
+            drop_rows(compiler, progress.keys_since(since) - asked, since)
+            if tuned is not None:
+                progress.save(tuned)
+
+
+def drop_rows(compiler: RegionTuning, keys: Collection[str], since: int) -> None:
+    """Remove the rows of *keys*, measured from number *since* on, which nobody will ask for.
+
+    Raises:
+        TableError: the table cannot be written.
+    """
+    compiler.progress.discard(keys, since)
+    compiler.progress.reopen(keys)
+    for key in keys:
+        compiler.tuner.rows.forget(key)
+
+
+@dataclass(frozen=True, slots=True)
+class _TimedWays:
+    """The outcomes of the ways of a region, and the keys that each of them asked for.
+
+    ``failure`` is why there are no outcomes.
+    """
+
+    outcomes: Sequence[Outcome] = ()
+    failure: str = ""
+    is_disturbed: bool = False
+    keys: Mapping[Winner, set[str]] = field(default_factory=dict)
+
+
+def _time_ways(compiler: RegionTuning, waiting: WaitingQuestion) -> _TimedWays:
+    tuner, question = compiler.tuner, waiting.question
+    with empty_caches(), torch.no_grad():
+        try:
+            trial = _with_finite_result(
+                ways_trial(
+                    *(question, tuner.device, tuner.method, tuner.tolerance),
+                    seed=tuner.seed,
+                )
+            )
+            make_sets = partial(RegionSets, trial, tuner.device)
+            ways = _Ways(compiler, question, trial)
+            inputs = make_sets(trial.seed, 1).views(0)
+            for winner in question.ways:
+                ways.compile(winner, inputs)
+            with tuner.watch.measuring() as is_disturbed:
+                outcomes = run_trial(
+                    trial, make_sets, ways.make_call, make_reference=ways.make_reference
+                )
+            return _TimedWays(outcomes, "", is_disturbed(), ways.keys)
+        except WarmupError:
+            raise
+        except Exception as error:  # noqa: BLE001  such as little memory
+            return _TimedWays(failure=first_line(error))
+        finally:
+            if tuner.device.type == "cuda":
+                torch.cuda.empty_cache()
+
+
+def _with_finite_result(trial: Trial) -> Trial:
+    """Return *trial* with positive operands where others give infinities or no numbers.
+
+    An operand may be what the model takes the root or the logarithm of.
+    """
+    device = torch.device(trial.device)
+    assert trial.region is not None
+    sets = OperandSets(trial, device, trial.seed, 1)
+    outputs = region_reference(trial.region, device, sets)
+    if all(bool(torch.isfinite(output).all()) for output in outputs):
+        return trial
+    positive = tuple(replace(spec, fill=Fill.POSITIVE) for spec in trial.operands)
+    return replace(trial, operands=positive)
+
+
+class _Ways:
+    """The compiled ways of one region, or the errors that compiling them raised."""
+
+    def __init__(self, compiler: RegionTuning, question: RegionQuestion, trial: Trial) -> None:
+        assert trial.region is not None
+        self._compiler, self._question, self._region = compiler, question, trial.region
+        self._device = compiler.tuner.device
+        self.keys: dict[Winner, set[str]] = {}
+        self._compiled: dict[Winner, Compiled] = {}
+        self._errors: dict[Winner, Exception] = {}
+
+    def compile(self, winner: Winner, inputs: list[torch.Tensor]) -> None:
+        """Compile the region as *winner* says; tune what has no row.
+
+        An error is kept for `make_call`, where it rejects this way.
+
+        Raises:
+            WarmupError: the table cannot be written, for example.
+        """
+        asked = self.keys[winner] = set()
+
+        def note(event: Event) -> None:
+            if event.name in (EventName.HIT, EventName.TUNED):
+                asked.add(str(event.fields["key"]))
+
+        keys, progress = self._question.keys_in_region, self._compiler.progress
+        forced = dict.fromkeys(keys, Row(winner, NO_EVIDENCE))
+        rows = progress.rows_with(forced)
+        lookup = replace(
+            self._compiler.lookup(rows, OnMiss.TUNE, Emitter([note])),
+            retunes=lambda key: key not in forced and progress.must_retune(key),
+        )
+        try:
+            with self._compiler.attached(lookup, OnMiss.TUNE, f"region-{winner}"):
+                compiled: Compiled = compile_model(module_of(self._region, self._device))
+                compiled(*inputs)
+        except Exception as error:
+            own = warmup_error_in(error)
+            if own is not None and not isinstance(own, BuildError):
+                raise own from error
+            self._errors[winner] = error
+        else:
+            self._compiled[winner] = compiled
+            if keys.isdisjoint(asked):
+                self._errors[winner] = BuildError("the compiled region asks for another key")
+
+    def make_call(self, candidate: Candidate, sets: Operands) -> Callable[[int], object]:
+        """Return the call of the region compiled as *candidate* says, or raise what that raised."""
+        if (error := self._errors.get(candidate.winner)) is not None:
+            raise error
+        compiled = self._compiled[candidate.winner]
+        return lambda number: compiled(*sets.views(number))
+
+    def make_reference(self, sets: Operands) -> list[torch.Tensor]:
+        """Return the outputs for the first operand set, computed in higher precision."""
+        return region_reference(self._region, self._device, sets)

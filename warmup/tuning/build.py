@@ -7,26 +7,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from warmup.buckets.bucket import Bucket, parse_buckets, parse_inputs
-from warmup.buckets.dims import ShapePolicy, with_ranges
-from warmup.core.compile_modes import COMPILE_MODES
+from warmup.core.buckets import Bucket, ShapePolicy, parse_buckets, parse_inputs, with_ranges
 from warmup.core.errors import NothingRecordedError, SettingsError
-from warmup.core.events import selections
-from warmup.core.method import Search
+from warmup.core.events import Uncompiled, selections
+from warmup.core.method import COMPILE_MODES, Search
 from warmup.core.phases import BuildStage
-from warmup.core.uncompiled import Uncompiled
-from warmup.table import Table
 from warmup.table.codec import digest_of
-from warmup.table.policy import DEFAULT_MODE, PolicyOptions
+from warmup.table.schema import DEFAULT_MODE, PolicyOptions, Table
 from warmup.table.store import read
-from warmup.tuning.bucket_compiler import BucketCompiler
-from warmup.tuning.budget import SearchBudget, parse_budget, spend_budget
-from warmup.tuning.dry_run import make_plan
 from warmup.tuning.pack_bundle import input_options, pack_if_asked
-from warmup.tuning.progress import Progress, Revisit
-from warmup.tuning.report import BucketResult, BuildReport, Observer
-from warmup.tuning.rows_from import open_earlier
-from warmup.tuning.session import Session
+from warmup.tuning.progress import Progress, Revisit, SearchBudget, parse_budget, spend_budget
+from warmup.tuning.report import BucketResult, BuildReport, Observer, open_earlier
 from warmup.tuning.setup import (
     check_out,
     find_setup,
@@ -37,7 +28,8 @@ from warmup.tuning.setup import (
 )
 
 if TYPE_CHECKING:
-    from warmup.models.padding.prepare import Prepared
+    from warmup.models.padding import Prepared
+    from warmup.tuning.session import Session
 
 
 UNSTABLE: Final = "unstable"
@@ -135,7 +127,7 @@ def build(
     and the table gets the rows that such a program asks for. Both builds complete one table.
 
     A problem that the table lacks takes the row of a table of *rows_from* where it fits, instead of
-    being measured: see `warmup.tuning.rows_from`. With *force* or *retry* nothing is taken.
+    being measured: see `warmup.tuning.report`. With *force* or *retry* nothing is taken.
 
     With *dry_run* the report has a plan instead of results: the problems of each bucket, those with
     a row and those to tune. Each bucket is compiled for it; nothing is measured or written.
@@ -155,8 +147,10 @@ def build(
     if policy == ShapePolicy.RANGE:
         buckets = with_ranges(buckets)
     specs = parse_inputs(inputs)
-    from warmup.models.inferred_inputs import resolve_inputs
+    from warmup.models.inputs import resolve_inputs
     from warmup.models.loading import load_model, parse_cast
+    from warmup.tuning.bucket_compiler import BucketCompiler
+    from warmup.tuning.session import Session, make_plan
     from warmup.tuning.tuner import make_tuner
 
     asked = PolicyOptions(
@@ -272,8 +266,7 @@ def _tune(
     pads: bool,
 ) -> tuple[list[BucketResult], Prepared | None]:
     """Run each of *buckets*, with padded weights too where *pads* and that pays."""
-    from warmup.tuning.weights.launched import weigh_launched
-    from warmup.tuning.weights.measure import measure_weights
+    from warmup.tuning.weights import measure_weights, weigh_launched
 
     compiler, prepared = session.compiler, None
     progress = compiler.progress

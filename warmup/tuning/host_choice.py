@@ -17,17 +17,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from warmup.core.call_cost import CallCost
-from warmup.core.counted import counted
+from warmup.core.device import CallCost
 from warmup.core.errors import BuildError
 from warmup.core.method import Launch
 from warmup.core.rows import Family, Row, Scope, Timing, Tuned, Winner
-from warmup.measuring.range_regret import is_within_bound, ratios_of
-from warmup.measuring.selection import fixed_order
-from warmup.tuning.bucket_run import BucketRun
-from warmup.tuning.judge import Judge
+from warmup.core.text import counted
+from warmup.measuring.selection import fixed_order, is_within_bound, ratios_of
+from warmup.tuning.bucket_compiler import ServedBucket
+from warmup.tuning.judge import BucketRun, Judge
 from warmup.tuning.report import Judgement
-from warmup.tuning.served_bucket import ServedBucket
 
 WORTH: Final = 0.05  # of the bucket's time: a smaller gain is not served
 _CHEAPER: Final = 0.1  # of the host's time for the winner: a smaller difference is noise

@@ -9,15 +9,36 @@ precision than eager's are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from warmup.core.errors import WarmupError
-from warmup.models.outputs import output_errors, output_limits, worst_tensor
-from warmup.models.wide_run import WideRun
-from warmup.table.policy import MOST_DEFAULT, MOST_TIMES
+from warmup.core.errors import BuildError, OutputMismatchError, WarmupError
+from warmup.core.rows import Row
+from warmup.keys.registry import kind_of
+from warmup.keys.weight import WEIGHT, Structure, features_of, parse_weight
+from warmup.models.outputs import (
+    WideRun,
+    output_errors,
+    output_limits,
+    release_memory,
+    run_wide,
+    worst_tensor,
+)
+from warmup.models.padded_modules import pad, restore
+from warmup.table.schema import MOST_DEFAULT, MOST_TIMES
+from warmup.tuning.bucket_compiler import ServedBucket
 from warmup.tuning.report import Judgement
+
+if TYPE_CHECKING:
+    from warmup.keys.weight import Padding
+    from warmup.models.loading import Inputs
+    from warmup.models.weight_groups import Group
+    from warmup.tuning.bucket_compiler import BucketCompiler
+
 
 MOST_ERROR: Final = 0.5  # no output is right with a larger error, whatever eager's: it is random
 
@@ -108,3 +129,245 @@ def _limit(floor: float, eager: float, default: float) -> float:
     """Return the largest error of a tensor that is right, from the errors of eager and default."""
     counted = default if default <= MOST_DEFAULT * max(floor, eager) else 0.0
     return max(floor, min(MOST_ERROR, MOST_TIMES * max(eager, counted)))
+
+
+# `find_to_blame`: which row makes the output of a bucket wrong.
+
+
+@dataclass(frozen=True, slots=True)
+class Blame:
+    """The row to blame, and whether the output is wrong with that row alone.
+
+    ``key`` is None when the output is wrong without any row. ``trials`` counts how often the bucket
+    was served.
+    """
+
+    key: str | None
+    is_alone: bool
+    trials: int
+
+
+def find_to_blame(keys: Sequence[str], is_wrong: Callable[[Sequence[str]], bool]) -> Blame:
+    """Return which of *keys* makes the output wrong, after at most `most_trials` trials.
+
+    *is_wrong* serves the bucket from the rows of the given keys alone; with all *keys* the output
+    is wrong. Of several rows that are wrong only together, the last in the order of *keys* is
+    found.
+    """
+    right, wrong, trials = 0, len(keys), 1  # right with the first `right` rows, wrong with `wrong`
+    if not keys or is_wrong(()):
+        return Blame(None, is_alone=False, trials=trials)
+    while wrong - right > 1:
+        middle = (right + wrong) // 2
+        trials += 1
+        if is_wrong(keys[:middle]):
+            wrong = middle
+        else:
+            right = middle
+    key = keys[right]
+    if right == 0:
+        return Blame(key, is_alone=True, trials=trials)
+    return Blame(key, is_alone=is_wrong((key,)), trials=trials + 1)
+
+
+def most_trials(rows: int) -> int:
+    """Return how many trials `find_to_blame` needs at most for so many rows."""
+    return 2 + math.ceil(math.log2(max(1, rows)))
+
+
+# `BucketRun`: a bucket in the form that is compiled, to be served or run in other ways.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketRun:
+    """The bucket *name*: the model of ``compiler``, called with each inputs of ``calls``.
+
+    The groups in ``padded`` are padded while it is served; ``is_shortened``: repeated layers are
+    left out. Methods raise as `BucketCompiler.tune` does; the model is as before afterwards.
+    """
+
+    compiler: BucketCompiler
+    calls: tuple[Inputs, ...]
+    name: str
+    padded: Mapping[Group, Padding]
+    is_shortened: bool
+
+    def serve(self) -> ServedBucket:
+        """Serve the bucket from the trusted rows; other questions get the library's kernel."""
+        with padding(self.compiler, self.padded), self._shortened():
+            return self.compiler.ask(self.calls, self.name)
+
+    def tune(self) -> ServedBucket:
+        """Serve the bucket from the trusted rows; other questions are measured."""
+        with padding(self.compiler, self.padded), self._shortened():
+            return self.compiler.tune_as_is(self.calls, self.name)
+
+    def serve_from(self, keys: Collection[str]) -> list[Any]:
+        """Return the outputs of the bucket served from the rows of *keys* alone."""
+        with padding(self.compiler, self.padded), self._shortened():
+            return self.compiler.serve_from(keys, self.calls, self.name)
+
+    def run_default(self) -> list[Any]:
+        """Return the outputs of the unpadded model in default mode, without a table."""
+        release_memory()
+        with self._shortened():
+            return self.compiler.run_default(self.calls, self.name)
+
+    def run_wide(self) -> WideRun:
+        """Return the outputs of the unpadded model in higher precision."""
+        release_memory()
+        with self._shortened():
+            run = run_wide(self.compiler.model.module, self.calls, self.compiler.setup.device)
+        self.compiler.state.restore()  # where nothing is converted, it runs on the model's tensors
+        release_memory()  # the process that measures needs memory of the same GPU
+        return run
+
+    def _shortened(self) -> AbstractContextManager[object]:
+        return self.compiler.shortened() if self.is_shortened else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def padding(compiler: BucketCompiler, padded: Mapping[Group, Padding]) -> Iterator[None]:
+    """Pad the groups in *padded* of the model of *compiler* while the context is open."""
+    if not padded:
+        yield
+        return
+    pad(compiler.model.module, padded)
+    try:
+        yield
+    finally:
+        restore(compiler.model.module)
+
+
+# `padding_keys`: the rows of a table that pad given groups of weights.
+
+
+def padding_keys(rows: Mapping[str, Row], structures: Collection[Structure]) -> list[str]:
+    """Return the keys of those *rows* that pad one of *structures* to more features.
+
+    Raises:
+        ProblemError: a row has no winner that such a structure can have.
+    """
+    about = {
+        key: structure
+        for key in rows
+        if kind_of(key) is WEIGHT and (structure := parse_weight(key)[0]) in structures
+    }
+    return [
+        key
+        for key, structure in about.items()
+        if features_of(structure, rows[key].winner) != structure.features
+    ]
+
+
+# `reject_rows`: finds the rows that make a bucket's output wrong, and serves it without them.
+
+MOST_REJECTED: Final = 3  # rows found by bisection in one bucket; then all others are doubtful
+_REPORT: Final = "report this with the model"
+_NAME_DRAWN: Final = (
+    "eager is as far away, as where a model draws random numbers: pass what it draws as an input "
+    "with --input, or build it with the drawing turned off"
+)
+
+
+def reject_rows(
+    run: BucketRun,
+    served: ServedBucket,
+    judge: Judge,
+    judgement: Judgement,
+    judged: Collection[str],
+) -> tuple[ServedBucket, Judgement]:
+    """Mark the rows to blame for the wrong outputs of *served*; return the bucket without them.
+
+    *judgement* is that of these outputs. At most `MOST_REJECTED` rows are found, each by bisection
+    over the rows of the bucket. If that is not enough, or fails, all rows are marked but those in
+    *judged*, with which other buckets were right. A marked row keeps its evidence and is not
+    served. Each step is reported to the build's observer.
+
+    Raises:
+        OutputMismatchError: the output is wrong also without any row (then no row is marked but
+            those of padded weights), or without the rows that were marked.
+    """
+    trials = _RowTrials(run, judge)
+    observer = run.compiler.progress.observer
+    observer.output_wrong(run.name, len(served.keys), judgement)
+    for _ in range(MOST_REJECTED):
+        # Of rows that are wrong together the last is found: not one that other buckets need.
+        keys = sorted(served.keys, key=lambda key: key in judged, reverse=True)
+        try:
+            blame = find_to_blame(keys, trials.is_wrong)
+        except BuildError as error:
+            return _reject_all(trials, served, judgement, judged, f"bisection failed ({error})")
+        if blame.key is None:
+            raise _no_row_to_blame(trials, judgement)
+        before, together = judgement, "" if blame.is_alone else ", together with other rows"
+        served, judgement = trials.distrust([blame.key], f"{before}{together}")
+        observer.rows_rejected(
+            f"{run.name}: 1 of {len(keys)} rows is not trusted{together}: {blame.key}: with it the "
+            f"output is {before}; without it {judgement.error:.2e}. Its winner is not served, the "
+            "library's kernel is; `warmup build` measures the key again without that winner"
+        )
+        if judgement.is_right:
+            return served, judgement
+    return _reject_all(trials, served, judgement, judged, f"{MOST_REJECTED} rows were not enough")
+
+
+@dataclass(frozen=True, slots=True)
+class _RowTrials:
+    """Serves the bucket of ``run`` from some of its rows, judged by ``judge``."""
+
+    run: BucketRun
+    judge: Judge
+
+    def is_wrong(self, keys: Sequence[str]) -> bool:
+        """Whether the output is wrong from the rows of *keys* alone; each trial is reported."""
+        judgement = self.judge.judge(self.run.serve_from(keys))
+        self.run.compiler.progress.observer.rows_tried(self.run.name, len(keys), judgement)
+        return not judgement.is_right
+
+    def distrust(self, keys: Collection[str], reason: str) -> tuple[ServedBucket, Judgement]:
+        """Mark the rows of *keys*, and serve the bucket without them."""
+        text = f"bucket {self.run.name}: with it the output was {reason}"
+        self.run.compiler.progress.distrust(keys, text)
+        served = self.run.serve()
+        return served, self.judge.judge(served.outputs)
+
+
+def _reject_all(
+    trials: _RowTrials,
+    served: ServedBucket,
+    judgement: Judgement,
+    judged: Collection[str],
+    why: str,
+) -> tuple[ServedBucket, Judgement]:
+    """Mark all rows of *served* but those in *judged*, and serve the bucket without them."""
+    run = trials.run
+    keys = [key for key in served.keys if key not in judged]
+    problem = f"bucket {run.name}: the compiled output is {judgement}; {why}"
+    if not keys:
+        raise OutputMismatchError(problem, f"with its rows other buckets are right; {_REPORT}")
+    served, after = trials.distrust(keys, f"{judgement}; no single row is to blame: {why}")
+    told = f"its {len(keys)} rows that no other bucket was right with are not trusted"
+    if not after.is_right:
+        raise OutputMismatchError(problem, f"{told}, and without them it is {after}; {_REPORT}")
+    run.compiler.progress.observer.rows_rejected(
+        f"{problem}: {told}; without them it is {after}; `warmup build` measures them again"
+    )
+    return served, after
+
+
+def _no_row_to_blame(trials: _RowTrials, judgement: Judgement) -> OutputMismatchError:
+    """Return the error for an output that is wrong without any row; padded weights are marked."""
+    run, progress = trials.run, trials.run.compiler.progress
+    problem = f"bucket {run.name}: the compiled output is {judgement}, also without any row"
+    weights = padding_keys(progress.rows, {group.structure for group in run.padded})
+    if not weights:
+        is_random = judgement.eager is not None and judgement.eager * MOST_TIMES > MOST_ERROR
+        advice = _NAME_DRAWN if is_random else _REPORT
+        return OutputMismatchError(problem, f"no row is to blame, and all stay; {advice}")
+    progress.distrust(weights, f"bucket {run.name}: with padded weights the output was {judgement}")
+    return OutputMismatchError(
+        problem,
+        f"the {len(weights)} rows that pad its weights are not trusted, and all stay; build again "
+        "to serve these weights unpadded",
+    )

@@ -18,20 +18,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from warmup.core.dtypes import dtype_name
-from warmup.core.error_text import shown
 from warmup.core.errors import ProblemError, SettingsError, TableFormatError
 from warmup.core.files import open_regular
+from warmup.core.roofline import dtype_name
 from warmup.core.rows import MAX_INT, Family, Row, Winner
 from warmup.core.strict_json import read_json
-from warmup.diagnostics.misses import MissedProblem
-from warmup.keys.gemm import Dim, GemmProblem
-from warmup.keys.gemm_text import parse_problem
+from warmup.core.text import shown
+from warmup.keys.gemm import Dim, GemmProblem, bias_form, layout_of
 from warmup.keys.registry import kind_of
-from warmup.keys.strides import bias_form, layout_of
-from warmup.table import Table
-from warmup.table.policy import DEFAULT_MODE
-from warmup.tuning.from_misses import build_problems
+from warmup.keys.text import parse_problem
+from warmup.serving.audit import MissedProblem
+from warmup.table.schema import DEFAULT_MODE, Table
+from warmup.tuning.problems import build_problems
 from warmup.tuning.report import BuildReport, Observer
 
 ASSUMED: Final = (
@@ -378,7 +376,7 @@ def _torch_key(key: str, row: Row, *, is_gpu: bool) -> str:
 
 
 def _torch_text(problem: GemmProblem) -> str:
-    from warmup.models.gemm_tensors import gemm_tensors, size_of
+    from warmup.models.rebuilt import gemm_tensors, size_of
 
     tensors = gemm_tensors(problem)
     names = [name for name in ("bias", "a", "b", "a2", "b2") if name in tensors]

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from warmup.core.child_process import Caches
-from warmup.core.error_text import printable
+from warmup.core.device import Runtime
 from warmup.core.errors import BundleError
-from warmup.core.runtime import Runtime
+from warmup.core.processes import Caches
+from warmup.core.text import printable
 from warmup.keys.registry import kind_of
-from warmup.table.bundle_file import BUNDLE_SUFFIX, needs_of, write_bundle
+from warmup.table.bundle import BUNDLE_SUFFIX, needs_of, write_bundle
 from warmup.table.codec import digest_of
 from warmup.table.store import read
 
@@ -88,7 +88,7 @@ def pack(
     Raises:
         BundleError: the table does not serve the model, or the bundle cannot be written.
     """
-    from warmup.inductor.cache_files import read_graphs, read_kernels
+    from warmup.inductor.caches import read_graphs, read_kernels
 
     started = time.monotonic()
     path, content = bundle_path(table), read(table)

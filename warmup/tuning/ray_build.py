@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 from urllib.parse import urlsplit
 
-from warmup.core.error_text import first_line, shown
 from warmup.core.errors import (
     BuildError,
     NothingRecordedError,
@@ -32,14 +31,12 @@ from warmup.core.errors import (
     WarmupError,
 )
 from warmup.core.method import Search
-from warmup.core.version import __version__
-from warmup.diagnostics.misses import MissedProblem
-from warmup.table import Table
+from warmup.core.text import __version__, first_line, shown
+from warmup.serving.audit import MissedProblem
 from warmup.table.codec import encode
+from warmup.table.schema import Table
 from warmup.table.store import check_same_origin, read
-from warmup.tuning.budget import parse_seconds
-from warmup.tuning.devices.build import build_on_devices
-from warmup.tuning.devices.host import (
+from warmup.tuning.device_host import (
     ALL,
     GPU_LANES,
     VISIBLE,
@@ -47,7 +44,9 @@ from warmup.tuning.devices.host import (
     ReadyWorker,
     compile_threads,
 )
-from warmup.tuning.missed_build import MissedBuild, as_problems, begin_build
+from warmup.tuning.devices import build_on_devices
+from warmup.tuning.problems import MissedBuild, as_problems, begin_build
+from warmup.tuning.progress import parse_seconds
 from warmup.tuning.report import NOT_BEGUN, BuildReport, Observer
 
 _MOST_PROBLEMS: Final = 16  # of a task: what a killed worker loses

@@ -7,21 +7,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from warmup.buckets.bucket import Bucket, InputSpec
-from warmup.core.call_cost import CallCost
+from warmup.core.buckets import Bucket, InputSpec
+from warmup.core.device import CallCost
 from warmup.core.errors import BuildError, ModelError, WarmupError
 from warmup.core.events import logger
 from warmup.core.phases import BuildStage
-from warmup.tuning.bucket_compiler import BucketCompiler
-from warmup.tuning.report import BucketResult, name_of
-from warmup.tuning.served_bucket import ServedBucket
+from warmup.tuning.bucket_compiler import BucketCompiler, ServedBucket
+from warmup.tuning.report import BucketResult, BuildPlan, PlannedBucket, name_of
 
 if TYPE_CHECKING:
     import torch
 
     from warmup.keys.weight import Padding
     from warmup.models.loading import Inputs
-    from warmup.models.padding.groups import Group
+    from warmup.models.weight_groups import Group
 
 
 @dataclass(kw_only=True)
@@ -76,11 +75,9 @@ class Session:
         """
         import torch
 
-        from warmup.inductor.build_caches import kept_kernels
-        from warmup.tuning.bucket_run import BucketRun
+        from warmup.inductor.caches import kept_kernels
         from warmup.tuning.host_choice import prefer_host
-        from warmup.tuning.judge import Judge
-        from warmup.tuning.rejection import reject_rows
+        from warmup.tuning.judge import BucketRun, Judge, reject_rows
 
         weights_padded = bool(padded)
         progress = self.compiler.progress
@@ -173,7 +170,7 @@ class Session:
         Raises:
             ModelError: a dim cannot have the range.
         """
-        from warmup.models.dynamic_inputs import mark_inputs
+        from warmup.models.inputs import mark_inputs
 
         return mark_inputs(self.inputs, bucket) if bucket.lows else self.inputs(bucket)
 
@@ -183,7 +180,7 @@ class Session:
         Raises:
             ModelError: a dim cannot have the range.
         """
-        from warmup.models.dynamic_inputs import sizes_within
+        from warmup.models.inputs import sizes_within
 
         return self.marked_inputs(bucket), *map(self.inputs, sizes_within(bucket))
 
@@ -202,7 +199,7 @@ class Session:
         padded: Mapping[Group, Padding],
     ) -> tuple[ServedBucket, list[Any], int]:
         """Tune and serve a bucket; return it, eager's outputs and how many layers were left out."""
-        from warmup.tuning.bucket_run import padding
+        from warmup.tuning.judge import padding
 
         compiler, weights_padded = self.compiler, bool(padded)
         since = len(compiler.progress.tuned)
@@ -225,7 +222,7 @@ class Session:
 
         Where the model writes buffers or inputs, they have the same values before each call.
         """
-        from warmup.models.call_state import noted_tensors
+        from warmup.models.outputs import noted_tensors
 
         state, module = self.compiler.state, self.compiler.model.module
         noted = noted_tensors(module, [(call.args, call.kwargs) for call in calls])
@@ -242,8 +239,8 @@ class Session:
         return outputs
 
     def _eager(self, inputs: Inputs) -> Any:
-        from warmup.models.dtype_mismatch import naming_dtypes
-        from warmup.models.model_file import cause_of
+        from warmup.models.inputs import naming_dtypes
+        from warmup.models.loading import cause_of
 
         module, clock = self.compiler.model.module, self.compiler.tuner.clock
         try:
@@ -255,3 +252,82 @@ class Session:
             raise ModelError(
                 f"bucket {inputs.bucket}: the model failed in eager mode ({cause_of(error)})"
             ) from error
+
+
+# `make_plan`: which problems a build would tune, found without measuring or writing anything.
+
+
+def make_plan(
+    session: Session,
+    buckets: Sequence[Bucket],
+    *,
+    pads: bool,
+) -> BuildPlan:
+    """Return the plan for *buckets*; with *pads* the build would measure padded weights.
+
+    Raises as `Session.run_bucket` does.
+    """
+    remark = "padded weights are not planned: where padding pays, a build runs each bucket again"
+    return _summed(_plan_buckets(session, buckets), (remark,) if pads else ())
+
+
+def plan_keys(known: Sequence[str], missing: Sequence[str]) -> BuildPlan:
+    """Return the plan of a build from misses: *known* keys have a row, *missing* ones none."""
+    return BuildPlan(buckets=(), known=tuple(known), missing=tuple(missing))
+
+
+def _plan_buckets(session: Session, buckets: Sequence[Bucket]) -> tuple[PlannedBucket, ...]:
+    """Return what each of *buckets* asks for.
+
+    Once a bucket has shown that the model without its repeated layers asks for the same keys, the
+    other buckets are compiled without them, as a build does.
+    """
+    observer = session.compiler.progress.observer
+    found: list[PlannedBucket] = []
+    can_shorten = False
+    for number, bucket in enumerate(buckets):
+        observer.bucket_started(bucket, number, len(buckets), weights_padded=False)
+        if can_shorten:
+            with session.compiler.shortened() as left_out:
+                found.append(_plan(session, bucket, left_out))
+            continue
+        whole = _plan(session, bucket)
+        found.append(whole)
+        if not session.all_layers and number + 1 < len(buckets):
+            with session.compiler.shortened() as left_out:
+                if left_out:
+                    can_shorten = _keys(_plan(session, bucket, left_out)) == _keys(whole)
+    return tuple(found)
+
+
+def _summed(buckets: Sequence[PlannedBucket], remarks: Sequence[str] = ()) -> BuildPlan:
+    missing = tuple(dict.fromkeys(key for one in buckets for key in one.missing))
+    known = tuple(dict.fromkeys(key for one in buckets for key in one.known))
+    return BuildPlan(
+        buckets=tuple(buckets),
+        known=known,
+        missing=missing,
+        remarks=tuple(remarks),
+    )
+
+
+def _plan(session: Session, bucket: Bucket, left_out: int = 0) -> PlannedBucket:
+    import torch
+
+    started = time.monotonic()
+    calls = session.calls(bucket)
+    with torch.no_grad():
+        asked = session.compiler.ask(calls, str(bucket))
+    return PlannedBucket(
+        bucket=bucket,
+        known=asked.keys,
+        missing=asked.missing,
+        seconds=time.monotonic() - started,
+        graphs=asked.graphs,
+        left_out=left_out,
+        uncompiled=asked.uncompiled,
+    )
+
+
+def _keys(planned: PlannedBucket) -> set[str]:
+    return {*planned.known, *planned.missing}

@@ -11,14 +11,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from warmup.core.error_text import printable, remedy_for
+from warmup.core.device import Runtime
 from warmup.core.errors import SettingsError, TableWriteError
 from warmup.core.files import probe_folder
-from warmup.core.runtime import Runtime
-from warmup.core.version import __version__
-from warmup.table import Policy, Provenance, Table
-from warmup.table.policy import PolicyOptions, choose_policy
-from warmup.table.schema import MAX_ASSUMPTION
+from warmup.core.text import __version__, printable, remedy_for
+from warmup.table.schema import (
+    MAX_ASSUMPTION,
+    Policy,
+    PolicyOptions,
+    Provenance,
+    Table,
+    choose_policy,
+)
 from warmup.table.store import check_same_origin, check_writable, origin_differences, read
 from warmup.tuning.report import Observer
 
@@ -26,7 +30,7 @@ if TYPE_CHECKING:
     import torch
 
     from warmup.inductor.adapter import Inductor
-    from warmup.models.inferred_inputs import Assumption
+    from warmup.models.inputs import Assumption
     from warmup.models.loading import LoadedModel
 
 
@@ -161,7 +165,7 @@ def out_path(
     """Return *out*, else tables/DEVICE/MODEL.DTYPE.json below the current folder."""
     if out is not None:
         return Path(out)
-    from warmup.core.dtypes import dtype_name
+    from warmup.core.roofline import dtype_name
 
     own = next((p.dtype for p in model.module.parameters() if p.is_floating_point()), None)
     cast = dtype or own

@@ -7,47 +7,328 @@ in this process only (launch configs, padding, packed CPU weights) are measured 
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 import torch
 
-from warmup.core.call_cost import CallCost
+from warmup.core.device import CallCost
 from warmup.core.events import logger
-from warmup.core.live_search import LiveSearch
-from warmup.core.method import Method, OptionValue, Search
+from warmup.core.method import Method, OptionValue, Search, SearchCounts
 from warmup.core.phases import BuildClock, BuildStage
-from warmup.core.rows import Rejection, Tuned, Winner
-from warmup.core.trial import Outcome, Region
-from warmup.keys.question import Question, RegionQuestion
+from warmup.core.rows import Family, Rejection, Tuned, Winner
+from warmup.core.trial import Candidate, LiveSearch, Outcome, Region, Trial
+from warmup.keys.gemm import GemmProblem
+from warmup.keys.question import LiveTrial, Question, RegionQuestion, SmallerSize
 from warmup.keys.registry import kind_of, operations_of
 from warmup.keys.registry import work_of as work_of_key
-from warmup.measuring.enqueue import cost_of
-from warmup.measuring.live_search import time_search, with_narrow_band
-from warmup.measuring.machine_watch import MachineWatch
-from warmup.measuring.measured_rows import make_fused_row
-from warmup.measuring.range_regret import (
+from warmup.measuring.clock import cost_of
+from warmup.measuring.machine import MachineWatch
+from warmup.measuring.selection import (
+    SizeOutcomes,
+    doubtful_us,
     is_within_bound,
+    make_fused_row,
+    rivals_of,
+    select_for_range,
+    select_winner,
     with_bare_range_regret,
     with_range_regret,
 )
-from warmup.measuring.screening import time_calls
-from warmup.measuring.selection import select_winner
-from warmup.measuring.trial_process import TrialNotRunError, TrialProcess, own_command
-from warmup.table import Policy
-from warmup.tuning.bare_trials import BareTrials
-from warmup.tuning.region_questions import RegionQuestions, WaitingQuestion
-from warmup.tuning.row_maker import PeakBounds, RowMaker
-from warmup.tuning.search_results import FoundConfigs, SearchResults
-from warmup.tuning.size_range import choose_for_range
-from warmup.tuning.trials import challengers, faster_alone, region_trial, work_of
-from warmup.tuning.ways import run_ways
+from warmup.measuring.trial import run_trial, time_calls, time_search, with_narrow_band
+from warmup.measuring.trial_process import TrialNotRunError, TrialProcess, TrialResult, own_command
+from warmup.table.schema import Policy
+from warmup.tuning.trials import (
+    PeakBounds,
+    RegionQuestions,
+    RowMaker,
+    WaitingQuestion,
+    bare_trial,
+    challengers,
+    faster_alone,
+    region_trial,
+    work_of,
+)
+
+# `run_ways`: candidates compiled in their region with operations fused into them, and without.
+
+MAX_SPILLS: Final = 8  # inductor fuses no kernel that spills more (codegen/triton.py)
+
+
+def run_ways(
+    run: Callable[[Trial], TrialResult],
+    trial: Trial,
+    others: Sequence[Winner],
+    may_win_alone: Iterable[Winner],
+    most: int,
+    *,
+    fuses: bool = True,
+) -> tuple[Outcome, ...]:
+    """Return the outcomes in *trial* of its library's kernel and of the first *most* of *others*.
+
+    Each of them has its ways (`ways_of`). Where fused kernels spill registers, up to *most* more
+    that need fewer of them are timed fused.
+
+    Raises:
+        TrialNotRunError: the trial could not be run at all.
+    """
+
+    def outcomes_of(*winners: Winner) -> tuple[Outcome, ...]:
+        candidates = tuple(map(Candidate, winners))
+        return as_decided(run(replace(trial, candidates=candidates)).outcomes)
+
+    ways = ways_of(others[:most], may_win_alone, fuses=fuses)
+    outcomes = outcomes_of(trial.library, *ways)
+    if more := less_demanding(others[most:], outcomes)[:most]:
+        outcomes = outcomes_of(*(one.winner for one in outcomes), *ways_of(more))
+    return outcomes
+
+
+def ways_of(
+    candidates: Iterable[Winner], may_win_alone: Iterable[Winner] = (), *, fuses: bool = True
+) -> tuple[Winner, ...]:
+    """Return each of *candidates* as it is compiled: a template fused, and not fused where it pays.
+
+    A template that is not fused has the same kernels behind it as the library default, so it can
+    win only if it is faster alone: those are in *may_win_alone*. Other candidates have one way.
+    Without *fuses* no template is fused.
+    """
+    alone = frozenset(may_win_alone)
+    ways: list[Winner] = []
+    for candidate in candidates:
+        if candidate.family is not Family.TEMPLATE:
+            ways.append(candidate)
+            continue
+        if fuses:
+            ways.append(replace(candidate, fused=True))
+        if candidate in alone:
+            ways.append(replace(candidate, fused=False))
+    return tuple(ways)
+
+
+def as_decided(outcomes: Iterable[Outcome]) -> tuple[Outcome, ...]:
+    """Return *outcomes* without ways that inductor could not compile as asked for.
+
+    Where nothing can be fused into a template, there is no fused way.
+    """
+    return tuple(one for one in outcomes if one.kernels is None or one.kernels.is_as_decided)
+
+
+def less_demanding(candidates: Sequence[Winner], outcomes: Iterable[Outcome]) -> list[Winner]:
+    """Return those of *candidates* that hold less of the output in each thread than all that spill.
+
+    A thread keeps its part of the output in registers while it accumulates. Empty where no fused
+    kernel in *outcomes* spills more than inductor accepts.
+    """
+    spilling = [
+        _output_per_warp(one.winner)
+        for one in outcomes
+        if one.kernels is not None and (one.kernels.spills or 0) > MAX_SPILLS
+    ]
+    if not spilling:
+        return []
+    return [one for one in candidates if _output_per_warp(one) < min(spilling)]
+
+
+def _output_per_warp(winner: Winner) -> float:
+    """Return the elements of the output that a warp computes; infinite where they are unknown."""
+    kwargs = dict(winner.kwargs)
+    sizes = [kwargs.get(name) for name in ("BLOCK_M", "BLOCK_N", "num_warps")]
+    if not all(isinstance(size, int) and size > 0 for size in sizes):
+        return math.inf
+    rows, columns, warps = (int(size or 1) for size in sizes)
+    return rows * columns / warps
+
+
+# `choose_for_range`: the winner for a GEMM with a range of sizes, measured at several of them.
+
+RunQuestion = Callable[[Question], Sequence[Outcome]]
+
+
+def choose_for_range(
+    question: Question,
+    outcomes: Sequence[Outcome],
+    winner: Winner,
+    method: Method,
+    run: RunQuestion,
+) -> tuple[Winner, tuple[SizeOutcomes, ...]]:
+    """Return the winner for the range of *question*, and the outcomes at each measured size.
+
+    *winner* and *outcomes* are those at the question's own size, which is the last of the sizes;
+    the best candidates are run at the smaller ones. *run* measures a question. A winner other than
+    *winner* was run once more at the question's own size, alone, and its result was right.
+    """
+    assert question.size is not None
+    assert question.library is not None
+    rivals = rivals_of(outcomes, winner, question.library)
+    smaller = [_run_at(question, size, rivals, run) for size in question.smaller_sizes]
+    while True:
+        sizes = (*smaller, SizeOutcomes(question.size, outcomes))
+        chosen = select_for_range(winner, sizes, question.library, method)
+        if chosen == winner:
+            return winner, sizes
+        try:
+            confirmed = _run_alone(question, chosen, run)
+        except TrialNotRunError as error:
+            logger.warning(
+                "%s is kept, not %s: %s: %s", winner, chosen, question.problem.key, error
+            )
+            return winner, sizes
+        outcomes = [confirmed if outcome.winner == chosen else outcome for outcome in outcomes]
+        if confirmed.time_us is not None:
+            logger.debug("%s, not %s, along the range: %s", chosen, winner, question.problem.key)
+            return chosen, (*smaller, SizeOutcomes(question.size, outcomes))
+        smaller = [_without(chosen, size) for size in smaller]  # rejected, however fast
+
+
+def _run_alone(question: Question, winner: Winner, run: RunQuestion) -> Outcome:
+    """Return the outcome of *winner* as the only candidate, which is timed and checked fully."""
+    candidates = tuple(one for one in question.candidates if one.winner == winner)
+    (outcome,) = run(replace(question, candidates=candidates))
+    return outcome
+
+
+def _without(winner: Winner, size: SizeOutcomes) -> SizeOutcomes:
+    return replace(size, outcomes=[one for one in size.outcomes if one.winner != winner])
+
+
+def _run_at(
+    question: Question, smaller: SmallerSize, rivals: Sequence[Winner], run: RunQuestion
+) -> SizeOutcomes:
+    """Return the outcomes of *rivals* at another size; with a warning none when they cannot run."""
+    asked = replace(smaller.question_for(rivals), library=question.library)
+    try:
+        return SizeOutcomes(smaller.size, run(asked))
+    except TrialNotRunError as error:
+        logger.warning("not timed at %d: %s: %s", smaller.size, question.problem.key, error)
+        return SizeOutcomes(smaller.size, ())
+
+
+# `SearchResults`: what came of the launch searches of a build, for kernels of equal code.
+
+
+@dataclass(frozen=True, slots=True)
+class FoundConfigs:
+    """The outcomes of a search, its control, and how many candidates were tried."""
+
+    outcomes: tuple[Outcome, ...]
+    library: Winner
+    counts: SearchCounts
+    is_disturbed: bool
+
+
+@dataclass(slots=True)
+class SearchResults:
+    """The last result for each kernel, with the candidates that default mode lists for it."""
+
+    _results: dict[str, tuple[tuple[Winner, ...], FoundConfigs]] = field(default_factory=dict)
+    _with_row: set[str] = field(default_factory=set)
+
+    def keep(
+        self, key: str, search: LiveSearch, result: FoundConfigs, *, has_row: bool = True
+    ) -> None:
+        """Keep the *result* of *search* for kernels like that of *key*.
+
+        With *has_row* the row of *key* is made of it: for this key `known` returns None from now
+        on, so that a row that is asked for again is measured again. What came of a search that was
+        cut is not kept.
+        """
+        if not search.is_cut():
+            self._results[kind_of(key).measured_once(key)] = search.listed, result
+        if has_row:
+            self._with_row.add(key)
+
+    def known(self, key: str, search: LiveSearch) -> FoundConfigs | None:
+        """Return what came of the search of an equal kernel; None where *search* is to be timed.
+
+        That is so where default mode lists other candidates for the two, and where times were
+        disturbed. A candidate that *search* leaves out is not in the result.
+        """
+        listed, result = self._results.get(kind_of(key).measured_once(key), ((), None))
+        if result is None or result.is_disturbed or key in self._with_row:
+            return None
+        if listed != search.listed or result.library == search.banned:
+            return None
+        logger.debug("searched before, under another name: %s", key)
+        kept = tuple(one for one in result.outcomes if one.winner != search.banned)
+        return replace(result, outcomes=kept)
+
+
+# `BareTrials`: trials of GEMMs without their epilogue, each measured once for all epilogues.
+
+# A GEMM, the size of a range that it was timed at, and its candidates.
+_Tried = tuple[GemmProblem, int | None, tuple[Winner, ...]]
+
+
+@dataclass
+class BareTrials:
+    """Runs trials in *process*, or in this process where a question's calls are live.
+
+    ``method``, ``tolerance`` and ``seed`` are those of `Tuner`.
+    """
+
+    process: TrialProcess
+    method: Method
+    tolerance: Mapping[str, float]
+    seed: int
+    bounds: PeakBounds
+    watch: MachineWatch
+    _results: dict[_Tried, TrialResult] = field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def measuring(self) -> Iterator[Callable[[], bool]]:
+        """Measure as `MachineWatch.measuring` does; no result that was disturbed is kept."""
+        before = len(self._results)
+        with self.watch.measuring() as is_disturbed:
+            yield is_disturbed
+        if is_disturbed():
+            for tried in [*self._results][before:]:
+                del self._results[tried]
+
+    def run(self, question: Question) -> TrialResult:
+        """Run the trial of the bare GEMM, unless the same GEMM was measured before.
+
+        In the child process the epilogue makes no difference; in this process a CPU's library call
+        may contain it. A result whose control failed as it may not the next time is not kept: there
+        is no row, and a later layer or bucket tries again.
+
+        Raises:
+            TrialNotRunError: the trial could not be run at all.
+        """
+        live, count = question.live, len(question.candidates)
+        problem = question.problem if live else question.problem.without_epilogue
+        tried = problem, question.size, tuple(one.winner for one in question.candidates)
+        if (known := self._results.get(tried)) is not None:
+            return known
+        started = time.monotonic()
+        floor = self.bounds.floor_us(work_of(question))
+        trial = replace(
+            bare_trial(question, self.method, self.tolerance, self.seed),
+            floor_us=floor,
+            doubtful_us=None if floor is None else doubtful_us(floor),
+        )
+        result = _run_here(trial, live) if live else self.process.run(trial)
+        control = next((one for one in result.outcomes if one.winner == trial.library), None)
+        rejection = None if control is None else control.rejection
+        if rejection is None or not rejection.may_be_noise:
+            self._results[tried] = result
+        seconds = time.monotonic() - started
+        at_size = "" if question.size is None else f" at {question.size}"
+        logger.debug("%d candidates in %.2f s%s: %s", count, seconds, at_size, problem.key)
+        return result
+
+
+def _run_here(trial: Trial, live: LiveTrial) -> TrialResult:
+    with torch.no_grad():
+        return TrialResult(tuple(run_trial(trial, live.make_sets, live.make_call)))
 
 
 @dataclass

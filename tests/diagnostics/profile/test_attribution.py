@@ -8,12 +8,12 @@ import pytest
 from gpu_events import GpuTrace, plan_of
 from sample_tables import make_row, make_table
 
+from warmup.bench.attribution import Attributed, Known, Reason, attribute
+from warmup.bench.profile import row_us
+from warmup.bench.trace import read_trace
 from warmup.core.planned_kernels import GraphPlan, PlannedBy, PlannedKernel
 from warmup.core.rows import Evidence, Family, Row, Scope, Winner
-from warmup.diagnostics.profile.attribution import Attributed, Known, Reason, attribute
-from warmup.diagnostics.profile.profile import row_us
-from warmup.diagnostics.profile.trace import read_trace
-from warmup.table import Table
+from warmup.table.schema import Table
 
 BUCKET = "seqlen=16"
 END = "bf16 a=row b=col out=bf16 | epilogue=none"

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import pytest
 
-from warmup.diagnostics.profile.attribution import Reason
-from warmup.diagnostics.profile.profile import KernelLine, Profile, profile_trace
-from warmup.diagnostics.profile.trace import read_trace
+from warmup.bench.attribution import Reason
+from warmup.bench.profile import KernelLine, Profile, profile_trace
+from warmup.bench.trace import read_trace
 from warmup.keys.convolution import CONVOLUTION
 from warmup.keys.gemm import GEMM
 from warmup.keys.registry import kind_of

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from warmup.diagnostics.profile.profile import Profile, profile_trace
-from warmup.diagnostics.profile.trace import HostOperator, read_trace, work_of_operator
+from warmup.bench.profile import Profile, profile_trace
+from warmup.bench.trace import HostOperator, read_trace, work_of_operator
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -17,13 +17,13 @@ from gpu_events import DEVICE, GpuTrace, plan_of
 from own_processes import run_python
 from sample_tables import make_table
 
+from warmup.bench import trace as reading
+from warmup.bench.profile import Limit, Profile, differences_of, profile_trace
+from warmup.bench.trace import read_trace
 from warmup.core.errors import SettingsError
 from warmup.core.planned_kernels import GraphPlan, PlannedBy, PlannedKernel
 from warmup.core.roofline import Peaks
-from warmup.diagnostics.profile import trace as reading
-from warmup.diagnostics.profile.profile import Limit, Profile, differences_of, profile_trace
-from warmup.diagnostics.profile.trace import read_trace
-from warmup.table import Table
+from warmup.table.schema import Table
 
 PEAKS = Peaks(
     tflops={"bf16": 800.0},

@@ -12,22 +12,32 @@ All hooks are on classes, so that they work in every thread:
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import contextlib
+import re
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from torch._inductor.choices import InductorChoices
-from torch._inductor.select_algorithm import AlgorithmSelectorCache
+from torch._inductor.codegen.cpp_gemm_template import CppGemmTemplate
+from torch._inductor.graph import GraphLowering
+from torch._inductor.ir import TensorBox
+from torch._inductor.scheduler import BaseSchedulerNode, Scheduler
+from torch._inductor.select_algorithm import AlgorithmSelectorCache, ExternKernelChoice
 from torch._inductor.virtualized import V
+from torch.fx import Node
 
-from warmup.core.errors import ProblemError
-from warmup.core.method import Search
-from warmup.core.miss_reasons import MissReason
+from warmup.core.errors import MissReason, ProblemError
+from warmup.core.method import Search, SearchCounts
 from warmup.core.rows import Winner
-from warmup.core.search import SearchCounts
 from warmup.inductor.gemm.choices import (
+    DeferredCppChoices,
     choice_of,
+    force_choice,
     generate_deferred,
     identify,
     library_or_first,
@@ -35,18 +45,271 @@ from warmup.inductor.gemm.choices import (
     with_library,
 )
 from warmup.inductor.gemm.cpp_sources import CppSources, unmeasured
-from warmup.inductor.gemm.fusion import Fusions
-from warmup.inductor.gemm.key import current_node, describe
-from warmup.inductor.gemm.listing import CandidateLists
-from warmup.inductor.gemm.question import question_of
-from warmup.inductor.layouts import expect_padding
-from warmup.inductor.options import tuning_is_on
-from warmup.inductor.own_measurements import OwnMeasurements
-from warmup.inductor.patches import Hooks, Patches
+from warmup.inductor.gemm.key import current_node, describe, end_of_epilogue
+from warmup.inductor.gemm.question import expect_padding, question_of
+from warmup.inductor.gemm.search import Selection, named_alone, search, unlisted_candidates
+from warmup.inductor.listing import OwnMeasurements
+from warmup.inductor.options import option_value, tuning_is_on
+from warmup.inductor.patches import Firewall, Hooks, Patches
 from warmup.inductor.versions import Version
 from warmup.keys.gemm import COVERED, CPU_LINEAR, VIA_CHOICES, GemmProblem
 from warmup.keys.question import Answers
 from warmup.keys.registry import covers
+
+# `CandidateLists`: the hooks where inductor lists the candidates of a GEMM selection.
+
+
+@dataclass(slots=True)
+class ListNotes:
+    """What the lists of a selection left out and added; a selection may have several lists.
+
+    ``rejected`` is why the winner of a row could not be forced, and ``was_asked`` is true where
+    inductor's own handler listed the candidates.
+    """
+
+    dropped: int = 0
+    rejected: MissReason | None = None
+    searched: SearchCounts | None = None
+    was_asked: bool = False
+
+
+class CandidateLists(Hooks):
+    """Lists the candidates that *answers* need while attached, and notes the rest."""
+
+    def __init__(self, version: Version, answers: Answers) -> None:
+        self._version = version
+        self._answers = answers
+        self._local = threading.local()
+
+    def attach(self, patches: Patches) -> None:
+        """Put the hooks in place until *patches* is restored."""
+        patches.on_restore(self._deactivate)
+        patches.wrap(InductorChoices, "_finalize_template_configs", self._wrap_finalize)
+        patches.wrap(CppGemmTemplate, "add_choices", self._wrap_add_choices)
+
+    def take_notes(self) -> ListNotes:
+        """Return this thread's notes since its last selection, and begin anew."""
+        notes, self._local.notes = self._notes, ListNotes()
+        return notes
+
+    @property
+    def _notes(self) -> ListNotes:
+        notes: ListNotes | None = getattr(self._local, "notes", None)
+        if notes is None:
+            notes = self._local.notes = ListNotes()
+        return notes
+
+    def _wrap_finalize(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def finalize(
+            handler: Any,
+            template_choices: dict[str, Iterator[Any]],
+            kernel_inputs: Any,
+            templates: list[Any],
+            op_name: str,
+            kwarg_overrides: Any = None,
+        ) -> Any:
+            def list_all() -> Any:
+                return original(
+                    handler, template_choices, kernel_inputs, templates, op_name, kwarg_overrides
+                )
+
+            if op_name not in VIA_CHOICES or not self._active or not tuning_is_on():
+                return list_all()
+            self._notes.was_asked = True
+            try:
+                key = describe(op_name, kernel_inputs.nodes(), kernel_inputs.output_layout()).key
+            except ProblemError:
+                key = None
+            answer = MissReason.NOT_DESCRIBED if key is None else self._answers.find(key)
+            overrides = kwarg_overrides or {}
+            selection = Selection(
+                self._version, handler, kernel_inputs, templates, op_name, overrides
+            )
+            if isinstance(answer, MissReason) and self._answers.tunes:
+                return self._widen(selection, list_all(), key)
+            offered = {**template_choices, **unlisted_candidates(selection)}
+            kept = self._keep_winner_and_library(offered, selection, answer)
+            if kept or "ATEN" in option_value("max_autotune_gemm_backends"):
+                return kept
+            # The caller switched the library off, and a selection without choices is an error:
+            # list everything anew, since the generators above are partly consumed.
+            template_choices = {
+                template.uid: handler.get_ktc(
+                    kernel_inputs, template, op_name, overrides.get(template.uid, {})
+                )
+                for template in templates
+            }
+            return list_all()
+
+        return finalize
+
+    def _widen(self, selection: Selection, listed: list[Any], key: str | None) -> list[Any]:
+        """Return what inductor *listed* and what the search adds, and note how it was searched.
+
+        A selection may be listed in parts: from torch 2.12 on addmm lists its templates last.
+        """
+        mode = Search.DEFAULT if key is None else self._answers.search
+        near = () if key is None or mode is Search.DEFAULT else self._answers.neighbours(key)
+        if mode is Search.IMPORTED:
+            result, listed = named_alone(selection, listed, near), []
+        else:
+            result = search(selection, mode, listed, near)
+        notes = self._notes
+        before = notes.searched
+        notes.searched = result.searched if before is None else before + result.searched
+        return [*listed, *result.choices]
+
+    def _keep_winner_and_library(
+        self,
+        template_choices: Mapping[str, Iterator[Any]],
+        selection: Selection,
+        answer: Winner | MissReason,
+    ) -> list[Any]:
+        """Return the library call and the winner's choice; count the other choices in the notes."""
+        library = {t.uid for t in selection.templates if isinstance(t, ExternKernelChoice)}
+        kept: list[Any] = []
+        for uid, candidates in template_choices.items():
+            first = next(candidates, None)  # lazy: this generates no code
+            if first is None:
+                continue
+            if isinstance(answer, Winner) and uid == answer.uid and uid not in library:
+                forced = force_choice(self._version, answer, first)
+                if isinstance(forced, MissReason):
+                    self._notes.dropped += 1
+                    self._notes.rejected = forced
+                else:
+                    kept.append(forced)
+            elif uid in library:
+                kept.append(first)
+            else:
+                self._notes.dropped += 1
+        return kept
+
+    def _wrap_add_choices(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def add_choices(cls: Any, choices: list[Any], *args: Any, **kwargs: Any) -> Any:
+            if not self._active or not tuning_is_on():
+                return original(cls, choices, *args, **kwargs)
+            choices.append(DeferredCppChoices(lambda into: original(cls, into, *args, **kwargs)))
+            return None
+
+        return add_choices
+
+
+# `Fusions`: forces for each GEMM whether operations are fused into its template, as its row says.
+
+_UNDECIDED: Final = ("", None)
+_Decisions = dict[str, tuple[str, bool]]  # buffer of a template -> key of its row, and `fused`
+_decided: weakref.WeakKeyDictionary[Any, _Decisions] = weakref.WeakKeyDictionary()  # by graph
+_ends: weakref.WeakKeyDictionary[Any, set[Node]] = weakref.WeakKeyDictionary()  # by graph
+_deciding = threading.Lock()
+
+
+class Fusions(Hooks):
+    """Forces the decisions of winners with ``fused`` while attached; other nodes are inductor's."""
+
+    def __init__(self, version: Version, answers: Answers) -> None:
+        self._version = version
+        self._answers = answers
+
+    def attach(self, patches: Patches) -> None:
+        """Force decisions until *patches* is restored."""
+        patches.on_restore(self._deactivate)
+        patches.wrap(GraphLowering, "run_node", self._wrap_run_node)
+        patches.wrap(InductorChoices, "can_fuse", self._wrap_can_fuse)
+        patches.wrap(Scheduler, "codegen", self._wrap_codegen)
+
+    def decide(self, selected: Any, key: str, winner: Winner) -> None:
+        """Force the decision of *winner* for the GEMM of *key*, which was *selected* just now.
+
+        *selected* is what ``AlgorithmSelectorCache.__call__`` returned. Nothing is forced where the
+        winner has no decision.
+        """
+        if winner.fused is None:
+            return
+        node = selected[0] if isinstance(selected, tuple) else selected  # from torch 2.12 on
+        gemm = current_node()
+        end = end_of_epilogue(gemm) if winner.fused and gemm is not None else None
+        with _deciding:
+            decisions = _decided.setdefault(V.graph, {})
+            decisions[node.get_name()] = (key, winner.fused)
+            if end is not None:
+                _ends.setdefault(V.graph, set()).add(end)
+
+    def _wrap_run_node(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def run_node(graph: Any, node: Node) -> Any:
+            result = original(graph, node)
+            with _deciding:
+                is_end = node in _ends.get(graph, ())
+            if is_end and isinstance(result, TensorBox):
+                result.realize()
+            return result
+
+        return run_node
+
+    def _wrap_can_fuse(self, original: Callable[..., bool]) -> Callable[..., bool]:
+        def can_fuse(scheduler: Any, node1: Any, node2: Any, shared_data_score: int) -> bool:
+            decisions = _decisions_here() if self._active else {}
+            if decisions:
+                decided = {
+                    decisions.get(_template_of(node), _UNDECIDED)[1] for node in (node1, node2)
+                }
+                if False in decided:
+                    return False
+                if True in decided:
+                    score = self._version.fusion_score
+                    shared_data_score = score(scheduler, node1, node2, shared_data_score)
+                elif _belongs_to_template(scheduler, node1, node2, decisions):
+                    return False
+            return original(scheduler, node1, node2, shared_data_score)
+
+        return can_fuse
+
+    def _wrap_codegen(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def codegen(scheduler: Any) -> Any:
+            decisions = _decisions_here() if self._active else {}
+            for node in scheduler.nodes if decisions else ():
+                key, wanted = decisions.get(_template_of(node), _UNDECIDED)
+                is_fused = len(node.get_nodes()) > 1
+                if wanted is not None:
+                    self._answers.scheduled(key, fused=wanted, found=is_fused)
+            return original(scheduler)
+
+        return codegen
+
+
+def key_of_template(node: Any) -> str | None:
+    """Return the key of the row that decided about the template in the scheduler's *node*.
+
+    None where there is no template, or no decision about it.
+    """
+    return _decisions_here().get(_template_of(node), (None, None))[0]
+
+
+def _decisions_here() -> _Decisions:
+    with _deciding:
+        return _decided.get(V.graph, {})
+
+
+def _belongs_to_template(scheduler: Any, node1: Any, node2: Any, decisions: _Decisions) -> bool:
+    """Whether *node1* or *node2* can be fused into a template instead, whose row says that it is.
+
+    Inductor would fuse an operation into the reduction that follows, as the addition of a residual
+    into the norm behind it, before it looks at the template.
+    """
+    for node in (node1, node2):
+        for name in {read.name for read in node.read_writes.reads} & decisions.keys():
+            if decisions[name][1] and name in scheduler.name_to_buf:
+                template = scheduler.get_fused_node(scheduler.name_to_buf[name].defining_op)
+                if scheduler.can_fuse(template, node):
+                    return True
+    return False
+
+
+def _template_of(node: Any) -> str:
+    """Return the buffer of the template in the scheduler's *node*; empty where there is none."""
+    template = node.get_template_node()
+    return "" if template is None else str(template.get_name())
+
 
 _LEFT_OUT: Final = "inductor could not compile this candidate and left it out"
 
@@ -202,3 +465,72 @@ class GemmChoices(Hooks):
 def _undescribed(name: str) -> str:
     node = current_node()
     return f"{name} ({node.target if node is not None else 'outside a graph'})"
+
+
+# `KernelWatch`: the kernels of a compiled region, counted and looked at after they were loaded.
+
+# A launch in the code that inductor generates; library calls are those of `extern_kernels`.
+_LAUNCHED: Final = re.compile(r"\b(?:triton_\w+\.run|extern_kernels\.\w+)\(")
+
+
+@dataclass(slots=True)
+class KernelWatch:
+    """The modules that were generated and loaded while watched, and the kernel of each template."""
+
+    _modules: list[Any] = field(default_factory=list)
+    _templates: dict[str, str] = field(default_factory=dict)  # key of a GEMM -> its kernel's name
+
+    def count_launches(self) -> int:
+        """Return how many kernels and library calls the generated code launches."""
+        sources = (Path(module.__file__).read_text(encoding="utf-8") for module in self._modules)
+        return sum(len(_LAUNCHED.findall(source)) for source in sources)
+
+    def spills_and_registers(self, key: str) -> tuple[int | None, int | None]:
+        """Return the spilled and the used registers of the kernel with the template of *key*.
+
+        For each thread, as the driver reports them once the kernel is loaded; None before, and
+        where no template was compiled for *key*.
+        """
+        name = self._templates.get(key, "")
+        kernels = (getattr(module, name, None) for module in self._modules)
+        for kernel in kernels:
+            for launcher in getattr(kernel, "launchers", ()):
+                return getattr(launcher, "n_spills", None), getattr(launcher, "n_regs", None)
+        return None, None
+
+    def wrap_define(self, original: Callable[..., str]) -> Callable[..., str]:
+        """Return *original* (``TritonScheduling.define_kernel``), noting kernels of templates."""
+
+        def define_kernel(scheduling: Any, source: str, node_schedule: Any, kernel: Any) -> str:
+            name = original(scheduling, source, node_schedule, kernel)
+            for node in node_schedule:  # marks of where reductions begin and end are in it too
+                is_node = isinstance(node, BaseSchedulerNode)
+                if is_node and (key := key_of_template(node)) is not None:
+                    self._templates[key] = name
+            return name
+
+        return define_kernel
+
+    def wrap_load(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return *original* (``GraphLowering.compile_to_module``), noting the module."""
+
+        def compile_to_module(graph: Any) -> Any:
+            module = original(graph)
+            self._modules.append(module)
+            return module
+
+        return compile_to_module
+
+
+@contextlib.contextmanager
+def watching_kernels() -> Iterator[KernelWatch]:
+    """Note the graphs that any thread compiles while the context is open."""
+    from torch._inductor.codegen.triton import TritonScheduling
+
+    watch, patches = KernelWatch(), Patches(Firewall.current())
+    patches.wrap(TritonScheduling, "define_kernel", watch.wrap_define)
+    patches.wrap(GraphLowering, "compile_to_module", watch.wrap_load)
+    try:
+        yield watch
+    finally:
+        patches.restore()

@@ -6,31 +6,336 @@ measured in this process with inductor's operands, since packed weights are no p
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
+import sympy
 import torch
+from torch._inductor.autotune_process import (
+    ExternKernelBenchmarkRequest,
+    ExternKernelGPUBenchmarkRequest,
+    TensorMeta,
+    TritonBenchmarkRequest,
+    TritonGPUBenchmarkRequest,
+)
+from torch._inductor.codecache import PyCodeCache
+from torch._inductor.codegen.cpp_template_kernel import CppTemplateCaller
 from torch._inductor.codegen.subgraph import SubgraphChoiceCaller
+from torch._inductor.ir import FlexibleLayout, MutableBox
+from torch._inductor.kernel_template_choice import KernelTemplateChoice
 from torch._inductor.select_algorithm import (
     AlgorithmSelectorCache,
     DataProcessorChoiceCallerWrapper,
+    ExternKernelCaller,
+    TritonTemplateKernel,
 )
+from torch._inductor.sizevars import SizeVarAllocator
+from torch._inductor.virtualized import V
 from torch._subclasses import FakeTensorMode
 
 from warmup.core.events import logger
 from warmup.core.rows import Winner
-from warmup.core.trial import Candidate, Fill, Operands, Region, Spec, TensorSpec, ViewSpec
-from warmup.inductor.gemm.calls import spec_of
+from warmup.core.trial import (
+    Candidate,
+    Fill,
+    Operands,
+    Region,
+    Spec,
+    TensorSpec,
+    TimedCall,
+    ViewSpec,
+)
 from warmup.inductor.gemm.choices import identify
 from warmup.inductor.gemm.key import current_node
 from warmup.inductor.gemm.regions import region_of
-from warmup.inductor.gemm.size_hints import SizeHints, choice_at_hints, hints_of, using_hints
-from warmup.inductor.layouts import fixed_layouts
+from warmup.inductor.patches import Patches
 from warmup.keys.gemm import NO_EPILOGUE, GemmProblem
 from warmup.keys.question import LiveTrial, Question, SmallerSize
+
+# `spec_of` and `make_call`: a choice as plain values, and a call made from these values.
+
+RunKernel = Callable[[], Any]
+
+# Constructor arguments of inductor's request for a template (autotune_process.py).
+_TEMPLATE_FIELDS: Final = (
+    *("kernel_name", "module_path", "module_cache_key", "num_stages", "num_warps"),
+    *("num_consumer_groups", "num_buffers_warp_spec", "matrix_instr_nonkdim", "waves_per_eu"),
+    *("kpack", "workspace_size", "workspace_zero_fill"),
+)
+_PLAIN_TYPES: Final = (bool, int, float, str, type(None))
+
+
+def spec_of(choice: Any) -> Spec | None:
+    """Return plain values from which `make_call` can call *choice*; None if that is impossible."""
+    if isinstance(choice, DataProcessorChoiceCallerWrapper):
+        return None  # it changes its operands by Python code
+    if isinstance(choice, SubgraphChoiceCaller):
+        module = choice._compile_for_benchmarking()
+        return {
+            "subgraph": module.__file__,
+            "key": module.key,
+            "sizes": [int(value) for value in choice.sym_input_values],
+        }
+    request = getattr(choice, "bmreq", None)
+    if isinstance(request, TritonBenchmarkRequest):
+        fields = {name: getattr(request, name) for name in _TEMPLATE_FIELDS}
+        return _plain({"template": fields, "extra": list(request.extra_args)})
+    if isinstance(request, ExternKernelBenchmarkRequest):
+        return _plain(
+            {
+                "extern": request.kernel_name,
+                "kwargs": {name: _to_plain(value) for name, value in request.kwargs.items()},
+                "writes": bool(request.has_out_variant),
+            }
+        )
+    return None
+
+
+def _to_plain(value: Any) -> Any:
+    """Return *value*, a dtype as an object with its name: `torch._scaled_mm` takes one."""
+    is_dtype = isinstance(value, torch.dtype)
+    return {"dtype": str(value).removeprefix("torch.")} if is_dtype else value
+
+
+def _from_plain(value: Any) -> Any:
+    return getattr(torch, value["dtype"]) if isinstance(value, dict) else value
+
+
+def _plain(spec: Spec) -> Spec | None:
+    def is_plain(value: Any) -> bool:
+        if isinstance(value, dict):
+            return all(isinstance(name, str) and is_plain(item) for name, item in value.items())
+        return (
+            all(map(is_plain, value))
+            if isinstance(value, list)
+            else isinstance(value, _PLAIN_TYPES)
+        )
+
+    return spec if is_plain(spec) else None
+
+
+def make_call(candidate: Candidate, sets: Operands) -> TimedCall:
+    """Return the call of *candidate* on the operand sets *sets*.
+
+    The call returns a new output tensor, or None if it wrote the output of its operand set.
+
+    Raises:
+        Exception: an error from loading or compiling the candidate.
+        ValueError: the candidate's spec is of no known form.
+    """
+    spec = candidate.spec
+    numbers = range(sets.count)
+    if "template" in spec:
+        return _in_turn([_template(spec, sets, number) for number in numbers])
+    if "subgraph" in spec:
+        return _subgraph(spec, sets)
+    if "extern" in spec:
+        return _in_turn([_extern(spec, sets, number) for number in numbers])
+    raise ValueError(f"{candidate.winner} has no spec to call it by")
+
+
+def _in_turn(runs: Sequence[RunKernel]) -> TimedCall:
+    def call(number: int) -> object:
+        return runs[number % len(runs)]()
+
+    return call
+
+
+def _template(spec: Spec, sets: Operands, number: int) -> RunKernel:
+    out, operands = sets.out(number), sets.operands(number)
+    request = TritonGPUBenchmarkRequest(
+        input_tensor_meta=[_meta(operand) for operand in operands],
+        output_tensor_meta=_meta(out),
+        extra_args=list(spec["extra"]),
+        **spec["template"],
+    )
+    run = request.make_run_fn(*operands, out=out)
+
+    def write() -> None:
+        run()
+
+    return write
+
+
+def _extern(spec: Spec, sets: Operands, number: int) -> RunKernel:
+    request = ExternKernelGPUBenchmarkRequest(
+        kernel_name=spec["extern"],
+        input_tensor_meta=[],
+        output_tensor_meta=[],
+        extra_args=(),
+        callable_path=f"extern_kernels.{spec['extern']}",
+        kwargs={name: _from_plain(value) for name, value in spec["kwargs"].items()},
+        has_out_variant=spec["writes"],
+    )
+    out = sets.out(number, at_offset=True)
+    run: RunKernel = request.make_run_fn(*sets.views(number), out=out)
+    return run
+
+
+def _subgraph(spec: Spec, sets: Operands) -> TimedCall:
+    module = PyCodeCache.load_by_key_path(spec["key"], spec["subgraph"])
+
+    def call(number: int) -> object:
+        outputs = module.call([*spec["sizes"], *sets.views(number)])  # empties its argument
+        return outputs[0] if isinstance(outputs, (list, tuple)) else outputs
+
+    return call
+
+
+def _meta(tensor: torch.Tensor) -> TensorMeta:
+    return TensorMeta(
+        device=tensor.device,
+        dtype=tensor.dtype,
+        sizes=tuple(tensor.shape),
+        strides=tensor.stride(),
+        offset=int(tensor.storage_offset()),
+    )
+
+
+# `hints_of`: smaller sizes for a selection whose sizes are ranges; `using_hints`: lowering there.
+
+SymbolHints = Mapping[sympy.Symbol, int]
+
+
+@dataclass(frozen=True, slots=True)
+class SizeHints:
+    """A hint for each symbol of a selection, and its key's first ranged size under these hints."""
+
+    symbols: SymbolHints
+    size: int
+
+
+def hints_of(input_nodes: Sequence[Any], layout: Any) -> tuple[SizeHints, ...]:
+    """Return hints for the lower end of a selection's range, its middle and its tuned size.
+
+    In ascending order. All symbols are at their lower ends, or in the middle, together; sizes that
+    a guard of the graph excludes are skipped. Empty if no size is a range or a symbol has no hint.
+    """
+    dims = [sympy.sympify(dim) for dim in (*layout.size, input_nodes[0].get_size()[-1])]
+    ranged = next((dim for dim in dims if dim.free_symbols), None)
+    shapes = V.graph.sizevars.shape_env
+    sizes = [size for node in input_nodes for size in node.get_size()]
+    symbols = set().union(*(sympy.sympify(size).free_symbols for size in (*sizes, *dims)))
+    known = {**shapes.backed_var_to_val, **shapes.var_to_hint_override}
+    if ranged is None or not symbols <= shapes.backed_var_to_val.keys():
+        return ()
+    tuned = {symbol: int(known[symbol]) for symbol in sorted(symbols, key=str)}
+    lows = {symbol: _low(symbol, shapes) for symbol in tuned}
+    middles = {symbol: (lows[symbol] + size) // 2 for symbol, size in tuned.items()}
+    smaller = [
+        {symbol: _allowed(symbol, start, tuned[symbol], shapes) for symbol, start in starts.items()}
+        for starts in (lows, middles)
+    ]
+    by_size = {int(ranged.xreplace(hints)): hints for hints in (*smaller, tuned)}
+    return tuple(SizeHints(by_size[size], size) for size in sorted(by_size))
+
+
+def _low(symbol: sympy.Symbol, shapes: Any) -> int:
+    lower = shapes.var_to_range[symbol].lower
+    return max(int(lower), 1) if isinstance(lower, sympy.Integer) else 1
+
+
+def _allowed(symbol: sympy.Symbol, start: int, end: int, shapes: Any) -> int:
+    """Return the first size from *start* up to *end* that no guard on *symbol* alone excludes."""
+    guards = [guard.expr for guard in shapes.guards if guard.expr.free_symbols == {symbol}]
+    return next(
+        (size for size in range(start, end) if all(_holds(each, symbol, size) for each in guards)),
+        end,
+    )
+
+
+def _holds(guard: Any, symbol: sympy.Symbol, size: int) -> bool:
+    return guard.xreplace({symbol: sympy.Integer(size)}) is not sympy.false
+
+
+@contextlib.contextmanager
+def using_hints(symbols: SymbolHints) -> Iterator[None]:
+    """Replace the size hints of the graph being lowered by *symbols* while the context is open.
+
+    Guards added and sizes computed inside are dropped.
+    """
+    graph, own = V.graph, V.graph.sizevars
+    shapes = copy.copy(own.shape_env)
+    hints = {symbol: sympy.Integer(size) for symbol, size in symbols.items()}
+    overrides = {
+        symbol: symbols[symbol] for symbol in symbols if symbol in shapes.var_to_hint_override
+    }
+    shapes.backed_var_to_val = {**shapes.backed_var_to_val, **hints}
+    shapes.var_to_hint_override = {**shapes.var_to_hint_override, **overrides}
+    shapes.guards = list(shapes.guards)
+    sizevars = SizeVarAllocator(shapes)
+    sizevars.precomputed_replacements = own.precomputed_replacements
+    sizevars.inv_precomputed_replacements = own.inv_precomputed_replacements
+    graph.sizevars = sizevars
+    try:
+        with shapes.suppress_guards():
+            yield
+    finally:
+        graph.sizevars = own
+
+
+def choice_at_hints(choice: Any) -> Any | None:
+    """Return *choice* as called with the current hints; None if they need another kernel."""
+    if isinstance(choice, DataProcessorChoiceCallerWrapper):
+        inner = choice_at_hints(choice._wrapped)
+        wrapper = DataProcessorChoiceCallerWrapper(
+            inner, choice._preprocessor, choice._postprocessor
+        )
+        return None if inner is None else wrapper
+    if isinstance(choice, ExternKernelCaller):
+        return choice
+    if isinstance(choice, CppTemplateCaller):
+        other = choice.template.generate()
+        return other if other.bmreq.source_code == choice.bmreq.source_code else None
+    origin = getattr(choice, "annotations", {}).get("ktc")
+    if isinstance(choice, SubgraphChoiceCaller) or origin is None:
+        return None
+    fresh: Any = KernelTemplateChoice(
+        origin.template, origin.params, origin.extra_kwargs, origin.layout, origin.inputs
+    ).choice
+    same = fresh is not None and fresh.bmreq.module_cache_key == choice.bmreq.module_cache_key
+    return fresh if same else None
+
+
+# `expect_padding` and `fixed_layouts`: predict layouts that inductor has not fixed yet.
+
+
+def expect_padding(patches: Patches) -> None:
+    """Let inductor predict layouts as it will fix them, until *patches* is restored."""
+    patches.wrap(FlexibleLayout, "get_fixed_layout_without_freezing", _without_current_node)
+    patches.wrap(TritonTemplateKernel, "load_input", _without_current_node)
+
+
+def _without_current_node(original: Callable[..., Any]) -> Callable[..., Any]:
+    def predict(*args: Any, **kwargs: Any) -> Any:
+        with V.set_current_node(None):
+            return original(*args, **kwargs)
+
+    return predict
+
+
+@contextlib.contextmanager
+def fixed_layouts(operands: Iterable[Any]) -> Iterator[None]:
+    """Give *operands* with a flexible layout their predicted fixed layout while open.
+
+    Otherwise inductor takes the strides of example operands from the flexible layout (2.11).
+    """
+    with contextlib.ExitStack() as restores:
+        for operand in operands:
+            buffer = operand
+            while isinstance(buffer, MutableBox):
+                buffer = buffer.data
+            layout = getattr(buffer, "layout", None)
+            if isinstance(layout, FlexibleLayout):
+                restores.callback(setattr, buffer, "layout", layout)
+                buffer.layout = layout.get_fixed_layout_without_freezing()
+        yield
+
 
 _SCALES: Final = (2, 3)  # positions among the operands of scaled_mm
 _NOT_PLAIN: Final = "plain values cannot describe this call, so no other process can time it"

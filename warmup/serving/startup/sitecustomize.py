@@ -4,7 +4,7 @@
 is the only module of warmup whose import has an effect. A finder waits until torch is imported, and
 the table is installed when torch first compiles, or loads a graph that was compiled ahead of time,
 so programs without torch pay for a few definitions only. Imports are few for the same reason:
-``typing`` would take longer than all else. The plugin for engines (serving/plugin.py) starts the
+``typing`` would take longer than all else. The plugin for engines (serving/engines.py) starts the
 same finder later in a process, when torch is imported already.
 """
 # ruff: noqa: INP001  imported by its name on PYTHONPATH, never as a part of the package
@@ -31,6 +31,7 @@ _EXIT_REFUSED = 3  # as the other errors of a build
 # Functions that begin a compile, or load a graph that was compiled ahead of time, by module. The
 # inner ones are for callers that do not use torch.compile; install replaces some of them itself.
 _TORCH_NAME = "torch"
+_INSTALL = "warmup.serving.install"
 _ENTRY_POINTS = {
     _TORCH_NAME: ("compile",),
     "torch._dynamo.convert_frame": ("_compile",),
@@ -61,6 +62,9 @@ class TableStartup:
         """
         if _TORCH_NAME in sys.modules:
             del self._entry_points[_TORCH_NAME]
+        if os.environ.get("WARMUP_RECORDING"):
+            # A program that installs a table itself gets the handle of the recording.
+            self._entry_points[_INSTALL] = ("install",)
         sys.meta_path.insert(0, self)
         for name in self._entry_points:
             if name in sys.modules:
@@ -92,7 +96,9 @@ class TableStartup:
 
         @functools.wraps(original)
         def install_first(*args: Any, **kwargs: Any) -> Any:
-            self._install_once()
+            self._install_once(
+                freezing=kwargs.get("freezing") if module.__name__ == _INSTALL else None
+            )
             # Whoever wrapped this guard, as an install of the program's own does, calls it.
             is_replaced = install_first in self._removed
             return (getattr(module, name) if is_replaced else original)(*args, **kwargs)
@@ -100,7 +106,7 @@ class TableStartup:
         setattr(module, name, install_first)
         self._guarded.append((module, name, original, install_first))
 
-    def _install_once(self) -> None:
+    def _install_once(self, *, freezing: bool | None) -> None:
         """Install the table, unless that is done or going on in this thread; other threads wait.
 
         With ``strict`` a failure is raised, and again at the next compile. In a build, a torch that
@@ -113,7 +119,7 @@ class TableStartup:
             self._is_waiting = False
             self._unguard({*self._entry_points} - {_TORCH_NAME})
             try:
-                self._install()
+                self._install(freezing=freezing)
             except Exception as error:
                 self.report_failure(error)
                 if self._on_miss == "strict" or _is_refusal(error):
@@ -132,7 +138,12 @@ class TableStartup:
                 setattr(module, name, original)
                 self._removed.add(guard)
 
-    def _install(self) -> None:
+    def _install(self, *, freezing: bool | None) -> None:
+        if os.environ.get("WARMUP_RECORDING"):
+            from warmup.tuning.recorder import record
+
+            record(freezing=freezing)
+            return
         from warmup.serving.install import install
 
         install(on_miss=self._on_miss, uncovered=self._uncovered)

@@ -1,0 +1,419 @@
+"""`attribute`: which decision and which row are behind each kernel of a trace.
+
+In the order of certainty: by the plan that was recorded with the trace, by the shapes that the
+profiler recorded, by the kernel's name. What stays unknown is said.
+
+A plan lists the kernels of a compiled graph in order. Generated kernels are found there by name.
+What a library launches has names of its own, and may be several kernels for one call, so a
+library's kernels are matched by their place between generated kernels.
+
+Without a plan the rows of matmuls are found by shapes, those of launches by the kernel's name and
+config; names lose their number, which differs between graphs. A key's epilogue, and whether an
+addmm's bias was expanded, are not in a trace: rows that differ in these alone are equal here where
+their winners are, and else the match is not certain.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, Final
+
+from warmup.bench.trace import (
+    COPIES,
+    GENERATED_PREFIXES,
+    DeviceEvent,
+    HostCall,
+    HostOperator,
+    Trace,
+    has_formula,
+    linear_product,
+    tensors_of,
+    work_of_operator,
+)
+from warmup.core.planned_kernels import GraphPlan, PlannedBy, PlannedKernel, RecordedPlan
+from warmup.core.roofline import Work
+from warmup.core.rows import Family, Row
+from warmup.keys.gemm import CPU_LINEAR, GEMM
+from warmup.keys.launch import LAUNCH
+from warmup.keys.registry import kind_of, work_of
+from warmup.table.schema import Table
+
+_GRAPH_PREFIX: Final = re.compile(r"^graph_[0-9]+_")  # of C++ kernels in a trace
+_LAST_NUMBER: Final = re.compile(r"_[0-9]+$")
+# Kernels that finish the work of the kernel before them, whose own name may have splitK too:
+# nvjet_sm90_tst_64x32_64x16_4x1_v_bz_splitK_TNT, then cublasLt::splitKreduce_kernel.
+_FINISHES: Final = re.compile(r"split_?k_?reduce", re.IGNORECASE)
+_OPS: Final = {  # operator -> op of a key, and the place of its first matrix
+    "aten::mm": ("mm", 0),
+    "aten::addmm": ("addmm", 1),
+    "aten::bmm": ("bmm", 0),
+    "aten::baddbmm": ("baddbmm", 1),
+    "aten::_addmm_activation": ("addmm", 1),
+    "aten::_int_mm": ("int_mm", 0),
+    "aten::_scaled_mm": ("scaled_mm", 0),
+    "mkl::_mkl_linear": ("packed_linear", 0),
+    "mkldnn::_linear_pointwise": ("linear_unary", 0),
+}
+_TEMPLATE_PREFIX: Final = "triton_tem_"  # of the kernels of inductor's GEMM templates
+_MATMUL: Final = ("batch", "m", "n", "k", "dtype", "epilogue")
+_DIMS_OF_A_BATCH: Final = 3
+_DIGITS: Final = 20  # of a number of a config
+
+
+class Reason(StrEnum):
+    """Why an event has no row."""
+
+    MISS = "miss"  # its key has no row in the table
+    NO_TABLE = "no table"  # it has a key, and no table was given
+    LIBRARY = "library"  # a library's kernel that nobody chooses among, such as attention
+    UNCOVERED = "uncovered"  # generated code without a decision that rows are kept for
+    COPY = "copy"  # a copy or a fill of the device's memory
+    UNTRACED = "unknown"  # neither plan nor shapes nor name say what it is
+
+
+class Known(StrEnum):
+    """How the decision behind an event is known."""
+
+    PLAN = "plan"
+    SHAPES = "shapes"
+    NAME = "name"
+    NOTHING = "nothing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attributed:
+    """An event with its decision.
+
+    ``keys`` has several keys where the decision is one of them and nothing says which. ``row`` is
+    the row of the first; None with a ``reason``. ``work`` is that of one call, which only its
+    longest event has. ``call`` is equal for the events of one call.
+    """
+
+    event: DeviceEvent
+    known: Known
+    call: object
+    keys: tuple[str, ...] = ()
+    row: Row | None = None
+    reason: Reason | None = None
+    work: Work | None = None
+
+
+def attribute(trace: Trace, table: Table | None) -> tuple[Attributed, ...]:
+    """Return every event of *trace* with its decision, in the trace's order."""
+    index, planned = _RowIndex(table), _planned(trace)
+    found = []
+    for event in trace.events:
+        if event.category in COPIES:
+            copy = Attributed(event=event, known=Known.NAME, call=event, reason=Reason.COPY)
+            found.append(copy)
+        elif event in planned:
+            found.append(_from_plan(event, *planned[event], table))
+        else:
+            found.append(_from_trace(event, table, index))
+    longest: dict[object, Attributed] = {}
+    for each in found:
+        other = longest.get(each.call)
+        if each.work is not None and (other is None or each.event.us > other.event.us):
+            longest[each.call] = each
+    return tuple(
+        each if longest.get(each.call, each) is each else replace(each, work=None) for each in found
+    )
+
+
+def name_of(event: DeviceEvent) -> str:
+    """Return the kernel's name in the code that inductor generated, where it has one."""
+    return _GRAPH_PREFIX.sub("", event.name)
+
+
+def unnumbered(name: str) -> str:
+    """Return the *name* of a generated kernel without its number, which differs between graphs."""
+    return _LAST_NUMBER.sub("", name)
+
+
+def matmul_of(key: str) -> str:
+    """Return what *key* computes, equal for the ops by which inductor may spell the same matmul.
+
+    The keys of other kinds are returned unchanged.
+    """
+    if kind_of(key) is not GEMM:
+        return key
+    named = GEMM.ingredients(key)
+    return " ".join(["matmul", *(f"{name}={named[name]}" for name in _MATMUL if name in named)])
+
+
+# By the plan.
+
+
+def _planned(trace: Trace) -> dict[DeviceEvent, tuple[list[PlannedKernel], object]]:
+    """Return the planned kernels that each event may be, and its call."""
+    if trace.plan is None:
+        return {}
+    calls: dict[object, list[DeviceEvent]] = defaultdict(list)
+    for event in trace.events:
+        if event.bucket is not None and event.category not in COPIES:
+            calls[event.device, event.bucket, event.iteration, event.graph].append(event)
+    found: dict[DeviceEvent, tuple[list[PlannedKernel], object]] = {}
+    for call, events in calls.items():
+        kernels = _kernels_of(events[0], trace.plan)
+        for index, places in _align(events, kernels).items():
+            event = events[index]
+            turn = places[0] if len(places) == 1 else event
+            found[event] = [kernels[place] for place in places], (call, turn)
+    return found
+
+
+def _kernels_of(event: DeviceEvent, recorded: RecordedPlan) -> list[PlannedKernel]:
+    """Return the planned kernels of the graph that launched *event*, empty where it has no plan.
+
+    Where a trace does not say the graph, the plans of the bucket's graphs follow each other.
+    """
+    plans: Sequence[GraphPlan] = recorded.plans.get(event.bucket or "", ())
+    if event.graph is not None and len(plans) > 1:
+        plans = [plan for plan in plans if plan.graph == event.graph.name][:1]
+    return [kernel for plan in plans for kernel in plan.kernels]
+
+
+def _align(
+    events: Sequence[DeviceEvent], kernels: Sequence[PlannedKernel]
+) -> dict[int, tuple[int, ...]]:
+    """Return the places in *kernels* that each of *events*, by time, may have, by its index."""
+    names = [name_of(event) for event in events]
+    launched = set(names)
+    loose: list[int] = []  # places of kernels that no event is named by
+    named: dict[str, list[int]] = defaultdict(list)
+    for place, kernel in enumerate(kernels):
+        is_loose = kernel.by is PlannedBy.LIBRARY or kernel.name not in launched
+        (loose if is_loose else named[kernel.name]).append(place)
+    found: dict[int, tuple[int, ...]] = {}
+    bounds = [(-1, -1)]
+    for index, name in enumerate(names):
+        if name in named:
+            # A kernel that is launched more often than planned stays at its last place.
+            place = named[name].pop(0) if len(named[name]) > 1 else named[name][0]
+            found[index] = (place,)
+            if place > bounds[-1][1]:  # streams may change the order
+                bounds.append((index, place))
+    for (first, low), (last, high) in itertools.pairwise([*bounds, (len(events), len(kernels))]):
+        inside = [index for index in range(first + 1, last) if index not in found]
+        places = [place for place in loose if low < place < high]
+        if inside and places:
+            found |= _in_segment(events, inside, places, kernels)
+    return found
+
+
+def _in_segment(
+    events: Sequence[DeviceEvent],
+    inside: Sequence[int],
+    places: Sequence[int],
+    kernels: Sequence[PlannedKernel],
+) -> dict[int, tuple[int, ...]]:
+    """Return the places of the events *inside* that lie between two generated kernels."""
+    tops = {index: _top(events[index]) for index in inside}
+    # The events of one operator's call stand together.
+    groups = [list(group) for _, group in itertools.groupby(inside, lambda at: tops[at] or at)]
+    if len(groups) != len(places):
+        joined: list[list[int]] = []
+        for group in groups:
+            if joined and all(_FINISHES.search(events[index].name) for index in group):
+                joined[-1] += group
+            else:
+                joined.append(group)
+        groups = joined
+    matched: dict[int, int] = {}  # by the turn of the group
+    if len(groups) == len(places):
+        matched = dict(enumerate(places))
+    elif len(places) > 1:  # by the operator, in order
+        rest = list(places)
+        for turn, group in enumerate(groups):
+            top = tops[group[0]]
+            name = None if top is None else _base(top.operator.name)
+            fitting = [at for at, place in enumerate(rest) if _base(kernels[place].name) == name]
+            if fitting:
+                matched[turn] = rest[fitting[0]]
+                del rest[: fitting[0] + 1]
+    return {
+        index: (matched[turn],) if turn in matched else tuple(places)
+        for turn, group in enumerate(groups)
+        for index in group
+    }
+
+
+def _top(event: DeviceEvent) -> HostCall | None:
+    return None if event.call is None else event.call.top or event.call
+
+
+def _base(operator: str) -> str:
+    """Return ``addmm`` for ``aten::addmm`` and for ``aten.addmm.out``."""
+    parts = operator.replace("::", ".").split(".")
+    return parts[1] if len(parts) > 1 else parts[0]
+
+
+def _from_plan(
+    event: DeviceEvent, kernels: Sequence[PlannedKernel], call: object, table: Table | None
+) -> Attributed:
+    found = Attributed(event=event, known=Known.PLAN, call=call)
+    if len({kernel.keys for kernel in kernels}) > 1:
+        keys = tuple(dict.fromkeys(key for kernel in kernels for key in kernel.keys))
+        return replace(found, keys=keys, reason=Reason.UNTRACED)
+    kernel, rows = kernels[0], {} if table is None else table.rows
+    keys = (*(key for key in kernel.keys if key in rows), *kernel.keys)[:1]
+    row = rows.get(keys[0]) if keys else None
+    reason = None if row is not None else _reason_of(kernel, keys, table)
+    work, operator = None, _telling(event)
+    if kernel.moved is not None or kernel.flops is not None:
+        work = Work(kernel.dtype, kernel.flops, kernel.moved or 0)
+    if operator is not None and (work is None or work.flops is None):
+        own = work_of_operator(operator)
+        if work is None:
+            work = own
+        elif own is not None and own.flops is not None:
+            work = replace(own, moved=work.moved)
+    return replace(found, keys=keys, row=row, reason=reason, work=work)
+
+
+def _reason_of(kernel: PlannedKernel, keys: Sequence[str], table: Table | None) -> Reason:
+    if not keys:
+        is_library = kernel.by is PlannedBy.LIBRARY
+        return Reason.LIBRARY if is_library else Reason.UNCOVERED
+    if table is None:
+        return Reason.NO_TABLE
+    if kind_of(keys[0]) is LAUNCH and "launch" not in table.policy.searches:
+        return Reason.UNCOVERED  # nothing was to be decided, or rows of this kind are not kept
+    return Reason.MISS
+
+
+# By shapes and names.
+
+
+def _from_trace(event: DeviceEvent, table: Table | None, index: _RowIndex) -> Attributed:
+    operator, call = _telling(event), _top(event) or event
+    known, keys = index.keys_of(event, operator)
+    # The name alone, as in a CUDA graph, says neither the graph nor the config.
+    row = index.rows[keys[0]] if len(keys) == 1 and operator is not None else None
+    reason = None if row is not None else Reason.UNTRACED
+    work = None if operator is None else work_of_operator(operator)
+    if row is not None and work is not None and work.flops is None and kind_of(keys[0]) is GEMM:
+        product = work_of(keys[0])  # a template's arguments do not say which of them it multiplies
+        work = replace(work, flops=None if product is None else product.flops)
+    if not keys:
+        known, reason = _reason_by_name(event, table)
+        if operator is not None and reason is Reason.UNTRACED:
+            known, reason = Known.NAME, Reason.LIBRARY
+            if operator.name in _OPS:
+                reason = Reason.NO_TABLE if table is None else Reason.MISS
+    return Attributed(
+        event=event,
+        known=known,
+        call=id(call),
+        keys=keys,
+        row=row,
+        reason=reason,
+        work=work,
+    )
+
+
+def _telling(event: DeviceEvent) -> HostOperator | None:
+    """Return the outermost operator around *event* if its work is known, else the innermost."""
+    top = _top(event)
+    if event.call is None or top is None:
+        return None
+    return top.operator if has_formula(top.operator) else event.call.operator
+
+
+def _reason_by_name(event: DeviceEvent, table: Table | None) -> tuple[Known, Reason]:
+    """Return why a kernel without a key has no row: what its name says of its decision."""
+    if not event.name.startswith(GENERATED_PREFIXES):
+        return Known.NOTHING, Reason.UNTRACED
+    if not event.name.startswith("triton_"):
+        return Known.NAME, Reason.UNCOVERED
+    if table is None:
+        return Known.NAME, Reason.NO_TABLE
+    is_decided = "launch" in table.policy.searches or event.name.startswith(_TEMPLATE_PREFIX)
+    return Known.NAME, Reason.MISS if is_decided else Reason.UNCOVERED
+
+
+class _RowIndex:
+    """The rows of matmuls and launches by what traces name; ``rows`` has all rows by key."""
+
+    def __init__(self, table: Table | None) -> None:
+        self.rows: Mapping[str, Row] = {} if table is None else table.rows
+        self._libraries: dict[tuple[object, ...], list[str]] = defaultdict(list)
+        self._templates: list[tuple[set[tuple[int, ...]], str]] = []
+        self._sizes: dict[str, tuple[int, ...]] = {}
+        self._launches: dict[str, list[str]] = defaultdict(list)
+        for key, row in self.rows.items():
+            if kind_of(key) is LAUNCH:
+                self._launches[LAUNCH.ingredients(key)["kernel"]].append(key)
+            named = GEMM.ingredients(key) if kind_of(key) is GEMM else {}
+            sizes = [named.get(name, "1") for name in ("batch", "m", "n", "k")]
+            if not named or not all(size.isdecimal() for size in sizes):
+                continue  # of another kind, or a range, whose sizes are not in the key
+            batch, m, n, k = self._sizes[key] = tuple(map(int, sizes))
+            if row.winner.family is Family.TEMPLATE:
+                self._templates.append(({_pair(m, k), _pair(k, n)}, key))
+            else:
+                self._libraries[named["op"], batch, m, n, k, named["dtype"]].append(key)
+
+    def keys_of(
+        self, event: DeviceEvent, operator: HostOperator | None
+    ) -> tuple[Known, tuple[str, ...]]:
+        """Return the keys whose rows *event* may be: by shapes, else launches by the name."""
+        tensors = [] if operator is None else tensors_of(operator)
+        given = {} if operator is None else operator.arguments
+        keys: list[str] = []
+        if event.name.startswith(_TEMPLATE_PREFIX):
+            shapes = {_pair(*t.sizes[-2:]) for t in tensors if t is not None and len(t.sizes) > 1}
+            templates = [key for pairs, key in self._templates if pairs <= shapes]
+            keys = [key for key in templates if _has_config(self.rows[key], given)]
+        elif operator is not None and operator.name in _OPS:
+            op, first = _OPS[operator.name]
+            if op in CPU_LINEAR and (linear := linear_product(tensors)) is not None:
+                *product, is_third = linear
+                op = "linear_binary" if is_third and op == "linear_unary" else op
+                dtype = next(each.dtype for each in tensors if each is not None)
+                keys = self._libraries.get((op, 1, *product, dtype), [])
+            operands = [each for each in tensors[first : first + 2] if each is not None]
+            dims = {len(each.sizes) for each in operands}
+            if not keys and len(operands) == 2 and len(dims) == 1 and min(dims) > 1:  # noqa: PLR2004  two matrices
+                a, b = operands
+                batch = a.sizes[0] if len(a.sizes) == _DIMS_OF_A_BATCH else 1
+                sizes = (batch, a.sizes[-2], b.sizes[-1], a.sizes[-1])
+                keys = self._libraries.get((op, *sizes, a.dtype), [])
+        if keys:
+            # Rows that differ in what no trace has are equal where they have one winner. Products
+            # of other sizes are not: a fused kernel may take the matrices of another product too.
+            is_one = len({(self._sizes[key], self.rows[key].winner) for key in keys}) == 1
+            return Known.SHAPES, tuple(keys[:1] if is_one else keys)
+        keys = self._launches.get(unnumbered(event.name), [])
+        if operator is None:
+            return Known.NAME, tuple(keys)
+        counts = {math.prod(each.sizes) for each in tensors if each is not None}
+        rounded = {1 << max(count - 1, 0).bit_length() for count in counts}
+        fitting = [key for key in keys if _has_config(self.rows[key], given)]
+        sized = [key for key in fitting if not rounded or _elements(key) in rounded]
+        return Known.NAME, tuple(sized or fitting)
+
+
+def _elements(key: str) -> int:
+    return math.prod(int(size) for size in LAUNCH.ingredients(key).values() if size.isdecimal())
+
+
+def _pair(*sizes: int) -> tuple[int, ...]:
+    return tuple(sorted(sizes))
+
+
+def _has_config(row: Row, given: Mapping[str, Any]) -> bool:
+    """Return whether *row*'s winner has the config that the profiler recorded."""
+    winner, recorded = dict(row.winner.kwargs), given.get("kernel_kwargs")
+    pairs = [each.partition("=") for each in recorded.split(",")] if type(recorded) is str else []
+    config = {
+        name: int(value) for name, _, value in pairs if value.isdecimal() and len(value) < _DIGITS
+    }
+    config |= {name: given[name] for name in ("num_warps", "num_stages") if name in given}
+    return all(winner.get(name, value) == value for name, value in config.items())

@@ -1,0 +1,526 @@
+"""`profile_trace`: a trace by kernel, with the share of the peak that each reaches and its row.
+
+`differences_of` compares two profiles call by call, so that traces of different lengths compare: a
+decision by its key, whichever kernel serves it, and a kernel without a key by its name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import itertools
+import json
+import statistics
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from warmup.bench.attribution import (
+    Attributed,
+    Known,
+    Reason,
+    attribute,
+    matmul_of,
+    name_of,
+    unnumbered,
+)
+from warmup.bench.trace import DeviceEvent, Range, Trace
+from warmup.core.buckets import parse_buckets, parse_inputs
+from warmup.core.errors import ModelError, SettingsError
+from warmup.core.files import replace_bytes
+from warmup.core.method import COMPILE_MODES, SEED
+from warmup.core.planned_kernels import BUCKET_MARK, PLAN_NAME, GraphPlan, RecordedPlan
+from warmup.core.roofline import Peaks, Work, gbps_of, share_of_peak, tflops_of
+from warmup.core.rows import Row, Scope
+from warmup.core.trial import Samples
+from warmup.serving.install import install
+from warmup.table.codec import digest_of
+from warmup.table.review import CPU_LATENCY_US, GPU_LATENCY_US, LOW_SHARE
+from warmup.table.schema import Table
+
+if TYPE_CHECKING:
+    import torch
+
+    from warmup.models.loading import Inputs
+
+
+_DRIFT: Final = 0.1  # a trace's time may differ from the row's by this share
+
+
+class Limit(StrEnum):
+    """What a kernel's time is mostly spent on, by the larger of its shares of the peaks."""
+
+    COMPUTE = "compute"
+    MEMORY = "memory"
+    LATENCY = "latency"  # too short for either: a call takes this long whatever it does
+    OTHER = "other"  # below a tenth of both peaks, and long enough
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelLine:
+    """All events of one name in one bucket that are about one decision.
+
+    ``us`` are their times in the trace's order, and ``per_iteration`` the sum in each iteration.
+    ``share`` is of the bucket's device time. ``work`` is of one call, ``tflops`` and ``gbps`` the
+    rates over the kernel's median time, ``peak_share`` the share of the peak named by ``limit``.
+    ``row_us`` is the row's own time, ``ratio`` the median of whole calls over it. ``is_whole``: the
+    row's time is that of the whole kernel. Fields are None where not known.
+    """
+
+    name: str
+    known_by: Known
+    no_row: Reason | None
+    keys: tuple[str, ...]
+    row: Row | None
+    us: tuple[float, ...]
+    per_iteration: tuple[float, ...]
+    share: float
+    work: Work | None
+    tflops: float | None
+    gbps: float | None
+    peak_share: float | None
+    limit: Limit | None
+    row_us: float | None
+    ratio: float | None
+    is_whole: bool
+
+    @property
+    def total_us(self) -> float:
+        """The time of all events."""
+        return sum(self.us)
+
+    @property
+    def has_drifted(self) -> bool:
+        """Whether the trace's time is not the row's, and the row has the time of all of it."""
+        return self.ratio is not None and self.is_whole and abs(self.ratio - 1) > _DRIFT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketProfile:
+    """The lines of one bucket, the most time first; None is the bucket of a trace without marks.
+
+    ``iterations`` is how often the model was called, 1 where the trace does not say. ``busy_us`` is
+    when kernels ran, ``host_gap_us`` when the device waited for kernels that the host enqueued
+    late, ``device_gap_us`` when it waited though the next kernel was enqueued.
+    """
+
+    bucket: str | None
+    iterations: int
+    busy_us: float
+    host_gap_us: float
+    device_gap_us: float
+    lines: tuple[KernelLine, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """A profiled trace. ``clock_mhz`` is the SM clock that was seen while it was recorded.
+
+    ``peaks`` are the measured peaks, at that clock where it is known. ``outside_us`` is the time of
+    events outside of any iteration. ``assumptions`` say what the figures rest on.
+    """
+
+    device: str
+    is_cpu: bool
+    buckets: tuple[BucketProfile, ...]
+    peaks: Peaks | None
+    clock_mhz: int | None
+    table: str | None
+    outside_us: float
+    skipped: int
+    assumptions: tuple[str, ...]
+
+    @property
+    def lines(self) -> tuple[KernelLine, ...]:
+        """The lines of all buckets."""
+        return tuple(line for bucket in self.buckets for line in bucket.lines)
+
+    @property
+    def device_us(self) -> float:
+        """The time of all kernels, those that ran beside others too."""
+        return sum(line.total_us for line in self.lines)
+
+    @property
+    def missed_us(self) -> dict[str, float]:
+        """The device time of each decision that has no row, by its key, the most time first."""
+        found: dict[str, float] = defaultdict(float)
+        for line in self.lines:
+            if line.no_row in (Reason.MISS, Reason.NO_TABLE) and len(line.keys) == 1:
+                found[line.keys[0]] += line.total_us
+        return dict(sorted(found.items(), key=lambda each: -each[1]))
+
+    def share_of(self, reason: Reason | None) -> float:
+        """Return the share of device time in kernels with *reason*; None: in those with a row."""
+        own = sum(line.total_us for line in self.lines if line.no_row is reason)
+        return own / self.device_us if self.device_us else 0.0
+
+
+def profile_trace(trace: Trace, table: Table | None) -> Profile:
+    """Return the profile of *trace* with the rows and peaks of *table*."""
+    events = attribute(trace, table)
+    inside = [e for e in events if not trace.iterations or e.event.iteration is not None]
+    by_bucket: dict[str | None, list[Attributed]] = defaultdict(list)
+    for each in inside:
+        by_bucket[each.event.bucket].append(each)
+    measured = None if table is None else table.provenance.peaks
+    clocks = trace.plan.clocks if trace.plan is not None else ()
+    clock = round(statistics.median(clocks)) if clocks else None
+    peaks = None if measured is None else _at_clock(measured, clock)
+    counts = Counter(mark.name for mark in trace.iterations)
+    digest = None if table is None else digest_of(table)
+    recorded = trace.plan.device if trace.plan is not None else ""
+    return Profile(
+        device=", ".join(trace.devices) or recorded or ("cpu" if trace.is_cpu else "unknown"),
+        is_cpu=trace.is_cpu,
+        buckets=tuple(
+            _bucket(name, found, trace, peaks, counts[name] or 1)
+            for name, found in by_bucket.items()
+        ),
+        peaks=peaks,
+        clock_mhz=clock,
+        table=digest,
+        outside_us=sum(e.event.us for e in events) - sum(e.event.us for e in inside),
+        skipped=trace.skipped,
+        assumptions=tuple(_assumptions(trace, peaks, clock, digest)),
+    )
+
+
+def _at_clock(peaks: Peaks, clock_mhz: int | None) -> Peaks:
+    """Return *peaks* with the rates of each dtype at *clock_mhz*, where both clocks are known."""
+    if clock_mhz is None:
+        return peaks
+    rates = {
+        dtype: rate * clock_mhz / (peaks.clocks.get(dtype) or peaks.clock_mhz or clock_mhz)
+        for dtype, rate in peaks.tflops.items()
+    }
+    clocks = dict.fromkeys(peaks.clocks, clock_mhz)
+    return replace(peaks, tflops=rates, clock_mhz=clock_mhz, clocks=clocks)
+
+
+def _assumptions(
+    trace: Trace, peaks: Peaks | None, clock: int | None, digest: str | None
+) -> Iterator[str]:
+    if not trace.iterations:
+        yield "no marks of iterations in the trace: taken for one call of the model"
+    if peaks is None:
+        yield "no measured peaks: no shares of them (--table of a build that measured them)"
+    elif clock is None and not trace.is_cpu:
+        yield "the clock is not in the trace: peaks are at the clock of their measurement"
+    if trace.plan is None:
+        yield "no plan of the kernels in the trace: rows are found by shapes and names"
+    elif digest is not None and trace.plan.table != digest:
+        served = "no table" if trace.plan.table is None else f"the table {trace.plan.table[:16]}"
+        yield f"the trace was recorded from {served}, not from {digest[:16]}"
+
+
+def _bucket(
+    name: str | None, found: Sequence[Attributed], trace: Trace, peaks: Peaks | None, count: int
+) -> BucketProfile:
+    groups: dict[tuple[object, ...], list[Attributed]] = defaultdict(list)
+    calls: dict[tuple[str, ...], dict[object, float]] = defaultdict(lambda: defaultdict(float))
+    windows: dict[tuple[str, Range | None], list[DeviceEvent]] = defaultdict(list)
+    for each in found:
+        groups[name_of(each.event), each.keys, each.reason].append(each)
+        calls[each.keys][each.call] += each.event.us
+        windows[each.event.device, each.event.iteration].append(each.event)
+    device_us = sum(each.event.us for each in found)
+    latency_us = CPU_LATENCY_US if trace.is_cpu else GPU_LATENCY_US
+    lines = [
+        _line(own, statistics.median(calls[own[0].keys].values()), device_us, peaks, latency_us)
+        for own in groups.values()
+    ]
+    gaps = [_gaps(events, mark) for (_, mark), events in windows.items()]
+    busy_us, host_gap_us, device_gap_us = (sum(column) for column in zip(*gaps, strict=True))
+    return BucketProfile(
+        bucket=name,
+        iterations=count,
+        busy_us=busy_us,
+        host_gap_us=host_gap_us,
+        device_gap_us=device_gap_us,
+        lines=tuple(sorted(lines, key=lambda line: -line.total_us)),
+    )
+
+
+def _gaps(events: Sequence[DeviceEvent], mark: Range | None) -> tuple[float, float, float]:
+    """Return when one device was busy, waited for the host, and idled, in the iteration of *mark*.
+
+    Without a mark the time goes from the first event to the last.
+    """
+    ordered = sorted(events, key=lambda event: event.begin)
+    at = ordered[0].begin if mark is None else mark.begin
+    busy = host = idle = 0.0
+    for event in ordered:
+        gap = max(event.begin - at, 0.0)
+        late = 0.0 if event.launched is None else min(max(event.launched - at, 0.0), gap)
+        host, idle = host + late, idle + gap - late
+        done = max(at, event.begin + event.us)
+        busy, at = busy + done - at - gap, done
+    return busy, host + (0.0 if mark is None else max(mark.end - at, 0.0)), idle
+
+
+def _line(
+    own: Sequence[Attributed],
+    call_us: float,
+    device_us: float,
+    peaks: Peaks | None,
+    latency_us: float,
+) -> KernelLine:
+    first, us = own[0], tuple(each.event.us for each in own)
+    worked = [each for each in own if each.work is not None]
+    per_iteration: dict[Range | None, float] = defaultdict(float)
+    for each in own:
+        per_iteration[each.event.iteration] += each.event.us
+    work = worked[0].work if worked else None
+    tflops = gbps = share = limit = None
+    if work is not None and (median_us := statistics.median(each.event.us for each in worked)):
+        tflops = tflops_of(work.flops, median_us) if work.flops else None
+        gbps = gbps_of(work.moved, median_us) if work.moved else None
+        if peaks is not None:
+            share = share_of_peak(peaks, work.dtype, work.flops, work.moved, median_us)
+            limit = Limit.MEMORY if share == (gbps or 0.0) / peaks.gbps else Limit.COMPUTE
+            if share < LOW_SHARE:
+                limit = Limit.LATENCY if median_us <= latency_us else Limit.OTHER
+    expected, is_whole = (None, True) if first.row is None else row_us(first.row)
+    return KernelLine(
+        name=name_of(first.event),
+        known_by=first.known,
+        no_row=first.reason,
+        keys=first.keys,
+        row=first.row,
+        us=us,
+        per_iteration=tuple(per_iteration.values()),
+        share=sum(us) / device_us if device_us else 0.0,
+        work=work,
+        tflops=tflops,
+        gbps=gbps,
+        peak_share=share,
+        limit=limit,
+        row_us=expected,
+        ratio=call_us / expected if expected else None,
+        is_whole=is_whole,
+    )
+
+
+def row_us(row: Row) -> tuple[float, bool]:
+    """Return the time that *row* has for the kernels of its decision alone, and if it is whole.
+
+    That is the GEMM without its epilogue where the winner leaves the epilogue to other kernels, and
+    the whole region where the winner's only kernel has it. Where a fused winner's region has other
+    kernels too, only the GEMM's own time is known, which is not whole: its kernel does more.
+    """
+    found = row.evidence
+    if found.scope is Scope.BARE or found.bare_us is None:
+        return found.time_us, True
+    if not row.winner.fused:
+        return found.bare_us, True
+    return (found.time_us, True) if found.kernels == 1 else (found.bare_us, False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelDifference:
+    """One decision or kernel in two traces: microseconds of an iteration, the median of each.
+
+    None where a trace does not have it. ``before`` and ``after`` name the kernels. ``interval`` is
+    of the ratio, from the 95 % intervals of the two medians; None where a trace has a single
+    iteration.
+    """
+
+    bucket: str | None
+    subject: str | None
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+    before_us: float | None
+    after_us: float | None
+    interval: tuple[float, float] | None
+
+    @property
+    def added_us(self) -> float:
+        """By how much an iteration got slower; negative where it got faster."""
+        return (self.after_us or 0.0) - (self.before_us or 0.0)
+
+    @property
+    def ratio(self) -> float | None:
+        """The time after over the time before, None where one of them is missing."""
+        return self.after_us / self.before_us if self.before_us and self.after_us else None
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the interval leaves out that both are equally fast."""
+        return self.interval is not None and not self.interval[0] <= 1 <= self.interval[1]
+
+
+def differences_of(before: Profile, after: Profile) -> tuple[KernelDifference, ...]:
+    """Return the differences of two profiles, the largest change of time first.
+
+    For each bucket that both have there is a first difference, of all its kernels together.
+    """
+    found = []
+    others = {bucket.bucket: bucket.lines for bucket in after.buckets}
+    for bucket in before.buckets:
+        if bucket.bucket not in others:
+            continue
+        sides = bucket.lines, others[bucket.bucket]
+        subjects: dict[str, tuple[list[KernelLine], list[KernelLine]]]
+        subjects = defaultdict(lambda: ([], []))
+        for turn, lines in enumerate(sides):
+            for line in lines:
+                subject = matmul_of(line.keys[0]) if line.keys else unnumbered(line.name)
+                subjects[subject][turn].append(line)
+        pairs = [_difference(bucket.bucket, *each) for each in subjects.items()]
+        found.append(_difference(bucket.bucket, None, sides))
+        found += sorted(pairs, key=lambda each: -abs(each.added_us))
+    return tuple(found)
+
+
+def _difference(
+    bucket: str | None,
+    subject: str | None,
+    sides: tuple[Sequence[KernelLine], Sequence[KernelLine]],
+) -> KernelDifference:
+    before, after = (tuple(dict.fromkeys(line.name for line in side)) for side in sides)
+    first, second = map(_samples, sides)
+    interval = None
+    if first and second and len(first.times_us) > 1 and len(second.times_us) > 1:
+        (low_a, high_a), (low_b, high_b) = first.interval, second.interval
+        interval = (low_b / high_a, high_b / low_a) if high_a and low_a else None
+    return KernelDifference(
+        bucket=bucket,
+        subject=subject,
+        before=before,
+        after=after,
+        before_us=None if first is None else first.median,
+        after_us=None if second is None else second.median,
+        interval=interval,
+    )
+
+
+def _samples(lines: Sequence[KernelLine]) -> Samples | None:
+    """Return the time of each iteration, all *lines* together."""
+    columns = itertools.zip_longest(*(line.per_iteration for line in lines), fillvalue=0.0)
+    return Samples(tuple(map(sum, columns))) if lines else None
+
+
+# `record_trace`: serves buckets of a model under torch's profiler, and keeps the kernels' plan.
+
+RECORDED_CALLS: Final = 10  # of each bucket
+_SETTLING_CALLS: Final = 3  # a CUDA graph is recorded by the second call of a bucket
+
+
+def record_trace(
+    out: Path,
+    *,
+    model: str,
+    table: Table | None,
+    seqlens: str | Sequence[int] | None,
+    dims: str | Sequence[str] | None,
+    inputs: Sequence[str],
+    dtype: str | None,
+    device: str,
+    mode: str,
+) -> None:
+    """Write a trace of *model*, served from *table*, to *out*; gzipped where it ends in ``.gz``.
+
+    The graph of each bucket is compiled anew, called a few times, then called under the profiler,
+    each call between marks with the bucket's name. The table, if there is one, is installed as a
+    server does, its padding of weights included, and a miss takes inductor's default. Arguments
+    have the form of the command line's options.
+
+    Raises:
+        SettingsError, ModelError: an option or the model cannot be used, or *out* not be written.
+    """
+    if mode not in COMPILE_MODES:
+        raise SettingsError(f"--mode {mode!r}", f"use one of {', '.join(COMPILE_MODES)}")
+    buckets, specs = parse_buckets(seqlens, dims), parse_inputs(inputs)
+    import torch
+
+    from warmup.inductor.adapter import compile_model
+    from warmup.inductor.kernel_plans import fresh_graphs, watching_plans
+    from warmup.inductor.machine import describe_runtime, resolve_device
+    from warmup.models.inputs import resolve_inputs
+    from warmup.models.loading import load_model, make_inputs, parse_cast
+
+    on, cast = resolve_device(device), parse_cast(dtype)
+    loaded = load_model(model)
+    resolved = resolve_inputs(loaded, specs, buckets, cast)
+    try:
+        loaded.module.to(device=on, dtype=cast)
+    except RuntimeError as error:
+        raise ModelError(f"the model does not fit on {on} ({error})") from error
+    runtime = describe_runtime(on)
+    with contextlib.ExitStack() as stack:
+        if table is not None:
+            handle = install(table, device=str(on), model=loaded.module, quiet=True)
+            stack.enter_context(handle)
+            if handle.refused is not None:
+                raise SettingsError(handle.refused, "record on the machine of the table")
+        torch.compiler.config.recompile_limit = 8 * len(buckets)
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(fresh_graphs())
+        compiled = compile_model(loaded.module, mode)
+        plans: dict[str, tuple[GraphPlan, ...]] = {}
+        ready: dict[str, Inputs] = {}
+        for bucket in buckets:
+            torch.manual_seed(SEED)
+            given = make_inputs(loaded, resolved.specs, bucket, on, cast)
+            with watching_plans() as watch:
+                for _ in range(_SETTLING_CALLS):
+                    compiled(*given.args, **given.kwargs)
+                plans[str(bucket)] = watch.plans()
+            ready[str(bucket)] = given
+        document, clocks = _profile(compiled, ready, on)
+    plan = RecordedPlan(
+        plans=plans,
+        calls=RECORDED_CALLS,
+        device=runtime.device.name,
+        torch=runtime.torch,
+        table=None if table is None else digest_of(table),
+        clocks=clocks,
+    )
+    raw = json.dumps({**document, PLAN_NAME: plan.to_json()}, separators=(",", ":")).encode()
+    try:
+        replace_bytes(out, gzip.compress(raw, mtime=0) if out.suffix == ".gz" else raw)
+    except (OSError, ValueError) as error:
+        raise SettingsError(
+            f"--record {out}: cannot be written ({error})", "name a file"
+        ) from error
+
+
+def _profile(
+    compiled: Any, ready: dict[str, Inputs], device: torch.device
+) -> tuple[Any, tuple[int, ...]]:
+    """Return the trace's document, and the clocks that were seen while the buckets were called."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile, record_function
+
+    from warmup.measuring.machine import sm_clock_mhz
+
+    is_cuda = device.type == "cuda"
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_cuda else [])]
+    clocks: list[int] = []
+
+    def synchronize() -> None:
+        if is_cuda:
+            torch.cuda.synchronize(device)
+
+    synchronize()
+    with profile(activities=activities, record_shapes=True) as profiler:
+        for name, inputs in ready.items():
+            compiled(*inputs.args, **inputs.kwargs)  # the profiler's own first call
+            synchronize()
+            for _ in range(RECORDED_CALLS):
+                with record_function(f"{BUCKET_MARK}{name}"):
+                    compiled(*inputs.args, **inputs.kwargs)
+                    synchronize()
+            if is_cuda:  # the clock is that of a call in flight, which is outside of any mark
+                compiled(*inputs.args, **inputs.kwargs)
+                clock = sm_clock_mhz(device)
+                clocks += [] if clock is None else [clock]
+                synchronize()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(path))
+        return json.loads(path.read_bytes()), tuple(clocks)

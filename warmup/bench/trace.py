@@ -1,0 +1,478 @@
+"""`read_trace`: a device's kernels, the host's calls that launched them, and marked iterations.
+
+`work_of_operator` returns the operations and bytes of one call, from the shapes that the profiler
+recorded. Operations are those of the formulas of torch.utils.flop_counter, for matmuls,
+convolutions and attention, and for the operators that compute the same under another name: a fused
+linear, integer products, products of groups. Bytes are each operand and the result once.
+"""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import gzip
+import math
+import re
+import zlib
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from warmup.core.errors import SettingsError
+from warmup.core.files import open_regular
+from warmup.core.planned_kernels import BUCKET_MARK, RecordedPlan, plan_from_json
+from warmup.core.roofline import Work, dtype_name, item_bytes
+from warmup.core.text import shown
+
+LARGEST_TRACE: Final = 1 << 30  # bytes of a trace once unpacked; all of them are in memory
+_GZIP: Final = b"\x1f\x8b"
+COPIES: Final = frozenset({"gpu_memcpy", "gpu_memset"})
+_DEVICE_WORK: Final = COPIES | {"kernel"}
+_LAUNCHES: Final = frozenset({"cuda_runtime", "cuda_driver", "runtime", "driver"})
+_READ: Final = _DEVICE_WORK | _LAUNCHES | {"user_annotation", "cpu_op"}
+_STEP: Final = "ProfilerStep#"
+_GRAPH: Final = "## Call CompiledFxGraph "
+GENERATED_PREFIXES: Final = ("triton_", "cpp_", "graph_")
+_KEPT_ARGUMENTS: Final[tuple[str, ...]] = (
+    *("Input Dims", "Input type", "Concrete Inputs"),
+    *("kernel_kwargs", "num_warps", "num_stages", "kernel_flop"),
+)
+_BACKEND: Final = "kernel_backend"  # an argument of launches of generated kernels
+_LAST_TIME: Final = 1e18  # us, thirty thousand years: no profiler writes such a time
+_NESTED_RANGES: Final = 8  # of one thread, looked through for the innermost around a time
+
+Identity = int | str | None  # of a process, a thread or a call
+Thread = tuple[Identity, Identity]  # with its process before it
+Shape = tuple[int, ...]
+
+
+class Range(NamedTuple):
+    """A range of a thread, in microseconds; ``name`` is that of a bucket or a graph, if any."""
+
+    begin: float
+    end: float
+    name: str | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HostOperator:
+    """An operator, or a generated kernel, as the host called it; equal calls share one object.
+
+    ``arguments`` has what the profiler recorded of its arguments, by the profiler's names.
+    """
+
+    name: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(slots=True, eq=False)
+class HostCall:
+    """A range of one thread; times are in microseconds. ``top`` is the outermost operator."""
+
+    begin: float
+    end: float
+    operator: HostOperator
+    top: HostCall | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceEvent:
+    """A kernel, a copy or a fill of a device; ``begin`` and ``us`` are in microseconds.
+
+    ``launched`` is when the host's call that enqueued the event ended, ``call`` the operator that
+    made that call. ``iteration`` and ``graph`` are the marked call of the model and the call of a
+    compiled graph around that call. Each is None where the trace lacks it.
+    """
+
+    name: str
+    begin: float
+    us: float
+    device: str
+    category: str
+    call: HostCall | None
+    launched: float | None
+    iteration: Range | None
+    graph: Range | None
+
+    @property
+    def bucket(self) -> str | None:
+        """The bucket that the model was called in."""
+        return None if self.iteration is None else self.iteration.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """The events of a trace by device and time, and what else its file says.
+
+    ``iterations`` are the calls of the model by time: those marked with a bucket, else the
+    profiler's steps. ``is_cpu``: the trace has no device but the CPU, and its events are the
+    outermost operators of the host. ``skipped`` counts events of the device that have no time.
+    """
+
+    events: tuple[DeviceEvent, ...]
+    iterations: tuple[Range, ...]
+    is_cpu: bool
+    devices: tuple[str, ...] = ()
+    plan: RecordedPlan | None = None
+    skipped: int = 0
+
+
+class _Event(msgspec.Struct):
+    """An entry of the trace's list. Values of a wrong type are found where they are used."""
+
+    ph: Any = None
+    cat: Any = None
+    name: Any = None
+    ts: Any = None
+    dur: Any = None
+    pid: Any = None
+    tid: Any = None
+    args: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class _Document(msgspec.Struct):
+    """The members of a trace's file that are read; `warmup` adds its plan to those of torch."""
+
+    events: list[_Event] = msgspec.field(name="traceEvents")
+    devices: Any = msgspec.field(name="deviceProperties", default=None)
+    plan: Any = msgspec.field(name="warmup", default=None)
+
+
+def read_trace(path: Path) -> Trace:
+    """Return the trace in *path*, JSON in Chrome's format, gzipped or not.
+
+    Raises:
+        SettingsError: the file cannot be read, is larger than `LARGEST_TRACE` once unpacked, is
+            nested deeper than the interpreter's limit, or has neither kernels nor operators.
+    """
+    document, host, skipped = _document_in(path), _Host(), 0
+    work: list[tuple[_Event, float, float]] = []
+    for event in document.events:
+        if event.ph != "X" or not isinstance(event.cat, str) or event.cat not in _READ:
+            continue
+        begin, us = _time(event.ts), _time(event.dur)
+        if begin is None or us is None:
+            skipped += event.cat in _DEVICE_WORK
+        elif event.cat in _DEVICE_WORK:
+            work.append((event, begin, us))
+        else:
+            host.add(event, begin, begin + us)
+    host.sort()
+    events = [host.enqueued(*each) for each in work] or host.operators()
+    if not events:
+        raise SettingsError(
+            f"{shown(path)}: no kernel and no operator in it", "profile the calls of a model"
+        )
+    listed = document.devices if isinstance(document.devices, list) else []
+    names = [str(each.get("name")) for each in listed if isinstance(each, dict)]
+    return Trace(
+        events=tuple(sorted(events, key=lambda each: (each.device, each.begin))),
+        iterations=tuple(host.iterations),
+        is_cpu=not work,
+        devices=tuple(dict.fromkeys(names)),
+        plan=None if document.plan is None else plan_from_json(document.plan, str(path)),
+        skipped=skipped,
+    )
+
+
+def _document_in(path: Path) -> _Document:
+    try:
+        with open_regular(path) as raw:
+            is_packed = raw.read(len(_GZIP)) == _GZIP
+            raw.seek(0)
+            content = (gzip.GzipFile(fileobj=raw) if is_packed else raw).read(LARGEST_TRACE + 1)
+        if len(content) > LARGEST_TRACE:
+            raise ValueError(f"it has more than {LARGEST_TRACE:,} bytes once unpacked")  # noqa: TRY301  one sentence for each reason
+        if content.lstrip()[:1] == b"[":  # Chrome's other form: the list alone
+            return _Document(msgspec.json.decode(content, type=list[_Event]))
+        return msgspec.json.decode(content, type=_Document)
+    except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise SettingsError(
+            f"{shown(path)}: cannot be read as a trace: {shown(reason)}",
+            "name a file that torch.profiler wrote with export_chrome_trace",
+        ) from error
+
+
+class _Host:
+    """What the host did: its operators, its launches, and the ranges around them."""
+
+    def __init__(self) -> None:
+        self.iterations: list[Range] = []
+        self._steps: list[Range] = []
+        self._graphs: dict[Thread | None, list[Range]] = defaultdict(list)
+        self._calls: dict[Thread, list[HostCall]] = defaultdict(list)
+        self._by_external: dict[Identity, HostCall] = {}
+        self._launches: dict[Identity, tuple[Thread, float, float]] = {}
+        self._operators: dict[tuple[str, str], HostOperator] = {}
+
+    def add(self, event: _Event, begin: float, end: float) -> None:
+        """Take in a range of the host."""
+        name, given = str(event.name), event.args
+        thread = _identity(event.pid), _identity(event.tid)
+        if event.cat in _LAUNCHES:
+            if (correlation := _identity(given.get("correlation"))) is not None:
+                self._launches[correlation] = thread, begin, end
+        elif name.startswith(BUCKET_MARK):
+            self.iterations.append(Range(begin, end, name.removeprefix(BUCKET_MARK)))
+        elif name.startswith(_STEP):
+            self._steps.append(Range(begin, end, None))
+        elif name.startswith(_GRAPH):
+            graph = name.removeprefix(_GRAPH).removesuffix(" ##")
+            self._graphs[thread].append(Range(begin, end, graph))
+        # Other ranges, of a user or of torch's own runtime, compute nothing themselves.
+        elif "::" in name or name.startswith(GENERATED_PREFIXES) or _BACKEND in given:
+            arguments = {each: given[each] for each in _KEPT_ARGUMENTS if each in given}
+            operator = self._operators.setdefault(
+                (name, repr(arguments)), HostOperator(name, arguments)
+            )
+            call = HostCall(begin, end, operator)
+            self._calls[thread].append(call)
+            if (external := _identity(given.get("External id"))) is not None:
+                self._by_external[external] = call
+
+    def sort(self) -> None:
+        """Bring all ranges into the order of time, and give each call the outermost around it."""
+        self.iterations = sorted(self.iterations or self._steps, key=lambda each: each[:2])
+        for ranges in self._graphs.values():
+            ranges.sort()
+        for calls in self._calls.values():
+            calls.sort(key=lambda call: (call.begin, -call.end))
+            top: HostCall | None = None
+            for call in calls:
+                if top is not None and call.begin < top.end:
+                    call.top = top
+                else:
+                    top = call
+
+    def enqueued(self, event: _Event, begin: float, us: float) -> DeviceEvent:
+        """Return the *event* of a device with the call that launched it."""
+        given = event.args
+        call = self._by_external.get(_identity(given.get("External id")))
+        launch = self._launches.get(_identity(given.get("correlation")))
+        thread, at, launched = launch or (None, begin if call is None else call.begin, None)
+        device, around = str(given.get("device", event.pid)), self._around(thread, at)
+        return DeviceEvent(str(event.name), begin, us, device, event.cat, call, launched, *around)
+
+    def operators(self) -> list[DeviceEvent]:
+        """Return the outermost operators as events, for a trace of the CPU alone."""
+        events = []
+        for thread, calls in self._calls.items():
+            for call in calls:
+                if call.top is None:
+                    name, begin, us = call.operator.name, call.begin, call.end - call.begin
+                    around = self._around(thread, begin)
+                    events.append(
+                        DeviceEvent(name, begin, us, "cpu", "cpu_op", call, begin, *around)
+                    )
+        return events
+
+    def _around(self, thread: Thread | None, at: float) -> tuple[Range | None, Range | None]:
+        """Return the iteration and the call of a graph around the time *at*."""
+        return _innermost(self.iterations, at), _innermost(self._graphs.get(thread, []), at)
+
+
+def _innermost(ranges: Sequence[Range], time: float) -> Range | None:
+    """Return the innermost of the sorted *ranges* around *time*, None without one."""
+    last = bisect.bisect_right(ranges, time, key=lambda each: each.begin)
+    inner = ranges[max(last - _NESTED_RANGES, 0) : last]
+    return next((each for each in reversed(inner) if time < each.end), None)
+
+
+def _time(value: Any) -> float | None:
+    """Return *value* of a trace, a time in microseconds; None where it is no finite number."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value) if abs(value) < _LAST_TIME else None
+
+
+def _identity(value: Any) -> Identity:
+    return value if isinstance(value, (int, str)) else None
+
+
+# The work of operators.
+
+# The profiler writes C++'s names of dtypes (c10/util/typeid, caffe2::TypeMeta::name).
+_CPP_DTYPES: Final = {
+    "float": "f32",
+    "double": "f64",
+    "c10::Half": "f16",
+    "c10::BFloat16": "bf16",
+    "long int": "i64",
+    "long": "i64",
+    "int": "i32",
+    "short int": "i16",
+    "signed char": "i8",
+    "unsigned char": "u8",
+    "bool": "bool",
+    "c10::complex<float>": "c64",
+    "c10::Float8_e4m3fn": "f8_e4m3fn",
+    "c10::Float8_e5m2": "f8_e5m2",
+}
+_TORCH_DTYPE: Final = re.compile(r"(?:bf|f|i|u)[0-9]+(?:_\w+)?")  # of a generated kernel
+_NAMESPACE: Final = re.compile(r"^(?:aten|mkl|mkldnn|onednn)::")
+_MOST: Final = 1 << 40  # a size of a tensor: a terabyte of bytes
+_MOST_DIMS: Final = 8
+_MOST_FLOPS: Final = 1 << 62
+_DIMS_OF_BATCHES: Final = 3
+# The places of the two matrices among the arguments, and how many first arguments are read: an
+# ``out`` argument comes after them.
+_MATMULS: Final = {
+    **dict.fromkeys(("mm", "_int_mm", "bmm", "_grouped_mm"), (0, 1, 2)),
+    **dict.fromkeys(("_scaled_mm", "_scaled_grouped_mm"), (0, 1, 4)),
+    **dict.fromkeys(("addmm", "_addmm_activation", "baddbmm"), (1, 2, 3)),
+}
+_LINEARS: Final = frozenset({"linear", "_linear_pointwise", "_mkl_linear"})
+_CONVOLUTIONS: Final = {  # the places of stride, padding and dilation
+    **dict.fromkeys(("convolution", "_convolution", "convolution_overrideable"), (3, 4, 5)),
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d"), (3, 4, 5)),
+    **dict.fromkeys((f"conv_transpose{dims}d" for dims in (1, 2, 3)), (3, 4, 7)),
+    "_convolution_pointwise": (4, 3, 5),
+    "cudnn_convolution": (3, 2, 4),
+}
+_BY_HEADS: Final = (  # batch, heads, rows, width
+    *("scaled_dot_product_attention", "_scaled_dot_product_flash_attention"),
+    *("_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention"),
+    *("_scaled_dot_product_flash_attention_for_cpu", "_cudnn_attention_forward"),
+)
+_BY_ROWS: Final = ("_flash_attention_forward", "_efficient_attention_forward")  # rows before heads
+_FORMULAS: Final = frozenset({*_MATMULS, *_LINEARS, *_CONVOLUTIONS, *_BY_HEADS, *_BY_ROWS})
+# What a formula raises of the arguments of another operator with its name.
+_UNFIT: Final = (
+    *(ArithmeticError, AssertionError, AttributeError),
+    *(LookupError, TypeError, ValueError),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """An operand as the profiler recorded it."""
+
+    sizes: Shape
+    dtype: str
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of its elements."""
+        return math.prod(self.sizes) * item_bytes(self.dtype)
+
+
+@functools.cache
+def tensors_of(operator: HostOperator) -> list[Tensor | None]:
+    """Return the arguments of *operator* in order, None for each that is no tensor.
+
+    Empty where the profiler recorded no shapes.
+    """
+    dims, types = operator.arguments.get("Input Dims"), operator.arguments.get("Input type")
+    if not isinstance(dims, list) or not isinstance(types, list):
+        return []
+    return [_tensor(sizes, str(name)) for sizes, name in zip(dims, types, strict=False)]
+
+
+def _tensor(sizes: Any, name: str) -> Tensor | None:
+    dtype = _CPP_DTYPES.get(name) or dtype_name(name)
+    is_dtype = name in _CPP_DTYPES or _TORCH_DTYPE.fullmatch(dtype)
+    if not is_dtype or not isinstance(sizes, list) or len(sizes) > _MOST_DIMS:
+        return None
+    is_size = all(type(each) is int and 0 <= each < _MOST for each in sizes)
+    return Tensor(tuple(sizes), dtype) if is_size else None
+
+
+def linear_product(tensors: Sequence[Any]) -> tuple[int, int, int, bool] | None:
+    """Return m, n and k of a linear with the arguments *tensors*; None where they do not fit.
+
+    And whether the weight, with the rows of its output, is the third of them, after a packed copy
+    or after what ``_linear_pointwise.binary`` adds; else it is the second.
+    """
+    is_third = len(tensors) > 2 and tensors[2] is not None and len(tensors[2].sizes) > 1  # noqa: PLR2004
+    x, weight = (*tensors[:1], *tensors[1 + is_third : 2 + is_third], None, None)[:2]
+    if x is None or weight is None or len(weight.sizes) != 2 or x.sizes[-1:] != weight.sizes[1:]:  # noqa: PLR2004
+        return None
+    return math.prod(x.sizes[:-1]), *weight.sizes, is_third
+
+
+def has_formula(operator: HostOperator) -> bool:
+    """Return whether the operations of *operator* are known from its shapes."""
+    return _NAMESPACE.sub("", operator.name) in _FORMULAS
+
+
+@functools.cache
+def work_of_operator(operator: HostOperator) -> Work | None:
+    """Return the work of one call of *operator*; its operations are None where they are not known.
+
+    None where the profiler recorded no shapes. A recorded flop count of a generated kernel counts.
+    """
+    tensors = tensors_of(operator)
+    present = [each for each in tensors if each is not None]
+    if not present:
+        return None
+    name, dtype = _NAMESPACE.sub("", operator.name), present[0].dtype
+    if name in _FORMULAS:
+        try:
+            flops, written = _formula(name, tensors, operator.arguments.get("Concrete Inputs"))
+        except _UNFIT:
+            flops = written = -1  # as without a formula
+        if 0 <= flops < _MOST_FLOPS and written >= 0:
+            operands = tensors[: _MATMULS.get(name, (0, 1, 4 if name in _LINEARS else 3))[2]]
+            if name == "_mkl_linear":
+                del operands[1]  # a packed copy of the weight after it
+            read = sum(each.bytes for each in operands if each is not None)
+            return Work(dtype, flops, read + written * item_bytes(dtype))
+    recorded = operator.arguments.get("kernel_flop")
+    counted = recorded if type(recorded) is int and 0 < recorded < _MOST_FLOPS else None
+    return Work(dtype, counted, sum(each.bytes for each in present))
+
+
+def _formula(name: str, tensors: list[Any], concrete: Any) -> tuple[int, int]:
+    """Return the operations of the operator *name*, and the elements that it writes."""
+    from torch.utils.flop_counter import bmm_flop, conv_flop_count, mm_flop, sdpa_flop_count
+
+    if name in _MATMULS:
+        first, second, _ = _MATMULS[name]
+        a, b = tensors[first].sizes, tensors[second].sizes
+        if len(a) == len(b) == _DIMS_OF_BATCHES:
+            return bmm_flop(a, b), a[0] * a[1] * b[2]
+        # Each row of a, column of b, or step of the sum belongs to one group, whichever it is.
+        is_sum = "grouped" in name and len(a) == len(b)
+        groups = math.prod(tensors[4 if "scaled" in name else 2].sizes) if is_sum else 1  # offsets
+        return mm_flop(a[-2:], b[-2:]), groups * a[-2] * b[-1]
+    if name in _LINEARS:
+        if (linear := linear_product(tensors)) is None:
+            raise ValueError(name)
+        m, n, k, _ = linear
+        return mm_flop((m, k), (k, n)), m * n
+    if name in _CONVOLUTIONS:
+        x, w = tensors[0].sizes, tensors[1].sizes
+        out, is_transposed = _result_of_convolution(name, x, w, concrete)
+        return conv_flop_count(x, w, out, transposed=is_transposed), math.prod(out)
+    query, key, value = (each.sizes for each in tensors[:3])
+    if name in _BY_ROWS:
+        query, key, value = ((b, heads, r, w) for b, r, heads, w in (query, key, value))
+    batch, heads, rows, _ = query
+    key, value = ((batch, heads, *each[2:]) for each in (key, value))  # shared by groups of heads
+    flops = sdpa_flop_count(query, key, value)  # type: ignore[no-untyped-call]  # torch's own
+    return flops, batch * heads * rows * value[3]
+
+
+def _result_of_convolution(name: str, x: Shape, w: Shape, concrete: Any) -> tuple[list[int], bool]:
+    """Return the sizes of the result, and whether the convolution is a transposed one."""
+
+    def spread(place: int) -> list[int]:
+        value = msgspec.json.decode(concrete[place], type=int | list[int])
+        values = [value] if isinstance(value, int) else value
+        return values * (len(x) - 2) if len(values) == 1 else values
+
+    places = _CONVOLUTIONS[name]
+    is_transposed = "transpose" in name or (places == (3, 4, 5) and concrete[6:7] == ["True"])
+    out = [x[0], w[1] if is_transposed else w[0]]
+    for size, kernel, step, margin, gap in zip(x[2:], w[2:], *map(spread, places), strict=True):
+        reach = gap * (kernel - 1)
+        if is_transposed:
+            out.append((size - 1) * step - 2 * margin + reach + 1)
+        else:
+            out.append((size + 2 * margin - reach - 1) // step + 1)
+    return out, is_transposed

@@ -1,0 +1,233 @@
+"""`PadDecisions`: the hooks of the row kind ``pad``, for inductor's pad_mm pass.
+
+The pass measures in every mode: ``pad_mm._should_pad`` first rules out GEMMs that need no padding,
+then looks into its cache, then times the GEMM with and without padding
+(torch/_inductor/fx_passes/pad_mm.py). Rows replace that cache, so rows are looked up exactly where
+the pass would measure. A build is given the pass's two calls, and the region around the GEMM.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import torch
+from torch._inductor.fx_passes import pad_mm
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+from warmup.core.errors import MissReason, ProblemError, SettingsError
+from warmup.core.roofline import dtype_name, item_bytes, torch_name
+from warmup.core.rows import Winner
+from warmup.inductor.gemm.key import dim_of, fp32_precision
+from warmup.inductor.gemm.regions import hint_or_value, whole_region_of
+from warmup.inductor.patches import Hooks, Patches
+from warmup.inductor.versions import Version
+from warmup.keys.gemm import Dim, Layout, layout_of
+from warmup.keys.pad import AS_IS, PADDED, PadProblem
+from warmup.keys.question import Answers, RegionQuestion
+from warmup.keys.text import parse_padding
+from warmup.keys.weight import ALIGNED_BYTES
+
+_BATCHED: Final = 3
+_BIAS_FORMS: Final = {0: "scalar", 1: "1d", 2: "2d", 3: "3d"}
+
+
+class PadDecisions(Hooks):
+    """Answers whether to pad from *answers* while attached."""
+
+    def __init__(self, _version: Version, answers: Answers) -> None:
+        self._answers = answers
+        self._local = threading.local()
+
+    def attach(self, patches: Patches) -> None:
+        """Put the hooks in place until *patches* is restored."""
+        patches.on_restore(self._deactivate)
+        patches.wrap(pad_mm, "_should_pad", self._wrap_question)
+        patches.wrap(pad_mm, "is_mm_compute_bound", self._wrap_bound)
+        patches.wrap(pad_mm, "get_cached_should_pad", self._wrap_answer)
+        patches.wrap(pad_mm, "get_cached_base_mm_benchmark_time", self._wrap_base_time)
+        patches.wrap(pad_mm, "get_do_bench", self._wrap_do_bench)
+        patches.wrap(pad_mm, "is_padded_faster", self._wrap_measured)
+
+    def _wrap_question(self, original: Callable[..., bool]) -> Callable[..., bool]:
+        # Inductor may memoize decisions (runtime/caching, off by default) and would skip our hooks.
+        decide: Callable[..., bool] = inspect.unwrap(original)
+
+        def should_pad(match: Any, mat1: Any, mat2: Any, op: Any, *args: Any, **kw: Any) -> bool:
+            if not self._active:
+                return original(match, mat1, mat2, op, *args, **kw)
+            bias = args[0] if args else kw.get("input")
+            try:
+                problem = describe_padding(match, mat1, mat2, op, bias)
+                self._local.key, self._local.asked = problem.key, (problem, match, mat1)
+            except ProblemError as error:
+                self._local.key, self._local.undescribed = None, f"pad ({error})"
+            try:
+                return decide(match, mat1, mat2, op, *args, **kw)
+            finally:
+                self._local.key = self._local.asked = None
+
+        return should_pad
+
+    def _wrap_bound(self, original: Callable[..., bool]) -> Callable[..., bool]:
+        def is_mm_compute_bound(m: Any, k: Any, n: Any, dtype: torch.dtype) -> bool:
+            # Comparing symbols adds guards, which would split the range of a bucket. From torch
+            # 2.12 on inductor compares hints itself.
+            sizes = map(hint_or_value, (m, k, n)) if self._active else (m, k, n)
+            return original(*sizes, dtype)
+
+        return is_mm_compute_bound
+
+    def _wrap_answer(self, original: Callable[[str], Any]) -> Callable[[str], Any]:
+        def get_cached_should_pad(inductor_key: str) -> Any:
+            if not self._active:
+                return original(inductor_key)
+            key: str | None = getattr(self._local, "key", None)
+            answer = MissReason.NOT_DESCRIBED if key is None else self._answers.find(key)
+            if isinstance(answer, Winner):
+                self._answers.hit(str(key), answer)
+                return answer == PADDED
+            if self._answers.tunes:
+                return None  # measure, whatever inductor's own cache says
+            self._answers.miss(key or self._local.undescribed, answer, str(AS_IS))
+            return False
+
+        return get_cached_should_pad
+
+    def _wrap_base_time(self, original: Callable[[str], Any]) -> Callable[[str], Any]:
+        def get_cached_base_mm_benchmark_time(inductor_key: str) -> Any:
+            # With a cached time of the unpadded GEMM, the pass would not make its call for it.
+            return None if self._measures else original(inductor_key)
+
+        return get_cached_base_mm_benchmark_time
+
+    def _wrap_do_bench(self, original: Callable[[], Any]) -> Callable[[], Any]:
+        def get_do_bench() -> Any:
+            if not self._measures:
+                return original()
+            calls = self._local.calls = []
+
+            def keep_call(call: Callable[[], Any]) -> float:
+                calls.append(call)
+                return 0.0  # both calls are timed together in `is_padded_faster`
+
+            return keep_call
+
+        return get_do_bench
+
+    def _wrap_measured(self, original: Callable[..., bool]) -> Callable[..., bool]:
+        def is_padded_faster(*args: Any, **kw: Any) -> bool:
+            if not self._measures:
+                return original(*args, **kw)
+            as_is, padded = self._local.calls
+            calls = {AS_IS: _numbered(as_is), PADDED: _numbered(padded)}
+            problem, match, mat1 = self._local.asked
+            return self._answers.measure_region(_question(problem, match, mat1, calls)) == PADDED
+
+        return is_padded_faster
+
+    @property
+    def _measures(self) -> bool:
+        """Whether this thread is deciding about a GEMM that a build measures."""
+        return (
+            self._active and self._answers.tunes and getattr(self._local, "key", None) is not None
+        )
+
+
+def _question(
+    problem: PadProblem, match: Any, mat1: Any, calls: Mapping[Winner, Callable[[int], object]]
+) -> RegionQuestion:
+    """Return the question about the GEMM of *match*, with its region where a region can say it."""
+    alignment = pad_mm.get_alignment_size(mat1)
+    ends = [dim.high for dim in (problem.m, problem.n, problem.k) if not dim.is_static]
+    region, reason = None, ""
+    if any(end is None or end % alignment for end in ends):
+        # The region has constant sizes: there the pass would pad this size too.
+        reason = f"a range that does not end at a multiple of {alignment}"
+    elif (region := whole_region_of(match.output_node())) is None:
+        reason = "what surrounds the GEMM cannot be described"
+    keys = problem.keys_in_region() if region is not None else frozenset[str]()
+    return RegionQuestion(problem.key, tuple(calls), region, keys, reason, calls)
+
+
+def _numbered(call: Callable[[], Any]) -> Callable[[int], object]:
+    """Return *call* with the parameter of a `TimedCall`; its operands are always the same."""
+
+    def numbered(_number: int) -> object:
+        return call()
+
+    return numbered
+
+
+def describe_padding(match: Any, mat1: Any, mat2: Any, op: Any, bias: Any) -> PadProblem:
+    """Return the padding problem of the tensors *mat1* and *mat2*.
+
+    Raises:
+        ProblemError: a key cannot describe the problem.
+    """
+    try:
+        batch = mat1.shape[0] if mat1.dim() == _BATCHED else None
+        free = [
+            letter
+            for letter, name in (("a", "mat1"), ("b", "mat2"))
+            if pad_mm.should_exclude_padding_time(match, name)
+        ]
+        return PadProblem(
+            op=str(op).rpartition(".")[2],
+            m=_dim(mat1.shape[-2]),
+            n=_dim(mat2.shape[-1]),
+            k=_dim(mat1.shape[-1]),
+            dtype=dtype_name(mat1.dtype),
+            a=_layout(mat1),
+            b=_layout(mat2),
+            batch=None if batch is None else _dim(batch),
+            bias=None if bias is None else _BIAS_FORMS[bias.dim()],
+            free="".join(free),
+            fp32=fp32_precision("cuda") if mat1.dtype is torch.float32 else None,
+        )
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise ProblemError(f"{op}: {error}") from error
+
+
+def _dim(size: Any) -> Dim:
+    if isinstance(size, torch.SymInt):
+        return dim_of(size.node.expr, size.node.shape_env)
+    return Dim.of(int(size))
+
+
+def _layout(tensor: Any) -> Layout:
+    def is_equal(left: Any, right: Any) -> bool:
+        return bool(statically_known_true(left == right))
+
+    return layout_of(list(tensor.shape), list(tensor.stride()), is_equal, _dim)
+
+
+def pads_asked_on(device: torch.device) -> Callable[[str], bool]:
+    """Return whether the pass would measure the GEMM of a pad key on *device*.
+
+    It rules out GEMMs that need no padding, and those that memory limits.
+
+    Raises:
+        SettingsError: the pass asks about no GEMM on such devices.
+    """
+    probe = torch.empty(1, device=device)
+    if not pad_mm.check_device(probe, probe):
+        raise SettingsError(
+            f"inductor pads no GEMM on {device}", "run it on a GPU that inductor pads on"
+        )
+
+    def is_asked(key: str) -> bool:
+        try:
+            problem = parse_padding(key)
+        except ProblemError:
+            return False
+        m, n, k = (dim.low for dim in (problem.m, problem.n, problem.k))
+        unit = ALIGNED_BYTES // item_bytes(problem.dtype)
+        if not any(pad_mm.get_padded_length(size, unit) for size in (m, n, k)):
+            return False
+        dtype: torch.dtype = getattr(torch, torch_name(problem.dtype))
+        return bool(pad_mm.is_mm_compute_bound(m, k, n, dtype))
+
+    return is_asked

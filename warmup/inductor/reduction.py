@@ -1,0 +1,506 @@
+"""`ReductionLoops`: the hooks of the row kind ``reduction``, for persistent and looped kernels.
+
+Inductor decides by a rule, before there is a kernel: up to 1024 elements a row, or 64 where rows do
+not lie together, the kernel holds whole rows, else it loops (choices.py,
+`should_use_persistent_reduction`). ``TritonScheduling.create_kernel_choices`` makes the kernel, and
+takes another decision as an argument. Inductor's own wider search, ``triton.multi_kernel``, goes 16
+times as far with persistent kernels: so far there is a choice, and beyond the kernel loops.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import torch
+from torch._inductor import config as inductor_config
+from torch._inductor import metrics
+from torch._inductor.codecache import PyCodeCache
+from torch._inductor.codegen.triton import TritonScheduling
+from torch._inductor.ir import Reduction
+from torch._inductor.runtime.runtime_utils import next_power_of_2
+from torch._inductor.utils import Placeholder
+from torch._inductor.virtualized import V
+from torch.fx import Node
+from torch.utils._ordered_set import OrderedSet
+
+from warmup.core.errors import MissReason, ProblemError
+from warmup.core.method import Search, SearchCounts
+from warmup.core.roofline import dtype_name
+from warmup.core.rows import Winner
+from warmup.core.trial import LiveSearch, Region, TimedCall
+from warmup.inductor.gemm.key import current_node
+from warmup.inductor.gemm.regions import (
+    is_read_again,
+    is_reduction,
+    region_of_reduction,
+    sizes_of,
+    tensors_of,
+)
+from warmup.inductor.launch.compiling import compile_configs, compile_in_workers, send_configs
+from warmup.inductor.launch.hooks import LaunchSearch
+from warmup.inductor.launch.kernels import (
+    OwnArguments,
+    call_of,
+    key_of,
+    key_or_name,
+    leave_to_inductor,
+    offered_configs,
+    written_by,
+)
+from warmup.inductor.listing import is_listing
+from warmup.inductor.patches import Hooks, Patches
+from warmup.inductor.versions import Version
+from warmup.keys.question import Answers, RegionQuestion
+from warmup.keys.reduction import LOOPED, PERSISTENT, ReductionProblem
+from warmup.keys.split import SplitProblem, parts_of, split_into
+
+# `reduction_key`: the key of a reduction from inductor's features of its kernel.
+
+_TEXT: Final = re.compile(r"'(\w+)'")
+_SYMBOL: Final = re.compile(r"\b(?:ks|[su])\d+\b")
+
+
+def reduction_key(features: Any) -> str:
+    """Return the key of the reduction with *features*.
+
+    A number of rows that is a range is spelled as inductor's size hint for it, rounded up to a
+    power of two, as in keys of launch configs.
+
+    Raises:
+        ProblemError: a key cannot describe the reduction.
+    """
+    nodes = list(features.scheduler_nodes())
+    try:
+        kept = _kept_buffers(nodes)
+        written = {name for node in nodes for name in node.get_buffer_names()}
+        read = {dep.name for node in nodes for dep in node.read_writes.reads} - written
+        return ReductionProblem(
+            ops=sorted(set(_reductions(nodes))),
+            x=_rows(features.numel),
+            r=int(features.reduction_numel),
+            hint=features.get_reduction_hint().name.lower(),
+            reads=sorted(dtype_name(V.graph.get_dtype(name)) for name in read),
+            writes=sorted(dtype_name(V.graph.get_dtype(name)) for name in kept),
+            body=_body(nodes, kept),
+        ).key
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ProblemError(f"a kernel that a key cannot describe: {error}") from error
+
+
+def _reductions(nodes: Sequence[Any]) -> Iterator[str]:
+    for node in nodes:
+        if node.is_reduction():
+            yield str(node.node.get_reduction_type())
+
+
+def _rows(numel: Any) -> int:
+    try:
+        return int(numel)
+    except TypeError:  # a range
+        return int(next_power_of_2(int(V.graph.sizevars.optimization_hint(numel))))
+
+
+def _kept_buffers(nodes: Sequence[Any]) -> frozenset[str]:
+    """Return the buffers that *nodes* write to memory, because other kernels read them."""
+    own = OrderedSet(node.get_name() for node in nodes)
+    scheduler = V.graph.scheduler
+    names = [name for node in nodes for name in node.get_buffer_names()]
+    return frozenset(
+        name for name in names if not scheduler.can_buffer_be_removed_through_fusion(name, own)
+    )
+
+
+def _body(nodes: Sequence[Any], kept: frozenset[str]) -> str:
+    """Return what *nodes* compute as a text without names that depend on the rest of the graph."""
+    names: dict[str, str] = {}
+    symbols: dict[str, str] = {}
+    buffers = {dep.name for node in nodes for dep in node.read_writes.reads_and_writes()}
+    buffers |= {name for node in nodes for name in node.get_buffer_names()}
+
+    def rename(found: re.Match[str]) -> str:
+        name = found[1]
+        if name not in buffers:
+            return found[0]
+        mark = "kept" if name in kept else "buffer"
+        return names.setdefault(name, f"{mark}{len(names)} {V.graph.get_dtype(name)}")
+
+    def number(found: re.Match[str]) -> str:
+        return symbols.setdefault(found[0], f"size{len(symbols)}")
+
+    texts = [f"{node.get_ranges()}\n{node._body.debug_str()}" for node in nodes]
+    return _SYMBOL.sub(number, _TEXT.sub(rename, "\n".join(texts)))
+
+
+# `search_of`: the kernels of a reduction, persistent and looped, made while code is generated.
+
+_GENERATED_NAME: Final = "triton_"
+# Times the least time of the persistent kernel: a looped kernel that takes longer with each config
+# that its search begins with is not searched further. The share of finalists (screening.py).
+_LOSING_TIMES: Final = 1.25
+_NO_CONFIGS: Final = SearchCounts(search=Search.DEFAULT, listed=0)
+
+
+@dataclass(slots=True)
+class _Loaded:
+    """A kernel with the configs that inductor offers for it, those to compile ahead, and arguments.
+
+    ``make_args`` makes arguments for it; ``args`` are those that it is called with.
+    """
+
+    kernel: Any
+    offered: tuple[Any, ...]
+    ahead: Sequence[Any]
+    make_args: Callable[[], Iterable[Any]]
+    args: list[Any] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """The kernel of one way with the launch config found for it, as a call on its arguments.
+
+    ``time_us`` is the least time that the search saw.
+    """
+
+    call: TimedCall
+    arguments: OwnArguments
+    searched: SearchCounts
+    time_us: float
+
+
+def search_of(
+    answers: Answers,
+    scheduling: Any,
+    features: Any,
+    ways: Sequence[Winner],
+    create: Callable[[Winner], Any],
+) -> LiveSearch:
+    """Return the decision between *ways*, that of inductor's rule first, ready to be measured.
+
+    *create* returns the kernels that inductor makes for a way. *answers* search the launch config
+    of each, and ``counts`` has the configs. A way that does not compile is in ``uncompiled``.
+    """
+    made: dict[Winner, _Way] = {}
+    loaded: dict[Winner, _Loaded] = {}
+    uncompiled: dict[Winner, str] = {}
+    counted, given = metrics.generated_kernel_count, _Given()
+
+    @contextlib.contextmanager
+    def reporting(way: Winner) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001  a compiler or driver may raise anything
+            uncompiled[way] = f"{type(error).__name__}: {error}".partition("\n")[0]
+
+    with torch.random.fork_rng(devices=[V.graph.get_current_device_or_throw()]):
+        for way in ways:
+            with reporting(way):
+                (kernel,) = create(way)
+                source = _generate(scheduling, features.node_schedule, kernel)
+                loaded[way] = _loaded(source)
+        compile_in_workers((one.kernel, one.ahead) for one in loaded.values())
+        for way, one in list(loaded.items()):
+            with reporting(way):
+                one.kernel.precompile()
+                one.args = given.args_for(one.kernel, one.make_args)
+        fastest_us = math.inf
+        for way in sorted(loaded.keys() - uncompiled.keys(), key=lambda way: way != PERSISTENT):
+            with reporting(way):
+                made[way] = _searched(answers, loaded[way], fastest_us * _LOSING_TIMES)
+                fastest_us = min(fastest_us, made[way].time_us)
+    metrics.generated_kernel_count = counted
+    return LiveSearch(
+        listed=(ways[0],),
+        calls={way: made[way].call for way in ways if way in made},
+        more=lambda _times_us: {},
+        written=lambda way: written_by(made[way].call, made[way].arguments),
+        uncompiled=uncompiled,
+        counts=lambda: sum((one.searched for one in made.values()), _NO_CONFIGS),
+    )
+
+
+def send_ahead(
+    scheduling: Any, features: Any, ways: Sequence[Winner], create: Callable[[Winner], Any]
+) -> None:
+    """Send what `search_of` begins with to the workers, for each of *ways*; nothing waits for it.
+
+    A way that cannot be generated is left out; `search_of` says why.
+    """
+    counted = metrics.generated_kernel_count
+    for way in ways:
+        with contextlib.suppress(Exception):
+            (kernel,) = create(way)
+            loaded = _loaded(_generate(scheduling, features.node_schedule, kernel))
+            send_configs([(loaded.kernel, loaded.ahead)])
+    metrics.generated_kernel_count = counted
+
+
+def _generate(scheduling: Any, schedule: Iterable[Any], kernel: Any) -> str:
+    """Return the source of *kernel* for the nodes of *schedule*, with arguments to time it on."""
+    scheduling.codegen_node_schedule_with_kernel(schedule, kernel)
+    with inductor_config.patch({"benchmark_kernel": True}), V.set_kernel_handler(kernel):
+        source = str(kernel.codegen_kernel())
+    return source.replace(str(Placeholder.KERNEL_NAME), _GENERATED_NAME)
+
+
+class _Given:
+    """The arguments of the first kernel, which the other kernel must be able to take."""
+
+    def __init__(self) -> None:
+        self._names: tuple[str, ...] = ()
+        self._args: list[Any] = []
+
+    def args_for(self, kernel: Any, make: Callable[[], Iterable[Any]]) -> list[Any]:
+        """Return the arguments for *kernel*; a RuntimeError where it takes others."""
+        if not self._args:
+            self._args = list(make())
+            self._names = tuple(kernel.fn.arg_names[: len(self._args)])
+        names = tuple(kernel.fn.arg_names[: len(self._args)])
+        if names != self._names:
+            raise RuntimeError(
+                f"the kernel takes {names}, and that of inductor's rule {self._names}"
+            )
+        return self._args
+
+
+def _loaded(source: str) -> _Loaded:
+    """Return the kernel in *source*, which nothing compiled yet."""
+    module: Any = PyCodeCache.load(source)
+    kernel = getattr(module, _GENERATED_NAME)
+    leave_to_inductor(kernel)
+    offered = offered_configs(kernel)
+    ahead = LaunchSearch(kernel, offered, (), {}, compile_configs).ahead()
+    return _Loaded(kernel, offered, ahead, module.get_args)
+
+
+def _searched(answers: Answers, loaded: _Loaded, limit_us: float) -> _Way:
+    """Return the kernel with the launch config that *answers* find for it.
+
+    Where what the search begins with takes longer than *limit_us*, it ends there.
+
+    Raises:
+        RuntimeError: no config of it compiles and runs.
+    """
+    kernel, args = loaded.kernel, loaded.args
+    search = LaunchSearch(kernel, loaded.offered, args, {}, compile_configs, limit_us)
+    live = search.start()
+    if live is None:
+        raise RuntimeError(search.first_failure)
+    seen: list[float] = []
+
+    def more(times_us: Mapping[Winner, float]) -> Mapping[Winner, TimedCall]:
+        seen.append(min(times_us.values()))
+        return live.more(times_us)
+
+    winner = answers.try_search(key_or_name(key_of(kernel), kernel), replace(live, more=more))
+    launcher = None if winner is None else search.launcher_of(winner)
+    if launcher is None:
+        raise RuntimeError("no launch config of the kernel could be measured")
+    arguments = OwnArguments(kernel, args, {})
+    return _Way(
+        call_of(kernel, launcher, arguments), arguments, live.counts(), min(seen, default=math.inf)
+    )
+
+
+# Arguments of kernels for which inductor decided already: sorts, and two reductions in one kernel.
+_DECIDED: Final = frozenset({"override_persistent_reduction", "override_cooperative_reduction"})
+
+
+class ReductionLoops(Hooks):
+    """Answers persistent or looped from *answers* while attached."""
+
+    def __init__(self, _version: Version, answers: Answers) -> None:
+        self._answers = answers
+
+    def attach(self, patches: Patches) -> None:
+        """Put the hook in place until *patches* is restored."""
+        patches.on_restore(self._deactivate)
+        patches.wrap(TritonScheduling, "create_kernel_choices", self._wrap)
+
+    def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def create_kernel_choices(
+            scheduling: Any,
+            kernel_features: Any,
+            kernel_args: list[Any],
+            kernel_kwargs: dict[str, Any],
+        ) -> Any:
+            arguments = dict(kernel_kwargs)
+            made = original(scheduling, kernel_features, kernel_args, arguments)
+            is_asked = self._active and "reduction" in self._answers.searches
+            if not is_asked or not _leaves_choice(kernel_features, made, arguments):
+                return made
+
+            def create(way: Winner) -> Any:
+                forced = {"override_persistent_reduction": way == PERSISTENT}
+                return original(
+                    scheduling, kernel_features, kernel_args, {**kernel_kwargs, **forced}
+                )
+
+            by_rule = PERSISTENT if made[0].persistent_reduction else LOOPED
+            way = self._choose(scheduling, kernel_features, by_rule, create)
+            return made if way == by_rule else create(way)
+
+        return create_kernel_choices
+
+    def _choose(
+        self, scheduling: Any, features: Any, by_rule: Winner, create: Callable[[Winner], Any]
+    ) -> Winner:
+        """Return the way that is compiled, and report where it comes from."""
+        try:
+            key = reduction_key(features)
+        except ProblemError as error:
+            self._answers.miss(f"reduction ({error})", MissReason.NOT_DESCRIBED, str(by_rule))
+            return by_rule
+        answer = self._answers.find(key)
+        if isinstance(answer, Winner):
+            self._answers.hit(key, answer)
+            return answer
+        if self._answers.tunes:
+            ways = by_rule, LOOPED if by_rule == PERSISTENT else PERSISTENT
+            if is_listing():
+                send_ahead(scheduling, features, ways, create)
+                return by_rule
+            search = search_of(self._answers, scheduling, features, ways, create)
+            return self._answers.measure_search(key, search) or by_rule
+        self._answers.miss(key, answer, str(by_rule))
+        return by_rule
+
+
+def _leaves_choice(features: Any, made: Sequence[Any], arguments: Mapping[str, Any]) -> bool:
+    """Whether another kernel than *made*, by *arguments* as inductor left them, is possible."""
+    if not features.is_reduction() or _DECIDED & arguments.keys() or len(made) != 1:
+        return False
+    if made[0].cooperative_reduction or any(features.contains_op(op) for op in ("scan", "dot")):
+        return False
+    if arguments.get("mix_order_reduction") or not features.reduction_numel.is_number:
+        return False
+    with inductor_config.patch({"triton.multi_kernel": 1}):
+        return bool(
+            V.choices.should_use_persistent_reduction(features, cooperative_reduction=False)
+        )
+
+
+# `ReductionSplits`: the hooks of the row kind ``split``, for reductions made in several kernels.
+
+_SCAN: Final = "scan"
+# In the meta of a node: rows and elements of a row of the parts that a row of the table asks for.
+_META_OF_PARTS: Final = "warmup_parts"
+_NAMES: Final = (  # of the parameters of `num_splits`, which callers pass either way
+    *("device", "dst_dtype", "src_dtype", "inner_fn", "ranges", "reduction_ranges"),
+    *("reduction_type", "reduction_numel", "input_node"),
+)
+
+
+class ReductionSplits(Hooks):
+    """Answers into how many parts a reduction is split from *answers* while attached."""
+
+    def __init__(self, _version: Version, answers: Answers) -> None:
+        self._answers = answers
+
+    def attach(self, patches: Patches) -> None:
+        """Put the hook in place until *patches* is restored."""
+        patches.on_restore(self._deactivate)
+        patches.wrap(Reduction, "num_splits", self._wrap)
+
+    def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def num_splits(*args: Any, **kwargs: Any) -> Any:
+            hint, parts = original(*args, **kwargs)
+            if not self._active or "split" not in self._answers.searches or not _is_split(parts):
+                return hint, parts
+            node, given = current_node(), {**dict(zip(_NAMES, args, strict=False)), **kwargs}
+            if node is not None and node.meta.get(_META_OF_PARTS) == _sizes(given):
+                return hint, 1
+            region = _region_of(node, given)
+            if node is None or region is None:
+                return hint, parts
+            problem = _problem_of(node, region, given, hint, parts)
+            chosen = self._choose(problem, region)
+            if chosen != parts:
+                node.meta[_META_OF_PARTS] = problem.x * chosen, math.ceil(problem.r / chosen)
+            return hint, chosen
+
+        return num_splits
+
+    def _choose(self, problem: SplitProblem, region: Region) -> int:
+        """Return the number of parts that is compiled, and report where it comes from."""
+        by_rule = problem.rule
+        try:
+            key = problem.key
+        except ProblemError as error:
+            reason = f"split ({error})"
+            self._answers.miss(reason, MissReason.NOT_DESCRIBED, str(split_into(by_rule)))
+            return by_rule
+        answer = self._answers.find(key)
+        if isinstance(answer, Winner):
+            parts = parts_of(answer, problem.r)
+            if parts is not None:
+                self._answers.hit(key, answer)
+                return parts
+            answer = MissReason.CHOICE_REJECTED
+        if not self._answers.tunes:
+            self._answers.miss(key, answer, str(split_into(by_rule)))
+            return by_rule
+        asked = RegionQuestion(key, problem.ways, region, frozenset({key}))
+        measured = self._answers.measure_region(asked)
+        return by_rule if measured is None else parts_of(measured, problem.r) or by_rule
+
+
+def _is_split(parts: Any) -> bool:
+    """Whether inductor's rule splits; -1 takes the parts of an earlier reduction."""
+    return isinstance(parts, int) and parts > 1
+
+
+def _region_of(node: Node | None, given: Mapping[str, Any]) -> Region | None:
+    """Return the region of *node* if *given* describes its reduction, of fixed sizes, not parts.
+
+    None too where plain values cannot describe the region: a build could not measure it.
+    """
+    if node is None or given["reduction_type"] == _SCAN or not is_reduction(node):
+        return None
+    x, r = _sizes(given)
+    operands, result = tensors_of(node), node.meta.get("val")
+    made = result[0] if isinstance(result, tuple | list) else result
+    if not operands or not isinstance(made, torch.Tensor) or x is None or r is None:
+        return None
+    sizes = sizes_of(operands[0])
+    is_own = sizes is not None and x * r == math.prod(sizes) and x == made.numel()
+    is_float = given["src_dtype"].is_floating_point
+    return region_of_reduction(node) if is_own and is_float else None
+
+
+def _sizes(given: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    """Return the rows and the elements of a row in *given*; None for what is no number."""
+    x, r = (_product(given[name]) for name in ("ranges", "reduction_ranges"))
+    return x, r
+
+
+def _product(sizes: Sequence[Any]) -> int | None:
+    try:
+        return math.prod(int(size) for size in sizes)
+    except TypeError:  # a range
+        return None
+
+
+def _problem_of(
+    node: Node, region: Region, given: Mapping[str, Any], hint: Any, by_rule: int
+) -> SplitProblem:
+    """Return the problem of *node*, whose sizes are numbers."""
+    x, r = _sizes(given)
+    assert x is not None
+    assert r is not None
+    read = {dtype_name(one.dtype) for one in region.inputs if math.prod(one.sizes) == x * r}
+    return SplitProblem(
+        op=str(given["reduction_type"]),
+        x=x,
+        r=r,
+        dtype=dtype_name(given["src_dtype"]),
+        out=dtype_name(given["dst_dtype"]),
+        reads=sorted(read),
+        hint=hint.name.lower(),
+        rule=by_rule,
+        is_read_again=is_read_again(node),
+    )

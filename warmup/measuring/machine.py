@@ -1,0 +1,430 @@
+"""`MachineWatch`: waits until a machine is quiet, and records what disturbs the measurements.
+
+On a CPU that is the load of other processes, on a GPU its `Condition`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from warmup.core.device import BUSY_SHARE, NOT_CHECKED, MachineState
+
+# `Condition`: what may disturb measurements on a GPU: other processes, load, throttled clocks.
+
+# NVML's reasons for a lowered clock (nvml.h, nvmlClocksEventReason*). Those for an idle GPU and for
+# clocks set by the user are left out: they do not disturb a measurement. Nor does the power cap,
+# under which every large matmul runs: the candidates of a trial take turns at the same clock.
+_THROTTLE_REASONS: Final = {
+    0x8: "hardware slowdown",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "hardware power brake",
+}
+_POWER_CAP: Final = 0x4
+_BUSY_PERCENT: Final = 5
+_CLOCK_DROP: Final = 0.8  # full power takes an H200 from 1980 to 1560 MHz
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """The state of a GPU at one moment. Clocks are in MHz, memory in MiB.
+
+    ``unknown`` says what could not be read; the other fields are empty then. ``others`` counts the
+    visible processes on the GPU that are not ours, ``others_mib`` is their memory, and
+    ``used_percent`` is the GPU's utilization over NVML's last sampling period.
+    """
+
+    unknown: str | None = None
+    clock_mhz: int | None = None
+    max_clock_mhz: int | None = None
+    used_percent: int | None = None
+    others: int = 0
+    others_mib: int = 0
+    throttled_by: tuple[str, ...] = field(default=())
+    is_power_capped: bool = False
+
+    @property
+    def complaints(self) -> tuple[str, ...]:
+        """Reasons to doubt a measurement, each as a short phrase."""
+        phrases = []
+        if self.others:
+            holders = "another process holds" if self.others == 1 else f"{self.others} others hold"
+            phrases.append(f"{holders} {self.others_mib} MiB of it")
+        if self.used_percent is not None and self.used_percent > _BUSY_PERCENT:
+            phrases.append(f"it is {self.used_percent} % busy")
+        if self.throttled_by:
+            phrases.append(f"its clock is throttled: {', '.join(self.throttled_by)}")
+        return tuple(phrases)
+
+
+def read_condition(device: torch.device, own: frozenset[int] = frozenset()) -> Condition:
+    """Return the condition of *device*, not counting *own* process IDs; empty for a CPU."""
+    if device.type != "cuda":
+        return Condition()  # on a CPU the spread of the times shows disturbances
+    try:
+        import pynvml
+    except ImportError:
+        return Condition(unknown="other processes, clocks and throttling (no nvidia-ml-py)")
+    try:
+        pynvml.nvmlInit()
+        try:
+            return _read(pynvml, _handle(pynvml, device), own)
+        finally:
+            pynvml.nvmlShutdown()
+    except pynvml.NVMLError as error:
+        return Condition(unknown=f"other processes, clocks and throttling ({error})")
+
+
+def sm_clock_mhz(device: torch.device) -> int | None:
+    """Return the current SM clock of *device*, None where it cannot be read."""
+    return read_condition(device).clock_mhz
+
+
+def clock_note(under_load: Sequence[int], *, is_power_capped: bool) -> str | None:
+    """Return at which SM clocks, in MHz, rows were timed *under_load*; None if equal enough.
+
+    That is no doubt: the candidates of a row are timed in turns, at one clock.
+    """
+    cause = " at full power" if is_power_capped else ""
+    if not under_load:
+        return "the SM clock is lowered at full power" if is_power_capped else None
+    low, high = min(under_load), max(under_load)
+    if low >= high * _CLOCK_DROP and not is_power_capped:
+        return None
+    span = f"{low} MHz" if low == high else f"{low} to {high} MHz"
+    return f"the SM clock was {span}{cause}; a row's times and peak are at the row's own clock"
+
+
+def _handle(pynvml: Any, device: torch.device) -> Any:
+    # CUDA_VISIBLE_DEVICES renumbers devices for CUDA and not for NVML; the UUID is the same.
+    uuid = str(torch.cuda.get_device_properties(device).uuid)
+    return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+
+
+def _read(pynvml: Any, handle: Any, own: frozenset[int]) -> Condition:
+    processes = [
+        process
+        for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        if process.pid not in own
+    ]
+    reasons = pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
+    return Condition(
+        clock_mhz=pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM),
+        max_clock_mhz=pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM),
+        used_percent=pynvml.nvmlDeviceGetUtilizationRates(handle).gpu,
+        others=len(processes),
+        others_mib=sum((process.usedGpuMemory or 0) >> 20 for process in processes),
+        throttled_by=tuple(name for bit, name in _THROTTLE_REASONS.items() if reasons & bit),
+        is_power_capped=bool(reasons & _POWER_CAP),
+    )
+
+
+# `CpuReading`: CPU seconds used on this machine, and how much of it other processes took.
+
+_US: Final = 1e6
+_NS: Final = 1e9
+_IDLE: Final = (3, 4)  # columns of idle and iowait in a line of /proc/stat
+_TIMES: Final = 8  # columns of times; those after them, of guests, are counted before
+_PARENT: Final = 1  # columns of /proc/PID/stat after the command
+_PROCESS_TIMES: Final = slice(11, 15)  # utime, stime, cutime, cstime
+
+
+@dataclass(frozen=True, slots=True)
+class CpuReading:
+    """CPU seconds used until a moment ``at``, of `time.monotonic`.
+
+    ``cpus`` CPUs may be used by this process, on which all processes of the machine used ``all_s``;
+    this process and its descendants used ``own_s``. ``quota`` is the number of CPUs that its cgroup
+    may use at a time, infinite without a limit, and all processes in that cgroup used ``group_s``.
+    """
+
+    at: float
+    cpus: int
+    all_s: float
+    own_s: float
+    quota: float = math.inf
+    group_s: float = 0.0
+
+    @property
+    def usable(self) -> float:
+        """The CPUs that this process can use at a time when nothing else runs."""
+        return min(self.cpus, self.quota)
+
+
+def read_cpus(root: Path = Path("/")) -> CpuReading | None:
+    """Return the CPU seconds used until now; None where the machine does not say.
+
+    *root* is the folder that holds ``proc`` and ``sys``.
+    """
+    try:
+        allowed = os.sched_getaffinity(0)
+        all_s = _busy_seconds((root / "proc/stat").read_text(), allowed)
+        own_s = _own_seconds(root / "proc")
+    except (AttributeError, OSError, ValueError, IndexError):
+        return None  # not Linux, or a sandbox without /proc
+    quota, group_s = _quota(root)
+    return CpuReading(time.monotonic(), len(allowed), all_s, own_s, quota, group_s)
+
+
+def others_share(before: CpuReading, after: CpuReading) -> float:
+    """Return the share of the usable CPUs that other processes took between two readings, 0 to 1.
+
+    Other processes take CPUs of the machine, or, in the same cgroup, a part of its quota. CPUs that
+    the quota forbids to use are nobody's loss.
+    """
+    seconds = after.at - before.at
+    if seconds <= 0:
+        return 0.0
+    own = (after.own_s - before.own_s) / seconds
+    on_cpus = max((after.all_s - before.all_s) / seconds - own, 0.0)
+    free = after.cpus - on_cpus
+    if after.quota < math.inf:
+        in_group = max((after.group_s - before.group_s) / seconds - own, 0.0)
+        free = min(free, after.quota - in_group)
+    return min(max(1 - free / after.usable, 0.0), 1.0)
+
+
+def _busy_seconds(stat: str, allowed: set[int]) -> float:
+    """Return the seconds that the CPUs in *allowed* were not idle, of the text of /proc/stat."""
+    ticks, seen = 0, 0
+    for line in stat.splitlines():
+        name, *columns = line.split()
+        if name.startswith("cpu") and name[3:].isdigit() and int(name[3:]) in allowed:
+            times = [int(column) for column in columns[:_TIMES]]
+            ticks += sum(times) - sum(times[column] for column in _IDLE)
+            seen += 1
+    if seen < len(allowed) or not ticks:
+        raise ValueError("no times of these CPUs")
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _own_seconds(proc: Path) -> float:
+    """Return the CPU seconds of this process and its descendants, the ended ones included."""
+    ended, family = os.times(), family_of(os.getpid(), proc)
+    ticks = sum(family.values()) - family[os.getpid()]
+    own_s = ended.user + ended.system + ended.children_user + ended.children_system
+    return own_s + ticks / os.sysconf("SC_CLK_TCK")
+
+
+def family_of(pid: int, proc: Path) -> dict[int, int]:
+    """Return the ticks of *pid* and of all processes that descend from it, by ID.
+
+    Raises:
+        OSError, ValueError, IndexError: *proc* cannot be read, or is of another form.
+    """
+    children, ticks = defaultdict[int, list[int]](list), {pid: 0}
+    for each, parent, used in _processes(proc):
+        children[parent].append(each)
+        ticks[each] = used
+    family, ahead = [pid], [pid]
+    while ahead:
+        fresh = [child for child in children[ahead.pop()] if child not in family]
+        family += fresh
+        ahead += fresh
+    return {each: ticks[each] for each in family}
+
+
+def _processes(proc: Path) -> Iterator[tuple[int, int, int]]:
+    """Yield each running process: its ID, its parent's, and its and its ended children's ticks."""
+    for folder in proc.iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            text = (folder / "stat").read_text()
+        except OSError:
+            continue  # it has ended meanwhile
+        columns = text.rpartition(")")[2].split()  # the command may contain anything
+        yield int(folder.name), int(columns[_PARENT]), sum(map(int, columns[_PROCESS_TIMES]))
+
+
+def _quota(root: Path) -> tuple[float, float]:
+    """Return how many CPUs the cgroup may use, and the seconds it has used; infinite and 0 without.
+
+    The narrowest limit counts, of the cgroup itself or of one that it is in.
+    """
+    narrowest = math.inf, 0.0
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return narrowest
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        base = root / "sys/fs/cgroup" / ("" if not controllers else "cpu")
+        own = base / path.lstrip("/")
+        for folder in (own, *(above for above in own.parents if above.is_relative_to(base))):
+            limit = (_limit_v1 if controllers else _limit_v2)(folder)
+            narrowest = min(narrowest, limit)
+    return narrowest
+
+
+def _limit_v2(folder: Path) -> tuple[float, float]:
+    try:
+        quota, period = (folder / "cpu.max").read_text().split()
+        used = dict(line.split() for line in (folder / "cpu.stat").read_text().splitlines())
+        return int(quota) / int(period), int(used["usage_usec"]) / _US
+    except (OSError, ValueError, KeyError, ZeroDivisionError):
+        return math.inf, 0.0  # "max", or the root, which has no limit
+
+
+def _limit_v1(folder: Path) -> tuple[float, float]:
+    accounts = Path(str(folder).replace("/cgroup/cpu", "/cgroup/cpuacct", 1))
+    try:
+        quota = int((folder / "cpu.cfs_quota_us").read_text())
+        period = int((folder / "cpu.cfs_period_us").read_text())
+        used_s = int((accounts / "cpuacct.usage").read_text()) / _NS
+    except (OSError, ValueError):
+        return math.inf, 0.0
+    return (quota / period, used_s) if quota > 0 < period else (math.inf, 0.0)
+
+
+_WINDOW_S: Final = 1.0  # shorter spans are too few ticks of /proc/stat
+_LOOK_AGAIN_S: Final = 0.5
+
+# Called with what disturbs and for how many seconds at most the build waits.
+OnWait = Callable[[str, float], None]
+
+
+def _ignore(_reason: str, _seconds: float) -> None:
+    return None
+
+
+@dataclass
+class MachineWatch:
+    """Watches the machine of *device* while a build measures there.
+
+    ``own`` returns the process IDs that are the build's, and ``read`` reads the CPUs. ``turn``
+    makes a context that is open while this process measures, with the wait for quiet: where several
+    processes of a build measure on one device, it lets one in at a time.
+    """
+
+    device: torch.device
+    own: Callable[[], frozenset[int]] = lambda: frozenset({os.getpid()})
+    read: Callable[[], CpuReading | None] = read_cpus
+    turn: Callable[[], AbstractContextManager[None]] = nullcontext
+    clocks: list[int] = field(default_factory=list)  # SM clocks seen after trials, in MHz
+    _wait_s: float = 0.0
+    _on_wait: OnWait = _ignore
+    _readings: list[CpuReading] = field(default_factory=list)
+    _shares: list[float] = field(default_factory=list)
+    _measured: int = 0
+    _waited_s: float = 0.0
+
+    def start(self, wait_s: float, on_wait: OnWait) -> None:
+        """From now on wait before a measurement while the machine is busy, *wait_s* in all.
+
+        *on_wait* is called whenever a wait begins.
+        """
+        self._wait_s, self._on_wait = wait_s, on_wait
+
+    @contextmanager
+    def measuring(self) -> Iterator[Callable[[], bool]]:
+        """Wait for quiet, then record the load of the measurement inside.
+
+        Gives a function that returns, after the context, whether the measurement was disturbed.
+        """
+        shares: list[float] = []
+        with self.turn():
+            self.wait_for_quiet()
+            self._note()
+            yield lambda: any(share > BUSY_SHARE for share in shares)
+        self._measured += 1
+        if (share := self._share_of_late()) is not None:
+            shares.append(share)
+            self._shares.append(share)
+
+    def wait_for_quiet(self) -> None:
+        """Return when the machine is quiet, or no seconds to wait are left."""
+        started, is_told = time.monotonic(), False
+        while self._waited_s < self._wait_s and (reason := self._disturbance()) is not None:
+            if not is_told:
+                self._on_wait(reason, self._wait_s - self._waited_s)
+                is_told = True
+            time.sleep(_LOOK_AGAIN_S)
+            now = time.monotonic()
+            self._waited_s, started = self._waited_s + now - started, now
+
+    def state(self) -> MachineState:
+        """Return what disturbed the measurements until now."""
+        last = self._readings[-1] if self._readings else None
+        complaints, notes = self._look(after_build=True)
+        return MachineState(
+            measured=self._measured,
+            disturbed=sum(share > BUSY_SHARE for share in self._shares),
+            cpus=last.usable if last else 0.0,
+            worst_share=max(self._shares, default=None),
+            waited_s=self._waited_s,
+            complaints=complaints,
+            notes=notes,
+        )
+
+    def remarks(self) -> tuple[str, ...]:
+        """Return what makes measurements on a GPU doubtful now, and what is only noted."""
+        complaints, notes = self._look()
+        return (*complaints, *notes)
+
+    def _look(self, *, after_build: bool = False) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the complaints about a GPU and the notes; none for a CPU.
+
+        *after_build* the load of the device is ignored: it is that of the build.
+        """
+        condition = read_condition(self.device, self.own())
+        if condition.unknown is not None:
+            return (), (f"{NOT_CHECKED}{condition.unknown}",)
+        if after_build:
+            condition = replace(condition, used_percent=None)
+        note = clock_note(self.clocks, is_power_capped=condition.is_power_capped)
+        return condition.complaints, () if note is None else (note,)
+
+    def _disturbance(self) -> str | None:
+        """Return what makes the machine busy now; None when it is quiet or cannot be read."""
+        if self.device.type != "cpu":
+            found = self._gpu_load() if not self._measured else ()  # later the load is the build's
+            return f"the GPU: {', '.join(found)}" if found else None
+        self._note()
+        while self._readings and self._span_s() < _WINDOW_S:
+            time.sleep(_LOOK_AGAIN_S)
+            self._note()
+        share = self._share_of_late()
+        if share is None or share <= BUSY_SHARE:
+            return None
+        return f"other processes take {share:.0%} of {self._readings[-1].usable:g} CPUs"
+
+    def _gpu_load(self) -> tuple[str, ...]:
+        """Return what keeps the GPU busy or slow while this process leaves it idle."""
+        for idle_s in (0.0, _WINDOW_S):  # a moment ago this process may have used it
+            time.sleep(idle_s)
+            # Memory of other processes disturbs nothing by itself, and stays for long.
+            condition = replace(read_condition(self.device, self.own()), others=0)
+            if not condition.complaints:
+                return ()
+        return condition.complaints
+
+    def _note(self) -> None:
+        """Read the CPUs; keep the last readings that span at least `_WINDOW_S`."""
+        if self.device.type != "cpu" or (reading := self.read()) is None:
+            return
+        self._readings.append(reading)
+        while len(self._readings) > 2 and reading.at - self._readings[1].at >= _WINDOW_S:  # noqa: PLR2004  the two that span the window
+            del self._readings[0]
+
+    def _span_s(self) -> float:
+        return self._readings[-1].at - self._readings[0].at
+
+    def _share_of_late(self) -> float | None:
+        """Return the share that other processes took over the last second or more."""
+        self._note()
+        if len(self._readings) < 2 or not self._span_s():  # noqa: PLR2004  a share needs two
+            return None
+        return others_share(self._readings[0], self._readings[-1])

@@ -1,0 +1,475 @@
+"""`resolve_inputs`: the inputs of a model, those that nobody named inferred.
+
+An inferred input is one that forward accepted on fake tensors, at the first and at the last bucket.
+Its forms are tried in the order of the model's layers, after a form that the layer asks for which
+the input met first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from warmup.core.buckets import Bucket, InputSpec
+from warmup.core.errors import ModelError, SettingsError, WarmupError
+from warmup.core.roofline import dtype_name
+from warmup.core.text import first_line
+from warmup.inductor.adapter import mark_range
+from warmup.models.fake_model import (
+    Encounters,
+    FakeModel,
+    Need,
+    NeedKind,
+    RejectedCallError,
+    fake_copy,
+)
+from warmup.models.loading import (
+    Inputs,
+    LoadedModel,
+    accepts_example,
+    check_names,
+    forward_parameters,
+    needed_arguments,
+    parse_dtype,
+)
+
+# Of images, in the order of trying.
+SIDES: Final = (224, 28, 32, 64, 96, 128, 256, 299, 336, 384, 448, 512, 518)
+_BATCH: Final = "batch"
+
+
+def needs_of(module: nn.Module) -> Iterator[Need]:
+    """Yield what the layers of *module* take, in order; a size of 1 fits all, and comes last."""
+    ones = []
+    for layer in module.modules():
+        for need in _needs_of_a_layer(layer):
+            if need.size == 1 and need.kind is NeedKind.FEATURES:
+                ones.append(need)
+            else:
+                yield need
+    yield from ones
+
+
+def _needs_of_a_layer(layer: nn.Module) -> Iterator[Need]:
+    if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)):
+        yield Need(NeedKind.IDS, layer.num_embeddings)
+    elif isinstance(layer, (nn.Conv1d, nn.Conv2d)):
+        yield Need(NeedKind.CHANNELS, layer.in_channels, layer.weight.dim() - 2)
+    elif isinstance(layer, nn.Linear):
+        yield Need(NeedKind.FEATURES, layer.in_features)
+    else:
+        for parameter in layer.parameters(recurse=False):
+            for size in reversed(parameter.shape[-2:]):
+                yield Need(NeedKind.FEATURES, size)
+
+
+def shapes_of(
+    need: Need, dims: tuple[str, ...]
+) -> Iterator[tuple[tuple[str | int, ...], str | None]]:
+    """Yield the dims of an input for *need*, and its dtype; None for that of the parameters.
+
+    *dims* are the sized dims, which all occur. A batch stands first; a single other dim stands
+    first, or second behind a batch of one.
+    """
+    ordered = tuple(sorted(dims, key=lambda name: name != _BATCH))
+    single = len(dims) == 1 and ordered[0] != _BATCH
+    leads: list[tuple[str | int, ...]] = [ordered, (1, *ordered)] if single else [ordered]
+    if need.kind is NeedKind.IDS:
+        yield from ((lead, "i64") for lead in reversed(leads))
+    elif need.kind is NeedKind.FEATURES:
+        yield from (((*lead, need.size), None) for lead in leads)
+    elif need.kind is NeedKind.MASK:
+        yield from ((lead, "bool") for lead in reversed(leads))
+        yield (*ordered[:-1], ordered[-1], ordered[-1]), "bool"
+    elif need.rank == 1:  # a signal, whose length is the last dim
+        batch = ordered[:-1] or (1,)
+        yield (*batch, need.size, ordered[-1]), None
+    elif need.rank == 2 and len(dims) == 1:  # noqa: PLR2004  images
+        yield from (((*ordered, need.size, side, side), None) for side in SIDES)
+    elif need.rank == 2 and len(dims) == 2 and ordered[0] == _BATCH:  # noqa: PLR2004
+        yield (_BATCH, need.size, ordered[1], ordered[1]), None
+
+
+MAX_FAKE_RUNS: Final = 200
+# Where an image of this side is accepted too, any is.
+_OTHER_SIDE: Final = 160
+_SHOWN_FORMS: Final = 4
+_LOOKED_AT: Final = 100  # forms among which the next one is chosen
+_ORIGIN: Final = "taken from forward and the weights"
+_OTHER_MODEL: Final = "--model FILE.py:NAME names another"
+_PLAIN_VALUES: Final = ("int", "float", "bool", "str", "complex", int, float, bool, str, complex)
+
+Form = tuple[InputSpec, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Assumption:
+    """What was taken because nobody named it, and how to name something else."""
+
+    text: str
+    advice: str
+
+    def __str__(self) -> str:
+        return f"{self.text}; {self.advice}"
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedInputs:
+    """The specs of a model's inputs, and what was assumed about the model and them.
+
+    Without specs ``example_inputs`` makes the inputs. Nothing is assumed where all was named.
+    """
+
+    specs: tuple[InputSpec, ...]
+    assumptions: tuple[Assumption, ...] = ()
+
+
+def resolve_inputs(
+    model: LoadedModel,
+    specs: Sequence[InputSpec],
+    buckets: Sequence[Bucket],
+    dtype: torch.dtype | None,
+) -> ResolvedInputs:
+    """Return *specs*, and a spec for each other argument of forward that has no default.
+
+    Without *specs*, a model whose ``example_inputs`` makes its inputs needs none; in a file with
+    several classes it gives way to inferred inputs where forward accepts only these. Of a forward
+    whose arguments all have defaults the first is taken. Nothing runs on real tensors.
+
+    Raises:
+        SettingsError: a spec names an argument that forward does not have, or a dim without a size;
+            or ``example_inputs`` names a dim that the first bucket lacks.
+        ModelError: an input is no tensor, or forward accepted no form of it that was tried.
+    """
+    given = tuple(specs)
+    check_names(model.module, given)
+    inferred: Form = ()
+    if given or model.example_inputs is None:
+        inferred = _infer(model, given, buckets, dtype)
+    elif model.has_siblings and not _fits_example(model, buckets[0], dtype):
+        _refuse_misspelled(model, buckets[0], dtype)
+        with contextlib.suppress(ModelError):  # example_inputs is taken then
+            inferred = _infer(model, given, buckets, dtype)
+    assumed = [model.assumed, None if given else model.inputs_assumed]
+    assumptions = [Assumption(*each) for each in assumed if each is not None]
+    if model.chosen:
+        assumptions.append(Assumption(f"model: {model.chosen}", _OTHER_MODEL))
+    if inferred:
+        first = inferred[0]
+        origin = max((spec.inferred_from for spec in inferred), key=len)
+        assumptions.append(
+            Assumption(
+                f"inputs: {' '.join(map(str, inferred))}, {origin}",
+                f'--input "{first.name}=[...]:{first.dtype}" says otherwise',
+            )
+        )
+    return ResolvedInputs((*given, *inferred), tuple(assumptions))
+
+
+def _unnamed(model: LoadedModel, given: Form) -> tuple[str, ...]:
+    """Return the arguments of forward to infer."""
+    parameters = [
+        parameter
+        for parameter in forward_parameters(model.module).values()
+        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+    needed = [parameter for parameter in parameters if parameter.default is parameter.empty]
+    if not needed and not given:
+        needed = parameters[:1]
+    named = {spec.name for spec in given}
+    unnamed = [parameter for parameter in needed if parameter.name not in named]
+    names = tuple(parameter.name for parameter in unnamed)
+    if not names and not given:
+        raise _cannot_infer("forward names no argument", ("x",))
+    if plain := [parameter for parameter in unnamed if parameter.annotation in _PLAIN_VALUES]:
+        raise _cannot_infer(f"forward needs {plain[0].name}, which is no tensor", names)
+    return names
+
+
+def _infer(
+    model: LoadedModel, given: Form, buckets: Sequence[Bucket], dtype: torch.dtype | None
+) -> Form:
+    """Return the arguments that nobody named, in the first form that forward accepts."""
+    names = _unnamed(model, given)
+    if not names:
+        return ()
+    own = next((p.dtype for p in model.module.parameters() if p.is_floating_point()), None)
+    floating = dtype_name(dtype or own or torch.float32)
+    try:
+        fake = fake_copy(model.module, dtype)
+    except Exception as error:  # the user's model may raise anything when it is copied
+        raise _cannot_infer(f"the model cannot be copied: {first_line(error)}", names) from error
+    ends = tuple(dict.fromkeys([buckets[0], buckets[-1]]))
+    device = _device_of(model.module)
+    form = _FormSearch(model.module, fake, given, names, floating, ends, device).run()
+    if model.example_inputs is not None and not given:
+        note = f"{_ORIGIN}, since example_inputs is for another model"
+        form = tuple(replace(spec, inferred_from=note) for spec in form)
+    return form
+
+
+def _fits_example(model: LoadedModel, bucket: Bucket, dtype: torch.dtype | None) -> bool:
+    """Whether *model* accepts what the file's ``example_inputs`` makes, on fake tensors."""
+    assert model.example_inputs is not None
+    try:
+        fake = fake_copy(model.module, dtype)
+    except Exception:  # noqa: BLE001  the user's model may raise anything when it is copied
+        return False
+    return accepts_example(fake, model.example_inputs, bucket, _device_of(model.module), dtype)
+
+
+def _refuse_misspelled(model: LoadedModel, bucket: Bucket, dtype: torch.dtype | None) -> None:
+    """Return where ``example_inputs`` is for another model, whatever sizes its dims have.
+
+    Raises:
+        SettingsError: it is for *model*, and names a dim that *bucket* lacks.
+    """
+    assert model.example_inputs is not None
+    needed = needed_arguments(model.example_inputs)
+    missing = [name for name in needed if name not in dict(bucket.sizes)]
+    size = bucket.sizes[-1][1] if bucket.sizes else 1
+    whole = Bucket((*bucket.sizes, *((name, size) for name in missing)))
+    if missing and _fits_example(model, whole, dtype):
+        raise SettingsError(
+            f"--dims has no size for {', '.join(missing)} of example_inputs({', '.join(needed)})",
+            f'bind it with --dims "{missing[0]}=1,8", or give --input for each argument',
+        )
+
+
+def _device_of(module: nn.Module) -> torch.device:
+    """Return the device of the parameters on fake tensors; those without one are on the CPU."""
+    devices = (parameter.device for parameter in module.parameters())
+    return next((device for device in devices if device.type != "meta"), torch.device("cpu"))
+
+
+def _cannot_infer(
+    reason: str, names: Sequence[str], forms: Sequence[Form] = (), closest: Form = ()
+) -> ModelError:
+    shown = [" ".join(map(str, form)) for form in forms[:_SHOWN_FORMS]]
+    more = f" and {len(forms) - _SHOWN_FORMS} more" if len(forms) > _SHOWN_FORMS else ""
+    tried = f"; tried on fake tensors: {', '.join(shown)}{more}" if shown else ""
+    named = map(str, closest) if closest else (f"{name}=[seqlen,...]:f32" for name in names)
+    spelled = " ".join(f'--input "{each}"' for each in named)
+    return ModelError(
+        f"the inputs of the model cannot be inferred ({reason}{tried})",
+        f"name them, such as {spelled}, or define example_inputs(seqlen) beside the model",
+    )
+
+
+@dataclass
+class _FormSearch:
+    """The search for a form of the arguments *names* that forward accepts on fake tensors."""
+
+    module: nn.Module
+    fake: FakeModel
+    given: Form
+    names: tuple[str, ...]
+    floating: str
+    ends: tuple[Bucket, ...]
+    device: torch.device
+    met: dict[str, Need] = field(default_factory=dict)
+    failures: dict[Form, str] = field(default_factory=dict)
+    # Calls until a failure, what failed, and the form of the inputs.
+    furthest: tuple[int, str, Form] = (-1, "no layer suggests a form", ())
+    runs: int = 0
+
+    def run(self) -> Form:
+        """Return the first form that forward accepts; a ModelError where it accepts none."""
+        while self.runs < MAX_FAKE_RUNS and (form := self._next()) is not None:
+            found = self._accepted(form)
+            if found is not None:
+                return self._finished(form, found)
+        _, reason, closest = self.furthest
+        raise _cannot_infer(reason, self.names, tuple(self.failures), closest)
+
+    def _next(self) -> Form | None:
+        """Return the next form to try.
+
+        First come inputs for the layers that they met, then any; among each, inputs that all have a
+        batch of one in front, or none of them, come first.
+        """
+        for is_narrow in (True, False):
+            choices = [[*self._specs(name, is_narrow=is_narrow)] for name in self.names]
+            forms = itertools.chain(zip(*choices, strict=False), itertools.product(*choices))
+            untried = (form for form in forms if form not in self.failures)
+            some = list(itertools.islice(untried, _LOOKED_AT))
+            if some:
+                return next(filter(self._is_uniform, some), some[0])
+        return None
+
+    def _is_uniform(self, form: Form) -> bool:
+        return len({spec.dims[:1] == (1,) for spec in (*self.given, *form)}) == 1
+
+    def _specs(self, name: str, *, is_narrow: bool) -> Mapping[InputSpec, None]:
+        """Return the forms of the input *name*, in order; narrow: for the layer that it met."""
+        needs = [self.met[name]] if name in self.met else []
+        if not needs or not is_narrow:
+            masks = [Need(NeedKind.MASK)] if len(self.names) + len(self.given) > 1 else []
+            layers = needs_of(self.module)
+            needs += [*masks, *layers] if "mask" in name else [*layers, *masks]
+        dims = tuple(dim for dim, _ in self.ends[0].sizes)
+        return {
+            InputSpec(name, shape, dtype or self.floating, inferred_from=_ORIGIN): None
+            for need in needs
+            for shape, dtype in shapes_of(need, dims)
+        }
+
+    def _accepted(self, form: Form) -> Encounters | None:
+        """Return what the inputs of *form* met, None when forward raised in a bucket."""
+        found = None
+        for bucket in self.ends:
+            self.runs += 1
+            try:
+                found = self.fake.call(functools.partial(self._arguments, form, bucket))
+            except RejectedCallError as error:
+                self.failures[form] = reason = first_line(error.__cause__ or error)
+                if error.found.calls > self.furthest[0]:
+                    self.furthest = (
+                        error.found.calls,
+                        f"{' '.join(map(str, form))}, {bucket}: {reason}",
+                        form,
+                    )
+                for name, need in error.found.needs.items():
+                    self.met.setdefault(name, need)
+                return None
+        return found
+
+    def _arguments(self, form: Form, bucket: Bucket) -> tuple[tuple[()], Mapping[str, Any]]:
+        return (), {
+            spec.name: torch.empty(
+                spec.shape(bucket),
+                dtype=parse_dtype(spec.dtype or self.floating, f"--input {spec.name}"),
+                device=self.device,
+            )
+            for spec in (*self.given, *form)
+        }
+
+    def _finished(self, form: Form, found: Encounters) -> Form:
+        """Return *form* with ids below the rows of embeddings, and with what was assumed."""
+        finished = []
+        for number, spec in enumerate(form):
+            met = found.needs.get(spec.name)
+            rows = [met.size] if met and met.kind is NeedKind.IDS else found.embedding_rows
+            done = replace(spec, below=min([spec.below, *rows]))
+            if spec.dims[-1:] == (SIDES[0],) == spec.dims[-2:-1]:
+                other = replace(spec, dims=(*spec.dims[:-2], _OTHER_SIDE, _OTHER_SIDE))
+                if self._accepted((*form[:number], other, *form[number + 1 :])) is not None:
+                    done = replace(done, inferred_from=f"{_ORIGIN} (which take images of any size)")
+            finished.append(done)
+        return tuple(finished)
+
+
+# `mark_inputs`: the inputs of a bucket with a range of sizes, their dims marked dynamic.
+
+
+def mark_inputs(make_inputs: Callable[[Bucket], Inputs], bucket: Bucket) -> Inputs:
+    """Return the inputs of *bucket*; each dim whose size has a range is marked with that range.
+
+    A dim has the range of a size when it changes where *make_inputs* gets the lower end.
+
+    Raises:
+        ModelError: a dim grows with a size of the bucket without being equal to it.
+    """
+    inputs = make_inputs(bucket)
+    leaves = inputs.leaves()
+    for name, low in bucket.lows:
+        size = bucket.size_of(name)
+        smaller = make_inputs(bucket.at({name: low})).leaves()
+        for number, (large, small) in enumerate(zip(leaves, smaller, strict=True)):
+            if not isinstance(large, torch.Tensor):
+                continue
+            for dim, pair in enumerate(zip(small.shape, large.shape, strict=True)):
+                if pair[0] == pair[1]:
+                    continue
+                if pair != (low, size):
+                    raise ModelError(
+                        f"input {number}, dim {dim} is {pair[1]} where {name}={size}, and "
+                        f"{pair[0]} where {name}={low}",
+                        "only dims of that size itself can have a range: build exact buckets",
+                    )
+                mark_range(large, dim, low, size)
+    return inputs
+
+
+def sizes_within(bucket: Bucket) -> tuple[Bucket, ...]:
+    """Return the lower end and the middle of the range of *bucket*; empty without a range."""
+    if not bucket.lows:
+        return ()
+    lows = dict(bucket.lows)
+    middle = {name: (low + size) // 2 for name, size in bucket.sizes if (low := lows.get(name))}
+    return tuple(dict.fromkeys([bucket.at(lows), bucket.at(middle)]))
+
+
+# `naming_dtypes`: a model that fails because its inputs have another dtype than its parameters.
+
+_tree_map = torch.utils._pytree.tree_map  # noqa: SLF001  torch's own tree walk has no public name
+
+
+@contextlib.contextmanager
+def naming_dtypes(module: nn.Module, inputs: Inputs) -> Iterator[None]:
+    """Turn a failure of *module* on *inputs* into a remedy where their dtypes are the reason.
+
+    They are when on fake tensors the model fails as well, and does not fail with inputs of the
+    parameters' dtype. Other failures pass unchanged.
+
+    Raises:
+        ModelError: the dtypes are the reason; it names both, and the options that change them.
+    """
+    try:
+        yield
+    except WarmupError:
+        raise
+    except Exception as error:
+        mismatch = dtype_mismatch(module, inputs)
+        if mismatch is None:
+            raise
+        raise mismatch from error
+
+
+def dtype_mismatch(module: nn.Module, inputs: Inputs) -> ModelError | None:
+    """Return the error for a *module* that fails on *inputs* because of their dtype, else None."""
+    own = next((p.dtype for p in module.parameters() if p.is_floating_point()), None)
+    arguments = [*forward_parameters(module), *map(str, range(len(inputs.args)))]
+    named = {**dict(zip(arguments, inputs.args, strict=False)), **inputs.kwargs}
+    others = {
+        name: value.dtype
+        for name, value in named.items()
+        if isinstance(value, torch.Tensor) and value.is_floating_point() and value.dtype != own
+    }
+    if own is None or not others:
+        return None
+    if _accepts(module, inputs, None) or not _accepts(module, inputs, own):
+        return None
+    name, dtype = next(iter(others.items()))
+    short = dtype_name(own)
+    return ModelError(
+        f"the parameters of the model are {short}, and its input {name} is {dtype_name(dtype)}",
+        f'cast both with --dtype {short}, or name the input: --input "{name}=[...]:{short}"',
+    )
+
+
+def _accepts(module: nn.Module, inputs: Inputs, dtype: torch.dtype | None) -> bool:
+    """Whether *module* accepts *inputs* on fake tensors, floating ones cast to *dtype* if given."""
+
+    def fake(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        is_cast = dtype is not None and leaf.is_floating_point()
+        return torch.empty(leaf.shape, dtype=dtype if is_cast else leaf.dtype, device=leaf.device)
+
+    def make_arguments() -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        args, kwargs = _tree_map(fake, (inputs.args, inputs.kwargs))
+        return args, kwargs
+
+    try:
+        fake_copy(module).call(make_arguments)
+    except Exception:  # noqa: BLE001  the user's model may raise anything: it is not accepted then
+        return False
+    return True

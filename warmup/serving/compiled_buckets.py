@@ -1,0 +1,655 @@
+"""`BucketArtifact`: serves the calls of one bucket by an artifact compiled at the first call."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import math
+import threading
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
+from typing import Any, Final, Protocol
+
+import torch
+from torch import nn
+
+from warmup.core.buckets import Bucket, DynamicDim, Interval, ShapePolicy, intervals_of
+from warmup.core.errors import ModelError, SettingsError, SizeError
+from warmup.core.events import logger
+from warmup.core.method import GRAPH_MODES
+from warmup.inductor.adapter import mark_range
+from warmup.inductor.cached_graphs import DeferredCompile, deferring_kernels
+from warmup.inductor.caches import (
+    compile_entry,
+    count_artifacts,
+    drop_artifacts,
+    graph_break_reason,
+    own_cache_entries,
+    range_error,
+    with_own_code,
+)
+from warmup.inductor.tensors import Place, StaticInputs
+from warmup.models.loading import Inputs
+from warmup.models.outputs import noted_tensors, output_errors, worst_error, written
+from warmup.serving.handle import installed
+from warmup.table.schema import MOST_TIMES
+
+# `TensorArgument`: where the tensor of a dynamic dim is in the arguments of a call.
+
+Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
+Change = Callable[[torch.Tensor], torch.Tensor]
+
+
+class TensorArgument:
+    """The tensor with the dynamic dim *dim* in each call of *model*.
+
+    Raises:
+        SettingsError: forward has no such argument.
+    """
+
+    def __init__(self, model: nn.Module, dim: DynamicDim) -> None:
+        parameters = inspect.signature(model.forward).parameters
+        kinds = {parameter.kind for parameter in parameters.values()}
+        name = str(dim.path[0])
+        if name not in parameters and inspect.Parameter.VAR_KEYWORD not in kinds:
+            raise SettingsError(
+                f"dims {dim}: forward has no argument {name!r}",
+                f"name one of {', '.join(parameters)}",
+            )
+        self.dim = dim
+        self._name, self._path = name, dim.path[1:]
+        self._position = _position(parameters, name)
+
+    def find(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.Tensor:
+        """Return the tensor in the arguments of a call.
+
+        Raises:
+            SettingsError: the call has no tensor there, or a tensor with fewer dims.
+        """
+        try:
+            value = args[self._position] if self._position < len(args) else kwargs[self._name]
+            for part in self._path:
+                value = value[part]
+            value.shape[self.dim.dim]
+        except (KeyError, IndexError, TypeError, AttributeError) as error:
+            raise SettingsError(
+                f"a call has no tensor with the dim {self.dim}", "pass it, or correct dims"
+            ) from error
+        tensor: torch.Tensor = value
+        return tensor
+
+    def replace(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], change: Change
+    ) -> Arguments:
+        """Return the arguments with the tensor changed; containers around the tensor are copied.
+
+        Raises:
+            SettingsError: as `find`, or a container is neither a dict, a list nor a tuple.
+        """
+        self.find(args, kwargs)
+        if self._position < len(args):
+            changed = self._replaced(args[self._position], self._path, change)
+            return (*args[: self._position], changed, *args[self._position + 1 :]), kwargs
+        changed = self._replaced(kwargs[self._name], self._path, change)
+        return args, {**kwargs, self._name: changed}
+
+    def _replaced(self, value: Any, path: Sequence[str | int], change: Change) -> Any:
+        if not path:
+            return change(value)
+        changed = self._replaced(value[path[0]], path[1:], change)
+        if type(value) is dict:
+            return {**value, path[0]: changed}
+        if type(value) in (list, tuple):
+            return type(value)(changed if i == path[0] else item for i, item in enumerate(value))
+        raise SettingsError(
+            f"dims {self.dim}: the tensor is in a {type(value).__name__}",
+            "pass a dict, a list or a tuple",
+        )
+
+
+def _position(parameters: Mapping[str, inspect.Parameter], name: str) -> int:
+    """Return the position of *name* among positional arguments; a huge one if it has none."""
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    names = [key for key, parameter in parameters.items() if parameter.kind in positional]
+    return names.index(name) if name in names else 1 << 30
+
+
+ServingCall = Callable[..., Any]
+
+
+class DimChange(Protocol):
+    """Makes another tensor from a tensor with the dynamic dim *dim*."""
+
+    def __call__(self, tensor: torch.Tensor, dim: DynamicDim) -> torch.Tensor:
+        """Return the other tensor."""
+
+
+@dataclass
+class ServedModel:
+    """A model, the arguments with its dynamic dims, and the settings that all its buckets share.
+
+    ``breaks`` has the graph breaks so far, ``uncompiled`` counts calls that no artifact served.
+    """
+
+    model: nn.Module
+    arguments: tuple[TensorArgument, ...]
+    policy: ShapePolicy
+    mode: str | None
+    tolerance: Mapping[str, float]
+    is_strict: bool = False
+    breaks: list[str] = field(default_factory=list)
+    uncompiled: Counter[UncompiledReason] = field(default_factory=Counter)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def without_artifact(self, reason: UncompiledReason, message: str) -> ServingCall:
+        """Return the uncompiled model, and count the call for *reason*.
+
+        *message* is logged, and an event of the installed table, when the count is a power of two.
+
+        Raises:
+            SizeError: the model is served strictly.
+        """
+        if self.is_strict:
+            raise SizeError(message, "send sizes that a bucket serves, or add a bucket")
+        with self._lock:
+            self.uncompiled[reason] += 1
+            count = self.uncompiled[reason]
+        if count & (count - 1) == 0:
+            logger.warning("%s: served uncompiled (%d calls so far)", message, count)
+            handle = installed()
+            if handle is not None:
+                handle.outside(reason.name.lower(), message, count)
+        return self.model
+
+    def replace(
+        self,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        change: DimChange,
+    ) -> Arguments:
+        """Return the arguments with each tensor changed that has a dynamic dim."""
+        for argument in self.arguments:
+            args, kwargs = argument.replace(args, kwargs, partial(change, dim=argument.dim))
+        return args, kwargs
+
+    def compile(self, entry: ServingCall, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Return *entry* compiled, and its result for these arguments.
+
+        Where the graph breaks, its parts are compiled, and the break is logged once.
+        """
+        if not self.breaks:
+            compiled = compile_entry(entry, self.mode, whole=True)
+            try:
+                return compiled, compiled(*args, **kwargs)
+            except Exception as error:
+                graph_break = graph_break_reason(error)
+                if graph_break is None:
+                    raise
+                self.breaks.append(graph_break)
+                logger.warning("the graph breaks, its parts are compiled: %s", graph_break)
+        compiled = compile_entry(entry, self.mode, whole=False)
+        return compiled, compiled(*args, **kwargs)
+
+
+class BucketArtifact:
+    """The artifact of one bucket, and the sizes that it serves, by name of the dim.
+
+    ``call`` serves a call; the first call compiles.
+    """
+
+    def __init__(self, served: ServedModel, intervals: Mapping[str, Interval]) -> None:
+        self.served, self.intervals = served, intervals
+        self.sizes = {name: interval.high for name, interval in intervals.items()}
+        self.call: ServingCall = self._first
+        self._lock = threading.Lock()
+        name = "_".join(f"{name}_{size}" for name, size in self.sizes.items())
+        self._name = f"warmup_{name}"
+        self._entry = with_own_code(served.model, self._name)
+
+    def __str__(self) -> str:
+        return ",".join(f"{name}={interval}" for name, interval in self.intervals.items())
+
+    @property
+    def artifacts(self) -> int:
+        """How many artifacts were compiled for this bucket."""
+        return count_artifacts(self._entry)
+
+    def drop_artifacts(self) -> None:
+        """Drop the artifacts of this bucket: the next call compiles again."""
+        with self._lock:
+            drop_artifacts(self._entry)
+            self.call = self._first
+
+    def _first(self, *args: Any, **kwargs: Any) -> Any:
+        with self._lock, self.compiling():
+            if self.call == self._first:
+                call, result = self._compile(args, kwargs)
+                self.call = call
+                return result
+        return self.call(*args, **kwargs)
+
+    def _compile(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[ServingCall, Any]:
+        """Return the function that serves calls from now on, and the result of this call."""
+        args, kwargs = self.marked(args, kwargs)
+        compiled, result = self.served.compile(self._entry, args, kwargs)
+        return compiled, result
+
+    def marked(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
+        """Return the arguments with dims marked as dynamic, where the artifact is to have any."""
+        return args, kwargs
+
+    def compiling(self) -> AbstractContextManager[None]:
+        """Return a context in which a compile has cache entries of its own, if it needs them."""
+        return nullcontext()
+
+
+def resized(tensor: torch.Tensor, dim: int, size: int) -> torch.Tensor:
+    """Return *tensor* with *size* elements in the dim *dim*, cut or repeated."""
+    indices = torch.arange(size, device=tensor.device) % tensor.shape[dim]
+    return tensor.index_select(dim, indices)
+
+
+class UncompiledReason(StrEnum):
+    """Why a call was served by the uncompiled model."""
+
+    BEYOND = "beyond the last bucket"
+    BETWEEN = "between two buckets"
+    DEPENDENT = "dependent on padding"
+
+
+# `PaddedArtifact`: serves a bucket by padding inputs to its sizes and cutting the outputs.
+
+_ROUNDED: Final = 1e-2  # of a number of the outputs, which may be computed from a narrow tensor
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """Dim ``dim`` of the output ``leaf``, by pytree order: it has the size of the dim ``name``."""
+
+    leaf: int
+    dim: int
+    name: str
+
+
+class PaddedArtifact(BucketArtifact):
+    """A static artifact, for which inputs are padded with zeros and outputs cut.
+
+    The first padded call is computed by the uncompiled model as well. The two outputs show which
+    dims have to be cut, and whether padding changes anything else; so do the buffers and inputs
+    that the model writes.
+
+    In a mode that records CUDA graphs, inputs on a GPU are padded where the graph reads them.
+    """
+
+    _compiled: ServingCall
+    _dependent: str | None = None  # why this bucket is served uncompiled
+
+    def __init__(self, served: ServedModel, intervals: Mapping[str, Interval]) -> None:
+        super().__init__(served, intervals)
+        self._cuts: dict[str, tuple[_Cut, ...]] = {}  # by dim, for dims padded so far
+        self._static = StaticInputs() if served.mode in GRAPH_MODES else None
+        self._sizes_at: dict[Place, dict[int, int]] = {}  # of each tensor with a dynamic dim
+        for argument in served.arguments:
+            dim = argument.dim
+            self._sizes_at.setdefault(dim.path, {})[dim.dim] = self.sizes[dim.name]
+
+    def _compile(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[ServingCall, Any]:
+        sizes = self._sizes(args, kwargs)
+        padded_args, padded_kwargs = self._padded(args, kwargs)
+        self._compiled, result = super()._compile(padded_args, padded_kwargs)
+        return self._serve, self._cut(result, sizes, args, kwargs)
+
+    def compiling(self) -> AbstractContextManager[None]:
+        """Return a context in which no other artifact loads a graph of static inputs from a cache.
+
+        torch 2.11 leaves them out of the cache's key (torch/_functorch/_aot_autograd/
+        autograd_cache.py), and a CUDA graph that took other inputs for static would be recorded
+        again for each address.
+        """
+        return nullcontext() if self._static is None else own_cache_entries("warmup-static")
+
+    def _serve(self, *args: Any, **kwargs: Any) -> Any:
+        if self._dependent is not None:
+            uncompiled = self.served.without_artifact(UncompiledReason.DEPENDENT, self._dependent)
+            return uncompiled(*args, **kwargs)
+        sizes = self._sizes(args, kwargs)
+        if sizes == self.sizes and self._static is None:
+            return self._compiled(*args, **kwargs)
+        padded_args, padded_kwargs = self._padded(args, kwargs)
+        return self._cut(self._compiled(*padded_args, **padded_kwargs), sizes, args, kwargs)
+
+    def _sizes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int]:
+        sizes: dict[str, int] = {}
+        for argument in self.served.arguments:
+            name = argument.dim.name
+            size = argument.find(args, kwargs).shape[argument.dim.dim]
+            if sizes.setdefault(name, size) != size:
+                raise ModelError(
+                    f"a call has two sizes for {name}: {sizes[name]}, {size}",
+                    "give dims of different sizes different names",
+                )
+        return sizes
+
+    def _padded(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
+        def pad(tensor: torch.Tensor, dim: DynamicDim) -> torch.Tensor:
+            if self._static is not None and tensor.is_cuda:
+                return self._static.fill(tensor, dim.path, self._sizes_at[dim.path])
+            missing = self.sizes[dim.name] - tensor.shape[dim.dim]
+            if not missing:
+                return tensor
+            after = [0, 0] * (tensor.dim() - 1 - dim.dim) + [0, missing]
+            return nn.functional.pad(tensor, after)
+
+        return self.served.replace(args, kwargs, pad)
+
+    def _cut(
+        self,
+        result: Any,
+        sizes: Mapping[str, int],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
+        if sizes == self.sizes:
+            return result
+        padded = [name for name, size in sizes.items() if size != self.sizes[name]]
+        known = self._cuts
+        if all(name in known for name in padded):
+            return _cut(result, [cut for name in padded for cut in known[name]], sizes)
+        noted = noted_tensors(self.served.model, [(args, kwargs)])
+        expected = self.served.model(*args, **kwargs)
+        cuts = _cuts_of(expected, result, sizes, self.sizes)
+        if (reason := _unlike(expected, result) or _writing(written(noted))) is not None:
+            self._dependent = f"padded to {self} {reason}: {', '.join(padded)} cannot be padded"
+            return self._serve(*args, **kwargs)
+        distance, limit = worst_error(expected, _cut(result, cuts, sizes), self.served.tolerance)
+        if not distance <= limit:
+            limit = max(limit, self._rounding(result, args, kwargs))
+        if not distance <= limit:
+            self._dependent = (
+                f"padded to {self} the output is {distance:.2e} away from the unpadded one "
+                f"(relative L2, limit {limit:.0e}): {', '.join(padded)} cannot be padded"
+            )
+            return self._serve(*args, **kwargs)
+        new = {name: tuple(cut for cut in cuts if cut.name == name) for name in padded}
+        self._cuts = {**known, **new}
+        return _cut(result, cuts, sizes)
+
+    def _rounding(self, result: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> float:
+        """Return how far *result* may be from the unpadded output without an effect of padding.
+
+        That is the limit of a build's judgement, from its distance to the uncompiled model for the
+        same padded inputs: a server may not have the memory for a run in higher precision.
+        """
+        padded_args, padded_kwargs = self._padded(args, kwargs)
+        uncompiled = self.served.model(*padded_args, **padded_kwargs)
+        return MOST_TIMES * max(output_errors(uncompiled, result), default=0.0)
+
+
+def _cuts_of(
+    expected: Any, padded: Any, sizes: Mapping[str, int], full: Mapping[str, int]
+) -> tuple[_Cut, ...]:
+    """Return the dims of the outputs that padding made longer, each with its dynamic dim.
+
+    Raises:
+        ModelError: no dynamic dim, or more than one, explains the length of an output's dim.
+    """
+    cuts: list[_Cut] = []
+    pairs = zip(_leaves(expected), _leaves(padded), strict=True)
+    for number, (own, grown) in enumerate(pairs):
+        if not isinstance(own, torch.Tensor):
+            continue
+        for dim, (small, large) in enumerate(zip(own.shape, grown.shape, strict=True)):
+            if small == large:
+                continue
+            names = [n for n, size in sizes.items() if (size, full[n]) == (small, large)]
+            if len(names) != 1:
+                raise ModelError(
+                    f"output {number}, dim {dim}: {large} where it is {small} unpadded, which "
+                    f"{'two dims explain' if names else 'no dynamic dim explains'}",
+                    "use the policy range",
+                )
+            cuts.append(_Cut(number, dim, names[0]))
+    return tuple(cuts)
+
+
+def _unlike(expected: Any, padded: Any) -> str | None:
+    """Return which number or text of the outputs padding changed; None where it changed none."""
+    for number, (own, other) in enumerate(zip(_leaves(expected), _leaves(padded), strict=True)):
+        if isinstance(own, (bool, int, str)) and own != other:
+            return f"the output {number} is {other!r}, and {own!r} unpadded"
+        if isinstance(own, float) and not math.isclose(own, other, rel_tol=_ROUNDED, abs_tol=1e-9):
+            return f"the output {number} is {other:g}, and {own:g} unpadded"
+    return None
+
+
+def _writing(names: Sequence[str]) -> str | None:
+    return f"a call writes other values into {', '.join(names)}" if names else None
+
+
+def _cut(result: Any, cuts: Sequence[_Cut], sizes: Mapping[str, int]) -> Any:
+    leaves, spec = torch.utils._pytree.tree_flatten(result)  # noqa: SLF001  no public name
+    for cut in cuts:
+        leaves[cut.leaf] = leaves[cut.leaf].narrow(cut.dim, 0, sizes[cut.name])
+    return torch.utils._pytree.tree_unflatten(leaves, spec)  # noqa: SLF001  as above
+
+
+def _leaves(value: Any) -> list[Any]:
+    return torch.utils._pytree.tree_leaves(value)  # noqa: SLF001  as above
+
+
+# `RangeArtifact`: a bucket that one dynamic artifact serves at all sizes of a range.
+
+
+class RangeArtifact(BucketArtifact):
+    """A dynamic artifact for a whole interval, its kernels chosen for the upper end."""
+
+    _error: ModelError | None = None  # the interval is too wide for one artifact
+
+    def _compile(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[ServingCall, Any]:
+        try:
+            return super()._compile(args, kwargs)
+        except Exception as error:
+            too_wide = range_error(error, str(self))
+            if too_wide is None:
+                raise
+            self._error = too_wide
+            self.call = self._refuse
+            raise too_wide from error
+
+    def marked(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
+        """Return the arguments with each dynamic dim marked with its range."""
+        aliases: set[int] = set()
+
+        def mark(tensor: torch.Tensor, dim: DynamicDim) -> torch.Tensor:
+            interval = self.intervals[dim.name]
+            if interval.low == interval.high:
+                return tensor
+            if id(tensor) not in aliases:
+                tensor = tensor.detach()  # marks are attributes: the caller's tensor gets none
+                aliases.add(id(tensor))
+            mark_range(tensor, dim.dim, interval.low, interval.high, hint=interval.high)
+            return tensor
+
+        return self.served.replace(args, kwargs, mark)
+
+    def compiling(self) -> AbstractContextManager[None]:
+        """Return a context in which other ranges are other cache entries."""
+        return own_cache_entries(f"warmup-{self._ranges()}")
+
+    def _ranges(self) -> str:
+        """Return the interval of each dynamic dim as text, which does not depend on dims' names."""
+        dims = (argument.dim for argument in self.served.arguments)
+        texts = (
+            f"{'.'.join(map(str, dim.path))}[{dim.dim}]={self.intervals[dim.name]}" for dim in dims
+        )
+        return ",".join(sorted(texts))
+
+    def _refuse(self, *_args: Any, **_kwargs: Any) -> Any:
+        """Raise the error of the first compile: another compile takes seconds and fails as well."""
+        assert self._error is not None
+        raise self._error
+
+
+# `make_buckets`: the artifacts of all buckets, and the choice of one by the sizes of a call.
+
+CallFor = Callable[[tuple[Any, ...], Mapping[str, Any]], Callable[..., Any]]
+_ARTIFACTS: Final = {
+    ShapePolicy.RANGE: RangeArtifact,
+    ShapePolicy.PAD: PaddedArtifact,
+    ShapePolicy.EXACT: BucketArtifact,
+}
+
+
+def make_buckets(
+    served: ServedModel, sizes: Mapping[str, tuple[int, ...]]
+) -> tuple[tuple[BucketArtifact, ...], CallFor]:
+    """Return the buckets of *sizes*, last dim fastest, and a function that serves a call.
+
+    *sizes* are those of the buckets by name of the dim. Where several dims of a call have the same
+    name, the first decides which bucket serves the call.
+    """
+    intervals = {name: _intervals(served.policy, ends) for name, ends in sizes.items()}
+    buckets = tuple(
+        _ARTIFACTS[served.policy](served, dict(zip(intervals, combination, strict=True)))
+        for combination in itertools.product(*intervals.values())
+    )
+    first: dict[str, TensorArgument] = {}
+    for argument in served.arguments:
+        first.setdefault(argument.dim.name, argument)
+    is_exact = served.policy is ShapePolicy.EXACT
+    reads = [
+        (name, first[name].find, first[name].dim.dim, [each.high for each in intervals[name]])
+        for name in sizes
+    ]
+
+    def call_for(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[..., Any]:
+        number = 0
+        for name, find, dim, highs in reads:
+            size = find(args, kwargs).shape[dim]
+            index = bisect_left(highs, size)
+            if index == len(highs) or not size:
+                message = f"{name}={size}: outside of 1..{highs[-1]}"
+                return served.without_artifact(UncompiledReason.BEYOND, message)
+            if is_exact and highs[index] != size:
+                message = f"{name}={size}: no bucket"
+                return served.without_artifact(UncompiledReason.BETWEEN, message)
+            number = number * len(highs) + index
+        return buckets[number].call
+
+    return buckets, call_for
+
+
+def _intervals(policy: ShapePolicy, ends: tuple[int, ...]) -> tuple[Interval, ...]:
+    if policy is ShapePolicy.RANGE:
+        return intervals_of(ends)
+    return tuple(Interval(size, size) for size in ends)
+
+
+# `warm_together`: compiles all buckets, their kernels in parallel.
+
+
+def warm_together(calls: Mapping[BucketArtifact, Callable[[], object]]) -> None:
+    """Compile each bucket with its call of *calls*, and call it.
+
+    Dynamo traces one graph at a time, so threads would gain nothing. First every bucket is traced,
+    and its kernels go to inductor's workers; then each bucket is called as soon as its own kernels
+    are compiled. Parts that the first pass leaves out, such as those after a graph break, are
+    compiled by that call.
+
+    A bucket that cannot be traced ends the first pass. A bucket whose kernels cannot be compiled
+    loses its artifact; the others are called.
+
+    Raises:
+        Exception: the first error, with a note that names the bucket.
+    """
+    pending: dict[BucketArtifact, DeferredCompile] = {}
+    failed: list[Exception] = []
+    with deferring_kernels() as deferred:
+        for bucket, call in calls.items():
+            try:
+                pending[bucket] = deferred.compile(call)
+            except Exception as error:  # noqa: BLE001  raised below, when the others are done
+                failed.append(_with_note(error, bucket))
+                break
+    for bucket, kernels in pending.items():
+        try:
+            kernels.finish()
+        except Exception as error:  # noqa: BLE001  as above
+            bucket.drop_artifacts()
+            failed.append(_with_note(error, bucket))
+        else:
+            calls[bucket]()
+    if failed:
+        raise failed[0]
+
+
+def _with_note(error: Exception, bucket: BucketArtifact) -> Exception:
+    error.add_note(f"while the bucket {bucket} was compiled")
+    return error
+
+
+# `find_dims`: which dims of a model's inputs grow with the sizes of a bucket.
+
+
+def find_dims(
+    model: nn.Module, make_inputs: Callable[[Bucket], Inputs], bucket: Bucket
+) -> dict[str, dict[int, str]]:
+    """Return the ``dims`` argument of `warmup.compile` for the inputs of *bucket*.
+
+    Each of these dims is equal to the size of the bucket that it is named after.
+
+    Raises:
+        ModelError: a dim grows with a size without being equal to it, no dim grows with a size, or
+            the number of tensors or of their dims does.
+    """
+    dims: dict[str, dict[int, str]] = {}
+    shapes = _shapes(model, make_inputs(bucket))
+    for name, size in bucket.sizes:
+        other = 1 if size > 1 else 2
+        other_shapes = _shapes(model, make_inputs(bucket.at({name: other})))
+        if {path: len(shape) for path, shape in shapes.items()} != {
+            path: len(shape) for path, shape in other_shapes.items()
+        }:
+            raise ModelError(f"the inputs for {name}={size} and {name}={other} are not alike")
+        grown = [
+            (path, dim, pair)
+            for path, shape in shapes.items()
+            for dim, pair in enumerate(zip(shape, other_shapes[path], strict=True))
+            if pair[0] != pair[1]
+        ]
+        for path, dim, pair in grown:
+            if pair != (size, other):
+                raise ModelError(
+                    f"input {path}, dim {dim} is {pair[0]} where {name}={size}, and {pair[1]} "
+                    f"where {name}={other}",
+                    "only dims of that size itself can have a range: use exact buckets",
+                )
+            dims.setdefault(path, {})[dim] = name
+        if not grown:
+            raise ModelError(f"no input grows with {name}", "name the dims that the inputs have")
+    return dims
+
+
+def _shapes(model: nn.Module, inputs: Inputs) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each tensor of a call, by its path in ``dims``."""
+    try:
+        named = inspect.signature(model.forward).bind_partial(*inputs.args).arguments
+    except TypeError as error:
+        raise ModelError(f"forward does not take the inputs made for it ({error})") from error
+    return dict(_walk({**named, **inputs.kwargs}, ()))
+
+
+def _walk(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    if isinstance(value, torch.Tensor):
+        yield ".".join(map(str, path)), tuple(value.shape)
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _walk(inner, (*path, key))
+    elif isinstance(value, (list, tuple)):
+        for index, inner in enumerate(value):
+            yield from _walk(inner, (*path, index))

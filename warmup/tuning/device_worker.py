@@ -1,0 +1,185 @@
+"""The worker of one device: ``python -m warmup.tuning.device_worker FD``.
+
+It is the tuner of a build on one device, which takes its problems from a parent process. Messages
+are JSON objects, one per line. The order and then the tasks arrive on standard input; answers go to
+the file descriptor FD. The other end is `warmup.tuning.device_host`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import torch
+
+from warmup.core.errors import BuildError, ModelError, ProblemError, WarmupError, cause_in
+from warmup.core.files import Turn
+from warmup.core.processes import end_with_parent
+from warmup.core.rows import Family, Winner
+from warmup.measuring.machine import family_of
+from warmup.measuring.trial import time_calls
+from warmup.table.store import add_rows
+from warmup.tuning.device_host import FinishedProblem, ProblemTask, ReadyWorker, WorkerOrder
+from warmup.tuning.problems import begin_build, measure_with, tune_rebuilt
+from warmup.tuning.progress import Progress
+from warmup.tuning.report import BucketResult
+from warmup.tuning.setup import BuildSetup, find_setup
+from warmup.tuning.tuner import Tuner, make_tuner
+
+_GPU_CONTROL_SIZE: Final = 4096  # limited by the clock, not by launches
+_CPU_CONTROL_SIZE: Final = 256
+_REPEATS: Final = 3
+_CONTROL: Final = Winner(Family.EXTERN, "aten::mm")
+_SHORTAGES: Final = (torch.OutOfMemoryError, MemoryError)
+_BEAT_S: Final = 5.0
+Send = Callable[[Mapping[str, Any]], None]
+
+
+def serve(requests: BinaryIO, send: Send) -> None:
+    """Start as the first line of *requests* orders, and tune each problem that follows."""
+    order = WorkerOrder.from_json(json.loads(requests.readline()))
+    with ExitStack() as stack:
+        try:
+            setup = find_setup(order.device, order.policy)
+            tuner = stack.enter_context(make_tuner(setup.policy, setup.device))
+            progress, ready = _start(order, setup, tuner, send)
+        except WarmupError as error:
+            send({"gone": str(error)})
+            return
+        send({"ready": ready.to_json()})
+        for line in requests:
+            task = ProblemTask.from_json(json.loads(line))
+            finished = _tune(task, setup, progress, tuner)
+            if isinstance(finished, str):
+                send({"lost": f"ran out of memory: {finished}"})
+                return  # the memory of this process is free again when it has ended
+            send({"finished": finished.to_json()})
+
+
+def _start(
+    order: WorkerOrder, setup: BuildSetup, tuner: Tuner, send: Send
+) -> tuple[Progress, ReadyWorker]:
+    progress = begin_build([], Path(order.folder, "rows.json"), search=order.search).open(setup)
+    measure_with(tuner, setup, progress)
+    tuner.watch.turn = Turn(Path(order.turn)).taken
+    tuner.watch.own = partial(descendants_of, order.parent)
+    tuner.watch.start(order.wait_s, lambda reason, s: send({"waiting": reason, "seconds": s}))
+    return progress, ReadyWorker(
+        runtime=setup.runtime,
+        policy=setup.policy,
+        control_us=time_control(tuner) if order.is_first else None,
+        remarks=tuner.watch.remarks(),
+    )
+
+
+def time_control(tuner: Tuner) -> float:
+    """Return the time of the control problem on the tuner's device, in microseconds.
+
+    The smallest of several medians: what disturbs a measurement makes it longer.
+
+    Raises:
+        BuildError: the device cannot run the control problem.
+    """
+    device = tuner.device
+    size, dtype = _GPU_CONTROL_SIZE, torch.bfloat16
+    if device.type == "cpu":
+        size, dtype = _CPU_CONTROL_SIZE, torch.float32
+    a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    out = torch.empty(size, size, device=device, dtype=dtype)
+    times = []
+    for _ in range(_REPEATS):
+        with tuner.watch.measuring(), torch.no_grad():
+            (outcome,) = time_calls(
+                {_CONTROL: lambda _: torch.mm(a, b, out=out)}, _CONTROL, device, tuner.method
+            )
+        if outcome.time_us is None:
+            raise BuildError(
+                f"the control problem, a product of {size} x {size}, failed: {outcome.said}",
+                "run `warmup doctor`",
+            )
+        times.append(outcome.time_us)
+    return min(times)
+
+
+def _tune(
+    task: ProblemTask, setup: BuildSetup, progress: Progress, tuner: Tuner
+) -> FinishedProblem | str:
+    """Return what came of *task*, or what said that this process has no memory left for it."""
+    key, table = task.key, progress.table
+    if task.rows:
+        progress.table = add_rows(
+            progress.path, table.provenance, table.policy, task.rows, redo=True
+        )
+    progress.reopen([key])
+    if task.is_again:
+        progress.measure_again([key])
+    known = tuner.rows.not_tuned, tuner.rows.not_fused, progress.distrusted
+    before, since = tuple(map(dict, known)), len(progress.tuned)
+    buckets, not_rebuilt = list[BucketResult](), dict[str, str]()
+    try:
+        buckets.append(tune_rebuilt(key, setup, progress, tuner))
+    except (*_SHORTAGES, BuildError, ModelError, ProblemError) as error:
+        if (cause := cause_in(error, *_SHORTAGES)) is not None:
+            return str(cause).partition("\n")[0]
+        not_rebuilt[key] = str(error)
+    tuned = {one.key: one for one in progress.tuned[since:] if one.key in progress.table.rows}
+    not_tuned, not_fused, distrusted = (
+        {name: why for name, why in now.items() if earlier.get(name) != why}
+        for now, earlier in zip(known, before, strict=True)
+    )
+    return FinishedProblem(
+        tuned=tuple(tuned.values()),
+        peaks=progress.table.provenance.peaks,
+        buckets=tuple(buckets),
+        not_rebuilt=not_rebuilt,
+        not_tuned=not_tuned,
+        not_fused=not_fused,
+        distrusted=distrusted,
+        stages=tuner.clock.take(),
+        machine=tuner.watch.state(),
+    )
+
+
+def descendants_of(pid: int, root: Path = Path("/proc")) -> frozenset[int]:
+    """Return *pid* and all processes that descend from it; *pid* alone where that is not known."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return frozenset(family_of(pid, root))
+    return frozenset({pid})
+
+
+def _beat(send: Send, ended: threading.Event) -> None:
+    """Send a sign of life every few seconds until *ended*, as long as this process runs Python."""
+    while not ended.wait(_BEAT_S):
+        send({"beat": True})
+
+
+def main() -> None:
+    """Serve the parent process; the last argument is the file descriptor for answers."""
+    end_with_parent()
+    lock = threading.Lock()
+    with os.fdopen(int(sys.argv[-1]), "wb") as answers:
+
+        def send(message: Mapping[str, Any]) -> None:
+            line = json.dumps(message).encode() + b"\n"
+            with lock:
+                answers.write(line)
+                answers.flush()
+
+        ended = threading.Event()
+        threading.Thread(target=_beat, args=(send, ended), daemon=True).start()
+        try:
+            serve(sys.stdin.buffer, send)
+        finally:  # else the last words of this process are those of a beat without a pipe
+            ended.set()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,345 @@
+"""`record`: lets the questions of this process become rows of a table, until the process ends.
+
+`warmup build -- COMMAND` asks every Python process of the command for it, by a `RecordingOrder`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from torch import nn
+
+from warmup.core.device import compare_runtimes
+from warmup.core.errors import ContradictionWarning, MissReason
+from warmup.core.events import Emitter, EventName, FieldValue, JsonLinesSink, Tally, print_notice
+from warmup.core.files import Turn
+from warmup.core.method import Search, read_flag
+from warmup.core.processes import RecordingOrder, order_in_environment
+from warmup.core.rows import Winner
+from warmup.core.trial import LiveSearch, trial_from_json, trial_to_json
+from warmup.keys.question import Question, RegionQuestion
+from warmup.models.loading import LoadedModel
+from warmup.serving.handle import (
+    Handle,
+    InstallSettings,
+    Notices,
+    ProcessWatch,
+    install_lock,
+    installed,
+    register,
+)
+from warmup.table.codec import digest_of
+from warmup.table.lookup import Lookup, cache_tag
+from warmup.table.schema import OnMiss, PolicyOptions, Table, options_served
+from warmup.table.store import add_rows
+from warmup.tuning.bucket_compiler import BucketCompiler, measure_regions
+from warmup.tuning.progress import Progress, Revisit
+from warmup.tuning.report import Observer
+from warmup.tuning.setup import (
+    BuildSetup,
+    find_setup,
+    open_table,
+    seconds_to_wait,
+    watcher_of,
+)
+from warmup.tuning.trials import WaitingQuestion, ways_trial
+from warmup.tuning.tuner import Tuner
+
+# `RecordingLookup`: the lookup of a process whose questions become the rows of a table.
+
+
+@dataclass(kw_only=True)
+class RecordingLookup(Lookup):
+    """A lookup that measures what has no row, and takes the rows that other processes write.
+
+    ``progress`` is the table on disk, where the rows of this process go too. A question that could
+    not be measured is reported as a miss, so that it can be tuned when the program has ended.
+    ``later`` keeps a question whose region can be measured only then.
+
+    A key of whose row the program does not fuse what the region alone fused is put into ``apart``,
+    the keys that the tuner measures without fusing, and is measured again when it is next asked.
+    """
+
+    progress: Progress
+    turn: Turn
+    later: Callable[[RegionQuestion], None]
+    apart: set[str] = field(default_factory=set)
+    _stamp: tuple[int, int] | None = None
+
+    def find(self, key: str) -> Winner | MissReason:
+        answer = super().find(key)
+        if isinstance(answer, Winner) or not self._refresh():
+            return answer
+        return super().find(key)
+
+    def scheduled(self, key: str, *, fused: bool, found: bool) -> None:
+        super().scheduled(key, fused=fused, found=found)
+        if fused and not found and key not in self.apart:
+            self.apart.add(key)
+            self.progress.measure_again([key])
+            with self._lock:
+                self._tuned_rows.pop(key, None)
+
+    def measure(self, question: Question) -> Winner | None:
+        key, library = question.problem.key, question.library
+        offered = {one.winner for one in question.candidates}
+        with self.turn.taken():
+            known = self._row_of_another(key, lambda winner: winner.choice in offered)
+            winner = known or super().measure(question)
+        return self._measured(key, winner, library)
+
+    def measure_calls(
+        self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]
+    ) -> Winner | None:
+        with self.turn.taken():
+            known = self._row_of_another(key, calls.__contains__)
+            winner = known or super().measure_calls(key, library, calls)
+        return self._measured(key, winner, library)
+
+    def measure_search(self, key: str, search: LiveSearch) -> Winner | None:
+        with self.turn.taken():  # the hooks can make no kernel of a config that was not listed
+            known = self._row_of_another(key, search.listed.__contains__)
+            winner = known or super().measure_search(key, search)
+        return self._measured(key, winner, search.listed[0])
+
+    def try_search(self, key: str, search: LiveSearch) -> Winner | None:
+        with self.turn.taken():
+            return super().try_search(key, search)
+
+    def measure_region(self, question: RegionQuestion) -> Winner | None:
+        with self.turn.taken():
+            known = self._row_of_another(question.key, question.ways.__contains__)
+            winner = known or super().measure_region(question)
+            if known is None and question.region is not None:
+                self.later(question)
+        return self._measured(question.key, winner, question.library)
+
+    def _measured(self, key: str, winner: Winner | None, library: Winner | None) -> Winner | None:
+        if winner is None:
+            self.miss(key, MissReason.NOT_IN_TABLE, str(library))
+        return winner
+
+    def _row_of_another(self, key: str, is_offered: Callable[[Winner], bool]) -> Winner | None:
+        """Return the winner that another process has measured for *key* since it was asked."""
+        if not self._refresh():
+            return None
+        found = super().find(key)
+        if not isinstance(found, Winner) or not is_offered(found):
+            return None
+        self.hit(key, found)
+        return found
+
+    def _refresh(self) -> bool:
+        """Take the rows of the table on disk, if it has changed; return whether it had."""
+        stamp = self.progress.stamp()
+        if stamp == self._stamp:
+            return False
+        self._stamp = stamp
+        self.progress.read_again()
+        self.rows = self.progress.rows
+        return True
+
+
+def record(*, freezing: bool | None = None) -> Handle:
+    """Return the handle of the recording, which begins with the first call in this process.
+
+    The order is that of the environment. Inductor's questions are measured and written to its table
+    as they are asked, or with ``after`` written to its log as misses. The events go to
+    ``WARMUP_AUDIT_LOG``. Weights of the program are frozen where the program freezes them itself,
+    or *freezing* or ``WARMUP_FREEZING=1`` says so.
+
+    Raises:
+        SettingsError: the device, its compiler or an option cannot be used.
+        TableError: the table cannot be read or written, or is for another device, runtime or
+            policy; or other processes of the command have another runtime than this one.
+        AdapterError: this torch is not supported.
+    """
+    order = order_in_environment()
+    assert order is not None
+    freezes = read_flag(freezing, "WARMUP_FREEZING")
+    with install_lock:
+        current = installed()
+        return _begin(order, freezes=freezes) if current is None else current.shared()
+
+
+class _Waiting(Observer):
+    """Says on stderr that a measurement waits: the program seems to hang meanwhile."""
+
+    def waiting_started(self, reason: str, seconds: float) -> None:
+        """Print *reason*, and for how long the measurement waits at most."""
+        print_notice(f"build: {reason}: waiting up to {seconds:.0f} s to measure")
+
+
+def _begin(order: RecordingOrder, *, freezes: bool) -> Handle:
+    setup = find_setup(order.device, PolicyOptions(**order.options))
+    table, _ = open_table(Path(order.out), setup, force=False)
+    add_rows(order.origin, table.provenance, table.policy, {})
+    digest = digest_of(table)
+    tally = Tally()
+    log = JsonLinesSink(Path(os.environ.get("WARMUP_AUDIT_LOG") or order.log))
+    log.open()
+    common: dict[str, FieldValue] = {"digest": digest[:16]}
+    if (rank := os.environ.get("RANK")) is not None:
+        common["rank"] = rank
+    emitter = Emitter([tally, log], common)
+    notices = Notices(
+        order.out,
+        is_strict=False,
+        is_quiet=False,
+        bypassed=lambda cause, said: emitter.emit(EventName.BYPASSED, cause=cause, said=said),
+    )
+    watch = ProcessWatch(notices)  # no sink: a miss is what a recording is for
+    # The rows are made under the program's own options, which the table has nothing to say about.
+    warnings.filterwarnings("ignore", category=ContradictionWarning)
+    try:
+        lookup = (_collecting if order.after else _measuring)(order, setup, table, emitter)
+        tag = f"{cache_tag(digest, tunes=lookup.tunes)}-{order.session}"
+        functions, is_compiling = setup.inductor.earlier_compiles()
+        options = options_served(table.policy, freezes=freezes)
+        attachment = setup.inductor.attach(lookup, options, tag, observer=watch, quiet=True)
+    except BaseException:
+        log.close()
+        raise
+    here, on_miss = setup.runtime, lookup.on_miss.value
+    mismatches = compare_runtimes(table.provenance.runtime, here)
+    emitter.emit(
+        EventName.INSTALLED,
+        paths=[order.out],
+        table=digest,
+        rows=len(table.rows),
+        on_miss=on_miss,
+        uncovered=lookup.on_uncovered.value,
+        device=here.device.name,
+        torch=here.torch,
+        triton=here.triton,
+        mismatches=[str(mismatch) for mismatch in mismatches],
+        bundle=None,
+        bundle_refused=None,
+    )
+    settings = InstallSettings(
+        digest=digest,
+        on_miss=on_miss,
+        uncovered=lookup.on_uncovered.value,
+        device=here.device.name,
+        audit_log=str(log.path),
+        bundle="",
+        freezes=freezes,
+        pads_model=False,
+        is_recording=True,
+    )
+    handle = Handle(table, digest, lookup, tally, attachment, settings, watch, _file=log)
+    register(handle)
+    notices.late(functions, is_compiling=is_compiling)
+    return handle
+
+
+def _collecting(_order: RecordingOrder, setup: BuildSetup, table: Table, out: Emitter) -> Lookup:
+    """Return a lookup that reports every question without a row."""
+    policy, differing = table.policy, compare_runtimes(table.provenance.runtime, setup.runtime)
+    return Lookup(
+        table.rows,
+        OnMiss.FALLBACK,
+        out,
+        differing,
+        searches=policy.searches,
+    )
+
+
+def _measuring(order: RecordingOrder, setup: BuildSetup, table: Table, out: Emitter) -> Lookup:
+    """Return a lookup that measures every question without a row, and writes the row."""
+    from warmup.tuning.tuner import make_tuner
+
+    warnings.filterwarnings("ignore", message="TypedStorage is deprecated")  # torch's own
+    tuner = make_tuner(setup.policy, setup.device)
+    watcher = watcher_of(_Waiting(), setup)
+    tuner.watch.start(seconds_to_wait(order.wait_for_quiet), watcher.waiting_started)
+    search = Search(order.search)
+    progress = Progress(
+        path=Path(order.out),
+        table=table,
+        replaces=False,
+        observer=watcher,
+        can_search=setup.can_search,
+        given_up=tuner.rows.not_tuned,
+        measured_peaks=tuner.bounds.peaks,
+        revisit=Revisit(search=search),
+    )
+    policy = table.policy
+    return RecordingLookup(
+        rows=table.rows,
+        on_miss=OnMiss.TUNE,
+        emitter=out,
+        tuner=tuner,
+        on_tuned=progress.save,
+        search=search,
+        retunes=progress.must_retune,
+        searches=policy.searches,
+        progress=progress,
+        turn=Turn(order.turn),
+        later=partial(write_region, order.regions, tuner=tuner),
+        apart=tuner.apart,
+    )
+
+
+# Regions of a recorded program: written while it compiles, and measured when it has ended.
+
+_REGION_MODEL: Final = "region"
+
+
+def write_region(path: Path, question: RegionQuestion, tuner: Tuner) -> None:
+    """Append *question*, which has a region, to the file *path*.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    trial = ways_trial(question, tuner.device, tuner.method, tuner.tolerance, seed=tuner.seed)
+    line = {"trial": trial_to_json(trial), "keys": sorted(question.keys_in_region)}
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def read_regions(path: Path) -> tuple[RegionQuestion, ...]:
+    """Return the questions in the file *path*, each key once; none where there is no file.
+
+    A line that a killed process left unfinished is skipped: its question is a miss, as in the log.
+    """
+    questions: dict[str, RegionQuestion] = {}
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    for line in lines:
+        try:
+            document = json.loads(line)
+        except ValueError:
+            continue
+        trial = trial_from_json(document["trial"])
+        ways = tuple(candidate.winner for candidate in trial.candidates)
+        keys = frozenset(document["keys"])
+        questions[trial.key] = RegionQuestion(trial.key, ways, trial.region, keys)
+    return tuple(questions.values())
+
+
+def measure_recorded(
+    questions: Sequence[RegionQuestion], setup: BuildSetup, progress: Progress, tuner: Tuner
+) -> None:
+    """Measure each of *questions* as a build does, and write its row; GEMMs on the way are tuned.
+
+    Raises:
+        TableError: the table cannot be written.
+    """
+    compiler = BucketCompiler(
+        setup=setup,
+        model=LoadedModel(
+            nn.Identity(), None, _REGION_MODEL
+        ),  # a region is compiled without the model
+        progress=progress,
+        tuner=tuner,
+    )
+    for question in questions:
+        tuner.region_questions.keep(WaitingQuestion(question, (), is_disturbed=False))
+    measure_regions(compiler)

@@ -1,0 +1,329 @@
+"""`suggest`: the buckets that add the least padded work for a histogram of sizes, as it is read."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from itertools import accumulate
+from pathlib import Path
+from typing import BinaryIO, Final, TypeGuard
+
+from warmup.core.buckets import MAX_SIZE
+from warmup.core.errors import SettingsError
+
+MAX_SUGGESTED: Final = 64
+
+
+class Cost(StrEnum):
+    """How the work of a request grows with its size."""
+
+    LINEAR = "linear"
+    QUADRATIC = "quadratic"
+
+    def of(self, size: int) -> int:
+        """Return the work of one request of *size*, in units of a request of size 1."""
+        return size if self is Cost.LINEAR else size * size
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """The best buckets of a given number, ascending, and the padded work of all requests."""
+
+    sizes: tuple[int, ...]
+    work: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suggestion:
+    """The suggested buckets for a histogram: ``curve`` has the best pick of 1, 2, 3 ... buckets.
+
+    ``requests`` is the number of requests, ``observed`` that of their different sizes, which go
+    from ``smallest`` to ``largest``; ``work`` is the work of all requests without padding.
+    """
+
+    requests: int
+    observed: int
+    smallest: int
+    largest: int
+    work: int
+    curve: tuple[Pick, ...]
+
+    @property
+    def best(self) -> Pick:
+        """The pick with the least padded work, which has the most buckets."""
+        return self.curve[-1]
+
+    def padded(self, pick: Pick) -> float:
+        """Return the padded work of *pick* over the work without padding; 1.0 is no padding."""
+        return pick.work / self.work
+
+
+def suggest(
+    histogram: str | Path | BinaryIO | Mapping[int, int],
+    *,
+    max_buckets: int,
+    multiple: int = 1,
+    cost: str = Cost.LINEAR,
+) -> Suggestion:
+    """Return the buckets, at most *max_buckets*, for which padding adds the least work.
+
+    Each size is served by the smallest bucket that holds it, so the last bucket is the largest
+    observed size. Buckets are observed sizes, rounded up to a multiple of *multiple*: any other
+    bucket could be lowered to such a size and serve the same requests. *histogram* is a file for
+    `warmup.tuning.suggest.read_histogram`, or the count of each size. Fewer than *max_buckets*
+    are returned where more would not reduce the padded work.
+
+    Raises:
+        SettingsError: the histogram cannot be read or is empty, or an argument is out of bounds.
+    """
+    if not 1 <= max_buckets <= MAX_SUGGESTED:
+        raise SettingsError(
+            f"{max_buckets} buckets cannot be suggested", f"ask for 1 to {MAX_SUGGESTED}"
+        )
+    if not 1 <= multiple <= MAX_SIZE:
+        raise SettingsError(f"{multiple} is no multiple", f"give 1 to {MAX_SIZE}")
+    if cost not in tuple(Cost):
+        raise SettingsError(f"the cost {cost!r} is unknown", f"use any of {', '.join(Cost)}")
+    if isinstance(histogram, Mapping):
+        counts = check_histogram(histogram)
+    else:
+        counts = read_histogram(histogram)
+    requests: dict[int, int] = {}
+    for size in sorted(counts):
+        bucket = -(-size // multiple) * multiple
+        requests[bucket] = requests.get(bucket, 0) + counts[size]
+    if (largest := max(requests)) > MAX_SIZE:
+        raise SettingsError(
+            f"the size {max(counts)} rounded up to a multiple of {multiple} is {largest}",
+            f"sizes end at {MAX_SIZE}",
+        )
+    growth = Cost(cost)
+    buckets = tuple(requests)
+    works = [growth.of(bucket) for bucket in buckets]
+    return Suggestion(
+        requests=sum(counts.values()),
+        observed=len(counts),
+        smallest=min(counts),
+        largest=max(counts),
+        work=sum(growth.of(size) * count for size, count in counts.items()),
+        curve=tuple(
+            Pick(tuple(buckets[index] for index in ends), work)
+            for ends, work in partitions(works, list(requests.values()), max_buckets)
+        ),
+    )
+
+
+def partitions(
+    works: Sequence[int], counts: Sequence[int], most: int
+) -> list[tuple[tuple[int, ...], int]]:
+    """Return the best ends of 1, 2 ... *most* intervals, each with its cost.
+
+    An interval that ends at *j* costs ``works[j]`` for each count in it; *works* ascend strictly.
+    There are never more intervals than positions.
+
+    With ``total[i]`` the counts before *i*, the best cost of *k* intervals that end at *j* is ::
+
+        best[k][j] = works[j] * total[j + 1] + min over i of best[k-1][i-1] - total[i] * works[j]
+
+    The terms under the minimum are lines in ``works[j]`` whose slopes fall with *i*, and they are
+    evaluated at rising points. So their lower envelope is kept as a queue, which each line enters
+    and leaves once: O(n) for each *k* and O(n * most) in all, in exact integers. The method is
+    P. Brucker's, "Efficient algorithms for some path partitioning problems", Discrete Applied
+    Mathematics 62 (1995), known as the convex hull trick.
+    """
+    total = [0, *accumulate(counts)]
+    last = len(works) - 1
+    best = [work * count for work, count in zip(works, total[1:], strict=True)]
+    partitions_by_k: list[tuple[tuple[int, ...], int]] = [((last,), best[-1])]
+    starts_by_k: list[array[int]] = []
+    for k in range(1, min(most, len(works))):
+        best, starts = _extend(best, works, total, k)
+        starts_by_k.append(starts)
+        ends = [last]
+        for last_starts in reversed(starts_by_k):
+            ends.append(last_starts[ends[-1]] - 1)
+        partitions_by_k.append((tuple(reversed(ends)), best[-1]))
+    return partitions_by_k
+
+
+def _extend(
+    best: Sequence[int], works: Sequence[int], total: Sequence[int], k: int
+) -> tuple[list[int], array[int]]:
+    """Return the best costs of k + 1 intervals by their end, and where the last interval starts.
+
+    The first *k* elements are placeholders: no k + 1 intervals end there.
+    """
+    costs, starts = [0] * k, array("i", [0]) * k
+    # The envelope, a line for each possible start of the last interval: the start, the cost and the
+    # number of requests before it, and the least work from which this line is the lowest.
+    line_starts: list[int] = []
+    line_costs: list[int] = []
+    line_totals: list[int] = []
+    lowest_from: list[int] = []
+    first, last = 0, -1
+    positions = zip(best[k - 1 :], total[k:], works[k:], total[k + 1 :], strict=False)
+    for j, (cost, before, work, until) in enumerate(positions, start=k):
+        crossing = 0
+        while last >= first:
+            crossing = -((line_costs[last] - cost) // (before - line_totals[last]))  # rounded up
+            if crossing > lowest_from[last]:
+                break
+            del line_starts[last], line_costs[last], line_totals[last], lowest_from[last]
+            last -= 1
+        line_starts.append(j)
+        line_costs.append(cost)
+        line_totals.append(before)
+        lowest_from.append(crossing)
+        last += 1
+        while first < last and lowest_from[first + 1] <= work:
+            first += 1
+        starts.append(line_starts[first])
+        costs.append(line_costs[first] + work * (until - line_totals[first]))
+    return costs, starts
+
+
+MAX_LINES: Final = 10_000_000
+MAX_LINE_BYTES: Final = 256
+MAX_SIZES: Final = 100_000
+MAX_REQUESTS: Final = 10**12
+_MAX_COUNT_DIGITS = 13
+_SHOWN_LETTERS = 40
+_MAX_COLUMNS = 2
+_HEADERS = {"size", "size,count", '"size"', '"size","count"'}
+_LINES = 'write SIZE, SIZE,COUNT or {"size": SIZE, "count": COUNT} on each line'
+
+
+def read_histogram(source: str | Path | BinaryIO) -> dict[int, int]:
+    """Return the count of each size in *source*, the path of a file or a binary stream.
+
+    Each line is ``SIZE``, ``SIZE,COUNT`` or ``{"size": SIZE, "count": COUNT}``. A missing count
+    is 1, counts of the same size add up, and sizes with the count 0 are left out. The first line
+    may be the header ``size`` or ``size,count``. Blank lines are skipped. Memory is bounded by the
+    limits of this module; the file is read line by line.
+
+    Raises:
+        SettingsError: the file cannot be read, a line has another form, a limit is exceeded, or no
+            size has a count above 0; the text names the line.
+    """
+    if not isinstance(source, (str, Path)):
+        return _add_up(source, "standard input")
+    try:
+        with Path(source).open("rb") as stream:
+            return _add_up(stream, str(source))
+    except OSError as error:
+        raise SettingsError(
+            f"--histogram {source}: {error.strerror}", "name a readable file, or - for stdin"
+        ) from error
+
+
+def check_histogram(counts: Mapping[int, int]) -> dict[int, int]:
+    """Return *counts*, a histogram from a program, without the sizes whose count is 0.
+
+    Raises:
+        SettingsError: a size or a count is invalid, there are too many sizes, or none is left.
+    """
+    for size, count in counts.items():
+        if not _is_within(size, 1, MAX_SIZE) or not _is_within(count, 0, MAX_REQUESTS):
+            raise SettingsError(
+                f"the histogram's {_quoted(size)}: {_quoted(count)} is no size with its count",
+                f"sizes are 1 to {MAX_SIZE}, counts 0 to {MAX_REQUESTS}",
+            )
+    positive = {size: count for size, count in counts.items() if count}
+    if not positive:
+        raise SettingsError("the histogram has no size", "count at least one request")
+    if len(positive) > MAX_SIZES:
+        raise SettingsError(
+            f"the histogram has more than {MAX_SIZES} sizes", "round sizes up before counting"
+        )
+    return positive
+
+
+def _add_up(stream: BinaryIO, name: str) -> dict[int, int]:
+    counts: dict[int, int] = {}
+    may_be_header = True
+    for number, line in enumerate(_lines(stream, name), start=1):
+        try:
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
+            if text and not (may_be_header and text.lower().replace(" ", "") in _HEADERS):
+                size, count = _object(text) if text.startswith("{") else _columns(text)
+                if count:
+                    counts[size] = counts.get(size, 0) + count
+        except ValueError as error:
+            problem = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error
+            raise SettingsError(f"--histogram {name}, line {number}: {problem}", _LINES) from error
+        may_be_header = may_be_header and not text
+        if len(counts) > MAX_SIZES:
+            raise SettingsError(
+                f"--histogram {name}, line {number}: more than {MAX_SIZES} different sizes",
+                "round sizes up before counting",
+            )
+    if not counts:
+        raise SettingsError(f"--histogram {name}: it has no size", _LINES)
+    return counts
+
+
+def _lines(stream: BinaryIO, name: str) -> Iterator[bytes]:
+    for number, line in enumerate(iter(partial(stream.readline, MAX_LINE_BYTES + 1), b""), start=1):
+        if number > MAX_LINES:
+            raise SettingsError(
+                f"--histogram {name}: more than {MAX_LINES} lines",
+                "count equal sizes first, as SIZE,COUNT",
+            )
+        if len(line) > MAX_LINE_BYTES:
+            raise SettingsError(
+                f"--histogram {name}, line {number}: longer than {MAX_LINE_BYTES} bytes", _LINES
+            )
+        yield line
+
+
+def _columns(text: str) -> tuple[int, int]:
+    cells = text.split(",")
+    if len(cells) > _MAX_COLUMNS:
+        raise ValueError(f"{len(cells)} columns instead of size,count")
+    return _checked(*(_number(cell.strip()) for cell in cells))
+
+
+def _number(cell: str) -> object:
+    if cell.startswith('"') and cell.endswith('"'):
+        cell = cell[1:-1]
+    if cell.isascii() and cell.removeprefix("-").isdigit() and len(cell) <= _MAX_COUNT_DIGITS:
+        return int(cell)
+    return cell
+
+
+def _object(text: str) -> tuple[int, int]:
+    try:
+        fields = json.loads(text, object_pairs_hook=_unique)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{_quoted(text)} is not JSON: {error.msg}") from error
+    if "size" not in fields or not fields.keys() <= {"size", "count"}:
+        raise ValueError(f"{_quoted(text)} has other fields than size and count")
+    return _checked(**fields)
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise ValueError("a field is given twice")
+    return fields
+
+
+def _checked(size: object, count: object = 1) -> tuple[int, int]:
+    if not _is_within(size, 1, MAX_SIZE):
+        raise ValueError(f"the size {_quoted(size)} is not an integer from 1 to {MAX_SIZE}")
+    if not _is_within(count, 0, MAX_REQUESTS):
+        raise ValueError(f"the count {_quoted(count)} is not an integer from 0 to {MAX_REQUESTS}")
+    return size, count
+
+
+def _is_within(value: object, low: int, high: int) -> TypeGuard[int]:
+    return type(value) is int and low <= value <= high  # bool is a subclass of int
+
+
+def _quoted(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_LETTERS else f"{text[:_SHOWN_LETTERS]}..."
