@@ -48,7 +48,7 @@ THIRD_PARTY: Mapping[str, frozenset[str]] = {
     "diagnostics": frozenset({"torch"}),
     "bench": frozenset({"torch"}),
     "bench.cells": frozenset({"torch", "matplotlib"}),
-    "bench.layers": frozenset({"torch", "helion"}),
+    "bench.helion": frozenset({"torch", "helion"}),
     "bench.pad": frozenset({"msgspec"}),
     "bench.trace": frozenset({"torch", "msgspec"}),
     "cli": frozenset({"typer", "rich"}),

@@ -163,7 +163,7 @@ def reasons() -> str:
     from warmup.core.errors import MissReason
 
     rows = ["| Reason | Meaning | What to do |", "| --- | --- | --- |"]
-    for value, text in documented("core/miss_reasons.py", "MissReason").values():
+    for value, text in documented("core/errors.py", "MissReason").values():
         rows.append(f"| `{value}` | {_cell(text)} | {_cell(MissReason(value).advice)} |")
     return "\n".join(rows) + "\n"
 

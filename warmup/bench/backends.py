@@ -74,7 +74,7 @@ COMPILED: Final[Mapping[str, Mapping[str, OptionValue]]] = {
 LIBRARIES: Final[Mapping[str, tuple[str, str]]] = {
     "liger": ("liger-kernel", "liger_kernel.transformers.functional"),
     "quack": ("quack-kernels", "quack"),
-    "helion": ("helion", "warmup.bench.layers"),
+    "helion": ("helion", "warmup.bench.helion"),
 }
 FORWARD_ONLY: Final = (TABLE, "helion")  # a table serves without gradients
 NO_WEIGHTS: Final = (
