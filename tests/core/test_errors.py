@@ -65,7 +65,11 @@ TEXTS = {
 
 def classes_of_the_module() -> set[type]:
     classes = {value for value in vars(errors).values() if isinstance(value, type)}
-    return {each for each in classes if each.__module__ == errors.__name__}
+    return {
+        each
+        for each in classes
+        if each.__module__ == errors.__name__ and issubclass(each, Exception)
+    }
 
 
 def test_every_error_has_a_sample_and_a_place_in_the_drawing() -> None:

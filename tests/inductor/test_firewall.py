@@ -167,10 +167,10 @@ def test_no_exception_leaves_any_hook_of_a_table(monkeypatch: pytest.MonkeyPatch
 # Places whose hooks raise as they are: a tool compiles there, and no user's program does.
 OF_TOOLS = {
     "adapter.count_benchmarks": "`bench` counts what a backend measures",
-    "addmm_folding.mm_unfolded": "a build, of the region of one product: it returns a constant",
-    "assumed_gpu._reported": "`explain --assume`",
+    "options.mm_unfolded": "a build, of the region of one product: it returns a constant",
+    "guards._reported": "`explain --assume`",
     "guards.record": "`explain` and `policy`, which compile for the guards alone",
-    "quiet.compiling_with": "`bench`; it wraps no function",
+    "options.compiling_with": "`bench`; it wraps no function",
 }
 
 
@@ -185,4 +185,4 @@ def test_every_hook_has_a_firewall() -> None:
                     if is_call and call.func.id == "Patches":
                         found[f"{path.stem}.{function.name}"] = bool(call.args)
     assert {place for place, is_guarded in found.items() if not is_guarded} == set(OF_TOOLS)
-    assert {"adapter.attach", "deferred_kernels.deferring_kernels"} <= found.keys()
+    assert {"adapter.attach", "cached_graphs.deferring_kernels"} <= found.keys()

@@ -47,7 +47,7 @@ import contextlib, os, sys
 from pathlib import Path
 import platformdirs, platformdirs.unix
 from warmup.core.errors import WarmupError
-from warmup.table import discovery, store
+from warmup.table import store
 os.environ.pop("HOME", None)
 if os.geteuid() == 0:
     os.setgroups([])
@@ -211,8 +211,8 @@ def test_a_reader_needs_no_home_and_writes_nothing(read_only: Path) -> None:
     """A user without a passwd entry, HOME or permissions finds the table and leaves no file."""
     before = _contents(read_only)
     code = AS_NOBODY + (
-        "found = discovery.discover(store.read(path).provenance.runtime, (folder,))\n"
-        "print(len(found.table.rows), len(discovery.search_folders()) > 1)\n"
+        "found = store.discover(store.read(path).provenance.runtime, (folder,))\n"
+        "print(len(found.table.rows), len(store.search_folders()) > 1)\n"
     )
     done = run_python("-c", code, str(read_only))
     assert (done.stdout, done.stderr, _contents(read_only)) == ("2 True\n", "", before)
