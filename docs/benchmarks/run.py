@@ -21,31 +21,26 @@ from driver import ROOT, python_path, say
 from warmup.cli.streams import EXIT_UNDECIDED
 
 FIVE = "--seqlens 16,256,560,1024,2048"
-KINDS = "default,max-autotune,mega-cache,table,table-warm"
 H200 = "tables/nvidia-h200"
 LLAMA, SWIGLU = "examples/llama_block.py:LlamaBlocks", "examples/vision_block.py:SwiGLU"
 HERE = "docs/benchmarks"
+
+
+def starts_of(name: str, model: str) -> tuple[str, ...]:
+    """Return the commands for all starts of *model*; {out} is the folder of the results."""
+    common = f"python {HERE}/starts.py --model {model} {FIVE} --table {{out}}/{name}.json"
+    return (
+        f"{common} --starts max-autotune-warm,mega-cache --repeats 1 "
+        f"--results {{out}}/{name}-tuned-h200.json",
+        f"{common} --build --starts default-warm,table-warm,bundle,bundle-graphs --repeats 2 "
+        f"--results {{out}}/{name}-h200.json",
+    )
+
+
 # {out} is the folder of the results.
 SETS: dict[str, tuple[str, ...]] = {
-    "starts-llama": (
-        (
-            f"python {HERE}/starts.py --model {LLAMA} {FIVE} --build --table {{out}}/llama.json "
-            f"--starts {KINDS} --once max-autotune,mega-cache --results {{out}}/starts-llama.json"
-        ),
-    ),
-    "starts-swiglu": (
-        (
-            f"python {HERE}/starts.py --model {SWIGLU} {FIVE} --build --table {{out}}/swiglu.json "
-            f"--starts {KINDS} --once max-autotune,mega-cache --results {{out}}/starts-swiglu.json"
-        ),
-    ),
-    "starts-bundle": (
-        (
-            f"python {HERE}/starts.py --model {LLAMA} {FIVE} --build --table {{out}}/bundle.json "
-            "--starts default,table,bundle,bundle-graphs,mega-cache "
-            "--results {out}/starts-bundle.json"
-        ),
-    ),
+    "starts-llama": starts_of("llama", LLAMA),
+    "starts-swiglu": starts_of("swiglu", SWIGLU),
     "starts-cpu": (
         (
             f"python {HERE}/starts.py --model examples/mlp.py:MLP --seqlens 16,64,256 --build "

@@ -45,7 +45,9 @@ _TORCH_S = round(time.monotonic() - _BEGUN, 3)
 _TUNED = {"mode": "max-autotune-no-cudagraphs"}
 # How torch.compile is called for a kind of start, where not as by default with static shapes.
 _SETTINGS: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(("max-autotune", "mega-cache", "table-max-autotune", "static"), _TUNED),
+    **dict.fromkeys(
+        ("max-autotune", "max-autotune-warm", "mega-cache", "table-max-autotune", "static"), _TUNED
+    ),
     "dynamic-smallest": {**_TUNED, "dynamic": None},
     "dynamic-largest": {**_TUNED, "dynamic": None},
     "max-autotune-gemm": {"options": {"max_autotune_gemm": True}},
@@ -264,7 +266,8 @@ class Server:
                 answer["bundle_refused"] = bundle.refused
                 answer["kernels_compiled"] = len(bundle.compiled_besides())
         self._open.close()
-        if self.kind == "max-autotune" and self.is_gpu and self.artifacts:
+        saves = self.kind.removesuffix("-warm") == "max-autotune" and self.is_gpu
+        if saves and self.artifacts and not Path(self.artifacts).exists():
             saved = torch.compiler.save_cache_artifacts()
             answer["mega_bytes"] = Path(self.artifacts).write_bytes(saved[0] if saved else b"")
         return answer | {"process_seconds": round(time.monotonic() - self.spawned, 3)}

@@ -8,7 +8,8 @@
 Kinds of start: `default`, `default-freezing`, `max-autotune`, `max-autotune-gemm` and `mega-cache`
 (which loads what a `max-autotune` start saved) are torch alone; `table` and `table-max-autotune`
 are torch.compile under an installed table; `bundle` and `bundle-graphs` have its compiled kernels,
-or graphs, as well; `table-warm` is a second start over the caches that a first start left.
+or graphs, as well. A kind with `-warm` after its name, such as `default-warm`, starts twice over
+the same caches, empty at first: the first start counts for the kind without `-warm`.
 
 How fast a call is afterwards, `warmup compare` measures.
 
@@ -82,9 +83,11 @@ def interleaved(asked: argparse.Namespace, case: Case, folder: Path) -> Iterator
             if not repeat or kind not in once:
                 artifacts = str(folder / "mega-cache")
                 own = {"kind": kind, "bundle": paths.get(kind), "artifacts": artifacts}
-                *_, last = run(case | own, CACHES if kind.endswith("-warm") else CACHES[:1])
-                starts.append({"repeat": repeat, **last})
-                yield document
+                for start in run(case | own, CACHES if kind.endswith("-warm") else CACHES[:1]):
+                    is_first = kind.endswith("-warm") and start["caches"] == CACHES[0]
+                    named = {"start": kind.removesuffix("-warm")} if is_first else {}
+                    starts.append({"repeat": repeat, **start, **named})
+                    yield document
 
 
 def together(asked: argparse.Namespace, case: Case) -> Iterator[Answer]:
