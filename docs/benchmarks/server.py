@@ -108,9 +108,8 @@ class Server:
 
                 CppSources.attach = _attach_nothing
             with clock.phase(Phase.INSTALL):
-                self.handle = warmup.install(
-                    self.table, device=self.device, bundle=self.bundle, freezing=True
-                )
+                os.environ["WARMUP_DEVICE"] = self.device
+                self.handle = warmup.install(self.table, bundle=self.bundle, freezing=True)
             ready = _watch_workers()
         with clock.phase(Phase.LOAD):
             self._load()

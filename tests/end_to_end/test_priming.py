@@ -24,14 +24,13 @@ MODELS = ROOT / "tests" / "programs" / "models"
 NET = f"{MODELS / 'measuring.py'}:Net"
 BATCHED = f"{MODELS / 'batched.py'}:Batched"
 SERVE = """
-import json, sys, warnings
+import json, os, sys, warnings
 import torch, warmup
 sys.path.insert(0, sys.argv[1])
 from {module} import {name}, example_inputs
 warnings.simplefilter("ignore", warmup.StaleTableWarning)
-with warmup.install(
-    sys.argv[2], on_miss=sys.argv[3], allow_mismatch=True, freezing=True
-) as handle, torch.no_grad():
+os.environ["WARMUP_ALLOW_MISMATCH"] = "1"
+with warmup.install(sys.argv[2], on_miss=sys.argv[3], freezing=True) as handle, torch.no_grad():
     torch.compile({name}().eval(), dynamic=False)(*{inputs})
     report = handle.report()
 print("RESULT", json.dumps({{

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import sys
 import threading
 import time
@@ -176,7 +177,8 @@ class Watched:
         self.clear()
 
     def install(self, on_miss: str = "fallback") -> None:
-        self.handle = warmup.install(make_table(), on_miss=on_miss, freezing=True, quiet=True)
+        os.environ["WARMUP_QUIET"] = "1"
+        self.handle = warmup.install(make_table(), on_miss=on_miss, freezing=True)
         self.handle._lookup.emitter.sinks.append(self._keep)
 
     def clear(self) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import re
 import sys
 from dataclasses import replace
@@ -40,11 +41,13 @@ def serve(
     autocast: bool = False,
     grad: bool = False,
     dynamic: bool = False,
+    mismatch: bool = False,
     **how: Any,
 ) -> warmup.Report:
     """Serve one call, and return the report."""
     torch.compiler.reset()
     torch.manual_seed(0)
+    os.environ["WARMUP_ALLOW_MISMATCH"] = str(int(mismatch))
     with warmup.install(table, freezing=True, **how) as handle:
         cast = torch.autocast("cpu", torch.bfloat16) if autocast else contextlib.nullcontext()
         x = torch.ones(rows, 32)
@@ -78,7 +81,7 @@ def precision() -> dict[str, Any]:
 def threads() -> dict[str, Any]:
     """Serve with another number of threads, and then with the number that the advice names."""
     torch.set_num_threads(torch.get_num_threads() + 1)
-    before = serve(allow_mismatch=True)
+    before = serve(mismatch=True)
     named = re.search(r"torch\.set_num_threads\((\d+)\)", " ".join(before.advised))
     assert named is not None, before.advised
     torch.set_num_threads(int(named[1]))
@@ -98,7 +101,7 @@ def of_another(**origin: Any) -> dict[str, Any]:
     runtime = table.provenance.runtime
     device = replace(runtime.device, **origin.pop("device", {}))
     provenance = replace(table.provenance, runtime=replace(runtime, device=device, **origin))
-    before = serve(Table(provenance, table.policy, table.rows), allow_mismatch=True)
+    before = serve(Table(provenance, table.policy, table.rows), mismatch=True)
     return result(before, serve())
 
 

@@ -87,11 +87,11 @@ def main() -> None:
         before = [model(x).float() for x in inputs]
     handle = None
     if case["table"] is not None:
+        os.environ["WARMUP_DEVICE"] = f"cuda:{local or 0}"
         handle = warmup.install(
             case["table"],
             on_miss=case.get("on_miss", "strict"),
             uncovered=case.get("uncovered", "library"),
-            device=f"cuda:{local or 0}",
             model=model if case.get("prepared") else None,
         )
     served = torch.compile(model, dynamic=False, **MODES[case["mode"]])

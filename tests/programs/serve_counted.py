@@ -6,6 +6,7 @@ python serve_counted.py TABLE
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -19,11 +20,12 @@ sys.path.insert(0, str(Path(__file__).parent / "models"))
 
 from plain_script import Net
 
+os.environ["WARMUP_QUIET"] = "1"
 registry = CollectorRegistry()
 registry.register(PrometheusCollector())
 scrapes = [generate_latest(registry).decode()]
 served = torch.compile(Net().eval(), dynamic=False)
-with warmup.install(sys.argv[1], freezing=True, quiet=True), torch.no_grad():
+with warmup.install(sys.argv[1], freezing=True), torch.no_grad():
     for rows in (8, 4):
         served(torch.randn(rows, 32))
         scrapes.append(generate_latest(registry).decode())

@@ -10,6 +10,7 @@ refused.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -43,10 +44,11 @@ def serve(table: Any, *, of_program: bool = False, **settings: Any) -> dict[str,
     """Install *table*, call the model, double its weights and call it again."""
     torch.compiler.reset()
     torch.manual_seed(0)
+    os.environ["WARMUP_QUIET"] = "1"
     options = settings.pop("options", None)
     inputs = torch.randn(16, 256), torch.randn(4, 64, 32), torch.randn(4, 32, 48)
     model, errors, refused = Both().eval(), [], None
-    with config.patch(freezing=of_program), warmup.install(table, quiet=True, **settings) as handle:
+    with config.patch(freezing=of_program), warmup.install(table, **settings) as handle:
         served = torch.compile(model, dynamic=False, options=options)
         try:
             for _ in range(2):

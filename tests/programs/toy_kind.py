@@ -247,7 +247,7 @@ def serve(
     model, given = Net(dim).eval(), example_inputs(m)
     found: dict[str, Any] = {}
     with (
-        warmup.install(table, on_miss=on_miss, device="cpu", audit_log=log) as handle,
+        warmup.install(table, on_miss=on_miss, audit_log=log) as handle,
         torch.no_grad(),
     ):
         try:

@@ -47,6 +47,7 @@ def tables() -> tuple[Table, Table]:
 def nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No test begins or ends with a table installed."""
     monkeypatch.delenv("WARMUP_AUDIT_LOG", raising=False)
+    monkeypatch.setenv("WARMUP_DEVICE", "cpu")
     assert installed() is None
     yield
     handle = installed()
@@ -56,8 +57,8 @@ def nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def install(table: Table | None = None, **settings: Any) -> warmup.Handle:
-    """Install *table* for the CPU."""
-    return warmup.install(table, device="cpu", **settings)
+    """Install *table*."""
+    return warmup.install(table, **settings)
 
 
 def event_names(log: Path) -> list[str]:
@@ -148,9 +149,10 @@ def test_under_an_unsupported_torch_nothing_is_applied(
     for name, change in {"2.10.0": ("torch.__version__", "2.10.0"), "Gone": gone}.items():
         with monkeypatch.context() as patch:
             patch.setattr(*change)
-            patch.setattr("warmup.serving.handle._given", set())
+            patch.setattr("warmup.serving.process_watch._given", set())
             log = tmp_path / f"{name}.jsonl"
-            with install(tables[0], audit_log=log, allow_mismatch=True) as handle:
+            patch.setenv("WARMUP_ALLOW_MISMATCH", "1")
+            with install(tables[0], audit_log=log) as handle:
                 assert name in str(handle.refused), name
                 assert handle.report().mismatch == 1, name
             assert name in capsys.readouterr().err, name
@@ -169,7 +171,7 @@ def test_of_a_table_for_another_machine_nothing_is_applied(
     """In fallback: no hook, no option, no cache tag; one line, an event, a count. Strict raises."""
     from torch._inductor import config
 
-    monkeypatch.setattr("warmup.serving.handle._given", set())  # a process says it once
+    monkeypatch.setattr("warmup.serving.process_watch._given", set())  # a process says it once
     provenance = tables[1].provenance
     device = replace(provenance.runtime.device, threads=10_000)
     runtime = replace(provenance.runtime, device=device)

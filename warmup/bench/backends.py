@@ -53,7 +53,7 @@ from warmup.measuring.reference import (
     wide_dtype,
 )
 from warmup.models.loading import parse_dtype
-from warmup.serving.install import install
+from warmup.serving.install import InstallRequest, install_as
 from warmup.table.codec import digest_of
 from warmup.table.schema import TOLERANCE, Table
 from warmup.table.store import read
@@ -345,9 +345,14 @@ class LayerTable:
         missing = self.missing.get((layer.name, shape))
         if missing is not None or self.table is None:
             raise BuildError(missing or "no table was built")
-        how: dict[str, Any] = {"device": str(self.setup.device), "quiet": True}
-        # As the other backends of a CPU; the operands do not change.
-        with install(self.table, on_miss="strict", freezing=True, **how) as handle:
+        request = InstallRequest(
+            table=self.table,
+            on_miss="strict",
+            freezing=True,  # as the other backends of a CPU; the operands do not change
+            device=str(self.setup.device),
+            quiet=True,
+        )
+        with install_as(request) as handle:
             yield
         report = handle.report()
         hits, misses = sum(report.hits.values()), sum(report.misses.values())

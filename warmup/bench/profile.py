@@ -37,7 +37,7 @@ from warmup.core.planned_kernels import BUCKET_MARK, PLAN_NAME, GraphPlan, Recor
 from warmup.core.roofline import Peaks, Work, gbps_of, share_of_peak, tflops_of
 from warmup.core.rows import Row, Scope
 from warmup.core.trial import Samples
-from warmup.serving.install import install
+from warmup.serving.install import InstallRequest, install_as
 from warmup.table.codec import digest_of
 from warmup.table.review import CPU_LATENCY_US, GPU_LATENCY_US, LOW_SHARE
 from warmup.table.schema import Table
@@ -453,7 +453,9 @@ def record_trace(
     runtime = describe_runtime(on)
     with contextlib.ExitStack() as stack:
         if table is not None:
-            handle = install(table, device=str(on), model=loaded.module, quiet=True)
+            handle = install_as(
+                InstallRequest(table=table, device=str(on), model=loaded.module, quiet=True)
+            )
             stack.enter_context(handle)
             if handle.refused is not None:
                 raise SettingsError(handle.refused, "record on the machine of the table")

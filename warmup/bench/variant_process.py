@@ -230,19 +230,18 @@ class VariantProcess:
         self._served = compile_model(self._module, _MODE_OF.get(how))
 
     def _install(self, case: Case, padded: nn.Module | None) -> None:
-        from warmup.serving.install import install
+        from warmup.serving.install import InstallRequest, install_as
 
         # The report says which fields mismatch, and counts the misses.
-        self._handle = self._open.enter_context(
-            install(
-                case.table,
-                device=case.device,
-                model=padded,
-                freezing=case.freezing,
-                allow_mismatch=True,
-                quiet=True,
-            )
+        request = InstallRequest(
+            table=case.table,
+            device=case.device,
+            model=padded,
+            freezing=case.freezing,
+            allow_mismatch=True,
+            quiet=True,
         )
+        self._handle = self._open.enter_context(install_as(request))
 
     def _counts(self) -> tuple[int, int | None, int | None]:
         """Return benchmarks, hits and misses so far; hits and misses are None without a table."""

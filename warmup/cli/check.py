@@ -264,7 +264,7 @@ def check(
                     inputs=tuple(inputs or ()),
                     device=device,
                     dtype=dtype,
-                    on_miss=on_miss,
+                    on_miss="strict" if on_miss == "strict" else "fallback",
                     mode=mode,
                     policy=policy,
                     pad_weights=pad_weights,

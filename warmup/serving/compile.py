@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from warmup.core.buckets import (
     Bucket,
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from warmup.models.loading import Inputs
     from warmup.serving.compiled_buckets import BucketArtifact, CallFor, ServedModel
     from warmup.serving.handle import Handle
+    from warmup.serving.install import MissAction
     from warmup.table.schema import Table
 
 
@@ -158,11 +159,11 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
     dims: Mapping[str, DimNames],
     buckets: SizeList | Mapping[str, SizeList],
     table: str | os.PathLike[str] | Table | None = None,
-    policy: str = ShapePolicy.RANGE,
+    policy: Literal["range", "pad", "exact"] = "range",
     independent: tuple[str, ...] = (),
-    outside: str = "eager",
+    outside: Literal["eager", "error"] = "eager",
     mode: str | None = None,
-    on_miss: str = "fallback",
+    on_miss: MissAction = "fallback",
     bundle: str | os.PathLike[str] | None = None,
     freezing: bool | None = None,
 ) -> CompiledModel:
@@ -202,7 +203,7 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
     dynamic_dims = parse_dynamic_dims(dims)
     sizes = parse_bucket_sizes(dynamic_dims, buckets)
     dependent = [name for name in sizes if name not in independent]
-    if policy == ShapePolicy.PAD and dependent:
+    if policy == "pad" and dependent:
         raise SettingsError(
             f"policy='pad': independent= does not name {', '.join(dependent)}",
             "name dims along which no element of an output depends on others",
@@ -244,7 +245,7 @@ def compile_for(
         model,
         dims=find_dims(model, make_inputs, buckets[-1]),
         buckets=_sizes_of(buckets),
-        policy=ShapePolicy.RANGE if policy == ShapePolicy.RANGE else ShapePolicy.EXACT,
+        policy="range" if policy == ShapePolicy.RANGE else "exact",
         outside="error",
         mode=mode,
     )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ParamSpec
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from warmup.core.device import Mismatch, Runtime, compare_runtimes
 from warmup.core.errors import (
@@ -17,30 +17,20 @@ from warmup.core.errors import (
     TableMismatchError,
     TableNotFoundError,
 )
-from warmup.core.events import (
-    Emitter,
-    EventName,
-    FieldValue,
-    JsonLinesSink,
-    Sink,
-    Tally,
-    log_event,
-    logger,
-    warn,
-)
+from warmup.core.events import EventName, JsonLinesSink, Sink, Tally, log_event, logger, warn
 from warmup.core.method import read_flag
 from warmup.core.processes import RECORDING_VARIABLE
 from warmup.models.padding import Prepared, pad_by_rows, paddings, refusal_of
 from warmup.serving.handle import (
     Handle,
     InstallSettings,
-    Notices,
-    ProcessWatch,
     absolute_path,
+    emitter_for,
     install_lock,
     installed,
     register,
 )
+from warmup.serving.process_watch import Notices, ProcessWatch
 from warmup.table.codec import digest_of
 from warmup.table.lookup import Lookup, cache_tag
 from warmup.table.schema import OnMiss, Table, Uncovered, options_served
@@ -52,8 +42,216 @@ if TYPE_CHECKING:
     from warmup.inductor.adapter import Inductor
     from warmup.serving.unpack_bundle import UnpackedBundle
 
+MissAction: TypeAlias = Literal["fallback", "strict"]
+UncoveredAction: TypeAlias = Literal["library", "measure", "forbid"]
 
-# The table to install: `find_table` finds it, and `admit` says whether it fits this machine.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstallRequest:
+    """The arguments of `install`, and what its users set by variables alone: None reads them."""
+
+    table: str | os.PathLike[str] | Table | None = None
+    model: nn.Module | None = None
+    on_miss: str = "fallback"
+    uncovered: str = "library"
+    bundle: str | os.PathLike[str] | None = None
+    freezing: bool | None = None
+    audit_log: str | os.PathLike[str] | None = None
+    device: str | None = None
+    allow_mismatch: bool | None = None
+    quiet: bool | None = None
+
+    def device_name(self) -> str:
+        """Return the device to serve on, in the form of ``--device``."""
+        return self.device or os.environ.get("WARMUP_DEVICE") or "auto"
+
+
+def install(
+    table: str | os.PathLike[str] | Table | None = None,
+    *,
+    model: nn.Module | None = None,
+    on_miss: MissAction = "fallback",
+    uncovered: UncoveredAction = "library",
+    bundle: str | os.PathLike[str] | None = None,
+    freezing: bool | None = None,
+    audit_log: str | os.PathLike[str] | None = None,
+) -> Handle:
+    """Make inductor take its decisions from *table*, in every thread, until the handle is closed.
+
+    *table* is a path, a loaded table, or None: then ``WARMUP_TABLE``, or all tables for this device
+    in the first of ``./tables``, the user data folder and the package that has any. *on_miss* is
+    ``fallback`` (use the library kernel and count the miss) or ``strict`` (raise a `MissError`,
+    which torch wraps in its own error). *uncovered* decides about a decision of no row kind, which
+    is counted: take the ``library`` kernel of default mode, or ``measure``, or ``forbid`` it with
+    an `UncoveredError`. Kernels of the user's own ``@triton.autotune`` are measured unless
+    forbidden. Every event is appended to *audit_log*, or ``WARMUP_AUDIT_LOG``, as a JSON line, and
+    with ``WARMUP_LOG_EVENTS=1`` logged too.
+
+    Of a table for another device or runtime, or under a torch that is not supported, nothing is
+    applied: the process goes on as without a table, `Handle.refused` says why, and it is a notice,
+    an event and a count. With ``strict`` it is an error. With ``WARMUP_ALLOW_MISMATCH=1`` a table
+    for another device or runtime is installed, and every lookup is a miss. The device of this
+    process is that of ``WARMUP_DEVICE``, or the first GPU, or the CPU. What makes a table useless
+    is printed on stderr, once in a process for each cause, and so is the first miss; not with
+    ``WARMUP_QUIET=1``.
+
+    The weights of *model*, which is in eval mode and not compiled yet, are padded as the table
+    says; see `warmup.prepare`. Without *model*, the rows for unpadded weights are used, and the log
+    names at INFO which weights the table would pad. The kernels in *bundle*, a path, or
+    ``WARMUP_BUNDLE``, are put into inductor's caches, so that they are not compiled here. A bundle
+    that does not fit the table or this machine is ignored with a warning. A bundle is code: use
+    only bundles that you would run.
+
+    With *freezing*, or ``WARMUP_FREEZING=1``, compiles freeze weights where the table's build did.
+    A weight that changes afterwards is noticed at the next call, with few exceptions
+    (docs/how-to/serve-with-a-table.md): the graph is compiled again; with ``strict`` each call is a
+    `WeightChangedError`. Otherwise ``freezing`` stays as the program has it, and the rows of a
+    CPU's frozen linears are not used.
+
+    Every compile meanwhile runs under the table's other inductor options. Options that decide what
+    is measured replace the caller's own, also those of a mode. Other options of the caller's that
+    contradict the table's are kept, with a warning and an event.
+
+    A second call with the same table and settings, and no *model*, returns the same handle. In a
+    program that `warmup build -- COMMAND` runs, every call returns the handle of the recording.
+
+    Raises:
+        SettingsError: another table, or this table with other settings, is installed; an argument
+            or a variable cannot be used; *model* is in training mode, or padded already.
+        TableError: the table is missing or damaged.
+        TableMismatchError: the table is for another device or runtime, and *on_miss* is not
+            ``fallback``.
+        AdapterError: this torch is not supported, and *on_miss* is not ``fallback``.
+    """
+    return install_as(
+        InstallRequest(
+            table=table,
+            model=model,
+            on_miss=on_miss,
+            uncovered=uncovered,
+            bundle=bundle,
+            freezing=freezing,
+            audit_log=audit_log,
+        )
+    )
+
+
+def install_as(request: InstallRequest) -> Handle:
+    """Do what `install` says; of two threads the second waits, and shares what the first made.
+
+    Raises:
+        WarmupError: as `install`.
+    """
+    check_actions(request.on_miss, request.uncovered)
+    with install_lock:
+        if os.environ.get(RECORDING_VARIABLE):
+            return _recording()
+        return _install(request, OnMiss(request.on_miss))
+
+
+def check_actions(on_miss: str, uncovered: str) -> None:
+    """Check the words of an install.
+
+    Raises:
+        SettingsError: a word is unknown.
+    """
+    if on_miss not in {OnMiss.FALLBACK, OnMiss.STRICT}:
+        raise SettingsError(f"on_miss={on_miss!r}", "use one of fallback, strict")
+    if uncovered not in set(Uncovered):
+        raise SettingsError(f"uncovered={uncovered!r}", f"use one of {', '.join(Uncovered)}")
+
+
+def _install(request: InstallRequest, on_miss: OnMiss) -> Handle:
+    inductor, unsupported = _connect(request.device_name(), on_miss)
+    from warmup.inductor.machine import describe_runtime, resolve_device
+
+    here = describe_runtime(resolve_device(request.device_name()))
+    found = find_table(request.table, here, on_miss)
+    settings = InstallSettings(
+        digest=digest_of(found.table),
+        on_miss=on_miss,
+        uncovered=request.uncovered,
+        device=here.device.name,
+        audit_log=absolute_path(request.audit_log, "WARMUP_AUDIT_LOG"),
+        bundle=absolute_path(request.bundle, "WARMUP_BUNDLE"),
+        freezes=read_flag(request.freezing, "WARMUP_FREEZING"),
+        pads_model=request.model is not None,
+    )
+    if (current := installed()) is not None:
+        return _share(current, settings)
+    for remark in found.remarks:
+        logger.warning("%s", remark)
+    mismatches = compare_runtimes(found.table.provenance.runtime, here)
+    is_allowed = read_flag(request.allow_mismatch, "WARMUP_ALLOW_MISMATCH")
+    refused = unsupported or admit(found, here, mismatches, on_miss=on_miss, is_allowed=is_allowed)
+
+    tally = Tally()
+    logs = [log_event] if read_flag(None, "WARMUP_LOG_EVENTS") else []
+    sinks: list[Sink] = [tally, *logs]
+    emitter = emitter_for(settings.digest, sinks)
+    is_quiet = read_flag(request.quiet, "WARMUP_QUIET")
+    watch = ProcessWatch(Notices(found.origin or "the table", emitter, on_miss, is_quiet=is_quiet))
+    lookup = Lookup(
+        found.table.rows,
+        on_miss,
+        emitter,
+        mismatches,
+        Uncovered(request.uncovered),
+        searches=found.table.policy.searches,
+    )
+    file = _open_audit_log(settings.audit_log)
+    sinks += [watch] if file is None else [file, watch]
+    try:
+        prepared = _prepare(request.model, found.table, refused or refusal_of(mismatches))
+        unpacked = attachment = None
+        functions, is_compiling = 0, False
+        if inductor is not None and refused is None:
+            unpacked = _unpack(settings, here, request.device_name())
+            functions, is_compiling = inductor.earlier_compiles()
+            options = options_served(found.table.policy, freezes=settings.freezes)
+            if "freezing" in found.table.policy.options and not settings.freezes:
+                watch.needs_freezing = lookup.needs_freezing
+            attachment = inductor.attach(
+                lookup, options, cache_tag(settings.digest), observer=watch
+            )
+    except BaseException:
+        if file is not None:
+            file.close()
+        raise
+    emitter.emit(
+        EventName.INSTALLED if refused is None else EventName.MISMATCHED,
+        paths=[str(path) for path in found.paths],
+        table=settings.digest,
+        rows=len(found.table.rows),
+        on_miss=on_miss,
+        uncovered=request.uncovered,
+        device=here.device.name,
+        torch=here.torch,
+        triton=here.triton,
+        mismatches=[*map(str, mismatches), *filter(None, [unsupported])],
+        bundle=None if unpacked is None else str(unpacked.path),
+        bundle_refused=None if unpacked is None else unpacked.refused,
+    )
+    handle = Handle(
+        found.table,
+        settings.digest,
+        lookup,
+        tally,
+        attachment,
+        settings,
+        watch,
+        prepared,
+        unpacked,
+        refused,
+        file,
+    )
+    register(handle)
+    if refused is not None:
+        watch.notices.mismatch(refused)
+    else:
+        _log_installed(handle, found, here)
+        watch.notices.late(functions, is_compiling=is_compiling)
+    return handle
 
 
 def find_table(
@@ -121,176 +319,29 @@ def admit(
     return None
 
 
-_Parameters = ParamSpec("_Parameters")
+def _share(current: Handle, asked: InstallSettings) -> Handle:
+    if difference := current.settings.difference(asked):
+        raise SettingsError(
+            f"a table is installed already ({difference})", "close() its handle first"
+        )
+    logger.info("the table %s is installed already, with these settings", asked.digest[:16])
+    return current.shared()
 
 
-def _one_at_a_time(function: Callable[_Parameters, Handle]) -> Callable[_Parameters, Handle]:
-    """Return *function* with a lock: a second thread waits, and finds what the first installed."""
-
-    @functools.wraps(function)
-    def wait_and_call(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> Handle:
-        with install_lock:
-            return function(*args, **kwargs)
-
-    return wait_and_call
-
-
-@_one_at_a_time
-def install(  # noqa: PLR0915  one step after the other
-    table: str | os.PathLike[str] | Table | None = None,
-    *,
-    on_miss: str = "fallback",
-    uncovered: str = "library",
-    audit_log: str | os.PathLike[str] | None = None,
-    device: str = "auto",
-    model: nn.Module | None = None,
-    bundle: str | os.PathLike[str] | None = None,
-    allow_mismatch: bool | None = None,
-    freezing: bool | None = None,
-    quiet: bool | None = None,
-    log_events: bool | None = None,
-) -> Handle:
-    """Make inductor take its decisions from *table*, in every thread, until the handle is closed.
-
-    *table* is a path, a loaded table, or None: then ``WARMUP_TABLE``, or all tables for this device
-    in the first of ``./tables``, the user data folder and the package that has any. *on_miss* is
-    ``fallback`` (use the library kernel and count the miss) or ``strict`` (raise a `MissError`,
-    which torch wraps in its own error). *uncovered* decides about a decision of no row kind, which
-    is counted: take the ``library`` kernel of default mode, or ``measure``, or ``forbid`` it with
-    an `UncoveredError`. Kernels of the user's own ``@triton.autotune`` are measured unless
-    forbidden. Every event is appended to *audit_log*, or ``WARMUP_AUDIT_LOG``, as a JSON line, and
-    logged too with *log_events*, or ``WARMUP_LOG_EVENTS=1``.
-
-    Of a table for another device or runtime, or under a torch that is not supported, nothing is
-    applied: the process goes on as without a table, `Handle.refused` says why, and it is a notice,
-    an event and a count. With ``strict`` it is an error. With *allow_mismatch*, or
-    ``WARMUP_ALLOW_MISMATCH=1``, a table for another device or runtime is installed, and every
-    lookup is a miss. What makes a table useless is printed on stderr, once in a process for each
-    cause, and so is the first miss; not with *quiet*, or ``WARMUP_QUIET=1``.
-
-    The weights of *model*, which is in eval mode and not compiled yet, are padded as the table
-    says; see `warmup.prepare`. Without *model*, the rows for unpadded weights are used, and the log
-    names at INFO which weights the table would pad. The kernels in *bundle*, a path, or
-    ``WARMUP_BUNDLE``, are put into inductor's caches, so that they are not compiled here. A bundle
-    that does not fit the table or this machine is ignored with a warning. A bundle is code: use
-    only bundles that you would run.
-
-    With *freezing*, or ``WARMUP_FREEZING=1``, compiles freeze weights where the table's build did.
-    A weight that changes afterwards is noticed at the next call, with few exceptions
-    (docs/how-to/serve-with-a-table.md): the graph is compiled again; with ``strict`` each call is a
-    `WeightChangedError`. Otherwise ``freezing`` stays as the
-    program has it, and the rows of a CPU's frozen linears are not used.
-
-    Every compile meanwhile runs under the table's other inductor options. Options that decide what
-    is measured replace the caller's own, also those of a mode. Other options of the caller's that
-    contradict the table's are kept, with a warning and an event.
-
-    A second call with the same table and settings, and no *model*, returns the same handle. In a
-    program that `warmup build -- COMMAND` runs, every call returns the handle of the recording.
-
-    Raises:
-        SettingsError: another table, or this table with other settings, is installed; an argument
-            cannot be used; *model* is in training mode, or padded already.
-        TableError: the table is missing or damaged.
-        TableMismatchError: the table is for another device or runtime, and *on_miss* is not
-            ``fallback``.
-        AdapterError: this torch is not supported, and *on_miss* is not ``fallback``.
-    """
-    _check_words(on_miss, uncovered)
-    if os.environ.get(RECORDING_VARIABLE):
-        return _recording()
-    inductor, unsupported = _connect(device, OnMiss(on_miss))
-    from warmup.inductor.machine import describe_runtime, resolve_device
-
-    here = describe_runtime(resolve_device(device))
-    found = find_table(table, here, OnMiss(on_miss))
-    digest = digest_of(found.table)
-    freezes = read_flag(freezing, "WARMUP_FREEZING")
-    settings = InstallSettings(
-        digest=digest,
-        on_miss=on_miss,
-        uncovered=uncovered,
-        device=here.device.name,
-        audit_log=absolute_path(audit_log, "WARMUP_AUDIT_LOG"),
-        bundle=absolute_path(bundle, "WARMUP_BUNDLE"),
-        freezes=freezes,
-        pads_model=model is not None,
+def _log_installed(handle: Handle, found: FoundTable, here: Runtime) -> None:
+    """Log one sentence: the table, its rows, the device, and what is not in use."""
+    off = [] if handle.settings.audit_log else ["audit log"]
+    off += ["bundle"] if handle.bundle is None or handle.bundle.refused is not None else []
+    off += ["padded weights"] if handle.prepared is None or not handle.prepared.padded else []
+    logger.info(
+        "installed %s, digest %s: %d rows for %s; on a miss: %s; off: %s",
+        found.origin or "a loaded table",
+        handle.digest[:12],
+        len(handle.table.rows),
+        here,
+        handle.settings.on_miss,
+        ", ".join(off) or "nothing",
     )
-    if (current := installed()) is not None:
-        return current._share(settings)  # noqa: SLF001  as if of this module
-    for remark in found.remarks:
-        logger.warning("%s", remark)
-    mismatches = compare_runtimes(found.table.provenance.runtime, here)
-    is_allowed = read_flag(allow_mismatch, "WARMUP_ALLOW_MISMATCH")
-    refused = unsupported or admit(
-        found, here, mismatches, on_miss=OnMiss(on_miss), is_allowed=is_allowed
-    )
-
-    tally = Tally()
-    sinks: list[Sink] = [tally]
-    sinks += [log_event] if read_flag(log_events, "WARMUP_LOG_EVENTS") else []
-    common: dict[str, FieldValue] = {"digest": digest[:16]}
-    rank = os.environ.get("RANK")
-    if rank is not None:
-        common["rank"] = rank
-    emitter = Emitter(sinks, common)
-    lookup = Lookup(
-        found.table.rows,
-        OnMiss(on_miss),
-        emitter,
-        mismatches,
-        Uncovered(uncovered),
-        searches=found.table.policy.searches,
-    )
-    notices = Notices(
-        found.origin or "the table",
-        is_strict=on_miss == OnMiss.STRICT,
-        is_quiet=read_flag(quiet, "WARMUP_QUIET"),
-        bypassed=lambda cause, said: emitter.emit(EventName.BYPASSED, cause=cause, said=said),
-    )
-    watch = ProcessWatch(notices)
-    file = _open_audit_log(audit_log)
-    sinks += [watch] if file is None else [file, watch]
-    try:
-        prepared = _prepare(model, found.table, refused or refusal_of(mismatches))
-        unpacked = attachment = None
-        if inductor is not None and refused is None:
-            unpacked = _unpack(bundle, digest, here, device)
-            earlier = inductor.earlier_compiles()
-            options = options_served(found.table.policy, freezes=freezes)
-            if "freezing" in found.table.policy.options and not freezes:
-                watch.needs_freezing = lookup.needs_freezing
-            tag = cache_tag(digest)
-            attachment = inductor.attach(lookup, options, tag, observer=watch)
-    except BaseException:
-        if file is not None:
-            file.close()
-        raise
-    emitter.emit(
-        EventName.INSTALLED if refused is None else EventName.MISMATCHED,
-        paths=[str(path) for path in found.paths],
-        table=digest,
-        rows=len(found.table.rows),
-        on_miss=on_miss,
-        uncovered=uncovered,
-        device=here.device.name,
-        torch=here.torch,
-        triton=here.triton,
-        mismatches=[*map(str, mismatches), *filter(None, [unsupported])],
-        bundle=None if unpacked is None else str(unpacked.path),
-        bundle_refused=None if unpacked is None else unpacked.refused,
-    )
-    handle = Handle(
-        found.table, digest, lookup, tally, attachment, settings, watch, prepared, unpacked, file
-    )
-    handle.refused = refused
-    register(handle)
-    if refused is not None:
-        notices.mismatch(refused)
-        return handle
-    handle._log_installed(found, here)  # noqa: SLF001  as if of this module
-    notices.late(earlier[0], is_compiling=earlier[1])
-    return handle
 
 
 def _recording() -> Handle:
@@ -300,7 +351,7 @@ def _recording() -> Handle:
         SettingsError: Python did not run the start-up file in this process.
     """
     recording = installed()
-    if recording is None or not recording.is_recording:
+    if recording is None or not recording.settings.is_recording:
         raise SettingsError(
             "`warmup build -- COMMAND` records this program, but Python did not run its start-up "
             "file in this process",
@@ -326,18 +377,6 @@ def _connect(device: str, on_miss: OnMiss) -> tuple[Inductor | None, str]:
         return None, str(error)
 
 
-def _check_words(on_miss: str, uncovered: str) -> None:
-    """Check the words of an install.
-
-    Raises:
-        SettingsError: a word is unknown.
-    """
-    if on_miss not in {OnMiss.FALLBACK, OnMiss.STRICT}:
-        raise SettingsError(f"on_miss={on_miss!r}", "use one of fallback, strict")
-    if uncovered not in set(Uncovered):
-        raise SettingsError(f"uncovered={uncovered!r}", f"use one of {', '.join(Uncovered)}")
-
-
 def _prepare(model: nn.Module | None, table: Table, refusal: str | None) -> Prepared | None:
     if model is not None:
         prepared = pad_by_rows(model, table.rows, refusal)
@@ -355,20 +394,16 @@ def _prepare(model: nn.Module | None, table: Table, refusal: str | None) -> Prep
     return None
 
 
-def _unpack(
-    named: str | os.PathLike[str] | None, digest: str, here: Runtime, device: str
-) -> UnpackedBundle | None:
-    path = named if named is not None else os.environ.get("WARMUP_BUNDLE")
-    if not path:
+def _unpack(settings: InstallSettings, here: Runtime, device: str) -> UnpackedBundle | None:
+    if not settings.bundle:
         return None
     from warmup.inductor.machine import resolve_device
     from warmup.serving.unpack_bundle import unpack
 
-    return unpack(path, digest, here, resolve_device(device))
+    return unpack(settings.bundle, settings.digest, here, resolve_device(device))
 
 
-def _open_audit_log(named: str | os.PathLike[str] | None) -> JsonLinesSink | None:
-    path = named if named is not None else os.environ.get("WARMUP_AUDIT_LOG")
+def _open_audit_log(path: str) -> JsonLinesSink | None:
     if not path:
         return None
     sink = JsonLinesSink(Path(path))

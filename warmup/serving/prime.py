@@ -24,7 +24,7 @@ from warmup.core.phases import Phase, PhaseClock, PhaseSeconds, added
 from warmup.core.text import first_line
 from warmup.serving.check import CheckReport, PrimedBucket, Readiness
 from warmup.serving.handle import Handle
-from warmup.serving.install import install
+from warmup.serving.install import InstallRequest, MissAction, install_as
 
 if TYPE_CHECKING:
     import torch
@@ -63,7 +63,7 @@ def prime(
     inputs: Sequence[str] = (),
     device: str = "auto",
     dtype: str | None = None,
-    on_miss: str = "strict",
+    on_miss: MissAction = "strict",
     mode: str = "default",
     policy: str = ShapePolicy.EXACT,
     pad_weights: bool = True,
@@ -112,17 +112,16 @@ def prime(
             work = _Priming(loaded, resolved.specs, on, cast, seed, mode, clock)
             work.move_model()
         with clock.phase(Phase.INSTALL):
-            handle = stack.enter_context(
-                install(
-                    checked.table,
-                    on_miss=on_miss,
-                    device=str(on),
-                    model=work.model.module if pad_weights else None,
-                    bundle=bundle,
-                    freezing=freezing,
-                    quiet=True,  # the report of each bucket says it
-                )
+            request = InstallRequest(
+                table=checked.table,
+                on_miss=on_miss,
+                device=str(on),
+                model=work.model.module if pad_weights else None,
+                bundle=bundle,
+                freezing=freezing,
+                quiet=True,  # the report of each bucket says it
             )
+            handle = stack.enter_context(install_as(request))
             unpacked = handle.bundle
             if policy == ShapePolicy.RANGE:
                 work.compile_buckets(policy, buckets)

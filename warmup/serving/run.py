@@ -25,8 +25,9 @@ from warmup.core.method import read_flag
 from warmup.core.text import counted, first_line, printable, remedy_for
 from warmup.serving.audit import AuditReport, report_of
 from warmup.serving.check import Readiness
+from warmup.serving.install import check_actions
 from warmup.serving.logs import Ledger
-from warmup.table.schema import OnMiss, Uncovered
+from warmup.table.schema import OnMiss
 from warmup.table.store import read
 
 STARTUP: Final = Path(__file__).resolve().parent / "startup"
@@ -110,10 +111,7 @@ def run(
         TableError: the table is missing or damaged, or with ``strict`` for another device or
             runtime; the command was not started.
     """
-    if on_miss not in {OnMiss.FALLBACK, OnMiss.STRICT}:
-        raise SettingsError(f"on_miss={on_miss!r}", "use one of fallback, strict")
-    if uncovered not in set(Uncovered):
-        raise SettingsError(f"uncovered={uncovered!r}", f"use one of {', '.join(Uncovered)}")
+    check_actions(on_miss, uncovered)
     if not command:
         raise _no_command()
     read(table)

@@ -18,7 +18,7 @@ from torch import nn
 
 from warmup.core.device import compare_runtimes
 from warmup.core.errors import ContradictionWarning, MissReason
-from warmup.core.events import Emitter, EventName, FieldValue, JsonLinesSink, Tally, print_notice
+from warmup.core.events import Emitter, EventName, JsonLinesSink, Tally, print_notice
 from warmup.core.files import Turn
 from warmup.core.method import Search, read_flag
 from warmup.core.processes import RecordingOrder, order_in_environment
@@ -29,12 +29,12 @@ from warmup.models.loading import LoadedModel
 from warmup.serving.handle import (
     Handle,
     InstallSettings,
-    Notices,
-    ProcessWatch,
+    emitter_for,
     install_lock,
     installed,
     register,
 )
+from warmup.serving.process_watch import Notices, ProcessWatch
 from warmup.table.codec import digest_of
 from warmup.table.lookup import Lookup, cache_tag
 from warmup.table.schema import OnMiss, PolicyOptions, Table, options_served
@@ -185,16 +185,8 @@ def _begin(order: RecordingOrder, *, freezes: bool) -> Handle:
     tally = Tally()
     log = JsonLinesSink(Path(os.environ.get("WARMUP_AUDIT_LOG") or order.log))
     log.open()
-    common: dict[str, FieldValue] = {"digest": digest[:16]}
-    if (rank := os.environ.get("RANK")) is not None:
-        common["rank"] = rank
-    emitter = Emitter([tally, log], common)
-    notices = Notices(
-        order.out,
-        is_strict=False,
-        is_quiet=False,
-        bypassed=lambda cause, said: emitter.emit(EventName.BYPASSED, cause=cause, said=said),
-    )
+    emitter = emitter_for(digest, [tally, log])
+    notices = Notices(order.out, emitter, OnMiss.FALLBACK, is_quiet=False)
     watch = ProcessWatch(notices)  # no sink: a miss is what a recording is for
     # The rows are made under the program's own options, which the table has nothing to say about.
     warnings.filterwarnings("ignore", category=ContradictionWarning)

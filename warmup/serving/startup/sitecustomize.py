@@ -64,7 +64,7 @@ class TableStartup:
             del self._entry_points[_TORCH_NAME]
         if os.environ.get("WARMUP_RECORDING"):
             # A program that installs a table itself gets the handle of the recording.
-            self._entry_points[_INSTALL] = ("install",)
+            self._entry_points[_INSTALL] = ("install_as",)
         sys.meta_path.insert(0, self)
         for name in self._entry_points:
             if name in sys.modules:
@@ -96,9 +96,7 @@ class TableStartup:
 
         @functools.wraps(original)
         def install_first(*args: Any, **kwargs: Any) -> Any:
-            self._install_once(
-                freezing=kwargs.get("freezing") if module.__name__ == _INSTALL else None
-            )
+            self._install_once(freezing=args[0].freezing if module.__name__ == _INSTALL else None)
             # Whoever wrapped this guard, as an install of the program's own does, calls it.
             is_replaced = install_first in self._removed
             return (getattr(module, name) if is_replaced else original)(*args, **kwargs)
@@ -144,9 +142,9 @@ class TableStartup:
 
             record(freezing=freezing)
             return
-        from warmup.serving.install import install
+        from warmup.serving.install import InstallRequest, install_as
 
-        install(on_miss=self._on_miss, uncovered=self._uncovered)
+        install_as(InstallRequest(on_miss=self._on_miss, uncovered=self._uncovered))
 
     def report_failure(self, error: Exception) -> None:
         """Report once, on stderr and in the audit log, that this process has no table."""

@@ -1,4 +1,4 @@
-"""`Settling`: one report after each burst of compiles, none while a compile runs."""
+"""`IdleTimer`: one report after each burst of compiles, none while a compile runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from warmup.core.events import Emitter, EventName
-from warmup.serving.handle import Settling
+from warmup.serving.process_watch import IdleTimer
 
 SOON_S = 0.05
 LATE_S = 3600.0
@@ -34,12 +34,12 @@ def reports() -> Iterator[Reports]:
 
 
 def test_a_burst_is_reported_once(reports: Reports) -> None:
-    settling = Settling(reports, SOON_S)
-    emitter = Emitter([settling])
+    timer = IdleTimer(reports, SOON_S)
+    emitter = Emitter([timer])
     for _ in range(20):
-        settling.compile_started()
+        timer.compile_started()
         emitter.emit(EventName.HIT)
-        settling.compile_ended()
+        timer.compile_ended()
     assert reports.arrived.wait(20)
     time.sleep(4 * SOON_S)
     assert reports.count == 1
@@ -47,61 +47,61 @@ def test_a_burst_is_reported_once(reports: Reports) -> None:
 
 def test_a_compile_is_waited_for(reports: Reports) -> None:
     """However long it takes; its end begins the wait."""
-    settling = Settling(reports, SOON_S)
-    settling.compile_started()
+    timer = IdleTimer(reports, SOON_S)
+    timer.compile_started()
     assert not reports.arrived.wait(6 * SOON_S)
-    settling.compile_ended()
+    timer.compile_ended()
     assert reports.arrived.wait(20)
 
 
 def test_a_report_can_be_asked_for(reports: Reports) -> None:
     """At once, and once: without an event since then there is nothing to report."""
-    settling = Settling(reports, LATE_S)
-    Emitter([settling]).emit(EventName.HIT)
-    settling.settle()
-    settling.settle()
+    timer = IdleTimer(reports, LATE_S)
+    Emitter([timer]).emit(EventName.HIT)
+    timer.report_now()
+    timer.report_now()
     assert reports.count == 1
 
 
 def test_an_install_alone_is_not_reported(reports: Reports) -> None:
-    settling = Settling(reports, LATE_S)
-    Emitter([settling]).emit(EventName.INSTALLED)
-    settling.settle()
+    timer = IdleTimer(reports, LATE_S)
+    Emitter([timer]).emit(EventName.INSTALLED)
+    timer.report_now()
     assert reports.count == 0
 
 
 def test_what_nobody_would_read_is_not_waited_for(reports: Reports) -> None:
     """Without a handler of the log there is no thread; one that comes later is seen."""
     wanted: list[bool] = []
-    settling = Settling(reports, LATE_S, is_wanted=lambda: bool(wanted))
-    emitter = Emitter([settling])
+    timer = IdleTimer(reports, LATE_S, is_wanted=lambda: bool(wanted))
+    emitter = Emitter([timer])
     emitter.emit(EventName.HIT)
-    settling.settle()
+    timer.report_now()
     assert reports.count == 0
     wanted.append(True)
     emitter.emit(EventName.HIT)
-    settling.settle()
+    timer.report_now()
     assert reports.count == 1
 
 
 def test_after_the_close_nothing_is_reported(reports: Reports) -> None:
     """The exit has its own sentence; the thread ends."""
-    settling = Settling(reports, LATE_S)
-    emitter = Emitter([settling])
+    timer = IdleTimer(reports, LATE_S)
+    emitter = Emitter([timer])
     emitter.emit(EventName.HIT)
-    settling.close()
+    timer.close()
     emitter.emit(EventName.SUMMARY)
-    settling.settle()
+    timer.report_now()
     assert reports.count == 0
 
 
 def test_the_thread_keeps_no_process_alive(reports: Reports) -> None:
-    settling = Settling(reports, LATE_S)
-    Emitter([settling]).emit(EventName.HIT)
-    waiting = [thread for thread in threading.enumerate() if thread.name == "warmup-settling"]
+    timer = IdleTimer(reports, LATE_S)
+    Emitter([timer]).emit(EventName.HIT)
+    waiting = [thread for thread in threading.enumerate() if thread.name == "warmup-idle"]
     assert waiting != []
     assert all(thread.daemon for thread in waiting)
-    settling.close()
+    timer.close()
     for thread in waiting:
         thread.join(20)
     assert not any(thread.is_alive() for thread in waiting)
