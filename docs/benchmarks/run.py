@@ -30,10 +30,14 @@ def starts_of(name: str, model: str) -> tuple[str, ...]:
     """Return the commands for all starts of *model*; {out} is the folder of the results."""
     common = f"python {HERE}/starts.py --model {model} {FIVE} --table {{out}}/{name}.json"
     return (
-        f"{common} --starts max-autotune-warm,mega-cache --repeats 1 "
-        f"--results {{out}}/{name}-tuned-h200.json",
-        f"{common} --build --starts default-warm,table-warm,bundle,bundle-graphs --repeats 2 "
-        f"--results {{out}}/{name}-h200.json",
+        (
+            f"{common} --starts max-autotune-warm,mega-cache --repeats 1 "
+            f"--results {{out}}/{name}-tuned-h200.json"
+        ),
+        (
+            f"{common} --build --starts default-warm,table-warm,bundle,bundle-graphs --repeats 2 "
+            f"--results {{out}}/{name}-h200.json"
+        ),
     )
 
 
