@@ -22,12 +22,22 @@ from warmup.core.trial import geomean
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
 TABLES = HERE.parents[1] / "tables"
-PAGES = (HERE / "README.md", TABLES / "README.md")
+PAGES = (HERE / "README.md", HERE.parents[1] / "README.md", TABLES / "README.md")
 STARTS = {
-    "two Llama-8B-shaped layers": ("llama-h200",),
+    "two Llama-8B-shaped layers": ("llama-h200", "llama-tuned-h200"),
     "SwiGLU MLP, unaligned": ("swiglu-h200", "swiglu-cold-h200"),
-    "two Llama-8B-shaped layers, with a bundle": ("bundle-h200",),
     "the example MLP on a CPU": ("mlp-cpu",),
+}
+CHARTED = {
+    "max-autotune": "max-autotune, empty caches",
+    "mega-cache": "max-autotune, artifacts that torch saved",
+    "max-autotune-warm": "max-autotune, warm caches",
+    "default": "default mode, empty caches",
+    "default-warm": "default mode, warm caches",
+    "table": "table, empty caches",
+    "bundle": "table and bundle of kernels, empty caches",
+    "bundle-graphs": "table and bundle of graphs, empty caches",
+    "table-warm": "table, warm caches",
 }
 _PART = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -119,8 +129,8 @@ def starts() -> str:
     """Return each kind of start: seconds, benchmarks, hits and misses; medians of the runs."""
 
     def rows() -> Iterator[Sequence[object]]:
-        for model, files in STARTS.items():
-            every = [start for file in files for start in load(file)["starts"]]
+        for model in STARTS:
+            every = starts_of(model)
             for kind in dict.fromkeys(start["start"] for start in every):
                 runs = [start for start in every if start["start"] == kind]
                 seconds = statistics.median(start["seconds"] for start in runs)
@@ -130,6 +140,38 @@ def starts() -> str:
 
     head = ("model", "start", "runs", "seconds", "benchmarks", "hits / misses")
     return grid(head, rows())
+
+
+def terminal() -> str:
+    """Return what `terminal.py` saw the commands print."""
+    return "\n".join(["```console", *load("terminal")["lines"], "```", ""])
+
+
+def starts_of(model: str) -> list[Mapping[str, Any]]:
+    """Return every start of *model*."""
+    return [start for file in STARTS[model] for start in load(file)["starts"]]
+
+
+def readme_starts() -> str:
+    """Return the starts of the README: seconds and benchmarks over empty and over warm caches."""
+    every = starts_of("two Llama-8B-shaped layers")
+
+    def cell(kind: str) -> str:
+        runs = [start for start in every if start["start"] == kind]
+        if not runs:
+            return "not measured"
+        seconds = statistics.median(start["seconds"] for start in runs)
+        return f"{seconds:.1f} s, {runs[0]['benchmarks']} benchmarks"
+
+    kinds = {
+        "default mode": "default",
+        "max-autotune": "max-autotune",
+        "table": "table",
+        "table and bundle of its kernels": "bundle",
+        "table and bundle of its graphs": "bundle-graphs",
+    }
+    rows = ((words, cell(kind), cell(f"{kind}-warm")) for words, kind in kinds.items())
+    return grid(("start", "empty caches", "caches of an earlier start"), iter(rows))
 
 
 def compared() -> str:
@@ -226,7 +268,11 @@ def table_gains() -> dict[Path, list[tuple[str, str, Mapping[str, float]]]]:
 
 
 PARTS: dict[str, Callable[[], str]] = {
-    part.__name__: part for part in (zoo, zoo_means, starts, compared, products, mixes, gains)
+    part.__name__: part
+    for part in (
+        *(terminal, readme_starts, zoo, zoo_means, starts),
+        *(compared, products, mixes, gains),
+    )
 }
 
 
@@ -257,15 +303,14 @@ def draw() -> None:
         figure.savefig(HERE / "charts" / f"{name}.png", dpi=110)
         plt.close(figure)
 
-    shown = ("default", "max-autotune", "mega-cache", "table", "table-warm")
+    every = starts_of("two Llama-8B-shaped layers")
     seconds = {}
-    for model, files in [*STARTS.items()][:2]:
-        every = [start for file in files for start in load(file)["starts"]]
-        for kind in shown:
-            runs = [start for start in every if start["start"] == kind]
-            words = f"{model}: {kind} ({runs[0]['benchmarks']} benchmarks)"
-            seconds[words] = statistics.median(start["seconds"] for start in runs)
-    bars("start-h200", "A start of five buckets, one H200, torch 2.11", "seconds", seconds, 0)
+    for kind, words in CHARTED.items():
+        runs = [start for start in every if start["start"] == kind]
+        said = f"{words} ({runs[0]['benchmarks']} benchmarks)"
+        seconds[said] = statistics.median(start["seconds"] for start in runs)
+    title = "A start of two Llama-8B-shaped layers, five buckets, one H200, torch 2.11"
+    bars("start-h200", title, "seconds", seconds, 0)
     ratios = {}
     for name in named("zoo-"):
         for bucket in load(name)["race"]["launches"]["cudagraph"]["buckets"]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +13,7 @@ RESULTS = ROOT / "docs/benchmarks/results"
 
 
 def test_the_benchmark_page_says_what_the_results_say() -> None:
-    """docs/benchmarks/README.md is what render.py makes of the JSON results."""
+    """The tables of README.md and docs/benchmarks are what render.py makes of the results."""
     command = [sys.executable, str(ROOT / "docs/benchmarks/render.py"), "--check"]
     assert subprocess.run(command, check=False).returncode == 0
 
@@ -52,34 +51,6 @@ def test_every_shipped_table_gains_over_default_mode() -> None:
 def test_ci_runs_the_readmes_test_command() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(re.findall(r"\[test,lint\]", readme)) == 1
-
-
-def test_the_readmes_table_says_what_the_results_say() -> None:
-    """Its starts are medians of the committed starts, its speeds those of the comparisons."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8").replace("*", "")
-    rows = [line.split(" | ")[1:] for line in readme.splitlines() if line.startswith("| s")]
-    expected = []
-    for kind in ("default", "max-autotune", "mega-cache", "table", "table-warm"):
-        layers = _start(kind, "llama-h200")
-        expected.append([layers, _start(kind, "swiglu-h200", "swiglu-cold-h200") + " |"])
-    for variant in ("max-autotune", "table"):
-        speeds = [_speed(variant, f"compare-{model}-h200") for model in ("llama", "swiglu")]
-        expected.append([speeds[0], speeds[1] + " |"])
-    padded = _speed("table-padded", "compare-swiglu-h200")
-    assert rows == [*expected, ["nothing to pad", f"{padded} |"]]
-
-
-def _start(kind: str, *files: str) -> str:
-    records = [json.loads((RESULTS / f"{name}.json").read_text("utf-8")) for name in files]
-    starts = [start for record in records for start in record["starts"] if start["start"] == kind]
-    seconds = statistics.median(start["seconds"] for start in starts)
-    return f"{seconds:.1f} s, {starts[0]['benchmarks']} benchmarks"
-
-
-def _speed(variant: str, file: str) -> str:
-    record = json.loads((RESULTS / f"{file}.json").read_text("utf-8"))
-    (speed,) = [each["speedup"] for each in record["variants"] if each["name"] == variant]
-    return f"{speed['value']:.2f}x"
 
 
 def test_every_relative_link_in_the_pages_leads_somewhere() -> None:
