@@ -11,7 +11,7 @@ import pytest
 from sample_tables import make_key, make_row
 
 from warmup.core.errors import MissReason
-from warmup.core.events import Emitter, Event
+from warmup.core.events import Emitter, Event, Missed
 from warmup.core.rows import Row
 from warmup.keys.gemm import GEMM
 from warmup.table.lookup import Lookup
@@ -140,7 +140,7 @@ def test_equal_misses_look_for_the_nearest_row_once() -> None:
     events: list[Event] = []
     lookup = Lookup(rows, OnMiss.FALLBACK, Emitter([events.append]))
     for _ in range(LAYERS):
-        lookup.miss(make_key(500), MissReason.NOT_IN_TABLE, "the library")
+        lookup.emit(Missed(make_key(500), MissReason.NOT_IN_TABLE, "the library"))
     said: list[Mapping[str, Any]] = [event.fields for event in events]
     assert rows.scans == 1
     assert [one["nearest"] for one in said] == [make_key(560)] * LAYERS

@@ -12,10 +12,11 @@ import pytest
 
 import warmup
 from warmup.core.errors import BuildError, MissError, MissReason, ProblemError
-from warmup.core.events import Emitter, Event
+from warmup.core.events import Emitter, Event, HookEvent, Missed
 from warmup.core.method import CompileOrder
 from warmup.inductor import connect
 from warmup.inductor.patches import Firewall
+from warmup.keys.question import Settings
 from warmup.table.lookup import Lookup
 from warmup.table.schema import OnMiss
 
@@ -24,12 +25,13 @@ class Noted:
     """Answers that note the misses that are reported, and raise *refusal* for each."""
 
     def __init__(self, *, tunes: bool = False, refusal: Exception | None = None) -> None:
-        self.tunes, self.refusal = tunes, refusal
+        self.settings, self.refusal = Settings(measures=tunes), refusal
         self.misses: list[tuple[str, MissReason]] = []
 
-    def miss(self, key: str, reason: MissReason, _fallback: str) -> None:
+    def emit(self, event: HookEvent) -> None:
         """Note the miss."""
-        self.misses.append((key, reason))
+        assert isinstance(event, Missed)
+        self.misses.append((event.key, event.reason))
         if self.refusal is not None:
             raise self.refusal
 

@@ -20,6 +20,8 @@ from warmup.core.method import L2, CandidateSource, Method
 from warmup.core.rows import Rejection, Tuned
 from warmup.inductor.launch import hooks as launch_search
 from warmup.inductor.launch.hooks import LaunchSearch
+from warmup.keys.kind import ProblemOfKey
+from warmup.keys.question import SearchQuestion
 from warmup.tuning.tuner import Tuner
 
 KEY = "launch triton_red_fused x=64 r0_=4096 args=*f32,*f32 source=3f2a9c0d41b7e865"
@@ -86,7 +88,7 @@ def measure(
         patch.setattr(launch_search, "MOST_CONFIGS", {CandidateSource.DESCENT: 8})
         live = search.start()
         assert live is not None
-        tuned = tuner.measure_search(key, live)
+        tuned = tuner.measure(SearchQuestion(ProblemOfKey(key), live))
     assert tuned is not None
     assert out.tolist() == [0.0] * 64  # the model's tensor
     return tuned, search, compiled

@@ -13,7 +13,7 @@ import torch
 from warmup.core.method import L2, CandidateSource, Method, Search, SearchCounts
 from warmup.core.roofline import dtype_name
 from warmup.core.rows import Family, Rejection, Winner
-from warmup.core.trial import LiveSearch, Outcome, without
+from warmup.core.trial import LiveSearch, Outcome
 from warmup.measuring.reference import NARROW_TOLERANCE, judge_like
 from warmup.measuring.selection import make_row
 from warmup.measuring.trial import time_search, with_narrow_band
@@ -168,11 +168,11 @@ def test_a_winner_that_is_not_trusted_is_not_tried_again(fake_clock: Any) -> Non
     """It is left out wherever it comes from, unless nothing else could be the reference."""
     search = Kernel([["a", "b"], ["c", "d"]]).search()
     for banned, listed, later in (("b", "a", "cd"), ("c", "ab", "d"), ("a", "ab", "cd")):
-        kept = without(Kernel([["a", "b"], ["c", "d"]]).search(), winner(banned))
+        kept = Kernel([["a", "b"], ["c", "d"]]).search().without(winner(banned))
         assert "".join(one.uid for one in kept.listed) == listed
         assert "".join(one.uid for one in kept.calls) == listed
         assert "".join(one.uid for one in kept.more({})) == later
-    assert without(search, None) is search
+    assert search.without(None) is search
 
 
 def test_outputs_of_one_precision_are_compared() -> None:

@@ -21,7 +21,6 @@ import torch
 import warmup
 from warmup.models.loading import load_model
 from warmup.table.lookup import Lookup
-from warmup.table.schema import OnMiss
 from warmup.tuning.bucket_compiler import BucketCompiler
 
 NAMES = ("two", "five", "indexed", "choosy", "late", "counted")
@@ -34,14 +33,15 @@ def build(model: str, seqlens: str, out: str, *, all_layers: bool = False) -> di
 
     @contextlib.contextmanager
     def watched(
-        work: BucketCompiler, lookup: Lookup, on_miss: OnMiss, **more: Any
+        work: BucketCompiler, lookup: Lookup, what: str = "", **more: Any
     ) -> Iterator[None]:
         layers, tuned = len(work.model.module.layers), len(work.progress.tuned)  # type: ignore[arg-type]
         try:
-            with attached(work, lookup, on_miss, **more):
+            with attached(work, lookup, what, **more):
                 yield
         finally:
-            runs.append((layers, on_miss.value, len(work.progress.tuned) - tuned))
+            how = "tune" if lookup.measures else lookup.on_miss.value
+            runs.append((layers, how, len(work.progress.tuned) - tuned))
 
     with mock.patch.object(BucketCompiler, "attached", watched):
         report = warmup.build(

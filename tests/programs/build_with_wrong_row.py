@@ -20,7 +20,7 @@ from torch._inductor.kernel import mm
 from torch._inductor.select_algorithm import ExternKernelChoice
 
 from warmup.core.rows import Tuned
-from warmup.keys.question import Question
+from warmup.keys.question import GemmQuestion, Question
 from warmup.table.codec import decode
 from warmup.tuning import tuner
 from warmup.tuning.build import build
@@ -56,6 +56,7 @@ def inject(wrong: list[str]) -> None:
         finally:
             _measuring.clear()
         wins = any(question.problem.key.startswith(begin) for begin in wrong)
+        assert isinstance(question, GemmQuestion)
         candidates = [
             one.winner for one in question.candidates if one.winner.uid.endswith("wrong_mm")
         ]

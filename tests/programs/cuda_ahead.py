@@ -34,8 +34,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv  # noqa: E402
 
 from warmup.core.events import Emitter, Event  # noqa: E402
 from warmup.core.method import CompileOrder  # noqa: E402
-from warmup.core.rows import Evidence, Row, Tuned, Winner  # noqa: E402
-from warmup.core.trial import LiveSearch  # noqa: E402
+from warmup.core.rows import Evidence, Row, Tuned  # noqa: E402
 from warmup.inductor import connect  # noqa: E402
 from warmup.keys.question import Question  # noqa: E402
 from warmup.table.lookup import Lookup  # noqa: E402
@@ -77,16 +76,10 @@ class NotingTuner(fake_gpu.StatedTuner):
     """The library's kernel and inductor's rule win; says when it was asked."""
 
     def measure(self, question: Question) -> Tuned | None:
-        POOL.lines.append(f"measured {question.problem.key}")
+        if question.makes_row:
+            POOL.lines.append(f"measured {question.problem.key}")
         assert question.library is not None
         return Tuned(question.problem.key, Row(question.library, EVIDENCE), ())
-
-    def try_search(self, key: str, search: LiveSearch) -> Winner | None:
-        return search.listed[0]
-
-    def measure_search(self, key: str, search: LiveSearch) -> Tuned | None:
-        POOL.lines.append(f"measured {key}")
-        return Tuned(key, Row(search.listed[0], EVIDENCE), ())
 
 
 def generate() -> str:
@@ -116,7 +109,7 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
     rows: dict[str, Row] = {}
     lookup = Lookup(
         rows,
-        OnMiss.TUNE,
+        OnMiss.FALLBACK,
         Emitter([events.append]),
         tuner=NotingTuner(lambda _: 1.0),
         searches=frozenset({"launch", "reduction"}),

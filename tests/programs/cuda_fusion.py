@@ -198,9 +198,6 @@ class Choosing:
         """Return the row of the question's key."""
         return Tuned(question.problem.key, self.rows[question.problem.key], ())
 
-    def measure_calls(self, key: str, library: Winner, calls: object) -> None:
-        raise AssertionError(key, library, calls)
-
     def close(self) -> None:
         """There is nothing to end."""
 
@@ -216,7 +213,7 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
     emitter = Emitter([events.append])
     lookup = Lookup(rows, OnMiss.STRICT, emitter)
     if case.get("tunes"):
-        lookup = Lookup({}, OnMiss.TUNE, emitter, tuner=Choosing(rows))
+        lookup = Lookup({}, OnMiss.FALLBACK, emitter, tuner=Choosing(rows))
     attachment = connect().attach(lookup, OPTIONS, "test", quiet=True)
     try:
         code = generate(case)

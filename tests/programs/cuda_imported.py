@@ -19,6 +19,7 @@ from warmup.core.events import Emitter, Event
 from warmup.core.method import Search
 from warmup.core.rows import Family, Winner
 from warmup.inductor import connect
+from warmup.keys.kind import Problem
 from warmup.table.lookup import Lookup
 from warmup.table.schema import OnMiss
 
@@ -28,7 +29,7 @@ class Importing(Lookup):
 
     configs: tuple[Winner, ...] = ()
 
-    def neighbours(self, _key: str) -> tuple[Winner, ...]:
+    def neighbours(self, _problem: Problem) -> tuple[Winner, ...]:
         return self.configs
 
 
@@ -37,7 +38,7 @@ def answer(case: dict[str, Any], generated: list[str]) -> dict[str, Any]:
     events: list[Event] = []
     tuner = Silent()
     lookup = Importing(
-        {}, OnMiss.TUNE, Emitter([events.append]), tuner=tuner, search=Search(case["search"])
+        {}, OnMiss.FALLBACK, Emitter([events.append]), tuner=tuner, search=Search(case["search"])
     )
     lookup.configs = (Winner(Family.TEMPLATE, "triton::mm", tuple(case["imported"].items())),)
     generated.clear()

@@ -44,7 +44,6 @@ from warmup.inductor import connect  # noqa: E402
 from warmup.inductor.caches import empty_caches, kept_kernels  # noqa: E402
 from warmup.inductor.launch import hooks as launch_search  # noqa: E402
 from warmup.table.lookup import Lookup  # noqa: E402
-from warmup.table.schema import OnMiss  # noqa: E402
 
 EVIDENCE = Evidence(time_us=1.0, library_us=2.0, runner_up=None, runner_up_us=None, tried=2)
 Shapes = Mapping[str, tuple[tuple[int, ...], ...]]
@@ -162,13 +161,11 @@ def watch(
     result: dict[str, Any] = {"error": None}
     with contextlib.ExitStack() as stack:
         if rows is not None:
+            tuner = fake_gpu.StatedTuner(lambda winner: state_time(dict(winner.kwargs)), WORK.timed)
             lookup = Lookup(
                 {key: Row(winner, EVIDENCE) for key, winner in rows.items()},
-                OnMiss(mode),
-                Emitter([events.append]),
-                tuner=fake_gpu.StatedTuner(
-                    lambda winner: state_time(dict(winner.kwargs)), WORK.timed
-                ),
+                emitter=Emitter([events.append]),
+                **fake_gpu.answering(mode, tuner),
                 on_tuned=on_tuned,
                 searches=frozenset({"launch"} if searched else ()),
             )

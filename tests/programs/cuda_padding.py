@@ -34,7 +34,6 @@ from warmup.core.events import Emitter, Event  # noqa: E402
 from warmup.core.rows import Evidence, Family, Row, Tuned, Winner  # noqa: E402
 from warmup.inductor import connect  # noqa: E402
 from warmup.table.lookup import Lookup  # noqa: E402
-from warmup.table.schema import OnMiss  # noqa: E402
 
 EVIDENCE = Evidence(time_us=1.0, library_us=2.0, runner_up=None, runner_up_us=None, tried=2)
 N = 1280
@@ -124,9 +123,8 @@ def decide(case: dict[str, Any], rows: dict[str, Winner], mode: str) -> dict[str
     tuner = fake_gpu.StatedTuner(time_us)
     lookup = Lookup(
         {key: Row(winner, EVIDENCE) for key, winner in rows.items()},
-        OnMiss(mode),
-        Emitter([events.append]),
-        tuner=tuner,
+        emitter=Emitter([events.append]),
+        **fake_gpu.answering(mode, tuner),
         on_tuned=found.append,
     )
     result: dict[str, Any] = {"error": None, "pads": None, "guards": None}

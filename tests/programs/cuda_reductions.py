@@ -42,6 +42,7 @@ from warmup.core.rows import Evidence, Row, Tuned, Winner  # noqa: E402
 from warmup.core.trial import LiveSearch  # noqa: E402
 from warmup.inductor import connect  # noqa: E402
 from warmup.inductor.launch import hooks as launch_search  # noqa: E402
+from warmup.keys.question import Question, SearchQuestion  # noqa: E402
 from warmup.keys.reduction import LOOPED, PERSISTENT  # noqa: E402
 from warmup.keys.registry import kind_of  # noqa: E402
 from warmup.keys.split import split_into  # noqa: E402
@@ -124,13 +125,17 @@ class CallingTuner(fake_gpu.StatedTuner):
         self.searched: list[dict[str, int]] = []
         self.looped_us = looped_us
 
-    def try_search(self, key: str, search: LiveSearch) -> Winner | None:
+    def measure(self, question: Question) -> Tuned | None:
+        if not isinstance(question, SearchQuestion) or question.makes_row:
+            return super().measure(question)
+        search = question.search
         self.configs.append([str(winner) for winner in search.calls])
         if self.looped_us is None:
-            return super().try_search(key, replace(search, more=lambda _: {}))
-        winner = super().try_search(key, search)
+            search = replace(search, more=lambda _: {})
+            return super().measure(replace(question, search=search))
+        tuned = super().measure(question)
         self.searched.append(dict(search.counts().added))
-        return winner
+        return tuned
 
     def measure_search(self, key: str, search: LiveSearch) -> Tuned | None:
         if kind_of(key).name == "reduction":
@@ -179,9 +184,8 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
         rows = {key: Row(split_into(case["parts"]), EVIDENCE) for key in keys_of(case)}
     lookup = Lookup(
         rows,
-        OnMiss(case.get("on_miss", "strict")),
-        Emitter([events.append]),
-        tuner=tuner,
+        emitter=Emitter([events.append]),
+        **fake_gpu.answering(case.get("on_miss", "strict"), tuner),
         searches=searches_of(case) if case.get("search", True) else frozenset(),
     )
     WORK.clear()
@@ -213,7 +217,7 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
         "questions": [
             {
                 "key": asked.key,
-                "ways": [str(way) for way in asked.ways],
+                "ways": [str(way) for way in asked.variants],
                 "steps": [] if asked.region is None else [s.target for s in asked.region.steps],
             }
             for asked in tuner.questions

@@ -55,7 +55,6 @@ from warmup.models.rebuilt import (  # noqa: E402
     rebuild,
 )
 from warmup.table.lookup import Lookup  # noqa: E402
-from warmup.table.schema import OnMiss  # noqa: E402
 
 EVIDENCE = Evidence(time_us=1.0, library_us=None, runner_up=None, runner_up_us=None, tried=1)
 LIBRARIES = {
@@ -189,7 +188,7 @@ def listed(case: dict[str, Any]) -> list[tuple[str, list[Winner]]]:
             if (kind := SELECTIONS.get(name)) is not None:
                 named = (winner_of(one, kind.templates) for one in choices)
                 winners = [winner for winner in named if winner is not None]
-                found.append((kind.key_of(choices, nodes, layout), winners))
+                found.append((kind.describe(choices, nodes, layout).key, winners))
             return original(cache, name, choices[:1], nodes, layout, *args, **kw)
 
         return select
@@ -221,9 +220,8 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
     )
     lookup = Lookup(
         rows,
-        OnMiss(case.get("on_miss", "fallback")),
-        Emitter([events.append]),
-        tuner=tuner,
+        emitter=Emitter([events.append]),
+        **fake_gpu.answering(case.get("on_miss", "fallback"), tuner),
         searches=frozenset(() if case.get("earlier") else {"grouped_mm"}),
     )
     backends = case.get("backends", "ATEN,TRITON")

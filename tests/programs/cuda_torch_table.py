@@ -129,7 +129,7 @@ def select_first(case: dict[str, Any]) -> dict[str, Any]:
 def list_measured(case: dict[str, Any]) -> list[str]:
     """Return the candidates that a build of the case would measure."""
     tuner = Silent()
-    lookup = Lookup({}, OnMiss.TUNE, Emitter([]), tuner=tuner)
+    lookup = Lookup({}, OnMiss.FALLBACK, Emitter([]), tuner=tuner)
     attachment = connect().attach(lookup, OPTIONS, "test", quiet=True)
     try:
         lower(case)

@@ -18,8 +18,9 @@ import torch
 from warmup.core.method import Method
 from warmup.core.rows import Tuned, Winner
 from warmup.core.trial import LiveSearch, Outcome, Samples
-from warmup.keys.question import Question, RegionQuestion
+from warmup.keys.question import GemmQuestion, Question, RegionQuestion, SearchQuestion
 from warmup.measuring.selection import make_row
+from warmup.table.schema import OnMiss
 
 _KERNEL = re.compile(r"async_compile\.triton\('(\w+)', '''\n(.*?)'''", re.DOTALL)
 NAME = "NVIDIA H100 80GB HBM3"
@@ -172,6 +173,13 @@ def pretend_launches(
     return work
 
 
+def answering(mode: str, tuner: Any) -> dict[str, Any]:
+    """Return the arguments of a lookup that serves in *mode*, or is measured by *tuner*."""
+    if mode == "tune":
+        return {"on_miss": OnMiss.FALLBACK, "tuner": tuner}
+    return {"on_miss": OnMiss(mode)}
+
+
 @dataclass(slots=True)
 class StatedTuner:
     """A tuner that is told the times: *time_us* by winner. What it would run has no device."""
@@ -181,23 +189,24 @@ class StatedTuner:
     questions: list[RegionQuestion] = field(default_factory=list)
 
     def measure(self, question: Question) -> Tuned | None:
-        raise AssertionError(question.problem.key)
+        """Choose as the real one does; there is no answer to a GEMM selection."""
+        key = question.problem.key
+        if isinstance(question, SearchQuestion):
+            return self.measure_search(key, question.search)
+        if isinstance(question, RegionQuestion):
+            self.questions.append(question)
+        assert not isinstance(question, GemmQuestion), key
+        return self._measure_calls(key, question.library, question.calls)
 
-    def measure_calls(
+    def _measure_calls(
         self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]
     ) -> Tuned | None:
-        """Choose as the real one does."""
         outcomes = []
         for winner in calls:
             time = self.time_us(winner)
             self.timed[",".join(f"{name}={value}" for name, value in winner.kwargs)] = time
             outcomes.append(Outcome(winner=winner, samples=Samples((time,))))
         return make_row(key, outcomes, library, Method())
-
-    def try_search(self, key: str, search: LiveSearch) -> Winner | None:
-        """Search as for a row."""
-        tuned = self.measure_search(key, search)
-        return None if tuned is None else tuned.row.winner
 
     def measure_search(self, key: str, search: LiveSearch) -> Tuned | None:
         """Follow the search to its end, and choose as the real one does."""
@@ -214,11 +223,6 @@ class StatedTuner:
         control = min(search.listed, key=times.__getitem__)
         tuned = make_row(key, outcomes, control, Method())
         return None if tuned is None else replace(tuned, searched=search.counts())
-
-    def measure_region(self, question: RegionQuestion) -> Tuned | None:
-        """Choose between inductor's own calls."""
-        self.questions.append(question)
-        return self.measure_calls(question.key, question.library, question.calls)
 
     def close(self) -> None:
         pass

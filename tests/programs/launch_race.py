@@ -182,12 +182,11 @@ class Race:
     ) -> tuple[dict[str, Any], Function]:
         """Build *function* into *found*; compile it from the rows where *found* has some."""
         events: list[Event] = []
-        on_miss = OnMiss.STRICT if found else OnMiss.TUNE
         lookup = Lookup(
             {one.key: one.row for one in found},
-            on_miss,
+            OnMiss.STRICT if found else OnMiss.FALLBACK,
             Emitter([events.append]),
-            tuner=self.tuner,
+            tuner=None if found else self.tuner,
             on_tuned=found.append,
         )
         attachment = self.inductor.attach(lookup, self.policy.options, variant, quiet=True)

@@ -37,6 +37,7 @@ from warmup.core.trial import Region  # noqa: E402
 from warmup.inductor import connect  # noqa: E402
 from warmup.inductor.gemm.key import current_node  # noqa: E402
 from warmup.inductor.gemm.regions import module_of, region_of  # noqa: E402
+from warmup.keys.kind import Problem  # noqa: E402
 from warmup.table.lookup import Lookup  # noqa: E402
 from warmup.table.schema import OnMiss  # noqa: E402
 
@@ -125,14 +126,15 @@ DTYPES = {
 class Noting(Lookup):
     """Has no rows, and cuts a region at every GEMM that is asked for."""
 
-    def find(self, key: str) -> Winner | MissReason:
+    def find(self, problem: Problem) -> Winner | MissReason:
+        key = problem.key
         node = current_node()
         if node is not None and key not in regions:
             shapes = V.graph.sizevars.shape_env
             before = len(shapes.guards)
             regions[key] = region_of(node, (), has_epilogue="epilogue=none" not in key)
             guards.extend(str(guard.expr) for guard in shapes.guards[before:])
-        return super().find(key)
+        return super().find(problem)
 
 
 regions: dict[str, Region | None] = {}

@@ -20,7 +20,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +32,12 @@ import warmup
 from warmup.cli import main as run_command
 from warmup.core.buckets import Bucket
 from warmup.core.errors import MissReason, ProblemError, warmup_error_in
+from warmup.core.events import Hit, Missed
 from warmup.core.rows import Family, Winner
 from warmup.inductor.caches import empty_caches
-from warmup.inductor.patches import Patches
-from warmup.inductor.versions import Version
-from warmup.keys.kind import Kind
-from warmup.keys.question import Answers
+from warmup.inductor.patches import KindHooks, Patches
+from warmup.keys.kind import Kind, Problem
+from warmup.keys.question import CallsQuestion
 from warmup.keys.registry import KINDS
 from warmup.models.loading import LoadedModel
 from warmup.models.rebuilt import RebuiltProblem
@@ -64,20 +64,13 @@ TOY = Kind(
 # -- hooks: asking while inductor compiles ---------------------------------------------------------
 
 
-class ToyChoices:
-    """Answers how to concatenate from *answers* while its patches are in place."""
-
-    def __init__(self, _version: Version, answers: Answers) -> None:
-        self._answers = answers
-        self._active = True
+class ToyChoices(KindHooks):
+    """Answers how to concatenate while its patches are in place."""
 
     def attach(self, patches: Patches) -> None:
         """Put the hook in place until *patches* is restored."""
         patches.on_restore(self._deactivate)
         patches.wrap(ir.ConcatKernel, "create", self._wrap)
-
-    def _deactivate(self) -> None:
-        self._active = False
 
     def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def create(cls: type, inputs: Sequence[Any], dim: int) -> Any:
@@ -90,22 +83,36 @@ class ToyChoices:
     def _choose(self, inputs: Sequence[Any], dim: int) -> Winner:
         """Return the winner that is compiled, and tell *answers* where it comes from."""
         try:
-            key = key_of(inputs, dim)
+            problem = describe(inputs, dim)
         except ProblemError as error:
-            self._answers.miss(f"toy ({error})", MissReason.NOT_DESCRIBED, str(PARTS))
+            self._answers.emit(Missed(f"toy ({error})", MissReason.NOT_DESCRIBED, str(PARTS)))
             return PARTS
-        answer = self._answers.find(key)
+        answer = self._answers.find(problem)
         if isinstance(answer, Winner):
-            self._answers.hit(key, answer)
+            self._answers.emit(Hit(problem.key, str(answer)))
             return answer
-        if self._answers.tunes:
-            return self._answers.measure_calls(key, PARTS, calls_of(key)) or PARTS
-        self._answers.miss(key, answer, str(PARTS))
+        if self._settings.measures:
+            question = CallsQuestion(problem, PARTS, calls_of(problem.m, problem.widths))
+            return self._answers.measure(question) or PARTS
+        self._answers.emit(Missed(problem.key, answer, str(PARTS)))
         return PARTS
 
 
-def key_of(inputs: Sequence[Any], dim: int) -> str:
-    """Return the key of the problem to concatenate *inputs*, nodes of inductor's IR, along *dim*.
+@dataclass(frozen=True)
+class ToyProblem(Problem):
+    """Matrices of ``m`` rows and some ``widths``, to be concatenated along the columns."""
+
+    kind = TOY
+
+    m: int
+    widths: tuple[int, ...]
+
+    def _spell(self) -> str:
+        return f"toy cat m={self.m} widths={','.join(map(str, self.widths))} f32"
+
+
+def describe(inputs: Sequence[Any], dim: int) -> ToyProblem:
+    """Return the problem to concatenate *inputs*, nodes of inductor's IR, along *dim*.
 
     Raises:
         ProblemError: it is not about the columns of float32 matrices with static sizes.
@@ -116,14 +123,11 @@ def key_of(inputs: Sequence[Any], dim: int) -> str:
         sizes = [tuple(map(int, part.get_size())) for part in inputs]
     except TypeError as error:  # a symbol
         raise ProblemError("a dynamic size") from error
-    key = f"toy cat m={sizes[0][0]} widths={','.join(str(size[1]) for size in sizes)} f32"
-    TOY.check(key)
-    return key
+    return ToyProblem(sizes[0][0], tuple(size[1] for size in sizes))
 
 
-def calls_of(key: str) -> Mapping[Winner, Callable[[int], object]]:
-    """Return calls that a build times for *key*: in eager mode, as many kernels as compiled."""
-    m, widths = sizes_of(key)
+def calls_of(m: int, widths: Sequence[int]) -> Mapping[Winner, Callable[[int], object]]:
+    """Return calls that a build times: in eager mode, as many kernels as compiled."""
     parts = [torch.ones(m, width) for width in widths]
     out = torch.empty(m, sum(widths))
     slices = out.split(widths, 1)

@@ -28,8 +28,7 @@ from torch._inductor.triton_bundler import TritonBundler
 
 import warmup
 from warmup.core.errors import MissReason
-from warmup.core.events import Emitter
-from warmup.core.rows import Family, Winner
+from warmup.core.events import Emitter, Hit, Missed
 from warmup.inductor import connect
 from warmup.inductor.cached_graphs import CachedGraphs, counting_for_graph, deferring_kernels
 from warmup.inductor.patches import Patches
@@ -306,13 +305,12 @@ def queued() -> dict[str, bool]:
 
 def late() -> dict[str, int]:
     """Decisions about the kernels of a graph that is compiled already."""
-    winner = Winner(Family.LAUNCH, "pointwise", (), None)
     answers = CachedGraphs(Lookup({}, OnMiss.FALLBACK, Emitter([])), "a tag").counting_answers()
     graph = SimpleNamespace(_warmup_compiled=("a tag", "this process", 2, 0))
     with counting_for_graph(graph):
-        answers.hit(KEY, winner)
-        answers.miss(KEY, MissReason.NOT_IN_TABLE, "first")
-    answers.hit(KEY, winner)
+        answers.emit(Hit(KEY, "pointwise"))
+        answers.emit(Missed(KEY, MissReason.NOT_IN_TABLE, "first"))
+    answers.emit(Hit(KEY, "pointwise"))
     _, _, decisions, misses = graph._warmup_compiled
     return {"decisions": decisions, "misses": misses}
 

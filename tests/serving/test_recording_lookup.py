@@ -12,9 +12,11 @@ import pytest
 from sample_tables import make_table
 
 from warmup.core.errors import MissReason
-from warmup.core.events import Emitter, Event, EventName
+from warmup.core.events import Emitter, Event, EventName, Scheduled
 from warmup.core.files import Turn
 from warmup.core.rows import Row, Tuned, Winner
+from warmup.keys.kind import ProblemOfKey
+from warmup.keys.question import CallsQuestion, Question
 from warmup.table.schema import OnMiss, Table
 from warmup.table.store import write
 from warmup.tuning.progress import Progress
@@ -39,26 +41,32 @@ class Recording:
             measured_peaks=lambda: None,
         )
 
-        def measure_calls(key: str, _library: Winner, _calls: object) -> Tuned | None:
+        def measure(question: Question) -> Tuned | None:
+            key = question.problem.key
             self.asked.append(key)
             return None if measured is None else Tuned(key, measured, ())
 
-        tuner: Any = SimpleNamespace(measure_calls=measure_calls)
+        tuner: Any = SimpleNamespace(measure=measure)
         self.lookup = RecordingLookup(
             rows={},
-            on_miss=OnMiss.TUNE,
+            on_miss=OnMiss.FALLBACK,
             emitter=Emitter([self.events.append]),
             tuner=tuner,
             on_tuned=progress.save,
             retunes=progress.must_retune,
             progress=progress,
-            turn=Turn(folder / "turn"),
+            device_lock=Turn(folder / "turn"),
             later=lambda _question: None,
         )
 
     def measure(self, key: str, winner: Winner) -> Winner | None:
         """Ask the lookup about *key*, with *winner* as the only candidate."""
-        return self.lookup.measure_calls(key, winner, {winner: lambda _number: None})
+        calls = {winner: lambda _number: None}
+        return self.lookup.measure(CallsQuestion(ProblemOfKey(key), winner, calls))
+
+    def find(self, key: str) -> Winner | MissReason:
+        """Look up *key*."""
+        return self.lookup.find(ProblemOfKey(key))
 
 
 @pytest.fixture
@@ -70,7 +78,7 @@ def test_a_row_of_another_process_is_taken(tmp_path: Path, key_and_row: tuple[st
     """It was written after the lookup had missed it: it is a hit, and nothing is measured."""
     key, row = key_and_row
     recording = Recording(tmp_path, make_table(), measured=None)
-    assert recording.lookup.find(key) is MissReason.NOT_IN_TABLE
+    assert recording.find(key) is MissReason.NOT_IN_TABLE
     write(recording.path, recording.table)
     assert recording.measure(key, row.winner) == row.winner
     assert (recording.asked, [event.name for event in recording.events]) == ([], [EventName.HIT])
@@ -83,7 +91,7 @@ def test_a_row_whose_winner_is_not_offered_is_measured(
     key, row = key_and_row
     own = replace(row, winner=replace(row.winner, uid="another"))
     recording = Recording(tmp_path, make_table(), measured=own)
-    recording.lookup.find(key)
+    recording.find(key)
     write(recording.path, recording.table)
     assert recording.measure(key, own.winner) == own.winner
     assert recording.asked == [key]
@@ -105,11 +113,11 @@ def test_what_the_program_does_not_fuse_is_measured_apart_when_it_is_asked_again
     key, row = key_and_row
     recording = Recording(tmp_path, make_table(), measured=row)
     recording.measure(key, row.winner)
-    recording.lookup.scheduled(key, fused=True, found=False)
-    assert recording.lookup.find(key) is MissReason.NOT_IN_TABLE
+    recording.lookup.emit(Scheduled(key, expected=True, found=False))
+    assert recording.find(key) is MissReason.NOT_IN_TABLE
     assert recording.measure(key, row.winner) == row.winner
-    recording.lookup.scheduled(key, fused=True, found=False)
-    assert recording.lookup.find(key) == row.winner
+    recording.lookup.emit(Scheduled(key, expected=True, found=False))
+    assert recording.find(key) == row.winner
     assert (recording.asked, recording.lookup.apart) == ([key, key], {key})
 
 

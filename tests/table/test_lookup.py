@@ -7,7 +7,6 @@ import threading
 import warnings
 from collections.abc import Callable
 from itertools import product
-from typing import Any
 
 import pytest
 from sample_tables import make_key, make_row, make_runtime, make_table
@@ -20,10 +19,24 @@ from warmup.core.errors import (
     MissReason,
     UncoveredError,
 )
-from warmup.core.events import Emitter, Event, EventName
+from warmup.core.events import (
+    Benchmarked,
+    Contradicted,
+    Emitter,
+    Event,
+    EventName,
+    ForeignGraph,
+    GraphLoaded,
+    GraphsRecorded,
+    Hit,
+    Missed,
+    Overruled,
+    Scheduled,
+    Selected,
+)
 from warmup.core.rows import Tuned, Winner
-from warmup.keys.kind import Kind
-from warmup.keys.question import Linear, Question
+from warmup.keys.kind import Kind, ProblemOfKey
+from warmup.keys.question import CallsQuestion, Linear, Question
 from warmup.table.lookup import Lookup, cache_tag
 from warmup.table.schema import OnMiss, Uncovered
 
@@ -39,14 +52,19 @@ def make_lookup(
     on_uncovered: Uncovered = Uncovered.LIBRARY,
     on_tuned: Callable[[Tuned], None] | None = None,
     tuned: Tuned | None = None,
+    measures: bool = False,
 ) -> tuple[Lookup, list[Event]]:
     """``make_lookup(OnMiss.STRICT)``: a lookup over two rows, and the events it emits."""
     events: list[Event] = []
     emitter = Emitter([events.append])
     rows = make_table().rows
-    tuner = _Finished(tuned)
+    tuner = _Finished(tuned) if measures or tuned else None
     lookup = Lookup(rows, on_miss, emitter, mismatches, on_uncovered, tuner, on_tuned)
     return lookup, events
+
+
+def find(lookup: Lookup, key: str) -> Winner | MissReason:
+    return lookup.find(ProblemOfKey(key))
 
 
 class _Finished:
@@ -58,20 +76,17 @@ class _Finished:
     def measure(self, question: Question) -> Tuned | None:
         return self._result
 
-    def measure_calls(self, key: str, library: Winner, calls: Any) -> Tuned | None:
-        return self._result
-
     def close(self) -> None:
         pass
 
 
 def test_a_known_key_is_answered_with_its_winner() -> None:
     lookup, _ = make_lookup()
-    assert lookup.find(make_key(560)) == make_table().rows[make_key(560)].winner
+    assert find(lookup, make_key(560)) == make_table().rows[make_key(560)].winner
     # Finding emits nothing.
     lookup, events = make_lookup()
-    lookup.find(make_key(560))
-    lookup.find(make_key(7))
+    find(lookup, make_key(560))
+    find(lookup, make_key(7))
     assert events == []
 
 
@@ -83,27 +98,27 @@ def test_a_problem_with_a_range_is_dynamic() -> None:
         ("1..4096", MissReason.DYNAMIC_DIM),
     ):
         lookup, _ = make_lookup()
-        assert lookup.find(make_key(m)) is reason
+        assert find(lookup, make_key(m)) is reason
     # A range in n is a dynamic dim.
     lookup, _ = make_lookup()
-    assert lookup.find(make_key(560, n="8..64")) is MissReason.DYNAMIC_DIM
+    assert find(lookup, make_key(560, n="8..64")) is MissReason.DYNAMIC_DIM
 
 
 def test_a_kind_says_which_ingredients_are_ranges(toy_kind: Kind) -> None:
     for m, reason in (("8", MissReason.NOT_IN_TABLE), ("1..8", MissReason.DYNAMIC_DIM)):
         lookup, _ = make_lookup()
-        assert lookup.find(f"toy cat m={m} n=4 via=sum f32 tag=7") is reason
+        assert find(lookup, f"toy cat m={m} n=4 via=sum f32 tag=7") is reason
 
 
 def test_a_dynamic_row_answers_its_own_range() -> None:
     row = make_row()
     lookup = Lookup({make_key("1..64"): row}, OnMiss.FALLBACK, Emitter([]))
-    assert lookup.find(make_key("1..64")) == row.winner
+    assert find(lookup, make_key("1..64")) == row.winner
 
 
 def test_what_is_no_key_is_not_described() -> None:
     lookup, _ = make_lookup()
-    assert lookup.find("conv 3x3") is MissReason.NOT_DESCRIBED
+    assert find(lookup, "conv 3x3") is MissReason.NOT_DESCRIBED
 
 
 def test_a_hard_mismatch_is_the_reason_of_every_miss() -> None:
@@ -117,13 +132,13 @@ def test_a_hard_mismatch_is_the_reason_of_every_miss() -> None:
         }.items(),
     ):
         lookup, _ = make_lookup(OnMiss.FALLBACK, *mismatches)
-        assert lookup.find(make_key(m)) is reason, (case, m)
+        assert find(lookup, make_key(m)) is reason, (case, m)
 
 
 def test_a_soft_mismatch_changes_no_answer() -> None:
     """With another driver the rows are still used."""
     lookup, _ = make_lookup(OnMiss.FALLBACK, SOFT)
-    assert lookup.find(make_key(560)) == make_table().rows[make_key(560)].winner
+    assert find(lookup, make_key(560)) == make_table().rows[make_key(560)].winner
     # What compare_runtimes finds between table and machine becomes the reason.
     for changes, reason in (
         ({"arch": "sm_100"}, MissReason.WRONG_DEVICE),
@@ -131,13 +146,13 @@ def test_a_soft_mismatch_changes_no_answer() -> None:
     ):
         mismatches = compare_runtimes(make_runtime(), make_runtime(**changes))
         lookup, _ = make_lookup(OnMiss.FALLBACK, *mismatches)
-        assert lookup.find(make_key(560)) is reason, changes
+        assert find(lookup, make_key(560)) is reason, changes
 
 
 def test_a_hit_is_one_event() -> None:
     lookup, events = make_lookup()
     winner = make_table().rows[make_key(560)].winner
-    lookup.hit(make_key(560), winner)
+    lookup.emit(Hit(make_key(560), str(winner)))
     assert [(event.name, dict(event.fields)) for event in events] == [
         (EventName.HIT, {"kind": "gemm", "key": make_key(560), "winner": str(winner)})
     ]
@@ -146,7 +161,7 @@ def test_a_hit_is_one_event() -> None:
 def test_a_miss_is_one_event() -> None:
     """A miss emits key, reason, nearest row, what differs and what is compiled instead, once."""
     lookup, events = make_lookup()
-    lookup.miss(make_key(600), MissReason.NOT_IN_TABLE, "bias_addmm")
+    lookup.emit(Missed(make_key(600), MissReason.NOT_IN_TABLE, "bias_addmm"))
     assert [(event.name, dict(event.fields)) for event in events] == [
         (
             EventName.MISSED,
@@ -167,7 +182,7 @@ def test_a_strict_miss_raises_what_the_event_says() -> None:
     lookup, _ = make_lookup(OnMiss.STRICT)
     asked = make_key(1030, epilogue="relu")
     with pytest.raises(MissError) as caught:
-        lookup.miss(asked, MissReason.NOT_IN_TABLE, "bias_addmm")
+        lookup.emit(Missed(asked, MissReason.NOT_IN_TABLE, "bias_addmm"))
     error = caught.value
     assert (error.key, error.reason, error.nearest, error.differs) == (
         asked,
@@ -181,7 +196,7 @@ def test_a_strict_miss_is_one_event_without_choice() -> None:
     """The event of a strict miss is emitted once, and nothing is compiled instead."""
     lookup, events = make_lookup(OnMiss.STRICT)
     with pytest.raises(MissError):
-        lookup.miss(make_key(7), MissReason.NOT_IN_TABLE, "bias_addmm")
+        lookup.emit(Missed(make_key(7), MissReason.NOT_IN_TABLE, "bias_addmm"))
     assert [event.fields["choice"] for event in events] == [None]
 
 
@@ -189,63 +204,65 @@ def test_a_miss_names_its_nearest_row_if_any() -> None:
     """When the table has no row for the op, there is no nearest row."""
     lookup, _ = make_lookup(OnMiss.STRICT)
     with pytest.raises(MissError) as caught:
-        lookup.miss(make_key(op="bmm"), MissReason.NOT_IN_TABLE, "bmm")
+        lookup.emit(Missed(make_key(op="bmm"), MissReason.NOT_IN_TABLE, "bmm"))
     assert (caught.value.nearest, caught.value.differs) == (None, ())
     # A miss on another device names the hard fields.
     lookup, _ = make_lookup(OnMiss.STRICT, HARD_DEVICE, SOFT)
     with pytest.raises(MissError) as caught:
-        lookup.miss(make_key(560), MissReason.WRONG_DEVICE, "bias_addmm")
+        lookup.emit(Missed(make_key(560), MissReason.WRONG_DEVICE, "bias_addmm"))
     assert caught.value.differs == ("device.sm_count: table 132, here 78",)
     # A rejected choice names the row of the very key, and its winner.
     lookup, events = make_lookup()
-    lookup.miss(make_key(560), MissReason.CHOICE_REJECTED, "bias_addmm")
+    lookup.emit(Missed(make_key(560), MissReason.CHOICE_REJECTED, "bias_addmm"))
     assert events[0].fields["nearest"] == make_key(560)
     # A problem without a key is a miss without nearest row, whatever its text.
     lookup, events = make_lookup()
-    lookup.miss("conv 3x3", MissReason.NOT_DESCRIBED, "conv")
+    lookup.emit(Missed("conv 3x3", MissReason.NOT_DESCRIBED, "conv"))
     assert (events[0].fields["nearest"], events[0].fields["differs"]) == (None, [])
 
 
-def test_only_tune_tunes() -> None:
-    for on_miss in list(OnMiss):
-        lookup, _ = make_lookup(on_miss)
-        assert lookup.tunes == (on_miss is OnMiss.TUNE)
+def test_a_lookup_measures_where_it_has_a_measurer() -> None:
+    for measures, on_miss in product((False, True), OnMiss):
+        lookup, _ = make_lookup(on_miss, measures=measures)
+        assert lookup.settings.measures == measures, on_miss
 
 
 def test_a_tuned_problem_is_answered_before_the_tables() -> None:
     """A row measured in this process is used, also when the table is for another device."""
     for case, mismatches in {"here": (), "wrong-device": (HARD_DEVICE,)}.items():
         row = make_row(BLOCK_M=7)
-        lookup, _ = make_lookup(OnMiss.TUNE, *mismatches, tuned=Tuned(make_key(7), row, ()))
-        assert lookup.measure_calls(make_key(7), row.winner, {}) == row.winner, case
-        assert lookup.find(make_key(7)) == row.winner, case
+        lookup, _ = make_lookup(OnMiss.FALLBACK, *mismatches, tuned=Tuned(make_key(7), row, ()))
+        assert (
+            lookup.measure(CallsQuestion(ProblemOfKey(make_key(7)), row.winner, {})) == row.winner
+        ), case
+        assert find(lookup, make_key(7)) == row.winner, case
     # A key tuned again is answered with the new winner.
     row = make_row(BLOCK_M=7)
-    lookup, _ = make_lookup(OnMiss.TUNE, tuned=Tuned(make_key(560), row, ()))
-    lookup.measure_calls(make_key(560), row.winner, {})
-    assert lookup.find(make_key(560)) == row.winner
+    lookup, _ = make_lookup(OnMiss.FALLBACK, tuned=Tuned(make_key(560), row, ()))
+    lookup.measure(CallsQuestion(ProblemOfKey(make_key(560)), row.winner, {}))
+    assert find(lookup, make_key(560)) == row.winner
 
 
 def test_a_tuned_problem_is_one_event_and_is_handed_on() -> None:
     """A finished problem emits one event and reaches the builder once."""
     handed: list[Tuned] = []
     result = Tuned(make_key(7), make_row(), ())
-    lookup, events = make_lookup(OnMiss.TUNE, on_tuned=handed.append, tuned=result)
-    lookup.measure_calls(make_key(7), result.row.winner, {})
+    lookup, events = make_lookup(OnMiss.FALLBACK, on_tuned=handed.append, tuned=result)
+    lookup.measure(CallsQuestion(ProblemOfKey(make_key(7)), result.row.winner, {}))
     assert ([event.name for event in events], handed) == ([EventName.TUNED], [result])
 
 
 def test_a_problem_that_could_not_be_measured_has_no_answer() -> None:
     """Without a result there is no winner, no event and no row."""
-    lookup, events = make_lookup(OnMiss.TUNE)
-    found = lookup.measure_calls(make_key(7), make_row().winner, {})
-    assert (found, events, lookup.find(make_key(7))) == (None, [], MissReason.NOT_IN_TABLE)
+    lookup, events = make_lookup(measures=True)
+    found = lookup.measure(CallsQuestion(ProblemOfKey(make_key(7)), make_row().winner, {}))
+    assert (found, events, find(lookup, make_key(7))) == (None, [], MissReason.NOT_IN_TABLE)
 
 
 def test_an_uncovered_measurement_is_one_event() -> None:
     """A measurement that no row kind covers is emitted with its site."""
     lookup, events = make_lookup()
-    lookup.uncovered("conv.py:tuned_conv")
+    lookup.emit(Benchmarked("conv.py:tuned_conv"))
     assert [(event.name, dict(event.fields)) for event in events] == [
         (EventName.UNCOVERED, {"site": "conv.py:tuned_conv", "refused": False, "choice": None})
     ]
@@ -255,7 +272,7 @@ def test_a_forbidden_measurement_is_an_event_and_an_error() -> None:
     for on_miss in (OnMiss.FALLBACK, OnMiss.STRICT):
         lookup, events = make_lookup(on_miss, on_uncovered=Uncovered.FORBID)
         with pytest.raises(UncoveredError, match=r"site conv\.py:tuned_conv"):
-            lookup.uncovered("conv.py:tuned_conv")
+            lookup.emit(Benchmarked("conv.py:tuned_conv"))
         assert dict(events[0].fields) == {
             "site": "conv.py:tuned_conv",
             "refused": True,
@@ -267,10 +284,12 @@ def test_a_selection_of_no_kind_takes_the_library_unless_told_otherwise() -> Non
     """``library`` reports the site and the choice; else the measurement reports itself."""
     for word, reported in ((Uncovered.LIBRARY, 1), (Uncovered.MEASURE, 0), (Uncovered.FORBID, 0)):
         lookup, events = make_lookup(on_uncovered=word)
-        assert lookup.measures("select:qlinear_unary", "aten::qlinear") is (not reported), word
-        assert len(events) == reported, word
+        takes_library = lookup.settings.takes_library
+        choice = "aten::qlinear" if takes_library else None
+        lookup.emit(Selected("select:qlinear_unary", choice))
+        assert (takes_library, len(events)) == (bool(reported), reported), word
     lookup, events = make_lookup()
-    lookup.measures("select:qlinear_unary", "aten::qlinear")
+    lookup.emit(Selected("select:qlinear_unary", "aten::qlinear"))
     wanted = {"site": "select:qlinear_unary", "refused": False, "choice": "aten::qlinear"}
     assert [(event.name, dict(event.fields)) for event in events] == [(EventName.UNCOVERED, wanted)]
 
@@ -278,8 +297,8 @@ def test_a_selection_of_no_kind_takes_the_library_unless_told_otherwise() -> Non
 def test_a_foreign_graph_is_one_event_that_strict_refuses() -> None:
     """Digests are as short as in every event; what follows them says how a table was installed."""
     lookup, events = make_lookup()
-    lookup.foreign(cache_tag("a" * 64, tunes=True), cache_tag("b" * 64))
-    lookup.foreign(None, cache_tag("b" * 64))
+    lookup.emit(ForeignGraph(cache_tag("a" * 64, tunes=True), cache_tag("b" * 64)))
+    lookup.emit(ForeignGraph(None, cache_tag("b" * 64)))
     installed = {"installed": "b" * 16, "refused": False}
     assert [(event.name, dict(event.fields)) for event in events] == [
         (EventName.FOREIGN, {"compiled_under": "a" * 16 + "-tune", **installed}),
@@ -292,46 +311,46 @@ def test_a_foreign_graph_is_one_event_that_strict_refuses() -> None:
     ):
         lookup, events = make_lookup(on_miss, on_uncovered=uncovered)
         with pytest.raises(ForeignGraphError, match=r"table a{16}, and table b{16} is installed"):
-            lookup.foreign(cache_tag("a" * 64), cache_tag("b" * 64))
+            lookup.emit(ForeignGraph(cache_tag("a" * 64), cache_tag("b" * 64)))
         assert [event.fields["refused"] for event in events] == [True], on_miss
 
 
 def test_a_selection_that_tunes_is_not_uncovered() -> None:
-    """With on_miss=tune a measurement that becomes a row is not uncovered; all others are."""
-    lookup, events = make_lookup(OnMiss.TUNE)
+    """A measurement that becomes a row is not uncovered where questions are measured."""
+    lookup, events = make_lookup(measures=True)
     for site in ("select:mm", "launch", "pad"):
-        lookup.uncovered(site)
-    lookup.uncovered("conv.py:tuned_conv")
+        lookup.emit(Benchmarked(site))
+    lookup.emit(Benchmarked("conv.py:tuned_conv"))
     assert [event.fields["site"] for event in events] == ["conv.py:tuned_conv"]
 
 
 def test_what_tunes_a_kind_is_not_uncovered(toy_kind: Kind) -> None:
-    """Under on_miss=tune a measurement at a site of any kind in the registry becomes a row."""
-    lookup, events = make_lookup(OnMiss.TUNE)
+    """A measurement at a site of any kind in the registry becomes a row."""
+    lookup, events = make_lookup(measures=True)
     for site in ("toy_pass", "other_pass"):
-        lookup.uncovered(site)
+        lookup.emit(Benchmarked(site))
     assert [event.fields["site"] for event in events] == ["other_pass"]
 
 
 def test_a_selection_that_should_not_tune_is_uncovered() -> None:
     for on_miss in (OnMiss.FALLBACK, OnMiss.STRICT):
         lookup, events = make_lookup(on_miss)
-        lookup.uncovered("select:mm")
+        lookup.emit(Benchmarked("select:mm"))
         assert [event.fields["site"] for event in events] == ["select:mm"], on_miss
 
 
 def test_a_cached_graph_is_one_event_and_its_misses_are_refused_when_strict() -> None:
     """A graph that came from inductor's cache is emitted with its number of decisions."""
     lookup, events = make_lookup()
-    lookup.cached(3, 1)
+    lookup.emit(GraphLoaded(3, 1))
     assert [(event.name, dict(event.fields)) for event in events] == [
         (EventName.CACHED, {"decisions": 3, "misses": 1})
     ]
     # A cached graph with misses is refused when strict.
     lookup, events = make_lookup(OnMiss.STRICT)
-    lookup.cached(3, 0)
+    lookup.emit(GraphLoaded(3, 0))
     with pytest.raises(MissError, match=r"1 decision of a graph .* \(cached_miss\)"):
-        lookup.cached(3, 1)
+        lookup.emit(GraphLoaded(3, 1))
     assert [event.name for event in events] == [EventName.CACHED] * 2
 
 
@@ -341,7 +360,7 @@ def test_an_overruled_option_is_one_event() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for _ in range(2):
-            lookup.overruled("coordinate_descent_tuning", "False", "True")
+            lookup.emit(Overruled("coordinate_descent_tuning", "False", "True"))
     assert [(event.name, dict(event.fields)) for event in events] == [
         (
             EventName.OVERRULED,
@@ -353,7 +372,7 @@ def test_an_overruled_option_is_one_event() -> None:
 def test_a_contradiction_is_warned_of() -> None:
     lookup, _ = make_lookup()
     with pytest.warns(ContradictionWarning, match="option freezing is False here, .* with True"):
-        lookup.contradicted("freezing", "True", "False")
+        lookup.emit(Contradicted("freezing", "True", "False"))
 
 
 def test_a_contradiction_is_reported_once() -> None:
@@ -362,7 +381,7 @@ def test_a_contradiction_is_reported_once() -> None:
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         threads = [
-            threading.Thread(target=lookup.contradicted, args=("freezing", "True", "False"))
+            threading.Thread(target=lookup.emit, args=(Contradicted("freezing", "True", "False"),))
             for _ in range(8)
         ]
         for thread in threads:
@@ -375,9 +394,9 @@ def test_a_contradiction_is_reported_once() -> None:
 def test_each_contradicted_option_is_reported() -> None:
     lookup, events = make_lookup()
     with pytest.warns(ContradictionWarning):
-        lookup.contradicted("freezing", "True", "False")
+        lookup.emit(Contradicted("freezing", "True", "False"))
     with pytest.warns(ContradictionWarning):
-        lookup.contradicted("max_autotune_gemm_backends", "ATEN", "TRITON")
+        lookup.emit(Contradicted("max_autotune_gemm_backends", "ATEN", "TRITON"))
     options = [event.fields["option"] for event in events]
     assert options == ["freezing", "max_autotune_gemm_backends"]
 
@@ -385,7 +404,7 @@ def test_each_contradicted_option_is_reported() -> None:
 def test_a_table_without_winners_for_the_host_may_be_recorded() -> None:
     """CUDA graphs of other rows contradict nothing."""
     lookup, events = make_lookup()
-    lookup.recorded()
+    lookup.emit(GraphsRecorded())
     assert events == []
 
 
@@ -394,9 +413,9 @@ def test_a_fusion_that_differs_from_the_row_is_reported_once() -> None:
     lookup, events = make_lookup()
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        lookup.scheduled("mm 1", fused=False, found=False)
+        lookup.emit(Scheduled("mm 1", False, False))
         for key in ("mm 1", "mm 1", "mm 2"):
-            lookup.scheduled(key, fused=True, found=False)
+            lookup.emit(Scheduled(key, True, False))
     assert [(event.name, dict(event.fields)) for event in events] == [
         (
             EventName.CONTRADICTED,
@@ -414,7 +433,7 @@ def test_a_contradiction_ends_no_compile_even_when_warnings_are_errors(
     lookup, events = make_lookup()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        lookup.contradicted("freezing", "True", "False")
+        lookup.emit(Contradicted("freezing", "True", "False"))
     assert dataclasses.astuple(events[0])[0] is EventName.CONTRADICTED
     assert capsys.readouterr().err.startswith("warmup: inductor option freezing is False here")
 
@@ -452,15 +471,15 @@ def lookup() -> Lookup:
 
 
 def test_the_same_range_is_answered(lookup: Lookup) -> None:
-    assert lookup.find(make_key("257..560")) == make_row().winner
+    assert find(lookup, make_key("257..560")) == make_row().winner
 
 
 @pytest.mark.parametrize("m", ["257..559", "258..560", "257..1024", "2..560", "257..", "561..1024"])
 def test_another_range_is_a_miss(lookup: Lookup, m: str) -> None:
-    assert lookup.find(make_key(m)) is MissReason.DYNAMIC_DIM
+    assert find(lookup, make_key(m)) is MissReason.DYNAMIC_DIM
 
 
 @pytest.mark.parametrize("m", [257, 408, 560])
 def test_a_size_of_the_range_is_a_miss(lookup: Lookup, m: int) -> None:
     """A static graph asks for a single size, which is another key."""
-    assert lookup.find(make_key(m)) is MissReason.NOT_IN_TABLE
+    assert find(lookup, make_key(m)) is MissReason.NOT_IN_TABLE

@@ -5,17 +5,16 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from sample_tables import make_row, make_table
 
 from warmup.cli.tables import spell_difference, spell_table
 from warmup.core.errors import MissError, MissReason, TableFormatError
-from warmup.core.events import Emitter, Event
+from warmup.core.events import Emitter, Event, Missed
 from warmup.core.rows import Row, Tuned, Winner
 from warmup.core.trial import Candidate
-from warmup.keys.question import Question
+from warmup.keys.question import CallsQuestion, GemmQuestion, Question
 from warmup.keys.registry import neighbours_of
 from warmup.keys.text import parse_problem
 from warmup.table.codec import decode, digest_of, encode
@@ -42,12 +41,11 @@ class _Measurer:
         self._row = row
 
     def measure(self, question: Question) -> Tuned | None:
-        self.offered.append([one.winner for one in question.candidates])
+        assert isinstance(question, GemmQuestion | CallsQuestion)
+        is_gemm = isinstance(question, GemmQuestion)
+        offered = [one.winner for one in question.candidates] if is_gemm else [*question.calls]
+        self.offered.append(offered)
         return Tuned(question.problem.key, self._row, ())
-
-    def measure_calls(self, key: str, library: Winner, calls: Any) -> Tuned | None:
-        self.offered.append([*calls])
-        return Tuned(key, self._row, ())
 
     def close(self) -> None:
         pass
@@ -81,8 +79,8 @@ def test_a_marked_row_is_a_counted_miss_with_its_own_reason(marked: Row) -> None
     """The event names the row and why it is not served."""
     events: list[Event] = []
     lookup = Lookup({KEY: marked}, OnMiss.FALLBACK, Emitter([events.append]))
-    assert lookup.find(KEY) is MissReason.UNTRUSTED
-    lookup.miss(KEY, MissReason.UNTRUSTED, "aten::mm")
+    assert lookup.find(parse_problem(KEY)) is MissReason.UNTRUSTED
+    lookup.emit(Missed(KEY, MissReason.UNTRUSTED, "aten::mm"))
     fields = events[0].fields
     assert (fields["reason"], fields["nearest"]) == ("untrusted", KEY)
     assert fields["differs"] == [f"row mm_wrong(BLOCK_M=32), not trusted: {WHY}"]
@@ -92,9 +90,9 @@ def test_strict_serving_refuses_a_marked_row_unless_excused(marked: Row) -> None
     """A build excuses the rows that it has just marked: it serves the bucket without them."""
     strict = Lookup({KEY: marked}, OnMiss.STRICT, Emitter([]))
     with pytest.raises(MissError, match="untrusted"):
-        strict.miss(KEY, MissReason.UNTRUSTED, "aten::mm")
+        strict.emit(Missed(KEY, MissReason.UNTRUSTED, "aten::mm"))
     excused = dataclasses.replace(strict, excused={KEY})
-    excused.miss(KEY, MissReason.UNTRUSTED, "aten::mm")
+    excused.emit(Missed(KEY, MissReason.UNTRUSTED, "aten::mm"))
 
 
 @pytest.mark.parametrize("is_library", [False, True])
@@ -105,24 +103,25 @@ def test_a_marked_key_is_measured_without_its_winner(marked: Row, *, is_library:
     winners = [library, marked.winner, good.winner]
     offered = [library, good.winner]
     tuner = _Measurer(good)
-    lookup = Lookup({KEY: marked}, OnMiss.TUNE, Emitter([]), tuner=tuner)
+    lookup = Lookup({KEY: marked}, OnMiss.FALLBACK, Emitter([]), tuner=tuner)
     problem = parse_problem(KEY)
     if is_library:
         offered = winners
-    lookup.measure(Question(problem, "cpu", tuple(map(Candidate, winners)), library=library))
+    lookup.measure(GemmQuestion(problem, "cpu", tuple(map(Candidate, winners)), library=library))
     lookup = dataclasses.replace(lookup, _tuned_rows={})
-    lookup.measure_calls(KEY, library, dict.fromkeys(winners, lambda _number: None))
+    calls = dict.fromkeys(winners, lambda _number: None)
+    lookup.measure(CallsQuestion(problem, library, calls))
     assert tuner.offered == [offered, [*dict.fromkeys(offered)]]
-    assert lookup.find(KEY) == good.winner
+    assert lookup.find(problem) == good.winner
 
 
 def test_an_excused_key_is_not_measured(marked: Row) -> None:
     """What a build has marked it does not measure again: the next build does."""
     tuner = _Measurer(make_row())
-    lookup = Lookup({KEY: marked}, OnMiss.TUNE, Emitter([]), tuner=tuner, excused={KEY})
-    question = Question(parse_problem(KEY), "cpu", (), library=make_row().winner)
-    assert lookup.measure(question) is None
-    assert lookup.measure_calls(KEY, make_row().winner, {}) is None
+    lookup = Lookup({KEY: marked}, OnMiss.FALLBACK, Emitter([]), tuner=tuner, excused={KEY})
+    problem, library = parse_problem(KEY), make_row().winner
+    assert lookup.measure(GemmQuestion(problem, "cpu", (), library=library)) is None
+    assert lookup.measure(CallsQuestion(problem, library, {})) is None
     assert tuner.offered == []
 
 

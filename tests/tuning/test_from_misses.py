@@ -16,9 +16,9 @@ from warmup.core.events import Emitter, Event, EventName, Uncompiled
 from warmup.core.method import Search
 from warmup.core.rows import Family, Row, Tuned, Winner
 from warmup.core.trial import Candidate
-from warmup.keys.kind import Kind
+from warmup.keys.kind import Kind, ProblemOfKey
 from warmup.keys.pad import AS_IS, PADDED
-from warmup.keys.question import Question
+from warmup.keys.question import CallsQuestion, GemmQuestion, Question
 from warmup.keys.text import parse_problem
 from warmup.table.lookup import Lookup
 from warmup.table.schema import OnMiss
@@ -39,23 +39,20 @@ def make_lookup(toy_kind: Kind) -> MakeLookup:
         def measure(self, question: Question) -> Tuned | None:
             return Tuned(question.problem.key, make_row(), ())
 
-        def measure_calls(self, key: str, library: Winner, calls: object) -> Tuned | None:
-            return Tuned(key, make_row(), ())
-
         def close(self) -> None:
             pass
 
     def make(wanted: str) -> tuple[Lookup, list[Event]]:
         events: list[Event] = []
         emitter = Emitter([events.append])
-        lookup = OneKeyLookup({}, OnMiss.TUNE, emitter, tuner=Measurer(), wanted=wanted)
+        lookup = OneKeyLookup({}, OnMiss.FALLBACK, emitter, tuner=Measurer(), wanted=wanted)
         return lookup, events
 
     return make
 
 
-def question_of(key: str) -> Question:
-    return Question(parse_problem(key), "cpu", (), library=LIBRARY)
+def question_of(key: str) -> GemmQuestion:
+    return GemmQuestion(parse_problem(key), "cpu", (), library=LIBRARY)
 
 
 def test_the_missed_key_is_tuned(make_lookup: MakeLookup) -> None:
@@ -67,25 +64,27 @@ def test_the_missed_key_is_tuned(make_lookup: MakeLookup) -> None:
 def test_what_is_beside_the_missed_key_is_not_measured(make_lookup: MakeLookup) -> None:
     """A product in the module of another kind's key keeps the library's kernel, and has no row."""
     lookup, events = make_lookup(TOY)
-    assert lookup.find(GEMM) is MissReason.NOT_IN_TABLE
+    assert lookup.find(ProblemOfKey(GEMM)) is MissReason.NOT_IN_TABLE
     assert (lookup.measure(question_of(GEMM)), events) == (LIBRARY, [])
     # A decision of another kind keeps its library default, and has no row.
     lookup, events = make_lookup(GEMM)
-    assert (lookup.measure_calls(TOY, LIBRARY, {}), events) == (LIBRARY, [])
+    question = CallsQuestion(ProblemOfKey(TOY), LIBRARY, {})
+    assert (lookup.measure(question), events) == (LIBRARY, [])
 
 
 def test_another_kind_takes_its_neutral_winner(make_lookup: MakeLookup) -> None:
     """Where a winner of another kind would change the missed key, the neutral one is taken."""
     lookup, _ = make_lookup(GEMM)
-    assert lookup.find(PAD) == AS_IS
+    assert lookup.find(ProblemOfKey(PAD)) == AS_IS
 
 
 def test_another_key_of_the_kind_ends_the_tuning(make_lookup: MakeLookup) -> None:
     lookup, _ = make_lookup(TOY)
-    lookup.find(TOY)
-    before = lookup.tunes
-    lookup.find(TOY.replace("m=8", "m=9"))
-    assert (before, lookup.tunes) == (True, False)
+    question = CallsQuestion(ProblemOfKey(TOY), LIBRARY, {})
+    lookup.find(ProblemOfKey(TOY))
+    assert lookup.measure(question) != LIBRARY
+    lookup.find(ProblemOfKey(TOY.replace("m=8", "m=9")))
+    assert lookup.measure(question) == LIBRARY
 
 
 def test_a_gemm_of_a_way_is_tuned(make_lookup: MakeLookup) -> None:
@@ -99,18 +98,19 @@ def test_a_region_may_ask_by_another_key_of_its_product(make_lookup: MakeLookup)
     """In the region of a pad key an operand may be no longer free: that key has the way as row."""
     lookup, _ = make_lookup(f"{PAD} free=a")
     lookup.rows = {PAD: Row(PADDED, make_row().evidence)}
-    assert (lookup.find(PAD), lookup.tunes) == (PADDED, True)
-    assert (lookup.find(PAD.replace("k=64", "k=63")), lookup.tunes) == (
-        MissReason.NOT_IN_TABLE,
-        False,
-    )
+    assert isinstance(lookup, OneKeyLookup)
+    assert (lookup.find(ProblemOfKey(PAD)), lookup.others) == (PADDED, [])
+    other = PAD.replace("k=64", "k=63")
+    assert lookup.find(ProblemOfKey(other)) is MissReason.NOT_IN_TABLE
+    assert lookup.others == [other]
 
 
 def test_an_import_measures_its_configs_and_all_library_kernels() -> None:
-    asked: list[Question] = []
+    asked: list[GemmQuestion] = []
 
     class Keeping:
         def measure(self, question: Question) -> Tuned | None:
+            assert isinstance(question, GemmQuestion)
             asked.append(question)
             return Tuned(question.problem.key, make_row(), ())
 
@@ -121,7 +121,7 @@ def test_an_import_measures_its_configs_and_all_library_kernels() -> None:
     bias = Winner(Family.EXTERN, "aten::bias_addmm")
     lookup = OneKeyLookup(
         {},
-        OnMiss.TUNE,
+        OnMiss.FALLBACK,
         Emitter([]),
         tuner=Keeping(),  # type: ignore[arg-type]  # what is asked of it
         search=Search.IMPORTED,

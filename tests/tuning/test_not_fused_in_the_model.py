@@ -41,18 +41,19 @@ class _Compiler(BucketCompiler):
 
     key: str
     row: Row
-    compiled: list[OnMiss] = field(default_factory=list)
+    compiled: list[str] = field(default_factory=list)
 
     def _compile(
         self,
         calls: object,
         name: str,
-        on_miss: OnMiss,
+        on_miss: OnMiss = OnMiss.FALLBACK,
         *,
+        measures: bool = False,
         order: CompileOrder = CompileOrder.AS_ASKED,
     ) -> ServedBucket:
-        self.compiled.append(on_miss)
-        if on_miss is OnMiss.TUNE and self.progress.must_tune(self.key):
+        self.compiled.append("tune" if measures else on_miss)
+        if measures and self.progress.must_tune(self.key):
             winner = APART if self.key in self.tuner.apart else FUSED
             self.progress.save(Tuned(self.key, replace(self.row, winner=winner), ()))
         differs = self.progress.rows[self.key].winner.fused is True
@@ -82,7 +83,7 @@ def test_a_row_that_is_not_fused_in_the_model_is_measured_again(make: Make) -> N
     for has_row in (False, True):
         compiler = make(has_row)
         assert compiler.tune_as_is([], "seqlen=16").differing == (), has_row
-        assert compiler.compiled == [OnMiss.TUNE, OnMiss.TUNE, OnMiss.STRICT], has_row
+        assert compiler.compiled == ["tune", "tune", "strict"], has_row
         assert read(compiler.progress.path).rows[compiler.key].winner == APART, has_row
         assert [tuned.row.winner for tuned in compiler.progress.measured] == [APART], has_row
 
@@ -92,7 +93,7 @@ def test_a_row_is_measured_again_once(make: Make) -> None:
     compiler = make(True)
     compiler.tuner.apart.add(compiler.key)
     assert compiler.tune_as_is([], "seqlen=16").differing == (compiler.key,)
-    assert compiler.compiled == [OnMiss.TUNE]
+    assert compiler.compiled == ["tune"]
 
 
 def test_a_template_that_is_measured_apart_has_no_fused_way() -> None:

@@ -16,8 +16,9 @@ from warmup.core.events import Emitter
 from warmup.core.method import Method
 from warmup.core.rows import Rejection, Scope, Tuned, bare_ranked, ranking_of
 from warmup.core.trial import Fill, Outcome, Region, Samples, Step, TensorSpec
+from warmup.keys.kind import ProblemOfKey
 from warmup.keys.pad import AS_IS, PADDED
-from warmup.keys.question import RegionQuestion
+from warmup.keys.question import Question, RegionQuestion
 from warmup.measuring.selection import make_ways_row
 from warmup.table.lookup import Lookup
 from warmup.table.schema import OnMiss
@@ -122,7 +123,9 @@ def outcomes(as_is_us: float, padded_us: float) -> list[Outcome]:
 
 def question(region: Region | None, reason: str = "") -> RegionQuestion:
     calls = {way: (lambda _number: None) for way in (AS_IS, PADDED)}
-    return RegionQuestion(KEY, (AS_IS, PADDED), region, frozenset({KEY}), reason, calls)
+    return RegionQuestion(
+        ProblemOfKey(KEY), (AS_IS, PADDED), region, frozenset({KEY}), reason, calls
+    )
 
 
 @pytest.fixture
@@ -136,9 +139,9 @@ def test_a_question_waits_once_for_its_region(tuner: Tuner) -> None:
     """Equal layers ask the same; a region's own questions are not kept, and calls are dropped."""
     tuner.region_questions.is_used = True
     for _ in range(2):
-        assert tuner.measure_region(question(REGION)) is None
+        assert tuner.measure(question(REGION)) is None
     with tuner.region_questions.measuring() as waiting:
-        assert tuner.measure_region(question(REGION)) is None
+        assert tuner.measure(question(REGION)) is None
         ((key, calls),) = [(one.question.key, one.question.calls) for one in waiting]
     assert (key, dict(calls), tuner.region_questions.waiting) == (KEY, {}, {})
 
@@ -156,7 +159,7 @@ def test_without_a_region_or_a_second_compile_inductors_own_calls_decide(
     """At once, and the reason is kept with the row's key, and logged for a server."""
     tuner.region_questions.is_used = is_used
     caplog.set_level("INFO", "warmup")
-    tuned = tuner.measure_region(question(region, "" if region else "a range"))
+    tuned = tuner.measure(question(region, "" if region else "a range"))
     assert tuned is not None
     assert (tuned.row.winner, tuned.row.evidence.scope) == (AS_IS, Scope.BARE)
     assert tuner.rows.not_fused[KEY].startswith(said)
@@ -200,18 +203,13 @@ def test_padding_that_was_wrong_is_not_offered_again() -> None:
     asked: list[RegionQuestion] = []
 
     class _Measurer:
-        def measure(self, question: Any) -> None:
-            raise AssertionError(question)
-
-        def measure_calls(self, *_: Any) -> None:
-            raise AssertionError
-
-        def measure_region(self, question: RegionQuestion) -> None:
+        def measure(self, question: Question) -> None:
+            assert isinstance(question, RegionQuestion)
             asked.append(question)
 
         def close(self) -> None:
             pass
 
-    lookup = Lookup({KEY: row}, OnMiss.TUNE, Emitter([]), tuner=_Measurer())
-    assert lookup.measure_region(question(REGION)) is None
-    assert [(one.ways, list(one.calls)) for one in asked] == [((AS_IS,), [AS_IS])]
+    lookup = Lookup({KEY: row}, OnMiss.FALLBACK, Emitter([]), tuner=_Measurer())
+    assert lookup.measure(question(REGION)) is None
+    assert [(one.variants, list(one.calls)) for one in asked] == [((AS_IS,), [AS_IS])]

@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 from warmup.core.method import Method
 from warmup.core.rows import Family, Rejection, Winner
 from warmup.core.trial import Candidate, Outcome, Samples
-from warmup.keys.question import Question, SmallerSize
+from warmup.keys.question import GemmQuestion, SmallerSize
 from warmup.keys.text import parse_problem
 from warmup.measuring.selection import SizeOutcomes
 from warmup.measuring.trial_process import TrialNotRunError
@@ -45,7 +45,7 @@ def look(
     Times are stated for the sizes 257 and 408; *alone* is that of a new winner at 560. None is a
     size whose trial cannot be run.
     """
-    base = Question(
+    base = GemmQuestion(
         parse_problem(make_key("257..560")),
         "cpu",
         tuple(map(Candidate, OWN)),
@@ -55,10 +55,10 @@ def look(
     asked: list[tuple[int, list[Winner]]] = []
     stated = {257: low, 408: middle}
 
-    def ask(size: int, winners: Sequence[Winner]) -> Question:
+    def ask(size: int, winners: Sequence[Winner]) -> GemmQuestion:
         return replace(base, candidates=tuple(map(Candidate, winners)), size=size)
 
-    def run(question: Question) -> list[Outcome]:
+    def run(question: GemmQuestion) -> list[Outcome]:
         assert question.size is not None
         winners = [one.winner for one in question.candidates]
         asked.append((question.size, winners))

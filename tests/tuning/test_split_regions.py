@@ -12,6 +12,7 @@ import torch
 
 from warmup.core.method import Method
 from warmup.core.trial import Region
+from warmup.keys.kind import ProblemOfKey
 from warmup.keys.question import RegionQuestion
 from warmup.keys.split import split_into
 from warmup.tuning.tuner import Tuner
@@ -72,7 +73,9 @@ def test_a_row_is_served_and_not_measured_again(built: dict[str, Any]) -> None:
 def test_a_server_that_tunes_leaves_the_rule() -> None:
     """It compiles a model once and cannot compile it again: there is no row, and a reason."""
     tuner = Tuner(torch.device("cpu"), Method(), {})
-    asked = RegionQuestion(KEY, (split_into(4), split_into(1)), Region((), (), (), ()))
-    assert tuner.measure_region(asked) is None
+    asked = RegionQuestion(
+        ProblemOfKey(KEY), (split_into(4), split_into(1)), Region((), (), (), ())
+    )
+    assert tuner.measure(asked) is None
     assert tuner.rows.not_tuned == {KEY: "it was asked while serving, which compiles a model once"}
     assert tuner.rows.library_rows[KEY].winner == split_into(4)

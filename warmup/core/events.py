@@ -24,7 +24,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from warmup.core.errors import SettingsError, WarmupWarning, advice
+from warmup.core.errors import MissReason, SettingsError, WarmupWarning, advice
 from warmup.core.text import counted, printable, remedy_for
 
 EVENT_SCHEMA: Final = 1
@@ -48,7 +48,7 @@ class EventName(StrEnum):
     `choice` what was compiled instead.
     """
     TUNED = "problem.tuned"
-    """A problem was measured here, with `on_miss="tune"` only."""
+    """A problem was measured here, while a program is recorded."""
     CACHED = "graph.cached"
     """A graph that was compiled under this table was loaded from a cache or a file."""
     FOREIGN = "graph.foreign"
@@ -124,6 +124,121 @@ class Event:
 
 
 Sink = Callable[[Event], None]
+
+
+# What inductor's hooks emit. `warmup.table.lookup` adds what the table knows, and emits the record.
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """The winner of the row for ``key`` is in the compiled code."""
+
+    key: str
+    winner: str
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """``choice`` is compiled for ``key``, since no row applies. Refused in strict serving."""
+
+    key: str
+    reason: MissReason
+    choice: str
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """No row kind covers a selection at ``site``; ``choice`` is None where inductor measures."""
+
+    site: str
+    choice: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmarked:
+    """``site`` of inductor is about to run a benchmark. Refused where benchmarks are forbidden."""
+
+    site: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """Whether operations were fused into the template of ``key``; its row has ``expected``."""
+
+    key: str
+    expected: bool
+    found: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FrameSkipped:
+    """torch.compile left ``frame`` uncompiled, for torch's ``reason``."""
+
+    frame: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WeightChanged:
+    """``frame`` is compiled again, since it froze ``weight``, the first of ``changed`` weights.
+
+    Refused in strict serving.
+    """
+
+    weight: str
+    changed: int
+    frame: str
+
+
+@dataclass(frozen=True, slots=True)
+class GraphLoaded:
+    """A graph of this table came from inductor's cache; ``misses`` of its decisions had no row.
+
+    Refused in strict serving where there were misses.
+    """
+
+    decisions: int
+    misses: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignGraph:
+    """A loaded graph has another cache tag than ``installed``; None for no tag. May be refused."""
+
+    compiled_under: str | None
+    installed: str
+
+
+@dataclass(frozen=True, slots=True)
+class GraphsRecorded:
+    """Inductor records CUDA graphs of what is compiled now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contradicted:
+    """The value ``found`` of ``option`` is used instead of the table's.
+
+    ``advice`` is what the caller can do; empty where removing the caller's setting is enough.
+    """
+
+    option: str
+    expected: str
+    found: str
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Overruled:
+    """The caller's value ``found`` of ``option`` was replaced by the table's, ``wanted``."""
+
+    option: str
+    wanted: str
+    found: str
+
+
+_OfDecisions = Hit | Missed | Selected | Benchmarked | Scheduled
+_OfGraphs = FrameSkipped | WeightChanged | GraphLoaded | ForeignGraph | GraphsRecorded
+HookEvent = _OfDecisions | _OfGraphs | Contradicted | Overruled
 
 
 @dataclass

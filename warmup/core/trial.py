@@ -330,19 +330,18 @@ class LiveSearch:
     is_cut: Callable[[], bool] = lambda: False
     banned: Winner | None = None
 
+    def without(self, banned: Winner | None) -> LiveSearch:
+        """Return this search without the candidate *banned*, unless that is listed first."""
+        if banned is None or banned == self.listed[0]:
+            return self
 
-def without(search: LiveSearch, banned: Winner | None) -> LiveSearch:
-    """Return *search* without the candidate *banned*, unless that is the first one listed."""
-    if banned is None or banned == search.listed[0]:
-        return search
+        def kept(calls: Mapping[Winner, TimedCall]) -> dict[Winner, TimedCall]:
+            return {winner: call for winner, call in calls.items() if winner != banned}
 
-    def kept(calls: Mapping[Winner, TimedCall]) -> dict[Winner, TimedCall]:
-        return {winner: call for winner, call in calls.items() if winner != banned}
-
-    return replace(
-        search,
-        listed=tuple(winner for winner in search.listed if winner != banned),
-        calls=kept(search.calls),
-        more=lambda times_us: kept(search.more(times_us)),
-        banned=banned,
-    )
+        return replace(
+            self,
+            listed=tuple(winner for winner in self.listed if winner != banned),
+            calls=kept(self.calls),
+            more=lambda times_us: kept(self.more(times_us)),
+            banned=banned,
+        )

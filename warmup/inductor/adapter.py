@@ -15,7 +15,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 import torch._dynamo
@@ -26,11 +26,12 @@ from torch._inductor.exc import InvalidCxxCompiler
 
 from warmup.core.device import Runtime
 from warmup.core.errors import SettingsError
+from warmup.core.events import Benchmarked
 from warmup.core.method import CompileOrder
 from warmup.core.phases import Phase, PhaseClock
 from warmup.inductor.benchmarks import BenchmarkWatch
 from warmup.inductor.internals import INTERNALS, check_internals
-from warmup.inductor.patches import Firewall, Hooks, Patches
+from warmup.inductor.patches import Firewall, Hooks, KindHooks, Patches
 from warmup.inductor.versions import Version, version_for
 from warmup.keys.question import Answers
 from warmup.keys.registry import KINDS
@@ -41,35 +42,6 @@ if TYPE_CHECKING:
 
 _attach_lock = threading.Lock()
 _attached: list[Attachment] = []
-
-
-class KindHooks(Protocol):
-    """Hooks into inductor for the decisions of one row kind; `Kind.hooks` names the class.
-
-    Where inductor is about to choose among several candidates, a hook spells the problem as a key,
-    calls `Answers.find`, and ends in exactly one of these calls:
-
-    - `Answers.hit`, once the winner found is what is compiled.
-    - `Answers.measure_calls` when there is no winner and `Answers.tunes`: the winner returned, or
-      the library default for None, is compiled. (GEMM selections use `Answers.measure`, launch
-      configs and reductions `Answers.measure_search`, and what only a compiled region shows
-      `Answers.measure_region`.)
-    - `Answers.miss` otherwise, and the library default is compiled. A problem that no key can spell
-      is a miss with the reason ``not_described``; its text begins with the kind's name.
-    """
-
-    def __init__(self, version: Version, answers: Answers) -> None:
-        """Make the hooks, which ask *answers*; *version* has what differs between minors of torch.
-
-        Nothing in inductor changes before `attach`.
-        """
-
-    def attach(self, patches: Patches) -> None:
-        """Put the hooks in place until *patches* is restored.
-
-        A hook that somebody else wrapped in the meantime stays in place, and from then on only
-        calls the function that it replaced.
-        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,16 +160,16 @@ class Inductor:
                 graphs.attach(patches)
                 counting = firewall.answers = graphs.counting_answers()
                 if order is not CompileOrder.AS_ASKED:
-                    from warmup.inductor.launch.compiling import KernelsAhead
+                    from warmup.inductor.launch.compiling import KernelsAhead, SilentAnswers
 
                     kernels = KernelsAhead(order, on_compiled)
                     kernels.attach(patches)
-                    counting = kernels.silent(counting)
+                    counting = SilentAnswers(counting)
                 for kind in KINDS.values():
                     if kind.hooks is not None:
                         hooks: type[KindHooks] = pkgutil.resolve_name(kind.hooks)
                         hooks(self.version, counting).attach(patches)
-                BenchmarkWatch(answers.uncovered).attach(patches)
+                BenchmarkWatch(lambda site: answers.emit(Benchmarked(site))).attach(patches)
                 FrameWatch(answers).attach(patches)
                 list_one_isa(patches)
             except BaseException:

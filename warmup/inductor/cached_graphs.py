@@ -19,10 +19,10 @@ import contextlib
 import copy
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch._dynamo.convert_frame import compile_lock
@@ -33,13 +33,13 @@ from torch._inductor.codecache import CodeCacheFuture, FxGraphCache
 from torch._inductor.output_code import CompiledFxGraph
 from torch._inductor.triton_bundler import TritonBundler
 
-from warmup.core.errors import ForeignGraphError, MissReason
+from warmup.core.errors import ForeignGraphError
+from warmup.core.events import ForeignGraph, GraphLoaded, Hit, HookEvent, Missed, Selected
 from warmup.core.rows import Winner
-from warmup.core.trial import LiveSearch
 from warmup.inductor.internals import DEFERRED_KERNEL_INTERNALS, check_internals
 from warmup.inductor.patches import Firewall, Hooks, Patches
 from warmup.inductor.versions import check_supported
-from warmup.keys.question import Answers, Question, RegionQuestion
+from warmup.keys.question import Answers, Question
 from warmup.keys.registry import kind_of
 
 _GRAPH_MARK: Final = "_warmup_compiled"
@@ -93,7 +93,7 @@ class CachedGraphs(Hooks):
     """Marks compiled graphs with *tag* and their counts, and reports graphs that are loaded."""
 
     def __init__(self, answers: Answers, tag: str) -> None:
-        self._answers = answers
+        self._answers, self._refuses_foreign = answers, answers.settings.refuses_foreign
         self._tag = tag
         self._refused: set[str] = set()
         self._owner = uuid.uuid4().hex
@@ -109,7 +109,7 @@ class CachedGraphs(Hooks):
 
     def counting_answers(self) -> Answers:
         """Return the answers, wrapped so that every decision is counted for its graph."""
-        return cast("Answers", _CountingAnswers(self._answers, self._count_decision))
+        return _CountingAnswers(self._answers, self._count_decision)
 
     def _count_decision(self, key: str, *, missed: bool = False) -> None:
         if self._count.is_compiling or kind_of(key).precedes_graphs:
@@ -143,7 +143,7 @@ class CachedGraphs(Hooks):
 
     def _wrap_load(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def cache_hit_post_compile(graph: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._active and self._answers.refuses_foreign:
+            if self._active and self._refuses_foreign:
                 self._refuse_if_foreign(graph)
             return original(graph, *args, **kwargs)
 
@@ -157,7 +157,7 @@ class CachedGraphs(Hooks):
             raise ForeignGraphError(tag, self._tag)
         self._refused.add(graph.cache_key)
         self._count.clear()
-        self._answers.foreign(tag, self._tag)
+        self._answers.emit(ForeignGraph(tag, self._tag))
 
     def _wrap_lookup(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def lookup_graph(*args: Any, **kwargs: Any) -> Any:
@@ -174,9 +174,9 @@ class CachedGraphs(Hooks):
             if self._active and mark.owner != self._owner:
                 self._count.clear()
                 if mark.tag == self._tag:
-                    self._answers.cached(mark.decisions, mark.misses)
+                    self._answers.emit(GraphLoaded(mark.decisions, mark.misses))
                 else:
-                    self._answers.foreign(mark.tag, self._tag)
+                    self._answers.emit(ForeignGraph(mark.tag, self._tag))
             return original(graph, *args, **kwargs)
 
         return post_compile
@@ -186,41 +186,20 @@ class _CountingAnswers:
     """Passes every call on to *answers*, and counts the decisions."""
 
     def __init__(self, answers: Answers, count_decision: Callable[..., None]) -> None:
-        self._answers = answers
-        self._count_decision = count_decision
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._answers, name)
-
-    def hit(self, key: str, winner: Winner) -> None:
-        self._count_decision(key)
-        self._answers.hit(key, winner)
-
-    def miss(self, key: str, reason: MissReason, fallback: str) -> None:
-        self._count_decision(key, missed=True)
-        self._answers.miss(key, reason, fallback)
+        self._answers, self._count_decision = answers, count_decision
+        self.settings, self.find = answers.settings, answers.find
 
     def measure(self, question: Question) -> Winner | None:
-        self._count_decision(question.problem.key)
+        if question.makes_row:
+            self._count_decision(question.problem.key)
         return self._answers.measure(question)
 
-    def measure_calls(
-        self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]
-    ) -> Winner | None:
-        self._count_decision(key)
-        return self._answers.measure_calls(key, library, calls)
-
-    def measure_search(self, key: str, search: LiveSearch) -> Winner | None:
-        self._count_decision(key)
-        return self._answers.measure_search(key, search)
-
-    def measure_region(self, question: RegionQuestion) -> Winner | None:
-        self._count_decision(question.key)
-        return self._answers.measure_region(question)
-
-    def measures(self, site: str, choice: str) -> bool:
-        self._count_decision(site)
-        return self._answers.measures(site, choice)
+    def emit(self, event: HookEvent) -> None:
+        if isinstance(event, Hit | Missed):
+            self._count_decision(event.key, missed=isinstance(event, Missed))
+        elif isinstance(event, Selected):
+            self._count_decision(event.site)
+        self._answers.emit(event)
 
 
 # `deferring_kernels`: compiles the next graph while workers still compile kernels of the last.

@@ -21,6 +21,7 @@ from torch._inductor import compile_fx as compile_fx_module
 from torch._inductor import config as inductor_config
 from torch.autograd import profiler, profiler_legacy
 
+from warmup.core.events import FrameSkipped
 from warmup.core.roofline import dtype_name
 from warmup.inductor.patches import Hooks, Patches
 from warmup.keys.question import Answers, Linear
@@ -180,9 +181,9 @@ class FrameWatch(Hooks):
                 reasons = graph_break_reasons[breaks:]
                 found = {_at(place, each.user_stack[-1:]): each.reason for each in reasons}
                 for where, reason in found.items():
-                    self._answers.uncompiled(f"a part of {where}", explanation_of(reason))
+                    self._answers.emit(FrameSkipped(f"a part of {where}", explanation_of(reason)))
             elif metrics.fail_reason:
-                self._answers.uncompiled(place, explanation_of(metrics.fail_reason))
+                self._answers.emit(FrameSkipped(place, explanation_of(metrics.fail_reason)))
             return converted
 
         return convert_and_report

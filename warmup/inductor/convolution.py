@@ -31,12 +31,14 @@ class Convolutions:
         if one is not None  # earlier versions of torch have none for depthwise convolutions
     }
 
-    def is_kept(self, _answers: Answers) -> bool:
+    def is_kept(self, _searched: frozenset[str]) -> bool:
         """Return True: in tables of earlier builds the policy's option leaves the library."""
         return True
 
-    def key_of(self, choices: Sequence[Any], inputs: Sequence[Any], layout: Any) -> str:
-        """Return the key of the convolution of *inputs* for which inductor lists *choices*.
+    def describe(
+        self, choices: Sequence[Any], inputs: Sequence[Any], layout: Any
+    ) -> ConvolutionProblem:
+        """Return the problem of the convolution of *inputs* for which inductor lists *choices*.
 
         Raises:
             ProblemError: a size is a range, or no library call says stride and padding.
@@ -64,16 +66,16 @@ class Convolutions:
             groups=int(library.kwargs["groups"]),
             dtype=dtype_name(dtype),
             fp32=_fp32_precision() if dtype == torch.float32 else None,
-        ).key
+        )
 
     def tensors_for(self, inputs: Sequence[Any], _makers: TensorMakers) -> list[torch.Tensor]:
         """Return a random input and a random weight."""
         return random_factors(inputs, math.prod(_whole(inputs[1].get_size()[1:])))
 
 
-def convolution_choices(_version: Version, answers: Answers) -> SelectionChoices:
+def convolution_choices(version: Version, answers: Answers) -> SelectionChoices:
     """Return the hooks of the row kind ``convolution``."""
-    return SelectionChoices(Convolutions(), answers)
+    return SelectionChoices(Convolutions(), version, answers)
 
 
 def _whole(sizes: Sequence[Any]) -> list[int]:

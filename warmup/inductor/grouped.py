@@ -36,12 +36,14 @@ class GroupedProducts:
         f"triton_{triton_grouped_mm_template.name}": triton_grouped_mm_template
     }
 
-    def is_kept(self, answers: Answers) -> bool:
+    def is_kept(self, searched: frozenset[str]) -> bool:
         """Return whether the build measured such products."""
-        return "grouped_mm" in answers.searches
+        return "grouped_mm" in searched
 
-    def key_of(self, _choices: Sequence[Any], inputs: Sequence[Any], layout: Any) -> str:
-        """Return the key of the grouped product of *inputs*.
+    def describe(
+        self, _choices: Sequence[Any], inputs: Sequence[Any], layout: Any
+    ) -> GroupedProblem:
+        """Return the problem of the grouped product of *inputs*.
 
         Raises:
             ProblemError: a size is a range.
@@ -64,7 +66,7 @@ class GroupedProducts:
             a=layout_of_operand(a),
             b=layout_of_operand(b),
             out=dtype_name(layout.dtype),
-        ).key
+        )
 
     def tensors_for(self, inputs: Sequence[Any], makers: TensorMakers) -> list[torch.Tensor]:
         """Return two random factors and, where groups have offsets, those.
@@ -87,6 +89,6 @@ def _offsets_like(operand: Any, ends: Sequence[int]) -> torch.Tensor:
     return torch.tensor(ends, dtype=operand.get_dtype(), device=operand.get_device())
 
 
-def grouped_choices(_version: Version, answers: Answers) -> SelectionChoices:
+def grouped_choices(version: Version, answers: Answers) -> SelectionChoices:
     """Return the hooks of the row kind ``grouped_mm``."""
-    return SelectionChoices(GroupedProducts(), answers)
+    return SelectionChoices(GroupedProducts(), version, answers)

@@ -29,7 +29,7 @@ from warmup.inductor.convolution import Convolutions
 from warmup.inductor.gemm.choices import post_op_of
 from warmup.inductor.gemm.key import describe
 from warmup.inductor.grouped import GroupedProducts
-from warmup.inductor.launch.kernels import key_of
+from warmup.inductor.launch.kernels import problem_of
 from warmup.inductor.patches import Firewall, Patches
 from warmup.keys.gemm import COVERED, CPU_LINEAR
 from warmup.keys.registry import work_of
@@ -46,7 +46,7 @@ def key_of_selection(name: str, choices: list[Any], inputs: Any, layout: Any) ->
     """
     try:
         if (selection := _LISTED_ALONE.get(name)) is not None:
-            return selection.key_of(choices, inputs, layout)
+            return selection.describe(choices, inputs, layout).key
         if name not in COVERED:
             return None
         post_op = post_op_of(choices) if name in CPU_LINEAR else None
@@ -254,8 +254,8 @@ def _has_dtype(buffer: Any) -> bool:
 def _with_launch_key(kernel: PlannedKernel, module: Any) -> PlannedKernel:
     if kernel.by is not PlannedBy.TRITON:
         return kernel
-    key = key_of(getattr(module, kernel.name, None))
-    return kernel if key is None else replace(kernel, keys=(*kernel.keys, key))
+    problem = problem_of(getattr(module, kernel.name, None))
+    return kernel if problem is None else replace(kernel, keys=(*kernel.keys, problem.key))
 
 
 @contextlib.contextmanager

@@ -31,6 +31,7 @@ from torch._inductor import select_algorithm
 from torch._inductor.fx_passes import post_grad
 
 from warmup.core.errors import InductorChangedError, SettingsError
+from warmup.core.events import Contradicted, GraphsRecorded, Overruled
 from warmup.core.method import OptionValue
 from warmup.inductor.internals import FOLDING_INTERNALS, check_internals
 from warmup.inductor.patches import Hooks, Patches
@@ -160,7 +161,7 @@ class CompileOptions(Hooks):
             if not self._active:
                 return original(*args, **kwargs)
             if (kwargs.get("config_patches") or {}).get(_CUDAGRAPHS, option_value(_CUDAGRAPHS)):
-                self._answers.recorded()
+                self._answers.emit(GraphsRecorded())
             if kwargs.get("config_patches"):  # the mode or options of this torch.compile
                 kwargs["config_patches"] = self._without_switches(kwargs["config_patches"])
             outer: dict[str, Any] | None = getattr(self._inside, "options", None)
@@ -198,7 +199,7 @@ class CompileOptions(Hooks):
             return False
         found = "False (an ahead-of-time compile cannot save frozen weights)"
         advice = "templates that need constant weights are not offered there"
-        self._answers.contradicted(_FREEZING, "True", found, advice)
+        self._answers.emit(Contradicted(_FREEZING, "True", found, advice))
         return True
 
     def _without_switches(self, own: Mapping[str, Any]) -> dict[str, Any]:
@@ -214,8 +215,8 @@ class CompileOptions(Hooks):
 
     def _report_difference(self, name: str, current: Any) -> None:
         if current != self._options[name]:
-            report = self._answers.overruled if is_switch(name) else self._answers.contradicted
-            report(name, str(self._options[name]), str(current))
+            event = Overruled if is_switch(name) else Contradicted
+            self._answers.emit(event(name, str(self._options[name]), str(current)))
 
 
 def tag_caches(tag: str, patches: Patches, version: Version) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
@@ -18,11 +19,12 @@ from torch._inductor.fx_passes import pad_mm
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from warmup.core.errors import MissReason, ProblemError, SettingsError
+from warmup.core.events import Hit, Missed
 from warmup.core.roofline import dtype_name, item_bytes, torch_name
 from warmup.core.rows import Winner
 from warmup.inductor.gemm.key import dim_of, fp32_precision
 from warmup.inductor.gemm.regions import hint_or_value, whole_region_of
-from warmup.inductor.patches import Hooks, Patches
+from warmup.inductor.patches import KindHooks, Patches
 from warmup.inductor.versions import Version
 from warmup.keys.gemm import Dim, Layout, layout_of
 from warmup.keys.pad import AS_IS, PADDED, PadProblem
@@ -34,11 +36,11 @@ _BATCHED: Final = 3
 _BIAS_FORMS: Final = {0: "scalar", 1: "1d", 2: "2d", 3: "3d"}
 
 
-class PadDecisions(Hooks):
+class PadDecisions(KindHooks):
     """Answers whether to pad from *answers* while attached."""
 
-    def __init__(self, _version: Version, answers: Answers) -> None:
-        self._answers = answers
+    def __init__(self, version: Version, answers: Answers) -> None:
+        super().__init__(version, answers)
         self._local = threading.local()
 
     def attach(self, patches: Patches) -> None:
@@ -61,13 +63,13 @@ class PadDecisions(Hooks):
             bias = args[0] if args else kw.get("input")
             try:
                 problem = describe_padding(match, mat1, mat2, op, bias)
-                self._local.key, self._local.asked = problem.key, (problem, match, mat1)
+                self._local.site = _PadSite(problem, match, mat1)
             except ProblemError as error:
-                self._local.key, self._local.undescribed = None, f"pad ({error})"
+                self._local.site, self._local.undescribed = None, f"pad ({error})"
             try:
                 return decide(match, mat1, mat2, op, *args, **kw)
             finally:
-                self._local.key = self._local.asked = None
+                self._local.site = None
 
         return should_pad
 
@@ -84,14 +86,19 @@ class PadDecisions(Hooks):
         def get_cached_should_pad(inductor_key: str) -> Any:
             if not self._active:
                 return original(inductor_key)
-            key: str | None = getattr(self._local, "key", None)
-            answer = MissReason.NOT_DESCRIBED if key is None else self._answers.find(key)
+            site = self._site
+            if site is None:
+                if not self._settings.measures:
+                    reason = MissReason.NOT_DESCRIBED
+                    self._answers.emit(Missed(self._local.undescribed, reason, str(AS_IS)))
+                return None if self._settings.measures else False
+            answer = self._answers.find(site.problem)
             if isinstance(answer, Winner):
-                self._answers.hit(str(key), answer)
+                self._answers.emit(Hit(site.problem.key, str(answer)))
                 return answer == PADDED
-            if self._answers.tunes:
+            if self._settings.measures:
                 return None  # measure, whatever inductor's own cache says
-            self._answers.miss(key or self._local.undescribed, answer, str(AS_IS))
+            self._answers.emit(Missed(site.problem.key, answer, str(AS_IS)))
             return False
 
         return get_cached_should_pad
@@ -123,33 +130,42 @@ class PadDecisions(Hooks):
                 return original(*args, **kw)
             as_is, padded = self._local.calls
             calls = {AS_IS: _numbered(as_is), PADDED: _numbered(padded)}
-            problem, match, mat1 = self._local.asked
-            return self._answers.measure_region(_question(problem, match, mat1, calls)) == PADDED
+            return self._answers.measure(_question(self._local.site, calls)) == PADDED
 
         return is_padded_faster
 
     @property
     def _measures(self) -> bool:
         """Whether this thread is deciding about a GEMM that a build measures."""
-        return (
-            self._active and self._answers.tunes and getattr(self._local, "key", None) is not None
-        )
+        return self._active and self._settings.measures and self._site is not None
+
+    @property
+    def _site(self) -> _PadSite | None:
+        site: _PadSite | None = getattr(self._local, "site", None)
+        return site
 
 
-def _question(
-    problem: PadProblem, match: Any, mat1: Any, calls: Mapping[Winner, Callable[[int], object]]
-) -> RegionQuestion:
-    """Return the question about the GEMM of *match*, with its region where a region can say it."""
-    alignment = pad_mm.get_alignment_size(mat1)
+@dataclass(frozen=True, slots=True)
+class _PadSite:
+    """The GEMM that this thread decides about, where it stands, and its first matrix."""
+
+    problem: PadProblem
+    match: Any
+    mat1: Any
+
+
+def _question(site: _PadSite, calls: Mapping[Winner, Callable[[int], object]]) -> RegionQuestion:
+    """Return the question about the GEMM at *site*, with its region where a region can say it."""
+    problem, alignment = site.problem, pad_mm.get_alignment_size(site.mat1)
     ends = [dim.high for dim in (problem.m, problem.n, problem.k) if not dim.is_static]
     region, reason = None, ""
     if any(end is None or end % alignment for end in ends):
         # The region has constant sizes: there the pass would pad this size too.
         reason = f"a range that does not end at a multiple of {alignment}"
-    elif (region := whole_region_of(match.output_node())) is None:
+    elif (region := whole_region_of(site.match.output_node())) is None:
         reason = "what surrounds the GEMM cannot be described"
     keys = problem.keys_in_region() if region is not None else frozenset[str]()
-    return RegionQuestion(problem.key, tuple(calls), region, keys, reason, calls)
+    return RegionQuestion(problem, tuple(calls), region, keys, reason, calls)
 
 
 def _numbered(call: Callable[[], Any]) -> Callable[[int], object]:

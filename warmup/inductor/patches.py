@@ -24,8 +24,9 @@ from warmup.core.errors import (
     WarmupError,
     WeightChangedError,
 )
-from warmup.core.events import logger
+from warmup.core.events import Missed, logger
 from warmup.core.method import read_flag
+from warmup.inductor.versions import Version
 from warmup.keys.question import Answers
 
 # `Firewall`: keeps an exception of a hook from the compile that the hook serves.
@@ -53,6 +54,7 @@ class _Call:
 class Firewall:
     """Reports what hooks raise to ``answers``, in every thread; without answers to the log alone.
 
+    Where answers measure, errors of ours such as a full disk end the compile: a build reports them.
     ``attached`` is the firewall of the table that is attached, for hooks that others add to its.
     """
 
@@ -60,6 +62,7 @@ class Firewall:
 
     def __init__(self, answers: Answers | None = None) -> None:
         self.answers = answers
+        self._measures = answers is not None and answers.settings.measures
 
     @classmethod
     def current(cls) -> Firewall:
@@ -126,7 +129,7 @@ class Firewall:
         is_own = isinstance(error, WarmupError) and not isinstance(
             error, AdapterError | ProblemError
         )
-        return is_own and self.answers is not None and self.answers.tunes
+        return is_own and self._measures
 
     def _report(self, place: str, error: Exception) -> None:
         said = f"{type(error).__name__}: {error}".splitlines()[0][:_MAX_SAID]
@@ -137,7 +140,7 @@ class Firewall:
             if self.answers is None:
                 logger.warning("%s; torch's own code ran as without warmup", problem)
             else:
-                self.answers.miss(problem, MissReason.INTERNAL, "as without warmup")
+                self.answers.emit(Missed(problem, MissReason.INTERNAL, "as without warmup"))
         except _REFUSALS:
             raise
         except Exception as second:  # noqa: BLE001  a log that is full must not end a compile
@@ -256,6 +259,35 @@ class Hooks:
 
     def _deactivate(self) -> None:
         self._active = False
+
+
+class KindHooks(Hooks):
+    """Hooks into inductor for the decisions of one row kind; `Kind.hooks` names the class.
+
+    Where inductor is about to choose among several candidates, a hook describes the problem, calls
+    `Answers.find`, and ends in exactly one of these calls:
+
+    - `Answers.emit` of a `Hit`, once the winner of the row is what is compiled.
+    - `Answers.measure` of a question when there is no winner and `Settings.measures`: the winner
+      returned, or the library default for None, is compiled.
+    - `Answers.emit` of a `Missed` otherwise, and the library default is compiled. A problem that no
+      key can spell is missed as ``not_described``; its text begins with the kind's name.
+    """
+
+    def __init__(self, version: Version, answers: Answers) -> None:
+        """Make the hooks, which ask *answers*; *version* has what differs between minors of torch.
+
+        Nothing in inductor changes before `attach`.
+        """
+        self._version, self._answers, self._settings = version, answers, answers.settings
+
+    def attach(self, patches: Patches) -> None:
+        """Put the hooks in place until *patches* is restored.
+
+        A hook that somebody else wrapped in the meantime stays in place, and from then on only
+        calls the function that it replaced.
+        """
+        raise NotImplementedError
 
 
 def unwrapped(function: Callable[..., Any]) -> Callable[..., Any]:

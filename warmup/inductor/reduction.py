@@ -29,6 +29,7 @@ from torch.fx import Node
 from torch.utils._ordered_set import OrderedSet
 
 from warmup.core.errors import MissReason, ProblemError
+from warmup.core.events import Hit, Missed
 from warmup.core.method import Search, SearchCounts
 from warmup.core.roofline import dtype_name
 from warmup.core.rows import Winner
@@ -46,27 +47,26 @@ from warmup.inductor.launch.hooks import LaunchSearch
 from warmup.inductor.launch.kernels import (
     OwnArguments,
     call_of,
-    key_of,
-    key_or_name,
     leave_to_inductor,
+    named_problem,
     offered_configs,
+    problem_of,
     written_by,
 )
 from warmup.inductor.listing import is_listing
-from warmup.inductor.patches import Hooks, Patches
-from warmup.inductor.versions import Version
-from warmup.keys.question import Answers, RegionQuestion
+from warmup.inductor.patches import KindHooks, Patches
+from warmup.keys.question import Answers, RegionQuestion, SearchQuestion
 from warmup.keys.reduction import LOOPED, PERSISTENT, ReductionProblem
 from warmup.keys.split import SplitProblem, parts_of, split_into
 
-# `reduction_key`: the key of a reduction from inductor's features of its kernel.
+# `reduction_problem`: a reduction described by inductor's features of its kernel.
 
 _TEXT: Final = re.compile(r"'(\w+)'")
 _SYMBOL: Final = re.compile(r"\b(?:ks|[su])\d+\b")
 
 
-def reduction_key(features: Any) -> str:
-    """Return the key of the reduction with *features*.
+def reduction_problem(features: Any) -> ReductionProblem:
+    """Return the problem of the reduction with *features*.
 
     A number of rows that is a range is spelled as inductor's size hint for it, rounded up to a
     power of two, as in keys of launch configs.
@@ -87,7 +87,7 @@ def reduction_key(features: Any) -> str:
             reads=sorted(dtype_name(V.graph.get_dtype(name)) for name in read),
             writes=sorted(dtype_name(V.graph.get_dtype(name)) for name in kept),
             body=_body(nodes, kept),
-        ).key
+        )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ProblemError(f"a kernel that a key cannot describe: {error}") from error
 
@@ -296,7 +296,8 @@ def _searched(answers: Answers, loaded: _Loaded, limit_us: float) -> _Way:
         seen.append(min(times_us.values()))
         return live.more(times_us)
 
-    winner = answers.try_search(key_or_name(key_of(kernel), kernel), replace(live, more=more))
+    problem = named_problem(problem_of(kernel), kernel)
+    winner = answers.measure(SearchQuestion(problem, replace(live, more=more), makes_row=False))
     launcher = None if winner is None else search.launcher_of(winner)
     if launcher is None:
         raise RuntimeError("no launch config of the kernel could be measured")
@@ -310,11 +311,8 @@ def _searched(answers: Answers, loaded: _Loaded, limit_us: float) -> _Way:
 _DECIDED: Final = frozenset({"override_persistent_reduction", "override_cooperative_reduction"})
 
 
-class ReductionLoops(Hooks):
+class ReductionLoops(KindHooks):
     """Answers persistent or looped from *answers* while attached."""
-
-    def __init__(self, _version: Version, answers: Answers) -> None:
-        self._answers = answers
 
     def attach(self, patches: Patches) -> None:
         """Put the hook in place until *patches* is restored."""
@@ -330,7 +328,7 @@ class ReductionLoops(Hooks):
         ) -> Any:
             arguments = dict(kernel_kwargs)
             made = original(scheduling, kernel_features, kernel_args, arguments)
-            is_asked = self._active and "reduction" in self._answers.searches
+            is_asked = self._active and "reduction" in self._settings.searched
             if not is_asked or not _leaves_choice(kernel_features, made, arguments):
                 return made
 
@@ -351,22 +349,23 @@ class ReductionLoops(Hooks):
     ) -> Winner:
         """Return the way that is compiled, and report where it comes from."""
         try:
-            key = reduction_key(features)
+            problem = reduction_problem(features)
         except ProblemError as error:
-            self._answers.miss(f"reduction ({error})", MissReason.NOT_DESCRIBED, str(by_rule))
+            reason, described = MissReason.NOT_DESCRIBED, f"reduction ({error})"
+            self._answers.emit(Missed(described, reason, str(by_rule)))
             return by_rule
-        answer = self._answers.find(key)
+        answer = self._answers.find(problem)
         if isinstance(answer, Winner):
-            self._answers.hit(key, answer)
+            self._answers.emit(Hit(problem.key, str(answer)))
             return answer
-        if self._answers.tunes:
+        if self._settings.measures:
             ways = by_rule, LOOPED if by_rule == PERSISTENT else PERSISTENT
             if is_listing():
                 send_ahead(scheduling, features, ways, create)
                 return by_rule
             search = search_of(self._answers, scheduling, features, ways, create)
-            return self._answers.measure_search(key, search) or by_rule
-        self._answers.miss(key, answer, str(by_rule))
+            return self._answers.measure(SearchQuestion(problem, search)) or by_rule
+        self._answers.emit(Missed(problem.key, answer, str(by_rule)))
         return by_rule
 
 
@@ -395,11 +394,8 @@ _NAMES: Final = (  # of the parameters of `num_splits`, which callers pass eithe
 )
 
 
-class ReductionSplits(Hooks):
+class ReductionSplits(KindHooks):
     """Answers into how many parts a reduction is split from *answers* while attached."""
-
-    def __init__(self, _version: Version, answers: Answers) -> None:
-        self._answers = answers
 
     def attach(self, patches: Patches) -> None:
         """Put the hook in place until *patches* is restored."""
@@ -409,7 +405,7 @@ class ReductionSplits(Hooks):
     def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def num_splits(*args: Any, **kwargs: Any) -> Any:
             hint, parts = original(*args, **kwargs)
-            if not self._active or "split" not in self._answers.searches or not _is_split(parts):
+            if not self._active or "split" not in self._settings.searched or not _is_split(parts):
                 return hint, parts
             node, given = current_node(), {**dict(zip(_NAMES, args, strict=False)), **kwargs}
             if node is not None and node.meta.get(_META_OF_PARTS) == _sizes(given):
@@ -417,7 +413,12 @@ class ReductionSplits(Hooks):
             region = _region_of(node, given)
             if node is None or region is None:
                 return hint, parts
-            problem = _problem_of(node, region, given, hint, parts)
+            try:
+                problem = _problem_of(node, region, given, hint, parts)
+            except ProblemError as error:
+                described, by_rule = f"split ({error})", str(split_into(parts))
+                self._answers.emit(Missed(described, MissReason.NOT_DESCRIBED, by_rule))
+                return hint, parts
             chosen = self._choose(problem, region)
             if chosen != parts:
                 node.meta[_META_OF_PARTS] = problem.x * chosen, math.ceil(problem.r / chosen)
@@ -427,25 +428,18 @@ class ReductionSplits(Hooks):
 
     def _choose(self, problem: SplitProblem, region: Region) -> int:
         """Return the number of parts that is compiled, and report where it comes from."""
-        by_rule = problem.rule
-        try:
-            key = problem.key
-        except ProblemError as error:
-            reason = f"split ({error})"
-            self._answers.miss(reason, MissReason.NOT_DESCRIBED, str(split_into(by_rule)))
-            return by_rule
-        answer = self._answers.find(key)
+        by_rule, answer = problem.rule, self._answers.find(problem)
         if isinstance(answer, Winner):
             parts = parts_of(answer, problem.r)
             if parts is not None:
-                self._answers.hit(key, answer)
+                self._answers.emit(Hit(problem.key, str(answer)))
                 return parts
             answer = MissReason.CHOICE_REJECTED
-        if not self._answers.tunes:
-            self._answers.miss(key, answer, str(split_into(by_rule)))
+        if not self._settings.measures:
+            self._answers.emit(Missed(problem.key, answer, str(split_into(by_rule))))
             return by_rule
-        asked = RegionQuestion(key, problem.ways, region, frozenset({key}))
-        measured = self._answers.measure_region(asked)
+        keys = frozenset({problem.key})
+        measured = self._answers.measure(RegionQuestion(problem, problem.ways, region, keys))
         return by_rule if measured is None else parts_of(measured, problem.r) or by_rule
 
 

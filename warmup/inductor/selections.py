@@ -22,6 +22,7 @@ from torch._inductor.select_algorithm import (
 )
 
 from warmup.core.errors import MissReason, ProblemError
+from warmup.core.events import Hit, Missed
 from warmup.core.method import Search, SearchCounts
 from warmup.core.rows import Family, Winner
 from warmup.core.trial import LiveSearch, TimedCall
@@ -29,8 +30,10 @@ from warmup.inductor.gemm.choices import identify, library_or_first, with_librar
 from warmup.inductor.gemm.key import strides_of
 from warmup.inductor.listing import OwnMeasurements
 from warmup.inductor.options import tuning_is_on
-from warmup.inductor.patches import Hooks, Patches
-from warmup.keys.question import Answers
+from warmup.inductor.patches import KindHooks, Patches
+from warmup.inductor.versions import Version
+from warmup.keys.kind import Problem
+from warmup.keys.question import Answers, SearchQuestion
 
 # `search_of`: inductor's choices for a selection as calls on random tensors.
 
@@ -129,11 +132,11 @@ class ListedSelection(Protocol):
     def templates(self) -> Mapping[str, Any]:
         """Inductor's templates by the first words of their choices' names."""
 
-    def is_kept(self, answers: Answers, /) -> bool:
-        """Return whether the table has rows for such selections; else the library's is taken."""
+    def is_kept(self, searched: frozenset[str], /) -> bool:
+        """Return whether a table that *searched* these kinds has rows; else the library's."""
 
-    def key_of(self, choices: Sequence[Any], inputs: Sequence[Any], layout: Any, /) -> str:
-        """Return the key of the selection for which inductor lists *choices*.
+    def describe(self, choices: Sequence[Any], inputs: Sequence[Any], layout: Any, /) -> Problem:
+        """Return the problem of the selection for which inductor lists *choices*.
 
         Raises:
             ProblemError: a key cannot describe it; the library's kernel is taken.
@@ -146,12 +149,12 @@ class ListedSelection(Protocol):
         """
 
 
-class SelectionChoices(Hooks):
+class SelectionChoices(KindHooks):
     """Answers the *selection* from *answers* while attached."""
 
-    def __init__(self, selection: ListedSelection, answers: Answers) -> None:
+    def __init__(self, selection: ListedSelection, version: Version, answers: Answers) -> None:
+        super().__init__(version, answers)
         self._selection = selection
-        self._answers = answers
         self._measurements = OwnMeasurements()
 
     def attach(self, patches: Patches) -> None:
@@ -177,41 +180,41 @@ class SelectionChoices(Hooks):
             if not (self._active and is_decision and tuning_is_on()):
                 return proceed(choices)
             library = library_or_first(name, choices)
-            if not self._selection.is_kept(self._answers):
+            if not self._selection.is_kept(self._settings.searched):
                 return proceed([library])
             try:
-                key = self._selection.key_of(choices, input_nodes, layout)
+                problem = self._selection.describe(choices, input_nodes, layout)
             except ProblemError:  # a size is a range, for which no row is measured
                 return proceed([library])
-            answer = self._answers.find(key)
+            answer = self._answers.find(problem)
             if isinstance(answer, Winner):
                 chosen = [choice for choice in choices if self._winner_of(choice) == answer]
                 if chosen:
                     result = proceed(chosen[:1])
-                    self._answers.hit(key, answer)
+                    self._answers.emit(Hit(problem.key, str(answer)))
                     return result
                 answer = MissReason.TEMPLATE_ABSENT
-            if self._answers.tunes:
+            if self._settings.measures:
                 kw["return_multi_template"] = False
-                with self._measurements.chosen_by(partial(self._measure, key, library)):
+                with self._measurements.chosen_by(partial(self._measure, problem, library)):
                     return proceed(choices)
-            self._answers.miss(key, answer, str(self._winner_of(library)))
+            self._answers.emit(Missed(problem.key, answer, str(self._winner_of(library))))
             return proceed([library])
 
         return select
 
     def _measure(
         self,
-        key: str,
+        problem: Problem,
         default: Any,
         ready: list[Any],
         inputs: Any,
         layout: Any,
         makers: TensorMakers | None,
     ) -> Any:
-        """Return the winner for *key* among the compiled choices *ready*; *default* is a library's.
+        """Return the winner for *problem* among the compiled choices *ready*, to be compiled.
 
-        It is what is compiled.
+        *default* is a library's.
         """
         named = {winner: one for one in ready if (winner := self._winner_of(one)) is not None}
         library = self._winner_of(default)
@@ -219,7 +222,8 @@ class SelectionChoices(Hooks):
             return ready[0]
         with torch.random.fork_rng(devices=[layout.device]), torch.no_grad():
             tensors = self._selection.tensors_for(inputs, makers or {})
-            winner = self._answers.measure_search(key, search_of(named, library, tensors, layout))
+            search = search_of(named, library, tensors, layout)
+            winner = self._answers.measure(SearchQuestion(problem, search))
         return named.get(winner or library, default)
 
     def _winner_of(self, choice: Any) -> Winner | None:

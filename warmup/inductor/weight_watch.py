@@ -34,7 +34,7 @@ from torch._inductor import freezing
 from torch._inductor.codecache import CppCodeCache
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from warmup.core.events import logger
+from warmup.core.events import Contradicted, WeightChanged, logger
 from warmup.core.text import counted
 from warmup.inductor.compile_watch import place_of
 from warmup.inductor.patches import Firewall, Hooks, Patches
@@ -323,7 +323,7 @@ class WeightWatch(Hooks):
     def _report_unwatched(self) -> None:
         found = "True without a guard that watches the weights"
         advice = "a weight that is changed later keeps its old values in the graph"
-        self._answers.contradicted("freezing", "True", found, advice)
+        self._answers.emit(Contradicted("freezing", "True", found, advice))
 
     def _wrap_compile(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def compile_and_arm(code: CodeType, *args: Any, **kwargs: Any) -> Any:
@@ -355,7 +355,7 @@ class WeightWatch(Hooks):
         """
         for graph in [each for each in _armed if each.code is code]:
             if changed := graph.changed():
-                self._answers.weight_changed(changed[0], len(changed), place_of(code))
+                self._answers.emit(WeightChanged(changed[0], len(changed), place_of(code)))
                 graph.drop()
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from warmup.core.rows import Family
-from warmup.keys.kind import Kind
+from warmup.keys.kind import Kind, Problem
 
 _TENSOR: Final = r"[0-9]+(?:x[0-9]+){2,4}"  # of one to three dims, batch and channels
 _WINDOW: Final = r"[0-9]+(?:x[0-9]+){0,2}"
@@ -37,13 +37,15 @@ CONVOLUTION: Final = Kind(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConvolutionProblem:
+@dataclass(frozen=True, kw_only=True)
+class ConvolutionProblem(Problem):
     """A convolution of the input ``x`` with the weight ``w``, without bias.
 
     ``x``, ``w`` and ``out`` have the sizes and strides of each tensor. ``fp32`` is the precision in
     which float32 is multiplied, None for other dtypes.
     """
+
+    kind = CONVOLUTION
 
     x: tuple[Sequence[int], Sequence[int]]
     w: tuple[Sequence[int], Sequence[int]]
@@ -54,22 +56,14 @@ class ConvolutionProblem:
     dtype: str
     fp32: str | None = None
 
-    @property
-    def key(self) -> str:
-        """The canonical text of this problem.
-
-        Raises:
-            ProblemError: an ingredient has no text form in a key.
-        """
+    def _spell(self) -> str:
         words = ["convolution", f"x={_times(self.x[0])}", f"w={_times(self.w[0])}"]
         words += [f"stride={_times(self.stride)}", f"padding={_times(self.padding)}"]
         words += [f"groups={self.groups}", self.dtype]
         named = {"a": self.x, "b": self.w, "out": self.out}
         words += [f"{name}={layout_of(*tensor)}" for name, tensor in named.items()]
         words += [f"fp32={self.fp32}"] if self.fp32 else []
-        key = " ".join(words)
-        CONVOLUTION.check(key)
-        return key
+        return " ".join(words)
 
 
 def layout_of(sizes: Sequence[int], strides: Sequence[int]) -> str:

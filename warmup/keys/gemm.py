@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from warmup.core.rows import Family
-from warmup.keys.kind import Kind
+from warmup.keys.kind import Kind, Problem
 
 NO_EPILOGUE: Final = "none"
 # The ops of this kind, by the names that torch/_inductor/kernel and mkldnn_lowerings.py give to
@@ -100,8 +100,8 @@ class Layout:
         return f"{self.order}{leading}{batch}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GemmProblem:
+@dataclass(frozen=True, kw_only=True)
+class GemmProblem(Problem):
     """A GEMM for which inductor chooses a kernel.
 
     Sizes are in elements. Optional ingredients are None when they do not apply; ``alpha`` and
@@ -109,6 +109,8 @@ class GemmProblem:
     GEMM, that of a and that of b, each a dtype and sizes; ``fast_accum`` is its less precise
     accumulation.
     """
+
+    kind = GEMM
 
     op: str
     m: Dim
@@ -173,13 +175,7 @@ class GemmProblem:
         dims = (self.batch, self.m, self.n, self.k, *itertools.chain(*strides))
         yield from (dim for dim in dims if dim is not None)
 
-    @property
-    def key(self) -> str:
-        """The canonical text of this problem.
-
-        Raises:
-            ProblemError: an ingredient has no text form in a key.
-        """
+    def _spell(self) -> str:
         words = [self.op]
         if self.batch is not None:
             words.append(f"batch={self.batch}")
@@ -197,9 +193,7 @@ class GemmProblem:
         words.append(f"out={self.out}")
         words += [f"fp32={self.fp32}"] if self.fp32 is not None else []
         words += ["reduction=full"] if self.full_reduction else []
-        key = f"{' '.join(words)} | epilogue={self.epilogue}"
-        GEMM.check(key)
-        return key
+        return f"{' '.join(words)} | epilogue={self.epilogue}"
 
 
 def format_number(value: float) -> str:

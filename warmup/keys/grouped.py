@@ -19,7 +19,7 @@ from typing import Final
 
 from warmup.core.rows import Family
 from warmup.keys.gemm import LAYOUT, Layout
-from warmup.keys.kind import Kind
+from warmup.keys.kind import Kind, Problem
 
 GROUPED: Final = Kind(
     name="grouped_mm",
@@ -57,12 +57,14 @@ OF_EACH_GROUP: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupedProblem:
+@dataclass(frozen=True, kw_only=True)
+class GroupedProblem(Problem):
     """Products of ``groups`` pairs of matrices, whose sizes ``m``, ``n`` and ``k`` are elements.
 
     The size that groups divide, ``over``, is that of all groups together.
     """
+
+    kind = GROUPED
 
     groups: int
     over: Over
@@ -74,19 +76,11 @@ class GroupedProblem:
     b: Layout
     out: str
 
-    @property
-    def key(self) -> str:
-        """The canonical text of this problem.
-
-        Raises:
-            ProblemError: an ingredient has no text form in a key.
-        """
-        key = (
+    def _spell(self) -> str:
+        return (
             f"grouped_mm groups={self.groups} over={self.over} m={self.m} n={self.n} k={self.k}"
             f" {self.dtype} a={self.a} b={self.b} out={self.out}"
         )
-        GROUPED.check(key)
-        return key
 
 
 def ends_of_groups(rows: int, groups: int) -> tuple[int, ...]:

@@ -10,6 +10,8 @@ import re
 import sys
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
 
 from warmup.core.errors import ProblemError
 from warmup.core.phases import BuildStage
@@ -47,7 +49,7 @@ class Kind:
     The kind's own modules:
 
     - ``hooks``: ``module:class`` of the hooks that ask for keys while inductor compiles, see
-      `warmup.inductor.adapter.KindHooks`. None when inductor never asks, because rows change the
+      `warmup.inductor.patches.KindHooks`. None when inductor never asks, because rows change the
       model before it is compiled.
     - ``rebuild``: ``module:function`` that takes a key and a device, and returns a small module
       that asks for this key, see `warmup.models.rebuilt`. None when a missed problem can be tuned
@@ -169,6 +171,40 @@ class Kind:
             else:
                 named[next(names)] = word
         return named
+
+
+class Problem:
+    """A decision that inductor is about to make, described; each row kind has a dataclass of it.
+
+    Raises:
+        ProblemError: an ingredient has no text form in a key.
+    """
+
+    kind: ClassVar[Kind]
+
+    def __post_init__(self) -> None:
+        self.kind.check(self.key)
+
+    @cached_property
+    def key(self) -> str:
+        """The canonical text of this problem, by which rows and events name it."""
+        return self._spell()
+
+    def _spell(self) -> str:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class ProblemOfKey(Problem):
+    """A problem of which only the key is known, as a file has it; the key is not checked."""
+
+    text: str
+
+    def __post_init__(self) -> None:
+        pass
+
+    def _spell(self) -> str:
+        return self.text
 
 
 def natural_order(text: str) -> str:

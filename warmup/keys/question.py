@@ -1,20 +1,22 @@
-"""`Question` and `Answers`: how inductor's hooks ask the rest of warmup for a winner.
+"""`Answers` and its questions: how inductor's hooks ask the rest of warmup for a winner.
 
-A `Question` describes one GEMM selection without naming torch. `Answers` is the Protocol that the
-hooks call; `warmup.table.lookup` implements it.
+A question is a decision with its candidates, described without naming torch. `Answers` is the
+Protocol that the hooks call; `warmup.table.lookup` implements it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from warmup.core.errors import MissReason
+from warmup.core.events import HookEvent
 from warmup.core.method import Search, SearchCounts
 from warmup.core.rows import Winner
 from warmup.core.trial import Candidate, LiveSearch, Operands, Region, TensorSpec, ViewSpec
 from warmup.keys.gemm import GemmProblem
+from warmup.keys.kind import Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class LiveTrial:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class GemmQuestion:
     """One GEMM selection to be measured; `warmup.core.trial.Trial` explains the common fields.
 
     ``live`` measures in this process; it is None when a child process measures. ``uncompiled``
@@ -68,8 +70,13 @@ class Question:
     known: Mapping[str, Winner] = field(default_factory=dict)
     size: int | None = None
     smaller_sizes: tuple[SmallerSize, ...] = ()
+    makes_row: ClassVar[bool] = True
 
-    def without(self, banned: Winner | None) -> Question:
+    def offers(self, winner: Winner) -> bool:
+        """Return whether *winner* is one of the candidates, fused or not."""
+        return any(one.winner == winner.choice for one in self.candidates)
+
+    def without(self, banned: Winner | None) -> GemmQuestion:
         """Return this question without the candidate *banned*, unless that is the library's."""
         if banned is None or banned == self.library:
             return self
@@ -78,36 +85,97 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class RegionQuestion:
-    """A decision about the kernels of a region, to be measured by compiling the region each way.
+class CallsQuestion:
+    """Calls of candidates, to be timed in this process; ``library`` is one of them."""
 
-    ``ways`` are the winners to choose among, that of default mode first. ``region`` is the operator
-    in question with what is computed around it, which is what runs; None where plain values cannot
-    describe it, for ``reason``. A compiled region may ask inductor's question by any of
-    ``keys_in_region``. ``calls`` are inductor's own calls of the ways, for a GEMM that may be
-    padded: the library's GEMM with separate pad kernels. They may be made only until the question
-    is answered; a reduction that may be split has none.
+    problem: Problem
+    library: Winner
+    calls: Mapping[Winner, Callable[[int], object]]
+    makes_row: ClassVar[bool] = True
+
+    def offers(self, winner: Winner) -> bool:
+        """Return whether *winner* is one of the candidates."""
+        return winner in self.calls
+
+    def without(self, banned: Winner | None) -> CallsQuestion:
+        """Return this question without the candidate *banned*, unless that is the library's."""
+        if banned is None or banned == self.library:
+            return self
+        calls = {winner: call for winner, call in self.calls.items() if winner != banned}
+        return replace(self, calls=calls)
+
+
+@dataclass(frozen=True, slots=True)
+class SearchQuestion:
+    """A search, whose candidates are timed in this process while further ones are made.
+
+    Without ``makes_row`` the winner is wanted and no row: a kernel that differs from that of the
+    problem in its name alone is then not timed again when it is searched later.
     """
 
-    key: str
-    ways: tuple[Winner, ...]
+    problem: Problem
+    search: LiveSearch
+    makes_row: bool = True
+
+    @property
+    def library(self) -> Winner:
+        """The first candidate of default mode."""
+        return self.search.listed[0]
+
+    def offers(self, winner: Winner) -> bool:
+        """Return whether *winner* is listed: the hooks can make no kernel of another config."""
+        return winner in self.search.listed
+
+    def without(self, banned: Winner | None) -> SearchQuestion:
+        """Return this question without the candidate *banned*, unless no row is wanted."""
+        return replace(self, search=self.search.without(banned)) if self.makes_row else self
+
+
+@dataclass(frozen=True, slots=True)
+class RegionQuestion:
+    """A decision about the kernels of a region, to be measured by compiling each of its variants.
+
+    ``variants`` are the winners to choose among, that of default mode first. ``region`` is the
+    operator in question with what is computed around it, which is what runs; None where plain
+    values cannot describe it, for ``reason``. A compiled region may ask inductor's question by any
+    of ``keys_in_region``. ``calls`` are inductor's own calls of the variants, for a GEMM that may
+    be padded: the library's GEMM with separate pad kernels. They may be made only until the
+    question is answered; a reduction that may be split has none. Measured later, after the compile
+    is over, when the model is compiled again: the answer is None until then.
+    """
+
+    problem: Problem
+    variants: tuple[Winner, ...]
     region: Region | None
     keys_in_region: frozenset[str] = frozenset()
     reason: str = ""
     calls: Mapping[Winner, Callable[[int], object]] = field(default_factory=dict)
+    makes_row: ClassVar[bool] = True
 
     @property
     def library(self) -> Winner:
-        """The way of default mode."""
-        return self.ways[0]
+        """The variant of default mode."""
+        return self.variants[0]
+
+    @property
+    def key(self) -> str:
+        """The key of the problem."""
+        return self.problem.key
+
+    def offers(self, winner: Winner) -> bool:
+        """Return whether *winner* is one of the variants."""
+        return winner in self.variants
 
     def without(self, banned: Winner | None) -> RegionQuestion:
-        """Return this question without the way *banned*, unless that is default mode's."""
+        """Return this question without the variant *banned*, unless that is default mode's."""
         if banned is None or banned == self.library:
             return self
-        ways = tuple(winner for winner in self.ways if winner != banned)
+        variants = tuple(winner for winner in self.variants if winner != banned)
         calls = {winner: call for winner, call in self.calls.items() if winner != banned}
-        return replace(self, ways=ways, calls=calls)
+        return replace(self, variants=variants, calls=calls)
+
+
+Question = GemmQuestion | CallsQuestion | SearchQuestion | RegionQuestion
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,143 +188,60 @@ class SmallerSize:
     """
 
     size: int
-    question_for: Callable[[Sequence[Winner]], Question]
+    question_for: Callable[[Sequence[Winner]], GemmQuestion]
+
+
+def _no_neighbours(_problem: Problem) -> Sequence[Winner]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What hooks do while they are attached.
+
+    ``measures``: a problem without a row is measured, not missed. ``search`` is then how far the
+    search for GEMM candidates goes beyond inductor's list, and ``neighbours`` returns the winners
+    of similar GEMM problems, nearest first; with `Search.IMPORTED` they are the configs to measure,
+    of a template its tuning kwargs alone.
+
+    ``searched`` are the kinds of which every decision has a row; of others without a row nothing is
+    decided. A launch config that inductor lists alone is a decision then. Reductions are
+    persistent, looped or split by inductor's rule without their kind, and grouped products the
+    library's.
+
+    ``refuses_foreign``: graphs compiled under another table, or under none, must not be loaded.
+    ``takes_library``: a selection that no row kind covers is not measured, its library's choice is
+    compiled.
+    """
+
+    measures: bool = False
+    search: Search = Search.DEFAULT
+    neighbours: Callable[[Problem], Sequence[Winner]] = _no_neighbours
+    searched: frozenset[str] = frozenset()
+    refuses_foreign: bool = False
+    takes_library: bool = True
 
 
 class Answers(Protocol):
-    """Answers the questions of inductor's hooks while they are attached.
-
-    Every method may be called from any thread.
-    """
+    """Answers the questions of inductor's hooks while they are attached, from any thread."""
 
     @property
-    def tunes(self) -> bool:
-        """True when questions without a row are measured: in a build, or with ``on_miss=tune``."""
+    def settings(self) -> Settings:
+        """What the hooks do; read once, when they are attached."""
 
-    @property
-    def search(self) -> Search:
-        """How far the search for GEMM candidates goes beyond inductor's list (only if `tunes`)."""
-
-    @property
-    def searches(self) -> frozenset[str]:
-        """The kinds of which every decision has a row; of others without a row nothing is decided.
-
-        A launch config that inductor lists alone is a decision then. Reductions are persistent,
-        looped or split by inductor's rule without their kind, and grouped products the library's.
-        """
-
-    def neighbours(self, key: str) -> Sequence[Winner]:
-        """Return winners of GEMM problems similar to *key*, nearest first (only if `tunes`).
-
-        With `Search.IMPORTED` these are the configs to measure for *key*, of a template its tuning
-        kwargs alone.
-        """
-
-    def find(self, key: str) -> Winner | MissReason:
-        """Return the row's winner for *key*, or the reason for the miss. Emits no event."""
-
-    def hit(self, key: str, winner: Winner) -> None:
-        """Report that *winner* was compiled for *key*."""
-
-    def miss(self, key: str, reason: MissReason, fallback: str) -> None:
-        """Report that *fallback* is compiled for *key* because no row applies.
-
-        Raises:
-            MissError: serving is strict.
-        """
+    def find(self, problem: Problem) -> Winner | MissReason:
+        """Return the row's winner for *problem*, or the reason for the miss. Emits no event."""
 
     def measure(self, question: Question) -> Winner | None:
-        """Measure the candidates of *question* and return the winner (only if `tunes`).
+        """Measure the candidates of *question* and return the winner; only if hooks measure.
 
-        None when no candidate could be measured; the library's kernel is compiled then.
+        None when no candidate could be measured, or later; the library's is compiled then.
         """
 
-    def measure_calls(
-        self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]
-    ) -> Winner | None:
-        """Time *calls* in this process and return the winner; None as for `measure`."""
-
-    def scheduled(self, key: str, *, fused: bool, found: bool) -> None:
-        """Report whether operations were fused into the template compiled for *key*.
-
-        *fused* is what the row says, *found* what inductor did.
-        """
-
-    def measure_search(self, key: str, search: LiveSearch) -> Winner | None:
-        """Time the candidates of *search* in this process and return the winner.
-
-        None as for `measure`.
-        """
-
-    def try_search(self, key: str, search: LiveSearch) -> Winner | None:
-        """Time the candidates of *search* as `measure_search` does, and make no row.
-
-        Returns the winner; None when no candidate could be measured. A kernel that differs from
-        that of *key* in its name alone is not timed again when it is searched later.
-        """
-
-    def measure_region(self, question: RegionQuestion) -> Winner | None:
-        """Measure the ways of *question* and return the winner.
-
-        None when none could be measured, and in a build, which measures when the compile is over
-        and compiles again; the way of default mode is compiled then.
-        """
-
-    def uncovered(self, site: str) -> None:
-        """Report that *site* of inductor is about to run a benchmark that no row kind covers.
+    def emit(self, event: HookEvent) -> None:
+        """Report *event*, which a hook saw.
 
         Raises:
-            UncoveredError: benchmarks without a row are forbidden.
+            MissError, UncoveredError, ForeignGraphError, WeightChangedError: the event's docstring
+                says that it may be refused, and it is.
         """
-
-    def uncompiled(self, frame: str, reason: str) -> None:
-        """Report that torch.compile left *frame* uncompiled, for torch's *reason*."""
-
-    def weight_changed(self, weight: str, changed: int, frame: str) -> None:
-        """Report that *frame* is compiled again, since it froze *weight*, which was changed.
-
-        *changed* counts the changed weights, *weight* among them.
-
-        Raises:
-            WeightChangedError: serving is strict.
-        """
-
-    def measures(self, site: str, choice: str) -> bool:
-        """Return whether to measure a selection at *site*, which no row kind covers.
-
-        Otherwise it is reported as uncovered, and *choice* is compiled.
-        """
-
-    def cached(self, decisions: int, misses: int) -> None:
-        """Report a graph loaded from inductor's cache, with the counts of its compile.
-
-        *decisions* selections were made when the graph was compiled; *misses* of them had no row.
-
-        Raises:
-            MissError: there were misses and serving is strict.
-        """
-
-    @property
-    def refuses_foreign(self) -> bool:
-        """True when graphs compiled under another table, or under none, must not be loaded."""
-
-    def foreign(self, compiled_under: str | None, installed: str) -> None:
-        """Report a loaded graph that was compiled under another cache tag, None for no tag.
-
-        *installed* is the cache tag of the table that is attached.
-
-        Raises:
-            ForeignGraphError: such graphs are refused.
-        """
-
-    def contradicted(self, option: str, expected: str, found: str, advice: str = "") -> None:
-        """Report that the value *found* of *option* is used instead of the table's.
-
-        *advice* is what the caller can do; empty where removing the caller's setting is enough.
-        """
-
-    def recorded(self) -> None:
-        """Report that inductor records CUDA graphs of what is compiled now."""
-
-    def overruled(self, option: str, wanted: str, found: str) -> None:
-        """Report that the caller's value *found* of *option* was replaced by the table's."""

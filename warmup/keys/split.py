@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from warmup.core.rows import Family, Winner
-from warmup.keys.kind import Kind
+from warmup.keys.kind import Kind, Problem
 
 SPLIT: Final = Kind(
     name="split",
@@ -39,14 +39,16 @@ _PARTS: Final = "parts"
 _TRIED_TIMES_RULE: Final = (0.5, 2.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SplitProblem:
+@dataclass(frozen=True, kw_only=True)
+class SplitProblem(Problem):
     """A reduction of ``x`` rows of ``r`` elements that inductor's rule splits into ``rule`` parts.
 
     ``op`` is inductor's kind of reduction, from ``dtype`` to ``out``; ``reads`` are the dtypes of
     the rows in memory. ``hint`` is inductor's word for how the reduction goes through memory, and
     ``is_read_again`` says whether what follows reads the rows once more.
     """
+
+    kind = SPLIT
 
     op: str
     x: int
@@ -58,20 +60,12 @@ class SplitProblem:
     rule: int
     is_read_again: bool
 
-    @property
-    def key(self) -> str:
-        """The canonical text of this problem.
-
-        Raises:
-            ProblemError: an ingredient has no text form in a key.
-        """
+    def _spell(self) -> str:
         words = ["split", self.op, f"x={self.x}", f"r={self.r}", self.dtype, f"out={self.out}"]
         words += [f"reads={','.join(self.reads) or 'none'}"]
         words += [f"hint={self.hint}", f"rule={self.rule}"]
         words += [f"input={'again' if self.is_read_again else 'once'}"]
-        key = " ".join(words)
-        SPLIT.check(key)
-        return key
+        return " ".join(words)
 
     @property
     def ways(self) -> tuple[Winner, ...]:

@@ -7,7 +7,7 @@ candidates are measured.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final, Protocol
@@ -22,12 +22,29 @@ from warmup.core.errors import (
     UncoveredError,
     WeightChangedError,
 )
-from warmup.core.events import Emitter, EventName, warn
+from warmup.core.events import (
+    Benchmarked,
+    Contradicted,
+    Emitter,
+    EventName,
+    ForeignGraph,
+    FrameSkipped,
+    GraphLoaded,
+    GraphsRecorded,
+    Hit,
+    HookEvent,
+    Missed,
+    Overruled,
+    Scheduled,
+    Selected,
+    WeightChanged,
+    warn,
+)
 from warmup.core.method import Search
 from warmup.core.rows import Row, Tuned, Winner, is_for_host
 from warmup.core.text import counted
-from warmup.core.trial import LiveSearch, without
-from warmup.keys.question import Linear, Question, RegionQuestion
+from warmup.keys.kind import Problem
+from warmup.keys.question import GemmQuestion, Linear, Question, Settings
 from warmup.keys.registry import covers, kind_of, linears_of, nearest_row, neighbours_of
 from warmup.table.schema import OnMiss, Uncovered
 
@@ -53,27 +70,36 @@ class Disagreements:
     _reported: set[str] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def note_fusion(self, key: str, *, expected: bool, found: bool) -> None:
-        """Keep *key* where inductor fused another way than expected, and warn of it."""
-        if expected == found:
+    def note(self, event: Scheduled | Contradicted | Overruled) -> None:
+        """Report *event*, the first of its option or key."""
+        match event:
+            case Scheduled():
+                self._note_fusion(event)
+            case Overruled(option, wanted, found):
+                if self._is_first_report(option):
+                    self.emitter.emit(EventName.OVERRULED, option=option, table=wanted, found=found)
+            case Contradicted(option, expected, found, advice):
+                self._contradict(
+                    *(option, expected, found),
+                    f"inductor option {option} is {found} here, the table was built with "
+                    f"{expected}: inductor may not ask for its rows or not use them; "
+                    f"{advice or _SET_BY_CALLER}",
+                )
+
+    def _note_fusion(self, event: Scheduled) -> None:
+        """Keep the key where inductor fused another way than expected, and warn of it."""
+        key = event.key
+        if event.expected == event.found:
             return
         with self._lock:
             self.fusions[key] = None
         if self.settles:
             return
-        row_says, done = _FUSION_WORDS[expected], _FUSION_WORDS[found]
+        row_says, done = _FUSION_WORDS[event.expected], _FUSION_WORDS[event.found]
         self._contradict(
             *(f"fusion of {key}", row_says, done),
             f"{key}: the row was measured {row_says}, and here inductor compiled the GEMM "
             f"{done}: another kernel runs than was measured; {_FUSION_ADVICE}",
-        )
-
-    def note_option(self, option: str, expected: str, found: str, advice: str = "") -> None:
-        """Warn that inductor's *option* is *found*, where the table was built with *expected*."""
-        self._contradict(
-            *(option, expected, found),
-            f"inductor option {option} is {found} here, the table was built with {expected}: "
-            f"inductor may not ask for its rows or not use them; {advice or _SET_BY_CALLER}",
         )
 
     def note_graphs(self, rows: int) -> None:
@@ -86,11 +112,6 @@ class Disagreements:
             f"{'has' if rows == 1 else 'have'} the winner that the host launches fastest, which "
             f"another candidate beats on the device; {_GRAPHS_ADVICE}",
         )
-
-    def note_overruling(self, option: str, wanted: str, found: str) -> None:
-        """Emit that the caller's value *found* of *option* was replaced by the table's."""
-        if self._is_first_report(option):
-            self.emitter.emit(EventName.OVERRULED, option=option, table=wanted, found=found)
 
     def _contradict(self, option: str, expected: str, found: str, message: str) -> None:
         if self._is_first_report(option):
@@ -125,24 +146,10 @@ def shown_tag(tag: str) -> str:
 
 
 class QuestionMeasurer(Protocol):
-    """Measures candidates when ``on_miss`` is ``tune``; `warmup.tuning.tuner.Tuner` does."""
+    """Measures the candidates of questions; `warmup.tuning.tuner.Tuner` does."""
 
     def measure(self, question: Question) -> Tuned | None:
-        """Return the row for a GEMM selection; None when no candidate could be measured."""
-
-    def measure_calls(
-        self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]
-    ) -> Tuned | None:
-        """Time *calls* in this process and return the row; None when none could be measured."""
-
-    def measure_search(self, key: str, search: LiveSearch) -> Tuned | None:
-        """Time the calls of *search*, and those that it adds; None as above."""
-
-    def try_search(self, key: str, search: LiveSearch) -> Winner | None:
-        """Time *search* and return its winner, which makes no row; None as above."""
-
-    def measure_region(self, question: RegionQuestion) -> Tuned | None:
-        """Return the row for *question*; None when it is measured later, or could not be."""
+        """Return the row; None when no candidate could be measured, or only later."""
 
     def close(self) -> None:
         """End the processes that were started to measure; closing twice is fine."""
@@ -195,14 +202,29 @@ class Lookup:
         return self._disagreements.fusions
 
     @property
-    def tunes(self) -> bool:
-        return self.on_miss is OnMiss.TUNE
+    def settings(self) -> Settings:
+        refuses = self.on_miss is OnMiss.STRICT or self.on_uncovered is Uncovered.FORBID
+        return Settings(
+            measures=self.measures,
+            search=self.search,
+            neighbours=self.neighbours,
+            searched=self.searches,
+            refuses_foreign=refuses,
+            takes_library=self.on_uncovered is Uncovered.LIBRARY,
+        )
 
-    def neighbours(self, key: str) -> tuple[Winner, ...]:
+    @property
+    def measures(self) -> bool:
+        """Whether a problem without a row is measured, not missed."""
+        return self.tuner is not None
+
+    def neighbours(self, problem: Problem) -> Sequence[Winner]:
+        """Return the winners of GEMM problems similar to *problem*, nearest first."""
         with self._lock:
-            return neighbours_of(key, {**self.rows, **self._tuned_rows})
+            return neighbours_of(problem.key, {**self.rows, **self._tuned_rows})
 
-    def find(self, key: str) -> Winner | MissReason:
+    def find(self, problem: Problem) -> Winner | MissReason:
+        key = problem.key
         tuned = self._tuned_rows.get(key)
         if tuned is not None:
             return tuned.winner
@@ -214,10 +236,61 @@ class Lookup:
             return _absence_of(key)
         return row.winner if row.untrusted is None else MissReason.UNTRUSTED
 
-    def hit(self, key: str, winner: Winner) -> None:
-        self.emitter.emit(EventName.HIT, kind=kind_of(key).name, key=key, winner=str(winner))
+    def measure(self, question: Question) -> Winner | None:
+        assert self.tuner is not None
+        key = question.problem.key
+        if question.makes_row and key in self.excused:
+            return None
+        if isinstance(question, GemmQuestion) and question.region is not None:
+            question = replace(question, known=self._trusted_winners())
+        row = self.rows.get(key)
+        banned = None if row is None or row.untrusted is None else row.winner
+        tuned = self.tuner.measure(question.without(banned))
+        if tuned is not None and question.makes_row:
+            self._keep(tuned)
+        return None if tuned is None else tuned.row.winner
 
-    def miss(self, key: str, reason: MissReason, fallback: str) -> None:
+    def _trusted_winners(self) -> dict[str, Winner]:
+        with self._lock:
+            rows = {**self.rows, **self._tuned_rows}
+        return {
+            key: row.winner
+            for key, row in rows.items()
+            if self._is_current(key) and row.untrusted is None
+        }
+
+    def _keep(self, tuned: Tuned) -> None:
+        with self._lock:
+            self._tuned_rows[tuned.key] = tuned.row
+        kind, winner = kind_of(tuned.key).name, str(tuned.row.winner)
+        self.emitter.emit(EventName.TUNED, kind=kind, key=tuned.key, winner=winner)
+        if self.on_tuned is not None:
+            self.on_tuned(tuned)
+
+    def emit(self, event: HookEvent) -> None:
+        match event:
+            case Hit(key, winner):
+                self.emitter.emit(EventName.HIT, kind=kind_of(key).name, key=key, winner=winner)
+            case Missed():
+                self._miss(event)
+            case Selected() | Benchmarked():
+                self._uncovered(event)
+            case FrameSkipped(frame, reason):
+                self.emitter.emit(EventName.UNCOMPILED, frame=frame, reason=reason)
+            case WeightChanged():
+                self._weight_changed(event)
+            case GraphLoaded(decisions, misses):
+                self._graph_loaded(decisions, misses)
+            case ForeignGraph(under, installed):
+                self._foreign(None if under is None else shown_tag(under), shown_tag(installed))
+            case GraphsRecorded():
+                of_host = sum(is_for_host(row.evidence) for row in self.rows.values())
+                self._disagreements.note_graphs(of_host)
+            case _:
+                self._disagreements.note(event)
+
+    def _miss(self, event: Missed) -> None:
+        key, reason, is_strict = event.key, event.reason, self.on_miss is OnMiss.STRICT
         nearest, differs = self._nearest(key, reason)
         self.emitter.emit(
             EventName.MISSED,
@@ -226,11 +299,46 @@ class Lookup:
             reason=reason.value,
             nearest=nearest,
             differs=list(differs),
-            choice=None if self.on_miss is OnMiss.STRICT else fallback,
+            choice=None if is_strict else event.choice,
         )
         is_excused = key in self.excused or (self.settles and reason is MissReason.INTERNAL)
-        if self.on_miss is OnMiss.STRICT and not is_excused:
+        if is_strict and not is_excused:
             raise MissError(key, reason.value, nearest, differs)
+
+    def _uncovered(self, event: Selected | Benchmarked) -> None:
+        site = event.site
+        choice = event.choice if isinstance(event, Selected) else None
+        if isinstance(event, Selected):
+            is_reported = choice is not None  # else `Benchmarked` follows
+        else:
+            is_reported = not (self.measures and covers(site))  # else `TUNED` says it
+        if not is_reported:
+            return
+        refused = choice is None and self.on_uncovered is Uncovered.FORBID
+        self.emitter.emit(EventName.UNCOVERED, site=site, refused=refused, choice=choice)
+        if refused:
+            raise UncoveredError(site)
+
+    def _weight_changed(self, event: WeightChanged) -> None:
+        weight, changed, frame = event.weight, event.changed, event.frame
+        refused = self.on_miss is OnMiss.STRICT
+        self.emitter.emit(
+            EventName.CHANGED, weight=weight, changed=changed, frame=frame, refused=refused
+        )
+        if refused:
+            raise WeightChangedError(weight, changed, frame)
+
+    def _graph_loaded(self, decisions: int, misses: int) -> None:
+        self.emitter.emit(EventName.CACHED, decisions=decisions, misses=misses)
+        if misses and self.on_miss is OnMiss.STRICT:
+            decided = f"{counted(misses, 'decision')} of a graph that came from inductor's cache"
+            raise MissError(decided, MissReason.CACHED_MISS.value)
+
+    def _foreign(self, under: str | None, here: str) -> None:
+        refused = self.settings.refuses_foreign
+        self.emitter.emit(EventName.FOREIGN, compiled_under=under, installed=here, refused=refused)
+        if refused:
+            raise ForeignGraphError(under, here)
 
     def needs_freezing(self, linears: Iterable[Linear]) -> None:
         """Report a miss for each of *linears* whose frozen form has a row that would be served.
@@ -240,7 +348,8 @@ class Lookup:
         """
         for linear in linears:
             if (key := self._frozen.get(linear)) is not None:
-                self.miss(key, self._rejection() or MissReason.NEEDS_FREEZING, "aten")
+                reason = self._rejection() or MissReason.NEEDS_FREEZING
+                self.emit(Missed(key, reason, "aten"))
 
     @cached_property
     def _frozen(self) -> dict[Linear, str]:
@@ -248,127 +357,10 @@ class Lookup:
         trusted = (key for key, row in self.rows.items() if row.untrusted is None)
         return {linear: key for key in trusted for linear in linears_of(key)}
 
-    def measure(self, question: Question) -> Winner | None:
-        assert self.tuner is not None
-        key = question.problem.key
-        if key in self.excused:
-            return None
-        if question.region is not None:
-            with self._lock:
-                rows = {**self.rows, **self._tuned_rows}
-            known = {
-                key: row.winner
-                for key, row in rows.items()
-                if self._is_current(key) and row.untrusted is None
-            }
-            question = replace(question, known=known)
-        return self._tuned(self.tuner.measure(question.without(self._banned(key))))
-
-    def measure_calls(
-        self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]
-    ) -> Winner | None:
-        assert self.tuner is not None
-        if key in self.excused:
-            return None
-        banned = self._banned(key)
-        if banned != library:
-            calls = {winner: call for winner, call in calls.items() if winner != banned}
-        return self._tuned(self.tuner.measure_calls(key, library, calls))
-
-    def measure_search(self, key: str, search: LiveSearch) -> Winner | None:
-        assert self.tuner is not None
-        if key in self.excused:
-            return None
-        return self._tuned(self.tuner.measure_search(key, without(search, self._banned(key))))
-
-    def try_search(self, key: str, search: LiveSearch) -> Winner | None:
-        assert self.tuner is not None
-        return self.tuner.try_search(key, search)
-
-    def measure_region(self, question: RegionQuestion) -> Winner | None:
-        assert self.tuner is not None
-        if question.key in self.excused:
-            return None
-        return self._tuned(self.tuner.measure_region(question.without(self._banned(question.key))))
-
-    def _banned(self, key: str) -> Winner | None:
-        """Return the winner of a row that is not trusted, None without such a row."""
-        row = self.rows.get(key)
-        return None if row is None or row.untrusted is None else row.winner
-
-    def _tuned(self, result: Tuned | None) -> Winner | None:
-        """Keep the row of a measured problem, report it, and return its winner."""
-        if result is None:
-            return None
-        with self._lock:
-            self._tuned_rows[result.key] = result.row
-        winner = str(result.row.winner)
-        kind = kind_of(result.key).name
-        self.emitter.emit(EventName.TUNED, kind=kind, key=result.key, winner=winner)
-        if self.on_tuned is not None:
-            self.on_tuned(result)
-        return result.row.winner
-
-    def scheduled(self, key: str, *, fused: bool, found: bool) -> None:
-        self._disagreements.note_fusion(key, expected=fused, found=found)
-
     def close(self) -> None:
         """Close the tuner, if there is one."""
         if self.tuner is not None:
             self.tuner.close()
-
-    def uncovered(self, site: str) -> None:
-        if self.tunes and covers(site):
-            return  # this measurement is the tuner's, and `TUNED` reports it
-        refused = self.on_uncovered is Uncovered.FORBID
-        self.emitter.emit(EventName.UNCOVERED, site=site, refused=refused, choice=None)
-        if refused:
-            raise UncoveredError(site)
-
-    def uncompiled(self, frame: str, reason: str) -> None:
-        self.emitter.emit(EventName.UNCOMPILED, frame=frame, reason=reason)
-
-    def weight_changed(self, weight: str, changed: int, frame: str) -> None:
-        refused = self.on_miss is OnMiss.STRICT
-        self.emitter.emit(
-            EventName.CHANGED, weight=weight, changed=changed, frame=frame, refused=refused
-        )
-        if refused:
-            raise WeightChangedError(weight, changed, frame)
-
-    def measures(self, site: str, choice: str) -> bool:
-        if self.on_uncovered is not Uncovered.LIBRARY:
-            return True  # `uncovered` reports or refuses the measurement
-        self.emitter.emit(EventName.UNCOVERED, site=site, refused=False, choice=choice)
-        return False
-
-    def cached(self, decisions: int, misses: int) -> None:
-        self.emitter.emit(EventName.CACHED, decisions=decisions, misses=misses)
-        if misses and self.on_miss is OnMiss.STRICT:
-            decided = f"{counted(misses, 'decision')} of a graph that came from inductor's cache"
-            raise MissError(decided, MissReason.CACHED_MISS.value)
-
-    @property
-    def refuses_foreign(self) -> bool:
-        return self.on_miss is OnMiss.STRICT or self.on_uncovered is Uncovered.FORBID
-
-    def foreign(self, compiled_under: str | None, installed: str) -> None:
-        under = None if compiled_under is None else shown_tag(compiled_under)
-        here = shown_tag(installed)
-        refused = self.refuses_foreign
-        self.emitter.emit(EventName.FOREIGN, compiled_under=under, installed=here, refused=refused)
-        if refused:
-            raise ForeignGraphError(under, here)
-
-    def contradicted(self, option: str, expected: str, found: str, advice: str = "") -> None:
-        self._disagreements.note_option(option, expected, found, advice)
-
-    def recorded(self) -> None:
-        of_host = sum(is_for_host(row.evidence) for row in self.rows.values())
-        self._disagreements.note_graphs(of_host)
-
-    def overruled(self, option: str, wanted: str, found: str) -> None:
-        self._disagreements.note_overruling(option, wanted, found)
 
     def _is_current(self, key: str) -> bool:
         """Whether the row of *key* need not be measured again."""

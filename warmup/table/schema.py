@@ -259,7 +259,6 @@ class OnMiss(StrEnum):
 
     FALLBACK = "fallback"
     STRICT = "strict"
-    TUNE = "tune"
 
 
 class Uncovered(StrEnum):

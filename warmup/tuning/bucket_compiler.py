@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import nn
@@ -250,15 +250,17 @@ class BucketCompiler:
 
         Raises as `tune` does.
         """
-        return self._compile(calls, name, OnMiss.FALLBACK)
+        return self._compile(calls, name)
 
-    def lookup(self, rows: Mapping[str, Row], on_miss: OnMiss, emitter: Emitter) -> Lookup:
-        """Return a lookup over *rows* that measures misses with `OnMiss.TUNE`."""
+    def lookup(
+        self, rows: Mapping[str, Row], on_miss: OnMiss, emitter: Emitter, *, measures: bool = False
+    ) -> Lookup:
+        """Return a lookup over *rows*; with *measures* it measures what has no row."""
         return self.make_lookup(
             rows,
             on_miss,
             emitter,
-            tuner=self.tuner,
+            tuner=self.tuner if measures else None,
             on_tuned=self.progress.save,
             search=self.progress.revisit.search,
             retunes=self.progress.must_retune,
@@ -276,7 +278,7 @@ class BucketCompiler:
         """
         rows = {key: self.progress.rows[key] for key in keys}
         lookup = self.lookup(rows, OnMiss.FALLBACK, Emitter([]))
-        with self.attached(lookup, OnMiss.FALLBACK):
+        with self.attached(lookup):
             return self._call_compiled(calls, name)[0]
 
     def run_default(self, calls: Sequence[Inputs], name: str) -> list[Any]:
@@ -290,13 +292,12 @@ class BucketCompiler:
     def attached(
         self,
         lookup: Lookup,
-        on_miss: OnMiss,
         what: str = "",
         *,
         order: CompileOrder = CompileOrder.AS_ASKED,
     ) -> Iterator[None]:
         """Let *lookup* answer inductor while the context is open; it is compiled under *what*."""
-        tag = f"warmup-build-{on_miss}{what}"
+        tag = f"warmup-build-{'tune' if lookup.measures else lookup.on_miss}{what}"
         attachment = self.setup.inductor.attach(
             lookup,
             options_served(self.progress.table.policy, freezes=self.freezes),
@@ -338,10 +339,10 @@ class BucketCompiler:
         """
         since, questions = len(self.progress.tuned), self.tuner.region_questions
         questions.forget()
-        served = self._compile(calls, name, OnMiss.TUNE, order=self.order)
+        served = self._compile(calls, name, measures=True, order=self.order)
         while questions.waiting or self._unfuse(served.differing):
             measure_regions(self)
-            served = self._compile(calls, name, OnMiss.TUNE)
+            served = self._compile(calls, name, measures=True)
             drop_rows(self, self.progress.keys_since(since).difference(served.keys), since)
         return served
 
@@ -378,8 +379,9 @@ class BucketCompiler:
         self,
         calls: Sequence[Inputs],
         name: str,
-        on_miss: OnMiss,
+        on_miss: OnMiss = OnMiss.FALLBACK,
         *,
+        measures: bool = False,
         order: CompileOrder = CompileOrder.AS_ASKED,
     ) -> ServedBucket:
         """Compile the model with empty caches and call it with each inputs of *calls*.
@@ -392,9 +394,9 @@ class BucketCompiler:
             given_up = self.tuner.rows.library_rows
             trusted = {key: row for key, row in rows.items() if row.untrusted is None}
             rows = {**rows, **given_up, **trusted}
-        lookup = self.lookup(rows, on_miss, Emitter([asked.note]))
+        lookup = self.lookup(rows, on_miss, Emitter([asked.note]), measures=measures)
         started = time.monotonic()
-        with self.attached(lookup, on_miss, order=order):
+        with self.attached(lookup, order=order):
             outputs, graphs = self._call_compiled(calls, name, asked)
         self.progress.flush()
         self.tuner.rows.not_tuned.update(dict.fromkeys(asked.faults, MissReason.INTERNAL.advice))
@@ -472,27 +474,7 @@ def _call(compiled: Callable[..., Any], inputs: Inputs) -> object:
 # `measure_regions`: decides about padding and split reductions by compiling what will run.
 
 
-class RegionTuning(Protocol):
-    """What a build has to measure regions with; `warmup.tuning.bucket_compiler` implements it."""
-
-    @property
-    def tuner(self) -> Tuner:
-        """What measures, and keeps the questions that wait."""
-
-    @property
-    def progress(self) -> Progress:
-        """The table on disk."""
-
-    def lookup(self, rows: Mapping[str, Row], on_miss: OnMiss, emitter: Emitter) -> Lookup:
-        """Return a lookup over *rows* that measures misses with `OnMiss.TUNE`."""
-
-    def attached(
-        self, lookup: Lookup, on_miss: OnMiss, what: str = ""
-    ) -> AbstractContextManager[None]:
-        """Let *lookup* answer inductor while the context is open; it is compiled under *what*."""
-
-
-def measure_regions(compiler: RegionTuning) -> None:
+def measure_regions(compiler: BucketCompiler) -> None:
     """Measure each question that waits, and save its row.
 
     Where the region cannot be compiled or timed as in default mode, the times of inductor's own
@@ -521,7 +503,7 @@ def measure_regions(compiler: RegionTuning) -> None:
                 progress.save(tuned)
 
 
-def drop_rows(compiler: RegionTuning, keys: Collection[str], since: int) -> None:
+def drop_rows(compiler: BucketCompiler, keys: Collection[str], since: int) -> None:
     """Remove the rows of *keys*, measured from number *since* on, which nobody will ask for.
 
     Raises:
@@ -546,7 +528,7 @@ class _TimedWays:
     keys: Mapping[Winner, set[str]] = field(default_factory=dict)
 
 
-def _time_ways(compiler: RegionTuning, waiting: WaitingQuestion) -> _TimedWays:
+def _time_ways(compiler: BucketCompiler, waiting: WaitingQuestion) -> _TimedWays:
     tuner, question = compiler.tuner, waiting.question
     with empty_caches(), torch.no_grad():
         try:
@@ -559,7 +541,7 @@ def _time_ways(compiler: RegionTuning, waiting: WaitingQuestion) -> _TimedWays:
             make_sets = partial(RegionSets, trial, tuner.device)
             ways = _Ways(compiler, question, trial)
             inputs = make_sets(trial.seed, 1).views(0)
-            for winner in question.ways:
+            for winner in question.variants:
                 ways.compile(winner, inputs)
             with tuner.watch.measuring() as is_disturbed:
                 outcomes = run_trial(
@@ -593,7 +575,7 @@ def _with_finite_result(trial: Trial) -> Trial:
 class _Ways:
     """The compiled ways of one region, or the errors that compiling them raised."""
 
-    def __init__(self, compiler: RegionTuning, question: RegionQuestion, trial: Trial) -> None:
+    def __init__(self, compiler: BucketCompiler, question: RegionQuestion, trial: Trial) -> None:
         assert trial.region is not None
         self._compiler, self._question, self._region = compiler, question, trial.region
         self._device = compiler.tuner.device
@@ -619,11 +601,11 @@ class _Ways:
         forced = dict.fromkeys(keys, Row(winner, NO_EVIDENCE))
         rows = progress.rows_with(forced)
         lookup = replace(
-            self._compiler.lookup(rows, OnMiss.TUNE, Emitter([note])),
+            self._compiler.lookup(rows, OnMiss.FALLBACK, Emitter([note]), measures=True),
             retunes=lambda key: key not in forced and progress.must_retune(key),
         )
         try:
-            with self._compiler.attached(lookup, OnMiss.TUNE, f"region-{winner}"):
+            with self._compiler.attached(lookup, f"region-{winner}"):
                 compiled: Compiled = compile_model(module_of(self._region, self._device))
                 compiled(*inputs)
         except Exception as error:

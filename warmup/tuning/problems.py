@@ -10,7 +10,7 @@ import hashlib
 import math
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -26,12 +26,13 @@ from warmup.core.errors import (
     ProblemError,
     SettingsError,
 )
+from warmup.core.events import Hit, HookEvent, Missed
 from warmup.core.method import Search, SearchCounts
 from warmup.core.phases import BuildStage, StageSeconds
 from warmup.core.rows import Family, Row, Winner
 from warmup.core.text import counted, shown
-from warmup.core.trial import LiveSearch
-from warmup.keys.question import Question
+from warmup.keys.kind import Problem
+from warmup.keys.question import GemmQuestion, Question, RegionQuestion, SearchQuestion
 from warmup.keys.registry import kind_of
 from warmup.serving.audit import MissedProblem, read_misses
 from warmup.table.codec import digest_of
@@ -81,39 +82,39 @@ class OneKeyLookup(Lookup):
     others: list[str] = field(default_factory=list)
     named: Sequence[Winner] = ()
 
-    @property
-    def tunes(self) -> bool:
-        return super().tunes and not self.others
-
     def _wants(self, key: str) -> bool:
         has_ways = kind_of(self.wanted).neutral is not None
         return key == self.wanted or (has_ways and kind_of(key).is_searchable)
 
-    def neighbours(self, key: str) -> tuple[Winner, ...]:
-        return tuple(self.named) if self.search is Search.IMPORTED else super().neighbours(key)
+    def neighbours(self, problem: Problem) -> Sequence[Winner]:
+        return self.named if self.search is Search.IMPORTED else super().neighbours(problem)
 
-    def find(self, key: str) -> Winner | MissReason:
-        kind = kind_of(key)
+    def find(self, problem: Problem) -> Winner | MissReason:
+        key, kind = problem.key, kind_of(problem.key)
         if kind is kind_of(self.wanted):
-            if key != self.wanted and key not in self.rows:  # a region's rows are its ways
+            if key != self.wanted and key not in self.rows:  # a region's rows are its variants
                 self.others.append(key)
         elif kind.neutral is not None:
             return kind.neutral
-        return super().find(key)
+        return super().find(problem)
 
-    def hit(self, key: str, winner: Winner) -> None:
-        if self._wants(key) or (key in self.rows and kind_of(key) is kind_of(self.wanted)):
-            super().hit(key, winner)
-
-    def miss(self, key: str, reason: MissReason, fallback: str) -> None:
-        if self._wants(key):
-            super().miss(key, reason, fallback)
+    def emit(self, event: HookEvent) -> None:
+        if isinstance(event, Hit | Missed):
+            is_own = isinstance(event, Hit) and event.key in self.rows
+            is_own = is_own and kind_of(event.key) is kind_of(self.wanted)
+            if not (is_own or self._wants(event.key)):
+                return
+        super().emit(event)
 
     def measure(self, question: Question) -> Winner | None:
         key = question.problem.key
-        if not self._wants(key):
+        if isinstance(question, SearchQuestion):
+            is_wanted = key == self.wanted or not question.makes_row
+        else:  # of other keys serving never asks
+            is_wanted = isinstance(question, RegionQuestion) or self._wants(key)
+        if self.others or not is_wanted:
             return question.library
-        if self.search is Search.IMPORTED:
+        if self.search is Search.IMPORTED and isinstance(question, GemmQuestion):
             kept = tuple(
                 one
                 for one in question.candidates
@@ -124,16 +125,6 @@ class OneKeyLookup(Lookup):
             counts = SearchCounts(search=Search.IMPORTED, listed=len(kept))
             question = replace(question, candidates=kept, searched=counts)
         return super().measure(question)
-
-    def measure_calls(
-        self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]
-    ) -> Winner | None:
-        if self._wants(key):
-            return super().measure_calls(key, library, calls)
-        return library  # of another kernel of the rebuilt module, which serving never asks for
-
-    def measure_search(self, key: str, search: LiveSearch) -> Winner | None:
-        return super().measure_search(key, search) if key == self.wanted else search.listed[0]
 
 
 # `MissedBuild`: a build of the problems of a misses document: its keys, its table, its report.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,12 +18,23 @@ from torch import nn
 
 from warmup.core.device import compare_runtimes
 from warmup.core.errors import ContradictionWarning, MissReason
-from warmup.core.events import Emitter, EventName, JsonLinesSink, Tally, print_notice
+from warmup.core.events import (
+    Emitter,
+    EventName,
+    Hit,
+    HookEvent,
+    JsonLinesSink,
+    Missed,
+    Scheduled,
+    Tally,
+    print_notice,
+)
 from warmup.core.files import Turn
 from warmup.core.method import Search, read_flag
 from warmup.core.processes import RecordingOrder, order_in_environment
 from warmup.core.rows import Winner
-from warmup.core.trial import LiveSearch, trial_from_json, trial_to_json
+from warmup.core.trial import trial_from_json, trial_to_json
+from warmup.keys.kind import Problem, ProblemOfKey
 from warmup.keys.question import Question, RegionQuestion
 from warmup.models.loading import LoadedModel
 from warmup.serving.handle import (
@@ -68,73 +79,48 @@ class RecordingLookup(Lookup):
     """
 
     progress: Progress
-    turn: Turn
+    device_lock: Turn
     later: Callable[[RegionQuestion], None]
     apart: set[str] = field(default_factory=set)
     _stamp: tuple[int, int] | None = None
 
-    def find(self, key: str) -> Winner | MissReason:
-        answer = super().find(key)
+    def find(self, problem: Problem) -> Winner | MissReason:
+        answer = super().find(problem)
         if isinstance(answer, Winner) or not self._refresh():
             return answer
-        return super().find(key)
+        return super().find(problem)
 
-    def scheduled(self, key: str, *, fused: bool, found: bool) -> None:
-        super().scheduled(key, fused=fused, found=found)
-        if fused and not found and key not in self.apart:
-            self.apart.add(key)
-            self.progress.measure_again([key])
+    def emit(self, event: HookEvent) -> None:
+        super().emit(event)
+        if not isinstance(event, Scheduled) or event.key in self.apart:
+            return
+        if event.expected and not event.found:
+            self.apart.add(event.key)
+            self.progress.measure_again([event.key])
             with self._lock:
-                self._tuned_rows.pop(key, None)
+                self._tuned_rows.pop(event.key, None)
 
     def measure(self, question: Question) -> Winner | None:
-        key, library = question.problem.key, question.library
-        offered = {one.winner for one in question.candidates}
-        with self.turn.taken():
-            known = self._row_of_another(key, lambda winner: winner.choice in offered)
+        with self.device_lock.taken():
+            if not question.makes_row:
+                return super().measure(question)
+            known = self._row_of_another(question)
             winner = known or super().measure(question)
-        return self._measured(key, winner, library)
-
-    def measure_calls(
-        self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]
-    ) -> Winner | None:
-        with self.turn.taken():
-            known = self._row_of_another(key, calls.__contains__)
-            winner = known or super().measure_calls(key, library, calls)
-        return self._measured(key, winner, library)
-
-    def measure_search(self, key: str, search: LiveSearch) -> Winner | None:
-        with self.turn.taken():  # the hooks can make no kernel of a config that was not listed
-            known = self._row_of_another(key, search.listed.__contains__)
-            winner = known or super().measure_search(key, search)
-        return self._measured(key, winner, search.listed[0])
-
-    def try_search(self, key: str, search: LiveSearch) -> Winner | None:
-        with self.turn.taken():
-            return super().try_search(key, search)
-
-    def measure_region(self, question: RegionQuestion) -> Winner | None:
-        with self.turn.taken():
-            known = self._row_of_another(question.key, question.ways.__contains__)
-            winner = known or super().measure_region(question)
-            if known is None and question.region is not None:
+            if known is None and isinstance(question, RegionQuestion) and question.region:
                 self.later(question)
-        return self._measured(question.key, winner, question.library)
-
-    def _measured(self, key: str, winner: Winner | None, library: Winner | None) -> Winner | None:
         if winner is None:
-            self.miss(key, MissReason.NOT_IN_TABLE, str(library))
+            self.emit(Missed(question.problem.key, MissReason.NOT_IN_TABLE, str(question.library)))
         return winner
 
-    def _row_of_another(self, key: str, is_offered: Callable[[Winner], bool]) -> Winner | None:
-        """Return the winner that another process has measured for *key* since it was asked."""
+    def _row_of_another(self, question: Question) -> Winner | None:
+        """Return the winner that another process has measured since *question* was looked up."""
         if not self._refresh():
             return None
-        found = super().find(key)
-        if not isinstance(found, Winner) or not is_offered(found):
+        winner = super().find(question.problem)
+        if not isinstance(winner, Winner) or not question.offers(winner):
             return None
-        self.hit(key, found)
-        return found
+        self.emit(Hit(question.problem.key, str(winner)))
+        return winner
 
     def _refresh(self) -> bool:
         """Take the rows of the table on disk, if it has changed; return whether it had."""
@@ -192,14 +178,14 @@ def _begin(order: RecordingOrder, *, freezes: bool) -> Handle:
     warnings.filterwarnings("ignore", category=ContradictionWarning)
     try:
         lookup = (_collecting if order.after else _measuring)(order, setup, table, emitter)
-        tag = f"{cache_tag(digest, tunes=lookup.tunes)}-{order.session}"
+        tag = f"{cache_tag(digest, tunes=lookup.measures)}-{order.session}"
         functions, is_compiling = setup.inductor.earlier_compiles()
         options = options_served(table.policy, freezes=freezes)
         attachment = setup.inductor.attach(lookup, options, tag, observer=watch, quiet=True)
     except BaseException:
         log.close()
         raise
-    here, on_miss = setup.runtime, lookup.on_miss.value
+    here, on_miss = setup.runtime, "tune" if lookup.measures else lookup.on_miss.value
     mismatches = compare_runtimes(table.provenance.runtime, here)
     emitter.emit(
         EventName.INSTALLED,
@@ -266,7 +252,7 @@ def _measuring(order: RecordingOrder, setup: BuildSetup, table: Table, out: Emit
     policy = table.policy
     return RecordingLookup(
         rows=table.rows,
-        on_miss=OnMiss.TUNE,
+        on_miss=OnMiss.FALLBACK,
         emitter=out,
         tuner=tuner,
         on_tuned=progress.save,
@@ -274,7 +260,7 @@ def _measuring(order: RecordingOrder, setup: BuildSetup, table: Table, out: Emit
         retunes=progress.must_retune,
         searches=policy.searches,
         progress=progress,
-        turn=Turn(order.turn),
+        device_lock=Turn(order.turn),
         later=partial(write_region, order.regions, tuner=tuner),
         apart=tuner.apart,
     )
@@ -310,9 +296,10 @@ def read_regions(path: Path) -> tuple[RegionQuestion, ...]:
         except ValueError:
             continue
         trial = trial_from_json(document["trial"])
-        ways = tuple(candidate.winner for candidate in trial.candidates)
+        variants = tuple(candidate.winner for candidate in trial.candidates)
         keys = frozenset(document["keys"])
-        questions[trial.key] = RegionQuestion(trial.key, ways, trial.region, keys)
+        problem = ProblemOfKey(trial.key)
+        questions[trial.key] = RegionQuestion(problem, variants, trial.region, keys)
     return tuple(questions.values())
 
 

@@ -16,7 +16,7 @@ from warmup.core.method import L2, Method, Search
 from warmup.core.roofline import Peaks, Work, share_of_peak, torch_name
 from warmup.core.rows import Evidence, Row, Tuned, Winner
 from warmup.core.trial import Candidate, Outcome, Region, Step, TensorSpec, Trial, ViewSpec
-from warmup.keys.question import Question, RegionQuestion
+from warmup.keys.question import GemmQuestion, RegionQuestion
 from warmup.keys.registry import ingredients_of
 from warmup.keys.text import at_upper_end
 from warmup.measuring.peaks import measured_peaks
@@ -36,7 +36,7 @@ _OTHER_GEMMS_SHARE: Final = 0.8  # of their estimated time, to be on the safe si
 
 
 def bare_trial(
-    question: Question, method: Method, tolerance: Mapping[str, float], seed: int
+    question: GemmQuestion, method: Method, tolerance: Mapping[str, float], seed: int
 ) -> Trial:
     """Return the trial of the bare GEMM, with every candidate."""
     problem = question.problem
@@ -60,7 +60,7 @@ def bare_trial(
 
 
 def region_trial(
-    question: Question,
+    question: GemmQuestion,
     region: Region,
     method: Method,
     tolerance: Mapping[str, float],
@@ -107,7 +107,7 @@ def ways_trial(
         operands=region.inputs,
         views=_whole(region.inputs),
         out=_NO_TENSOR,
-        candidates=tuple(map(Candidate, question.ways)),
+        candidates=tuple(map(Candidate, question.variants)),
         library=question.library,
         method=method,
         tolerance=_tolerance(ingredients["dtype"], tolerance),
@@ -195,7 +195,7 @@ def _leaves(step: Step) -> Iterator[Mapping[str, Any]]:
             pending.extend(argument)
 
 
-def work_of(question: Question) -> Work | None:
+def work_of(question: GemmQuestion) -> Work | None:
     """Return the least work of the problem; None when its operands are unknown."""
     if question.out is None or not question.views:
         return None
@@ -210,7 +210,7 @@ def work_of(question: Question) -> Work | None:
     return Work(dtype, _flops(question), moved)
 
 
-def _flops(question: Question) -> int | None:
+def _flops(question: GemmQuestion) -> int | None:
     """Return the operations that torch's flop counter counts; None for an op it does not know."""
     from torch.utils.flop_counter import flop_registry
 

@@ -27,7 +27,15 @@ from warmup.core.phases import BuildClock, BuildStage
 from warmup.core.rows import Family, Rejection, Tuned, Winner
 from warmup.core.trial import Candidate, LiveSearch, Outcome, Region, Trial
 from warmup.keys.gemm import GemmProblem
-from warmup.keys.question import LiveTrial, Question, RegionQuestion, SmallerSize
+from warmup.keys.question import (
+    CallsQuestion,
+    GemmQuestion,
+    LiveTrial,
+    Question,
+    RegionQuestion,
+    SearchQuestion,
+    SmallerSize,
+)
 from warmup.keys.registry import kind_of, operations_of
 from warmup.keys.registry import work_of as work_of_key
 from warmup.measuring.clock import cost_of
@@ -37,9 +45,9 @@ from warmup.measuring.selection import (
     doubtful_us,
     is_within_bound,
     make_fused_row,
+    make_row,
     rivals_of,
     select_for_range,
-    select_winner,
     with_bare_range_regret,
     with_range_regret,
 )
@@ -150,11 +158,11 @@ def _output_per_warp(winner: Winner) -> float:
 
 # `choose_for_range`: the winner for a GEMM with a range of sizes, measured at several of them.
 
-RunQuestion = Callable[[Question], Sequence[Outcome]]
+RunQuestion = Callable[[GemmQuestion], Sequence[Outcome]]
 
 
 def choose_for_range(
-    question: Question,
+    question: GemmQuestion,
     outcomes: Sequence[Outcome],
     winner: Winner,
     method: Method,
@@ -189,7 +197,7 @@ def choose_for_range(
         smaller = [_without(chosen, size) for size in smaller]  # rejected, however fast
 
 
-def _run_alone(question: Question, winner: Winner, run: RunQuestion) -> Outcome:
+def _run_alone(question: GemmQuestion, winner: Winner, run: RunQuestion) -> Outcome:
     """Return the outcome of *winner* as the only candidate, which is timed and checked fully."""
     candidates = tuple(one for one in question.candidates if one.winner == winner)
     (outcome,) = run(replace(question, candidates=candidates))
@@ -201,7 +209,7 @@ def _without(winner: Winner, size: SizeOutcomes) -> SizeOutcomes:
 
 
 def _run_at(
-    question: Question, smaller: SmallerSize, rivals: Sequence[Winner], run: RunQuestion
+    question: GemmQuestion, smaller: SmallerSize, rivals: Sequence[Winner], run: RunQuestion
 ) -> SizeOutcomes:
     """Return the outcomes of *rivals* at another size; with a warning none when they cannot run."""
     asked = replace(smaller.question_for(rivals), library=question.library)
@@ -293,7 +301,7 @@ class BareTrials:
             for tried in [*self._results][before:]:
                 del self._results[tried]
 
-    def run(self, question: Question) -> TrialResult:
+    def run(self, question: GemmQuestion) -> TrialResult:
         """Run the trial of the bare GEMM, unless the same GEMM was measured before.
 
         In the child process the epilogue makes no difference; in this process a CPU's library call
@@ -387,11 +395,24 @@ class Tuner:
         self.process.close()
 
     def measure(self, question: Question) -> Tuned | None:
-        """Return the row for a GEMM selection; None when no candidate could be measured.
+        """Return the row for *question*; None when no candidate could be measured.
 
-        The best candidates are measured again fused, where inductor may fuse operations into the
-        GEMM, and at smaller sizes, where a size of the problem is a range.
+        GEMMs on a GPU are measured by the child process; calls and searches here. A question whose
+        region can be measured later is kept, and there is no row yet. A search without a row of its
+        own gives one with the winner's time alone.
         """
+        match question:
+            case GemmQuestion():
+                return self._measure_gemm(question)
+            case CallsQuestion():
+                return self._measure_calls(question)
+            case SearchQuestion():
+                return self._measure_search(question)
+            case RegionQuestion():
+                return self._measure_region(question)
+
+    def _measure_gemm(self, question: GemmQuestion) -> Tuned | None:
+        """Measure the best candidates again fused, and at smaller sizes of a range."""
         if question.searched is not None:
             logger.debug("searched %s: %s", question.searched, question.problem.key)
         with self.clock.phase(BuildStage.BARE_TRIALS):
@@ -403,7 +424,7 @@ class Tuner:
                 tuned = self._measure_fused(question, tuned, region)
         return replace(tuned, searched=question.searched)
 
-    def _measure_bare(self, question: Question) -> Tuned | None:
+    def _measure_bare(self, question: GemmQuestion) -> Tuned | None:
         library = question.library
         assert library is not None
         if not self.rows.is_wanted(question.problem.key, library):
@@ -446,7 +467,7 @@ class Tuner:
             tuned = row_for(sizes[-1].outcomes, winner=winner) or tuned
         return with_range_regret(tuned, sizes, library, self.method)
 
-    def _measure_fused(self, question: Question, bare: Tuned, region: Region) -> Tuned:
+    def _measure_fused(self, question: GemmQuestion, bare: Tuned, region: Region) -> Tuned:
         """Return the row for candidates timed with *region*; *bare* when none could be timed."""
         library = question.library
         assert library is not None
@@ -489,18 +510,22 @@ class Tuner:
             return bare
         return with_bare_range_regret(bare, fused)
 
-    def measure_calls(
-        self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]
-    ) -> Tuned | None:
-        """Return the row for *calls*, timed in this process; None when no call ran."""
+    def _measure_calls(self, question: CallsQuestion) -> Tuned | None:
+        key, library, calls = question.problem.key, question.library, question.calls
         if not self.rows.is_wanted(key, library):
             return None
         with self.clock.phase(BuildStage.BARE_TRIALS), self.watch.measuring() as is_disturbed:
             outcomes = time_calls(calls, library, self.device, self.method)
         return self.rows.row_for(key, outcomes, library, is_disturbed=is_disturbed())
 
-    def measure_search(self, key: str, search: LiveSearch) -> Tuned | None:
-        """Return the row for a launch config, searched in this process; None when no config ran."""
+    def _measure_search(self, question: SearchQuestion) -> Tuned | None:
+        key, search, method = question.problem.key, question.search, with_narrow_band(self.method)
+        if not question.makes_row:
+            found = self._search(key, search)
+            self.searches.keep(key, search, found, has_row=False)
+            return make_row(
+                *(key, found.outcomes, found.library, method), is_disturbed=found.is_disturbed
+            )
         if not self.rows.is_wanted(key, search.listed[0]):
             return None
         found = self.searches.known(key, search) or self._search(key, search)
@@ -509,19 +534,9 @@ class Tuner:
             *(key, found.outcomes, found.library),
             is_disturbed=found.is_disturbed,
             work=work_of_key(key) if operations_of(key) else None,
-            method=with_narrow_band(self.method),
+            method=method,
         )
         return None if tuned is None else replace(tuned, searched=found.counts)
-
-    def try_search(self, key: str, search: LiveSearch) -> Winner | None:
-        """Return the winner of *search*, measured as by `measure_search`; there is no row."""
-        found = self._search(key, search)
-        self.searches.keep(key, search, found, has_row=False)
-        selected = select_winner(
-            *(found.outcomes, found.library, with_narrow_band(self.method)),
-            is_disturbed=found.is_disturbed,
-        )
-        return None if selected is None else selected.outcome.winner
 
     def _search(self, key: str, search: LiveSearch) -> FoundConfigs:
         started, method = time.monotonic(), with_narrow_band(self.method)
@@ -543,7 +558,7 @@ class Tuner:
         with self.clock.phase(BuildStage.JUDGING):
             return cost_of(call, self.device)
 
-    def measure_region(self, question: RegionQuestion) -> Tuned | None:
+    def _measure_region(self, question: RegionQuestion) -> Tuned | None:
         """Keep *question* where its region can be measured later; else return its row.
 
         That row has the times of inductor's own calls, and ``rows.not_fused`` says why. Without

@@ -27,6 +27,8 @@ from warmup.core.text import counted
 from warmup.inductor.adapter import compile_model, mark_range
 from warmup.inductor.caches import empty_caches
 from warmup.keys.gemm import Dim
+from warmup.keys.kind import ProblemOfKey
+from warmup.keys.question import CallsQuestion
 from warmup.keys.registry import kind_of
 from warmup.keys.weight import (
     WEIGHT,
@@ -176,7 +178,7 @@ def _measure_group(session: Session, group: Group, dims: Sequence[Dim]) -> None:
     decided = _decided_size(structure, progress.rows, dims)
     size = decided if decided not in (None, own) else _fastest_padded_size(session, group, dims)
     assert size is not None
-    measured = [_compare_sizes(session, group, m, (own, size), OnMiss.TUNE) for m in dims]
+    measured = [_compare_sizes(session, group, m, (own, size), tunes=True) for m in dims]
     padded, as_is = winner_of(structure, size), winner_of(structure, own)
     decisions = [[tuned] for tuned in measured] if structure.differs_by_rows else [measured]
     for results in decisions:
@@ -226,7 +228,7 @@ def _fastest_padded_size(session: Session, group: Group, dims: Iterable[Dim]) ->
         return sizes[0]
     totals = dict.fromkeys(sizes, 0.0)
     for m in dims:
-        tuned = _compare_sizes(session, group, m, (structure.features, *sizes), OnMiss.FALLBACK)
+        tuned = _compare_sizes(session, group, m, (structure.features, *sizes))
         times = _times(tuned)
         for size in sizes:
             totals[size] += times[winner_of(structure, size)] / min(times.values())
@@ -234,12 +236,12 @@ def _fastest_padded_size(session: Session, group: Group, dims: Iterable[Dim]) ->
 
 
 def _compare_sizes(
-    session: Session, group: Group, m: Dim, sizes: Sequence[int], on_miss: OnMiss
+    session: Session, group: Group, m: Dim, sizes: Sequence[int], *, tunes: bool = False
 ) -> Tuned:
     """Return the times of *group* padded to each of *sizes*, for *m* rows, as a row.
 
     A module of the group is compiled for each size as for serving, for all of *m* where that is a
-    range, and timed at the upper end. With `OnMiss.TUNE` its kernels come from the table or are
+    range, and timed at the upper end. With *tunes* its kernels come from the table or are
     tuned now, else they are the library's.
 
     Raises:
@@ -248,10 +250,10 @@ def _compare_sizes(
     """
     questions = session.compiler.tuner.region_questions
     questions.forget()
-    tuned = _time_sizes(session, group, m, sizes, on_miss)
+    tuned = _time_sizes(session, group, m, sizes, tunes=tunes)
     while questions.waiting:
         measure_regions(session.compiler)
-        tuned = _time_sizes(session, group, m, sizes, on_miss)
+        tuned = _time_sizes(session, group, m, sizes, tunes=tunes)
     times = {} if tuned is None else _times(tuned)
     if tuned is None or len(times) < len(sizes):
         raise BuildError(f"its module for {m} rows could not be timed")
@@ -259,22 +261,21 @@ def _compare_sizes(
 
 
 def _time_sizes(
-    session: Session, group: Group, m: Dim, sizes: Sequence[int], on_miss: OnMiss
+    session: Session, group: Group, m: Dim, sizes: Sequence[int], *, tunes: bool
 ) -> Tuned | None:
     """Compile and time as `_compare_sizes` does; None while a pad question waits, or untimed."""
     structure, compiler = group.structure, session.compiler
-    tunes = on_miss is OnMiss.TUNE
-    silent = Emitter([])
-    rows = compiler.progress.rows if tunes else {}
-    lookup = compiler.lookup(rows, on_miss, silent) if tunes else Lookup(rows, on_miss, silent)
+    given = compiler.progress.rows if tunes else {}, OnMiss.FALLBACK, Emitter([])
+    lookup = compiler.lookup(*given, measures=True) if tunes else Lookup(*given)
     calls: dict[Winner, Callable[[int], object]] = {}
-    with compiler.attached(lookup, on_miss), empty_caches(), torch.no_grad():
+    with compiler.attached(lookup), empty_caches(), torch.no_grad():
         for size in sizes:
             calls[winner_of(structure, size)] = _make_call(session, group, m, size)
         if compiler.tuner.region_questions.waiting:
             return None
-        key, own = structure.key(m), winner_of(structure, structure.features)
-        return compiler.tuner.measure_calls(key, own, calls)
+        own = winner_of(structure, structure.features)
+        question = CallsQuestion(ProblemOfKey(structure.key(m)), own, calls)
+        return compiler.tuner.measure(question)
 
 
 def _make_call(session: Session, group: Group, m: Dim, size: int) -> Callable[[int], object]:

@@ -16,7 +16,7 @@ import contextlib
 import re
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,7 @@ from torch._inductor.virtualized import V
 from torch.fx import Node
 
 from warmup.core.errors import MissReason, ProblemError
+from warmup.core.events import Contradicted, Hit, Missed, Scheduled, Selected
 from warmup.core.method import Search, SearchCounts
 from warmup.core.rows import Winner
 from warmup.inductor.gemm.choices import (
@@ -45,16 +46,36 @@ from warmup.inductor.gemm.choices import (
     with_library,
 )
 from warmup.inductor.gemm.cpp_sources import CppSources, unmeasured
-from warmup.inductor.gemm.key import current_node, describe, end_of_epilogue
+from warmup.inductor.gemm.key import PostOp, current_node, describe, end_of_epilogue
 from warmup.inductor.gemm.question import expect_padding, question_of
 from warmup.inductor.gemm.search import Selection, named_alone, search, unlisted_candidates
-from warmup.inductor.listing import OwnMeasurements
+from warmup.inductor.listing import OwnMeasurements, is_listing
 from warmup.inductor.options import option_value, tuning_is_on
-from warmup.inductor.patches import Firewall, Hooks, Patches
+from warmup.inductor.patches import Firewall, KindHooks, Patches
 from warmup.inductor.versions import Version
 from warmup.keys.gemm import COVERED, CPU_LINEAR, VIA_CHOICES, GemmProblem
 from warmup.keys.question import Answers
 from warmup.keys.registry import covers
+
+_WITH_BIAS: Final = ("addmm", "baddbmm")  # ops whose first input is the bias
+
+
+@dataclass(frozen=True, slots=True)
+class LookedUp:
+    """A selection by its op and operands, its problem, None without a key, and the answer."""
+
+    op: str
+    nodes: tuple[Any, ...]
+    problem: GemmProblem | None
+    answer: Winner | MissReason
+
+    def is_of(self, op: str, nodes: Sequence[Any]) -> bool:
+        """Return whether *op* of *nodes* is this selection; the bias may come in other forms."""
+        first = op in _WITH_BIAS
+        same = zip(self.nodes[first:], nodes[first:], strict=False)
+        is_same = op == self.op and len(nodes) == len(self.nodes)
+        return is_same and all(one is other for one, other in same)
+
 
 # `CandidateLists`: the hooks where inductor lists the candidates of a GEMM selection.
 
@@ -63,22 +84,22 @@ from warmup.keys.registry import covers
 class ListNotes:
     """What the lists of a selection left out and added; a selection may have several lists.
 
-    ``rejected`` is why the winner of a row could not be forced, and ``was_asked`` is true where
-    inductor's own handler listed the candidates.
+    ``looked_up`` is the selection as its lists described it, and what was found; None where another
+    handler than inductor's own listed the candidates. ``rejected`` is why the winner of a row could
+    not be forced.
     """
 
     dropped: int = 0
     rejected: MissReason | None = None
     searched: SearchCounts | None = None
-    was_asked: bool = False
+    looked_up: LookedUp | None = None
 
 
-class CandidateLists(Hooks):
+class CandidateLists(KindHooks):
     """Lists the candidates that *answers* need while attached, and notes the rest."""
 
     def __init__(self, version: Version, answers: Answers) -> None:
-        self._version = version
-        self._answers = answers
+        super().__init__(version, answers)
         self._local = threading.local()
 
     def attach(self, patches: Patches) -> None:
@@ -86,6 +107,20 @@ class CandidateLists(Hooks):
         patches.on_restore(self._deactivate)
         patches.wrap(InductorChoices, "_finalize_template_configs", self._wrap_finalize)
         patches.wrap(CppGemmTemplate, "add_choices", self._wrap_add_choices)
+
+    def look_up(
+        self,
+        op: str,
+        nodes: Sequence[Any],
+        layout_of: Callable[[], Any],
+        post_op: PostOp | None = None,
+    ) -> LookedUp:
+        """Describe the selection of *op* among candidates with the inputs *nodes*; look it up."""
+        try:
+            problem = describe(op, list(nodes), layout_of(), post_op)
+        except ProblemError:
+            return LookedUp(op, tuple(nodes), None, MissReason.NOT_DESCRIBED)
+        return LookedUp(op, tuple(nodes), problem, self._answers.find(problem))
 
     def take_notes(self) -> ListNotes:
         """Return this thread's notes since its last selection, and begin anew."""
@@ -115,20 +150,19 @@ class CandidateLists(Hooks):
 
             if op_name not in VIA_CHOICES or not self._active or not tuning_is_on():
                 return list_all()
-            self._notes.was_asked = True
-            try:
-                key = describe(op_name, kernel_inputs.nodes(), kernel_inputs.output_layout()).key
-            except ProblemError:
-                key = None
-            answer = MissReason.NOT_DESCRIBED if key is None else self._answers.find(key)
+            nodes, notes = kernel_inputs.nodes(), self._notes
+            looked_up = notes.looked_up
+            if looked_up is None or not looked_up.is_of(op_name, nodes):
+                looked_up = self.look_up(op_name, nodes, kernel_inputs.output_layout)
+                notes.looked_up = looked_up
             overrides = kwarg_overrides or {}
             selection = Selection(
                 self._version, handler, kernel_inputs, templates, op_name, overrides
             )
-            if isinstance(answer, MissReason) and self._answers.tunes:
-                return self._widen(selection, list_all(), key)
+            if isinstance(looked_up.answer, MissReason) and self._settings.measures:
+                return self._widen(selection, list_all(), looked_up.problem)
             offered = {**template_choices, **unlisted_candidates(selection)}
-            kept = self._keep_winner_and_library(offered, selection, answer)
+            kept = self._keep_winner_and_library(offered, selection, looked_up.answer)
             if kept or "ATEN" in option_value("max_autotune_gemm_backends"):
                 return kept
             # The caller switched the library off, and a selection without choices is an error:
@@ -143,13 +177,18 @@ class CandidateLists(Hooks):
 
         return finalize
 
-    def _widen(self, selection: Selection, listed: list[Any], key: str | None) -> list[Any]:
+    def _widen(
+        self, selection: Selection, listed: list[Any], problem: GemmProblem | None
+    ) -> list[Any]:
         """Return what inductor *listed* and what the search adds, and note how it was searched.
 
         A selection may be listed in parts: from torch 2.12 on addmm lists its templates last.
         """
-        mode = Search.DEFAULT if key is None else self._answers.search
-        near = () if key is None or mode is Search.DEFAULT else self._answers.neighbours(key)
+        mode, near = self._settings.search, tuple[Winner, ...]()
+        if problem is None:
+            mode = Search.DEFAULT
+        elif mode is not Search.DEFAULT:
+            near = tuple(self._settings.neighbours(problem))
         if mode is Search.IMPORTED:
             result, listed = named_alone(selection, listed, near), []
         else:
@@ -204,12 +243,8 @@ _ends: weakref.WeakKeyDictionary[Any, set[Node]] = weakref.WeakKeyDictionary()  
 _deciding = threading.Lock()
 
 
-class Fusions(Hooks):
+class Fusions(KindHooks):
     """Forces the decisions of winners with ``fused`` while attached; other nodes are inductor's."""
-
-    def __init__(self, version: Version, answers: Answers) -> None:
-        self._version = version
-        self._answers = answers
 
     def attach(self, patches: Patches) -> None:
         """Force decisions until *patches* is restored."""
@@ -271,7 +306,7 @@ class Fusions(Hooks):
                 key, wanted = decisions.get(_template_of(node), _UNDECIDED)
                 is_fused = len(node.get_nodes()) > 1
                 if wanted is not None:
-                    self._answers.scheduled(key, fused=wanted, found=is_fused)
+                    self._answers.emit(Scheduled(key, wanted, is_fused))
             return original(scheduler)
 
         return codegen
@@ -324,11 +359,11 @@ class _TunedSelection:
     winner: Winner | None = None
 
 
-class GemmChoices(Hooks):
+class GemmChoices(KindHooks):
     """Answers GEMM selections from *answers* while attached."""
 
     def __init__(self, version: Version, answers: Answers) -> None:
-        self._answers = answers
+        super().__init__(version, answers)
         self._measurements = OwnMeasurements()
         self._lists = CandidateLists(version, answers)
         self._fusions = Fusions(version, answers)
@@ -349,12 +384,9 @@ class GemmChoices(Hooks):
     # -- the decision --------------------------------------------------------------------------
 
     def _report_other_handler(self) -> None:
-        self._answers.contradicted(
-            "choices handler",
-            InductorChoices.__name__,
-            type(V.choices).__name__,
-            "let one of the two choose: remove the handler, or this table",
-        )
+        advice = "let one of the two choose: remove the handler, or this table"
+        names = InductorChoices.__name__, type(V.choices).__name__
+        self._answers.emit(Contradicted("choices handler", *names, advice))
 
     def _wrap_select(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def select(
@@ -376,31 +408,30 @@ class GemmChoices(Hooks):
             # torch's lookup table does (torch/_inductor/lookup_table/choices.py).
             is_listed_elsewhere = (
                 name in VIA_CHOICES
-                and not notes.was_asked
+                and notes.looked_up is None
                 and type(V.choices) is not InductorChoices
             )
-            try:
+            looked_up = notes.looked_up
+            if looked_up is None or not looked_up.is_of(name, input_nodes):
                 post_op = post_op_of(choices) if name in CPU_LINEAR else None
-                problem = describe(name, list(input_nodes), layout, post_op)
-                key = problem.key
-            except ProblemError:
-                problem, key = None, None
-            answer = MissReason.NOT_DESCRIBED if key is None else self._answers.find(key)
+                looked_up = self._lists.look_up(name, input_nodes, lambda: layout, post_op)
+            problem, answer = looked_up.problem, looked_up.answer
             if isinstance(answer, Winner):
+                assert problem is not None
                 with unmeasured():
                     chosen = choice_of(choices, answer)
                 if chosen is not None:
                     result = proceed([chosen])
-                    self._fusions.decide(result, str(key), answer)
-                    self._answers.hit(str(key), answer)
+                    self._fusions.decide(result, problem.key, answer)
+                    self._answers.emit(Hit(problem.key, str(answer)))
                     return result
                 answer = notes.rejected or MissReason.TEMPLATE_ABSENT
             is_single = len(choices) + notes.dropped <= 1
-            if is_single and (self._answers.tunes or not is_listed_elsewhere):
+            if is_single and (self._settings.measures or not is_listed_elsewhere):
                 return proceed(generate_deferred(choices))  # a single choice is no decision
             if is_listed_elsewhere:
                 self._report_other_handler()
-            if self._answers.tunes and problem is not None:
+            if self._settings.measures and problem is not None:
                 kw["return_multi_template"] = False
                 ready = generate_deferred(choices)
                 searched = notes.searched or SearchCounts(search=Search.DEFAULT, listed=0)
@@ -408,7 +439,8 @@ class GemmChoices(Hooks):
                     _TunedSelection(problem, ready, searched.completed(len(ready))), proceed
                 )
             fallback = library_or_first(name, choices)
-            self._answers.miss(key or _undescribed(name), answer, str(identify(fallback)))
+            key = _undescribed(name) if problem is None else problem.key
+            self._answers.emit(Missed(key, answer, str(identify(fallback))))
             return proceed([fallback])
 
         return select
@@ -422,7 +454,9 @@ class GemmChoices(Hooks):
         site = f"select:{name}"
         if self._active and len(choices) > 1 and tuning_is_on() and not covers(site):
             default = library_or_first(name, choices)
-            if not self._answers.measures(site, str(identify(default))):
+            takes_library = self._settings.takes_library or is_listing()
+            self._answers.emit(Selected(site, str(identify(default)) if takes_library else None))
+            if takes_library:
                 return [default]
         return generate_deferred(choices)
 

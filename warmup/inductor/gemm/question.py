@@ -1,4 +1,4 @@
-"""`question_of`: the `Question` about one GEMM selection, made from inductor's choices and nodes.
+"""`question_of`: the `GemmQuestion` about a selection, made from inductor's choices and nodes.
 
 On a GPU the question consists of plain values, and a child process measures it. On a CPU it is
 measured in this process with inductor's operands, since packed weights are no plain values.
@@ -55,7 +55,7 @@ from warmup.inductor.gemm.key import current_node
 from warmup.inductor.gemm.regions import region_of
 from warmup.inductor.patches import Patches
 from warmup.keys.gemm import NO_EPILOGUE, GemmProblem
-from warmup.keys.question import LiveTrial, Question, SmallerSize
+from warmup.keys.question import GemmQuestion, LiveTrial, SmallerSize
 
 # `spec_of` and `make_call`: a choice as plain values, and a call made from these values.
 
@@ -348,7 +348,7 @@ def question_of(
     input_nodes: Sequence[Any],
     layout: Any,
     input_gen_fns: Mapping[int, Callable[[Any], torch.Tensor]] | None,
-) -> Question:
+) -> GemmQuestion:
     """Return the question of *problem* about *choices*, with the questions at smaller sizes.
 
     Choices that a row cannot force are left out.
@@ -373,11 +373,11 @@ def _by_winner(choices: Sequence[Any]) -> dict[Winner, Any]:
 
 def _question_at(
     hints: SizeHints,
-    make_question: Callable[[Sequence[Any]], Question],
+    make_question: Callable[[Sequence[Any]], GemmQuestion],
     by_winner: Mapping[Winner, Any],
     specs: Mapping[Winner, Spec],
     winners: Sequence[Winner],
-) -> Question:
+) -> GemmQuestion:
     """Return the question about *winners* at *hints*, without those that need another kernel."""
     with using_hints(hints.symbols):
         fresh = [_choice_at(hints.size, winner, by_winner[winner]) for winner in winners]
@@ -411,7 +411,7 @@ def _question(
     layout: Any,
     input_gen_fns: Mapping[int, Callable[[Any], torch.Tensor]] | None,
     choices: Sequence[Any],
-) -> Question:
+) -> GemmQuestion:
     by_winner = _by_winner(choices)
     device = layout.device
     if device.type == "cpu":
@@ -424,7 +424,7 @@ def _question(
             make_call=lambda candidate, sets: _live_call(by_winner[candidate.winner], sets),
         )
         candidates = tuple(map(Candidate, by_winner))
-        return Question(
+        return GemmQuestion(
             problem,
             str(device),
             candidates,
@@ -449,7 +449,7 @@ def _question(
         _operand(tensor, [view for view in views if view.base == i], problem.op, i)
         for i, tensor in enumerate(args.triton.input_tensors)
     )
-    return Question(
+    return GemmQuestion(
         problem,
         str(device),
         tuple(Candidate(winner, spec) for winner, spec in specs.items()),

@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from torch._dynamo.device_interface import DeviceGuard
 from torch._inductor import metrics
@@ -26,14 +26,14 @@ from torch._inductor.select_algorithm import AlgorithmSelectorCache
 from torch._inductor.virtualized import V
 from torch.fx import GraphModule
 
-from warmup.core.events import logger
+from warmup.core.events import HookEvent, logger
 from warmup.core.method import CompileOrder
 from warmup.core.rows import Winner
 from warmup.core.text import printable
 from warmup.inductor.launch.kernels import kwargs_of, make_config, refusal_reason
 from warmup.inductor.listing import is_listing, listing, note_sent, wait_for_sent
 from warmup.inductor.patches import Hooks, Patches
-from warmup.keys.question import Answers
+from warmup.keys.question import Answers, Question
 
 # `compile_into_cache`: what a compile worker of inductor does for one launch config.
 
@@ -182,15 +182,6 @@ def _load(kernel: Any, config: Any) -> Any:
 # `KernelsAhead`: in a build, compiles the candidates of all questions of a graph at the same
 # time.
 
-# Of `Answers`: what measures or reports. A question that is only listed does neither.
-_EFFECTS: Final = frozenset(
-    {
-        *("hit", "miss", "scheduled", "uncovered"),
-        "measures",  # nothing is measured while a graph is listed
-        *("measure", "measure_calls", "measure_search", "try_search", "measure_region"),
-    }
-)
-
 
 class KernelsAhead(Hooks):
     """Lowers each graph twice while attached: first to send its candidates to the workers."""
@@ -213,10 +204,6 @@ class KernelsAhead(Hooks):
         patches.wrap(GraphLowering, "run", self._wrap_run)
         patches.wrap(AlgorithmSelectorCache, "make_precompile_fn", self._wrap_precompile)
         patches.wrap(AsyncCompile, "triton", self._wrap_submit)
-
-    def silent(self, answers: Answers) -> Answers:
-        """Return *answers* that neither measure nor report while a graph is only listed."""
-        return cast("Answers", _SilentAnswers(answers))
 
     def _deactivate(self) -> None:
         super()._deactivate()
@@ -308,15 +295,19 @@ def _copy_of(module: GraphModule) -> GraphModule:
     return GraphModule(module, copy.deepcopy(module.graph))
 
 
-class _SilentAnswers:
+class SilentAnswers:
     """Passes every call on, but neither measures nor reports while a graph is only listed."""
 
     def __init__(self, answers: Answers) -> None:
+        """Pass calls on to *answers*."""
         self._answers = answers
+        self.settings, self.find = answers.settings, answers.find
 
-    def __getattr__(self, name: str) -> Any:
-        return _nothing if name in _EFFECTS and is_listing() else getattr(self._answers, name)
+    def measure(self, question: Question) -> Winner | None:
+        """Measure *question* where its graph is compiled; None where it is listed."""
+        return None if is_listing() else self._answers.measure(question)
 
-
-def _nothing(*_args: Any, **_kwargs: Any) -> None:
-    return None
+    def emit(self, event: HookEvent) -> None:
+        """Report *event* where its graph is compiled."""
+        if not is_listing():
+            self._answers.emit(event)

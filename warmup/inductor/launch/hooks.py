@@ -32,6 +32,7 @@ from torch._inductor.runtime.triton_heuristics import (
 )
 
 from warmup.core.errors import MissReason, ProblemError
+from warmup.core.events import Hit, Missed
 from warmup.core.method import CandidateSource, Search, SearchCounts
 from warmup.core.rows import Winner
 from warmup.core.trial import LiveSearch, TimedCall
@@ -48,11 +49,11 @@ from warmup.inductor.launch.kernels import (
     is_searchable,
     keep_only_config,
     keep_only_launcher,
-    key_of,
-    key_or_name,
     listed_by_inductor,
     make_config,
+    named_problem,
     offered_configs,
+    problem_of,
     read_kernel,
     refusal_reason,
     spills,
@@ -64,9 +65,10 @@ from warmup.inductor.launch.kernels import (
     winner_of,
     written_by,
 )
-from warmup.inductor.patches import Hooks, Patches
+from warmup.inductor.patches import KindHooks, Patches
 from warmup.inductor.versions import Version
-from warmup.keys.question import Answers
+from warmup.keys.launch import LaunchProblem
+from warmup.keys.question import Answers, CallsQuestion, SearchQuestion
 
 # `LaunchSearch`: the launch configs that a build tries for one generated Triton kernel.
 
@@ -269,11 +271,11 @@ _REJECTED: Final = MissReason.CHOICE_REJECTED
 _BLOCK_ARGUMENT = re.compile(r"(\w+)\s*:\s*tl\.constexpr")
 
 
-class LaunchConfigs(Hooks):
+class LaunchConfigs(KindHooks):
     """Answers launch configs from *answers* while attached."""
 
-    def __init__(self, _version: Version, answers: Answers) -> None:
-        self._answers = answers
+    def __init__(self, version: Version, answers: Answers) -> None:
+        super().__init__(version, answers)
         self._touched: set[str] = set()
 
     def attach(self, patches: Patches) -> None:
@@ -325,7 +327,7 @@ class LaunchConfigs(Hooks):
         """
         try:
             read = read_kernel(kernel_name, source_code)
-            answer = None if read is None else self._answers.find(read[0].key)
+            answer = None if read is None else self._answers.find(read[0])
         except (ProblemError, SyntaxError, ValueError):
             return {}
         if read is None or not isinstance(answer, Winner):
@@ -351,34 +353,49 @@ class LaunchConfigs(Hooks):
             if not self._handles(kernel) or only_warms_cache:
                 return proceed()
             offered = offered_configs(kernel)
-            key = key_of(kernel)
-            answer = MissReason.NOT_DESCRIBED if key is None else self._answers.find(key)
+            problem, answer = self._look_up(kernel)
             if isinstance(answer, Winner):
                 reload_kernel = kw.get("reload_kernel", args[1] if len(args) > 1 else None)
                 refused = refusal_reason(answer, offered)
                 if refused is None:
                     keep_only_config(kernel, make_config(answer, offered), reload_kernel)
                     if try_load(proceed):
-                        self._answers.hit(str(key), answer)
+                        self._report_hit(problem, answer)
                         return None
                     refused = _REJECTED
                     if reload_kernel is not None:  # the worker compiled the row's config only
                         offered = offered_configs(reload_kernel())
                 answer = refused
-            if self._answers.tunes:
+            if self._settings.measures:
                 done = proceed()
                 ask_at_first_call(kernel)
                 return done
             if len(offered) == 1 and not self._is_decision(kernel):
                 return proceed()
-            self._answers.miss(key_or_name(key, kernel), answer, str(winner_of(kernel, offered[0])))
+            self._report_miss(kernel, problem, answer, offered[0])
             return self._compile_first(kernel, offered, proceed)
 
         return precompile
 
+    def _look_up(self, kernel: Any) -> tuple[LaunchProblem | None, Winner | MissReason]:
+        problem = problem_of(kernel)
+        if problem is None:
+            return None, MissReason.NOT_DESCRIBED
+        return problem, self._answers.find(problem)
+
+    def _report_hit(self, problem: LaunchProblem | None, winner: Winner) -> None:
+        assert problem is not None
+        self._answers.emit(Hit(problem.key, str(winner)))
+
+    def _report_miss(
+        self, kernel: Any, problem: LaunchProblem | None, reason: MissReason, config: Any
+    ) -> None:
+        key, choice = named_problem(problem, kernel).key, str(winner_of(kernel, config))
+        self._answers.emit(Missed(key, reason, choice))
+
     def _is_decision(self, kernel: Any) -> bool:
         """Whether there is a choice for *kernel*, for which inductor lists a single config."""
-        is_searched = "launch" in self._answers.searches and is_searchable(kernel)
+        is_searched = "launch" in self._settings.searched and is_searchable(kernel)
         return is_searched or was_tuned(kernel) or uses_coordinate_descent(kernel)
 
     def _compile_first(
@@ -397,27 +414,23 @@ class LaunchConfigs(Hooks):
             if not self._handles(kernel):
                 return original(kernel, *args, **kw)
             offered = offered_configs(kernel)
-            key = key_of(kernel)
-            answer = MissReason.NOT_DESCRIBED if key is None else self._answers.find(key)
-            if isinstance(
-                answer, Winner
-            ):  # tuned for a kernel with the same key, or compiled before
+            problem, answer = self._look_up(kernel)
+            # Tuned for a kernel with the same key, or compiled before.
+            if isinstance(answer, Winner):
                 launcher = load_row(kernel, answer, offered)
                 if launcher is not None:
                     kernel.launchers = [launcher]
-                    self._answers.hit(str(key), answer)
+                    self._report_hit(problem, answer)
                     return None
                 answer = _REJECTED
-            if self._answers.tunes and key is not None:
+            if self._settings.measures and problem is not None:
                 choose = self._search if is_searchable(kernel) else self._choose
-                keep_only_launcher(kernel, choose(kernel, key, kernel.launchers, args, kw))
+                keep_only_launcher(kernel, choose(kernel, problem, kernel.launchers, args, kw))
                 return None
-            if self._answers.tunes:
+            if self._settings.measures:
                 return original(kernel, *args, **kw)
             first = kernel.launchers[0]
-            self._answers.miss(
-                key_or_name(key, kernel), answer, str(winner_of(kernel, first.config))
-            )
+            self._report_miss(kernel, problem, answer, first.config)
             kernel.launchers = [first]
             return None
 
@@ -427,23 +440,21 @@ class LaunchConfigs(Hooks):
         def coordinate_descent_tuning(kernel: Any, launcher: Any, *args: Any, **kw: Any) -> Any:
             if not self._handles(kernel) or not uses_coordinate_descent(kernel):
                 return original(kernel, launcher, *args, **kw)
-            key = key_of(kernel)
-            answer = MissReason.NOT_DESCRIBED if key is None else self._answers.find(key)
-            if self._answers.tunes and not isinstance(answer, Winner):
-                if key is None:
+            problem, answer = self._look_up(kernel)
+            if self._settings.measures and not isinstance(answer, Winner):
+                if problem is None:
                     return original(kernel, launcher, *args, **kw)
                 if not was_looked_up(kernel):  # else the search was done, or gave no row
-                    launcher = self._search(kernel, key, [launcher], args, kw)
+                    launcher = self._search(kernel, problem, [launcher], args, kw)
             elif not was_looked_up(kernel):  # compiled before attaching: report its hit or miss now
-                chosen = winner_of(kernel, launcher.config)
                 row = answer if isinstance(answer, Winner) else None
                 forced = None if row is None else load_row(kernel, row, offered_configs(kernel))
                 if row is not None and forced is not None:
                     launcher = forced
-                    self._answers.hit(str(key), row)
+                    self._report_hit(problem, row)
                 else:
                     reason = _REJECTED if isinstance(answer, Winner) else answer
-                    self._answers.miss(key_or_name(key, kernel), reason, str(chosen))
+                    self._report_miss(kernel, problem, reason, launcher.config)
             launcher.config.found_by_coordesc = True  # else inductor tunes again at every call
             return launcher
 
@@ -452,7 +463,7 @@ class LaunchConfigs(Hooks):
     def _search(
         self,
         kernel: Any,
-        key: str,
+        problem: LaunchProblem,
         launchers: Sequence[Any],
         args: Sequence[Any],
         kw: Mapping[str, Any],
@@ -463,14 +474,14 @@ class LaunchConfigs(Hooks):
         """
         search = LaunchSearch(kernel, offered_configs(kernel), args, kw, compile_configs)
         live = search.start()
-        chosen = None if live is None else self._answers.measure_search(key, live)
+        chosen = None if live is None else self._answers.measure(SearchQuestion(problem, live))
         found = None if chosen is None else search.launcher_of(chosen)
         return launchers[0] if found is None else found
 
     def _choose(
         self,
         kernel: Any,
-        key: str,
+        problem: LaunchProblem,
         launchers: Sequence[Any],
         args: Sequence[Any],
         kw: Mapping[str, Any],
@@ -485,7 +496,7 @@ class LaunchConfigs(Hooks):
             return launchers[0]
         own = OwnArguments(kernel, args, kw)
         calls = {winner: call_of(kernel, each, own) for winner, each in offered.items()}
-        chosen = self._answers.measure_calls(key, next(iter(calls)), calls)
+        chosen = self._answers.measure(CallsQuestion(problem, next(iter(calls)), calls))
         return launchers[0] if chosen is None else offered[chosen]
 
 

@@ -20,6 +20,7 @@ from torch._inductor.utils import clone_preserve_strides
 
 from warmup.core.errors import MissReason, ProblemError
 from warmup.core.rows import Family, KwargValue, Winner, portable_kwargs
+from warmup.keys.kind import Problem, ProblemOfKey
 from warmup.keys.launch import LaunchProblem
 
 # `winner_of` and `make_config`: from a Triton launch config to a `Winner`, and back with checks.
@@ -289,18 +290,18 @@ def read_kernel(name: str, source_code: str) -> tuple[LaunchProblem, str, str] |
     return describe_kernel(name, *words, code), sizes[1], code
 
 
-def key_of(kernel: Any) -> str | None:
-    """Return the key of *kernel*, None if a key cannot describe it."""
+def problem_of(kernel: Any) -> LaunchProblem | None:
+    """Return the problem of *kernel*, None if a key cannot describe it."""
     try:
         signature = kernel.triton_meta.get("signature", {})
-        return describe_kernel(kernel.fn.__name__, kernel.size_hints, signature, kernel.fn.src).key
+        return describe_kernel(kernel.fn.__name__, kernel.size_hints, signature, kernel.fn.src)
     except (AttributeError, ProblemError):
         return None
 
 
-def key_or_name(key: str | None, kernel: Any) -> str:
-    """Return the name of *kernel* in a miss: its key, or the kernel's name without a key."""
-    return key or f"launch ({kernel.fn.__name__})"
+def named_problem(problem: LaunchProblem | None, kernel: Any) -> Problem:
+    """Return *problem*, or without one the kernel's name, as misses have it."""
+    return problem or ProblemOfKey(f"launch ({kernel.fn.__name__})")
 
 
 def offered_configs(kernel: Any) -> tuple[Any, ...]:
