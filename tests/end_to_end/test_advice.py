@@ -15,7 +15,7 @@ from own_processes import codes_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = str(ROOT / "tests" / "programs" / "follow_advice.py")
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.nightly
 Built = tuple[Path, dict[str, Any]]
 
 

@@ -22,6 +22,7 @@ from warmup.table.store import read
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = ROOT / "tests" / "programs" / "models"
 PLAIN = MODELS / "plain_script.py"
+NET = ("--model", f"{PLAIN}:Net", "--input", "x=[seqlen,32]:f32")
 ALONE = ("--fused-top-k", "0")  # how a row is measured is not the matter
 INPUT = ("--input", "x=[seqlen,32]:f32")
 
@@ -39,26 +40,32 @@ def build(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_a_second_build_tunes_only_what_is_missing(
     net: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
-    """A re-run with one more bucket, from empty caches, tunes that bucket alone."""
+    """A re-run with one more bucket tunes that bucket alone, and asks for the same keys."""
     shutil.copy(net[0], tmp_path)
-    model = ("--model", f"{PLAIN}:Net", *INPUT, "--seqlens", "8,24")
-    done = build(tmp_path, *model, "--out", "net.json", "--json")
+    done = build(tmp_path, *NET, "--seqlens", "8,24", "--out", "net.json", "--json")
     assert done.returncode in codes_of(["build"]), done.stderr[-3000:]
     reports = (net[1], json.loads(done.stdout))
     tuned = [[bucket["tuned"] for bucket in report["buckets"]] for report in reports]
     assert tuned == [[1], [0, 1]]
+    assert reports[0]["buckets"][0]["keys"] == reports[1]["buckets"][0]["keys"]
 
 
 @pytest.mark.usefixtures("heeded_ctrl_c")
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (signal.SIGKILL, -9),
+        pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long),
+        pytest.param(signal.SIGINT, 130, marks=pytest.mark.long),
+    ],
+)
 def test_an_interrupted_build_leaves_a_valid_table(
     tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
-    """A signal after the first row ends the build with its documented code; the row stays."""
+    """A signal after the first row ends the build with its code; what was measured stays."""
     out = tmp_path / "net.json"
     command = [sys.executable, "-m", "warmup", "build", "--device", "cpu", "--out", str(out)]
-    command += ["--model", f"{PLAIN}:Net", *INPUT, "--seqlens", "8,16,24,32,40,48,56,64"]
-    command += ALONE
+    command += [*NET, "--seqlens", "8,16,24,32,40,48,56,64", *ALONE]
     with subprocess.Popen(
         command, env=environment(tmp_path), stderr=subprocess.PIPE, text=True
     ) as process:
@@ -69,9 +76,10 @@ def test_an_interrupted_build_leaves_a_valid_table(
         _, stderr = process.communicate(timeout=120)
     assert process.returncode == code, stderr[-2000:]
     assert 1 <= len(read(out).rows) < 8
-    assert "run the same command again" in stderr
+    assert number is signal.SIGKILL or "run the same command again" in stderr
 
 
+@pytest.mark.long
 def test_an_output_that_disagrees_with_eager_fails_the_build(tmp_path: Path) -> None:
     """A model with random outputs exits 3 with advice, and blames no row; all rows stay."""
     model = ("--model", f"{MODELS / 'random_output.py'}:Noisy")
@@ -99,6 +107,7 @@ def test_a_table_of_another_policy_is_not_touched(
     assert table.read_bytes() == before
 
 
+@pytest.mark.long
 def test_a_model_without_a_choice_is_said_so(tmp_path: Path) -> None:
     """With the library as the only backend there is nothing to choose: exit 3, no table."""
     model = ("--model", f"{PLAIN}:Net", *INPUT, "--seqlens", "8")
@@ -108,6 +117,7 @@ def test_a_model_without_a_choice_is_said_so(tmp_path: Path) -> None:
     assert not (tmp_path / "net.json").exists()
 
 
+@pytest.mark.long
 def test_what_no_row_kind_covers_is_named(tmp_path: Path) -> None:
     """A build names its site; where the model asks for nothing else, that is why it ends."""
     for name, codes in (("Alone", {3}), ("Beside", codes_of(["build"]))):
@@ -120,6 +130,7 @@ def test_what_no_row_kind_covers_is_named(tmp_path: Path) -> None:
         assert "no row kind" in said, name
 
 
+@pytest.mark.long
 def test_a_model_without_a_graph_is_said_so(tmp_path: Path) -> None:
     """The error names the frame that torch leaves out, torch's reason, and what runs outside."""
     model = ("--model", f"{PLAIN.parent / 'skipped.py'}:Skipped", "--seqlens", "8")
@@ -132,6 +143,7 @@ def test_a_model_without_a_graph_is_said_so(tmp_path: Path) -> None:
     assert not (tmp_path / "skipped.json").exists()
 
 
+@pytest.mark.long
 def test_no_compiler_on_cpu_is_said_so(tmp_path: Path) -> None:
     """With a compiler that does not exist the build exits 3 with one line, before any work."""
     model = ("--model", f"{PLAIN}:Net", *INPUT, "--seqlens", "8")
@@ -199,32 +211,31 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("case", BAD, ids=BAD.keys())
 def test_bad_input_is_one_line_and_an_exit_code(
-    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each bad input ends with its code and a line that says what is wrong; nothing is written."""
-    arguments, code, words = BAD[case]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    device = () if "--device" in arguments else ("--device", "cpu")
-    with pytest.raises(SystemExit) as stopped:
-        main(["build", *device, *arguments])
-    captured = capsys.readouterr()
-    assert stopped.value.code == code, captured.err
-    assert words in " ".join(captured.err.split())
-    assert captured.out == ""
-    assert code == 2 or captured.err.count("\n") == 1
-    assert not list(tmp_path.rglob("*.json"))
+    for case, (arguments, code, words) in BAD.items():
+        device = () if "--device" in arguments else ("--device", "cpu")
+        with pytest.raises(SystemExit) as stopped:
+            main(["build", *device, *arguments])
+        captured = capsys.readouterr()
+        assert stopped.value.code == code, (case, captured.err)
+        assert words in " ".join(captured.err.split()), case
+        assert captured.out == "", case
+        assert code == 2 or captured.err.count("\n") == 1, case
+        assert not list(tmp_path.rglob("*.json")), case
 
 
-@pytest.mark.parametrize("name", ["Net", "make", "instance"])
-def test_a_model_may_be_a_class_a_function_or_an_instance(name: str) -> None:
+def test_a_model_may_be_a_class_a_function_or_an_instance() -> None:
     """Each form loads in eval mode, from a script whose __main__ block does not run."""
     from warmup.models.loading import load_model
 
-    model = load_model(f"{PLAIN}:{name}")
-    assert (model.module.training, model.name) == (False, f"plain_script.{name}")
+    for name in ("Net", "make", "instance"):
+        model = load_model(f"{PLAIN}:{name}")
+        assert (model.module.training, model.name) == (False, f"plain_script.{name}")
 
 
 def test_named_dims_make_the_product_of_all_sizes() -> None:
@@ -251,18 +262,7 @@ def test_a_build_says_how_its_seconds_divide(net: tuple[Path, dict[str, Any]]) -
     assert 0 < sum(stages.values()) <= seconds + 0.01
 
 
-def test_a_build_that_has_nothing_to_tune_measures_nothing(
-    net: tuple[Path, dict[str, Any]],
-) -> None:
-    """The same command again asks for the same keys, and each has its row."""
-    words = ("--model", f"{PLAIN}:Net", *INPUT, "--seqlens", "8", "--out", "net.json")
-    done = build(net[0].parent, *words, "--json")
-    report = json.loads(done.stdout)
-    assert (done.returncode, report["problems"]) == (0, [])
-    keys = [[bucket["keys"] for bucket in one["buckets"]] for one in (net[1], report)]
-    assert keys[0] == keys[1]
-
-
+@pytest.mark.long
 def test_a_dry_run_measures_and_writes_nothing(
     net: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:

@@ -16,8 +16,6 @@ from forked_python import run_forked
 
 from warmup.table.store import read, write
 
-pytestmark = pytest.mark.long
-
 ROOT = Path(__file__).resolve().parents[2]
 BATCHED = f"{ROOT / 'tests' / 'programs' / 'models' / 'batched.py'}:Batched"
 SERVE = str(ROOT / "tests" / "programs" / "serve_bundle.py")
@@ -53,36 +51,21 @@ def check(folder: Path, bundled: Path, *words: str) -> subprocess.CompletedProce
     return run(folder, bundled, "-m", "warmup", "check", "t.json", "--device", "cpu", *words)
 
 
-@pytest.fixture(scope="module")
-def served(
-    bundled: tuple[Path, dict[str, Any]], tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Any]:
-    """A start with the bundle."""
-    return serve(tmp_path_factory.mktemp("served"), bundled[0])
-
-
-def test_a_build_writes_the_bundle_beside_the_table(bundled: tuple[Path, dict[str, Any]]) -> None:
-    """And says how much is in it."""
+def test_a_bundled_start_compiles_nothing(
+    bundled: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    """The build says how much is in it; kernels and graph come from it, with eager's outputs."""
     folder, said = bundled
-    assert said["bundle"]["path"] == "t.bundle"
+    assert (said["bundle"]["path"], said["bundle"]["kernels"] > 0) == ("t.bundle", True)
     assert said["bundle"]["size"] == (folder / "t.bundle").stat().st_size
-    assert said["bundle"]["kernels"] > 0
     assert said["bundle"]["graphs"] > 0
-
-
-def test_a_bundled_start_compiles_nothing(served: dict[str, Any]) -> None:
-    """No kernel and no graph: both come from the bundle."""
-    assert served["refused"] is None
-    assert served["compiled"] == []
-    assert served["from_cache"] == 1
-    assert served["misses"] == 0
-
-
-def test_a_bundled_start_agrees_with_eager(served: dict[str, Any]) -> None:
-    """What the bundle holds computes what the model does."""
+    served = serve(tmp_path, folder)
+    assert (served["refused"], served["compiled"]) == (None, [])
+    assert (served["from_cache"], served["misses"]) == (1, 0)
     assert served["error"] < 1e-5
 
 
+@pytest.mark.long
 def test_a_start_goes_on_without_a_bundle_of_another_table(
     bundled: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
@@ -99,6 +82,7 @@ def test_a_start_goes_on_without_a_bundle_of_another_table(
     assert found["error"] < 1e-5
 
 
+@pytest.mark.long
 def test_a_check_primes_from_the_bundle(
     bundled: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
@@ -111,21 +95,21 @@ def test_a_check_primes_from_the_bundle(
     assert line.endswith("; 0 kernels compiled that it lacks")
 
 
-@pytest.mark.parametrize("primes", [False, True])
+@pytest.mark.long
 def test_a_check_of_a_bundle_that_does_not_fit_is_code_11(
-    bundled: tuple[Path, dict[str, Any]], tmp_path: Path, primes: bool
+    bundled: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     """One line on stderr says why; priming goes on without it."""
     (tmp_path / "bad.bundle").write_bytes(b"")
-    words = ["--bundle", str(tmp_path / "bad.bundle")]
-    words += ["--prime", "--model", BATCHED, "--seqlens", "8"] if primes else []
-    done = check(tmp_path, bundled[0], *words)
-    assert done.returncode == 11
-    assert "bad.bundle" in done.stderr
-    assert "it is no zip archive as" in done.stderr
-    assert ("primed    1 of 1 buckets" in done.stdout) is primes
+    for more in ((), ("--prime", "--model", BATCHED, "--seqlens", "8")):
+        done = check(tmp_path, bundled[0], "--bundle", str(tmp_path / "bad.bundle"), *more)
+        assert done.returncode == 11, more
+        assert "bad.bundle" in done.stderr, more
+        assert "it is no zip archive as" in done.stderr, more
+        assert ("primed    1 of 1 buckets" in done.stdout) is bool(more), more
 
 
+@pytest.mark.long
 def test_a_check_of_a_bundle_that_fits_is_code_0(
     bundled: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:

@@ -18,7 +18,7 @@ from warmup.core.rows import Rejection, Row
 from warmup.table.schema import Table
 from warmup.table.store import read, write
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.nightly
 
 ROOT = Path(__file__).resolve().parents[2]
 NET = f"{ROOT / 'tests' / 'programs' / 'models' / 'plain_script.py'}:Net"

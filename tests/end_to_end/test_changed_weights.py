@@ -134,6 +134,7 @@ def test_graphs_from_a_cache_are_watched(found: Found, folder: Path) -> None:
         assert again[way] == found[way]
 
 
+@pytest.mark.long
 def test_the_check_does_the_same_work_in_python_for_any_number_of_weights(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -15,8 +15,6 @@ from own_processes import codes_of
 
 from warmup.table.store import read
 
-pytestmark = pytest.mark.long
-
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 SCRIPTS = ROOT / "tests" / "programs" / "scripts"
@@ -30,6 +28,7 @@ def run(folder: Path, *arguments: str, **extra: str) -> subprocess.CompletedProc
     return done
 
 
+@pytest.mark.long
 def test_the_server_serves_mixed_sizes_and_exits_with_its_audit(
     built: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
@@ -41,6 +40,7 @@ def test_the_server_serves_mixed_sizes_and_exits_with_its_audit(
     assert "unused rows 0" in run(tmp_path, *audit).stdout
 
 
+@pytest.mark.nightly
 def test_the_original_layer_builds(tmp_path: Path) -> None:
     """Linear(3420 -> 1280) in bf16, its inputs inferred."""
     inputs = ("--seqlens", "16")
@@ -52,6 +52,7 @@ def test_the_original_layer_builds(tmp_path: Path) -> None:
     assert f"{op} 1280x3420" in done.stdout
 
 
+@pytest.mark.long
 def test_a_posted_script_builds_by_the_shortest_command(tmp_path: Path) -> None:
     """In a folder with a script alone: a table, a line on the inferred inputs, kept for `show`."""
     shutil.copy(SCRIPTS / "linear_script.py", tmp_path / "mlp.py")
@@ -67,6 +68,7 @@ def test_a_posted_script_builds_by_the_shortest_command(tmp_path: Path) -> None:
     assert inferred in run(tmp_path, "-m", "warmup", "show", str(table)).stdout.splitlines()
 
 
+@pytest.mark.nightly
 def test_the_llama_shaped_layers_build_at_a_small_width(tmp_path: Path) -> None:
     """Both layers share their rows: six GEMM problems for fourteen GEMMs."""
     model = ("--model", f"{EXAMPLES / 'llama_block.py'}:small", "--device", "cpu")

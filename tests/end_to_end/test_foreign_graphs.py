@@ -43,14 +43,6 @@ def saved(bmm_tables: Tables, tmp_path_factory: pytest.TempPathFactory) -> Saved
     return folder, run_program("save", str(folder), str(bmm_tables[0]))[0]
 
 
-@pytest.fixture(scope="module")
-def under_another(saved: Saved, bmm_tables: Tables) -> dict[str, Any]:
-    """What came of loading all graphs under the table of the C++ template, in both modes."""
-    words = (str(saved[0]), str(bmm_tables[1]), "fallback", "strict")
-    result: dict[str, Any] = run_program("load", *words)[0]
-    return result
-
-
 @pytest.fixture
 def digests(bmm_tables: Tables) -> list[str]:
     """The digests of both tables, as events have them."""
@@ -59,68 +51,40 @@ def digests(bmm_tables: Tables) -> list[str]:
     return [digest_of(read(path))[:16] for path in bmm_tables]
 
 
+def counts(calls: int, hits: int = 0, from_cache: int = 0, foreign: str = "") -> dict[str, Any]:
+    """``counts(1, foreign="none")``: what a process reports of one loaded graph."""
+    found: dict[str, Any] = {"library_calls": calls, "hits": hits, "from_cache": from_cache}
+    return {**found, "foreign": {foreign: 1} if foreign else {}}
+
+
 def test_a_graph_of_this_table_is_from_cache(saved: Saved, bmm_tables: Tables) -> None:
     """Under the table that it was compiled under, a graph of any form counts as from cache."""
     result, _ = run_program("load", str(saved[0]), str(bmm_tables[0]))
-    expected = {"library_calls": 1, "hits": 0, "from_cache": 1, "foreign": {}}
-    assert result["fallback"]["table"] == dict.fromkeys(FORMS, expected)
+    assert result["fallback"]["table"] == dict.fromkeys(FORMS, counts(1, from_cache=1))
 
 
-@pytest.mark.parametrize("form", ["aot", "caches"])
-def test_a_graph_of_another_table_is_foreign(
-    under_another: dict[str, Any], digests: list[str], form: str
+def test_a_graph_of_another_table_or_of_none_is_foreign(
+    saved: Saved, bmm_tables: Tables, digests: list[str]
 ) -> None:
-    """Its kernels run, and it counts as foreign under its digest, not as from cache."""
-    assert under_another["fallback"]["table"][form] == {
-        "library_calls": 1,
-        "hits": 0,
-        "from_cache": 0,
-        "foreign": {digests[0]: 1},
-    }
+    """In fallback its kernels run; strict refuses a file, and compiles one of inductor's cache.
 
-
-@pytest.mark.parametrize("form", ["aot", "caches"])
-def test_a_graph_that_was_compiled_without_a_table_is_foreign(
-    under_another: dict[str, Any], form: str
-) -> None:
-    """It carries no digest, and counts under ``none``."""
-    result = under_another["fallback"]["none"][form]
-    assert (result["foreign"], result["from_cache"], result["hits"]) == ({"none": 1}, 0, 0)
-
-
-@pytest.mark.parametrize("compiled", ["table", "none"])
-@pytest.mark.parametrize("mode", ["fallback", "strict"])
-def test_saved_cache_artifacts_are_not_found_under_another_table(
-    under_another: dict[str, Any], mode: str, compiled: str
-) -> None:
-    """Their keys have the tag, so that inductor compiles the row's kernel; nothing is foreign."""
-    expected = {"library_calls": 0, "hits": 1, "from_cache": 0, "foreign": {}}
-    assert under_another[mode][compiled]["artifacts"] == expected
-
-
-@pytest.mark.parametrize("compiled", ["table", "none"])
-def test_strict_serving_refuses_a_foreign_file(
-    under_another: dict[str, Any], digests: list[str], compiled: str
-) -> None:
-    """A graph that is loaded by path raises an error with both digests; no kernel runs."""
-    result = under_another["strict"][compiled]["aot"]
-    under = digests[0] if compiled == "table" else None
-    assert result["error"] == [under, digests[1]]
-    assert (result["foreign"], "library_calls" in result) == ({under or "none": 1}, False)
-
-
-@pytest.mark.parametrize("compiled", ["table", "none"])
-def test_strict_serving_compiles_a_foreign_graph_of_inductors_cache_again(
-    under_another: dict[str, Any], digests: list[str], compiled: str
-) -> None:
-    """Inductor sees a cache miss: the row's kernel is compiled; the graph is counted once."""
-    under = digests[0] if compiled == "table" else "none"
-    assert under_another["strict"][compiled]["caches"] == {
-        "library_calls": 0,
-        "hits": 1,
-        "from_cache": 0,
-        "foreign": {under: 1},
-    }
+    Saved cache artifacts are not found, since their keys have the tag: nothing is foreign.
+    """
+    words = (str(saved[0]), str(bmm_tables[1]), "fallback", "strict")
+    loaded, _ = run_program("load", *words)
+    for compiled, under in (("table", digests[0]), ("none", "none")):
+        fallback, strict = loaded["fallback"][compiled], loaded["strict"][compiled]
+        for form in ("aot", "caches"):
+            found = fallback[form]
+            assert (found["foreign"], found["from_cache"], found["hits"]) == ({under: 1}, 0, 0), (
+                form
+            )
+            assert compiled == "none" or found["library_calls"] == 1, form
+        assert fallback["artifacts"] == strict["artifacts"] == counts(0, hits=1), compiled
+        assert strict["caches"] == counts(0, hits=1, foreign=under), compiled
+        refused = strict["aot"]
+        assert refused["error"] == [None if under == "none" else under, digests[1]], compiled
+        assert (refused["foreign"], "library_calls" in refused) == ({under: 1}, False), compiled
 
 
 def test_without_a_table_the_graph_keeps_the_tables_kernels(saved: Saved) -> None:

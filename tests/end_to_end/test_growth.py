@@ -17,7 +17,7 @@ from warmup.keys.gemm import GEMM
 from warmup.table.lookup import Lookup
 from warmup.table.schema import OnMiss
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.nightly
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "programs"
 SIZES = (8, 12)
@@ -34,70 +34,41 @@ def found(run_once: Callable[..., tuple[Path, str]], variables: dict[str, str]) 
 
 
 def test_equal_layers_are_measured_once(found: dict[str, Any]) -> None:
-    """A build of five equal layers measures the candidates that one of two layers does."""
+    """Five equal layers have the candidates of two, and are served from the table of two."""
     measured = found["two"]["measured"]
     assert found["five"]["measured"] == measured
     assert len(measured) == len(SIZES)
     assert min(measured.values()) > 1
-
-
-def test_more_layers_are_served_from_the_table_of_fewer(found: dict[str, Any]) -> None:
-    """Five layers, served from the table of two, ask once for each layer and bucket, and hit."""
     assert found["served"] == {"hits": LAYERS * len(SIZES), "misses": 0}
 
 
 def test_layers_that_repeat_are_compiled_in_one_bucket(found: dict[str, Any]) -> None:
-    """Three of five layers tune every row; the five are compiled once, from the rows of one."""
+    """Three of five layers tune every row; the five are compiled once, from rows alone.
+
+    With ``all_layers`` they are in every bucket, and two layers, which do not repeat, too.
+    """
     assert found["five"]["runs"] == [
         *([3, "tune", 1], [5, "strict", 0]),
         *([3, "tune", 1], [3, "strict", 0]),
     ]
-
-
-def test_a_result_says_how_many_layers_were_left_out(found: dict[str, Any]) -> None:
-    """None in the first bucket, two of five in the next."""
     assert found["five"]["left_out"] == [0, 2]
-
-
-def test_all_layers_are_compiled_in_every_bucket_on_request(found: dict[str, Any]) -> None:
-    """With ``all_layers`` three of five still tune, and the five are served and compared."""
     assert found["all"]["runs"] == [[3, "tune", 1], [5, "strict", 0]] * len(SIZES)
-    assert found["all"]["left_out"] == [0, 0]
-    assert found["all"]["rows"] == found["five"]["rows"]
-
-
-def test_what_does_not_repeat_is_compiled_twice(found: dict[str, Any]) -> None:
-    """Two layers are tuned as they are, and compiled once more from rows alone."""
+    assert (found["all"]["left_out"], found["all"]["rows"]) == ([0, 0], found["five"]["rows"])
     assert found["two"]["runs"] == [[2, "tune", 1], [2, "strict", 0]] * len(SIZES)
 
 
 def test_a_model_that_fails_without_its_layers_is_tuned_whole(found: dict[str, Any]) -> None:
-    """Where a forward finds its layers by number, the failed run tunes nothing and is no error."""
-    runs = [[3, "tune", 0], [5, "tune", 1], [5, "strict", 0]]
-    assert found["indexed"]["runs"] == runs * len(SIZES)
-    assert found["indexed"]["rows"] == found["five"]["rows"]
-
-
-def test_a_later_bucket_that_fails_without_its_layers_is_compiled_whole(
-    found: dict[str, Any],
-) -> None:
-    """The first bucket does without them; the second does not, and is tuned and compared whole."""
-    assert found["choosy"]["runs"] == [
-        *([3, "tune", 1], [5, "strict", 0]),
-        *([3, "tune", 0], [5, "tune", 1], [5, "strict", 0]),
-    ]
+    """In every bucket, or from the one that fails on, also where that shows after tuning."""
+    whole, less = ([5, "tune", 1], [5, "strict", 0]), ([3, "tune", 1], [5, "strict", 0])
+    runs = {
+        "indexed": [[3, "tune", 0], *whole] * len(SIZES),
+        "choosy": [*less, [3, "tune", 0], *whole],
+        "late": [*less, [3, "tune", 2], [3, "tune", 0], [5, "tune", 0]],
+    }
+    for name, expected in runs.items():
+        assert found[name]["runs"] == expected, name
+        assert name == "choosy" or found[name]["rows"] == found["five"]["rows"], name
     assert found["choosy"]["left_out"] == [0, 0]
-
-
-def test_a_later_bucket_that_fails_after_tuning_leaves_no_row_behind(
-    found: dict[str, Any],
-) -> None:
-    """Fewer layers tune a row of their own and fail; the bucket is compiled whole, and it goes."""
-    assert found["late"]["runs"] == [
-        *([3, "tune", 1], [5, "strict", 0]),
-        *([3, "tune", 2], [3, "tune", 0], [5, "tune", 0]),
-    ]
-    assert found["late"]["rows"] == found["five"]["rows"]
     assert sorted(found["late"]["measured"]) == found["late"]["rows"]
 
 

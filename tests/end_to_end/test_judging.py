@@ -33,7 +33,10 @@ def builds(run_once: RunOnce, variables: dict[str, str]) -> Builds:
 
 
 def test_the_row_to_blame_is_found_by_bisection(builds: Builds) -> None:
-    """It alone is marked, with the reason; the bucket is right without it; each step is told."""
+    """It alone is marked, with the reason, and keeps its winner and its time; each step is told.
+
+    The bucket is right without it. A row that two buckets share serves both, and is not marked.
+    """
     first = builds[0]
     assert [*first["untrusted"]] == [*first["distrusted"]] == [WRONG]
     assert "away from float64 eager on cpu" in first["untrusted"][WRONG]
@@ -42,21 +45,12 @@ def test_the_row_to_blame_is_found_by_bisection(builds: Builds) -> None:
     assert 3 <= len(first["tried"]) <= 4
     (line,) = first["lines"]
     assert line.startswith(f"seqlen=24: 1 of 4 rows is not trusted: {WRONG}: with it the output is")
-
-
-def test_the_measured_evidence_of_every_row_stays(builds: Builds) -> None:
-    """The marked row has its winner and its time; the other rows of the bucket are served."""
-    first = builds[0]
     assert sorted(first["winners"]) == sorted(first["tuned"])
     assert first["winners"][WRONG] == "aten::wrong_mm"
     assert min(first["times"].values()) > 0
     served = {key for keys, _ in first["buckets"].values() for key in keys}
     assert served == first["winners"].keys() - {WRONG}
-
-
-def test_a_row_that_two_buckets_share_is_kept(builds: Builds) -> None:
-    """The row is measured in the first bucket, serves both, and is not marked with the second."""
-    assert all(SHARED in keys for keys, _ in builds[0]["buckets"].values())
+    assert all(SHARED in keys for keys, _ in first["buckets"].values())
 
 
 def test_the_next_build_measures_the_marked_key_without_its_winner(builds: Builds) -> None:

@@ -96,34 +96,20 @@ def writable(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def bare(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Done, bool]:
-    """A check in the locked pod with a writable cache folder, and whether the table stood still."""
-    caches = tmp_path_factory.mktemp("cache")
-    os.chown(caches, int(UID), int(UID))
+def test_a_check_works_without_user_home_or_path(folder: Path, writable: Path) -> None:
+    """An unknown user, an emptied environment: code 0, and one warning, of the missing compiler.
+
+    The table's bytes and times are unchanged, and nothing lies beside the table.
+    """
     table = folder / "net.json"
     before = table.read_bytes(), table.stat().st_mtime_ns, folder.stat().st_mtime_ns
-    done = locked(
-        folder, "check", "net.json", "--device", "cpu", TORCHINDUCTOR_CACHE_DIR=str(caches)
-    )
-    after = table.read_bytes(), table.stat().st_mtime_ns, folder.stat().st_mtime_ns
-    return done, before == after
-
-
-def test_a_check_works_without_user_home_or_path(bare: tuple[Done, bool]) -> None:
-    """As an unknown user with an emptied environment the table is ready, with code 0."""
-    assert (bare[0].returncode, bare[0].stdout.splitlines()[-1]) == (0, "state     ready (0)")
-
-
-def test_a_missing_compiler_is_named(bare: tuple[Done, bool]) -> None:
-    """Without a compiler on PATH the one warning says so, and what to install."""
-    (line,) = bare[0].stderr.splitlines()
+    caches = {"TORCHINDUCTOR_CACHE_DIR": str(writable)}
+    done = locked(folder, "check", "net.json", "--device", "cpu", **caches)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "state     ready (0)")
+    (line,) = done.stderr.splitlines()
     assert line.startswith("warning: inductor finds no C++ compiler")
-
-
-def test_the_table_and_its_folder_are_as_before(bare: tuple[Done, bool], folder: Path) -> None:
-    """Bytes and times are unchanged, and nothing lies beside the table."""
-    assert bare[1]
+    after = table.read_bytes(), table.stat().st_mtime_ns, folder.stat().st_mtime_ns
+    assert after == before
     assert [path.name for path in folder.iterdir()] == ["net.json"]
 
 

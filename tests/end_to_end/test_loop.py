@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,8 @@ NOT_REBUILT = {
     "mm (aten.mm.default)": "not a gemm key",
 }
 
+Built = tuple[Path, dict[str, Any]]
+
 
 def run_python(folder: Path, *arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
     """Run Python in a forked process whose caches are in *folder*."""
@@ -67,52 +69,24 @@ def command(folder: Path, *words: str, code: int | None = None) -> subprocess.Co
     return done
 
 
-@dataclass
-class Loop:
-    """One turn of the loop: what each step gave."""
-
-    rows: set[str]
-    first: dict[str, Any]
-    problems: list[dict[str, Any]]
-    rebuilt: dict[str, Any]
-    after: set[str]
-    second: dict[str, Any]
-
-
-@pytest.fixture(scope="module")
-def loop(built: tuple[Path, dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> Loop:
-    """A table's rows for bucket 16; buckets 16 and 64 served, audited, rebuilt, served again."""
-    folder = tmp_path_factory.mktemp("loop")
+def test_what_missed_is_tuned_and_then_nothing_misses(built: Built, tmp_path: Path) -> None:
+    """Served with rows of bucket 16 alone, then completed from the audit, without the model."""
     table = read(built[0])
     of_16 = {key: row for key, row in table.rows.items() if " m=16 " in key}
-    write(folder / "mlp.json", replace(table, rows=of_16))
-    rows = set(of_16)
-    first = serve(folder, "first.jsonl", "fallback")
-    command(folder, "audit", "first.jsonl", "--misses-out", "misses.json")
-    problems = json.loads((folder / "misses.json").read_text())["problems"]
-    of_misses = ("--problems", "misses.json", "--device", "cpu")
-    done = command(folder, "build", *of_misses, "--out", "mlp.json", "--json")
-    after = set(read(folder / "mlp.json").rows)
-    second = serve(folder, "second.jsonl", "strict")
-    return Loop(rows, first, problems, json.loads(done.stdout), after, second)
-
-
-def test_what_missed_is_in_the_document(loop: Loop) -> None:
-    """The audit's document holds each missed key of the served bucket without rows."""
-    assert {problem["key"] for problem in loop.problems} == set(loop.first["misses"])
-    assert len(loop.problems) == 2
-
-
-def test_exactly_what_missed_is_tuned(loop: Loop) -> None:
-    """The second build adds the missed keys to the table and nothing else."""
-    assert loop.after == loop.rows | set(loop.first["misses"])
-    assert {problem["key"] for problem in loop.rebuilt["problems"]} == set(loop.first["misses"])
-
-
-def test_served_again_nothing_misses(loop: Loop) -> None:
-    """The same model, served strictly from the completed table, hits every row."""
-    assert "error" not in loop.second
-    assert (loop.second["misses"], set(loop.second["hits"])) == ({}, loop.after)
+    write(tmp_path / "mlp.json", replace(table, rows=of_16))
+    first = serve(tmp_path, "first.jsonl", "fallback")
+    command(tmp_path, "audit", "first.jsonl", "--misses-out", "misses.json")
+    problems = json.loads((tmp_path / "misses.json").read_text())["problems"]
+    assert {problem["key"] for problem in problems} == set(first["misses"])
+    assert len(problems) == 2
+    words = ("--problems", "misses.json", "--device", "cpu", "--out", "mlp.json", "--json")
+    rebuilt = json.loads(command(tmp_path, "build", *words).stdout)
+    assert {problem["key"] for problem in rebuilt["problems"]} == set(first["misses"])
+    after = set(read(tmp_path / "mlp.json").rows)
+    assert after == set(of_16) | set(first["misses"])
+    second = serve(tmp_path, "second.jsonl", "strict")
+    assert "error" not in second
+    assert (second["misses"], set(second["hits"])) == ({}, after)
 
 
 @pytest.fixture(scope="module")
@@ -132,11 +106,13 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any
     return folder, json.loads(done.stdout)
 
 
+@pytest.mark.long
 def test_a_rebuilt_module_asks_for_the_key(mixed: tuple[Path, dict[str, Any]]) -> None:
     """Post-ops, later epilogues, batches and dynamic dims are rebuilt from their keys alone."""
     assert set(read(mixed[0] / "t.json").rows) == set(REBUILT)
 
 
+@pytest.mark.long
 def test_what_cannot_be_rebuilt_is_told_and_the_rest_is_kept(
     mixed: tuple[Path, dict[str, Any]],
 ) -> None:
@@ -161,12 +137,14 @@ def again(mixed: tuple[Path, dict[str, Any]]) -> dict[str, Any]:
     return report
 
 
+@pytest.mark.long
 def test_what_the_table_has_is_known(again: dict[str, Any]) -> None:
     """A second build of a problem tunes nothing and says that the row was there."""
     assert again["known"] == [REBUILT[0]]
     assert REBUILT[0] not in {problem["key"] for problem in again["problems"]}
 
 
+@pytest.mark.long
 def test_a_row_that_could_not_be_used_is_tuned_again(again: dict[str, Any]) -> None:
     """A problem that missed although it has a row gets a new row."""
     assert [problem["key"] for problem in again["problems"]] == [REBUILT[1]]
@@ -180,6 +158,7 @@ def exit_code(folder: Path, *more: str) -> Any:
     return stopped.value.code
 
 
+@pytest.mark.long
 def test_a_table_of_another_policy_is_left_alone(
     mixed: tuple[Path, dict[str, Any]],
 ) -> None:

@@ -63,73 +63,49 @@ def useless(net: Built, tmp_path_factory: pytest.TempPathFactory) -> tuple[Done,
     return done, folder
 
 
-@pytest.mark.parametrize(
-    ("said", "remedy"),
-    [
+def test_each_cause_is_said_once_with_its_remedy(useless: tuple[Done, Path]) -> None:
+    """Although the program's root logger has a handler, and each cause occurs more than once.
+
+    Warnings as errors end no server. The causes are events too, and no entries of the log, which
+    has sentences: at the install, when the process was idle, and at its exit.
+    """
+    done, folder = useless
+    for said, remedy in (
         ("was installed late", "install before the first call"),
         (
             "compiled with gradients on",
             "call the compiled function under torch.no_grad() or torch.inference_mode()",
         ),
         ("(dynamic_dim)", "compile with dynamic=False, or build for the range: --policy range"),
-    ],
-)
-def test_each_cause_is_said_once_with_its_remedy(
-    useless: tuple[Done, Path], said: str, remedy: str
-) -> None:
-    """Although the program's root logger has a handler, and each cause occurs more than once."""
-    (line,) = (line for line in notices(useless[0]) if said in line)
-    assert remedy in line
-
-
-def test_warnings_as_errors_end_no_server(useless: tuple[Done, Path]) -> None:
-    """A contradicting option is printed, and every compile goes on."""
-    (line,) = (line for line in notices(useless[0]) if "search_space is EXHAUSTIVE here" in line)
-    assert line.endswith("remove the setting while the table is installed")
-
-
-def test_notices_are_no_entries_of_the_log(useless: tuple[Done, Path]) -> None:
-    """The log has sentences: at the install, when the process settled, and at its exit."""
-    log = (useless[1] / "server.log").read_text().splitlines()
+        ("search_space is EXHAUSTIVE here", "remove the setting while the table is installed"),
+    ):
+        (line,) = (line for line in notices(done) if said in line)
+        assert remedy in line, said
+    log = (folder / "server.log").read_text().splitlines()
     assert [line.split(":")[0] for line in log] == ["INFO", "WARNING", "WARNING"]
     installed, settled, ended = (line.split(":", 2)[2] for line in log)
     assert installed.startswith("installed ")
     assert settled == f"settled: {ended}"
     assert "[dynamic_dim: compile with dynamic=False" in ended
-
-
-def test_causes_are_in_the_audit_log(useless: tuple[Done, Path]) -> None:
-    """What stderr said is an event too, once for each cause."""
-    report = audit([useless[1] / "audit.jsonl"])
+    report = audit([folder / "audit.jsonl"])
     assert (report.bypassed, report.unfinished) == ({"late": 1, "gradients": 1}, ())
 
 
-@pytest.fixture(scope="module")
-def killed(net: Built, tmp_path_factory: pytest.TempPathFactory) -> tuple[Done, Path]:
-    """Killed after a hit and a miss; quiet, with events in the log as well."""
-    folder = tmp_path_factory.mktemp("killed")
+def test_a_killed_process_leaves_what_it_knew(net: Built, tmp_path: Path) -> None:
+    """Its hit and its miss count; the missing summary is seen, and the run is not silent.
+
+    With WARMUP_QUIET the miss is not printed; with WARMUP_LOG_EVENTS the ordinary log has the
+    same audit.
+    """
     words = (str(PROGRAMS / "serve_loudly.py"), str(net[0]), "killed", "server.log")
     variables = {"WARMUP_QUIET": "1", "WARMUP_LOG_EVENTS": "1"}
-    done = python(folder, *words, WARMUP_AUDIT_LOG=str(folder / "audit.jsonl"), **variables)
+    done = python(tmp_path, *words, WARMUP_AUDIT_LOG=str(tmp_path / "audit.jsonl"), **variables)
     assert done.returncode == -signal.SIGKILL
-    return done, folder
-
-
-def test_a_killed_process_leaves_what_it_knew(killed: tuple[Done, Path]) -> None:
-    """Its hit and its miss count; the missing summary is seen, and the run is not silent."""
-    report = audit([killed[1] / "audit.jsonl"])
+    report = audit([tmp_path / "audit.jsonl"])
     assert (sum(report.hits.values()), report.reasons) == (1, {"not_in_table": 1})
     assert (len(report.unfinished), report.silent) == (1, ())
-
-
-def test_the_log_has_the_events_on_request(killed: tuple[Done, Path]) -> None:
-    """WARMUP_LOG_EVENTS=1: the audit of the ordinary log is that of the audit log."""
-    assert audit([killed[1] / "server.log"]) == audit([killed[1] / "audit.jsonl"])
-
-
-def test_notices_can_be_switched_off(killed: tuple[Done, Path]) -> None:
-    """WARMUP_QUIET=1: the first miss is not printed."""
-    assert notices(killed[0]) == []
+    assert audit([tmp_path / "server.log"]) == report
+    assert notices(done) == []
 
 
 def test_a_process_that_asked_nothing_says_so_at_its_end(net: Built, tmp_path: Path) -> None:
@@ -162,19 +138,19 @@ def other_machine(net: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("fail_on", "code"), [("miss", 0), ("mismatch", 1)])
 def test_a_table_of_another_machine_takes_no_server_down(
-    other_machine: Path, tmp_path: Path, fail_on: str, code: int
+    other_machine: Path, tmp_path: Path
 ) -> None:
     """In fallback the program serves as without a table, and one sentence names both machines."""
     program = (sys.executable, "-c", SERVE, str(PROGRAMS / "models"))
-    words = ("--table", str(other_machine), "--fail-on", fail_on, "--")
-    done = python(tmp_path, "-m", "warmup", "run", *words, *program)
-    assert (done.returncode, done.stdout) == (code, "served\n")
-    (line,) = notices(done)
-    assert "other.json: tuned on " in line
-    assert ", and here is " in line
-    assert done.stderr.endswith("processes 0, silent 0, mismatch 1\n")
+    for fail_on, code in (("miss", 0), ("mismatch", 1)):
+        words = ("--table", str(other_machine), "--fail-on", fail_on, "--")
+        done = python(tmp_path, "-m", "warmup", "run", *words, *program)
+        assert (done.returncode, done.stdout) == (code, "served\n"), fail_on
+        (line,) = notices(done)
+        assert "other.json: tuned on " in line, fail_on
+        assert ", and here is " in line, fail_on
+        assert done.stderr.endswith("processes 0, silent 0, mismatch 1\n"), fail_on
 
 
 def test_strict_run_refuses_before_the_program_starts(other_machine: Path, tmp_path: Path) -> None:
@@ -214,17 +190,14 @@ def test_where_a_mismatch_is_allowed_every_lookup_is_a_miss(
     assert "warmup run: hits 0, misses 1 (wrong_device 1), uncovered 0" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("fail_on", "own", "code"),
-    [("uncovered", 0, 1), ("uncovered", 3, 3), ("miss", 0, 0), ("silent", 0, 0)],
-)
-def test_run_fails_on_demand_unless_the_command_failed(
-    net: Built, tmp_path: Path, fail_on: str, own: int, code: int
-) -> None:
+def test_run_fails_on_demand_unless_the_command_failed(net: Built, tmp_path: Path) -> None:
     """--fail-on is that of audit, and the command's own failure has precedence."""
-    command = f"echo '{EVENT}' >> $WARMUP_AUDIT_LOG; echo '{HIT}' >> $WARMUP_AUDIT_LOG; exit {own}"
-    words = ("--table", str(net[0]), "--fail-on", fail_on, "--", "sh", "-c", command)
-    assert python(tmp_path, "-m", "warmup", "run", *words).returncode == code
+    append = f"echo '{EVENT}' >> $WARMUP_AUDIT_LOG; echo '{HIT}' >> $WARMUP_AUDIT_LOG"
+    for case in (("uncovered", 0, 1), ("uncovered", 3, 3), ("miss", 0, 0), ("silent", 0, 0)):
+        fail_on, own, code = case
+        words = ("--table", str(net[0]), "--fail-on", fail_on, "--", "sh", "-c")
+        done = python(tmp_path, "-m", "warmup", "run", *words, f"{append}; exit {own}")
+        assert done.returncode == code, case
 
 
 def test_run_of_a_command_that_uses_no_table_fails_as_silent(net: Built, tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def example_inputs(seqlen):
     return FORM
 """
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.nightly
 
 
 def test_tensors_that_are_not_dense_are_compared_by_their_dense_form(

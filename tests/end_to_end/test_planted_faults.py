@@ -38,7 +38,7 @@ LOWERED: tuple[tuple[str, str | None, tuple[dict[str, Any], ...]], ...] = (
 UNREACHED = {"FxGraphCache.cache_hit_post_compile CachedGraphs._wrap_load"}
 OF_A_DEVICE = "BenchmarkWatch._wrap"
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.nightly
 
 
 def planted_in(said: str) -> dict[str, Any]:

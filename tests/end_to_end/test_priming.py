@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -88,59 +87,48 @@ def partly(folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_failing_bucket_does_not_stop_the_others(
-    partly: subprocess.CompletedProcess[str],
+    partly: subprocess.CompletedProcess[str], folder: Path
 ) -> None:
-    """Each bucket is tried: 8 hits, 16 has no row, 24 measures by itself."""
-    document = json.loads(partly.stdout)
+    """8 hits, 16 has no row, 24 measures by itself: each reason is one line, and the code is 11.
+
+    The ready file of an earlier run is gone.
+    """
+    document, lines = json.loads(partly.stdout), partly.stderr.splitlines()
+    assert (partly.returncode, document["state"]) == (11, "partly")
     told = [
         (each["bucket"]["seqlen"], each["hits"], len(each["misses"]), len(each["uncovered"]))
         for each in document["buckets"]
     ]
     assert told == [(8, 1, 0, 0), (16, 0, 1, 0), (24, 1, 0, 1)]
     assert [each["problem"] is None for each in document["buckets"]] == [True, False, False]
+    miss, measured = [line for line in lines if line.startswith("error: ")]
+    assert miss.startswith("error: bucket seqlen=16: no row answers `packed_linear m=16 ")
+    assert "differs in m: row " in miss
+    assert measured.startswith("error: bucket seqlen=24: measured at measuring.py:measure, which")
+    assert not (folder / "ready").exists()
 
 
 def test_each_bucket_has_the_phases_of_its_own_compile(
     partly: subprocess.CompletedProcess[str],
 ) -> None:
-    """All are traced; the second failed while it was lowered."""
+    """All are traced; the second failed while it was lowered. They add up to its seconds.
+
+    Each phase is rounded to a millisecond, so the sum is within one for each phase.
+    """
     document = json.loads(partly.stdout)
     phases = [set(each["phases"]) for each in document["buckets"]]
-    assert ["tracing" in each for each in phases] == [True, True, True]
-    assert ["lowering" in each for each in phases] == [True, True, True]
-    assert ["code_generation" in each for each in phases] == [True, False, True]
+    for phase, has_it in (
+        ("tracing", [True, True, True]),
+        ("lowering", [True, True, True]),
+        ("code_generation", [True, False, True]),
+    ):
+        assert [phase in each for each in phases] == has_it, phase
     assert {"import", "load", "install"} <= set(document["phases_before"])
     assert "tracing" not in document["phases_before"]
-
-
-def test_the_phases_of_a_bucket_add_up_to_its_seconds(
-    partly: subprocess.CompletedProcess[str],
-) -> None:
-    """Each of them is rounded to a millisecond, so the sum is within one for each phase."""
-    document = json.loads(partly.stdout)
     wholes = [(each["seconds"], each["phases"]) for each in document["buckets"]]
     whole = sum(document["phases_before"].values()) + sum(seconds for seconds, _ in wholes)
-    for seconds, phases in [*wholes, (whole, document["phases"])]:
-        assert sum(phases.values()) == pytest.approx(seconds, abs=0.002 * len(Phase))
-
-
-def test_a_partly_primed_table_is_code_11(partly: subprocess.CompletedProcess[str]) -> None:
-    """The state is partly, in the code and in the document."""
-    assert (partly.returncode, json.loads(partly.stdout)["state"]) == (11, "partly")
-
-
-def test_each_reason_is_one_line(partly: subprocess.CompletedProcess[str]) -> None:
-    """A bucket that is not ready says why on one line: the nearest row, and the site."""
-    lines = partly.stderr.splitlines()
-    miss, measured = [line for line in lines if line.startswith("error: ")]
-    assert miss.startswith("error: bucket seqlen=16: no row answers `packed_linear m=16 ")
-    assert "differs in m: row " in miss
-    assert measured.startswith("error: bucket seqlen=24: measured at measuring.py:measure, which")
-
-
-def test_no_ready_file_is_left(partly: subprocess.CompletedProcess[str], folder: Path) -> None:
-    """What an earlier run had left is gone, and nothing was written in its place."""
-    assert not (folder / "ready").exists()
+    for seconds, parts in [*wholes, (whole, document["phases"])]:
+        assert sum(parts.values()) == pytest.approx(seconds, abs=0.002 * len(Phase)), parts
 
 
 def test_a_ready_table_is_primed(folder: Path) -> None:
@@ -173,15 +161,14 @@ def batched(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_primed_server_finds_its_graphs_in_the_cache(batched: Path) -> None:
-    """Primed in strict mode, a server in fallback mode takes the graph whole from the cache."""
+    """Primed in strict mode, a server in fallback mode takes the graph whole from the cache.
+
+    Primed again, nothing is lowered.
+    """
     done = prime(batched, BATCHED, "16")
     assert done.returncode == 0, done.stderr
     result = serve(batched, "batched", "Batched", "example_inputs(16)", "fallback")
     assert (result["from_cache"], result["hits"], result["reasons"]) == (1, 0, {})
-
-
-def test_a_start_over_warm_caches_lowers_nothing(batched: Path) -> None:
-    """Primed again, the graph comes from the cache."""
     done = prime(batched, BATCHED, "16", "--json")
     (bucket,) = json.loads(done.stdout)["buckets"]
     assert (done.returncode, bucket["from_cache"]) == (0, 1)
@@ -196,40 +183,3 @@ def test_a_miss_is_told_again_from_the_cache(batched: Path) -> None:
     done = prime(batched, BATCHED, "24", "--on-miss", "fallback", "--json")
     (bucket,) = json.loads(done.stdout)["buckets"]
     assert (done.returncode, bucket["from_cache"], bucket["cached_misses"]) == (11, 1, 1)
-
-
-@pytest.fixture(scope="module")
-def ranges(run_once: Callable[..., tuple[Path, str]], variables: dict[str, str]) -> dict[str, Any]:
-    """What a program said that primed ranges up to 16 rows, and served them and beyond."""
-    program = str(ROOT / "tests" / "programs" / "prime_ranges.py")
-    found: dict[str, Any] = json.loads(
-        run_once("prime-ranges", program, BATCHED, "table.json", **variables)[1]
-    )
-    return found
-
-
-def test_ranges_are_primed(ranges: dict[str, Any]) -> None:
-    """With --policy range each interval is a bucket, size 1 too, and answered by its row."""
-    buckets = ranges["primed"]["buckets"]
-    told = [(each["from"], each["bucket"], each["hits"], each["problem"]) for each in buckets]
-    assert ranges["code"] == 0
-    assert told == [({}, {"seqlen": 1}, 0, None), ({"seqlen": 2}, {"seqlen": 16}, 1, None)]
-
-
-def test_a_primed_server_of_ranges_finds_its_graphs_in_the_cache(ranges: dict[str, Any]) -> None:
-    """`warmup.compile` takes one graph for each bucket, whatever it calls the dim."""
-    assert (ranges["from_cache"], ranges["cached_decisions"]) == (2, 1)
-    assert (ranges["hits"], ranges["misses"]) == ({}, {})
-    assert ranges["error"] <= 1e-5
-
-
-def test_calls_outside_of_the_buckets_are_audited(ranges: dict[str, Any]) -> None:
-    """The first, the second and the fourth of five calls are told, none once it is closed."""
-    assert ranges["outside"] == {"beyond the last bucket": 8}
-    line = "outside     4 calls (beyond 4): no bucket served their sizes"
-    assert line in ranges["audit"]
-
-
-def test_calls_outside_fail_an_audit_on_demand(ranges: dict[str, Any]) -> None:
-    """They are no misses."""
-    assert (ranges["failed"], ranges["passed"]) == (1, 0)

@@ -68,53 +68,34 @@ def served(folder: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
 Served = tuple[list[dict[str, Any]], list[dict[str, Any]]]
 
 
-def test_ranks_have_one_digest(served: Served, folder: Path) -> None:
-    """Both ranks report the digest that stands in the file."""
+def test_ranks_make_the_same_choices_without_a_collective(served: Served, folder: Path) -> None:
+    """Each rank has the file's digest, and hits every row with the row's winner.
+
+    No event is without its rank. The group's count of collectives stands from the install to the
+    compiled answer; a barrier then moves it.
+    """
+    results, events = served
+    table = read(folder / "net.json")
     digest = json.loads((folder / "net.json").read_text())["provenance"]["digest"]
-    assert [result["digest"] for result in served[0]] == [digest, digest]
-
-
-def test_ranks_make_the_same_choices(served: Served, folder: Path) -> None:
-    """Each rank hits every row, with the row's winner, and misses nothing."""
     choices: dict[str, dict[str, str]] = {"0": {}, "1": {}}
-    for event in served[1]:
+    for event in events:
         if event["event"] == "lookup.hit":
             choices[event["rank"]][event["key"]] = event["winner"]
-    rows = {key: str(row.winner) for key, row in read(folder / "net.json").rows.items()}
-    assert (choices["0"], choices["1"]) == (rows, rows)
-    assert [result["misses"] for result in served[0]] == [{}, {}]
+    assert {event.get("rank") for event in events} == {"0", "1"}
+    for result in results:
+        rank = result["rank"]
+        assert (result["digest"], result["misses"], result["collectives"]) == (digest, {}, 0), rank
+        assert result["control"] > 0, rank
+        assert choices[rank] == {key: str(row.winner) for key, row in table.rows.items()}, rank
 
 
-def test_no_collective_is_started(served: Served) -> None:
-    """From install to the compiled answer the group's count stands; a barrier then moves it."""
-    assert [result["collectives"] for result in served[0]] == [0, 0]
-    assert [result["control"] > 0 for result in served[0]] == [True, True]
-
-
-def test_every_event_says_its_rank(served: Served) -> None:
-    """No event of a launched process is without the rank it happened on."""
-    assert {event.get("rank") for event in served[1]} == {"0", "1"}
-
-
-@pytest.fixture(scope="module")
-def failed(folder: Path) -> str:
-    """What two ranks print when rank 1 has a copy of the table with one byte changed."""
+def test_a_damaged_copy_fails_its_rank_alone(folder: Path) -> None:
+    """One TableFormatError, of the damaged file and with its rank; nobody hangs."""
     copy = folder / "copy.json"
     copy.write_text((folder / "net.json").read_text().replace('"seed": 0', '"seed": 1'))
     done = launch(folder, folder / "net.json", TABLE_OF_RANK_1=str(copy))
     assert done.returncode != 0
-    return done.stderr
-
-
-def test_a_damaged_copy_fails_its_rank_alone(failed: str) -> None:
-    """One TableFormatError, of the damaged file; the other rank reports none, and nobody hangs."""
-    errors = [line for line in failed.splitlines() if "TableFormatError: " in line]
-    assert len(errors) == 1
-    assert "copy.json: not a valid table at /provenance/digest" in errors[0]
-
-
-def test_the_error_names_its_rank(failed: str) -> None:
-    """Beside the message stands the rank, since the ranks' output is one log."""
-    lines = failed.splitlines()
-    (said,) = (number for number, line in enumerate(lines) if "TableFormatError: " in line)
-    assert "rank 1" in lines[said + 1]
+    lines = done.stderr.splitlines()
+    (number,) = (number for number, line in enumerate(lines) if "TableFormatError: " in line)
+    assert "copy.json: not a valid table at /provenance/digest" in lines[number]
+    assert "rank 1" in lines[number + 1]

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 pytestmark = [
-    pytest.mark.long,
+    pytest.mark.nightly,
     pytest.mark.skipif(find_spec("transformers") is None, reason="the extra test is not installed"),
 ]
 

@@ -23,9 +23,9 @@ from warmup.table.store import write
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "tests" / "programs"
-STARTUP = ROOT / "warmup" / "startup"
 
 Done = subprocess.CompletedProcess[str]
+Built = tuple[Path, dict[str, Any]]
 
 
 def environment(folder: Path, *paths: Path, **extra: str) -> dict[str, str]:
@@ -67,12 +67,6 @@ def start(folder: Path, table: Path, *command: str) -> subprocess.Popen[str]:
     return process
 
 
-@pytest.fixture(scope="module")
-def mlp_table(built: tuple[Path, dict[str, Any]]) -> Path:
-    """A table of the example MLP."""
-    return built[0]
-
-
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
     """A sound table for another device; programs that do not compile never ask it."""
@@ -93,42 +87,35 @@ def fake_torch(tmp_path: Path) -> Path:
     return package.parent
 
 
-@pytest.fixture(scope="module")
-def served(mlp_table: Path, tmp_path_factory: pytest.TempPathFactory) -> Done:
-    """The MLP served by a program in default mode that exits with 7."""
+def test_a_program_in_default_mode_is_answered_by_the_table(built: Built, tmp_path: Path) -> None:
+    """Plain torch.compile, no option set, both decisions are hits; output and code stay its own."""
     program = (str(PROGRAMS / "run_mlp.py"), "--exit", "7", "16")
-    words = ("--table", str(mlp_table), "--on-miss", "strict", "--freezing", "--", sys.executable)
-    return warmup_run(tmp_path_factory.mktemp("served"), *words, *program)
-
-
-def test_a_program_in_default_mode_is_answered_by_the_table(served: Done) -> None:
-    """Plain torch.compile, no option set: both decisions of the bucket are hits."""
-    assert served.stderr.splitlines()[-1] == (
+    words = ("--table", str(built[0]), "--on-miss", "strict", "--freezing", "--", sys.executable)
+    done = warmup_run(tmp_path, *words, *program)
+    assert done.stderr.splitlines()[-1] == (
         "warmup run: hits 2, misses 0, uncovered 0, from cache 0 graphs (0 decisions), "
         "processes 1, silent 0"
     )
+    assert (done.stdout, done.returncode) == ("served 16\n", 7)
 
 
-def test_stdout_and_exit_code_are_the_commands_own(served: Done) -> None:
-    """What the program prints and how it exits arrive untouched."""
-    assert (served.stdout, served.returncode) == ("served 16\n", 7)
-
-
-def test_a_spawned_process_installs_too(mlp_table: Path, tmp_path: Path) -> None:
+@pytest.mark.long
+def test_a_spawned_process_installs_too(built: Built, tmp_path: Path) -> None:
     """Only the process that multiprocessing spawned compiles; it is the one that installs."""
     words = ("--", sys.executable, str(PROGRAMS / "run_mlp.py"), "--spawn", "16", "32")
-    done = warmup_run(tmp_path, "--table", str(mlp_table), "--freezing", *words)
+    done = warmup_run(tmp_path, "--table", str(built[0]), "--freezing", *words)
     assert (done.returncode, done.stdout) == (0, "served 16\nserved 32\n")
     assert "hits 2, misses 2 (not_in_table 2), uncovered 0" in done.stderr
     assert done.stderr.endswith("processes 1, silent 0\n")
 
 
+@pytest.mark.long
 def test_a_program_that_does_without_torch_compile_is_answered_too(
-    mlp_table: Path, tmp_path: Path
+    built: Built, tmp_path: Path
 ) -> None:
     """torch._dynamo.optimize: the table is there before the first frame is compiled."""
     words = ("--", sys.executable, str(PROGRAMS / "run_mlp.py"), "--direct", "16")
-    done = warmup_run(tmp_path, "--table", str(mlp_table), "--freezing", *words)
+    done = warmup_run(tmp_path, "--table", str(built[0]), "--freezing", *words)
     assert "hits 2, misses 0, uncovered 0" in done.stderr
 
 
@@ -264,14 +251,14 @@ def test_a_kept_log_is_appended_to_and_only_this_run_is_summed(table: Path, tmp_
     assert (report.audit.uncovered, audit([log]).uncovered) == ({"pad": 1}, {"pad": 2})
 
 
-@pytest.mark.parametrize("log", ["/dev/full", "/dev/zero", "fifo", "."])
-def test_an_audit_log_that_is_no_file_is_refused(table: Path, tmp_path: Path, log: str) -> None:
+def test_an_audit_log_that_is_no_file_is_refused(table: Path, tmp_path: Path) -> None:
     """Before the command is started; a FIFO is not waited for."""
     os.mkfifo(tmp_path / "fifo")
     trace = tmp_path / "started"
-    with pytest.raises(SettingsError, match=r"^the audit log .* (is no regular file|Is a dir)"):
-        run(["touch", str(trace)], table=table, audit_log=tmp_path / log)
-    assert not trace.exists()
+    for log in ("/dev/full", "/dev/zero", "fifo", "."):
+        with pytest.raises(SettingsError, match=r"^the audit log .* (is no regular file|Is a dir)"):
+            run(["touch", str(trace)], table=table, audit_log=tmp_path / log)
+        assert not trace.exists(), log
 
 
 HOSTILE = """

@@ -12,7 +12,7 @@ from own_processes import codes_of
 
 from warmup.table.store import read
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.nightly
 
 ROOT = Path(__file__).resolve().parents[2]
 KEYS = tuple(

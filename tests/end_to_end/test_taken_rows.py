@@ -15,6 +15,8 @@ from warmup.keys.registry import kind_of
 from warmup.table.codec import encode
 from warmup.table.store import read, write
 
+pytestmark = pytest.mark.long
+
 MLP = Path(__file__).resolve().parents[2] / "examples" / "mlp.py"
 BUILD = ("-m", "warmup", "build", "--json", "--device", "cpu")
 Build = Callable[..., tuple[Path, dict[str, Any]]]

@@ -126,14 +126,6 @@ def test_a_padded_linear_is_exact(
     assert torch.equal(after, before)
 
 
-def test_a_model_gives_the_same(language_model: nn.Module, model_inputs: ModelInputs) -> None:
-    """A chain, a head and a patch embedding together, within rounding."""
-    before = language_model(*model_inputs)
-    pad_all(language_model)
-    assert len(padded_linears(language_model)) == 5
-    torch.testing.assert_close(language_model(*model_inputs), before)
-
-
 def test_nothing_is_cut_or_padded_inside_of_a_chain(gated: Callable[..., nn.Module]) -> None:
     """Padded features go from Linear to Linear without a cut."""
     model = gated().eval()
@@ -144,52 +136,43 @@ def test_nothing_is_cut_or_padded_inside_of_a_chain(gated: Callable[..., nn.Modu
     assert seen == [torch.Size([3, 48])]
 
 
-def test_modules_and_parameters_stay_what_they_were(language_model: nn.Module) -> None:
-    """The same objects under the same names, each parameter of its own size."""
+def test_a_padded_model_is_the_same_model(
+    language_model: nn.Module, model_inputs: ModelInputs
+) -> None:
+    """The same objects under the same names, the same state dict, and outputs within rounding."""
+    before, state = language_model(*model_inputs), copy.deepcopy(language_model.state_dict())
     modules = dict(language_model.named_modules())
     parameters = {name: (p, p.shape) for name, p in language_model.named_parameters()}
     pad_all(language_model)
+    assert len(padded_linears(language_model)) == 5
     assert dict(language_model.named_modules()) == modules
     assert {n: (p, p.shape) for n, p in language_model.named_parameters()} == parameters
     assert isinstance(language_model.get_submodule("head"), nn.Linear)
-
-
-def test_the_state_dict_is_that_of_the_unpadded_model(language_model: nn.Module) -> None:
-    """Same names, same sizes, same values."""
-    before = copy.deepcopy(language_model.state_dict())
-    pad_all(language_model)
     after = language_model.state_dict()
-    assert list(after) == list(before)
-    assert all(torch.equal(after[name], value) for name, value in before.items())
+    assert list(after) == list(state)
+    assert all(torch.equal(after[name], value) for name, value in state.items())
+    torch.testing.assert_close(language_model(*model_inputs), before)
+    assert repr(language_model.get_submodule("head")) == (
+        "PaddedLinear(in_features=32, out_features=101, bias=False, padded to 32 -> 104)"
+    )
 
 
-@pytest.mark.parametrize("assign", [False, True])
-def test_a_state_dict_is_loaded(
-    language_model: nn.Module, model_inputs: ModelInputs, assign: bool
-) -> None:
+def test_a_state_dict_is_loaded(language_model: nn.Module, model_inputs: ModelInputs) -> None:
+    """By copying, by assignment, and by torch's other way, which swaps tensors."""
+    swap = torch.__future__.set_swap_module_params_on_conversion
     other = copy.deepcopy(language_model)
     for parameter in other.parameters():
         parameter.mul_(1.5)
-    pad_all(language_model)
-    language_model.load_state_dict(other.state_dict(), assign=assign)
-    torch.testing.assert_close(language_model(*model_inputs), other(*model_inputs))
-    assert all(map(is_one_memory, padded_linears(language_model)))
-
-
-def test_a_state_dict_is_loaded_by_swapping_tensors(
-    language_model: nn.Module, model_inputs: ModelInputs
-) -> None:
-    """Torch's other way of loading puts new tensors into the parameters."""
-    other = copy.deepcopy(language_model)
-    for parameter in other.parameters():
-        parameter.mul_(1.5)
-    pad_all(language_model)
-    torch.__future__.set_swap_module_params_on_conversion(True)
-    try:
-        language_model.load_state_dict(other.state_dict())
-    finally:
-        torch.__future__.set_swap_module_params_on_conversion(False)
-    torch.testing.assert_close(language_model(*model_inputs), other(*model_inputs))
+    for way in ("copy", "assign", "swap"):
+        model = copy.deepcopy(language_model)
+        pad_all(model)
+        swap(way == "swap")
+        try:
+            model.load_state_dict(other.state_dict(), assign=way == "assign")
+        finally:
+            swap(False)
+        torch.testing.assert_close(model(*model_inputs), other(*model_inputs), msg=way)
+        assert way == "swap" or all(map(is_one_memory, padded_linears(model))), way
 
 
 def test_padded_sizes_are_refused_on_load(language_model: nn.Module) -> None:
@@ -224,30 +207,28 @@ def test_tied_weights_stay_tied_and_are_held_once(language_model: nn.Module) -> 
     assert held(language_model) - before == 4 * (3 * 32 + 6 * 32 + 6 + 32 * 3 + 32 * 2)
 
 
-@pytest.mark.parametrize(
-    "move",
-    [
-        copy.deepcopy,
-        copy.copy,
-        lambda model: model.double().float(),
-        lambda model: model.to(torch.float64).to(torch.float32),
-        lambda model: model.share_memory(),
-        lambda model: model.requires_grad_(requires_grad=False),
-        pickled,
-    ],
-    ids=["deepcopy", "copy", "double", "to", "share_memory", "requires_grad_", "pickle"],
-)
 def test_a_copied_or_moved_model_is_still_padded(
-    language_model: nn.Module, model_inputs: ModelInputs, move: Callable[[nn.Module], nn.Module]
+    language_model: nn.Module, model_inputs: ModelInputs
 ) -> None:
     """The output is the same, parameters share memory with the padded tensors, and ties hold."""
-    pad_all(language_model)
-    before = language_model(*model_inputs)
-    model = move(language_model)
-    assert torch.equal(model(*model_inputs), before)
-    assert len(padded_linears(model)) == 5
-    assert all(map(is_one_memory, padded_linears(model)))
-    assert model.get_submodule("head").weight is model.get_submodule("embed").weight
+    moves: dict[str, Callable[[nn.Module], nn.Module]] = {
+        "deepcopy": copy.deepcopy,
+        "copy": copy.copy,
+        "double": lambda model: model.double().float(),
+        "to": lambda model: model.to(torch.float64).to(torch.float32),
+        "share_memory": lambda model: model.share_memory(),
+        "requires_grad_": lambda model: model.requires_grad_(requires_grad=False),
+        "pickle": pickled,
+    }
+    for name, move in moves.items():
+        padded = copy.deepcopy(language_model)
+        pad_all(padded)
+        before = padded(*model_inputs)
+        model = move(padded)
+        assert torch.equal(model(*model_inputs), before), name
+        assert len(padded_linears(model)) == 5, name
+        assert all(map(is_one_memory, padded_linears(model))), name
+        assert model.get_submodule("head").weight is model.get_submodule("embed").weight, name
 
 
 def test_a_deepcopy_is_apart(language_model: nn.Module) -> None:
@@ -325,11 +306,11 @@ def test_a_parameter_of_another_size_is_refused(language_model: nn.Module) -> No
 
 
 def test_restore_undoes_it(language_model: nn.Module, model_inputs: ModelInputs) -> None:
-    """Plain Linears, the same numbers to the bit, the same memory, and nothing left behind."""
+    """Plain Linears, numbers to the bit, memory; nothing is left, and it can be padded again."""
     before, bytes_before = language_model(*model_inputs), held(language_model)
     attributes = {name: set(vars(module)) for name, module in language_model.named_modules()}
     parameters = dict(language_model.named_parameters())
-    pad_all(language_model)
+    groups = pad_all(language_model)
     restore(language_model)
     assert type(language_model.get_submodule("head")) is nn.Linear
     assert torch.equal(language_model(*model_inputs), before)
@@ -343,14 +324,6 @@ def test_restore_undoes_it(language_model: nn.Module, model_inputs: ModelInputs)
     assert (
         language_model.get_submodule("head").weight is language_model.get_submodule("embed").weight
     )
-
-
-def test_a_restored_model_can_be_padded_again(
-    language_model: nn.Module, model_inputs: ModelInputs
-) -> None:
-    before = language_model(*model_inputs)
-    groups = pad_all(language_model)
-    restore(language_model)
     assert pad_all(language_model, max) == groups
     torch.testing.assert_close(language_model(*model_inputs), before)
 
@@ -429,10 +402,3 @@ def test_when_memory_runs_out_nothing_is_padded(
         pad(model, {group: Padding(48)})
     assert padded_linears(model) == []
     assert torch.equal(model(x), before)
-
-
-def test_a_padded_linear_says_so(language_model: nn.Module) -> None:
-    pad_all(language_model)
-    assert repr(language_model.get_submodule("head")) == (
-        "PaddedLinear(in_features=32, out_features=101, bias=False, padded to 32 -> 104)"
-    )

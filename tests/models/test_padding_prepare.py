@@ -65,44 +65,29 @@ def test_rows_decide(language_model: nn.Module, groups: dict[str, Group]) -> Non
 
 
 def test_rows_of_all_sizes_decide(language_model: nn.Module, groups: dict[str, Group]) -> None:
-    """Weights are shared by all buckets: rows that agree pad, whatever their number of rows."""
-    head = groups["head"]
-    prepared = pad_by_rows(language_model, {**row(head, 7, 104), **row(head, 560, 104)})
-    assert prepared.padded == {head: Padding(104)}
+    """Weights are shared by all buckets.
 
-
-def test_a_head_serves_some_rows_as_it_is(
-    language_model: nn.Module, groups: dict[str, Group]
-) -> None:
-    """A group of one producer is padded, and used unpadded for the rows whose winner says so."""
-    head = groups["head"]
-    rows = {**row(head, 560, 104), **row(head, 16, 101), **row(head, 7, 101)}
-    prepared = pad_by_rows(language_model, rows)
-    assert prepared.padded == {head: Padding(104, (Dim.of(7), Dim.of(16)))}
-    assert str(prepared.padded[head]) == "104, as they are for 7, 16 rows"
-
-
-def test_a_head_that_is_faster_unpadded_stays(
-    language_model: nn.Module, groups: dict[str, Group]
-) -> None:
-    """For every number of rows: no memory is taken."""
-    head = groups["head"]
-    prepared = pad_by_rows(language_model, {**row(head, 7, 101), **row(head, 16, 101)})
-    assert prepared.padded == {}
-    assert reasons_of(prepared)["head"] == "it is faster unpadded"
-
-
-def test_a_chain_whose_rows_disagree_is_left(
-    language_model: nn.Module, groups: dict[str, Group]
-) -> None:
-    """Its padded features go from one Linear to the next. The reason names each row."""
-    mlp = groups["mlp.gate"]
-    prepared = pad_by_rows(language_model, {**row(mlp, 7, 45), **row(mlp, 560, 48)})
-    assert prepared.padded == {}
-    assert (
-        reasons_of(prepared)["mlp.gate, mlp.up, mlp.down"]
-        == "its rows disagree (m=7: 45, m=560: 48)"
-    )
+    Rows that agree pad. A group of one producer is used unpadded for the rows whose winner says so,
+    and stays unpadded, without more memory, where all say so. A chain passes its padded features
+    from one Linear to the next: where its rows disagree, the reason names each row.
+    """
+    head, mlp = groups["head"], groups["mlp.gate"]
+    cases: dict[str, tuple[Group, dict[int, int], Padding | str]] = {
+        "agree": (head, {7: 104, 560: 104}, Padding(104)),
+        "in part": (head, {560: 104, 16: 101, 7: 101}, Padding(104, (Dim.of(7), Dim.of(16)))),
+        "unpadded": (head, {7: 101, 16: 101}, "it is faster unpadded"),
+        "chain": (mlp, {7: 45, 560: 48}, "its rows disagree (m=7: 45, m=560: 48)"),
+    }
+    for name, (group, sizes, expected) in cases.items():
+        rows = {key: each for m, size in sizes.items() for key, each in row(group, m, size).items()}
+        prepared = pad_by_rows(language_model, rows)
+        if isinstance(expected, str):
+            assert prepared.padded == {}, name
+            assert reasons_of(prepared)[", ".join(group.names)] == expected, name
+        else:
+            assert prepared.padded == {group: expected}, name
+            restore(language_model)
+    assert str(Padding(104, (Dim.of(7), Dim.of(16)))) == "104, as they are for 7, 16 rows"
 
 
 def test_rows_that_name_two_sizes_leave_the_group() -> None:
@@ -147,16 +132,14 @@ def test_linears_that_cannot_be_padded_are_reported(gated: Callable[..., nn.Modu
     ]
 
 
-def test_memory_is_counted(language_model: nn.Module, groups: dict[str, Group]) -> None:
+def test_the_report_counts_memory_and_reads_well(
+    language_model: nn.Module, groups: dict[str, Group]
+) -> None:
     """Three rows of 32 more in f32; the embedding that is tied to them does not count again."""
     prepared = pad_by_rows(language_model, row(groups["head"], 7, 104))
     assert prepared.bytes_after - prepared.bytes_before == 3 * 32 * 4
     assert prepared.bytes_before == sum(p.numel() * 4 for p in language_model.parameters())
-
-
-def test_the_report_reads_well(language_model: nn.Module, groups: dict[str, Group]) -> None:
-    lines = str(pad_by_rows(language_model, row(groups["head"], 7, 104))).splitlines()
-    assert lines == [
+    assert str(prepared).splitlines() == [
         "groups of weights padded: 1, 0.0 MiB more (1.11%)",
         "head: 101 features padded to 104",
         "patch: not in the table",
@@ -165,22 +148,21 @@ def test_the_report_reads_well(language_model: nn.Module, groups: dict[str, Grou
 
 
 def test_a_table_is_applied(
-    language_model: nn.Module, model_inputs: Any, groups: dict[str, Group], table: Table
+    language_model: nn.Module,
+    model_inputs: Any,
+    groups: dict[str, Group],
+    table: Table,
+    tmp_path: Path,
 ) -> None:
-    """The rows of a table of this machine pad the model, which gives the same."""
-    with torch.no_grad():
-        before = language_model(*model_inputs)
-        assert prepare(language_model, table).padded == {groups["head"]: Padding(104)}
-        torch.testing.assert_close(language_model(*model_inputs), before)
-
-
-def test_a_table_is_read(
-    language_model: nn.Module, groups: dict[str, Group], table: Table, tmp_path: Path
-) -> None:
-    write(tmp_path / "language_model.json", table)
-    assert prepare(language_model, tmp_path / "language_model.json").padded == {
-        groups["head"]: Padding(104)
-    }
+    """The rows of a table of this machine, or of its file, pad the model, which gives the same."""
+    path = tmp_path / "language_model.json"
+    write(path, table)
+    for given in (table, path):
+        with torch.no_grad():
+            before = language_model(*model_inputs)
+            assert prepare(language_model, given).padded == {groups["head"]: Padding(104)}, given
+            torch.testing.assert_close(language_model(*model_inputs), before)
+        restore(language_model)
 
 
 def test_a_table_of_another_device_pads_nothing(language_model: nn.Module, table: Table) -> None:
@@ -220,16 +202,11 @@ def test_a_model_without_tensors_is_unchanged(table: Table) -> None:
     assert prepare(nn.ReLU().eval(), table) == Prepared({}, (), 0, 0)
 
 
-@pytest.mark.parametrize("rows", [{"head": 104}, {}])
-def test_training_is_refused(
-    language_model: nn.Module, groups: dict[str, Group], rows: dict[str, int]
-) -> None:
+def test_training_is_refused(language_model: nn.Module, groups: dict[str, Group]) -> None:
     """Whatever the rows say, a model in training mode is not prepared."""
-    by_group = [row(groups[name], 7, size) for name, size in rows.items()]
-    with pytest.raises(SettingsError, match="training mode"):
-        pad_by_rows(
-            language_model.train(), {key: value for some in by_group for key, value in some.items()}
-        )
+    for rows in (row(groups["head"], 7, 104), NO_ROWS):
+        with pytest.raises(SettingsError, match="training mode"):
+            pad_by_rows(language_model.train(), rows)
 
 
 def test_preparing_twice_is_refused(language_model: nn.Module, groups: dict[str, Group]) -> None:

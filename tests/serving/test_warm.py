@@ -12,6 +12,8 @@ import pytest
 
 from warmup.serving.compile import CompiledModel
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = str(ROOT / "tests/programs/warm_together.py")
 TWO_THREADS = {"TORCHINDUCTOR_COMPILE_THREADS": "2"}

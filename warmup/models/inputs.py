@@ -366,9 +366,6 @@ class _FormSearch:
         return tuple(finished)
 
 
-# `mark_inputs`: the inputs of a bucket with a range of sizes, their dims marked dynamic.
-
-
 def mark_inputs(make_inputs: Callable[[Bucket], Inputs], bucket: Bucket) -> Inputs:
     """Return the inputs of *bucket*; each dim whose size has a range is marked with that range.
 
@@ -406,8 +403,6 @@ def sizes_within(bucket: Bucket) -> tuple[Bucket, ...]:
     middle = {name: (low + size) // 2 for name, size in bucket.sizes if (low := lows.get(name))}
     return tuple(dict.fromkeys([bucket.at(lows), bucket.at(middle)]))
 
-
-# `naming_dtypes`: a model that fails because its inputs have another dtype than its parameters.
 
 _tree_map = torch.utils._pytree.tree_map  # noqa: SLF001  torch's own tree walk has no public name
 

@@ -26,8 +26,6 @@ from warmup.core.text import first_line
 from warmup.models.fake_model import FakeModel, RejectedCallError, fake_instance
 from warmup.models.model_target import parse_target
 
-# `ModelFile`: the imported file or module that ``--model`` names, and the models in it.
-
 MODEL_NAME: Final = "model"  # the name in a file that is its model, whatever else there is
 _CALL = re.compile(r"[A-Za-z_]\w*\(.*\)")
 _HOW_TO_PAGE: Final = "docs/how-to/name-models-and-inputs.md"

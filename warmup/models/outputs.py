@@ -132,9 +132,6 @@ def _chunks(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         yield torch.view_as_real(chunk.to(wide)) if wide is torch.complex128 else chunk.to(wide)
 
 
-# `CallState`: tensors that a call of a model writes, put back before the model is called again.
-
-
 @dataclass(frozen=True, slots=True)
 class NotedTensor:
     """A tensor before a call, and its version, which each write in place raises.
@@ -260,8 +257,6 @@ def _noted(
                 if isinstance(leaf, torch.Tensor) and not leaf.is_inference():
                     yield NotedTensor.of(f"input {argument}", leaf)
 
-
-# `run_wide`: the outputs of a model in higher precision, with the same weights and inputs.
 
 _MEMINFO: Final = Path("/proc/meminfo")
 _CGROUP: Final = Path("/sys/fs/cgroup")

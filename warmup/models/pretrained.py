@@ -24,8 +24,6 @@ from warmup.core.text import first_line
 from warmup.models.fake_model import RejectedCallError, fake_copy
 from warmup.models.model_target import PRETRAINED, ModelTarget
 
-# `GenerationStep`: a transformers model, called as generate() calls it with a static cache.
-
 
 class _StepReachedError(Exception):
     """Ends a generate() whose call of the model was recorded."""
@@ -179,8 +177,6 @@ def _copied(value: Any) -> Any:
         return value.clone()
     return dict(value) if isinstance(value, dict) else value
 
-
-# `ForwardInputs`: the inputs of a transformers model, from its forward and its config.
 
 MAX_LENGTH: Final = "max_length"  # as generate() calls the tokens that a static cache is for
 _BATCH_DIM: Final = "batch"

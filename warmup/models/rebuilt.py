@@ -73,8 +73,6 @@ def rebuild(key: str, device: torch.device) -> RebuiltProblem:
     return make(key, device)
 
 
-# `OperandTensor`: a tensor of a GEMM problem, with the sizes, strides and dtype of its key.
-
 _NARROW_FLOATS: Final = {"f8_e4m3fn": torch.float8_e4m3fn, "f8_e5m2": torch.float8_e5m2}
 _SCALE_TEXT: Final = re.compile(r"f32\[(?P<a>[0-9.,]*)\]:f32\[(?P<b>[0-9.,]*)\]")
 _BIAS_DIMS: Final = {"scalar": "", "1d": "n", "2d": "mn", "3d": "bmn"}
@@ -312,9 +310,6 @@ def check_memory(tensors: Iterable[OperandTensor], device: torch.device) -> None
         )
 
 
-# `rebuild_grouped`: a small model, made from one grouped key, that multiplies groups.
-
-
 def rebuild_grouped(key: str, device: torch.device) -> RebuiltProblem:
     """Return a module on *device* that multiplies the groups of *key*.
 
@@ -397,8 +392,6 @@ class _GroupedModule(nn.Module):
         return torch._grouped_mm(a, b, ends)  # noqa: SLF001  its name in torch 2.11
 
 
-# `precision_of`: torch set to the float32 precision and the reductions that a GEMM key names.
-
 _REDUCTION_SWITCHES: Final = {
     "bf16": "allow_bf16_reduced_precision_reduction",
     "f16": "allow_fp16_reduced_precision_reduction",
@@ -456,8 +449,6 @@ def _float32(precision: str, device: torch.device) -> Iterator[None]:
         for backend, value in zip(each, before, strict=True):
             backend.fp32_precision = value
 
-
-# `make_gemm_module`: a small model, made from one GEMM problem, that asks inductor for its key.
 
 # The operations of epilogues: those that torch has under inductor's name, then the others.
 OPERATIONS: Final[Mapping[str, Callable[..., Any]]] = {
@@ -634,9 +625,6 @@ def _constant(expression: Word | float) -> Any:
     if not isinstance(expression, Word):
         return expression
     return None if expression.text == "none" else dtype_of(expression.text)
-
-
-# `rebuild_pad`: a small model, made from one pad key, for which inductor asks whether to pad.
 
 
 def rebuild_pad(key: str, device: torch.device) -> RebuiltProblem:

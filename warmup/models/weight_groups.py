@@ -20,8 +20,6 @@ from warmup.core.roofline import dtype_name
 from warmup.keys.gemm import format_number
 from warmup.keys.weight import WEIGHT_DTYPES, Structure, is_aligned
 
-# `trace`: the graph of a module's forward, in which each call of a Linear is one node.
-
 
 class UntraceableError(Exception):
     """A module's forward cannot be traced. Argument: why."""

@@ -1,4 +1,8 @@
-"""`BucketArtifact`: serves the calls of one bucket by an artifact compiled at the first call."""
+"""`BucketArtifact`: serves the calls of one bucket by an artifact compiled at the first call.
+
+`make_buckets` makes those of a ladder of sizes for each `ShapePolicy`, `warm_together` compiles
+them, and `find_dims` says which dims of a model's inputs grow with a size.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +42,6 @@ from warmup.models.loading import Inputs
 from warmup.models.outputs import noted_tensors, output_errors, worst_error, written
 from warmup.serving.handle import installed
 from warmup.table.schema import MOST_TIMES
-
-# `TensorArgument`: where the tensor of a dynamic dim is in the arguments of a call.
 
 Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
 Change = Callable[[torch.Tensor], torch.Tensor]
@@ -262,8 +264,6 @@ class UncompiledReason(StrEnum):
     DEPENDENT = "dependent on padding"
 
 
-# `PaddedArtifact`: serves a bucket by padding inputs to its sizes and cutting the outputs.
-
 _ROUNDED: Final = 1e-2  # of a number of the outputs, which may be computed from a narrow tensor
 
 
@@ -442,9 +442,6 @@ def _leaves(value: Any) -> list[Any]:
     return torch.utils._pytree.tree_leaves(value)  # noqa: SLF001  as above
 
 
-# `RangeArtifact`: a bucket that one dynamic artifact serves at all sizes of a range.
-
-
 class RangeArtifact(BucketArtifact):
     """A dynamic artifact for a whole interval, its kernels chosen for the upper end."""
 
@@ -494,8 +491,6 @@ class RangeArtifact(BucketArtifact):
         assert self._error is not None
         raise self._error
 
-
-# `make_buckets`: the artifacts of all buckets, and the choice of one by the sizes of a call.
 
 CallFor = Callable[[tuple[Any, ...], Mapping[str, Any]], Callable[..., Any]]
 _ARTIFACTS: Final = {
@@ -550,9 +545,6 @@ def _intervals(policy: ShapePolicy, ends: tuple[int, ...]) -> tuple[Interval, ..
     return tuple(Interval(size, size) for size in ends)
 
 
-# `warm_together`: compiles all buckets, their kernels in parallel.
-
-
 def warm_together(calls: Mapping[BucketArtifact, Callable[[], object]]) -> None:
     """Compile each bucket with its call of *calls*, and call it.
 
@@ -591,9 +583,6 @@ def warm_together(calls: Mapping[BucketArtifact, Callable[[], object]]) -> None:
 def _with_note(error: Exception, bucket: BucketArtifact) -> Exception:
     error.add_note(f"while the bucket {bucket} was compiled")
     return error
-
-
-# `find_dims`: which dims of a model's inputs grow with the sizes of a bucket.
 
 
 def find_dims(

@@ -88,8 +88,6 @@ def _tag_in_use(tag: str) -> str:
     return tag if handle is None or handle.refused is None else NO_TABLE
 
 
-# `vllm_command`: a program that starts vLLM's engine, which compiles its graphs, and ends.
-
 _ENGINE_CONFIG: Final = "config.json"
 _COMPILATION: Final = "compilation_config"
 _STATIC_SIZES: Final = "compile_sizes"
