@@ -22,13 +22,14 @@ from typer.main import get_command
 
 from warmup.cli import streams as exit_codes
 from warmup.cli.app import app
+from warmup.cli.build import SETTINGS
 from warmup.core import errors
 
 HERE = Path(__file__).resolve().parent
 PACKAGE = HERE.parents[1] / "warmup"
 PAGES = ("cli", "errors", "events")
 _PART = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
-_COMMON = {"quiet", "verbose", "debug", "help", "version"}
+_COMMON = {"quiet", "verbose", "help", "version"}
 _USUAL = 3  # exit code of an error
 _SHARED_BY = 4  # commands that have an option in the same words, to list it once
 
@@ -77,6 +78,9 @@ def commands() -> str:
             lines += [*rows, ""]
         if names:
             lines += [f"Shared: {', '.join(names)}.", ""]
+        if path == "warmup build":
+            lines += ["Settings of `--set NAME=VALUE`:", ""]
+            lines += [f"- `{name}`: {meaning}." for name, (_, meaning) in SETTINGS.items()] + [""]
         if command.epilog:
             lines += [f"    {line.strip()}" for line in _examples(command.epilog)] + [""]
     return "\n".join(lines)

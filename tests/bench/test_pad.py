@@ -207,7 +207,7 @@ def test_what_cannot_be_done_is_one_line(tmp_path: Path) -> None:
     """Exit 3, before anything is measured or written."""
     pytest.importorskip("torch")
     for words, text in (
-        ("--dtypes f8", "use any of f16,bf16,f32"),
+        ("--dtype f8", "use any of f16,bf16,f32"),
         ("--budget soon", "is no time; write 90s, 20m or 2h"),
         ("--device cpu", "inductor pads no GEMM on cpu"),
     ):

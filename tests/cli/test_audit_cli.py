@@ -78,8 +78,7 @@ def test_an_audit_is_printed(logs: Path) -> None:
 
 
 def test_an_audit_is_json_on_request(warmup: Command) -> None:
-    document = json.loads(warmup("audit", "bad.jsonl", "good.jsonl", "--format", "json").stdout)
-    assert json.loads(warmup("audit", "bad.jsonl", "good.jsonl", "--json").stdout) == document
+    document = json.loads(warmup("audit", "bad.jsonl", "good.jsonl", "--json").stdout)
     names = ("runs", "miss_count", "reasons", "uncovered", "unused", "damaged")
     assert {name: document[name] for name in names} == {
         "runs": 2,
@@ -108,10 +107,10 @@ def test_an_audit_fails_on_demand(warmup: Command) -> None:
 
 
 def test_a_log_without_an_event_fails(warmup: Command, tmp_path: Path) -> None:
-    """It exits with 1 in every form, and the line says how to get events; the report is printed."""
+    """It exits with 1, and the line says how to get events; the report is printed."""
     (tmp_path / "server.log").write_text("INFO serving\n")
-    for form in ("text", "json", "prometheus"):
-        done = warmup("audit", "server.log", "--format", form)
+    for form in ((), ("--json",)):
+        done = warmup("audit", "server.log", *form)
         assert (done.returncode, done.stdout != "") == (1, True), form
         assert done.stderr.startswith("no event in server.log: name an audit log"), form
 
@@ -154,25 +153,23 @@ def test_a_hostile_log_cannot_draw_on_the_terminal(warmup: Command, tmp_path: Pa
     assert warmup("audit", "log").stdout.replace("\n", "").isprintable()
 
 
-def test_two_formats_at_once_are_refused(warmup: Command) -> None:
-    done = warmup("audit", "bad.jsonl", "--json", "--format", "prometheus")
-    assert (done.returncode, done.stdout) == (3, "")
-
-
-def test_metrics_are_printed_on_request(warmup: Command) -> None:
-    lines = warmup("audit", "bad.jsonl", "--format", "prometheus").stdout.splitlines()
-    assert 'warmup_misses_total{digest="d1",reason="not_in_table"} 1' in lines
-
-
 def test_an_audit_is_written_to_a_file_whole(warmup: Command, tmp_path: Path) -> None:
-    """With --out the file is replaced at once, is readable for others, and stdout stays empty."""
-    printed = warmup("audit", "bad.jsonl", "--format", "prometheus").stdout
+    """With --out the file is replaced at once, is readable for others, and stdout stays empty.
+
+    Its name says the form: Prometheus metrics, JSON or text.
+    """
     (tmp_path / "m.prom").write_text("old")
     before = {path.name for path in tmp_path.iterdir()}
-    done = warmup("audit", "bad.jsonl", "--format", "prometheus", "--out", "m.prom")
-    assert (done.stdout, (tmp_path / "m.prom").read_text()) == ("", printed)
+    assert warmup("audit", "bad.jsonl", "--out", "m.prom").stdout == ""
+    lines = (tmp_path / "m.prom").read_text().splitlines()
+    assert 'warmup_misses_total{digest="d1",reason="not_in_table"} 1' in lines
     assert (tmp_path / "m.prom").stat().st_mode & 0o777 == 0o644
     assert {path.name for path in tmp_path.iterdir()} == before
+    for words in (("--out", "m.json"), ("--json", "--out", "m.txt")):
+        warmup("audit", "bad.jsonl", *words)
+        assert json.loads((tmp_path / words[-1]).read_text())["miss_count"] == 1, words
+    warmup("audit", "bad.jsonl", "--out", "m.txt")
+    assert (tmp_path / "m.txt").read_text().startswith("runs ")
 
 
 @pytest.mark.parametrize("option", ["--out", "--misses-out"])

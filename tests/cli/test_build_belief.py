@@ -92,10 +92,9 @@ def test_a_build_is_undecided_where_every_measured_row_is_unstable() -> None:
 
 
 def test_a_build_of_problems_names_an_option_that_it_takes() -> None:
-    """It has no ``--retry``: its unstable rows are measured again by ``--force``."""
+    """Of problems all rows are measured again, not the unstable ones."""
     *_, last = spell_belief(report({16: NOISY}, (16,)), MEASURE_ALL)
-    assert "--force" in last
-    assert "--retry" not in last
+    assert "--retry all" in last
 
 
 def test_what_was_not_checked_is_no_doubt() -> None:

@@ -22,11 +22,10 @@ PROBLEMS = ("--problems", "m.json", "--out", "t.json")
 
 def test_what_does_not_go_with_a_cluster(run_main: RunMain) -> None:
     for words, code, said in (
-        ((*PROBLEMS, "--device", "cpu"), 2, "--cluster cannot be combined with --device"),
         ((*PROBLEMS, "--dry-run"), 2, "--cluster cannot be combined with --dry-run"),
         (("--model", "m.py"), 2, "--cluster cannot be combined with --model"),
         ((*PROBLEMS, "--seqlens", "8"), 2, "--problems cannot be combined with --seqlens"),
-        ((*PROBLEMS, "--problem-limit", "soon"), 3, "--problem-limit 'soon' is no time"),
+        ((*PROBLEMS, "--set", "problem_limit=soon"), 3, "problem_limit 'soon' is no time"),
         (("--out", "t.json", "--", "true"), 2, "cannot be combined with --cluster"),
     ):
         done = run_main("build", "--cluster", "auto", *words)

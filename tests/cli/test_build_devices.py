@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sample_tables import make_key, make_table
 
 pytest.importorskip("torch")
 
-from warmup.cli.build_render import document, on_devices, spell_devices
+from warmup.cli.build import _build_of
+from warmup.cli.build_render import document, spell_devices
 from warmup.serving.audit import encode_problems
 from warmup.tuning.build import build as tuning_build
 from warmup.tuning.problems import build_problems
@@ -25,10 +26,13 @@ MODEL = ("--model", "m.py", "--seqlens", "8")
 
 def test_what_does_not_go_with_several_devices(run_main: RunMain) -> None:
     for words, code, said in (
-        ((*PROBLEMS, "--device", "cpu"), 2, "--devices cannot be combined with --device"),
-        ((*MODEL, "--force"), 2, "--devices cannot be combined with --force"),
-        ((*MODEL, "--retry", "unstable"), 2, "--devices cannot be combined with --retry"),
-        ((*PROBLEMS, "--problem-limit", "soon"), 3, "--problem-limit 'soon' is no time"),
+        ((*MODEL, "--retry", "all"), 2, "--devices cpu,cpu cannot be combined with --retry all"),
+        (
+            (*MODEL, "--retry", "unstable"),
+            2,
+            "--devices cpu,cpu cannot be combined with --retry unstable",
+        ),
+        ((*PROBLEMS, "--set", "problem_limit=soon"), 3, "problem_limit 'soon' is no time"),
         (("--out", "t.json", "--", "true"), 2, "cannot be combined with --devices"),
     ):
         done = run_main("build", "--devices", "cpu,cpu", *words)
@@ -38,12 +42,14 @@ def test_what_does_not_go_with_several_devices(run_main: RunMain) -> None:
 
 def test_a_dry_run_distributes_nothing() -> None:
     """The plan is made with the first device alone, of a model and of problems."""
-    for build, source in ((tuning_build, "m.py"), (build_problems, "m.json")):
-        nothing = dict.fromkeys(("force", "retry", "budget"))
-        run = partial(build, source, device="auto", dry_run=True, **nothing)  # type: ignore[arg-type]
-        spread = on_devices(run, "cpu,cpu", "30m")  # type: ignore[arg-type]
-        assert (spread.func, spread.args) == (build, (source,))
-        assert (spread.keywords["device"], spread.keywords["dry_run"]) == ("cpu", True)
+    words = {"device": "cpu,cpu", "dry_run": True}
+    for build, model, problems in (
+        (tuning_build, "m.py", None),
+        (build_problems, None, Path("m.json")),
+    ):
+        run: Any = _build_of(model, problems, out=None, words=words, cluster=None)
+        assert (run.func, run.args) == (build, (model or problems,))
+        assert run.keywords == {"out": None, "device": "cpu", "dry_run": True}
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ def test_options_that_a_program_does_not_have(run_main: RunMain) -> None:
             ("--model", "m.py", "--bundle", "b.zip"),
             "--model; --bundle takes no value, the bundle is written beside the table",
         ),
-        (("--model", "m.py", "--after"), "--after needs a program"),
+        (("--model", "m.py", "--set", "after=yes"), "--set after=yes needs a program"),
     ):
         done = run_main("build", *words)
         assert done.returncode == 2, words
@@ -90,9 +90,9 @@ def test_a_build_from_vllm_on_a_cpu_says_first_that_nothing_asks(
 ) -> None:
     """The reason is a line before the engine starts, and the error's when it has ended."""
     engine = [sys.executable, "-c", STARTS]
-    monkeypatch.setattr("warmup.cli.model_options._command", lambda *_words: engine)
+    monkeypatch.setattr("warmup.cli.build._engine_command", lambda *_words: engine)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    done = run_main("build", "--from-vllm", "m", "--compile-sizes", "1", "--out", "t.json")
+    done = run_main("build", "--from-vllm", "m", "--out", "t.json")
     first, *_, last = done.stderr.splitlines()
     assert first.startswith("note: on a CPU vLLM's linears call oneDNN and ask inductor nothing")
     assert last.startswith("error: no process of the command asked inductor for a choice; on a CPU")

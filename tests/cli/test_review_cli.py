@@ -72,4 +72,4 @@ def test_options_of_a_review_need_it_and_filters_do_not_fit_it() -> None:
     """Both are errors of usage, with exit code 2."""
     assert run(TABLE, "--fail-on", "wrong")[0] == 2
     assert run(TABLE, "--peaks", WITH_PEAKS)[0] == 2
-    assert run(TABLE, "--review", "--op", "mm")[0] == 2
+    assert run(TABLE, "--review", "--rows", "mm")[0] == 2

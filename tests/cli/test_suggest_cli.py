@@ -40,10 +40,6 @@ def test_the_first_line_is_an_option(warmup: Command) -> None:
     assert (flag, sizes) == ("--seqlens", suggest(COUNTS, max_buckets=3).best.sizes)
 
 
-def test_another_dim_is_an_option_too(warmup: Command) -> None:
-    assert warmup("--dim", "batch").stdout.startswith("--dims batch=16,200,560,2048\n")
-
-
 def test_the_curve_is_printed(warmup: Command) -> None:
     """Each number of buckets has a line with its padded work and the share that is padding."""
     lines = warmup("--max-buckets", "4").stdout.splitlines()
@@ -74,7 +70,6 @@ def test_json_has_the_whole_curve(warmup: Command) -> None:
         for pick in best.curve
     ]
     assert {name: value for name, value in found.items() if name != "curve"} == {
-        "dim": "seqlen",
         "multiple": 64,
         "cost": "linear",
         "requests": 671,
@@ -97,7 +92,6 @@ def test_bad_input_is_one_error(warmup: Command) -> None:
     """What cannot be used is one line on stderr, nothing on stdout, and code 3."""
     for histogram, words, said in (
         ("absent.csv", (), "--histogram absent.csv: No such file or directory"),
-        ("sizes.csv", ("--dim", "a b"), "--dim: 'a b' is no name of a dim"),
         ("sizes.csv", ("--max-buckets", "65"), "65 buckets cannot be suggested"),
         ("sizes.csv", ("--multiple", "0"), "0 is no multiple"),
     ):

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sample_tables import make_key, make_table
 
-from warmup.cli.audit import AuditFormat, spell
+from warmup.cli.audit import spell
 from warmup.core.errors import SettingsError, TableFormatError, TableNotFoundError
 from warmup.core.events import Emitter, Event, EventName, JsonLinesSink, Sink
 from warmup.serving.audit import FAILURES, AuditReport, Counts, Divergence, Miss, audit
@@ -378,9 +378,9 @@ def test_a_mutated_log_is_audited(tmp_path: Path) -> None:
 
 def _text_of(report: AuditReport) -> list[str]:
     """Return the audit as the command prints it, and check that its other forms can be made."""
-    assert json.loads(spell(report, AuditFormat.JSON))["damaged"] == report.damaged
-    assert spell(report, AuditFormat.PROMETHEUS)
-    return spell(report, AuditFormat.TEXT).split("\n")
+    assert json.loads(spell(report, ".json"))["damaged"] == report.damaged
+    assert spell(report, ".prom")
+    return spell(report, "").split("\n")
 
 
 def _calls_and_memory(path: Path) -> tuple[int, int]:
@@ -669,7 +669,7 @@ def test_uncompiled_frames_are_counted_with_their_reason(tmp_path: Path) -> None
             emitter.emit(EventName.UNCOMPILED, frame="f (m.py:3)", reason="no RNN")
     report = audit([tmp_path / "log.jsonl"])
     assert report.uncompiled == {"f (m.py:3): no RNN": 2}
-    assert "uncompiled  x2 f (m.py:3): no RNN" in spell(report, AuditFormat.TEXT).splitlines()
+    assert "uncompiled  x2 f (m.py:3): no RNN" in spell(report, "").splitlines()
 
 
 def test_calls_outside_are_no_misses(tmp_path: Path) -> None:

@@ -50,6 +50,6 @@ def test_advice_that_is_followed_ends_the_miss(
         assert (result["after"], result["hits"][0], result["hits"][1] > 0) == (0, 0, True), case
     shutil.copy(net[0], tmp_path / "own.json")
     program = (PROGRAM, "own.json")
-    build = ("-m", "warmup", "build", "--out", "own.json", "--wait-for-quiet", "0")
+    build = ("-m", "warmup", "build", "--out", "own.json", "--set", "wait_for_quiet=0")
     run(*build, "--", sys.executable, *program, "fallback")
     assert json.loads(run(*program, "strict")) == {"autocast": [1], "rows": [1], "precision": [1]}

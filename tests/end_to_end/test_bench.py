@@ -48,9 +48,7 @@ def bench(folder: Path, *words: str) -> tuple[dict[str, Any], str]:
 def test_a_users_linear_is_served_from_a_table(tmp_path: Path) -> None:
     """Its weights are constant: a row answers without a miss, and forward is timed."""
     (tmp_path / "linear.py").write_text(LINEAR, encoding="utf-8")
-    found, text = bench(
-        tmp_path, "layers", "--layers", "linear.py:Linear", "--backends", "custom,table"
-    )
+    found, text = bench(tmp_path, "layers", "linear.py:Linear", "--backends", "custom,table")
     assert [(one["pass"], one["backend"], one["reason"]) for one in found["cells"]] == [
         ("forward", "eager", None),
         ("forward", "custom", None),
@@ -64,7 +62,7 @@ def test_a_users_linear_is_served_from_a_table(tmp_path: Path) -> None:
     written = table.read_bytes()
     found, _ = bench(
         tmp_path,
-        *("layers", "--layers", "linear.py:Linear", "--backends", "table"),
+        *("layers", "linear.py:Linear", "--backends", "table"),
         *("--table", str(table), "--shapes", "16x64"),
     )
     assert found["table_hits"] == {"Linear": 1}
@@ -98,7 +96,7 @@ def test_matmuls_are_timed_on_every_backend(tmp_path: Path) -> None:
 
 def test_what_is_measured_is_kept_when_it_is_ended(tmp_path: Path) -> None:
     """SIGTERM while the second shape is measured: the document has the first, the code is 143."""
-    words = ("layers", "--layers", "softmax", "--backends", "compiled", "--shapes", "16x64,32x64")
+    words = ("layers", "softmax", "--backends", "compiled", "--shapes", "16x64,32x64")
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM, "bench", *words, *SMALL],
         env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")},

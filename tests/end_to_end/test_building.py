@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MODELS = ROOT / "tests" / "programs" / "models"
 PLAIN = MODELS / "plain_script.py"
 NET = ("--model", f"{PLAIN}:Net", "--input", "x=[seqlen,32]:f32")
-ALONE = ("--fused-top-k", "0")  # how a row is measured is not the matter
+ALONE = ("--set", "fused_top_k=0")  # how a row is measured is not the matter
 INPUT = ("--input", "x=[seqlen,32]:f32")
 
 
@@ -100,7 +100,7 @@ def test_a_table_of_another_policy_is_not_touched(
     before = table.read_bytes()
     model = ("--model", f"{PLAIN}:Net", *INPUT, "--seqlens", "16", "--device", "cpu")
     with pytest.raises(SystemExit) as stopped:
-        main(["build", *model, "--out", str(table), "--backends", "CPP"])
+        main(["build", *model, "--out", str(table), "--set", "backends=CPP"])
     assert stopped.value.code == 3
     said = " ".join(capsys.readouterr().err.split())
     assert "max_autotune_gemm_backends: table ATEN,CPP, here CPP" in said
@@ -111,7 +111,7 @@ def test_a_table_of_another_policy_is_not_touched(
 def test_a_model_without_a_choice_is_said_so(tmp_path: Path) -> None:
     """With the library as the only backend there is nothing to choose: exit 3, no table."""
     model = ("--model", f"{PLAIN}:Net", *INPUT, "--seqlens", "8")
-    done = build(tmp_path, *model, "--out", "net.json", "--backends", "ATEN")
+    done = build(tmp_path, *model, "--out", "net.json", "--set", "backends=ATEN")
     assert done.returncode == 3
     assert "asked inductor for no GEMM choice" in done.stderr
     assert not (tmp_path / "net.json").exists()
@@ -198,8 +198,12 @@ BAD = {
         3,
         "CUDA devices here",
     ),
-    "bad mode": (_net(*INPUT, "--seqlens", "8", "--mode", "fast"), 3, "'fast' is not a mode"),
-    "bad backend": (_net(*INPUT, "--seqlens", "8", "--backends", "CUTLASS"), 3, "cannot be used"),
+    "bad mode": (_net(*INPUT, "--seqlens", "8", "--set", "mode=fast"), 3, "'fast' is not a mode"),
+    "bad backend": (
+        _net(*INPUT, "--seqlens", "8", "--set", "backends=CUTLASS"),
+        3,
+        "cannot be used",
+    ),
     "model fails": (_net("--input", "x=[seqlen,31]", "--seqlens", "8"), 3, "failed in eager mode"),
     "out is no json": (_net(*INPUT, "--seqlens", "8", "--out", "t.txt"), 3, "is not a .json file"),
     "out below a file": (

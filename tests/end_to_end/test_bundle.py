@@ -27,7 +27,7 @@ RunOnce = Callable[..., tuple[Path, str]]
 def bundled(run_once: RunOnce, variables: dict[str, str]) -> tuple[Path, dict[str, Any]]:
     """A table of the batched product and its bundle, graphs included, and what the build said."""
     words = ("-m", "warmup", "build", "--json", "--device", "cpu", "--model", BATCHED)
-    words += ("--seqlens", "8", "--out", "t.json", "--bundle-graphs", "default")
+    words += ("--seqlens", "8", "--out", "t.json", "--set", "bundle_graphs=default")
     folder, said = run_once("bundled", *words, **variables)
     return folder, json.loads(said)
 

@@ -19,7 +19,7 @@ LINEAR = "m=16 n=96 k=64 f32 a=row b=packed out=f32 fp32=ieee | epilogue"
 BMM = "bmm batch=4 m=16 n=96 k=64 f32 a=row b=row out=f32 fp32=ieee | epilogue=none"
 PACKED = f"packed_linear {LINEAR}=none"
 UNKNOWN = f"packed_linear {LINEAR}=frobnicate"
-ALONE = ("--fused-top-k", "0")  # how a row is measured is not the matter
+ALONE = ("--set", "fused_top_k=0")  # how a row is measured is not the matter
 Built = tuple[Path, dict[str, Any]]
 
 

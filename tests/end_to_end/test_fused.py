@@ -118,6 +118,6 @@ def test_nothing_to_fuse_is_measured_alone(build: Build) -> None:
 
 
 def test_top_k_zero_measures_products_alone(build: Build) -> None:
-    """``--fused-top-k 0`` is the build without regions."""
+    """``--set fused_top_k=0`` is the build without regions."""
     row = build("Summed", 0)["rows"][SUMMED]
     assert (row["scope"], row["fused"], row["bare_us"]) == ("bare", [], None)

@@ -23,7 +23,7 @@ from warmup.table.store import read, write
 ROOT = Path(__file__).resolve().parents[2]
 SERVE = ROOT / "tests" / "programs" / "serve_mlp.py"
 LINEAR = "n=96 k=64 bf16 a=row b=packed bias=1d out=bf16 | epilogue"
-ALONE = ("--fused-top-k", "0")  # how a row is measured is not the matter
+ALONE = ("--set", "fused_top_k=0")  # how a row is measured is not the matter
 BATCHED = (
     "bmm batch=4 m=16 n=96 k=64 f32 a=row b=row out=f32 fp32=ieee | epilogue=mul(f32[64,96])",
     "bmm batch=2 m=8 n=32 k=64 f32 a=row b=row out=f32 fp32=ieee | epilogue=none",
@@ -165,7 +165,7 @@ def test_a_table_of_another_policy_is_left_alone(
     """Problems measured otherwise than the table's rows do not join them."""
     folder = mixed[0]
     before = (folder / "t.json").read_text()
-    code = exit_code(folder, "--backends", "CPP")
+    code = exit_code(folder, "--set", "backends=CPP")
     assert (code, (folder / "t.json").read_text() == before) == (3, True)
 
 

@@ -54,9 +54,9 @@ def test_a_row_says_how_it_was_measured(table: Table) -> None:
 
 @pytest.mark.long
 def test_a_forced_build_measures_the_same_keys(net: Built, tmp_path: Path) -> None:
-    """--force tunes what is there again: the same questions, by the same method."""
+    """--retry all tunes what is there again: the same questions, by the same method."""
     again = Path(shutil.copy(net[0], tmp_path / "again.json"))
-    words = (*NET, "--device", "cpu", "--out", again.name, "--force", "--json")
+    words = (*NET, "--device", "cpu", "--out", again.name, "--retry", "all", "--json")
     caches = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
     done = run_forked(
         *("-m", "warmup", "build", *words),
@@ -85,7 +85,7 @@ def test_what_a_cpu_cannot_be_timed_with_is_refused(
 ) -> None:
     """Exit 3 and one line, before anything is written."""
     out = tmp_path / "mlp.json"
-    for option, word in (("--launch", "cudagraph"), ("--l2", "cold")):
+    for option, word in (("--launch", "cudagraph"), ("--set", "l2=cold")):
         with pytest.raises(SystemExit) as stopped:
             main(["build", *NET, "--device", "cpu", "--out", str(out), option, word])
         said = capsys.readouterr().err

@@ -54,7 +54,7 @@ def test_tensors_that_are_not_dense_are_compared_by_their_dense_form(
     for name, (code, said_of_inputs) in EXPLAINED.items():
         model = ("--model", str(MODELS / f"{name}.py"), "--device", "cpu")
         words = ("-m", "warmup", "build", *model, *SIZES, "--out", "t.json", "--json", "--quiet")
-        folder, said = run_once(name, *words, "--wait-for-quiet", "0", **variables)
+        folder, said = run_once(name, *words, "--set", "wait_for_quiet=0", **variables)
         (bucket,) = json.loads(said)["buckets"]
         assert bucket["error"] < 1e-5, name
         caches = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"), "PYTHONPATH": str(ROOT)}

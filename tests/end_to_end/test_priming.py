@@ -156,7 +156,7 @@ def test_an_upgraded_torch_uses_no_row(folder: Path, tmp_path: Path) -> None:
 def batched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a table of the batched model, whose graphs inductor caches, for 16 rows."""
     folder = tmp_path_factory.mktemp("batched")
-    build(folder, BATCHED, "16", "--fused-top-k", "0")  # how it is measured is not the matter
+    build(folder, BATCHED, "16", "--set", "fused_top_k=0")  # how it is measured is not the matter
     return folder
 
 

@@ -41,7 +41,7 @@ def test_a_build_tunes_it_into_a_section_of_its_own(toy: dict[str, Any]) -> None
 
 
 def test_commands_show_and_check_it(toy: dict[str, Any]) -> None:
-    """`show` has a grid for the kind and filters it by ``op`` and ``m``; `check` counts it."""
+    """`show` has a grid for the kind and filters it by words; `check` counts it."""
     (head, row) = toy["shown"]["printed"].splitlines()[1:3]
     assert head.split()[:2] == ["toy", "winner"]
     assert row.startswith("cat m=8 widths=32,32 f32 ")

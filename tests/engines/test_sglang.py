@@ -87,7 +87,7 @@ class Bench:
         """Build a table from the program that compiles as *path* does."""
         table = self.folder / f"{path}.json"
         program = [sys.executable, str(HERE / "serve_sglang.py"), path, *self.model(path)]
-        words = ("build", "--device", "cpu", "--wait-for-quiet", "0", "--out", str(table))
+        words = ("build", "--device", "cpu", "--set", "wait_for_quiet=0", "--out", str(table))
         gpulike = [str(HERE / "gpulike" / "choices_for_inputs.py")]
         warmup = ["-m", "warmup"] if path == "cpu" else gpulike
         done = self.call(f"{path}-build", *warmup, *words, "--", *program)

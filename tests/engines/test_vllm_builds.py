@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from typing import Any
 
 import pytest
 from vllm_bench import IN_PROCESS, WITHOUT_PLUGIN, Bench, make_bench
@@ -17,13 +18,13 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     return make_bench(tmp_path_factory.mktemp("vllm"))
 
 
-def build_from_vllm(bench: Bench, name: str, *words: str, **variables: str) -> str:
+def build_from_vllm(bench: Bench, name: str, ranks: int = 1, **variables: str) -> str:
     """Build the table *name* by the engine itself; return what the command printed."""
-    engine = {"dtype": "float32", "max_model_len": 128, "max_num_seqs": 4, "seed": 0}
+    engine: dict[str, Any] = {"compile_sizes": [2], "tensor_parallel_size": ranks}
+    engine |= {"dtype": "float32", "max_model_len": 128, "max_num_seqs": 4, "seed": 0}
     engine |= {"max_num_batched_tokens": 128, "kv_cache_memory_bytes": 64 << 20}
-    command = ["build", "--from-vllm", "model", "--compile-sizes", "2", "--device", "cpu"]
-    command += ["--engine-args", json.dumps(engine), "--wait-for-quiet", "0"]
-    command += ["--out", f"{name}.json", *words]
+    command = ["build", "--from-vllm", f"model{json.dumps(engine)}", "--device", "cpu"]
+    command += ["--set", "wait_for_quiet=0", "--out", f"{name}.json"]
     done = bench.call(name, "-m", "warmup", *command, **WITHOUT_PLUGIN, **variables)
     return done.stdout + done.stderr
 
@@ -40,7 +41,7 @@ def test_a_table_built_from_vllm_answers_everything(bench: Bench) -> None:
 def test_each_of_two_ranks_asks_for_its_share(bench: Bench) -> None:
     """Two ranks ask the same keys, of half the model: what one measured is a hit in the other."""
     cores = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}
-    said = build_from_vllm(bench, "ranks", "--tensor-parallel", "2", **cores)
+    said = build_from_vllm(bench, "ranks", 2, **cores)
     assert "hits 24, tuned in the program 8, left for the end 0" in said
     shares = {re.search(r" n=\d+ k=\d+ ", key)[0] for key in read(bench.folder / "ranks.json").rows}
     assert shares == {" n=256 k=256 ", " n=256 k=128 ", " n=704 k=256 ", " n=256 k=352 "}

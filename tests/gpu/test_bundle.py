@@ -18,7 +18,7 @@ MODEL = "examples/vision_block.py:small"
 INPUT = "hidden_states=[seqlen,128]:bf16"
 
 
-@pytest.fixture(scope="module", params=[(), ("--bundle-graphs", "default")], ids=["k", "g"])
+@pytest.fixture(scope="module", params=[(), ("--set", "bundle_graphs=default")], ids=["k", "g"])
 def bundled(
     request: pytest.FixtureRequest,
     run: Callable[..., str],

@@ -39,7 +39,7 @@ def profiled(
     text = run(
         folder,
         *("-m", "warmup", "profile", *MODEL, "--table", str(table), "--mode", request.param),
-        *("--record", str(trace), "--json"),
+        *("--out", str(trace), "--json"),
     )
     return trace, json.loads(text)
 

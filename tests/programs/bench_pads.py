@@ -20,7 +20,7 @@ from build_unaligned import counting_compiles, pad_on_cpu
 from warmup.bench import pad
 from warmup.cli import main as run_cli
 
-WORDS = ("bench", "pad", "--dtypes", "f32", "--device", "cpu", "--out", "pad.jsonl")
+WORDS = ("bench", "pad", "--dtype", "f32", "--device", "cpu", "--out", "pad.jsonl")
 
 
 def run(count: str) -> dict[str, Any]:

@@ -198,7 +198,7 @@ def steps() -> Iterator[tuple[str, Any]]:
     yield "stored", json.loads(Path("8.json").read_text())["rows"]
     yield "digests", [report.digest, digest_of(read("8.json"))]
     yield "shown", run("show", "8.json")
-    yield "filtered", {m: run("show", "8.json", "--op", "cat", "--bucket", m) for m in ("8", "9")}
+    yield "filtered", {m: run("show", "8.json", "--rows", f"cat m={m}") for m in ("8", "9")}
     yield "checked", run("check", "8.json", "--device", "cpu")
     with empty_caches():
         yield "hit", serve("8.json", 8, "strict", "hit.jsonl")

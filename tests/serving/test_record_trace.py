@@ -50,7 +50,7 @@ def recorded(inherited: None, tmp_path_factory: pytest.TempPathFactory) -> tuple
     caches = {"TORCHINDUCTOR_CACHE_DIR": str(path.with_name("inductor")), "PYTHONPATH": str(ROOT)}
     done = run_forked(
         *("-m", "warmup", "profile", "--model", str(model), "--seqlens", "4,16"),
-        *("--record", str(path), "--device", "cpu", "--json"),
+        *("--out", str(path), "--device", "cpu", "--json"),
         env={**os.environ, **caches},
         cwd=ROOT,
     )
@@ -159,7 +159,7 @@ def test_the_text_has_80_columns(profiled: Profiled) -> None:
 def test_a_trace_does_not_differ_from_itself(recorded: tuple[Path, Any]) -> None:
     """Of two equal traces no kernel is slower, and every ratio is 1."""
     path = str(recorded[0])
-    done = run_python("-m", "warmup", "profile", "--diff", path, path, "--json")
+    done = run_python("-m", "warmup", "profile", path, path, "--json")
     found = json.loads(done.stdout)
     assert {each["ratio"] for each in found} == {1.0}
     assert not any(each["is_certain"] for each in found)
@@ -169,8 +169,7 @@ def test_what_cannot_be_profiled_is_an_error() -> None:
     """A contradiction of options, or a file that is not there, is an error that says so."""
     for options, reason in (
         ((), "0 traces"),
-        (("a.json", "b.json"), "2 traces"),
-        (("a.json", "--diff"), "1 traces"),
+        (("a.json", "b.json", "c.json"), "3 traces"),
         (("a.json", "--model", "m.py"), "a trace and --model"),
         (("--model", "m.py"), "has no file"),
         (("missing.json",), "missing.json"),

@@ -96,7 +96,7 @@ def test_a_retry_that_makes_no_sense_is_refused() -> None:
     """Another word, all rows, and a budget for a wider search."""
     for budget, options, words in (
         (DEFAULT, {"retry": "stable"}, "write --retry unstable"),
-        (DEFAULT, {"retry": "unstable", "force": True}, "--force"),
+        (DEFAULT, {"retry": "unstable", "force": True}, "--retry all"),
         (SearchBudget(Search.WIDE, 5.0), {"retry": "unstable"}, "--budget"),
     ):
         with pytest.raises(SettingsError, match=words):

@@ -219,7 +219,7 @@ def test_weights_come_from_safetensors(tmp_path: Path) -> None:
 
 
 def test_arguments_are_fields_of_the_config(tmp_path: Path) -> None:
-    """--model-args makes a deeper model, and names a field that is none."""
+    """An argument makes a deeper model, and names a field that is none."""
     path = config(tmp_path, "bert", architectures=["BertModel"], **SMALL)
     deep = load_model(f'hf-random:{path}{{"num_hidden_layers": 3}}')
     assert len(deep.module.encoder.layer) == 3

@@ -318,7 +318,7 @@ def parse_dtypes(text: str) -> tuple[str, ...]:
     dtypes = tuple(dict.fromkeys(word.strip() for word in text.split(",")))
     if unknown := [word for word in dtypes if word not in SAMPLED_DTYPES]:
         raise SettingsError(
-            f"--dtypes: {', '.join(map(repr, unknown))} is not sampled",
+            f"--dtype: {', '.join(map(repr, unknown))} is not sampled",
             f"use any of {','.join(SAMPLED_DTYPES)}",
         )
     return dtypes

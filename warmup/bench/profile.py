@@ -486,9 +486,7 @@ def record_trace(
     try:
         replace_bytes(out, gzip.compress(raw, mtime=0) if out.suffix == ".gz" else raw)
     except (OSError, ValueError) as error:
-        raise SettingsError(
-            f"--record {out}: cannot be written ({error})", "name a file"
-        ) from error
+        raise SettingsError(f"--out {out}: cannot be written ({error})", "name a file") from error
 
 
 def _profile(

@@ -9,15 +9,14 @@ from typing import Annotated, Any, Final
 import typer
 
 from warmup.cli.audit import audit
-from warmup.cli.bench import layers, mm, pad
+from warmup.cli.bench import bench
 from warmup.cli.build import build
 from warmup.cli.check import check
 from warmup.cli.compare import compare
 from warmup.cli.doctor import doctor
-from warmup.cli.exchange import export, import_table
+from warmup.cli.exchange import export
 from warmup.cli.explain import explain
-from warmup.cli.model_options import with_engine_options, with_model_options
-from warmup.cli.options import Debug, Quiet, Verbose, with_common_options
+from warmup.cli.options import with_common_options, with_model_options
 from warmup.cli.output import print_line
 from warmup.cli.profile import profile
 from warmup.cli.run import CONTEXT_SETTINGS, run
@@ -48,28 +47,19 @@ app = typer.Typer(
         """
     ),
 )
-bench = typer.Typer(
-    help="Time GEMMs, layers and pad decisions.",
-    epilog=_epilog("warmup bench mm --shapes 128x9216x4096"),
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
-_COMMAND_NAMES: Final = {import_table: "import"}
 _EXAMPLES: Final = {
     "doctor": "warmup doctor",
     "build": """
         warmup build --model mlp.py --seqlens 560,1024
-        warmup build --model pkg.mod:Net --dims "batch=1,8;seqlen=4..512"
         warmup build --problems misses.json --out tables/served.json
         warmup build --out tables/served.json -- python serve.py --port 8000
     """,
     "explain": "warmup explain --model mlp.py --seqlens 1..1024",
     "suggest": "warmup suggest --histogram lengths.txt --max-buckets 6",
-    "import": "warmup import lookup_table.json --out tables/mlp.json",
     "export": "warmup export tables/mlp.json --out lookup_table.json",
     "show": """
         warmup show tables/mlp.json
-        warmup show tables/mlp.json --op addmm --bucket 560
+        warmup show tables/mlp.json --rows "addmm m=560"
         warmup show tables/mlp.json --candidates "addmm m=560"
         warmup show tables/mlp.json --review --fail-on wrong
     """,
@@ -84,15 +74,20 @@ _EXAMPLES: Final = {
     "compare": "warmup compare --model mlp.py --seqlens 560 --table tables/mlp.json",
     "profile": """
         warmup profile trace.json.gz --table tables/mlp.json
-        warmup profile --model mlp.py --seqlens 560 --record trace.json.gz
-        warmup profile --diff before.json.gz after.json.gz
+        warmup profile --model mlp.py --seqlens 560 --out trace.json.gz
+        warmup profile before.json.gz after.json.gz
     """,
-    "mm": "warmup bench mm --shapes 128x9216x4096 --out results",
-    "pad": "warmup bench pad --samples 500 --out pad.jsonl --budget 2h",
-    "layers": "warmup bench layers --layers rmsnorm,softmax --backends eager,compiled",
+    "bench": """
+        warmup bench mm --shapes 128x9216x4096 --out results
+        warmup bench layers rmsnorm softmax --backends compiled,table
+        warmup bench pad --samples 500 --out pad.jsonl --budget 2h
+    """,
 }
 # Commands that need inductor's cache folder; doctor and check report on it.
-_NEEDS_CACHE: Final = frozenset({"build", "import", "explain", "compare", "mm", "layers", "pad"})
+_NEEDS_CACHE: Final = frozenset({"build", "explain", "compare", "bench"})
+
+
+_NEEDS_MODEL: Final = frozenset({"explain", "compare"})
 
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001  typer passes a flag's value
@@ -110,41 +105,47 @@ def _options(
             "--version", "-V", callback=_print_version, is_eager=True, help="Print the version."
         ),
     ] = False,
-    quiet: Quiet = False,
-    verbose: Verbose = 0,
-    debug: Debug = False,
 ) -> None:
     """Ahead-of-time max-autotune for torch.compile: build a table, serve from it, audit it."""
-    del version, quiet, verbose, debug  # of the command that follows; `with_common_options`
+    del version  # its callback has printed it
 
 
-def _add(to: typer.Typer, command: Callable[..., None], **options: Any) -> None:
+class _Command(typer.core.TyperCommand):
+    """A command whose help lists its options under the heading that each names, else Options."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        panels: dict[str, list[tuple[str, str]]] = {"Options": []}
+        for parameter in self.get_params(ctx):
+            panel = getattr(parameter, "rich_help_panel", None) or "Options"
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                name = record[0].partition(" <")[0]  # without the name of a Python type
+                panels.setdefault(panel, []).append((name, record[1]))
+        for panel, records in panels.items():
+            if records:
+                with formatter.section(panel):
+                    formatter.write_dl(records)
+
+
+def _add(command: Callable[..., None], **settings: Any) -> None:
     """Add *command* with the options of every command and its examples."""
-    name = _COMMAND_NAMES.get(command, command.__name__)
-    run_it = with_model_options(with_engine_options(command) if command is build else command)
+    name = command.__name__
+    run_it = with_model_options(
+        command, is_required=name in _NEEDS_MODEL, has_devices=command is build
+    )
     run_it = with_common_options(run_it, compiles=name in _NEEDS_CACHE)
-    example = _EXAMPLES.get(command.__name__) or _EXAMPLES[name]
     summary = inspect.cleandoc(command.__doc__ or "").partition("\n\n")[0]  # whole in the list
-    to.command(name, epilog=_epilog(example), short_help=summary, **options)(run_it)
+    add = app.command(
+        name, cls=_Command, epilog=_epilog(_EXAMPLES[name]), short_help=summary, **settings
+    )
+    add(run_it)
 
 
-_add(app, doctor)
-_add(app, build, context_settings=CONTEXT_SETTINGS)
-for one in (
-    import_table,
-    export,
-    explain,
-    suggest,
-    show,
-    diff,
-    merge,
-    check,
-    audit,
-    compare,
-    profile,
-):
-    _add(app, one)
-_add(app, run, context_settings=CONTEXT_SETTINGS)
-for bench_command in (mm, layers, pad):
-    _add(bench, bench_command)
-app.add_typer(bench, name="bench")
+# What follows the first word that is no option belongs to the command, `--` or not.
+_add(build, context_settings=CONTEXT_SETTINGS)
+_add(check)
+_add(run, context_settings=CONTEXT_SETTINGS)
+for command in (audit, show, diff, merge, suggest, explain, compare, bench, profile):
+    _add(command)
+_add(doctor)
+_add(export)

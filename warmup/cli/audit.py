@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
-from enum import StrEnum
 from itertools import chain
 from pathlib import Path
 from typing import Annotated
@@ -16,21 +15,12 @@ import typer
 from warmup.cli import options
 from warmup.cli.output import MEANINGS, complain, fold
 from warmup.cli.streams import EXIT_FOUND
-from warmup.core.errors import SettingsError
 from warmup.core.events import in_brackets
 from warmup.core.files import write_output
 from warmup.core.text import counted, printable
 from warmup.serving.audit import AuditReport
 
 _COVERAGE_PAGE = "docs/explanation/coverage.md"
-
-
-class AuditFormat(StrEnum):
-    """The form in which an audit is printed."""
-
-    TEXT = "text"
-    JSON = "json"
-    PROMETHEUS = "prometheus"
 
 
 def audit(
@@ -42,13 +32,14 @@ def audit(
         Path | None, typer.Option(help="The table whose unused rows are listed.")
     ] = None,
     fail_on: options.FailOn = None,
-    form: Annotated[
-        AuditFormat | None, typer.Option("--format", help="Form of the report; default text.")
-    ] = None,
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+    as_json: options.AsJson = False,
     out: Annotated[
-        Path | None, typer.Option(help="File for the report, instead of stdout.")
+        Path | None,
+        typer.Option(
+            help="File for the report, instead of stdout: FILE.json is JSON, FILE.prom Prometheus "
+            "metrics, any other text."
+        ),
     ] = None,
     misses_out: Annotated[
         Path | None, typer.Option(help="File for the misses, for `warmup build --problems`.")
@@ -59,12 +50,10 @@ def audit(
     from warmup.serving.audit import encode_misses
 
     wanted = options.parse_failures(fail_on)
-    if as_json and form not in (None, AuditFormat.JSON):
-        raise SettingsError(f"--json contradicts --format {form}", "give one of them")
     report = read_logs(logs, table=table)
     if misses_out is not None:
         write_output(misses_out, encode_misses(report), "--misses-out")
-    text = spell(report, AuditFormat.JSON if as_json else form or AuditFormat.TEXT)
+    text = spell(report, ".json" if as_json else "" if out is None else out.suffix)
     if out is not None:
         write_output(out, text, "--out")
     else:
@@ -80,13 +69,13 @@ def audit(
         raise typer.Exit(EXIT_FOUND)
 
 
-def spell(report: AuditReport, form: AuditFormat) -> str:
-    """Return *report* in that form."""
-    if form is AuditFormat.PROMETHEUS:
+def spell(report: AuditReport, suffix: str) -> str:
+    """Return *report* in the form of a file with that *suffix*."""
+    if suffix == ".prom":
         from warmup.serving.counters import expose
 
         return expose(report)
-    if form is AuditFormat.JSON:
+    if suffix == ".json":
         counts = {"miss_count": report.miss_count, "reasons": dict(report.reasons)}
         return json.dumps({**asdict(report), **counts}, indent=2, sort_keys=True) + "\n"
     return "".join(

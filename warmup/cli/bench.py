@@ -1,9 +1,10 @@
-"""`warmup bench mm`, `layers` and `pad`: the commands, their reports as text, their files."""
+"""`warmup bench`: the command for GEMMs, layers and pads, its reports as text, its files."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -28,113 +29,106 @@ from warmup.cli.output import (
 )
 from warmup.cli.streams import EXIT_FOUND, interruptible
 from warmup.core.errors import SettingsError
-from warmup.core.method import L2, Launch
 
 if TYPE_CHECKING:
     from warmup.bench.cells import BenchReport, Cell
 
-Backends = Annotated[
-    str | None, typer.Option(help="The backends to time beside eager; default all.")
-]
-ServedTable = Annotated[
-    Path | None, typer.Option(help="The table to serve; default a table that is built first.")
-]
+
+class Benchmark(StrEnum):
+    """What `warmup bench` times."""
+
+    MM = "mm"
+    LAYERS = "layers"
+    PAD = "pad"
 
 
-def mm(
-    *,
-    shapes: Annotated[
-        str | None,
-        typer.Option(help="MxKxN: 128x9216x4096,2048x768x768; default ten common shapes."),
-    ] = None,
-    backends: Backends = None,
-    dtype: options.OperandDtype = "f16",
-    rounds: options.BenchRounds = 50,
-    launch: options.TimedLaunch = Launch.CUDAGRAPH,
-    l2: options.TimedL2 = L2.COLD,
-    table: ServedTable = None,
-    out: options.ResultFolder = None,
-    device: options.DeviceOption = "auto",
-    as_json: options.AsJson = False,
-) -> None:
-    """Time plain GEMMs: eager, max-autotune, inductor's Triton template and a table."""
-    from warmup.bench.cells import BenchRequest
-    from warmup.bench.layers import bench_mm
-
-    request = BenchRequest(
-        shapes=shapes,
-        backends=backends,
-        dtype=dtype,
-        rounds=rounds,
-        launch=launch,
-        l2=l2,
-        table=table,
-        out=out,
-        device=device,
-    )
-    run_bench(partial(bench_mm, request), out, as_json=as_json)
-
-
-def layers(
-    *,
+def bench(
+    benchmark: Annotated[
+        Benchmark, typer.Argument(metavar="mm|layers|pad", help="Plain GEMMs, layers, or padding.")
+    ],
     layers: Annotated[
-        str | None,
-        typer.Option(
-            help="Any of rmsnorm,softmax,cross-entropy,swiglu,layernorm and of your own layers, "
-            "FILE.py:Class; default all five."
+        list[str] | None,
+        typer.Argument(
+            metavar="LAYER",
+            help="Of layers: any of rmsnorm, softmax, cross-entropy, swiglu, layernorm and of your "
+            "own, FILE.py:Class; default all five.",
         ),
     ] = None,
-    backends: Backends = None,
+    *,
     shapes: Annotated[
         str | None,
-        typer.Option(help="ROWSxCOLUMNS: 4096x1024,8192x4096; default the layer's usual shapes."),
+        typer.Option(help="MxKxN of mm, ROWSxCOLUMNS of layers, with commas; default usual ones."),
     ] = None,
-    dtype: options.OperandDtype = "bf16",
-    rounds: options.BenchRounds = 30,
-    launch: options.TimedLaunch = Launch.CUDAGRAPH,
-    table: ServedTable = None,
-    out: options.ResultFolder = None,
+    backends: Annotated[
+        str | None, typer.Option(help="The backends to time beside eager; default all.")
+    ] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(help="bf16, f16 or f32; default f16, of layers bf16, of pad all three."),
+    ] = None,
+    rounds: Annotated[
+        int | None,
+        typer.Option(min=1, help="Rounds of timing; default 50, of layers 30."),
+    ] = None,
+    table: Annotated[
+        Path | None, typer.Option(help="The table to serve; default a table that is built first.")
+    ] = None,
+    samples: Annotated[
+        int | None, typer.Option(min=1, help="Of pad: how many samples the file is to have.")
+    ] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="Of pad: begin no sample after this time, such as 20m.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for the report as JSON and charts; of pad the file of samples, JSON "
+            "lines, which is completed."
+        ),
+    ] = None,
     device: options.DeviceOption = "auto",
     as_json: options.AsJson = False,
 ) -> None:
-    """Time norms, softmax, cross-entropy, SwiGLU or your own layers on several backends.
+    """Time plain GEMMs, layers on several backends, or the padding of unaligned GEMMs.
 
-    The backends are eager, inductor, a table and the methods of the layer: kernel libraries.
+    mm and layers are timed eager, compiled, from a table and by the libraries that are installed.
+    pad draws random GEMMs, compiled as they are and padded, as data to learn from; a second run
+    goes on where the first was stopped.
     """
+    if layers and benchmark is not Benchmark.LAYERS:
+        raise typer.BadParameter(f"bench {benchmark} takes no layers: {', '.join(layers)}")
+    of_pad = {"--samples": samples, "--budget": budget}
+    others = {"--shapes": shapes, "--backends": backends, "--rounds": rounds, "--table": table}
+    wrong = others if benchmark is Benchmark.PAD else of_pad
+    if given := [name for name, value in wrong.items() if value is not None]:
+        raise typer.BadParameter(f"bench {benchmark} has no {', '.join(given)}")
+    if benchmark is Benchmark.PAD:
+        if samples is None or out is None:
+            raise typer.BadParameter("bench pad needs --samples and --out")
+        _bench_pad(samples, out, dtype or "f16,bf16,f32", device, budget)
+        return
     from warmup.bench.cells import BenchRequest
-    from warmup.bench.layers import bench_layers
+    from warmup.bench.layers import bench_layers, bench_mm
 
+    is_mm = benchmark is Benchmark.MM
     request = BenchRequest(
         shapes=shapes,
         backends=backends,
-        dtype=dtype,
-        rounds=rounds,
-        launch=launch,
+        dtype=dtype or ("f16" if is_mm else "bf16"),
+        rounds=rounds or (50 if is_mm else 30),
         table=table,
         out=out,
         device=device,
     )
-    run_bench(partial(bench_layers, request, layers=layers), out, as_json=as_json)
+    named = ",".join(layers) if layers else None
+    time_them = (
+        partial(bench_mm, request) if is_mm else partial(bench_layers, request, layers=named)
+    )
+    run_bench(time_them, out, as_json=as_json)
 
 
-def pad(
-    *,
-    samples: Annotated[int, typer.Option(min=1, help="How many samples the file is to have.")],
-    out: Annotated[
-        Path, typer.Option(help="The file of samples, JSON lines; one with fewer is completed.")
-    ],
-    seed: Annotated[int, typer.Option(min=0, help="Another seed draws other samples.")] = 1,
-    dtypes: Annotated[str, typer.Option(help="Dtypes to draw: f16, bf16, f32.")] = "f16,bf16,f32",
-    budget: Annotated[
-        str | None, typer.Option(help="Begin no sample after this time, such as 20m.")
-    ] = None,
-    device: options.DeviceOption = "auto",
-) -> None:
-    """Time random unaligned GEMMs compiled as they are and padded, as data to learn from.
-
-    A second run goes on where the first was stopped. Exit code 1 where a sample could not be
-    measured.
-    """
+def _bench_pad(samples: int, out: Path, dtypes: str, device: str, budget: str | None) -> None:
+    """Complete the file *out*; end with code 1 where a sample could not be measured."""
     from warmup.bench.pad import bench_pad
     from warmup.tuning.progress import parse_seconds
 
@@ -142,9 +136,7 @@ def pad(
     seconds = None if budget is None else parse_seconds(budget, "--budget")
     kept = f"interrupted: finished samples are in {out}; the same command measures the rest"
     with interruptible(lambda: say(kept)):
-        done = bench_pad(
-            samples, out, seed=seed, dtypes=dtypes, device=device, seconds=seconds, say=say
-        )
+        done = bench_pad(samples, out, dtypes=dtypes, device=device, seconds=seconds, say=say)
     print_line(f"{out}: {done.known + done.measured} of {done.count} samples")
     if done.left:
         print_line(f"{done.left} left: the budget was spent; run the same command again")

@@ -1,11 +1,16 @@
-"""`warmup build`: tune every bucket of a model, or the misses of an audit."""
+"""`warmup build`: the options, and the build that they mean.
+
+The source is a model and its buckets, a file of problems, or a program that runs once. Where the
+options become arguments is `_build_of` and `_run_program`, nowhere else.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import warnings
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -13,201 +18,278 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from warmup.cli import options
-from warmup.cli.build_render import UNDECIDED, is_undecided, refuse_beside, unstable_rows
-from warmup.cli.output import complain, fold, grid, print_report, say, terminal_width
+from warmup.cli.build_render import (
+    MEASURE_ALL,
+    RETRY,
+    UNDECIDED,
+    document,
+    document_of_plan,
+    document_of_program,
+    is_undecided,
+    spell,
+    spell_plan,
+    spell_program,
+)
+from warmup.cli.output import complain, print_report, say
 from warmup.cli.streams import EXIT_FOUND, EXIT_UNDECIDED, interruptible
-from warmup.cli.tables import ROW_HEAD, row_cells
 from warmup.core.buckets import ShapePolicy
-from warmup.core.events import in_brackets
-from warmup.core.method import Search
-from warmup.core.rows import Row
+from warmup.core.errors import NothingRecordedError, SettingsError
+from warmup.core.method import Launch, Search
 from warmup.core.text import counted, printable
-from warmup.keys.kind import natural_order
-from warmup.keys.registry import kind_of
 
 if TYPE_CHECKING:
     from warmup.serving.run import RunReport
-    from warmup.tuning.program import ProgramBuild
+    from warmup.tuning.report import BuildReport
 
-
+_MORE: Final = "More options"
 _CONFIG_MAP_BYTES: Final = 2**20
+
+
+class Again(StrEnum):
+    """Which rows of an existing table are measured again."""
+
+    UNSTABLE = "unstable"
+    ALL = "all"
+
+
+# -- Expert settings: `--set NAME=VALUE` ----------------------------------------------------------
+
+
+def _number(least: float, most: float = float("inf")) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        value = float(text)
+        if not least <= value <= most:
+            raise ValueError(f"{text} is not in the range {least:g} to {most:g}")
+        return value
+
+    return read
+
+
+def _yes(text: str) -> bool:
+    if text not in ("yes", "no"):
+        raise ValueError(f"{text} is neither yes nor no")
+    return text == "yes"
+
+
+# By name: how the value is read, and what the setting means (docs/reference/cli.md lists them).
+SETTINGS: Final[Mapping[str, tuple[Callable[[str], Any], str]]] = {
+    "mode": (str, "mode of the compile; default max-autotune-gemm, all are searched alike"),
+    "backends": (str, "inductor's GEMM backends; default ATEN,CPP or, on a GPU, ATEN,TRITON"),
+    "tolerance": (_number(0, 1), "relative L2 error that is always accepted; default by dtype"),
+    "l2": (str, "what timed calls find in the L2 cache: cold or warm; default cold, on a CPU warm"),
+    "fused_top_k": (
+        int,
+        "candidates, beside the library's, that are timed with their epilogue; default 4",
+    ),
+    "wait_for_quiet": (
+        _number(0),
+        "seconds in all to wait while other processes keep the machine busy; default 30",
+    ),
+    "problem_limit": (
+        str,
+        "with several devices: time after which a problem is given to another; default 30m",
+    ),
+    "bundle_graphs": (
+        str,
+        "write a bundle with the graphs of a server in this mode of torch.compile",
+    ),
+    "after": (
+        _yes,
+        "yes: tune what a program asks when it has ended, not as it is asked",
+    ),
+}
+
+
+def parse_settings(words: Sequence[str]) -> dict[str, Any]:
+    """Return the values of ``--set`` by name.
+
+    Raises:
+        typer.BadParameter: a name is not in `SETTINGS` or given twice, or a value cannot be read.
+    """
+    found: dict[str, Any] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not equals or name not in SETTINGS:
+            raise typer.BadParameter(
+                f"--set {word}: write NAME=VALUE, any of {', '.join(SETTINGS)}"
+            )
+        if name in found:
+            raise typer.BadParameter(f"--set {name} is given twice")
+        try:
+            found[name] = SETTINGS[name][0](text)
+        except ValueError as error:
+            raise typer.BadParameter(f"--set {word}: {error}") from None
+    return found
+
+
+# -- The command ----------------------------------------------------------------------------------
 
 
 def build(
     command: Annotated[
         list[str] | None,
-        typer.Argument(metavar="-- COMMAND", help="Instead of --model: a program to run once."),
+        typer.Argument(metavar="-- COMMAND", help="A program to run once, instead of --model."),
     ] = None,
     *,
-    model: options.OptionalModel = None,
+    model: options.ModelOptions,
     problems: Annotated[
         Path | None,
-        typer.Option(help="Instead of --model: the misses from `warmup audit --misses-out`."),
-    ] = None,
-    shard: options.ShardOption = None,
-    after: Annotated[
-        bool,
         typer.Option(
-            "--after", help="Tune what the program asks when it has ended, not as it is asked."
+            metavar="FILE",
+            help="Misses of an audit, or torch's lookup table.",
         ),
-    ] = False,
-    seqlens: options.Seqlens = None,
-    dims: options.Dims = None,
-    inputs: options.InputsOption = None,
-    device: options.DeviceOption = "auto",
-    devices: options.DevicesOption = None,
-    problem_limit: options.ProblemLimit = "30m",
-    cluster: options.ClusterOption = None,
-    dtype: options.Dtype = None,
-    mode: Annotated[
-        str,
-        typer.Option(
-            help="The options of the compile: max-autotune-gemm, max-autotune or "
-            "max-autotune-no-cudagraphs. All are searched alike."
-        ),
-    ] = "max-autotune-gemm",
-    backends: Annotated[
-        str | None,
-        typer.Option(help="Inductor's GEMM backends; default ATEN,CPP or, on a GPU, ATEN,TRITON."),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="The table to write; default tables/DEVICE/MODEL.DTYPE.json."),
-    ] = None,
-    tolerance: Annotated[
-        float | None,
-        typer.Option(
-            min=0.0, max=1.0, help="Relative L2 error that is always accepted; default by dtype."
-        ),
+        typer.Option(metavar="FILE", help="Table; default tables/DEVICE/MODEL.DTYPE.json."),
     ] = None,
     launch: Annotated[
+        Launch | None,
+        typer.Option(metavar="HOW", help="Serving calls: eager or in a cudagraph."),
+    ] = None,
+    budget: Annotated[
         str | None,
-        typer.Option(
-            help=f"{options.LAUNCH_HELP} Default eager; for --mode max-autotune on a GPU cudagraph."
-        ),
+        typer.Option(metavar="TIME", help="Time limit for a wider --search, such as 20m."),
     ] = None,
-    l2: Annotated[
-        str | None, typer.Option(help=f"{options.L2_HELP} Default cold, on a CPU warm.")
-    ] = None,
-    fused_top_k: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            help="Candidates, beside the library's, that are timed with their epilogue; default 4.",
-        ),
-    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be tuned; measure nothing.")
+    ] = False,
     search: Annotated[
         Search,
-        typer.Option(help="Candidates added to inductor's list: few, more or every tile."),
+        typer.Option(
+            metavar="HOW",
+            show_default=False,
+            rich_help_panel=_MORE,
+            help="default, wide or exhaustive candidates.",
+        ),
     ] = Search.DEFAULT,
-    budget: Annotated[
-        str | None, typer.Option(help="Time limit for a wider --search, such as 20m.")
-    ] = None,
+    policy: Annotated[
+        ShapePolicy,
+        typer.Option(
+            metavar="HOW",
+            show_default=False,
+            rich_help_panel=_MORE,
+            help="A bucket serves: exact, pad or range sizes.",
+        ),
+    ] = ShapePolicy.EXACT,
     pad_weights: Annotated[
-        bool | None, typer.Option(help="Tune padded weights too where that pays; default on a GPU.")
-    ] = None,
-    policy: options.PolicyOption = ShapePolicy.EXACT,
-    bundle: Annotated[
-        bool, typer.Option("--bundle", help="Write a bundle (compiled kernels) beside the table.")
-    ] = False,
-    bundle_graphs: Annotated[
-        str | None,
-        typer.Option(help="Write a bundle with the graphs of a server in this torch.compile mode."),
+        bool | None,
+        typer.Option(rich_help_panel=_MORE, help="Tune padded weights; default on a GPU."),
     ] = None,
     freezing: Annotated[
         bool | None,
-        typer.Option(
-            help="On a CPU: compile with frozen weights. Default yes for --model; for a program as "
-            "it does itself, or WARMUP_FREEZING."
-        ),
+        typer.Option(rich_help_panel=_MORE, help="On a CPU: with frozen weights, or not."),
     ] = None,
-    force: Annotated[bool, typer.Option(help="Tune problems again that the table has.")] = False,
-    retry: Annotated[
-        str | None,
-        typer.Option(help="unstable: measure only the rows whose times do not carry a decision."),
-    ] = None,
-    wait_for_quiet: options.WaitForQuiet = None,
-    rows_from: options.RowsFrom = None,
-    dry_run: Annotated[
+    bundle: Annotated[
         bool,
-        typer.Option(
-            "--dry-run",
-            help="Compile and say what would be tuned; measure and write nothing.",
-        ),
+        typer.Option("--bundle", rich_help_panel=_MORE, help="Write the compiled kernels too."),
     ] = False,
-    as_json: options.AsJson = False,
+    again: Annotated[
+        Again | None,
+        typer.Option(
+            "--retry",
+            metavar="ROWS",
+            rich_help_panel=_MORE,
+            help="Measure unstable or all rows again.",
+        ),
+    ] = None,
+    rows_from: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="TABLE", rich_help_panel=_MORE, help="Take rows that fit; repeatable."
+        ),
+    ] = None,
+    shard: Annotated[
+        str | None,
+        typer.Option(
+            metavar="I/N", rich_help_panel=_MORE, help="With --problems: the I-th of N shares."
+        ),
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS", rich_help_panel=_MORE, help="With --problems: on a Ray cluster."
+        ),
+    ] = None,
+    from_vllm: Annotated[
+        str | None,
+        typer.Option(
+            "--from-vllm",
+            metavar="FOLDER",
+            rich_help_panel=_MORE,
+            help="Instead of --model: what vLLM compiles.",
+        ),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            rich_help_panel=_MORE,
+            help="Expert settings; docs/reference/cli.md.",
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", rich_help_panel=_MORE, help="Print JSON instead of text.")
+    ] = False,
 ) -> None:
     """Tune every bucket of a model and write the winners to a table.
 
-    With --problems, tune the misses that `warmup audit` found, without the model. With a command
-    after --, run that program once and tune its decisions, in each of its processes.
+    Or tune --problems without the model, or what a program decides in each of its processes.
     """
-    from warmup.cli.build_render import (
-        MEASURE_ALL,
-        UNDECIDED,
-        chosen_build,
-        document,
-        document_of_plan,
-        is_empty_share,
-        is_undecided,
-        on_cluster,
-        on_devices,
-        spell,
-        spell_plan,
-    )
+    warnings.filterwarnings("ignore", message="TypedStorage is deprecated")  # torch's own
+    chosen = {
+        **model.words(),
+        "inputs": model.inputs or None,
+        "device": None if model.device == "auto" else model.device,
+        "shard": shard,
+        "launch": launch,
+        "search": None if search is Search.DEFAULT else search,
+        "budget": budget,
+        "pad_weights": pad_weights,
+        "policy": None if policy is ShapePolicy.EXACT else policy,
+        "bundle": bundle or None,
+        "freezing": freezing,
+        "force": (again is Again.ALL) or None,
+        "retry": Again.UNSTABLE.value if again is Again.UNSTABLE else None,
+        "rows_from": tuple(rows_from or ()) or None,
+        "dry_run": dry_run or None,
+        **parse_settings(settings or ()),
+    }
+    words = {name: value for name, value in chosen.items() if value is not None}
+    sources = {"model": model.model, "problems": problems, "from_vllm": from_vllm}
+    if command or from_vllm is not None:
+        beside = {**sources, "cluster": cluster, "from_vllm": command and from_vllm}
+        words |= {name: value for name, value in beside.items() if value}
+        run = partial(_run_program, out=out, words=words, as_json=as_json)
+        run(command or ()) if from_vllm is None or command else _run_engine(run, from_vllm)
+        return
+    if (model.model is None) is (problems is None):
+        raise typer.BadParameter("give one of --model, --problems, --from-vllm and -- COMMAND")
+    if words.pop("after", False):
+        raise typer.BadParameter("--set after=yes needs a program: -- python serve.py")
+    if problems is not None and out is None:
+        raise typer.BadParameter("--problems needs --out, the table to complete")
+    if problems is not None and _is_of_torch(problems):
+        _measure_lookup_table(problems, out, words, as_json=as_json)
+    elif shard is None or problems is None or not _is_empty_share(problems, shard):
+        tune = _build_of(model.model, problems, out=out, words=words, cluster=cluster)
+        _tune(tune, MEASURE_ALL if model.model is None else RETRY, as_json=as_json)
+
+
+def _tune(tune: Callable[..., BuildReport], remedy: str, *, as_json: bool) -> None:
+    """Run the build *tune*, print its report, and end with its exit code.
+
+    *remedy* measures unstable rows again.
+    """
     from warmup.cli.progress import BuildProgress
 
-    of_model: dict[str, Any] = {
-        "seqlens": seqlens,
-        "dims": dims,
-        "inputs": tuple(inputs or ()),
-        "dtype": dtype,
-        "budget": budget,
-        "bundle": bundle,
-        "bundle_graphs": bundle_graphs,
-        "retry": retry,
-        "freezing": freezing,
-    }
-    shared: dict[str, Any] = {
-        "device": device,
-        "mode": mode,
-        "backends": backends,
-        "tolerance": tolerance,
-        "launch": launch,
-        "l2": l2,
-        "fused_top_k": fused_top_k,
-        "search": search,
-        "force": force,
-        "wait_for_quiet": wait_for_quiet,
-        "rows_from": tuple(rows_from or ()),
-        "dry_run": dry_run,
-        "shard": shard,
-    }
-    warnings.filterwarnings("ignore", message="TypedStorage is deprecated")  # torch's own
-    if command:
-        refused = of_model | {"model": model, "problems": problems, "pad_weights": pad_weights}
-        refused |= {"shard": shared.pop("shard"), "devices": devices, "cluster": cluster}
-        shared["freezing"] = refused.pop("freezing")
-        refused |= {"force": force, "dry_run": dry_run, "policy": policy.value}
-        refused |= {"rows_from": shared.pop("rows_from")}
-        build_program(command, out, refused, shared, after=after, as_json=as_json)
-        return
-    if after:
-        raise typer.BadParameter("--after needs a program: -- python serve.py")
-    if is_empty_share(problems, shard):
-        return
-    if model is not None:
-        of_model |= {"pad_weights": pad_weights, "policy": policy}
-    run = chosen_build(model, problems, out=out, of_model=of_model, shared=shared, cluster=cluster)
-    spread = partial(on_cluster, cluster=cluster, budget=budget) if cluster else on_devices
-    run = spread(run, devices=devices, limit=problem_limit)
     with BuildProgress() as progress, interruptible(progress.interrupted):
-        report = run(observer=progress)
+        report = tune(observer=progress)
     if report.plan is not None:
         print_report(report, spell_plan, document_of_plan, as_json=as_json)
         return
-    shown = spell if model is not None else partial(spell, remedy=MEASURE_ALL)
-    print_report(report, shown, document, as_json=as_json)
+    print_report(report, partial(spell, remedy=remedy), document, as_json=as_json)
     size = report.path.stat().st_size
     if size > _CONFIG_MAP_BYTES and not as_json:
         say(f"note: {report.path} has {size} bytes, more than a Kubernetes ConfigMap holds (1 MiB)")
@@ -218,60 +300,175 @@ def build(
         raise typer.Exit(EXIT_UNDECIDED)
 
 
-# `warmup build --out TABLE -- COMMAND`: runs a program once, and tunes its decisions.
+_HOW: Final = frozenset(  # what a build of each source has
+    {
+        *("device", "mode", "backends", "tolerance", "launch", "l2", "fused_top_k", "search"),
+        "wait_for_quiet",
+    }
+)
+_OF_PROBLEMS: Final = _HOW | {"force", "rows_from", "dry_run", "shard", "problem_limit"}
+_OF_PROGRAM: Final = _HOW | {"freezing", "after"}
 
-_UNSET: Final[Mapping[str, Any]] = {"policy": "exact"}
-_GIVEN_AGAIN: Final = "give the same command again"
-_OF_PROGRAMS: Final = "docs/how-to/build-from-a-program.md"
 
-
-def build_program(
-    command: Sequence[str],
-    out: Path | None,
-    refused: Mapping[str, Any],
-    how: Mapping[str, Any],
+def _build_of(
+    model: str | None,
+    problems: Path | None,
     *,
-    after: bool,
-    as_json: bool,
+    out: Path | None,
+    words: Mapping[str, Any],
+    cluster: str | None,
+) -> Callable[..., BuildReport]:
+    """Return the build that *words* describe, of *model* or of *problems*; it takes an observer.
+
+    Raises:
+        typer.BadParameter: a word does not go with the source or with where it is built.
+        SettingsError: the limit for a problem is no time.
+    """
+    from warmup.tuning.build import build as build_model
+    from warmup.tuning.device_host import ALL, parse_devices
+    from warmup.tuning.devices import REFUSED, build_model_on_devices, build_on_devices
+    from warmup.tuning.problems import build_problems
+    from warmup.tuning.progress import parse_seconds
+    from warmup.tuning.ray_build import build_on_cluster
+
+    how = dict(words)
+    if problems is None:
+        refuse("--model", {"shard"} & how.keys())
+    else:
+        refuse("--problems", how.keys() - _OF_PROBLEMS - ({"budget"} if cluster else set()))
+    seconds = parse_seconds(how.pop("problem_limit", "30m"), "--set problem_limit")
+    source: Any = model if problems is None else problems
+    to: Any = out  # None only for a model, which has a default
+    devices = how.get("device", "auto")
+    if cluster is not None:
+        refuse("--cluster", {"dry_run", "rows_from"} & how.keys())
+        if problems is None:
+            refuse("--cluster", {"model"})
+        how |= {"cluster": cluster, "devices": how.pop("device", ALL), "problem_limit_s": seconds}
+        return partial(build_on_cluster, source, out=to, **how)
+    build_one = build_model if problems is None else build_problems
+    if devices != ALL and "," not in devices:
+        return partial(build_one, source, out=to, **how)
+    if problems is None:
+        refuse(f"--devices {devices}", how.keys() & set(REFUSED))
+    if how.pop("dry_run", False):  # a plan is made with the first device alone
+        how["device"] = parse_devices(devices)[0].name
+        return partial(build_one, source, out=to, dry_run=True, **how)
+    del how["device"]
+    build_all = build_model_on_devices if problems is None else build_on_devices
+    return partial(build_all, source, out=to, devices=devices, problem_limit_s=seconds, **how)
+
+
+def refuse(source: str, given: Collection[str], hint: str = "") -> None:
+    """Return where nothing is *given*: arguments that do not go with *source*, by their names.
+
+    A *hint* follows the text of the error.
+
+    Raises:
+        typer.BadParameter: there are some; the text has their options.
+    """
+    spelled = {"inputs": "--input", "force": "--retry all", "retry": "--retry unstable"}
+    flags = [
+        f"--set {name}" if name in SETTINGS else spelled.get(name, f"--{name.replace('_', '-')}")
+        for name in sorted(given)
+    ]
+    if flags:
+        raise typer.BadParameter(f"{source} cannot be combined with {', '.join(flags)}{hint}")
+
+
+def _is_empty_share(problems: Path, shard: str) -> bool:
+    """Return whether the share *shard* of *problems* has no problem, and say so on stderr then.
+
+    Raises:
+        typer.BadParameter: *shard* is not of the form ``I/N``.
+        SettingsError: *problems* is no misses document.
+    """
+    from warmup.serving.audit import read_misses
+    from warmup.tuning.problems import parse_shard, share_of
+
+    try:
+        parse_shard(shard)
+    except SettingsError as error:
+        raise typer.BadParameter(str(error)) from None
+    try:
+        share_of(read_misses(problems), shard)
+    except NothingRecordedError as error:
+        say(f"{error}; nothing was tuned, and no table was written")
+        return True
+    return False
+
+
+# -- `--problems` with torch's own lookup table ---------------------------------------------------
+
+
+def _is_of_torch(problems: Path) -> bool:
+    """Return whether the file begins as torch's lookup table does, whose keys name dtypes."""
+    try:
+        with problems.open("rb") as file:
+            return b"(torch." in file.read(4096).partition(b":")[0]
+    except (OSError, ValueError):
+        return False  # the reader of misses says what is wrong
+
+
+def _measure_lookup_table(
+    path: Path, out: Path | None, words: Mapping[str, Any], *, as_json: bool
+) -> None:
+    """Measure the configs in *path* and the library's kernels, and add the winners to *out*."""
+    from warmup.cli.exchange import document_of_configs, spell_configs
+    from warmup.cli.progress import BuildProgress
+    from warmup.tuning.lookup_table import measure_configs, read_lookup_table
+
+    refuse("torch's lookup table", words.keys() - {"device", "mode"})
+    assert out is not None
+    entries = read_lookup_table(path)
+    measured = None
+    if any(entry.winner is not None for entry in entries):
+        with BuildProgress() as progress, interruptible(progress.interrupted):
+            measured = measure_configs(entries, out, **words, observer=progress)
+    shown, told = partial(spell_configs, entries), partial(document_of_configs, entries)
+    print_report(measured, shown, told, as_json=as_json)
+    if measured is None or measured.open:
+        raise typer.Exit(EXIT_FOUND)
+
+
+# -- `warmup build --out TABLE -- COMMAND`: runs a program once, and tunes its decisions ----------
+
+
+def _run_program(
+    command: Sequence[str], *, out: Path | None, words: Mapping[str, Any], as_json: bool
 ) -> None:
     """Build the table *out* from *command*; end with the command's exit code, or else the build's.
 
-    *how* are the other arguments of `build_from_program`, and those in *refused* say nothing here.
+    Raises:
+        typer.BadParameter: there is no *out*, or one of *words* does not go with a program.
     """
     from warmup.cli.progress import BuildProgress
-    from warmup.cli.streams import interruptible
     from warmup.tuning.program import build_from_program
 
-    given = [
-        name
-        for name, value in refused.items()
-        if value != _UNSET.get(name) and value not in (None, False, ())
-    ]
+    given = words.keys() - _OF_PROGRAM
+    if "," in words.get("device", "") or words.get("device") == "all":
+        given |= {"devices"}
     hint = "; --bundle takes no value, the bundle is written beside the table"
-    refuse_beside(
+    refuse(
         f"{printable(command[0])!r}, which was read as a program to run,",
         given,
         hint if "bundle" in given else "",
     )
     if out is None:
         raise typer.BadParameter("a program needs --out, the table to complete")
-    kept = {name: value for name, value in how.items() if name not in ("force", "dry_run")}
     progress = BuildProgress()
 
     def end(run: RunReport, left: int, again: int) -> None:
-        _say_ended(run, left, again)
+        then = [f"{counted(left, 'problem')} left to tune"] if left else []
+        then += [f"{counted(again, 'unstable row')} to measure again"] if again else []
+        what = ", ".join(then) or "nothing left to tune"
+        say(f"warmup build: the program ended with code {run.exit_code}; {what}")
         if left or again:  # the terminal was the program's until now
             stack.enter_context(progress)
 
     with interruptible(progress.interrupted), contextlib.ExitStack() as stack:
         result = build_from_program(
-            command,
-            out=out,
-            after=after,
-            stdout_to_stderr=as_json,
-            observer=progress,
-            ended=end,
-            **kept,
+            command, out=out, stdout_to_stderr=as_json, observer=progress, ended=end, **words
         )
     print_report(result, spell_program, document_of_program, as_json=as_json)
     rows, measured = dict(result.rows), set(result.tuned_in_program)
@@ -281,99 +478,47 @@ def build_program(
     if undecided := is_undecided(rows, measured):
         complain(UNDECIDED)
     own = EXIT_FOUND if not result.is_complete else EXIT_UNDECIDED if undecided else 0
-    code = result.run.exit_code or own
-    raise typer.Exit(code)
+    raise typer.Exit(result.run.exit_code or own)
 
 
-def _say_ended(run: RunReport, left: int, again: int) -> None:
-    """Say that the program has ended, and what happens now."""
-    then = [f"{counted(left, 'problem')} left to tune"] if left else []
-    then += [f"{counted(again, 'unstable row')} to measure again"] if again else []
-    words = ", ".join(then) or "nothing left to tune"
-    say(f"warmup build: the program ended with code {run.exit_code}; {words}")
+_ON_CPU: Final = (
+    "on a CPU vLLM's linears call oneDNN and ask inductor nothing, unless a plugin changes that: "
+    "there is nothing to build, so serve without a table (docs/how-to/vllm-and-sglang.md)"
+)
 
 
-def spell_program(result: ProgramBuild) -> Iterator[str]:
-    """Yield the rows that were tuned, how the program was recorded, and what has no row."""
-    from warmup.cli.build_render import slower_at_largest, spell
+def _run_engine(run: Callable[[Sequence[str]], None], target: str) -> None:
+    """Run vLLM's engine; say first, and where nothing was asked, why vLLM asks nothing on a CPU."""
+    from warmup.serving.engines import is_on_gpu
 
-    rest, rows = result.rest, result.rows
-    again = set() if rest is None else {one.key for one in rest.timings}
-    own = sorted(result.tuned_in_program - again, key=natural_order)
-    if tuned := {key: rows[key] for key in own}:
-        yield "tuned in the program:"
-        yield from _tuned_rows(tuned)
-        yield from slower_at_largest(tuned)
-    if rest is not None and (rest.timings or rest.not_rebuilt or rest.not_tuned):
-        yield "tuned when the program had ended:"
-        yield from spell(rest, _GIVEN_AGAIN)
-    else:
-        if unstable := sum(row.evidence.is_unstable for row in rows.values()):
-            yield unstable_rows(unstable, len(rows), _GIVEN_AGAIN)
-        words = f"{counted(len(rows), 'row')}, {len(own)} tuned now"
-        yield f"{result.path}: {words if rows else 'no rows: nothing was asked'}"
-    if changed := result.changed_afterwards:
-        yield (
-            f"{counted(len(changed), 'decision')} changed when the program had ended, and kernels "
-            f"with them: {_GIVEN_AGAIN}, which tunes these kernels"
-        )
-    audit = result.run.audit
-    parts = [
-        f"processes {audit.runs}",
-        f"hits {sum(audit.hits.values())}",
-        f"tuned in the program {len(result.tuned_in_program)}",
-        f"left for the end {len(result.problems)}",
-        f"silent {len(audit.silent)}",
-    ]
-    parts += [f"uncovered{in_brackets(audit.uncovered)}"] if audit.uncovered else []
-    parts += [f"graphs from a cache {audit.from_cache}"] if audit.from_cache else []
-    parts += [f"not recorded {audit.failed}"] if audit.failed else []
-    parts += [f"unreadable event lines {audit.damaged}"] if audit.damaged else []
-    yield from fold(
-        f"program: {', '.join(parts)} ({_OF_PROGRAMS})", indent=2, width=terminal_width()
-    )
-    if result.run.unread:
-        yield f"the log of the program was not read to its end ({result.run.unread})"
-    if rest is not None and rest.not_rebuilt and result.collected:
-        yield "problems that cannot be rebuilt are tuned while the program runs: omit --after"
-    if result.run.exit_code:
-        yield f"the program ended with code {result.run.exit_code}"
+    command = _engine_command(target)
+    if is_on_gpu():
+        run(command)
+        return
+    say(f"note: {_ON_CPU}")
+    try:
+        run(command)
+    except NothingRecordedError as error:
+        raise NothingRecordedError(str(error.args[0]), _ON_CPU) from error
 
 
-def _tuned_rows(rows: Mapping[str, Row]) -> Iterator[str]:
-    """Yield *rows*: one line each, or the number of rows of a kind that is not listed."""
-    listed, counts = list[Sequence[str]](), Counter[str]()
-    for key, row in rows.items():
-        kind = kind_of(key)
-        if kind.summary is None:
-            words = kind.ingredients(key)
-            question = words.get(kind.question or "", kind.name)
-            listed.append((words.get("m", ""), kind.brief(key), question, *row_cells(row)))
-        else:
-            counts[kind.summary] += 1
-    if listed:
-        yield from grid(("m", "op", "epilogue", *ROW_HEAD), listed, texts=4)
-    yield from (f"{count} {summary}" for summary, count in counts.items())
+def _engine_command(target: str) -> list[str]:
+    """Return the command for ``FOLDER{"compile_sizes": [1, 8], "tensor_parallel_size": 2, ...}``.
 
+    Raises:
+        SettingsError: what stands behind the folder is no JSON object of vLLM's arguments.
+    """
+    from warmup.serving.engines import vllm_command
 
-def document_of_program(result: ProgramBuild) -> dict[str, Any]:
-    """Return *result* as JSON values."""
-    from warmup.cli.build_render import document
-
-    audit, rest = result.run.audit, result.rest
-    return {
-        "path": str(result.path),
-        "exit_code": result.run.exit_code,
-        "processes": audit.runs,
-        "hits": sum(audit.hits.values()),
-        "silent": len(audit.silent),
-        "not_recorded": audit.failed,
-        "from_cache": audit.from_cache,
-        "uncovered": dict(audit.uncovered),
-        "tuned_in_program": [
-            {"key": key, "kind": kind_of(key).name} for key in sorted(result.tuned_in_program)
-        ],
-        "changed_afterwards": result.changed_afterwards,
-        "left": [{"key": one.key, "kind": one.kind} for one in result.problems],
-        "rest": None if rest is None else document(rest),
-    }
+    folder, brace, rest = target.partition("{")
+    advice = "write --from-vllm 'FOLDER{\"compile_sizes\": [1, 8, 64]}'"
+    try:
+        engine = json.loads(brace + rest or "{}")
+        sizes, ranks = engine.pop("compile_sizes", []), engine.pop("tensor_parallel_size", 1)
+    except ValueError as error:
+        raise SettingsError(f"--from-vllm: the arguments are no JSON ({error})", advice) from error
+    if type(ranks) is not int or not (
+        isinstance(sizes, list) and all(type(size) is int for size in sizes)
+    ):
+        raise SettingsError("--from-vllm: compile_sizes or tensor_parallel_size", advice)
+    return vllm_command(Path(folder), sizes, ranks=ranks, engine=engine)

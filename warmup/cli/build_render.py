@@ -6,33 +6,31 @@ import dataclasses
 import functools
 import operator
 import statistics
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import partial
-from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import typer
-
-from warmup.cli.output import fold, grid, say, spell_peaks, terminal_width
+from warmup.cli.output import fold, grid, spell_peaks, terminal_width
 from warmup.cli.tables import ROW_HEAD, UNSTABLE_MARK, row_cells, spell_limits
 from warmup.core.buckets import Bucket
 from warmup.core.device import MachineState
-from warmup.core.errors import NothingRecordedError, SettingsError
-from warmup.core.events import Uncompiled, selections
+from warmup.core.events import Uncompiled, in_brackets, selections
 from warmup.core.method import search_to_json
 from warmup.core.phases import document_of
 from warmup.core.rows import SHARE_FLAGS, Flag, Rejection, Row, Tuned, lag_behind_library
 from warmup.core.text import counted
-from warmup.keys.kind import Kind
+from warmup.keys.kind import Kind, natural_order
 from warmup.keys.registry import KINDS, kind_of
 from warmup.measuring.selection import rejections, worst_regret_over_bound
-from warmup.tuning.progress import parse_seconds
 from warmup.tuning.report import BuildReport, name_of
+
+if TYPE_CHECKING:
+    from warmup.tuning.program import ProgramBuild
 
 # Whether the times of a build can be believed, and which rows to measure again.
 
 RETRY: Final = "add --retry unstable to this command"
-MEASURE_ALL: Final = "add --force to this command, which measures every problem again"
+MEASURE_ALL: Final = "add --retry all to this command, which measures every problem again"
 UNDECIDED: Final = (
     "warmup build: no row measured now could be decided (exit code 4); the table can be served, "
     "with the library's kernels"
@@ -111,141 +109,7 @@ def first_lines(lines: list[str], what: str) -> Iterator[str]:
         yield f"{len(lines) - _MAX_LISTED} more {what}"
 
 
-# `chosen_build`: the build that the options of `warmup build` mean, on one device or several.
-
-
-def chosen_build(
-    model: str | None,
-    problems: Path | None,
-    *,
-    out: Path | None,
-    of_model: Mapping[str, Any],
-    shared: Mapping[str, Any],
-    cluster: str | None,
-) -> partial[BuildReport]:
-    """Return the build of *model* or *problems*, with what is *shared* by all.
-
-    *of_model* are the options that only a build of a model has; on a *cluster* problems have
-    ``budget`` too.
-
-    Raises:
-        typer.BadParameter: not one of the two is given, or an option does not go with it.
-    """
-    from warmup.tuning.build import build
-    from warmup.tuning.problems import build_problems
-
-    if (model is None) == (problems is None):
-        raise typer.BadParameter("give one of --model, --problems, --from-vllm and -- COMMAND")
-    if model is not None:
-        shared = dict(shared)
-        refuse_beside("--model", ["shard"] if shared.pop("shard") else [])
-        return partial(build, model, out=out, **of_model, **shared)
-    allowed = {"budget"} if cluster else set()
-    given = [name for name, value in of_model.items() if value and name not in allowed]
-    given += ["no_freezing"] if of_model["freezing"] is False else []
-    refuse_beside("--problems", given)
-    if out is None:
-        raise typer.BadParameter("--problems needs --out, the table to complete")
-    assert problems is not None
-    return partial(build_problems, problems, out=out, **shared)
-
-
-def is_empty_share(problems: Path | None, shard: str | None) -> bool:
-    """Return whether the share *shard* of *problems* has no problem, and say so on stderr then.
-
-    Raises:
-        typer.BadParameter: *shard* is not of the form ``I/N``.
-        SettingsError: *problems* is no misses document.
-    """
-    from warmup.serving.audit import read_misses
-    from warmup.tuning.problems import parse_shard, share_of
-
-    if shard is None or problems is None:
-        return False
-    try:
-        parse_shard(shard)
-    except SettingsError as error:
-        raise typer.BadParameter(str(error)) from None
-    try:
-        share_of(read_misses(problems), shard)
-    except NothingRecordedError as error:
-        say(f"{error}; nothing was tuned, and no table was written")
-        return True
-    return False
-
-
-def refuse_beside(source: str, given: Sequence[str], hint: str = "") -> None:
-    """Return where nothing is *given*: arguments that do not go with *source*, by their names here.
-
-    A *hint* follows the text of the error.
-
-    Raises:
-        typer.BadParameter: there are some; the text has their options.
-    """
-    if given:
-        flags = ["--input" if name == "inputs" else f"--{name.replace('_', '-')}" for name in given]
-        raise typer.BadParameter(f"{source} cannot be combined with {', '.join(flags)}{hint}")
-
-
-def on_devices(run: partial[BuildReport], devices: str | None, limit: str) -> partial[BuildReport]:
-    """Return *run*, a build on one device, as a build on *devices*; *run* itself without them.
-
-    Raises:
-        typer.BadParameter: *run* has an argument that does not go with several devices.
-        SettingsError: *limit* is no time.
-    """
-    if devices is None:
-        return run
-    from warmup.tuning.device_host import parse_devices
-    from warmup.tuning.devices import REFUSED, build_model_on_devices, build_on_devices
-    from warmup.tuning.problems import build_problems
-
-    words = dict(run.keywords)
-    is_model = run.func is not build_problems
-    given = ["device"] if words.pop("device") != "auto" else []
-    given += [name for name in REFUSED if is_model and words[name]]
-    refuse_beside("--devices", given)
-    seconds = parse_seconds(limit, "--problem-limit")
-    if words.pop("dry_run"):  # a plan is made with the first device alone
-        return partial(run, device=parse_devices(devices)[0].name)
-    build = build_model_on_devices if is_model else build_on_devices
-    return partial(build, *run.args, devices=devices, problem_limit_s=seconds, **words)
-
-
-def on_cluster(
-    run: partial[BuildReport],
-    *,
-    cluster: str,
-    devices: str | None,
-    limit: str,
-    budget: str | None,
-) -> partial[BuildReport]:
-    """Return *run*, a build of problems on one device, as a build on the devices of *cluster*.
-
-    Raises:
-        typer.BadParameter: *run* has an argument that does not go with a cluster.
-        SettingsError: *limit* is no time.
-    """
-    from warmup.tuning.device_host import ALL
-    from warmup.tuning.problems import build_problems
-    from warmup.tuning.ray_build import build_on_cluster
-
-    words = dict(run.keywords)
-    given = ["model"] if run.func is not build_problems else []
-    given += ["device"] if words.pop("device") != "auto" else []
-    given += ["dry_run"] if words.pop("dry_run") else []
-    given += ["rows_from"] if words.pop("rows_from") else []
-    refuse_beside("--cluster", given)
-    seconds = parse_seconds(limit, "--problem-limit")
-    return partial(
-        build_on_cluster,
-        *run.args,
-        cluster=cluster,
-        devices=devices or ALL,
-        budget=budget,
-        problem_limit_s=seconds,
-        **words,
-    )
+# The report of a build, and of one that ran a program.
 
 
 def spell_devices(report: BuildReport) -> Iterator[str]:
@@ -574,4 +438,92 @@ def document_of_plan(report: BuildReport) -> dict[str, Any]:
         "rows_from": document_of_sources(report),
         "remarks": list(plan.remarks),
         "seconds": round(report.seconds, 3),
+    }
+
+
+# A build from a program: `warmup build --out TABLE -- COMMAND`.
+
+_GIVEN_AGAIN: Final = "give the same command again"
+_OF_PROGRAMS: Final = "docs/how-to/build-from-a-program.md"
+
+
+def spell_program(result: ProgramBuild) -> Iterator[str]:
+    """Yield the rows that were tuned, how the program was recorded, and what has no row."""
+    rest, rows = result.rest, result.rows
+    again = set() if rest is None else {one.key for one in rest.timings}
+    own = sorted(result.tuned_in_program - again, key=natural_order)
+    if tuned := {key: rows[key] for key in own}:
+        yield "tuned in the program:"
+        yield from _tuned_rows(tuned)
+        yield from slower_at_largest(tuned)
+    if rest is not None and (rest.timings or rest.not_rebuilt or rest.not_tuned):
+        yield "tuned when the program had ended:"
+        yield from spell(rest, _GIVEN_AGAIN)
+    else:
+        if unstable := sum(row.evidence.is_unstable for row in rows.values()):
+            yield unstable_rows(unstable, len(rows), _GIVEN_AGAIN)
+        words = f"{counted(len(rows), 'row')}, {len(own)} tuned now"
+        yield f"{result.path}: {words if rows else 'no rows: nothing was asked'}"
+    if changed := result.changed_afterwards:
+        yield (
+            f"{counted(len(changed), 'decision')} changed when the program had ended, and kernels "
+            f"with them: {_GIVEN_AGAIN}, which tunes these kernels"
+        )
+    audit = result.run.audit
+    parts = [
+        f"processes {audit.runs}",
+        f"hits {sum(audit.hits.values())}",
+        f"tuned in the program {len(result.tuned_in_program)}",
+        f"left for the end {len(result.problems)}",
+        f"silent {len(audit.silent)}",
+    ]
+    parts += [f"uncovered{in_brackets(audit.uncovered)}"] if audit.uncovered else []
+    parts += [f"graphs from a cache {audit.from_cache}"] if audit.from_cache else []
+    parts += [f"not recorded {audit.failed}"] if audit.failed else []
+    parts += [f"unreadable event lines {audit.damaged}"] if audit.damaged else []
+    yield from fold(
+        f"program: {', '.join(parts)} ({_OF_PROGRAMS})", indent=2, width=terminal_width()
+    )
+    if result.run.unread:
+        yield f"the log of the program was not read to its end ({result.run.unread})"
+    if rest is not None and rest.not_rebuilt and result.collected:
+        yield "problems that cannot be rebuilt are tuned in the program: omit --set after=yes"
+    if result.run.exit_code:
+        yield f"the program ended with code {result.run.exit_code}"
+
+
+def _tuned_rows(rows: Mapping[str, Row]) -> Iterator[str]:
+    """Yield *rows*: one line each, or the number of rows of a kind that is not listed."""
+    listed, counts = list[Sequence[str]](), Counter[str]()
+    for key, row in rows.items():
+        kind = kind_of(key)
+        if kind.summary is None:
+            words = kind.ingredients(key)
+            question = words.get(kind.question or "", kind.name)
+            listed.append((words.get("m", ""), kind.brief(key), question, *row_cells(row)))
+        else:
+            counts[kind.summary] += 1
+    if listed:
+        yield from grid(("m", "op", "epilogue", *ROW_HEAD), listed, texts=4)
+    yield from (f"{count} {summary}" for summary, count in counts.items())
+
+
+def document_of_program(result: ProgramBuild) -> dict[str, Any]:
+    """Return *result* as JSON values."""
+    audit, rest = result.run.audit, result.rest
+    return {
+        "path": str(result.path),
+        "exit_code": result.run.exit_code,
+        "processes": audit.runs,
+        "hits": sum(audit.hits.values()),
+        "silent": len(audit.silent),
+        "not_recorded": audit.failed,
+        "from_cache": audit.from_cache,
+        "uncovered": dict(audit.uncovered),
+        "tuned_in_program": [
+            {"key": key, "kind": kind_of(key).name} for key in sorted(result.tuned_in_program)
+        ],
+        "changed_afterwards": result.changed_afterwards,
+        "left": [{"key": one.key, "kind": one.kind} for one in result.problems],
+        "rest": None if rest is None else document(rest),
     }

@@ -189,7 +189,6 @@ class FailOnRows(StrEnum):
 def check(
     table: options.TableFile,
     *,
-    device: options.DeviceOption = "auto",
     expect_digest: Annotated[
         str | None,
         typer.Option(
@@ -199,11 +198,7 @@ def check(
     prime: Annotated[
         bool, typer.Option("--prime", help="Compile and call every bucket of --model too.")
     ] = False,
-    model: options.OptionalModel = None,
-    seqlens: options.Seqlens = None,
-    dims: options.Dims = None,
-    inputs: options.InputsOption = None,
-    dtype: options.Dtype = None,
+    model: options.ModelOptions,
     on_miss: Annotated[str, typer.Option(help=options.ON_MISS_HELP)] = "strict",
     mode: Annotated[
         str,
@@ -237,7 +232,7 @@ def check(
 
     With --prime, compile and call every bucket of --model from the table too.
     """
-    _check_words(on_miss, primes=prime, has_model=model is not None)
+    _check_words(on_miss, primes=prime, has_model=model.model is not None)
     if ready_file is not None:
         _remove(ready_file)
     run = CheckRun(table, as_json=as_json)
@@ -247,23 +242,19 @@ def check(
         run.checked(
             check_table(
                 table,
-                device=device,
+                device=model.device,
                 expect_digest=expect_digest,
                 bundle=None if prime else bundle,  # priming unpacks it, and goes on without it
             )
         )
-        if model is not None:
+        if model.model is not None:
             from warmup.serving.prime import prime as prime_buckets
 
             with contextlib.redirect_stdout(sys.stderr):  # the user's model may print
                 run.report = prime_buckets(
                     run.report,
-                    model,
-                    seqlens=seqlens,
-                    dims=dims,
-                    inputs=tuple(inputs or ()),
-                    device=device,
-                    dtype=dtype,
+                    model.model,
+                    **model.words(),
                     on_miss="strict" if on_miss == "strict" else "fallback",
                     mode=mode,
                     policy=policy,

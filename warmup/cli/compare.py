@@ -45,13 +45,8 @@ from warmup.core.text import MIB
 
 
 def compare(
-    model: options.Model,
     *,
-    seqlens: options.Seqlens = None,
-    dims: options.Dims = None,
-    inputs: options.InputsOption = None,
-    dtype: options.Dtype = None,
-    device: options.DeviceOption = "auto",
+    model: options.ModelOptions,
     table: Annotated[
         Path | None, typer.Option(help="The table to serve; default the table that install finds.")
     ] = None,
@@ -63,9 +58,18 @@ def compare(
             "table-padded where the table pads weights."
         ),
     ] = None,
-    rounds: Annotated[int, typer.Option(help=f"{options.ROUNDS_HELP} 6 or more.")] = 30,
-    launch: options.TimedLaunch = Launch.EAGER,
-    l2: options.TimedL2 = L2.WARM,
+    rounds: Annotated[
+        int, typer.Option(help="Rounds of timing, 6 or more; each times every call once.")
+    ] = 30,
+    launch: Annotated[
+        Launch,
+        typer.Option(
+            help="How timed calls are launched: eager (one by one) or, on a GPU, cudagraph."
+        ),
+    ] = Launch.EAGER,
+    l2: Annotated[
+        L2, typer.Option(help="What timed calls find in the L2 cache: cold (nothing) or warm.")
+    ] = L2.WARM,
     freezing: options.Freezing = None,
     out: Annotated[
         Path | None,
@@ -84,13 +88,10 @@ def compare(
     from warmup.bench.race import race
     from warmup.cli.progress import CompareProgress
 
+    assert model.model is not None  # the option is required
     request = CompareRequest(
-        model=model,
-        seqlens=seqlens,
-        dims=dims,
-        inputs=tuple(inputs or ()),
-        device=device,
-        dtype=dtype,
+        model=model.model,
+        **model.words(),
         table=table,
         variants=variants,
         rounds=rounds,

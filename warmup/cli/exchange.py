@@ -1,9 +1,8 @@
-"""`warmup import` and `warmup export`: torch's own lookup table, into a table and out of one."""
+"""Torch's own lookup table: `warmup export` writes it, `build --problems` measures its configs."""
 
 from __future__ import annotations
 
 import json
-import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -13,8 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from warmup.cli import options
-from warmup.cli.output import fold, print_report, terminal_width
-from warmup.cli.streams import EXIT_FOUND, interruptible
+from warmup.cli.output import fold, print_line, terminal_width
+from warmup.cli.streams import EXIT_FOUND
 from warmup.core.files import write_output
 from warmup.core.text import counted
 from warmup.table.store import read
@@ -24,57 +23,25 @@ from warmup.tuning.lookup_table import (
     ExportedTable,
     MeasuredConfigs,
     export_lookup_table,
-    measure_configs,
-    read_lookup_table,
 )
-
-
-def import_table(
-    lookup_table: Annotated[
-        Path, typer.Argument(metavar="LOOKUP_TABLE", help="Torch's lookup table as JSON.")
-    ],
-    *,
-    out: Annotated[Path, typer.Option(help="The table that gets a row for each key.")],
-    device: options.DeviceOption = "auto",
-    mode: Annotated[str, typer.Option(help="The mode of the build that made the table.")] = (
-        "max-autotune-gemm"
-    ),
-    as_json: options.AsJson = False,
-) -> None:
-    """Measure the configs of torch's own lookup table, and add the winners to a table.
-
-    The problem of each key is rebuilt; the library's kernel is measured beside the configs.
-    """
-    from warmup.cli.progress import BuildProgress
-
-    warnings.filterwarnings("ignore", message="TypedStorage is deprecated")  # torch's own
-    entries = read_lookup_table(lookup_table)
-    measured = None
-    if any(entry.winner is not None for entry in entries):
-        with BuildProgress() as progress, interruptible(progress.interrupted):
-            measured = measure_configs(entries, out, device=device, mode=mode, observer=progress)
-    spell = partial(_spell_import, entries)
-    print_report(measured, spell, partial(_document_of_import, entries), as_json=as_json)
-    if measured is None or measured.open:
-        raise typer.Exit(EXIT_FOUND)
 
 
 def export(
     table: options.TableFile,
     *,
     out: Annotated[Path, typer.Option(help="The file for torch's lookup table, JSON.")],
-    as_json: options.AsJson = False,
 ) -> None:
     """Write the GEMM rows of a table as torch's own lookup table, which needs no warmup."""
     exported = export_lookup_table(read(table))
     write_output(out, json.dumps(exported.entries, indent=1) + "\n", "--out")
-    print_report(exported, partial(_spell_export, out), _document_of_export, as_json=as_json)
+    for line in _spell_export(out, exported):
+        print_line(line)
     if not exported.entries:
         raise typer.Exit(EXIT_FOUND)
 
 
-def _spell_import(entries: Sequence[Entry], measured: MeasuredConfigs | None) -> Iterator[str]:
-    """Yield what was read and measured, and by reason what got no row."""
+def spell_configs(entries: Sequence[Entry], measured: MeasuredConfigs | None) -> Iterator[str]:
+    """Yield what was read and measured of torch's table, and by reason what got no row."""
     line = partial(fold, indent=2, width=terminal_width())
     lacking = Counter(entry.lacking for entry in entries if entry.winner is None)
     complete = len(entries) - lacking.total()
@@ -95,9 +62,10 @@ def _spell_import(entries: Sequence[Entry], measured: MeasuredConfigs | None) ->
         yield from line(f"without a row: {counted(len(keys), 'key')}: {reason} (first: {keys[0]})")
 
 
-def _document_of_import(
+def document_of_configs(
     entries: Sequence[Entry], measured: MeasuredConfigs | None
 ) -> dict[str, Any]:
+    """Return the same as JSON values."""
     configs = [
         {
             "key": entry.key,
@@ -128,8 +96,3 @@ def _spell_export(out: Path, exported: ExportedTable) -> Iterator[str]:
     for reason, keys in exported.left_out.items():
         text = f"left out: {counted(len(keys), 'row')}: {reason}"
         yield from fold(text, indent=2, width=terminal_width())
-
-
-def _document_of_export(exported: ExportedTable) -> dict[str, Any]:
-    left_out = {reason: list(keys) for reason, keys in exported.left_out.items()}
-    return {"keys": list(exported.entries), "rows": exported.rows, "left_out": left_out}

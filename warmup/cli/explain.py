@@ -38,12 +38,7 @@ def explain(
         typer.Argument(metavar="-- COMMAND", hidden=True, callback=_refuse_program),
     ] = None,
     *,
-    model: options.Model,
-    seqlens: options.Seqlens = None,
-    dims: options.Dims = None,
-    inputs: options.InputsOption = None,
-    device: options.DeviceOption = "auto",
-    dtype: options.Dtype = None,
+    model: options.ModelOptions,
     mode: Annotated[
         str, typer.Option(help="The torch.compile mode: default or max-autotune.")
     ] = "default",
@@ -53,9 +48,6 @@ def explain(
     largest: Annotated[
         int | None, typer.Option(min=1, help="Largest size to cover; default the largest given.")
     ] = None,
-    max_compiles: Annotated[
-        int, typer.Option(min=2, help="The most sizes that are compiled for a dim.")
-    ] = 16,
     assume: Annotated[
         str | None,
         typer.Option(help=f"Explain a GPU that is not here: {', '.join(ASSUMED_DEVICES)}."),
@@ -67,18 +59,9 @@ def explain(
     Nothing is tuned, timed or built.
     """
     del command  # refused by its callback
+    assert model.model is not None  # the option is required
     found = explain_model(
-        model,
-        seqlens=seqlens,
-        dims=dims,
-        inputs=tuple(inputs or ()),
-        device=device,
-        dtype=dtype,
-        mode=mode,
-        grad=grad,
-        largest=largest,
-        max_compiles=max_compiles,
-        assume=assume,
+        model.model, **model.words(), mode=mode, grad=grad, largest=largest, assume=assume
     )
     for assumption in found.assumptions:
         say(assumption)
@@ -133,7 +116,7 @@ def _section(section: Section, recompile_limit: int, width: int) -> Iterator[str
             yield from fold(limited, "  ! ", width=width)
     if section.uncovered is not None:
         stopped = (
-            f"stopped after {len(section.tried)} sizes (--max-compiles): the sizes "
+            f"stopped after {len(section.tried)} sizes: the sizes "
             f"{section.uncovered} to {section.largest} have no artifact"
         )
         yield from fold(stopped, "  ! ", width=width)

@@ -12,8 +12,9 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -21,99 +22,13 @@ import typer
 
 from warmup.core.buckets import ShapePolicy
 from warmup.core.errors import SettingsError, WarmupError
-from warmup.core.method import L2, Launch
 from warmup.serving.audit import FAILURES
 
-MODEL: Final[Any] = typer.Option(
-    "--model",
-    metavar="MODEL",
-    help="The model to load: FILE.py, FILE.py:NAME, package.module:NAME or, of transformers, "
-    "hf:FOLDER[:CLASS]. FILE.py alone: its 'model', its only class, or the class that its "
-    "example_inputs fits.",
-)
-LAUNCH_HELP: Final = "How timed calls are launched: eager (one by one) or, on a GPU, cudagraph."
-L2_HELP: Final = "What timed calls find in the L2 cache: cold (none of their operands) or warm."
 ON_MISS_HELP: Final = (
     "At a miss (no row answers): fallback compiles inductor's default choice, strict is an error."
 )
-FAIL_ON: Final[Any] = typer.Option(help=f"Exit with code 1 on any of {', '.join(FAILURES)}.")
-ROUNDS_HELP: Final = "Rounds of timing; each round times every call once."
 
 TableFile = Annotated[Path, typer.Argument(metavar="TABLE", help="The table file.")]
-Model = Annotated[str, MODEL]
-OptionalModel = Annotated[str | None, MODEL]
-Seqlens = Annotated[
-    str | None,
-    typer.Option(
-        metavar="SIZES",
-        help="Bucket sizes of the dim seqlen: 560,1024 or 4..8192 (doubling) or 128..4096:128 "
-        "(steps of 128).",
-    ),
-]
-Dims = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--dims",
-        metavar="DIMS",
-        help='Bucket sizes of named dims: "batch=1,8;seqlen=4..8192". Repeatable.',
-    ),
-]
-InputsOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--input",
-        metavar="INPUT",
-        help='Shape and dtype of one input: "hidden_states=[seqlen,3420]:bf16". Repeatable. '
-        "Without it, example_inputs of the model's file makes the inputs, or they are inferred.",
-    ),
-]
-Dtype = Annotated[
-    str | None,
-    typer.Option(help="Cast floating parameters and inputs to this dtype: bf16, f16, f32 or f64."),
-]
-OperandDtype = Annotated[str, typer.Option(help="Dtype of the operands: bf16, f16 or f32.")]
-DevicesOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Tune on several GPUs of one kind at once: all, or cuda:0,cuda:1. A problem whose "
-        "worker dies or hangs is tuned on another."
-    ),
-]
-WaitForQuiet = Annotated[
-    float | None,
-    typer.Option(
-        min=0.0,
-        help="Seconds in all to wait while other processes keep the machine busy; default 30.",
-    ),
-]
-RowsFrom = Annotated[
-    list[Path] | None,
-    typer.Option(
-        metavar="TABLE",
-        help="A table whose rows are taken where they fit, instead of being measured; the rest is "
-        "tuned. Repeatable.",
-    ),
-]
-ProblemLimit = Annotated[
-    str,
-    typer.Option(
-        help="With --devices or --cluster: time after which a problem is given to another device."
-    ),
-]
-ShardOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="I/N",
-        help="With --problems: tune the I-th of N disjoint shares; `merge` joins the tables.",
-    ),
-]
-ClusterOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Tune --problems on a Ray cluster: auto, HOST:PORT or ray://HOST:PORT. "
-        "--devices is then all, a kind of GPU or cpu, and --budget is for all problems."
-    ),
-]
 DeviceOption = Annotated[
     str, typer.Option(help="auto (the first GPU, else the CPU), cpu, cuda or cuda:N.")
 ]
@@ -124,9 +39,6 @@ PolicyOption = Annotated[
         "smaller bucket (range)."
     ),
 ]
-TimedLaunch = Annotated[Launch, typer.Option(help=LAUNCH_HELP)]
-TimedL2 = Annotated[L2, typer.Option(help=L2_HELP)]
-BenchRounds = Annotated[int, typer.Option(min=1, help=ROUNDS_HELP)]
 Bundle = Annotated[
     Path | None,
     typer.Option(
@@ -134,18 +46,9 @@ Bundle = Annotated[
         "is code; use bundles from sources you trust."
     ),
 ]
-ResultFolder = Annotated[
-    Path | None,
-    typer.Option(help="Folder for the report as JSON, charts and what else is made; default none."),
+FailOn = Annotated[
+    str | None, typer.Option(help=f"Exit with code 1 on any of {', '.join(FAILURES)}.")
 ]
-AllowMismatch = Annotated[
-    bool,
-    typer.Option(
-        "--allow-mismatch",
-        help="Install a table for another device or runtime all the same: every lookup is a miss.",
-    ),
-]
-FailOn = Annotated[str | None, FAIL_ON]
 Freezing = Annotated[
     bool | None,
     typer.Option(
@@ -153,10 +56,6 @@ Freezing = Annotated[
         help="Freeze weights as a CPU table's build did: a graph is compiled again after one of "
         "its weights changed. Default WARMUP_FREEZING, else as the program has it.",
     ),
-]
-PeaksOption = Annotated[
-    Path | None,
-    typer.Option(help="Take the measured peaks of this table, for the same device."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
@@ -176,14 +75,115 @@ def parse_failures(words: str | None) -> list[str]:
     return wanted
 
 
-# The options of every command: how much it says on stderr, and where an error was raised.
+# The model, its buckets and its inputs: one group of five commands.
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """What ``--model`` and the options beside it say, in the text form of the Python API."""
+
+    model: str | None
+    seqlens: str | None
+    dims: tuple[str, ...] | None
+    inputs: tuple[str, ...]
+    dtype: str | None
+    device: str
+
+    def words(self) -> dict[str, Any]:
+        """Return all but the model by name, for a function that takes them so."""
+        return {
+            "seqlens": self.seqlens,
+            "dims": self.dims,
+            "inputs": self.inputs,
+            "dtype": self.dtype,
+            "device": self.device,
+        }
+
+
+_MODEL_HELP: Final = (
+    "FILE.py, FILE.py:NAME, pkg.mod:NAME, hf:FOLDER or hf-random:FOLDER; arguments behind it: "
+    "'net.py:Net{\"layers\": 2}'."
+)
+_SIZES_HELP: Final = (
+    'Sizes of seqlen: 560,1024 or 4..512 or 64..512:64; of any dims: "batch=1,8;seqlen=16".'
+)
+_Sizes = Annotated[
+    list[str] | None, typer.Option("--seqlens", "--dims", metavar="SIZES", help=_SIZES_HELP)
+]
+_Inputs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input",
+        metavar="INPUT",
+        help='Where example_inputs does not say it, an input: "x=[seqlen,3420]:bf16". Repeatable.',
+    ),
+]
+_Dtype = Annotated[
+    str | None,
+    typer.Option(metavar="DTYPE", help="Cast model and inputs: bf16, f16, f32 or f64."),
+]
+_Devices = Annotated[
+    str,
+    typer.Option(
+        "--device",
+        "--devices",
+        metavar="DEVICE",
+        show_default=False,
+        help="auto, cpu, cuda:1; many: all or cuda:0,cuda:1.",
+    ),
+]
+
+
+def with_model_options(
+    command: Callable[..., None], *, is_required: bool, has_devices: bool
+) -> Callable[..., None]:
+    """Return *command* with these options, if it has a parameter ``model``, which gets them all.
+
+    With *has_devices* ``--device`` may name several.
+    """
+    if "model" not in inspect.signature(command).parameters:
+        return command
+
+    @functools.wraps(command)
+    def run(
+        *,
+        model: str | None,
+        sizes: Sequence[str] | None,
+        inputs: Sequence[str] | None,
+        dtype: str | None,
+        device: str,
+        **given: Any,
+    ) -> None:
+        plain = [text for text in sizes or () if "=" not in text]
+        if len(plain) > 1:
+            raise typer.BadParameter(f"--seqlens {plain[1]}: it was given before, as {plain[0]}")
+        dims = tuple(text for text in sizes or () if "=" in text) or None
+        seqlens = plain[0] if plain else None
+        command(
+            model=ModelOptions(model, seqlens, dims, tuple(inputs or ()), dtype, device), **given
+        )
+
+    named = typer.Option("--model", metavar="MODEL", help=_MODEL_HELP)
+    options: dict[str, tuple[Any, Any]] = {
+        "model": (
+            (Annotated[str, named], inspect.Parameter.empty)
+            if is_required
+            else (Annotated[str | None, named], None)
+        ),
+        "sizes": (_Sizes, None),
+        "inputs": (_Inputs, None),
+        "dtype": (_Dtype, None),
+        "device": (_Devices if has_devices else DeviceOption, "auto"),
+    }
+    return adding(options, to=command, by=run, instead_of="model")
+
+
+# The options of every command: how much it says on stderr.
 
 DEBUG_VARIABLE: Final = "WARMUP_DEBUG"
 _is_quiet: ContextVar[bool] = ContextVar("is_quiet", default=False)
 
-Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Say nothing on stderr but errors and failures.")
-]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="On stderr only errors and failures.")]
 Verbose = Annotated[
     int,
     typer.Option(
@@ -191,17 +191,12 @@ Verbose = Annotated[
         "-v",
         count=True,
         show_default=False,
-        help="Log what happens to stderr; -vv logs every detail.",
+        help="Print details and log to stderr; -vv logs all.",
     ),
-]
-Debug = Annotated[
-    bool,
-    typer.Option("--debug", help=f"Print the traceback of an error; so does {DEBUG_VARIABLE}=1."),
 ]
 _OF_EVERY_COMMAND: Final[dict[str, tuple[Any, Any]]] = {
     "quiet": (Quiet, False),
     "verbose": (Verbose, 0),
-    "debug": (Debug, False),
 }
 
 
@@ -216,20 +211,14 @@ def is_verbose() -> bool:
 
 
 def with_common_options(command: Callable[..., None], *, compiles: bool) -> Callable[..., None]:
-    """Return *command* with the options of every command, before or after its name.
+    """Return *command* with the options of every command.
 
     A command that *compiles* ends with an error where inductor's cache folder cannot be made.
     """
 
     @functools.wraps(command)
-    def run(context: typer.Context, **given: Any) -> None:
-        said = {name: given.pop(name) for name in _OF_EVERY_COMMAND}
-        before = context.find_root().params  # `warmup -q build`
-        quiet, debug = (bool(said[name] or before.get(name)) for name in ("quiet", "debug"))
-        earlier = os.environ.get(DEBUG_VARIABLE, "")
-        if debug:
-            os.environ[DEBUG_VARIABLE] = "1"  # hooks print tracebacks too (inductor/firewall.py)
-        with _verbosity(int(said["verbose"] or before.get("verbose") or 0), quiet=quiet):
+    def run(*, quiet: bool, verbose: int, **given: Any) -> None:
+        with _verbosity(verbose, quiet=quiet):
             try:
                 if compiles:
                     from warmup.inductor.host_facts import check_cache_folder
@@ -240,12 +229,8 @@ def with_common_options(command: Callable[..., None], *, compiles: bool) -> Call
                 if os.environ.get(DEBUG_VARIABLE, "") not in ("", "0"):
                     traceback.print_exc()
                 raise
-            finally:
-                if debug:
-                    os.environ[DEBUG_VARIABLE] = earlier or "0"
 
-    context = {"context": (typer.Context, inspect.Parameter.empty)}
-    return adding(context | _OF_EVERY_COMMAND, to=command, by=run)
+    return adding(_OF_EVERY_COMMAND, to=command, by=run)
 
 
 def adding(
@@ -253,17 +238,17 @@ def adding(
     *,
     to: Callable[..., None],
     by: Callable[..., None],
-    behind: str = "",
+    instead_of: str = "",
 ) -> Callable[..., None]:
     """Return *by* as the command *to* with more *options*, by name their annotation and default.
 
-    They follow the option *behind*, by default all others.
+    They stand in the place of the parameter *instead_of*, by default behind all.
     """
     plain, keyword = inspect.signature(to, eval_str=True), inspect.Parameter.KEYWORD_ONLY
     parameters = [parameter.replace(kind=keyword) for parameter in plain.parameters.values()]
     names = [parameter.name for parameter in parameters]
-    place = names.index(behind) + 1 if behind else len(names)
-    parameters[place:place] = [
+    place = names.index(instead_of) if instead_of else len(names)
+    parameters[place : place + bool(instead_of)] = [
         inspect.Parameter(name, keyword, default=default, annotation=annotation)
         for name, (annotation, default) in options.items()
     ]

@@ -72,63 +72,49 @@ def profile(
     traces: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="TRACE", help="A trace that torch.profiler exported, .json or .json.gz."
+            metavar="TRACE",
+            help="A trace that torch.profiler exported, .json or .json.gz; two are compared.",
         ),
     ] = None,
     *,
     table: Annotated[
         Path | None, typer.Option(help="The table whose rows chose the kernels.")
     ] = None,
-    diff: Annotated[
-        bool, typer.Option("--diff", help="Compare two traces: before, then after.")
-    ] = False,
-    model: options.OptionalModel = None,
-    seqlens: options.Seqlens = None,
-    dims: options.Dims = None,
-    inputs: options.InputsOption = None,
-    dtype: options.Dtype = None,
-    device: options.DeviceOption = "auto",
+    model: options.ModelOptions,
     mode: Annotated[str, typer.Option(help="With --model: the mode of torch.compile.")] = "default",
-    record: Annotated[
+    out: Annotated[
         Path | None, typer.Option(help="With --model: the trace to write, .json or .json.gz.")
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Say what each kernel of a trace costs, what limits it, and which row chose it."""
+    """Say what each kernel of a trace costs, what limits it, and which row chose it.
+
+    Of two traces, before and after, say which kernels changed.
+    """
     from warmup.table.store import read
 
     given = list(traces or ())
     tuned = None if table is None else read(table)
-    if model is not None:
+    if model.model is not None:
         if given:
             raise SettingsError("a trace and --model", "name the trace, or --model to record one")
-        if record is None:
+        if out is None:
             raise SettingsError(
                 "--model records a trace, and has no file for it",
-                "name one: --record trace.json.gz",
+                "name one: --out trace.json.gz",
             )
         from warmup.bench.profile import RECORDED_CALLS, record_trace
 
-        record_trace(
-            record,
-            model=model,
-            table=tuned,
-            seqlens=seqlens,
-            dims=dims,
-            inputs=tuple(inputs or ()),
-            dtype=dtype,
-            device=device,
-            mode=mode,
-        )
-        say(f"{record}: {RECORDED_CALLS} calls of each bucket")
-        given = [record]
-    if len(given) != (_COMPARED_TRACES if diff else 1):
+        record_trace(out, model=model.model, table=tuned, **model.words(), mode=mode)
+        say(f"{out}: {RECORDED_CALLS} calls of each bucket")
+        given = [out]
+    if not 1 <= len(given) <= _COMPARED_TRACES:
         raise SettingsError(
-            f"{len(given)} traces, and {'--diff takes two' if diff else 'one is profiled'}",
-            "name the trace before and the trace after" if diff else "name one trace, or --diff",
+            f"{len(given)} traces, and one is profiled, or two are compared",
+            "name one trace, or the trace before and the trace after",
         )
     found = [profile_trace(read_trace(path), tuned) for path in given]
-    if diff:
+    if len(found) == _COMPARED_TRACES:
         differences = differences_of(*found)
         print_report(differences, _spell_differences, _differences_document, as_json=as_json)
     else:

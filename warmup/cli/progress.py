@@ -164,7 +164,7 @@ class BuildProgress(LiveLine, Observer):
 
     def waiting_started(self, reason: str, seconds: float) -> None:
         self.print_above(
-            f"{reason}: waiting up to {seconds:.0f} s for quiet (--wait-for-quiet 0 does not wait)"
+            f"{reason}: waiting up to {seconds:.0f} s for quiet (--set wait_for_quiet=0 does not)"
         )
 
     def devices_ready(self, names: Sequence[str], control_us: Mapping[str, float]) -> None:

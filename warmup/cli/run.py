@@ -41,7 +41,13 @@ def run(
     ] = None,
     bundle: options.Bundle = None,
     fail_on: options.FailOn = None,
-    allow_mismatch: options.AllowMismatch = False,
+    allow_mismatch: Annotated[
+        bool,
+        typer.Option(
+            "--allow-mismatch",
+            help="Install a table for another device or runtime all the same: each lookup misses.",
+        ),
+    ] = False,
     freezing: options.Freezing = None,
 ) -> None:
     """Run a command with a table installed in its Python processes."""

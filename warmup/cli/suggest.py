@@ -11,12 +11,10 @@ import typer
 
 from warmup.cli import options
 from warmup.cli.output import print_report, times
-from warmup.core.errors import SettingsError
 from warmup.core.text import counted
 from warmup.tuning.suggest import MAX_SUGGESTED, Cost, Suggestion
 from warmup.tuning.suggest import suggest as choose_buckets
 
-_SEQLEN: Final = "seqlen"
 _BAR_COLUMNS: Final = 46  # the bar of all work, beside three columns of numbers
 
 
@@ -31,7 +29,6 @@ def suggest(
     max_buckets: Annotated[
         int, typer.Option(help=f"The most buckets to suggest, 1 to {MAX_SUGGESTED}.")
     ] = 8,
-    dim: Annotated[str, typer.Option(help="The dim that has these sizes.")] = _SEQLEN,
     multiple: Annotated[
         int, typer.Option(help="Round buckets up to multiples of this, such as 64.")
     ] = 1,
@@ -41,25 +38,22 @@ def suggest(
     as_json: options.AsJson = False,
 ) -> None:
     """Choose buckets that add the least padding to observed sizes."""
-    if not (dim.isascii() and dim.isidentifier()):
-        raise SettingsError(f"--dim: {dim!r} is no name of a dim", "use a name such as seqlen")
     source = sys.stdin.buffer if histogram == "-" else histogram
     found = choose_buckets(source, max_buckets=max_buckets, multiple=multiple, cost=cost)
     print_report(
         found,
-        partial(spell, dim=dim, cost=cost),
-        lambda found: {"dim": dim, "multiple": multiple, "cost": cost, **document(found)},
+        partial(spell, cost=cost),
+        lambda found: {"multiple": multiple, "cost": cost, **document(found)},
         as_json=as_json,
     )
 
 
-def spell(found: Suggestion, dim: str, cost: Cost) -> Iterator[str]:
+def spell(found: Suggestion, cost: Cost) -> Iterator[str]:
     """Yield the buckets as an option of `build`, then the padded work for 1, 2, 3 ... of them.
 
     A bar is the share of all work that is done on padding.
     """
-    value = _value(found.best.sizes)
-    yield f"--seqlens {value}" if dim == _SEQLEN else f"--dims {dim}={value}"
+    yield f"--seqlens {_value(found.best.sizes)}"
     yield ""
     sizes = f"{found.observed} sizes from {found.smallest} to {found.largest}"
     yield f"{found.requests} requests, {sizes}; work {cost} in the size"

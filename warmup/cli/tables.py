@@ -67,26 +67,20 @@ UNSTABLE_MARK: Final = "?"  # before a time that carries no decision
 ROW_HEAD: Final = ("winner", "us", "library us", "speed-up")
 
 
-def select_keys(
-    table: Table, op: str | None = None, bucket: str | None = None, part: str | None = None
-) -> list[str]:
-    """Return the keys of *table* with that op and m that have *part* in them; any where None."""
-
-    def matches(key: str) -> bool:
-        named = ingredients_of(key)
-        return op in (None, named.get("op")) and bucket in (None, named.get("m"))
-
-    keys = (key for key in table.rows if part is None or part in key)
-    return sorted(filter(matches, keys), key=natural_order)
+def select_keys(table: Table, words: str | None = None, part: str | None = None) -> list[str]:
+    """Return the keys of *table* that have all *words*, and *part* in them; any where None."""
+    wanted = set((words or "").split())
+    keys = (key for key in table.rows if wanted <= set(key.split()) and (part or "") in key)
+    return sorted(keys, key=natural_order)
 
 
-def spell_table(table: Table, op: str | None = None, bucket: str | None = None) -> Iterator[str]:
-    """Yield the origin of *table*, then a grid for each kind of its rows of *op* and *bucket*.
+def spell_table(table: Table, words: str | None = None) -> Iterator[str]:
+    """Yield the origin of *table*, then a grid for each kind of its rows with *words*.
 
     What all rows of a kind have in common, other than sizes, stands once above them.
     """
     yield from spell_origin_of(table, terminal_width())
-    keys = select_keys(table, op, bucket)
+    keys = select_keys(table, words)
     for kind in KINDS.values():
         own = [key for key in keys if kind_of(key) is kind]
         if own:
@@ -335,9 +329,11 @@ def show(
     tables: Annotated[
         list[Path], typer.Argument(metavar="TABLE", help="A table; with --review several.")
     ],
-    op: Annotated[str | None, typer.Option(help="Only rows of this op, such as addmm.")] = None,
-    bucket: Annotated[str | None, typer.Option(help="Only rows with this m, such as 560.")] = None,
     *,
+    rows: Annotated[
+        str | None,
+        typer.Option(help='Only rows with all of these words in their key: "addmm m=560".'),
+    ] = None,
     candidates: Annotated[
         str | None,
         typer.Option(help="Rank the candidates of the rows with this text in their key."),
@@ -345,7 +341,9 @@ def show(
     review: Annotated[
         bool, typer.Option("--review", help="List times that cannot be true, or contradict others.")
     ] = False,
-    peaks: options.PeaksOption = None,
+    peaks: Annotated[
+        Path | None, typer.Option(help="With --review: a table with measured peaks of this device.")
+    ] = None,
     fail_on: Annotated[
         Level | None,
         typer.Option(help="With --review: exit with code 1 for doubts of this level, or a worse."),
@@ -356,7 +354,7 @@ def show(
 
     With --review, list the times of tables that cannot be true, or that contradict each other.
     """
-    filters = {"--op": op, "--bucket": bucket, "--candidates": candidates}
+    filters = {"--rows": rows, "--candidates": candidates}
     given = [f"{name} {value}" for name, value in filters.items() if value is not None]
     if review:
         if given:
@@ -375,9 +373,9 @@ def show(
         raise typer.BadParameter(f"{len(tables)} tables: name one, or --review them")
     (table,) = tables
     found = read(table)
-    keys = select_keys(found, op, bucket, candidates)
+    keys = select_keys(found, rows, candidates)
     spell = (
-        partial(spell_table, op=op, bucket=bucket)
+        partial(spell_table, words=rows)
         if candidates is None
         else partial(spell_candidates, keys=keys)
     )
@@ -391,10 +389,10 @@ def _known(table: Table) -> str:
     """Return the ops and the sizes m that rows of *table* have, for whoever filters by them."""
     named = [ingredients_of(key) for key in table.rows]
     texts = []
-    for name, label in (("op", "op"), ("m", "m (--bucket)")):
+    for name in ("op", "m"):
         values = sorted({one[name] for one in named if name in one}, key=natural_order)
         shown = ", ".join(values[:_SHOWN_VALUES]) or "none"
-        texts.append(f"{label}: {shown}{', ...' if len(values) > _SHOWN_VALUES else ''}")
+        texts.append(f"{name}: {shown}{', ...' if len(values) > _SHOWN_VALUES else ''}")
     return f"its rows have {'; '.join(texts)}"
 
 

@@ -143,8 +143,8 @@ def _make(definition: Any, target: str, arguments: Mapping[str, Any]) -> nn.Modu
         values = ", ".join(f"{name}=..." for name in needed)
         raise ModelError(
             f"--model {target}: the {kind} {own} needs arguments ({', '.join(needed)})",
-            f"{_wrapping(_split(target)[0], f'{own}({values})')}, or --model-args "
-            f"'{{\"{needed[0]}\": ...}}'",
+            f"{_wrapping(_split(target)[0], f'{own}({values})')}, or write --model "
+            f"'{target}{{\"{needed[0]}\": ...}}'",
         )
     try:
         module = definition(**arguments)

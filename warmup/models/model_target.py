@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from warmup.core.errors import ModelError
 
 PRETRAINED: Final = "hf:"
 RANDOM_PRETRAINED: Final = "hf-random:"
-_ARGUMENTS: Final = "--model-args"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,29 +69,3 @@ def parse_arguments(text: str, source: str) -> dict[str, Any]:
             "name each argument: '{\"layers\": 2}'",
         )
     return found
-
-
-def with_arguments(model: str, arguments: str | None, *, random_weights: bool) -> str:
-    """Return the text of *model* with the options ``--model-args`` and ``--random-weights``.
-
-    Raises:
-        ModelError: the arguments are no JSON object, or given twice, or random weights are asked of
-            a model that is not of transformers.
-    """
-    if arguments is None and not random_weights:
-        return model
-    target = parse_target(model)
-    if arguments is not None:
-        if target.arguments:
-            raise ModelError(
-                f"--model {model!r} has arguments, and so has {_ARGUMENTS}", "give one"
-            )
-        target = replace(target, arguments=parse_arguments(arguments, _ARGUMENTS))
-    if random_weights:
-        if not target.is_pretrained:
-            raise ModelError(
-                f"--random-weights: --model {model!r} makes its own weights",
-                f"leave it out; it is for {PRETRAINED}FOLDER and {PRETRAINED}CONFIG.json",
-            )
-        target = replace(target, is_random=True)
-    return str(target)

@@ -478,7 +478,7 @@ def _find(target: ModelTarget) -> tuple[Path, str]:
     if not path.is_dir() and not target.is_random:
         raise ModelError(
             f"--model {target}: a config file has no weights",
-            "name its folder, or give --random-weights",
+            "name its folder, or write hf-random:",
         )
     return file.absolute(), name
 
@@ -508,7 +508,7 @@ def _config(transformers: Any, file: Path, target: ModelTarget) -> Any:
         known = transformers.AutoConfig.for_model(kind)
         if unknown := [each for each in target.arguments if not hasattr(known, each)]:
             raise ModelError(
-                f"--model-args: {type(known).__name__} has no field {', '.join(unknown)}",
+                f"--model: {type(known).__name__} has no field {', '.join(unknown)}",
                 "name fields of the config",
             )
         return transformers.AutoConfig.for_model(kind, **{**fields, **target.arguments})
@@ -555,7 +555,7 @@ def _with_weights(definition: Any, config: Any, file: Path, target: ModelTarget)
         raise ModelError(
             f"--model {target}: no {' or '.join(_WEIGHTS)} in the folder; other formats are code, "
             "and are not loaded",
-            "save it with save_pretrained(), or give --random-weights",
+            "save it with save_pretrained(), or write hf-random:",
         )
     model: nn.Module
     model, loading = definition.from_pretrained(
@@ -571,7 +571,7 @@ def _with_weights(definition: Any, config: Any, file: Path, target: ModelTarget)
         raise ModelError(
             f"--model {target}: the weights lack {len(absent)} of {definition.__name__} "
             f"({absent[0]}{', ...' if absent[1:] else ''})",
-            "name the class that was saved, or give --random-weights",
+            "name the class that was saved, or write hf-random:",
         )
     return model
 

@@ -224,11 +224,11 @@ def choose_method(asked: PolicyOptions, device_type: str) -> Method:
     launch, l2 = asked.launch, asked.l2
     top_k = TOP_K if asked.fused_top_k is None else asked.fused_top_k
     if not 0 <= top_k <= MAX_TOP_K:
-        raise SettingsError(f"--fused-top-k {top_k}", f"give a number from 0 to {MAX_TOP_K}")
+        raise SettingsError(f"fused_top_k={top_k}", f"give a number from 0 to {MAX_TOP_K}")
     if launch is not None and launch not in set(Launch):
         raise SettingsError(f"--launch {launch!r} is unknown", f"use one of {', '.join(Launch)}")
     if l2 is not None and l2 not in set(L2):
-        raise SettingsError(f"--l2 {l2!r} is unknown", f"use one of {', '.join(L2)}")
+        raise SettingsError(f"l2 {l2!r} is unknown", f"use one of {', '.join(L2)}")
     if device_type == "cpu":
         if launch == Launch.CUDAGRAPH or l2 == L2.COLD:
             raise SettingsError("a CPU has no CUDA graphs and is timed warm", "drop the option")
@@ -245,7 +245,7 @@ def _backends(text: str | None, device_type: str) -> str:
     unknown = [word for word in chosen if word not in known]
     if unknown or len(set(chosen)) != len(chosen):
         raise SettingsError(
-            f"--backends {text!r} cannot be used on {device_type}",
+            f"backends {text!r} cannot be used on {device_type}",
             f"choose among {', '.join(known)}; only these can be fed back at serving",
         )
     return ",".join(word for word in known if word in chosen)

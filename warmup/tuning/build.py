@@ -49,7 +49,7 @@ def revisit_for(
     if retry != UNSTABLE:
         raise SettingsError(f"--retry {retry} is unknown", f"write --retry {UNSTABLE}")
     if force or budget.seconds is not None:
-        other = "--force" if force else "--budget"
+        other = "--retry all" if force else "--budget"
         raise SettingsError(f"--retry {retry} and {other} contradict each other", "give one")
     unstable = {key: row for key, row in table.rows.items() if row.evidence.is_unstable}
     for key, row in unstable.items():

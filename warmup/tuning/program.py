@@ -185,7 +185,7 @@ def build_from_program(
                 if not after:
                     raise
                 raise NothingRecordedError(
-                    str(error), "give the command without --after"
+                    str(error), "give the command without --set after=yes"
                 ) from error
     return ProgramBuild(ran, path, before, rows, problems, rest, collected=after)
 

@@ -142,7 +142,7 @@ def seconds_to_wait(given: float | None) -> float:
     Raises:
         SettingsError: it is no number of seconds.
     """
-    name, value = "--wait-for-quiet", given
+    name, value = "wait_for_quiet", given
     if given is None:
         name = "WARMUP_WAIT_FOR_QUIET"
         try:
