@@ -15,7 +15,7 @@ from warmup.core.method import Search
 from warmup.table.codec import decode, digest_of, encode
 from warmup.table.lookup import Lookup
 from warmup.table.schema import OnMiss
-from warmup.table.store import add_rows, read
+from warmup.table.store import TableWriter, read
 
 # Written by warmup at commit cec4e474, with the forms of repeated layers, and a predicted
 # row; also the cost of a call without two of its layers, which is still a field.
@@ -52,7 +52,7 @@ def test_a_table_with_unmeasured_configs_is_read_without_them(tmp_path: Path) ->
     assert line.strip() == "ignored, of features that left warmup: /imported"
     path = tmp_path / "t.json"
     path.write_bytes(WITH_CONFIG.read_bytes())
-    add_rows(path, table.provenance, table.policy, table.rows)
+    TableWriter(path).fold()
     assert (read(path).ignored, "imported" in json.loads(path.read_text())) == ((), False)
 
 
@@ -61,7 +61,7 @@ def test_a_table_that_is_written_again_has_no_retired_fields(tmp_path: Path) -> 
     path = tmp_path / "t.json"
     path.write_bytes(EARLIER.read_bytes())
     before = read(path)
-    add_rows(path, before.provenance, before.policy, before.rows)
+    TableWriter(path).fold()
     after = read(path)
     assert (after.ignored, after) == ((), before)
     assert digest_of(after) != digest_of(before)

@@ -28,17 +28,17 @@ from warmup.core.errors import (
 from warmup.core.files import LOCKS_FOLDER, locked
 from warmup.table import store as store_module
 from warmup.table.codec import decode, encode
-from warmup.table.store import add_rows, check_writable, discover, find, read, remove_rows, write
+from warmup.table.store import TableWriter, check_writable, discover, find, read, write
 
 KEY = "mm m=1 n=2 k=3 f32 a=row b=row out=f32 | epilogue=none"
 WRITER = """
 import sys
 from pathlib import Path
-from warmup.table.store import add_rows, read
+from warmup.table.store import TableWriter, read
 table = read(Path(sys.argv[1]))
 # go
 for key, row in table.rows.items():
-    add_rows(Path(sys.argv[2]), table.provenance, table.policy, {key: row})
+    TableWriter(Path(sys.argv[2])).add(table.provenance, table.policy, {key: row})
 """
 
 # Root may write anywhere, so the program becomes a user without a passwd entry first.
@@ -261,7 +261,7 @@ def test_threads_at_once_lose_no_row(tmp_path: Path) -> None:
     path, table = tmp_path / "t.json", make_table()
 
     def add(m: int) -> None:
-        add_rows(path, table.provenance, table.policy, {make_key(m): make_row(BLOCK_M=m)})
+        TableWriter(path).add(table.provenance, table.policy, {make_key(m): make_row(BLOCK_M=m)})
 
     threads = [threading.Thread(target=add, args=(m,)) for m in range(1, 9)]
     for thread in threads:
@@ -276,7 +276,7 @@ def test_a_row_that_exists_is_kept(tmp_path: Path) -> None:
     table = make_table()
     write(tmp_path / "t.json", table)
     rows = dict.fromkeys(table.rows, make_row(BLOCK_M=999))
-    assert add_rows(tmp_path / "t.json", table.provenance, table.policy, rows) == table
+    assert TableWriter(tmp_path / "t.json").add(table.provenance, table.policy, rows) == table
 
 
 def test_a_row_is_replaced_on_demand(tmp_path: Path) -> None:
@@ -284,13 +284,13 @@ def test_a_row_is_replaced_on_demand(tmp_path: Path) -> None:
     table = make_table()
     write(tmp_path / "t.json", table)
     rows = dict.fromkeys(table.rows, make_row(BLOCK_M=999))
-    add_rows(tmp_path / "t.json", table.provenance, table.policy, rows, redo=True)
+    TableWriter(tmp_path / "t.json").add(table.provenance, table.policy, rows, redo=True)
     assert read(tmp_path / "t.json").rows == rows
 
 
 def test_adding_returns_what_was_written(tmp_path: Path) -> None:
     table = make_table()
-    added = add_rows(tmp_path / "t.json", table.provenance, table.policy, table.rows)
+    added = TableWriter(tmp_path / "t.json").add(table.provenance, table.policy, table.rows)
     assert read(tmp_path / "t.json") == added
 
 
@@ -306,7 +306,7 @@ def test_rows_of_another_runtime_may_not_join(tmp_path_factory: pytest.TempPathF
         write(path, make_table())
         other = make_table({}, runtime=make_runtime(**changes))
         with pytest.raises(TableMismatchError) as caught:
-            add_rows(path, other.provenance, other.policy, make_table().rows)
+            TableWriter(path).add(other.provenance, other.policy, make_table().rows)
         assert (caught.value.mismatches, read(path)) == ((said,), make_table()), changes
 
 
@@ -314,7 +314,7 @@ def test_rows_of_a_newer_driver_may_join(tmp_path: Path) -> None:
     table = make_table()
     write(tmp_path / "t.json", make_table({}))
     newer = make_table(runtime=make_runtime(driver="999"))
-    assert add_rows(tmp_path / "t.json", newer.provenance, newer.policy, table.rows) == table
+    assert TableWriter(tmp_path / "t.json").add(newer.provenance, newer.policy, table.rows) == table
 
 
 def test_rows_of_another_policy_may_not_join(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -330,7 +330,7 @@ def test_rows_of_another_policy_may_not_join(tmp_path_factory: pytest.TempPathFa
         write(tmp_path / "t.json", table)
         policy = dataclasses.replace(table.policy, **changes)  # type: ignore[arg-type]
         with pytest.raises(TableMismatchError, match=re.escape(said)):
-            add_rows(tmp_path / "t.json", table.provenance, policy, {})
+            TableWriter(tmp_path / "t.json").add(table.provenance, policy, {})
 
 
 def test_a_damaged_file_is_not_overwritten_by_adding(tmp_path: Path) -> None:
@@ -338,7 +338,7 @@ def test_a_damaged_file_is_not_overwritten_by_adding(tmp_path: Path) -> None:
     path, table = tmp_path / "t.json", make_table()
     path.write_text("{")
     with pytest.raises(TableFormatError):
-        add_rows(path, table.provenance, table.policy, table.rows)
+        TableWriter(path).add(table.provenance, table.policy, table.rows)
     assert path.read_text() == "{"
 
 
@@ -347,7 +347,7 @@ def test_rows_are_removed(tmp_path: Path) -> None:
     table = make_table()
     write(tmp_path / "t.json", table)
     first, second = table.rows
-    remove_rows(tmp_path / "t.json", {first, "unknown"})
+    TableWriter(tmp_path / "t.json").remove({first, "unknown"})
     assert set(read(tmp_path / "t.json").rows) == {second}
 
 
@@ -418,7 +418,7 @@ def test_the_assumptions_of_every_build_are_kept_once(tmp_path: Path) -> None:
     for m, text in enumerate([inputs, "model: Net", inputs]):
         origin = dataclasses.replace(table.provenance, assumptions=(text,))
         row = {f"mm m={m + 1} n=8 k=8 f32 a=row b=col out=f32 | epilogue=none": make_row()}
-        add_rows(path, origin, table.policy, row)
+        TableWriter(path).add(origin, table.policy, row)
     assert read(path).provenance.assumptions == (inputs, "model: Net")
 
 

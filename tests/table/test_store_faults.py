@@ -21,7 +21,7 @@ from warmup.core.files import LOCKS_FOLDER, lock_path, locked
 from warmup.core.rows import Row
 from warmup.table import store as store_module
 from warmup.table.codec import encode
-from warmup.table.store import add_rows, check_writable, find, read, remove_rows, write
+from warmup.table.store import TableWriter, check_writable, find, read, write
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "programs"
 ROUNDS = os.environ.get("WARMUP_TESTS_KILL_ROUNDS", "12")  # 100 take about 20 s
@@ -41,7 +41,7 @@ os.setgroups([])
 os.setresgid(*[{OTHER_USER}] * 3)
 os.setresuid(*[{OTHER_USER}] * 3)
 try:
-    store.add_rows(path, table.provenance, table.policy, table.rows)
+    store.TableWriter(path).add(table.provenance, table.policy, table.rows)
     print("saved")
 except WarmupError as error:
     print(error)
@@ -90,8 +90,11 @@ def test_two_names_of_a_file_are_one_table(tmp_path: Path) -> None:
     link.symlink_to("../b/real.json")
     table = make_table({})
     for m, path in enumerate((link, target, link), start=1):
-        add_rows(path, table.provenance, table.policy, _rows(m))
-    remove_rows(link, {make_key(3)})
+        TableWriter(path).add(table.provenance, table.policy, _rows(m))
+    writer = TableWriter(link)
+    writer.remove({make_key(3)})
+    assert _names(target.parent) == ["real.json", "real.json.journal"]
+    writer.fold()
     found = link.readlink(), len(read(target).rows), _names(link.parent), _names(target.parent)
     assert found == (Path("../b/real.json"), 2, ["t.json"], ["real.json"])
 
@@ -107,7 +110,7 @@ def test_two_names_of_a_file_have_one_lock(tmp_path: Path, monkeypatch: pytest.M
         write(tmp_path / "link.json", make_table())
 
 
-@pytest.mark.parametrize("work", ["write", "add_rows", "check_writable"])
+@pytest.mark.parametrize("work", ["write", "add", "check_writable"])
 def test_a_read_only_table_stays(tmp_path: Path, work: str) -> None:
     """A table with mode 0444 is not written, by root neither, and the advice is to make it so."""
     path, table = tmp_path / "t.json", make_table()
@@ -116,7 +119,7 @@ def test_a_read_only_table_stays(tmp_path: Path, work: str) -> None:
     with pytest.raises(TableWriteError, match=r"the file is read-only; make it writable"):
         {
             "write": lambda: write(path, table),
-            "add_rows": lambda: add_rows(path, table.provenance, table.policy, table.rows),
+            "add": lambda: TableWriter(path).add(table.provenance, table.policy, table.rows),
             "check_writable": lambda: check_writable(path),
         }[work]()
     found = len(read(path).rows), stat.S_IMODE(path.stat().st_mode), _names(tmp_path)
@@ -124,13 +127,13 @@ def test_a_read_only_table_stays(tmp_path: Path, work: str) -> None:
 
 
 @needs_root
-@pytest.mark.parametrize("work", ["add_rows", "check_writable"])
+@pytest.mark.parametrize("work", ["add", "check_writable"])
 def test_a_table_is_no_device(tmp_path: Path, work: str) -> None:
     os.mknod(tmp_path / "n.json", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
     table = make_table()
     with pytest.raises(TableWriteError, match="it is no regular file"):
         {
-            "add_rows": lambda path: add_rows(path, table.provenance, table.policy, table.rows),
+            "add": lambda path: TableWriter(path).add(table.provenance, table.policy, table.rows),
             "check_writable": check_writable,
         }[work](tmp_path / "n.json")
     assert stat.S_ISCHR((tmp_path / "n.json").lstat().st_mode)
@@ -155,7 +158,7 @@ def test_a_table_that_is_too_large_to_be_read_replaces_nothing(
     with pytest.raises(TableWriteError, match=f"3 rows have {size} bytes"):
         write(path, large)
     with pytest.raises(TableWriteError, match=f"3 rows have {size} bytes"):
-        add_rows(path, large.provenance, large.policy, large.rows)
+        TableWriter(path).add(large.provenance, large.policy, large.rows)
     assert read(path) == small
     monkeypatch.setattr(store_module, "MAX_TABLE_BYTES", size)
     write(path, large)
@@ -233,6 +236,7 @@ def test_killed_writers_lose_no_row_and_leave_no_file(tmp_path: Path) -> None:
     facts = json.loads(done.stdout)
     assert facts["saved"] > 2 * int(ROUNDS)
     assert (facts["lost"], facts["left"]) == ([], ["t.json"])
+    assert facts["journals"] > 0
 
 
 def _bulk(text: str, filler: str, size: int = 20_000_000) -> str:

@@ -21,7 +21,7 @@ from warmup.table.codec import decode, digest_of, encode
 from warmup.table.lookup import Lookup
 from warmup.table.merge import combine, diff, merge
 from warmup.table.schema import OnMiss
-from warmup.table.store import distrust_rows, read, write
+from warmup.table.store import TableWriter, read, write
 
 WHY = "bucket seqlen=16: with it the output was 3.2e-01 away from float32 eager"
 KEY = "mm m=16 n=2 k=3 f32 a=row b=row out=f32 | epilogue=none"
@@ -181,6 +181,6 @@ def test_marking_changes_what_it_judged_and_nothing_else(marked: Row, tmp_path: 
     path = tmp_path / "t.json"
     trusted = dataclasses.replace(marked, untrusted=None)
     write(path, make_table({KEY: trusted, OTHER: make_row("mm_new")}))
-    table = distrust_rows(path, {KEY: marked, OTHER: marked})
+    table = TableWriter(path).distrust({KEY: marked, OTHER: marked})
     assert table == read(path)
     assert table.rows == {KEY: marked, OTHER: make_row("mm_new")}

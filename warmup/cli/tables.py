@@ -53,7 +53,7 @@ from warmup.table.merge import merge as merge_tables
 from warmup.table.review import Doubt, Level, Reviewed, peaks_in, review_table, share_at_least
 from warmup.table.review import review as find_doubts
 from warmup.table.schema import Table
-from warmup.table.store import read, write
+from warmup.table.store import read_folded, write
 
 # The rows of a table as text, the ranking of their candidates, or the doubts about their times.
 
@@ -360,7 +360,7 @@ def show(
         if given:
             raise typer.BadParameter(f"{given[0]}: --review reviews every row of a table")
         known_peaks = None if peaks is None else peaks_in(peaks)
-        reviewed = ((path, review_table(read(path), known_peaks)) for path in tables)
+        reviewed = ((path, review_table(read_folded(path), known_peaks)) for path in tables)
         doubted = {path: (each, find_doubts(each)) for path, each in reviewed}
         print_report(doubted, spell_review, document_of_review, as_json=as_json)
         levels = {doubt.level for _, doubts in doubted.values() for doubt in doubts}
@@ -372,7 +372,7 @@ def show(
     if len(tables) > 1:
         raise typer.BadParameter(f"{len(tables)} tables: name one, or --review them")
     (table,) = tables
-    found = read(table)
+    found = read_folded(table)
     keys = select_keys(found, rows, candidates)
     spell = (
         partial(spell_table, words=rows)
@@ -403,7 +403,7 @@ def diff(
     as_json: options.AsJson = False,
 ) -> None:
     """Print the differences between two tables. Exit code 1 when there are any."""
-    difference = compare_tables(read(a), read(b))
+    difference = compare_tables(read_folded(a), read_folded(b))
     print_report(difference, spell_difference, document_of_difference, as_json=as_json)
     if not difference.is_empty:
         raise typer.Exit(EXIT_FOUND)
@@ -432,7 +432,7 @@ def merge(
     """
     if not tables[1:]:
         raise typer.BadParameter("name at least two tables")
-    known = [read(path) for path in tables]
+    known = [read_folded(path) for path in tables]
     union = reduce(partial(merge_tables, prefer=prefer.value if prefer else None), known)
     write(out, union, known=known)
     say(f"{out}: {counted(len(union.rows), 'row')}")

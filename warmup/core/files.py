@@ -157,12 +157,7 @@ def replace_bytes(path: Path, content: bytes | Iterable[bytes]) -> None:
         with contextlib.suppress(FileNotFoundError):
             Path(temporary).unlink()
         raise
-    with contextlib.suppress(OSError):  # some filesystems cannot sync a folder
-        folder = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+    sync_folder(target.parent)
 
 
 def probe_folder(path: Path) -> None:
@@ -178,23 +173,57 @@ def probe_folder(path: Path) -> None:
     Path(temporary).unlink()
 
 
-def open_regular(path: Path) -> BinaryIO:
+def open_regular(path: Path, *, follows_links: bool = True) -> BinaryIO:
     """Open the regular file at *path* for reading: no device and no FIFO, which may never end.
+
+    A link at *path* is an error unless *follows_links*.
 
     Raises:
         OSError: it cannot be opened, or is no regular file.
         ValueError: *path* has a character that no path has.
     """
-    file = open(path, "rb", opener=_open_at_once)  # noqa: SIM115  Path.open has no opener
+    # O_NONBLOCK: without waiting for the writer of a FIFO.
+    more = os.O_NONBLOCK | (0 if follows_links else os.O_NOFOLLOW)
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | more))  # noqa: SIM115  Path.open has no opener
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise OSError(errno.EINVAL, "it is no regular file", str(path))
     return file
 
 
-def _open_at_once(path: str, flags: int) -> int:
-    """Open *path* without waiting for the writer of a FIFO."""
-    return os.open(path, flags | os.O_NONBLOCK)
+def create_like(path: Path, pattern: Path) -> int:
+    """Open the regular file at *path* for appending, and return its descriptor.
+
+    A new file has the mode, the owner and the group of the file *pattern*.
+
+    Raises:
+        OSError: it cannot be opened, is a link, or is no regular file.
+    """
+    flags = os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        descriptor, is_new = os.open(path, flags), False
+    except FileNotFoundError:
+        descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, NEW_FILE_MODE)
+        is_new = True
+    try:
+        if is_new:
+            _take_over(descriptor, pattern.stat())
+        elif not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", str(path))  # noqa: TRY301  to close it
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def sync_folder(folder: Path) -> None:
+    """Sync the entries of *folder* to the disk, on filesystems that can."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _is_descriptor(path: Path) -> bool:

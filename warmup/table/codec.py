@@ -132,12 +132,15 @@ class _NotCanonicalError(Exception):
 
 def encode(table: Table) -> str:
     """Return the canonical text of *table*, digest included."""
-    return b"".join(encode_pieces(table)).decode("ascii")
+    return b"".join(encode_pieces(table)[1]).decode("ascii")
 
 
-def encode_pieces(table: Table) -> list[bytes]:
-    """Return the canonical text of *table* in pieces, most of them a row."""
-    return _spell_table(table, spells_text=True)[1]
+def encode_pieces(table: Table) -> tuple[str, list[bytes]]:
+    """Return the digest of *table*, and its canonical text in pieces, most of them a row."""
+    digest, pieces = _spell_table(table, spells_text=True)
+    if table._digest is None:  # noqa: SLF001  kept for `digest_of`
+        _keep(table, digest)
+    return digest, pieces
 
 
 def digest_of(table: Table) -> str:
@@ -177,6 +180,28 @@ def decode_file(file: BinaryIO, path: str) -> Table:
         if len(data) > MAX_TABLE_BYTES:
             raise TableFormatError(path, "", f"larger than {MAX_TABLE_BYTES} bytes") from None
     return _read_whole(data, path)
+
+
+def row_sections(rows: Mapping[str, Row]) -> dict[str, dict[str, RowJson]]:
+    """Return *rows* as they are written, by kind and key."""
+    sections: dict[str, dict[str, RowJson]] = {}
+    for key, row in rows.items():
+        sections.setdefault(kind_of(key).name, {})[key] = row_json(row, winner_json(row.winner))
+    return sections
+
+
+def rows_from(sections: Mapping[str, Mapping[str, RowJson]], path: str) -> dict[str, Row]:
+    """Return the rows in *sections*, by kind and key, of the file *path*.
+
+    Raises:
+        TableFormatError: a kind, a key or a row is none.
+    """
+    rows = _Rows(path)
+    for name, section in sections.items():
+        kind = rows.kind(name)
+        for key, row in section.items():
+            rows.add(kind, key, row)
+    return rows.rows
 
 
 # Writing.
@@ -349,7 +374,7 @@ def _read_canonical(file: BinaryIO, path: str) -> Table:
         tail = _read_rows(_row_texts(file, head[at:]), rows, sha)
         document, compact = read_json(head[:at] + b"}" + tail, TableJson, path)
         sha.update(compact[compact.rindex(b'"rows":{') + len(b'"rows":{') :])
-        table = _table(document, rows)
+        table = _table(document, rows.rows, path)
     except (msgspec.MsgspecError, TableFormatError, ValueError, RecursionError):
         raise _NotCanonicalError from None
     if sha.hexdigest() != document.provenance.digest:
@@ -419,12 +444,7 @@ def _read_whole(data: bytes, path: str) -> Table:
     name = repeated_name(compact)
     if name is not None:
         raise TableFormatError(path, "", repetition(name))
-    rows = _Rows(path)
-    for kind_name, section in document.rows.items():
-        kind = rows.kind(kind_name)
-        for key, row in section.items():
-            rows.add(kind, key, row)
-    table = _table(document, rows)
+    table = _table(document, rows_from(document.rows, path), path)
     digest = document.provenance.digest
     is_same = digest == hashlib.sha256(_without_digest(compact)).hexdigest()
     # Another order of names and other spellings of numbers are not content.
@@ -449,12 +469,9 @@ def _check_schema(data: bytes, path: str) -> None:
         raise TableSchemaError(path, schema, SCHEMA_VERSION)
 
 
-def _table(document: TableJson, rows: _Rows) -> Table:
-    return Table(
-        provenance_from(document.provenance, rows.path),
-        policy_from(document.policy, rows.path),
-        rows.rows,
-    )
+def _table(document: TableJson, rows: Mapping[str, Row], path: str) -> Table:
+    provenance = provenance_from(document.provenance, path)
+    return Table(provenance, policy_from(document.policy, path), rows)
 
 
 def _without_digest(compact: bytes) -> bytes:

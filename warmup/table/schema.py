@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
@@ -107,6 +107,24 @@ def compare_policies(a: Policy, b: Policy) -> tuple[tuple[str, object, object], 
 
 
 @dataclass(frozen=True, slots=True)
+class Entry:
+    """A change of a table, as in its journal: rows, keys to remove, and a provenance, if any.
+
+    An entry with a ``digest`` has nothing else: entries before it are in the table with the digest.
+    """
+
+    rows: Mapping[str, Row] = field(default_factory=dict)
+    removed: tuple[str, ...] = ()
+    provenance: Provenance | None = None
+    digest: str = ""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it changes nothing."""
+        return not (self.rows or self.removed or self.provenance)
+
+
+@dataclass(frozen=True, slots=True)
 class Table:
     """All rows for one device and runtime, by key, of every row kind."""
 
@@ -116,6 +134,18 @@ class Table:
     # Kept by `warmup.table.codec`; `dataclasses.replace` does not copy them.
     _digest: str | None = field(default=None, init=False, repr=False, compare=False)
     _ignored: tuple[str, ...] = field(default=(), init=False, repr=False, compare=False)
+
+    def with_entries(self, entries: Sequence[Entry]) -> Table:
+        """Return this table with the changes of *entries* of its journal, in their order."""
+        if not entries:
+            return self
+        provenance, rows = self.provenance, dict(self.rows)
+        for entry in entries:
+            provenance = entry.provenance or provenance
+            rows.update(entry.rows)
+            for key in entry.removed:
+                rows.pop(key, None)
+        return replace(self, provenance=provenance, rows=rows)
 
     @property
     def ignored(self) -> tuple[str, ...]:

@@ -1,9 +1,12 @@
-"""`read` and `write`: the table files on disk.
+"""`read`, `write` and `TableWriter`: a table on disk is a file and what its journal adds to it.
 
-Reading writes nothing, needs no HOME and works on a read-only mount. Writing is a temporary file,
-fsync and an atomic rename under a file lock, so that a reader sees the old table or the new one.
-Lock and temporary file stand beside the file to which links lead, and are gone afterwards; those of
-a writer that was killed are removed by the next writer.
+Reading writes nothing, needs no HOME and works on a read-only mount: a journal beside the table
+(`warmup.table.journal`) is read into memory. A build appends to the journal and folds it into the
+table at its end; what a killed build left is folded by the next build, or by a command such as
+`warmup show` where it may write. Folding and `write` replace the file: a temporary file, fsync and
+an atomic rename under a file lock, so that a reader sees the old table or the new one. Lock,
+journal and temporary file stand beside the file to which links lead; those of a writer that was
+killed are removed by the next writer.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +29,7 @@ from warmup.core.errors import (
     TableNotFoundError,
     TableWriteError,
 )
+from warmup.core.events import print_notice
 from warmup.core.files import (
     READ_ONLY,
     destination_of,
@@ -37,10 +42,12 @@ from warmup.core.files import (
 )
 from warmup.core.rows import Row
 from warmup.core.text import remedy_for, shown
-from warmup.table.codec import decode_file, encode_pieces
+from warmup.table.codec import decode_file, digest_of, encode_pieces
+from warmup.table.journal import Journal, entries_for, journal_path
 from warmup.table.merge import combine
 from warmup.table.schema import (
     MAX_TABLE_BYTES,
+    Entry,
     Policy,
     Provenance,
     Table,
@@ -48,16 +55,65 @@ from warmup.table.schema import (
 )
 
 LOCK_TIMEOUT_S: Final = 60
+_READS: Final = 5  # of a table and its journal, while a build folds one into the other
+_FOLD_S: Final = 0.1
 
 
 def read(path: str | os.PathLike[str]) -> Table:
-    """Return the table in the file *path*.
+    """Return the table in the file *path*, with what its journal adds to it.
 
     Raises:
         TableNotFoundError: there is no such file.
-        TableFormatError, TableSchemaError: the file is not a table that this warmup reads.
+        TableFormatError, TableSchemaError: the file is not a table that this warmup reads, or its
+            journal is damaged or of another table.
     """
-    path = Path(path)
+    table, remarks = _read_all(Path(path))
+    for remark in remarks:
+        print_notice(remark)
+    return table
+
+
+def read_folded(path: str | os.PathLike[str]) -> Table:
+    """Return what `read` returns; first fold a journal into the table, where that may be done."""
+    if os.path.exists(path) and journal_path(Path(os.path.realpath(path))).exists():  # noqa: PTH110
+        with contextlib.suppress(TableWriteError):  # read-only, or a build writes now
+            TableWriter(Path(path), timeout_s=0).fold()
+    return read(path)
+
+
+def _read_all(path: Path) -> tuple[Table, tuple[str, ...]]:
+    """Return the table in *path* with its journal, and a remark where a line is not whole.
+
+    The journal is read first: if a build folds it meanwhile, the table does not fit, and both are
+    read again.
+    """
+    if not os.path.exists(path):  # noqa: PTH110  false too for what no path can be
+        return _read_file(path), ()
+    place = journal_path(Path(os.path.realpath(path)))
+    for reads_left in reversed(range(_READS)):
+        journal = Journal(place)
+        entries = journal.read_on()
+        table = _read_file(path)
+        try:
+            later = entries_for(entries, digest_of(table), table.provenance.runtime, place)
+        except TableFormatError:
+            if not reads_left:
+                raise
+            time.sleep(_FOLD_S)
+            continue
+        return table.with_entries(later), _torn(journal)
+    raise AssertionError
+
+
+def _torn(journal: Journal) -> tuple[str, ...]:
+    if not journal.torn:
+        return ()
+    reason = "its last line is not whole, because its writer was killed or writes it now"
+    return (f"{shown(journal.path)}: {reason}; these {journal.torn} bytes are ignored",)
+
+
+def _read_file(path: Path) -> Table:
+    """Return the table in the file *path* without its journal; raises as `read` does."""
     try:
         with open_regular(path) as file:
             if os.fstat(file.fileno()).st_size > MAX_TABLE_BYTES:
@@ -78,113 +134,197 @@ def read(path: str | os.PathLike[str]) -> Table:
 def write(path: Path, table: Table, known: Sequence[Table] = ()) -> None:
     """Write *table* to *path*; a reader sees the whole old file or the whole new one.
 
-    Links are followed and stay, and a file keeps its mode, its owner and its group. A character
-    device or a FIFO is written into. Rows of *known*, tables that were read, are not checked again.
+    The journal of the old table is removed. Links are followed and stay, and a file keeps its mode,
+    its owner and its group. A character device or a FIFO is written into. Rows of *known*, tables
+    that were read, are not checked again.
 
     Raises:
-        TableFormatError: the table could not be read back.
+        TableFormatError: the table could not be read back, or the journal beside *path* is damaged.
         TableWriteError: the folder or the file cannot be written, or the table is too large.
     """
     try:
         is_stream = destination_of(path).is_stream
+        if is_stream:
+            replace_bytes(path, _checked_pieces(path, table, known)[1])
+            return
     except (OSError, ValueError) as error:
+        if isinstance(error, TableError):
+            raise
         raise _write_error(path, error) from error
-    if is_stream:
-        _replace(path, table, known)
-        return
-    with _writing(path) as target:
-        _replace(target, table, known)
+    TableWriter(path).write(table, known)
 
 
-def add_rows(
-    path: Path,
-    provenance: Provenance,
-    policy: Policy,
-    rows: Mapping[str, Row],
-    *,
-    redo: bool = False,
-) -> Table:
-    """Add *rows* to the table at *path*, which is created if missing; return the table as written.
+class TableWriter:
+    """Changes the table at *path* for as long as a build takes.
 
-    Safe for several writers: the file is read again under the lock, so that rows of other writers
-    are kept. A row that exists already is kept too, unless *redo* is true.
+    A change is appended to the journal and costs its own bytes. Several writers may change a table:
+    under its lock, which is waited for at most *timeout_s*, each reads what others have appended
+    before it decides what to change. Methods return the table as it is on disk then.
 
-    Raises:
-        TableMismatchError: the file is for another device, runtime or policy.
-        TableWriteError: the file cannot be written.
+    Every method may raise a TableWriteError, where a file cannot be written, and a
+    TableFormatError, where the table or its journal is damaged, or one does not fit the other.
     """
-    with _writing(path) as target:
-        if target.exists():
-            before = read(target)
-            check_same_origin(path, before, provenance.runtime, policy)
+
+    def __init__(self, path: Path, timeout_s: float | None = None) -> None:
+        self._path = path
+        self._timeout_s = timeout_s
+        self._table: Table | None = None  # on disk, with the journal
+        self._journal = Journal(path)
+        self._digest = ""  # of the file alone
+        self._stamp: tuple[int, ...] = ()
+        self._is_folded = True  # the file lacks nothing and has nothing that is retired
+
+    def add(
+        self,
+        provenance: Provenance,
+        policy: Policy,
+        rows: Mapping[str, Row],
+        *,
+        redo: bool = False,
+    ) -> Table:
+        """Add *rows* to the table, which is created if missing.
+
+        A row that exists already is kept, unless *redo* is true.
+
+        Raises:
+            TableMismatchError: the file is for another device, runtime or policy.
+        """
+        with self._locked() as target:
+            before = self._load(target)
+            if before is None:
+                return self._replace(target, Table(provenance, policy, dict(rows)))
+            check_same_origin(self._path, before, provenance.runtime, policy)
+            origin = before.provenance.assuming(provenance.assumptions).costing(provenance.calls)
+            if origin.peaks is None:
+                origin = replace(origin, peaks=provenance.peaks)
+            added = {key: row for key, row in rows.items() if redo or key not in before.rows}
+            return self._append(target, before, Entry(added, provenance=origin))
+
+    def remove(self, keys: Collection[str]) -> Table:
+        """Remove the rows *keys*."""
+        return self._change(lambda table: Entry(removed=tuple(table.rows.keys() & set(keys))))
+
+    def forget_costs(self, names: Collection[str]) -> Table:
+        """Remove what the calls *names* cost."""
+        return self._change(lambda table: Entry(provenance=table.provenance.without_costs(names)))
+
+    def distrust(self, rows: Mapping[str, Row]) -> Table:
+        """Mark the rows of the keys in *rows* with the reason in ``untrusted`` of the row there.
+
+        A row that another writer has replaced with another winner in the meantime stays as it is.
+        """
+
+        def marked(table: Table) -> Entry:
+            return Entry(
+                {
+                    key: replace(own, untrusted=row.untrusted)
+                    for key, row in rows.items()
+                    if (own := table.rows.get(key)) is not None and own.winner == row.winner
+                }
+            )
+
+        return self._change(marked)
+
+    def write(self, table: Table, known: Sequence[Table] = ()) -> Table:
+        """Put *table* in place of the table and its journal; see the function `write`."""
+        with self._locked() as target:
+            self._journal = Journal(journal_path(target))
+            if os.path.lexists(self._journal.path):
+                self._load(target)  # nothing is removed that is damaged or of another table
+            return self._replace(target, table, known)
+
+    def refresh(self) -> Table | None:
+        """Return the table if other writers have changed it since this one last saw it."""
+        with self._locked() as target:
+            before, after = self._table, self._load(target)
+            return None if after is before else after
+
+    def fold(self) -> None:
+        """Put what the journal adds into the table's file, and remove the journal."""
+        with self._locked() as target:
+            table = self._load(target)
+            if table is not None and not self._is_folded:
+                self._replace(target, table, [table])
+            elif table is not None:
+                self._journal.remove()
+
+    def _locked(self) -> contextlib.AbstractContextManager[Path]:
+        return _writing(self._path, LOCK_TIMEOUT_S if self._timeout_s is None else self._timeout_s)
+
+    def _change(self, change: Callable[[Table], Entry]) -> Table:
+        with self._locked() as target:
+            before = self._load(target)
+            if before is None:
+                raise TableNotFoundError(f"no table at {shown(self._path)}")
+            return self._append(target, before, change(before))
+
+    def _load(self, target: Path) -> Table | None:
+        """Return the table on disk; of a table that this writer knows, only new lines are read."""
+        stamp = _stamp_of(target)
+        if self._table is None or stamp != self._stamp:
+            self._read(target, stamp)
         else:
-            before = Table(provenance, policy)
-        union = {**before.rows, **rows} if redo else {**rows, **before.rows}
-        origin = before.provenance.assuming(provenance.assumptions).costing(provenance.calls)
-        if origin.peaks is None:
-            origin = replace(origin, peaks=provenance.peaks)
-        table = replace(before, provenance=origin, rows=union)
-        _replace(target, table, [before])
+            try:
+                self._read_on(self._table)
+            except TableFormatError:  # its lines may have been folded, and the inode used again
+                self._read(target, stamp)
+        for remark in _torn(self._journal):
+            print_notice(remark)
+            self._journal.trim()  # nobody else writes under the lock
+        return self._table
+
+    def _read(self, target: Path, stamp: tuple[int, ...]) -> None:
+        self._journal = Journal(journal_path(target))
+        self._table, self._digest, self._stamp, self._is_folded = None, "", stamp, True
+        if not stamp:  # a journal whose table is gone belongs to no digest
+            entries_for(self._journal.read_on(), "", None, self._journal.path)
+            return
+        table = _read_file(target)
+        self._digest, self._is_folded = digest_of(table), not table.ignored
+        self._read_on(table)
+
+    def _read_on(self, table: Table) -> None:
+        known = [Entry(digest=self._digest)] if self._journal.size else []
+        entries = [*known, *self._journal.read_on()]
+        runtime = table.provenance.runtime
+        later = entries_for(entries, self._digest, runtime, self._journal.path)
+        self._table = table.with_entries(later) if later else table
+        self._is_folded = self._is_folded and not later
+
+    def _append(self, target: Path, before: Table, entry: Entry) -> Table:
+        """Append *entry* to the journal, without a provenance that is as before."""
+        if entry.provenance == before.provenance:
+            entry = replace(entry, provenance=None)
+        if entry.is_empty:
+            return before
+        after = before.with_entries([entry])
+        # A row takes up to twice the bytes in a table, which is indented, that it takes here.
+        room = (MAX_TABLE_BYTES - target.stat().st_size) // 2
+        if not self._journal.append(entry, target, self._digest, room):
+            return self._replace(target, after, [before])
+        self._table, self._is_folded = after, False
+        return after
+
+    def _replace(self, target: Path, table: Table, known: Sequence[Table] = ()) -> Table:
+        """Write *table* to *target*, if it can be read back; rows of *known* were read before."""
+        digest, pieces = _checked_pieces(target, table, known)
+        if self._journal.size:  # of which a process that is killed now leaves a whole one
+            self._journal.append(Entry(digest=digest), target, self._digest)
+        replace_bytes(target, pieces)
+        self._journal = Journal(journal_path(target))
+        self._journal.remove()
+        self._table, self._digest, self._stamp = table, digest, _stamp_of(target)
+        self._is_folded = True
         return table
 
 
-def remove_rows(path: Path, keys: Collection[str]) -> Table:
-    """Remove the rows *keys* from the table at *path*; return the table as written.
-
-    Raises:
-        TableWriteError: the file cannot be written.
-    """
-    return _rewrite(
-        path,
-        lambda table: replace(
-            table, rows={key: row for key, row in table.rows.items() if key not in keys}
-        ),
-    )
-
-
-def forget_costs(path: Path, names: Collection[str]) -> Table:
-    """Remove what the calls *names* cost from the table at *path*; return the table as written.
-
-    Raises:
-        TableWriteError: the file cannot be written.
-    """
-    return _rewrite(
-        path, lambda table: replace(table, provenance=table.provenance.without_costs(names))
-    )
-
-
-def distrust_rows(path: Path, rows: Mapping[str, Row]) -> Table:
-    """Mark in the table at *path* the rows of the keys in *rows*; return the table as written.
-
-    Each is marked with the reason in ``untrusted`` of the row in *rows*. A row that another writer
-    has replaced with another winner in the meantime stays as it is.
-
-    Raises:
-        TableWriteError: the file cannot be written.
-    """
-
-    def marked(table: Table) -> Table:
-        changed = {
-            key: replace(own, untrusted=row.untrusted)
-            for key, row in rows.items()
-            if (own := table.rows.get(key)) is not None and own.winner == row.winner
-        }
-        return replace(table, rows={**table.rows, **changed})
-
-    return _rewrite(path, marked)
-
-
-def _rewrite(path: Path, change: Callable[[Table], Table]) -> Table:
-    """Write the table at *path* as *change* returns it; return it. The file is read under the lock.
-
-    Raises:
-        TableWriteError: the file cannot be written.
-    """
-    with _writing(path) as target:
-        before = read(target)
-        table = change(before)
-        _replace(target, table, [before])
-        return table
+def _stamp_of(path: Path) -> tuple[int, ...]:
+    """Return what changes whenever the file *path* is replaced; empty without a file."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return ()
+    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def check_same_origin(path: Path, table: Table, runtime: Runtime, policy: Policy) -> None:
@@ -213,22 +353,26 @@ def origin_differences(table: Table, runtime: Runtime, policy: Policy) -> tuple[
 
 
 def check_writable(path: Path) -> None:
-    """Check that a table can be written to *path*, and create its folder.
+    """Check that a table can be written to *path*; create its folder, and fold its journal.
 
     Raises:
         SettingsError: *path* is a folder or not a ``.json`` file.
         TableWriteError: the folder or the file cannot be written.
+        TableFormatError: there is a journal, and it or the table is damaged.
     """
     if path.is_dir() or path.suffix != ".json":
         raise SettingsError(
             f"--out {path} is not a .json file", "name a file such as tables/mlp.json"
         )
-    with _writing(path) as target:
+    with _writing(path, LOCK_TIMEOUT_S) as target:
         probe_folder(target)
+        has_journal = os.path.lexists(journal_path(target))
+    if has_journal:
+        TableWriter(path).fold()
 
 
 @contextlib.contextmanager
-def _writing(path: Path) -> Iterator[Path]:
+def _writing(path: Path, timeout_s: float) -> Iterator[Path]:
     """Hold the write lock of the file that *path* leads to, and give that file's path.
 
     An OSError inside is raised as a `TableWriteError`.
@@ -237,7 +381,7 @@ def _writing(path: Path) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         target = regular_file_of(path)
         target.parent.mkdir(parents=True, exist_ok=True)
-        with locked(target, LOCK_TIMEOUT_S):
+        with locked(target, timeout_s):
             yield target
     except TableError:
         raise
@@ -258,16 +402,16 @@ def _write_error(path: Path, error: OSError | ValueError) -> TableWriteError:
     return TableWriteError(str(path), problem, remedy_for(error, advice))
 
 
-def _replace(target: Path, table: Table, known: Sequence[Table] = ()) -> None:
-    """Write *table* to *target*, if it can be read back; rows of *known* were read before."""
+def _checked_pieces(target: Path, table: Table, known: Sequence[Table]) -> tuple[str, list[bytes]]:
+    """Return the digest and the text of *table*, which can be read back; *known* was read so."""
     fresh = {
         key: row
         for key, row in table.rows.items()
         if not any(other.rows.get(key) is row for other in known)
     }
-    pieces = encode_pieces(table)
+    digest, pieces = encode_pieces(table)
     is_new = len(fresh) == len(table.rows)
-    checked = pieces if is_new else encode_pieces(replace(table, rows=fresh))
+    checked = pieces if is_new else encode_pieces(replace(table, rows=fresh))[1]
     decode_file(io.BytesIO(b"".join(checked)), str(target))
     size = sum(map(len, pieces))
     if size > MAX_TABLE_BYTES:
@@ -277,7 +421,7 @@ def _replace(target: Path, table: Table, known: Sequence[Table] = ()) -> None:
             f"{MAX_TABLE_BYTES} bytes is read",
             "split it into tables of one folder, which are found together",
         )
-    replace_bytes(target, pieces)
+    return digest, pieces
 
 
 # `find` and `discover`: the table of a path, and the tables for this machine in known folders.
@@ -328,7 +472,8 @@ def find(explicit: str | os.PathLike[str] | None, environment: Mapping[str, str]
     if not named:
         raise TableNotFoundError("no table is named", ("argument", "WARMUP_TABLE"))
     path = Path(named)
-    return FoundTable(read(path), (path,), _permission_remarks(path))
+    table, remarks = _read_to_serve(path)
+    return FoundTable(table, (path,), remarks)
 
 
 def discover(here: Runtime, folders: tuple[Path, ...] | None = None) -> FoundTable:
@@ -370,7 +515,7 @@ def first_unfit(here: Runtime) -> FoundTable | None:
     paths += sorted((shipped / here.device.slug).glob("*.json"))
     for path in sorted(paths, key=lambda path: path.parent.name != here.device.slug):
         with contextlib.suppress(TableError):
-            return FoundTable(read(path), (path,))
+            return FoundTable(_read_to_serve(path)[0], (path,))
     return None
 
 
@@ -381,7 +526,7 @@ def _matching(
     matching: list[tuple[Path, Table]] = []
     for path in paths:
         try:
-            table = read(path)
+            table, own_remarks = _read_to_serve(path)
         except TableError as error:
             remarks.append(str(error))
             continue
@@ -395,10 +540,16 @@ def _matching(
             matching.append((path, table))
             if not is_own:
                 remarks.append(f"{path}: taken although the device is named {here.device.name!r}")
-            remarks.extend(_permission_remarks(path))
+            remarks.extend(own_remarks)
     return matching
 
 
-def _permission_remarks(path: Path) -> tuple[str, ...]:
-    remark = remark_on_writers(path)
-    return (remark,) if remark else ()
+def _read_to_serve(path: Path) -> tuple[Table, tuple[str, ...]]:
+    """Return the table in *path*, and remarks: without its journal, where that cannot be used."""
+    try:
+        table, remarks = _read_all(path)
+    except TableError as error:
+        table, remarks = _read_file(path), (f"{error}; the table is used without it",)
+    places = path, journal_path(Path(os.path.realpath(path)))
+    writable = tuple(filter(None, (remark_on_writers(place) for place in places)))
+    return table, (*remarks, *writable)

@@ -222,8 +222,9 @@ def build(
                 rows_from=earlier.used() if earlier else (),
             )
         watcher.device_looked_at(tuner.watch.remarks())
-        results, prepared = _tune(session, buckets, search_budget, started, pads=wants_padding)
-        progress.flush()
+        with progress:
+            results, prepared = _tune(session, buckets, search_budget, started, pads=wants_padding)
+            progress.flush()
         machine, stages = tuner.watch.state(), tuner.clock.take()
         watcher.device_looked_at((*machine.complaints, *machine.notes))
     _check_asked(results, retry, tuner.rows.not_tuned, freezing=freezing)

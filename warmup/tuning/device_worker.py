@@ -26,7 +26,6 @@ from warmup.core.processes import end_with_parent
 from warmup.core.rows import Family, Winner
 from warmup.measuring.machine import family_of
 from warmup.measuring.trial import time_calls
-from warmup.table.store import add_rows
 from warmup.tuning.device_host import FinishedProblem, ProblemTask, ReadyWorker, WorkerOrder
 from warmup.tuning.problems import begin_build, measure_with, tune_rebuilt
 from warmup.tuning.progress import Progress
@@ -113,11 +112,8 @@ def _tune(
     task: ProblemTask, setup: BuildSetup, progress: Progress, tuner: Tuner
 ) -> FinishedProblem | str:
     """Return what came of *task*, or what said that this process has no memory left for it."""
-    key, table = task.key, progress.table
-    if task.rows:
-        progress.table = add_rows(
-            progress.path, table.provenance, table.policy, task.rows, redo=True
-        )
+    key = task.key
+    progress.receive(task.rows)
     progress.reopen([key])
     if task.is_again:
         progress.measure_again([key])

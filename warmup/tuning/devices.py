@@ -371,7 +371,7 @@ def build_with(
         for runner in runners:  # before the pool waits for their calls
             stack.callback(runner.stop)
         crew, origin = start_crew(runners, pool, build)
-        progress = build.open(origin, rows_from)
+        progress = stack.enter_context(build.open(origin, rows_from))
         queue = ProblemQueue(build.keys_to_tune(progress.rows), build.deadline)
         progress.flush()
         dispatch = Dispatch(build=build, progress=progress, queue=queue)

@@ -38,7 +38,7 @@ from warmup.serving.audit import MissedProblem, read_misses
 from warmup.table.codec import digest_of
 from warmup.table.lookup import Lookup
 from warmup.table.schema import PolicyOptions
-from warmup.table.store import read
+from warmup.table.store import read_folded
 from warmup.tuning.device_host import FinishedProblem
 from warmup.tuning.progress import Progress, Revisit, parse_budget
 from warmup.tuning.report import (
@@ -301,7 +301,7 @@ class MissedBuild:
                 f"{self.path}",
                 "; ".join(f"{key}: {why}" for key, why in islice(reasons, _SHOWN_PROBLEMS)),
             )
-        final = read(self.path)
+        final = read_folded(self.path)
         return BuildReport(
             self.path,
             final,
@@ -444,7 +444,7 @@ def build_problems(
             rows_from=earlier.used() if earlier else (),
         )
     watcher = build.observer
-    with make_tuner(setup.policy, setup.device, build.started) as tuner:
+    with progress, make_tuner(setup.policy, setup.device, build.started) as tuner:
         tuner.watch.start(seconds_to_wait(wait_for_quiet), watcher.waiting_started)
         measure_with(tuner, setup, progress)
         progress.flush()

@@ -25,7 +25,7 @@ from warmup.keys.registry import kind_of
 from warmup.serving.audit import MissedProblem
 from warmup.serving.run import RunReport, run_with
 from warmup.table.schema import PolicyOptions, Table
-from warmup.table.store import read
+from warmup.table.store import read, read_folded
 from warmup.tuning.problems import build_problems
 from warmup.tuning.progress import parse_budget
 from warmup.tuning.recorder import read_regions
@@ -142,7 +142,7 @@ def build_from_program(
         ran = run_with(command, settings, stdout_to_stderr=stdout_to_stderr)
         origin = read(order.origin) if order.origin.exists() else None
         regions = () if origin is None else read_regions(order.regions)
-    rows = read(path).rows if path.exists() else {}
+    rows = read_folded(path).rows if path.exists() else {}
     asked_for = {*ran.audit.hits, *ran.audit.tuned}
     again = [
         key

@@ -8,23 +8,16 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from warmup.core.device import CallCost
-from warmup.core.errors import SettingsError
+from warmup.core.errors import SettingsError, TableError
 from warmup.core.method import Search
 from warmup.core.roofline import Peaks
 from warmup.core.rows import Evidence, Row, Tuned, evidence_rank, ranking_of
 from warmup.keys.registry import kind_of
 from warmup.table.schema import Table
-from warmup.table.store import (
-    add_rows,
-    distrust_rows,
-    forget_costs,
-    read,
-    remove_rows,
-    write,
-)
+from warmup.table.store import TableWriter
 from warmup.tuning.report import BucketResult, EarlierRows, KnownRows, Observer
 
 
@@ -49,6 +42,8 @@ class Revisit:
 class Progress:
     """The table at ``path`` while a build adds rows to it; each finished problem is on disk.
 
+    It is a context: at its end, an error and Ctrl-C too, the journal is folded into the table.
+
     ``replaces``: the first row written replaces the whole table at ``path``. ``can_search``: this
     device has candidates beyond inductor's list. ``given_up`` has, by key, why a problem could not
     be measured; an existing row of such a key stays. ``measured_peaks`` returns the peaks of the
@@ -72,6 +67,26 @@ class Progress:
     kept: dict[str, str] = field(default_factory=dict)
     _done: set[str] = field(default_factory=set)
     _replaced: dict[str, Row] = field(default_factory=dict)
+    _writer: TableWriter = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._writer = TableWriter(self.path)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if self.replaces or not self.path.exists():
+            return
+        try:
+            self._writer.fold()
+        except TableError:  # the rows stay in the journal, and the first error is the one to see
+            if error is None:
+                raise
+
+    def _add(self, rows: Mapping[str, Row], *, redo: bool = False) -> None:
+        table = self.table
+        self.table = self._writer.add(table.provenance, table.policy, rows, redo=redo)
 
     @property
     def rows(self) -> Mapping[str, Row]:
@@ -94,8 +109,16 @@ class Progress:
             return
         taken = {k: row for k, row in self.earlier.taken.items() if k not in self.table.rows}
         if taken:
-            table = self.table
-            self.table = add_rows(self.path, table.provenance, table.policy, taken)
+            self._add(taken)
+
+    def receive(self, rows: Mapping[str, Row]) -> None:
+        """Write *rows*, which other processes have measured, in place of those of the same keys.
+
+        Raises:
+            TableError: the table cannot be written.
+        """
+        if rows:
+            self._add(rows, redo=True)
 
     @property
     def measured(self) -> tuple[Tuned, ...]:
@@ -139,10 +162,10 @@ class Progress:
         Raises:
             TableError: the table cannot be written.
         """
-        table, known, ranked = self.table, self.rows, {one.key: self._ranked(one) for one in tuned}
-        if table.provenance.peaks is None:
-            origin = replace(table.provenance, peaks=self.measured_peaks())
-            table = replace(table, provenance=origin)
+        known, ranked = self.rows, {one.key: self._ranked(one) for one in tuned}
+        if self.table.provenance.peaks is None:
+            origin = replace(self.table.provenance, peaks=self.measured_peaks())
+            self.table = replace(self.table, provenance=origin)
         before = {key: row for key in ranked if (row := known.get(key)) is not None}
         for key, row in before.items():
             if key not in self.keys_since(0):
@@ -154,11 +177,10 @@ class Progress:
         rows = {key: one.row for key, one in ranked.items()}
         self._done.update(rows)
         if self.replaces and rows:  # another device's table, with --force: kept until a new row
-            self.table, self.replaces = replace(table, rows=rows), False
-            write(self.path, self.table)
+            self.table = self._writer.write(replace(self.table, rows=rows))
+            self.replaces = False
         elif rows:
-            redo = bool(before)
-            self.table = add_rows(self.path, table.provenance, table.policy, rows, redo=redo)
+            self._add(rows, redo=bool(before))
         for one in ranked.values():
             self.tuned.append(one)
             self.observer.problem_finished(one)
@@ -185,8 +207,7 @@ class Progress:
             TableError: the table cannot be written.
         """
         newer = {each.key: self._ranked(each) for each in tuned}
-        table, rows = self.table, {key: each.row for key, each in newer.items()}
-        self.table = add_rows(self.path, table.provenance, table.policy, rows, redo=True)
+        self._add({key: each.row for key, each in newer.items()}, redo=True)
         self.tuned[:] = [newer.get(each.key, each) for each in self.tuned]
 
     def keep_cost(self, name: str, cost: CallCost) -> None:
@@ -198,24 +219,18 @@ class Progress:
         table = self.table
         self.table = replace(table, provenance=table.provenance.costing([(name, cost)]))
         if not self.replaces and self.rows:
-            self.table = add_rows(self.path, self.table.provenance, table.policy, {})
+            self._add({})
 
-    def stamp(self) -> tuple[int, int] | None:
-        """Return what changes whenever the file of the table is replaced; None without a file."""
-        try:
-            status = self.path.stat()
-        except FileNotFoundError:
-            return None
-        return status.st_ino, status.st_mtime_ns
-
-    def read_again(self) -> None:
-        """Take the rows that other writers have added to the file, if there is one.
+    def refresh(self) -> bool:
+        """Take the rows that other writers have added; return whether there may be any.
 
         Raises:
             TableError: the file is no table any more.
         """
-        if self.path.exists():
-            self.table = read(self.path)
+        table = self._writer.refresh()
+        if table is not None:
+            self.table = table
+        return table is not None
 
     def keys_since(self, since: int) -> set[str]:
         """Return the keys measured from number *since* of the build on."""
@@ -230,10 +245,9 @@ class Progress:
         self.tuned[since:] = [tuned for tuned in self.tuned[since:] if tuned.key not in keys]
         before = {key: row for key, row in self._replaced.items() if key in keys}
         if keys:
-            self.table = remove_rows(self.path, set(keys))
+            self.table = self._writer.remove(keys)
         if before:
-            table = self.table
-            self.table = add_rows(self.path, table.provenance, table.policy, before)
+            self._add(before)
 
     def forget_costs(self, names: Collection[str]) -> None:
         """Remove what the calls *names* cost from the table on disk.
@@ -241,7 +255,7 @@ class Progress:
         Raises:
             TableError: the table cannot be written.
         """
-        self.table = forget_costs(self.path, names)
+        self.table = self._writer.forget_costs(names)
 
     def distrust(self, keys: Collection[str], reason: str) -> None:
         """Mark the rows of *keys* as not trusted for *reason*; their evidence stays on disk.
@@ -250,7 +264,7 @@ class Progress:
             TableError: the table cannot be written.
         """
         marked = {key: replace(self.rows[key], untrusted=reason) for key in keys}
-        self.table = distrust_rows(self.path, marked)
+        self.table = self._writer.distrust(marked)
         self.distrusted |= dict.fromkeys(keys, reason)
 
     def measure_again(self, keys: Collection[str]) -> None:

@@ -49,7 +49,7 @@ from warmup.serving.process_watch import Notices, ProcessWatch
 from warmup.table.codec import digest_of
 from warmup.table.lookup import Lookup, cache_tag
 from warmup.table.schema import OnMiss, PolicyOptions, Table, options_served
-from warmup.table.store import add_rows
+from warmup.table.store import TableWriter
 from warmup.tuning.bucket_compiler import BucketCompiler, measure_regions
 from warmup.tuning.progress import Progress, Revisit
 from warmup.tuning.report import Observer
@@ -82,7 +82,6 @@ class RecordingLookup(Lookup):
     device_lock: Turn
     later: Callable[[RegionQuestion], None]
     apart: set[str] = field(default_factory=set)
-    _stamp: tuple[int, int] | None = None
 
     def find(self, problem: Problem) -> Winner | MissReason:
         answer = super().find(problem)
@@ -124,11 +123,8 @@ class RecordingLookup(Lookup):
 
     def _refresh(self) -> bool:
         """Take the rows of the table on disk, if it has changed; return whether it had."""
-        stamp = self.progress.stamp()
-        if stamp == self._stamp:
+        if not self.progress.refresh():
             return False
-        self._stamp = stamp
-        self.progress.read_again()
         self.rows = self.progress.rows
         return True
 
@@ -166,7 +162,7 @@ class _Waiting(Observer):
 def _begin(order: RecordingOrder, *, freezes: bool) -> Handle:
     setup = find_setup(order.device, PolicyOptions(**order.options))
     table, _ = open_table(Path(order.out), setup, force=False)
-    add_rows(order.origin, table.provenance, table.policy, {})
+    TableWriter(order.origin).add(table.provenance, table.policy, {})
     digest = digest_of(table)
     tally = Tally()
     log = JsonLinesSink(Path(os.environ.get("WARMUP_AUDIT_LOG") or order.log))
