@@ -161,8 +161,8 @@ def test_json_mismatches_have_both_values(check: Command) -> None:
     """Each entry names the field, what the table says, what is here, and whether it is hard."""
     found: list[dict[str, Any]] = json.loads(check("upgraded.json", "--json").stdout)["mismatches"]
     (mismatch,) = found
-    assert mismatch.keys() == {"field", "expected", "found", "hard"}
-    assert (mismatch["field"], mismatch["expected"], mismatch["hard"]) == (
+    assert mismatch.keys() == {"field", "expected", "found", "is_hard"}
+    assert (mismatch["field"], mismatch["expected"], mismatch["is_hard"]) == (
         "torch minor",
         "2.99",
         True,

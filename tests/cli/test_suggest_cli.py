@@ -61,12 +61,7 @@ def test_json_has_the_whole_curve(warmup: Command) -> None:
     found = json.loads(warmup("--max-buckets", "2", "--multiple", "64", "--json").stdout)
     best = suggest(COUNTS, max_buckets=2, multiple=64)
     assert found["curve"] == [
-        {
-            "buckets": len(pick.sizes),
-            "sizes": list(pick.sizes),
-            "work": pick.work,
-            "padded": round(best.padded(pick), 6),
-        }
+        {"sizes": list(pick.sizes), "work": pick.work, "padded": best.padded(pick)}
         for pick in best.curve
     ]
     assert {name: value for name, value in found.items() if name != "curve"} == {
@@ -77,9 +72,7 @@ def test_json_has_the_whole_curve(warmup: Command) -> None:
         "smallest": 16,
         "largest": 2048,
         "work": best.work,
-        "sizes": [64, 2048],
         "value": "64,2048",
-        "padded": round(best.padded(best.best), 6),
     }
 
 

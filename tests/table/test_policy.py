@@ -34,7 +34,7 @@ def test_an_option_that_cannot_be_used_is_refused() -> None:
     for device, launch, l2, words in (
         ("cuda", "graph", None, "--launch 'graph' is unknown; use one of eager, cudagraph"),
         ("cuda", "EAGER", None, "--launch 'EAGER' is unknown"),
-        ("cuda", None, "hot", "--l2 'hot' is unknown; use one of cold, warm"),
+        ("cuda", None, "hot", "l2 'hot' is unknown; use one of cold, warm"),
         ("cuda", "", None, "--launch '' is unknown"),
         ("cpu", "cudagraph", None, "a CPU has no CUDA graphs"),
         ("cpu", None, "cold", "a CPU has no CUDA graphs and is timed warm"),

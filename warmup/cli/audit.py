@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +12,7 @@ from typing import Annotated
 import typer
 
 from warmup.cli import options
-from warmup.cli.output import MEANINGS, complain, fold
+from warmup.cli.output import MEANINGS, complain, fold, record
 from warmup.cli.streams import EXIT_FOUND
 from warmup.core.events import in_brackets
 from warmup.core.files import write_output
@@ -77,7 +76,7 @@ def spell(report: AuditReport, suffix: str) -> str:
         return expose(report)
     if suffix == ".json":
         counts = {"miss_count": report.miss_count, "reasons": dict(report.reasons)}
-        return json.dumps({**asdict(report), **counts}, indent=2, sort_keys=True) + "\n"
+        return json.dumps({**record(report), **counts}, indent=2, sort_keys=True) + "\n"
     return "".join(
         f"{printable(line)}\n" for line in (*_counts(report), *_processes(report), *_cases(report))
     )

@@ -10,14 +10,13 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from warmup.cli.output import fold, grid, spell_peaks, terminal_width
+from warmup.cli.output import fold, grid, record, spell_peaks, terminal_width
 from warmup.cli.tables import ROW_HEAD, UNSTABLE_MARK, row_cells, spell_limits
 from warmup.core.buckets import Bucket
 from warmup.core.device import MachineState
 from warmup.core.events import Uncompiled, in_brackets, selections
 from warmup.core.method import search_to_json
-from warmup.core.phases import document_of
-from warmup.core.rows import SHARE_FLAGS, Flag, Rejection, Row, Tuned, lag_behind_library
+from warmup.core.rows import SHARE_FLAGS, Flag, Rejection, Row, lag_behind_library
 from warmup.core.text import counted
 from warmup.keys.kind import Kind, natural_order
 from warmup.keys.registry import KINDS, kind_of
@@ -287,70 +286,34 @@ def _splits(report: BuildReport) -> list[_Split]:
 
 
 def document(report: BuildReport) -> dict[str, Any]:
-    """Return *report* as JSON values, every candidate's time included."""
-    bundle, peaks = report.bundle, report.peaks
-    return {
-        "path": str(report.path),
-        "digest": report.digest,
-        "rows": len(report.table.rows),
-        "seconds": round(report.seconds, 3),
-        "stages": document_of(report.stages),
-        "buckets": [
-            {
-                "bucket": dict(result.bucket.sizes),
-                "weights_padded": result.weights_padded,
-                "keys": list(result.keys),
-                "tuned": result.tuned,
-                "judgement": dataclasses.asdict(result.judgement),
-                "error": result.error,
-                "uncovered": dict(result.uncovered),
-                "seconds": round(result.seconds, 3),
-                "left_out": result.left_out,
-                "graphs": result.graphs,
-                "uncompiled": dataclasses.asdict(result.uncompiled),
-                "cost": result.cost and dataclasses.asdict(result.cost),
-            }
-            for result in report.buckets
-        ],
-        "problems": [_document_of_tuned(tuned) for tuned in report.timings],
-        "known": list(report.known),
-        "not_rebuilt": dict(report.not_rebuilt),
-        "not_tuned": dict(report.not_tuned),
-        "not_fused": dict(report.not_fused),
-        "distrusted": dict(report.distrusted),
-        "splits": [
-            {**dataclasses.asdict(split), "add": dict(split.add.sizes)} for split in _splits(report)
-        ],
-        "peaks": peaks and dataclasses.asdict(peaks),
-        "bundle": bundle and {**dataclasses.asdict(bundle), "path": str(bundle.path)},
-        "machine": dataclasses.asdict(report.machine),
-        "unstable": sorted(k for k, row in report.table.rows.items() if row.evidence.is_unstable),
-        "retried": None if report.retried is None else sorted(report.retried),
-        "kept": dict(report.kept),
-        "rows_from": document_of_sources(report),
-        "devices": [dataclasses.asdict(share) for share in report.devices],
-    }
+    """Return the record of *report*: of the table its digest and the keys of unstable rows.
 
-
-def _document_of_tuned(tuned: Tuned) -> dict[str, Any]:
-    """Return the candidates of *tuned* as JSON values; times are medians in microseconds."""
+    Every candidate's time is there, the median in microseconds.
+    """
+    without = ("table", "timings", "prepared", "plan")
+    rows = report.table.rows
     return {
-        "key": tuned.key,
-        "winner": str(tuned.row.winner),
-        "searched": None if tuned.searched is None else search_to_json(tuned.searched),
-        "candidates": [
+        **record(report, without=without),
+        "rows": len(rows),
+        "unstable": sorted(key for key, row in rows.items() if row.evidence.is_unstable),
+        "buckets": [record(result, "error") for result in report.buckets],
+        "problems": [
             {
-                "choice": str(timing.winner),
-                "time_us": timing.time_us,
-                "spread": timing.spread,
-                "fused_us": timing.fused_us,
-                "host_us": timing.host_us,
-                "along_us": dict(timing.along_us),
-                "rejection": timing.rejection,
-                "said": timing.said,
+                "key": tuned.key,
+                "winner": str(tuned.row.winner),
+                "searched": None if tuned.searched is None else search_to_json(tuned.searched),
+                "candidates": [
+                    {
+                        "choice": str(timing.winner),
+                        **record(timing, without=("winner", "error")),
+                        "along_us": dict(timing.along_us),
+                    }
+                    for timing in tuned.timings
+                ],
             }
-            for timing in tuned.timings
+            for tuned in report.timings
         ],
+        "splits": record(_splits(report)),
     }
 
 
@@ -394,14 +357,6 @@ def spell_sources(report: BuildReport) -> Iterator[str]:
         )
 
 
-def document_of_sources(report: BuildReport) -> list[dict[str, Any]]:
-    """Return what was used of each table of ``--rows-from`` as JSON values."""
-    return [
-        {"path": str(one.path), "taken": list(one.taken), "refused": dict(one.reasons)}
-        for one in report.rows_from
-    ]
-
-
 def spell_graphs(bucket: str, graphs: int, uncompiled: Uncompiled) -> Iterator[str]:
     """Yield lines about a model whose graph breaks or that runs uncompiled; else nothing."""
     lines = list(uncompiled.lines())
@@ -416,29 +371,9 @@ def spell_graphs(bucket: str, graphs: int, uncompiled: Uncompiled) -> Iterator[s
 
 
 def document_of_plan(report: BuildReport) -> dict[str, Any]:
-    """Return the plan as JSON values; docs/reference/cli.md#build has each."""
-    plan = report.plan
-    assert plan is not None
-    return {
-        "path": str(report.path),
-        "buckets": [
-            {
-                "bucket": dict(one.bucket.sizes),
-                "known": list(one.known),
-                "missing": list(one.missing),
-                "graphs": one.graphs,
-                "uncompiled": dataclasses.asdict(one.uncompiled),
-                "left_out": one.left_out,
-                "seconds": round(one.seconds, 3),
-            }
-            for one in plan.buckets
-        ],
-        "known": list(plan.known),
-        "missing": list(plan.missing),
-        "rows_from": document_of_sources(report),
-        "remarks": list(plan.remarks),
-        "seconds": round(report.seconds, 3),
-    }
+    """Return the record of the plan, with the file and the seconds of the *report*."""
+    shared = {"path": str(report.path), "seconds": report.seconds}
+    return {**record(report.plan), **shared, "rows_from": record(report.rows_from)}
 
 
 # A build from a program: `warmup build --out TABLE -- COMMAND`.

@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,6 +27,7 @@ from warmup.cli.output import (
     meanings,
     print_json,
     print_line,
+    record,
     spell_phases,
     versions,
 )
@@ -34,12 +35,11 @@ from warmup.core.buckets import Bucket, ShapePolicy
 from warmup.core.device import Runtime
 from warmup.core.errors import SettingsError
 from warmup.core.files import remove_output, write_output
-from warmup.core.phases import PhaseSeconds, document_of
+from warmup.core.phases import PhaseSeconds
 from warmup.core.text import counted, remedy_for, shown
 from warmup.models.padding import Prepared
 from warmup.serving.check import CheckReport, PrimedBucket, Readiness
 from warmup.serving.prime import PrimeObserver
-from warmup.serving.unpack_bundle import UnpackedBundle
 
 # The report of a check: lines for stdout and stderr, and the JSON document.
 
@@ -100,54 +100,21 @@ def stderr_lines(report: CheckReport) -> Iterator[str]:
 
 
 def document(report: CheckReport, groups_padded: int) -> dict[str, Any]:
-    """Return *report* as JSON values; docs/reference/cli.md#check has each."""
-    built = report.table.provenance.runtime if report.table else None
+    """Return the record of *report*, with its exit code, its rank, and the machine of the table."""
+    bundle = report.bundle
+    compiled = None if bundle is None else {"compiled": list(bundle.compiled_besides())}
     return {
-        "path": str(report.path),
-        "state": report.state.value,
+        **record(report, "rows", "unstable", "phases", without=("table", "bundle")),
         "exit_code": report.state.exit_code,
-        "digest": report.digest,
         "rank": os.environ.get("RANK"),
-        "rows": dict(report.rows),
-        "unstable": list(report.unstable),
-        "tuned_on": asdict(built) if built else None,
-        "here": asdict(report.here) if report.here else None,
+        "tuned_on": record(report.table.provenance.runtime) if report.table else None,
         "problems": _problems(report),
-        "mismatches": [
-            {"field": m.field, "expected": m.expected, "found": m.found, "hard": m.is_hard}
-            for m in report.mismatches
-        ],
-        "remarks": list(report.remarks),
         "groups_padded": groups_padded,
-        "phases": document_of(report.phases),
-        "phases_before": document_of(report.phases_before),
-        "bundle": None if report.bundle is None else _document_of_bundle(report.bundle),
+        "bundle": compiled and {**record(bundle), **compiled},
         "buckets": [
-            {
-                "bucket": dict(primed.bucket.sizes),
-                "from": dict(primed.bucket.lows),
-                "hits": primed.hits,
-                "from_cache": primed.cached,
-                "cached_misses": primed.cached_misses,
-                "misses": list(primed.misses),
-                "uncovered": list(primed.uncovered),
-                "seconds": round(primed.seconds, 3),
-                "phases": document_of(primed.phases),
-                "problem": primed.problem,
-            }
+            {**record(primed, "seconds"), "from": dict(primed.bucket.lows)}
             for primed in report.buckets
         ],
-    }
-
-
-def _document_of_bundle(bundle: UnpackedBundle) -> dict[str, Any]:
-    return {
-        "path": str(bundle.path),
-        "refused": bundle.refused,
-        "kernels": bundle.kernels,
-        "graphs": bundle.graphs,
-        "placed": bundle.placed,
-        "compiled": list(bundle.compiled_besides()),
     }
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
-from typing import Any, Final
+from typing import Final
 
 import typer
 
 from warmup.cli import options
-from warmup.cli.output import complain, fold, print_report, terminal_width
+from warmup.cli.output import complain, fold, print_report, record, terminal_width
 from warmup.cli.streams import EXIT_FOUND
 from warmup.diagnostics.doctor import Diagnosis
 
@@ -26,7 +25,7 @@ def doctor(
     from warmup.diagnostics.doctor import diagnose
 
     diagnosis = diagnose(device)
-    print_report(diagnosis, spell, document, as_json=as_json)
+    print_report(diagnosis, spell, lambda found: record(found.findings), as_json=as_json)
     if diagnosis.failed:
         complain(f"doctor failed on: {', '.join(diagnosis.failed)}")
         raise typer.Exit(EXIT_FOUND)
@@ -41,8 +40,3 @@ def spell(diagnosis: Diagnosis) -> Iterator[str]:
         yield from fold(finding.said, head, width=width)
         if finding.fix:
             yield from fold(f"fix: {finding.fix}", indent, indent=len(indent) + 5, width=width)
-
-
-def document(diagnosis: Diagnosis) -> list[dict[str, Any]]:
-    """Return the findings as JSON values."""
-    return [asdict(finding) for finding in diagnosis.findings]

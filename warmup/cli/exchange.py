@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from warmup.cli import options
-from warmup.cli.output import fold, print_line, terminal_width
+from warmup.cli.output import fold, print_line, record, terminal_width
 from warmup.cli.streams import EXIT_FOUND
 from warmup.core.files import write_output
 from warmup.core.text import counted
@@ -66,23 +66,12 @@ def document_of_configs(
     entries: Sequence[Entry], measured: MeasuredConfigs | None
 ) -> dict[str, Any]:
     """Return the same as JSON values."""
-    configs = [
-        {
-            "key": entry.key,
-            "origin": entry.origin,
-            "winner": None if entry.winner is None else str(entry.winner),
-            "lacking": entry.lacking or None,
-        }
-        for entry in entries
-    ]
     found = measured and {
+        **record(measured, without=("report",)),
         "table": str(measured.report.path),
-        "confirmed": measured.confirmed,
-        "refuted": measured.refuted,
         "known": measured.report.known,
-        "open": measured.open,
     }
-    return {"configs": configs, "assumed": ASSUMED, "measured": found}
+    return {"configs": record(entries), "assumed": ASSUMED, "measured": found}
 
 
 def _spell_export(out: Path, exported: ExportedTable) -> Iterator[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -65,7 +64,7 @@ def explain(
     )
     for assumption in found.assumptions:
         say(assumption)
-    print_report(found, _spell, asdict, as_json=as_json)
+    print_report(found, _spell, as_json=as_json)
 
 
 def _spell(found: Explanation) -> Iterator[str]:

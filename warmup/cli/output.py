@@ -6,18 +6,22 @@ drive a terminal is printed as an escape.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, Final, TextIO, TypeVar
 
 from warmup.bench.compare import decimals_of, rounded
 from warmup.cli.options import is_quiet
+from warmup.core.buckets import Bucket
 from warmup.core.device import CallCost
 from warmup.core.phases import PhaseSeconds
 from warmup.core.roofline import Peaks
+from warmup.core.rows import Winner
 from warmup.core.text import printable
 
 PrintedReport = TypeVar("PrintedReport")
@@ -39,16 +43,41 @@ MEANINGS: Final = {
 def print_report(
     report: PrintedReport,
     spell: Callable[[PrintedReport], Iterable[str]],
-    document: Callable[[PrintedReport], Any],
+    document: Callable[[PrintedReport], Any] | None = None,
     *,
     as_json: bool,
 ) -> None:
-    """Print *report* on stdout: its *document* as JSON, or the lines that *spell* makes of it."""
+    """Print *report* on stdout: as JSON its *document*, by default the record itself, or text.
+
+    The text are the lines that *spell* makes of the report.
+    """
+    document = document or record
     if as_json:
         print_json(document(report))
     else:
         for line in spell(report):
             print_line(line)
+
+
+def record(value: Any, *properties: str, without: Collection[str] = ()) -> Any:
+    """Return *value*, a report, as JSON values: a dataclass is an object of its public fields.
+
+    An object has *properties* too, and lacks the fields *without*. A bucket is an object of its
+    sizes, a winner its text, a set a sorted list.
+    """
+    if isinstance(value, Bucket):
+        return dict(value.sizes)
+    if dataclasses.is_dataclass(value) and not isinstance(value, (type, Winner)):
+        named = [each.name for each in dataclasses.fields(value) if each.name not in without]
+        public = (name for name in (*named, *properties) if not name.startswith("_"))
+        return {name: record(getattr(value, name)) for name in public}
+    if isinstance(value, Mapping):
+        return {str(name): record(each) for name, each in value.items()}
+    if isinstance(value, AbstractSet):
+        return sorted(value)
+    if isinstance(value, (tuple, list)):
+        return [record(each) for each in value]
+    return value if value is None or isinstance(value, (str, int, float)) else str(value)
 
 
 def print_json(document: Any, file: TextIO | None = None) -> None:

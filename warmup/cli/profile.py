@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -27,6 +26,7 @@ from warmup.cli.output import (
     fold,
     percent,
     print_report,
+    record,
     say,
     spell_peaks,
     times,
@@ -47,16 +47,6 @@ _DIFFERENCE_COLUMNS: Final = "{:>10} {:>10} {:>9} {:>8} {:>16}"
 _DIFFERENCE_HEAD: Final = _DIFFERENCE_COLUMNS.format(
     *("before us", "after us", "change us", "ratio", "95 % interval")
 )
-_MEMBERS: Final = (  # of the JSON, as they are
-    *("device", "is_cpu", "clock_mhz", "assumptions", "table"),
-    *("device_us", "outside_us", "skipped", "missed_us"),
-)
-_BUCKET_MEMBERS: Final = ("bucket", "iterations", "busy_us", "host_gap_us", "device_gap_us")
-_LINE_MEMBERS: Final = (
-    *("name", "keys", "known_by", "no_row", "total_us", "share", "tflops", "gbps"),
-    *("peak_share", "limit", "row_us", "ratio", "is_whole"),
-)
-_DIFFERENCE_MEMBERS: Final = ("added_us", "ratio", "is_certain")  # beside the fields
 _MEANS: Final = {
     None: "a row of the table",
     Reason.MISS: "no row in the table",
@@ -209,19 +199,14 @@ def _part(us: float, whole: float) -> str:
     return f"{us / whole:.1%}" if whole else ABSENT
 
 
-def _members(of: object, names: Iterable[str]) -> dict[str, Any]:
-    return {name: getattr(of, name) for name in names}
-
-
 def _document(profile: Profile) -> dict[str, Any]:
     return {
         "schema": PROFILE_SCHEMA,
-        **_members(profile, _MEMBERS),
-        "peaks": None if profile.peaks is None else asdict(profile.peaks),
+        **record(profile, "device_us", "missed_us"),
         "shares": {reason or "row": profile.share_of(reason) for reason in _MEANS},
         "buckets": [
             {
-                **_members(bucket, _BUCKET_MEMBERS),
+                **record(bucket, without=("lines",)),
                 "kernels": [_line_document(line) for line in bucket.lines],
             }
             for bucket in profile.buckets
@@ -233,7 +218,7 @@ def _document(profile: Profile) -> dict[str, Any]:
 def _line_document(line: KernelLine) -> dict[str, Any]:
     work = line.work
     return {
-        **_members(line, _LINE_MEMBERS),
+        **record(line, "total_us", without=("row", "us", "per_iteration", "work")),
         "winner": None if line.row is None else str(line.row.winner),
         "count": len(line.us),
         "median_us": Samples(line.us).median,
@@ -276,4 +261,4 @@ def _figures(each: KernelDifference) -> str:
 
 
 def _differences_document(found: Sequence[KernelDifference]) -> list[dict[str, Any]]:
-    return [asdict(each) | _members(each, _DIFFERENCE_MEMBERS) for each in found]
+    return [record(each, "added_us", "ratio", "is_certain") for each in found]

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from warmup.cli import options
-from warmup.cli.output import print_report, times
+from warmup.cli.output import print_report, record, times
 from warmup.core.text import counted
 from warmup.tuning.suggest import MAX_SUGGESTED, Cost, Suggestion
 from warmup.tuning.suggest import suggest as choose_buckets
@@ -68,26 +68,9 @@ def spell(found: Suggestion, cost: Cost) -> Iterator[str]:
 
 
 def document(found: Suggestion) -> dict[str, Any]:
-    """Return *found* as JSON values; docs/reference/cli.md#suggest has each."""
-    return {
-        "requests": found.requests,
-        "observed": found.observed,
-        "smallest": found.smallest,
-        "largest": found.largest,
-        "work": found.work,
-        "sizes": list(found.best.sizes),
-        "value": _value(found.best.sizes),
-        "padded": round(found.padded(found.best), 6),
-        "curve": [
-            {
-                "buckets": len(pick.sizes),
-                "sizes": list(pick.sizes),
-                "work": pick.work,
-                "padded": round(found.padded(pick), 6),
-            }
-            for pick in found.curve
-        ],
-    }
+    """Return the record of *found*, each pick with its padded work over the unpadded work."""
+    picks = [{**record(pick), "padded": found.padded(pick)} for pick in found.curve]
+    return {**record(found), "curve": picks, "value": _value(found.best.sizes)}
 
 
 def _value(sizes: tuple[int, ...]) -> str:

@@ -6,7 +6,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from enum import StrEnum
 from functools import partial, reduce
 from pathlib import Path
@@ -22,6 +21,7 @@ from warmup.cli.output import (
     fold_cells,
     grid,
     print_report,
+    record,
     say,
     spell_cost,
     spell_peaks,
@@ -297,9 +297,9 @@ def document_of_review(tables: DoubtedTables) -> list[dict[str, Any]]:
     return [
         {
             "file": str(path),
-            "peaks": None if reviewed.peaks is None else asdict(reviewed.peaks),
+            "peaks": record(reviewed.peaks),
             "peaks_origin": reviewed.origin,
-            "doubts": [asdict(doubt) for doubt in doubts],
+            "doubts": record(doubts),
             "numbers": [
                 {
                     "subject": one.key,
