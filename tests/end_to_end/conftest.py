@@ -17,6 +17,8 @@ NET = (
     *("--input", "x=[seqlen,32]:f32", "--seqlens", "8"),
 )
 
+BATCHED = ("--model", f"{ROOT / 'tests' / 'programs' / 'models' / 'batched.py'}:Batched")
+
 RunOnce = Callable[..., tuple[Path, str]]
 Built = tuple[Path, dict[str, Any]]
 
@@ -45,6 +47,15 @@ def net(run_once: RunOnce, variables: dict[str, str]) -> Built:
     words = ("-m", "warmup", "build", "--json", "--device", "cpu", *NET, "--out", "net.json")
     folder, said = run_once("net", *words, **variables)
     return folder / "net.json", json.loads(said)
+
+
+@pytest.fixture(scope="session")
+def bundled(run_once: RunOnce, variables: dict[str, str]) -> Built:
+    """A folder with a table of the batched product for 8 rows and its bundle, graphs included."""
+    words = ("-m", "warmup", "build", "--json", "--device", "cpu", *BATCHED)
+    words += ("--seqlens", "8", "--out", "t.json", "--set", "bundle_graphs=default")
+    folder, said = run_once("bundled", *words, **variables)
+    return folder, json.loads(said)
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,17 +18,6 @@ from warmup.table.store import read, write
 ROOT = Path(__file__).resolve().parents[2]
 BATCHED = f"{ROOT / 'tests' / 'programs' / 'models' / 'batched.py'}:Batched"
 SERVE = str(ROOT / "tests" / "programs" / "serve_bundle.py")
-
-RunOnce = Callable[..., tuple[Path, str]]
-
-
-@pytest.fixture(scope="module")
-def bundled(run_once: RunOnce, variables: dict[str, str]) -> tuple[Path, dict[str, Any]]:
-    """A table of the batched product and its bundle, graphs included, and what the build said."""
-    words = ("-m", "warmup", "build", "--json", "--device", "cpu", "--model", BATCHED)
-    words += ("--seqlens", "8", "--out", "t.json", "--set", "bundle_graphs=default")
-    folder, said = run_once("bundled", *words, **variables)
-    return folder, json.loads(said)
 
 
 def run(caches: Path, cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,4 @@
-"""These tests run real engines, where they can be imported: see the step for engines in .ci/run."""
+"""These tests run real engines, where they can be imported: see the step of .ci/nightly."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from warmup.table.store import read
 HERE = Path(__file__).resolve().parent
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("sglang") is None,
-    reason="SGLang is not installed: the step for engines in .ci/run does that",
+    reason="SGLang is not installed: the step for engines in .ci/nightly does that",
 )
 LLAMA = {**TINY_LLAMA, "num_hidden_layers": 1}
 RETIRED = """
@@ -132,46 +132,29 @@ def untabled(bench: Bench) -> Served:
     return served
 
 
-def test_the_loader_runs_the_plugin_and_the_table_waits_for_a_compile(bench: Bench) -> None:
-    """SGLang's loader finds and executes the plugin, which installs at the first compile."""
-    served = bench.built("decode")
-    assert "Executed general plugin: warmup" in served.text
-    assert served.said["installed"] == [False, True]
+def test_each_path_is_answered_from_its_table(bench: Bench) -> None:
+    """Two GEMMs for each of two static sizes of decode, and two of the first piece of prefill.
+
+    The second piece is the same graph, from inductor's cache. Of SGLang's CPU engine the
+    scheduler's process alone installs, and its five GEMMs are hits.
+    """
+    for path, hits in (("decode", 4), ("prefill", 2), ("cpu", 5)):
+        served = bench.built(path)
+        assert served.counts == (1, hits, 0, 0), path
+        assert path == "cpu" or served.said["benchmarks"] == 0, path
+    assert [len(tokens) for tokens in bench.built("cpu").said["tokens"]] == [4, 4]
+    decode = bench.built("decode")
+    assert "Executed general plugin: warmup" in decode.text
+    assert decode.said["installed"] == [False, True]  # at the first compile
 
 
-def test_the_table_of_decode_answers_every_static_size(bench: Bench) -> None:
-    """Two GEMMs for each of two batch sizes, compiled by SGLang's `patch_model`."""
-    served = bench.built("decode")
-    assert served.counts == (1, 4, 0, 0)
-    assert served.said["benchmarks"] == 0
-
-
-def test_the_table_of_prefill_answers_its_range(bench: Bench) -> None:
-    """Two GEMMs of the first piece; the second is the same graph, from inductor's cache."""
-    served = bench.built("prefill")
-    assert served.counts == (1, 2, 0, 0)
-    assert served.said["benchmarks"] == 0
-
-
-def test_the_table_of_the_cpu_engine_answers_its_capture(bench: Bench) -> None:
-    """SGLang's engine: its scheduler's process alone installs, and all five GEMMs are hits."""
-    served = bench.built("cpu")
-    assert served.counts == (1, 5, 0, 0)
-    assert [len(tokens) for tokens in served.said["tokens"]] == [4, 4]
-
-
-def test_without_the_plugin_in_sglang_plugins_there_is_no_table(untabled: Served) -> None:
-    """SGLANG_PLUGINS without warmup: nothing is installed, and the audit has no run."""
+def test_without_the_plugin_in_sglang_plugins_there_is_no_table(
+    bench: Bench, untabled: Served
+) -> None:
+    """SGLANG_PLUGINS without warmup: nothing is installed, the mode measures, sums are the same."""
     assert untabled.said["installed"] == [False, False]
     assert untabled.audit.runs == 0
-
-
-def test_decode_measures_without_a_table(untabled: Served) -> None:
-    """SGLang's mode measures at each start, so that the table's zero is the table's doing."""
     assert untabled.said["benchmarks"] > 0
-
-
-def test_the_table_does_not_change_what_decode_computes(bench: Bench, untabled: Served) -> None:
     assert bench.built("decode").said["sums"] == pytest.approx(untabled.said["sums"], rel=1e-3)
 
 

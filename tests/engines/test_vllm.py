@@ -16,7 +16,7 @@ import pytest
 from tiny_llama import TINY_LLAMA
 from vllm_bench import IN_PROCESS, SIZES, WITHOUT_PLUGIN, Bench, Served, make_bench
 
-from warmup import AuditReport, audit
+from warmup import audit
 from warmup.table.codec import digest_of
 from warmup.table.store import read, write
 
@@ -80,36 +80,25 @@ def untabled(bench: Bench) -> Served:
     return bench.serve("untabled", "plain", None, **WITHOUT_PLUGIN, **IN_PROCESS)
 
 
-def static_misses(report: AuditReport) -> int:
-    return report.reasons.get("not_in_table", 0)
+def test_a_table_from_the_misses_answers_sizes_and_ranges(
+    captured: Served, cold: Served, table: Path
+) -> None:
+    """The static size and the range ask in the engine's own process; after one pass all are hits.
 
-
-def test_misses_of_engine_processes_are_captured(captured: Served) -> None:
-    """The static size and the range ask, in the engine's own process."""
-    assert static_misses(captured.audit) == 8
+    Rows of the range are for 2 to 128 tokens: torch's smallest dynamic size, the engine's largest.
+    """
     assert captured.audit.reasons == {"not_in_table": 8, "dynamic_dim": 8}
-
-
-def test_a_table_from_the_misses_answers_sizes_and_ranges(cold: Served) -> None:
-    """After one pass every question is a hit, the range's too, in the one installed process."""
     assert cold.audit.miss_count == 0
     assert (sum(cold.audit.hits.values()), cold.audit.runs) == (16, 1)
-
-
-def test_a_range_has_the_end_that_vllm_compiles_for(table: Path) -> None:
-    """Its rows are for 2 to 128 tokens: torch's smallest dynamic size, the engine's largest."""
     assert sum(" m=2..128 " in key for key in read(table).rows) == 4
 
 
-def test_nothing_is_measured_under_the_table(cold: Served, untabled: Served) -> None:
+def test_nothing_is_measured_or_generated_otherwise_under_the_table(
+    cold: Served, warm: Served, untabled: Served
+) -> None:
     """Without a table vLLM tunes its static size when it starts; with the table it does not."""
     assert untabled.said["benchmarks"] > 0
     assert (cold.said["benchmarks"], sum(cold.audit.uncovered.values())) == (0, 0)
-
-
-def test_the_table_does_not_change_what_is_generated(
-    cold: Served, warm: Served, untabled: Served
-) -> None:
     assert cold.said["tokens"] == warm.said["tokens"] == untabled.said["tokens"]
 
 
@@ -128,21 +117,16 @@ def test_a_second_start_loads_the_tables_own_graphs(cold: Served, warm: Served) 
     assert warm.audit.foreign == {}
 
 
-def test_graphs_of_another_table_are_counted_without_the_plugin(
-    bench: Bench, captured: Served, unrelated: Path, table: Path
+def test_graphs_of_another_table_or_of_none_are_counted_without_the_plugin(
+    bench: Bench, captured: Served, unrelated: Path, untabled: Served, table: Path
 ) -> None:
     """The key of vLLM alone does not tell tables apart: its cache answers, which is counted."""
-    served = bench.serve("other", "shared", table, run=True, **WITHOUT_PLUGIN)
-    assert set(served.audit.foreign) == {digest_of(read(unrelated))[:16]}
-    assert not served.audit.hits
-
-
-def test_graphs_of_no_table_are_counted_without_the_plugin(
-    bench: Bench, untabled: Served, table: Path
-) -> None:
-    served = bench.serve("late", "plain", table, run=True, **WITHOUT_PLUGIN, **IN_PROCESS)
-    assert served.audit.foreign == {"none": served.said["loaded"]}
-    assert served.said["loaded"] == untabled.said["compiled"]
+    other = bench.serve("other", "shared", table, run=True, **WITHOUT_PLUGIN)
+    assert set(other.audit.foreign) == {digest_of(read(unrelated))[:16]}
+    assert not other.audit.hits
+    late = bench.serve("late", "plain", table, run=True, **WITHOUT_PLUGIN, **IN_PROCESS)
+    assert late.audit.foreign == {"none": late.said["loaded"]}
+    assert late.said["loaded"] == untabled.said["compiled"]
 
 
 def test_a_table_that_cannot_be_read_is_reported(bench: Bench, untabled: Served) -> None:
@@ -229,5 +213,5 @@ def test_the_server_answers_a_request_under_the_table(
         said = json.load(answer)
     assert said["usage"]["completion_tokens"] == 4
     report = audit([bench.folder / "server.jsonl"])
-    assert (report.runs, static_misses(report), report.foreign) == (1, 0, {})
+    assert (report.runs, report.reasons.get("not_in_table", 0), report.foreign) == (1, 0, {})
     assert sum(report.hits.values()) + report.cached_decisions > 0

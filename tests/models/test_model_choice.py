@@ -51,43 +51,37 @@ def write(name: str, tail: str = "", head: str = HEAD) -> str:
     return name
 
 
-@pytest.mark.parametrize(
-    ("tail", "width", "reason"),
-    [
-        ("model = Large()", 16, "Large, called 'model' in net.py"),
-        ("model = torch.compile(Large())", 16, "Large, called 'model' in net.py"),
-        ("def model():\n    return Large()", 16, "Large, called 'model' in net.py"),
+def test_one_of_several_classes_is_meant(tmp_path: Path) -> None:
+    """The value called model, else the class that example_inputs fits; the reason is kept.
+
+    Where nothing says which class is meant, all names and the option are in the error.
+    """
+    named, inputs = "Large, called 'model' in {}", "def example_inputs(seqlen):\n    return "
+    listed = r"defines Small, Large; name the model: --model {}:NAME"
+    for number, (tail, said) in enumerate(
         (
-            "def example_inputs(seqlen):\n    return torch.randn(seqlen, 16)",
-            16,
-            "Large, the only class in net.py that takes example_inputs",
-        ),
-    ],
-    ids=["instance", "compiled", "factory", "inputs"],
-)
-def test_one_of_several_classes_is_meant(tail: str, width: int, reason: str) -> None:
-    """The value called model, else the class that example_inputs fits; the reason is kept."""
-    model = load_model(write("net.py", tail))
-    assert (model.module.layer.in_features, model.chosen) == (width, reason)  # type: ignore[union-attr]
-
-
-@pytest.mark.parametrize(
-    "tail",
-    ["", "def example_inputs(seqlen):\n    return torch.randn(seqlen, 3)", "model = 3"],
-    ids=["nothing", "inputs of none", "no model"],
-)
-def test_several_classes_are_listed_with_the_spelling(tail: str) -> None:
-    """Where nothing says which class is meant, all names and the option are in the error."""
-    with pytest.raises(
-        ModelError, match=r"defines Small, Large; name the model: --model net.py:NAME"
+            ("model = Large()", named),
+            ("model = torch.compile(Large())", named),
+            ("def model():\n    return Large()", named),
+            (
+                f"{inputs}torch.randn(seqlen, 16)",
+                "Large, the only class in {} that takes example_inputs",
+            ),
+            ("", listed),
+            (f"{inputs}torch.randn(seqlen, 3)", listed),
+            ("model = 3", listed),
+            (f"class Other(Small): pass\n{inputs}torch.randn(seqlen, 8)", "fits Small, Other"),
+        )
     ):
-        load_model(write("net.py", tail))
-
-
-def test_inputs_that_fit_several_classes_choose_none() -> None:
-    tail = "class Other(Small): pass\ndef example_inputs(n):\n    return torch.randn(n, 8)"
-    with pytest.raises(ModelError, match="example_inputs fits Small, Other"):
-        load_model(write("net.py", tail))
+        name = f"net{number}.py"
+        path = write(name, tail)
+        if said.startswith("Large"):
+            model = load_model(path)
+            assert model.module.layer.in_features == 16, tail  # type: ignore[union-attr]
+            assert model.chosen == said.format(name), tail
+        else:
+            with pytest.raises(ModelError, match=said.format(name)):
+                load_model(path)
 
 
 def test_choosing_by_inputs_makes_no_real_tensor() -> None:
@@ -109,21 +103,20 @@ def test_choosing_by_inputs_makes_no_real_tensor() -> None:
     assert load_model(write("net.py", tail)).module.layer.in_features == 8  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        "net = nn.Sequential(nn.Linear(8, 4))",
-        "class Net(nn.Linear):\n    pass\nnet = Net(8, 4)",
-        "class Net(nn.Linear):\n    def __init__(self):\n        super().__init__(8, 4)",
-        "layer = nn.Linear(8, 4)\ncompiled = torch.compile(layer)\nalias = layer",
-    ],
-    ids=["an instance", "an instance of a class with arguments", "a class", "a compiled copy"],
-)
-def test_the_only_model_of_a_file_is_meant(body: str) -> None:
+def test_the_only_model_of_a_file_is_meant() -> None:
     """A single class, or instance where there is no class that can be made, needs no name."""
-    model = load_model(write("net.py", body, "import torch\nfrom torch import nn\n"))
-    assert sum(parameter.numel() for parameter in model.module.parameters()) == 36
-    assert model.chosen == ""
+    for number, body in enumerate(
+        (
+            "net = nn.Sequential(nn.Linear(8, 4))",
+            "class Net(nn.Linear):\n    pass\nnet = Net(8, 4)",
+            "class Net(nn.Linear):\n    def __init__(self):\n        super().__init__(8, 4)",
+            "layer = nn.Linear(8, 4)\ncompiled = torch.compile(layer)\nalias = layer",
+        )
+    ):
+        path = write(f"net{number}.py", body, "import torch\nfrom torch import nn\n")
+        model = load_model(path)
+        assert sum(each.numel() for each in model.module.parameters()) == 36, body
+        assert model.chosen == "", body
 
 
 def test_a_script_that_parses_arguments_when_imported_gets_none(
@@ -143,9 +136,16 @@ def test_a_module_is_looked_up_in_the_working_directory() -> None:
     assert load_model("parts.net:Large").name == "net.Large"
 
 
-@pytest.mark.parametrize(
-    ("target", "words"),
-    [
+def test_what_is_no_model_is_told_with_a_remedy_or_its_cause() -> None:
+    """Each wrong target has one line: what to write instead, or the cause and where it is."""
+    write("net.py", "def make(width, depth): ...\ndef count(): return 3")
+    write("parts/__init__.py", "", "")
+    write("broken.py", "", "import helping\n")
+    write("helping.py", "", "def f():\n    import absent_thing\nf()\n")
+    write("syntax.py", "", "def (:\n")
+    start = "from torch import nn\nclass Net(nn.Module):\n    def __init__(self):\n"
+    write("failing.py", "", start + "        super().__init__()\n        {}['width']\n")
+    for target, words in (
         ("net.py:make(64, 2)", 'write "def model(): return make(64, 2)" into the file'),
         ("parts.net:make(64)", 'return make(64)" into a file that imports make'),
         ("org/name", "hf download org/name --local-dir DIR, then --model hf:DIR"),
@@ -158,26 +158,12 @@ def test_a_module_is_looked_up_in_the_working_directory() -> None:
         ("broken.py", r"ModuleNotFoundError: No module named 'absent_thing', .*helping.py:2\)"),
         ("failing.py:Net", r"making the model failed \(KeyError: 'width', .*failing.py:5\)"),
         ("syntax.py", r"SyntaxError: .*, .*syntax.py:1\)"),
-    ],
-)
-def test_what_is_no_model_is_told_with_a_remedy_or_its_cause(target: str, words: str) -> None:
-    """Each wrong target has one line: what to write instead, or the cause and where it is."""
-    write("net.py", "def make(width, depth): ...\ndef count(): return 3")
-    write("broken.py", "", "import helping\n")
-    write("helping.py", "", "def f():\n    import absent_thing\nf()\n")
-    write("syntax.py", "", "def (:\n")
-    start = "from torch import nn\nclass Net(nn.Module):\n    def __init__(self):\n"
-    write("failing.py", "", start + "        super().__init__()\n        {}['width']\n")
-    pattern = words if "\\" in words else words.replace("(", r"\(").replace(")", r"\)")
-    with pytest.raises(ModelError, match=pattern) as refused:
-        load_model(target)
-    assert "\n" not in str(refused.value)
-
-
-def test_the_cause_of_an_import_is_chained() -> None:
-    with pytest.raises(ModelError) as refused:
-        load_model(write("broken.py", "", "import absent_thing\n"))
-    assert isinstance(refused.value.__cause__, ModuleNotFoundError)
+    ):
+        pattern = words if "\\" in words else words.replace("(", r"\(").replace(")", r"\)")
+        with pytest.raises(ModelError, match=pattern) as refused:
+            load_model(target)
+        assert "\n" not in str(refused.value), target
+        assert target != "broken.py" or isinstance(refused.value.__cause__, ModuleNotFoundError)
 
 
 class _Half(nn.Module):
@@ -208,9 +194,9 @@ def test_another_failure_is_not_blamed_on_dtypes() -> None:
         module(*inputs.args)
 
 
-@pytest.mark.parametrize(
-    ("text", "dtype"),
-    [
+def test_usual_names_of_dtypes_are_known() -> None:
+    """--dtype refuses integers and unknown names with the names there are."""
+    for text, dtype in (
         ("bf16", torch.bfloat16),
         ("torch.bfloat16", torch.bfloat16),
         ("fp16", torch.float16),
@@ -218,14 +204,8 @@ def test_another_failure_is_not_blamed_on_dtypes() -> None:
         ("fp32", torch.float32),
         ("float", torch.float32),
         ("long", torch.int64),
-    ],
-)
-def test_usual_names_of_dtypes_are_known(text: str, dtype: torch.dtype) -> None:
-    assert parse_dtype(text, "--dtype") is dtype
-
-
-@pytest.mark.parametrize("text", ["i8", "bool", "fp8"])
-def test_parameters_are_cast_to_floating_dtypes_only(text: str) -> None:
-    """--dtype refuses integers and unknown names with the names there are."""
-    with pytest.raises(SettingsError, match="use one of f64, f32, f16, bf16"):
-        parse_cast(text)
+    ):
+        assert parse_dtype(text, "--dtype") is dtype, text
+    for text in ("i8", "bool", "fp8"):
+        with pytest.raises(SettingsError, match="use one of f64, f32, f16, bf16"):
+            parse_cast(text)

@@ -177,6 +177,13 @@ def test_tied_columns_are_left() -> None:
     assert reasons_of(found) == {
         "back": "its weight is also that of embed; columns of tied weights are not padded"
     }
+    # Of two Linears neither can be padded without the other.
+    model = nn.ModuleDict({"one": nn.Linear(32, 45), "two": nn.Linear(32, 45)}).eval()
+    model["two"].weight = model["one"].weight
+    assert reasons_of(find_groups(model)) == {
+        "one": "has its weight in common with two",
+        "two": "has its weight in common with one",
+    }
 
 
 class _Own(nn.Linear):
@@ -230,16 +237,6 @@ def test_a_linear_that_is_not_plain_is_unpadded() -> None:
     ):
         found = find_groups(nn.ModuleDict({"fc": make()}).eval())
         assert (found.groups, reasons_of(found)) == ((), {"fc": reason}), (make, reason)
-
-
-def test_two_linears_with_one_weight_are_unpadded() -> None:
-    """Neither can be padded without the other."""
-    model = nn.ModuleDict({"one": nn.Linear(32, 45), "two": nn.Linear(32, 45)}).eval()
-    model["two"].weight = model["one"].weight
-    assert reasons_of(find_groups(model)) == {
-        "one": "has its weight in common with two",
-        "two": "has its weight in common with one",
-    }
 
 
 def test_hooks_inside_of_a_layer_keep_it_from_being_a_chain(

@@ -1,6 +1,6 @@
 """Servers with several processes under `warmup run`, on CPU: uvicorn, gunicorn, a pool, torchrun.
 
-They need the extra `servers`, which .ci/run installs in a step of its own.
+They need the extra `servers`, which .ci/nightly installs in a step of its own.
 """
 
 from __future__ import annotations

@@ -28,41 +28,32 @@ def serve(run_once: Callable[..., tuple[Path, str]], variables: dict[str, str]) 
 def test_every_size_has_the_output_of_the_model(serve: Serve) -> None:
     """In every bucket, beyond the last, with keyword arguments and nested ones."""
     for policy in ("range", "pad", "exact"):
-        assert serve(policy)["error"] <= 1e-5
+        assert serve(policy)["error"] <= 1e-5, policy
 
 
 def test_a_bucket_has_one_artifact_for_its_interval(serve: Serve) -> None:
-    """Twelve sizes, then twenty-five under fail_on_recompile: one artifact each."""
+    """Twelve sizes, then twenty-five under fail_on_recompile: one artifact each.
+
+    The limit of recompiles is each bucket's own: it is 1 here, four buckets are compiled, and
+    nothing else may be. A padded bucket has one static artifact.
+    """
     found = serve("range")
     assert found["artifacts"] == {"n=1": 1, "n=2..16": 1, "n=17..256": 1, "n=257..560": 1}
-    assert found["recompiles"] == 0
-
-
-def test_the_recompile_limit_is_each_buckets_own(serve: Serve) -> None:
-    """The limit is 1 here: four buckets are compiled, nothing else may be, and it stays 1."""
-    found = serve("range")
-    assert len(found["artifacts"]) == 4
+    assert (found["recompiles"], found["limit"]) == (0, 1)
     assert found["refused"] == ["FailOnRecompileLimitHit"] * 2
-    assert found["limit"] == 1
-
-
-def test_a_padded_bucket_has_one_static_artifact(serve: Serve) -> None:
     assert serve("pad")["artifacts"] == {"n=16": 1, "n=256": 1, "n=560": 1}
 
 
-def test_sizes_beyond_the_last_bucket_are_counted(serve: Serve) -> None:
-    found = serve("range")
+def test_calls_that_no_bucket_serves_are_counted(serve: Serve) -> None:
+    """Of `exact` nine of twelve sizes; how often is told at the first, second, fourth, ... call."""
+    found, exact = serve("range"), serve("exact")
     assert found["outside"] == {"beyond the last bucket": 1}
     assert found["text"] == (
         "policy range: 4 of 4 buckets compiled, 0 recompiles, 1 call beyond the last bucket"
     )
-
-
-def test_exact_serves_the_buckets_alone(serve: Serve) -> None:
-    """Nine of twelve sizes are none; how often is told at the first, second, fourth, ... call."""
-    found = serve("exact")
-    assert found["outside"]["between two buckets"] == 9
-    assert len([line for line in found["said"] if "no bucket" in line]) == 4
+    assert exact["outside"]["between two buckets"] == 9
+    assert len([line for line in exact["said"] if "no bucket" in line]) == 4
+    assert serve("empty")["outside"] == {"beyond the last bucket": 1}
 
 
 def test_sizes_can_be_refused(serve: Serve) -> None:
@@ -70,10 +61,6 @@ def test_sizes_can_be_refused(serve: Serve) -> None:
     assert serve("refused")["raised"] == [
         "SizeError: n=600: outside of 1..560; send sizes that a bucket serves, or add a bucket"
     ]
-
-
-def test_nothing_at_all_is_outside(serve: Serve) -> None:
-    assert serve("empty")["outside"] == {"beyond the last bucket": 1}
 
 
 def test_rows_that_depend_on_each_other_are_not_padded(serve: Serve) -> None:
@@ -156,13 +143,9 @@ def test_warm_compiles_every_bucket(serve: Serve) -> None:
     assert found["error"] <= 1e-6
 
 
-def test_ranges_that_overlap_have_caches_of_their_own(serve: Serve) -> None:
-    """Three ladders over one cache folder: no artifact of another range is taken."""
+def test_ranges_have_caches_of_their_own(serve: Serve) -> None:
+    """Three ladders over one cache folder take no artifact of another range, and find their own."""
     assert serve("ladders")["error"] <= 1e-5
-
-
-def test_the_same_ranges_are_served_from_the_caches(serve: Serve) -> None:
-    """Ranges that were compiled before find both of their artifacts there."""
     assert serve("ladders")["from_cache"] >= 2
 
 

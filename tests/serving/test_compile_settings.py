@@ -72,38 +72,26 @@ def test_a_build_for_ranges_refuses_buckets_that_descend() -> None:
         warmup.build("absent.py", seqlens="64,16", policy="range")
 
 
-def test_a_model_in_training_mode_is_refused() -> None:
+def test_calls_and_models_that_cannot_be_served_are_refused() -> None:
+    """A model in training mode, a call without the tensor, and a dim that the tensor lacks."""
     with pytest.raises(warmup.SettingsError, match=r"call model\.eval"):
         compiled(Mask())
-
-
-def test_a_call_without_the_tensor_is_refused() -> None:
     served = compiled(dims={"batch.mask.0": {0: "n"}})
     with pytest.raises(warmup.SettingsError, match=r"no tensor with the dim batch.mask.0\[0\]=n"):
         served(torch.ones(4, 4), batch={"mask": []})
-
-
-def test_a_dim_that_a_tensor_lacks_is_refused() -> None:
-    served = compiled(dims={"x": {2: "n"}})
     with pytest.raises(warmup.SettingsError, match=r"x\[2\]=n"):
-        served(torch.ones(4, 4))
+        compiled(dims={"x": {2: "n"}})(torch.ones(4, 4))
 
 
 def test_attributes_are_the_models() -> None:
-    """Modules, state dict, methods, and attributes that are set."""
+    """Modules, state dict, methods, and attributes that are set; nothing is compiled meanwhile."""
     model = Mask().eval()
     served = compiled(model)
     served.scale = 3
     assert (model.scale, served.linear) == (3, model.linear)
     assert served.state_dict().keys() == model.state_dict().keys()
-
-
-def test_an_attribute_that_the_model_lacks_is_an_attribute_error() -> None:
-    assert not hasattr(compiled(), "nothing")
-
-
-def test_nothing_is_compiled_before_the_first_call() -> None:
-    report = compiled().report()
+    assert not hasattr(served, "nothing")
+    report = served.report()
     assert dict(report.artifacts) == {"n=1": 0, "n=2..4": 0, "n=5..8": 0}
     assert report.recompiles == 0
 

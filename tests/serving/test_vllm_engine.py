@@ -46,13 +46,12 @@ def test_the_engine_has_random_weights_and_the_sizes(model: Path) -> None:
     }
 
 
-def test_the_config_itself_names_its_folder(model: Path) -> None:
+def test_what_cannot_be_started_is_refused(model: Path, tmp_path: Path) -> None:
+    """The config itself names its folder; a folder without one is refused."""
     assert vllm_command(model / "config.json", [1]) == vllm_command(model, [1])
-
-
-@pytest.mark.parametrize(
-    ("sizes", "ranks", "engine", "says"),
-    [
+    with pytest.raises(SettingsError, match=r"has no config\.json"):
+        vllm_command(tmp_path / "org" / "name", [1])
+    cases: tuple[tuple[list[int], int, Mapping[str, Any], str], ...] = (
         ([], 1, {}, "compile sizes none"),
         ([0, 2], 1, {}, "compile sizes 0,2"),
         ([2, 2], 1, {}, "compile sizes 2,2"),
@@ -61,18 +60,10 @@ def test_the_config_itself_names_its_folder(model: Path) -> None:
         ([2], 1, {"model": "x", "load_format": "auto"}, "model, load_format cannot be"),
         ([2], 1, {"compilation_config": {"compile_sizes": [4]}}, "compilation_config"),
         ([2], 1, {"compilation_config": 3}, "compilation_config"),
-    ],
-)
-def test_what_cannot_be_started_is_refused(
-    model: Path, sizes: list[int], ranks: int, engine: Mapping[str, Any], says: str
-) -> None:
-    with pytest.raises(SettingsError, match=says):
-        vllm_command(model, sizes, ranks=ranks, engine=engine)
-
-
-def test_a_folder_without_a_config_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"has no config\.json"):
-        vllm_command(tmp_path / "org" / "name", [1])
+    )
+    for sizes, ranks, engine, says in cases:
+        with pytest.raises(SettingsError, match=says):
+            vllm_command(model, sizes, ranks=ranks, engine=engine)
 
 
 def test_without_vllm_the_environment_is_named(

@@ -1,7 +1,7 @@
 """Models that nobody here wrote, tiny, on CPU: built in one process, and served in a fresh one.
 
 The first model needs `transformers`, of the extra `test`. The others need the extra `zoo`, which
-.ci/run installs in a later step.
+.ci/nightly installs.
 """
 
 from __future__ import annotations

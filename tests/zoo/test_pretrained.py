@@ -1,7 +1,7 @@
 """Models of transformers by `--model hf:`, on CPU with tiny configs and random weights.
 
-The how-to page is followed to the letter, in processes of their own. .ci/run runs these tests in
-its step of servers.
+The how-to page is followed to the letter, in processes of their own. .ci/nightly runs these tests
+in its step of servers.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from own_processes import codes_of
 
 from warmup.core.buckets import Bucket, parse_inputs
 from warmup.core.errors import ModelError, SettingsError
-from warmup.models.loading import load_model, make_inputs
-from warmup.serving.audit import AuditReport, audit
+from warmup.models.loading import LoadedModel, load_model, make_inputs
+from warmup.serving.audit import audit
 
 torch = pytest.importorskip("torch")
 
@@ -161,51 +161,55 @@ def served(folder: Path, variables: Mapping[str, str]) -> Iterator[tuple[list[in
         process.kill()
 
 
-@pytest.fixture(scope="module")
-def audited(served: tuple[list[int], int], folder: Path) -> AuditReport:
-    return audit([folder / "audit.jsonl"], table=folder / "tiny.json")
+def test_the_server_of_the_page_answers_from_its_table(
+    served: tuple[list[int], int], folder: Path
+) -> None:
+    """A prompt of three tokens is continued to max_length, and SIGTERM ends the server.
 
-
-def test_the_server_of_the_page_answers(served: tuple[list[int], int]) -> None:
-    """A prompt of three tokens is continued to max_length, and SIGTERM ends the server."""
+    Prefill and decode of generate() with a static cache: every decision is a hit, and no row of
+    the two sets of buckets is unused.
+    """
     tokens, code = served
     assert (len(tokens), code) == (48, 128 + signal.SIGTERM)
-
-
-def test_generate_asks_no_new_key(audited: AuditReport) -> None:
-    """Prefill and decode of generate() with a static cache: every decision is a hit."""
+    audited = audit([folder / "audit.jsonl"], table=folder / "tiny.json")
     assert (audited.miss_count, audited.uncovered, audited.silent) == (0, {}, ())
     assert audited.hits
-
-
-def test_no_row_of_the_two_sets_of_buckets_is_unused(audited: AuditReport) -> None:
-    """The steps that were built are those that generate() takes."""
     assert audited.unused == ()
 
 
-@pytest.mark.parametrize("kind", FORWARDS)
-def test_inputs_follow_from_forward_and_config(kind: str, tmp_path: Path) -> None:
-    """A plain call of forward: the inputs have these shapes; in eval mode the model takes them."""
-    name, fields, sizes, shapes = FORWARDS[kind]
-    loaded = load_model(f"hf-random:{config(tmp_path, kind, architectures=[name], **fields)}")
+def load(folder: Path, kind: str) -> LoadedModel:
+    name, fields, *_ = FORWARDS[kind]
+    loaded = load_model(f"hf-random:{config(folder, kind, architectures=[name], **fields)}")
     assert loaded.example_inputs is not None
-    inputs = loaded.example_inputs(**sizes)
-    assert {name: list(each.shape) for name, each in inputs.items()} == shapes
-    assert not any(each.training for each in loaded.module.modules())
-    loaded.module(**inputs)
+    return loaded
 
 
-@pytest.mark.parametrize("kind", ["t5", "whisper"])
-def test_a_model_with_an_encoder_has_a_decode_step(kind: str, tmp_path: Path) -> None:
+def test_inputs_follow_from_forward_and_config(tmp_path: Path) -> None:
+    """A plain call of forward: the inputs have these shapes; in eval mode the model takes them.
+
+    A dim of another name is an error that lists those there are; seqlen is a decoder's too.
+    """
+    for kind, (_, _, sizes, shapes) in FORWARDS.items():
+        loaded = load(tmp_path, kind)
+        inputs = loaded.example_inputs(**sizes)
+        assert {name: list(each.shape) for name, each in inputs.items()} == shapes, kind
+        assert not any(each.training for each in loaded.module.modules()), kind
+        loaded.module(**inputs)
+    dims = {"vit": "batch, side", "whisper": "batch, seqlen, decoder_seqlen, max_length"}
+    for kind, names in dims.items():
+        with pytest.raises(SettingsError, match=f"its dims are {names}$"):
+            load(tmp_path, kind).example_inputs(rows=3)
+
+
+def test_a_model_with_an_encoder_has_a_decode_step(tmp_path: Path) -> None:
     """The step's logits are for one token, and the same in every call of the same inputs."""
-    name, fields, sizes, _ = FORWARDS[kind]
-    loaded = load_model(f"hf-random:{config(tmp_path, kind, architectures=[name], **fields)}")
-    assert loaded.example_inputs is not None
-    sizes = {"max_length": 16, **{name: size for name, size in sizes.items() if "dec" not in name}}
-    inputs = loaded.example_inputs(**sizes)
-    first, second = (loaded.module(**inputs) for _ in range(2))
-    assert first.shape == (1, 1, 99)
-    assert bool((first == second).all())
+    for kind in ("t5", "whisper"):
+        loaded, sizes = load(tmp_path, kind), FORWARDS[kind][2]
+        own = {name: size for name, size in sizes.items() if "dec" not in name}
+        inputs = loaded.example_inputs(max_length=16, **own)
+        first, second = (loaded.module(**inputs) for _ in range(2))
+        assert first.shape == (1, 1, 99), kind
+        assert bool((first == second).all()), kind
 
 
 def test_weights_come_from_safetensors(tmp_path: Path) -> None:
@@ -266,13 +270,12 @@ REFUSED: Mapping[str, tuple[Callable[[Path], str], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_loaded_is_refused(case: str, tmp_path: Path) -> None:
+def test_what_cannot_be_loaded_is_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Each refusal says in a line what is wrong; no code of the folder runs."""
-    make, words = REFUSED[case]
-    with pytest.raises(ModelError, match=re.escape(words)) as refused:
-        load_model(make(tmp_path))
-    assert "\n" not in str(refused.value)
+    for case, (make, words) in REFUSED.items():
+        with pytest.raises(ModelError, match=re.escape(words)) as refused:
+            load_model(make(tmp_path_factory.mktemp("refused")))
+        assert "\n" not in str(refused.value), case
 
 
 def test_a_class_that_transformers_cannot_import_is_refused_with_the_reason(
@@ -319,10 +322,11 @@ def test_images_whose_config_has_no_size_take_one_from_the_dims(tmp_path: Path) 
     assert {tuple(each.shape) for each in made.values()} == {(1, 3, 64, 64)}
 
 
-@pytest.mark.parametrize(
-    ("kind", "name", "sizes", "words"),
-    [
-        (  # sixteen samples of sound are too few for seven convolutions; it names no wrong dtype
+def test_inputs_that_forward_refuses_are_named(tmp_path: Path) -> None:
+    """The dims that would suit it are named, and no wrong dtype."""
+    fields = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    cases: tuple[tuple[str, str, dict[str, int], str], ...] = (
+        (  # sixteen samples of sound are too few for seven convolutions
             "wav2vec2",
             "Wav2Vec2Model",
             {"batch": 1, "seqlen": 16},
@@ -334,26 +338,9 @@ def test_images_whose_config_has_no_size_take_one_from_the_dims(tmp_path: Path) 
             {"batch": 1, "side": 20},
             r'"pixel_values=\[batch,3,side,side\]" --input "bool_masked_pos=',
         ),
-    ],
-)
-def test_inputs_that_forward_refuses_are_named(
-    kind: str, name: str, sizes: dict[str, int], words: str, tmp_path: Path
-) -> None:
-    fields = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    loaded = load_model(f"hf-random:{config(tmp_path, kind, architectures=[name], **fields)}")
-    assert loaded.example_inputs is not None
-    with pytest.raises(ModelError, match=words):
-        loaded.example_inputs(**sizes)
-
-
-@pytest.mark.parametrize(
-    ("kind", "dims"),
-    [("vit", "batch, side"), ("whisper", "batch, seqlen, decoder_seqlen, max_length")],
-)
-def test_a_dim_that_no_input_has_is_refused(kind: str, dims: str, tmp_path: Path) -> None:
-    """A dim of another name is an error that lists those there are; seqlen is a decoder's too."""
-    name, fields, *_ = FORWARDS[kind]
-    loaded = load_model(f"hf-random:{config(tmp_path, kind, architectures=[name], **fields)}")
-    assert loaded.example_inputs is not None
-    with pytest.raises(SettingsError, match=f"its dims are {dims}$"):
-        loaded.example_inputs(rows=3)
+    )
+    for kind, name, sizes, words in cases:
+        loaded = load_model(f"hf-random:{config(tmp_path, kind, architectures=[name], **fields)}")
+        assert loaded.example_inputs is not None
+        with pytest.raises(ModelError, match=words):
+            loaded.example_inputs(**sizes)

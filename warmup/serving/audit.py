@@ -334,7 +334,7 @@ def _unasked(keys: AbstractSet[str], asked: AbstractSet[str]) -> tuple[str, ...]
 # `MissedProblem` and the misses document: the problems that no row answered while serving.
 
 MISSES_SCHEMA: Final = 1
-TUNED: Final = "tuned"  # the reason of a problem that on_miss="tune" measured at serving
+TUNED: Final = "tuned"  # the reason of a problem that was measured while a program was recorded
 _MAX_DOCUMENT_BYTES: Final = 64 * 1024 * 1024
 _MAX_KEY: Final = 4096
 _MAX_REASON_LENGTH: Final = 64

@@ -92,8 +92,8 @@ class Report:
     """The counts of one installed table so far.
 
     ``hits`` and ``misses`` count decisions by key, ``miss_reasons`` the misses by reason,
-    ``uncovered`` decisions of no row kind, by site; ``tuned`` counts problems measured by a
-    server with ``on_miss="tune"``. ``from_cache`` counts graphs that inductor loaded from its
+    ``uncovered`` decisions of no row kind, by site; ``tuned`` counts problems measured while a
+    program is recorded. ``from_cache`` counts graphs that inductor loaded from its
     caches under this table's digest: they skip the lookups, so their cache entries carry the counts
     ``cached_decisions`` and ``cached_misses``, decisions without a row. ``foreign`` counts loaded
     graphs that were compiled under another table, by its digest, or ``none`` for no table; refused

@@ -1,7 +1,6 @@
 """`read_logs`: the events of each run, from JSON lines or ordinary server logs.
 
-Logs are not trusted: `read_record` and `read_fields` check each event, damaged events are counted,
-and other lines are skipped.
+Logs are not trusted: each event is checked, damaged events are counted, other lines are skipped.
 """
 
 from __future__ import annotations
@@ -15,7 +14,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple
+from typing import Annotated, Any, BinaryIO, Final, NamedTuple
+
+import msgspec
+from msgspec import Meta
 
 from warmup.core.errors import SettingsError
 from warmup.core.events import EVENT_SCHEMA, LOG_MARKER, NO_TABLE, EventName, selections
@@ -25,67 +27,31 @@ from warmup.core.text import remedy_for
 _MAX_COUNT: Final = 10**15
 
 
-def read_text(value: Any) -> str:
-    """Return *value*, a text.
-
-    Raises:
-        TypeError: *value* is no text.
-    """
-    if type(value) is not str:
-        raise TypeError("no text")
-    return value
-
-
-def _text_or_no_table(value: Any) -> str:
-    return NO_TABLE if value is None else read_text(value)
-
-
-def _text_or_none(value: Any) -> str | None:
-    return None if value is None else read_text(value)
-
-
-def _texts(value: Any) -> tuple[str, ...]:
-    if type(value) is not list:
-        raise TypeError("no list")
-    return tuple(map(read_text, value))
-
-
-def _flag(value: Any) -> bool:
-    if type(value) is not bool:
-        raise TypeError("no flag")
-    return value
-
-
-def _count(value: Any) -> int:
-    if type(value) is not int or not 0 <= value <= _MAX_COUNT:
-        raise ValueError("no count")
-    return value
-
-
 # Events of earlier builds of warmup 0.1, which no run emits any more: skipped, and no damage.
-RETIRED: Final = frozenset({"lookup.predicted"})
+_RETIRED: Final = frozenset({"lookup.predicted"})
+_Count = Annotated[int, Meta(ge=0, le=_MAX_COUNT)]
 # The fields that each event must have.
-_IDENTITY: Final = {"run": read_text, "pid": _count, "seq": _count}
-_READ_FIELDS: Final[Mapping[str, Mapping[str, Callable[[Any], Any]]]] = {
+_IDENTITY: Final[Mapping[str, Any]] = {"run": str, "pid": _Count, "seq": _Count}
+_FIELDS: Final[Mapping[str, Mapping[str, Any]]] = {
     EventName.INSTALLED: {
-        "paths": _texts,
-        "table": read_text,
-        **dict.fromkeys(("device", "torch", "triton"), _text_or_none),
+        "paths": tuple[str, ...],
+        "table": str,
+        **dict.fromkeys(("device", "torch", "triton"), str | None),
     },
     EventName.MISMATCHED: {},
-    EventName.HIT: {"key": read_text},
-    EventName.TUNED: {"key": read_text},
-    EventName.MISSED: {"key": read_text, "reason": read_text},
-    EventName.CACHED: {"decisions": _count, "misses": _count},
-    EventName.FOREIGN: {"compiled_under": _text_or_no_table},
-    EventName.UNCOVERED: {"site": read_text},
-    EventName.OUTSIDE: {"reason": read_text, "calls": _count},
-    EventName.CONTRADICTED: {"option": read_text, "expected": read_text, "found": read_text},
+    EventName.HIT: {"key": str},
+    EventName.TUNED: {"key": str},
+    EventName.MISSED: {"key": str, "reason": str},
+    EventName.CACHED: {"decisions": _Count, "misses": _Count},
+    EventName.FOREIGN: {"compiled_under": str | None},
+    EventName.UNCOVERED: {"site": str},
+    EventName.OUTSIDE: {"reason": str, "calls": _Count},
+    EventName.CONTRADICTED: {"option": str, "expected": str, "found": str},
     EventName.OVERRULED: {},
-    EventName.BYPASSED: {"cause": read_text},
-    EventName.UNCOMPILED: {"frame": read_text, "reason": read_text},
-    EventName.CHANGED: {"frame": read_text},
-    EventName.FAILED: {"refused": _flag},
+    EventName.BYPASSED: {"cause": str},
+    EventName.UNCOMPILED: {"frame": str, "reason": str},
+    EventName.CHANGED: {"frame": str},
+    EventName.FAILED: {"refused": bool},
     EventName.SUMMARY: {},
 }
 # Absent in logs of earlier builds of warmup 0.1.
@@ -100,7 +66,7 @@ _DEFAULTS: Final = {
 _JSON_LINE: Final = re.compile(rf'\{{"event": ?"(?:{"|".join(map(re.escape, EventName))})"')
 
 
-def event_text(line: str) -> str | None:
+def _event_text(line: str) -> str | None:
     """Return what begins with the JSON of an event in *line*, None where the line has no event."""
     if _JSON_LINE.match(line):
         return line
@@ -108,7 +74,7 @@ def event_text(line: str) -> str | None:
     return rest if marker and rest.startswith("{") else None
 
 
-def read_record(text: str) -> dict[str, Any]:
+def _read_record(text: str) -> dict[str, Any]:
     """Return the event that *text* begins with, empty where it has another schema or is damaged."""
     try:
         record, _ = json.JSONDecoder().raw_decode(text)
@@ -118,15 +84,15 @@ def read_record(text: str) -> dict[str, Any]:
     return record if is_event else {}
 
 
-def read_fields(record: Mapping[str, Any]) -> dict[str, Any]:
+def _read_fields(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields that are counted of the event *record*.
 
     Raises:
-        KeyError, TypeError, ValueError: the event is damaged.
+        KeyError, ValueError: the event is damaged.
     """
-    wanted = {**_IDENTITY, **_READ_FIELDS[record["event"]]}
+    wanted = {**_IDENTITY, **_FIELDS[record["event"]]}
     record = {**_DEFAULTS, **record}
-    return {name: read_field(record[name]) for name, read_field in wanted.items()}
+    return {name: msgspec.convert(record[name], type_) for name, type_ in wanted.items()}
 
 
 MAX_LINE: Final = 1_000_000
@@ -221,12 +187,12 @@ class Ledger:
         """
         lines = io.TextIOWrapper(file, encoding="utf-8", errors="replace")
         while not is_cut() and (line := lines.readline(MAX_LINE)):
-            text = event_text(line)
+            text = _event_text(line)
             if text is None:
                 continue
-            record = read_record(text)
+            record = _read_record(text)
             try:
-                if record["event"] not in RETIRED:
+                if record["event"] not in _RETIRED:
                     self.add(record)
             except (KeyError, TypeError, ValueError):
                 self.damaged += 1
@@ -238,7 +204,7 @@ class Ledger:
         Raises:
             KeyError, TypeError, ValueError: the event is damaged, and not counted.
         """
-        fields = read_fields(record)
+        fields = _read_fields(record)
         if record["event"] == EventName.FAILED:
             self._count_failure(fields)
             return
@@ -293,7 +259,7 @@ class Ledger:
         _note_choice(run, fields["key"], record.get("choice"))
 
     def _run_of(self, record: Mapping[str, Any], fields: Mapping[str, Any]) -> Run:
-        digest, rank = (read_text(record.get(name, "")) for name in ("digest", "rank"))
+        digest, rank = (msgspec.convert(record.get(name, ""), str) for name in ("digest", "rank"))
         identity = (fields["run"], fields["pid"])
         run = self.runs.get(identity)
         if run is None:
@@ -359,7 +325,8 @@ def _count_graph(run: Run, name: str, fields: Mapping[str, Any]) -> None:
         run.cached_decisions += fields["decisions"]
         run.cached_misses += fields["misses"]
     else:
-        run.foreign[fields["compiled_under"]] += 1
+        under = fields["compiled_under"]
+        run.foreign[NO_TABLE if under is None else under] += 1
 
 
 def _note_choice(run: Run, key: str, choice: Any) -> None:
