@@ -39,6 +39,7 @@ THIRD_PARTY: Mapping[str, frozenset[str]] = {
     "models.pretrained": frozenset({"torch", "transformers"}),
     "serving": frozenset({"torch"}),
     "serving.audit": frozenset({"msgspec"}),
+    "serving.logs": frozenset({"msgspec"}),
     "serving.counters": frozenset({"prometheus_client"}),
     "serving.engines": frozenset({"torch", "vllm"}),
     "tuning": frozenset({"torch", "platformdirs"}),
