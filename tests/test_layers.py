@@ -45,7 +45,7 @@ THIRD_PARTY: Mapping[str, frozenset[str]] = {
     "tuning": frozenset({"torch", "platformdirs"}),
     "tuning.device_host": frozenset({"torch", "msgspec"}),
     "tuning.devices": frozenset({"torch", "msgspec"}),
-    "tuning.ray_build": frozenset({"ray"}),
+    "tuning.ray_build": frozenset({"ray", "msgspec"}),
     "diagnostics": frozenset({"torch"}),
     "bench": frozenset({"torch"}),
     "bench.cells": frozenset({"torch", "matplotlib"}),

@@ -50,14 +50,16 @@ if TYPE_CHECKING:
     from warmup.serving.install import install
     from warmup.serving.prime import prime
     from warmup.table.store import read as load
-    from warmup.tuning.build import build
+    from warmup.tuning.model import build_model as build
     from warmup.tuning.report import BuildReport
+    from warmup.tuning.request import BuildOptions
     from warmup.tuning.suggest import Suggestion, suggest
 
 _HOMES = {
     "AdapterError": "core.errors",
     "AuditReport": "serving.audit",
     "BuildError": "core.errors",
+    "BuildOptions": "tuning.request",
     "BuildReport": "tuning.report",
     "BundleError": "core.errors",
     "CheckReport": "serving.check",
@@ -82,7 +84,6 @@ _HOMES = {
     "WarmupError": "core.errors",
     "WarmupWarning": "core.errors",
     "audit": "serving.audit",
-    "build": "tuning.build",
     "check": "serving.check",
     "compile": "serving.compile",
     "diagnose": "diagnostics.doctor",
@@ -93,10 +94,14 @@ _HOMES = {
     "suggest": "tuning.suggest",
 }
 
+# Names that their own module calls otherwise.
+_RENAMED = {"build": ("tuning.model", "build_model"), "load": ("table.store", "read")}
+
 __all__ = [
     "AdapterError",
     "AuditReport",
     "BuildError",
+    "BuildOptions",
     "BuildReport",
     "BundleError",
     "CheckReport",
@@ -138,10 +143,9 @@ logging.getLogger("warmup").addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> Any:
-    if name == "load":
-        return importlib.import_module("warmup.table.store").read
-    if name in _HOMES:
-        return getattr(importlib.import_module(f"warmup.{_HOMES[name]}"), name)
+    home, own = _RENAMED.get(name) or (_HOMES.get(name), name)
+    if home is not None:
+        return getattr(importlib.import_module(f"warmup.{home}"), own)
     raise AttributeError(f"module 'warmup' has no attribute {name!r}")
 
 

@@ -285,7 +285,8 @@ def build(spawned: float, **given: Any) -> Answer:
     Raises:
         RuntimeError: a problem could not be tuned, so that its row is missing.
     """
-    report = warmup.build(**given)
+    model, seqlens, out = (given.pop(name) for name in ("model", "seqlens", "out"))
+    report = warmup.build(model, seqlens, out, options=warmup.BuildOptions(**given))
     if report.not_tuned:
         raise RuntimeError(f"not tuned: {dict(report.not_tuned)}")
     times = [timing.time_us for tuned in report.timings for timing in tuned.timings]

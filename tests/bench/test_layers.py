@@ -271,12 +271,12 @@ def test_a_build_that_fails_costs_the_table_at_that_shape(
 ) -> None:
     """Whatever the build raises is the reason of the backend ``table``; other shapes are built."""
 
-    def broken_at_two(_target: str, *, dims: list[str], **_options: object) -> SimpleNamespace:
-        if dims == ["d0=2;d1=8"]:
+    def broken_at_two(_target: str, dims: str, *_: object, **_options: object) -> SimpleNamespace:
+        if dims == "d0=2;d1=8":
             raise RuntimeError("no such kernel")
-        return SimpleNamespace(table=f"rows of {dims[0]}")
+        return SimpleNamespace(table=f"rows of {dims}")
 
-    monkeypatch.setattr(backends, "build", broken_at_two)
+    monkeypatch.setattr(backends, "build_model", broken_at_two)
     table, layer = LayerTable(SETUP, tmp_path / "none.json"), built_in("softmax")
     for rows in (1, 2, 3):
         table.build(layer, (rows, 8))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,9 +11,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from warmup.core.errors import SettingsError
 from warmup.serving.audit import encode_problems
-from warmup.tuning.ray_build import build_on_cluster
 
 RunMain = Callable[..., subprocess.CompletedProcess[str]]
 PROBLEMS = ("--problems", "m.json", "--out", "t.json")
@@ -33,27 +30,20 @@ def test_what_does_not_go_with_a_cluster(run_main: RunMain) -> None:
         assert said in " ".join(done.stderr.split()), words
 
 
-@pytest.fixture
-def misses(tmp_path: Path) -> Path:
-    path = tmp_path / "m.json"
-    path.write_text(json.dumps({"schema": 1, "digests": [], "problems": []}))
-    return path
-
-
-def test_a_budget_that_is_no_time_is_refused(misses: Path, tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="--budget 'long' is no time"):
-        build_on_cluster(misses, cluster="auto", out=tmp_path / "t.json", budget="long")
-
-
-def test_without_ray_the_error_says_how_to_install_it(
-    misses: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_a_cluster_needs_is_said_in_a_sentence(
+    run_main: RunMain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ray is an extra, and is imported when there is a problem to tune."""
+    """A budget that is no time, and Ray, an extra that is imported when a problem is tuned."""
     key = "mm m=16 n=16 k=16 f32 a=row b=row out=f32 fp32=ieee | epilogue=none"
-    misses.write_text(encode_problems({(key, "not_in_table"): 1}, ()))
+    (tmp_path / "m.json").write_text(encode_problems({(key, "not_in_table"): 1}, ()))
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(SettingsError, match=r"--cluster needs Ray.*inductor-warmup\[ray\]"):
-        build_on_cluster(misses, cluster="auto", out=tmp_path / "t.json")
+    for words, said in (
+        (("--budget", "long"), "--budget 'long' is no time"),
+        ((), "--cluster needs Ray"),
+        ((), "inductor-warmup[ray]"),
+    ):
+        done = run_main("build", "--cluster", "auto", *PROBLEMS, *words)
+        assert (done.returncode, said in " ".join(done.stderr.split())) == (3, True), words
 
 
 def test_importing_the_build_imports_no_ray() -> None:

@@ -5,18 +5,14 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from sample_tables import make_key, make_table
 
 pytest.importorskip("torch")
 
-from warmup.cli.build import _build_of
 from warmup.cli.build_render import document, spell_devices
 from warmup.serving.audit import encode_problems
-from warmup.tuning.build import build as tuning_build
-from warmup.tuning.problems import build_problems
 from warmup.tuning.report import BuildReport, DeviceShare
 
 RunMain = Callable[..., subprocess.CompletedProcess[str]]
@@ -38,18 +34,6 @@ def test_what_does_not_go_with_several_devices(run_main: RunMain) -> None:
         done = run_main("build", "--devices", "cpu,cpu", *words)
         assert done.returncode == code, words
         assert said in " ".join(done.stderr.split()), words
-
-
-def test_a_dry_run_distributes_nothing() -> None:
-    """The plan is made with the first device alone, of a model and of problems."""
-    words = {"device": "cpu,cpu", "dry_run": True}
-    for build, model, problems in (
-        (tuning_build, "m.py", None),
-        (build_problems, None, Path("m.json")),
-    ):
-        run: Any = _build_of(model, problems, out=None, words=words, cluster=None)
-        assert (run.func, run.args) == (build, (model or problems,))
-        assert run.keywords == {"out": None, "device": "cpu", "dry_run": True}
 
 
 @pytest.fixture

@@ -5,16 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from sample_tables import make_row, make_table
 
 from warmup.table.store import read, write
-from warmup.tuning.program import ProgramBuild
+from warmup.tuning.report import ProgramRun
 
 ROOT = Path(__file__).resolve().parents[2]
 STARTS = "open('started', 'w')"
@@ -103,8 +101,7 @@ def test_a_decision_that_changed_when_the_program_had_ended_is_said() -> None:
     """A region is measured when the program has ended; kernels of another winner have no row."""
     same, changed = "pad addmm m=8 n=9 k=9 bf16 a=row b=col", "pad mm m=8 n=9 k=9 bf16 a=row b=col"
     before = {same: make_row("as_is"), changed: make_row("as_is")}
-    rest: Any = SimpleNamespace(table=SimpleNamespace(rows={**before, changed: make_row("padded")}))
     ran: Any = None
-    build = ProgramBuild(ran, Path("t.json"), frozenset(), before, (), rest)
-    assert build.changed_afterwards == [changed]
-    assert replace(build, rest=None).changed_afterwards == []
+    program = ProgramRun(ran, frozenset(), before, ())
+    assert program.changed(make_table({**before, changed: make_row("padded")})) == [changed]
+    assert program.changed(make_table(before)) == []

@@ -13,7 +13,8 @@ from forked_python import run_forked
 
 from warmup.core.errors import ModelError, NothingRecordedError
 from warmup.diagnostics.explain import explain
-from warmup.tuning.build import build
+from warmup.tuning.model import build_model
+from warmup.tuning.request import BuildOptions
 
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = ROOT / "tests" / "programs" / "models"
@@ -80,9 +81,9 @@ def test_a_model_of_an_input_that_torch_does_not_compile_is_refused(tmp_path: Pa
     for number, (form, reason) in enumerate(FORMS.items()):
         path = tmp_path / f"whole_{number}.py"
         path.write_text(WHOLE.replace("FORM", form))
-        how: dict[str, Any] = {"device": "cpu", "wait_for_quiet": 0}
+        options = BuildOptions(device="cpu", wait_for_quiet=0)
         with pytest.raises(NothingRecordedError, match="1 uncompiled frame: forward") as built:
-            build(str(path), seqlens="8", out=tmp_path / "t.json", **how)
+            build_model(str(path), "8", tmp_path / "t.json", options=options)
         with pytest.raises(ModelError, match="1 uncompiled frame: forward") as explained:
             explain(str(path), seqlens="8,16", device="cpu", grad=False)
         for error in (built, explained):

@@ -175,11 +175,16 @@ def test_matmuls_outside_of_graphs_are_counted() -> None:
 
 def test_a_build_without_a_decision_says_what_ran_uncompiled(tmp_path: Path) -> None:
     """Not that the model has no mm-like op."""
-    from warmup.tuning.build import build
+    from warmup import BuildOptions, build
 
     (tmp_path / "model.py").write_text(GRU)
     with pytest.raises(NothingRecordedError) as caught:
-        build(f"{tmp_path / 'model.py'}:Model", seqlens="3", device="cpu", out=tmp_path / "t.json")
+        build(
+            f"{tmp_path / 'model.py'}:Model",
+            "3",
+            tmp_path / "t.json",
+            options=BuildOptions(device="cpu"),
+        )
     assert f"1 uncompiled frame: forward (model.py:9): {RNN}" in str(caught.value)
     assert "matmuls outside any graph: 6" in str(caught.value)
     assert "mm-like" not in str(caught.value)
@@ -211,13 +216,13 @@ def test_priming_and_explain_say_what_ran_uncompiled(tmp_path: Path) -> None:
 
 def test_a_model_that_counts_its_calls_is_refused_in_one_sentence(tmp_path: Path) -> None:
     """The attribute is named with its values; torch compiles again for each."""
-    from warmup.tuning.build import build
+    from warmup import BuildOptions, build
 
     (tmp_path / "model.py").write_text(GRU)
-    words = {"device": "cpu", "out": tmp_path / "t.json", "wait_for_quiet": 0}
     for sizes, policy in (("3", "exact"), ("3,6", "range")):
+        options = BuildOptions(device="cpu", wait_for_quiet=0, policy=policy)
         with pytest.raises(
             BuildError, match=r"each call of the model changes its steps \("
         ) as caught:
-            build(f"{tmp_path / 'model.py'}:Counter", seqlens=sizes, policy=policy, **words)
+            build(f"{tmp_path / 'model.py'}:Counter", sizes, tmp_path / "t.json", options=options)
         assert "Error" not in str(caught.value), policy

@@ -14,6 +14,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,11 @@ from warmup.core.trial import Trial
 from warmup.measuring.trial_process import TrialNotRunError
 from warmup.tuning import judge
 from warmup.tuning import tuner as bare_trials
-from warmup.tuning.problems import build_problems
+from warmup.tuning.build import ThisProcess
+from warmup.tuning.build import build as build_problems
+from warmup.tuning.problems import ProblemsSource
 from warmup.tuning.report import BuildReport
+from warmup.tuning.request import BuildRequest
 
 ALWAYS = 1000
 SAID = "for want of memory"
@@ -60,21 +64,27 @@ def told(report: BuildReport) -> dict[str, Any]:
 def main() -> None:
     offer()
     model, seqlens, table, key = sys.argv[1:]
-    build = partial(warmup.build, model, seqlens=seqlens, device="cpu", fused_top_k=0)
+    options = warmup.BuildOptions(device="cpu", fused_top_k=0)
+    build = partial(warmup.build, model, seqlens, options=options)
     found = {}
     with failing("mm "):
         found["first"] = told(build(out=table))
     problem = {"key": key, "kind": "gemm", "reason": "not_in_table", "count": 1}
     document = {"schema": 1, "digests": [], "problems": [problem]}
     Path("problems.json").write_text(json.dumps(document), encoding="utf-8")
-    build_it = partial(build_problems, "problems.json", device="cpu", fused_top_k=0)
+    request = BuildRequest(
+        source=ProblemsSource(Path("problems.json")),
+        runner=ThisProcess(),
+        out=Path(table),
+        options=options,
+    )
     with failing(key):
-        found["alone"] = told(build_it(out=table))
+        found["alone"] = told(build_problems(request))
     with mock.patch.object(judge, "output_errors", return_value=[1.0]):
-        found["wrong"] = told(build_it(out=table))
+        found["wrong"] = told(build_problems(request))
     found["then"] = told(build(out=table))
     with failing("mm "):
-        found["forced"] = told(build(out=table, force=True))
+        found["forced"] = told(build(out=table, options=replace(options, force=True)))
     with failing("mm ", 1):
         found["once"] = told(build(out="once.json"))
     sys.stdout.write(json.dumps(found) + "\n")

@@ -46,11 +46,13 @@ def build(model: str, seqlens: str, out: str, *, all_layers: bool = False) -> di
     with mock.patch.object(BucketCompiler, "attached", watched):
         report = warmup.build(
             model,
-            seqlens=seqlens,
-            device="cpu",
-            out=out,
-            all_layers=all_layers,
-            fused_top_k=0,  # how a row is measured is not the matter
+            seqlens,
+            out,
+            options=warmup.BuildOptions(
+                device="cpu",
+                all_layers=all_layers,
+                fused_top_k=0,  # how a row is measured is not the matter
+            ),
         )
     measured = {tuned.key: len(tuned.timings) for tuned in report.timings}
     return {

@@ -59,12 +59,14 @@ def main() -> None:
     with contextlib.redirect_stderr(progress), BuildProgress() as observer:
         report = warmup.build(
             spelled,
-            seqlens="8",
-            out=table,
-            device="cpu",
-            pad_weights=True,
+            "8",
+            table,
+            options=warmup.BuildOptions(
+                device="cpu",
+                pad_weights=True,
+                fused_top_k=0,  # how a row is measured is not the matter
+            ),
             observer=observer,
-            fused_top_k=0,  # how a row is measured is not the matter
         )
     logging.getLogger("warmup").setLevel(logging.INFO)
     said = {

@@ -93,7 +93,10 @@ def counting_splits() -> Iterator[list[int]]:
 def build(spelled: str, table: str) -> dict[str, Any]:
     """Build the table of *spelled* for 8 rows; the keys, and the rows of split reductions."""
     report = warmup.build(
-        spelled, seqlens="8", out=table, device="cpu", pad_weights=False, wait_for_quiet=0
+        spelled,
+        "8",
+        table,
+        options=warmup.BuildOptions(device="cpu", pad_weights=False, wait_for_quiet=0),
     )
     return {
         "tuned": [one.key for one in report.timings],

@@ -81,12 +81,11 @@ def build(spelled: str, table: str, *, all_layers: bool = False) -> dict[str, An
     with counting_compiles() as compiled:
         report = warmup.build(
             spelled,
-            seqlens="8",
-            out=table,
-            device="cpu",
-            pad_weights=False,
-            all_layers=all_layers,
-            wait_for_quiet=0,
+            "8",
+            table,
+            options=warmup.BuildOptions(
+                device="cpu", pad_weights=False, all_layers=all_layers, wait_for_quiet=0
+            ),
         )
     return {
         "regions": compiled,

@@ -18,7 +18,7 @@ from torch._inductor.select_algorithm import AlgorithmSelectorCache, ExternKerne
 
 from warmup.measuring.trial_process import TrialProcess
 from warmup.tuning import tuner
-from warmup.tuning.build import build
+from warmup.tuning.model import build_model
 
 HERE = Path(__file__).parent
 
@@ -46,7 +46,7 @@ def main() -> None:
     # Every child of the tuner is the program with the bad calls, also that of bare trials.
     tuner.TrialProcess = lambda _command, *_limit: TrialProcess(command, float(limit))
     offer_bad_ones()
-    report = build(model, seqlens=seqlens, out=out)
+    report = build_model(model, seqlens, out)
     found = {
         tuned.key: {
             "winner": str(tuned.row.winner),

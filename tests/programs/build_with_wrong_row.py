@@ -23,8 +23,9 @@ from warmup.core.rows import Tuned
 from warmup.keys.question import GemmQuestion, Question
 from warmup.table.codec import decode
 from warmup.tuning import tuner
-from warmup.tuning.build import build
+from warmup.tuning.model import build_model
 from warmup.tuning.report import BuildReport, Judgement, Observer
+from warmup.tuning.request import BuildOptions
 
 _measuring: list[Question] = []  # the question that is measured now
 
@@ -104,8 +105,8 @@ def main() -> None:
     inject([begin.replace("_", " ") for begin in wrong.split()])
     found = []
     for sizes in [seqlens, *again.split()]:
-        steps = Steps()
-        report = build(model, seqlens=sizes, out=out, device="cpu", fused_top_k=0, observer=steps)
+        steps, options = Steps(), BuildOptions(device="cpu", fused_top_k=0)
+        report = build_model(model, sizes, out, options=options, observer=steps)
         found.append(summary(report, steps))
     sys.stdout.write(json.dumps(found) + "\n")
 

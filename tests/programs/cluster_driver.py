@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from warmup.core.rows import Tuned
-from warmup.serving.audit import MissedProblem
 from warmup.table.codec import decode
-from warmup.tuning.ray_build import build_on_cluster
+from warmup.tuning.build import build
+from warmup.tuning.problems import ProblemsSource, as_problems
+from warmup.tuning.ray_build import Cluster
 from warmup.tuning.report import Observer
+from warmup.tuning.request import BuildRequest
 
 GIVEN: dict[str, Any] = json.loads(sys.argv[1])
 EVENTS = sys.stdout  # a build on a cluster redirects it
@@ -26,7 +29,6 @@ EVENTS = sys.stdout  # a build on a cluster redirects it
 def sleep_share(request: str, given: dict[str, Any] = GIVEN) -> str:
     import os
     import time
-    from pathlib import Path
 
     import ray
 
@@ -53,15 +55,10 @@ class Saying(Observer):
 def main() -> None:
     keys = decode(GIVEN["table"], "the test").rows
     with mock.patch("warmup.tuning.ray_build._GONE_S", GIVEN["gone_s"]):
-        report = build_on_cluster(
-            [MissedProblem(key, "gemm", "not_in_table", 1) for key in keys],
-            cluster=GIVEN["address"],
-            devices="cpu",
-            out=GIVEN["out"],
-            shard=GIVEN["shard"],
-            observer=Saying(),
-            task=sleep_share,
-        )
+        source = ProblemsSource(as_problems(keys), GIVEN["shard"])
+        runner = Cluster(address=GIVEN["address"], devices="cpu", task=sleep_share)
+        request = BuildRequest(source=source, runner=runner, out=Path(GIVEN["out"]))
+        report = build(request, Saying())
     said = {
         "rows": sorted(report.table.rows),
         "known": sorted(report.known),

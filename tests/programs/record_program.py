@@ -53,13 +53,14 @@ def program() -> None:
 
 
 def said_of(built: Any) -> dict[str, Any]:
-    audit, rest = built.run.audit, built.rest
+    program = built.program
+    audit, rest = program.run.audit, built if program.has_rest else None
     return {
-        "exit_code": built.run.exit_code,
+        "exit_code": program.run.exit_code,
         "processes": audit.runs,
         "hits": dict(audit.hits),
-        "tuned": sorted(built.tuned_in_program),
-        "left": sorted(one.key for one in built.problems),
+        "tuned": sorted(program.tuned),
+        "left": sorted(one.key for one in program.problems),
         "rows": {} if rest is None else {k: str(r.winner) for k, r in rest.table.rows.items()},
         "not_rebuilt": {} if rest is None else dict(rest.not_rebuilt),
         "complete": built.is_complete,
@@ -70,17 +71,24 @@ def main() -> None:
     if sys.argv[1] == "--program":
         program()
     from warmup.serving.run import run
-    from warmup.tuning.program import build_from_program
+    from warmup.tuning.build import ThisProcess, build
+    from warmup.tuning.program import ProgramSource
+    from warmup.tuning.request import BuildOptions, BuildRequest
+
+    def record(name: str, source: ProgramSource) -> Any:
+        how: dict[str, Any] = {"wait_for_quiet": 0, "fused_top_k": 0, "freezing": True}
+        options = BuildOptions(device="cpu", **how)
+        out = folder / name
+        return build(BuildRequest(source=source, runner=ThisProcess(), out=out, options=options))
 
     folder = Path(sys.argv[1])
     split_on_cpu()
     outcomes = state_times(2)
     command = [sys.executable, __file__, "--program"]
-    how: dict[str, Any] = {"device": "cpu", "wait_for_quiet": 0, "fused_top_k": 0, "freezing": True}
     ranged = [*command, "--ranged"]
-    asked = build_from_program(ranged, out=folder / "asked.json", **how)
+    asked = record("asked.json", ProgramSource(ranged))
     served = run(ranged, table=folder / "asked.json", freezing=True).audit
-    after = build_from_program(command, out=folder / "after.json", after=True, **how)
+    after = record("after.json", ProgramSource(command, after=True))
     answers = {
         "asked": said_of(asked),
         "ways": [one["way"] for one in outcomes],

@@ -21,7 +21,9 @@ from warmup.models.loading import load_model
 def main() -> None:
     spelled, path, *others = sys.argv[1:]
     device = others[0] if others else "cpu"
-    built = warmup.build(spelled, seqlens="16", out=path, device=device, policy="range")
+    built = warmup.build(
+        spelled, "16", path, options=warmup.BuildOptions(device=device, policy="range")
+    )
     loaded = load_model(spelled)
     loaded.module.to(device)
     torch.compiler.reset()

@@ -191,7 +191,9 @@ def main() -> None:
 
 def steps() -> Iterator[tuple[str, Any]]:
     """Yield what each step gave, by its name."""
-    report = warmup.build(f"{__file__}:Net", seqlens="8", device="cpu", out="8.json")
+    report = warmup.build(
+        f"{__file__}:Net", "8", "8.json", options=warmup.BuildOptions(device="cpu")
+    )
     yield "built", [str(tuned.row.winner) for tuned in report.timings]
     (key,) = report.table.rows
     yield "key", key

@@ -25,7 +25,8 @@ from warmup.core.rows import Tuned, Winner
 from warmup.measuring import selection as range_regret
 from warmup.measuring.trial_process import TrialProcess
 from warmup.tuning import tuner, worker
-from warmup.tuning.build import build
+from warmup.tuning.model import build_model
+from warmup.tuning.request import BuildOptions
 
 
 def slow_mm(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
@@ -79,8 +80,10 @@ def main() -> None:
         tuner.challengers = everyone
     if "STRICT" in os.environ:
         range_regret._LIMIT = 0.0
-    policy = "range" if "RANGE" in os.environ else "exact"
-    report = build(model, seqlens=seqlens, out=out, fused_top_k=int(top_k), policy=policy)
+    options = BuildOptions(
+        fused_top_k=int(top_k), policy="range" if "RANGE" in os.environ else "exact"
+    )
+    report = build_model(model, seqlens, out, options=options)
     rows = {
         one.key: {
             "winner": one.row.winner.uid,

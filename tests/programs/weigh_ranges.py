@@ -20,12 +20,14 @@ def main() -> None:
     measure._pays = lambda *_: True  # timings decide no test
     report = warmup.build(
         model,
-        seqlens="8",
-        out=table,
-        device="cpu",
-        pad_weights=True,
-        policy="range",
-        fused_top_k=0,  # how a row is measured is not the matter
+        "8",
+        table,
+        options=warmup.BuildOptions(
+            device="cpu",
+            pad_weights=True,
+            policy="range",
+            fused_top_k=0,  # how a row is measured is not the matter
+        ),
     )
     tuned = {bucket.name: bucket.tuned for bucket in report.buckets}
     sys.stdout.write(json.dumps({"keys": sorted(report.table.rows), "tuned": tuned}) + "\n")

@@ -31,7 +31,10 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 def build(entry: Entry) -> dict[str, Any]:
     """Build the table, and return what each bucket asked for."""
     report = warmup.build(
-        entry.model, dims=entry.dims, inputs=entry.inputs, out=f"{entry.name}.json"
+        entry.model,
+        entry.dims,
+        f"{entry.name}.json",
+        options=warmup.BuildOptions(inputs=tuple(entry.inputs)),
     )
     return {
         "asked": sorted({key for bucket in report.buckets for key in bucket.keys}),

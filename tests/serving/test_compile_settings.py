@@ -69,7 +69,7 @@ def test_padded_inputs_of_graph_modes_have_cache_entries_of_their_own(
 def test_a_build_for_ranges_refuses_buckets_that_descend() -> None:
     """As `warmup.compile` does, before the model is looked for."""
     with pytest.raises(warmup.SettingsError, match="16 follows 64"):
-        warmup.build("absent.py", seqlens="64,16", policy="range")
+        warmup.build("absent.py", "64,16", options=warmup.BuildOptions(policy="range"))
 
 
 def test_calls_and_models_that_cannot_be_served_are_refused() -> None:

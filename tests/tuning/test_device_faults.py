@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,6 @@ from sample_tables import make_key, make_row, make_runtime, make_table
 
 from warmup.core.errors import BuildError, NothingRecordedError, SettingsError
 from warmup.core.rows import Tuned
-from warmup.serving.audit import MissedProblem
 from warmup.table.codec import encode
 from warmup.table.schema import Table
 from warmup.table.store import read, write
@@ -30,9 +29,10 @@ from warmup.tuning.device_host import (
     WorkerOrder,
     worker_name,
 )
-from warmup.tuning.devices import build_with
-from warmup.tuning.problems import begin_build
+from warmup.tuning.devices import Devices, SharedBuild, tune_with
+from warmup.tuning.problems import ProblemsSource, as_problems
 from warmup.tuning.report import BuildReport, Observer
+from warmup.tuning.request import BuildRequest
 
 FAKE = Path(__file__).resolve().parents[1] / "programs" / "fake_device_worker.py"
 SIZES = (16, 32, 64, 128)
@@ -64,7 +64,7 @@ def make_runner(keys: list[str], tmp_path: Path) -> Make:
         return LocalRunner(
             name=worker_name(device, lane),
             device=device,
-            order=WorkerOrder(device=device, folder=str(tmp_path), turn="turn", parent=1),
+            order=WorkerOrder(folder=str(tmp_path), turn="turn", parent=1),
             start_s=60.0,
             silence_s=1.0,
             problem_s=problem_s,
@@ -74,13 +74,18 @@ def make_runner(keys: list[str], tmp_path: Path) -> Make:
     return make
 
 
+def shared_build(keys: Sequence[str], out: Path, observer: Observer | None = None) -> SharedBuild:
+    source = ProblemsSource(as_problems(keys))
+    request = BuildRequest(source=source, runner=Devices(names="cpu"), out=out)
+    return SharedBuild.of(request, observer or Observer())
+
+
 @pytest.fixture
 def tune(keys: list[str], tmp_path: Path) -> Tune:
     """``tune(runner, ...)``: a build of all problems into t.json."""
 
     def build(*runners: LocalRunner, observer: Observer | None = None) -> BuildReport:
-        problems = [MissedProblem(key, "gemm", "not_in_table", 1) for key in keys]
-        return build_with(runners, begin_build(problems, tmp_path / "t.json", observer=observer))
+        return tune_with(runners, shared_build(keys, tmp_path / "t.json", observer))
 
     return build
 
@@ -90,11 +95,10 @@ def test_what_was_measured_on_the_way_is_tuned(keys: list[str], tmp_path: Path) 
     first, second = keys[:2]
     both = tuple(Tuned(key, make_row(), ()) for key in (first, second))
     finished = [FinishedProblem(not_tuned={first: "out of memory"}), FinishedProblem(tuned=both)]
-    problems = [MissedProblem(key, "gemm", "not_in_table", 1) for key in (first, second)]
     table = make_table({})
     ready = ReadyWorker(runtime=table.provenance.runtime, policy=table.policy)
     runner: Any = StatedRunner(ready, finished)
-    report = build_with([runner], begin_build(problems, tmp_path / "t.json"))
+    report = tune_with([runner], shared_build((first, second), tmp_path / "t.json"))
     assert (sorted(report.table.rows), dict(report.not_tuned)) == (sorted(keys[:2]), {})
 
 

@@ -16,7 +16,6 @@ from warmup.core.method import CandidateSource, Resource, Search, SearchCounts
 from warmup.core.phases import BuildStage
 from warmup.core.roofline import Peaks
 from warmup.core.rows import Family, Rejection, Timing, Tuned, Winner
-from warmup.table.schema import PolicyOptions
 from warmup.tuning.device_host import (
     DeviceMessage,
     FinishedProblem,
@@ -25,6 +24,7 @@ from warmup.tuning.device_host import (
     WorkerOrder,
 )
 from warmup.tuning.report import BucketResult, Judgement
+from warmup.tuning.request import BuildOptions
 
 KWARGS = (("ACC_TYPE", "tl.float32"), ("BLOCK_M", 64), ("USE_TMA", True), ("x", None))
 TILE = Winner(Family.TEMPLATE, "triton::mm", KWARGS, "0123456789abcdef", fused=True)
@@ -87,13 +87,12 @@ def test_orders_tasks_and_ready_workers_arrive_as_they_were_sent() -> None:
     table = make_table()
     runtime = replace(table.provenance.runtime, torch=TorchVersion("2.13.0"))
     order = WorkerOrder(
-        device="cuda:0",
         folder="/f",
         turn="/f/turn",
         parent=7,
-        policy=PolicyOptions(mode="max-autotune", tolerance=0.5),
-        search="wide",
-        wait_s=2.5,
+        options=BuildOptions(
+            device="cuda:0", mode="max-autotune", tolerance=0.5, search="wide", wait_for_quiet=2.5
+        ),
     )
     task = ProblemTask(key="k", rows=table.rows, is_again=True)
     ready = ReadyWorker(runtime=runtime, policy=table.policy, control_us=2.5, remarks=("hot",))

@@ -15,6 +15,7 @@ import torch
 from warmup.core.errors import BuildError
 from warmup.tuning import device_worker as worker
 from warmup.tuning.device_host import ProblemTask, WorkerOrder
+from warmup.tuning.request import BuildOptions
 
 KEY = "bmm batch=4 m=16 n=96 k=64 f32 a=row b=row out=f32 fp32=ieee | epilogue=none"
 
@@ -30,7 +31,10 @@ def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Mapping[str
     monkeypatch.setattr(worker, "tune_rebuilt", fail)
     monkeypatch.setattr(worker, "time_control", lambda _tuner: 100.0)
     order = WorkerOrder(
-        device="cpu", folder=str(tmp_path), turn=str(tmp_path / "turn"), parent=os.getpid()
+        folder=str(tmp_path),
+        turn=str(tmp_path / "turn"),
+        parent=os.getpid(),
+        options=BuildOptions(device="cpu", wait_for_quiet=0),
     )
     found: list[Mapping[str, Any]] = []
 

@@ -22,7 +22,9 @@ from warmup.keys.question import CallsQuestion, GemmQuestion, Question
 from warmup.keys.text import parse_problem
 from warmup.table.lookup import Lookup
 from warmup.table.schema import OnMiss
-from warmup.tuning.problems import OneKeyLookup, build_problems
+from warmup.tuning.build import ThisProcess, build
+from warmup.tuning.problems import OneKeyLookup, ProblemsSource
+from warmup.tuning.request import BuildOptions, BuildRequest
 
 MakeLookup = Callable[[str], tuple[Lookup, list[Event]]]
 GEMM = "mm m=16 n=96 k=64 f32 a=row b=row out=f32 | epilogue=none"
@@ -150,7 +152,13 @@ def test_a_dry_run_of_misses_compiles_and_writes_nothing(tmp_path: Path) -> None
     document = {"schema": 1, "digests": [], "problems": [problem]}
     (tmp_path / "misses.json").write_text(json.dumps(document))
     out = tmp_path / "new" / "t.json"
-    report = build_problems(tmp_path / "misses.json", out=out, device="cpu", dry_run=True)
+    request = BuildRequest(
+        source=ProblemsSource(tmp_path / "misses.json"),
+        runner=ThisProcess(),
+        out=out,
+        options=BuildOptions(device="cpu", dry_run=True),
+    )
+    report = build(request)
     assert report.plan is not None
     assert (report.plan.known, report.plan.missing, report.buckets) == ((), (key,), ())
     assert [path.name for path in tmp_path.iterdir()] == ["misses.json"]

@@ -12,10 +12,12 @@ from warmup.core.errors import SettingsError
 from warmup.core.method import Search
 from warmup.core.rows import Flag, Rejection, Row, Tuned
 from warmup.table.store import read
-from warmup.tuning.build import revisit_for
+from warmup.tuning.model import revisit_for
 from warmup.tuning.progress import Progress, Revisit, SearchBudget
+from warmup.tuning.request import BuildOptions
 
 DEFAULT = SearchBudget(Search.DEFAULT)
+RETRY = BuildOptions(retry="unstable")
 UNSTABLE = {"flags": (Flag.UNSTABLE,)}
 
 
@@ -28,7 +30,7 @@ def progress(make_progress: Callable[..., Progress]) -> Progress:
     """A retry over a table with a stable row (m=1) and an unstable one with a spread of 20 %."""
     unstable = _with(make_row("aten", 10.0), spread=0.2, **UNSTABLE)
     table = make_table({make_key(1): make_row(), make_key(2): unstable})
-    revisit = revisit_for(table, DEFAULT, retry="unstable")
+    revisit = revisit_for(table, DEFAULT, RETRY)
     return make_progress(table, can_search=True, revisit=revisit)
 
 
@@ -44,7 +46,7 @@ def test_a_row_that_won_without_a_control_is_measured_again() -> None:
     refused = _with(make_row(), library_us=None, rejected=((Rejection.IMPLAUSIBLE, 1),), flags=())
     wrong = _with(make_row(), library_us=None, rejected=((Rejection.WRONG, 1),), flags=())
     table = make_table({make_key(1): refused, make_key(2): wrong})
-    assert revisit_for(table, DEFAULT, retry="unstable").retried == {make_key(1)}
+    assert revisit_for(table, DEFAULT, RETRY).retried == {make_key(1)}
 
 
 @pytest.mark.parametrize(
@@ -100,12 +102,12 @@ def test_a_retry_that_makes_no_sense_is_refused() -> None:
         (SearchBudget(Search.WIDE, 5.0), {"retry": "unstable"}, "--budget"),
     ):
         with pytest.raises(SettingsError, match=words):
-            revisit_for(make_table(), budget, **options)  # type: ignore[arg-type]
+            revisit_for(make_table(), budget, BuildOptions(**options))  # type: ignore[arg-type]
 
 
 def test_a_row_that_was_searched_further_is_not_searched_less() -> None:
     table = make_table({make_key(1): _with(make_row(), search=Search.WIDE, **UNSTABLE)})
     with pytest.raises(SettingsError, match="add --search wide"):
-        revisit_for(table, DEFAULT, retry="unstable")
+        revisit_for(table, DEFAULT, RETRY)
     wide = SearchBudget(Search.WIDE)
-    assert revisit_for(table, wide, retry="unstable").retried == {make_key(1)}
+    assert revisit_for(table, wide, RETRY).retried == {make_key(1)}

@@ -57,7 +57,8 @@ from warmup.serving.install import InstallRequest, install_as
 from warmup.table.codec import digest_of
 from warmup.table.schema import TOLERANCE, Table
 from warmup.table.store import read
-from warmup.tuning.build import build
+from warmup.tuning.model import build_model
+from warmup.tuning.request import BuildOptions
 
 Operator = Callable[..., Any]
 KeepReport = Callable[[BenchReport], None]
@@ -319,17 +320,16 @@ class LayerTable:
         names, setup = [f"d{number}" for number in range(len(shape))], self.setup
         try:
             with _importable(layer, names, setup.device) as target:
-                self.table = build(
-                    target,
-                    dims=[";".join(map("{}={}".format, names, shape))],
+                options = BuildOptions(
                     dtype=setup.dtype,
                     device=str(setup.device),
                     mode="max-autotune",
-                    launch=setup.launch,
-                    l2=setup.l2,
+                    launch=setup.launch.value,
+                    l2=setup.l2.value,
                     pad_weights=False,
-                    out=self.path,
-                ).table
+                )
+                dims = ";".join(map("{}={}".format, names, shape))
+                self.table = build_model(target, dims, self.path, options=options).table
         except Exception as error:  # noqa: BLE001  any failure drops this backend only
             self.missing[layer.name, shape] = f"no table: {reason_of(error)}"
             self.table = read(self.path) if self.path.exists() else None

@@ -14,7 +14,6 @@ import os
 import random
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Self
 
@@ -33,8 +32,10 @@ from warmup.keys.registry import kind_of
 from warmup.keys.text import parse_padding
 from warmup.keys.weight import ALIGNED_BYTES
 from warmup.serving.audit import MissedProblem
-from warmup.tuning.problems import build_problems
+from warmup.tuning.build import ThisProcess, build
+from warmup.tuning.problems import ProblemsSource
 from warmup.tuning.report import NOT_BEGUN, BuildReport, Observer
+from warmup.tuning.request import BuildOptions, BuildRequest
 
 SAMPLED_DTYPES: Final = ("f16", "bf16", "f32")
 SAMPLED_OPS: Final = ("mm", "addmm", "bmm")
@@ -144,14 +145,24 @@ def bench_pad(
     from warmup.inductor.pad_mm import pads_asked_on
 
     keys = [*itertools.islice(filter(pads_asked_on(resolve_device(device)), drawn), count)]
+    options = BuildOptions(device=device, budget=seconds)
+
+    def build_samples(
+        problems: Sequence[MissedProblem], *, out: Path, observer: Observer
+    ) -> BuildReport:
+        request = BuildRequest(
+            source=ProblemsSource(problems), runner=ThisProcess(), out=out, options=options
+        )
+        return build(request, observer)
+
     with SampleFile(out, say) as file:
-        return measure_samples(keys, file, partial(build_problems, device=device, seconds=seconds))
+        return measure_samples(keys, file, build_samples)
 
 
 def measure_samples(
     keys: Sequence[str], file: SampleFile, build: Callable[..., BuildReport]
 ) -> PadRun:
-    """Measure those of the samples *keys* that the open *file* lacks; *build* is `build_problems`.
+    """Measure those of the samples *keys* that the open *file* lacks, as *build* does.
 
     Raises:
         BuildError: no sample could be measured.

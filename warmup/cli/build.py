@@ -1,12 +1,11 @@
 """`warmup build`: the options, and the build that they mean.
 
 The source is a model and its buckets, a file of problems, or a program that runs once. Where the
-options become arguments is `_build_of` and `_run_program`, nowhere else.
+options become a `BuildRequest` is `_request_of`, nowhere else.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -35,11 +34,10 @@ from warmup.cli.streams import EXIT_FOUND, EXIT_UNDECIDED, interruptible
 from warmup.core.buckets import ShapePolicy
 from warmup.core.errors import NothingRecordedError, SettingsError
 from warmup.core.method import Launch, Search
-from warmup.core.text import counted, printable
 
 if TYPE_CHECKING:
-    from warmup.serving.run import RunReport
     from warmup.tuning.report import BuildReport
+    from warmup.tuning.request import BuildRequest, Runner, Source
 
 _MORE: Final = "More options"
 _CONFIG_MAP_BYTES: Final = 2**20
@@ -259,9 +257,10 @@ def build(
     words = {name: value for name, value in chosen.items() if value is not None}
     sources = {"model": model.model, "problems": problems, "from_vllm": from_vllm}
     if command or from_vllm is not None:
-        beside = {**sources, "cluster": cluster, "from_vllm": command and from_vllm}
-        words |= {name: value for name, value in beside.items() if value}
-        run = partial(_run_program, out=out, words=words, as_json=as_json)
+        beside = {**sources, "from_vllm": command and from_vllm}
+        given = {name for name, value in beside.items() if value}
+        run = partial(_run_program, out=out, words=words, given=given, cluster=cluster)
+        run = partial(run, as_json=as_json)
         run(command or ()) if from_vllm is None or command else _run_engine(run, from_vllm)
         return
     if (model.model is None) is (problems is None):
@@ -273,19 +272,18 @@ def build(
     if problems is not None and _is_of_torch(problems):
         _measure_lookup_table(problems, out, words, as_json=as_json)
     elif shard is None or problems is None or not _is_empty_share(problems, shard):
-        tune = _build_of(model.model, problems, out=out, words=words, cluster=cluster)
-        _tune(tune, MEASURE_ALL if model.model is None else RETRY, as_json=as_json)
+        source = _source_of(model.model, problems, words)
+        request = _request_of(source, out, words, cluster)
+        _tune(request, MEASURE_ALL if model.model is None else RETRY, as_json=as_json)
 
 
-def _tune(tune: Callable[..., BuildReport], remedy: str, *, as_json: bool) -> None:
-    """Run the build *tune*, print its report, and end with its exit code.
-
-    *remedy* measures unstable rows again.
-    """
+def _tune(request: BuildRequest, remedy: str, *, as_json: bool) -> None:
+    """Do *request*, print its report, and end with its exit code; *remedy* is for unstable rows."""
     from warmup.cli.progress import BuildProgress
+    from warmup.tuning.build import build
 
     with BuildProgress() as progress, interruptible(progress.interrupted):
-        report = tune(observer=progress)
+        report = build(request, progress)
     if report.plan is not None:
         print_report(report, spell_plan, document_of_plan, as_json=as_json)
         return
@@ -293,70 +291,82 @@ def _tune(tune: Callable[..., BuildReport], remedy: str, *, as_json: bool) -> No
     size = report.path.stat().st_size
     if size > _CONFIG_MAP_BYTES and not as_json:
         say(f"note: {report.path} has {size} bytes, more than a Kubernetes ConfigMap holds (1 MiB)")
-    if report.not_rebuilt or report.not_tuned or report.distrusted:
-        raise typer.Exit(EXIT_FOUND)
-    if is_undecided(report.table.rows, [one.key for one in report.timings]):
+    raise typer.Exit(_exit_code(report))
+
+
+def _exit_code(report: BuildReport) -> int:
+    """Return the code of *report*, a program's own first; say where nothing was decided."""
+    rows, measured = dict(report.table.rows), {one.key for one in report.timings}
+    program_code = 0
+    if (program := report.program) is not None:
+        rows, measured = {**program.rows, **rows}, measured | program.tuned
+        program_code = program.run.exit_code
+    elif not report.is_complete:
+        return EXIT_FOUND
+    if undecided := is_undecided(rows, measured):
         complain(UNDECIDED)
-        raise typer.Exit(EXIT_UNDECIDED)
+    own = EXIT_FOUND if not report.is_complete else EXIT_UNDECIDED if undecided else 0
+    return program_code or own
 
 
-_HOW: Final = frozenset(  # what a build of each source has
-    {
-        *("device", "mode", "backends", "tolerance", "launch", "l2", "fused_top_k", "search"),
-        "wait_for_quiet",
-    }
-)
-_OF_PROBLEMS: Final = _HOW | {"force", "rows_from", "dry_run", "shard", "problem_limit"}
-_OF_PROGRAM: Final = _HOW | {"freezing", "after"}
+def _source_of(model: str | None, problems: Path | None, words: Mapping[str, Any]) -> Source:
+    """Return *model* with its buckets, or *problems*, as the source of a build.
+
+    Raises:
+        typer.BadParameter: one of *words* belongs to the other source.
+    """
+    from warmup.tuning.model import ModelSource
+    from warmup.tuning.problems import ProblemsSource
+
+    if problems is not None:
+        refuse("--problems", {"seqlens", "dims"} & words.keys())
+        return ProblemsSource(problems, words.get("shard"))
+    refuse("--model", {"shard"} & words.keys())
+    assert model is not None
+    return ModelSource(model, words.get("seqlens"), tuple(words.get("dims", ())))
 
 
-def _build_of(
-    model: str | None,
-    problems: Path | None,
-    *,
+_OF_SOURCES: Final = frozenset({"seqlens", "dims", "shard"})
+
+
+def _request_of(
+    source: Source,
     out: Path | None,
     words: Mapping[str, Any],
     cluster: str | None,
-) -> Callable[..., BuildReport]:
-    """Return the build that *words* describe, of *model* or of *problems*; it takes an observer.
+    *,
+    given: Collection[str] = (),
+    hint: str = "",
+) -> BuildRequest:
+    """Return the request for *source* that *words* describe; those *given* besides are refused.
 
     Raises:
         typer.BadParameter: a word does not go with the source or with where it is built.
         SettingsError: the limit for a problem is no time.
     """
-    from warmup.tuning.build import build as build_model
-    from warmup.tuning.device_host import ALL, parse_devices
-    from warmup.tuning.devices import REFUSED, build_model_on_devices, build_on_devices
-    from warmup.tuning.problems import build_problems
+    from warmup.tuning.build import ThisProcess
+    from warmup.tuning.device_host import ALL
+    from warmup.tuning.devices import Devices
     from warmup.tuning.progress import parse_seconds
-    from warmup.tuning.ray_build import build_on_cluster
+    from warmup.tuning.ray_build import Cluster
+    from warmup.tuning.request import BuildOptions, BuildRequest
 
-    how = dict(words)
-    if problems is None:
-        refuse("--model", {"shard"} & how.keys())
-    else:
-        refuse("--problems", how.keys() - _OF_PROBLEMS - ({"budget"} if cluster else set()))
+    how = {name: value for name, value in words.items() if name not in _OF_SOURCES}
     seconds = parse_seconds(how.pop("problem_limit", "30m"), "--set problem_limit")
-    source: Any = model if problems is None else problems
-    to: Any = out  # None only for a model, which has a default
-    devices = how.get("device", "auto")
+    device = how.get("device", "auto")
+    runner: Runner = ThisProcess()
     if cluster is not None:
-        refuse("--cluster", {"dry_run", "rows_from"} & how.keys())
-        if problems is None:
-            refuse("--cluster", {"model"})
-        how |= {"cluster": cluster, "devices": how.pop("device", ALL), "problem_limit_s": seconds}
-        return partial(build_on_cluster, source, out=to, **how)
-    build_one = build_model if problems is None else build_problems
-    if devices != ALL and "," not in devices:
-        return partial(build_one, source, out=to, **how)
-    if problems is None:
-        refuse(f"--devices {devices}", how.keys() & set(REFUSED))
-    if how.pop("dry_run", False):  # a plan is made with the first device alone
-        how["device"] = parse_devices(devices)[0].name
-        return partial(build_one, source, out=to, dry_run=True, **how)
-    del how["device"]
-    build_all = build_model_on_devices if problems is None else build_on_devices
-    return partial(build_all, source, out=to, devices=devices, problem_limit_s=seconds, **how)
+        kinds = how.pop("device", ALL)
+        runner = Cluster(address=cluster, devices=kinds, problem_limit_s=seconds)
+    elif device == ALL or "," in device:
+        runner = Devices(names=how.pop("device"), problem_limit_s=seconds)
+    options = BuildOptions(**{**how, "rows_from": tuple(map(str, how.get("rows_from", ())))})
+    request = BuildRequest(source=source, runner=runner, out=out, options=options)
+    label, refused = request.contradictions() or (source.label, [])
+    if label == source.label:
+        refused = [*refused, *given]
+    refuse(label, refused, hint if "bundle" in refused else "")
+    return request
 
 
 def refuse(source: str, given: Collection[str], hint: str = "") -> None:
@@ -417,6 +427,7 @@ def _measure_lookup_table(
     from warmup.cli.exchange import document_of_configs, spell_configs
     from warmup.cli.progress import BuildProgress
     from warmup.tuning.lookup_table import measure_configs, read_lookup_table
+    from warmup.tuning.request import BuildOptions
 
     refuse("torch's lookup table", words.keys() - {"device", "mode"})
     assert out is not None
@@ -424,7 +435,7 @@ def _measure_lookup_table(
     measured = None
     if any(entry.winner is not None for entry in entries):
         with BuildProgress() as progress, interruptible(progress.interrupted):
-            measured = measure_configs(entries, out, **words, observer=progress)
+            measured = measure_configs(entries, out, BuildOptions(**words), progress)
     shown, told = partial(spell_configs, entries), partial(document_of_configs, entries)
     print_report(measured, shown, told, as_json=as_json)
     if measured is None or measured.open:
@@ -435,50 +446,34 @@ def _measure_lookup_table(
 
 
 def _run_program(
-    command: Sequence[str], *, out: Path | None, words: Mapping[str, Any], as_json: bool
+    command: Sequence[str],
+    *,
+    out: Path | None,
+    words: Mapping[str, Any],
+    given: Collection[str],
+    cluster: str | None,
+    as_json: bool,
 ) -> None:
     """Build the table *out* from *command*; end with the command's exit code, or else the build's.
 
     Raises:
-        typer.BadParameter: there is no *out*, or one of *words* does not go with a program.
+        typer.BadParameter: there is no *out*, or something *given* does not go with a program.
     """
     from warmup.cli.progress import BuildProgress
-    from warmup.tuning.program import build_from_program
+    from warmup.tuning.build import build
+    from warmup.tuning.program import ProgramSource
 
-    given = words.keys() - _OF_PROGRAM
-    if "," in words.get("device", "") or words.get("device") == "all":
-        given |= {"devices"}
+    how = dict(words)
+    source = ProgramSource(tuple(command), after=how.pop("after", False), stdout_to_stderr=as_json)
+    given = {*given, *({"problem_limit", *_OF_SOURCES} & how.keys())}
     hint = "; --bundle takes no value, the bundle is written beside the table"
-    refuse(
-        f"{printable(command[0])!r}, which was read as a program to run,",
-        given,
-        hint if "bundle" in given else "",
-    )
+    request = _request_of(source, out, how, cluster, given=given, hint=hint)
     if out is None:
         raise typer.BadParameter("a program needs --out, the table to complete")
-    progress = BuildProgress()
-
-    def end(run: RunReport, left: int, again: int) -> None:
-        then = [f"{counted(left, 'problem')} left to tune"] if left else []
-        then += [f"{counted(again, 'unstable row')} to measure again"] if again else []
-        what = ", ".join(then) or "nothing left to tune"
-        say(f"warmup build: the program ended with code {run.exit_code}; {what}")
-        if left or again:  # the terminal was the program's until now
-            stack.enter_context(progress)
-
-    with interruptible(progress.interrupted), contextlib.ExitStack() as stack:
-        result = build_from_program(
-            command, out=out, stdout_to_stderr=as_json, observer=progress, ended=end, **words
-        )
-    print_report(result, spell_program, document_of_program, as_json=as_json)
-    rows, measured = dict(result.rows), set(result.tuned_in_program)
-    if result.rest is not None:
-        rows |= result.rest.table.rows
-        measured |= {one.key for one in result.rest.timings}
-    if undecided := is_undecided(rows, measured):
-        complain(UNDECIDED)
-    own = EXIT_FOUND if not result.is_complete else EXIT_UNDECIDED if undecided else 0
-    raise typer.Exit(result.run.exit_code or own)
+    with BuildProgress(of_program=True) as progress, interruptible(progress.interrupted):
+        report = build(request, progress)
+    print_report(report, spell_program, document_of_program, as_json=as_json)
+    raise typer.Exit(_exit_code(report))
 
 
 _ON_CPU: Final = (

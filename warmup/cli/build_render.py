@@ -24,7 +24,7 @@ from warmup.measuring.selection import rejections, worst_regret_over_bound
 from warmup.tuning.report import BuildReport, name_of
 
 if TYPE_CHECKING:
-    from warmup.tuning.program import ProgramBuild
+    pass
 
 # Whether the times of a build can be believed, and which rows to measure again.
 
@@ -382,34 +382,35 @@ _GIVEN_AGAIN: Final = "give the same command again"
 _OF_PROGRAMS: Final = "docs/how-to/build-from-a-program.md"
 
 
-def spell_program(result: ProgramBuild) -> Iterator[str]:
+def spell_program(report: BuildReport) -> Iterator[str]:
     """Yield the rows that were tuned, how the program was recorded, and what has no row."""
-    rest, rows = result.rest, result.rows
-    again = set() if rest is None else {one.key for one in rest.timings}
-    own = sorted(result.tuned_in_program - again, key=natural_order)
+    program = report.program
+    assert program is not None
+    rows, again = program.rows, {one.key for one in report.timings}
+    own = sorted(program.tuned - again, key=natural_order)
     if tuned := {key: rows[key] for key in own}:
         yield "tuned in the program:"
         yield from _tuned_rows(tuned)
         yield from slower_at_largest(tuned)
-    if rest is not None and (rest.timings or rest.not_rebuilt or rest.not_tuned):
+    if report.timings or report.not_rebuilt or report.not_tuned:
         yield "tuned when the program had ended:"
-        yield from spell(rest, _GIVEN_AGAIN)
+        yield from spell(report, _GIVEN_AGAIN)
     else:
         if unstable := sum(row.evidence.is_unstable for row in rows.values()):
             yield unstable_rows(unstable, len(rows), _GIVEN_AGAIN)
         words = f"{counted(len(rows), 'row')}, {len(own)} tuned now"
-        yield f"{result.path}: {words if rows else 'no rows: nothing was asked'}"
-    if changed := result.changed_afterwards:
+        yield f"{report.path}: {words if rows else 'no rows: nothing was asked'}"
+    if changed := program.changed(report.table):
         yield (
             f"{counted(len(changed), 'decision')} changed when the program had ended, and kernels "
             f"with them: {_GIVEN_AGAIN}, which tunes these kernels"
         )
-    audit = result.run.audit
+    audit = program.run.audit
     parts = [
         f"processes {audit.runs}",
         f"hits {sum(audit.hits.values())}",
-        f"tuned in the program {len(result.tuned_in_program)}",
-        f"left for the end {len(result.problems)}",
+        f"tuned in the program {len(program.tuned)}",
+        f"left for the end {len(program.problems)}",
         f"silent {len(audit.silent)}",
     ]
     parts += [f"uncovered{in_brackets(audit.uncovered)}"] if audit.uncovered else []
@@ -419,12 +420,12 @@ def spell_program(result: ProgramBuild) -> Iterator[str]:
     yield from fold(
         f"program: {', '.join(parts)} ({_OF_PROGRAMS})", indent=2, width=terminal_width()
     )
-    if result.run.unread:
-        yield f"the log of the program was not read to its end ({result.run.unread})"
-    if rest is not None and rest.not_rebuilt and result.collected:
+    if program.run.unread:
+        yield f"the log of the program was not read to its end ({program.run.unread})"
+    if report.not_rebuilt and program.collected:
         yield "problems that cannot be rebuilt are tuned in the program: omit --set after=yes"
-    if result.run.exit_code:
-        yield f"the program ended with code {result.run.exit_code}"
+    if program.run.exit_code:
+        yield f"the program ended with code {program.run.exit_code}"
 
 
 def _tuned_rows(rows: Mapping[str, Row]) -> Iterator[str]:
@@ -443,12 +444,14 @@ def _tuned_rows(rows: Mapping[str, Row]) -> Iterator[str]:
     yield from (f"{count} {summary}" for summary, count in counts.items())
 
 
-def document_of_program(result: ProgramBuild) -> dict[str, Any]:
-    """Return *result* as JSON values."""
-    audit, rest = result.run.audit, result.rest
+def document_of_program(report: BuildReport) -> dict[str, Any]:
+    """Return *report* as JSON values."""
+    program = report.program
+    assert program is not None
+    audit = program.run.audit
     return {
-        "path": str(result.path),
-        "exit_code": result.run.exit_code,
+        "path": str(report.path),
+        "exit_code": program.run.exit_code,
         "processes": audit.runs,
         "hits": sum(audit.hits.values()),
         "silent": len(audit.silent),
@@ -456,9 +459,9 @@ def document_of_program(result: ProgramBuild) -> dict[str, Any]:
         "from_cache": audit.from_cache,
         "uncovered": dict(audit.uncovered),
         "tuned_in_program": [
-            {"key": key, "kind": kind_of(key).name} for key in sorted(result.tuned_in_program)
+            {"key": key, "kind": kind_of(key).name} for key in sorted(program.tuned)
         ],
-        "changed_afterwards": result.changed_afterwards,
-        "left": [{"key": one.key, "kind": one.kind} for one in result.problems],
-        "rest": None if rest is None else document(rest),
+        "changed_afterwards": program.changed(report.table),
+        "left": [{"key": one.key, "kind": one.kind} for one in program.problems],
+        "rest": document(report) if program.has_rest else None,
     }

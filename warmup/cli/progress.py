@@ -27,6 +27,7 @@ from warmup.tuning.judge import most_trials
 from warmup.tuning.report import BucketResult, Observer, name_of
 
 if TYPE_CHECKING:
+    from warmup.serving.run import RunReport
     from warmup.tuning.report import Judgement
 
 
@@ -132,10 +133,22 @@ class BuildProgress(LiveLine, Observer):
     done, the time left is that of its problems. Buckets with padded weights count from 0 again.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, of_program: bool = False) -> None:
         super().__init__("buckets")
+        self._of_program = of_program
         self._problems = self._buckets = self._before_bucket = self._expected = self._before = 0
         self._bucket, self._begun = "starting", 0.0
+
+    def __enter__(self) -> Self:
+        return self if self._of_program else super().__enter__()
+
+    def program_ended(self, run: RunReport, left: int, again: int) -> None:
+        then = [f"{counted(left, 'problem')} left to tune"] if left else []
+        then += [f"{counted(again, 'unstable row')} to measure again"] if again else []
+        words = ", ".join(then) or "nothing left to tune"
+        say(f"warmup build: the program ended with code {run.exit_code}; {words}")
+        if then:  # the terminal was the program's until now
+            super().__enter__()
 
     def problems_expected(self, count: int) -> None:
         self._expected = count

@@ -198,7 +198,7 @@ class RecordingOrder:
     ``session`` names the recording in the cache keys of inductor, so that no graph of an earlier
     run answers in place of a compile. With ``after`` the processes measure nothing: their misses
     are tuned when the command has ended. ``options`` are the arguments of `PolicyOptions`. The
-    other fields are those of `warmup.tuning.build.build`.
+    other fields are those of `warmup.tuning.request.BuildOptions`.
     """
 
     out: str

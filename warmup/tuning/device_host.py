@@ -6,6 +6,7 @@ reads: the type of every value is checked. Rows travel with all their evidence.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import sys
@@ -22,13 +23,13 @@ from msgspec.structs import replace
 
 from warmup.core.device import MachineState, Runtime
 from warmup.core.errors import SettingsError
-from warmup.core.method import Search
 from warmup.core.phases import BuildStage
 from warmup.core.processes import Child, ChildError, ChildTimeoutError
 from warmup.core.roofline import Peaks
 from warmup.core.rows import Row, Tuned
-from warmup.table.schema import Policy, PolicyOptions
+from warmup.table.schema import Policy
 from warmup.tuning.report import BucketResult, Observer
+from warmup.tuning.request import BuildOptions
 
 ALL: Final = "all"
 # Workers of a GPU: one times while the others compile. Of two, none timed for 40 % of a build on
@@ -67,20 +68,17 @@ def _plain(value: object) -> str:
 
 
 class WorkerOrder(DeviceMessage, frozen=True, kw_only=True):
-    """What a worker needs to start: its ``device``, and how it measures.
+    """What a worker needs to start: the ``options`` of the build on its device.
 
     It measures only while it holds the lock of the file ``turn``, which all workers of one device
     share. ``folder`` is its own, empty at first. ``parent`` is the process whose descendants are
     all of this build. The first worker of a device times the control problem, for all of them.
     """
 
-    device: str
     folder: str
     turn: str
     parent: int
-    policy: PolicyOptions = msgspec.field(default_factory=PolicyOptions)
-    search: str = Search.DEFAULT
-    wait_s: float = 0.0
+    options: BuildOptions = msgspec.field(default_factory=BuildOptions)
     is_first: bool = True
 
 
@@ -338,7 +336,7 @@ def runners_of(
             device=slot.name,
             order=replace(
                 order,
-                device=slot.inside,
+                options=dataclasses.replace(order.options, device=slot.inside),
                 turn=str(Path(order.folder, f"turn-{slot.name.replace(':', '-')}")),
                 is_first=not lane,
             ),

@@ -26,12 +26,13 @@ from warmup.core.processes import end_with_parent
 from warmup.core.rows import Family, Winner
 from warmup.measuring.machine import family_of
 from warmup.measuring.trial import time_calls
+from warmup.tuning.build import ThisProcess, open_context
 from warmup.tuning.device_host import FinishedProblem, ProblemTask, ReadyWorker, WorkerOrder
-from warmup.tuning.problems import begin_build, measure_with, tune_rebuilt
-from warmup.tuning.progress import Progress
-from warmup.tuning.report import BucketResult
-from warmup.tuning.setup import BuildSetup, find_setup
-from warmup.tuning.tuner import Tuner, make_tuner
+from warmup.tuning.problems import ProblemsSource, tune_rebuilt
+from warmup.tuning.report import BucketResult, Observer
+from warmup.tuning.request import BuildContext, BuildRequest
+from warmup.tuning.setup import seconds_to_wait
+from warmup.tuning.tuner import Tuner
 
 _GPU_CONTROL_SIZE: Final = 4096  # limited by the clock, not by launches
 _CPU_CONTROL_SIZE: Final = 256
@@ -47,35 +48,39 @@ def serve(requests: BinaryIO, send: Send) -> None:
     order = WorkerOrder.from_json(json.loads(requests.readline()))
     with ExitStack() as stack:
         try:
-            setup = find_setup(order.device, order.policy)
-            tuner = stack.enter_context(make_tuner(setup.policy, setup.device))
-            progress, ready = _start(order, setup, tuner, send)
+            # Which rows are measured again, the tasks say.
+            request = BuildRequest(
+                source=ProblemsSource(()),
+                runner=ThisProcess(),
+                out=Path(order.folder, "rows.json"),
+                options=order.options,
+            )
+            context = stack.enter_context(open_context(request, Observer()))
+            ready = _start(order, context, send)
         except WarmupError as error:
             send({"gone": str(error)})
             return
         send({"ready": ready.to_json()})
         for line in requests:
             task = ProblemTask.from_json(json.loads(line))
-            finished = _tune(task, setup, progress, tuner)
+            finished = _tune(task, context)
             if isinstance(finished, str):
                 send({"lost": f"ran out of memory: {finished}"})
                 return  # the memory of this process is free again when it has ended
             send({"finished": finished.to_json()})
 
 
-def _start(
-    order: WorkerOrder, setup: BuildSetup, tuner: Tuner, send: Send
-) -> tuple[Progress, ReadyWorker]:
-    progress = begin_build([], Path(order.folder, "rows.json"), search=order.search).open(setup)
-    measure_with(tuner, setup, progress)
-    tuner.watch.turn = Turn(Path(order.turn)).taken
-    tuner.watch.own = partial(descendants_of, order.parent)
-    tuner.watch.start(order.wait_s, lambda reason, s: send({"waiting": reason, "seconds": s}))
-    return progress, ReadyWorker(
-        runtime=setup.runtime,
-        policy=setup.policy,
-        control_us=time_control(tuner) if order.is_first else None,
-        remarks=tuner.watch.remarks(),
+def _start(order: WorkerOrder, context: BuildContext, send: Send) -> ReadyWorker:
+    context.request.source.open(context)
+    watch, wait_s = context.tuner.watch, order.options.wait_for_quiet
+    watch.turn = Turn(Path(order.turn)).taken
+    watch.own = partial(descendants_of, order.parent)
+    watch.start(seconds_to_wait(wait_s), lambda reason, s: send({"waiting": reason, "seconds": s}))
+    return ReadyWorker(
+        runtime=context.setup.runtime,
+        policy=context.setup.policy,
+        control_us=time_control(context.tuner) if order.is_first else None,
+        remarks=watch.remarks(),
     )
 
 
@@ -108,10 +113,9 @@ def time_control(tuner: Tuner) -> float:
     return min(times)
 
 
-def _tune(
-    task: ProblemTask, setup: BuildSetup, progress: Progress, tuner: Tuner
-) -> FinishedProblem | str:
+def _tune(task: ProblemTask, context: BuildContext) -> FinishedProblem | str:
     """Return what came of *task*, or what said that this process has no memory left for it."""
+    progress, tuner = context.progress, context.tuner
     key = task.key
     progress.receive(task.rows)
     progress.reopen([key])
@@ -121,7 +125,7 @@ def _tune(
     before, since = tuple(map(dict, known)), len(progress.tuned)
     buckets, not_rebuilt = list[BucketResult](), dict[str, str]()
     try:
-        buckets.append(tune_rebuilt(key, setup, progress, tuner))
+        buckets.append(tune_rebuilt(key, context))
     except (*_SHORTAGES, BuildError, ModelError, ProblemError) as error:
         if (cause := cause_in(error, *_SHORTAGES)) is not None:
             return str(cause).partition("\n")[0]

@@ -1,4 +1,4 @@
-"""`build_on_devices`: tunes missed problems on all devices of a host at the same time.
+"""`Devices`: the runner that tunes problems on all devices of a host at the same time.
 
 This process holds the queue and the table, and needs no device itself: what it knows of the devices
 is what their workers say.
@@ -16,18 +16,14 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Final
 
-from warmup.core.device import NOT_CHECKED, Runtime, compare_runtimes, united
-from warmup.core.errors import BuildError, NothingRecordedError, SettingsError
-from warmup.core.method import Search
+from warmup.core.device import NOT_CHECKED, MachineState, Runtime, compare_runtimes, united
+from warmup.core.errors import BuildError, SettingsError
 from warmup.core.rows import Row
-from warmup.core.text import shown
-from warmup.keys.registry import kind_of
-from warmup.serving.audit import MissedProblem
-from warmup.table.schema import PolicyOptions
-from warmup.tuning.build import build
+from warmup.table.codec import digest_of
+from warmup.table.store import read_folded
+from warmup.tuning.build import ThisProcess
 from warmup.tuning.device_host import (
     PROBLEM_S,
     FinishedProblem,
@@ -40,21 +36,163 @@ from warmup.tuning.device_host import (
     parse_devices,
     runners_of,
 )
-from warmup.tuning.problems import MissedBuild, as_problems, begin_build, summed
+from warmup.tuning.problems import MissedKeys, ProblemsSource, check_written, deadline_of
 from warmup.tuning.progress import Progress
-from warmup.tuning.report import NOT_BEGUN, BuildReport, DeviceShare, Observer, united_sources
-from warmup.tuning.setup import seconds_to_wait
+from warmup.tuning.report import (
+    NOT_BEGUN,
+    BuildReport,
+    DeviceShare,
+    Observer,
+    open_earlier,
+    summed,
+)
+from warmup.tuning.request import BuildRequest
+from warmup.tuning.setup import TableOrigin, check_out, open_table, seconds_to_wait
 
 MOST_LOSSES: Final = 2  # of one problem: the first device's, and that of the one that takes over
 MOST_LOSSES_IN_A_ROW: Final = 3  # of one worker: then the device is to blame, not a problem
 # Calls under way; without a key the worker starts again.
 _Calls = dict[Future[Any], tuple[LocalRunner, str | None]]
-# Arguments of `build` that `build_on_devices` has too, and for which they mean the same.
-_OF_PROBLEMS: Final = (
-    *("mode", "backends", "tolerance", "launch", "l2", "fused_top_k", "search"),
-    "wait_for_quiet",
-)
-REFUSED: Final = ("force", "retry", "budget")
+
+
+@dataclass(kw_only=True)
+class SharedBuild:
+    """A build of problems by several processes: its table on disk, and its report.
+
+    After ``deadline`` no problem is begun. ``known`` are the keys that had a row. ``shares`` has
+    what each device did, ``machines`` what disturbed each process, and ``failed``, by key, why a
+    problem was given up.
+    """
+
+    request: BuildRequest
+    observer: Observer
+    keys: MissedKeys
+    deadline: float
+    started: float
+    known: tuple[str, ...] = ()
+    progress: Progress | None = None
+    results: list[FinishedProblem] = field(default_factory=list)
+    shares: dict[str, DeviceShare] = field(default_factory=dict)
+    machines: dict[tuple[str, int], MachineState] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, request: BuildRequest, observer: Observer) -> SharedBuild:
+        """Return the build of *request*, whose source are problems; nothing is tuned yet.
+
+        Raises:
+            SettingsError: the document cannot be used.
+            TableWriteError: the table cannot be written.
+            NothingRecordedError: the share is empty.
+        """
+        started, source, options = time.monotonic(), request.source, request.options
+        assert isinstance(source, ProblemsSource)
+        keys = MissedKeys(source.missed(), source.search(options), force=options.force)
+        check_out(request.path)
+        return cls(
+            request=request,
+            observer=observer,
+            keys=keys,
+            deadline=deadline_of(options, started),
+            started=started,
+        )
+
+    def split(self, rows: Mapping[str, Row]) -> list[str]:
+        """Return the keys to tune; the others, which a row of *rows* answers, are ``known``."""
+        self.known, wanted = self.keys.split(rows)
+        return wanted
+
+    def open(self, origin: TableOrigin) -> Progress:
+        """Open the table, for rows that are measured as by *origin*.
+
+        Raises:
+            TableError: the table, or one of the tables to take rows from, cannot be used.
+        """
+        from warmup.inductor import connect
+
+        path, options = self.request.path, self.request.options
+        table, replaces = open_table(path, origin, force=options.force)
+        self.observer.measuring_on(origin.runtime, origin.policy.timing)
+        self.progress = Progress(
+            path=path,
+            table=table,
+            replaces=replaces,
+            observer=self.observer,
+            revisit=self.keys.revisit(table),
+            earlier=open_earlier(
+                options.rows_from,
+                table,
+                lambda: connect().template_sources(),
+                measures_again=options.measures_again,
+                is_dry=False,
+            ),
+        )
+        return self.progress
+
+    def add(self, finished: FinishedProblem, keys: Collection[str], device: str) -> None:
+        """Write the rows of *finished*, what came of *keys* on *device*, to the table.
+
+        A row that another problem has measured meanwhile, on the way, stays.
+
+        Raises:
+            TableError: the table cannot be written.
+        """
+        progress = self.progress
+        assert progress is not None
+        if (peaks := finished.peaks) is not None:
+            progress.measured_peaks = lambda: peaks
+        measured = progress.keys_since(0)
+        progress.save(
+            *(one for one in finished.tuned if one.key in keys or one.key not in measured)
+        )
+        for key, reason in finished.distrusted.items():
+            if key in progress.table.rows:
+                progress.distrust([key], reason)
+        self.results.append(finished)
+        share = self.shares.get(device, DeviceShare(name=device, problems=0))
+        self.shares[device] = replace(share, problems=share.problems + len(keys))
+
+    def leave_out(self, device: str, reason: str) -> None:
+        """Record that *device* takes no further problem, for *reason*."""
+        share = self.shares.get(device, DeviceShare(name=device, problems=0))
+        self.shares[device] = replace(share, left_out=reason)
+        self.observer.device_left_out(device, reason)
+
+    def report(self) -> BuildReport:
+        """Return the report of the build, which has ended.
+
+        Raises:
+            NothingRecordedError: there is no table.
+        """
+        timings = () if self.progress is None else self.progress.measured
+        earlier = None if self.progress is None else self.progress.earlier
+        tuned, path = {one.key for one in timings}, self.request.path
+        not_rebuilt = _joined(each.not_rebuilt for each in self.results)
+        # What a worker gave up may have been measured on the way to another problem.
+        given_up = _joined([*(each.not_tuned for each in self.results), self.failed])
+        not_tuned = {key: why for key, why in given_up.items() if key not in tuned}
+        check_written(path, len(self.keys.missed), not_rebuilt, not_tuned)
+        final = read_folded(path)
+        return BuildReport(
+            *(path, final, digest_of(final)),
+            tuple(result for each in self.results for result in each.buckets),
+            timings,
+            time.monotonic() - self.started,
+            self.known,
+            not_rebuilt,
+            not_tuned,
+            _joined(each.not_fused for each in self.results),
+            final.provenance.peaks,
+            distrusted=_joined(each.distrusted for each in self.results),
+            machine=united(self.machines.values()),
+            stages=summed(each.stages for each in self.results),
+            rows_from=earlier.used(tuned) if earlier else (),
+            devices=tuple(self.shares.values()),
+        )
+
+
+def _joined(parts: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    return {key: why for part in parts for key, why in part.items()}
 
 
 def check_one_kind(runtimes: Mapping[str, Runtime]) -> None:
@@ -148,8 +286,8 @@ def _said(losses: Iterable[tuple[str, str]]) -> list[str]:
     return [f"the worker on {name} {why}" for name, why in losses]
 
 
-def start_crew(
-    runners: Sequence[LocalRunner], pool: ThreadPoolExecutor, build: MissedBuild
+def start_workers(
+    runners: Sequence[LocalRunner], pool: ThreadPoolExecutor, build: SharedBuild
 ) -> tuple[list[LocalRunner], ReadyWorker]:
     """Start *runners*; return those whose devices are comparable, and what one of them said."""
     ready, gone = dict[str, ReadyWorker](), dict[str, str]()
@@ -222,7 +360,7 @@ class Dispatch:
     ``gone`` has, by the name of a worker, why it was given up.
     """
 
-    build: MissedBuild
+    build: SharedBuild
     progress: Progress
     queue: ProblemQueue
     gone: dict[str, str] = field(default_factory=dict)
@@ -302,67 +440,68 @@ class Dispatch:
         self.build.observer.problem_lost(key, runner.device, reason, goes_on=goes_on)
 
 
-def build_on_devices(
-    problems: str | Path | Sequence[MissedProblem],
-    *,
-    devices: str,
-    out: str | Path,
-    search: str = Search.DEFAULT,
-    force: bool = False,
-    wait_for_quiet: float | None = None,
-    rows_from: Sequence[str | Path] = (),
-    shard: str | None = None,
-    problem_limit_s: float = PROBLEM_S,
-    seconds: float | None = None,
-    parent: int | None = None,
-    observer: Observer | None = None,
-    **policy: Any,
-) -> BuildReport:
-    """Tune the problems of the misses document *problems* on all of *devices*, into *out*.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Devices:
+    """The runner on the devices ``names`` of this host, such as ``cuda:0,cuda:1`` or ``all``.
 
-    *out* is a table. *devices* are names, ``cuda:0,cuda:1``, or ``all``. Which problems are tuned,
-    and what the other arguments mean, is as in `build_problems`; *policy* has the fields of
-    `PolicyOptions`. A problem whose worker dies, hangs, takes longer than *problem_limit_s* or runs
-    out of memory is tuned on another device, and reported as not tuned when that is lost too. Once
-    *seconds* have passed no further problem is begun; those that wait are not tuned, for
-    `NOT_BEGUN`. Descendants of the process *parent*, this one if None, are no disturbance.
-
-    Raises:
-        SettingsError: an argument cannot be used, or the devices are of several kinds.
-        TableError: the table is damaged, of another device, runtime or policy, or not writable.
-        BuildError: no device started.
-        NothingRecordedError: no problem could be rebuilt, and there is no table at *out*; or the
-            share is empty.
+    A problem whose worker dies, hangs, takes longer than ``problem_limit_s`` or runs out of memory
+    is tuned on another device, and reported as not tuned when that is lost too. Once the budget is
+    spent no further problem is begun; those that wait are not tuned, for `NOT_BEGUN`. Descendants
+    of the process ``parent``, this one if None, are no disturbance.
     """
-    slots = parse_devices(devices)
-    build = begin_build(
-        *(problems, out),
-        shard=shard,
-        search=search,
-        force=force,
-        seconds=seconds,
-        observer=observer,
-    )
-    with tempfile.TemporaryDirectory(prefix="warmup-devices-") as folder:
-        order = WorkerOrder(
-            device="",
-            folder=folder,
-            turn="",
-            parent=parent or os.getpid(),
-            policy=PolicyOptions(**policy),
-            search=search,
-            wait_s=seconds_to_wait(wait_for_quiet),
-        )
-        runners = runners_of(slots, order, problem_limit_s, build.observer)
-        return build_with(runners, build, rows_from)
+
+    names: str
+    problem_limit_s: float = PROBLEM_S
+    parent: int | None = None
+
+    @property
+    def label(self) -> str:
+        """The option of the command line."""
+        return f"--devices {self.names}"
+
+    @property
+    def first_device(self) -> str:
+        """The name of the first device."""
+        return parse_devices(self.names)[0].name
+
+    def refuses(self, request: BuildRequest) -> frozenset[str]:
+        """Return the options of one device; of a model, what measures rows a second time."""
+        if isinstance(request.source, ProblemsSource):
+            return frozenset({"device"})
+        return frozenset({"device", "force", "retry", "budget"})
+
+    def tune(self, request: BuildRequest, observer: Observer) -> BuildReport:
+        """Tune the problems of *request*; a plan is made with the first device alone.
+
+        Raises:
+            SettingsError: the devices cannot be used, or are of several kinds.
+            BuildError: no device started.
+        """
+        slots, options = parse_devices(self.names), request.options
+        if options.dry_run:
+            options = replace(options, device=slots[0].name)
+            return ThisProcess().tune(replace(request, options=options), observer)
+        build = SharedBuild.of(request, observer)
+        with tempfile.TemporaryDirectory(prefix="warmup-devices-") as folder:
+            order = WorkerOrder(
+                folder=folder,
+                turn="",
+                parent=self.parent or os.getpid(),
+                options=replace(
+                    options,
+                    wait_for_quiet=seconds_to_wait(options.wait_for_quiet),
+                    rows_from=(),
+                    force=False,
+                    budget=None,
+                ),
+            )
+            return tune_with(runners_of(slots, order, self.problem_limit_s, observer), build)
 
 
-def build_with(
-    runners: Sequence[LocalRunner], build: MissedBuild, rows_from: Sequence[str | Path] = ()
-) -> BuildReport:
+def tune_with(runners: Sequence[LocalRunner], build: SharedBuild) -> BuildReport:
     """Tune the problems of *build* on *runners*, none of which has started.
 
-    Raises as `build_on_devices` does.
+    Raises as `Devices.tune` does.
     """
     with contextlib.ExitStack() as stack:
         for runner in runners:
@@ -370,69 +509,13 @@ def build_with(
         pool = stack.enter_context(ThreadPoolExecutor(len(runners)))
         for runner in runners:  # before the pool waits for their calls
             stack.callback(runner.stop)
-        crew, origin = start_crew(runners, pool, build)
-        progress = stack.enter_context(build.open(origin, rows_from))
-        queue = ProblemQueue(build.keys_to_tune(progress.rows), build.deadline)
+        workers, origin = start_workers(runners, pool, build)
+        progress = stack.enter_context(build.open(origin))
+        queue = ProblemQueue(build.split(progress.rows), build.deadline)
         progress.flush()
         dispatch = Dispatch(build=build, progress=progress, queue=queue)
-        dispatch.run(crew, pool)
+        dispatch.run(workers, pool)
         build.failed = queue.failed
-        for device, reason in _without_worker(crew, dispatch.gone).items():
+        for device, reason in _without_worker(workers, dispatch.gone).items():
             build.leave_out(device, reason)
     return build.report()
-
-
-def build_model_on_devices(
-    model: str,
-    *,
-    devices: str,
-    problem_limit_s: float = PROBLEM_S,
-    observer: Observer | None = None,
-    **arguments: Any,
-) -> BuildReport:
-    """Tune the kernels of *model* on all of *devices*, and write the winners to a table.
-
-    *arguments* are those of `warmup.tuning.build.build`, except ``device``, ``dry_run``, ``force``,
-    ``retry`` and ``budget``. Problems that can be tuned without the model are distributed as by
-    `build_on_devices`; the others are tuned on the first device when those are in the table. The
-    report is that of the whole build.
-
-    Raises:
-        SettingsError: an argument cannot be used here.
-        WarmupError: as `build` and `build_on_devices` do.
-    """
-    if given := [name for name in REFUSED if arguments.get(name)]:
-        raise SettingsError(
-            f"a build on several devices has no {shown(', '.join(given))}", "build on one device"
-        )
-    started = time.monotonic()
-    first = parse_devices(devices)[0].name
-    # The last build reports the model.
-    planned = build(model, device=first, dry_run=True, **arguments)
-    assert planned.plan is not None
-    ahead: BuildReport | None = None
-    keys = [key for key in planned.plan.missing if kind_of(key).rebuild is not None]
-    if keys:
-        with contextlib.suppress(NothingRecordedError):  # the model asks for all of them
-            ahead = build_on_devices(
-                as_problems(keys),
-                devices=devices,
-                out=planned.path,
-                problem_limit_s=problem_limit_s,
-                observer=observer,
-                **{name: arguments[name] for name in _OF_PROBLEMS if name in arguments},
-            )
-    final = build(model, device=first, observer=observer, **{**arguments, "out": planned.path})
-    final = replace(final, seconds=time.monotonic() - started)
-    if ahead is None:
-        return final
-    again = {one.key for one in final.timings}
-    return replace(
-        final,
-        timings=(*(one for one in ahead.timings if one.key not in again), *final.timings),
-        not_fused={**ahead.not_fused, **final.not_fused},
-        rows_from=united_sources(planned.rows_from, final.rows_from),
-        machine=united([ahead.machine, final.machine]),
-        stages=summed([ahead.stages, final.stages]),
-        devices=ahead.devices,
-    )

@@ -28,9 +28,10 @@ from warmup.keys.gemm import Dim, GemmProblem, bias_form, layout_of
 from warmup.keys.registry import kind_of
 from warmup.keys.text import parse_problem
 from warmup.serving.audit import MissedProblem
-from warmup.table.schema import DEFAULT_MODE, Table
-from warmup.tuning.problems import build_problems
+from warmup.table.schema import Table
+from warmup.tuning.build import ThisProcess, build
 from warmup.tuning.report import BuildReport, Observer
+from warmup.tuning.request import BuildOptions, BuildRequest
 
 ASSUMED: Final = (
     "assumed, since torch's key does not say it: no epilogue, a result of the operands' dtype, "
@@ -258,28 +259,30 @@ class MeasuredConfigs:
 def measure_configs(
     entries: Iterable[Entry],
     path: Path,
-    *,
-    device: str = "auto",
-    mode: str = DEFAULT_MODE,
+    options: BuildOptions,
     observer: Observer | None = None,
 ) -> MeasuredConfigs:
     """Measure the configs of *entries* and the library's kernels; add a row for each key to *path*.
 
     The problem of each key is rebuilt. A row has the fastest of these kernels and its evidence.
 
-    Raises as `build_problems` does.
+    Raises as `warmup.tuning.build.build` does.
     """
+    from warmup.tuning.problems import ProblemsSource
+
     configs: dict[str, list[Winner]] = {}
     for entry in entries:
         if entry.key is not None and entry.winner is not None:
             configs.setdefault(entry.key, []).append(entry.winner)
-    report = build_problems(
-        [MissedProblem(key, kind_of(key).name, "imported", 1) for key in configs],
-        out=path,
-        device=device,
-        mode=mode,
-        imported=configs,
-        observer=observer,
+    problems = [MissedProblem(key, kind_of(key).name, "imported", 1) for key in configs]
+    report = build(
+        BuildRequest(
+            source=ProblemsSource(problems, imported=configs),
+            runner=ThisProcess(),
+            out=path,
+            options=options,
+        ),
+        observer,
     )
     measured, why = MeasuredConfigs(report), {**report.not_rebuilt, **report.not_tuned}
     for key in sorted(configs.keys() - {*report.known}):

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -125,25 +125,3 @@ def _prime(path: Path, arguments: Sequence[str], caches: Caches) -> None:
         lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
         last = printable(lines[-1])[:_SHOWN_LENGTH] if lines else f"exit status {done.returncode}"
         raise BundleError(str(path), f"it was not made, priming failed: {last}")
-
-
-def pack_if_asked(
-    table: Path,
-    model: str,
-    runtime: Runtime,
-    options: Sequence[str],
-    started: Callable[[], None],
-    *,
-    serves: bool,
-    graphs_for: str | None,
-) -> PackedBundle | None:
-    """Write the bundle of *table*, and return it; None without *serves* and *graphs_for*.
-
-    *started* is called before packing begins.
-
-    Raises as `pack` does.
-    """
-    if not serves and graphs_for is None:
-        return None
-    started()
-    return pack(table, model, runtime, options, graphs_for=graphs_for)

@@ -1,4 +1,4 @@
-"""`build_problems`: tunes the problems that serving missed, without the model.
+"""`ProblemsSource`: a build of the problems that serving missed, without the model.
 
 Each problem is rebuilt as a small module, tuned, served from the table and its output judged. A
 problem that cannot be rebuilt is reported with its reason, and the others are tuned.
@@ -15,9 +15,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
-from warmup.core.device import MachineState, united
 from warmup.core.errors import (
     BuildError,
     MissReason,
@@ -28,41 +27,28 @@ from warmup.core.errors import (
 )
 from warmup.core.events import Hit, HookEvent, Missed
 from warmup.core.method import Search, SearchCounts
-from warmup.core.phases import BuildStage, StageSeconds
 from warmup.core.rows import Family, Row, Winner
 from warmup.core.text import counted, shown
 from warmup.keys.kind import Problem
 from warmup.keys.question import GemmQuestion, Question, RegionQuestion, SearchQuestion
 from warmup.keys.registry import kind_of
+from warmup.models.rebuilt import rebuild
 from warmup.serving.audit import MissedProblem, read_misses
-from warmup.table.codec import digest_of
 from warmup.table.lookup import Lookup
-from warmup.table.schema import PolicyOptions
-from warmup.table.store import read_folded
-from warmup.tuning.device_host import FinishedProblem
-from warmup.tuning.progress import Progress, Revisit, parse_budget
-from warmup.tuning.report import (
-    NOT_BEGUN,
-    BucketResult,
-    BuildReport,
-    DeviceShare,
-    Observer,
-    open_earlier,
+from warmup.table.schema import Table
+from warmup.tuning.bucket_compiler import BucketCompiler
+from warmup.tuning.build import open_progress
+from warmup.tuning.progress import Revisit, parse_budget, parse_seconds
+from warmup.tuning.report import NOT_BEGUN, BucketResult, BuildPlan, BuildReport, Observer
+from warmup.tuning.request import (
+    OF_MODELS,
+    BuildContext,
+    BuildOptions,
+    BuildRequest,
+    TunedWork,
+    Work,
 )
-from warmup.tuning.setup import (
-    BuildSetup,
-    TableOrigin,
-    check_out,
-    find_setup,
-    open_table,
-    seconds_to_wait,
-    watcher_of,
-)
-
-if TYPE_CHECKING:
-    from warmup.keys.question import RegionQuestion
-    from warmup.tuning.tuner import Tuner
-
+from warmup.tuning.session import Session
 
 # `OneKeyLookup`: a lookup for a module that was rebuilt from one key.
 
@@ -127,7 +113,7 @@ class OneKeyLookup(Lookup):
         return super().measure(question)
 
 
-# `MissedBuild`: a build of the problems of a misses document: its keys, its table, its report.
+# Shares of the problems of a document, and the problems as a source of a build.
 
 _SHOWN_PROBLEMS: Final = 3
 _SHARD: Final = re.compile(r"([1-9][0-9]{0,5})/([1-9][0-9]{0,5})")
@@ -181,32 +167,88 @@ def as_problems(keys: Iterable[str]) -> list[MissedProblem]:
     return [MissedProblem(key, kind_of(key).name, MissReason.NOT_IN_TABLE, 1) for key in keys]
 
 
-@dataclass(kw_only=True)
-class MissedBuild:
-    """A build of missed problems, by this process or several: its table on disk, and its report.
+@dataclass(frozen=True, slots=True)
+class ProblemsSource:
+    """Problems that serving missed, or the misses document that has them.
 
-    ``missed`` are its keys with whether their row could not be used, and ``known`` those that had a
-    row. After ``deadline`` no problem is begun. ``shares`` has what each of several devices did,
-    ``machines`` what disturbed each process, and ``failed``, by key, why a problem was given up.
+    A problem with a row is not tuned again, unless ``again`` has its key, its row could not be used
+    at serving, or was searched less far than the build searches. A key of ``again`` that cannot be
+    rebuilt keeps its row. With ``shard``, such as ``2/8``, the problems of that share are tuned:
+    see `share_of`. With ``imported``, which has the configs of each key, only these and the
+    library's kernels are tried. Problems that ``regions`` describe are measured in their regions
+    instead of being rebuilt.
     """
 
-    path: Path
-    missed: dict[str, bool]
-    search: Search
-    started: float
-    deadline: float
-    force: bool = False
-    is_dry: bool = False
-    observer: Observer = field(default_factory=Observer)
-    known: tuple[str, ...] = ()
-    progress: Progress | None = None
-    results: list[FinishedProblem] = field(default_factory=list)
-    shares: dict[str, DeviceShare] = field(default_factory=dict)
-    machines: dict[tuple[str, int], MachineState] = field(default_factory=dict)
-    failed: dict[str, str] = field(default_factory=dict)
+    problems: Path | Sequence[MissedProblem]
+    shard: str | None = None
+    again: Collection[str] = ()
+    imported: Mapping[str, Sequence[Winner]] | None = None
+    regions: Sequence[RegionQuestion] = ()
 
-    def keys_to_tune(self, rows: Mapping[str, Row]) -> list[str]:
-        """Return the keys to tune; the others, which a row of *rows* answers, are ``known`` then.
+    @property
+    def label(self) -> str:
+        """The option of the command line."""
+        return "--problems"
+
+    def refuses(self, _request: BuildRequest) -> frozenset[str]:
+        """Return the options that only models have."""
+        return OF_MODELS
+
+    def missed(self) -> dict[str, bool]:
+        """Return the keys with whether they are measured although they may have a row.
+
+        Raises:
+            SettingsError: the document or the share cannot be used.
+            NothingRecordedError: the share is empty.
+        """
+        every = read_misses(self.problems) if isinstance(self.problems, Path) else self.problems
+        missed: dict[str, bool] = {}
+        for problem in share_of(every, self.shard):
+            missed[problem.key] = missed.get(problem.key, False) or problem.is_stale
+        described = {question.key for question in self.regions}
+        missed |= dict.fromkeys(self.again, True)
+        return {key: is_stale for key, is_stale in missed.items() if key not in described}
+
+    def search(self, options: BuildOptions) -> Search:
+        """Return how far the problems are searched."""
+        if self.imported is not None:
+            return Search.IMPORTED
+        return parse_budget(options.search, None).search
+
+    def build(self, request: BuildRequest, observer: Observer) -> BuildReport:
+        """Tune the problems on the runner of *request*."""
+        self.search(request.options)
+        deadline_of(request.options, 0)
+        self.missed()
+        return request.runner.tune(request, observer)
+
+    def open(self, context: BuildContext) -> Work:
+        """Open the table, and split the keys in those with a row and those to tune."""
+        keys = MissedKeys(self.missed(), self.search(context.options), force=context.options.force)
+        progress = open_progress(context, context.request.path, keys.revisit)
+        known, wanted = keys.split(progress.rows)
+        return _ProblemsWork(self, context, known, wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class MissedKeys:
+    """The keys of a build of problems, with whether their row could not be used."""
+
+    missed: Mapping[str, bool]
+    search: Search
+    force: bool = False
+
+    @property
+    def again(self) -> frozenset[str]:
+        """The keys that are measured although they may have a row."""
+        return frozenset(key for key, is_stale in self.missed.items() if self.force or is_stale)
+
+    def revisit(self, _table: Table) -> Revisit:
+        """Return which rows of the table are measured again."""
+        return Revisit(keys=self.again, search=self.search)
+
+    def split(self, rows: Mapping[str, Row]) -> tuple[tuple[str, ...], list[str]]:
+        """Return the keys that *rows* answer, and those to tune.
 
         A row answers nothing that could not be used at serving, is not trusted, or was searched
         less far than ``search``; with ``force`` none does.
@@ -219,304 +261,78 @@ class MissedBuild:
             if row.untrusted is None
             if not row.evidence.search.is_narrower_than(self.search)
         }
-        self.known = tuple(known)
-        return [key for key in self.missed if key not in known]
-
-    @property
-    def again(self) -> frozenset[str]:
-        """The keys that are measured although they may have a row."""
-        return frozenset(key for key, is_stale in self.missed.items() if self.force or is_stale)
-
-    def open(self, origin: TableOrigin, rows_from: Sequence[str | Path] = ()) -> Progress:
-        """Return the progress of this build, whose rows are measured as by *origin*.
-
-        Raises:
-            TableError: the table, or one of *rows_from*, cannot be used.
-        """
-        from warmup.inductor import connect
-
-        table, replaces = open_table(self.path, origin, force=self.force, is_read_only=self.is_dry)
-        self.progress = Progress(
-            path=self.path,
-            table=table,
-            replaces=replaces,
-            observer=watcher_of(self.observer, origin),
-            revisit=Revisit(keys=self.again, search=self.search),
-            earlier=open_earlier(
-                *(rows_from, table, lambda: connect().template_sources()),
-                measures_again=self.force,
-                is_dry=self.is_dry,
-            ),
-        )
-        return self.progress
-
-    def add(self, finished: FinishedProblem, keys: Collection[str], device: str) -> None:
-        """Write the rows of *finished*, what came of *keys* on *device*, to the table.
-
-        A row that another problem has measured meanwhile, on the way, stays.
-
-        Raises:
-            TableError: the table cannot be written.
-        """
-        progress = self.progress
-        assert progress is not None
-        if (peaks := finished.peaks) is not None:
-            progress.measured_peaks = lambda: peaks
-        measured = progress.keys_since(0)
-        progress.save(
-            *(one for one in finished.tuned if one.key in keys or one.key not in measured)
-        )
-        for key, reason in finished.distrusted.items():
-            if key in progress.table.rows:
-                progress.distrust([key], reason)
-        self.results.append(finished)
-        share = self.shares.get(device, DeviceShare(name=device, problems=0))
-        self.shares[device] = replace(share, problems=share.problems + len(keys))
-
-    def leave_out(self, device: str, reason: str) -> None:
-        """Record that *device* takes no further problem, for *reason*."""
-        share = self.shares.get(device, DeviceShare(name=device, problems=0))
-        self.shares[device] = replace(share, left_out=reason)
-        self.observer.device_left_out(device, reason)
-
-    def report(self) -> BuildReport:
-        """Return the report of the build, which has ended.
-
-        Raises:
-            NothingRecordedError: there is no table.
-        """
-        timings = () if self.progress is None else self.progress.measured
-        earlier = None if self.progress is None else self.progress.earlier
-        tuned = {one.key for one in timings}
-        not_rebuilt = _joined(each.not_rebuilt for each in self.results)
-        # What a worker gave up may have been measured on the way to another problem.
-        given_up = _joined([*(each.not_tuned for each in self.results), self.failed])
-        not_tuned = {key: why for key, why in given_up.items() if key not in tuned}
-        # An error shows the first reasons: those of problems that were begun.
-        begun = {key: why for key, why in not_tuned.items() if why != NOT_BEGUN}
-        if not self.path.exists():
-            reasons = {**not_rebuilt, **begun, **not_tuned}.items()
-            raise NothingRecordedError(
-                f"none of {len(self.missed)} problems could be rebuilt, and there is no table at "
-                f"{self.path}",
-                "; ".join(f"{key}: {why}" for key, why in islice(reasons, _SHOWN_PROBLEMS)),
-            )
-        final = read_folded(self.path)
-        return BuildReport(
-            self.path,
-            final,
-            digest_of(final),
-            tuple(result for each in self.results for result in each.buckets),
-            timings,
-            time.monotonic() - self.started,
-            self.known,
-            not_rebuilt,
-            not_tuned,
-            _joined(each.not_fused for each in self.results),
-            final.provenance.peaks,
-            distrusted=_joined(each.distrusted for each in self.results),
-            machine=united(self.machines.values()),
-            stages=summed(each.stages for each in self.results),
-            rows_from=earlier.used(tuned) if earlier else (),
-            devices=tuple(self.shares.values()),
-        )
+        return tuple(known), [key for key in self.missed if key not in known]
 
 
-def _joined(parts: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    return {key: why for part in parts for key, why in part.items()}
-
-
-def summed(parts: Iterable[StageSeconds]) -> dict[BuildStage, float]:
-    """Return the seconds of all *parts* of a build, by stage."""
-    seconds = dict[BuildStage, float]()
-    for stage, spent in (item for part in parts for item in part.items()):
-        seconds[stage] = seconds.get(stage, 0.0) + spent
-    return seconds
-
-
-def begin_build(
-    problems: str | Path | Sequence[MissedProblem],
-    out: str | Path,
-    *,
-    shard: str | None = None,
-    search: str = Search.DEFAULT,
-    force: bool = False,
-    is_dry: bool = False,
-    seconds: float | None = None,
-    observer: Observer | None = None,
-) -> MissedBuild:
-    """Return the build of the share *shard* of *problems* into *out*; nothing is tuned yet.
+def deadline_of(options: BuildOptions, started: float) -> float:
+    """Return when no further problem is begun, by `time.monotonic`.
 
     Raises:
-        SettingsError: an argument or the document cannot be used.
-        TableWriteError: the table cannot be written.
-        NothingRecordedError: the share is empty.
+        SettingsError: the budget is no time.
     """
-    started, searched = time.monotonic(), parse_budget(search, None).search
-    every = read_misses(problems) if isinstance(problems, (str, Path)) else problems
-    missed: dict[str, bool] = {}
-    for problem in share_of(every, shard):
-        missed[problem.key] = missed.get(problem.key, False) or problem.is_stale
-    if not is_dry:
-        check_out(Path(out))
-    return MissedBuild(
-        path=Path(out),
-        missed=missed,
-        search=searched,
-        started=started,
-        deadline=math.inf if seconds is None else started + seconds,
-        force=force,
-        is_dry=is_dry,
-        observer=observer or Observer(),
-    )
+    budget = options.budget
+    return math.inf if budget is None else started + parse_seconds(budget, "--budget")
 
 
-def build_problems(
-    problems: str | Path | Sequence[MissedProblem],
-    *,
-    out: str | Path,
-    device: str = "auto",
-    search: str = Search.DEFAULT,
-    force: bool = False,
-    again: Collection[str] = (),
-    imported: Mapping[str, Sequence[Winner]] | None = None,
-    regions: Sequence[RegionQuestion] = (),
-    wait_for_quiet: float | None = None,
-    rows_from: Sequence[str | Path] = (),
-    dry_run: bool = False,
-    shard: str | None = None,
-    seconds: float | None = None,
-    observer: Observer | None = None,
-    **policy: Any,
-) -> BuildReport:
-    """Tune the problems of the misses document *problems* and add their rows to the table *out*.
+@dataclass(frozen=True, slots=True)
+class _ProblemsWork:
+    """Problems on one device: the keys with a row, and those to tune."""
 
-    *problems* may be the problems themselves; *policy* has the fields of `PolicyOptions`. With
-    *imported*, which has the configs of each key, only these and the library's kernels are tried,
-    whatever *search* says.
+    source: ProblemsSource
+    context: BuildContext
+    known: tuple[str, ...]
+    wanted: Sequence[str]
 
-    A problem with a row is not tuned again, unless *force* is set, *again* has its key, its row
-    could not be used at serving, or was searched less far than *search*. A key of *again* that
-    cannot be rebuilt keeps its row. Problems that *regions* describe are measured in their regions
-    instead of being rebuilt. Each finished problem is on disk before the next one starts.
-    Once *seconds* have passed no further problem is begun; those that are left are in no list of
-    the report. With *shard*, such as ``2/8``, the problems of that share are tuned: see
-    `warmup.tuning.problems.share_of`. *wait_for_quiet* and *rows_from* are those of
-    `warmup.tuning.build.build`. With *dry_run* the report has a plan instead, nothing is done.
+    def plan(self) -> BuildPlan:
+        return BuildPlan(buckets=(), known=self.known, missing=tuple(self.wanted))
 
-    Raises:
-        SettingsError: an argument or the document cannot be used; nothing was written.
-        TableError: the table is damaged, of another device, runtime or policy, or not writable.
-        NothingRecordedError: no problem could be rebuilt, and there is no table at *out*; or the
-            share is empty.
-    """
-    from warmup.tuning.session import plan_keys
-    from warmup.tuning.tuner import make_tuner
-
-    build = begin_build(
-        *(problems, out),
-        shard=shard,
-        search=search,
-        force=force,
-        is_dry=dry_run,
-        seconds=seconds,
-        observer=observer,
-    )
-    described = {question.key for question in regions}
-    missed = build.missed | dict.fromkeys(again, True)
-    build.missed = {key: is_stale for key, is_stale in missed.items() if key not in described}
-    if imported is not None:
-        build.search = Search.IMPORTED
-    setup = find_setup(device, PolicyOptions(**policy))
-    progress = build.open(setup, rows_from)
-    wanted = build.keys_to_tune(progress.rows)
-    if dry_run:
-        table, earlier = progress.table, progress.earlier
-        return BuildReport(
-            build.path,
-            table,
-            digest_of(table),
-            (),
-            (),
-            time.monotonic() - build.started,
-            build.known,
-            plan=plan_keys(build.known, wanted),
-            rows_from=earlier.used() if earlier else (),
-        )
-    watcher = build.observer
-    with progress, make_tuner(setup.policy, setup.device, build.started) as tuner:
-        tuner.watch.start(seconds_to_wait(wait_for_quiet), watcher.waiting_started)
-        measure_with(tuner, setup, progress)
-        progress.flush()
-        watcher.device_looked_at(tuner.watch.remarks())
-        if regions:
+    def tune(self) -> TunedWork:
+        """Tune each key, none after the deadline. A key that was to be measured again may fail."""
+        context, source = self.context, self.source
+        deadline = deadline_of(context.options, context.started)
+        if source.regions:
             from warmup.tuning.recorder import measure_recorded
 
-            measure_recorded(regions, setup, progress, tuner)
-        buckets, not_rebuilt = _tune_problems(
-            wanted,
-            setup,
-            progress,
-            tuner,
-            imported=imported or {},
-            again=again,
-            deadline=build.deadline,
+            setup, progress, tuner = context.setup, context.progress, context.tuner
+            measure_recorded(source.regions, setup, progress, tuner)
+        results, not_rebuilt = list[BucketResult](), dict[str, str]()
+        for index, key in enumerate(self.wanted):
+            if time.monotonic() >= deadline:
+                return TunedWork(
+                    buckets=results, not_rebuilt=not_rebuilt, not_begun=self.wanted[index:]
+                )
+            named, number = (source.imported or {}).get(key, ()), (index, len(self.wanted))
+            try:
+                results.append(tune_rebuilt(key, context, number=number, named=named))
+            except (BuildError, ModelError, ProblemError) as error:
+                if key not in source.again or key not in context.progress.rows:
+                    not_rebuilt[key] = str(error)
+        return TunedWork(buckets=results, not_rebuilt=not_rebuilt)
+
+    def check(self, work: TunedWork, not_tuned: Mapping[str, str]) -> None:
+        check_written(self.context.progress.path, len(self.wanted), work.not_rebuilt, not_tuned)
+
+    def pack(self) -> None:
+        return None
+
+
+def check_written(
+    path: Path, count: int, not_rebuilt: Mapping[str, str], not_tuned: Mapping[str, str]
+) -> None:
+    """Raise a NothingRecordedError where there is no table at *path* after *count* problems."""
+    if not path.exists():
+        # The first reasons are those of problems that were begun.
+        begun = {key: why for key, why in not_tuned.items() if why != NOT_BEGUN}
+        reasons = {**not_rebuilt, **begun, **not_tuned}.items()
+        raise NothingRecordedError(
+            f"none of {count} problems could be rebuilt, and there is no table at {path}",
+            "; ".join(f"{key}: {why}" for key, why in islice(reasons, _SHOWN_PROBLEMS)),
         )
-        machine = build.machines[str(setup.device), 0] = tuner.watch.state()
-        build.results.append(
-            FinishedProblem(
-                buckets=tuple(buckets),
-                not_rebuilt=not_rebuilt,
-                not_tuned=dict(tuner.rows.not_tuned),
-                not_fused=dict(tuner.rows.not_fused),
-                distrusted=dict(progress.distrusted),
-                stages=tuner.clock.take(),
-            )
-        )
-        watcher.device_looked_at((*machine.complaints, *machine.notes))
-    return replace(build.report(), peaks=tuner.bounds.known)
-
-
-def _tune_problems(
-    wanted: Sequence[str],
-    setup: BuildSetup,
-    progress: Progress,
-    tuner: Tuner,
-    *,
-    imported: Mapping[str, Sequence[Winner]],
-    again: Collection[str],
-    deadline: float,
-) -> tuple[list[BucketResult], dict[str, str]]:
-    """Rebuild and tune each key of *wanted*; return the results, and why others could not be.
-
-    A key of *again* that cannot be rebuilt keeps its row. None is begun after *deadline*.
-    """
-    results, not_rebuilt = list[BucketResult](), dict[str, str]()
-    for index, key in enumerate(wanted):
-        if time.monotonic() >= deadline:
-            break
-        try:
-            number, named = (index, len(wanted)), imported.get(key, ())
-            results.append(tune_rebuilt(key, setup, progress, tuner, number=number, named=named))
-        except (BuildError, ModelError, ProblemError) as error:
-            if key in again and key in progress.rows:
-                continue
-            not_rebuilt[key] = str(error)
-    return results, not_rebuilt
-
-
-def measure_with(tuner: Tuner, setup: BuildSetup, progress: Progress) -> None:
-    """Let *tuner* measure the rebuilt problems of *progress* on the device of *setup*."""
-    tuner.region_questions.is_used = True  # a rebuilt module is compiled again
-    progress.can_search, progress.given_up = setup.can_search, tuner.rows.not_tuned
-    progress.measured_peaks = tuner.bounds.peaks
 
 
 def tune_rebuilt(
     key: str,
-    setup: BuildSetup,
-    progress: Progress,
-    tuner: Tuner,
+    context: BuildContext,
     *,
     number: tuple[int, int] = (0, 1),
     named: Sequence[Winner] = (),
@@ -529,10 +345,7 @@ def tune_rebuilt(
         ProblemError, ModelError: the module cannot be rebuilt.
         BuildError: compiling failed, or the module did not ask for *key*.
     """
-    from warmup.models.rebuilt import rebuild
-    from warmup.tuning.bucket_compiler import BucketCompiler
-    from warmup.tuning.session import Session
-
+    setup, progress, tuner = context.setup, context.progress, context.tuner
     rebuilt = rebuild(key, setup.device)
     others: list[str] = []
     compiler = BucketCompiler(

@@ -1,8 +1,8 @@
-"""`build_on_cluster`: tunes missed problems on the machines of a Ray cluster.
+"""`Cluster`: the runner that tunes problems on the machines of a Ray cluster.
 
-Each Ray task builds a small share of the problems on one GPU, or on the CPU of one machine, and
-returns its rows; the driver adds them to the table on disk at once. Placement and retries are
-Ray's. Driver and task exchange JSON text, so that Ray carries no object of ours.
+Each Ray task does a `BuildRequest` for a small share of the problems on one GPU, or on the CPU of
+one machine, and returns its rows; the driver adds them to the table on disk at once. Placement and
+retries are Ray's. Driver and task exchange JSON text, so that Ray carries no object of ours.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 from urllib.parse import urlsplit
 
+import msgspec
+
 from warmup.core.errors import (
     BuildError,
     NothingRecordedError,
@@ -30,24 +32,24 @@ from warmup.core.errors import (
     TableMismatchError,
     WarmupError,
 )
-from warmup.core.method import Search
 from warmup.core.text import __version__, first_line, shown
-from warmup.serving.audit import MissedProblem
 from warmup.table.codec import encode
 from warmup.table.schema import Table
 from warmup.table.store import check_same_origin, read
+from warmup.tuning.build import build
 from warmup.tuning.device_host import (
     ALL,
     GPU_LANES,
+    PROBLEM_S,
     VISIBLE,
     FinishedProblem,
     ReadyWorker,
     compile_threads,
 )
-from warmup.tuning.devices import build_on_devices
-from warmup.tuning.problems import MissedBuild, as_problems, begin_build
-from warmup.tuning.progress import parse_seconds
+from warmup.tuning.devices import Devices, SharedBuild
+from warmup.tuning.problems import ProblemsSource, as_problems
 from warmup.tuning.report import NOT_BEGUN, BuildReport, Observer
+from warmup.tuning.request import BuildOptions, BuildRequest
 
 _MOST_PROBLEMS: Final = 16  # of a task: what a killed worker loses
 _SHARES_EACH: Final = 4  # tasks for each slot of the cluster, so that no slot is idle for long
@@ -59,50 +61,49 @@ _ANSWER_S: Final = 5.0  # for a connection to the head node
 Task = Callable[[str], str]
 
 
-def build_on_cluster(
-    problems: str | Path | Sequence[MissedProblem],
-    *,
-    cluster: str,
-    out: str | Path,
-    devices: str = ALL,
-    shard: str | None = None,
-    search: str = Search.DEFAULT,
-    force: bool = False,
-    budget: str | float | None = None,
-    observer: Observer | None = None,
-    task: Task | None = None,
-    **how: Any,
-) -> BuildReport:
-    """Tune the problems of the misses document *problems* on a Ray cluster, into the table *out*.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """The runner on the Ray cluster at ``address``: ``auto``, ``HOST:PORT`` or ``ray://HOST:PORT``.
 
-    *cluster* is ``auto``, ``HOST:PORT`` or ``ray://HOST:PORT``. *devices* is ``all`` (every GPU),
-    the kind of a GPU as Ray names it, such as ``H100``, or ``cpu``. Problems with a row in *out*
-    are not tuned, so that a second run completes what a killed one has left. After *budget*, in
-    seconds or text such as ``20m``, no problem is begun. *how* are arguments of `build_on_devices`,
-    which each task calls; *task* takes its place.
-
-    Raises:
-        SettingsError: an argument cannot be used, Ray is not installed, no cluster answers, or it
-            has no such device.
-        BuildError: no machine of the cluster can tune for this table, or the cluster is gone.
-        TableError: the table is damaged or not writable.
-        NothingRecordedError: no problem could be rebuilt, and there is no table at *out*.
+    ``devices`` is ``all`` (every GPU), the kind of a GPU as Ray names it, such as ``H100``, or
+    ``cpu``. Problems with a row in the table are not tuned, so that a second run completes what a
+    killed one has left. ``task`` takes the place of `tune_share`.
     """
-    build = begin_build(
-        *(problems, out),
-        shard=shard,
-        search=search,
-        force=force,
-        seconds=None if budget is None else parse_seconds(budget, "--budget"),
-        observer=observer,
-    )
-    table = read(build.path) if build.path.exists() else None
-    keys = build.keys_to_tune({} if table is None else table.rows)
-    if keys:
-        with _connected(cluster) as (ray, head):
-            driver = _Driver(ray, head, devices, build, table, {**how, "search": search})
-            driver.run(keys, task or tune_share)
-    return build.report()
+
+    address: str
+    devices: str = ALL
+    problem_limit_s: float = PROBLEM_S
+    task: Task | None = None
+
+    @property
+    def label(self) -> str:
+        """The option of the command line."""
+        return "--cluster"
+
+    @property
+    def first_device(self) -> str:
+        """The device of this process, which tunes nothing."""
+        return "auto"
+
+    def refuses(self, request: BuildRequest) -> frozenset[str]:
+        """Return what needs the driver's own device."""
+        of_source = () if isinstance(request.source, ProblemsSource) else ("model",)
+        return frozenset({"device", "dry_run", "rows_from", *of_source})
+
+    def tune(self, request: BuildRequest, observer: Observer) -> BuildReport:
+        """Give the problems of *request* to tasks, and merge their rows.
+
+        Raises:
+            SettingsError: Ray is not installed, no cluster answers, or it has no such device.
+            BuildError: no machine of the cluster can tune for this table, or the cluster is gone.
+        """
+        build = SharedBuild.of(request, observer)
+        table = read(request.path) if request.path.exists() else None
+        if keys := build.split({} if table is None else table.rows):
+            with _connected(self.address) as (ray, head):
+                driver = _Driver(ray, head, self, build, table)
+                driver.run(keys, self.task or tune_share)
+        return build.report()
 
 
 @dataclass
@@ -115,10 +116,9 @@ class _Driver:
 
     ray: Any
     head: tuple[str, int]
-    devices: str
-    build: MissedBuild
+    cluster: Cluster
+    build: SharedBuild
     table: Table | None
-    how: Mapping[str, Any]
     refused: dict[str, str] = field(default_factory=dict)
     waiting: list[list[str]] = field(default_factory=list)
     under_way: dict[Any, list[str]] = field(default_factory=dict)
@@ -135,7 +135,7 @@ class _Driver:
         slots, _ = self._room()
         if not slots:
             raise SettingsError(
-                f"--devices {shown(self.devices)}: the cluster has no such device",
+                f"--devices {shown(self.cluster.devices)}: the cluster has no such device",
                 "use all, cpu or a kind of GPU that `ray status` names",
             )
         size = max(1, min(_MOST_PROBLEMS, math.ceil(len(keys) / (_SHARES_EACH * slots))))
@@ -184,7 +184,7 @@ class _Driver:
             )
         left = sum(map(len, (*self.waiting, *self.under_way.values())))
         raise BuildError(
-            f"--devices {shown(self.devices)}: the cluster has had no such device for "
+            f"--devices {shown(self.cluster.devices)}: the cluster has had no such device for "
             f"{_GONE_S:.0f} s, and {left} problems are not tuned",
             "start its nodes, and the same command again: finished problems are in the table",
         )
@@ -199,14 +199,14 @@ class _Driver:
         options: dict[str, Any] = {}
         if self.refused:
             options["label_selector"] = {"ray.io/node-id": f"!in({','.join(self.refused)})"}
-        if self.devices == "cpu":
+        if self.cluster.devices == "cpu":
             cpus = max((int(each.get("CPU", 0)) for each in alive), default=0)
             slots = sum(int(each.get("CPU", 0)) == cpus for each in alive) if cpus else 0
             return slots, {"num_cpus": cpus, **options}
         options |= {"num_cpus": 0, "num_gpus": 1}
-        if self.devices != ALL:
-            options["accelerator_type"] = self.devices
-            alive = [each for each in alive if f"accelerator_type:{self.devices}" in each]
+        if self.cluster.devices != ALL:
+            options["accelerator_type"] = self.cluster.devices
+            alive = [each for each in alive if f"accelerator_type:{self.cluster.devices}" in each]
         return sum(int(each.get("GPU", 0)) for each in alive), options
 
     def _nodes(self) -> Sequence[Mapping[str, Any]]:
@@ -227,7 +227,10 @@ class _Driver:
         return (self.ray.exceptions.RayError, OSError, *([grpc.RpcError] if grpc else []))
 
     def _request(self, share: Sequence[str]) -> str:
-        progress, seconds = self.build.progress, self.build.deadline - time.monotonic()
+        progress, build = self.build.progress, self.build
+        seconds = build.deadline - time.monotonic()
+        budget = None if math.isinf(seconds) else max(0.0, seconds)
+        options = replace(build.request.options, budget=budget, force=False)
         table = self.table if progress is None else progress.table
         if table is not None:  # without rows that are to be measured again
             rows = {key: row for key, row in table.rows.items() if key not in share}
@@ -237,7 +240,8 @@ class _Driver:
                 "version": __version__,
                 "keys": share,
                 "table": None if table is None else encode(table),
-                "how": {**self.how, "seconds": None if math.isinf(seconds) else seconds},
+                "options": msgspec.to_builtins(options),
+                "problem_limit_s": self.cluster.problem_limit_s,
             }
         )
 
@@ -258,7 +262,7 @@ class _Driver:
                     build.open(ready)
                 else:
                     table = build.progress.table
-                    check_same_origin(build.path, table, ready.runtime, ready.policy)
+                    check_same_origin(build.request.path, table, ready.runtime, ready.policy)
             except TableMismatchError as error:
                 refused = str(error)
         if refused is not None:
@@ -294,13 +298,19 @@ def tune_share(request: str) -> str:
         out = Path(folder, "rows.json")
         if asked["table"] is not None:
             out.write_text(asked["table"], encoding="utf-8")
+        runner = Devices(
+            names="cuda:0" if gpu else "cpu",
+            problem_limit_s=asked["problem_limit_s"],
+            parent=os.getppid(),  # Ray's process of this node, whose other tasks are ours
+        )
         try:
-            report = build_on_devices(
-                as_problems(asked["keys"]),
-                devices="cuda:0" if gpu else "cpu",
-                out=out,
-                parent=os.getppid(),  # Ray's process of this node, whose other tasks are ours
-                **asked["how"],
+            report = build(
+                BuildRequest(
+                    source=ProblemsSource(as_problems(asked["keys"])),
+                    runner=runner,
+                    out=out,
+                    options=msgspec.convert(asked["options"], BuildOptions),
+                )
             )
         except NothingRecordedError as error:
             return json.dumps({**answer, "failed": str(error)})

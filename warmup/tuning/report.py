@@ -13,7 +13,7 @@ from warmup.core.buckets import Bucket
 from warmup.core.device import CallCost, MachineState, Runtime
 from warmup.core.events import NONE_UNCOMPILED, Uncompiled
 from warmup.core.method import Method
-from warmup.core.phases import StageSeconds
+from warmup.core.phases import BuildStage, StageSeconds
 from warmup.core.roofline import Peaks
 from warmup.core.rows import Family, Row, Tuned
 from warmup.table.merge import best_row
@@ -23,6 +23,8 @@ from warmup.table.store import origin_differences, read
 if TYPE_CHECKING:
     from warmup.models.inputs import Assumption
     from warmup.models.padding import Prepared
+    from warmup.serving.audit import MissedProblem
+    from warmup.serving.run import RunReport
     from warmup.tuning.pack_bundle import PackedBundle
 
 
@@ -255,6 +257,12 @@ class Observer:
     def bucket_finished(self, result: BucketResult) -> None:
         """A bucket was tuned, and its output is right."""
 
+    def program_ended(self, run: RunReport, left: int, again: int) -> None:
+        """The program of a build has ended, with *left* problems to tune and *again* to measure.
+
+        The terminal was the program's until now.
+        """
+
     def packing_started(self) -> None:
         """The table is complete; its bundle is made now."""
 
@@ -352,6 +360,11 @@ class PlannedBucket:
     left_out: int = 0
     uncompiled: Uncompiled = NONE_UNCOMPILED
 
+    @property
+    def keys(self) -> set[str]:
+        """All keys that the bucket asks for."""
+        return {*self.known, *self.missing}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildPlan:
@@ -381,6 +394,39 @@ class DeviceShare:
 
 
 @dataclass(frozen=True, slots=True)
+class ProgramRun:
+    """A program that ran and was recorded for a build.
+
+    ``before`` are the keys that had a row before the program began, and ``rows`` the rows when it
+    had ended; ``problems`` were left then. ``collected``: the program measured nothing, and all
+    that it asked was left. Without ``has_rest`` nothing was tuned when it had ended.
+    """
+
+    run: RunReport
+    before: frozenset[str]
+    rows: Mapping[str, Row]
+    problems: tuple[MissedProblem, ...]
+    collected: bool = False
+    has_rest: bool = False
+
+    @property
+    def tuned(self) -> set[str]:
+        """The keys that the processes of the program measured."""
+        return self.rows.keys() - self.before
+
+    def changed(self, final: Table) -> list[str]:
+        """Return the keys whose winner another measurement has changed in the table *final*.
+
+        Another kernel follows from such a winner, whose launch config no process has asked for yet.
+        """
+        return sorted(
+            key
+            for key, row in self.rows.items()
+            if key in final.rows and final.rows[key].winner != row.winner
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class BuildReport:
     """A finished build.
 
@@ -402,7 +448,8 @@ class BuildReport:
     ``plan`` is that of a dry run, which has nothing else. ``stages`` says how ``seconds`` divide,
     without those of packing a bundle. ``rows_from`` says which rows of
     earlier tables were taken in place of a measurement. ``devices`` has the share of each device of
-    a build on several; ``stages`` are then summed over all of their workers.
+    a build on several; ``stages`` are then summed over all of their workers. ``program`` is that of
+    a build from a program; the other fields are about what was tuned when it had ended.
     """
 
     path: Path
@@ -426,6 +473,16 @@ class BuildReport:
     stages: StageSeconds = field(default_factory=dict)
     rows_from: tuple[RowSource, ...] = ()
     devices: tuple[DeviceShare, ...] = ()
+    program: ProgramRun | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every problem has a row that serving uses, also those of a program."""
+        left = self.not_rebuilt or self.not_tuned or self.distrusted
+        if self.program is None:
+            return not left
+        run = self.program.run
+        return not (left or run.audit.failed or run.audit.damaged or run.unread)
 
     @property
     def taken(self) -> tuple[str, ...]:
@@ -444,3 +501,11 @@ class BuildReport:
 def name_of(bucket: Bucket, *, weights_padded: bool = False) -> str:
     """Return the name of *bucket* for people: whether weights are padded."""
     return f"{bucket}, weights padded" if weights_padded else str(bucket)
+
+
+def summed(parts: Iterable[StageSeconds]) -> dict[BuildStage, float]:
+    """Return the seconds of all *parts* of a build, by stage."""
+    seconds = dict[BuildStage, float]()
+    for stage, spent in (item for part in parts for item in part.items()):
+        seconds[stage] = seconds.get(stage, 0.0) + spent
+    return seconds

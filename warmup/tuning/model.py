@@ -1,0 +1,353 @@
+"""`ModelSource`: a build of a model and its buckets; `build_model` is the public `warmup.build`."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from warmup.core.buckets import (
+    Bucket,
+    InputSpec,
+    ShapePolicy,
+    parse_buckets,
+    parse_inputs,
+    with_ranges,
+)
+from warmup.core.device import united
+from warmup.core.errors import NothingRecordedError, SettingsError
+from warmup.core.events import Uncompiled, selections
+from warmup.core.phases import BuildStage
+from warmup.keys.registry import kind_of
+from warmup.table.schema import Table
+from warmup.tuning.build import ThisProcess, build, open_progress
+from warmup.tuning.pack_bundle import PackedBundle, input_options, pack
+from warmup.tuning.progress import Revisit, SearchBudget, parse_budget, spend_budget
+from warmup.tuning.report import (
+    BucketResult,
+    BuildPlan,
+    BuildReport,
+    Observer,
+    PlannedBucket,
+    summed,
+    united_sources,
+)
+from warmup.tuning.request import BuildContext, BuildOptions, BuildRequest, TunedWork, Work
+from warmup.tuning.setup import out_path
+
+if TYPE_CHECKING:
+    from warmup.models.padding import Prepared
+    from warmup.tuning.session import Session
+
+
+UNSTABLE: Final = "unstable"
+
+
+def build_model(
+    model: str,
+    buckets: str | Sequence[int] | Sequence[str],
+    out: str | Path | None = None,
+    *,
+    options: BuildOptions | None = None,
+    observer: Observer | None = None,
+) -> BuildReport:
+    """Tune the kernels of *model* for every one of *buckets*, and write the winners to a table.
+
+    *model* has the form of the command line's ``--model``. *buckets* are sizes of the dim seqlen,
+    as numbers or text such as ``16,64``, or texts that bind dims, such as ``batch=1,8;seqlen=560``,
+    whose buckets are built one after the other. *out* is the table, by default
+    tables/DEVICE/MODEL.DTYPE.json; an existing one is completed. *observer* is told what happens.
+
+    Raises:
+        WarmupError: as `warmup.tuning.build.build` does.
+    """
+    source = ModelSource(model, *_sizes_and_dims(buckets))
+    path = None if out is None else Path(out)
+    request = BuildRequest(
+        source=source, runner=ThisProcess(), out=path, options=options or BuildOptions()
+    )
+    return build(request, observer)
+
+
+def _sizes_and_dims(
+    buckets: str | Sequence[int] | Sequence[str],
+) -> tuple[str | None, tuple[str, ...]]:
+    texts = (buckets,) if isinstance(buckets, str) else tuple(map(str, buckets))
+    dims = tuple(text for text in texts if "=" in text)
+    return ",".join(text for text in texts if "=" not in text) or None, dims
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """The model ``model``, tuned for each bucket of ``seqlens`` and ``dims``."""
+
+    model: str
+    seqlens: str | None = None
+    dims: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """The option of the command line."""
+        return "--model"
+
+    def refuses(self, _request: BuildRequest) -> frozenset[str]:
+        """Return nothing: a model has all options."""
+        return frozenset()
+
+    def buckets(self, options: BuildOptions) -> tuple[Bucket, ...]:
+        """Return the buckets, as ranges where the policy of *options* says so.
+
+        Raises:
+            SettingsError: they have another form, or those of ranges descend.
+        """
+        buckets = parse_buckets(self.seqlens, self.dims)
+        return with_ranges(buckets) if options.policy == ShapePolicy.RANGE.value else buckets
+
+    def build(self, request: BuildRequest, observer: Observer) -> BuildReport:
+        """Tune the model, on several devices first what can be tuned without it."""
+        options = request.options
+        parse_budget(options.search, options.budget)
+        self.buckets(options)
+        parse_inputs(options.inputs)
+        if isinstance(request.runner, ThisProcess):
+            return request.runner.tune(request, observer)
+        return self._build_spread(request, observer)
+
+    def open(self, context: BuildContext) -> Work:
+        """Load the model, and open its table."""
+        from warmup.models.inputs import resolve_inputs
+        from warmup.models.loading import load_model, parse_cast
+        from warmup.tuning.bucket_compiler import BucketCompiler
+        from warmup.tuning.session import Session
+
+        options, observer = context.options, context.observer
+        buckets = self.buckets(options)
+        cast, loaded = parse_cast(options.dtype), load_model(self.model)
+        path = out_path(context.request.out, context.setup.runtime, loaded, cast)
+        resolved = resolve_inputs(loaded, parse_inputs(options.inputs), buckets, cast)
+        observer.model_loaded(resolved.assumptions)
+        budget = parse_budget(options.search, options.budget)
+        progress = open_progress(
+            context, path, lambda table: revisit_for(table, budget, options), resolved.assumptions
+        )
+        context.tuner.rows.only = progress.revisit.retried
+        compiler = BucketCompiler(
+            setup=context.setup,
+            model=loaded,
+            progress=progress,
+            tuner=context.tuner,
+            measure_cost=context.tuner.cost_of,
+            freezes=options.freezing is not False,
+        )
+        specs: tuple[InputSpec, ...] = resolved.specs
+        session = Session(compiler=compiler, specs=specs, dtype=cast, all_layers=options.all_layers)
+        observer.buckets_counted(buckets)
+        kinds = {tuple(each.shape) for each in loaded.module.parameters() if each.dim() > 1}
+        observer.problems_expected(len(kinds))
+        return _ModelWork(self, context, session, buckets, budget)
+
+    def _build_spread(self, request: BuildRequest, observer: Observer) -> BuildReport:
+        """Do *request* on a runner of several devices.
+
+        Problems that can be tuned without the model are given to them; the others are tuned on the
+        first device when those are in the table. The report is that of the whole build.
+        """
+        from warmup.tuning.problems import ProblemsSource, as_problems
+
+        started, runner = time.monotonic(), request.runner
+        options = replace(request.options, device=runner.first_device)
+        here = replace(request, runner=ThisProcess(), options=options)
+        # The last build reports the model.
+        planned = build(replace(here, options=replace(options, dry_run=True)))
+        assert planned.plan is not None
+        if request.options.dry_run:
+            return planned
+        keys = [key for key in planned.plan.missing if kind_of(key).rebuild is not None]
+        ahead = None
+        if keys:
+            spread = BuildRequest(
+                source=ProblemsSource(as_problems(keys)),
+                runner=runner,
+                out=planned.path,
+                options=options.of_problems(),
+            )
+            with contextlib.suppress(NothingRecordedError):  # the model asks for all of them
+                ahead = build(spread, observer)
+        final = build(replace(here, out=planned.path), observer)
+        final = replace(final, seconds=time.monotonic() - started)
+        return final if ahead is None else _joined(planned, ahead, final)
+
+
+def _joined(planned: BuildReport, ahead: BuildReport, final: BuildReport) -> BuildReport:
+    """Return *final* with the problems that several devices tuned *ahead* of it."""
+    again = {one.key for one in final.timings}
+    return replace(
+        final,
+        timings=(*(one for one in ahead.timings if one.key not in again), *final.timings),
+        not_fused={**ahead.not_fused, **final.not_fused},
+        rows_from=united_sources(planned.rows_from, final.rows_from),
+        machine=united([ahead.machine, final.machine]),
+        stages=summed([ahead.stages, final.stages]),
+        devices=ahead.devices,
+    )
+
+
+def revisit_for(table: Table, budget: SearchBudget, options: BuildOptions) -> Revisit:
+    """Return which rows of *table* a build measures again: all, or on a retry unstable ones.
+
+    Raises:
+        SettingsError: ``retry`` is another word or cannot be combined with ``force`` or a budget,
+            or an unstable row was searched further than this build would search.
+    """
+    retry = options.retry
+    if retry is None:
+        return Revisit(all_rows=options.force, search=budget.first_pass)
+    if retry != UNSTABLE:
+        raise SettingsError(f"--retry {retry} is unknown", f"write --retry {UNSTABLE}")
+    if options.force or budget.seconds is not None:
+        other = "--retry all" if options.force else "--budget"
+        raise SettingsError(f"--retry {retry} and {other} contradict each other", "give one")
+    unstable = {key: row for key, row in table.rows.items() if row.evidence.is_unstable}
+    for key, row in unstable.items():
+        if budget.search.is_narrower_than(row.evidence.search):
+            raise SettingsError(
+                f"--retry {retry}: {key} was searched further than --search {budget.search}",
+                f"add --search {row.evidence.search}",
+            )
+    return Revisit(retried=frozenset(unstable), search=budget.search)
+
+
+@dataclass(frozen=True, slots=True)
+class _ModelWork:
+    """The buckets of a model on one device."""
+
+    source: ModelSource
+    context: BuildContext
+    session: Session
+    buckets: Sequence[Bucket]
+    budget: SearchBudget
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        return ()
+
+    @property
+    def _pads(self) -> bool:
+        wanted = self.context.options.pad_weights
+        return self.context.setup.device.type != "cpu" if wanted is None else wanted
+
+    def plan(self) -> BuildPlan:
+        planned = _plan_buckets(self.session, self.buckets)
+        remark = (
+            "padded weights are not planned: where padding pays, a build runs each bucket again"
+        )
+        return BuildPlan(
+            buckets=planned,
+            known=tuple(dict.fromkeys(key for one in planned for key in one.known)),
+            missing=tuple(dict.fromkeys(key for one in planned for key in one.missing)),
+            remarks=(remark,) if self._pads else (),
+        )
+
+    def tune(self) -> TunedWork:
+        """Run each bucket, with padded weights too where that is wanted and pays."""
+        from warmup.tuning.weights import measure_weights, weigh_launched
+
+        session, progress = self.session, self.context.progress
+        results, prepared = self._run_all(None), None
+        if self._pads and not progress.is_done:
+            with self.context.tuner.clock.phase(BuildStage.WEIGHTS):
+                prepared = measure_weights(session, self.buckets)
+        if prepared is not None and prepared.padded:
+            results += self._run_all(prepared)
+            results, prepared = weigh_launched(session.compiler, prepared, results)
+        if self.budget.seconds is not None:
+
+            def run_again(before: BucketResult, number: int, total: int) -> BucketResult:
+                padded = prepared.padded if prepared is not None and before.weights_padded else None
+                return session.run_bucket(before.bucket, number, total, padded)
+
+            started = self.context.started
+            results = list(spend_budget(progress, run_again, results, self.budget, started))
+        return TunedWork(buckets=results, prepared=prepared)
+
+    def _run_all(self, prepared: Prepared | None) -> list[BucketResult]:
+        padded = None if prepared is None else prepared.padded
+        results: list[BucketResult] = []
+        for number, bucket in enumerate(self.buckets):
+            if not self.context.progress.is_done:
+                results.append(self.session.run_bucket(bucket, number, len(self.buckets), padded))
+        return results
+
+    def check(self, work: TunedWork, not_tuned: Mapping[str, str]) -> None:
+        results, options = work.buckets, self.context.options
+        if options.retry is not None or any(result.keys for result in results):
+            return
+        for key, reason in not_tuned.items():
+            raise NothingRecordedError(f"no row could be measured in any bucket: {key}", reason)
+        frames = dict.fromkeys(frame for result in results for frame in result.uncompiled.frames)
+        if frames:
+            left = Uncompiled(tuple(frames), max(result.uncompiled.matmuls for result in results))
+            raise NothingRecordedError(
+                f"the model asked inductor for no GEMM choice in any bucket, with {left}",
+                "change what torch cannot trace, or compile the parts around it by themselves",
+            )
+        if not any(result.graphs for result in results):
+            raise NothingRecordedError(
+                "torch.compile made no graph of the model in any bucket: it runs uncompiled",
+                "is it disabled for torch.compile?",
+            )
+        sites = selections(dict.fromkeys(site for each in results for site in each.uncovered))
+        if sites:
+            raise NothingRecordedError.of_uncovered(sites)
+        raise NothingRecordedError(
+            "the model asked inductor for no GEMM choice in any bucket",
+            "a CPU's linears have several candidates only where weights are frozen: omit "
+            "--no-freezing"
+            if options.freezing is False
+            else "it has no mm-like op with several candidates under these backends on this device",
+        )
+
+    def pack(self) -> PackedBundle | None:
+        options, setup, source = self.context.options, self.context.setup, self.source
+        if not options.bundle and options.bundle_graphs is None:
+            return None
+        words = input_options(
+            seqlens=source.seqlens,
+            dims=source.dims,
+            inputs=options.inputs,
+            dtype=options.dtype,
+            policy=options.policy,
+        )
+        words += [
+            f"--device={setup.device}",
+            f"--{'no-' * (options.freezing is False)}freezing",
+        ]
+        self.context.observer.packing_started()
+        path = self.context.progress.path
+        return pack(path, source.model, setup.runtime, words, graphs_for=options.bundle_graphs)
+
+
+def _plan_buckets(session: Session, buckets: Sequence[Bucket]) -> tuple[PlannedBucket, ...]:
+    """Return what each of *buckets* asks for.
+
+    Once a bucket has shown that the model without its repeated layers asks for the same keys, the
+    other buckets are compiled without them, as a build does.
+    """
+    observer = session.compiler.progress.observer
+    planned: list[PlannedBucket] = []
+    can_shorten = False
+    for number, bucket in enumerate(buckets):
+        observer.bucket_started(bucket, number, len(buckets), weights_padded=False)
+        if can_shorten:
+            with session.compiler.shortened() as left_out:
+                planned.append(session.plan(bucket, left_out))
+            continue
+        whole = session.plan(bucket)
+        planned.append(whole)
+        if not session.all_layers and number + 1 < len(buckets):
+            with session.compiler.shortened() as left_out:
+                can_shorten = left_out > 0 and session.plan(bucket, left_out).keys == whole.keys
+    return tuple(planned)
