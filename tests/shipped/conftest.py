@@ -1,9 +1,10 @@
-"""A table with one row of each sort, whose evidence agrees with itself, to be damaged."""
+"""The shipped tables, read once, and a small one whose evidence agrees with itself, to damage."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from sample_tables import make_table
@@ -11,6 +12,7 @@ from sample_tables import make_table
 from warmup.core.roofline import Peaks, gbps_of, share_of_peak, tflops_of
 from warmup.core.rows import Evidence, Family, Row, Scope, Winner
 from warmup.table.schema import Table
+from warmup.table.store import read
 
 PEAKS = Peaks(tflops={"bf16": 800.0}, gbps=4400.0, clock_mhz=1980, measured="2026-01-02")
 END = "bf16 a=row b=col"
@@ -60,6 +62,13 @@ def _product(
         scope=Scope.BARE if bare_us is None else Scope.FUSED,
         bare_us=bare_us,
     )
+
+
+@pytest.fixture(scope="session")
+def shipped() -> Mapping[Path, Table]:
+    """All tables that ship, by path, each read once."""
+    folder = Path(__file__).resolve().parents[2] / "tables"
+    return {path: read(path) for path in sorted(folder.rglob("*.json"))}
 
 
 @pytest.fixture(scope="session")

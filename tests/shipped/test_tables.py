@@ -5,13 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from warmup.core.errors import SettingsError, TableError
 from warmup.inductor.options import _QUIET, check_options
@@ -21,34 +18,28 @@ from warmup.table.schema import PolicyOptions, Table, choose_policy, compare_pol
 from warmup.table.store import read, write
 
 ROOT = Path(__file__).resolve().parents[2]
-TABLES = sorted((ROOT / "tables").rglob("*.json"))
 CONVOLUTIONS = "max_autotune_conv_backends"
 SWITCHES = {"max_autotune_gemm", "max_autotune", "coordinate_descent_tuning"}  # every torch has
 
 
-def is_whole(path: Path) -> Iterator[str]:
+def is_whole(path: Path, table: Table) -> Iterator[str]:
     """It decodes, its digest holds, and it is byte for byte what would be written today."""
-    try:
-        canonical = encode(read(path))
-    except TableError as error:
-        yield str(error)
-        return
-    if canonical.encode() != path.read_bytes():
+    if encode(table).encode() != path.read_bytes():
         yield "not in the canonical form"
 
 
-def is_in_its_place(path: Path) -> Iterator[str]:
+def is_in_its_place(path: Path, table: Table) -> Iterator[str]:
     """tables/<device-slug>/<name>.json, in letters that every shell and volume takes."""
-    slug = read(path).provenance.runtime.device.slug
+    slug = table.provenance.runtime.device.slug
     if (path.parent.parent.name, path.parent.name) != ("tables", slug):
         yield f"not under tables/{slug}"
     if re.fullmatch(r"[a-z0-9.-]+\.json", path.name) is None:
         yield f"the name {path.name}"
 
 
-def is_ready_where_it_was_built(path: Path) -> Iterator[str]:
+def is_ready_where_it_was_built(path: Path, table: Table) -> Iterator[str]:
     """`warmup check` finds nothing against it on a machine such as the one that built it."""
-    report = check(path, here=read(path).provenance.runtime)
+    report = check(path, here=table.provenance.runtime)
     if report.state is not Readiness.READY:
         yield f"{report.state}: {report.problems} {report.mismatches}"
 
@@ -168,55 +159,56 @@ TABLE_DAMAGES = [
     (policy_is_known, _of_options({}, drop="coordinate_descent_tuning")),
     (policy_is_known, _of_options({}, drop="max_autotune_gemm_search_space")),
 ]
-PRODUCTS = ROOT / "tables/nvidia-h200/products.bf16.json"
 
 
-def test_every_shipped_table_is_listed() -> None:
-    page = (ROOT / "tables/README.md").read_text(encoding="utf-8")
-    assert [path for path in TABLES if f"({path.relative_to(ROOT / 'tables')})" in page] == TABLES
+def test_every_shipped_table_is_listed(shipped: Mapping[Path, Table]) -> None:
+    folder = ROOT / "tables"
+    page = (folder / "README.md").read_text(encoding="utf-8")
+    assert [str(path) for path in shipped if f"({path.relative_to(folder)})" not in page] == []
 
 
-def test_nothing_speaks_against_a_shipped_file() -> None:
-    for claim in (is_whole, is_in_its_place, is_ready_where_it_was_built):
-        assert {path.name: said for path in TABLES if (said := list(claim(path)))} == {}, claim
+def test_nothing_speaks_against_a_shipped_table(shipped: Mapping[Path, Table]) -> None:
+    for path, table in shipped.items():
+        for of_file in (is_whole, is_in_its_place, is_ready_where_it_was_built):
+            assert list(of_file(path, table)) == [], (path.name, of_file)
+        for of_table in (origin_is_complete, policy_is_known):
+            assert list(of_table(table)) == [], (path.name, of_table)
 
 
-def test_nothing_speaks_against_a_shipped_table() -> None:
-    """What a table says of itself does not contradict the claim."""
-    for claim in (origin_is_complete, policy_is_known):
-        assert {path.name: said for path in TABLES if (said := list(claim(read(path))))} == {}, (
-            claim
-        )
-
-
-def test_a_damaged_copy_is_told(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Other content, or the same content in another form, is not whole."""
+def test_a_damaged_copy_is_told(sound: Table, tmp_path: Path) -> None:
+    """Other content is refused, and the same content in another form is not whole."""
+    copy = tmp_path / "t.json"
+    write(copy, sound)
+    text = copy.read_text(encoding="ascii")
+    assert list(is_whole(copy, read(copy))) == []
     for damage, edit in TEXT_DAMAGES.items():
-        tmp_path = tmp_path_factory.mktemp("case")
-        text, copy = PRODUCTS.read_text(encoding="ascii"), tmp_path / PRODUCTS.name
         copy.write_text(edit(text), encoding="ascii", newline="")
-        assert copy.read_bytes() != PRODUCTS.read_bytes(), damage
-        assert list(is_whole(copy)) != [], damage
+        assert copy.read_bytes() != text.encode(), damage
+        try:
+            said = list(is_whole(copy, read(copy)))
+        except TableError as error:
+            said = [str(error)]
+        assert said != [], damage
 
 
-def test_a_misplaced_copy_is_told(tmp_path: Path) -> None:
+def test_a_misplaced_copy_is_told(sound: Table, tmp_path: Path) -> None:
     """Another device's folder, another folder than tables, and letters that shells read."""
-    for place in ("tables/other/x.json", "x/{slug}/x.json", "tables/{slug}/X y.json"):
-        copy = tmp_path / place.format(slug=PRODUCTS.parent.name)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(PRODUCTS, copy)
-        assert list(is_in_its_place(copy)) != [], place
+    slug = sound.provenance.runtime.device.slug
+    assert list(is_in_its_place(tmp_path / "tables" / slug / "x.json", sound)) == []
+    for place in ("tables/other/x.json", f"x/{slug}/x.json", f"tables/{slug}/X y.json"):
+        assert list(is_in_its_place(tmp_path / place, sound)) != [], place
 
 
 def test_a_table_that_its_machine_would_refuse_is_told(sound: Table, tmp_path: Path) -> None:
     """Template rows of a device too small for templates are not ready where they were built."""
-    write(tmp_path / "small.json", _of_device(sm_count=60)(sound))
-    assert list(is_ready_where_it_was_built(tmp_path / "small.json")) != []
+    path, small = tmp_path / "small.json", _of_device(sm_count=60)(sound)
+    write(path, small)
+    assert list(is_ready_where_it_was_built(path, small)) != []
 
 
-def test_a_damaged_table_is_told() -> None:
+def test_a_damaged_table_is_told(shipped: Mapping[Path, Table]) -> None:
     """A shipped table with one other word makes the claim complain."""
+    table = shipped[ROOT / "tables/nvidia-h200/products.bf16.json"]
     for claim, damage in TABLE_DAMAGES:
-        table = read(PRODUCTS)
         assert damage(table) != table, (claim, damage)
-        assert list(claim(damage(table))) != []
+        assert list(claim(damage(table))) != [], (claim, damage)
