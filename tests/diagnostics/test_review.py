@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,26 +33,27 @@ PEAKS = Peaks(
     measured="2026-01-02",
     clocks={"bf16": 1600},
 )
-ALONE = {"library_us": None}  # without a library's time to lose against
 PRODUCT = Work("bf16", 80_000_000_000, 40_000_000)  # 100 us at the peak of 800 TFLOP/s
+BYTES, FEW = Work("bf16", None, 40_000_000), Work("bf16", None, 4000)
 END = "bf16 a=row b=col"
 # No other row has its call or other sizes of it.
 LAUNCH_KEY = "launch triton_poi_fused_add x=1048576 args=*bf16,i32 source=3f2a9c0d41b7e865"
 GEMM_KEY = f"mm m=560 n=4096 k=4096 {END} out=bf16 | epilogue=none"
+PAD_KEY = f"pad mm m=560 n=4096 k=4096 {END}"
 
 
-def evidence(**changes: Any) -> Evidence:
+def row(family: Family = Family.EXTERN, name: str = "aten::mm", **changes: Any) -> Row:
     made = Evidence(
         time_us=30.0, library_us=30.0, runner_up=None, runner_up_us=None, tried=3, spread=0.01
     )
-    return replace(made, **changes)
+    return Row(Winner(family, name), replace(made, **changes))
 
 
 def timed(
     time_us: float, *, key: str = LAUNCH_KEY, work: Work | None = PRODUCT, **of: Any
 ) -> TimedRow:
-    row = Row(Winner(Family.EXTERN, "aten::mm"), evidence(time_us=time_us, **{**ALONE, **of}))
-    return TimedRow(key, row, work)
+    """Return a row without a library's time to lose against, unless *of* has one."""
+    return TimedRow(key, row(time_us=time_us, **{"library_us": None, **of}), work)
 
 
 def reviewed(*rows: TimedRow, **changes: Any) -> Reviewed:
@@ -59,31 +61,34 @@ def reviewed(*rows: TimedRow, **changes: Any) -> Reviewed:
     return replace(made, **changes)
 
 
-BYTES = Work("bf16", None, 40_000_000)
-FEW = Work("bf16", None, 4000)
+def reasons_in(rows: Mapping[str, Row]) -> list[str]:
+    return [doubt.reason for doubt in review(review_table(make_table(dict(rows)), PEAKS))]
+
+
+LOOK, WRONG = Level.LOOK, Level.WRONG
 REPEATED = (Flag.OVER_PEAK,)
 BOUNDS: list[tuple[TimedRow, list[Level]]] = [
     (timed(125.0), []),
-    (timed(99.0), [Level.WRONG]),
-    (timed(99.0, flags=REPEATED), [Level.LOOK, Level.LOOK]),  # for its share, and for the flag
-    (timed(97.0, flags=REPEATED), [Level.WRONG, Level.LOOK]),
-    (timed(105.0), [Level.LOOK]),
-    (timed(1200.0), [Level.LOOK]),
-    (timed(12_000.0), [Level.WRONG]),
+    (timed(99.0), [WRONG]),
+    (timed(99.0, flags=REPEATED), [LOOK, LOOK]),  # for its share, and for the flag
+    (timed(97.0, flags=REPEATED), [WRONG, LOOK]),
+    (timed(105.0), [LOOK]),
+    (timed(1200.0), [LOOK]),
+    (timed(12_000.0), [WRONG]),
     (timed(99.0, work=None), []),
-    (timed(9.0, work=BYTES), [Level.WRONG]),
+    (timed(9.0, work=BYTES), [WRONG]),
     (timed(20.0, work=FEW), []),
-    (timed(900.0, work=FEW), [Level.WRONG]),
+    (timed(900.0, work=FEW), [WRONG]),
     (timed(900.0, work=Work("", None, 4000, most_moved=400_000_000)), []),
-    (timed(80.0, clock_mhz=1980), [Level.WRONG]),
-    (timed(85.0, clock_mhz=1980), [Level.LOOK]),
-    (timed(125.0, clock_mhz=1200), [Level.LOOK]),
-    (timed(125.0, spread=0.51), [Level.LOOK]),
+    (timed(80.0, clock_mhz=1980), [WRONG]),
+    (timed(85.0, clock_mhz=1980), [LOOK]),
+    (timed(125.0, clock_mhz=1200), [LOOK]),
+    (timed(125.0, spread=0.51), [LOOK]),
     (timed(125.0, spread=0.49), []),
-    (timed(125.0, library_us=120.0, band=0.03), [Level.LOOK]),
+    (timed(125.0, library_us=120.0, band=0.03), [LOOK]),
     (timed(125.0, library_us=122.0, band=0.03), []),
-    (timed(125.0, flags=(Flag.UNSTABLE,)), [Level.LOOK]),
-    (timed(250.0, scope=Scope.FUSED, bare_us=99.0), [Level.WRONG]),
+    (timed(125.0, flags=(Flag.UNSTABLE,)), [LOOK]),
+    (timed(250.0, scope=Scope.FUSED, bare_us=99.0), [WRONG]),
 ]
 
 
@@ -91,6 +96,10 @@ def test_a_number_is_doubted_at_the_stated_bounds() -> None:
     """Above 100 % and below 1 % of a peak is wrong, above 90 % and below 10 % is to look at."""
     for one, levels in BOUNDS:
         assert [doubt.level for doubt in review(reviewed(one))] == levels, one
+    # Probably wrong numbers before those to look at; among equals the largest doubt.
+    doubts = review(reviewed(timed(105.0), timed(90.0), timed(50.0)))
+    assert [doubt.level for doubt in doubts] == [WRONG, WRONG, LOOK]
+    assert doubts[0].reason.startswith("200%")
 
 
 def test_shares_are_of_the_clock_and_the_memory() -> None:
@@ -104,6 +113,12 @@ def test_shares_are_of_the_clock_and_the_memory() -> None:
     # What else is doubtful of a number is doubted still.
     doubts = review(reviewed(timed(1.0), timed(1.0, library_us=0.5), peaks=None))
     assert [doubt.reason for doubt in doubts] == ["1 us, and the library's kernel takes 0.5 us"]
+    # Rows of every kind have a share: their bytes follow from their keys.
+    weight = "weight n m=16 in=768 features=50257 bf16 bias=0"
+    families = {GEMM_KEY: (Family.EXTERN, "aten::mm"), PAD_KEY: (Family.PAD, "as_is")}
+    families |= {weight: (Family.WEIGHT, "padded"), LAUNCH_KEY: (Family.LAUNCH, "pointwise")}
+    found = review_table(make_table({key: row(*each) for key, each in families.items()}), PEAKS)
+    assert all(share_at_least(found, one) for one in found.rows)
 
 
 def test_a_time_that_falls_while_the_rows_grow_is_doubted() -> None:
@@ -113,124 +128,73 @@ def test_a_time_that_falls_while_the_rows_grow_is_doubted() -> None:
         timed(us, key=GEMM_KEY.replace("560", m), work=None, spread=None) for m, us in times.items()
     ]
     (doubt,) = review(reviewed(*falling))
-    assert (doubt.subject, doubt.level) == (falling[1].key, Level.LOOK)
-    assert doubt.reason == "the time falls: 65.4 us at 1024, 47.4 us at 2048"
+    said = "the time falls: 65.4 us at 1024, 47.4 us at 2048"
+    assert (doubt.subject, doubt.level, doubt.reason) == (falling[1].key, LOOK, said)
     # Times that scatter by 30 % may fall by 12 %.
     first = timed(100.0, key=GEMM_KEY, work=None, spread=0.3)
     second = timed(88.0, key=GEMM_KEY.replace("560", "1024"), work=None, spread=0.3)
     assert review(reviewed(first, second)) == ()
-
-
-def test_two_times_of_one_call_that_contradict_each_other_are_doubted() -> None:
-    """The slower of two measurements of one kernel and product, with the other named."""
-    fused = GEMM_KEY.replace("epilogue=none", "epilogue=relu")
-    slow = timed(70.0, key=fused, work=None, scope=Scope.FUSED, bare_us=50.0)
-    fast = timed(30.0, key=GEMM_KEY, work=None)
-    (doubt,) = review(reviewed(slow, fast))
-    assert doubt.subject == fused
-    product = product_of(GEMM_KEY)
-    assert (
-        doubt.reason
-        == f"50 us for {product} by the library's kernel, which took 30 us for: {GEMM_KEY}"
-    )
-
-
-def test_the_worst_doubts_come_first() -> None:
-    """Probably wrong numbers before those to look at; among equals the largest doubt."""
-    doubts = review(reviewed(timed(105.0), timed(90.0), timed(50.0)))
-    assert [doubt.level for doubt in doubts] == [Level.WRONG, Level.WRONG, Level.LOOK]
-    assert doubts[0].reason.startswith("200%")
-
-
-def test_rows_of_every_kind_have_a_share() -> None:
-    """Launch, pad and weight rows too: their bytes follow from their keys."""
-    rows = {
-        GEMM_KEY: Row(Winner(Family.EXTERN, "aten::mm"), evidence()),
-        f"pad mm m=560 n=1280 k=3420 {END}": Row(Winner(Family.PAD, "as_is"), evidence()),
-        "weight n m=16 in=768 features=50257 bf16 bias=0": Row(
-            Winner(Family.WEIGHT, "padded"), evidence()
-        ),
-        LAUNCH_KEY: Row(Winner(Family.LAUNCH, "pointwise"), evidence()),
-    }
-    found = review_table(make_table(rows), PEAKS)
-    assert all(share_at_least(found, one) for one in found.rows)
-
-
-def test_flags_of_a_row_are_doubts() -> None:
-    """A row that the build flagged as unstable is to look at."""
-    row = Row(Winner(Family.EXTERN, "aten::mm"), evidence(flags=(Flag.UNSTABLE,)))
-    reasons = [doubt.reason for doubt in review(review_table(make_table({GEMM_KEY: row}), PEAKS))]
-    assert "the times varied too much; the library's kernel was kept" in reasons
-
-
-def test_a_pad_row_is_held_against_the_product_that_it_pads() -> None:
-    """The library's kernel for the unpadded product has one time, in both rows."""
-    rows = {
-        GEMM_KEY: Row(Winner(Family.EXTERN, "aten::mm"), evidence()),
-        f"pad mm m=560 n=4096 k=4096 {END}": Row(
-            Winner(Family.PAD, "as_is"), evidence(time_us=60.0, library_us=60.0)
-        ),
-    }
-    doubts = review(review_table(make_table(rows), PEAKS))
-    assert any("which took 30 us for: mm m=560" in doubt.reason for doubt in doubts)
-
-
-def test_a_region_is_not_the_product_that_it_pads() -> None:
-    """A pad row of a region has the time of the product as it is among inductor's own calls."""
-    row = Row(
-        Winner(Family.PAD, "as_is"),
-        evidence(time_us=60.0, library_us=60.0, scope=Scope.FUSED, bare_us=31.0),
-    )
-    rows = {GEMM_KEY: Row(Winner(Family.EXTERN, "aten::mm"), evidence())}
-    for own, doubted in (("31 as_is; 50 padded", False), ("50 padded; 60 as_is", True)):
-        with_own = replace(row, evidence=replace(row.evidence, bare_ranking=own))
-        table = make_table({**rows, f"pad mm m=560 n=4096 k=4096 {END}": with_own})
-        reasons = [doubt.reason for doubt in review(review_table(table, PEAKS))]
-        assert any("which took 30 us for: mm m=560" in reason for reason in reasons) is doubted
-
-
-def test_a_decision_about_padding_whose_time_falls_is_doubted() -> None:
-    """Padded at 2048 rows and not at 1024, where it would have been faster."""
+    # Padded at 2048 rows and not at 1024, where it would have been faster.
     ways = {560: ("as_is", 48.5), 1024: ("as_is", 65.4), 2048: ("padded", 47.4)}
     for key, family in (
         ("pad mm m={} n=1280 k=3420 bf16 a=row b=col", Family.PAD),
         ("weight k m={} features=3420 out=1280 bf16 bias=0", Family.WEIGHT),
     ):
         rows = {
-            key.format(m): Row(
-                Winner(family, way),
-                evidence(time_us=us, library_us=us if way == "as_is" else 90.0, scope=Scope.FUSED),
+            key.format(m): row(
+                *(family, way),
+                time_us=us,
+                library_us=us if way == "as_is" else 90.0,
+                scope=Scope.FUSED,
             )
             for m, (way, us) in ways.items()
         }
-        reasons = [doubt.reason for doubt in review(review_table(make_table(rows), PEAKS))]
-        assert "the time falls: 65.4 us at 1024, 47.4 us at 2048" in reasons, key
+        assert said in reasons_in(rows), key
 
 
-def test_a_table_with_peaks_is_held_against_its_own(tmp_path: Path) -> None:
-    """They are stored with the table, read back as they were, and replaced by given peaks."""
-    table = make_table({GEMM_KEY: Row(Winner(Family.EXTERN, "aten::mm"), evidence())})
-    path = tmp_path / "t.json"
+def test_two_times_of_one_call_that_contradict_each_other_are_doubted() -> None:
+    """The slower of two measurements of one kernel and product, with the other named.
+
+    The library's kernel for an unpadded product has one time, in its GEMM row and its pad row;
+    a pad row of a region has it among inductor's own calls.
+    """
+    fused = GEMM_KEY.replace("epilogue=none", "epilogue=relu")
+    slow = timed(70.0, key=fused, work=None, scope=Scope.FUSED, bare_us=50.0)
+    (doubt,) = review(reviewed(slow, timed(30.0, key=GEMM_KEY, work=None)))
+    said = f"50 us for {product_of(GEMM_KEY)} by the library's kernel, which took 30 us for: "
+    assert (doubt.subject, doubt.reason) == (fused, said + GEMM_KEY)
+    region = {"scope": Scope.FUSED, "bare_us": 31.0}
+    for own, is_doubted in (
+        ({}, True),
+        ({**region, "bare_ranking": "31 as_is; 50 padded"}, False),
+        ({**region, "bare_ranking": "50 padded; 60 as_is"}, True),
+    ):
+        pad = row(Family.PAD, "as_is", time_us=60.0, library_us=60.0, **own)
+        reasons = reasons_in({GEMM_KEY: row(), PAD_KEY: pad})
+        found = any("which took 30 us for: mm m=560" in reason for reason in reasons)
+        assert found is is_doubted, own
+
+
+def test_flags_of_a_row_are_doubts() -> None:
+    said = "the times varied too much; the library's kernel was kept"
+    assert said in reasons_in({GEMM_KEY: row(flags=(Flag.UNSTABLE,))})
+
+
+def test_the_peaks_of_a_table(tmp_path: Path) -> None:
+    """Stored ones are read as they were, and replaced by given ones; others follow from rows."""
+    table, path = make_table({GEMM_KEY: row()}), tmp_path / "t.json"
+    write(path, table)
+    with pytest.raises(SettingsError, match=r"t\.json: it has no measured peaks"):
+        peaks_in(path)
     write(path, replace(table, provenance=replace(table.provenance, peaks=PEAKS)))
     found = review_table(read(path))
     assert (found.peaks, found.origin) == (PEAKS, "stored with the table")
     assert peaks_in(path) == PEAKS
     given = replace(PEAKS, gbps=1.0)
     assert review_table(read(path), given).peaks == given
-
-
-def test_a_table_without_peaks_cannot_give_them(tmp_path: Path) -> None:
-    path = tmp_path / "without.json"
-    write(path, make_table({GEMM_KEY: Row(Winner(Family.EXTERN, "aten::mm"), evidence())}))
-    with pytest.raises(SettingsError, match=r"without\.json: it has no measured peaks"):
-        peaks_in(path)
-
-
-def test_peaks_of_an_earlier_table_follow_from_its_rows() -> None:
-    bound = evidence(tflops=600.0, gbps=500.0, peak_share=0.75, clock_mhz=1900)
-    memory = evidence(tflops=6.0, gbps=2000.0, peak_share=0.5)
-    library = Winner(Family.EXTERN, "aten::mm")
+    bound = row(tflops=600.0, gbps=500.0, peak_share=0.75, clock_mhz=1900)
+    memory = row(tflops=6.0, gbps=2000.0, peak_share=0.5)
     few = GEMM_KEY.replace("m=560", "m=1")
-    found = implied_peaks(make_table({GEMM_KEY: Row(library, bound), few: Row(library, memory)}))
-    assert found is not None
-    assert (found.tflops, found.gbps, found.clocks) == ({"bf16": 800.0}, 4000.0, {})
+    implied = implied_peaks(make_table({GEMM_KEY: bound, few: memory}))
+    assert implied is not None
+    assert (implied.tflops, implied.gbps, implied.clocks) == ({"bf16": 800.0}, 4000.0, {})

@@ -26,7 +26,6 @@ from warmup.core.trial import Samples, busy_sentence, geomean, interval_of, rati
 
 if TYPE_CHECKING:
     import torch
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -35,31 +34,23 @@ if TYPE_CHECKING:
 Bar = tuple[float, float, float]  # a value between its lower and its upper bound
 
 _NO_BAR: Final = (math.nan, math.nan, math.nan)
-_INK, _FAINT, _WARNING = "#222222", "#595959", "#B04400"
 # Okabe and Ito's colours, told apart with every common form of colour blindness.
 _COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
-_HATCHES: Final = ("", "//", "xx", "..")  # the next hatch after every series of all colours
 _GROUP_WIDTH: Final = 0.86  # of a group of bars; groups are 1 apart
-_ERROR_AT: Final = 0.3  # right of the middle of a bar, in widths: beside the value above it
 _MOST_VALUES: Final = 60  # bars that have their value written above them
 _MOST_LEVEL: Final = 24  # bars whose values stand level
 _LETTERS: Final = 110  # below the axes
 _STYLE: Final[Any] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib
     "font.size": 13,
-    "text.color": _INK,
     "text.parse_math": False,
     "axes.axisbelow": True,
     **dict.fromkeys(("axes.spines.left", "axes.spines.right", "axes.spines.top"), False),
-    "axes.titlecolor": _FAINT,
     "axes.titlelocation": "left",
-    "axes.titlepad": 14,
-    "axes.titlesize": 13,
     "errorbar.capsize": 3,
     "figure.constrained_layout.use": True,
     "figure.titlesize": 20,
     "figure.titleweight": "bold",
-    "grid.color": "#DDDDDD",
     "legend.frameon": False,
 }
 
@@ -119,58 +110,46 @@ def compose(chart: Chart) -> Figure:
     figure = Figure(figsize=(16, 9))
     FigureCanvasAgg(figure)  # makes itself the canvas of the figure
     figure.suptitle(chart.title, x=0.05, ha="left", wrap=True)
-    figure.supxlabel(chart.note, x=0.05, ha="left", wrap=True, fontsize=10.5, color=_FAINT)
+    figure.supxlabel(chart.note, x=0.05, ha="left", wrap=True, fontsize=10.5)
     axes = figure.add_subplot()
     axes.set_title(chart.subtitle, wrap=True)
     axes.set(xlabel=chart.x_label, ylabel=chart.y_label)
-    axes.grid(axis="y")
-    missing = _draw_bars(chart, axes)
-    if missing:
-        at_foot, feet = axes.get_xaxis_transform(), [0.02] * len(missing)
-        axes.plot(missing, feet, "x", color=_WARNING, label="no time", transform=at_foot)
-    if chart.reference:
-        name, height = chart.reference
-        axes.axhline(height, color=_INK, linestyle="--", label=f"{name}: {label_of(height)}")
+    axes.grid(axis="y", color="#DDDDDD")
     room = max(_LETTERS // max(len(chart.groups), 3), 1)
-    names = [textwrap.fill(group, room) for group in chart.groups]
-    is_narrow = any(len(line) > room for name in names for line in name.splitlines())
-    slant: dict[str, Any] = {"rotation": 30, "ha": "right"} if is_narrow else {}
-    axes.set_xticks(range(len(names)), chart.groups if is_narrow else names, **slant)
-    if chart.series:
-        axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
-    return figure
-
-
-def _draw_bars(chart: Chart, axes: Axes) -> list[float]:
-    """Draw the bars with their bounds and values; return the places of values that are missing."""
-    missing: list[float] = []
+    axes.set_xticks(range(len(chart.groups)), [textwrap.fill(name, room) for name in chart.groups])
     width = _GROUP_WIDTH / max(len(chart.series), 2)
     count = len(chart.series) * len(chart.groups)
+    missing: list[float] = []
     for number, (name, series) in enumerate(chart.series.items()):
         shift = width * (number + 0.5 - len(chart.series) / 2)
         places = [group + shift for group in range(len(chart.groups))]
         low, values, high = zip(*(bar or _NO_BAR for bar in series), strict=True)
+        below = [value - bound for value, bound in zip(values, low, strict=True)]
+        above = [bound - value for value, bound in zip(values, high, strict=True)]
         bars = axes.bar(
             places,
             values,
             width * 0.92,
+            yerr=(below, above),
             label=textwrap.fill(name, 24),
             color=_COLOURS[number % len(_COLOURS)],
-            hatch=_HATCHES[number // len(_COLOURS) % len(_HATCHES)],
-            edgecolor=_INK,
-            linewidth=0.6,
         )
-        beside = [place + width * _ERROR_AT for place in places]
-        middles = [(a + b) / 2 for a, b in zip(low, high, strict=True)]
-        halves = [(b - a) / 2 for a, b in zip(low, high, strict=True)]
-        axes.errorbar(beside, middles, halves, fmt="none", ecolor=_INK, elinewidth=1.2)
         if count <= _MOST_VALUES:
             texts = ["" if bar is None else label_of(bar[1]) for bar in series]
-            turn = 0 if count <= _MOST_LEVEL else 90
-            axes.bar_label(bars, texts, padding=3, fontsize=9, rotation=turn)
+            axes.bar_label(
+                bars, texts, padding=3, fontsize=9, rotation=0 if count <= _MOST_LEVEL else 90
+            )
         missing += [x for x, bar in zip(places, series, strict=True) if bar is None]
-    axes.margins(y=0.12)
-    return missing
+    if missing:
+        at_foot, feet = axes.get_xaxis_transform(), [0.02] * len(missing)
+        axes.plot(missing, feet, "x", color="#B04400", label="no time", transform=at_foot)
+    if chart.reference:
+        name, height = chart.reference
+        label = f"{name}: {label_of(height)}"
+        axes.axhline(height, color="#222222", linestyle="--", label=label)
+    if chart.series:
+        axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
+    return figure
 
 
 def label_of(value: float) -> str:
