@@ -86,33 +86,28 @@ def test_speedups_are_over_eager_at_the_same_place() -> None:
 
 
 def test_the_verdict_takes_the_interval_and_the_band() -> None:
-    """Slower and faster are beyond 3 %, with an interval of the rounds' ratios that excludes 1."""
+    """Slower and faster are beyond 3 %, with an interval of the rounds' ratios that excludes 1.
+
+    Where eager varies by 70 %, there is no ratio, and the text says so.
+    """
     wide = (0.7, 1.0, 1.3, 0.7, 1.0, 1.3, 0.7, 1.0)
-    cases = [
-        (5.1, WAVE, "within noise"),
-        (4.9, WAVE, "within noise"),
-        (5.3, WAVE, "slower"),
-        (4.7, WAVE, "faster"),
-        (5.3, wide, "within noise"),
-    ]
-    for time_us, shares, verdict in cases:
-        made = report(
-            cell("eager", 5.0), cell("triton-template", 6.0), cell("table", time_us, shares=shares)
-        )
+    for eager, time_us, shares, verdict in (
+        (WAVE, 5.1, WAVE, "within noise"),
+        (WAVE, 4.9, WAVE, "within noise"),
+        (WAVE, 5.3, WAVE, "slower"),
+        (WAVE, 4.7, WAVE, "faster"),
+        (WAVE, 5.3, wide, "within noise"),
+        (DRIFT, 4.0, WAVE, "too busy"),
+    ):
+        made = report(cell("eager", 5.0, shares=eager), cell("table", time_us, shares=shares))
         ratio = made.table_ratio(made.cells[0].place)
         assert ratio is not None
         assert (ratio["best"], ratio["verdict"]) == ("eager", verdict), (time_us, shares)
+        is_busy = verdict == "too busy"
+        assert (ratio["ratio"] is None, made.speedup(made.cells[1]) is None) == (is_busy, is_busy)
+        assert any("scatter too far" in line for line in spell(made)) is is_busy
     alone = report(cell("eager", 5.0))
     assert alone.table_ratio(alone.cells[0].place) is None
-
-
-def test_a_busy_machine_has_no_verdict_and_no_speedup() -> None:
-    """Where eager varies by 70 %, there is no ratio, and the text says so."""
-    made = report(cell("eager", 5.0, shares=DRIFT), cell("table", 4.0))
-    ratio = made.table_ratio(made.cells[0].place)
-    assert ratio == {"best": "eager", "ratio": None, "interval": None, "verdict": "too busy"}
-    assert made.speedup(made.cells[1]) is None
-    assert any("scatter too far" in line for line in spell(made))
 
 
 def test_shares_of_the_peak_count_what_was_moved() -> None:
@@ -126,32 +121,24 @@ def test_shares_of_the_peak_count_what_was_moved() -> None:
     assert replace(FOUND, peaks=None).share(one) is None
 
 
-def test_the_text_fits_80_columns_and_has_every_reason() -> None:
-    """No line is wider than 80; missing backends and failed cells have their reasons."""
+def test_text_document_and_chart_say_the_same() -> None:
+    """At most 80 columns; every cell with times, rates and reasons; a gap for a failed backend."""
     text = list(spell(FOUND))
     assert max(map(len, text)) <= 80
-    joined = "\n".join(text)
-    assert "quack: cannot be imported: ModuleNotFoundError" in joined
-    assert "8x4096x1000 forward triton-template: it fell over" in joined
-    assert "8x8x8 forward table: 6.000 of the time of triton-template, slower" in joined
-    assert "table abababababababab: hits mm 2, 0 misses; forward only" in joined
-    assert "eager 1.00x 1.00-1.00 (2), triton-template 3.00x" in joined
-
-
-def test_the_document_has_every_cell(tmp_path: Path) -> None:
-    """Times, rates and reasons of all cells, and the means by layer and over all."""
-    path = tmp_path / "bench-mm.json"
-    path.write_text(json.dumps(document(FOUND)), encoding="utf-8")
-    found = json.loads(path.read_text(encoding="utf-8"))
+    for said in (
+        "quack: cannot be imported: ModuleNotFoundError",
+        "8x4096x1000 forward triton-template: it fell over",
+        "8x8x8 forward table: 6.000 of the time of triton-template, slower",
+        "table abababababababab: hits mm 2, 0 misses; forward only",
+        "eager 1.00x 1.00-1.00 (2), triton-template 3.00x",
+    ):
+        assert said in "\n".join(text)
+    found = json.loads(json.dumps(document(FOUND)))
     assert [one["time_us"] for one in found["cells"]] == [4.0, None, 2.0, 9.0, 3.0, 18.0]
     assert found["cells"][2]["tflops"] == pytest.approx(1000.0)
     assert found["cells"][1]["reason"] == "it fell over"
     assert {one["layer"] for one in found["speedup_over_eager"]} == {"mm", None}
     assert [one["verdict"] for one in found["table_over_best"]] == ["faster", "slower"]
-
-
-def test_the_chart_has_a_gap_where_a_backend_failed() -> None:
-    """A group for each shape, rates within their bounds, None for the failed cell."""
     chart = chart_of(FOUND, "mm")
     assert chart.groups == ("8x4096x1000 forward", "8x8x8 forward")
     assert list(chart.series) == ["eager", "triton-template", "table"]
@@ -162,49 +149,42 @@ def test_the_chart_has_a_gap_where_a_backend_failed() -> None:
     assert all(low <= value <= high for low, value, high in bars)
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Callable[..., int]:
+def run(kept: BenchReport, out: Path | None, end: BaseException | None = None) -> int:
     """Run a benchmark that reports *kept* and then ends with *end*; return the exit code."""
 
-    def run(kept: list[BenchReport], end: BaseException | None = None, **options: Any) -> int:
-        def bench(*, say: object, keep: Callable[[BenchReport], None]) -> BenchReport:
-            for one in kept:
-                keep(one)
-            if end is not None:
-                raise end
-            return kept[-1]
+    def bench(*, say: object, keep: Callable[[BenchReport], None]) -> BenchReport:
+        keep(kept)
+        if end is not None:
+            raise end
+        return kept
 
-        try:
-            run_bench(bench, options.get("out", tmp_path / "out"), as_json=False)
-        except typer.Exit as ended:
-            return ended.exit_code
-        return 0
-
-    return run
+    try:
+        run_bench(bench, out, as_json=False)
+    except typer.Exit as ended:
+        return ended.exit_code
+    return 0
 
 
 def test_what_is_finished_is_printed_and_kept(
-    run: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After Ctrl-C the code is 130; an error goes on; both leave the report and the document."""
-    assert run([FOUND], KeyboardInterrupt()) == 130
+    """After Ctrl-C the code is 130; an error goes on; both leave the report and the document.
+
+    The code is 1 for a wrong cell, or where no backend was compared.
+    """
+    out = tmp_path / "out"
+    assert run(FOUND, out, KeyboardInterrupt()) == 130
     printed = capsys.readouterr()
-    assert f"interrupted: finished shapes are printed, and in {tmp_path / 'out'}" in printed.err
+    assert f"interrupted: finished shapes are printed, and in {out}" in printed.err
     assert "8x8x8" in printed.out
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["bench-mm.json"]
+    assert [path.name for path in out.iterdir()] == ["bench-mm.json"]
     with pytest.raises(SettingsError, match="gone"):
-        run([FOUND], SettingsError("gone"), out=None)
+        run(FOUND, None, SettingsError("gone"))
     assert "8x8x8" in capsys.readouterr().out
-
-
-def test_wrong_results_end_with_1(
-    run: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A wrong cell, or no backend that was compared; without matplotlib there is no chart."""
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     wrong = replace(FOUND, cells=(*FOUND.cells, cell("own", None, is_wrong=True)))
     alone = replace(FOUND, cells=FOUND.cells[:1])
-    assert [run([one]) for one in (FOUND, wrong, alone)] == [0, 1, 1]
+    assert [run(one, out) for one in (FOUND, wrong, alone)] == [0, 1, 1]
     assert "no chart: charts are drawn by matplotlib" in capsys.readouterr().err
 
 

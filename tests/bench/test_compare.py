@@ -109,22 +109,47 @@ def faster(times: Sequence[float], factor: float) -> tuple[float, ...]:
     return tuple(time / factor for time in times)
 
 
-def test_a_drift_that_hits_both_leaves_the_interval_narrow() -> None:
-    """Ratios are taken round by round, so times that vary by 17 % still give one speed-up."""
-    drifting = tuple(100 + (time - 100) / 4 for time in DRIFTING)
-    found = report(result("default", drifting), result("table", faster(drifting, 1.32)))
-    (speedup,) = found.speedups(found.results[1])
-    assert speedup is not None
-    assert (speedup.value, speedup.low, speedup.high) == (1.32, 1.32, 1.32)
+def versus(own: Sequence[float], base: Sequence[float] = FLAT) -> tuple[Comparison, Result]:
+    """Return a comparison of a table with default mode in one bucket, and the table's result."""
+    found = report(result("default", base), result("table", own))
+    return found, found.results[1]
+
+
+def test_verdicts_have_the_ratio_and_its_interval() -> None:
+    """Ratios are taken round by round: a drift that hits both leaves the interval narrow.
+
+    What is faster in some rounds and slower in others is not claimed, whatever the mean.
+    """
+    drift = tuple(100 + (time - 100) / 4 for time in DRIFTING)
+    gain = (75.0, 75.5, 76.0, 75.2, 75.8, 75.1, 75.6, 75.9)
+    mixed = (90.0, 110.0, 95.0, 105.0, 92.0, 108.0, 97.0, 103.0)
+    for own, base, said in (
+        (faster(drift, 1.32), drift, "1.32x faster (1.32 to 1.32)"),
+        (gain, FLAT, "1.32x faster (1.32 to 1.33)"),
+        (faster(FLAT, 0.8), FLAT, "slower, at 0.80x the speed (0.80 to 0.80)"),
+        (mixed, FLAT, "no measurable gain: 1.00x ("),
+    ):
+        found, table = versus(own, base)
+        assert found.verdict(table).startswith(said)
+    # Twice as fast in one bucket and half as fast in the other is no gain.
+    both = result("table", faster(FLAT, 2.0), faster(FLAT, 0.5))
+    found = report(result("default", FLAT, FLAT), both)
+    assert [one and one.value for one in found.speedups(both)] == [2.0, 0.5]
+    assert str(found.overall(both)) == "no measurable gain: 1.00x (1.00 to 1.00)"
+    # The ratio is that of the rounded medians, which is what a reader can check.
+    found, table = versus((8.8851,) * 6, (10.0049,) * 6)
+    assert [one.cells[0].median_us for one in found.results] == [10.0, 8.885]
+    assert [one and one.value for one in found.speedups(table)] == [round(10 / 8.885, 2)]
+    shown = {8.88512: "8.885", 99.994: "99.99", 851.26: "851.3", 9410.4: "9410", 0.0: "0"}
+    for value, text in shown.items():
+        assert f"{rounded(value):.{decimals_of(value)}f}" == text, value
 
 
 def test_a_busy_machine_has_no_verdict_and_no_ratio() -> None:
     """Default's times vary by 70 %: neither its bucket nor the mean of all has a speed-up."""
     own = faster(FLAT, 1.32)
     found = report(result("default", FLAT, DRIFTING), result("table", own, own))
-    calm, busy = found.speedups(found.results[1])
-    assert calm is not None
-    assert busy is None
+    assert [speedup is None for speedup in found.speedups(found.results[1])] == [False, True]
     assert found.overall(found.results[1]) is None
     said = found.verdict(found.results[1])
     assert said.startswith("no verdict: this machine is too busy: the 95 % interval of default in")
@@ -132,41 +157,8 @@ def test_a_busy_machine_has_no_verdict_and_no_ratio() -> None:
     assert "x faster" not in "\n".join(spell(found))
 
 
-def test_gains_and_losses_are_told_with_their_interval() -> None:
-    """The sentence has the geometric mean over the buckets and its interval."""
-    own = (75.0, 75.5, 76.0, 75.2, 75.8, 75.1, 75.6, 75.9)
-    found = report(result("default", FLAT, FLAT), result("table", own, own))
-    assert found.verdict(found.results[1]) == "1.32x faster (1.32 to 1.33)"
-    # A ratio below one is spelled as the column has it, and named slower.
-    found = report(result("default", FLAT), result("table", faster(FLAT, 0.8)))
-    assert found.verdict(found.results[1]) == "slower, at 0.80x the speed (0.80 to 0.80)"
-    # Faster in some rounds and slower in others is not claimed, whatever the mean.
-    own = (90.0, 110.0, 95.0, 105.0, 92.0, 108.0, 97.0, 103.0)
-    found = report(result("default", FLAT), result("table", own))
-    assert found.verdict(found.results[1]).startswith("no measurable gain: 1.00x (")
-
-
-def test_speed_ups_are_those_of_the_printed_medians() -> None:
-    """Twice as fast in one bucket and half as fast in the other is no gain."""
-    both = (faster(FLAT, 2.0), faster(FLAT, 0.5))
-    found = report(result("default", FLAT, FLAT), result("table", *both))
-    assert [one.value for one in found.speedups(found.results[1])] == [2.0, 0.5]
-    assert str(found.overall(found.results[1])) == "no measurable gain: 1.00x (1.00 to 1.00)"
-    # The ratio is that of the rounded medians, which is what a reader can check.
-    found = report(result("default", (10.0049,) * 6), result("table", (8.8851,) * 6))
-    base, own = (one.cells[0].median_us for one in found.results)
-    assert (base, own) == (10.0, 8.885)
-    assert found.speedups(found.results[1])[0].value == round(base / own, 2)
-
-
-def test_four_digits_are_printed() -> None:
-    shown = {8.88512: "8.885", 99.994: "99.99", 851.26: "851.3", 9410.4: "9410", 0.0: "0"}
-    for value, text in shown.items():
-        assert f"{rounded(value):.{decimals_of(value)}f}" == text, value
-
-
-def test_an_output_that_is_wrong_gets_no_speed_up() -> None:
-    """A variant that is far from eager in one bucket is flagged, and nothing is claimed for it."""
+def test_what_failed_or_is_wrong_gets_no_speed_up() -> None:
+    """It says why, and the others stay; without a sound baseline nothing is faster than it."""
     wrong = (*cells(faster(FLAT, 2.0)), *cells(faster(FLAT, 2.0), error=0.5))
     found = report(result("default", FLAT, FLAT), result("table", cells=wrong))
     assert found.speedups(found.results[1]) == ()
@@ -174,17 +166,28 @@ def test_an_output_that_is_wrong_gets_no_speed_up() -> None:
         "out of tolerance: its output is 5.0e-01 away from eager's in seqlen=560 (at most 2e-02); "
         "no speed-up is claimed"
     )
-    # An output that is no number is wrong.
-    (cell,) = cells(FLAT, error=float("nan"))
+    (cell,) = cells(FLAT, error=float("nan"))  # an output that is no number
     assert not cell.agrees
-
-
-def test_a_failed_variant_says_why_and_the_others_stay() -> None:
-    """Its sentence is the reason; a speed-up beside it is still told."""
     lost = result("max-autotune", failure="was killed by SIGSEGV", start=None, cells=())
     found = report(result("default", FLAT), lost, result("table", faster(FLAT, 1.5)))
     assert found.verdict(lost) == "failed: was killed by SIGSEGV"
     assert found.verdict(found.results[2]).startswith("1.50x faster")
+    for changes in ({"failure": "no", "cells": ()}, {"cells": cells(FLAT, error=1)}):
+        found = report(result("default", FLAT, **changes), result("table", FLAT))
+        assert found.verdict(found.results[1]) == "no speed-up: default failed", changes
+
+
+def test_only_what_serves_from_a_table_decides_the_exit_code() -> None:
+    """A failed table is named, padded or not; a failed max-autotune is only in the report."""
+    lost: dict[str, object] = {"failure": "no", "cells": ()}
+    others = (result("default", FLAT), result("max-autotune", **lost))
+    for served, failed in (
+        ((result("table", FLAT),), ()),
+        ((result("table", **lost),), ("table",)),
+        ((result("table", cells=cells(FLAT, error=1)),), ("table",)),
+        ((result("table", FLAT), result("table-padded", **lost)), ("table-padded",)),
+    ):
+        assert report(*others, *served).failed == failed
 
 
 def _limited(**origin: Any) -> Comparison:
@@ -216,32 +219,12 @@ def test_the_buckets_that_the_host_limits_are_named() -> None:
     assert _limited(runtime=cpu).host_limits() == ()
 
 
-def test_without_a_baseline_there_is_no_speed_up() -> None:
-    """When default failed or is wrong, nothing is faster than it."""
-    for changes in ({"failure": "no", "cells": ()}, {"cells": cells(FLAT, error=1)}):
-        found = report(result("default", FLAT, **changes), result("table", FLAT))
-        assert found.verdict(found.results[1]) == "no speed-up: default failed", changes
-
-
-def test_only_what_serves_from_a_table_decides_the_exit_code() -> None:
-    """A failed table is named, padded or not; a failed max-autotune is only in the report."""
-    lost: dict[str, object] = {"failure": "no", "cells": ()}
-    others = (result("default", FLAT), result("max-autotune", **lost))
-    for served, failed in (
-        ((result("table", FLAT),), ()),
-        ((result("table", **lost),), ("table",)),
-        ((result("table", cells=cells(FLAT, error=1)),), ("table",)),
-        ((result("table", FLAT), result("table-padded", **lost)), ("table-padded",)),
-    ):
-        assert report(*others, *served).failed == failed
-
-
 def test_the_document_is_json_and_repeats_the_text() -> None:
     """What the sentences say stands in the document too, with every single time."""
-    found = report(result("default", FLAT), result("table", faster(FLAT, 1.25)))
+    found, table = versus(faster(FLAT, 1.25))
     read = json.loads(json.dumps(document(found)))
     assert read["variants"][1]["speedup"] == {"value": 1.25, "low": 1.25, "high": 1.25}
-    assert read["variants"][1]["verdict"] == found.verdict(found.results[1])
+    assert read["variants"][1]["verdict"] == found.verdict(table)
     assert read["variants"][1]["start"]["benchmarks"] == 8
     cell = read["buckets"][0]["variants"][1]
     assert (cell["name"], cell["median_us"], cell["device_times_us"]) == ("table", 80.0, [80.0] * 8)
@@ -249,22 +232,21 @@ def test_the_document_is_json_and_repeats_the_text() -> None:
 
 
 def test_the_text_fits_eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Grids with long names and times of ten milliseconds, and long remarks too."""
+    """Grids with long names, times of ten milliseconds and long remarks; phases with -v alone.
+
+    It says where it ran, and the largest error of all buckets, marked where out of tolerance.
+    """
     slow = tuple(time * 98.765 for time in DRIFTING)
     found = report(result("default", slow, slow), result("max-autotune", FLAT, slow))
     found = replace(found, remarks=("a remark of many words " * 8,))
     assert max(map(len, spell(found))) <= 80
     assert "seconds by phase of the starts: -v" in spell(found)
     monkeypatch.setattr("warmup.cli.compare.is_verbose", lambda: True)
-    assert max(map(len, spell(found))) <= 80
     text = list(spell(found))
+    assert max(map(len, text)) <= 80
     verdict = next(i for i, line in enumerate(text) if line.startswith("speed-up over default"))
     phases = next(i for i, line in enumerate(text) if line.startswith("what the starts were"))
     assert verdict < phases
-
-
-def test_the_starts_have_the_largest_error() -> None:
-    """Of all buckets; that of the first out of tolerance has a mark, one not timed a dash."""
     near = (*cells(FLAT, error=1e-3), *cells(FLAT, error=2e-3))
     wrong = (*cells(FLAT, error=0.5), *cells(FLAT, error=0.001))
     lost = result("table", failure="no", cells=())
@@ -272,10 +254,6 @@ def test_the_starts_have_the_largest_error() -> None:
     begin = next(i for i, line in enumerate(text) if line.startswith("start of"))
     words = [line.split() for line in text[begin : begin + 4]]
     assert [each[-1] for each in words] == ["error", "2.0e-03", "5.0e-01!", "-"]
-
-
-def test_the_text_says_where_it_ran_and_what_is_to_be_known() -> None:
-    """Device, versions, table digest, date, rounds and launch; then verdicts and remarks."""
     found = report(result("default", FLAT))
     head = "\n".join(heading(found))
     for word in ("NVIDIA H200", "torch 2.13.0", "0123456789abcdef", "2026-01-02", "8 rounds"):
@@ -302,8 +280,11 @@ def test_the_chart_has_the_speed_of_each_variant_by_bucket() -> None:
     assert (alone.reference, list(alone.series)) == (("eager", 1.0), ["eager"])
 
 
-def test_reference_and_baseline_always_run() -> None:
-    """Eager and default come first, named or not; the others follow in the order given."""
+def test_variants_are_parsed() -> None:
+    """Eager and default come first, named or not; without names all are compared.
+
+    Padded weights are among them where the table pads any.
+    """
     found = parse_variants("table, default,padded=p.py:P+table,plain=p.py", "m.py:M")
     assert [(one.name, one.how.value, one.model) for one in found] == [
         ("eager", "eager", "m.py:M"),
@@ -312,16 +293,9 @@ def test_reference_and_baseline_always_run() -> None:
         ("padded", "table", "p.py:P"),
         ("plain", "default", "p.py"),
     ]
-
-
-def test_without_names_all_that_can_be_are_compared() -> None:
-    """Padded weights are among them where the table pads any, the others always."""
     for pads, last in ((False, ["table"]), (True, ["table", "table-padded"])):
         found = parse_variants(None, "m.py:M", pads=pads)
         assert [one.name for one in found] == ["eager", "default", "max-autotune", *last], pads
-
-
-def test_a_variant_that_cannot_be_is_refused() -> None:
     for text in (
         *("eager,best", "eager,eager", "", "table,", "table,padded", "table,padded="),
         *("table=p.py:P", "padded=p.py:P+fast", "../padded=p.py:P", "a=p.py:P,a=q.py:Q"),
