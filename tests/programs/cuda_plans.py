@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -26,17 +25,11 @@ class KeptPlans(PlanWatch):
 
     last: tuple[PlannedKernel, ...] = ()
 
-    def _wrap_codegen(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        inner = super()._wrap_codegen(original)
+    def _note_launches(self, generated: Any, scheduler: Any) -> None:
+        from torch._inductor.virtualized import V
 
-        def codegen(scheduler: Any) -> Any:
-            from torch._inductor.virtualized import V
-
-            generated = inner(scheduler)
-            self.last = tuple(self._of(V.graph).planned)
-            return generated
-
-        return codegen
+        super()._note_launches(generated, scheduler)
+        self.last = tuple(self.planned_in(V.graph))
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ import uuid
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -34,16 +35,11 @@ from warmup.inductor.patches import Firewall, Patches
 from warmup.keys.gemm import COVERED, CPU_LINEAR
 from warmup.keys.registry import work_of
 
-# `key_of_selection`: the key of any selection of ``AlgorithmSelectorCache``, asked or not.
-
 _LISTED_ALONE: Final = {one.name: one for one in (Convolutions(), GroupedProducts())}
 
 
-def key_of_selection(name: str, choices: list[Any], inputs: Any, layout: Any) -> str | None:
-    """Return the key of the selection *name* among *choices*, before anything is selected.
-
-    None where no row kind is about it, or a key cannot describe it.
-    """
+def _key_of(name: str, choices: list[Any], inputs: Any, layout: Any) -> str | None:
+    """Return the key of a selection, before anything is selected; None without a row kind."""
     try:
         if (selection := _LISTED_ALONE.get(name)) is not None:
             return selection.describe(choices, inputs, layout).key
@@ -51,7 +47,7 @@ def key_of_selection(name: str, choices: list[Any], inputs: Any, layout: Any) ->
             return None
         post_op = post_op_of(choices) if name in CPU_LINEAR else None
         return describe(name, list(inputs), layout, post_op).key
-    except ProblemError:
+    except ProblemError:  # a key cannot describe it
         return None
 
 
@@ -85,12 +81,29 @@ class PlanWatch:
         from torch._inductor.codegen.cpp import CppScheduling
         from torch._inductor.codegen.triton import TritonScheduling
 
+        def after(owner: Any, name: str, note: Callable[..., None]) -> None:
+            """Call *note* with what each call of the method returned, and with its arguments."""
+
+            def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+                def call(*args: Any, **kw: Any) -> Any:
+                    returned = original(*args, **kw)
+                    note(returned, *args)
+                    return returned
+
+                return call
+
+            patches.wrap(owner, name, wrap)
+
         patches.wrap(AlgorithmSelectorCache, "__call__", self._wrap_select)
-        patches.wrap(TritonScheduling, "define_kernel", self._wrap_define(PlannedBy.TRITON))
-        patches.wrap(CppScheduling, "define_kernel", self._wrap_define(PlannedBy.CPP))
-        patches.wrap(Scheduler, "codegen", self._wrap_codegen)
-        patches.wrap(GraphLowering, "compile_to_module", self._wrap_load)
-        patches.wrap(CompiledFxGraph, "__init__", self._wrap_compiled)
+        after(TritonScheduling, "define_kernel", partial(self._note_kernel, PlannedBy.TRITON))
+        after(CppScheduling, "define_kernel", partial(self._note_kernel, PlannedBy.CPP))
+        after(Scheduler, "codegen", self._note_launches)
+        after(GraphLowering, "compile_to_module", self._note_module)
+        after(CompiledFxGraph, "__init__", self._note_compiled)
+
+    def planned_in(self, graph: Any) -> list[PlannedKernel]:
+        """Return what *graph*, whose code was generated, launches."""
+        return self._of(graph).planned
 
     def _of(self, graph: Any) -> _Lowered:
         with self._lock:
@@ -106,7 +119,7 @@ class PlanWatch:
             *args: Any,
             **kw: Any,
         ) -> Any:
-            key = key_of_selection(name, choices, inputs, layout)
+            key = _key_of(name, choices, inputs, layout)
             selected = original(cache, name, choices, inputs, layout, *args, **kw)
             node = selected[0] if isinstance(selected, tuple) else selected  # from torch 2.12 on
             if key is not None:
@@ -115,49 +128,28 @@ class PlanWatch:
 
         return select
 
-    def _wrap_define(self, by: PlannedBy) -> Callable[[Callable[..., str]], Callable[..., str]]:
-        def wrap(original: Callable[..., str]) -> Callable[..., str]:
-            def define_kernel(
-                scheduling: Any, source: Any, nodes: Any, *args: Any, **kw: Any
-            ) -> str:
-                name = original(scheduling, source, nodes, *args, **kw)
-                kernels = self._of(V.graph).kernels
-                for node in nodes:  # marks of where reductions begin and end are in it too
-                    for buffer in _buffers_of(node):
-                        kernels[buffer] = (name, by)
-                return name
+    def _note_kernel(
+        self, by: PlannedBy, name: str, _scheduling: Any, _source: Any, nodes: Any, *_: Any
+    ) -> None:
+        kernels = self._of(V.graph).kernels
+        for node in nodes:  # marks of where reductions begin and end are in it too
+            kernels.update(dict.fromkeys(_buffers_of(node), (name, by)))
 
-            return define_kernel
+    def _note_launches(self, _generated: Any, scheduler: Any) -> None:
+        lowered = self._of(V.graph)
+        lowered.planned = list(_planned_in(scheduler, lowered))
 
-        return wrap
+    def _note_module(self, module: Any, graph: Any) -> None:
+        lowered = self._of(graph)
+        lowered.planned = [_with_launch_key(each, module) for each in lowered.planned]
 
-    def _wrap_codegen(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def codegen(scheduler: Any) -> Any:
-            generated = original(scheduler)
-            lowered = self._of(V.graph)
-            lowered.planned = list(_planned_in(scheduler, lowered))
-            return generated
-
-        return codegen
-
-    def _wrap_load(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def compile_to_module(graph: Any) -> Any:
-            module = original(graph)
-            lowered = self._of(graph)
-            lowered.planned = [_with_launch_key(each, module) for each in lowered.planned]
-            return module
-
-        return compile_to_module
-
-    def _wrap_compiled(self, original: Callable[..., None]) -> Callable[..., None]:
-        def init(compiled: Any, current_callable: Any, graph: Any, *args: Any, **kw: Any) -> None:
-            original(compiled, current_callable, graph, *args, **kw)
-            with self._lock:
-                lowered = self._graphs.get(graph)
-                if lowered is not None:
-                    self._compiled.append((compiled, lowered))
-
-        return init
+    def _note_compiled(
+        self, _none: None, compiled: Any, _callable: Any, graph: Any, *_: Any
+    ) -> None:
+        with self._lock:
+            lowered = self._graphs.get(graph)
+            if lowered is not None:
+                self._compiled.append((compiled, lowered))
 
 
 @contextlib.contextmanager
