@@ -57,17 +57,28 @@ from warmup.keys.gemm import COVERED, CPU_LINEAR, VIA_CHOICES, GemmProblem
 from warmup.keys.question import Answers
 from warmup.keys.registry import covers
 
+# `CandidateLists`: the hooks where inductor lists the candidates of a GEMM selection.
+
+
 _WITH_BIAS: Final = ("addmm", "baddbmm")  # ops whose first input is the bias
 
 
-@dataclass(frozen=True, slots=True)
-class LookedUp:
-    """A selection by its op and operands, its problem, None without a key, and the answer."""
+@dataclass(slots=True)
+class Listed:
+    """A selection as its lists described it, and what they left out and added.
 
-    op: str
-    nodes: tuple[Any, ...]
-    problem: GemmProblem | None
-    answer: Winner | MissReason
+    A selection may have several lists, or none of inductor's: ``op`` is empty then. ``problem`` is
+    None where no key describes it, ``answer`` is what was found for it. ``rejected`` is why the
+    winner of a row could not be forced.
+    """
+
+    op: str = ""
+    nodes: tuple[Any, ...] = ()
+    problem: GemmProblem | None = None
+    answer: Winner | MissReason = MissReason.NOT_DESCRIBED
+    dropped: int = 0
+    rejected: MissReason | None = None
+    searched: SearchCounts | None = None
 
     def is_of(self, op: str, nodes: Sequence[Any]) -> bool:
         """Return whether *op* of *nodes* is this selection; the bias may come in other forms."""
@@ -75,24 +86,6 @@ class LookedUp:
         same = zip(self.nodes[first:], nodes[first:], strict=False)
         is_same = op == self.op and len(nodes) == len(self.nodes)
         return is_same and all(one is other for one, other in same)
-
-
-# `CandidateLists`: the hooks where inductor lists the candidates of a GEMM selection.
-
-
-@dataclass(slots=True)
-class ListNotes:
-    """What the lists of a selection left out and added; a selection may have several lists.
-
-    ``looked_up`` is the selection as its lists described it, and what was found; None where another
-    handler than inductor's own listed the candidates. ``rejected`` is why the winner of a row could
-    not be forced.
-    """
-
-    dropped: int = 0
-    rejected: MissReason | None = None
-    searched: SearchCounts | None = None
-    looked_up: LookedUp | None = None
 
 
 class CandidateLists(KindHooks):
@@ -110,28 +103,31 @@ class CandidateLists(KindHooks):
 
     def look_up(
         self,
+        notes: Listed,
         op: str,
         nodes: Sequence[Any],
-        layout_of: Callable[[], Any],
+        layout: Any,
         post_op: PostOp | None = None,
-    ) -> LookedUp:
-        """Describe the selection of *op* among candidates with the inputs *nodes*; look it up."""
+    ) -> None:
+        """Describe the selection of *op* with the inputs *nodes* in *notes*, and look it up."""
+        notes.op, notes.nodes = op, tuple(nodes)
         try:
-            problem = describe(op, list(nodes), layout_of(), post_op)
+            notes.problem = describe(op, list(nodes), layout, post_op)
         except ProblemError:
-            return LookedUp(op, tuple(nodes), None, MissReason.NOT_DESCRIBED)
-        return LookedUp(op, tuple(nodes), problem, self._answers.find(problem))
+            notes.problem, notes.answer = None, MissReason.NOT_DESCRIBED
+        else:
+            notes.answer = self._answers.find(notes.problem)
 
-    def take_notes(self) -> ListNotes:
+    def take_notes(self) -> Listed:
         """Return this thread's notes since its last selection, and begin anew."""
-        notes, self._local.notes = self._notes, ListNotes()
+        notes, self._local.notes = self._notes, Listed()
         return notes
 
     @property
-    def _notes(self) -> ListNotes:
-        notes: ListNotes | None = getattr(self._local, "notes", None)
+    def _notes(self) -> Listed:
+        notes: Listed | None = getattr(self._local, "notes", None)
         if notes is None:
-            notes = self._local.notes = ListNotes()
+            notes = self._local.notes = Listed()
         return notes
 
     def _wrap_finalize(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -151,18 +147,16 @@ class CandidateLists(KindHooks):
             if op_name not in VIA_CHOICES or not self._active or not tuning_is_on():
                 return list_all()
             nodes, notes = kernel_inputs.nodes(), self._notes
-            looked_up = notes.looked_up
-            if looked_up is None or not looked_up.is_of(op_name, nodes):
-                looked_up = self.look_up(op_name, nodes, kernel_inputs.output_layout)
-                notes.looked_up = looked_up
+            if not notes.is_of(op_name, nodes):
+                self.look_up(notes, op_name, nodes, kernel_inputs.output_layout())
             overrides = kwarg_overrides or {}
             selection = Selection(
                 self._version, handler, kernel_inputs, templates, op_name, overrides
             )
-            if isinstance(looked_up.answer, MissReason) and self._settings.measures:
-                return self._widen(selection, list_all(), looked_up.problem)
+            if isinstance(notes.answer, MissReason) and self._settings.measures:
+                return self._widen(selection, list_all(), notes.problem)
             offered = {**template_choices, **unlisted_candidates(selection)}
-            kept = self._keep_winner_and_library(offered, selection, looked_up.answer)
+            kept = self._keep_winner_and_library(offered, selection, notes.answer)
             if kept or "ATEN" in option_value("max_autotune_gemm_backends"):
                 return kept
             # The caller switched the library off, and a selection without choices is an error:
@@ -407,15 +401,12 @@ class GemmChoices(KindHooks):
             # A handler that lists candidates without its base class decides before any row can:
             # torch's lookup table does (torch/_inductor/lookup_table/choices.py).
             is_listed_elsewhere = (
-                name in VIA_CHOICES
-                and notes.looked_up is None
-                and type(V.choices) is not InductorChoices
+                name in VIA_CHOICES and not notes.op and type(V.choices) is not InductorChoices
             )
-            looked_up = notes.looked_up
-            if looked_up is None or not looked_up.is_of(name, input_nodes):
+            if not notes.is_of(name, input_nodes):
                 post_op = post_op_of(choices) if name in CPU_LINEAR else None
-                looked_up = self._lists.look_up(name, input_nodes, lambda: layout, post_op)
-            problem, answer = looked_up.problem, looked_up.answer
+                self._lists.look_up(notes, name, input_nodes, layout, post_op)
+            problem, answer = notes.problem, notes.answer
             if isinstance(answer, Winner):
                 assert problem is not None
                 with unmeasured():

@@ -1,0 +1,42 @@
+"""The way of one GEMM decision: what it passes from inductor's selection to the row on disk.
+
+docs/explanation/walk.md shows it. Fewer modules and records are better: lower the numbers then.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.long
+
+MOST = {"built": (40, 10), "served": (15, 3)}  # modules, records
+
+
+@pytest.fixture(scope="module")
+def walks(run_once: Callable[..., tuple[Path, str]], root: Path) -> dict[str, Any]:
+    """What ``walk.py`` prints."""
+    _, printed = run_once("walk", str(root / "tests" / "programs" / "walk.py"), ".")
+    walks: dict[str, Any] = json.loads(printed)
+    return walks
+
+
+def test_a_decision_passes_few_modules_and_records(walks: dict[str, Any]) -> None:
+    """Built, from the question to the row on disk; served, from the question to its event."""
+    for how, (modules, records) in MOST.items():
+        walk = walks[how]
+        assert len(walk["modules"]) <= modules, (how, walk["modules"])
+        assert len(walk["records"]) <= records, (how, walk["records"])
+        assert walk["modules"][0] == "inductor.gemm.hooks", how
+    assert "Row" in walks["built"]["records"]
+    assert "Hit" in walks["served"]["records"]
+
+
+def test_a_problem_is_described_and_looked_up_once(walks: dict[str, Any]) -> None:
+    """Where inductor lists the candidates; its selection takes the answer from there."""
+    for how, walk in walks.items():
+        assert (walk["described"], walk["looked_up"]) == (1, 1), how
