@@ -55,7 +55,7 @@ def test_every_ingredient_is_in_the_key() -> None:
 def test_the_rule_none_half_and_twice_are_tried() -> None:
     """The rule comes first, each number once."""
     for rule, parts in ((128, [128, 1, 64, 256]), (2, [2, 1, 4]), (3, [3, 1, 6])):
-        assert list(replace(SUM, rule=rule).ways) == [split_into(number) for number in parts], (
+        assert list(replace(SUM, rule=rule).variants) == [split_into(number) for number in parts], (
             rule,
             parts,
         )
@@ -63,7 +63,9 @@ def test_the_rule_none_half_and_twice_are_tried() -> None:
 
 def test_no_part_has_fewer_than_two_elements() -> None:
     """Twice the rule is left out where it would leave less to reduce."""
-    assert list(replace(SUM, r=32, rule=16).ways) == [split_into(number) for number in (16, 1, 8)]
+    assert list(replace(SUM, r=32, rule=16).variants) == [
+        split_into(number) for number in (16, 1, 8)
+    ]
 
 
 def test_a_winner_that_cannot_be_forced_is_refused() -> None:

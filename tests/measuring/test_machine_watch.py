@@ -81,7 +81,7 @@ def test_a_turn_is_held_from_the_wait_to_the_end_of_a_measurement(machine: Machi
         seen.append("read")
         return machine.read()
 
-    watch.turn, watch.read = turn, read
+    watch.device_lock, watch.read = turn, read
     with watch.measuring():
         seen.append("measured")
     assert list(dict.fromkeys(seen)) == ["taken", "read", "measured", "given back"]

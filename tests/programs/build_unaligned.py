@@ -63,17 +63,17 @@ def state_times(faster: Winner) -> None:
 def counting_compiles() -> Iterator[list[str]]:
     """Collect the ways in which regions were compiled while the context is open."""
     compiled: list[str] = []
-    original = region_ways._Ways.compile
+    original = region_ways._Variants.compile
 
     def compile_way(self: Any, winner: Winner, inputs: Any) -> None:
         compiled.append(winner.uid)
         original(self, winner, inputs)
 
-    region_ways._Ways.compile = compile_way  # type: ignore[method-assign]
+    region_ways._Variants.compile = compile_way  # type: ignore[method-assign]
     try:
         yield compiled
     finally:
-        region_ways._Ways.compile = original  # type: ignore[method-assign]
+        region_ways._Variants.compile = original  # type: ignore[method-assign]
 
 
 def build(spelled: str, table: str, *, all_layers: bool = False) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from sample_tables import make_table
 
 from warmup.core.errors import MissReason
 from warmup.core.events import Emitter, Event, EventName, Scheduled
-from warmup.core.files import Turn
+from warmup.core.files import DeviceLock
 from warmup.core.rows import Row, Tuned, Winner
 from warmup.keys.kind import ProblemOfKey
 from warmup.keys.question import CallsQuestion, Question
@@ -55,7 +55,7 @@ class Recording:
             on_tuned=progress.save,
             retunes=progress.must_retune,
             progress=progress,
-            device_lock=Turn(folder / "turn"),
+            device_lock=DeviceLock(folder / "turn"),
             later=lambda _question: None,
         )
 
@@ -123,7 +123,7 @@ def test_what_the_program_does_not_fuse_is_measured_apart_when_it_is_asked_again
 
 def test_one_turn_at_a_time(tmp_path: Path) -> None:
     """A holder takes its turn again at once; another waits until it is over."""
-    mine, others = Turn(tmp_path / "turn"), Turn(tmp_path / "turn")
+    mine, others = DeviceLock(tmp_path / "turn"), DeviceLock(tmp_path / "turn")
     order: list[str] = []
 
     def measure() -> None:

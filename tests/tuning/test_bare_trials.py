@@ -127,6 +127,6 @@ def test_the_turn_is_that_of_the_watch() -> None:
         taken.append(True)
         return contextlib.nullcontext()
 
-    tuner.watch.turn = turn
+    tuner.watch.device_lock = turn
     tuner.bounds.peaks()
     assert taken == [True]

@@ -20,7 +20,7 @@ from warmup.table.store import read
 from warmup.tuning.bucket_compiler import BucketCompiler, ServedBucket
 from warmup.tuning.progress import Progress
 from warmup.tuning.trials import RegionQuestions
-from warmup.tuning.tuner import ways_of
+from warmup.tuning.tuner import variants_of
 
 FUSED = Winner(Family.TEMPLATE, "triton::mm", (("BLOCK_M", 16),), "0123abcd", fused=True)
 APART = replace(FUSED, fused=False)
@@ -99,4 +99,4 @@ def test_a_row_is_measured_again_once(make: Make) -> None:
 def test_a_template_that_is_measured_apart_has_no_fused_way() -> None:
     """It is compiled not fused where that may win, else not at all."""
     plain, other = replace(FUSED, fused=None), replace(FUSED, uid="triton::other", fused=None)
-    assert ways_of([plain, other], [plain], fuses=False) == (APART,)
+    assert variants_of([plain, other], [plain], fuses=False) == (APART,)

@@ -19,11 +19,11 @@ from warmup.core.trial import Fill, Outcome, Region, Samples, Step, TensorSpec
 from warmup.keys.kind import ProblemOfKey
 from warmup.keys.pad import AS_IS, PADDED
 from warmup.keys.question import Question, RegionQuestion
-from warmup.measuring.selection import make_ways_row
+from warmup.measuring.selection import make_variants_row
 from warmup.table.lookup import Lookup
 from warmup.table.schema import OnMiss
 from warmup.tuning.bucket_compiler import _with_finite_result
-from warmup.tuning.trials import WaitingQuestion, ways_trial
+from warmup.tuning.trials import WaitingQuestion, variants_trial
 from warmup.tuning.tuner import Tuner
 
 pytestmark = pytest.mark.long
@@ -93,7 +93,7 @@ def test_operands_are_positive_where_the_result_would_not_be_finite() -> None:
             Step("aten.mm.default", ({"step": 0}, {"input": 1}), {}),
         )
         asked = question(Region((SPEC, SPEC), steps, (1,), (1,)))
-        trial = ways_trial(asked, torch.device("cpu"), Method(), {}, seed=0)
+        trial = variants_trial(asked, torch.device("cpu"), Method(), {}, seed=0)
         assert {spec.fill for spec in _with_finite_result(trial).operands} == {fill}, (
             function,
             fill,
@@ -111,7 +111,7 @@ def test_a_quantized_output_of_a_pad_region_has_its_own_tolerance() -> None:
     )
     asked = question(Region((SPEC, SPEC), steps, (2,), (1,)))
     policy = {"f32": 1e-5, "bf16": 1e-2}
-    trial = ways_trial(asked, torch.device("cpu"), Method(), policy, seed=0)
+    trial = variants_trial(asked, torch.device("cpu"), Method(), policy, seed=0)
     assert trial.tolerance == 1e-5
     assert trial.tolerances["int8"] == trial.tolerances["bfloat16"] == 1e-2
 
@@ -174,7 +174,7 @@ def test_a_region_without_a_time_as_it_is_decides_nothing(tuner: Tuner, way: Any
         one if one.winner != way else Outcome(winner=way, said="it failed")
         for one in outcomes(30.0, 40.0)
     ]
-    tuned = tuner.rows.ways_row(waiting, timed, None, failure="", is_disturbed=False)
+    tuned = tuner.rows.variants_row(waiting, timed, None, failure="", is_disturbed=False)
     assert tuned is not None
     is_own = way == AS_IS
     assert tuned.row.evidence.time_us == (10.0 if is_own else 30.0)
@@ -189,7 +189,7 @@ def test_a_failure_of_inductors_own_calls_rejects_nothing() -> None:
         Outcome(winner=way, rejection=Rejection.CRASHED, said="it failed")
         for way in (AS_IS, PADDED)
     ]
-    tuned = make_ways_row(KEY, outcomes(20.0, 10.0), failed, AS_IS, Method())
+    tuned = make_variants_row(KEY, outcomes(20.0, 10.0), failed, AS_IS, Method())
     assert isinstance(tuned, Tuned)
     evidence = tuned.row.evidence
     assert (tuned.row.winner, evidence.scope, evidence.bare_us) == (PADDED, Scope.FUSED, None)

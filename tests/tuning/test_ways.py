@@ -12,7 +12,7 @@ from warmup.core.method import Method
 from warmup.core.rows import Evidence, Family, Row, Timing, Tuned, Winner
 from warmup.core.trial import Outcome, RegionKernels
 from warmup.tuning.trials import faster_alone
-from warmup.tuning.tuner import as_decided, less_demanding, ways_of
+from warmup.tuning.tuner import as_decided, less_demanding, variants_of
 
 LIBRARY = Winner(Family.EXTERN, "aten::mm")
 SPLIT = Winner(Family.SUBGRAPH, "decompose_k", (("k_split", 4),))
@@ -31,7 +31,7 @@ def compiled(winner: Winner, spills: int | None = 0, *, is_as_decided: bool = Tr
 
 
 def test_a_template_that_is_faster_alone_is_compiled_both_ways() -> None:
-    assert ways_of([LARGE, SMALL, SPLIT], may_win_alone=[LARGE]) == (
+    assert variants_of([LARGE, SMALL, SPLIT], may_win_alone=[LARGE]) == (
         *(replace(LARGE, fused=True), replace(LARGE, fused=False)),
         replace(SMALL, fused=True),
         SPLIT,

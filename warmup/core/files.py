@@ -353,7 +353,7 @@ def _writers_of(what: str, found: os.stat_result, *, is_file: bool) -> Iterator[
         yield OtherWriter(f"group {found.st_gid} can write {what}")
 
 
-# `locked`: one writer of a file at a time, by a lock file beside it; `Turn`: measuring in turn.
+# `locked`: one writer of a file at a time, by a lock file beside it; `DeviceLock`: one measurement.
 
 LOCKS_FOLDER: Final = ".locks"
 _POLL_S: Final = 0.02
@@ -421,7 +421,7 @@ _LONGEST_TURN_S: Final = 24 * 3600.0
 
 
 @dataclass
-class Turn:
+class DeviceLock:
     """The right to measure, which one thread of one process has at a time; a lock beside *path*.
 
     The kernel takes it from a process that ends in whatever way.

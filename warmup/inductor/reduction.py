@@ -160,8 +160,8 @@ class _Loaded:
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
-    """The kernel of one way with the launch config found for it, as a call on its arguments.
+class _Variant:
+    """The kernel of one variant with the launch config found for it, as a call on its arguments.
 
     ``time_us`` is the least time that the search saw.
     """
@@ -176,64 +176,66 @@ def search_of(
     answers: Answers,
     scheduling: Any,
     features: Any,
-    ways: Sequence[Winner],
+    variants: Sequence[Winner],
     create: Callable[[Winner], Any],
 ) -> LiveSearch:
-    """Return the decision between *ways*, that of inductor's rule first, ready to be measured.
+    """Return the decision between *variants*, that of inductor's rule first, ready to be measured.
 
-    *create* returns the kernels that inductor makes for a way. *answers* search the launch config
-    of each, and ``counts`` has the configs. A way that does not compile is in ``uncompiled``.
+    *create* returns the kernels that inductor makes for a variant. *answers* search the launch
+    config of each, ``counts`` has the configs, ``uncompiled`` the variants that do not compile.
     """
-    made: dict[Winner, _Way] = {}
+    made: dict[Winner, _Variant] = {}
     loaded: dict[Winner, _Loaded] = {}
     uncompiled: dict[Winner, str] = {}
     counted, given = metrics.generated_kernel_count, _Given()
 
     @contextlib.contextmanager
-    def reporting(way: Winner) -> Iterator[None]:
+    def reporting(variant: Winner) -> Iterator[None]:
         try:
             yield
         except Exception as error:  # noqa: BLE001  a compiler or driver may raise anything
-            uncompiled[way] = f"{type(error).__name__}: {error}".partition("\n")[0]
+            uncompiled[variant] = f"{type(error).__name__}: {error}".partition("\n")[0]
 
     with torch.random.fork_rng(devices=[V.graph.get_current_device_or_throw()]):
-        for way in ways:
-            with reporting(way):
-                (kernel,) = create(way)
+        for variant in variants:
+            with reporting(variant):
+                (kernel,) = create(variant)
                 source = _generate(scheduling, features.node_schedule, kernel)
-                loaded[way] = _loaded(source)
+                loaded[variant] = _loaded(source)
         compile_in_workers((one.kernel, one.ahead) for one in loaded.values())
-        for way, one in list(loaded.items()):
-            with reporting(way):
+        for variant, one in list(loaded.items()):
+            with reporting(variant):
                 one.kernel.precompile()
                 one.args = given.args_for(one.kernel, one.make_args)
         fastest_us = math.inf
-        for way in sorted(loaded.keys() - uncompiled.keys(), key=lambda way: way != PERSISTENT):
-            with reporting(way):
-                made[way] = _searched(answers, loaded[way], fastest_us * _LOSING_TIMES)
-                fastest_us = min(fastest_us, made[way].time_us)
+        for variant in sorted(
+            loaded.keys() - uncompiled.keys(), key=lambda variant: variant != PERSISTENT
+        ):
+            with reporting(variant):
+                made[variant] = _searched(answers, loaded[variant], fastest_us * _LOSING_TIMES)
+                fastest_us = min(fastest_us, made[variant].time_us)
     metrics.generated_kernel_count = counted
     return LiveSearch(
-        listed=(ways[0],),
-        calls={way: made[way].call for way in ways if way in made},
+        listed=(variants[0],),
+        calls={variant: made[variant].call for variant in variants if variant in made},
         more=lambda _times_us: {},
-        written=lambda way: written_by(made[way].call, made[way].arguments),
+        written=lambda variant: written_by(made[variant].call, made[variant].arguments),
         uncompiled=uncompiled,
         counts=lambda: sum((one.searched for one in made.values()), _NO_CONFIGS),
     )
 
 
 def send_ahead(
-    scheduling: Any, features: Any, ways: Sequence[Winner], create: Callable[[Winner], Any]
+    scheduling: Any, features: Any, variants: Sequence[Winner], create: Callable[[Winner], Any]
 ) -> None:
-    """Send what `search_of` begins with to the workers, for each of *ways*; nothing waits for it.
+    """Send what `search_of` begins with, for each of *variants*, to the workers; do not wait.
 
-    A way that cannot be generated is left out; `search_of` says why.
+    A variant that cannot be generated is left out; `search_of` says why.
     """
     counted = metrics.generated_kernel_count
-    for way in ways:
+    for variant in variants:
         with contextlib.suppress(Exception):
-            (kernel,) = create(way)
+            (kernel,) = create(variant)
             loaded = _loaded(_generate(scheduling, features.node_schedule, kernel))
             send_configs([(loaded.kernel, loaded.ahead)])
     metrics.generated_kernel_count = counted
@@ -277,7 +279,7 @@ def _loaded(source: str) -> _Loaded:
     return _Loaded(kernel, offered, ahead, module.get_args)
 
 
-def _searched(answers: Answers, loaded: _Loaded, limit_us: float) -> _Way:
+def _searched(answers: Answers, loaded: _Loaded, limit_us: float) -> _Variant:
     """Return the kernel with the launch config that *answers* find for it.
 
     Where what the search begins with takes longer than *limit_us*, it ends there.
@@ -302,7 +304,7 @@ def _searched(answers: Answers, loaded: _Loaded, limit_us: float) -> _Way:
     if launcher is None:
         raise RuntimeError("no launch config of the kernel could be measured")
     arguments = OwnArguments(kernel, args, {})
-    return _Way(
+    return _Variant(
         call_of(kernel, launcher, arguments), arguments, live.counts(), min(seen, default=math.inf)
     )
 
@@ -332,15 +334,15 @@ class ReductionLoops(KindHooks):
             if not is_asked or not _leaves_choice(kernel_features, made, arguments):
                 return made
 
-            def create(way: Winner) -> Any:
-                forced = {"override_persistent_reduction": way == PERSISTENT}
+            def create(variant: Winner) -> Any:
+                forced = {"override_persistent_reduction": variant == PERSISTENT}
                 return original(
                     scheduling, kernel_features, kernel_args, {**kernel_kwargs, **forced}
                 )
 
             by_rule = PERSISTENT if made[0].persistent_reduction else LOOPED
-            way = self._choose(scheduling, kernel_features, by_rule, create)
-            return made if way == by_rule else create(way)
+            variant = self._choose(scheduling, kernel_features, by_rule, create)
+            return made if variant == by_rule else create(variant)
 
         return create_kernel_choices
 
@@ -359,11 +361,11 @@ class ReductionLoops(KindHooks):
             self._answers.emit(Hit(problem.key, str(answer)))
             return answer
         if self._settings.measures:
-            ways = by_rule, LOOPED if by_rule == PERSISTENT else PERSISTENT
+            variants = by_rule, LOOPED if by_rule == PERSISTENT else PERSISTENT
             if is_listing():
-                send_ahead(scheduling, features, ways, create)
+                send_ahead(scheduling, features, variants, create)
                 return by_rule
-            search = search_of(self._answers, scheduling, features, ways, create)
+            search = search_of(self._answers, scheduling, features, variants, create)
             return self._answers.measure(SearchQuestion(problem, search)) or by_rule
         self._answers.emit(Missed(problem.key, answer, str(by_rule)))
         return by_rule
@@ -439,7 +441,7 @@ class ReductionSplits(KindHooks):
             self._answers.emit(Missed(problem.key, answer, str(split_into(by_rule))))
             return by_rule
         keys = frozenset({problem.key})
-        measured = self._answers.measure(RegionQuestion(problem, problem.ways, region, keys))
+        measured = self._answers.measure(RegionQuestion(problem, problem.variants, region, keys))
         return by_rule if measured is None else parts_of(measured, problem.r) or by_rule
 
 

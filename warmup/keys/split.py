@@ -68,7 +68,7 @@ class SplitProblem(Problem):
         return " ".join(words)
 
     @property
-    def ways(self) -> tuple[Winner, ...]:
+    def variants(self) -> tuple[Winner, ...]:
         """What a build tries: inductor's rule first, not split, and half and twice the parts."""
         counts = [self.rule, 1, *(int(self.rule * times) for times in _TRIED_TIMES_RULE)]
         return tuple(split_into(n) for n in dict.fromkeys(counts) if 1 <= n <= self.r // 2)

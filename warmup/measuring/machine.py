@@ -304,7 +304,7 @@ def _ignore(_reason: str, _seconds: float) -> None:
 class MachineWatch:
     """Watches the machine of *device* while a build measures there.
 
-    ``own`` returns the process IDs that are the build's, and ``read`` reads the CPUs. ``turn``
+    ``own`` returns the process IDs that are the build's, ``read`` reads the CPUs. ``device_lock``
     makes a context that is open while this process measures, with the wait for quiet: where several
     processes of a build measure on one device, it lets one in at a time.
     """
@@ -312,7 +312,7 @@ class MachineWatch:
     device: torch.device
     own: Callable[[], frozenset[int]] = lambda: frozenset({os.getpid()})
     read: Callable[[], CpuReading | None] = read_cpus
-    turn: Callable[[], AbstractContextManager[None]] = nullcontext
+    device_lock: Callable[[], AbstractContextManager[None]] = nullcontext
     clocks: list[int] = field(default_factory=list)  # SM clocks seen after trials, in MHz
     _wait_s: float = 0.0
     _on_wait: OnWait = _ignore
@@ -335,7 +335,7 @@ class MachineWatch:
         Gives a function that returns, after the context, whether the measurement was disturbed.
         """
         shares: list[float] = []
-        with self.turn():
+        with self.device_lock():
             self.wait_for_quiet()
             self._note()
             yield lambda: any(share > BUSY_SHARE for share in shares)

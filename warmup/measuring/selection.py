@@ -222,13 +222,13 @@ def make_fused_row(
         return None
     alone = {timing.winner: timing.time_us for timing in bare.timings}
     bare_us = alone.get(fused.row.winner.choice)
-    ways: dict[Winner, list[Timing]] = {}
+    variants: dict[Winner, list[Timing]] = {}
     for timing in fused.timings:
-        ways.setdefault(timing.winner.choice, []).append(timing)
+        variants.setdefault(timing.winner.choice, []).append(timing)
     rejected = Counter(dict(bare.row.evidence.rejected))
     rejected.update(
         tried[0].rejection
-        for tried in ways.values()
+        for tried in variants.values()
         if all(timing.rejection is not None for timing in tried) and tried[0].rejection is not None
     )
     kernels = {outcome.winner: outcome.kernels for outcome in outcomes}
@@ -266,12 +266,12 @@ def make_fused_row(
             said=timing.said or way.said,
         )
         for timing in bare.timings
-        for way in ways.get(timing.winner, [None])
+        for way in variants.get(timing.winner, [None])
     )
     return Tuned(bare.key, Row(fused.row.winner, evidence), timings)
 
 
-def make_ways_row(
+def make_variants_row(
     key: str,
     outcomes: Sequence[Outcome],
     bare: Sequence[Outcome],

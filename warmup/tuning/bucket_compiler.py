@@ -40,7 +40,7 @@ from warmup.models.loading import Inputs
 from warmup.models.outputs import CallState
 from warmup.table.lookup import Lookup
 from warmup.table.schema import OnMiss, options_served
-from warmup.tuning.trials import ways_trial
+from warmup.tuning.trials import variants_trial
 from warmup.tuning.worker import NO_EVIDENCE, Compiled, RegionSets, region_reference
 
 if TYPE_CHECKING:
@@ -487,12 +487,12 @@ def measure_regions(compiler: BucketCompiler) -> None:
         for one in waiting:
             given_up, since = set(tuner.rows.not_tuned), len(progress.tuned)
             with tuner.rows.measuring_any():
-                timed = _time_ways(compiler, one)
+                timed = _time_variants(compiler, one)
             # The model may never ask for the keys that only the region gave up.
             for key in set(tuner.rows.not_tuned) - given_up:
                 tuner.rows.forget(key)
             clock_mhz = sm_clock_mhz(tuner.device)
-            tuned = tuner.rows.ways_row(
+            tuned = tuner.rows.variants_row(
                 *(one, timed.outcomes, clock_mhz),
                 failure=timed.failure,
                 is_disturbed=timed.is_disturbed,
@@ -516,8 +516,8 @@ def drop_rows(compiler: BucketCompiler, keys: Collection[str], since: int) -> No
 
 
 @dataclass(frozen=True, slots=True)
-class _TimedWays:
-    """The outcomes of the ways of a region, and the keys that each of them asked for.
+class _TimedVariants:
+    """The outcomes of the variants of a region, and the keys that each of them asked for.
 
     ``failure`` is why there are no outcomes.
     """
@@ -528,30 +528,30 @@ class _TimedWays:
     keys: Mapping[Winner, set[str]] = field(default_factory=dict)
 
 
-def _time_ways(compiler: BucketCompiler, waiting: WaitingQuestion) -> _TimedWays:
+def _time_variants(compiler: BucketCompiler, waiting: WaitingQuestion) -> _TimedVariants:
     tuner, question = compiler.tuner, waiting.question
     with empty_caches(), torch.no_grad():
         try:
             trial = _with_finite_result(
-                ways_trial(
+                variants_trial(
                     *(question, tuner.device, tuner.method, tuner.tolerance),
                     seed=tuner.seed,
                 )
             )
             make_sets = partial(RegionSets, trial, tuner.device)
-            ways = _Ways(compiler, question, trial)
+            variants = _Variants(compiler, question, trial)
             inputs = make_sets(trial.seed, 1).views(0)
             for winner in question.variants:
-                ways.compile(winner, inputs)
+                variants.compile(winner, inputs)
             with tuner.watch.measuring() as is_disturbed:
                 outcomes = run_trial(
-                    trial, make_sets, ways.make_call, make_reference=ways.make_reference
+                    trial, make_sets, variants.make_call, make_reference=variants.make_reference
                 )
-            return _TimedWays(outcomes, "", is_disturbed(), ways.keys)
+            return _TimedVariants(outcomes, "", is_disturbed(), variants.keys)
         except WarmupError:
             raise
         except Exception as error:  # noqa: BLE001  such as little memory
-            return _TimedWays(failure=first_line(error))
+            return _TimedVariants(failure=first_line(error))
         finally:
             if tuner.device.type == "cuda":
                 torch.cuda.empty_cache()
@@ -572,8 +572,8 @@ def _with_finite_result(trial: Trial) -> Trial:
     return replace(trial, operands=positive)
 
 
-class _Ways:
-    """The compiled ways of one region, or the errors that compiling them raised."""
+class _Variants:
+    """The compiled variants of one region, or the errors that compiling them raised."""
 
     def __init__(self, compiler: BucketCompiler, question: RegionQuestion, trial: Trial) -> None:
         assert trial.region is not None

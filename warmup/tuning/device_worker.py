@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, Final
 import torch
 
 from warmup.core.errors import BuildError, ModelError, ProblemError, WarmupError, cause_in
-from warmup.core.files import Turn
+from warmup.core.files import DeviceLock
 from warmup.core.processes import end_with_parent
 from warmup.core.rows import Family, Winner
 from warmup.measuring.machine import family_of
@@ -73,7 +73,7 @@ def serve(requests: BinaryIO, send: Send) -> None:
 def _start(order: WorkerOrder, context: BuildContext, send: Send) -> ReadyWorker:
     context.request.source.open(context)
     watch, wait_s = context.tuner.watch, order.options.wait_for_quiet
-    watch.turn = Turn(Path(order.turn)).taken
+    watch.device_lock = DeviceLock(Path(order.turn)).taken
     watch.own = partial(descendants_of, order.parent)
     watch.start(seconds_to_wait(wait_s), lambda reason, s: send({"waiting": reason, "seconds": s}))
     return ReadyWorker(

@@ -69,8 +69,8 @@ class OneKeyLookup(Lookup):
     named: Sequence[Winner] = ()
 
     def _wants(self, key: str) -> bool:
-        has_ways = kind_of(self.wanted).neutral is not None
-        return key == self.wanted or (has_ways and kind_of(key).is_searchable)
+        has_variants = kind_of(self.wanted).neutral is not None
+        return key == self.wanted or (has_variants and kind_of(key).is_searchable)
 
     def neighbours(self, problem: Problem) -> Sequence[Winner]:
         return self.named if self.search is Search.IMPORTED else super().neighbours(problem)

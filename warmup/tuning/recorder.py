@@ -29,7 +29,7 @@ from warmup.core.events import (
     Tally,
     print_notice,
 )
-from warmup.core.files import Turn
+from warmup.core.files import DeviceLock
 from warmup.core.method import Search, read_flag
 from warmup.core.processes import RecordingOrder, order_in_environment
 from warmup.core.rows import Winner
@@ -60,7 +60,7 @@ from warmup.tuning.setup import (
     seconds_to_wait,
     watcher_of,
 )
-from warmup.tuning.trials import WaitingQuestion, ways_trial
+from warmup.tuning.trials import WaitingQuestion, variants_trial
 from warmup.tuning.tuner import Tuner
 
 # `RecordingLookup`: the lookup of a process whose questions become the rows of a table.
@@ -79,7 +79,7 @@ class RecordingLookup(Lookup):
     """
 
     progress: Progress
-    device_lock: Turn
+    device_lock: DeviceLock
     later: Callable[[RegionQuestion], None]
     apart: set[str] = field(default_factory=set)
 
@@ -256,7 +256,7 @@ def _measuring(order: RecordingOrder, setup: BuildSetup, table: Table, out: Emit
         retunes=progress.must_retune,
         searches=policy.searches,
         progress=progress,
-        device_lock=Turn(order.turn),
+        device_lock=DeviceLock(order.turn),
         later=partial(write_region, order.regions, tuner=tuner),
         apart=tuner.apart,
     )
@@ -273,7 +273,7 @@ def write_region(path: Path, question: RegionQuestion, tuner: Tuner) -> None:
     Raises:
         OSError: the file cannot be written.
     """
-    trial = ways_trial(question, tuner.device, tuner.method, tuner.tolerance, seed=tuner.seed)
+    trial = variants_trial(question, tuner.device, tuner.method, tuner.tolerance, seed=tuner.seed)
     line = {"trial": trial_to_json(trial), "keys": sorted(question.keys_in_region)}
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")

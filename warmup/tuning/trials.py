@@ -21,7 +21,7 @@ from warmup.keys.registry import ingredients_of
 from warmup.keys.text import at_upper_end
 from warmup.measuring.peaks import measured_peaks
 from warmup.measuring.reference import NARROW_TOLERANCE, dtype_named
-from warmup.measuring.selection import make_row, make_ways_row
+from warmup.measuring.selection import make_row, make_variants_row
 
 _ATEN_NAMES: Final = {
     "mm": "mm",
@@ -89,7 +89,7 @@ def region_trial(
     )
 
 
-def ways_trial(
+def variants_trial(
     question: RegionQuestion,
     device: torch.device,
     method: Method,
@@ -97,7 +97,7 @@ def ways_trial(
     *,
     seed: int,
 ) -> Trial:
-    """Return the trial of the region of *question*, compiled in each of its ways."""
+    """Return the trial of the region of *question*, compiled in each of its variants."""
     region, ingredients = question.region, ingredients_of(question.key)
     assert region is not None
     return Trial(
@@ -283,19 +283,19 @@ class RegionQuestions:
 class PeakBounds:
     """The peaks of *device*, measured when they are first needed, as bounds of times with *l2*.
 
-    ``turn`` is that of `MachineWatch`: other processes may measure on the device.
+    ``device_lock`` is that of `MachineWatch`: other processes may measure on the device.
     """
 
     device: torch.device
     l2: L2
-    turn: Callable[[], AbstractContextManager[None]] = nullcontext
+    device_lock: Callable[[], AbstractContextManager[None]] = nullcontext
     known: Peaks | None = None
     _is_measured: bool = False
 
     def peaks(self) -> Peaks | None:
         """Return the measured peaks of the device, which are ``known`` from then on."""
         if not self._is_measured:
-            with self.turn():
+            with self.device_lock():
                 self.known, self._is_measured = measured_peaks(self.device), True
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()
@@ -370,7 +370,7 @@ class RowMaker:
             del self.library_rows[key]
         return tuned
 
-    def ways_row(
+    def variants_row(
         self,
         waiting: WaitingQuestion,
         outcomes: Sequence[Outcome],
@@ -379,24 +379,24 @@ class RowMaker:
         failure: str,
         is_disturbed: bool,
     ) -> Tuned | None:
-        """Return the row for *outcomes* of the ways in the region of *waiting*.
+        """Return the row for *outcomes* of the variants in the region of *waiting*.
 
         Where the way of default mode has no time, inductor's own calls decide, if there are any;
         without any outcomes *failure* says why.
         """
         key, library = waiting.question.key, waiting.question.library
         as_is = next((one for one in outcomes if one.winner == library), None)
-        tuned = make_ways_row(
+        tuned = make_variants_row(
             *(key, outcomes, waiting.bare, library, self.method),
             clock_mhz=clock_mhz,
             is_disturbed=is_disturbed,
         )
         if tuned is None or as_is is None or as_is.time_us is None:
-            return self.bare_ways_row(waiting, as_is.said if as_is else failure)
+            return self.bare_variants_row(waiting, as_is.said if as_is else failure)
         self.forget(key)
         return tuned
 
-    def bare_ways_row(self, waiting: WaitingQuestion, reason: str) -> Tuned | None:
+    def bare_variants_row(self, waiting: WaitingQuestion, reason: str) -> Tuned | None:
         """Return the row for the times of inductor's own calls; without any calls there is none.
 
         ``not_fused`` then has *reason*, or ``not_tuned`` where there is no row.

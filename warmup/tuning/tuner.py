@@ -66,12 +66,12 @@ from warmup.tuning.trials import (
     work_of,
 )
 
-# `run_ways`: candidates compiled in their region with operations fused into them, and without.
+# `run_variants`: candidates compiled in their region with operations fused into them, and without.
 
 MAX_SPILLS: Final = 8  # inductor fuses no kernel that spills more (codegen/triton.py)
 
 
-def run_ways(
+def run_variants(
     run: Callable[[Trial], TrialResult],
     trial: Trial,
     others: Sequence[Winner],
@@ -82,8 +82,8 @@ def run_ways(
 ) -> tuple[Outcome, ...]:
     """Return the outcomes in *trial* of its library's kernel and of the first *most* of *others*.
 
-    Each of them has its ways (`ways_of`). Where fused kernels spill registers, up to *most* more
-    that need fewer of them are timed fused.
+    Each of them has its `variants_of`. Where fused kernels spill registers, up to *most* more that
+    need fewer of them are timed fused.
 
     Raises:
         TrialNotRunError: the trial could not be run at all.
@@ -93,14 +93,14 @@ def run_ways(
         candidates = tuple(map(Candidate, winners))
         return as_decided(run(replace(trial, candidates=candidates)).outcomes)
 
-    ways = ways_of(others[:most], may_win_alone, fuses=fuses)
-    outcomes = outcomes_of(trial.library, *ways)
+    variants = variants_of(others[:most], may_win_alone, fuses=fuses)
+    outcomes = outcomes_of(trial.library, *variants)
     if more := less_demanding(others[most:], outcomes)[:most]:
-        outcomes = outcomes_of(*(one.winner for one in outcomes), *ways_of(more))
+        outcomes = outcomes_of(*(one.winner for one in outcomes), *variants_of(more))
     return outcomes
 
 
-def ways_of(
+def variants_of(
     candidates: Iterable[Winner], may_win_alone: Iterable[Winner] = (), *, fuses: bool = True
 ) -> tuple[Winner, ...]:
     """Return each of *candidates* as it is compiled: a template fused, and not fused where it pays.
@@ -110,20 +110,20 @@ def ways_of(
     Without *fuses* no template is fused.
     """
     alone = frozenset(may_win_alone)
-    ways: list[Winner] = []
+    variants: list[Winner] = []
     for candidate in candidates:
         if candidate.family is not Family.TEMPLATE:
-            ways.append(candidate)
+            variants.append(candidate)
             continue
         if fuses:
-            ways.append(replace(candidate, fused=True))
+            variants.append(replace(candidate, fused=True))
         if candidate in alone:
-            ways.append(replace(candidate, fused=False))
-    return tuple(ways)
+            variants.append(replace(candidate, fused=False))
+    return tuple(variants)
 
 
 def as_decided(outcomes: Iterable[Outcome]) -> tuple[Outcome, ...]:
-    """Return *outcomes* without ways that inductor could not compile as asked for.
+    """Return *outcomes* without variants that inductor could not compile as asked for.
 
     Where nothing can be fused into a template, there is no fused way.
     """
@@ -369,7 +369,7 @@ class Tuner:
     bare: BareTrials = field(init=False)
 
     def __post_init__(self) -> None:
-        self.bounds = PeakBounds(self.device, self.method.l2, turn=self._turn)
+        self.bounds = PeakBounds(self.device, self.method.l2, device_lock=self._device_lock)
         self.rows = RowMaker(self.method, self.bounds)
         self.watch = MachineWatch(
             self.device, own=lambda: frozenset({os.getpid(), *filter(None, [self.process.pid])})
@@ -485,7 +485,9 @@ class Tuner:
                 if others:
                     alone, most = faster_alone(bare, library, self.method), self.method.fused_top_k
                     fuses = question.problem.key not in self.apart
-                    outcomes = run_ways(self.process.run, trial, others, alone, most, fuses=fuses)
+                    outcomes = run_variants(
+                        self.process.run, trial, others, alone, most, fuses=fuses
+                    )
         except TrialNotRunError as error:
             self.rows.not_fused[question.problem.key] = str(error)
             return bare
@@ -548,8 +550,8 @@ class Tuner:
         logger.debug("searched %s in %.2f s: %s", counts, seconds, key)
         return FoundConfigs(tuple(outcomes), library, counts, is_disturbed=is_disturbed())
 
-    def _turn(self) -> AbstractContextManager[None]:
-        return self.watch.turn()  # which whoever starts the watch sets
+    def _device_lock(self) -> AbstractContextManager[None]:
+        return self.watch.device_lock()  # which whoever starts the watch sets
 
     def cost_of(self, call: Callable[[], object]) -> CallCost | None:
         """Return what *call*, which has run before, costs; None on a CPU."""
@@ -577,7 +579,7 @@ class Tuner:
         waiting = WaitingQuestion(without_calls, outcomes, was_disturbed)
         if question.region is None or not self.region_questions.is_used:
             reason = question.reason or "it was asked while serving, which compiles a model once"
-            return self.rows.bare_ways_row(waiting, reason)
+            return self.rows.bare_variants_row(waiting, reason)
         self.region_questions.keep(waiting)
         return None
 
