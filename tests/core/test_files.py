@@ -99,28 +99,20 @@ def test_a_device_is_written_into(null: Path) -> None:
 
 
 @needs_root
-def test_a_block_device_is_refused(tmp_path: Path) -> None:
-    """An output that is a disk is refused, for root too."""
-    os.mknod(tmp_path / "disk", 0o666 | stat.S_IFBLK, os.makedev(7, 4000))
-    with pytest.raises(OSError, match="no regular file"):
-        replace_bytes(tmp_path / "disk", b"x")
-    assert stat.S_ISBLK((tmp_path / "disk").lstat().st_mode)
-
-
-def test_a_socket_is_refused(listener: Path) -> None:
-    with pytest.raises(OSError, match="no regular file"):
-        replace_bytes(listener, b"x")
-    assert stat.S_ISSOCK(listener.lstat().st_mode)
-
-
-def test_a_folder_is_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
-    for name in ("", ".", "/", "folder"):
-        tmp_path = tmp_path_factory.mktemp("case")
-        with pytest.MonkeyPatch.context() as monkeypatch:
-            (tmp_path / "folder").mkdir()
-            monkeypatch.chdir(tmp_path)
-            with pytest.raises(OSError, match="it is a folder"):
-                replace_bytes(Path(name), b"x")
+def test_what_is_no_file_is_refused_and_stays(
+    tmp_path: Path, listener: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk, a socket and a folder, however that is named; for root too."""
+    monkeypatch.chdir(tmp_path)
+    disk = tmp_path / "disk"
+    os.mknod(disk, 0o666 | stat.S_IFBLK, os.makedev(7, 4000))
+    (tmp_path / "folder").mkdir()
+    for path in (disk, listener, *map(Path, ("", ".", "/", "folder"))):
+        mode = path.lstat().st_mode
+        said = "it is a folder" if stat.S_ISDIR(mode) else "no regular file"
+        with pytest.raises(OSError, match=said):
+            replace_bytes(path, b"x")
+        assert path.lstat().st_mode == mode, path
 
 
 def test_a_fifo_is_written_into(tmp_path: Path) -> None:

@@ -256,12 +256,6 @@ def test_combining_takes_the_newest_and_tells_each_conflict() -> None:
     )
 
 
-@pytest.fixture(params=list(SEARCH_FIELDS.values()))
-def name(request: pytest.FixtureRequest) -> str:
-    """The field of the policy."""
-    return str(request.param)
-
-
 def has(policy: Policy, name: str) -> bool:
     """Return whether *policy* has the kind of the field *name*."""
     return name in {SEARCH_FIELDS[kind] for kind in policy.searches}
@@ -273,42 +267,41 @@ def searched(table: Table, name: str) -> Table:
     return dataclasses.replace(table, policy=dataclasses.replace(table.policy, searches=kinds))
 
 
-def test_only_a_searched_table_says_so(name: str) -> None:
-    """The field is read back; without it a table reads as before, and has the same digest."""
+def test_only_a_searched_table_says_so() -> None:
+    """The field is read back as true, and nothing else; without it the digest is as before."""
     table = make_table()
-    assert decode(encode(searched(table, name)), "t.json") == searched(table, name)
-    assert json.loads(encode(searched(table, name)))["policy"][name] is True
-    assert name not in json.loads(encode(table))["policy"]
-    assert not has(decode(encode(table), "t.json").policy, name)
-    assert digest_of(table) != digest_of(searched(table, name))
+    for name in SEARCH_FIELDS.values():
+        text = encode(searched(table, name))
+        assert decode(text, "t.json") == searched(table, name), name
+        assert json.loads(text)["policy"][name] is True, name
+        assert name not in json.loads(encode(table))["policy"]
+        assert not has(decode(encode(table), "t.json").policy, name)
+        assert digest_of(table) != digest_of(searched(table, name)), name
+        for value in (False, 1, "true", None):
+            document = json.loads(text)
+            document["policy"][name] = value
+            with pytest.raises(TableFormatError) as caught:
+                decode(json.dumps(document), "t.json")
+            assert caught.value.pointer == f"/policy/{name}", value
 
 
-@pytest.mark.parametrize("value", [False, 1, "true", None])
-def test_anything_but_true_is_refused(name: str, value: object) -> None:
-    """A field that is false is not written, so it was not written by a build."""
-    document = json.loads(encode(searched(make_table(), name)))
-    document["policy"][name] = value
-    with pytest.raises(TableFormatError) as caught:
-        decode(json.dumps(document), "t.json")
-    assert caught.value.pointer == f"/policy/{name}"
-
-
-@pytest.mark.parametrize(("device", "wanted"), [("cuda", True), ("cpu", False)])
-def test_every_build_on_a_gpu_searches(name: str, device: str, *, wanted: bool) -> None:
+def test_every_build_on_a_gpu_searches() -> None:
     """Whatever the mode; a CPU's kernels have no launch config, and reduce without Triton."""
-    for mode in ("max-autotune-gemm", "max-autotune"):
-        assert has(choose_policy(PolicyOptions(mode=mode), device, {}), name) is wanted
+    modes = ("max-autotune-gemm", "max-autotune")
+    for name, device, mode in product(SEARCH_FIELDS.values(), ("cuda", "cpu"), modes):
+        policy = choose_policy(PolicyOptions(mode=mode), device, {})
+        assert has(policy, name) is (device == "cuda"), (name, device, mode)
 
 
-def test_tables_searched_differently_are_not_merged(name: str) -> None:
-    """Their rows were chosen among other configs."""
-    with pytest.raises(TableMergeError, match=name):
-        merge(make_table(), searched(make_table(), name))
-
-
-def test_tables_found_together_are_searched_if_all_are(name: str) -> None:
-    """Else a kernel that an older build had no row for would be a miss."""
+def test_tables_searched_differently_are_not_merged() -> None:
+    """Their rows were chosen among other configs: a table is searched if all of a union are."""
     table = make_table()
-    assert has(combine([searched(table, name), searched(table, name)])[0].policy, name)
-    assert not has(combine([searched(table, name), table])[0].policy, name)
-    assert not has(combine([table, searched(table, name)])[0].policy, name)
+    for name in SEARCH_FIELDS.values():
+        with pytest.raises(TableMergeError, match=name):
+            merge(table, searched(table, name))
+        for others, is_searched in (
+            ([searched(table, name), searched(table, name)], True),
+            ([searched(table, name), table], False),
+            ([table, searched(table, name)], False),
+        ):
+            assert has(combine(others)[0].policy, name) is is_searched, name

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import re
 import stat
@@ -87,31 +86,14 @@ def _finished(processes: list[subprocess.Popen[str]]) -> None:
         assert process.returncode == 0, errors
 
 
-def test_what_was_written_is_read(tmp_path: Path) -> None:
-    write(tmp_path / "t.json", make_table())
-    assert read(tmp_path / "t.json") == make_table()
-
-
-def test_writing_makes_the_folders(tmp_path: Path) -> None:
-    write(tmp_path / "a" / "b" / "t.json", make_table())
-    assert (tmp_path / "a" / "b" / "t.json").is_file()
-
-
-def test_the_file_is_the_canonical_text(tmp_path: Path) -> None:
-    """A written file holds what `encode` returns, byte for byte."""
-    write(tmp_path / "t.json", make_table())
-    assert (tmp_path / "t.json").read_bytes() == encode(make_table()).encode("ascii")
-
-
-def test_writing_leaves_nothing_but_the_table(tmp_path: Path) -> None:
-    """No temporary file stays beside the table, only the folder of its lock file."""
-    write(tmp_path / "t.json", make_table())
-    assert sorted(path.name for path in tmp_path.iterdir()) == [LOCKS_FOLDER, "t.json"]
-
-
-def test_a_written_table_can_be_read_by_all_and_written_by_its_owner(tmp_path: Path) -> None:
-    write(tmp_path / "t.json", make_table())
-    assert stat.S_IMODE((tmp_path / "t.json").stat().st_mode) == 0o644
+def test_what_is_written_is_the_canonical_text_and_is_read(tmp_path: Path) -> None:
+    """In folders that are made, for all to read; nothing but a lock file stays beside it."""
+    path = tmp_path / "a" / "b" / "t.json"
+    write(path, make_table())
+    assert read(path) == make_table()
+    assert path.read_bytes() == encode(make_table()).encode("ascii")
+    assert sorted(each.name for each in path.parent.iterdir()) == [LOCKS_FOLDER, "t.json"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
 
 
 def test_no_file_is_written_that_cannot_be_read(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -125,36 +107,27 @@ def test_no_file_is_written_that_cannot_be_read(tmp_path_factory: pytest.TempPat
         assert read(path) == make_table(), time_us
 
 
-def test_a_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that fills up before the rename leaves the old table and no temporary file."""
-    path = tmp_path / "t.json"
-    write(path, make_table())
-    before = _contents(tmp_path)
-
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(TableWriteError, match="No space left on device"):
-        write(path, make_table({}))
-    assert _contents(tmp_path) == before
-
-
-def test_an_interrupted_write_keeps_the_old_file(
+def test_a_write_that_ends_early_keeps_the_old_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C before the rename leaves the old table and no temporary file."""
+    """A full disk, or Ctrl-C before the rename, leaves the old table and no temporary file."""
     path = tmp_path / "t.json"
     write(path, make_table())
     before = _contents(tmp_path)
+    ends: tuple[tuple[BaseException, type[BaseException]], ...] = (
+        (OSError(28, "No space left on device"), TableWriteError),
+        (KeyboardInterrupt(), KeyboardInterrupt),
+    )
+    for raised, expected in ends:
 
-    def interrupted(descriptor: int) -> None:
-        raise KeyboardInterrupt
+        def end(descriptor: int, error: BaseException = raised) -> None:
+            raise error
 
-    monkeypatch.setattr(os, "fsync", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        write(path, make_table({}))
-    assert _contents(tmp_path) == before
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", end)
+            with pytest.raises(expected):
+                write(path, make_table({}))
+        assert _contents(tmp_path) == before, expected
 
 
 def test_a_writer_that_waits_too_long_says_so(
@@ -167,32 +140,16 @@ def test_a_writer_that_waits_too_long_says_so(
         write(path, make_table())
 
 
-def test_a_folder_that_cannot_be_made_is_a_write_error(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    """Writing below a file is a TableWriteError that names the path, and the file stays."""
-    for below in ("file/t.json", "file/deep/t.json"):
-        tmp_path = tmp_path_factory.mktemp("case")
-        (tmp_path / "file").write_text("mine")
-        with pytest.raises(TableWriteError) as caught:
-            write(tmp_path / below, make_table())
-        assert (caught.value.path, _contents(tmp_path)) == (
-            str(tmp_path / below),
-            {"file": b"mine"},
-        )
-
-
-def test_a_kernel_folder_is_a_write_error() -> None:
-    """A folder in which not even root can make files is a TableWriteError."""
-    with pytest.raises(TableWriteError):
-        write(Path("/proc/warmup/t.json"), make_table())
-
-
-def test_writing_over_a_folder_is_a_write_error(tmp_path: Path) -> None:
+def test_where_no_file_can_be_is_a_write_error(tmp_path: Path) -> None:
+    """Below a file, at a folder, and in a folder where not even root can make files."""
+    (tmp_path / "file").write_text("mine")
     (tmp_path / "t.json").mkdir()
-    with pytest.raises(TableWriteError):
-        write(tmp_path / "t.json", make_table())
-    assert set(_contents(tmp_path)) == {"t.json"}
+    before = _contents(tmp_path)
+    places = ("file/t.json", "file/deep/t.json", "t.json", "/proc/warmup/t.json")
+    for path in (tmp_path / place for place in places):
+        with pytest.raises(TableWriteError) as caught:
+            write(path, make_table())
+        assert (caught.value.path, _contents(tmp_path)) == (str(path), before)
 
 
 def test_a_read_only_folder_is_a_write_error_and_stays_as_it_is(read_only: Path) -> None:
@@ -271,27 +228,16 @@ def test_threads_at_once_lose_no_row(tmp_path: Path) -> None:
     assert sorted(read(path).rows) == sorted(make_key(m) for m in range(1, 9))
 
 
-def test_a_row_that_exists_is_kept(tmp_path: Path) -> None:
-    """Adding a row for a known key changes nothing."""
+def test_a_row_that_exists_is_kept_or_replaced_on_demand(tmp_path: Path) -> None:
     table = make_table()
     write(tmp_path / "t.json", table)
-    rows = dict.fromkeys(table.rows, make_row(BLOCK_M=999))
-    assert TableWriter(tmp_path / "t.json").add(table.provenance, table.policy, rows) == table
-
-
-def test_a_row_is_replaced_on_demand(tmp_path: Path) -> None:
-    """With redo the new row takes the old one's place."""
-    table = make_table()
-    write(tmp_path / "t.json", table)
-    rows = dict.fromkeys(table.rows, make_row(BLOCK_M=999))
-    TableWriter(tmp_path / "t.json").add(table.provenance, table.policy, rows, redo=True)
+    rows, writer = (
+        dict.fromkeys(table.rows, make_row(BLOCK_M=999)),
+        TableWriter(tmp_path / "t.json"),
+    )
+    assert writer.add(table.provenance, table.policy, rows) == table
+    writer.add(table.provenance, table.policy, rows, redo=True)
     assert read(tmp_path / "t.json").rows == rows
-
-
-def test_adding_returns_what_was_written(tmp_path: Path) -> None:
-    table = make_table()
-    added = TableWriter(tmp_path / "t.json").add(table.provenance, table.policy, table.rows)
-    assert read(tmp_path / "t.json") == added
 
 
 def test_rows_of_another_runtime_may_not_join(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -342,15 +288,6 @@ def test_a_damaged_file_is_not_overwritten_by_adding(tmp_path: Path) -> None:
     assert path.read_text() == "{"
 
 
-def test_rows_are_removed(tmp_path: Path) -> None:
-    """Removed rows are gone, the others stay, and unknown keys do not matter."""
-    table = make_table()
-    write(tmp_path / "t.json", table)
-    first, second = table.rows
-    TableWriter(tmp_path / "t.json").remove({first, "unknown"})
-    assert set(read(tmp_path / "t.json").rows) == {second}
-
-
 def test_a_table_is_a_json_file(tmp_path_factory: pytest.TempPathFactory) -> None:
     """`--out` on a folder or on another suffix is a SettingsError."""
     for name in ("t.txt", "t", "folder.json"):
@@ -367,15 +304,10 @@ def test_checking_makes_the_folder_and_no_table(tmp_path: Path) -> None:
 
 
 def test_the_argument_goes_before_the_environment(tmp_path: Path) -> None:
-    """An explicit table is taken even when WARMUP_TABLE names another."""
-    write(tmp_path / "a.json", make_table())
-    found = find(tmp_path / "a.json", {"WARMUP_TABLE": str(tmp_path / "absent.json")})
-    assert found.paths == (tmp_path / "a.json",)
-
-
-def test_the_environment_names_a_table(tmp_path: Path) -> None:
-    write(tmp_path / "a.json", make_table())
-    assert find(None, {"WARMUP_TABLE": str(tmp_path / "a.json")}).table == make_table()
+    path, absent = tmp_path / "a.json", str(tmp_path / "absent.json")
+    write(path, make_table())
+    assert find(path, {"WARMUP_TABLE": absent}).paths == (path,)
+    assert find(None, {"WARMUP_TABLE": str(path)}).table == make_table()
 
 
 def test_no_name_is_not_found() -> None:
@@ -391,17 +323,6 @@ def test_a_table_that_all_can_write_is_remarked(tmp_path: Path) -> None:
     (remark,) = find(tmp_path / "t.json", {}).remarks
     said = "can be changed by other users: every user can write the file"
     assert remark == f"{tmp_path / 't.json'} {said}"
-
-
-def test_a_digest_guards_the_file_itself(tmp_path: Path) -> None:
-    """A value that is edited in the file is an error on the next read."""
-    path = tmp_path / "t.json"
-    write(path, make_table())
-    document = json.loads(path.read_text())
-    document["policy"]["seed"] = 5
-    path.write_text(json.dumps(document))
-    with pytest.raises(TableFormatError, match="digest"):
-        read(path)
 
 
 def test_a_table_moves_between_machines_as_text(tmp_path: Path) -> None:
