@@ -1,0 +1,173 @@
+"""`warmup build`: sources, where it is built, and programs; what it refuses before anything runs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sample_tables import make_key, make_row, make_table
+
+pytest.importorskip("torch")
+
+from warmup.serving.audit import encode_problems
+from warmup.table.store import read, write
+from warmup.tuning.report import ProgramRun
+
+RunMain = Callable[..., subprocess.CompletedProcess[str]]
+ROOT = Path(__file__).resolve().parents[2]
+OUT = "--out t.json"
+PROBLEMS = f"--problems m.json {OUT}"
+MODEL = "--model m.py --seqlens 8"
+STARTS = "open('started', 'w')"
+COMPILES = "import torch; torch.compile(torch.nn.Linear(4, 4))(torch.ones(2, 4))"
+
+
+def test_what_does_not_go_together_is_refused(run_main: RunMain) -> None:
+    """Options of another source, and of another place; nothing runs."""
+    several = "--devices cpu,cpu"
+    for words, code, said in (
+        (f"{several} {MODEL} --retry all", 2, "cpu,cpu cannot be combined with --retry all"),
+        (f"{several} {MODEL} --retry unstable", 2, "cannot be combined with --retry unstable"),
+        (f"{several} {PROBLEMS} --set problem_limit=soon", 3, "problem_limit 'soon' is no time"),
+        (f"{several} {OUT} -- true", 2, "cannot be combined with --devices"),
+        (f"--cluster auto {PROBLEMS} --dry-run", 2, "--cluster cannot be combined with --dry-run"),
+        ("--cluster auto --model m.py", 2, "--cluster cannot be combined with --model"),
+        (f"--cluster auto {PROBLEMS} --seqlens 8", 2, "--problems cannot be combined with --seq"),
+        (f"--cluster auto {PROBLEMS} --set problem_limit=soon", 3, "problem_limit 'soon' is no"),
+        (f"--cluster auto {OUT} -- true", 2, "cannot be combined with --cluster"),
+        (f"{MODEL} --shard 1/2", 2, "--model cannot be combined with --shard"),
+        (f"--model m.py {OUT} -- true", 2, "cannot be combined with --model"),
+        (f"{OUT} --dry-run -- true", 2, "cannot be combined with --dry-run"),
+        ("-- true", 2, "a program needs --out"),
+        ("--model m.py --bundle b.zip", 2, "--model; --bundle takes no value, the bundle is writ"),
+    ):
+        done = run_main("build", *words.split())
+        assert done.returncode == code, words
+        assert said in " ".join(done.stderr.split()), words
+
+
+def test_a_wrong_share_is_refused_and_an_empty_one_ends_with_0(
+    run_main: RunMain, tmp_path: Path
+) -> None:
+    misses = tmp_path / "m.json"
+    misses.write_text(encode_problems({(make_key(16), "not_in_table"): 1}, ()))
+    words = ("build", "--problems", str(misses), "--out", "t.json", "--shard")
+    assert run_main(*words, "3/2").returncode == 2
+    empty = run_main(*words, "2/2")
+    assert (empty.returncode, "no table was written" in empty.stderr) == (0, True)
+
+
+def test_a_cluster_needs_a_budget_that_is_a_time_and_ray(
+    run_main: RunMain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray is an extra, and is imported when there is a problem to tune."""
+    (tmp_path / "m.json").write_text(encode_problems({(make_key(16), "not_in_table"): 1}, ()))
+    monkeypatch.setitem(sys.modules, "ray", None)
+    for budget, said in (
+        (("--budget", "long"), "--budget 'long' is no time"),
+        ((), "--cluster needs Ray"),
+        ((), "inductor-warmup[ray]"),
+    ):
+        done = run_main("build", "--cluster", "auto", *PROBLEMS.split(), *budget)
+        assert (done.returncode, said in " ".join(done.stderr.split())) == (3, True), said
+    code = "import sys, warmup.tuning.ray_build; sys.exit('ray' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_lookup_table_of_torch_is_recognised_by_its_keys(
+    run_main: RunMain, tmp_path: Path
+) -> None:
+    """Its configs are read, those that lack something counted by reason; 1 where none is left."""
+    key = "((torch.float32, [8, 16], [16, 1]), (torch.float32, [16, 4], [4, 1]))+mm"
+    table = {key: [{"template_id": "triton::mm", "BLOCK_M": 64}, {"template_id": "cuda::mm"}]}
+    (tmp_path / "lookup.json").write_text(json.dumps(table))
+    words = ("build", "--problems", "lookup.json", "--out", "t.json")
+    done = run_main(*words, "--device", "cpu")
+    first, *others = done.stdout.splitlines()
+    assert (done.returncode, first) == (1, "2 configs read, 0 complete")
+    assert len(others) == 2
+    assert not (tmp_path / "t.json").exists()
+    found = json.loads(run_main(*words, "--json").stdout)
+    assert [each["lacking"] for each in found["configs"]] == [
+        "BLOCK_K is not given",
+        "cuda::mm is no kernel that a row can name",
+    ]
+    refused = run_main(*words, "--search", "wide")
+    assert "torch's lookup table cannot be combined with --search" in refused.stderr
+
+
+def test_a_program_that_asks_nothing_is_an_error(run_main: RunMain, tmp_path: Path) -> None:
+    done = run_main("build", "--out", "t.json", "--", sys.executable, "-c", STARTS)
+    assert done.returncode == 3
+    assert "no process of the command asked inductor for a choice" in done.stderr
+    assert ((tmp_path / "started").exists(), (tmp_path / "t.json").exists()) == (True, False)
+
+
+def test_a_build_does_not_warn_of_its_own_table(
+    run_main: RunMain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program compiles under options of its own, and the rows are made for these."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    (tmp_path / "serve.py").write_text(
+        "import torch\nwith torch.no_grad():\n    compiled = torch.compile(torch.nn.Linear(4, 4), "
+        "options={'freezing': False})\n    compiled(torch.ones(2, 4))\nprint('compiled')\n"
+    )
+    program = f"{sys.executable} serve.py > said 2>&1"
+    run_main("build", "--out", "t.json", "--", "sh", "-c", program)
+    said = (tmp_path / "said").read_text()
+    assert "compiled" in said
+    assert "ContradictionWarning" not in said
+
+
+def test_a_damaged_table_starts_no_program(run_main: RunMain, tmp_path: Path) -> None:
+    damaged = tmp_path / "t.json"
+    damaged.write_text('{"schema": 1')
+    done = run_main("build", "--out", "t.json", "--", sys.executable, "-c", STARTS)
+    assert (done.returncode, (tmp_path / "started").exists()) == (3, False)
+    assert damaged.read_text() == '{"schema": 1'
+
+
+def test_a_table_of_another_device_is_left_alone(
+    run_main: RunMain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program ends at its first compile, names both machines, and nothing is written."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    path = tmp_path / "t.json"
+    write(path, make_table())
+    before = read(path)
+    program = f"{sys.executable} -c '{COMPILES}' 2> said"
+    done = run_main("build", "--out", "t.json", "--device", "cpu", "--", "sh", "-c", program)
+    assert (done.returncode, read(path)) == (3, before)
+    assert "device.type: table cuda, here cpu" in (tmp_path / "said").read_text()
+
+
+def test_a_build_from_vllm_on_a_cpu_says_first_that_nothing_asks(
+    run_main: RunMain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reason is a line before the engine starts, and the error's when it has ended."""
+    engine = [sys.executable, "-c", STARTS]
+    monkeypatch.setattr("warmup.serving.engines.vllm_command", lambda *_words, **_more: engine)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    done = run_main("build", "--from-vllm", 'm{"compile_sizes": [1]}', "--out", "t.json")
+    first, *_, last = done.stderr.splitlines()
+    assert first.startswith("note: on a CPU vLLM's linears call oneDNN and ask inductor nothing")
+    assert last.startswith("error: no process of the command asked inductor for a choice; on a CPU")
+    assert done.returncode == 3
+    for target in ("m{1", 'm{"compile_sizes": 8}', 'm{"tensor_parallel_size": "2"}'):
+        done = run_main("build", "--from-vllm", target, "--out", "t.json")
+        assert (done.returncode, done.stderr[:19]) == (3, "error: --from-vllm:"), target
+
+
+def test_a_decision_that_changed_when_the_program_had_ended_is_said() -> None:
+    """A region is measured when the program has ended; kernels of another winner have no row."""
+    same, changed = "pad addmm m=8 n=9 k=9 bf16 a=row b=col", "pad mm m=8 n=9 k=9 bf16 a=row b=col"
+    before = {same: make_row("as_is"), changed: make_row("as_is")}
+    ran: Any = None
+    program = ProgramRun(ran, frozenset(), before, ())
+    assert program.changed(make_table({**before, changed: make_row("padded")})) == [changed]
+    assert program.changed(make_table(before)) == []

@@ -1,0 +1,202 @@
+"""What a build prints: its rows, whether its times can be believed, and what needs a reader."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sample_tables import make_key, make_row, make_table
+
+pytest.importorskip("torch")
+
+from warmup.cli.build_render import MEASURE_ALL, document, is_undecided, spell, spell_belief
+from warmup.cli.tables import spell_table
+from warmup.core.buckets import Bucket
+from warmup.core.device import MachineState
+from warmup.core.method import CandidateSource, Search, SearchCounts
+from warmup.core.rows import Flag, Row, Tuned
+from warmup.keys.kind import Kind
+from warmup.tuning.report import BucketResult, BuildReport, DeviceShare, Judgement
+
+QUIET = MachineState(measured=4, cpus=2.0, worst_share=0.03)
+NOISY: Mapping[str, Any] = {"flags": (Flag.UNSTABLE,)}
+LAUNCH = "launch triton_poi_fused_mul x={} args=*bf16 source=3f2a9c0d41b7e865"
+RANGE = Bucket((("batch", 1), ("seqlen", 560)), (("seqlen", 257),))
+
+
+def of_rows(rows: Mapping[str, Row], bucket: Bucket | None = None, **fields: Any) -> BuildReport:
+    """A build that has these rows, asked for by *bucket* if one is given."""
+    asked: dict[str, Any] = {"keys": tuple(rows), "judgement": Judgement(error=0.0, limit=1.0)}
+    result = bucket and BucketResult(bucket=bucket, tuned=0, seconds=1.0, **asked)
+    results = () if result is None else (result,)
+    given: dict[str, Any] = {"buckets": results, "timings": (), "seconds": 1.0, **fields}
+    return BuildReport(path=Path("t.json"), table=make_table(rows), digest="0" * 64, **given)
+
+
+def report(
+    rows: Mapping[int, Mapping[str, Any]], now: tuple[int, ...] = (), **fields: Any
+) -> BuildReport:
+    """``report({16: {"flags": ...}, 32: {}}, now=[16], ...)``: a build with these rows by m."""
+    made = {
+        make_key(m): replace(row, evidence=replace(row.evidence, **changes))
+        for m, changes in rows.items()
+        for row in (make_row(),)
+    }
+    timings = tuple(Tuned(make_key(m), made[make_key(m)], ()) for m in now)
+    return of_rows(made, timings=timings, **{"machine": QUIET, **fields})
+
+
+def test_times_can_be_believed_or_are_doubtful() -> None:
+    """One line with the reasons, and none where nothing was measured."""
+    load = "other processes took up to {}% of 2 CPUs"
+    note = "not checked: clocks (no nvidia-ml-py)"
+    clock = "its clock is throttled: hardware slowdown"
+    for machine, said in (
+        (QUIET, f"can be believed: {load.format(3)}"),
+        (
+            replace(QUIET, disturbed=3, worst_share=0.98),
+            f"are doubtful: {load.format(98)}, too much in 3 of 4 measurements",
+        ),
+        (replace(QUIET, complaints=(clock,)), f"are doubtful: {clock}"),
+        (MachineState(measured=1, notes=(note,)), f"can be believed: {note}"),
+    ):
+        lines = [*spell_belief(report({16: {}}, (16,), machine=machine))]
+        assert lines == [f"times of this build {said}"], machine
+    assert [*spell_belief(report({16: {}}, machine=MachineState()))] == []
+
+
+def test_unstable_rows_are_counted_and_can_be_measured_again() -> None:
+    """Those measured now make the times doubtful; all asked for are listed, with the remedy."""
+    rows = {16: NOISY, 32: NOISY, 64: {}, 128: NOISY}
+    known = (make_key(32), make_key(64))
+    belief, *listed, others, remedy = spell_belief(report(rows, (16,), known=known))
+    assert belief == "times of this build are doubtful: 1 of 1 row measured now unstable"
+    assert listed == []  # the rows are marked where they are listed
+    assert others == "1 more unstable row in the table, not asked for by this command"
+    assert remedy.startswith("2 of 3 rows unstable (marked ?): ")
+    assert "`warmup show TABLE --review`" in remedy
+    assert "--retry unstable" in remedy
+    # Of problems all rows are measured again.
+    assert "--retry all" in [*spell_belief(report({16: NOISY}, (16,)), MEASURE_ALL)][-1]
+    # In the grid of rows they are marked, and the last line says what the mark means.
+    lines = list(spell_table(report({16: NOISY, 32: {}}).table))
+    assert sum(" ?10.5 " in line for line in lines) == 1
+    assert lines[-1] == "2 of 2 rows, 1 near_tie, 1 unstable (marked ?), timed at 1980 MHz"
+
+
+def test_a_build_is_undecided_where_every_measured_row_is_unstable() -> None:
+    """Nothing measured is no doubt, and one stable row is a decision."""
+    rows = report({16: NOISY, 32: NOISY, 64: {}}).table.rows
+    noisy, other, stable = rows
+    assert is_undecided(rows, [noisy, other])
+    for measured in ([], [noisy, stable], [stable]):
+        assert not is_undecided(rows, measured), measured
+
+
+def test_a_retry_says_what_came_of_it() -> None:
+    """How many rows are stable now, were kept, or belong to other buckets; with the reason."""
+    kept = {make_key(32): "the new times are unstable too"}
+    retried = frozenset(map(make_key, (16, 32, 64)))
+    rows = {16: {}, 32: NOISY, 64: NOISY}
+    lines = [*spell_belief(report(rows, (16, 32), retried=retried, kept=kept))]
+    assert (
+        "3 unstable rows before: 1 stable now, 1 kept as it was, "
+        "1 not asked for by these buckets" in lines
+    )
+    assert f"kept: {make_key(32)}: the new times are unstable too" in lines
+    lines = [*spell_belief(report({16: {}}, machine=MachineState(), retried=frozenset()))]
+    assert lines == ["no row of the table is unstable: nothing was measured again"]
+
+
+def test_a_winner_slower_than_the_library_is_explained() -> None:
+    """For a range the winner may lose at the largest size; the build says why, `show` counts it."""
+    along = {"along": ((257, 1.02), (560, 1.118)), "time_us": 34.1, "library_us": 30.5}
+    found = report({16: along, 32: {"library_us": 5.0}}, (16, 32))
+    assert [line for line in spell(found) if "the library's time" in line] == [
+        f"{found.timings[0].row.winner.short} takes 1.12x the library's time at size 560, and was "
+        "chosen since the library loses more, or fails, at another size of the range: "
+        f"{make_key(16)}"
+    ]
+    assert [*spell_table(found.table)][-1].startswith("1 row slower than the library's kernel")
+
+
+def test_rows_with_a_summary_are_one_line(toy_kind: Kind) -> None:
+    """How many rows, the name of many, the mean speed-up and over what; no line for each."""
+    del toy_kind
+    bucket = Bucket((("seqlen", 16),))
+    for key, line in (
+        (LAUNCH, "2 launch configs, 1.17x over the config of default mode"),
+        ("toy cat m={} n=4 via=sum f32 tag=7", "2 toys, 1.17x over the toy on top"),
+    ):
+        printed = [*spell(of_rows({key.format(m): make_row() for m in (16, 32)}, bucket))]
+        assert line in printed, key
+        assert not any("seqlen=16" in each for each in printed), key
+
+
+def test_the_configs_that_were_tried_are_counted() -> None:
+    """One line sums the searches of the kernels tuned now, by source, with what was left out."""
+    rows = {LAUNCH.format(m): make_row() for m in (16, 32)}
+    bucket = Bucket((("seqlen", 16),))
+    added = ((CandidateSource.GRID, 20), (CandidateSource.DESCENT, 7))
+    counts = SearchCounts(search=Search.DEFAULT, listed=2, added=added, spilling=1, left_out=3)
+    timings = tuple(Tuned(key, make_row(), (), counts) for key in rows)
+    said = "candidates tried for 2 kernels: 4 listed, 40 grid, 14 descent, 2 spilling, 6 left out"
+    assert said in spell(of_rows(rows, bucket, timings=timings))
+    assert not any("tried for" in line for line in spell(of_rows(rows, bucket)))
+
+
+@pytest.fixture
+def sloping() -> Callable[..., BuildReport]:
+    """``sloping(ALONG, ...)``: a build of seqlen=257..560, with a row for each argument."""
+
+    def make(*alongs: tuple[tuple[int, float | None], ...]) -> BuildReport:
+        row = make_row()
+        keys = [make_key("257..560", n=64 * number) for number in range(1, len(alongs) + 1)]
+        rows = {
+            key: replace(row, evidence=replace(row.evidence, along=along))
+            for key, along in zip(keys, alongs, strict=True)
+        }
+        return of_rows(rows, RANGE)
+
+    return make
+
+
+def test_rows_far_from_the_bound_name_the_bucket_to_add(sloping: Callable[..., Any]) -> None:
+    """How many rows, the worst of them and where, and the middle of the bucket."""
+    slow, slower = ((257, 1.24), (408, 1.02), (560, 1.0)), ((257, 1.04), (408, 1.31), (560, 1.0))
+    fast = ((257, 1.1), (408, None), (560, 1.03))
+    assert (
+        "batch=1,seqlen=257..560: 2 rows are up to 1.31x as slow as the best at size 408: "
+        "add the bucket batch=1,seqlen=408"
+    ) in list(spell(sloping(slow, slower, fast)))
+    # A tenth is not above it, and what was not timed is not held against a row.
+    assert "add the bucket" not in "".join(spell(sloping(fast)))
+    assert json.loads(json.dumps(document(sloping(fast, slow))))["splits"] == [
+        {
+            "bucket": "batch=1,seqlen=257..560",
+            "keys": [make_key("257..560", n=128)],
+            "size": 257,
+            "ratio": 1.24,
+            "add": {"batch": 1, "seqlen": 408},
+        }
+    ]
+
+
+def test_each_device_has_a_line() -> None:
+    """It has the problems, the time of the control problem, and why the device was left out."""
+    shares = (
+        DeviceShare(name="cuda:0", problems=1, control_us=100.0),
+        DeviceShare(name="cuda:1", problems=0, left_out="no CUDA driver"),
+    )
+    found = of_rows({}, devices=shares)
+    lines = [
+        "cuda:0: 1 problem, control problem 100.0 us",
+        "cuda:1: 0 problems; left out: no CUDA driver",
+    ]
+    assert set(lines) <= set(spell(found))
+    fields = {"name": "cuda:1", "problems": 0, "control_us": None, "left_out": "no CUDA driver"}
+    assert document(found)["devices"][1] == fields
