@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -127,24 +128,6 @@ def test_a_run_without_a_summary_is_named(warmup: Command, tmp_path: Path) -> No
     assert "no summary" not in warmup("audit", "good.jsonl").stdout
 
 
-def test_the_commonest_mistake_gets_advice(warmup: Command, tmp_path: Path) -> None:
-    """Misses of dynamic dims name dynamic=False and --policy range."""
-    record = {"event": "lookup.missed", "schema": 1, "run": "r", "pid": 1, "seq": 0, "key": "k"}
-    (tmp_path / "log").write_text(json.dumps({**record, "reason": "dynamic_dim"}) + "\n")
-    said = " ".join(warmup("audit", "log").stdout.split())
-    assert "dynamic_dim: compile with dynamic=False, or build for the range: --policy range" in said
-
-
-def test_a_failed_audit_is_still_data(warmup: Command) -> None:
-    done = warmup("audit", "bad.jsonl", "--json", "--fail-on", "miss")
-    assert (done.returncode, json.loads(done.stdout)["miss_count"]) == (1, 1)
-
-
-def test_a_silent_run_is_named(warmup: Command) -> None:
-    lines = warmup("audit", "quiet.jsonl").stdout.splitlines()
-    assert [line for line in lines if line.startswith("silent runs quiet/")] != []
-
-
 def test_a_hostile_log_cannot_draw_on_the_terminal(warmup: Command, tmp_path: Path) -> None:
     """Control characters in a logged key do not reach stdout."""
     record = {"event": "lookup.missed", "schema": 1, "run": "r", "pid": 1, "seq": 0}
@@ -172,16 +155,13 @@ def test_an_audit_is_written_to_a_file_whole(warmup: Command, tmp_path: Path) ->
     assert (tmp_path / "m.txt").read_text().startswith("runs ")
 
 
-@pytest.mark.parametrize("option", ["--out", "--misses-out"])
-@pytest.mark.parametrize("place", ["absent/m.prom", "."])
-def test_a_file_that_cannot_be_written_is_named(
-    warmup: Command, tmp_path: Path, option: str, place: str
-) -> None:
+def test_a_file_that_cannot_be_written_is_named(warmup: Command, tmp_path: Path) -> None:
     """One line says which option names the unwritable file, and nothing is left behind."""
     before = sorted(tmp_path.iterdir())
-    done = warmup("audit", "bad.jsonl", option, place)
-    assert (done.returncode, done.stderr.startswith(f"error: {option} ")) == (3, True)
-    assert sorted(tmp_path.iterdir()) == before
+    for option, place in product(("--out", "--misses-out"), ("absent/m.prom", ".")):
+        done = warmup("audit", "bad.jsonl", option, place)
+        assert (done.returncode, done.stderr.startswith(f"error: {option} ")) == (3, True), place
+        assert sorted(tmp_path.iterdir()) == before, (option, place)
 
 
 def test_misses_are_written_for_the_next_build(warmup: Command, tmp_path: Path) -> None:
@@ -210,14 +190,3 @@ def test_ranks_that_disagree_are_named_and_fail_on_demand(warmup: Command, tmp_p
         f"    w1: rank 0 (r0/{pid})",
         f"    w2: rank 1 (r1/{pid})",
     ]
-
-
-def test_a_build_is_of_a_model_or_of_problems(warmup: Command) -> None:
-    for words, said in (
-        ((), "--model"),
-        (("--model", "m.py", "--problems", "m.json"), "--problems"),
-        (("--problems", "m.json"), "--out"),
-        (("--problems", "m.json", "--out", "t.json", "--seqlens", "16"), "--seqlens"),
-    ):
-        done = warmup("build", *words)
-        assert (done.returncode, said in done.stderr) == (2, True), words

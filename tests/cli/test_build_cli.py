@@ -1,4 +1,4 @@
-"""`warmup build`: sources, where it is built, and programs; what it refuses before anything runs."""
+"""`warmup build`: sources, places and programs; what it refuses before anything runs."""
 
 from __future__ import annotations
 

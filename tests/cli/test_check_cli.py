@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from own_processes import run_python
@@ -63,28 +62,46 @@ def check(folder: Path, run_main: Command) -> Command:
     return lambda *words: run_main("check", "--device", "cpu", *words)
 
 
-def test_each_outcome_has_its_code(check: Command) -> None:
-    """0 ready, 10 for another device or runtime, 12 for no valid table."""
-    for table, code in (
-        ("ready", 0),
-        ("patched", 0),
-        ("other", 10),
-        ("upgraded", 10),
-        ("damaged", 12),
-        ("newer", 12),
-        ("foreign", 12),
-        ("absent", 12),
+def test_each_outcome_has_its_code_and_its_document(check: Command) -> None:
+    """0 ready, 10 for another device or runtime, 12 for no valid table.
+
+    Every line on stderr is one problem or one warning, and the document has as many problems.
+    """
+    for table, state, code in (
+        ("ready", "ready", 0),
+        ("patched", "ready", 0),
+        ("other", "mismatch", 10),
+        ("upgraded", "mismatch", 10),
+        ("damaged", "invalid", 12),
+        ("newer", "invalid", 12),
+        ("foreign", "invalid", 12),
+        ("absent", "invalid", 12),
     ):
-        assert check(f"{table}.json").returncode == code
+        done = check(f"{table}.json", "--json", "--timeout", "600")
+        found = json.loads(done.stdout)
+        assert (found["state"], found["exit_code"], done.returncode) == (state, code, code), table
+        lines = done.stderr.splitlines()
+        assert all(line.startswith(("error: ", "warning: ")) for line in lines), table
+        assert len(found["problems"]) == done.stderr.count("error: "), table
+        wanted = {"digest", "mismatches", "remarks", "buckets", "rows", "here", "tuned_on"}
+        assert wanted <= found.keys(), table
 
 
-def test_no_outcome_is_a_traceback(check: Command) -> None:
-    """Every line on stderr is one problem or one warning."""
-    for table in ("ready", "other", "upgraded", "damaged", "newer", "absent"):
-        lines = check(f"{table}.json").stderr.splitlines()
-        assert [line for line in lines if not line.startswith(("error: ", "warning: "))] == [], (
-            table
-        )
+def test_each_differing_field_is_a_line(check: Command) -> None:
+    """A torch minor that changed is named with what was expected and found; a patch is a warning.
+
+    Each entry of the document says whether the difference is hard.
+    """
+    import torch
+
+    minor = ".".join(torch.__version__.split(".")[:2])
+    done = check("upgraded.json", "--json")
+    assert done.stderr == f"error: torch minor: expected 2.99, found {minor}\n"
+    assert json.loads(done.stdout)["mismatches"] == [
+        {"field": "torch minor", "expected": "2.99", "found": minor, "is_hard": True}
+    ]
+    (line,) = check("patched.json").stderr.splitlines()
+    assert line.startswith("warning: torch: expected ")
 
 
 def test_a_ready_table_is_described(check: Command, folder: Path, here: Runtime) -> None:
@@ -118,57 +135,6 @@ def test_unstable_rows_can_fail_a_check(check: Command, folder: Path) -> None:
     assert check("other.json", "--fail-on", "unstable").returncode == 10
 
 
-def test_each_differing_field_is_a_line(check: Command) -> None:
-    """A torch minor that changed is named with what was expected and what was found."""
-    import torch
-
-    minor = ".".join(torch.__version__.split(".")[:2])
-    assert check("upgraded.json").stderr == f"error: torch minor: expected 2.99, found {minor}\n"
-
-
-def test_a_soft_difference_is_a_warning(check: Command) -> None:
-    stderr = check("patched.json").stderr
-    assert stderr.startswith("warning: torch: expected ")
-    assert len(stderr.splitlines()) == 1
-
-
-def test_json_is_printed_for_every_outcome(check: Command) -> None:
-    for table, state, code in (
-        ("ready", "ready", 0),
-        ("other", "mismatch", 10),
-        ("damaged", "invalid", 12),
-    ):
-        done = check(f"{table}.json", "--json")
-        document = json.loads(done.stdout)
-        assert (document["state"], document["exit_code"], done.returncode) == (state, code, code), (
-            table
-        )
-        wanted = {
-            "digest",
-            "mismatches",
-            "remarks",
-            "buckets",
-            "problems",
-            "rows",
-            "here",
-            "tuned_on",
-        }
-        assert wanted <= document.keys(), table
-        assert len(document["problems"]) == done.stderr.count("error: "), table
-
-
-def test_json_mismatches_have_both_values(check: Command) -> None:
-    """Each entry names the field, what the table says, what is here, and whether it is hard."""
-    found: list[dict[str, Any]] = json.loads(check("upgraded.json", "--json").stdout)["mismatches"]
-    (mismatch,) = found
-    assert mismatch.keys() == {"field", "expected", "found", "is_hard"}
-    assert (mismatch["field"], mismatch["expected"], mismatch["is_hard"]) == (
-        "torch minor",
-        "2.99",
-        True,
-    )
-
-
 def test_the_expected_digest_decides(check: Command, here: Runtime) -> None:
     """The right digest is ready, another is code 10 with both digests on one line."""
     digest = digest_of(make_table(runtime=here))
@@ -185,19 +151,16 @@ def test_the_rank_is_named(check: Command, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_ready_file_holds_the_digest(check: Command, folder: Path, tmp_path: Path) -> None:
-    """On code 0 the ready file is written, readable by a probe, with nothing else beside it."""
+    """It is written on code 0, readable by a probe, and a stale one is removed on any other."""
     before = set(folder.iterdir())
     done = check("ready.json", "--ready-file", "ready")
     ready = folder / "ready"
     assert ready.read_text() in done.stdout.splitlines(keepends=True)[0]
     assert (ready.stat().st_mode & 0o777, set(folder.iterdir()) - before) == (0o644, {ready})
-
-
-@pytest.mark.parametrize("table", ["other", "damaged"])
-def test_a_stale_ready_file_is_removed(check: Command, folder: Path, table: str) -> None:
-    (folder / "ready").write_text("stale")
-    check(f"{table}.json", "--ready-file", "ready")
-    assert not (folder / "ready").exists()
+    for table in ("other", "damaged"):
+        ready.write_text("stale")
+        check(f"{table}.json", "--ready-file", "ready")
+        assert not ready.exists(), table
 
 
 def test_a_setting_that_cannot_be_used_is_code_3(check: Command, folder: Path) -> None:
@@ -284,7 +247,3 @@ with run.limited(0.05):
         "error: timeout: 0.05 s passed in bucket seqlen=64\n",
     )
     assert [each["bucket"] for each in json.loads(done.stdout)["buckets"]] == [{"seqlen": 16}]
-
-
-def test_work_within_the_limit_is_left_alone(check: Command) -> None:
-    assert check("ready.json", "--timeout", "600").returncode == 0

@@ -77,6 +77,9 @@ _WRONG = [
     ("suggest --histogram absent.txt", 3, "error: "),
     ("suggest --histogram net.py --max-buckets 99", 3, "error: "),
     ("show absent.json", 3, "error: no table at absent.json"),
+    ("show newer.json", 3, "error: newer.json: schema 99 is newer than"),
+    ("show .", 3, "error: .: not a valid table: cannot be read: Is a directory"),
+    ("audit net.py --table net.py", 3, "error: net.py: not a valid table"),
     ("show t.json --rows bmm", 1, "error: no row of t.json matches --rows bmm; its rows"),
     ("show t.json --rows m=7", 1, "error: no row of t.json matches --rows m=7"),
     ("show t.json --candidates xyz", 1, "error: no row of t.json matches --candidates xyz"),
@@ -102,9 +105,10 @@ _WRONG = [
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    """A folder with a table, t.json, and a file that is none, net.py."""
+    """A folder with a table, t.json, and files that are none, net.py and newer.json."""
     (tmp_path / "t.json").write_text(encode(make_table()))
     (tmp_path / "net.py").write_text(_PLAIN_MODEL)
+    (tmp_path / "newer.json").write_text('{"schema": 99}')
     return tmp_path
 
 
@@ -198,7 +202,7 @@ def test_a_fault_of_warmup_is_told_from_an_error(
     def fail(*_words: object) -> None:
         raise RuntimeError("x")
 
-    monkeypatch.setattr("warmup.cli.tables.read", fail)
+    monkeypatch.setattr("warmup.cli.tables.read_folded", fail)
     done = run_main("show", "t.json")
     assert (done.returncode, "Traceback" in done.stderr) == (70, True)
     assert done.stderr.splitlines()[-1].startswith("error: a fault of warmup (RuntimeError)")
@@ -210,7 +214,7 @@ def test_ctrl_c_is_130(run_main: RunMain, monkeypatch: pytest.MonkeyPatch) -> No
     def fail(*_words: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("warmup.cli.tables.read", fail)
+    monkeypatch.setattr("warmup.cli.tables.read_folded", fail)
     assert run_main("show", "t.json").returncode == 130
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
 
 import pytest
 from sample_tables import make_key, make_row, make_table
@@ -45,12 +44,8 @@ def test_what_all_rows_share_is_printed_once() -> None:
     text = "\n".join(spell_table(make_table(rows)))
     assert "all gemm rows: bf16 a=row b=col bias=1d out=bf16 epilogue=none\n" in text
     assert (text.count("bf16"), text.count("n=1280 k=3420")) == (2, 2)
-
-
-def test_a_single_row_keeps_all_that_it_is() -> None:
-    lines = list(spell_table(make_table({make_key(560): make_row()})))
-    assert [line for line in lines if line.startswith("all ")] == []
-    assert "addmm m=560 n=1280 k=3420 bf16 a=row b=col bias=1d out=bf16  none" in lines[2]
+    lines = list(spell_table(make_table({make_key(560): make_row()})))  # a row alone has it all
+    assert not any(line.startswith("all ") for line in lines)
 
 
 def _tuned(row: Row, key: str, **fused: float) -> Tuned:
@@ -64,83 +59,55 @@ def _tuned(row: Row, key: str, **fused: float) -> Tuned:
     return Tuned(key, replace(row, evidence=replace(row.evidence, scope=scope)), tuple(timings))
 
 
-def test_a_ranking_has_the_ten_fastest() -> None:
-    tuned = _tuned(make_row(), make_key())
-    evidence = replace(tuned.row.evidence, ranking=ranking_of(tuned))
-    names = [name.split()[0] for _, name in ranked(evidence)]
-    assert names == [f"triton_{n:02}" for n in (0, 1, 2, 4, 5, 6, 7, 8, 9, 10)]
-    assert len(names) == MAX_RANKED
-
-
-def test_a_fused_ranking_has_fused_times_only() -> None:
+def test_a_ranking_has_the_ten_fastest_that_were_timed_alike() -> None:
     """A time of the GEMM alone is not compared with one of the GEMM and its epilogue."""
-    tuned = _tuned(make_row(), make_key(), triton_05=21.5, triton_01=20.25)
-    evidence = replace(tuned.row.evidence, ranking=ranking_of(tuned))
-    assert [(us, name.split()[0]) for us, name in ranked(evidence)] == [
-        (20.25, "triton_01"),
-        (21.5, "triton_05"),
-    ]
+    for fused, numbers in (
+        ({}, (0, 1, 2, 4, 5, 6, 7, 8, 9, 10)),
+        ({"triton_05": 21.5, "triton_01": 20.25}, (1, 5)),
+    ):
+        tuned = _tuned(make_row(), make_key(), **fused)
+        evidence = replace(tuned.row.evidence, ranking=ranking_of(tuned))
+        names = [name.split()[0] for _, name in ranked(evidence)]
+        assert names == [f"triton_{number:02}" for number in numbers], fused
+    assert MAX_RANKED == 10
 
 
-def test_a_ranking_survives_the_file() -> None:
-    """With flags or without, and a row without a ranking has no such field."""
+def test_a_ranking_is_evidence_in_the_file() -> None:
+    """It survives the file and is in the digest; anything but ten times with names is refused."""
     key, row = make_key(), make_row()
     ranking = ranking_of(_tuned(row, key))
     for flags in ((), row.evidence.flags):
-        evidence = replace(
-            row.evidence, ranking=ranking, bare_ranking=ranking, flags=flags, rejected=()
-        )
+        evidence = replace(row.evidence, flags=flags, rejected=())
+        plain = make_table({key: replace(row, evidence=evidence)})
+        evidence = replace(evidence, ranking=ranking, bare_ranking=ranking)
         table = make_table({key: replace(row, evidence=evidence)})
         assert decode(encode(table), "t").rows[key].evidence == evidence
-    assert "ranking" not in encode(make_table({key: row}))
-
-
-def test_a_ranking_is_part_of_the_digest() -> None:
-    """It is evidence like the rest, so nobody changes it unseen."""
-    row = make_row()
-    ranked_row = replace(row, evidence=replace(row.evidence, ranking="1.5 aten::mm"))
-    tables = [make_table({make_key(): one}) for one in (row, ranked_row)]
-    assert digest_of(tables[0]) != digest_of(tables[1])
-
-
-def test_anything_else_is_no_ranking() -> None:
-    """A table is not trusted: its ranking is times and names, at most ten."""
-    for ranking, flagged in product(
-        (
-            "x aten::mm",
-            "1.5",
-            "1.5 aten::mm;",
-            "1.5 \x1b[2J",
+        assert "ranking" not in encode(plain)
+        assert digest_of(table) != digest_of(plain)
+        for wrong in (
+            *("x aten::mm", "1.5", "1.5 aten::mm;", "1.5 \x1b[2J", f"1 {'a' * 200}"),
             "; ".join(["1 a"] * (MAX_RANKED + 1)),
-            f"1 {'a' * 200}",
-        ),
-        (True, False),
-    ):
-        row = make_row()
-        flags = row.evidence.flags if flagged else ()
-        evidence = replace(row.evidence, ranking=ranking, flags=flags, rejected=())
-        text = encode(make_table({make_key(): replace(row, evidence=evidence)}))
-        with pytest.raises(TableFormatError, match="ranking"):
-            decode(text, "t")
+        ):
+            damaged = replace(row, evidence=replace(evidence, ranking=wrong))
+            with pytest.raises(TableFormatError, match="ranking"):
+                decode(encode(make_table({key: damaged})), "t")
 
 
 def test_candidates_are_ranked_with_us_and_percent() -> None:
-    """The best time as a share of each, as inductor's log has it; the winner is marked."""
+    """The best time as a share of each, as inductor's log has it; the winner is marked.
+
+    Tables of before have the winner and the runner-up alone.
+    """
     row, key = make_row(time_us=10.0), make_key()
     ranking = f"10 {row.winner.short}; 12.5 aten::mm"
     table = make_table({key: replace(row, evidence=replace(row.evidence, ranking=ranking))})
-    lines = list(spell_candidates(table, [key]))
-    assert lines[2:6] == [
+    assert list(spell_candidates(table, [key]))[2:6] == [
         key,
         "  20 candidates tried, timed alone at 1980 MHz",
         "  10.0 us  100.0%  winner  triton_mm 64x128 w4",
         "  12.5 us   80.0%          aten::mm",
     ]
-
-
-def test_a_row_without_a_ranking_shows_what_it_has() -> None:
-    """Tables of before have the winner and the runner-up."""
-    lines = list(spell_candidates(make_table({make_key(): make_row()}), [make_key()]))
+    lines = list(spell_candidates(make_table({key: make_row()}), [key]))
     assert lines[3].endswith("; the ranking was not kept, only these")
     assert [line.split()[-1] for line in lines[4:6]] == ["w4", "bias_addmm"]
 
@@ -182,8 +149,5 @@ def test_what_the_host_limits_is_shown() -> None:
         )
         assert advice in text, (launch, advice)
         assert max(map(len, lines)) <= 80, (launch, advice)
-
-
-def test_where_the_device_limits_nothing_is_said() -> None:
-    """What a call costs is in the table all the same."""
+    # Where the device limits, nothing is said; what a call costs is in the table all the same.
     assert list(spell_limits({"MLP n_16": CallCost(20.0, 38.0)}, Launch.EAGER, None)) == []

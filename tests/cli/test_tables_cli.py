@@ -59,12 +59,6 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def is_one_error(done: Done) -> bool:
-    """Tell whether a command failed with nothing on stdout and one line on stderr."""
-    lines = done.stderr.splitlines()
-    return (done.stdout, len(lines), done.stderr[:7]) == ("", 1, "error: ")
-
-
 def test_show_prints_every_row(warmup: Command) -> None:
     done = warmup("show", "a.json")
     lines = done.stdout.splitlines()
@@ -94,90 +88,6 @@ def test_show_filters_rows(quick_warmup: Command) -> None:
         assert done.stdout.splitlines()[-1] == f"{shown} of 3 rows{flags}", filters
 
 
-def test_show_json_is_the_document(quick_warmup: Command, folder: Path) -> None:
-    done = quick_warmup("show", "a.json", "--json")
-    assert json.loads(done.stdout) == json.loads((folder / "a.json").read_text())
-
-
-def test_show_json_is_filtered(quick_warmup: Command) -> None:
-    done = quick_warmup("show", "a.json", "--json", "--rows", "mm")
-    assert list(json.loads(done.stdout)["rows"]["gemm"]) == [make_key(16, op="mm")]
-
-
-def test_what_goes_wrong_is_one_line_and_three(warmup: Command) -> None:
-    """An error is exit 3 and one line on stderr, without a traceback and without data."""
-    for words, said in (
-        (("show", "absent.json"), "error: no table at absent.json"),
-        (("show", "bad.json"), "error: bad.json: not a valid table"),
-        (("show", "newer.json"), "error: newer.json: schema 99 is newer than"),
-        (("show", "."), "error: .: not a valid table: cannot be read: Is a directory"),
-        (("diff", "a.json", "bad.json"), "error: bad.json: not a valid table"),
-        (("merge", "a.json", "c.json", "-o", "a.json/x.json"), "error: a.json/x.json: cannot"),
-        (("audit", "absent.log"), "error: the log absent.log cannot be read"),
-        (("audit", "bad.json", "--table", "bad.json"), "error: bad.json: not a valid table"),
-        (("audit", "bad.json", "--fail-on", "hits"), "error: --fail-on: hits is not something"),
-    ):
-        done = warmup(*words)
-        assert (done.returncode, is_one_error(done), done.stderr[: len(said)]) == (3, True, said), (
-            words
-        )
-
-
-def test_each_conflict_of_a_merge_has_a_line(quick_warmup: Command) -> None:
-    done = quick_warmup("merge", "a.json", "b.json", "-o", "out.json")
-    first, second = done.stderr.splitlines()
-    assert (done.returncode, done.stdout, first) == (
-        3,
-        "",
-        "error: 1 conflict; settle them with --prefer evidence, a, b or faster:",
-    )
-    assert second.startswith(f"    {make_key(560)}: mm_a")
-
-
-def test_misuse_is_two(quick_warmup: Command) -> None:
-    """A missing argument, an unknown option or command is exit 2 with nothing on stdout."""
-    for words in (
-        ("show",),
-        ("diff", "a.json"),
-        ("merge", "a.json", "c.json"),
-        ("merge", "a.json", "b.json", "-o", "out.json", "--prefer", "slower"),
-        ("show", "a.json", "--colour"),
-        ("warm",),
-        ("audit",),
-    ):
-        done = quick_warmup(*words)
-        assert (done.returncode, done.stdout, "Traceback" in done.stderr) == (2, "", False), words
-
-
-def test_equal_tables_have_no_difference(quick_warmup: Command) -> None:
-    done = quick_warmup("diff", "a.json", "a.json")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "no difference\n")
-
-
-def test_different_tables_are_one(quick_warmup: Command) -> None:
-    """A difference is exit 1 and on stdout, one sign per kind."""
-    done = quick_warmup("diff", "a.json", "b.json")
-    signs = [line[0] for line in done.stdout.splitlines() if line[0] != " "]
-    assert (done.returncode, done.stderr, signs) == (1, "", ["-", "-", "~"])
-
-
-def test_a_difference_of_devices_is_shown(quick_warmup: Command) -> None:
-    done = quick_warmup("diff", "other.json", "c.json")
-    assert done.stdout.splitlines()[0] == "! device.sm_count: 78 and 132"
-
-
-def test_diff_json_is_json(quick_warmup: Command) -> None:
-    """With --json stdout is one document, difference or not, and the exit code the same."""
-    for other, code in (("a.json", 0), ("b.json", 1)):
-        done = quick_warmup("diff", "a.json", other, "--json")
-        document = json.loads(done.stdout)
-        assert (done.returncode, sorted(document), len(document["changed"])) == (
-            code,
-            ["changed", "context", "only_a", "only_b"],
-            code,
-        ), other
-
-
 def test_merge_writes_the_union(warmup: Command, folder: Path) -> None:
     """The union is written, said on stderr, and stdout stays empty."""
     done = warmup("merge", "a.json", "c.json", "--out", "new/out.json")
@@ -197,19 +107,6 @@ def test_a_refused_merge_writes_nothing(quick_warmup: Command, folder: Path) -> 
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == before, other
 
 
-@pytest.mark.parametrize(("prefer", "uid"), [("a", "mm_a"), ("b", "mm_b"), ("faster", "mm_b")])
-def test_merge_settles_with_a_preference(
-    quick_warmup: Command, folder: Path, prefer: str, uid: str
-) -> None:
-    quick_warmup("merge", "a.json", "b.json", "-o", "out.json", "--prefer", prefer)
-    assert read(folder / "out.json").rows[make_key(560)].winner.uid == uid
-
-
-def test_merge_may_write_over_its_input(quick_warmup: Command, folder: Path) -> None:
-    done = quick_warmup("merge", "a.json", "c.json", "-o", "a.json")
-    assert (done.returncode, len(read(folder / "a.json").rows)) == (0, 4)
-
-
 def test_tables_need_no_torch(folder: Path) -> None:
     for words in (
         ("show", "a.json"),
@@ -219,31 +116,6 @@ def test_tables_need_no_torch(folder: Path) -> None:
     ):
         done = run_python("-c", WITHOUT_TORCH, *words, cwd=folder)
         assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
-
-
-def test_the_version_is_one_line(warmup: Command) -> None:
-    import warmup as package
-
-    assert warmup("--version").stdout == f"warmup {package.__version__}\n"
-
-
-def test_a_reader_that_leaves_is_no_crash(root: Path, tmp_path: Path) -> None:
-    """A pipe closed by its reader, as by head, ends show without a traceback."""
-    rows = {make_key(m): make_row() for m in range(1, 800)}
-    (tmp_path / "t.json").write_text(encode(make_table(rows)))
-    reader, writer = os.pipe()
-    os.close(reader)
-    with os.fdopen(writer, "wb") as pipe:
-        done = subprocess.run(
-            [sys.executable, "-m", "warmup", "show", str(tmp_path / "t.json"), "--json"],
-            cwd=root,
-            stdout=pipe,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-    assert (done.returncode, done.stderr) == (1, "")
 
 
 def test_any_encoding_of_the_terminal_will_do(root: Path, folder: Path) -> None:
@@ -269,3 +141,39 @@ def test_a_long_key_stays_on_its_line(quick_warmup: Command, folder: Path) -> No
     (folder / "t.json").write_text(encode(make_table({key: make_row()})))
     lines = quick_warmup("show", "t.json").stdout.splitlines()
     assert [epilogue in line for line in lines] == [False, False, True, False]
+
+
+def test_show_json_is_the_document(quick_warmup: Command, folder: Path) -> None:
+    """Whole, or with the rows of --rows alone."""
+    done = quick_warmup("show", "a.json", "--json")
+    assert json.loads(done.stdout) == json.loads((folder / "a.json").read_text())
+    done = quick_warmup("show", "a.json", "--json", "--rows", "mm")
+    assert list(json.loads(done.stdout)["rows"]["gemm"]) == [make_key(16, op="mm")]
+
+
+def test_a_difference_is_exit_1_and_on_stdout(quick_warmup: Command) -> None:
+    """One sign for each kind; with --json one document, difference or not."""
+    done = quick_warmup("diff", "a.json", "a.json")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "no difference\n")
+    done = quick_warmup("diff", "a.json", "b.json")
+    signs = [line[0] for line in done.stdout.splitlines() if line[0] != " "]
+    assert (done.returncode, done.stderr, signs) == (1, "", ["-", "-", "~"])
+    for other, code in (("a.json", 0), ("b.json", 1)):
+        done = quick_warmup("diff", "a.json", other, "--json")
+        document = json.loads(done.stdout)
+        assert (done.returncode, len(document["changed"])) == (code, code), other
+        assert sorted(document) == ["changed", "context", "only_a", "only_b"], other
+
+
+def test_merge_settles_conflicts_with_a_preference(quick_warmup: Command, folder: Path) -> None:
+    """Without one each conflict is a line; the output may be an input."""
+    done = quick_warmup("merge", "a.json", "b.json", "-o", "out.json")
+    first, second = done.stderr.splitlines()
+    said = "error: 1 conflict; settle them with --prefer evidence, a, b or faster:"
+    assert (done.returncode, done.stdout, first) == (3, "", said)
+    assert second.startswith(f"    {make_key(560)}: mm_a")
+    for prefer, uid in (("a", "mm_a"), ("b", "mm_b"), ("faster", "mm_b")):
+        quick_warmup("merge", "a.json", "b.json", "-o", "out.json", "--prefer", prefer)
+        assert read(folder / "out.json").rows[make_key(560)].winner.uid == uid, prefer
+    done = quick_warmup("merge", "a.json", "c.json", "-o", "a.json")
+    assert (done.returncode, len(read(folder / "a.json").rows)) == (0, 4)
