@@ -6,6 +6,7 @@ All offline: the schemas come with the validators (docs/decisions/0006-manifest-
 from __future__ import annotations
 
 import ast
+import io
 import itertools
 import json
 import re
@@ -20,6 +21,7 @@ from typing import Any
 import pytest
 import typer
 import yaml
+from dockerfile_parse import DockerfileParser
 from kubernetes_validate import latest_version, validate
 
 from warmup.cli.app import app
