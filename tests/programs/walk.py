@@ -101,10 +101,9 @@ def main() -> None:
     for walked in (
         lambda: warmup.build(
             f"{MODELS}/plain_linear.py:PlainLinear",
-            seqlens="8",
-            out=table,
-            device="cpu",
-            wait_for_quiet=0,
+            "8",
+            table,
+            options=warmup.BuildOptions(device="cpu", wait_for_quiet=0),
         ),
         lambda: serve(table),
     ):
