@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     )
     from warmup.diagnostics.doctor import Diagnosis, diagnose
     from warmup.diagnostics.explain import Explanation, explain
+    from warmup.diagnostics.suggest import Suggestion, suggest
     from warmup.models.padding import Prepared, prepare
     from warmup.serving.audit import AuditReport, audit
     from warmup.serving.check import CheckReport, check
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
     from warmup.tuning.model import build_model as build
     from warmup.tuning.report import BuildReport
     from warmup.tuning.request import BuildOptions
-    from warmup.tuning.suggest import Suggestion, suggest
 
 _HOMES = {
     "AdapterError": "core.errors",
@@ -78,7 +78,7 @@ _HOMES = {
     "SettingsError": "core.errors",
     "SizeError": "core.errors",
     "StaleTableWarning": "core.errors",
-    "Suggestion": "tuning.suggest",
+    "Suggestion": "diagnostics.suggest",
     "TableError": "core.errors",
     "UncoveredError": "core.errors",
     "WarmupError": "core.errors",
@@ -91,7 +91,7 @@ _HOMES = {
     "install": "serving.install",
     "prepare": "models.padding",
     "prime": "serving.prime",
-    "suggest": "tuning.suggest",
+    "suggest": "diagnostics.suggest",
 }
 
 # Names that their own module calls otherwise.

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from warmup.core.buckets import MAX_SIZE
 from warmup.core.errors import SettingsError
-from warmup.tuning import suggest
-from warmup.tuning.suggest import MAX_LINE_BYTES, MAX_REQUESTS, check_histogram, read_histogram
+from warmup.diagnostics import suggest
+from warmup.diagnostics.suggest import MAX_LINE_BYTES, MAX_REQUESTS, check_histogram, read_histogram
 
 
 def read(text: str) -> dict[int, int]:

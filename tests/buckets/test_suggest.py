@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import warmup
 from warmup.core.errors import SettingsError
-from warmup.tuning.suggest import MAX_SIZES, MAX_SUGGESTED, Cost, suggest
+from warmup.diagnostics.suggest import MAX_SIZES, MAX_SUGGESTED, Cost, suggest
 
 HISTOGRAMS = st.dictionaries(st.integers(1, 14), st.integers(1, 9), min_size=1, max_size=9)
 COSTS = st.sampled_from(list(Cost))

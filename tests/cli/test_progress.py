@@ -12,7 +12,7 @@ from warmup.cli.progress import BuildProgress, DoneColumn, StepColumn
 from warmup.core.buckets import parse_buckets
 from warmup.core.device import CallCost
 from warmup.core.rows import Tuned
-from warmup.tuning.report import BucketResult, Judgement
+from warmup.tuning.report import BucketResult, CheckedOutput
 
 
 def test_the_number_of_buckets_is_said(capsys: pytest.CaptureFixture[str]) -> None:
@@ -107,7 +107,7 @@ def test_a_tuned_problem_is_a_part_of_its_bucket(monkeypatch: pytest.MonkeyPatch
     )
     progress.problem_finished(tuned)
     progress.problem_finished(tuned)
-    judgement = Judgement(error=0, limit=1)
+    judgement = CheckedOutput(error=0, limit=1)
     fields: dict[str, Any] = {"keys": ("k", "l"), "judgement": judgement, "seconds": 0.5}
     progress.bucket_finished(BucketResult(bucket=buckets[0], tuned=2, **fields))
     progress.bucket_started(buckets[1], 1, 2, weights_padded=False)
@@ -141,7 +141,7 @@ def test_a_finished_bucket_says_what_limits_it(capsys: pytest.CaptureFixture[str
             bucket=bucket,
             keys=("k",),
             tuned=1,
-            judgement=Judgement(error=0, limit=1),
+            judgement=CheckedOutput(error=0, limit=1),
             seconds=0.5,
             cost=cost,
         )

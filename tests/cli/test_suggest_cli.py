@@ -13,7 +13,7 @@ import pytest
 from own_processes import run_python
 
 from warmup.core.buckets import parse_buckets
-from warmup.tuning.suggest import suggest
+from warmup.diagnostics.suggest import suggest
 
 Done = subprocess.CompletedProcess[str]
 Command = Callable[..., Done]

@@ -197,7 +197,7 @@ def test_priming_and_explain_say_what_ran_uncompiled(tmp_path: Path) -> None:
     from warmup.serving.prime import prime
     from warmup.table.schema import PolicyOptions
     from warmup.table.store import write
-    from warmup.tuning.setup import find_setup, open_table
+    from warmup.tuning.build import find_setup, open_table
 
     (tmp_path / "model.py").write_text(GRU)
     outside, path = f"{tmp_path / 'model.py'}:Outside", tmp_path / "t.json"

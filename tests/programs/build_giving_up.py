@@ -25,7 +25,7 @@ from two_candidates import offer
 import warmup
 from warmup.core.trial import Trial
 from warmup.measuring.trial_process import TrialNotRunError
-from warmup.tuning import judge
+from warmup.tuning import output_check
 from warmup.tuning import tuner as bare_trials
 from warmup.tuning.build import ThisProcess
 from warmup.tuning.build import build as build_problems
@@ -80,7 +80,7 @@ def main() -> None:
     )
     with failing(key):
         found["alone"] = told(build_problems(request))
-    with mock.patch.object(judge, "output_errors", return_value=[1.0]):
+    with mock.patch.object(output_check, "output_errors", return_value=[1.0]):
         found["wrong"] = told(build_problems(request))
     found["then"] = told(build(out=table))
     with failing("mm "):

@@ -24,7 +24,7 @@ from warmup.keys.question import GemmQuestion, Question
 from warmup.table.codec import decode
 from warmup.tuning import tuner
 from warmup.tuning.model import build_model
-from warmup.tuning.report import BuildReport, Judgement, Observer
+from warmup.tuning.report import BuildReport, CheckedOutput, Observer
 from warmup.tuning.request import BuildOptions
 
 _measuring: list[Question] = []  # the question that is measured now
@@ -76,7 +76,7 @@ class Steps(Observer):
         self.tried: list[tuple[str, int, bool]] = []
         self.lines: list[str] = []
 
-    def rows_tried(self, name: str, rows: int, judgement: Judgement) -> None:
+    def rows_tried(self, name: str, rows: int, judgement: CheckedOutput) -> None:
         self.tried.append((name, rows, judgement.is_right))
 
     def rows_rejected(self, line: str) -> None:

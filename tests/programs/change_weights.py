@@ -31,7 +31,7 @@ from warmup.keys.weight import Padding
 from warmup.models.padded_modules import pad
 from warmup.models.weight_groups import find_groups
 from warmup.table.schema import PolicyOptions, Provenance, Table
-from warmup.tuning.setup import find_setup
+from warmup.tuning.build import find_setup
 
 
 class Scale(nn.Module):

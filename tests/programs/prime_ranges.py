@@ -24,7 +24,7 @@ from warmup.core.rows import Evidence, Family, Row, Winner
 from warmup.models.loading import load_model
 from warmup.table.schema import PolicyOptions, Provenance, Table
 from warmup.table.store import write
-from warmup.tuning.setup import find_setup
+from warmup.tuning.build import find_setup
 
 KEY = "bmm batch=4 m=2..16 n=48 k=32 f32 a=row b=row out=f32 fp32=ieee | epilogue=relu"
 

@@ -15,7 +15,7 @@ from warmup.core.method import Search
 from warmup.core.rows import Row
 from warmup.table.schema import Table
 from warmup.tuning.progress import Progress, SearchBudget, choose_keys, parse_budget, spend_budget
-from warmup.tuning.report import BucketResult, Judgement, Observer
+from warmup.tuning.report import BucketResult, CheckedOutput, Observer
 
 PAD = "pad mm m=1 n=5 k=5 f16 a=row b=col free=ab"
 
@@ -58,7 +58,7 @@ def _result(bucket: str, *keys: str) -> BucketResult:
         bucket=Bucket((("m", int(bucket)),)),
         keys=keys,
         tuned=len(keys),
-        judgement=Judgement(error=0.0, limit=1.0),
+        judgement=CheckedOutput(error=0.0, limit=1.0),
         seconds=1.0,
     )
 

@@ -23,7 +23,7 @@ from warmup.tuning.device_host import (
     ReadyWorker,
     WorkerOrder,
 )
-from warmup.tuning.report import BucketResult, Judgement
+from warmup.tuning.report import BucketResult, CheckedOutput
 from warmup.tuning.request import BuildOptions
 
 KWARGS = (("ACC_TYPE", "tl.float32"), ("BLOCK_M", 64), ("USE_TMA", True), ("x", None))
@@ -56,7 +56,7 @@ def test_a_finished_problem_arrives_with_all_its_fields() -> None:
         bucket=Bucket((("m", 64),), (("m", 2),)),
         keys=(key,),
         tuned=1,
-        judgement=Judgement(error=0.1, limit=0.2, eager=0.05, remark="as is"),
+        judgement=CheckedOutput(error=0.1, limit=0.2, eager=0.05, remark="as is"),
         seconds=1.25,
         uncovered={"custom_op": 2},
         graphs=2,

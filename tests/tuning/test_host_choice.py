@@ -21,7 +21,7 @@ from warmup.core.rows import (
     is_for_host,
     lag_behind_library,
 )
-from warmup.tuning.host_choice import choose_for_host, with_host_winner
+from warmup.tuning.session import choose_for_host, with_host_winner
 
 LIBRARY = Winner(Family.EXTERN, "aten::addmm")
 TRITON = Winner(Family.TEMPLATE, "triton::mm", (("BLOCK_M", 16),), "0123abcd")

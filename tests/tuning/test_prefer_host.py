@@ -18,10 +18,10 @@ from warmup.core.rows import Family, Row, Timing, Tuned, Winner
 from warmup.models.outputs import WideRun
 from warmup.table.store import read
 from warmup.tuning.bucket_compiler import BucketCompiler, ServedBucket
-from warmup.tuning.host_choice import prefer_host
-from warmup.tuning.judge import Judge
+from warmup.tuning.output_check import OutputCheck
 from warmup.tuning.progress import Progress
 from warmup.tuning.report import Observer
+from warmup.tuning.session import prefer_host
 
 EXACT = torch.tensor([3.0, 4.0])
 CHEAP = Winner(Family.TEMPLATE, "triton::mm", (("BLOCK_M", 16),), "0123abcd")
@@ -77,8 +77,10 @@ class _Run:
         return self.served(self.output, self.cost)
 
 
-def _judge() -> Judge:
-    return Judge(eager=[EXACT], floors={"f32": 1e-3}, run_wide=lambda: WideRun([EXACT], "float64"))
+def _check() -> OutputCheck:
+    return OutputCheck(
+        eager=[EXACT], floors={"f32": 1e-3}, run_wide=lambda: WideRun([EXACT], "float64")
+    )
 
 
 def _measured(key: str, row: Row) -> Tuned:
@@ -108,10 +110,10 @@ def try_host(make_progress: Callable[..., Progress]) -> Try:
             key,
             **{"cost": CallCost(87.0, 32.0), "output": EXACT, **changes},
         )
-        judge = _judge()
+        check = _check()
         served = run.served(EXACT, BEFORE)
-        judgement = judge.judge(served.outputs)
-        prefer_host(run, served, judge, judgement, {key} if fixed else ())
+        judgement = check.compare(served.outputs)
+        prefer_host(run, served, check, judgement, {key} if fixed else ())
         found = read(progress.path).rows[key]
         assert progress.rows[key] == found
         assert progress.tuned[0].row == found
@@ -237,8 +239,8 @@ def try_pads(make_progress: Callable[..., Progress]) -> PadTry:
             row,
         )
         served = run.tune()
-        judge = _judge()
-        prefer_host(run, served, judge, judge.judge(served.outputs), set(map(product_key, fixed)))
+        check = _check()
+        prefer_host(run, served, check, check.compare(served.outputs), set(map(product_key, fixed)))
         rows = read(progress.path).rows
         assert set(rows) == {tuned.key for tuned in progress.tuned}
         names = {pad_key: "pad"} | {product_key(n): str(n) for n in PRODUCTS.values()}

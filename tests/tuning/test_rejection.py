@@ -18,9 +18,15 @@ from warmup.keys.weight import Padding, Structure, winner_of
 from warmup.models.outputs import WideRun
 from warmup.table.store import read
 from warmup.tuning.bucket_compiler import ServedBucket
-from warmup.tuning.judge import Blame, Judge, find_to_blame, most_trials, reject_rows
+from warmup.tuning.output_check import (
+    BisectedRow,
+    OutputCheck,
+    bisect_rows,
+    most_trials,
+    reject_rows,
+)
 from warmup.tuning.progress import Progress, Revisit
-from warmup.tuning.report import Judgement, Observer
+from warmup.tuning.report import CheckedOutput, Observer
 
 EXACT = torch.tensor([3.0, 4.0])
 Wrong = Callable[[Collection[str]], bool]
@@ -33,7 +39,7 @@ class _Lines(Observer):
         self.lines: list[str] = []
         self.trials = 0
 
-    def rows_tried(self, name: str, rows: int, judgement: Judgement) -> None:
+    def rows_tried(self, name: str, rows: int, judgement: CheckedOutput) -> None:
         self.trials += 1
 
     def rows_rejected(self, line: str) -> None:
@@ -69,7 +75,7 @@ class _Group:
     structure: Structure
 
 
-Case = tuple[_Run, Callable[..., Judgement], _Lines]
+Case = tuple[_Run, Callable[..., CheckedOutput], _Lines]
 
 
 @pytest.fixture
@@ -82,17 +88,17 @@ def make_case(make_progress: Callable[..., Progress]) -> Callable[..., Case]:
         lines = _Lines()
         progress = make_progress(table, observer=lines)
         run = _Run(_Compiler(progress), keys, is_wrong)
-        judge = Judge(
+        check = OutputCheck(
             eager=[EXACT], floors={"f32": 1e-3}, run_wide=lambda: WideRun([EXACT], "wide")
         )
 
-        def reject(judged: Collection[str] = ()) -> Judgement:
+        def reject(judged: Collection[str] = ()) -> CheckedOutput:
             served = run.serve()
             _, judgement = reject_rows(
                 run,  # type: ignore[arg-type]
                 served,
-                judge,
-                judge.judge(served.outputs),
+                check,
+                check.compare(served.outputs),
                 judged,
             )
             return judgement
@@ -209,7 +215,7 @@ def test_one_wrong_row_is_found_in_logarithmic_time(count: int, data: st.DataObj
         tried.append(len(subset))
         return wrong in subset
 
-    assert find_to_blame(keys, is_wrong) == Blame(wrong, is_alone=True, trials=len(tried))
+    assert bisect_rows(keys, is_wrong) == BisectedRow(wrong, is_alone=True, trials=len(tried))
     assert len(tried) <= most_trials(count)
 
 
@@ -219,9 +225,9 @@ def test_the_last_row_of_those_that_are_wrong_together_is_blamed() -> None:
     def is_wrong(subset: Sequence[str]) -> bool:
         return {"row 2", "row 7"} <= set(subset)
 
-    blame = find_to_blame(KEYS[:19], is_wrong)
+    blame = bisect_rows(KEYS[:19], is_wrong)
     assert (blame.key, blame.is_alone) == ("row 7", False)
     # A model that is wrong without the table costs one trial at most.
     for keys in ([], ["row 1", "row 2"]):
-        blame = find_to_blame(keys, lambda _subset: True)
+        blame = bisect_rows(keys, lambda _subset: True)
         assert (blame.key, blame.trials) == (None, 1), keys

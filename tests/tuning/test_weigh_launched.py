@@ -22,7 +22,7 @@ from warmup.models.weight_groups import find_groups
 from warmup.table.schema import Table
 from warmup.table.store import read
 from warmup.tuning.progress import Progress
-from warmup.tuning.report import BucketResult, Judgement
+from warmup.tuning.report import BucketResult, CheckedOutput
 from warmup.tuning.weights import slower_when_launched, weigh_launched
 
 GROUP = find_groups(nn.Sequential(nn.Linear(64, 99))).groups[0]
@@ -76,7 +76,7 @@ def weigh(make_progress: Callable[..., Progress]) -> Weigh:
                     bucket=Bucket((("seqlen", number + 1),)),
                     keys=(own, gone) if is_padded else (own,),
                     tuned=0,
-                    judgement=Judgement(error=0.0, limit=1e-3),
+                    judgement=CheckedOutput(error=0.0, limit=1e-3),
                     seconds=0.0,
                     uncovered={},
                     weights_padded=bool(is_padded),

@@ -23,12 +23,12 @@ from warmup.cli.output import say, spell_cost
 from warmup.core.buckets import Bucket, describe_count
 from warmup.core.rows import Tuned
 from warmup.core.text import counted, printable
-from warmup.tuning.judge import most_trials
+from warmup.tuning.output_check import most_trials
 from warmup.tuning.report import BucketResult, Observer, name_of
 
 if TYPE_CHECKING:
     from warmup.serving.run import RunReport
-    from warmup.tuning.report import Judgement
+    from warmup.tuning.report import CheckedOutput
 
 
 _MOST_OF_BUCKET: Final = 0.95  # that tuned problems are: the output is judged after the last
@@ -223,14 +223,14 @@ class BuildProgress(LiveLine, Observer):
             + (f"; {spell_cost(result.cost)}" if result.cost is not None else "")
         )
 
-    def output_wrong(self, name: str, rows: int, judgement: Judgement) -> None:
+    def output_wrong(self, name: str, rows: int, judgement: CheckedOutput) -> None:
         most = most_trials(rows)
         self.print_above(
             f"{name}: the output is wrong, {judgement}; looking for the row to blame among {rows}, "
             f"in at most {most} compiles"
         )
 
-    def rows_tried(self, name: str, rows: int, judgement: Judgement) -> None:
+    def rows_tried(self, name: str, rows: int, judgement: CheckedOutput) -> None:
         verdict = "right" if judgement.is_right else "wrong"
         self.print_above(f"{name}: {verdict} with {counted(rows, 'row')}: {judgement.error:.2e}")
 

@@ -12,8 +12,8 @@ import typer
 from warmup.cli import options
 from warmup.cli.output import print_report, record, times
 from warmup.core.text import counted
-from warmup.tuning.suggest import MAX_SUGGESTED, Cost, Suggestion
-from warmup.tuning.suggest import suggest as choose_buckets
+from warmup.diagnostics.suggest import MAX_SUGGESTED, Cost, Suggestion
+from warmup.diagnostics.suggest import suggest as choose_buckets
 
 _BAR_COLUMNS: Final = 46  # the bar of all work, beside three columns of numbers
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from warmup.keys.question import RegionQuestion
     from warmup.models.loading import LoadedModel
     from warmup.tuning.progress import Progress
-    from warmup.tuning.setup import BuildSetup
+    from warmup.tuning.request import BuildSetup
     from warmup.tuning.trials import WaitingQuestion
     from warmup.tuning.tuner import Tuner
 

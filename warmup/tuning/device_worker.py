@@ -26,12 +26,11 @@ from warmup.core.processes import end_with_parent
 from warmup.core.rows import Family, Winner
 from warmup.measuring.machine import family_of
 from warmup.measuring.trial import time_calls
-from warmup.tuning.build import ThisProcess, open_context
+from warmup.tuning.build import ThisProcess, open_context, seconds_to_wait
 from warmup.tuning.device_host import FinishedProblem, ProblemTask, ReadyWorker, WorkerOrder
 from warmup.tuning.problems import ProblemsSource, tune_rebuilt
 from warmup.tuning.report import BucketResult, Observer
 from warmup.tuning.request import BuildContext, BuildRequest
-from warmup.tuning.setup import seconds_to_wait
 from warmup.tuning.tuner import Tuner
 
 _GPU_CONTROL_SIZE: Final = 4096  # limited by the clock, not by launches

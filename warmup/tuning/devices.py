@@ -23,7 +23,7 @@ from warmup.core.errors import BuildError, SettingsError
 from warmup.core.rows import Row
 from warmup.table.codec import digest_of
 from warmup.table.store import read_folded
-from warmup.tuning.build import ThisProcess
+from warmup.tuning.build import TableOrigin, ThisProcess, check_out, open_table, seconds_to_wait
 from warmup.tuning.device_host import (
     PROBLEM_S,
     FinishedProblem,
@@ -47,7 +47,6 @@ from warmup.tuning.report import (
     summed,
 )
 from warmup.tuning.request import BuildRequest
-from warmup.tuning.setup import TableOrigin, check_out, open_table, seconds_to_wait
 
 MOST_LOSSES: Final = 2  # of one problem: the first device's, and that of the one that takes over
 MOST_LOSSES_IN_A_ROW: Final = 3  # of one worker: then the device is to blame, not a problem

@@ -22,9 +22,9 @@ from warmup.core.errors import NothingRecordedError, SettingsError
 from warmup.core.events import Uncompiled, selections
 from warmup.core.phases import BuildStage
 from warmup.keys.registry import kind_of
+from warmup.serving.pack_bundle import PackedBundle, input_options, pack
 from warmup.table.schema import Table
-from warmup.tuning.build import ThisProcess, build, open_progress
-from warmup.tuning.pack_bundle import PackedBundle, input_options, pack
+from warmup.tuning.build import ThisProcess, build, open_progress, out_path
 from warmup.tuning.progress import Revisit, SearchBudget, parse_budget, spend_budget
 from warmup.tuning.report import (
     BucketResult,
@@ -36,7 +36,6 @@ from warmup.tuning.report import (
     united_sources,
 )
 from warmup.tuning.request import BuildContext, BuildOptions, BuildRequest, TunedWork, Work
-from warmup.tuning.setup import out_path
 
 if TYPE_CHECKING:
     from warmup.models.padding import Prepared

@@ -26,13 +26,19 @@ from warmup.serving.run import RunReport, run_with
 from warmup.table.codec import digest_of
 from warmup.table.schema import Table
 from warmup.table.store import read, read_folded
-from warmup.tuning.build import ThisProcess, build
+from warmup.tuning.build import (
+    ThisProcess,
+    build,
+    check_out,
+    find_setup,
+    open_table,
+    seconds_to_wait,
+)
 from warmup.tuning.problems import ProblemsSource
 from warmup.tuning.progress import parse_budget
 from warmup.tuning.recorder import read_regions
 from warmup.tuning.report import BuildReport, Observer, ProgramRun
 from warmup.tuning.request import OF_MODELS, BuildContext, BuildOptions, BuildRequest, Work
-from warmup.tuning.setup import check_out, find_setup, open_table, seconds_to_wait
 
 # The variable of an engine's own cache of graphs. Graphs from a cache ask nothing.
 _CACHE_OF_ENGINE: Final = "VLLM_CACHE_ROOT"

@@ -51,15 +51,15 @@ from warmup.table.lookup import Lookup, cache_tag
 from warmup.table.schema import OnMiss, PolicyOptions, Table, options_served
 from warmup.table.store import TableWriter
 from warmup.tuning.bucket_compiler import BucketCompiler, measure_regions
-from warmup.tuning.progress import Progress, Revisit
-from warmup.tuning.report import Observer
-from warmup.tuning.setup import (
-    BuildSetup,
+from warmup.tuning.build import (
     find_setup,
     open_table,
     seconds_to_wait,
     watcher_of,
 )
+from warmup.tuning.progress import Progress, Revisit
+from warmup.tuning.report import Observer
+from warmup.tuning.request import BuildSetup
 from warmup.tuning.trials import WaitingQuestion, variants_trial
 from warmup.tuning.tuner import Tuner
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from warmup.models.inputs import Assumption
     from warmup.models.padding import Prepared
     from warmup.serving.audit import MissedProblem
+    from warmup.serving.pack_bundle import PackedBundle
     from warmup.serving.run import RunReport
-    from warmup.tuning.pack_bundle import PackedBundle
 
 
 # `EarlierRows`: rows of other tables that a build takes in place of measuring (`--rows-from`).
@@ -242,10 +242,10 @@ class Observer:
     def problem_finished(self, tuned: Tuned) -> None:
         """A problem was tuned, and its row is on disk."""
 
-    def output_wrong(self, name: str, rows: int, judgement: Judgement) -> None:
+    def output_wrong(self, name: str, rows: int, judgement: CheckedOutput) -> None:
         """The output of the bucket *name* is wrong; the row to blame is searched among *rows*."""
 
-    def rows_tried(self, name: str, rows: int, judgement: Judgement) -> None:
+    def rows_tried(self, name: str, rows: int, judgement: CheckedOutput) -> None:
         """The bucket *name* was served from *rows* of its rows, to find the row to blame."""
 
     def rows_rejected(self, line: str) -> None:
@@ -268,7 +268,7 @@ class Observer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
+class CheckedOutput:
     """How far outputs are from ``reference``, and the limit: relative L2 of the worst tensor.
 
     ``eager`` and ``default`` are the errors of eager and of default mode for the same tensor, None
@@ -324,7 +324,7 @@ class BucketResult:
     bucket: Bucket
     keys: tuple[str, ...]
     tuned: int
-    judgement: Judgement
+    judgement: CheckedOutput
     seconds: float
     uncovered: Mapping[str, int] = field(default_factory=dict)
     weights_padded: bool = False

@@ -14,14 +14,17 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from warmup.core.buckets import ShapePolicy
 from warmup.core.errors import SettingsError
 from warmup.core.method import COMPILE_MODES
-from warmup.table.schema import PolicyOptions
+from warmup.table.schema import Policy, PolicyOptions
 from warmup.tuning.report import BucketResult, BuildPlan, BuildReport, Observer
 
 if TYPE_CHECKING:
+    import torch
+
+    from warmup.core.device import Runtime
+    from warmup.inductor.adapter import Inductor
     from warmup.models.padding import Prepared
-    from warmup.tuning.pack_bundle import PackedBundle
+    from warmup.serving.pack_bundle import PackedBundle
     from warmup.tuning.progress import Progress
-    from warmup.tuning.setup import BuildSetup
     from warmup.tuning.tuner import Tuner
 
 
@@ -112,6 +115,21 @@ OF_MODELS = frozenset(
         *("all_layers", "bundle", "bundle_graphs"),
     }
 )
+
+
+@dataclass(frozen=True, slots=True)
+class BuildSetup:
+    """A supported torch, a usable device, and the policy by which candidates are measured on it."""
+
+    inductor: Inductor
+    device: torch.device
+    runtime: Runtime
+    policy: Policy
+
+    @property
+    def can_search(self) -> bool:
+        """Whether this device has GEMM candidates beyond those that inductor lists."""
+        return self.device.type != "cpu"
 
 
 @dataclass(kw_only=True)

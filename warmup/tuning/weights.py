@@ -47,9 +47,9 @@ from warmup.models.weight_groups import Group, UnpaddedLinears, find_groups
 from warmup.table.lookup import Lookup
 from warmup.table.schema import OnMiss
 from warmup.tuning.bucket_compiler import BucketCompiler, measure_regions
-from warmup.tuning.host_choice import WORTH
-from warmup.tuning.judge import Judge, padding_keys
+from warmup.tuning.output_check import OutputCheck, padding_keys
 from warmup.tuning.report import BucketResult
+from warmup.tuning.session import WORTH
 
 if TYPE_CHECKING:
     from warmup.tuning.progress import Progress
@@ -288,7 +288,7 @@ def _make_call(session: Session, group: Group, m: Dim, size: int) -> Callable[[i
 
     linears = make()
     try:
-        judge = Judge(
+        check = OutputCheck(
             eager=[linears.module(*linears.inputs)],
             floors=session.accepted,
             run_wide=lambda: run_wide(make().module, [Inputs(linears.inputs, {})], device),
@@ -304,10 +304,10 @@ def _make_call(session: Session, group: Group, m: Dim, size: int) -> Callable[[i
         own = warmup_error_in(error)
         reason = str(own) if own is not None else f"{type(error).__name__}: {error}"
         raise BuildError(f"its module failed ({reason.splitlines()[0][:200]})") from error
-    judgement = judge.judge([output])
-    if not judgement.is_right:
+    checked = check.compare([output])
+    if not checked.is_right:
         raise OutputMismatchError(
-            f"padded to {size} its output is {judgement}", "the weights stay unpadded"
+            f"padded to {size} its output is {checked}", "the weights stay unpadded"
         )
     return lambda _number: compiled(*linears.inputs)
 

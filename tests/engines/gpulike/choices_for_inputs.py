@@ -28,7 +28,7 @@ def offer_templates_for_inputs() -> None:
 
 def freeze_no_weights() -> None:
     """Make each build of this process choose a policy that freezes no weights, as on a GPU."""
-    import warmup.tuning.setup as tuning_setup
+    import warmup.tuning.build as tuning_setup
 
     choose = tuning_setup.choose_policy
 

@@ -1,4 +1,4 @@
-"""`Judge`: whether compiled outputs are as near to the exact result as eager's and default mode's.
+"""`OutputCheck`: whether outputs are as near to the exact result as eager's and default mode's.
 
 Neither eager nor default mode is the exact result: in a narrow dtype their errors grow with the
 depth of the model. Both are compared with a run in higher precision, and bound the error of what is
@@ -31,7 +31,7 @@ from warmup.models.outputs import (
 from warmup.models.padded_modules import pad, restore
 from warmup.table.schema import MOST_DEFAULT, MOST_TIMES
 from warmup.tuning.bucket_compiler import ServedBucket
-from warmup.tuning.report import Judgement
+from warmup.tuning.report import CheckedOutput
 
 if TYPE_CHECKING:
     from warmup.keys.weight import Padding
@@ -44,7 +44,7 @@ MOST_ERROR: Final = 0.5  # no output is right with a larger error, whatever eage
 
 
 @dataclass(kw_only=True)
-class Judge:
+class OutputCheck:
     """Judges the outputs of variants of one model, all for the same calls.
 
     ``eager`` are its outputs uncompiled, ``floors`` the error that is always accepted, by dtype of
@@ -60,7 +60,7 @@ class Judge:
     _wide: WideRun | None = None
     _default: Sequence[Any] | str | None = None
 
-    def judge(self, outputs: Sequence[Any]) -> Judgement:
+    def compare(self, outputs: Sequence[Any]) -> CheckedOutput:
         """Return how far *outputs* are from the exact result, and how far they may be."""
         floors = output_limits(self.eager, self.floors)
         distances = output_errors(self.eager, outputs)
@@ -106,16 +106,16 @@ def _judgement(
     default: list[float] | None = None,
     reference: str = "eager",
     remark: str = "",
-) -> Judgement:
-    """Return the judgement of the tensor with the largest of *errors* over its limit."""
+) -> CheckedOutput:
+    """Return the checked of the tensor with the largest of *errors* over its limit."""
     nothing = [0.0] * len(floors)
     limits = [
         _limit(*each) for each in zip(floors, eager or nothing, default or nothing, strict=True)
     ]
     worst = worst_tensor(errors, limits)
     if worst is None:  # no output is a tensor
-        return Judgement(error=0.0, limit=0.0)
-    return Judgement(
+        return CheckedOutput(error=0.0, limit=0.0)
+    return CheckedOutput(
         error=errors[worst],
         limit=limits[worst],
         reference=reference,
@@ -131,11 +131,11 @@ def _limit(floor: float, eager: float, default: float) -> float:
     return max(floor, min(MOST_ERROR, MOST_TIMES * max(eager, counted)))
 
 
-# `find_to_blame`: which row makes the output of a bucket wrong.
+# `bisect_rows`: which row makes the output of a bucket wrong.
 
 
 @dataclass(frozen=True, slots=True)
-class Blame:
+class BisectedRow:
     """The row to blame, and whether the output is wrong with that row alone.
 
     ``key`` is None when the output is wrong without any row. ``trials`` counts how often the bucket
@@ -147,7 +147,7 @@ class Blame:
     trials: int
 
 
-def find_to_blame(keys: Sequence[str], is_wrong: Callable[[Sequence[str]], bool]) -> Blame:
+def bisect_rows(keys: Sequence[str], is_wrong: Callable[[Sequence[str]], bool]) -> BisectedRow:
     """Return which of *keys* makes the output wrong, after at most `most_trials` trials.
 
     *is_wrong* serves the bucket from the rows of the given keys alone; with all *keys* the output
@@ -156,7 +156,7 @@ def find_to_blame(keys: Sequence[str], is_wrong: Callable[[Sequence[str]], bool]
     """
     right, wrong, trials = 0, len(keys), 1  # right with the first `right` rows, wrong with `wrong`
     if not keys or is_wrong(()):
-        return Blame(None, is_alone=False, trials=trials)
+        return BisectedRow(None, is_alone=False, trials=trials)
     while wrong - right > 1:
         middle = (right + wrong) // 2
         trials += 1
@@ -166,12 +166,12 @@ def find_to_blame(keys: Sequence[str], is_wrong: Callable[[Sequence[str]], bool]
             right = middle
     key = keys[right]
     if right == 0:
-        return Blame(key, is_alone=True, trials=trials)
-    return Blame(key, is_alone=is_wrong((key,)), trials=trials + 1)
+        return BisectedRow(key, is_alone=True, trials=trials)
+    return BisectedRow(key, is_alone=is_wrong((key,)), trials=trials + 1)
 
 
 def most_trials(rows: int) -> int:
-    """Return how many trials `find_to_blame` needs at most for so many rows."""
+    """Return how many trials `bisect_rows` needs at most for so many rows."""
     return 2 + math.ceil(math.log2(max(1, rows)))
 
 
@@ -273,13 +273,13 @@ _NAME_DRAWN: Final = (
 def reject_rows(
     run: BucketRun,
     served: ServedBucket,
-    judge: Judge,
-    judgement: Judgement,
+    check: OutputCheck,
+    checked: CheckedOutput,
     judged: Collection[str],
-) -> tuple[ServedBucket, Judgement]:
+) -> tuple[ServedBucket, CheckedOutput]:
     """Mark the rows to blame for the wrong outputs of *served*; return the bucket without them.
 
-    *judgement* is that of these outputs. At most `MOST_REJECTED` rows are found, each by bisection
+    *checked* is that of these outputs. At most `MOST_REJECTED` rows are found, each by bisection
     over the rows of the bucket. If that is not enough, or fails, all rows are marked but those in
     *judged*, with which other buckets were right. A marked row keeps its evidence and is not
     served. Each step is reported to the build's observer.
@@ -288,65 +288,65 @@ def reject_rows(
         OutputMismatchError: the output is wrong also without any row (then no row is marked but
             those of padded weights), or without the rows that were marked.
     """
-    trials = _RowTrials(run, judge)
+    trials = _RowTrials(run, check)
     observer = run.compiler.progress.observer
-    observer.output_wrong(run.name, len(served.keys), judgement)
+    observer.output_wrong(run.name, len(served.keys), checked)
     for _ in range(MOST_REJECTED):
         # Of rows that are wrong together the last is found: not one that other buckets need.
         keys = sorted(served.keys, key=lambda key: key in judged, reverse=True)
         try:
-            blame = find_to_blame(keys, trials.is_wrong)
+            blame = bisect_rows(keys, trials.is_wrong)
         except BuildError as error:
-            return _reject_all(trials, served, judgement, judged, f"bisection failed ({error})")
+            return _reject_all(trials, served, checked, judged, f"bisection failed ({error})")
         if blame.key is None:
-            raise _no_row_to_blame(trials, judgement)
-        before, together = judgement, "" if blame.is_alone else ", together with other rows"
-        served, judgement = trials.distrust([blame.key], f"{before}{together}")
+            raise _no_row_to_blame(trials, checked)
+        before, together = checked, "" if blame.is_alone else ", together with other rows"
+        served, checked = trials.distrust([blame.key], f"{before}{together}")
         observer.rows_rejected(
             f"{run.name}: 1 of {len(keys)} rows is not trusted{together}: {blame.key}: with it the "
-            f"output is {before}; without it {judgement.error:.2e}. Its winner is not served, the "
+            f"output is {before}; without it {checked.error:.2e}. Its winner is not served, the "
             "library's kernel is; `warmup build` measures the key again without that winner"
         )
-        if judgement.is_right:
-            return served, judgement
-    return _reject_all(trials, served, judgement, judged, f"{MOST_REJECTED} rows were not enough")
+        if checked.is_right:
+            return served, checked
+    return _reject_all(trials, served, checked, judged, f"{MOST_REJECTED} rows were not enough")
 
 
 @dataclass(frozen=True, slots=True)
 class _RowTrials:
-    """Serves the bucket of ``run`` from some of its rows, judged by ``judge``."""
+    """Serves the bucket of ``run`` from some of its rows, checked by ``check``."""
 
     run: BucketRun
-    judge: Judge
+    check: OutputCheck
 
     def is_wrong(self, keys: Sequence[str]) -> bool:
         """Whether the output is wrong from the rows of *keys* alone; each trial is reported."""
-        judgement = self.judge.judge(self.run.serve_from(keys))
-        self.run.compiler.progress.observer.rows_tried(self.run.name, len(keys), judgement)
-        return not judgement.is_right
+        checked = self.check.compare(self.run.serve_from(keys))
+        self.run.compiler.progress.observer.rows_tried(self.run.name, len(keys), checked)
+        return not checked.is_right
 
-    def distrust(self, keys: Collection[str], reason: str) -> tuple[ServedBucket, Judgement]:
+    def distrust(self, keys: Collection[str], reason: str) -> tuple[ServedBucket, CheckedOutput]:
         """Mark the rows of *keys*, and serve the bucket without them."""
         text = f"bucket {self.run.name}: with it the output was {reason}"
         self.run.compiler.progress.distrust(keys, text)
         served = self.run.serve()
-        return served, self.judge.judge(served.outputs)
+        return served, self.check.compare(served.outputs)
 
 
 def _reject_all(
     trials: _RowTrials,
     served: ServedBucket,
-    judgement: Judgement,
+    checked: CheckedOutput,
     judged: Collection[str],
     why: str,
-) -> tuple[ServedBucket, Judgement]:
+) -> tuple[ServedBucket, CheckedOutput]:
     """Mark all rows of *served* but those in *judged*, and serve the bucket without them."""
     run = trials.run
     keys = [key for key in served.keys if key not in judged]
-    problem = f"bucket {run.name}: the compiled output is {judgement}; {why}"
+    problem = f"bucket {run.name}: the compiled output is {checked}; {why}"
     if not keys:
         raise OutputMismatchError(problem, f"with its rows other buckets are right; {_REPORT}")
-    served, after = trials.distrust(keys, f"{judgement}; no single row is to blame: {why}")
+    served, after = trials.distrust(keys, f"{checked}; no single row is to blame: {why}")
     told = f"its {len(keys)} rows that no other bucket was right with are not trusted"
     if not after.is_right:
         raise OutputMismatchError(problem, f"{told}, and without them it is {after}; {_REPORT}")
@@ -356,16 +356,16 @@ def _reject_all(
     return served, after
 
 
-def _no_row_to_blame(trials: _RowTrials, judgement: Judgement) -> OutputMismatchError:
+def _no_row_to_blame(trials: _RowTrials, checked: CheckedOutput) -> OutputMismatchError:
     """Return the error for an output that is wrong without any row; padded weights are marked."""
     run, progress = trials.run, trials.run.compiler.progress
-    problem = f"bucket {run.name}: the compiled output is {judgement}, also without any row"
+    problem = f"bucket {run.name}: the compiled output is {checked}, also without any row"
     weights = padding_keys(progress.rows, {group.structure for group in run.padded})
     if not weights:
-        is_random = judgement.eager is not None and judgement.eager * MOST_TIMES > MOST_ERROR
+        is_random = checked.eager is not None and checked.eager * MOST_TIMES > MOST_ERROR
         advice = _NAME_DRAWN if is_random else _REPORT
         return OutputMismatchError(problem, f"no row is to blame, and all stay; {advice}")
-    progress.distrust(weights, f"bucket {run.name}: with padded weights the output was {judgement}")
+    progress.distrust(weights, f"bucket {run.name}: with padded weights the output was {checked}")
     return OutputMismatchError(
         problem,
         f"the {len(weights)} rows that pad its weights are not trusted, and all stay; build again "

@@ -74,7 +74,7 @@ def suggest(
     Each size is served by the smallest bucket that holds it, so the last bucket is the largest
     observed size. Buckets are observed sizes, rounded up to a multiple of *multiple*: any other
     bucket could be lowered to such a size and serve the same requests. *histogram* is a file for
-    `warmup.tuning.suggest.read_histogram`, or the count of each size. Fewer than *max_buckets*
+    `warmup.diagnostics.suggest.read_histogram`, or the count of each size. Fewer than *max_buckets*
     are returned where more would not reduce the padded work.
 
     Raises:

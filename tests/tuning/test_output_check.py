@@ -1,4 +1,4 @@
-"""`Judge`: which errors are accepted, and what is computed to decide that."""
+"""`OutputCheck`: which errors are accepted, and what is computed to decide that."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 
 from warmup.core.errors import BuildError
 from warmup.models.outputs import WideRun
-from warmup.tuning.judge import Judge
-from warmup.tuning.report import Judgement
+from warmup.tuning.output_check import OutputCheck
+from warmup.tuning.report import CheckedOutput
 
 EXACT = torch.tensor([3.0, 4.0], dtype=torch.float64)
 FLOORS = {"f32": 0.02}
@@ -21,10 +21,10 @@ def away(error: float) -> list[torch.Tensor]:
     return [(EXACT * (1 + error)).float()]
 
 
-def make_judge(
+def make_check(
     eager: float, default: float | str, wide: str | None = None
-) -> tuple[Judge, list[str]]:
-    """Return a judge of outputs, and the list of what it has computed so far."""
+) -> tuple[OutputCheck, list[str]]:
+    """Return a check of outputs, and the list of what it has computed so far."""
     computed: list[str] = []
 
     def run_wide() -> WideRun:
@@ -37,8 +37,10 @@ def make_judge(
             raise BuildError(default)
         return away(default)
 
-    judge = Judge(eager=away(eager), floors=FLOORS, run_wide=run_wide, run_default=run_default)
-    return judge, computed
+    check = OutputCheck(
+        eager=away(eager), floors=FLOORS, run_wide=run_wide, run_default=run_default
+    )
+    return check, computed
 
 
 def test_the_error_is_bounded_by_eager_and_default_mode() -> None:
@@ -54,8 +56,8 @@ def test_the_error_is_bounded_by_eager_and_default_mode() -> None:
         (1.0, 1.0, -1.0, None, ["wide", "default"]),  # eager is, or is random
         (0.0, 0.0, float("nan"), None, ["wide", "default"]),
     ):
-        judge, done = make_judge(eager, default)
-        judgement = judge.judge(away(error))
+        check, done = make_check(eager, default)
+        judgement = check.compare(away(error))
         assert (judgement.is_right, done) == (limit is not None, computed), (
             eager,
             default,
@@ -75,15 +77,15 @@ def test_the_error_is_bounded_by_eager_and_default_mode() -> None:
 
 def test_references_are_computed_once() -> None:
     """Bisection judges the same bucket several times."""
-    judge, computed = make_judge(0.0, 0.0)
-    assert [judge.judge(away(error)).is_right for error in (1.0, 1.0, 0.03)] == [False] * 3
+    check, computed = make_check(0.0, 0.0)
+    assert [check.compare(away(error)).is_right for error in (1.0, 1.0, 0.03)] == [False] * 3
     assert computed == ["wide", "default"]
 
 
 def test_without_a_wide_run_eager_and_default_mode_are_compared() -> None:
     """The outputs may be 1.5 times as far from eager as default mode is, and the reason is told."""
-    judge, _ = make_judge(0.0, 0.04, wide="no float32 run: it needs 60.0 GiB, cuda:0 has 9.0 GiB")
-    right, wrong = judge.judge(away(-0.05)), judge.judge(away(-0.07))
+    check, _ = make_check(0.0, 0.04, wide="no float32 run: it needs 60.0 GiB, cuda:0 has 9.0 GiB")
+    right, wrong = check.compare(away(-0.05)), check.compare(away(-0.07))
     assert (right.is_right, wrong.is_right) == (True, False)
     assert str(wrong) == (
         "7.00e-02 away from eager (relative L2), limit 6.00e-02 (default mode 4.00e-02); "
@@ -93,27 +95,27 @@ def test_without_a_wide_run_eager_and_default_mode_are_compared() -> None:
 
 def test_a_default_mode_that_fails_bounds_nothing() -> None:
     """Eager's error remains as the bound, and the reason is told."""
-    judge, _ = make_judge(0.04, "compiling failed")
-    assert judge.judge(away(-0.05)).is_right
-    assert judge.judge(away(-0.07)).remark == "default mode was not compared: compiling failed"
+    check, _ = make_check(0.04, "compiling failed")
+    assert check.compare(away(-0.05)).is_right
+    assert check.compare(away(-0.07)).remark == "default mode was not compared: compiling failed"
 
 
 def test_the_tensor_that_is_judged_is_the_worst() -> None:
     """Each tensor has its own limit: a right one does not hide one that is wrong."""
     first, second = torch.tensor([1.0]), torch.tensor([100.0])
-    judge = Judge(
+    check = OutputCheck(
         eager=[(first * 1.1, second)],
         floors=FLOORS,
         run_wide=lambda: WideRun([(first, second)], "wide"),
     )
-    judgement = judge.judge([(first * 1.12, second * 1.03)])
+    judgement = check.compare([(first * 1.12, second * 1.03)])
     assert not judgement.is_right
     assert judgement.error == pytest.approx(0.03, rel=1e-3)
 
 
 def test_a_judgement_in_one_line() -> None:
     """The errors of eager and default mode stand beside the limit that they give."""
-    judgement = Judgement(
+    judgement = CheckedOutput(
         error=0.0235, limit=0.0375, reference="float32 eager on cuda:0", eager=0.021, default=0.025
     )
     assert judgement.brief == (
