@@ -77,6 +77,7 @@ def test_an_interrupted_build_leaves_a_valid_table(
     assert process.returncode == code, stderr[-2000:]
     assert 1 <= len(read(out).rows) < 8
     assert number is signal.SIGKILL or "run the same command again" in stderr
+    assert number is signal.SIGKILL or not out.with_name("net.json.journal").exists()
 
 
 @pytest.mark.long

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -26,6 +26,7 @@ from warmup.table.store import TableWriter, check_writable, find, read, write
 PROGRAMS = Path(__file__).resolve().parents[1] / "programs"
 ROUNDS = os.environ.get("WARMUP_TESTS_KILL_ROUNDS", "12")  # 100 take about 20 s
 OTHER_USER = 54321
+EMPTY = make_table({})
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="makes other users' files")
 # Runs as a user without rights of its own, who has read the table at sys.argv[1] as root.
 AS_OTHER = f"""
@@ -110,33 +111,32 @@ def test_two_names_of_a_file_have_one_lock(tmp_path: Path, monkeypatch: pytest.M
         write(tmp_path / "link.json", make_table())
 
 
-@pytest.mark.parametrize("work", ["write", "add", "check_writable"])
-def test_a_read_only_table_stays(tmp_path: Path, work: str) -> None:
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "add": lambda path: TableWriter(path).add(EMPTY.provenance, EMPTY.policy, _rows(1)),
+    "check_writable": check_writable,
+    "write": lambda path: write(path, make_table()),
+}
+
+
+def test_a_read_only_table_stays(tmp_path: Path) -> None:
     """A table with mode 0444 is not written, by root neither, and the advice is to make it so."""
-    path, table = tmp_path / "t.json", make_table()
-    write(path, make_table({}))
+    path = tmp_path / "t.json"
+    write(path, EMPTY)
     path.chmod(0o444)
-    with pytest.raises(TableWriteError, match=r"the file is read-only; make it writable"):
-        {
-            "write": lambda: write(path, table),
-            "add": lambda: TableWriter(path).add(table.provenance, table.policy, table.rows),
-            "check_writable": lambda: check_writable(path),
-        }[work]()
-    found = len(read(path).rows), stat.S_IMODE(path.stat().st_mode), _names(tmp_path)
-    assert found == (0, 0o444, ["t.json"])
+    for name, change in CHANGES.items():
+        with pytest.raises(TableWriteError, match=r"the file is read-only; make it writable"):
+            change(path)
+        found = len(read(path).rows), stat.S_IMODE(path.stat().st_mode), _names(tmp_path)
+        assert found == (0, 0o444, ["t.json"]), name
 
 
 @needs_root
-@pytest.mark.parametrize("work", ["add", "check_writable"])
-def test_a_table_is_no_device(tmp_path: Path, work: str) -> None:
+def test_a_table_is_no_device(tmp_path: Path) -> None:
     os.mknod(tmp_path / "n.json", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
-    table = make_table()
-    with pytest.raises(TableWriteError, match="it is no regular file"):
-        {
-            "add": lambda path: TableWriter(path).add(table.provenance, table.policy, table.rows),
-            "check_writable": check_writable,
-        }[work](tmp_path / "n.json")
-    assert stat.S_ISCHR((tmp_path / "n.json").lstat().st_mode)
+    for name in ("add", "check_writable"):
+        with pytest.raises(TableWriteError, match="it is no regular file"):
+            CHANGES[name](tmp_path / "n.json")
+        assert stat.S_ISCHR((tmp_path / "n.json").lstat().st_mode), name
 
 
 def test_a_fifo_is_not_read(tmp_path: Path) -> None:

@@ -1,11 +1,21 @@
-"""Counts of a search: they add up, print in one line and are written as JSON."""
+"""Switches of a variable, and the counts of a search: sums, one line, and JSON."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
 
-from warmup.core.method import CandidateSource, Resource, Search, SearchCounts, search_to_json
+import pytest
+
+from warmup.core.errors import SettingsError
+from warmup.core.method import (
+    CandidateSource,
+    Resource,
+    Search,
+    SearchCounts,
+    read_flag,
+    search_to_json,
+)
 
 COUNTS = SearchCounts(
     search=Search.WIDE,
@@ -18,23 +28,12 @@ COUNTS = SearchCounts(
 
 def test_two_parts_of_a_search_add_up() -> None:
     first = SearchCounts(search=Search.WIDE, listed=2)
-    later = SearchCounts(
-        search=Search.WIDE,
-        listed=18,
-        added=((CandidateSource.TMA, 7), (CandidateSource.TILES, 3)),
-        pruned=((Resource.SHARED_MEMORY, 1),),
-        spilling=1,
-    )
-    assert first + later == replace(later, listed=20)
+    assert first + COUNTS == replace(COUNTS, listed=20)
 
 
 def test_listed_and_added_candidates_are_tried() -> None:
     """The candidates to compile are inductor's and the added ones, without the pruned ones."""
-    pruned = ((Resource.SHARED_MEMORY, 9),)
-    counts = SearchCounts(
-        search=Search.WIDE, listed=20, added=((CandidateSource.TMA, 7),), pruned=pruned
-    )
-    assert counts.tried == 27
+    assert COUNTS.tried == 28
 
 
 def test_counts_are_one_line_and_plain_json() -> None:
@@ -56,3 +55,28 @@ def test_candidates_that_no_source_added_count_as_listed() -> None:
     """More candidates than were counted are inductor's own; fewer leave the counts as they are."""
     for offered, listed in ((30, 20), (28, 18), (27, 18)):
         assert COUNTS.completed(offered) == replace(COUNTS, listed=listed)
+
+
+def test_an_argument_goes_before_the_variable() -> None:
+    """The variable counts where the argument is None; unset, empty and 0 are off."""
+    for argument, value, expected in (
+        (None, None, False),
+        (None, "", False),
+        (None, "0", False),
+        (None, "1", True),
+        (False, "1", False),
+        (True, "0", True),
+    ):
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            monkeypatch.delenv("WARMUP_QUIET", raising=False)
+            if value is not None:
+                monkeypatch.setenv("WARMUP_QUIET", value)
+            assert read_flag(argument, "WARMUP_QUIET") is expected, (argument, value, expected)
+
+
+def test_another_value_is_refused() -> None:
+    for value in ("true", "yes", "2", " "):
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            monkeypatch.setenv("WARMUP_QUIET", value)
+            with pytest.raises(SettingsError, match=r"^WARMUP_QUIET=.* set it to 1 or to 0$"):
+                read_flag(None, "WARMUP_QUIET")
