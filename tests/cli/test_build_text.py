@@ -20,7 +20,7 @@ from warmup.core.device import MachineState
 from warmup.core.method import CandidateSource, Search, SearchCounts
 from warmup.core.rows import Flag, Row, Tuned
 from warmup.keys.kind import Kind
-from warmup.tuning.report import BucketResult, BuildReport, DeviceShare, Judgement
+from warmup.tuning.report import BucketResult, BuildReport, CheckedOutput, DeviceShare
 
 QUIET = MachineState(measured=4, cpus=2.0, worst_share=0.03)
 NOISY: Mapping[str, Any] = {"flags": (Flag.UNSTABLE,)}
@@ -30,7 +30,7 @@ RANGE = Bucket((("batch", 1), ("seqlen", 560)), (("seqlen", 257),))
 
 def of_rows(rows: Mapping[str, Row], bucket: Bucket | None = None, **fields: Any) -> BuildReport:
     """A build that has these rows, asked for by *bucket* if one is given."""
-    asked: dict[str, Any] = {"keys": tuple(rows), "judgement": Judgement(error=0.0, limit=1.0)}
+    asked: dict[str, Any] = {"keys": tuple(rows), "judgement": CheckedOutput(error=0.0, limit=1.0)}
     result = bucket and BucketResult(bucket=bucket, tuned=0, seconds=1.0, **asked)
     results = () if result is None else (result,)
     given: dict[str, Any] = {"buckets": results, "timings": (), "seconds": 1.0, **fields}
