@@ -8,8 +8,9 @@ import operator
 import statistics
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from warmup.cli.options import is_verbose
 from warmup.cli.output import fold, grid, record, spell_peaks, terminal_width
 from warmup.cli.tables import ROW_HEAD, UNSTABLE_MARK, row_cells, spell_limits
 from warmup.core.buckets import Bucket
@@ -22,9 +23,6 @@ from warmup.keys.kind import Kind, natural_order
 from warmup.keys.registry import KINDS, kind_of
 from warmup.measuring.selection import rejections, worst_regret_over_bound
 from warmup.tuning.report import BuildReport, name_of
-
-if TYPE_CHECKING:
-    pass
 
 # Whether the times of a build can be believed, and which rows to measure again.
 
@@ -123,11 +121,14 @@ _EXPECTED: Final = {None, Rejection.COMPILE, Rejection.LAUNCH}  # a config too l
 
 
 def spell(report: BuildReport, remedy: str = RETRY) -> Iterator[str]:
-    """Yield the rows of each bucket, what a reader should look at, and where the table is.
+    """Yield where the table is and whether its times can be believed, then the rows of each bucket.
 
-    A bucket with padded weights is listed with the rows that it does not share with the bucket of
-    unpadded weights. *remedy* measures unstable rows again.
+    What a reader should look at follows, and with -v the seconds by stage. A bucket with padded
+    weights is listed with the rows that it does not share with the bucket of unpadded weights.
+    *remedy* measures unstable rows again.
     """
+    yield _verdict(report)
+    yield from spell_belief(report, remedy)
     yield from grid(("bucket", "op", "epilogue", *ROW_HEAD), _rows(report), texts=4)
     asked = {key for result in report.buckets for key in result.keys}
     for kind in KINDS.values():
@@ -155,7 +156,6 @@ def spell(report: BuildReport, remedy: str = RETRY) -> Iterator[str]:
     yield from spell_devices(report)
     yield from _doubts(report)
     yield from _outcome(report)
-    yield from spell_belief(report, remedy)
 
 
 def _rows(report: BuildReport) -> Iterator[Sequence[str]]:
@@ -220,20 +220,24 @@ def slower_at_largest(rows: Mapping[str, Row]) -> Iterator[str]:
     yield from first_lines(behind, "rows that are slower at the largest size of their range")
 
 
-def _outcome(report: BuildReport) -> Iterator[str]:
-    """Yield where the table and its bundle are, and the problems that are not in the table."""
+def _verdict(report: BuildReport) -> str:
+    """Return where the table is, its digest, and how many rows it has and were tuned now."""
     counts = rejections(report.timings)
     reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
     rejected = f" (rejected candidates: {reasons})" if reasons else ""
     known = f"{len(report.known)} in the table already, " if report.known else ""
     known += f"{len(report.taken)} from earlier tables, " if report.taken else ""
     rows = counted(len(report.table.rows), "row")
-    yield (
+    return (
         f"{report.path}: {rows}, {len(report.timings)} tuned now{rejected}, "
         f"{known}{report.seconds:.1f} s, digest {report.digest[:16]}"
     )
+
+
+def _outcome(report: BuildReport) -> Iterator[str]:
+    """Yield where rows were taken, where the bundle is, and what is not in the table."""
     yield from spell_sources(report)
-    if report.stages:
+    if report.stages and is_verbose():
         spent = ", ".join(f"{stage.label} {taken:.1f}" for stage, taken in report.stages.items())
         line = f"seconds by stage (docs/explanation/search.md#seconds-of-a-build): {spent}"
         yield from fold(line, indent=2, width=terminal_width())
