@@ -22,10 +22,6 @@ from warmup.core.errors import SettingsError
 HUGE = "9" * 5000
 
 
-def test_sizes_keep_the_order_given() -> None:
-    assert parse_sizes(" 2048, 560 ,1024", "--seqlens") == (2048, 560, 1024)
-
-
 def test_what_is_no_positive_integer_is_refused() -> None:
     """Anything but positive decimal integers below 2**31 is a SettingsError that names the flag."""
     for text in (
@@ -83,6 +79,7 @@ def test_a_range_doubles_or_steps_to_its_end() -> None:
         ("5..5:1", (5,)),
         (" 4 .. 16 , 100 .. 300 : 100 ", (4, 8, 16, 100, 200, 300)),
         ("2048,4..16,1", (2048, 4, 8, 16, 1)),
+        (" 2048, 560 ,1024", (2048, 560, 1024)),
     ):
         assert parse_sizes(text, "--seqlens") == sizes
 
@@ -138,11 +135,6 @@ def test_ranges_of_too_many_sizes_are_refused() -> None:
     assert len(parse_sizes(f"1..{MAX_BUCKETS}:1", "--seqlens")) == MAX_BUCKETS
 
 
-def test_dims_take_ranges() -> None:
-    ranges = parse_buckets(None, "batch=1..4;seqlen=128..384:128")
-    assert ranges == parse_buckets(None, "batch=1,2,4;seqlen=128,256,384")
-
-
 def test_buckets_are_counted_for_people() -> None:
     """The text has the number of buckets, the numbers of sizes by dim, and the limit."""
     for seqlens, dims, said in (
@@ -154,11 +146,12 @@ def test_buckets_are_counted_for_people() -> None:
         assert describe_count(parse_buckets(seqlens, dims)) == said
 
 
-def test_seqlens_bind_seqlen() -> None:
-    assert parse_buckets("560,1024", None) == (
-        Bucket((("seqlen", 560),)),
-        Bucket((("seqlen", 1024),)),
-    )
+def test_forms_of_the_same_buckets_are_equal() -> None:
+    """Ranges and lists, text and numbers; sizes without a name are those of ``seqlen``."""
+    expected = Bucket((("seqlen", 560),)), Bucket((("seqlen", 1024),))
+    assert parse_buckets("560,1024", None) == parse_buckets([560, 1024], None) == expected
+    ranges = parse_buckets(None, "batch=1..4;seqlen=128..384:128")
+    assert ranges == parse_buckets(None, "batch=1,2,4;seqlen=128,256,384")
 
 
 def test_dims_make_their_product() -> None:
@@ -277,8 +270,3 @@ def test_several_dims_follow_each_other() -> None:
     """Each option gives its own combinations; a bucket in two of them is built once."""
     buckets = parse_buckets(None, ["n=1;k=2,3", "n=1;k=3,4"])
     assert [dict(bucket.sizes)["k"] for bucket in buckets] == [2, 3, 4]
-
-
-def test_sizes_can_be_numbers() -> None:
-    """`warmup.build` takes sizes as a sequence of integers too."""
-    assert parse_buckets([16, 64], None) == parse_buckets("16,64", None)

@@ -27,7 +27,7 @@ from warmup.core.errors import (
 from warmup.core.files import LOCKS_FOLDER, locked
 from warmup.table import store as store_module
 from warmup.table.codec import decode, encode
-from warmup.table.store import TableWriter, check_writable, discover, find, read, write
+from warmup.table.store import TableWriter, check_writable, find, read, write
 
 KEY = "mm m=1 n=2 k=3 f32 a=row b=row out=f32 | epilogue=none"
 WRITER = """
@@ -175,17 +175,6 @@ def test_a_reader_needs_no_home_and_writes_nothing(read_only: Path) -> None:
     assert (done.stdout, done.stderr, _contents(read_only)) == ("2 True\n", "", before)
 
 
-def test_reading_creates_no_file(tmp_path: Path) -> None:
-    path = tmp_path / "nvidia-h200" / "t.json"
-    path.parent.mkdir()
-    path.write_text(encode(make_table()))
-    before = _contents(tmp_path)
-    read(path)
-    find(path, {})
-    discover(make_runtime(), (tmp_path / "absent", tmp_path))
-    assert _contents(tmp_path) == before
-
-
 def test_writers_at_once_lose_no_row(tmp_path: Path) -> None:
     """Eight processes adding different rows to one new file end in one table with all of them."""
     path = tmp_path / "out" / "t.json"
@@ -197,20 +186,6 @@ def test_writers_at_once_lose_no_row(tmp_path: Path) -> None:
         words.append([str(tmp_path / f"{index}.json"), str(path)])
     _finished(run_together(WRITER, words))
     assert read(path) == make_table(rows)
-
-
-def test_a_reader_never_sees_a_damaged_file(tmp_path: Path) -> None:
-    """While others write, every read gives a whole table that never shrinks."""
-    path, source = tmp_path / "t.json", tmp_path / "source.json"
-    write(path, make_table({}))
-    rows = {make_key(m): make_row(BLOCK_M=m) for m in range(1, 41)}
-    source.write_text(encode(make_table(rows)))
-    processes = run_together(WRITER, [[str(source), str(path)]] * 2)
-    seen = [0]
-    while any(process.poll() is None for process in processes):
-        seen.append(len(read(path).rows))
-    _finished(processes)
-    assert (seen, len(read(path).rows)) == (sorted(seen), 40)
 
 
 def test_threads_at_once_lose_no_row(tmp_path: Path) -> None:
