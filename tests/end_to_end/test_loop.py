@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -89,65 +90,19 @@ def test_what_missed_is_tuned_and_then_nothing_misses(built: Built, tmp_path: Pa
     assert (second["misses"], set(second["hits"])) == ({}, after)
 
 
-@pytest.fixture(scope="module")
-def mixed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """A build of problems of which some cannot be rebuilt, which exits 1: folder and report."""
-    folder = tmp_path_factory.mktemp("mixed")
+def write_misses(folder: Path, reasons: Mapping[str, str]) -> None:
+    """Write folder/misses.json with the problems, by key, and why each missed."""
     problems = [
-        {"key": key, "kind": key.split()[0] if key.startswith("launch") else "gemm"}
-        for key in (*REBUILT, *NOT_REBUILT)
+        {
+            "key": key,
+            "kind": key.split()[0] if key.startswith("launch") else "gemm",
+            "reason": reason,
+            "count": 1,
+        }
+        for key, reason in reasons.items()
     ]
     document = {"schema": 1, "digests": [], "problems": problems}
-    for problem in problems:
-        problem |= {"reason": "not_in_table", "count": 1}
     (folder / "misses.json").write_text(json.dumps(document))
-    words = ("build", "--problems", "misses.json", "--device", "cpu", "--out", "t.json", "--json")
-    done = command(folder, *words, *ALONE, code=1)
-    return folder, json.loads(done.stdout)
-
-
-@pytest.mark.long
-def test_a_rebuilt_module_asks_for_the_key(mixed: tuple[Path, dict[str, Any]]) -> None:
-    """Post-ops, later epilogues, batches and dynamic dims are rebuilt from their keys alone."""
-    assert set(read(mixed[0] / "t.json").rows) == set(REBUILT)
-
-
-@pytest.mark.long
-def test_what_cannot_be_rebuilt_is_told_and_the_rest_is_kept(
-    mixed: tuple[Path, dict[str, Any]],
-) -> None:
-    """Each problem without a row has its reason, and the exit code is 1."""
-    found = mixed[1]["not_rebuilt"]
-    assert found.keys() == NOT_REBUILT.keys()
-    assert all(reason in found[key] for key, reason in NOT_REBUILT.items())
-
-
-@pytest.fixture(scope="module")
-def again(mixed: tuple[Path, dict[str, Any]]) -> dict[str, Any]:
-    """What a second build says of two problems that have rows, of which one could not be used."""
-    problems = [
-        {"key": key, "kind": "gemm", "reason": reason, "count": 1}
-        for key, reason in ((REBUILT[0], "not_in_table"), (REBUILT[1], "template_changed"))
-    ]
-    document = {"schema": 1, "digests": [], "problems": problems}
-    (mixed[0] / "again.json").write_text(json.dumps(document))
-    words = ("build", "--problems", "again.json", "--device", "cpu", "--out", "t.json", "--json")
-    words += ALONE
-    report: dict[str, Any] = json.loads(command(mixed[0], *words).stdout)
-    return report
-
-
-@pytest.mark.long
-def test_what_the_table_has_is_known(again: dict[str, Any]) -> None:
-    """A second build of a problem tunes nothing and says that the row was there."""
-    assert again["known"] == [REBUILT[0]]
-    assert REBUILT[0] not in {problem["key"] for problem in again["problems"]}
-
-
-@pytest.mark.long
-def test_a_row_that_could_not_be_used_is_tuned_again(again: dict[str, Any]) -> None:
-    """A problem that missed although it has a row gets a new row."""
-    assert [problem["key"] for problem in again["problems"]] == [REBUILT[1]]
 
 
 def exit_code(folder: Path, *more: str) -> Any:
@@ -159,18 +114,29 @@ def exit_code(folder: Path, *more: str) -> Any:
 
 
 @pytest.mark.long
-def test_a_table_of_another_policy_is_left_alone(
-    mixed: tuple[Path, dict[str, Any]],
-) -> None:
-    """Problems measured otherwise than the table's rows do not join them."""
-    folder = mixed[0]
-    before = (folder / "t.json").read_text()
-    code = exit_code(folder, "--set", "backends=CPP")
-    assert (code, (folder / "t.json").read_text() == before) == (3, True)
+def test_what_can_be_rebuilt_asks_for_its_key(tmp_path: Path) -> None:
+    """Post-ops, later epilogues, batches and dynamic dims; the others have their reasons.
+
+    The exit code is 1 then. A second build tunes a problem that has a row only if the row could not
+    be used. Problems that are measured otherwise than the table's rows do not join them.
+    """
+    words = ("build", "--problems", "misses.json", "--device", "cpu", "--out", "t.json", "--json")
+    write_misses(tmp_path, dict.fromkeys((*REBUILT, *NOT_REBUILT), "not_in_table"))
+    found = json.loads(command(tmp_path, *words, *ALONE, code=1).stdout)["not_rebuilt"]
+    assert set(read(tmp_path / "t.json").rows) == set(REBUILT)
+    assert found.keys() == NOT_REBUILT.keys()
+    for key, reason in NOT_REBUILT.items():
+        assert reason in found[key], key
+    write_misses(tmp_path, {REBUILT[0]: "not_in_table", REBUILT[1]: "template_changed"})
+    again = json.loads(command(tmp_path, *words, *ALONE).stdout)
+    assert again["known"] == [REBUILT[0]]
+    assert [problem["key"] for problem in again["problems"]] == [REBUILT[1]]
+    before = (tmp_path / "t.json").read_text()
+    assert exit_code(tmp_path, "--set", "backends=CPP") == 3
+    assert (tmp_path / "t.json").read_text() == before
 
 
 def test_nothing_rebuilt_and_no_table_is_an_error(tmp_path: Path) -> None:
     """Without any row there is no table to report, so that the reason is the error."""
-    document = {"schema": 1, "digests": [], "problems": []}
-    (tmp_path / "misses.json").write_text(json.dumps(document))
+    write_misses(tmp_path, {})
     assert (exit_code(tmp_path), (tmp_path / "t.json").exists()) == (3, False)

@@ -119,17 +119,20 @@ def test_a_program_that_does_without_torch_compile_is_answered_too(
     assert "hits 2, misses 0, uncovered 0" in done.stderr
 
 
-def test_a_damaged_table_starts_nothing(tmp_path: Path) -> None:
-    """A table that cannot be read is an error before the command is started."""
-    damaged, trace = tmp_path / "table.json", tmp_path / "started"
+def test_what_cannot_be_started_is_an_error(table: Path, tmp_path: Path) -> None:
+    """A table that cannot be read, an audit log that is no file, and a command that is not there.
+
+    The command is not started; a FIFO is not waited for.
+    """
+    damaged, started = tmp_path / "damaged.json", tmp_path / "started"
     damaged.write_text('{"schema": 1')
     with pytest.raises(TableError):
-        run(["touch", str(trace)], table=damaged)
-    assert not trace.exists()
-
-
-def test_a_command_that_is_not_there_is_a_setting_error(table: Path) -> None:
-    """The error names the command and says why it cannot be started."""
+        run(["touch", str(started)], table=damaged)
+    os.mkfifo(tmp_path / "fifo")
+    for log in ("/dev/full", "/dev/zero", "fifo", "."):
+        with pytest.raises(SettingsError, match=r"^the audit log .* (is no regular file|Is a dir)"):
+            run(["touch", str(started)], table=table, audit_log=tmp_path / log)
+        assert not started.exists(), log
     with pytest.raises(SettingsError, match=r"^no-such-program cannot be started: No such file"):
         run(["no-such-program"], table=table)
 
@@ -242,23 +245,19 @@ def test_strict_refuses_every_compile_without_a_table(
 
 
 def test_a_kept_log_is_appended_to_and_only_this_run_is_summed(table: Path, tmp_path: Path) -> None:
-    """Events of earlier runs stay in a named log, and are not in the summary."""
+    """Events of earlier runs stay in a named log, and are not in the summary.
+
+    A log that was truncated meanwhile, as copytruncate of logrotate does, is read from its start.
+    """
     log = tmp_path / "audit.jsonl"
     event = '{"event":"benchmark.uncovered","schema":1,"run":"R","pid":1,"seq":SEQ,"site":"pad"}'
     log.write_text(event.replace("SEQ", "0") + "\n")
     later = event.replace("SEQ", "1").replace("R", "S")
     report = run(["sh", "-c", f"echo '{later}' >> $WARMUP_AUDIT_LOG"], table=table, audit_log=log)
     assert (report.audit.uncovered, audit([log]).uncovered) == ({"pad": 1}, {"pad": 2})
-
-
-def test_an_audit_log_that_is_no_file_is_refused(table: Path, tmp_path: Path) -> None:
-    """Before the command is started; a FIFO is not waited for."""
-    os.mkfifo(tmp_path / "fifo")
-    trace = tmp_path / "started"
-    for log in ("/dev/full", "/dev/zero", "fifo", "."):
-        with pytest.raises(SettingsError, match=r"^the audit log .* (is no regular file|Is a dir)"):
-            run(["touch", str(trace)], table=table, audit_log=tmp_path / log)
-        assert not trace.exists(), log
+    log.write_text("x" * 5000 + "\n")
+    report = run(["sh", "-c", f"echo '{later}' > $WARMUP_AUDIT_LOG"], table=table, audit_log=log)
+    assert report.audit.uncovered == {"pad": 1}
 
 
 HOSTILE = """
@@ -272,23 +271,19 @@ head -c 2000000 /dev/zero
 """
 
 
-def test_nothing_in_the_log_loses_the_exit_code(table: Path, tmp_path: Path) -> None:
-    """Damaged events are counted, and the code is the command's."""
+def test_nothing_in_the_log_loses_the_exit_code(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damaged events are counted; of a log that cannot be read the last line says why."""
     script = f"{{ {HOSTILE} }} >> $WARMUP_AUDIT_LOG; exit 7"
     report = run(["bash", "-c", script], table=table, audit_log=tmp_path / "log")
     assert (report.exit_code, report.audit.damaged, report.audit.hits) == (7, 3, {"k": 1})
-
-
-def test_a_log_that_cannot_be_read_loses_no_exit_code(
-    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The last line says that there are no counts, and why."""
 
     def fail(*_args: object) -> bytes:
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(os, "pread", fail)
-    report = run(["sh", "-c", "exit 7"], table=table, audit_log=tmp_path / "log")
+    report = run(["sh", "-c", "exit 7"], table=table, audit_log=tmp_path / "other")
     assert report.exit_code == 7
     assert "the log was not read to its end (OSError: [Errno 5]" in str(report)
 
@@ -307,22 +302,19 @@ def test_an_ignored_signal_of_children_loses_no_exit_code(table: Path, tmp_path:
     assert (done.returncode, done.stderr.count("warmup run: hits 0")) == (1, 1)
 
 
-def test_a_named_log_needs_no_temporary_folder(table: Path, tmp_path: Path) -> None:
-    """The log is read where it is: no copy of it is made."""
-    words = ("--table", str(table), "--audit-log", "log", "--", "sh", "-c", "exit 7")
-    done = warmup_run(tmp_path, *words, TMPDIR=str(tmp_path / "absent"))
-    assert (done.returncode, done.stderr.count("Traceback")) == (7, 0)
+def test_options_and_paths_reach_the_command(table: Path, tmp_path: Path) -> None:
+    """An option behind the command is the command's, without the two dashes too.
 
-
-def test_a_log_that_was_truncated_meanwhile_is_read_from_its_start(
-    table: Path, tmp_path: Path
-) -> None:
-    """As copytruncate of logrotate does."""
-    log = tmp_path / "log"
-    log.write_text("x" * 5000 + "\n")
-    event = '{"event":"benchmark.uncovered","schema":1,"run":"R","pid":1,"seq":0,"site":"pad"}'
-    report = run(["sh", "-c", f"echo '{event}' > $WARMUP_AUDIT_LOG"], table=table, audit_log=log)
-    assert report.audit.uncovered == {"pad": 1}
+    A bundle is named by its whole path, since the command may run elsewhere. A named log is read
+    where it is, and needs no temporary folder.
+    """
+    own = ("--table", str(table))
+    assert warmup_run(tmp_path, *own, "echo", "--table", "its").stdout == "--table its\n"
+    words = (*own, "--bundle", "t.bundle", "--audit-log", "log", "--", "sh", "-c")
+    code = "echo $WARMUP_BUNDLE; exit 7"
+    done = warmup_run(tmp_path, *words, code, TMPDIR=str(tmp_path / "absent"))
+    assert (done.stdout, done.returncode) == (f"{tmp_path / 't.bundle'}\n", 7)
+    assert "Traceback" not in done.stderr
 
 
 def test_sigterm_ends_the_reading_of_a_log(table: Path, tmp_path: Path) -> None:
@@ -344,15 +336,3 @@ def test_sigterm_ends_the_reading_of_a_log(table: Path, tmp_path: Path) -> None:
     _, stderr = process.communicate()
     assert process.returncode == 7
     assert "the log was not read to its end (SIGTERM)" in stderr
-
-
-def test_options_after_the_command_are_the_commands(table: Path, tmp_path: Path) -> None:
-    """Without the two dashes too, an option behind the command is not taken for one of ours."""
-    words = ("--table", str(table), "echo", "--table", "theirs")
-    assert warmup_run(tmp_path, *words).stdout == "--table theirs\n"
-
-
-def test_a_bundle_is_named_to_the_command(table: Path, tmp_path: Path) -> None:
-    """By its whole path, since the command may run elsewhere; install() reads it."""
-    words = ("--table", str(table), "--bundle", "t.bundle", "--", "sh", "-c", "echo $WARMUP_BUNDLE")
-    assert warmup_run(tmp_path, *words).stdout == f"{tmp_path / 't.bundle'}\n"

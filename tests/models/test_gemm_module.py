@@ -171,11 +171,8 @@ def test_a_range_of_rows_is_viewed_with_three_dims() -> None:
     key = "packed_linear m=2..8 n=3 k=2 f32 a=row b=packed out=f32 fp32=ieee | epilogue"
     rebuilt = rebuild_gemm(f"{key}=add(f32[s,1,3])", CPU)
     assert rebuilt.model.module(torch.ones(5, 2), torch.ones(5, 1, 3)).shape == (5, 1, 3)
-
-
-def test_an_op_of_the_cpu_is_not_rebuilt_for_a_gpu() -> None:
     with pytest.raises(ProblemError, match="exists on the CPU only"):
-        rebuild_gemm(f"packed_linear {LINEAR}=none", torch.device("cuda"))
+        rebuild_gemm(f"{key}=none", torch.device("cuda"))
 
 
 def test_an_operation_is_looked_up_and_nothing_else() -> None:
@@ -184,42 +181,33 @@ def test_an_operation_is_looked_up_and_nothing_else() -> None:
 
 
 def test_the_precision_is_that_of_the_key_and_then_what_it_was() -> None:
-    """Inside, float32 products are computed as the key says."""
+    """Inside, float32 products are computed as the key says, also after an error of the caller.
+
+    Torch has one precision for all backends inside: inductor asks for it while it lowers, which is
+    torch's error where backends disagree. An unknown precision is refused.
+    """
+    key = "mm m=4 n=3 k=2 f32 a=row b=row out=f32 fp32={} | epilogue=none"
+    matmul = torch.backends.mkldnn.matmul
     for precision in ("bf16", "ieee"):
-        matmul = torch.backends.mkldnn.matmul
         before = matmul.fp32_precision
-        key = f"mm m=4 n=3 k=2 f32 a=row b=row out=f32 fp32={precision} | epilogue=none"
-        with precision_of(parse_problem(key), CPU):
+        with precision_of(parse_problem(key.format(precision)), CPU):
             inside = matmul.fp32_precision
         assert (inside.replace("none", "ieee"), matmul.fp32_precision) == (precision, before)
+    on_gpu = torch.backends.cuda.matmul
+    before, before_all = on_gpu.fp32_precision, torch.get_float32_matmul_precision()
 
-
-def test_torch_has_one_precision_for_all_backends_inside() -> None:
-    """Inductor asks for it while it lowers, which is torch's error where backends disagree."""
-    key = "mm m=4 n=3 k=2 f32 a=row b=row out=f32 fp32=tf32 | epilogue=none"
-    before = torch.get_float32_matmul_precision()
-    with precision_of(parse_problem(key), torch.device("cuda")):
+    def fail() -> None:
         assert torch.get_float32_matmul_precision() == "high"
-        assert torch.backends.cuda.matmul.allow_tf32
-    assert torch.get_float32_matmul_precision() == before
-    assert not torch.backends.cuda.matmul.allow_tf32
-
-
-def test_an_error_inside_is_that_of_the_caller() -> None:
-    matmul = torch.backends.cuda.matmul
-    before = matmul.fp32_precision
-    key = "mm m=4 n=3 k=2 f32 a=row b=row out=f32 fp32=tf32 | epilogue=none"
-    with (
-        pytest.raises(RuntimeError, match="of the caller"),
-        precision_of(parse_problem(key), torch.device("cuda")),
-    ):
+        assert on_gpu.allow_tf32
         raise RuntimeError("of the caller")
-    assert matmul.fp32_precision == before
 
-
-def test_an_unknown_precision_is_refused() -> None:
-    key = "mm m=4 n=3 k=2 f32 a=row b=row out=f32 fp32=other | epilogue=none"
-    with pytest.raises(ProblemError, match="fp32=other"), precision_of(parse_problem(key), CPU):
+    gpu = precision_of(parse_problem(key.format("tf32")), torch.device("cuda"))
+    with pytest.raises(RuntimeError, match="of the caller"), gpu:
+        fail()
+    assert (on_gpu.fp32_precision, torch.get_float32_matmul_precision()) == (before, before_all)
+    assert not on_gpu.allow_tf32
+    other = parse_problem(key.format("other"))
+    with pytest.raises(ProblemError, match="fp32=other"), precision_of(other, CPU):
         pass
 
 

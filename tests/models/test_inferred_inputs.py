@@ -96,27 +96,21 @@ def test_example_inputs_stay_where_no_other_inputs_are_accepted() -> None:
     assert resolve(LoadedModel(_Opaque(), example_inputs, "net", has_siblings=True)).specs == ()
 
 
-def test_two_sized_dims_stand_side_by_side() -> None:
-    """A batch and a length are both dims of the ids, the batch first."""
+def test_tokens_have_both_dims_and_ids_of_the_embedding() -> None:
+    """A batch and a length are both dims of the ids, the batch first; ids stay below its rows."""
     model = load_model(str(SCRIPTS / "token_model.py"))
-    assert spelled(resolve(model, seqlens="16,64", dims="batch=1,8")) == "idx=[batch,seqlen]:i64"
+    resolved = resolve(model, seqlens="16,64", dims="batch=1,8")
+    assert spelled(resolved) == "idx=[batch,seqlen]:i64"
+    assert [spec.below for spec in resolved.specs] == [65]
 
 
-def test_ids_stay_below_the_rows_of_the_embedding() -> None:
-    model = load_model(str(SCRIPTS / "token_model.py"))
-    (spec,) = resolve(model).specs
-    assert spec.below == 65
-
-
-def test_a_named_input_stays_and_the_other_is_inferred() -> None:
-    model = load_model(str(SCRIPTS / "two_towers.py"))
-    resolved = resolve(model, "image_features=[1,seqlen,96]:f32")
+def test_a_named_input_and_a_cast_stay() -> None:
+    """The other input is inferred beside a named one; with --dtype bf16 inputs are bf16 too."""
+    resolved = resolve(
+        load_model(str(SCRIPTS / "two_towers.py")), "image_features=[1,seqlen,96]:f32"
+    )
     assert spelled(resolved) == ("image_features=[1,seqlen,96]:f32 text_features=[1,seqlen,80]:f32")
     assert [bool(spec.inferred_from) for spec in resolved.specs] == [False, True]
-
-
-def test_the_cast_of_the_parameters_is_that_of_the_inputs() -> None:
-    """With --dtype bf16 the inputs that are inferred are bf16 too."""
     model = load_model(str(SCRIPTS / "linear_script.py"))
     assert spelled(resolve(model, dtype=torch.bfloat16)) == "x=[seqlen,96]:bf16"
 
@@ -206,10 +200,9 @@ def test_images_of_any_size_are_said_to_be_assumed() -> None:
 
 def test_an_image_encoder_of_one_size_gets_that_size() -> None:
     """A vision transformer of timm takes one size of image only, such as 518 for DINOv2."""
-    for side in (336, 448, 518):
-        tokens = (side // 14) ** 2
+    for side in (336, 518):
         patches = nn.Conv2d(3, 8, 14, stride=14)
-        net = nn.Sequential(patches, nn.Flatten(2), nn.Linear(tokens, 4))
+        net = nn.Sequential(patches, nn.Flatten(2), nn.Linear((side // 14) ** 2, 4))
         assert spelled(resolve(net)) == f"input=[seqlen,3,{side},{side}]:f32"
 
 

@@ -175,24 +175,22 @@ def test_a_state_dict_is_loaded(language_model: nn.Module, model_inputs: ModelIn
         assert way == "swap" or all(map(is_one_memory, padded_linears(model))), way
 
 
-def test_padded_sizes_are_refused_on_load(language_model: nn.Module) -> None:
-    pad_all(language_model)
-    state = {**language_model.state_dict(), "head.weight": torch.zeros(104, 32)}
-    with pytest.raises(RuntimeError, match=r"size mismatch for head\.weight"):
-        language_model.load_state_dict(state)
-
-
 def test_a_parameter_changed_in_place_is_computed_with(
     language_model: nn.Module, model_inputs: ModelInputs
 ) -> None:
-    """As when adapters are merged: parameters are the memory that is multiplied with."""
+    """As when adapters are merged: parameters are the memory that is multiplied with.
+
+    A deep copy has memory of its own.
+    """
     other = copy.deepcopy(language_model)
     pad_all(language_model)
+    apart, before = copy.deepcopy(language_model), language_model(*model_inputs)
     for model in (language_model, other):
         for parameter in model.parameters():
             parameter.add_(0.125)
     torch.testing.assert_close(language_model(*model_inputs), other(*model_inputs))
     assert all(map(is_one_memory, padded_linears(language_model)))
+    torch.testing.assert_close(apart(*model_inputs), before)
 
 
 def test_tied_weights_stay_tied_and_are_held_once(language_model: nn.Module) -> None:
@@ -231,17 +229,6 @@ def test_a_copied_or_moved_model_is_still_padded(
         assert model.get_submodule("head").weight is model.get_submodule("embed").weight, name
 
 
-def test_a_deepcopy_is_apart(language_model: nn.Module) -> None:
-    pad_all(language_model)
-    before = copy.deepcopy(language_model.state_dict())
-    other = copy.deepcopy(language_model)
-    for parameter in other.parameters():
-        parameter.zero_()
-    assert all(
-        torch.equal(value, before[name]) for name, value in language_model.state_dict().items()
-    )
-
-
 def test_half_precision_is_that_of_the_unpadded_model(
     language_model: nn.Module, model_inputs: ModelInputs
 ) -> None:
@@ -275,10 +262,12 @@ def test_emptied_weights_are_padded_with_zeros_again(gated: Callable[..., nn.Mod
     torch.testing.assert_close(model(x), before)
 
 
-def test_an_assigned_parameter_is_padded(
-    language_model: nn.Module, model_inputs: ModelInputs
-) -> None:
-    """As when weights are tied anew, which assigns the parameter of another module."""
+def test_an_assigned_parameter_is_padded(language_model: nn.Module) -> None:
+    """As when weights are tied anew, which assigns the parameter of another module.
+
+    One of another size would need another padding, and the message says what to do; so is a state
+    dict of padded sizes refused. Without its bias a padded Linear is a matmul alone.
+    """
     pad_all(language_model)
     head, embed = language_model.get_submodule("head"), language_model.get_submodule("embed")
     embed.weight = nn.Parameter(torch.randn(101, 32))
@@ -286,23 +275,15 @@ def test_an_assigned_parameter_is_padded(
     assert is_one_memory(head)
     hidden = torch.randn(2, 32)
     torch.testing.assert_close(head(hidden), hidden @ embed.weight.T)
-
-
-def test_a_bias_can_be_taken_away() -> None:
-    """Without its bias a padded Linear is a matmul alone."""
+    with pytest.raises(SettingsError, match=r"\(104, 32\).*restore"):
+        head.weight = nn.Parameter(torch.zeros(104, 32))
+    state = {**language_model.state_dict(), "head.weight": torch.zeros(104, 32)}
+    with pytest.raises(RuntimeError, match=r"size mismatch for head\.weight"):
+        language_model.load_state_dict(state)
     model = nn.Sequential(nn.Linear(32, 45)).eval()
     pad_all(model)
     model[0].bias = None
-    x = torch.randn(2, 32)
-    torch.testing.assert_close(model(x), x @ model[0].weight.T)
-
-
-def test_a_parameter_of_another_size_is_refused(language_model: nn.Module) -> None:
-    """It would need another padding; the message says what to do."""
-    pad_all(language_model)
-    head = language_model.get_submodule("head")
-    with pytest.raises(SettingsError, match=r"\(104, 32\).*restore"):
-        head.weight = nn.Parameter(torch.zeros(104, 32))
+    torch.testing.assert_close(model(hidden), hidden @ model[0].weight.T)
 
 
 def test_restore_undoes_it(language_model: nn.Module, model_inputs: ModelInputs) -> None:
@@ -328,47 +309,35 @@ def test_restore_undoes_it(language_model: nn.Module, model_inputs: ModelInputs)
     torch.testing.assert_close(language_model(*model_inputs), before)
 
 
-def test_its_own_size_is_left_as_it_is(gated: Callable[..., nn.Module]) -> None:
-    model = gated().eval()
-    (group,) = find_groups(model).groups
-    pad(model, {group: Padding(45)})
-    assert padded_linears(model) == []
-
-
-def _in_training(model: nn.Module, group: Group) -> None:
-    pad(model.train(), {group: Padding(48)})
-
-
-def _twice(model: nn.Module, group: Group) -> None:
-    pad(model, {group: Padding(48)})
-    pad(model, {group: Padding(48)})
-
-
-def _smaller(model: nn.Module, group: Group) -> None:
-    pad(model, {group: Padding(44)})
-
-
-def _of_another_model(model: nn.Module, group: Group) -> None:
-    model.get_submodule("down").in_features = 7
-    pad(model, {group: Padding(48)})
-
-
-def _as_it_is_in_part(model: nn.Module, group: Group) -> None:
-    pad(model, {group: Padding(48, (Dim.of(3),))})
-
-
 def test_misuse_is_an_error(gated: Callable[..., nn.Module]) -> None:
-    for misuse, message in (
-        (_in_training, "training mode"),
-        (_twice, "padded already"),
-        (_smaller, "fewer than"),
-        (_of_another_model, "find groups again"),
-        (_as_it_is_in_part, "for all numbers of rows or for none"),
-    ):
+    """Of a model, a group or a size; its own size is left as it is."""
+
+    def twice(model: nn.Module, group: Group) -> None:
+        pad(model, {group: Padding(48)})
+        pad(model, {group: Padding(48)})
+
+    def of_another_model(model: nn.Module, group: Group) -> None:
+        model.get_submodule("down").in_features = 7
+        pad(model, {group: Padding(48)})
+
+    cases: dict[str, Callable[[nn.Module, Group], None]] = {
+        "training mode": lambda model, group: pad(model.train(), {group: Padding(48)}),
+        "padded already": twice,
+        "fewer than": lambda model, group: pad(model, {group: Padding(44)}),
+        "find groups again": of_another_model,
+        "for all numbers of rows or for none": lambda model, group: pad(
+            model, {group: Padding(48, (Dim.of(3),))}
+        ),
+    }
+    for message, misuse in cases.items():
         model = gated().eval()
         (group,) = find_groups(model).groups
         with pytest.raises(SettingsError, match=message):
             misuse(model, group)
+    model = gated().eval()
+    (group,) = find_groups(model).groups
+    pad(model, {group: Padding(45)})
+    assert padded_linears(model) == []
 
 
 def test_rows_that_are_served_unpadded() -> None:
