@@ -92,42 +92,38 @@ def start(tmp_path: Path) -> Iterator[Callable[[], Remote]]:
 def test_a_program_is_started_by_its_path_and_answers(
     start: Callable[[], Remote], tmp_path: Path
 ) -> None:
-    """The answer has its process ID and its environment; what it prints goes to its log."""
+    """The answer has its process ID and its environment; what it prints goes to its log.
+
+    An error of a request is its reason, in one line; the process goes on.
+    """
     with start() as remote:
         answer = remote.ask({"do": "echo", "text": "a"}, 60)
         assert answer == {"text": "a", "pid": remote.pid, "cache": "here"}
-    assert (tmp_path / "log-0").read_text() == "printed a\n"
-
-
-def test_a_request_that_fails_says_why(start: Callable[[], Remote]) -> None:
-    """An error of a request is its reason, in one line; the process goes on."""
-    with start() as remote:
         with pytest.raises(ChildError, match="ValueError: no such size"):
             remote.ask({"do": "raising"}, 60)
         assert remote.ask({"do": "echo", "text": "b"}, 60)["text"] == "b"
+    assert (tmp_path / "log-0").read_text().startswith("printed a\n")
 
 
-@pytest.mark.parametrize(
-    ("what", "timeout_s", "reason"),
-    [("dying", 60.0, "ended with exit code 7 (about to die)"), ("hanging", 0.5, "said nothing")],
-)
-def test_an_entrant_that_fails_is_out_and_the_others_go_on(
-    start: Callable[[], Remote], what: str, timeout_s: float, reason: str
-) -> None:
+def test_an_entrant_that_fails_is_out_and_the_others_go_on(start: Callable[[], Remote]) -> None:
     """Its failure is told once, its process is ended, and it answers no later request."""
     failures: list[str] = []
-    first, second = (
-        Entrant(remote=start(), timeout_s=60.0, on_failure=failures.append) for _ in range(2)
+    dying, hanging, other = (
+        Entrant(remote=start(), timeout_s=60.0, on_failure=failures.append) for _ in range(3)
     )
-    answer = first.ask("echo", text="c")
-    assert answer is not None
-    first.timeout_s = timeout_s
-    assert first.ask(what) is None
-    assert first.ask("echo", text="d") is None
-    assert failures == [first.failure]
-    assert reason in failures[0]
-    with pytest.raises(ProcessLookupError):
-        os.kill(answer["pid"], 0)
-    found = second.ask("echo", text="e")
+    for entrant, what, timeout_s, reason in (
+        (dying, "dying", 60.0, "ended with exit code 7 (about to die)"),
+        (hanging, "hanging", 0.5, "said nothing"),
+    ):
+        answer = entrant.ask("echo", text="c")
+        assert answer is not None
+        entrant.timeout_s = timeout_s
+        assert entrant.ask(what) is None
+        assert entrant.ask("echo", text="d") is None
+        assert failures[-1] == entrant.failure
+        assert reason in failures[-1]
+        with pytest.raises(ProcessLookupError):
+            os.kill(answer["pid"], 0)
+    found = other.ask("echo", text="e")
     assert found is not None
-    assert (found["text"], second.failure) == ("e", None)
+    assert (found["text"], other.failure, len(failures)) == ("e", None, 2)

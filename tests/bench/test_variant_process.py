@@ -6,11 +6,10 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 import torch
 from torch import nn
 
-from warmup.bench.variant_process import Copies, copy_operands
+from warmup.bench.variant_process import copy_operands
 from warmup.models.loading import Inputs
 
 BYTES = 416 + 80  # of the layer below and its input
@@ -26,67 +25,38 @@ class Padded(nn.Module):
         self.register_buffer("scale", torch.randn(8))
 
 
-@pytest.fixture
-def module() -> nn.Module:
-    return Padded()
+def test_copies_take_the_room_that_they_are_given() -> None:
+    """Beside the weights and inputs of all buckets themselves; at most 64.
 
-
-@pytest.fixture
-def given() -> Inputs:
-    """What it is called with: one tensor twice, and a number."""
-    x = torch.randn(2, 10, requires_grad=True)
-    return Inputs((x, [x]), {"scale": 2.0})
-
-
-@pytest.fixture
-def copies(module: nn.Module, given: Inputs) -> Copies:
-    """As many copies as there is room for."""
-    return copy_operands(module, [given], ROOM)
-
-
-def test_copies_take_the_room_that_they_are_given(module: nn.Module) -> None:
-    """Beside the weights and inputs of all buckets themselves."""
+    Without room there are none, as on a CPU, whose kernels may hold weights that were packed.
+    """
     inputs = [Inputs((torch.randn(2, 10),), {}), Inputs((torch.randn(4, 10),), {})]
     room = 3 * (BYTES + 160)
-    assert len(copy_operands(module, inputs, room)) == 4
-    assert len(copy_operands(module, inputs, room - 1)) == 3
+    for given, count in ((room, 4), (room - 1, 3), (ROOM, 64), (0, 1)):
+        assert len(copy_operands(Padded(), inputs, given)) == count, given
 
 
-def test_there_are_at_most_64(copies: Copies) -> None:
-    assert len(copies) == 64
+def test_each_copy_is_memory_of_its_own_laid_out_alike() -> None:
+    """A call is given equal inputs in other memory, a tensor given twice is so again.
 
-
-def test_without_room_there_are_none(module: nn.Module, given: Inputs) -> None:
-    """As on a CPU, whose kernels may hold weights that were packed when they were compiled."""
-    assert len(copy_operands(module, [given], 0)) == 1
-
-
-def test_each_copy_is_memory_of_its_own_laid_out_alike(copies: Copies) -> None:
-    own, other = copies.contents[0], copies.contents[5]
-    for first, second in zip(own, other, strict=True):
+    The model has the weights of the copy that was taken, and numbers go round.
+    """
+    module, x = Padded(), torch.randn(2, 10, requires_grad=True)
+    given = Inputs((x, [x]), {"scale": 2.0})
+    copies = copy_operands(module, [given], ROOM)
+    for first, second in zip(copies.contents[0], copies.contents[5], strict=True):
         assert (first.size(), first.stride()) == (second.size(), second.stride())
         assert first.data_ptr() != second.data_ptr()
         assert torch.equal(first, second)
-
-
-def test_the_model_has_the_copy_that_was_taken(module: nn.Module, copies: Copies) -> None:
-    """And numbers go round."""
+    made = copies.take(0, 5)
+    own, (again,) = made.args
+    assert torch.equal(own, x)
+    assert own.data_ptr() != x.data_ptr()
+    assert own.requires_grad
+    assert again is own
+    assert made.kwargs == given.kwargs
     copies.take(0, 64 + 3)
     assert module.weight.data_ptr() == copies.contents[3][0].data_ptr()
-
-
-def test_a_call_is_given_inputs_of_its_own(copies: Copies, given: Inputs) -> None:
-    """Equal ones in other memory; a tensor that is given twice is so again; the rest is shared."""
-    made = copies.take(0, 5)
-    x, (again,) = made.args
-    assert torch.equal(x, given.args[0])
-    assert x.data_ptr() != given.args[0].data_ptr()
-    assert x.requires_grad
-    assert again is x
-    assert made.kwargs == given.kwargs
-
-
-def test_the_first_inputs_are_the_callers(copies: Copies, given: Inputs) -> None:
     assert copies.take(0, 64) is given
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
-
 from warmup.inductor.guards import Artifact, Guard
 
 
@@ -13,30 +11,23 @@ def make(holds: Callable[[int], bool], *, is_linear: bool = True) -> Guard:
     return Guard("spelled", holds, is_linear, None)
 
 
-@pytest.mark.parametrize(
-    ("holds", "interval"),
-    [
+def test_guards_end_exactly() -> None:
+    """A guard that is not linear is evaluated size by size, up to the ceiling.
+
+    One on multiples of 8 holds at a single size, and again at others.
+    """
+    linear: list[tuple[Callable[[int], bool], tuple[int, int | None]]] = [
         (lambda size: size <= 1280, (0, 1280)),
         (lambda size: size > 1280, (1281, None)),
         (lambda size: size == 2048, (2048, 2048)),
         (lambda size: 1024 * size <= 2**31 - 1, (0, 2097151)),
         (lambda _: True, (0, None)),
-    ],
-)
-def test_a_linear_guard_ends_exactly(
-    holds: Callable[[int], bool], interval: tuple[int, int | None]
-) -> None:
-    size = 2048 if holds(2048) else 560
-    assert make(holds).interval(size, 4096) == interval
-
-
-def test_guards_end_exactly() -> None:
-    """A guard on multiples of 8 holds at a single size, and again at others."""
+    ]
+    for holds, interval in linear:
+        assert make(holds).interval(2048 if holds(2048) else 560, 4096) == interval, interval
     assert make(lambda size: size % 8 == 0, is_linear=False).interval(16, 64) is None
-    # A guard that is not linear is evaluated size by size, up to the ceiling.
     guard = make(lambda size: 10 < size * size < 1000, is_linear=False)
-    assert guard.interval(16, 64) == (4, 31)
-    assert guard.interval(16, 31) == (4, None)
+    assert (guard.interval(16, 64), guard.interval(16, 31)) == ((4, 31), (4, None))
 
 
 def test_an_artifact_serves_where_every_guard_holds() -> None:
