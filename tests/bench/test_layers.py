@@ -24,12 +24,11 @@ from warmup.bench.backends import (
 from warmup.bench.cells import BenchReport, BenchRequest, Cell, Pass, reason_of
 from warmup.bench.layers import LAYERS, MATMUL_SHAPES, Matmul, bench_layers, bench_mm, open_layers
 from warmup.core.errors import BuildError, OutputMismatchError, SettingsError
-from warmup.core.method import L2, Launch
 from warmup.core.trial import Samples
 from warmup.measuring.clock import run_rounds
 
 CPU = torch.device("cpu")
-SETUP = BenchSetup("layers", CPU, "f32", Launch.EAGER, L2.WARM, 2)
+SETUP = BenchSetup("layers", CPU, "f32", 2)
 OWN = """
 import torch
 
@@ -138,7 +137,7 @@ def request(**options: Any) -> BenchRequest:
 
 def cells_of(path: Path, name: str, **options: Any) -> list[Cell]:
     """Return the cells of one class of the user's file."""
-    return list(bench_layers(request(**options), layers=f"{path}:{name}").cells)
+    return list(bench_layers(request(**options), layers=[f"{path}:{name}"]).cells)
 
 
 def test_every_layer_agrees_with_its_reference() -> None:
@@ -222,7 +221,7 @@ def test_a_users_layer_has_its_methods_as_backends(own_file: Path) -> None:
 def test_a_layer_that_cannot_be_timed_has_reasons(own_file: Path) -> None:
     """FLOPs of zero cost the shape; an output without gradients costs the pass with backward."""
     zero = cells_of(own_file, "Zero", shapes="4x4")
-    assert ["flops of Zero returned 0" in cell.reason for cell in zero] == [True, True]
+    assert ["flops of layer Zero returned 0" in cell.reason for cell in zero] == [True, True]
     detached = cells_of(own_file, "Detached", shapes="4x4")
     assert [cell.reason.partition(":")[0] for cell in detached] == ["", "eager has no gradients"]
 
@@ -233,7 +232,7 @@ def test_a_library_that_is_missing_is_a_reason(monkeypatch: pytest.MonkeyPatch) 
     reason = backends._missing("liger", torch.device("cuda"))
     assert reason is not None
     assert "ModuleNotFoundError" in reason
-    found = bench_layers(request(backends="liger,table", shapes="8x16"), layers="softmax")
+    found = bench_layers(request(backends="liger,table", shapes="8x16"), layers=["softmax"])
     assert found.missing["liger"] == "its kernels are for GPUs"
     assert "constant weights" in found.missing["table"]
     assert not found.is_right  # nothing but eager was compared
@@ -298,14 +297,14 @@ def test_a_shape_that_does_not_fit_costs_that_shape(monkeypatch: pytest.MonkeyPa
         return real(setup, layer, shape)
 
     monkeypatch.setattr(backends, "LayerAtShape", small)
-    found = bench_layers(request(shapes="16x8,8x8"), layers="softmax")
+    found = bench_layers(request(shapes="16x8,8x8"), layers=["softmax"])
     gone = "no operands: RuntimeError: out of memory"
     assert [cell.reason for cell in found.cells] == [gone, gone, "", ""]
 
 
 def test_the_report_so_far_is_kept_after_each_shape(own_file: Path) -> None:
     kept: list[BenchReport] = []
-    (layer,) = open_layers(f"{own_file}:GeGlu")
+    (layer,) = open_layers([f"{own_file}:GeGlu"])
     places = [(layer, shape) for shape in layer.shapes]
     compare_layers(request(), SETUP, places, say=lambda _: None, keep=kept.append)
     assert [len(report.cells) for report in kept] == [2, 4]
@@ -313,20 +312,19 @@ def test_the_report_so_far_is_kept_after_each_shape(own_file: Path) -> None:
 
 def test_what_cannot_be_used_is_refused_before_anything_is_timed(own_file: Path) -> None:
     layers: list[tuple[str, str]] = [
-        ("rmsnorm,gelu", "--layers 'gelu' is unknown"),
-        ("softmax,softmax", "--layers: softmax is given twice"),
+        ("rmsnorm gelu", "layer 'gelu' is unknown"),
+        ("softmax softmax", "layer softmax is given twice"),
         (f"{own_file}:NoInputs", "NoInputs has no method 'inputs'"),
         (f"{own_file}:NoShapes", "NoShapes has no shapes"),
-        (f"{own_file}:Missing", "--layers .*has no 'Missing'"),
-        (f"{own_file}:Named", "'compiled' has the name of a backend"),
+        (f"{own_file}:Missing", "layer .*has no 'Missing'"),
+        (f"{own_file}:Named", "'compiled' of a layer has the name of a backend"),
     ]
     for text, said in layers:
         with pytest.raises(SettingsError, match=said):
-            bench_layers(request(), layers=text)
+            bench_layers(request(), layers=text.split())
     cases: list[tuple[dict[str, Any], str]] = [
         ({"backends": "cuda"}, "--backends 'cuda' is unknown"),
         ({"dtype": "i8"}, "--dtype 'i8' is unknown"),
-        ({"launch": "graph"}, "--launch 'graph' is unknown"),
         ({"rounds": 0}, "--rounds 0"),
         ({"shapes": "8y8"}, "--shapes: '8y8' is no shape"),
         ({"shapes": "8x8,8"}, "--shapes: 8 has not 2 sizes"),
@@ -335,7 +333,7 @@ def test_what_cannot_be_used_is_refused_before_anything_is_timed(own_file: Path)
     for given, said in cases:
         with pytest.raises(SettingsError, match=said):
             bench_layers(request(**given))
-    for name, value in (("shapes", "16x32"), ("l2", "tepid"), ("backends", "triton-template")):
+    for name, value in (("shapes", "16x32"), ("backends", "triton-template")):
         with pytest.raises(SettingsError, match=f"^--{name}"):
             bench_mm(request(**{name: value}))
 

@@ -145,13 +145,13 @@ class OpenLayer:
         shapes = [tuple(shape) for shape in getattr(definition, "shapes", ())]
         if len({len(shape) for shape in shapes}) != 1:
             raise SettingsError(
-                f"--layers: {name} has no shapes, or shapes of several lengths",
+                f"layer {name} has no shapes, or shapes of several lengths",
                 "define shapes = ((4096, 1024), (8192, 4096))",
             )
         for method in (EAGER, "inputs"):
             if not callable(getattr(definition, method, None)):
                 raise SettingsError(
-                    f"--layers: {name} has no method {method!r}",
+                    f"layer {name} has no method {method!r}",
                     "define shapes, inputs(shape) and eager(*inputs), see docs/how-to/bench.md",
                 )
         bases = type(definition).__mro__
@@ -201,7 +201,7 @@ class OpenLayer:
             return None
         if not isinstance(value, int | float) or not 0 < value < math.inf:
             raise SettingsError(
-                f"--layers: {what} of {self.name} returned {value!r}", "return a number above 0"
+                f"{what} of layer {self.name} returned {value!r}", "return a number above 0"
             )
         return round(value)
 
@@ -215,7 +215,7 @@ class OpenLayer:
             value.is_floating_point() for value in values
         ):
             raise SettingsError(
-                f"--layers: inputs of {self.name} are no tensors, or none of them is floating",
+                f"inputs of layer {self.name} are no tensors, or none of them is floating",
                 "return a tuple of tensors",
             )
         return [
@@ -266,17 +266,26 @@ def choose(word: str, known: Sequence[str], option: str) -> str:
 class BenchSetup:
     """The setup that all layers of a benchmark share.
 
-    ``compiled`` has the options of the backends that inductor compiles.
+    ``compiled`` has the options of the backends that inductor compiles. A GPU launches CUDA graphs
+    whose operands are in no cache, as a build's; a CPU launches singly, operands warm.
     """
 
     benchmark: str
     device: torch.device
     dtype: str
-    launch: Launch
-    l2: L2
     rounds: int
     compiled: Mapping[str, Mapping[str, OptionValue]] = field(default_factory=lambda: COMPILED)
     steps: tuple[Pass, ...] = tuple(Pass)
+
+    @property
+    def launch(self) -> Launch:
+        """How timed calls are launched."""
+        return Launch.EAGER if self.device.type == "cpu" else Launch.CUDAGRAPH
+
+    @property
+    def l2(self) -> L2:
+        """What timed calls find in the L2 cache."""
+        return L2.WARM if self.device.type == "cpu" else L2.COLD
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -285,24 +294,19 @@ class BenchSetup:
 
 
 def make_setup(benchmark: str, request: BenchRequest) -> BenchSetup:
-    """Return the setup of *benchmark* for *request*; a CPU launches singly, operands warm.
+    """Return the setup of *benchmark* for *request*.
 
     Raises:
         SettingsError: a word is unknown.
         AdapterError: this torch is not supported.
     """
     choose(request.dtype, DTYPES, "--dtype")
-    choose(request.launch, tuple(Launch), "--launch")
-    choose(request.l2, tuple(L2), "--l2")
     if request.rounds < 1:
         raise SettingsError(f"--rounds {request.rounds}", "give at least 1")
     connect()
     device = resolve_device(request.device)
     check_compiler(device)
-    is_cpu = device.type == "cpu"
-    launch = Launch.EAGER if is_cpu else Launch(request.launch)
-    l2 = L2.WARM if is_cpu else L2(request.l2)
-    return BenchSetup(benchmark, device, request.dtype, launch, l2, request.rounds)
+    return BenchSetup(benchmark, device, request.dtype, request.rounds)
 
 
 @dataclass
@@ -559,8 +563,7 @@ class LayerAtShape:
                 raise
             # Ending the broken capture raises too; the first error is that error's context.
             raise BuildError(
-                "cannot be captured into a CUDA graph, see --launch eager: "
-                f"{reason_of(error.__context__ or error)}"
+                f"cannot be captured into a CUDA graph: {reason_of(error.__context__ or error)}"
             ) from error
         restored = _Restored(batch, self.restore)
         restored.time()
@@ -723,7 +726,7 @@ def _backends_of(
     own = dict.fromkeys(name for layer in layers for name in layer.backends)
     if taken := {TABLE, *setup.compiled} & own.keys():
         raise SettingsError(
-            f"--layers: the method {min(taken)!r} has the name of a backend", "name it differently"
+            f"the method {min(taken)!r} of a layer has the name of a backend", "name it differently"
         )
     known = (name for name in LIBRARIES if name in own)
     names = tuple(dict.fromkeys((EAGER, *setup.compiled, TABLE, *known, *own)))

@@ -187,8 +187,6 @@ class BenchRequest:
     rounds: int
     shapes: str | None = None
     backends: str | None = None
-    launch: str = Launch.CUDAGRAPH
-    l2: str = L2.COLD
     table: Path | None = None
     out: Path | None = None
     device: str = "auto"

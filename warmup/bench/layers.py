@@ -176,23 +176,22 @@ LAYERS: Final[Mapping[str, type[Layer]]] = {
 }
 
 
-def open_layers(text: str | None) -> list[OpenLayer]:
-    """Return the layers of *text*, built-in names and ``FILE.py:Class``; all built-in for None.
+def open_layers(words: Sequence[str] = ()) -> list[OpenLayer]:
+    """Return the layers *words*, built-in names and ``FILE.py:Class``; all built-in without any.
 
     Raises:
         SettingsError: a name is unknown or given twice, or a layer cannot be used.
     """
-    words = [*LAYERS] if text is None else [word.strip() for word in text.split(",")]
     layers = []
-    for word in words:
+    for word in words or LAYERS:
         if ":" in word:
             layers.append(_open(word))
         else:
-            choose(word, (*LAYERS, "FILE.py:Class"), "--layers")
+            choose(word, (*LAYERS, "FILE.py:Class"), "layer")
             layers.append(OpenLayer.of(LAYERS[word](), word))
     names = [layer.name for layer in layers]
     if repeated := [name for name in names if names.count(name) > 1]:
-        raise SettingsError(f"--layers: {repeated[0]} is given twice", "name each layer once")
+        raise SettingsError(f"layer {repeated[0]} is given twice", "name each layer once")
     return layers
 
 
@@ -201,14 +200,14 @@ def _open(target: str) -> OpenLayer:
         file, name = open_target(target)
         definition = file.definition(name)
     except ModelError as error:
-        text = str(error).replace("--model", "--layers").replace("no nn.Module class", "no module")
-        raise SettingsError(text, "write --layers FILE.py:Class") from error
+        text = str(error).replace("--model", "layer").replace("no nn.Module class", "no module")
+        raise SettingsError(text, "name it FILE.py:Class") from error
     if isinstance(definition, type):
         try:
             definition = definition()
         except Exception as error:  # the user's class may raise anything
             raise SettingsError(
-                f"--layers {target}: making it failed ({cause_of(error)})",
+                f"layer {target}: making it failed ({cause_of(error)})",
                 "let the class take no arguments",
             ) from error
     return OpenLayer.of(definition, name)
@@ -217,11 +216,11 @@ def _open(target: str) -> OpenLayer:
 def bench_layers(
     request: BenchRequest,
     *,
-    layers: str | None = None,
+    layers: Sequence[str] = (),
     say: Say = lambda _line: None,
     keep: KeepReport = lambda _report: None,
 ) -> BenchReport:
-    """Return the times of *layers*, all built-in for None, or the reasons for missing times.
+    """Return the times of *layers*, all built-in without any, or the reasons for missing times.
 
     Forward is timed, and forward and backward as one call.
 
@@ -230,11 +229,11 @@ def bench_layers(
         TableError: the table cannot be read.
         AdapterError: this torch is not supported.
     """
-    words = request.shapes
+    text = request.shapes
     places = [
         (layer, shape)
         for layer in open_layers(layers)
-        for shape in (parse_shapes(words, len(layer.shapes[0])) if words else layer.shapes)
+        for shape in (parse_shapes(text, len(layer.shapes[0])) if text else layer.shapes)
     ]
     return compare_layers(request, make_setup("layers", request), places, say=say, keep=keep)
 

@@ -52,6 +52,7 @@ _TRANSPOSED: Final = 0.5
 _FREE: Final = 0.2
 _TF32: Final = 0.5
 _MOST_DRAWS: Final = 100_000  # of a GEMM that is thrown away, or was drawn before
+_SEED: Final = 1  # another one draws other samples
 _DRAWN: Final = "drawn"  # the reason of a problem that nobody missed
 _LOCK_S: Final = 1.0
 _LONGEST_LINE: Final = 64 * 1024
@@ -118,13 +119,12 @@ def bench_pad(
     count: int,
     out: Path,
     *,
-    seed: int = 1,
-    dtypes: str = "f16,bf16,f32",
+    dtypes: str = ",".join(SAMPLED_DTYPES),
     device: str = "auto",
     seconds: float | None = None,
     say: Callable[[str], None] = print,
 ) -> PadRun:
-    """Measure the first *count* samples of *seed* on *device* that the file *out* lacks, into it.
+    """Measure the first *count* samples on *device* that the file *out* lacks, into it.
 
     Of the GEMMs that are drawn those count about which inductor asks on *device*. No sample is
     begun once *seconds* have passed. *say* takes a line for each finished sample.
@@ -139,7 +139,7 @@ def bench_pad(
     from warmup.inductor.internals import PAD_SAMPLE_INTERNALS, check_internals
     from warmup.inductor.machine import resolve_device
 
-    drawn = draw_pad_keys(seed, parse_dtypes(dtypes))
+    drawn = draw_pad_keys(_SEED, parse_dtypes(dtypes))
     start_workers(device, for_build=True)  # before this process uses the device
     check_internals(PAD_SAMPLE_INTERNALS)
     from warmup.inductor.pad_mm import pads_asked_on

@@ -120,11 +120,8 @@ def bench(
         out=out,
         device=device,
     )
-    named = ",".join(layers) if layers else None
-    time_them = (
-        partial(bench_mm, request) if is_mm else partial(bench_layers, request, layers=named)
-    )
-    run_bench(time_them, out, as_json=as_json)
+    time_them = bench_mm if is_mm else partial(bench_layers, layers=layers or ())
+    run_bench(partial(time_them, request), out, as_json=as_json)
 
 
 def _bench_pad(samples: int, out: Path, dtypes: str, device: str, budget: str | None) -> None:
