@@ -18,6 +18,7 @@ from warmup.core.errors import (
     MissError,
     MissReason,
     UncoveredError,
+    WeightChangedError,
 )
 from warmup.core.events import (
     Benchmarked,
@@ -26,6 +27,7 @@ from warmup.core.events import (
     Event,
     EventName,
     ForeignGraph,
+    FrameSkipped,
     GraphLoaded,
     GraphsRecorded,
     Hit,
@@ -33,6 +35,7 @@ from warmup.core.events import (
     Overruled,
     Scheduled,
     Selected,
+    WeightChanged,
 )
 from warmup.core.rows import Tuned, Winner
 from warmup.keys.kind import Kind, ProblemOfKey
@@ -90,35 +93,10 @@ def test_a_known_key_is_answered_with_its_winner() -> None:
     assert events == []
 
 
-def test_a_problem_with_a_range_is_dynamic() -> None:
-    """A key with a range misses as ``dynamic_dim``, a key without as ``not_in_table``."""
-    for m, reason in (
-        ("7", MissReason.NOT_IN_TABLE),
-        ("1..", MissReason.DYNAMIC_DIM),
-        ("1..4096", MissReason.DYNAMIC_DIM),
-    ):
-        lookup, _ = make_lookup()
-        assert find(lookup, make_key(m)) is reason
-    # A range in n is a dynamic dim.
-    lookup, _ = make_lookup()
-    assert find(lookup, make_key(560, n="8..64")) is MissReason.DYNAMIC_DIM
-
-
 def test_a_kind_says_which_ingredients_are_ranges(toy_kind: Kind) -> None:
     for m, reason in (("8", MissReason.NOT_IN_TABLE), ("1..8", MissReason.DYNAMIC_DIM)):
         lookup, _ = make_lookup()
         assert find(lookup, f"toy cat m={m} n=4 via=sum f32 tag=7") is reason
-
-
-def test_a_dynamic_row_answers_its_own_range() -> None:
-    row = make_row()
-    lookup = Lookup({make_key("1..64"): row}, OnMiss.FALLBACK, Emitter([]))
-    assert find(lookup, make_key("1..64")) == row.winner
-
-
-def test_what_is_no_key_is_not_described() -> None:
-    lookup, _ = make_lookup()
-    assert find(lookup, "conv 3x3") is MissReason.NOT_DESCRIBED
 
 
 def test_a_hard_mismatch_is_the_reason_of_every_miss() -> None:
@@ -149,32 +127,81 @@ def test_a_soft_mismatch_changes_no_answer() -> None:
         assert find(lookup, make_key(560)) is reason, changes
 
 
-def test_a_hit_is_one_event() -> None:
-    lookup, events = make_lookup()
-    winner = make_table().rows[make_key(560)].winner
-    lookup.emit(Hit(make_key(560), str(winner)))
-    assert [(event.name, dict(event.fields)) for event in events] == [
-        (EventName.HIT, {"kind": "gemm", "key": make_key(560), "winner": str(winner)})
-    ]
+def test_a_range_is_answered_by_its_own_row_alone() -> None:
+    """A key with a range misses as ``dynamic_dim``, one without as ``not_in_table``."""
+    lookup = Lookup({make_key("257..560"): make_row()}, OnMiss.FALLBACK, Emitter([]))
+    assert find(lookup, make_key("257..560")) == make_row().winner
+    for m in ("257..559", "258..560", "257..1024", "2..560", "257..", "561..1024"):
+        assert find(lookup, make_key(m)) is MissReason.DYNAMIC_DIM, m
+    for m in (257, 408, 560):  # a static graph asks for a single size, which is another key
+        assert find(lookup, make_key(m)) is MissReason.NOT_IN_TABLE, m
+    assert find(lookup, make_key(560, n="8..64")) is MissReason.DYNAMIC_DIM
+    assert find(lookup, "conv 3x3") is MissReason.NOT_DESCRIBED
 
 
-def test_a_miss_is_one_event() -> None:
-    """A miss emits key, reason, nearest row, what differs and what is compiled instead, once."""
-    lookup, events = make_lookup()
-    lookup.emit(Missed(make_key(600), MissReason.NOT_IN_TABLE, "bias_addmm"))
-    assert [(event.name, dict(event.fields)) for event in events] == [
+WINNER = make_table().rows[make_key(560)].winner
+MISS = Missed(make_key(600), MissReason.NOT_IN_TABLE, "bias_addmm")
+NEAREST = {"nearest": make_key(560), "differs": ["m: row 560, here 600"]}
+BENCHMARK = Benchmarked("conv.py:tuned_conv")
+TAGS = cache_tag("a" * 64, tunes=True), cache_tag("b" * 64)
+FOREIGN = ForeignGraph(cache_tag("a" * 64), cache_tag("b" * 64))
+CHANGE = WeightChanged("self.fc.weight", 2, "forward (m.py:3)")
+DIGESTS = {"compiled_under": "a" * 16, "installed": "b" * 16}
+
+
+def test_each_report_is_one_event_with_its_fields() -> None:
+    """Digests are as short as in every event; what follows them says how a table was installed."""
+    key = make_key(560)
+    missed = {"kind": "gemm", "key": make_key(600), "reason": "not_in_table", **NEAREST}
+    changed = {"weight": CHANGE.weight, "changed": 2, "frame": CHANGE.frame, "refused": False}
+    tuned = {**DIGESTS, "compiled_under": "a" * 16 + "-tune", "refused": False}
+    untagged = {**DIGESTS, "compiled_under": None, "refused": False}
+    for report, name, fields in (
+        (Hit(key, str(WINNER)), EventName.HIT, {"kind": "gemm", "key": key, "winner": str(WINNER)}),
+        (MISS, EventName.MISSED, {**missed, "choice": "bias_addmm"}),
         (
-            EventName.MISSED,
-            {
-                "kind": "gemm",
-                "key": make_key(600),
-                "reason": "not_in_table",
-                "nearest": make_key(560),
-                "differs": ["m: row 560, here 600"],
-                "choice": "bias_addmm",
-            },
-        )
-    ]
+            BENCHMARK,
+            EventName.UNCOVERED,
+            {"site": BENCHMARK.site, "refused": False, "choice": None},
+        ),
+        (ForeignGraph(*TAGS), EventName.FOREIGN, tuned),
+        (ForeignGraph(None, TAGS[1]), EventName.FOREIGN, untagged),
+        (GraphLoaded(3, 1), EventName.CACHED, {"decisions": 3, "misses": 1}),
+        (FrameSkipped("f", "no"), EventName.UNCOMPILED, {"frame": "f", "reason": "no"}),
+        (CHANGE, EventName.CHANGED, changed),
+    ):
+        lookup, events = make_lookup()
+        lookup.emit(report)
+        assert [(one.name, dict(one.fields)) for one in events] == [(name, fields)], report
+    # CUDA graphs contradict no table without winners for the host; a benchmark of a kind is
+    # uncovered where it makes no row.
+    for on_miss in OnMiss:
+        lookup, events = make_lookup(on_miss)
+        lookup.emit(GraphsRecorded())
+        lookup.emit(Benchmarked("select:mm"))
+        assert [event.fields["site"] for event in events] == ["select:mm"], on_miss
+
+
+def test_what_strict_and_forbid_refuse_is_an_event_and_an_error() -> None:
+    """The event is emitted before the error, once, and nothing is compiled instead."""
+    strict, forbid = (OnMiss.STRICT, Uncovered.LIBRARY), (OnMiss.FALLBACK, Uncovered.FORBID)
+    foreign = ForeignGraphError, r"table a{16}, and table b{16} is installed"
+    for (on_miss, uncovered), report, (error, said), fields in (
+        (strict, MISS, (MissError, "not_in_table"), {"choice": None}),
+        (strict, GraphLoaded(3, 1), (MissError, r"1 decision of a graph .* \(cached_miss\)"), {}),
+        (strict, CHANGE, (WeightChangedError, "self.fc.weight"), {"refused": True}),
+        (strict, FOREIGN, foreign, {"refused": True}),
+        (forbid, FOREIGN, foreign, {"refused": True}),
+        (forbid, BENCHMARK, (UncoveredError, r"site conv\.py:tuned_conv"), {"refused": True}),
+    ):
+        lookup, events = make_lookup(on_miss, on_uncovered=uncovered)
+        with pytest.raises(error, match=said):
+            lookup.emit(report)
+        (event,) = events
+        assert fields.items() <= dict(event.fields).items(), report
+    lookup, events = make_lookup(OnMiss.STRICT)
+    lookup.emit(GraphLoaded(3, 0))
+    assert [event.name for event in events] == [EventName.CACHED]
 
 
 def test_a_strict_miss_raises_what_the_event_says() -> None:
@@ -190,14 +217,6 @@ def test_a_strict_miss_raises_what_the_event_says() -> None:
         make_key(1024),
         ("m: row 1024, here 1030", "epilogue: row none, here relu"),
     )
-
-
-def test_a_strict_miss_is_one_event_without_choice() -> None:
-    """The event of a strict miss is emitted once, and nothing is compiled instead."""
-    lookup, events = make_lookup(OnMiss.STRICT)
-    with pytest.raises(MissError):
-        lookup.emit(Missed(make_key(7), MissReason.NOT_IN_TABLE, "bias_addmm"))
-    assert [event.fields["choice"] for event in events] == [None]
 
 
 def test_a_miss_names_its_nearest_row_if_any() -> None:
@@ -259,27 +278,6 @@ def test_a_problem_that_could_not_be_measured_has_no_answer() -> None:
     assert (found, events, find(lookup, make_key(7))) == (None, [], MissReason.NOT_IN_TABLE)
 
 
-def test_an_uncovered_measurement_is_one_event() -> None:
-    """A measurement that no row kind covers is emitted with its site."""
-    lookup, events = make_lookup()
-    lookup.emit(Benchmarked("conv.py:tuned_conv"))
-    assert [(event.name, dict(event.fields)) for event in events] == [
-        (EventName.UNCOVERED, {"site": "conv.py:tuned_conv", "refused": False, "choice": None})
-    ]
-
-
-def test_a_forbidden_measurement_is_an_event_and_an_error() -> None:
-    for on_miss in (OnMiss.FALLBACK, OnMiss.STRICT):
-        lookup, events = make_lookup(on_miss, on_uncovered=Uncovered.FORBID)
-        with pytest.raises(UncoveredError, match=r"site conv\.py:tuned_conv"):
-            lookup.emit(Benchmarked("conv.py:tuned_conv"))
-        assert dict(events[0].fields) == {
-            "site": "conv.py:tuned_conv",
-            "refused": True,
-            "choice": None,
-        }, on_miss
-
-
 def test_a_selection_of_no_kind_takes_the_library_unless_told_otherwise() -> None:
     """``library`` reports the site and the choice; else the measurement reports itself."""
     for word, reported in ((Uncovered.LIBRARY, 1), (Uncovered.MEASURE, 0), (Uncovered.FORBID, 0)):
@@ -292,27 +290,6 @@ def test_a_selection_of_no_kind_takes_the_library_unless_told_otherwise() -> Non
     lookup.emit(Selected("select:qlinear_unary", "aten::qlinear"))
     wanted = {"site": "select:qlinear_unary", "refused": False, "choice": "aten::qlinear"}
     assert [(event.name, dict(event.fields)) for event in events] == [(EventName.UNCOVERED, wanted)]
-
-
-def test_a_foreign_graph_is_one_event_that_strict_refuses() -> None:
-    """Digests are as short as in every event; what follows them says how a table was installed."""
-    lookup, events = make_lookup()
-    lookup.emit(ForeignGraph(cache_tag("a" * 64, tunes=True), cache_tag("b" * 64)))
-    lookup.emit(ForeignGraph(None, cache_tag("b" * 64)))
-    installed = {"installed": "b" * 16, "refused": False}
-    assert [(event.name, dict(event.fields)) for event in events] == [
-        (EventName.FOREIGN, {"compiled_under": "a" * 16 + "-tune", **installed}),
-        (EventName.FOREIGN, {"compiled_under": None, **installed}),
-    ]
-    # The event is emitted before the error, which names both digests.
-    for on_miss, uncovered in (
-        (OnMiss.STRICT, Uncovered.LIBRARY),
-        (OnMiss.FALLBACK, Uncovered.FORBID),
-    ):
-        lookup, events = make_lookup(on_miss, on_uncovered=uncovered)
-        with pytest.raises(ForeignGraphError, match=r"table a{16}, and table b{16} is installed"):
-            lookup.emit(ForeignGraph(cache_tag("a" * 64), cache_tag("b" * 64)))
-        assert [event.fields["refused"] for event in events] == [True], on_miss
 
 
 def test_a_selection_that_tunes_is_not_uncovered() -> None:
@@ -330,28 +307,6 @@ def test_what_tunes_a_kind_is_not_uncovered(toy_kind: Kind) -> None:
     for site in ("toy_pass", "other_pass"):
         lookup.emit(Benchmarked(site))
     assert [event.fields["site"] for event in events] == ["other_pass"]
-
-
-def test_a_selection_that_should_not_tune_is_uncovered() -> None:
-    for on_miss in (OnMiss.FALLBACK, OnMiss.STRICT):
-        lookup, events = make_lookup(on_miss)
-        lookup.emit(Benchmarked("select:mm"))
-        assert [event.fields["site"] for event in events] == ["select:mm"], on_miss
-
-
-def test_a_cached_graph_is_one_event_and_its_misses_are_refused_when_strict() -> None:
-    """A graph that came from inductor's cache is emitted with its number of decisions."""
-    lookup, events = make_lookup()
-    lookup.emit(GraphLoaded(3, 1))
-    assert [(event.name, dict(event.fields)) for event in events] == [
-        (EventName.CACHED, {"decisions": 3, "misses": 1})
-    ]
-    # A cached graph with misses is refused when strict.
-    lookup, events = make_lookup(OnMiss.STRICT)
-    lookup.emit(GraphLoaded(3, 0))
-    with pytest.raises(MissError, match=r"1 decision of a graph .* \(cached_miss\)"):
-        lookup.emit(GraphLoaded(3, 1))
-    assert [event.name for event in events] == [EventName.CACHED] * 2
 
 
 def test_an_overruled_option_is_one_event() -> None:
@@ -389,23 +344,6 @@ def test_a_contradiction_is_reported_once() -> None:
         for thread in threads:
             thread.join()
     assert (len(events), len(warned)) == (1, 1)
-
-
-def test_each_contradicted_option_is_reported() -> None:
-    lookup, events = make_lookup()
-    with pytest.warns(ContradictionWarning):
-        lookup.emit(Contradicted("freezing", "True", "False"))
-    with pytest.warns(ContradictionWarning):
-        lookup.emit(Contradicted("max_autotune_gemm_backends", "ATEN", "TRITON"))
-    options = [event.fields["option"] for event in events]
-    assert options == ["freezing", "max_autotune_gemm_backends"]
-
-
-def test_a_table_without_winners_for_the_host_may_be_recorded() -> None:
-    """CUDA graphs of other rows contradict nothing."""
-    lookup, events = make_lookup()
-    lookup.emit(GraphsRecorded())
-    assert events == []
 
 
 def test_a_fusion_that_differs_from_the_row_is_reported_once() -> None:
@@ -462,24 +400,3 @@ def test_a_linear_whose_row_is_for_a_frozen_weight_is_a_miss() -> None:
     strict = Lookup(rows, OnMiss.STRICT, Emitter([]))
     with pytest.raises(MissError, match="differs in weight: row frozen, here not"):
         strict.needs_freezing([Linear(16, 8, 4, "f32", has_bias=False)])
-
-
-@pytest.fixture
-def lookup() -> Lookup:
-    """A lookup over one row, for m from 257 to 560."""
-    return Lookup({make_key("257..560"): make_row()}, OnMiss.FALLBACK, Emitter([]))
-
-
-def test_the_same_range_is_answered(lookup: Lookup) -> None:
-    assert find(lookup, make_key("257..560")) == make_row().winner
-
-
-@pytest.mark.parametrize("m", ["257..559", "258..560", "257..1024", "2..560", "257..", "561..1024"])
-def test_another_range_is_a_miss(lookup: Lookup, m: str) -> None:
-    assert find(lookup, make_key(m)) is MissReason.DYNAMIC_DIM
-
-
-@pytest.mark.parametrize("m", [257, 408, 560])
-def test_a_size_of_the_range_is_a_miss(lookup: Lookup, m: int) -> None:
-    """A static graph asks for a single size, which is another key."""
-    assert find(lookup, make_key(m)) is MissReason.NOT_IN_TABLE
