@@ -89,12 +89,8 @@ def write_output(path: Path, content: str | bytes, option: str) -> None:
     """
     try:
         replace_bytes(path, content.encode() if isinstance(content, str) else content)
-    except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
-        problem = (error.strerror if isinstance(error, OSError) else None) or error
-        raise SettingsError(
-            f"{option} {shown(path)}: cannot be written: {problem}",
-            remedy_for(error, "name a file that can be written"),
-        ) from error
+    except (OSError, ValueError) as error:
+        raise _refusal(f"{option} {shown(path)}", "written", "file", error) from error
 
 
 def make_folder(folder: Path, option: str) -> None:
@@ -106,11 +102,14 @@ def make_folder(folder: Path, option: str) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
-        problem = (error.strerror if isinstance(error, OSError) else None) or error
-        raise SettingsError(
-            f"{option} {shown(folder)}: cannot be made: {problem}",
-            remedy_for(error, "name a folder that can be written"),
-        ) from error
+        raise _refusal(f"{option} {shown(folder)}", "made", "folder", error) from error
+
+
+def _refusal(place: str, verb: str, what: str, error: OSError | ValueError) -> SettingsError:
+    # A ValueError is about a NUL character in the path.
+    problem = (error.strerror if isinstance(error, OSError) else None) or error
+    advice = remedy_for(error, f"name a {what} that can be written")
+    return SettingsError(f"{place}: cannot be {verb}: {problem}", advice)
 
 
 def remove_output(path: Path) -> None:

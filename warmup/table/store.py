@@ -202,7 +202,9 @@ class TableWriter:
 
     def remove(self, keys: Collection[str]) -> Table:
         """Remove the rows *keys*."""
-        return self._change(lambda table: Entry(removed=tuple(table.rows.keys() & set(keys))))
+        return self._change(
+            lambda table: Entry(removed=tuple(sorted(table.rows.keys() & set(keys))))
+        )
 
     def forget_costs(self, names: Collection[str]) -> Table:
         """Remove what the calls *names* cost."""
