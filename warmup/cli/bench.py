@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -34,17 +33,10 @@ if TYPE_CHECKING:
     from warmup.bench.cells import BenchReport, Cell
 
 
-class Benchmark(StrEnum):
-    """What `warmup bench` times."""
-
-    MM = "mm"
-    LAYERS = "layers"
-    PAD = "pad"
-
-
 def bench(
     benchmark: Annotated[
-        Benchmark, typer.Argument(metavar="mm|layers|pad", help="Plain GEMMs, layers, or padding.")
+        Literal["mm", "layers", "pad"],
+        typer.Argument(metavar="mm|layers|pad", help="Plain GEMMs, layers, or padding."),
     ],
     layers: Annotated[
         list[str] | None,
@@ -95,14 +87,14 @@ def bench(
     pad draws random GEMMs, compiled as they are and padded, as data to learn from; a second run
     goes on where the first was stopped.
     """
-    if layers and benchmark is not Benchmark.LAYERS:
+    if layers and benchmark != "layers":
         raise typer.BadParameter(f"bench {benchmark} takes no layers: {', '.join(layers)}")
     of_pad = {"--samples": samples, "--budget": budget}
     others = {"--shapes": shapes, "--backends": backends, "--rounds": rounds, "--table": table}
-    wrong = others if benchmark is Benchmark.PAD else of_pad
+    wrong = others if benchmark == "pad" else of_pad
     if given := [name for name, value in wrong.items() if value is not None]:
         raise typer.BadParameter(f"bench {benchmark} has no {', '.join(given)}")
-    if benchmark is Benchmark.PAD:
+    if benchmark == "pad":
         if samples is None or out is None:
             raise typer.BadParameter("bench pad needs --samples and --out")
         _bench_pad(samples, out, dtype or "f16,bf16,f32", device, budget)
@@ -110,7 +102,7 @@ def bench(
     from warmup.bench.cells import BenchRequest
     from warmup.bench.layers import bench_layers, bench_mm
 
-    is_mm = benchmark is Benchmark.MM
+    is_mm = benchmark == "mm"
     request = BenchRequest(
         shapes=shapes,
         backends=backends,

@@ -9,10 +9,9 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
@@ -41,13 +40,6 @@ if TYPE_CHECKING:
 
 _MORE: Final = "More options"
 _CONFIG_MAP_BYTES: Final = 2**20
-
-
-class Again(StrEnum):
-    """Which rows of an existing table are measured again."""
-
-    UNSTABLE = "unstable"
-    ALL = "all"
 
 
 # -- Expert settings: `--set NAME=VALUE` ----------------------------------------------------------
@@ -183,7 +175,7 @@ def build(
         typer.Option("--bundle", rich_help_panel=_MORE, help="Write the compiled kernels too."),
     ] = False,
     again: Annotated[
-        Again | None,
+        Literal["unstable", "all"] | None,
         typer.Option(
             "--retry",
             metavar="ROWS",
@@ -248,8 +240,8 @@ def build(
         "policy": None if policy is ShapePolicy.EXACT else policy,
         "bundle": bundle or None,
         "freezing": freezing,
-        "force": (again is Again.ALL) or None,
-        "retry": Again.UNSTABLE.value if again is Again.UNSTABLE else None,
+        "force": (again == "all") or None,
+        "retry": again if again == "unstable" else None,
         "rows_from": tuple(rows_from or ()) or None,
         "dry_run": dry_run or None,
         **parse_settings(settings or ()),

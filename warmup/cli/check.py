@@ -12,9 +12,8 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -147,12 +146,6 @@ def _spell_runtime(runtime: Runtime) -> str:
     )
 
 
-class FailOnRows(StrEnum):
-    """What keeps a table from being ready besides its state."""
-
-    UNSTABLE = "unstable"
-
-
 def check(
     table: options.TableFile,
     *,
@@ -185,7 +178,8 @@ def check(
     bundle: options.Bundle = None,
     freezing: options.Freezing = None,
     fail_on: Annotated[
-        FailOnRows | None, typer.Option(help="unstable: end with code 11 if a row is unstable.")
+        Literal["unstable"] | None,
+        typer.Option(help="unstable: end with code 11 if a row is unstable."),
     ] = None,
     ready_file: Annotated[
         Path | None, typer.Option(help="File for the digest of a ready table; removed at first.")
@@ -230,7 +224,7 @@ def check(
                     freezing=freezing,
                     observer=run,
                 )
-    if fail_on is FailOnRows.UNSTABLE:
+    if fail_on is not None:
         run.report = run.report.without_unstable_rows
     if ready_file is not None and run.report.state is Readiness.READY:
         write_output(ready_file, f"{run.report.digest}\n", "--ready-file")

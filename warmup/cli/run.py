@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -12,18 +11,11 @@ from warmup.cli import options
 from warmup.cli.output import MEANINGS, complain, meanings, say
 from warmup.cli.streams import EXIT_FOUND, EXIT_MISMATCH
 from warmup.core.errors import TableMismatchError
-from warmup.table.schema import Uncovered
+from warmup.table.schema import OnMissName, Uncovered
 
 # What follows the first word that is no option belongs to the command, `--` or not.
 CONTEXT_SETTINGS: Final = {"allow_interspersed_args": False}
 _PAGE: Final = "docs/how-to/run-without-code-changes.md"
-
-
-class RunOnMiss(StrEnum):
-    """What a served process does at a miss."""
-
-    FALLBACK = "fallback"
-    STRICT = "strict"
 
 
 def run(
@@ -32,7 +24,7 @@ def run(
     ],
     *,
     table: Annotated[Path, typer.Option(help="The table file to install.")],
-    on_miss: Annotated[RunOnMiss, typer.Option(help=options.ON_MISS_HELP)] = RunOnMiss.FALLBACK,
+    on_miss: Annotated[OnMissName, typer.Option(help=options.ON_MISS_HELP)] = "fallback",
     uncovered: Annotated[
         Uncovered, typer.Option(help="Decisions of no row kind: library, measure or forbid.")
     ] = Uncovered.LIBRARY,
@@ -77,6 +69,6 @@ def run(
     if failed:
         complain(f"warmup run: failed on: {', '.join(failed)}")
     say(str(report))
-    is_refused = on_miss is RunOnMiss.STRICT and report.audit.mismatch
+    is_refused = on_miss == "strict" and report.audit.mismatch
     own = EXIT_MISMATCH if is_refused else EXIT_FOUND if failed else 0
     raise typer.Exit(report.exit_code or own)

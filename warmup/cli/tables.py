@@ -6,7 +6,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from enum import StrEnum
 from functools import partial, reduce
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -47,7 +46,7 @@ from warmup.core.text import counted
 from warmup.keys.kind import Kind, natural_order
 from warmup.keys.registry import KINDS, ingredients_of, kind_of
 from warmup.table.codec import digest_of, encode
-from warmup.table.merge import Difference
+from warmup.table.merge import Difference, Preference
 from warmup.table.merge import diff as compare_tables
 from warmup.table.merge import merge as merge_tables
 from warmup.table.review import Doubt, Level, Reviewed, peaks_in, review_table, share_at_least
@@ -316,15 +315,6 @@ def document_of_review(tables: DoubtedTables) -> list[dict[str, Any]]:
 _SHOWN_VALUES: Final = 12
 
 
-class Prefer(StrEnum):
-    """How merge settles a key with two winners."""
-
-    A = "a"
-    B = "b"
-    EVIDENCE = "evidence"
-    FASTER = "faster"
-
-
 def show(
     tables: Annotated[
         list[Path], typer.Argument(metavar="TABLE", help="A table; with --review several.")
@@ -419,7 +409,7 @@ def merge(
     *,
     out: Annotated[Path, typer.Option("--out", "-o", help="The table file to write.")],
     prefer: Annotated[
-        Prefer | None,
+        Preference | None,
         typer.Option(
             help="The winner to keep where a key has two; evidence: the better measured, faster: "
             "the one with the smaller time."
@@ -433,7 +423,7 @@ def merge(
     if not tables[1:]:
         raise typer.BadParameter("name at least two tables")
     known = [read_folded(path) for path in tables]
-    union = reduce(partial(merge_tables, prefer=prefer.value if prefer else None), known)
+    union = reduce(partial(merge_tables, prefer=prefer), known)
     write(out, union, known=known)
     say(f"{out}: {counted(len(union.rows), 'row')}")
 

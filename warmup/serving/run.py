@@ -27,7 +27,7 @@ from warmup.serving.audit import AuditReport, report_of
 from warmup.serving.check import Readiness
 from warmup.serving.install import check_actions
 from warmup.serving.logs import Ledger
-from warmup.table.schema import OnMiss
+from warmup.table.schema import OnMissName
 from warmup.table.store import read
 
 STARTUP: Final = Path(__file__).resolve().parent / "startup"
@@ -88,7 +88,7 @@ def run(
     command: Sequence[str],
     *,
     table: str | os.PathLike[str],
-    on_miss: str = "fallback",
+    on_miss: OnMissName = "fallback",
     uncovered: str = "library",
     audit_log: str | os.PathLike[str] | None = None,
     bundle: str | os.PathLike[str] | None = None,
@@ -115,7 +115,7 @@ def run(
     if not command:
         raise _no_command()
     read(table)
-    if on_miss == OnMiss.STRICT and not read_flag(allow_mismatch or None, "WARMUP_ALLOW_MISMATCH"):
+    if on_miss == "strict" and not read_flag(allow_mismatch or None, "WARMUP_ALLOW_MISMATCH"):
         _refuse_mismatch(Path(table))
     settings = {
         "WARMUP_TABLE": str(Path(table).absolute()),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Literal
 
 from warmup.core.device import compare_runtimes
 from warmup.core.errors import TableMergeError
@@ -46,6 +47,10 @@ def by_trust(row_a: Row, row_b: Row) -> Row | None:
 def better_measured(near_tie: float, row_a: Row, row_b: Row) -> Row:
     """Return the one of two rows that was measured better; *row_a* where both are as good."""
     return min(row_a, row_b, key=lambda row: evidence_rank(row.evidence, near_tie))
+
+
+# The winner of a key that has two: see `merge`.
+Preference = Literal["a", "b", "evidence", "faster"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +97,7 @@ def combine(tables: Sequence[Table]) -> tuple[Table, tuple[str, ...]]:
     return replace(ordered[-1], policy=policy, rows=rows), tuple(conflicts)
 
 
-def merge(a: Table, b: Table, prefer: str | None = None) -> Table:
+def merge(a: Table, b: Table, prefer: Preference | None = None) -> Table:
     """Return the union of two tables for the same device, runtime and policy.
 
     *prefer* decides keys with two winners: ``a``, ``b``, ``evidence`` (the row that was measured

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Final
+from typing import Final, Literal
 
 from warmup.core.device import CallCost, Runtime
 from warmup.core.errors import SettingsError
@@ -289,6 +289,9 @@ class OnMiss(StrEnum):
 
     FALLBACK = "fallback"
     STRICT = "strict"
+
+
+OnMissName = Literal["fallback", "strict"]  # of the members above
 
 
 class Uncovered(StrEnum):
