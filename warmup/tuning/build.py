@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
 from warmup.core.device import Runtime
 from warmup.core.errors import SettingsError, TableWriteError
@@ -65,15 +65,8 @@ def build(request: BuildRequest, observer: Observer | None = None) -> BuildRepor
 class ThisProcess:
     """The runner that tunes on the device of the options, in this process."""
 
-    @property
-    def label(self) -> str:
-        """No option of the command line."""
-        return "a build on one device"
-
-    @property
-    def first_device(self) -> str:
-        """The device that torch finds."""
-        return "auto"
+    label: ClassVar[str] = "a build on one device"
+    first_device: ClassVar[str] = "auto"
 
     def refuses(self, _request: BuildRequest) -> frozenset[str]:
         """Return nothing: one device does every request."""

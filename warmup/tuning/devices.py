@@ -288,7 +288,7 @@ def _said(losses: Iterable[tuple[str, str]]) -> list[str]:
 def start_workers(
     runners: Sequence[LocalRunner], pool: ThreadPoolExecutor, build: SharedBuild
 ) -> tuple[list[LocalRunner], ReadyWorker]:
-    """Start *runners*; return those whose devices are comparable, and what one of them said."""
+    """Start *runners*; return those whose devices are comparable, and the answer of one."""
     ready, gone = dict[str, ReadyWorker](), dict[str, str]()
     starts = {runner.name: pool.submit(runner.start) for runner in runners}
     for name, start in starts.items():

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from warmup.core.buckets import (
     Bucket,
@@ -83,14 +83,11 @@ def _sizes_and_dims(
 class ModelSource:
     """The model ``model``, tuned for each bucket of ``seqlens`` and ``dims``."""
 
+    label: ClassVar[str] = "--model"
+
     model: str
     seqlens: str | None = None
     dims: tuple[str, ...] = ()
-
-    @property
-    def label(self) -> str:
-        """The option of the command line."""
-        return "--model"
 
     def refuses(self, _request: BuildRequest) -> frozenset[str]:
         """Return nothing: a model has all options."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from warmup.core.errors import (
     BuildError,
@@ -179,16 +179,13 @@ class ProblemsSource:
     instead of being rebuilt.
     """
 
+    label: ClassVar[str] = "--problems"
+
     problems: Path | Sequence[MissedProblem]
     shard: str | None = None
     again: Collection[str] = ()
     imported: Mapping[str, Sequence[Winner]] | None = None
     regions: Sequence[RegionQuestion] = ()
-
-    @property
-    def label(self) -> str:
-        """The option of the command line."""
-        return "--problems"
 
     def refuses(self, _request: BuildRequest) -> frozenset[str]:
         """Return the options that only models have."""

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, ClassVar, Final
 from urllib.parse import urlsplit
 
 import msgspec
@@ -70,20 +70,13 @@ class Cluster:
     killed one has left. ``task`` takes the place of `tune_share`.
     """
 
+    label: ClassVar[str] = "--cluster"
+    first_device: ClassVar[str] = "auto"
+
     address: str
     devices: str = ALL
     problem_limit_s: float = PROBLEM_S
     task: Task | None = None
-
-    @property
-    def label(self) -> str:
-        """The option of the command line."""
-        return "--cluster"
-
-    @property
-    def first_device(self) -> str:
-        """The device of this process, which tunes nothing."""
-        return "auto"
 
     def refuses(self, request: BuildRequest) -> frozenset[str]:
         """Return what needs the driver's own device."""
@@ -95,7 +88,7 @@ class Cluster:
 
         Raises:
             SettingsError: Ray is not installed, no cluster answers, or it has no such device.
-            BuildError: no machine of the cluster can tune for this table, or the cluster is gone.
+            BuildError: no machine can tune for this table, or the cluster is gone.
         """
         build = SharedBuild.of(request, observer)
         table = read(request.path) if request.path.exists() else None
@@ -110,28 +103,22 @@ class Cluster:
 class _Driver:
     """The shares of a build on the cluster to which the module ``ray`` is connected.
 
-    ``head`` is the host and port that answer as long as there is a cluster, and ``table`` that of
-    before this build. ``refused`` has, by node, why it cannot tune for the table.
+    ``head`` is the host and port that answer as long as there is a cluster. ``refused`` has, by
+    node, why it cannot tune for the table.
     """
 
     ray: Any
     head: tuple[str, int]
     cluster: Cluster
     build: SharedBuild
-    table: Table | None
+    table: Table | None  # of before this build
     refused: dict[str, str] = field(default_factory=dict)
     waiting: list[list[str]] = field(default_factory=list)
     under_way: dict[Any, list[str]] = field(default_factory=dict)
     usable_at: float = 0.0  # when the cluster was last seen with a slot
 
     def run(self, keys: Sequence[str], task: Task) -> None:
-        """Give *keys* to tasks, share by share, and add their rows to the table.
-
-        Raises:
-            SettingsError: the cluster has no such device.
-            BuildError: every machine was refused, or the cluster is gone.
-            TableError: the table cannot be written.
-        """
+        """Give *keys* to tasks, share by share, and add their rows to the table."""
         slots, _ = self._room()
         if not slots:
             raise SettingsError(
@@ -145,7 +132,7 @@ class _Driver:
             while self.waiting or self.under_way:
                 for call in self._step(remote):
                     share = self.under_way.pop(call)
-                    if not self._take(call, share):
+                    if not self._merge(call, share):
                         self.waiting.insert(0, share)
         finally:
             for call in self.under_way:
@@ -167,59 +154,54 @@ class _Driver:
             done: list[Any] = self.ray.wait(calls, timeout=_LOOK_S)[0] if calls else []
         except self._losses:
             slots, done = 0, []
-        now, left = time.monotonic(), self.waiting or self.under_way
+        now, left = time.monotonic(), [*self.waiting, *self.under_way.values()]
         if slots or done or not left:
             self.usable_at = now
-        elif (self.refused and not self.under_way) or now - self.usable_at > _GONE_S:
-            self._end()
+        elif self.refused and not self.under_way:
+            raise BuildError(
+                f"no machine can tune: {'; '.join(dict.fromkeys(self.refused.values()))}",
+                "build for each device into a table of its own",
+            )
+        elif now - self.usable_at > _GONE_S:
+            raise BuildError(
+                f"--devices {shown(self.cluster.devices)}: the cluster has had no such device for "
+                f"{_GONE_S:.0f} s, and {sum(map(len, left))} problems are not tuned",
+                "start its nodes, and the same command again: finished problems are in the table",
+            )
         else:
             time.sleep(_LOOK_S)  # a node may come back
         return done
-
-    def _end(self) -> NoReturn:
-        if refused := self.refused:
-            raise BuildError(
-                f"no machine can tune: {'; '.join(dict.fromkeys(refused.values()))}",
-                "build for each device into a table of its own",
-            )
-        left = sum(map(len, (*self.waiting, *self.under_way.values())))
-        raise BuildError(
-            f"--devices {shown(self.cluster.devices)}: the cluster has had no such device for "
-            f"{_GONE_S:.0f} s, and {left} problems are not tuned",
-            "start its nodes, and the same command again: finished problems are in the table",
-        )
 
     def _room(self) -> tuple[int, dict[str, Any]]:
         """Return how many tasks have room at once, and what Ray is to give to each of them.
 
         On a CPU a task has all cores of a node, so that nothing of this build disturbs its times.
         """
-        nodes = [node for node in self._nodes() if node["NodeID"] not in self.refused]
-        alive = [node["Resources"] for node in nodes if node["Alive"]]
+        nodes: Sequence[Mapping[str, Any]] = ()
+        # Without a head, `ray.nodes` waits until Ray ends this process.
+        with (
+            contextlib.suppress(*self._losses),
+            socket.create_connection(self.head, timeout=_ANSWER_S),
+        ):
+            nodes = self.ray.nodes()
+        alive = [
+            each["Resources"]
+            for each in nodes
+            if each["Alive"] and each["NodeID"] not in self.refused
+        ]
         options: dict[str, Any] = {}
         if self.refused:
             options["label_selector"] = {"ray.io/node-id": f"!in({','.join(self.refused)})"}
-        if self.cluster.devices == "cpu":
+        kind = self.cluster.devices
+        if kind == "cpu":
             cpus = max((int(each.get("CPU", 0)) for each in alive), default=0)
             slots = sum(int(each.get("CPU", 0)) == cpus for each in alive) if cpus else 0
             return slots, {"num_cpus": cpus, **options}
-        options |= {"num_cpus": 0, "num_gpus": 1}
-        if self.cluster.devices != ALL:
-            options["accelerator_type"] = self.cluster.devices
-            alive = [each for each in alive if f"accelerator_type:{self.cluster.devices}" in each]
-        return sum(int(each.get("GPU", 0)) for each in alive), options
-
-    def _nodes(self) -> Sequence[Mapping[str, Any]]:
-        """Return the nodes of the cluster, none if its head does not answer.
-
-        Without a head, `ray.nodes` waits until Ray ends this process.
-        """
-        try:
-            with socket.create_connection(self.head, timeout=_ANSWER_S):
-                nodes: Sequence[Mapping[str, Any]] = self.ray.nodes()
-        except self._losses:
-            return ()
-        return nodes
+        if kind != ALL:
+            options["accelerator_type"] = kind
+            alive = [each for each in alive if f"accelerator_type:{kind}" in each]
+        slots = sum(int(each.get("GPU", 0)) for each in alive)
+        return slots, {"num_cpus": 0, "num_gpus": 1, **options}
 
     @property
     def _losses(self) -> tuple[type[Exception], ...]:
@@ -227,11 +209,10 @@ class _Driver:
         return (self.ray.exceptions.RayError, OSError, *([grpc.RpcError] if grpc else []))
 
     def _request(self, share: Sequence[str]) -> str:
-        progress, build = self.build.progress, self.build
-        seconds = build.deadline - time.monotonic()
+        build, seconds = self.build, self.build.deadline - time.monotonic()
         budget = None if math.isinf(seconds) else max(0.0, seconds)
         options = replace(build.request.options, budget=budget, force=False)
-        table = self.table if progress is None else progress.table
+        table = self.table if build.progress is None else build.progress.table
         if table is not None:  # without rows that are to be measured again
             rows = {key: row for key, row in table.rows.items() if key not in share}
             table = replace(table, rows=rows)
@@ -245,24 +226,22 @@ class _Driver:
             }
         )
 
-    def _take(self, call: Any, share: Sequence[str]) -> bool:
-        """Keep what came of *share*; return whether it is done, and not for another machine."""
+    def _merge(self, call: Any, share: Sequence[str]) -> bool:
+        """Merge what came of *share*; return whether it is done, and not for another machine."""
+        build = self.build
         try:
             answer = json.loads(self.ray.get(call, timeout=_GONE_S))
         except self._losses as error:
             answer = {"failed": f"its task was lost: {first_line(error)}"}
         if "failed" in answer:
-            self.build.failed |= dict.fromkeys(share, answer["failed"])
+            build.failed |= dict.fromkeys(share, answer["failed"])
             return True
-        build, name, refused = self.build, answer["name"], answer.get("refused")
+        name, refused = answer["name"], answer.get("refused")
         if refused is None:
             ready = ReadyWorker.from_json(answer["ready"])
             try:
-                if build.progress is None:
-                    build.open(ready)
-                else:
-                    table = build.progress.table
-                    check_same_origin(build.request.path, table, ready.runtime, ready.policy)
+                table = (build.progress or build.open(ready)).table
+                check_same_origin(build.request.path, table, ready.runtime, ready.policy)
             except TableMismatchError as error:
                 refused = str(error)
         if refused is not None:
@@ -321,16 +300,9 @@ def tune_share(request: str) -> str:
         policy=report.table.policy,
         control_us=report.devices[0].control_us,
     )
+    shared = {*FinishedProblem.__struct_fields__} - {"tuned"}
     finished = FinishedProblem(
-        tuned=report.timings,
-        peaks=report.peaks,
-        buckets=report.buckets,
-        not_rebuilt=report.not_rebuilt,
-        not_tuned=report.not_tuned,
-        not_fused=report.not_fused,
-        distrusted=report.distrusted,
-        stages=report.stages,
-        machine=report.machine,
+        tuned=report.timings, **{name: getattr(report, name) for name in shared}
     )
     return json.dumps({**answer, "ready": ready.to_json(), "finished": finished.to_json()})
 
