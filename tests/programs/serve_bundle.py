@@ -4,6 +4,7 @@ python serve_bundle.py MODEL TABLE BUNDLE SIZES [DEVICE [INPUT]]
 """
 
 import json
+import os
 import sys
 from typing import Any
 
@@ -23,8 +24,8 @@ def serve(
     module = loaded.module.eval().to(device)
     compiled = torch.compile(module, dynamic=False)
     specs, worst = parse_inputs(inputs), 0.0
-    how = {"bundle": bundle, "device": device, "freezing": True}
-    installed = warmup.install(table, on_miss="strict", **how)
+    os.environ["WARMUP_DEVICE"] = device
+    installed = warmup.install(table, on_miss="strict", bundle=bundle, freezing=True)
     with installed as handle, torch.no_grad():
         for bucket in parse_buckets(sizes, None):
             made = make_inputs(loaded, specs, bucket, torch.device(device), None)
