@@ -116,7 +116,10 @@ def compose(chart: Chart) -> Figure:
     axes.set(xlabel=chart.x_label, ylabel=chart.y_label)
     axes.grid(axis="y", color="#DDDDDD")
     room = max(_LETTERS // max(len(chart.groups), 3), 1)
-    axes.set_xticks(range(len(chart.groups)), [textwrap.fill(name, room) for name in chart.groups])
+    names = [textwrap.fill(group, room, break_long_words=False) for group in chart.groups]
+    is_narrow = any(len(line) > room for name in names for line in name.splitlines())
+    slant: dict[str, Any] = {"rotation": 30, "ha": "right"} if is_narrow else {}
+    axes.set_xticks(range(len(names)), chart.groups if is_narrow else names, **slant)
     width = _GROUP_WIDTH / max(len(chart.series), 2)
     count = len(chart.series) * len(chart.groups)
     missing: list[float] = []
@@ -409,7 +412,7 @@ def _cell(report: BenchReport, cell: Cell) -> dict[str, Any]:
 def chart_of(report: BenchReport, layer: str) -> Chart:
     """Return the chart of *layer*: the rate of each backend by shape and pass."""
     cells = {
-        (f"{cell.shape} {cell.step}", cell.backend): cell
+        (f"{cell.shape} {cell.step.replace('forward+backward', 'fwd+bwd')}", cell.backend): cell
         for cell in report.cells
         if cell.layer == layer
     }

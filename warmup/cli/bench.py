@@ -94,6 +94,7 @@ def bench(
     wrong = others if benchmark == "pad" else of_pad
     if given := [name for name, value in wrong.items() if value is not None]:
         raise typer.BadParameter(f"bench {benchmark} has no {', '.join(given)}")
+    warnings.filterwarnings("ignore", message="TypedStorage is deprecated")  # torch's own
     if benchmark == "pad":
         if samples is None or out is None:
             raise typer.BadParameter("bench pad needs --samples and --out")
@@ -121,7 +122,6 @@ def _bench_pad(samples: int, out: Path, dtypes: str, device: str, budget: str | 
     from warmup.bench.pad import bench_pad
     from warmup.tuning.progress import parse_seconds
 
-    warnings.filterwarnings("ignore", message="TypedStorage is deprecated")  # torch's own
     seconds = None if budget is None else parse_seconds(budget, "--budget")
     kept = f"interrupted: finished samples are in {out}; the same command measures the rest"
     with interruptible(lambda: say(kept)):
