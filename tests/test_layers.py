@@ -51,7 +51,8 @@ THIRD_PARTY: Mapping[str, frozenset[str]] = {
     "bench.cells": frozenset({"torch", "matplotlib"}),
     "bench.helion": frozenset({"torch", "helion"}),
     "bench.pad": frozenset({"msgspec"}),
-    "bench.trace": frozenset({"torch", "msgspec"}),
+    "bench.attribution": frozenset({"torch", "msgspec"}),
+    "bench.trace": frozenset({"msgspec"}),
     "cli": frozenset({"typer", "rich"}),
 }
 # The start-up file of `warmup run` waits for modules of torch that it never imports.

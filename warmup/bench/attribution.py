@@ -1,4 +1,4 @@
-"""`attribute`: which decision and which row are behind each kernel of a trace.
+"""`attribute`: which decision, which row and which work are behind each kernel of a trace.
 
 In the order of certainty: by the plan that was recorded with the trace, by the shapes that the
 profiler recorded, by the kernel's name. What stays unknown is said.
@@ -11,10 +11,15 @@ Without a plan the rows of matmuls are found by shapes, those of launches by the
 config; names lose their number, which differs between graphs. A key's epilogue, and whether an
 addmm's bias was expanded, are not in a trace: rows that differ in these alone are equal here where
 their winners are, and else the match is not certain.
+
+Work is that of the plan, else of the operator, from the shapes that the profiler recorded: each
+operand and the result once, and the operations by the formulas of `torch.utils.flop_counter`, also
+for operators that compute the same under another name: a fused linear, products of groups.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import re
@@ -24,20 +29,19 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
+import msgspec
+
 from warmup.bench.trace import (
     COPIES,
     GENERATED_PREFIXES,
     DeviceEvent,
     HostCall,
     HostOperator,
+    Shape,
     Trace,
-    has_formula,
-    linear_product,
-    tensors_of,
-    work_of_operator,
 )
 from warmup.core.planned_kernels import GraphPlan, PlannedBy, PlannedKernel, RecordedPlan
-from warmup.core.roofline import Work
+from warmup.core.roofline import Work, dtype_name, item_bytes
 from warmup.core.rows import Family, Row
 from warmup.keys.gemm import CPU_LINEAR, GEMM
 from warmup.keys.launch import LAUNCH
@@ -64,6 +68,58 @@ _TEMPLATE_PREFIX: Final = "triton_tem_"  # of the kernels of inductor's GEMM tem
 _MATMUL: Final = ("batch", "m", "n", "k", "dtype", "epilogue")
 _DIMS_OF_A_BATCH: Final = 3
 _DIGITS: Final = 20  # of a number of a config
+
+
+# The profiler writes C++'s names of dtypes (c10/util/typeid, caffe2::TypeMeta::name).
+_CPP_DTYPES: Final = {
+    "float": "f32",
+    "double": "f64",
+    "c10::Half": "f16",
+    "c10::BFloat16": "bf16",
+    "long int": "i64",
+    "long": "i64",
+    "int": "i32",
+    "short int": "i16",
+    "signed char": "i8",
+    "unsigned char": "u8",
+    "bool": "bool",
+    "c10::complex<float>": "c64",
+    "c10::Float8_e4m3fn": "f8_e4m3fn",
+    "c10::Float8_e5m2": "f8_e5m2",
+}
+_TORCH_DTYPE: Final = re.compile(r"(?:bf|f|i|u)[0-9]+(?:_\w+)?")  # of a generated kernel
+_NAMESPACE: Final = re.compile(r"^(?:aten|mkl|mkldnn|onednn)::")
+_MOST: Final = 1 << 40  # a size of a tensor: a terabyte of bytes
+_MOST_DIMS: Final = 8
+_MOST_FLOPS: Final = 1 << 62
+_DIMS_OF_BATCHES: Final = 3
+# The places of the two matrices among the arguments, and how many first arguments are read: an
+# ``out`` argument comes after them.
+_MATMULS: Final = {
+    **dict.fromkeys(("mm", "_int_mm", "bmm", "_grouped_mm"), (0, 1, 2)),
+    **dict.fromkeys(("_scaled_mm", "_scaled_grouped_mm"), (0, 1, 4)),
+    **dict.fromkeys(("addmm", "_addmm_activation", "baddbmm"), (1, 2, 3)),
+}
+_LINEARS: Final = frozenset({"linear", "_linear_pointwise", "_mkl_linear"})
+_CONVOLUTIONS: Final = {  # the places of stride, padding and dilation
+    **dict.fromkeys(("convolution", "_convolution", "convolution_overrideable"), (3, 4, 5)),
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d"), (3, 4, 5)),
+    **dict.fromkeys((f"conv_transpose{dims}d" for dims in (1, 2, 3)), (3, 4, 7)),
+    "_convolution_pointwise": (4, 3, 5),
+    "cudnn_convolution": (3, 2, 4),
+}
+_BY_HEADS: Final = (  # batch, heads, rows, width
+    *("scaled_dot_product_attention", "_scaled_dot_product_flash_attention"),
+    *("_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention"),
+    *("_scaled_dot_product_flash_attention_for_cpu", "_cudnn_attention_forward"),
+)
+_BY_ROWS: Final = ("_flash_attention_forward", "_efficient_attention_forward")  # rows before heads
+_FORMULAS: Final = frozenset({*_MATMULS, *_LINEARS, *_CONVOLUTIONS, *_BY_HEADS, *_BY_ROWS})
+# What a formula raises of the arguments of another operator with its name.
+_UNFIT: Final = (
+    *(ArithmeticError, AssertionError, AttributeError),
+    *(LookupError, TypeError, ValueError),
+)
 
 
 class Reason(StrEnum):
@@ -145,9 +201,6 @@ def matmul_of(key: str) -> str:
         return key
     named = GEMM.ingredients(key)
     return " ".join(["matmul", *(f"{name}={named[name]}" for name in _MATMUL if name in named)])
-
-
-# By the plan.
 
 
 def _planned(trace: Trace) -> dict[DeviceEvent, tuple[list[PlannedKernel], object]]:
@@ -288,9 +341,6 @@ def _reason_of(kernel: PlannedKernel, keys: Sequence[str], table: Table | None) 
     return Reason.MISS
 
 
-# By shapes and names.
-
-
 def _from_trace(event: DeviceEvent, table: Table | None, index: _RowIndex) -> Attributed:
     operator, call = _telling(event), _top(event) or event
     known, keys = index.keys_of(event, operator)
@@ -323,7 +373,7 @@ def _telling(event: DeviceEvent) -> HostOperator | None:
     top = _top(event)
     if event.call is None or top is None:
         return None
-    return top.operator if has_formula(top.operator) else event.call.operator
+    return top.operator if _has_formula(top.operator) else event.call.operator
 
 
 def _reason_by_name(event: DeviceEvent, table: Table | None) -> tuple[Known, Reason]:
@@ -364,7 +414,7 @@ class _RowIndex:
         self, event: DeviceEvent, operator: HostOperator | None
     ) -> tuple[Known, tuple[str, ...]]:
         """Return the keys whose rows *event* may be: by shapes, else launches by the name."""
-        tensors = [] if operator is None else tensors_of(operator)
+        tensors = [] if operator is None else _tensors_of(operator)
         given = {} if operator is None else operator.arguments
         keys: list[str] = []
         if event.name.startswith(_TEMPLATE_PREFIX):
@@ -373,7 +423,7 @@ class _RowIndex:
             keys = [key for key in templates if _has_config(self.rows[key], given)]
         elif operator is not None and operator.name in _OPS:
             op, first = _OPS[operator.name]
-            if op in CPU_LINEAR and (linear := linear_product(tensors)) is not None:
+            if op in CPU_LINEAR and (linear := _linear_product(tensors)) is not None:
                 *product, is_third = linear
                 op = "linear_binary" if is_third and op == "linear_unary" else op
                 dtype = next(each.dtype for each in tensors if each is not None)
@@ -417,3 +467,133 @@ def _has_config(row: Row, given: Mapping[str, Any]) -> bool:
     }
     config |= {name: given[name] for name in ("num_warps", "num_stages") if name in given}
     return all(winner.get(name, value) == value for name, value in config.items())
+
+
+@dataclass(frozen=True, slots=True)
+class _Tensor:
+    """An operand as the profiler recorded it."""
+
+    sizes: Shape
+    dtype: str
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of its elements."""
+        return math.prod(self.sizes) * item_bytes(self.dtype)
+
+
+@functools.cache
+def _tensors_of(operator: HostOperator) -> list[_Tensor | None]:
+    """Return the arguments of *operator* in order, None for each that is no tensor.
+
+    Empty where the profiler recorded no shapes.
+    """
+    dims, types = operator.arguments.get("Input Dims"), operator.arguments.get("Input type")
+    if not isinstance(dims, list) or not isinstance(types, list):
+        return []
+    return [_tensor(sizes, str(name)) for sizes, name in zip(dims, types, strict=False)]
+
+
+def _tensor(sizes: Any, name: str) -> _Tensor | None:
+    dtype = _CPP_DTYPES.get(name) or dtype_name(name)
+    is_dtype = name in _CPP_DTYPES or _TORCH_DTYPE.fullmatch(dtype)
+    if not is_dtype or not isinstance(sizes, list) or len(sizes) > _MOST_DIMS:
+        return None
+    is_size = all(type(each) is int and 0 <= each < _MOST for each in sizes)
+    return _Tensor(tuple(sizes), dtype) if is_size else None
+
+
+def _linear_product(tensors: Sequence[Any]) -> tuple[int, int, int, bool] | None:
+    """Return m, n and k of a linear with the arguments *tensors*; None where they do not fit.
+
+    And whether the weight, with the rows of its output, is the third of them, after a packed copy
+    or after what ``_linear_pointwise.binary`` adds; else it is the second.
+    """
+    is_third = len(tensors) > 2 and tensors[2] is not None and len(tensors[2].sizes) > 1  # noqa: PLR2004
+    x, weight = (*tensors[:1], *tensors[1 + is_third : 2 + is_third], None, None)[:2]
+    if x is None or weight is None or len(weight.sizes) != 2 or x.sizes[-1:] != weight.sizes[1:]:  # noqa: PLR2004
+        return None
+    return math.prod(x.sizes[:-1]), *weight.sizes, is_third
+
+
+def _has_formula(operator: HostOperator) -> bool:
+    """Return whether the operations of *operator* are known from its shapes."""
+    return _NAMESPACE.sub("", operator.name) in _FORMULAS
+
+
+@functools.cache
+def work_of_operator(operator: HostOperator) -> Work | None:
+    """Return the work of one call of *operator*; its operations are None where they are not known.
+
+    None where the profiler recorded no shapes. A recorded flop count of a generated kernel counts.
+    """
+    tensors = _tensors_of(operator)
+    present = [each for each in tensors if each is not None]
+    if not present:
+        return None
+    name, dtype = _NAMESPACE.sub("", operator.name), present[0].dtype
+    if name in _FORMULAS:
+        try:
+            flops, written = _formula(name, tensors, operator.arguments.get("Concrete Inputs"))
+        except _UNFIT:
+            flops = written = -1  # as without a formula
+        if 0 <= flops < _MOST_FLOPS and written >= 0:
+            operands = tensors[: _MATMULS.get(name, (0, 1, 4 if name in _LINEARS else 3))[2]]
+            if name == "_mkl_linear":
+                del operands[1]  # a packed copy of the weight after it
+            read = sum(each.bytes for each in operands if each is not None)
+            return Work(dtype, flops, read + written * item_bytes(dtype))
+    recorded = operator.arguments.get("kernel_flop")
+    counted = recorded if type(recorded) is int and 0 < recorded < _MOST_FLOPS else None
+    return Work(dtype, counted, sum(each.bytes for each in present))
+
+
+def _formula(name: str, tensors: list[Any], concrete: Any) -> tuple[int, int]:
+    """Return the operations of the operator *name*, and the elements that it writes."""
+    from torch.utils.flop_counter import bmm_flop, conv_flop_count, mm_flop, sdpa_flop_count
+
+    if name in _MATMULS:
+        first, second, _ = _MATMULS[name]
+        a, b = tensors[first].sizes, tensors[second].sizes
+        if len(a) == len(b) == _DIMS_OF_BATCHES:
+            return bmm_flop(a, b), a[0] * a[1] * b[2]
+        # Each row of a, column of b, or step of the sum belongs to one group, whichever it is.
+        is_sum = "grouped" in name and len(a) == len(b)
+        groups = math.prod(tensors[4 if "scaled" in name else 2].sizes) if is_sum else 1  # offsets
+        return mm_flop(a[-2:], b[-2:]), groups * a[-2] * b[-1]
+    if name in _LINEARS:
+        if (linear := _linear_product(tensors)) is None:
+            raise ValueError(name)
+        m, n, k, _ = linear
+        return mm_flop((m, k), (k, n)), m * n
+    if name in _CONVOLUTIONS:
+        x, w = tensors[0].sizes, tensors[1].sizes
+        out, is_transposed = _result_of_convolution(name, x, w, concrete)
+        return conv_flop_count(x, w, out, transposed=is_transposed), math.prod(out)
+    query, key, value = (each.sizes for each in tensors[:3])
+    if name in _BY_ROWS:
+        query, key, value = ((b, heads, r, w) for b, r, heads, w in (query, key, value))
+    batch, heads, rows, _ = query
+    key, value = ((batch, heads, *each[2:]) for each in (key, value))  # shared by groups of heads
+    flops = sdpa_flop_count(query, key, value)  # type: ignore[no-untyped-call]  # torch's own
+    return flops, batch * heads * rows * value[3]
+
+
+def _result_of_convolution(name: str, x: Shape, w: Shape, concrete: Any) -> tuple[list[int], bool]:
+    """Return the sizes of the result, and whether the convolution is a transposed one."""
+
+    def spread(place: int) -> list[int]:
+        value = msgspec.json.decode(concrete[place], type=int | list[int])
+        values = [value] if isinstance(value, int) else value
+        return values * (len(x) - 2) if len(values) == 1 else values
+
+    places = _CONVOLUTIONS[name]
+    is_transposed = "transpose" in name or (places == (3, 4, 5) and concrete[6:7] == ["True"])
+    out = [x[0], w[1] if is_transposed else w[0]]
+    for size, kernel, step, margin, gap in zip(x[2:], w[2:], *map(spread, places), strict=True):
+        reach = gap * (kernel - 1)
+        if is_transposed:
+            out.append((size - 1) * step - 2 * margin + reach + 1)
+        else:
+            out.append((size + 2 * margin - reach - 1) // step + 1)
+    return out, is_transposed

@@ -1,6 +1,7 @@
 """`BenchReport`: the cells of `bench mm` and `bench layers`, and what follows from their times.
 
 A cell is one backend in one pass of one layer at one shape: its times, or the reason for none.
+`Chart` is a picture of bars in groups, of a comparison too, which `draw` writes as PNG.
 """
 
 from __future__ import annotations
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     import torch
     from matplotlib.figure import Figure
 
-
-# `Chart`: bars of several series side by side in groups; `draw` writes it as PNG.
 
 Bar = tuple[float, float, float]  # a value between its lower and its upper bound
 

@@ -2,6 +2,7 @@
 
 `differences_of` compares two profiles call by call, so that traces of different lengths compare: a
 decision by its key, whichever kernel serves it, and a kernel without a key by its name.
+`record_trace` serves buckets of a model under torch's profiler, and keeps the kernels' plan.
 """
 
 from __future__ import annotations
@@ -403,8 +404,6 @@ def _samples(lines: Sequence[KernelLine]) -> Samples | None:
     columns = itertools.zip_longest(*(line.per_iteration for line in lines), fillvalue=0.0)
     return Samples(tuple(map(sum, columns))) if lines else None
 
-
-# `record_trace`: serves buckets of a model under torch's profiler, and keeps the kernels' plan.
 
 RECORDED_CALLS: Final = 10  # of each bucket
 _SETTLING_CALLS: Final = 3  # a CUDA graph is recorded by the second call of a bucket

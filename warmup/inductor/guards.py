@@ -3,7 +3,8 @@
 `record` compiles as torch.compile does, up to the source code of the kernels: dynamo, AOTAutograd
 with the backward, inductor's passes, lowering, scheduling and code generation all add guards, so
 all of them run. Building and launching kernels adds no guards and is left out: graphs run
-uncompiled. A `Guard` says at which sizes it holds, an `Artifact` which sizes it serves.
+uncompiled. A `Guard` says at which sizes it holds, an `Artifact` which sizes it serves. Under an
+`AssumedGpu` inductor compiles graphs of the CPU for a GPU that this machine need not have.
 """
 
 from __future__ import annotations
@@ -48,8 +49,6 @@ from warmup.core.errors import SettingsError
 from warmup.core.text import GIB
 from warmup.inductor.internals import ASSUMED_GPU_INTERNALS, check_internals
 from warmup.inductor.patches import Patches, unwrapped
-
-# `AssumedGpu`: inductor compiles graphs of the CPU for a GPU that this machine need not have.
 
 _GPU: Final = torch.device("cuda", 0)
 _REGISTERS_OF_SM: Final = 65536

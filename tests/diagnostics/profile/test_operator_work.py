@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from warmup.bench.attribution import work_of_operator
 from warmup.bench.profile import Profile, profile_trace
-from warmup.bench.trace import HostOperator, read_trace, work_of_operator
+from warmup.bench.trace import HostOperator, read_trace
 
 ROOT = Path(__file__).resolve().parents[3]
 
