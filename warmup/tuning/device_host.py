@@ -39,7 +39,7 @@ VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 PROBLEM_S: Final = 1800.0
 WORKER_COMMAND: Final = (sys.executable, "-P", "-m", "warmup.tuning.device_worker")
 _DEVICE_NAME: Final = re.compile(r"cpu|cuda:[0-9]{1,3}")
-_PACKAGE_ROOT: Final = str(Path(__file__).resolve().parents[3])
+_PACKAGE_ROOT: Final = str(Path(__file__).resolve().parents[2])
 _THREADS_VARIABLE: Final = "TORCHINDUCTOR_COMPILE_THREADS"
 
 
