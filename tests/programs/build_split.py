@@ -27,7 +27,7 @@ from warmup.measuring.machine import MachineWatch
 from warmup.models.loading import load_model
 from warmup.table.schema import choose_policy
 from warmup.tuning import bucket_compiler as region_ways
-from warmup.tuning import setup
+from warmup.tuning import build as tuning_build
 
 LENGTH = 4096
 BY_RULE = 4
@@ -47,7 +47,7 @@ def split_on_cpu() -> None:
         return dataclasses.replace(choose_policy(*args, **kw), searches=frozenset({"split"}))
 
     Reduction.num_splits = staticmethod(num_splits)  # type: ignore[method-assign]
-    setup.choose_policy = choose  # type: ignore[attr-defined]
+    tuning_build.choose_policy = choose  # type: ignore[attr-defined]
 
 
 def state_times(fastest: int) -> list[dict[str, Any]]:
