@@ -131,7 +131,7 @@ def parse_epilogue(text: str) -> tuple[Call, ...]:
     """
     if text == NO_EPILOGUE:
         return ()
-    return tuple(_step(part) for part in _split(text))
+    return tuple(_step(part) for part in split_arguments(text))
 
 
 def operands_of(expression: Expression) -> tuple[Operand, ...]:
@@ -174,14 +174,14 @@ def _expression(text: str, depth: int) -> Expression:
     name, bracket, rest = text.partition("(")
     if not bracket or not rest.endswith(")") or _BARE_WORD.fullmatch(name) is None:
         raise ProblemError(f"the epilogue has {text[:80]}, which cannot be read back")
-    parts = _split(rest[:-1])
+    parts = split_arguments(rest[:-1])
     scalars = [_NAMED_SCALAR.fullmatch(part) for part in parts]
     named = tuple((scalar["name"], float(scalar["value"])) for scalar in scalars if scalar)
     positional = [part for part, scalar in zip(parts, scalars, strict=True) if not scalar]
     return Call(name, tuple(_expression(part, depth + 1) for part in positional), named)
 
 
-def _split(text: str) -> list[str]:
+def split_arguments(text: str) -> list[str]:
     """Return the parts of *text* between commas that are outside of any bracket."""
     parts, depth, start = [], 0, 0
     for position, letter in enumerate(text):

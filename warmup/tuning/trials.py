@@ -238,28 +238,28 @@ class WaitingQuestion:
 class RegionQuestions:
     """The questions that wait, by key, in the order in which they were asked.
 
-    ``asked`` has the keys that were kept since the last `forget`: none is kept twice. Only where
-    somebody compiles again, which ``is_used`` says, are questions kept at all.
+    No key is kept twice until the next `forget`. Only where somebody compiles again, which
+    ``is_used`` says, are questions kept at all.
     """
 
     is_used: bool = False
     waiting: dict[str, WaitingQuestion] = field(default_factory=dict)
-    asked: set[str] = field(default_factory=set)
+    _kept: set[str] = field(default_factory=set)
     _is_measuring: bool = False
 
     def is_open_to(self, key: str) -> bool:
         """Whether *key* is still to be kept: not twice, and not out of a region."""
-        return not self._is_measuring and key not in self.asked
+        return not self._is_measuring and key not in self._kept
 
     def keep(self, waiting: WaitingQuestion) -> None:
         """Let *waiting* wait for its measurement."""
-        self.asked.add(waiting.question.key)
+        self._kept.add(waiting.question.key)
         self.waiting[waiting.question.key] = waiting
 
     def forget(self) -> None:
         """Drop what waits, and allow every key again."""
         self.waiting.clear()
-        self.asked.clear()
+        self._kept.clear()
 
     @contextlib.contextmanager
     def measuring(self) -> Iterator[list[WaitingQuestion]]:

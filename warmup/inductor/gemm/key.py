@@ -35,6 +35,7 @@ from warmup.keys.gemm import (
     format_number,
     layout_of,
 )
+from warmup.keys.text import split_arguments
 
 # `epilogue_of`: the pointwise operators after a GEMM that the scheduler may fuse into it, as
 # text.
@@ -226,20 +227,10 @@ def _hash(text: str) -> str:
 def _as_step(expression: str) -> str:
     """Return ``mul(f32[8])`` for ``mul(x,f32[8])``, and nested expressions unchanged."""
     name, _, rest = expression.partition("(")
-    first, *others = _split(rest[:-1])
+    first, *others = split_arguments(rest[:-1])
     if first != _INPUT_TEXT or any(re.search(r"\bx\b", other) for other in others):
         return expression
     return f"{name}({','.join(others)})" if others else name
-
-
-def _split(text: str) -> list[str]:
-    parts, depth, start = [], 0, 0
-    for position, letter in enumerate(text):
-        depth += (letter in "([") - (letter in ")]")
-        if letter == "," and depth == 0:
-            parts.append(text[start:position])
-            start = position + 1
-    return [*parts, text[start:]] if text else []
 
 
 def _recognize_activation(text: str) -> str:
@@ -252,7 +243,7 @@ def _recognize_activation(text: str) -> str:
 
 
 def _arguments(text: str, name: str) -> list[str] | None:
-    return _split(text[len(name) + 1 : -1]) if text.startswith(f"{name}(") else None
+    return split_arguments(text[len(name) + 1 : -1]) if text.startswith(f"{name}(") else None
 
 
 def _operands(text: str, name: str) -> Iterator[tuple[str, str]]:
