@@ -136,66 +136,43 @@ def shapes(*sizes: list[int], **more: object) -> dict[str, object]:
     return {"Input Dims": list(sizes), "Input type": ["c10::BFloat16"] * len(sizes), **more}
 
 
-@pytest.mark.parametrize(
-    ("operator", "kernel", "arguments", "joined"),
-    [
-        ("aten::mm", "nvjet", shapes([16, 32], [32, 64]), (UP, Known.SHAPES)),
-        (
-            "triton_tem_fused_mm_3",
-            "triton_tem_fused_mm_3",
-            shapes([16, 64], [32, 64], [16, 32], num_warps=4, num_stages=3),
-            (DOWN, Known.SHAPES),
-        ),
-        (
-            "triton_poi_fused_mul_silu_7",
-            "triton_poi_fused_mul_silu_7",
-            shapes([16, 64], [16, 64], kernel_kwargs="XBLOCK=512", num_warps=4),
-            (SWIGLU, Known.NAME),
-        ),
-    ],
-)
-def test_without_a_plan_shapes_and_names_find_the_row(
-    operator: str,
-    kernel: str,
-    arguments: dict[str, object],
-    joined: tuple[str, Known],
-    table_at: tuple[Table, Path],
-) -> None:
+MM, TEMPLATE = "aten::mm", "triton_tem_fused_mm_3"
+SILU_7, SUM = "triton_poi_fused_mul_silu_7", "triton_red_fused_sum_0"
+
+
+def test_without_a_plan_shapes_and_names_find_the_row(table_at: tuple[Table, Path]) -> None:
     """A server's own trace, recorded with shapes, is joined with the rows of its table."""
-    found = joined_with(table_at, kernel, operator, arguments)
-    key, known = joined
-    assert (found.keys, found.known) == ((key,), known)
-    assert found.row is table_at[0].rows[key]
+    tiled = shapes([16, 64], [32, 64], [16, 32], num_warps=4, num_stages=3)
+    for operator, kernel, arguments, key, known in (
+        (MM, "nvjet", shapes([16, 32], [32, 64]), UP, Known.SHAPES),
+        (TEMPLATE, TEMPLATE, tiled, DOWN, Known.SHAPES),
+        (
+            *(SILU_7, SILU_7),
+            shapes([16, 64], [16, 64], kernel_kwargs="XBLOCK=512", num_warps=4),
+            *(SWIGLU, Known.NAME),
+        ),
+    ):
+        found = joined_with(table_at, kernel, operator, arguments)
+        assert (found.keys, found.known) == ((key,), known), kernel
+        assert found.row is table_at[0].rows[key], kernel
 
 
-@pytest.mark.parametrize(
-    ("kernel", "operator", "arguments", "reason"),
-    [
-        ("nvjet", "aten::mm", shapes([16, 33], [33, 64]), Reason.MISS),
+def test_a_kernel_without_a_row_says_why(table_at: tuple[Table, Path]) -> None:
+    """A miss, a library's kernel, generated code without a decision, and an unknown kernel.
+
+    A kernel of a row's name with another config was not chosen by the row.
+    """
+    other_config = shapes([16, 64], kernel_kwargs="XBLOCK=256", num_warps=4)
+    for kernel, operator, arguments, reason in (
+        ("nvjet", MM, shapes([16, 33], [33, 64]), Reason.MISS),
         ("flash_fwd", "aten::_flash_attention_forward", {}, Reason.LIBRARY),
-        ("triton_red_fused_sum_0", "triton_red_fused_sum_0", {}, Reason.UNCOVERED),
-        ("triton_tem_fused_mm_0", "triton_tem_fused_mm_0", shapes([2, 2]), Reason.MISS),
+        (SUM, SUM, {}, Reason.UNCOVERED),
+        (SILU_7, SILU_7, other_config, Reason.UNCOVERED),
+        (TEMPLATE, TEMPLATE, shapes([2, 2]), Reason.MISS),
         ("my_kernel", None, {}, Reason.UNTRACED),
-    ],
-)
-def test_a_kernel_without_a_row_says_why(
-    kernel: str,
-    operator: str | None,
-    arguments: dict[str, object],
-    reason: Reason,
-    table_at: tuple[Table, Path],
-) -> None:
-    """A miss, a library's kernel, generated code without a decision, and an unknown kernel."""
-    found = joined_with(table_at, kernel, operator, arguments)
-    assert (found.reason, found.row) == (reason, None)
-
-
-def test_a_config_of_another_kernel_is_no_match(table_at: tuple[Table, Path]) -> None:
-    """A kernel of the row's name with another config was not chosen by the row."""
-    name = "triton_poi_fused_mul_silu_7"
-    given = shapes([16, 64], kernel_kwargs="XBLOCK=256", num_warps=4)
-    found = joined_with(table_at, name, name, given)
-    assert (found.row, found.reason) == (None, Reason.UNCOVERED)
+    ):
+        found = joined_with(table_at, kernel, operator, arguments)
+        assert (found.reason, found.row) == (reason, None), kernel
 
 
 def test_the_linears_of_a_cpu_find_their_rows(tmp_path: Path) -> None:

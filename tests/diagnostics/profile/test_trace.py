@@ -172,44 +172,27 @@ def test_steps_of_the_profiler_are_iterations(tmp_path: Path) -> None:
     assert (bucket.iterations, found.outside_us, found.device_us) == (2, 10, 20)
 
 
-@pytest.mark.parametrize(
-    ("work", "us", "expected"),
-    [
-        ((40_000_000_000, 1_000_000), 100.0, (Limit.COMPUTE, 0.5)),
-        ((1_000_000, 150_000_000), 100.0, (Limit.MEMORY, 0.5)),
-        ((None, 3_000), 2.0, (Limit.LATENCY, 0.0005)),
-        ((None, 300_000), 100.0, (Limit.OTHER, 0.001)),
-    ],
-)
-def test_what_limits_a_kernel(
-    work: tuple[int | None, int],
-    us: float,
-    expected: tuple[Limit, float],
-    table: Table,
-    tmp_path: Path,
-) -> None:
-    """The larger share of a peak says the limit; a short kernel far below both has none."""
-    kernel = planned(*work)
-    trace = GpuTrace()
-    trace.call("b", "f", 0, 500)
-    trace.kernel("nvjet", 10, us, launched=5)
-    path = trace.write(tmp_path / "t.json", plan_of("b", GraphPlan("f", (kernel,))))
-    (line,) = profile_trace(read_trace(path), table).lines
-    assert line.limit is expected[0]
-    assert line.peak_share == pytest.approx(expected[1])
+def test_what_limits_a_kernel_at_the_clock_that_was_seen(table: Table, tmp_path: Path) -> None:
+    """The larger share of a peak says the limit; a short kernel far below both has none.
 
-
-def test_peaks_are_at_the_clock_that_was_seen(table: Table, tmp_path: Path) -> None:
-    """A compute peak measured at 1600 MHz is half of it at 800 MHz; memory is as measured."""
-    kernel = planned(10**10, 1)
-    trace = GpuTrace()
-    trace.call("b", "f", 0, 500)
-    trace.kernel("nvjet", 10, 100, launched=5)
-    plan = plan_of("b", GraphPlan("f", (kernel,)), clocks=(790, 800, 1980))
-    found = profile_trace(read_trace(trace.write(tmp_path / "t.json", plan)), table)
+    A compute peak measured at 1600 MHz is half of it at 800 MHz; memory is as measured.
+    """
+    for work, us, clocks, limit, share in (
+        ((40_000_000_000, 1_000_000), 100.0, (), Limit.COMPUTE, 0.5),
+        ((1_000_000, 150_000_000), 100.0, (), Limit.MEMORY, 0.5),
+        ((None, 3_000), 2.0, (), Limit.LATENCY, 0.0005),
+        ((None, 300_000), 100.0, (), Limit.OTHER, 0.001),
+        ((10**10, 1), 100.0, (790, 800, 1980), Limit.COMPUTE, 0.25),
+    ):
+        trace = GpuTrace()
+        trace.call("b", "f", 0, 500)
+        trace.kernel("nvjet", 10, us, launched=5)
+        plan = plan_of("b", GraphPlan("f", (planned(*work),)), clocks=clocks)
+        found = profile_trace(read_trace(trace.write(tmp_path / "t.json", plan)), table)
+        (line,) = found.lines
+        assert (line.limit, line.peak_share) == (limit, pytest.approx(share)), work
     assert found.peaks is not None
     assert (found.clock_mhz, found.peaks.tflops["bf16"], found.peaks.gbps) == (800, 400, 3000)
-    assert found.lines[0].peak_share == pytest.approx(0.25)
 
 
 def calls_of(*times: float, kernel: str) -> GpuTrace:
