@@ -101,7 +101,8 @@ def test_a_missed_problem_is_rebuilt_without_the_model(toy: dict[str, Any]) -> N
     """`build --problems` tunes exactly the missed key, and prints bucket, key and kind."""
     assert toy["rebuilt"]["code"] in codes_of(["build"])
     assert {kind: list(rows) for kind, rows in toy["rebuilt rows"].items()} == {"toy": [OF_16]}
-    words = toy["rebuilt"]["printed"].splitlines()[1].split()
+    lines = toy["rebuilt"]["printed"].splitlines()
+    (words,) = (line.split() for line in lines if line.startswith("m=16 "))
     assert words[:7] == ["m=16", "cat", "m=16", "widths=32,32", "f32", "toy", words[6]]
     assert words[6] == toy["rebuilt rows"]["toy"][OF_16]["winner"]["uid"]
 
