@@ -14,12 +14,13 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from warmup.core.errors import BuildError, OutputMismatchError, WarmupError
 from warmup.core.rows import Row
 from warmup.keys.registry import kind_of
-from warmup.keys.weight import WEIGHT, Structure, features_of, parse_weight
+from warmup.keys.weight import WEIGHT, Padding, Structure, features_of, parse_weight
+from warmup.models.loading import Inputs
 from warmup.models.outputs import (
     WideRun,
     output_errors,
@@ -29,16 +30,10 @@ from warmup.models.outputs import (
     worst_tensor,
 )
 from warmup.models.padded_modules import pad, restore
+from warmup.models.weight_groups import Group
 from warmup.table.schema import MOST_DEFAULT, MOST_TIMES
-from warmup.tuning.bucket_compiler import ServedBucket
+from warmup.tuning.bucket_compiler import BucketCompiler, ServedBucket
 from warmup.tuning.report import CheckedOutput
-
-if TYPE_CHECKING:
-    from warmup.keys.weight import Padding
-    from warmup.models.loading import Inputs
-    from warmup.models.weight_groups import Group
-    from warmup.tuning.bucket_compiler import BucketCompiler
-
 
 MOST_ERROR: Final = 0.5  # no output is right with a larger error, whatever eager's: it is random
 

@@ -39,6 +39,7 @@ from warmup.table.schema import Table
 from warmup.tuning.bucket_compiler import BucketCompiler
 from warmup.tuning.build import open_progress
 from warmup.tuning.progress import Revisit, parse_budget, parse_seconds
+from warmup.tuning.recorder import measure_recorded
 from warmup.tuning.report import NOT_BEGUN, BucketResult, BuildPlan, BuildReport, Observer
 from warmup.tuning.request import (
     OF_MODELS,
@@ -288,8 +289,6 @@ class _ProblemsWork:
         context, source = self.context, self.source
         deadline = deadline_of(context.options, context.started)
         if source.regions:
-            from warmup.tuning.recorder import measure_recorded
-
             setup, progress, tuner = context.setup, context.progress, context.tuner
             measure_recorded(source.regions, setup, progress, tuner)
         results, not_rebuilt = list[BucketResult](), dict[str, str]()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import torch
 
 from warmup.core.buckets import Bucket, InputSpec
 from warmup.core.device import CallCost
@@ -15,17 +17,16 @@ from warmup.core.method import Launch
 from warmup.core.phases import BuildStage
 from warmup.core.rows import Family, Row, Scope, Timing, Tuned, Winner
 from warmup.core.text import counted
+from warmup.inductor.caches import kept_kernels
+from warmup.keys.weight import Padding
 from warmup.measuring.selection import fixed_order, is_within_bound, ratios_of
+from warmup.models.inputs import mark_inputs, naming_dtypes, sizes_within
+from warmup.models.loading import Inputs, cause_of, make_inputs
+from warmup.models.outputs import noted_tensors
+from warmup.models.weight_groups import Group
 from warmup.tuning.bucket_compiler import BucketCompiler, ServedBucket
 from warmup.tuning.output_check import BucketRun, OutputCheck, padding, reject_rows
 from warmup.tuning.report import BucketResult, CheckedOutput, PlannedBucket, name_of
-
-if TYPE_CHECKING:
-    import torch
-
-    from warmup.keys.weight import Padding
-    from warmup.models.loading import Inputs
-    from warmup.models.weight_groups import Group
 
 
 @dataclass(kw_only=True)
@@ -78,10 +79,6 @@ class Session:
             OutputMismatchError: the output is wrong, also without the rows that may be to blame.
                 Every row stays in the table; those that may be to blame are marked.
         """
-        import torch
-
-        from warmup.inductor.caches import kept_kernels
-
         weights_padded = bool(padded)
         progress = self.compiler.progress
         progress.observer.bucket_started(bucket, index, total, weights_padded=weights_padded)
@@ -139,8 +136,6 @@ class Session:
 
         Nothing is measured or written. Raises as `run_bucket` does.
         """
-        import torch
-
         started = time.monotonic()
         calls = self.calls(bucket)
         with torch.no_grad():
@@ -180,10 +175,6 @@ class Session:
 
     def inputs(self, bucket: Bucket) -> Inputs:
         """Return the inputs of *bucket*: the same values each time."""
-        import torch
-
-        from warmup.models.loading import make_inputs
-
         torch.manual_seed(self.compiler.progress.table.policy.seed)
         device = self.compiler.setup.device
         return make_inputs(self.compiler.model, self.specs, bucket, device, self.dtype)
@@ -194,8 +185,6 @@ class Session:
         Raises:
             ModelError: a dim cannot have the range.
         """
-        from warmup.models.inputs import mark_inputs
-
         return mark_inputs(self.inputs, bucket) if bucket.lows else self.inputs(bucket)
 
     def calls(self, bucket: Bucket) -> tuple[Inputs, ...]:
@@ -204,8 +193,6 @@ class Session:
         Raises:
             ModelError: a dim cannot have the range.
         """
-        from warmup.models.inputs import sizes_within
-
         return self.marked_inputs(bucket), *map(self.inputs, sizes_within(bucket))
 
     def eager(self, bucket: Bucket) -> Any:
@@ -244,8 +231,6 @@ class Session:
 
         Where the model writes buffers or inputs, they have the same values before each call.
         """
-        from warmup.models.outputs import noted_tensors
-
         state, module = self.compiler.state, self.compiler.model.module
         noted = noted_tensors(module, [(call.args, call.kwargs) for call in calls])
         outputs = list(map(self._eager, calls))
@@ -261,9 +246,6 @@ class Session:
         return outputs
 
     def _eager(self, inputs: Inputs) -> Any:
-        from warmup.models.inputs import naming_dtypes
-        from warmup.models.loading import cause_of
-
         module, clock = self.compiler.model.module, self.compiler.tuner.clock
         try:
             with clock.phase(BuildStage.JUDGING), naming_dtypes(module, inputs):

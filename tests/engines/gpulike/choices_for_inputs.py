@@ -28,16 +28,16 @@ def offer_templates_for_inputs() -> None:
 
 def freeze_no_weights() -> None:
     """Make each build of this process choose a policy that freezes no weights, as on a GPU."""
-    import warmup.tuning.build as tuning_setup
+    import warmup.tuning.build as tuning_build
 
-    choose = tuning_setup.choose_policy
+    choose = tuning_build.choose_policy
 
     def choose_unfrozen(*args: Any) -> Any:
         policy = choose(*args)
         options = {name: value for name, value in policy.options.items() if name != "freezing"}
         return replace(policy, options=options)
 
-    tuning_setup.choose_policy = choose_unfrozen
+    tuning_build.choose_policy = choose_unfrozen
 
 
 def _main() -> None:
