@@ -120,7 +120,8 @@ _Inputs = Annotated[
 ]
 _Dtype = Annotated[
     str | None,
-    typer.Option(metavar="DTYPE", help="Cast model and inputs: bf16, f16, f32 or f64."),
+    # The name is given, since typer 0.27 makes ``--DTYPE`` of a metavar that is the name.
+    typer.Option("--dtype", metavar="DTYPE", help="Cast model and inputs: bf16, f16, f32 or f64."),
 ]
 _Devices = Annotated[
     str,
