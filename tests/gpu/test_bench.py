@@ -36,7 +36,7 @@ def test_layers_and_matmuls_run_from_a_table_in_cuda_graphs(
 ) -> None:
     """RMSNorm and softmax, forward from launch rows of a table; a product from its rows."""
     out = str(tmp_path / "out")
-    words = ("layers", "rmsnorm,softmax", "--backends", "compiled,table")
+    words = ("layers", "rmsnorm", "softmax", "--backends", "compiled,table")
     run(tmp_path, "-m", "warmup", "bench", *words, "--shapes", "512x1024", "--out", out)
     words = ("mm", "--shapes", "128x512x256", "--rounds", "6")
     run(tmp_path, "-m", "warmup", "bench", *words, "--out", out)

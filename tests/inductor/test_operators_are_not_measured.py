@@ -85,9 +85,10 @@ def test_a_hook_that_raises_measures_nothing_either(serve: Serve) -> None:
     results = serve(operators=["int8", "mm", "bmm"], uncovered="library", faulty=True)
     check(results)
     for name, found in results.items():
-        assert "AlgorithmSelectorCache.__call__: RuntimeError: planted" in str(found["misses"]), (
-            name
-        )
+        # The first hook that asks: of a GEMM the lists of its candidates, else the selection.
+        asking = "InductorChoices._finalize_template_configs", "AlgorithmSelectorCache.__call__"
+        planted = [f"{hook}: RuntimeError: planted" for hook in asking]
+        assert any(each in str(found["misses"]) for each in planted), (name, found["misses"])
 
 
 @pytest.mark.long

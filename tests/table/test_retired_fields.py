@@ -12,6 +12,7 @@ from warmup.core.device import CallCost
 from warmup.core.errors import MissReason, TableFormatError
 from warmup.core.events import Emitter
 from warmup.core.method import Search
+from warmup.keys.kind import ProblemOfKey
 from warmup.table.codec import decode, digest_of, encode
 from warmup.table.lookup import Lookup
 from warmup.table.schema import OnMiss
@@ -43,7 +44,10 @@ def test_a_table_with_unmeasured_configs_is_read_without_them(tmp_path: Path) ->
     table = read(WITH_CONFIG)
     (key,) = json.loads(WITH_CONFIG.read_text())["imported"]
     lookup = Lookup(table.rows, OnMiss.FALLBACK, Emitter([]))
-    assert (table.ignored, lookup.find(key)) == (("/imported",), MissReason.NOT_IN_TABLE)
+    assert (table.ignored, lookup.find(ProblemOfKey(key))) == (
+        ("/imported",),
+        MissReason.NOT_IN_TABLE,
+    )
     assert (digest_of(table), table.rows) == (
         json.loads(WITH_CONFIG.read_text())["provenance"]["digest"],
         read(EARLIER).rows,
