@@ -6,6 +6,7 @@ docs/explanation/walk.md shows it. Fewer modules and records are better: lower t
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,15 @@ def test_a_decision_passes_few_modules_and_records(walks: dict[str, Any]) -> Non
         assert walk["modules"][0] == "inductor.gemm.hooks", how
     assert "Row" in walks["built"]["records"]
     assert "Hit" in walks["served"]["records"]
+
+
+def test_the_page_names_the_modules_in_order(walks: dict[str, Any], root: Path) -> None:
+    """docs/explanation/walk.md has both walks, each module once."""
+    page = (root / "docs/explanation/walk.md").read_text(encoding="utf-8")
+    for heading, how in (("## Built", "built"), ("## Served", "served")):
+        part = page.partition(heading)[2].partition("## ")[0]
+        shown = re.findall(r"^\d+\. `([\w/]+)`", part, re.MULTILINE)
+        assert [name.replace("/", ".") for name in shown] == walks[how]["modules"], how
 
 
 def test_a_problem_is_described_and_looked_up_once(walks: dict[str, Any]) -> None:
