@@ -79,7 +79,7 @@ def test_a_check_primes_from_the_bundle(
     done = check(tmp_path, bundled[0], *words)
     assert done.returncode == 0, done.stderr[-3000:]
     (line,) = [one for one in done.stdout.splitlines() if one.startswith("bundle    ")]
-    assert line.startswith("bundle    t.bundle: ")
+    assert "t.bundle: " in line
     assert line.endswith("; 0 kernels compiled that it lacks")
 
 

@@ -72,7 +72,7 @@ ALSO = {
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run ``warmup compare`` in *folder*."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith("WARMUP_")}
-    words = ("-m", "warmup", "-v", "compare", "--device", "cpu", "--freezing", *arguments)
+    words = ("-m", "warmup", "compare", "-v", "--device", "cpu", "--freezing", *arguments)
     return run_forked(*words, env={**plain, "PYTHONPATH": str(ROOT)}, cwd=folder)
 
 

@@ -548,10 +548,13 @@ def _matching(
 
 def _read_to_serve(path: Path) -> tuple[Table, tuple[str, ...]]:
     """Return the table in *path*, and remarks: without its journal, where that cannot be used."""
+    table: Table | None = None
     try:
         table, remarks = _read_all(path)
     except TableError as error:
-        table, remarks = _read_file(path), (f"{error}; the table is used without it",)
+        remarks = (f"{error}; the table is used without it",)
+    if table is None:  # outside, so that the error of a damaged file is raised alone
+        table = _read_file(path)
     places = path, journal_path(Path(os.path.realpath(path)))
     writable = tuple(filter(None, (remark_on_writers(place) for place in places)))
     return table, (*remarks, *writable)
