@@ -421,7 +421,7 @@ def _measure_lookup_table(
     from warmup.tuning.lookup_table import measure_configs, read_lookup_table
     from warmup.tuning.request import BuildOptions
 
-    refuse("torch's lookup table", words.keys() - {"device", "mode"})
+    refuse("torch's lookup table", words.keys() - {"device", "mode", "wait_for_quiet"})
     assert out is not None
     entries = read_lookup_table(path)
     measured = None
