@@ -37,3 +37,10 @@ def test_a_mix_is_served_in_rounds_and_a_way_that_fails_is_left_out(tmp_path: Pa
     assert set(eager["us_by_size"]) == set(map(str, document["mix"]))
     assert (eager["benchmarks"], eager["recompiles"]) == (0, 0)
     assert document["runtime"]["torch"]
+
+
+def test_the_readme_shows_what_the_commands_print() -> None:
+    """Its terminal has the first lines of a build and of an audit, but for their numbers."""
+    words = [sys.executable, str(ROOT / "docs/benchmarks/terminal.py"), "--check"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
