@@ -409,7 +409,7 @@ def _is_of_torch(problems: Path) -> bool:
         with problems.open("rb") as file:
             return b"(torch." in file.read(4096).partition(b":")[0]
     except (OSError, ValueError):
-        return False  # the reader of misses says what is wrong
+        return False  # `read_misses` names the fault of the file
 
 
 def _measure_lookup_table(

@@ -202,7 +202,7 @@ _OF_EVERY_COMMAND: Final[dict[str, tuple[Any, Any]]] = {
 
 
 def is_quiet() -> bool:
-    """Return whether the command that runs in this thread was told to be quiet."""
+    """Return whether the command that runs in this thread has ``--quiet``."""
     return _is_quiet.get()
 
 

@@ -222,7 +222,7 @@ class RecordingOrder:
 
     @property
     def regions(self) -> Path:
-        """The file that the processes append to what can be measured only when they have ended."""
+        """The file of region questions, which are measured when the program has ended."""
         return Path(self.folder) / _REGIONS_FILE
 
     @property

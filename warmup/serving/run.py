@@ -169,7 +169,8 @@ def run_with(
         raise _no_command()
     named = audit_log or os.environ.get("WARMUP_AUDIT_LOG")
     with _signals_held() as mask, contextlib.ExitStack() as stack:
-        with contextlib.nullcontext() if named else _temporary_folder() as folder:
+        own = temporary_folder("warmup-run-", ", or name an --audit-log")
+        with contextlib.nullcontext() if named else own as folder:
             log = Path(named or f"{folder}/audit.jsonl").absolute()
             events = stack.enter_context(_AppendedEvents(log))
             environment = _environment(os.environ, {**settings, "WARMUP_AUDIT_LOG": str(log)})
@@ -278,13 +279,18 @@ def _signals_held() -> Iterator[set[int]]:
 
 
 @contextlib.contextmanager
-def _temporary_folder() -> Iterator[Path]:
+def temporary_folder(prefix: str, advice: str = "") -> Iterator[Path]:
+    """Make a folder whose name begins with *prefix*; it is removed afterwards.
+
+    Raises:
+        SettingsError: no folder can be made; *advice* follows what to do about it.
+    """
     try:
-        folder = tempfile.TemporaryDirectory(prefix="warmup-run-", ignore_cleanup_errors=True)
+        folder = tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
     except OSError as error:
         raise SettingsError(
             f"no temporary folder can be made: {error.strerror}",
-            remedy_for(error, "set TMPDIR to a writable folder, or name an --audit-log"),
+            remedy_for(error, f"set TMPDIR to a writable folder{advice}"),
         ) from error
     with folder as name:
         yield Path(name)

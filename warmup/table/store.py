@@ -290,7 +290,7 @@ class TableWriter:
         entries = [*known, *self._journal.read_on()]
         runtime = table.provenance.runtime
         later = entries_for(entries, self._digest, runtime, self._journal.path)
-        self._table = table.with_entries(later) if later else table
+        self._table = table.with_entries(later)
         self._is_folded = self._is_folded and not later
 
     def _append(self, target: Path, before: Table, entry: Entry) -> Table:

@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from warmup.core.errors import BuildError, NothingRecordedError, SettingsError
+from warmup.core.errors import BuildError, NothingRecordedError
 from warmup.core.events import selections
 from warmup.core.processes import RECORDING_VARIABLE, RecordingOrder
-from warmup.core.text import printable, remedy_for
+from warmup.core.text import printable
 from warmup.keys.question import RegionQuestion
 from warmup.keys.registry import kind_of
 from warmup.serving.audit import MissedProblem
-from warmup.serving.run import RunReport, run_with
+from warmup.serving.run import RunReport, run_with, temporary_folder
 from warmup.table.codec import digest_of
 from warmup.table.schema import Table
 from warmup.table.store import read, read_folded
@@ -134,10 +133,10 @@ class ProgramSource:
 
         The regions are those that can be measured only when the program has ended.
         """
-        with _folder() as folder:
+        with temporary_folder("warmup-build-") as folder:  # the program's processes share it
             order = RecordingOrder(
                 out=str(path.absolute()),
-                folder=folder,
+                folder=str(folder),
                 session=secrets.token_hex(8),
                 after=self.after,
                 options=options.of_policy(),
@@ -146,7 +145,7 @@ class ProgramSource:
                 wait_for_quiet=options.wait_for_quiet,
             )
             settings = {
-                _CACHE_OF_ENGINE: str(Path(folder) / "engine"),
+                _CACHE_OF_ENGINE: str(folder / "engine"),
                 RECORDING_VARIABLE: order.to_json(),
             }
             if options.freezing is not None:
@@ -180,20 +179,6 @@ def _check_recorded(ran: RunReport, path: Path, *, has_problems: bool) -> None:
         "see that it compiles with torch.compile; a CPU's linears ask only where their weights "
         "are frozen: --freezing, under torch.no_grad()",
     )
-
-
-@contextlib.contextmanager
-def _folder() -> Iterator[str]:
-    """Make a folder that the processes of the program share; it is removed afterwards."""
-    try:
-        folder = tempfile.TemporaryDirectory(prefix="warmup-build-", ignore_cleanup_errors=True)
-    except OSError as error:
-        raise SettingsError(
-            f"no temporary folder can be made: {error.strerror}",
-            remedy_for(error, "set TMPDIR to a writable folder"),
-        ) from error
-    with folder as name:
-        yield name
 
 
 @contextlib.contextmanager

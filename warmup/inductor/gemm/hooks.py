@@ -68,8 +68,8 @@ class Listed:
     """A selection as its lists described it, and what they left out and added.
 
     A selection may have several lists, or none of inductor's: ``op`` is empty then. ``problem`` is
-    None where no key describes it, ``answer`` is what was found for it. ``rejected`` is why the
-    winner of a row could not be forced.
+    None where no key describes it, ``answer`` is the winner of its row, or why no row answers.
+    ``rejected`` is why the winner of a row could not be forced.
     """
 
     op: str = ""
