@@ -1,4 +1,4 @@
-"""One meaning for one name in each package folder: classes, constants and type aliases."""
+"""One meaning for one name in each package folder, and a docstring for what another imports."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
-from import_graph import sources
+from import_graph import folder_of, sources
 
 # Names by which a caller finds the same thing in each of several files with one interface: one file
 # for each minor of torch, one for each kernel library; and what Python or torch itself calls so.
@@ -58,3 +58,30 @@ def test_a_planted_second_meaning_is_caught() -> None:
     ):
         planted = {**texts, "warmup.core.buckets": f"{texts['warmup.core.buckets']}\n{statement}"}
         assert "warmup.core.buckets" in str(shared_names(planted)), statement
+
+
+def undocumented(texts: Mapping[str, str]) -> set[str]:
+    """Return each function and class without a docstring that another folder imports."""
+    imported = set[str]()
+    for module, text in texts.items():
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                if folder_of(node.module) != folder_of(module):
+                    imported |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return imported & {
+        f"{module}.{node.name}"
+        for module, text in texts.items()
+        for node in ast.parse(text).body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not ast.get_docstring(node)
+    }
+
+
+def test_what_another_folder_imports_has_a_docstring() -> None:
+    """Functions and classes that another folder imports say what is true after a call."""
+    texts = sources()
+    assert undocumented(texts) == set()
+    bare = {
+        "warmup.core.bare": "def speak(): ...",
+        "warmup.table.x": "from warmup.core.bare import speak",
+    }
+    assert undocumented({**texts, **bare}) == {"warmup.core.bare.speak"}

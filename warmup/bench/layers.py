@@ -65,10 +65,10 @@ class RmsNorm(Layer):
 
     title, sizes, shapes = "RMSNorm", "rows x hidden size", _HIDDEN
 
-    def inputs(self, shape: Sizes) -> Sequence[torch.Tensor]:  # noqa: D102
+    def inputs(self, shape: Sizes) -> Sequence[torch.Tensor]:
         return torch.randn(shape), _near(1, shape)
 
-    def eager(self, x: Any, weight: Any) -> Any:  # noqa: D102
+    def eager(self, x: Any, weight: Any) -> Any:
         return functional.rms_norm(x, weight.shape, weight, EPS)
 
     # Not in place: it keeps the gradient of its output.
@@ -82,10 +82,10 @@ class LayerNorm(Layer):
 
     title, sizes, shapes = "LayerNorm", "rows x hidden size", _HIDDEN
 
-    def inputs(self, shape: Sizes) -> Sequence[torch.Tensor]:  # noqa: D102
+    def inputs(self, shape: Sizes) -> Sequence[torch.Tensor]:
         return torch.randn(shape), _near(1, shape), _near(0, shape)
 
-    def eager(self, x: Any, weight: Any, bias: Any) -> Any:  # noqa: D102
+    def eager(self, x: Any, weight: Any, bias: Any) -> Any:
         return functional.layer_norm(x, weight.shape, weight, bias, EPS)
 
     liger = _call_of("liger", "liger_layer_norm", EPS)
@@ -97,10 +97,10 @@ class Softmax(Layer):
 
     title, sizes, shapes = "Softmax", "rows x columns", _HIDDEN
 
-    def inputs(self, shape: Sizes) -> Sequence[torch.Tensor]:  # noqa: D102
+    def inputs(self, shape: Sizes) -> Sequence[torch.Tensor]:
         return (torch.randn(shape),)
 
-    def eager(self, x: Any) -> Any:  # noqa: D102
+    def eager(self, x: Any) -> Any:
         return functional.softmax(x, dim=-1)
 
     liger = _call_of("liger", "liger_softmax")
@@ -114,10 +114,10 @@ class SwiGlu(Layer):
     title, sizes = "SwiGLU", "rows x intermediate size"
     shapes = ((4096, 3420), (4096, 11008), (8192, 14336), (16384, 8192))
 
-    def inputs(self, shape: Sizes) -> Sequence[torch.Tensor]:  # noqa: D102
+    def inputs(self, shape: Sizes) -> Sequence[torch.Tensor]:
         return torch.randn(shape), torch.randn(shape)
 
-    def eager(self, gate: Any, up: Any) -> Any:  # noqa: D102
+    def eager(self, gate: Any, up: Any) -> Any:
         return functional.silu(gate) * up
 
     liger = _call_of("liger", "liger_swiglu")  # writes gradients over its inputs
@@ -131,10 +131,10 @@ class CrossEntropy(Layer):
     # Llama 2, GPT-2, Llama 3, Qwen 2
     shapes = ((4096, 32000), (4096, 50257), (4096, 128256), (4096, 151936))
 
-    def inputs(self, shape: Sizes) -> Sequence[torch.Tensor]:  # noqa: D102
+    def inputs(self, shape: Sizes) -> Sequence[torch.Tensor]:
         return torch.randn(shape), torch.randint(shape[-1], shape[:-1])
 
-    def eager(self, logits: Any, targets: Any) -> Any:  # noqa: D102
+    def eager(self, logits: Any, targets: Any) -> Any:
         return functional.cross_entropy(logits, targets)
 
     liger = _call_of("liger", "liger_cross_entropy")
