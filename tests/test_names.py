@@ -65,9 +65,10 @@ def undocumented(texts: Mapping[str, str]) -> set[str]:
     imported = set[str]()
     for module, text in texts.items():
         for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.ImportFrom) and node.module:
-                if folder_of(node.module) != folder_of(module):
-                    imported |= {f"{node.module}.{alias.name}" for alias in node.names}
+            if not isinstance(node, ast.ImportFrom) or node.module is None:
+                continue
+            if folder_of(node.module) != folder_of(module):
+                imported |= {f"{node.module}.{alias.name}" for alias in node.names}
     return imported & {
         f"{module}.{node.name}"
         for module, text in texts.items()
