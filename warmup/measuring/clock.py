@@ -1,11 +1,9 @@
 """`batch_of`: a call prepared for timing, as a batch of calls; `run_rounds` times several in turn.
 
-A batch is several calls in a row between two events. With a cold L2 the cache is overwritten once
-before the batch, and no two calls of the batch share operands, so every call reads from memory.
-With a single operand set the L2 is overwritten before every call, and each call is timed alone.
-
-Calls that are launched individually wait behind a sleeping kernel while the host enqueues them, so
-the measured time contains no host work. With CUDA graphs the whole batch is one graph.
+With a cold L2 the cache is overwritten once before a batch, and no two calls of it share operands;
+with a single operand set it is overwritten before every call, and each call is timed alone. Calls
+on a GPU wait behind a sleeping kernel while the host enqueues them, or are one CUDA graph, so that
+no time contains work of the host.
 """
 
 from __future__ import annotations
@@ -47,25 +45,23 @@ class Events:
 
     @property
     def have_begun(self) -> bool:
-        """Whether the device has reached the work between them."""
         return bool(self._start.query())
 
     @property
     def elapsed_us(self) -> float:
-        """Microseconds of the device between them; waits for the second."""
+        """Microseconds of the device between the events; waits for the second."""
         self._end.synchronize()
         milliseconds: float = self._start.elapsed_time(self._end)
         return milliseconds * _US_PER_MS
 
 
 class Headstart:
-    """A kernel on *device* that sleeps for *wait_us*, which the host needs to enqueue some calls.
+    """A kernel that sleeps for *wait_us*, which the host needs to enqueue some calls.
 
-    The host is slower while other processes use its cores. Where the device began the calls before
-    the host had enqueued them all, their time is not used: they run again behind a kernel that
-    sleeps twice as long, from then on. That is done three times at most; a time after that may
-    contain work of the host, and shows in the spread. A call of more kernels than a stream's queue
-    holds (1024) is never enqueued while the kernel sleeps.
+    Where the device began the calls before the host had enqueued them all (other processes use its
+    cores), they run again behind a kernel that sleeps twice as long, from then on, three times at
+    most; a time after that may contain work of the host, and shows in the spread. A call of more
+    kernels than a stream's queue holds (1024) is never enqueued while the kernel sleeps.
     """
 
     def __init__(self, device: torch.device, wait_us: float) -> None:
@@ -73,11 +69,7 @@ class Headstart:
         self._doublings = _DOUBLINGS
 
     def run(self, enqueue: Callable[[], None], events: Events) -> None:
-        """Call *enqueue* behind the sleeping kernel; *events* are around what it enqueues first.
-
-        Afterwards *enqueue* has returned before the device reached *events*, unless the sleep was
-        doubled three times.
-        """
+        """Call *enqueue* behind the sleeping kernel; *events* are around what it enqueues first."""
         while True:
             _sleep(self._cycles)
             enqueue()
@@ -96,7 +88,6 @@ _clock_rates: dict[torch.device, float] = {}
 
 
 def _cycles_per_us(device: torch.device) -> float:
-    """Return the cycles of ``torch.cuda._sleep`` per microsecond, measured once per device."""
     if device not in _clock_rates:
         cycles = 1_000_000
         _sleep(cycles)
@@ -124,8 +115,7 @@ class Batch(Protocol):
     """Prepared calls that can be timed repeatedly."""
 
     @property
-    def calls(self) -> int:
-        """How many calls one run of the batch makes."""
+    def calls(self) -> int: ...
 
     def time(self) -> float:
         """Run the batch and return the device time of a call in microseconds."""
@@ -135,9 +125,6 @@ def batch_of(call: TimedCall, device: torch.device, launch: Launch, l2: L2, sets
     """Return a batch of *call* on *device*; the call has run a few times by then.
 
     *sets* is the number of operand sets of the call, which limits a batch with a cold L2.
-
-    Raises:
-        Exception: whatever the call raises, or an error from its capture into a CUDA graph.
     """
     if device.type == "cpu":
         return _HostBatch(call, *_batch_size(call, device, l2, sets), l2)
@@ -171,8 +158,7 @@ def _synchronize(device: torch.device) -> None:
 def _batch_size(call: TimedCall, device: torch.device, l2: L2, sets: int) -> tuple[int, float]:
     """Return the number of calls in a batch, and the host's microseconds to enqueue one call.
 
-    The number depends on the device time only, so that two candidates with the same device time
-    are timed in batches of the same size.
+    The number depends on the device time only: equally fast candidates have batches of one size.
     """
     for number in range(_WARM_CALLS):
         call(number)
@@ -187,7 +173,6 @@ def _batch_size(call: TimedCall, device: torch.device, l2: L2, sets: int) -> tup
 
 
 def _device_us(call: TimedCall, device: torch.device, enqueue_us: float) -> float:
-    """Return a rough device time of a call that the host takes *enqueue_us* to enqueue."""
     events = Events()
 
     def enqueue() -> None:
@@ -201,8 +186,6 @@ def _device_us(call: TimedCall, device: torch.device, enqueue_us: float) -> floa
 
 @dataclass
 class _Flush:
-    """Overwrites more memory than the last-level cache holds."""
-
     device: torch.device
     _buffer: torch.Tensor = field(init=False)
 
@@ -227,8 +210,6 @@ def _flush(device: torch.device) -> None:
 
 
 class _HostBatch:
-    """Calls on the CPU, timed by the host's clock."""
-
     def __init__(self, call: TimedCall, calls: int, _enqueue_us: float, l2: L2) -> None:
         self.calls = calls
         self._call, self._l2, self._device = call, l2, torch.device("cpu")
@@ -240,8 +221,6 @@ class _HostBatch:
 
 
 class _StreamBatch:
-    """Calls launched individually behind a sleeping kernel."""
-
     def __init__(
         self, call: TimedCall, device: torch.device, l2: L2, calls: int, enqueue_us: float
     ) -> None:
@@ -263,8 +242,6 @@ class _StreamBatch:
 
 
 class _SingleCallBatch:
-    """Calls on a single operand set, each timed alone after the L2 was overwritten."""
-
     def __init__(self, call: Callable[[], object], device: torch.device, enqueue_us: float) -> None:
         self.calls = _SINGLE_CALLS
         self._call, self._device = call, device
@@ -283,8 +260,6 @@ class _SingleCallBatch:
 
 
 class _GraphBatch:
-    """Calls captured into one CUDA graph."""
-
     def __init__(
         self, call: TimedCall, device: torch.device, l2: L2, calls: int, _enqueue_us: float
     ) -> None:
@@ -309,11 +284,8 @@ class _CapturedCalls:
     """A CUDA graph of *calls* calls, which has run once, and the function that was captured.
 
     A graph keeps the memory that was allocated while it was captured, and not the operands: those
-    live as long as the function that owns them.
-
-    Raises:
-        RuntimeError: the calls launched nothing on the stream that is captured. Their time would be
-            that of an empty graph.
+    live as long as the function that owns them. Calls that launch nothing on the captured stream
+    raise a RuntimeError: their time would be that of an empty graph.
     """
 
     def __init__(self, call: TimedCall, device: torch.device, calls: int) -> None:
@@ -335,7 +307,6 @@ class _CapturedCalls:
         self._graph.replay()
 
     def replay(self) -> None:
-        """Enqueue the calls."""
         self._graph.replay()
 
 
@@ -345,11 +316,7 @@ _K = TypeVar("_K", bound=Hashable)
 def run_rounds(
     batches: Mapping[_K, Batch], rounds: int, before_each: Callable[[_K], None] | None = None
 ) -> dict[_K, Samples]:
-    """Return *rounds* times of each of *batches*.
-
-    The batches are timed in turn, and each round starts with the next batch. *before_each* is
-    called with the name of a batch just before it is timed.
-    """
+    """Return *rounds* times of each of *batches*, in turn; *before_each* is called before each."""
     names = list(batches)
     times: dict[_K, list[float]] = {name: [] for name in names}
     for number in range(rounds):
@@ -377,15 +344,13 @@ class EnqueueBatch:
         self._call, self._device = call, device
 
     def time(self) -> float:
-        """Wait for the device, enqueue the batch and return the host's microseconds of a call."""
         return wall_us(self._call, self._device, self.calls)[0]
 
 
 def cost_of(call: Callable[[], object], device: torch.device) -> CallCost:
-    """Return what *call*, which has run before, costs the host and *device*, a GPU.
+    """Return what *call*, which has run before, costs the host and *device*, a GPU with a warm L2.
 
-    The L2 is as the call before left it. A call of more kernels than the queue holds, about a
-    thousand, has an upper bound of its device time.
+    For a call of more kernels than the queue holds, the device time is an upper bound.
     """
 
     def numbered(_number: int) -> object:

@@ -1,7 +1,4 @@
-"""`MachineWatch`: waits until a machine is quiet, and records what disturbs the measurements.
-
-On a CPU that is the load of other processes, on a GPU its `Condition`.
-"""
+"""`MachineWatch`: waits until a machine is quiet, and records what disturbs the measurements."""
 
 from __future__ import annotations
 
@@ -39,9 +36,9 @@ _CLOCK_DROP: Final = 0.8  # full power takes an H200 from 1980 to 1560 MHz
 class Condition:
     """The state of a GPU at one moment. Clocks are in MHz, memory in MiB.
 
-    ``unknown`` says what could not be read; the other fields are empty then. ``others`` counts the
-    visible processes on the GPU that are not ours, ``others_mib`` is their memory, and
-    ``used_percent`` is the GPU's utilization over NVML's last sampling period.
+    ``unknown`` says what could not be read; the other fields are empty then. ``others`` counts
+    visible processes on the GPU that are not ours; ``used_percent`` is over NVML's last sampling
+    period.
     """
 
     unknown: str | None = None
@@ -55,7 +52,6 @@ class Condition:
 
     @property
     def complaints(self) -> tuple[str, ...]:
-        """Reasons to doubt a measurement, each as a short phrase."""
         phrases = []
         if self.others:
             holders = "another process holds" if self.others == 1 else f"{self.others} others hold"
@@ -86,7 +82,6 @@ def read_condition(device: torch.device, own: frozenset[int] = frozenset()) -> C
 
 
 def sm_clock_mhz(device: torch.device) -> int | None:
-    """Return the current SM clock of *device*, None where it cannot be read."""
     return read_condition(device).clock_mhz
 
 
@@ -141,11 +136,10 @@ _PROCESS_TIMES: Final = slice(11, 15)  # utime, stime, cutime, cstime
 
 @dataclass(frozen=True, slots=True)
 class CpuReading:
-    """CPU seconds used until a moment ``at``, of `time.monotonic`.
+    """CPU seconds used until ``at``, of `time.monotonic`, by all processes and by this family.
 
-    ``cpus`` CPUs may be used by this process, on which all processes of the machine used ``all_s``;
-    this process and its descendants used ``own_s``. ``quota`` is the number of CPUs that its cgroup
-    may use at a time, infinite without a limit, and all processes in that cgroup used ``group_s``.
+    ``cpus`` CPUs may be used by this process. ``quota`` is how many its cgroup may use at a time,
+    and ``group_s`` what all processes in that cgroup used.
     """
 
     at: float
@@ -157,15 +151,11 @@ class CpuReading:
 
     @property
     def usable(self) -> float:
-        """The CPUs that this process can use at a time when nothing else runs."""
         return min(self.cpus, self.quota)
 
 
 def read_cpus(root: Path = Path("/")) -> CpuReading | None:
-    """Return the CPU seconds used until now; None where the machine does not say.
-
-    *root* is the folder that holds ``proc`` and ``sys``.
-    """
+    """Return the CPU seconds used until now; None where the machine does not say."""
     try:
         allowed = os.sched_getaffinity(0)
         all_s = _busy_seconds((root / "proc/stat").read_text(), allowed)
@@ -179,8 +169,8 @@ def read_cpus(root: Path = Path("/")) -> CpuReading | None:
 def others_share(before: CpuReading, after: CpuReading) -> float:
     """Return the share of the usable CPUs that other processes took between two readings, 0 to 1.
 
-    Other processes take CPUs of the machine, or, in the same cgroup, a part of its quota. CPUs that
-    the quota forbids to use are nobody's loss.
+    Others take CPUs of the machine, or a part of the cgroup's quota. CPUs that the quota forbids to
+    use are nobody's loss.
     """
     seconds = after.at - before.at
     if seconds <= 0:
@@ -195,7 +185,6 @@ def others_share(before: CpuReading, after: CpuReading) -> float:
 
 
 def _busy_seconds(stat: str, allowed: set[int]) -> float:
-    """Return the seconds that the CPUs in *allowed* were not idle, of the text of /proc/stat."""
     ticks, seen = 0, 0
     for line in stat.splitlines():
         name, *columns = line.split()
@@ -209,7 +198,6 @@ def _busy_seconds(stat: str, allowed: set[int]) -> float:
 
 
 def _own_seconds(proc: Path) -> float:
-    """Return the CPU seconds of this process and its descendants, the ended ones included."""
     ended, family = os.times(), family_of(os.getpid(), proc)
     ticks = sum(family.values()) - family[os.getpid()]
     own_s = ended.user + ended.system + ended.children_user + ended.children_system
@@ -219,8 +207,7 @@ def _own_seconds(proc: Path) -> float:
 def family_of(pid: int, proc: Path) -> dict[int, int]:
     """Return the ticks of *pid* and of all processes that descend from it, by ID.
 
-    Raises:
-        OSError, ValueError, IndexError: *proc* cannot be read, or is of another form.
+    Raises OSError, ValueError or IndexError where *proc* cannot be read, or is of another form.
     """
     children, ticks = defaultdict[int, list[int]](list), {pid: 0}
     for each, parent, used in _processes(proc):
@@ -235,7 +222,6 @@ def family_of(pid: int, proc: Path) -> dict[int, int]:
 
 
 def _processes(proc: Path) -> Iterator[tuple[int, int, int]]:
-    """Yield each running process: its ID, its parent's, and its and its ended children's ticks."""
     for folder in proc.iterdir():
         if not folder.name.isdigit():
             continue
@@ -248,10 +234,7 @@ def _processes(proc: Path) -> Iterator[tuple[int, int, int]]:
 
 
 def _quota(root: Path) -> tuple[float, float]:
-    """Return how many CPUs the cgroup may use, and the seconds it has used; infinite and 0 without.
-
-    The narrowest limit counts, of the cgroup itself or of one that it is in.
-    """
+    """Return the CPUs that the cgroup, or one that it is in, may use, and the seconds used."""
     narrowest = math.inf, 0.0
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
@@ -302,11 +285,11 @@ def _ignore(_reason: str, _seconds: float) -> None:
 
 @dataclass
 class MachineWatch:
-    """Watches the machine of *device* while a build measures there.
+    """Watches the machine of *device* during a build: load on a CPU, `Condition` on a GPU.
 
-    ``own`` returns the process IDs that are the build's, ``read`` reads the CPUs. ``device_lock``
-    makes a context that is open while this process measures, with the wait for quiet: where several
-    processes of a build measure on one device, it lets one in at a time.
+    ``own`` returns the process IDs of the build. ``device_lock`` is open while this process
+    measures, with the wait for quiet: it lets one of several processes of a build measure at a
+    time.
     """
 
     device: torch.device
@@ -322,10 +305,7 @@ class MachineWatch:
     _waited_s: float = 0.0
 
     def start(self, wait_s: float, on_wait: OnWait) -> None:
-        """From now on wait before a measurement while the machine is busy, *wait_s* in all.
-
-        *on_wait* is called whenever a wait begins.
-        """
+        """From now on wait before a measurement while the machine is busy, *wait_s* in all."""
         self._wait_s, self._on_wait = wait_s, on_wait
 
     @contextmanager
@@ -345,7 +325,6 @@ class MachineWatch:
             self._shares.append(share)
 
     def wait_for_quiet(self) -> None:
-        """Return when the machine is quiet, or no seconds to wait are left."""
         started, is_told = time.monotonic(), False
         while self._waited_s < self._wait_s and (reason := self._disturbance()) is not None:
             if not is_told:
@@ -356,7 +335,6 @@ class MachineWatch:
             self._waited_s, started = self._waited_s + now - started, now
 
     def state(self) -> MachineState:
-        """Return what disturbed the measurements until now."""
         last = self._readings[-1] if self._readings else None
         complaints, notes = self._look(after_build=True)
         return MachineState(
@@ -370,15 +348,11 @@ class MachineWatch:
         )
 
     def remarks(self) -> tuple[str, ...]:
-        """Return what makes measurements on a GPU doubtful now, and what is only noted."""
         complaints, notes = self._look()
         return (*complaints, *notes)
 
     def _look(self, *, after_build: bool = False) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the complaints about a GPU and the notes; none for a CPU.
-
-        *after_build* the load of the device is ignored: it is that of the build.
-        """
+        """Return the complaints about a GPU and the notes; *after_build* its load is its own."""
         condition = read_condition(self.device, self.own())
         if condition.unknown is not None:
             return (), (f"{NOT_CHECKED}{condition.unknown}",)
@@ -388,7 +362,6 @@ class MachineWatch:
         return condition.complaints, () if note is None else (note,)
 
     def _disturbance(self) -> str | None:
-        """Return what makes the machine busy now; None when it is quiet or cannot be read."""
         if self.device.type != "cpu":
             found = self._gpu_load() if not self._measured else ()  # later the load is the build's
             return f"the GPU: {', '.join(found)}" if found else None
@@ -402,7 +375,6 @@ class MachineWatch:
         return f"other processes take {share:.0%} of {self._readings[-1].usable:g} CPUs"
 
     def _gpu_load(self) -> tuple[str, ...]:
-        """Return what keeps the GPU busy or slow while this process leaves it idle."""
         for idle_s in (0.0, _WINDOW_S):  # a moment ago this process may have used it
             time.sleep(idle_s)
             # Memory of other processes disturbs nothing by itself, and stays for long.
@@ -423,7 +395,6 @@ class MachineWatch:
         return self._readings[-1].at - self._readings[0].at
 
     def _share_of_late(self) -> float | None:
-        """Return the share that other processes took over the last second or more."""
         self._note()
         if len(self._readings) < 2 or not self._span_s():  # noqa: PLR2004  a share needs two
             return None

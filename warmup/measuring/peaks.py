@@ -1,8 +1,7 @@
 """`measured_peaks`: the highest rates one device reaches, measured once and kept in a cache file.
 
 Data sheets do not serve: they list boost clocks and sparse rates, and lack devices. A peak is the
-best of several short runs, so that power limits and heat do not lower it. The file is in the user's
-cache folder and carries the date of the measurement.
+best of several short runs, so that power limits and heat do not lower it.
 """
 
 from __future__ import annotations
@@ -60,10 +59,9 @@ class _PeaksFile(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def measured_peaks(device: torch.device, folder: Path | None = None) -> Peaks | None:
-    """Return the peaks of *device*, measured now unless *folder* has them.
+    """Return the peaks of *device*, measured now unless *folder* has them; None of other devices.
 
-    Those of a CPU are for the number of threads that torch uses. None for other devices. *folder*
-    is the user's cache folder by default. If it cannot be written, the next process measures again.
+    *folder* is the user's cache folder by default. A CPU's are for torch's number of threads.
     """
     if device.type not in ("cuda", "cpu"):
         return None
@@ -101,7 +99,6 @@ def measure_peaks(device: torch.device) -> Peaks:
 
 
 def _raise_to(tflops: dict[str, float], clocks: dict[str, int], name: str, other: str) -> None:
-    """Give *name* the rate of *other*, with its clock, where that is higher."""
     if tflops.get(name, math.inf) >= tflops.get(other, 0.0):
         return
     tflops[name] = tflops[other]
@@ -133,14 +130,11 @@ def _memory_gbps(device: torch.device) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Matmul:
-    """A large matmul as a call, and the best rate of its runs."""
-
     call: TimedCall
     tflops: float
 
 
 def _best_matmul(name: str, device: torch.device) -> _Matmul | None:
-    """Return the fastest of the large matmuls of dtype *name*, None where the device has none."""
     found = []
     dtype: torch.dtype = getattr(torch, torch_name("f32" if name == "tf32" else name))
     for shape in _PEAK_SHAPES if device.type == "cuda" else _CPU_PEAK_SHAPES:
@@ -155,10 +149,7 @@ def _best_matmul(name: str, device: torch.device) -> _Matmul | None:
 
 
 def _clock_under(call: TimedCall, device: torch.device) -> int | None:
-    """Return the SM clock while *device* runs *call*; None where it cannot be read.
-
-    An idle GPU soon reports a higher clock than it has under load.
-    """
+    """Return the SM clock under *call*: an idle GPU soon reports a higher clock."""
     if device.type != "cuda":
         return None
     for number in range(_LOADING_CALLS):
@@ -183,8 +174,6 @@ def _matmul(dtype: torch.dtype, m: int, n: int, k: int, device: torch.device) ->
 
 
 class _precision:  # noqa: N801  used like a function in a with statement
-    """Computes float32 matmuls in TF32 or in full precision while the context is open."""
-
     def __init__(self, name: str) -> None:
         self._wanted = "tf32" if name == "tf32" else "ieee"
 
@@ -197,7 +186,6 @@ class _precision:  # noqa: N801  used like a function in a with statement
 
 
 def _file_name(device: torch.device) -> str:
-    """Return a file name for this device (a GPU by UUID) under this version of torch."""
     if device.type == "cpu":
         capability = torch.backends.cpu.get_cpu_capability()
         words: tuple[str, ...] = (
@@ -214,7 +202,6 @@ def _file_name(device: torch.device) -> str:
 
 
 def _read(path: Path) -> Peaks | None:
-    """Return the peaks in *path*; None if the file is missing, damaged or of another format."""
     try:
         if path.stat().st_size > _MAX_PEAKS_FILE_BYTES:
             return None

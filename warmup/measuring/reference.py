@@ -27,10 +27,7 @@ class OperandSets:
     """Operands and outputs for one trial, in several sets; set numbers wrap around.
 
     All sets together take at most a quarter of the device's free memory and at most 8 GiB; on a CPU
-    256 MiB.
-
-    Raises:
-        torch.OutOfMemoryError: not even one set fits.
+    256 MiB. Where not even one set fits, torch's OutOfMemoryError is raised.
     """
 
     def __init__(
@@ -48,14 +45,12 @@ class OperandSets:
         ]
 
     def operands(self, number: int) -> list[torch.Tensor]:
-        """Return the operands in the form that Triton templates take."""
         stored = self._operands[number % self.count]
         pairs = zip(stored, self._trial.operands, strict=True)
         # A template's generated code adds the offset itself, so it takes the base tensor.
         return [flat.as_strided(spec.sizes, spec.strides, 0) for flat, spec in pairs]
 
     def views(self, number: int) -> list[torch.Tensor]:
-        """Return the operands in the form that library calls take: views at their offsets."""
         stored = self._operands[number % self.count]
         return [
             stored[view.base].as_strided(view.sizes, view.strides, view.offset)
@@ -63,26 +58,22 @@ class OperandSets:
         ]
 
     def out(self, number: int, *, at_offset: bool = False) -> torch.Tensor:
-        """Return the output tensor: the base for templates, *at_offset* for library calls."""
         spec = self._trial.out
         flat = self._outs[number % self.count]
         return flat.as_strided(spec.sizes, spec.strides, spec.offset if at_offset else 0)
 
     def poison(self) -> None:
-        """Fill every output with a value that no correct result has: NaN or the largest integer."""
         for flat in self._outs:
             flat.fill_(poison_of(flat.dtype))
 
 
 def poison_of(dtype: torch.dtype) -> float:
-    """Return the value that marks an unwritten element of *dtype*."""
     if dtype.is_floating_point:
         return float("nan")
     return True if dtype is torch.bool else torch.iinfo(dtype).max
 
 
 def dtype_named(name: str) -> torch.dtype:
-    """Return the torch dtype called *name*, such as ``bfloat16``."""
     dtype = getattr(torch, name)
     assert isinstance(dtype, torch.dtype), name
     return dtype
@@ -97,7 +88,6 @@ def _bytes(trial: Trial) -> int:
 
 
 def operand_room(device: torch.device) -> int:
-    """Return how many bytes all operand sets may take on *device*."""
     if device.type == "cpu":
         return _CPU_BYTES
     free, _ = torch.cuda.mem_get_info(device)
@@ -141,7 +131,6 @@ def reference_of(trial: Trial, operands: Sequence[torch.Tensor]) -> torch.Tensor
 
 
 def widened(out: torch.Tensor) -> torch.Tensor:
-    """Return *out* in the precision of the reference."""
     return out.to(wide_dtype(out.dtype))
 
 
@@ -172,7 +161,6 @@ def _dequantized(
     scale_b: torch.Tensor,
     bias: torch.Tensor | None = None,
 ) -> torch.Tensor | None:
-    """Return the product of *a* and *b* times their scales; None for scales of blocks."""
     if not _spans(scale_a, a.shape[0], 1) or not _spans(scale_b, 1, b.shape[1]):
         return None
     product = torch.matmul(a * scale_a, b * scale_b)
@@ -180,12 +168,10 @@ def _dequantized(
 
 
 def _spans(scale: torch.Tensor, rows: int, cols: int) -> bool:
-    """Whether *scale* is a single value, or has one value per row or column."""
     return scale.numel() == 1 or tuple(scale.shape) == (rows, cols)
 
 
 def _unwritten(out: torch.Tensor) -> torch.Tensor:
-    """Return where *out* has the poison; nowhere for 8-bit integers, which have no spare value."""
     if out.dtype.is_floating_point:
         return out.isnan()
     is_narrow = out.dtype.itemsize == 1
@@ -247,9 +233,9 @@ def judge_output(
     relative L2 distance is above *tolerance*, or when one element deviates by more than ten times
     *tolerance* times the RMS: a small wrong part hardly shows in a norm. Where the rest of its row
     and column is large, the RMS there counts: products with a scale for each row and column are as
-    inexact as they are large. Of an element in 8 bits, one unit of its own rounding is no error (an
-    eighth of a large ``float8_e4m3fn``, 1 of an integer), and neither is the largest value of its
-    dtype in place of a larger one.
+    inexact as they are large. In 8 bits, one unit of an element's own rounding is no error (an
+    eighth of a large ``float8_e4m3fn``), and neither is the largest value of the dtype in place of
+    a larger one.
     """
     if not reference.dtype.is_floating_point:  # what a region rounded to integers
         reference = reference.to(torch.float64)
@@ -280,10 +266,10 @@ def judge_output(
 
 
 def _local_rms(reference: torch.Tensor, rms: float) -> torch.Tensor:
-    """Return the RMS around each element of *reference*: of its row times that of its column.
+    """Return the RMS around each element: of its row times that of its column, without the element.
 
-    Both are over *rms*, that of the whole, and without the element itself. A row is along the last
-    dimension, and columns go through all others.
+    Both are over *rms*, that of the whole. A row is along the last dimension, a column through all
+    others.
     """
     rows = reference.reshape(-1, reference.shape[-1] if reference.dim() else 1)
     squares = (rows / rms).square()  # products of squares would leave float32's range
@@ -299,9 +285,9 @@ def judge_like(
 ) -> tuple[float, Rejection | None, str]:
     """Return what `judge_output` does, for an *expected* result of the same precision.
 
-    Integers must be equal, and so must the elements that are infinite or NaN; elements that both
-    left at the poison are equal. Integers of 8 bits may be rounded results: a difference of one is
-    no error. Without *tolerance* the other elements are not compared.
+    Integers must be equal, but for 1 in 8 bits (rounded results), and so must elements that are
+    infinite or NaN; elements that both left at the poison are equal. Without *tolerance* the other
+    elements are not compared.
     """
     if not out.dtype.is_floating_point:
         is_rounded = out.dtype in (torch.int8, torch.uint8)

@@ -1,9 +1,8 @@
 """`select_winner`: from the outcomes of a trial to a winner.
 
 Noise does not decide: all candidates within the near-tie band of the fastest count as equal, and
-among equals a fixed order decides, the library default first. A candidate replaces the library
-default only where its gain is larger than the band and than the spread of both. Two builds on one
-device therefore select the same winner, or winners whose times differ by no more than that.
+among equals a fixed order decides, the library default first. Two builds on one device therefore
+select the same winner, or winners whose times differ by no more than noise explains.
 """
 
 from __future__ import annotations
@@ -51,11 +50,10 @@ def select_winner(
     """Return the winner of *outcomes*; None when no outcome has a time.
 
     Within the near-tie band of the fastest, *library* wins, else the first in `fixed_order` of
-    those whose gain over *library* is no noise (`is_clearly_faster`). *library* wins with the flag
-    `unstable` when the spread of the winner or of *library* exceeds the limit, unless the winner's
-    slowest round was faster than the fastest round of *library*; when the measurements were
-    disturbed; and when *library* was rejected for a reason that noise can produce. Without any time
-    of *library* there is no winner in the last case.
+    those that are `is_clearly_faster`. *library* wins with the flag `unstable` when the spread of
+    the winner or of *library* exceeds the limit, unless the two never overlap; when the
+    measurements were disturbed; and when *library* was rejected for a reason that noise can produce
+    (without any time of *library* there is no winner then).
     """
     control = next((outcome for outcome in outcomes if outcome.winner == library), None)
     if control is not None and control.rejection is not None and control.rejection.may_be_noise:
@@ -88,8 +86,8 @@ def select_winner(
 def is_clearly_faster(one: Outcome, other: Outcome, band: float = 0.0) -> bool:
     """Return whether *one* is faster than *other* by more than *band* and than noise explains.
 
-    The gain, as a share of the time of *one*, is larger than the spread of both, or each round of
-    *one* was faster than each round of *other*.
+    The gain is larger than the spread of both, or each round of *one* was faster than each of
+    *other*.
     """
     spread = _larger_spread(one, other)
     is_beyond = _time(other) > _time(one) * (1 + band)
@@ -97,16 +95,12 @@ def is_clearly_faster(one: Outcome, other: Outcome, band: float = 0.0) -> bool:
 
 
 def fixed_order(winner: Winner) -> tuple[object, ...]:
-    """Return the sort key that decides among equals.
-
-    Family, fused before not fused (fewer kernels), tile size, uid, text of the config.
-    """
+    """Return the sort key among equals: family, fused (fewer kernels), tile size, uid, config."""
     rank = _FAMILIES.index(winner.family) if winner.family in _FAMILIES else len(_FAMILIES)
     return rank, winner.fused is False, winner.tile, winner.uid, str(winner)
 
 
 def _never_overlap(chosen: Outcome, control: Outcome | None) -> bool:
-    """Whether each round of *chosen* was faster than each of *control*."""
     if control is None or chosen.samples is None or control.samples is None:
         return False
     return max(chosen.samples.times_us) < min(control.samples.times_us)
@@ -150,8 +144,7 @@ def make_row(
 ) -> Tuned | None:
     """Return the row for *key* with its evidence; None where `select_winner` selects none.
 
-    With *winner*, which must have a time in *outcomes*, the row is its row, even if another
-    candidate is faster.
+    The row is that of *winner*, which must have a time in *outcomes*, also where another is faster.
     """
     selected = select_winner(outcomes, library, method, is_disturbed=is_disturbed)
     if selected is not None and winner is not None:
@@ -214,8 +207,8 @@ def make_fused_row(
 ) -> Tuned | None:
     """Return the row for the key of *bare*, won by *outcomes* of candidates within their region.
 
-    A candidate may have two outcomes, fused and not fused, and then it has two timings. Candidates
-    rejected in either measurement, every way, count as rejected. None when no outcome has a time.
+    A candidate has a timing for each way that was measured, and counts as rejected where every way
+    was.
     """
     fused = make_row(bare.key, outcomes, library, method, is_disturbed=is_disturbed)
     if fused is None:
@@ -283,7 +276,7 @@ def make_variants_row(
 ) -> Tuned | None:
     """Return the row for the pad decision *key*, won by *outcomes* in the compiled region.
 
-    The times *bare* of inductor's own calls stay as evidence. None when no outcome has a time.
+    The times *bare* of inductor's own calls stay as evidence.
     """
     in_region = make_row(key, outcomes, library, method)
     if in_region is None:
@@ -303,7 +296,6 @@ def make_variants_row(
 
 
 def doubtful_us(floor_us: float) -> float:
-    """Return the time above which a row is far below the peaks; *floor_us* is the time at peak."""
     return max(floor_us / _SLOWEST_SHARE, _SLOW_US)
 
 
@@ -367,7 +359,6 @@ class SizeOutcomes:
 
 
 def rivals_of(outcomes: Sequence[Outcome], winner: Winner, library: Winner) -> list[Winner]:
-    """Return *winner*, *library* if it was run, and the `MOST_RIVALS` fastest of *outcomes*."""
     timed = [outcome for outcome in outcomes if outcome.time_us]
     ranked = sorted(timed, key=lambda outcome: (outcome.time_us, fixed_order(outcome.winner)))
     fastest = [outcome.winner for outcome in ranked[:MOST_RIVALS]]
@@ -380,11 +371,11 @@ def select_for_range(
 ) -> Winner:
     """Return the winner for all *sizes*, the last of which is the size at which *winner* won.
 
-    *winner* stays while its regret is at most `REGRET_BOUND` at every size. Otherwise the candidate
-    with the least worst regret wins; among near ties a candidate within the bound, then *library*,
-    then the first in the fixed order. Sizes with unstable timings are ignored; if the last size is
-    unstable, *winner* stays. A time over the best one counts only where it is no noise
-    (`is_clearly_faster`). A candidate that failed or was not timed at some size cannot win.
+    *winner* stays while its regret is at most `REGRET_BOUND` at every size, or the last size is
+    unstable. Otherwise the candidate with the least worst regret wins; among near ties one within
+    the bound, then *library*, then the first in the fixed order. Unstable sizes and times over the
+    best that noise explains do not count. A candidate that failed or was not timed at a size cannot
+    win.
     """
     own = sizes[-1]
     if _is_unstable(own, library, method):
@@ -409,10 +400,7 @@ def select_for_range(
 def with_range_regret(
     tuned: Tuned, sizes: Sequence[SizeOutcomes], library: Winner, method: Method
 ) -> Tuned:
-    """Return *tuned* with its winner's time over the best time at each of *sizes*.
-
-    The ratio is None at a size where the winner was not timed or the timings are unstable.
-    """
+    """Return *tuned* with its winner's time over the best at each size; None where unstable."""
     winner = tuned.row.winner
     along = tuple(
         (each.size, None if _is_unstable(each, library, method) else _over_best(winner, each))
@@ -430,8 +418,7 @@ def is_within_bound(winner: Winner, tuned: Tuned) -> bool:
     """Return whether *winner* is within `REGRET_BOUND` of the best at the smaller sizes of *tuned*.
 
     Where the winner of *tuned* is above the bound at some size, no candidate is within it
-    everywhere, and its worst ratio is the bound. False if *winner* was not timed at one of the
-    smaller sizes; True if *tuned* has none.
+    everywhere, and its worst ratio is the bound.
     """
     evidence = tuned.row.evidence
     over = worst_regret_over_bound(evidence)
@@ -442,7 +429,6 @@ def is_within_bound(winner: Winner, tuned: Tuned) -> bool:
 
 
 def with_bare_range_regret(bare: Tuned, fused: Tuned) -> Tuned:
-    """Return *fused* with the ratios of its winner at the sizes of the range, taken from *bare*."""
     winner = fused.row.winner
     is_same = winner.choice == bare.row.winner
     along = bare.row.evidence.along if is_same else ratios_of(winner, bare)
@@ -493,10 +479,7 @@ def _outcome(winner: Winner, at: SizeOutcomes) -> Outcome | None:
 
 
 def _ratio(winner: Winner, at: SizeOutcomes) -> float | None:
-    """Return the time of *winner* over the best, 1 where noise may be the difference.
-
-    Infinite if it failed, None if not timed.
-    """
+    """Return the time of *winner* over the best: 1 where noise may differ, infinite if failed."""
     outcome = _outcome(winner, at)
     rejection = None if outcome is None else outcome.rejection
     # An implausible time does not mean that the kernel is wrong.
@@ -512,7 +495,6 @@ def _over_best(winner: Winner, at: SizeOutcomes) -> float | None:
 
 
 def _over(winner: Winner, times_us: Mapping[Winner, float | None]) -> float | None:
-    """Return the time of *winner* over the least time; None without a time of *winner*."""
     own = times_us.get(winner)
     return round(own / min(filter(None, times_us.values())), _REGRET_DIGITS) if own else None
 

@@ -1,7 +1,6 @@
 """`run_trial`: checks and times the candidates of one trial in this process, confirms the winner.
 
-A candidate that faults or hangs takes this process with it; `warmup.measuring.trial_process` runs
-trials in a child process for that reason.
+A candidate that faults or hangs takes this process with it: `warmup.measuring.trial_process`.
 """
 
 from __future__ import annotations
@@ -69,20 +68,16 @@ class CandidateRun:
 
     @property
     def is_open(self) -> bool:
-        """True until the candidate is rejected."""
         return self.outcome.rejection is None
 
     @property
     def time_us(self) -> float:
-        """The median of the times so far in microseconds; infinite without any."""
         return self.outcome.time_us or float("inf")
 
     def reject(self, reason: Rejection, message: str) -> None:
-        """Record the rejection; the candidate is not run again."""
         self.outcome = replace(self.outcome, rejection=reason, said=message[:_MAX_MESSAGE])
 
     def reject_over_peak(self, time_us: float, floor_us: float) -> None:
-        """Reject the candidate if *time_us* is less than *floor_us* by more than peaks may err."""
         if time_us * OVER_PEAK < floor_us:
             message = f"{time_us:.2f} us, while the measured peaks allow {floor_us:.2f} us"
             self.reject(Rejection.IMPLAUSIBLE, message)
@@ -91,8 +86,8 @@ class CandidateRun:
 class Screening:
     """Times the candidates for one key on *device* by *method*; *library* is the control.
 
-    *sets* is the number of operand sets, and *on_stage* is called before a candidate runs. An error
-    rejects its candidate, unless *is_lost* says that the device is unusable: then it is raised.
+    An error rejects its candidate, unless *is_lost* says that the device is unusable: then it is
+    raised.
     """
 
     def __init__(
@@ -112,22 +107,17 @@ class Screening:
         self._repeats: Counter[Winner] = Counter()
 
     def run(self) -> None:
-        """Time all candidates for `SCREENING_ROUNDS`, then the finalists."""
         self.screen(self.runs)
         self.time_finalists()
 
     def screen(self, runs: Sequence[CandidateRun]) -> None:
-        """Time *runs*, which are among ``runs``, for `SCREENING_ROUNDS`."""
         for run in runs:
             if run.is_open:
                 self.attempt(run, "prepare", self._prepare)
         self._add_rounds([run for run in runs if run.is_open], SCREENING_ROUNDS)
 
     def choose_control(self, winners: Sequence[Winner], band: float) -> Winner:
-        """Make the fastest of *winners* the control and return it, by the times so far.
-
-        That is the first of those within *band* of the fastest; without any time, the first.
-        """
+        """Make the first of *winners* within *band* of the fastest of them the control."""
         timed = [run for run in self.runs if run.is_open and run.winner in winners]
         timed.sort(key=lambda run: winners.index(run.winner))
         limit = min((run.time_us for run in timed), default=0.0) * (1 + band)
@@ -136,10 +126,7 @@ class Screening:
         return self._library
 
     def time_finalists(self) -> None:
-        """Time the finalists until their spread is narrow or the retries are used up.
-
-        Between two attempts there is a pause, so that a short disturbance does not spoil both.
-        """
+        """Time the finalists until their spread is narrow or the retries are used up."""
         for number in range(_RETRIES):
             if number:
                 time.sleep(PAUSES_S[number - 1])
@@ -166,11 +153,9 @@ class Screening:
 
     @property
     def _counts_host(self) -> bool:
-        """Whether the host's time to launch a call may decide: not on a CPU or in CUDA graphs."""
         return self._device.type != "cpu" and self._method.launch is Launch.EAGER
 
     def time_enqueueing(self) -> None:
-        """Take the host's times to enqueue each finalist, where they may decide."""
         runs = self.finalists() if self._counts_host else []
         batches = {
             run.winner: EnqueueBatch(run.call, self._device, run.batch.calls)
@@ -201,12 +186,9 @@ class Screening:
         return [*{run.winner: run for run in (*fastest, *more)}.values()]
 
     def attempt(self, run: CandidateRun, stage: str, step: Callable[[CandidateRun], None]) -> None:
-        """Call *step* with *run*; an error rejects the candidate.
+        """Call *step* with *run*; an error rejects the candidate, or says that the device is lost.
 
         Where the control runs out of memory, it is tried again after a pause, `PAUSES_S` often.
-
-        Raises:
-            Exception: the device is lost.
         """
         while True:
             self._on_stage(run.winner, stage)
@@ -222,7 +204,6 @@ class Screening:
             run.outcome = replace(run.outcome, rejection=None, said="")
 
     def _pause(self, run: CandidateRun) -> None:
-        """Wait before *run* is measured again, longer each time."""
         time.sleep(PAUSES_S[self._repeats[run.winner]])
         self._repeats[run.winner] += 1
 
@@ -232,7 +213,6 @@ class Screening:
         run.batch = batch_of(run.call, self._device, method.launch, method.l2, self._sets)
 
     def _add_rounds(self, runs: Sequence[CandidateRun], rounds: int) -> None:
-        """Time *runs* for *rounds* rounds; a failing run is rejected, and the rest start over."""
         remaining = list(runs)
         while remaining:
             batches = {run.winner: run.batch for run in remaining if run.batch is not None}
@@ -275,14 +255,12 @@ class Screening:
 def time_calls(
     calls: Mapping[Winner, TimedCall], library: Winner, device: torch.device, method: Method
 ) -> list[Outcome]:
-    """Return the outcomes of *calls*, timed in this process; *library* is the control."""
     runs = [CandidateRun(winner, call) for winner, call in calls.items()]
     Screening(runs, library, device, method).run()
     return [run.outcome for run in runs]
 
 
 def reason_for(error: BaseException) -> Rejection:
-    """Return the reason for rejecting the candidate that raised *error*."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return Rejection.OUT_OF_MEMORY
     name, text = type(error).__name__, str(error).lower()
@@ -322,17 +300,13 @@ def run_trial(
     Every candidate is called once on a poisoned output, and the output is compared with the
     reference, or with the control's where there is none: if the control fails then, all do. Then
     all are timed in turn, and the fastest again until their spread is narrow or the retries are
-    used up. The winner is called once more on fresh data, and its time is compared with
-    the measured peaks and the wall clock. An implausible time is measured again after a pause, a
-    few times. If the winner fails, it is rejected and the next is confirmed; if that is the
-    control, and its time is implausible, no other candidate wins.
+    used up. The winner is called once more on fresh data, and its time is compared with the
+    measured peaks and the wall clock. An implausible time is measured again after a pause, a few
+    times. If the winner fails, it is rejected and the next is confirmed; if that is the control,
+    and its time is implausible, no other candidate wins. Candidates in *rejected* are not run.
 
-    *make_reference* computes the expected outputs where they are not those of the GEMM alone.
-    *on_stage* is called before a candidate runs. Candidates in *rejected* are not run. An error
-    after which *is_lost* says that the device is unusable is raised.
-
-    Raises:
-        torch.OutOfMemoryError: the operands do not fit into memory.
+    Raises torch's OutOfMemoryError where the operands do not fit, and an error after which
+    *is_lost* says that the device is unusable.
     """
     known = {outcome.winner: outcome for outcome in rejected}
     runs = [CandidateRun(candidate.winner) for candidate in trial.candidates]
@@ -359,8 +333,6 @@ def run_trial(
 
 
 class _Checks:
-    """The checks of one trial: all candidates before the screening, the winner after it."""
-
     def __init__(
         self,
         trial: Trial,
@@ -375,7 +347,6 @@ class _Checks:
         self._specs = {candidate.winner: candidate for candidate in trial.candidates}
 
     def check_outputs(self, sets: Operands) -> None:
-        """Call each candidate once, and reject it if its output is wrong."""
         reference = self._reference(sets)
         if reference is None and self._trial.tolerance is not None and self._has_lost_control():
             for run in self._screening.runs:
@@ -391,7 +362,6 @@ class _Checks:
                 self._screening.attempt(run, "check", call_and_compare)
 
     def confirm_winner(self, make_sets: MakeSets) -> None:
-        """Check the winner on fresh data, the peaks and the wall clock, until a winner passes."""
         confirmed: list[CandidateRun] = []
         fresh: tuple[Operands, Outputs | None] | None = None
         while True:
@@ -424,7 +394,6 @@ class _Checks:
         return any(run.winner == self._trial.library and not run.is_open for run in runs)
 
     def _winner(self) -> CandidateRun | None:
-        """Return the winner by the times so far; None when no open candidate wins."""
         runs = self._screening.runs
         outcomes = [run.outcome for run in runs]
         selected = select_winner(outcomes, self._trial.library, self._trial.method)
@@ -437,7 +406,6 @@ class _Checks:
         return None if reference is None else [reference]
 
     def _reference(self, sets: Operands) -> Outputs | None:
-        """Return the expected outputs; without a reference, the outputs of the control."""
         if self._trial.tolerance is None:
             return None
         reference = self._make_reference(sets)
@@ -487,8 +455,8 @@ class _Checks:
     def _check_wall_clock(self, winner: CandidateRun) -> None:
         """Reject the winner if the host's clock contradicts its device time.
 
-        Calls in a row end when the host has enqueued them all or when the device has run them all,
-        whichever is later. A correct device time therefore accounts for the wall-clock time.
+        Calls in a row end when the host has enqueued them all or the device has run them all,
+        whichever is later.
         """
         assert winner.call is not None
         claimed = winner.time_us
@@ -511,7 +479,6 @@ class _Checks:
 
 
 def _outputs(returned: object, sets: Operands) -> Outputs:
-    """Return the outputs of a call: what it *returned*, or the output tensor that it wrote."""
     if isinstance(returned, tuple):
         return returned
     return [returned if isinstance(returned, torch.Tensor) else sets.out(0, at_offset=True)]
@@ -532,11 +499,10 @@ def time_search(
 ) -> tuple[list[Outcome], Winner]:
     """Return the outcomes of all candidates of *search*, and the control.
 
-    The control is what default mode would take: the fastest of the candidates that it lists, and of
-    those within the near-tie band of *method* the first. What a candidate writes is compared with
-    what the first listed candidate that runs wrote, within the *tolerance* of the dtype; a
-    candidate that differs is rejected before it is timed. So is, after it was timed, a candidate
-    that takes less than *floor_us* by more than peaks may be wrong.
+    The control is what default mode would take: the first, within the near-tie band of *method*, of
+    the candidates that it lists. A candidate that writes something else than the first listed
+    candidate that runs, by more than *tolerance*, is rejected before it is timed, and one that
+    takes less than *floor_us* by more than peaks may be wrong after that.
     """
     screening = Screening([], search.listed[0], device, method)
     written = _Written(search, tolerance)
@@ -562,20 +528,16 @@ def time_search(
 
 
 def _reject_implausible(runs: Sequence[CandidateRun], floor_us: float | None) -> None:
-    """Reject those of *runs* whose time the measured peaks do not allow."""
     for run in runs:
         if floor_us is not None and run.is_open:
             run.reject_over_peak(run.time_us, floor_us)
 
 
 def with_narrow_band(method: Method) -> Method:
-    """Return *method* with the near-tie band of candidates that differ in a launch config only."""
     return replace(method, near_tie=min(method.near_tie, NEAR_TIE))
 
 
 class _Written:
-    """Compares what candidates write with what the first of them wrote."""
-
     def __init__(self, search: LiveSearch, tolerance: Mapping[str, float]) -> None:
         self._search, self._tolerance = search, {**NARROW_TOLERANCE, **tolerance}
         self._expected: Sequence[torch.Tensor] | None = None

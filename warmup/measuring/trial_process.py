@@ -52,8 +52,7 @@ class TrialProcess:
     """Runs trials in a child process, one at a time; the child starts with the first trial.
 
     *command* starts the child, which speaks the protocol of `warmup.tuning.worker`. A candidate has
-    *limit_s* seconds for each stage. The child's output goes to *log*, by default a temporary file,
-    and its last line becomes part of the message when the child dies.
+    *limit_s* seconds for each stage. The child's output goes to *log*, by default a temporary file.
     """
 
     command: Sequence[str]
@@ -64,22 +63,19 @@ class TrialProcess:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def start(self) -> None:
-        """Start the child now, so that its imports overlap with other work."""
         self._leave_to_parent()
         if self._child is None:
             self._child = _TrialChild(self.command, self.log)
 
     @property
     def pid(self) -> int | None:
-        """The process ID of the child, None before it starts."""
         return None if self._child is None else self._child.pid
 
     def run(self, trial: Trial) -> TrialResult:
         """Return the result of *trial*; trials of other threads wait.
 
-        Raises:
-            TrialNotRunError: no candidate could be run, for example for lack of memory.
-            BuildError: the child does not start, or dies before it runs a candidate.
+        Raises TrialNotRunError where no candidate could be run, for example for lack of memory, and
+        BuildError where the child does not start, or dies before it runs a candidate.
         """
         with self._lock:
             return self._run(trial)
@@ -115,7 +111,6 @@ class TrialProcess:
             self._child, self._owner = None, os.getpid()
 
     def close(self) -> None:
-        """Kill the child; the next trial starts a new child."""
         self._leave_to_parent()
         if self._child is not None:
             self._child.close()
@@ -123,8 +118,6 @@ class TrialProcess:
 
 
 class _ChildEndedError(Exception):
-    """The child ended or must be killed: the candidate it was running, the reason, a message."""
-
     def __init__(self, winner: Winner | None, reason: Rejection, message: str) -> None:
         super().__init__(message)
         self.winner = winner
@@ -132,8 +125,6 @@ class _ChildEndedError(Exception):
 
 
 class _TrialChild:
-    """One child process that runs trials."""
-
     def __init__(self, command: Sequence[str], log: IO[bytes] | None) -> None:
         path = [_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {
@@ -201,22 +192,15 @@ def _read_result(
 
 
 def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
-    """Return *outcome*, except its winner, as JSON values."""
     fields: dict[str, Any] = msgspec.to_builtins(outcome)
     del fields["winner"]
     return fields
 
 
 def outcome_from_json(winner: Winner, fields: Mapping[str, Any]) -> Outcome:
-    """Return the outcome of *winner* from the *fields* that `outcome_to_json` wrote.
-
-    Raises:
-        msgspec.ValidationError: they are of something else.
-    """
     return msgspec.convert({**fields, "winner": msgspec.to_builtins(winner)}, Outcome)
 
 
 def own_command(*, workers: bool = False) -> list[str]:
-    """Return the command that starts `warmup.tuning.worker`, with compile *workers* or without."""
     # -P: a file in the working folder must not shadow a module.
     return [sys.executable, "-P", "-m", "warmup.tuning.worker", *([WORKERS] if workers else [])]

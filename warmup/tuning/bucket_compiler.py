@@ -58,13 +58,7 @@ _RECOMPILED: Final = "'fail_on_recompile'"  # torch/_dynamo/eval_frame.py
 
 
 def call_first(model: nn.Module, inputs: Inputs) -> tuple[Callable[..., Any], Any, int]:
-    """Compile *model*, and call it with *inputs*.
-
-    Returns what was compiled, the output, and how many graphs torch.compile made of the model.
-
-    Raises:
-        Exception: an error of the model or of a compiler.
-    """
+    """Compile *model* and call it; return what was compiled, the output, and how many graphs."""
     before, compiled = count_graphs(), compile_model(model)
     output = compiled(*inputs.args, **inputs.kwargs)
     return compiled, output, count_graphs() - before
@@ -73,13 +67,7 @@ def call_first(model: nn.Module, inputs: Inputs) -> tuple[Callable[..., Any], An
 def call_others(
     compiled: Callable[..., Any], calls: Sequence[Inputs], state: CallState
 ) -> list[Any]:
-    """Return the outputs of *compiled* for *calls*, which its artifact must serve.
-
-    What calls write is put back by *state* before each.
-
-    Raises:
-        Exception: another artifact would be needed, or the model failed.
-    """
+    """Return the outputs of *compiled* for *calls*, which its artifact must serve."""
     with torch.compiler.set_stance("fail_on_recompile"):
         outputs = []
         for call in calls:
@@ -89,10 +77,10 @@ def call_others(
 
 
 def error_for(error: Exception, name: str, changed: Sequence[str] = ()) -> WarmupError:
-    """Return the error to raise for an *error* of a compile of the bucket *name*.
+    """Return the error to raise for an *error* of a compile: a `WarmupError` in it, but for a miss.
 
-    A `WarmupError` in it is that error, but for a miss. *changed* are the attributes of the model
-    that its calls change: each value has a graph of its own.
+    *changed* are the attributes of the model that its calls change: each value has a graph of its
+    own.
     """
     own = warmup_error_in(error)
     if own is not None and not isinstance(own, MissError):
@@ -121,12 +109,10 @@ def error_for(error: Exception, name: str, changed: Sequence[str] = ()) -> Warmu
 
 @dataclass(slots=True)
 class AskedQuestions:
-    """What a compile asked: how often for each key that was answered, in graph order.
+    """What a compile asked: how often for each key that was answered, in graph order, and the rest.
 
     ``missing`` are the keys that no row answered and nothing measured, ``faults`` exceptions of
-    warmup's own, and ``uncovered`` counts decisions that no row covers, by site. ``frames`` ran
-    uncompiled, and ``matmuls_outside`` is how many matmuls ran outside any graph then. ``cost`` is
-    that of a call.
+    warmup's own; ``frames`` ran uncompiled, and so many matmuls outside any graph.
     """
 
     keys: Counter[str] = field(default_factory=Counter)
@@ -138,7 +124,6 @@ class AskedQuestions:
     cost: CallCost | None = None
 
     def note(self, event: Event) -> None:
-        """Count *event*, where it is about a question of inductor's."""
         if event.name in (EventName.HIT, EventName.TUNED):
             self.keys[str(event.fields["key"])] += 1
         elif event.name is EventName.MISSED:
@@ -153,15 +138,12 @@ class AskedQuestions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedBucket:
-    """One bucket served from rows: the keys it asked for, and the outputs of its calls.
+    """One bucket served from rows: its keys with a row, in graph order, and its outputs.
 
-    ``keys`` are those with a row, each once, in graph order; ``missing`` those that no row answered
-    and nothing measured. ``uncovered`` counts measurements that no row covers, by site. ``graphs``
-    is the number of graphs that torch.compile made of the first call. ``is_same_shortened``: the
-    model without its repeated layers asked for the same keys. ``cost`` is that of the first call,
-    None where nothing measures it, and ``counts`` says how often the graphs asked for each key.
-    ``differing`` are the keys for which inductor fused another way than their rows say.
-    ``uncompiled`` is what ran outside of graphs.
+    ``uncovered`` counts measurements that no row covers, by site, ``counts`` how often the graphs
+    asked for each key. ``is_same_shortened``: the model without its repeated layers asked for the
+    same keys. ``cost`` is that of the first call. ``differing`` are the keys for which inductor
+    fused another way than their rows say.
     """
 
     keys: tuple[str, ...]
@@ -186,11 +168,8 @@ def _no_state() -> CallState:
 class BucketCompiler:
     """Compiles ``model``; inductor's questions are answered from ``progress`` or by ``tuner``.
 
-    ``make_lookup`` is called with the arguments of `Lookup`, and returns the lookup that answers.
-    ``measure_cost`` returns what a call costs that has run before; None where that is not measured.
     ``is_rebuilt``: the model was rebuilt from a key, and asks a single question that is measured.
-    ``freezes``: weights are frozen where the policy's options say so. ``state`` puts back what the
-    model's calls write, before each call whose output is returned.
+    ``state`` puts back what the model's calls write, before each call whose output is returned.
     """
 
     setup: BuildSetup
@@ -206,15 +185,10 @@ class BucketCompiler:
     def tune(self, calls: Sequence[Inputs], name: str, since: int) -> ServedBucket:
         """Measure each question without a row in the bucket *name*; serve the bucket from rows.
 
-        The model is called with each inputs of *calls*; all calls use the artifact of the first.
-        Where layers repeat, the shortened model is tuned first, and the whole model only when rows
-        are still missing. Rows measured from number *since* of the build on that the whole model
-        does not ask for are removed again.
-
-        Raises:
-            ModelError: the sizes in *calls* cannot share one artifact.
-            BuildError: compiling or a call failed otherwise. A `WarmupError` other than a miss is
-                raised as it is.
+        All *calls* use the artifact of the first. Where layers repeat, the shortened model is tuned
+        first, and the whole model only when rows are still missing. Rows of the build from number
+        *since* on that the whole model does not ask for are removed again. Sizes that cannot share
+        one artifact raise a ModelError, other faults a BuildError or the `WarmupError` itself.
         """
         shortened = self._tune_shortened(calls[:1], name)
         new_keys = self.progress.keys_since(since)
@@ -231,14 +205,9 @@ class BucketCompiler:
         return replace(served, is_same_shortened=is_same_shortened)
 
     def call_name(self, name: str) -> str:
-        """Return the table's name of the model's call *name*, such as ``mlp seqlen=16``."""
         return f"{self.model.name} {name}"
 
     def tune_as_is(self, calls: Sequence[Inputs], name: str) -> ServedBucket:
-        """Measure and serve as `tune` does, with the layers that the model has now.
-
-        Raises as `tune` does.
-        """
         before = len(self.progress.tuned)
         served = self._tune_all(calls, name)
         if len(self.progress.tuned) > before:  # without new rows, that run was served from rows
@@ -246,16 +215,12 @@ class BucketCompiler:
         return served
 
     def ask(self, calls: Sequence[Inputs], name: str) -> ServedBucket:
-        """Compile the bucket *name* with library kernels where no row answers; measure nothing.
-
-        Raises as `tune` does.
-        """
+        """Compile the bucket *name* with library kernels where no row answers; measure nothing."""
         return self._compile(calls, name)
 
     def lookup(
         self, rows: Mapping[str, Row], on_miss: OnMiss, emitter: Emitter, *, measures: bool = False
     ) -> Lookup:
-        """Return a lookup over *rows*; with *measures* it measures what has no row."""
         return self.make_lookup(
             rows,
             on_miss,
@@ -270,22 +235,14 @@ class BucketCompiler:
         )
 
     def serve_from(self, keys: Collection[str], calls: Sequence[Inputs], name: str) -> list[Any]:
-        """Return the outputs of the bucket *name* served from the rows of *keys* alone.
-
-        Other questions get the library's kernel. Nothing is measured.
-
-        Raises as `tune` does.
-        """
+        """Return the outputs of the bucket served from the rows of *keys* alone."""
         rows = {key: self.progress.rows[key] for key in keys}
         lookup = self.lookup(rows, OnMiss.FALLBACK, Emitter([]))
         with self.attached(lookup):
             return self._call_compiled(calls, name)[0]
 
     def run_default(self, calls: Sequence[Inputs], name: str) -> list[Any]:
-        """Return the outputs of the bucket *name* compiled in default mode, without a table.
-
-        Raises as `tune` does.
-        """
+        """Return the outputs of the bucket *name* compiled in default mode, without a table."""
         return self._call_compiled(calls, f"{name} in default mode")[0]
 
     @contextlib.contextmanager
@@ -321,7 +278,6 @@ class BucketCompiler:
         return shortened(self.model.module, has_kernels=self.setup.device.type != "cpu")
 
     def _tune_shortened(self, calls: Sequence[Inputs], name: str) -> ServedBucket | None:
-        """Tune the model without repeated layers; None when no layers repeat or that fails."""
         with self.shortened() as left_out:
             if left_out:
                 try:
@@ -334,8 +290,6 @@ class BucketCompiler:
         """Compile until each question has a row; remove rows that a region's row made useless.
 
         A row that inductor does not fuse in the model as it did in the region is measured again.
-
-        Raises as `tune` does.
         """
         since, questions = len(self.progress.tuned), self.tuner.region_questions
         questions.forget()
@@ -348,7 +302,6 @@ class BucketCompiler:
 
     @property
     def order(self) -> CompileOrder:
-        """When the candidates of a graph are compiled while it is tuned."""
         if self.is_rebuilt or self.tuner.device.type == "cpu":
             return CompileOrder.AS_ASKED
         # Where the host's time may decide, the workers are idle while it is taken.
@@ -419,12 +372,9 @@ class BucketCompiler:
     def _call_compiled(
         self, calls: Sequence[Inputs], name: str, asked: AskedQuestions | None = None
     ) -> tuple[list[Any], int]:
-        """Return the outputs of the model, compiled with empty caches, for each inputs of *calls*.
+        """Return the outputs of the freshly compiled model for *calls*, and how many graphs.
 
-        With them comes the number of its graphs. *asked* gets what the first call costs and, where
-        frames are uncompiled, how many matmuls it runs outside any graph.
-
-        Raises as `tune` does.
+        *asked* gets what the first call costs and how many matmuls it runs outside any graph.
         """
         from warmup.inductor.caches import empty_caches
         from warmup.inductor.compile_watch import count_matmuls_outside
@@ -458,7 +408,6 @@ class BucketCompiler:
         return outputs, graphs
 
     def _cost_of(self, call: Callable[[], object], name: str) -> CallCost | None:
-        """Return what *call* costs; None with a warning where it cannot be called so often."""
         try:
             return self.measure_cost(call)
         except Exception as error:  # noqa: BLE001  the bucket was served, and only this is not known
@@ -478,8 +427,7 @@ def measure_regions(compiler: BucketCompiler) -> None:
     """Measure each question that waits, and save its row.
 
     Where the region cannot be compiled or timed as in default mode, the times of inductor's own
-    calls decide: `RowMaker.not_fused` says why. Without such calls there is no row, and
-    `RowMaker.not_tuned` says why.
+    calls decide, and `RowMaker.not_fused` says why. Without such calls there is no row.
     """
     tuner, progress = compiler.tuner, compiler.progress
     regions = tuner.clock.phase(BuildStage.REGIONS)
@@ -504,11 +452,7 @@ def measure_regions(compiler: BucketCompiler) -> None:
 
 
 def drop_rows(compiler: BucketCompiler, keys: Collection[str], since: int) -> None:
-    """Remove the rows of *keys*, measured from number *since* on, which nobody will ask for.
-
-    Raises:
-        TableError: the table cannot be written.
-    """
+    """Remove the rows of *keys*, measured from number *since* on, which nobody will ask for."""
     compiler.progress.discard(keys, since)
     compiler.progress.reopen(keys)
     for key in keys:
@@ -517,11 +461,6 @@ def drop_rows(compiler: BucketCompiler, keys: Collection[str], since: int) -> No
 
 @dataclass(frozen=True, slots=True)
 class _TimedVariants:
-    """The outcomes of the variants of a region, and the keys that each of them asked for.
-
-    ``failure`` is why there are no outcomes.
-    """
-
     outcomes: Sequence[Outcome] = ()
     failure: str = ""
     is_disturbed: bool = False
@@ -558,10 +497,7 @@ def _time_variants(compiler: BucketCompiler, waiting: WaitingQuestion) -> _Timed
 
 
 def _with_finite_result(trial: Trial) -> Trial:
-    """Return *trial* with positive operands where others give infinities or no numbers.
-
-    An operand may be what the model takes the root or the logarithm of.
-    """
+    """Return *trial* with positive operands where others give infinities, as under a root."""
     device = torch.device(trial.device)
     assert trial.region is not None
     sets = OperandSets(trial, device, trial.seed, 1)
@@ -573,8 +509,6 @@ def _with_finite_result(trial: Trial) -> Trial:
 
 
 class _Variants:
-    """The compiled variants of one region, or the errors that compiling them raised."""
-
     def __init__(self, compiler: BucketCompiler, question: RegionQuestion, trial: Trial) -> None:
         assert trial.region is not None
         self._compiler, self._question, self._region = compiler, question, trial.region
@@ -584,13 +518,7 @@ class _Variants:
         self._errors: dict[Winner, Exception] = {}
 
     def compile(self, winner: Winner, inputs: list[torch.Tensor]) -> None:
-        """Compile the region as *winner* says; tune what has no row.
-
-        An error is kept for `make_call`, where it rejects this way.
-
-        Raises:
-            WarmupError: the table cannot be written, for example.
-        """
+        """Compile the region as *winner* says; tune what has no row. An error rejects this way."""
         asked = self.keys[winner] = set()
 
         def note(event: Event) -> None:
@@ -619,12 +547,10 @@ class _Variants:
                 self._errors[winner] = BuildError("the compiled region asks for another key")
 
     def make_call(self, candidate: Candidate, sets: Operands) -> Callable[[int], object]:
-        """Return the call of the region compiled as *candidate* says, or raise what that raised."""
         if (error := self._errors.get(candidate.winner)) is not None:
             raise error
         compiled = self._compiled[candidate.winner]
         return lambda number: compiled(*sets.views(number))
 
     def make_reference(self, sets: Operands) -> list[torch.Tensor]:
-        """Return the outputs for the first operand set, computed in higher precision."""
         return region_reference(self._region, self._device, sets)

@@ -41,20 +41,17 @@ if TYPE_CHECKING:
 def build(request: BuildRequest, observer: Observer | None = None) -> BuildReport:
     """Tune what *request* asks for, and write the winners to its table.
 
-    Each finished problem is on disk before the next one starts, so that a second build completes
-    what a killed one has left. In each run of a bucket the outputs, compiled from the table alone,
-    are checked (`warmup.tuning.output_check`). A row that makes them wrong is marked as not
-    trusted: it stays in the table, is not served, and the next build measures its problem again
-    without that winner.
+    Each finished problem is on disk before the next one starts: a second build completes what a
+    killed build has left. In each run of a bucket the outputs, compiled from the table alone, are
+    checked (`warmup.tuning.output_check`). A row that makes them wrong stays in the table, is not
+    served, and the next build measures its problem again without that winner.
 
     Raises:
         SettingsError, ModelError: the request or the model cannot be used; nothing was written.
-        TableError: the table exists and is damaged, belongs to another device, runtime or policy,
-            or cannot be written; or one of ``rows_from`` cannot be read.
+        TableError: the table is damaged, of another device or policy, or cannot be written.
         OutputMismatchError: a bucket's output is wrong, also without the rows that may be to blame.
         BuildError: no device, or no process of a program, could be used.
-        NothingRecordedError: no bucket and no program asked for a choice; or no problem could be
-            rebuilt, and there is no table; or the share of the problems is empty.
+        NothingRecordedError: nothing asked for a choice, or could be rebuilt without a table.
         BundleError: the bundle could not be made; the table on disk is complete.
     """
     request.check()
@@ -69,11 +66,9 @@ class ThisProcess:
     first_device: ClassVar[str] = "auto"
 
     def refuses(self, _request: BuildRequest) -> frozenset[str]:
-        """Return nothing: one device does every request."""
         return frozenset()
 
     def tune(self, request: BuildRequest, observer: Observer) -> BuildReport:
-        """Tune the source of *request* here, or plan it, and return the report."""
         options = request.options
         with open_context(request, observer) as context:
             tuner, work = context.tuner, request.source.open(context)
@@ -122,12 +117,7 @@ class ThisProcess:
 
 @contextmanager
 def open_context(request: BuildRequest, observer: Observer) -> Iterator[BuildContext]:
-    """Open the device of *request*; its table is opened by `open_progress`.
-
-    Raises:
-        SettingsError, AdapterError: the device, an option or this torch cannot be used.
-        TableWriteError: the table cannot be written.
-    """
+    """Open the device of *request*; its table is opened by `open_progress`."""
     from warmup.tuning.tuner import make_tuner
 
     started, options = time.monotonic(), request.options
@@ -148,13 +138,7 @@ def open_progress(
     revisit: Callable[[Table], Revisit],
     assumptions: Iterable[Assumption] = (),
 ) -> Progress:
-    """Return the progress of the build of *context*, into the table at *path*.
-
-    *revisit* says which rows of that table are measured again.
-
-    Raises:
-        TableError: the table, or one of the tables to take rows from, cannot be used.
-    """
+    """Return the progress of the build of *context*, into the table at *path*."""
     options, setup, tuner = context.options, context.setup, context.tuner
     table, replaces = open_table(
         path, setup, assumptions, force=options.force, is_read_only=options.dry_run
@@ -188,21 +172,14 @@ class TableOrigin(Protocol):
     """What decides whether rows may stand in a table: where and how they are measured."""
 
     @property
-    def runtime(self) -> Runtime:
-        """The device and the software of the measurements."""
+    def runtime(self) -> Runtime: ...
 
     @property
-    def policy(self) -> Policy:
-        """How candidates are measured."""
+    def policy(self) -> Policy: ...
 
 
 def find_setup(device: str, asked: PolicyOptions) -> BuildSetup:
-    """Return the setup of a build on *device*, and start inductor's compile workers.
-
-    Raises:
-        SettingsError: the device, its compiler or an option in *asked* cannot be used.
-        AdapterError: this torch is not supported.
-    """
+    """Return the setup of a build on *device*, and start inductor's compile workers."""
     from warmup.inductor import connect, start_workers
     from warmup.inductor.machine import check_compiler, resolve_device
 
@@ -216,18 +193,13 @@ def find_setup(device: str, asked: PolicyOptions) -> BuildSetup:
 
 
 def watcher_of(observer: Observer | None, setup: TableOrigin) -> Observer:
-    """Return *observer*, or one that ignores events, after the event that measuring begins."""
     watcher = observer or Observer()
     watcher.measuring_on(setup.runtime, setup.policy.timing)
     return watcher
 
 
 def check_out(path: Path) -> None:
-    """Check that a table can be written to *path*, before anything is loaded; make its folder.
-
-    Raises:
-        TableWriteError: it cannot.
-    """
+    """Check that a table can be written to *path*, before anything is loaded; make its folder."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         probe_folder(path)
@@ -246,14 +218,9 @@ def open_table(
 ) -> tuple[Table, bool]:
     """Return the table to add rows to, and whether its first row replaces the table at *path*.
 
-    Its provenance has the *assumptions* of this build too.
-
-    It is the table at *path*, an empty table where there is no file, or with *force* an empty table
-    in place of one from another device, runtime or policy. With *is_read_only* nothing is written.
-
-    Raises:
-        TableError: *path* cannot be written, or its table is damaged, or without *force* of another
-            device, runtime or policy.
+    That is the table at *path*, or an empty one where there is no file, or with *force* where its
+    table is of another device, runtime or policy; else that is a TableError. With *is_read_only*
+    nothing is written.
     """
     if not is_read_only:
         check_writable(path)
@@ -269,11 +236,7 @@ def open_table(
 
 
 def seconds_to_wait(given: float | None) -> float:
-    """Return how long a build may wait for a quiet machine: *given*, else the variable, else 30.
-
-    Raises:
-        SettingsError: it is no number of seconds.
-    """
+    """Return how long a build may wait for a quiet machine: *given*, else the variable, else 30."""
     name, value = "wait_for_quiet", given
     if given is None:
         name = "WARMUP_WAIT_FOR_QUIET"
@@ -294,7 +257,6 @@ def _provenance(runtime: Runtime) -> Provenance:
 def out_path(
     out: str | Path | None, runtime: Runtime, model: LoadedModel, dtype: torch.dtype | None
 ) -> Path:
-    """Return *out*, else tables/DEVICE/MODEL.DTYPE.json below the current folder."""
     if out is not None:
         return Path(out)
     from warmup.core.roofline import dtype_name

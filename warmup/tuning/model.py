@@ -56,12 +56,9 @@ def build_model(
     """Tune the kernels of *model* for every one of *buckets*, and write the winners to a table.
 
     *model* has the form of the command line's ``--model``. *buckets* are sizes of the dim seqlen,
-    as numbers or text such as ``16,64``, or texts that bind dims, such as ``batch=1,8;seqlen=560``,
-    whose buckets are built one after the other. *out* is the table, by default
-    tables/DEVICE/MODEL.DTYPE.json; an existing one is completed. *observer* is told what happens.
-
-    Raises:
-        WarmupError: as `warmup.tuning.build.build` does.
+    as numbers or text such as ``16,64``, or texts that bind dims, such as ``batch=1,8;seqlen=560``.
+    *out* is the table, by default tables/DEVICE/MODEL.DTYPE.json; an existing one is completed.
+    Raises as `warmup.tuning.build.build` does.
     """
     source = ModelSource(model, *_sizes_and_dims(buckets))
     path = None if out is None else Path(out)
@@ -90,20 +87,13 @@ class ModelSource:
     dims: tuple[str, ...] = ()
 
     def refuses(self, _request: BuildRequest) -> frozenset[str]:
-        """Return nothing: a model has all options."""
         return frozenset()
 
     def buckets(self, options: BuildOptions) -> tuple[Bucket, ...]:
-        """Return the buckets, as ranges where the policy of *options* says so.
-
-        Raises:
-            SettingsError: they have another form, or those of ranges descend.
-        """
         buckets = parse_buckets(self.seqlens, self.dims)
         return with_ranges(buckets) if options.policy == ShapePolicy.RANGE.value else buckets
 
     def build(self, request: BuildRequest, observer: Observer) -> BuildReport:
-        """Tune the model, on several devices first what can be tuned without it."""
         options = request.options
         parse_budget(options.search, options.budget)
         self.buckets(options)
@@ -113,7 +103,6 @@ class ModelSource:
         return self._build_spread(request, observer)
 
     def open(self, context: BuildContext) -> Work:
-        """Load the model, and open its table."""
         from warmup.models.inputs import resolve_inputs
         from warmup.models.loading import load_model, parse_cast
         from warmup.tuning.bucket_compiler import BucketCompiler
@@ -146,11 +135,7 @@ class ModelSource:
         return _ModelWork(self, context, session, buckets, budget)
 
     def _build_spread(self, request: BuildRequest, observer: Observer) -> BuildReport:
-        """Do *request* on a runner of several devices.
-
-        Problems that can be tuned without the model are given to them; the others are tuned on the
-        first device when those are in the table. The report is that of the whole build.
-        """
+        """Tune on several devices what can be tuned without the model, then the rest here."""
         from warmup.tuning.problems import ProblemsSource, as_problems
 
         started, runner = time.monotonic(), request.runner
@@ -178,7 +163,6 @@ class ModelSource:
 
 
 def _joined(planned: BuildReport, ahead: BuildReport, final: BuildReport) -> BuildReport:
-    """Return *final* with the problems that several devices tuned *ahead* of it."""
     again = {one.key for one in final.timings}
     return replace(
         final,
@@ -192,12 +176,7 @@ def _joined(planned: BuildReport, ahead: BuildReport, final: BuildReport) -> Bui
 
 
 def revisit_for(table: Table, budget: SearchBudget, options: BuildOptions) -> Revisit:
-    """Return which rows of *table* a build measures again: all, or on a retry unstable ones.
-
-    Raises:
-        SettingsError: ``retry`` is another word or cannot be combined with ``force`` or a budget,
-            or an unstable row was searched further than this build would search.
-    """
+    """Return which rows of *table* a build measures again: all, or on a retry unstable ones."""
     retry = options.retry
     if retry is None:
         return Revisit(all_rows=options.force, search=budget.first_pass)
@@ -248,7 +227,6 @@ class _ModelWork:
         )
 
     def tune(self) -> TunedWork:
-        """Run each bucket, with padded weights too where that is wanted and pays."""
         from warmup.tuning.weights import measure_weights, weigh_launched
 
         session, progress = self.session, self.context.progress
@@ -330,7 +308,7 @@ def _plan_buckets(session: Session, buckets: Sequence[Bucket]) -> tuple[PlannedB
     """Return what each of *buckets* asks for.
 
     Once a bucket has shown that the model without its repeated layers asks for the same keys, the
-    other buckets are compiled without them, as a build does.
+    others are compiled without them, as a build does.
     """
     observer = session.compiler.progress.observer
     planned: list[PlannedBucket] = []

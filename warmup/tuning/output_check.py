@@ -1,10 +1,9 @@
 """`OutputCheck`: whether outputs are as near to the exact result as eager's and default mode's.
 
-Neither eager nor default mode is the exact result: in a narrow dtype their errors grow with the
-depth of the model. Both are compared with a run in higher precision, and bound the error of what is
-judged. What an ordinary build does not need is not computed: outputs within the floor of eager's
-are right, and default mode is compiled only for outputs that are further from the run in higher
-precision than eager's are.
+Neither is exact: in a narrow dtype their errors grow with the depth of the model. Both are compared
+with a run in higher precision, and bound the error of what is judged. What is not needed is not
+computed: outputs within the floor of eager's are right, and default mode is compiled only for
+outputs that are further from the run in higher precision than eager's are.
 """
 
 from __future__ import annotations
@@ -42,10 +41,8 @@ MOST_ERROR: Final = 0.5  # no output is right with a larger error, whatever eage
 class OutputCheck:
     """Judges the outputs of variants of one model, all for the same calls.
 
-    ``eager`` are its outputs uncompiled, ``floors`` the error that is always accepted, by dtype of
-    the output. ``run_wide`` runs the model in higher precision, ``run_default`` in default mode
-    without a table (None: eager alone bounds the error). Each is called once at most, when its
-    outputs are first needed.
+    ``floors`` is the error that is always accepted, by dtype of the output. Without ``run_default``
+    eager alone bounds the error. Each run is made once at most, when its outputs are first needed.
     """
 
     eager: Sequence[Any]
@@ -80,7 +77,6 @@ class OutputCheck:
         )
 
     def _default_errors(self, reference: Sequence[Any]) -> tuple[list[float] | None, str]:
-        """Return the errors of default mode over *reference*; None with the reason if it failed."""
         if self.run_default is None:
             return None, ""
         if self._default is None:
@@ -102,7 +98,6 @@ def _judgement(
     reference: str = "eager",
     remark: str = "",
 ) -> CheckedOutput:
-    """Return the checked of the tensor with the largest of *errors* over its limit."""
     nothing = [0.0] * len(floors)
     limits = [
         _limit(*each) for each in zip(floors, eager or nothing, default or nothing, strict=True)
@@ -121,7 +116,6 @@ def _judgement(
 
 
 def _limit(floor: float, eager: float, default: float) -> float:
-    """Return the largest error of a tensor that is right, from the errors of eager and default."""
     counted = default if default <= MOST_DEFAULT * max(floor, eager) else 0.0
     return max(floor, min(MOST_ERROR, MOST_TIMES * max(eager, counted)))
 
@@ -131,11 +125,7 @@ def _limit(floor: float, eager: float, default: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class BisectedRow:
-    """The row to blame, and whether the output is wrong with that row alone.
-
-    ``key`` is None when the output is wrong without any row. ``trials`` counts how often the bucket
-    was served.
-    """
+    """The row to blame (None: wrong without any row), and whether it is wrong alone."""
 
     key: str | None
     is_alone: bool
@@ -145,9 +135,8 @@ class BisectedRow:
 def bisect_rows(keys: Sequence[str], is_wrong: Callable[[Sequence[str]], bool]) -> BisectedRow:
     """Return which of *keys* makes the output wrong, after at most `most_trials` trials.
 
-    *is_wrong* serves the bucket from the rows of the given keys alone; with all *keys* the output
-    is wrong. Of several rows that are wrong only together, the last in the order of *keys* is
-    found.
+    *is_wrong* serves the bucket from the given keys alone; with all *keys* the output is wrong. Of
+    several rows that are wrong only together, the last in the order of *keys* is to blame.
     """
     right, wrong, trials = 0, len(keys), 1  # right with the first `right` rows, wrong with `wrong`
     if not keys or is_wrong(()):
@@ -175,10 +164,10 @@ def most_trials(rows: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketRun:
-    """The bucket *name*: the model of ``compiler``, called with each inputs of ``calls``.
+    """The bucket *name* in the form that is compiled; the model is as before after each method.
 
     The groups in ``padded`` are padded while it is served; ``is_shortened``: repeated layers are
-    left out. Methods raise as `BucketCompiler.tune` does; the model is as before afterwards.
+    left out.
     """
 
     compiler: BucketCompiler
@@ -198,18 +187,15 @@ class BucketRun:
             return self.compiler.tune_as_is(self.calls, self.name)
 
     def serve_from(self, keys: Collection[str]) -> list[Any]:
-        """Return the outputs of the bucket served from the rows of *keys* alone."""
         with padding(self.compiler, self.padded), self._shortened():
             return self.compiler.serve_from(keys, self.calls, self.name)
 
     def run_default(self) -> list[Any]:
-        """Return the outputs of the unpadded model in default mode, without a table."""
         release_memory()
         with self._shortened():
             return self.compiler.run_default(self.calls, self.name)
 
     def run_wide(self) -> WideRun:
-        """Return the outputs of the unpadded model in higher precision."""
         release_memory()
         with self._shortened():
             run = run_wide(self.compiler.model.module, self.calls, self.compiler.setup.device)
@@ -223,7 +209,6 @@ class BucketRun:
 
 @contextlib.contextmanager
 def padding(compiler: BucketCompiler, padded: Mapping[Group, Padding]) -> Iterator[None]:
-    """Pad the groups in *padded* of the model of *compiler* while the context is open."""
     if not padded:
         yield
         return
@@ -238,11 +223,7 @@ def padding(compiler: BucketCompiler, padded: Mapping[Group, Padding]) -> Iterat
 
 
 def padding_keys(rows: Mapping[str, Row], structures: Collection[Structure]) -> list[str]:
-    """Return the keys of those *rows* that pad one of *structures* to more features.
-
-    Raises:
-        ProblemError: a row has no winner that such a structure can have.
-    """
+    """Return the keys of those *rows* that pad one of *structures* to more features."""
     about = {
         key: structure
         for key in rows
@@ -274,14 +255,11 @@ def reject_rows(
 ) -> tuple[ServedBucket, CheckedOutput]:
     """Mark the rows to blame for the wrong outputs of *served*; return the bucket without them.
 
-    *checked* is that of these outputs. At most `MOST_REJECTED` rows are found, each by bisection
-    over the rows of the bucket. If that is not enough, or fails, all rows are marked but those in
-    *judged*, with which other buckets were right. A marked row keeps its evidence and is not
-    served. Each step is reported to the build's observer.
-
-    Raises:
-        OutputMismatchError: the output is wrong also without any row (then no row is marked but
-            those of padded weights), or without the rows that were marked.
+    At most `MOST_REJECTED` rows are marked, each by bisection over the rows of the bucket. If that
+    is not enough, or fails, all rows are marked but those in *judged*, with which other buckets
+    were right. A marked row keeps its evidence and is not served. An OutputMismatchError says that
+    the output is wrong also without any row (then only rows of padded weights are marked), or
+    without the marked rows.
     """
     trials = _RowTrials(run, check)
     observer = run.compiler.progress.observer
@@ -309,19 +287,15 @@ def reject_rows(
 
 @dataclass(frozen=True, slots=True)
 class _RowTrials:
-    """Serves the bucket of ``run`` from some of its rows, checked by ``check``."""
-
     run: BucketRun
     check: OutputCheck
 
     def is_wrong(self, keys: Sequence[str]) -> bool:
-        """Whether the output is wrong from the rows of *keys* alone; each trial is reported."""
         checked = self.check.compare(self.run.serve_from(keys))
         self.run.compiler.progress.observer.rows_tried(self.run.name, len(keys), checked)
         return not checked.is_right
 
     def distrust(self, keys: Collection[str], reason: str) -> tuple[ServedBucket, CheckedOutput]:
-        """Mark the rows of *keys*, and serve the bucket without them."""
         text = f"bucket {self.run.name}: with it the output was {reason}"
         self.run.compiler.progress.distrust(keys, text)
         served = self.run.serve()
@@ -335,7 +309,6 @@ def _reject_all(
     judged: Collection[str],
     why: str,
 ) -> tuple[ServedBucket, CheckedOutput]:
-    """Mark all rows of *served* but those in *judged*, and serve the bucket without them."""
     run = trials.run
     keys = [key for key in served.keys if key not in judged]
     problem = f"bucket {run.name}: the compiled output is {checked}; {why}"
@@ -352,7 +325,6 @@ def _reject_all(
 
 
 def _no_row_to_blame(trials: _RowTrials, checked: CheckedOutput) -> OutputMismatchError:
-    """Return the error for an output that is wrong without any row; padded weights are marked."""
     run, progress = trials.run, trials.run.compiler.progress
     problem = f"bucket {run.name}: the compiled output is {checked}, also without any row"
     weights = padding_keys(progress.rows, {group.structure for group in run.padded})

@@ -1,7 +1,6 @@
-"""`ProblemsSource`: a build of the problems that serving missed, without the model.
+"""`ProblemsSource`: tunes problems without the model, each rebuilt as a small module from its key.
 
-Each problem is rebuilt as a small module, tuned, served from the table and its output judged. A
-problem that cannot be rebuilt is reported with its reason, and the others are tuned.
+A problem that cannot be rebuilt is reported with its reason, and the others are tuned.
 """
 
 from __future__ import annotations
@@ -59,10 +58,10 @@ class OneKeyLookup(Lookup):
     """A lookup that answers and reports the key *wanted* alone.
 
     After a question for another key of the same kind, which goes to *others*, nothing is measured:
-    the module was rebuilt wrongly. Serving did not miss the module's questions of other kinds: they
-    get a neutral winner and are not reported. Where the ways of *wanted* are compiled to be timed,
-    each with a GEMM of its own, the GEMMs are tuned too, so that the ways are timed as they run.
-    With the search ``imported`` the candidates are the kernels *named* and the library's.
+    the module was rebuilt wrongly. The module's questions of other kinds get a neutral winner and
+    are not reported: serving did not miss them. Where the ways of *wanted* are compiled to be
+    timed, each with a GEMM of its own, the GEMMs are tuned too. With the search ``imported`` the
+    candidates are the kernels *named* and the library's.
     """
 
     wanted: str = ""
@@ -121,11 +120,6 @@ _SHARD: Final = re.compile(r"([1-9][0-9]{0,5})/([1-9][0-9]{0,5})")
 
 
 def parse_shard(text: str) -> tuple[int, int]:
-    """Return the numbers I and N of a share written ``I/N``.
-
-    Raises:
-        SettingsError: *text* has another form, or I is larger than N.
-    """
     match = _SHARD.fullmatch(text)
     if match is None or int(match[1]) > int(match[2]):
         raise SettingsError(
@@ -138,13 +132,9 @@ def parse_shard(text: str) -> tuple[int, int]:
 def share_of(problems: Sequence[MissedProblem], shard: str | None) -> Sequence[MissedProblem]:
     """Return the share *shard* of *problems*, such as ``2/8``; all of them for None.
 
-    The keys are ordered by a hash, and each N-th one belongs to the share: the N shares are
-    disjoint, have all keys together, differ by one key at most, and are the same on every machine
-    and for every order of the document.
-
-    Raises:
-        SettingsError: *shard* is not of the form ``I/N``.
-        NothingRecordedError: the share has no problem, since N is larger than their number.
+    The keys are ordered by a hash, and each N-th key belongs to the share: the N shares are
+    disjoint, have all keys together, and are the same on every machine and for every order of the
+    document.
     """
     if shard is None:
         return problems
@@ -164,7 +154,6 @@ def _digest(key: str) -> bytes:
 
 
 def as_problems(keys: Iterable[str]) -> list[MissedProblem]:
-    """Return *keys* as problems that no table has a row for."""
     return [MissedProblem(key, kind_of(key).name, MissReason.NOT_IN_TABLE, 1) for key in keys]
 
 
@@ -173,11 +162,9 @@ class ProblemsSource:
     """Problems that serving missed, or the misses document that has them.
 
     A problem with a row is not tuned again, unless ``again`` has its key, its row could not be used
-    at serving, or was searched less far than the build searches. A key of ``again`` that cannot be
-    rebuilt keeps its row. With ``shard``, such as ``2/8``, the problems of that share are tuned:
-    see `share_of`. With ``imported``, which has the configs of each key, only these and the
-    library's kernels are tried. Problems that ``regions`` describe are measured in their regions
-    instead of being rebuilt.
+    at serving, or was searched less far. A key of ``again`` that cannot be rebuilt keeps its row.
+    With ``imported``, the configs of each key, only these and the library's kernels are tried.
+    Problems that ``regions`` describe are measured in their regions instead of being rebuilt.
     """
 
     label: ClassVar[str] = "--problems"
@@ -189,16 +176,10 @@ class ProblemsSource:
     regions: Sequence[RegionQuestion] = ()
 
     def refuses(self, _request: BuildRequest) -> frozenset[str]:
-        """Return the options that only models have."""
         return OF_MODELS
 
     def missed(self) -> dict[str, bool]:
-        """Return the keys with whether they are measured although they may have a row.
-
-        Raises:
-            SettingsError: the document or the share cannot be used.
-            NothingRecordedError: the share is empty.
-        """
+        """Return the keys with whether they are measured although they may have a row."""
         every = read_misses(self.problems) if isinstance(self.problems, Path) else self.problems
         missed: dict[str, bool] = {}
         for problem in share_of(every, self.shard):
@@ -208,20 +189,17 @@ class ProblemsSource:
         return {key: is_stale for key, is_stale in missed.items() if key not in described}
 
     def search(self, options: BuildOptions) -> Search:
-        """Return how far the problems are searched."""
         if self.imported is not None:
             return Search.IMPORTED
         return parse_budget(options.search, None).search
 
     def build(self, request: BuildRequest, observer: Observer) -> BuildReport:
-        """Tune the problems on the runner of *request*."""
         self.search(request.options)
         deadline_of(request.options, 0)
         self.missed()
         return request.runner.tune(request, observer)
 
     def open(self, context: BuildContext) -> Work:
-        """Open the table, and split the keys in those with a row and those to tune."""
         keys = MissedKeys(self.missed(), self.search(context.options), force=context.options.force)
         progress = open_progress(context, context.request.path, keys.revisit)
         known, wanted = keys.split(progress.rows)
@@ -238,18 +216,16 @@ class MissedKeys:
 
     @property
     def again(self) -> frozenset[str]:
-        """The keys that are measured although they may have a row."""
         return frozenset(key for key, is_stale in self.missed.items() if self.force or is_stale)
 
     def revisit(self, _table: Table) -> Revisit:
-        """Return which rows of the table are measured again."""
         return Revisit(keys=self.again, search=self.search)
 
     def split(self, rows: Mapping[str, Row]) -> tuple[tuple[str, ...], list[str]]:
         """Return the keys that *rows* answer, and those to tune.
 
         A row answers nothing that could not be used at serving, is not trusted, or was searched
-        less far than ``search``; with ``force`` none does.
+        less far.
         """
         again = self.again
         known = {
@@ -263,19 +239,12 @@ class MissedKeys:
 
 
 def deadline_of(options: BuildOptions, started: float) -> float:
-    """Return when no further problem is begun, by `time.monotonic`.
-
-    Raises:
-        SettingsError: the budget is no time.
-    """
     budget = options.budget
     return math.inf if budget is None else started + parse_seconds(budget, "--budget")
 
 
 @dataclass(frozen=True, slots=True)
 class _ProblemsWork:
-    """Problems on one device: the keys with a row, and those to tune."""
-
     source: ProblemsSource
     context: BuildContext
     known: tuple[str, ...]
@@ -285,7 +254,6 @@ class _ProblemsWork:
         return BuildPlan(buckets=(), known=self.known, missing=tuple(self.wanted))
 
     def tune(self) -> TunedWork:
-        """Tune each key, none after the deadline. A key that was to be measured again may fail."""
         context, source = self.context, self.source
         deadline = deadline_of(context.options, context.started)
         if source.regions:
@@ -315,7 +283,6 @@ class _ProblemsWork:
 def check_written(
     path: Path, count: int, not_rebuilt: Mapping[str, str], not_tuned: Mapping[str, str]
 ) -> None:
-    """Raise a NothingRecordedError where there is no table at *path* after *count* problems."""
     if not path.exists():
         # The first reasons are those of problems that were begun.
         begun = {key: why for key, why in not_tuned.items() if why != NOT_BEGUN}
@@ -335,11 +302,9 @@ def tune_rebuilt(
 ) -> BucketResult:
     """Rebuild the module of *key*, tune it, serve it from the table and judge its output.
 
-    *named* are the kernels to measure beside the library's, for the search ``imported``.
-
-    Raises:
-        ProblemError, ModelError: the module cannot be rebuilt.
-        BuildError: compiling failed, or the module did not ask for *key*.
+    *named* are the kernels to measure beside the library's, for the search ``imported``. A
+    ProblemError or ModelError says that the module cannot be rebuilt, a BuildError that compiling
+    failed or the module did not ask for *key*.
     """
     setup, progress, tuner = context.setup, context.progress, context.tuner
     rebuilt = rebuild(key, setup.device)

@@ -1,8 +1,4 @@
-"""`ProgramSource`: a table of what a user's own program asks, without a model file.
-
-The program runs once, with `warmup.tuning.recorder` in each of its processes. What they could not
-measure, or with ``after`` all that they asked, is tuned from its key when the program has ended.
-"""
+"""`ProgramSource`: a table of what a user's own program asks, without a model file."""
 
 from __future__ import annotations
 
@@ -45,17 +41,14 @@ _CACHE_OF_ENGINE: Final = "VLLM_CACHE_ROOT"
 
 @dataclass(frozen=True, slots=True)
 class ProgramSource:
-    """A program, whose processes ask for the rows that a table needs.
+    """A program that runs once, with `warmup.tuning.recorder` in each of its processes.
 
-    A question is measured when it is asked, in the process that asks; with ``after`` the program
-    runs as it would without a row, and its questions are tuned when it has ended. Rows of the table
-    are used and kept. Each row is on disk before the next question is measured, so that a program
-    that is killed loses nothing that was measured. When it has ended, rows that it asked for and
-    whose times do not carry a decision are measured again, where that needs no program.
-
-    Weights are frozen where the program does so, or with ``freezing`` as by `warmup.install`.
-    Signals are passed on to the command, as by `warmup.serving.run.run`, and ``stdout_to_stderr``
-    is as in `run_with`.
+    A question is measured when it is asked, in the process that asks; what could not be measured,
+    or with ``after`` every question, is tuned from its key when the program has ended. Each row is
+    on disk before the next question is measured. Rows that the program asked for and whose times do
+    not carry a decision are measured again, where that needs no program. Weights are frozen where
+    the program does so, or with ``freezing``. Signals and ``stdout_to_stderr`` are as in
+    `warmup.serving.run`.
     """
 
     command: Sequence[str]
@@ -64,7 +57,6 @@ class ProgramSource:
 
     @property
     def label(self) -> str:
-        """The command, which may be a mistyped option."""
         return f"{printable(self.command[0])!r}, which was read as a program to run,"
 
     def refuses(self, request: BuildRequest) -> frozenset[str]:
@@ -77,13 +69,7 @@ class ProgramSource:
     def build(self, request: BuildRequest, observer: Observer) -> BuildReport:
         """Run the program, and tune what is left when it has ended.
 
-        Raises:
-            SettingsError: an option cannot be used, or the command cannot be started.
-            TableError: the table is damaged or cannot be written, or, found when the command has
-                ended, is for another device, runtime or policy.
-            BuildError: this torch is not supported, or the table does not fit, so that no process
-                of the command could be recorded.
-            NothingRecordedError: the command ended well, and no process asked for a choice.
+        That the table does not fit shows when the command has ended: no process could be recorded.
         """
         started, path, options = time.monotonic(), request.path, request.options
         check_out(path)
@@ -129,10 +115,7 @@ class ProgramSource:
     def _run(
         self, path: Path, options: BuildOptions
     ) -> tuple[RunReport, Table | None, Sequence[RegionQuestion]]:
-        """Run the program; return its audit, the table that its processes began with, and regions.
-
-        The regions are those that can be measured only when the program has ended.
-        """
+        """Run the program; return its audit, the table of its processes, and the regions left."""
         with temporary_folder("warmup-build-") as folder:  # the program's processes share it
             order = RecordingOrder(
                 out=str(path.absolute()),
@@ -155,16 +138,11 @@ class ProgramSource:
             return ran, origin, () if origin is None else read_regions(order.regions)
 
     def open(self, _context: BuildContext) -> Work:
-        """Refuse: a program is measured by its own processes.
-
-        Raises:
-            BuildError: always.
-        """
+        """Raise a BuildError: a program is measured by its own processes."""
         raise BuildError("a program runs in processes of its own", "call `build` with the request")
 
 
 def _check_recorded(ran: RunReport, path: Path, *, has_problems: bool) -> None:
-    """Raise the error of a program of which no process was recorded, or asked for a choice."""
     if ran.audit.mismatch and not ran.audit.runs:
         raise BuildError(
             f"nothing was recorded, and nothing was written to {path}",

@@ -26,7 +26,7 @@ class Revisit:
     """Which problems are measured again although they have a trusted row.
 
     All with ``all_rows``; those of ``keys``; and rows that were searched less far than ``search``,
-    if ``chosen`` has their key (None: any key), until `time.monotonic` reaches ``deadline``. With
+    if ``chosen`` has their key (None: any key), until ``deadline`` of `time.monotonic`. With
     ``retried`` only rows of these keys are measured, and replaced by better evidence only.
     """
 
@@ -42,15 +42,12 @@ class Revisit:
 class Progress:
     """The table at ``path`` while a build adds rows to it; each finished problem is on disk.
 
-    It is a context: at its end, an error and Ctrl-C too, the journal is folded into the table.
-
-    ``replaces``: the first row written replaces the whole table at ``path``. ``can_search``: this
-    device has candidates beyond inductor's list. ``given_up`` has, by key, why a problem could not
-    be measured; an existing row of such a key stays. ``measured_peaks`` returns the peaks of the
-    device, which the table keeps. ``tuned`` are the measurements of this build, in order.
-    ``earlier`` has rows of other tables, which answer keys without a row of this one.
-    ``kept`` has, by key, why a row that was measured again stays as it was. ``distrusted`` has, by
-    key, why this build does not trust a row; it does not measure these keys again.
+    At the end of its context, an error and Ctrl-C too, the journal is folded into the table.
+    ``replaces``: the first row written replaces the whole table. ``given_up`` has, by key, why a
+    problem could not be measured; its existing row stays. ``tuned`` are the measurements of this
+    build, in order, ``kept`` why a row that was measured again stays as it was, and ``distrusted``
+    why this build does not trust a row; it does not measure these keys again. Methods that write
+    raise a TableError where the table cannot be written.
     """
 
     path: Path
@@ -90,21 +87,16 @@ class Progress:
 
     @property
     def rows(self) -> Mapping[str, Row]:
-        """The rows on disk, by key; a key without one takes an earlier table's row, if one fits."""
+        """The rows on disk; a key without a row takes an earlier table's row, if one fits."""
         return self.rows_with({})
 
     def rows_with(self, forced: Mapping[str, Row]) -> Mapping[str, Row]:
-        """Return ``rows`` with *forced* in place of those of the same keys."""
         if self.earlier is None:
             return {**self.table.rows, **forced} if forced else self.table.rows
         return KnownRows(self.table.rows, self.earlier, forced)
 
     def flush(self) -> None:
-        """Write the rows that were taken from earlier tables to the table on disk.
-
-        Raises:
-            TableError: the table cannot be written.
-        """
+        """Write the rows that were taken from earlier tables to the table on disk."""
         if self.earlier is None or self.earlier.is_dry:
             return
         taken = {k: row for k, row in self.earlier.taken.items() if k not in self.table.rows}
@@ -112,17 +104,12 @@ class Progress:
             self._add(taken)
 
     def receive(self, rows: Mapping[str, Row]) -> None:
-        """Write *rows*, which other processes have measured, in place of those of the same keys.
-
-        Raises:
-            TableError: the table cannot be written.
-        """
+        """Write *rows*, which other processes have measured, in place of those of the same keys."""
         if rows:
             self._add(rows, redo=True)
 
     @property
     def measured(self) -> tuple[Tuned, ...]:
-        """The problems measured by this build, each once, as they were measured last."""
         return tuple({tuned.key: tuned for tuned in self.tuned}.values())
 
     @property
@@ -132,10 +119,7 @@ class Progress:
         return retried is not None and not any(map(self.must_retune, retried))
 
     def must_retune(self, key: str) -> bool:
-        """Whether *key* is measured again, and this build has not done so yet.
-
-        So are rows that an earlier build did not trust, and those that ``revisit`` names.
-        """
+        """Whether *key* has a row, is measured again, and this build has not done so yet."""
         row = self.rows.get(key)
         if row is None or key in self._done or key in self.distrusted or key in self.given_up:
             return False
@@ -151,16 +135,12 @@ class Progress:
         return is_chosen and is_narrower and can_search and time.monotonic() < revisit.deadline
 
     def must_tune(self, key: str) -> bool:
-        """Whether *key* has no row, or a row that is to be measured again."""
         return key not in self.rows or self.must_retune(key)
 
     def save(self, *tuned: Tuned) -> None:
         """Write the rows of finished problems, with their rankings, to the table on disk.
 
-        A row that is retried, and has better evidence than the new one, stays.
-
-        Raises:
-            TableError: the table cannot be written.
+        A row that is retried, and has better evidence than the new row, stays.
         """
         known, ranked = self.rows, {one.key: self._ranked(one) for one in tuned}
         if self.table.provenance.peaks is None:
@@ -187,12 +167,10 @@ class Progress:
 
     @staticmethod
     def _ranked(tuned: Tuned) -> Tuned:
-        """Return *tuned* with the ranking of its candidates."""
         evidence = replace(tuned.row.evidence, ranking=ranking_of(tuned))
         return replace(tuned, row=replace(tuned.row, evidence=evidence))
 
     def _why_kept(self, new: Evidence, old: Evidence) -> str | None:
-        """Return why a row keeps its evidence *old*; None when *new* replaces it."""
         near_tie = self.table.policy.timing.near_tie
         is_better = evidence_rank(new, near_tie) <= evidence_rank(old, near_tie)
         if is_better or self.revisit.retried is None:
@@ -201,47 +179,29 @@ class Progress:
         return f"the new times are {'unstable too' if new.is_unstable else 'worse'} ({spreads})"
 
     def put(self, tuned: Iterable[Tuned]) -> None:
-        """Write the rows of problems that this build measured with other winners, or as before.
-
-        Raises:
-            TableError: the table cannot be written.
-        """
+        """Write the rows of problems that this build measured with other winners, or as before."""
         newer = {each.key: self._ranked(each) for each in tuned}
         self._add({key: each.row for key, each in newer.items()}, redo=True)
         self.tuned[:] = [newer.get(each.key, each) for each in self.tuned]
 
     def keep_cost(self, name: str, cost: CallCost) -> None:
-        """Write what a call of the bucket *name* costs to the table on disk.
-
-        Raises:
-            TableError: the table cannot be written.
-        """
         table = self.table
         self.table = replace(table, provenance=table.provenance.costing([(name, cost)]))
         if not self.replaces and self.rows:
             self._add({})
 
     def refresh(self) -> bool:
-        """Take the rows that other writers have added; return whether there may be any.
-
-        Raises:
-            TableError: the file is no table any more.
-        """
+        """Take the rows that other writers have added; return whether there may be any."""
         table = self._writer.refresh()
         if table is not None:
             self.table = table
         return table is not None
 
     def keys_since(self, since: int) -> set[str]:
-        """Return the keys measured from number *since* of the build on."""
         return {tuned.key for tuned in self.tuned[since:]}
 
     def discard(self, keys: Collection[str], since: int) -> None:
-        """Remove the rows of *keys*, measured from number *since* on; restore replaced rows.
-
-        Raises:
-            TableError: the table cannot be written.
-        """
+        """Remove the rows of *keys*, measured from number *since* on; restore replaced rows."""
         self.tuned[since:] = [tuned for tuned in self.tuned[since:] if tuned.key not in keys]
         before = {key: row for key, row in self._replaced.items() if key in keys}
         if keys:
@@ -250,25 +210,15 @@ class Progress:
             self._add(before)
 
     def forget_costs(self, names: Collection[str]) -> None:
-        """Remove what the calls *names* cost from the table on disk.
-
-        Raises:
-            TableError: the table cannot be written.
-        """
         self.table = self._writer.forget_costs(names)
 
     def distrust(self, keys: Collection[str], reason: str) -> None:
-        """Mark the rows of *keys* as not trusted for *reason*; their evidence stays on disk.
-
-        Raises:
-            TableError: the table cannot be written.
-        """
+        """Mark the rows of *keys* as not trusted for *reason*; their evidence stays on disk."""
         marked = {key: replace(self.rows[key], untrusted=reason) for key in keys}
         self.table = self._writer.distrust(marked)
         self.distrusted |= dict.fromkeys(keys, reason)
 
     def measure_again(self, keys: Collection[str]) -> None:
-        """Let this build measure *keys* again, although they have rows."""
         self.revisit = replace(self.revisit, keys=self.revisit.keys | frozenset(keys))
         self.reopen(keys)
 
@@ -297,16 +247,11 @@ class SearchBudget:
 
     @property
     def first_pass(self) -> Search:
-        """How far each problem is searched before the budget is spent."""
         return self.search if self.seconds is None else Search.DEFAULT
 
 
 def parse_budget(search: str, budget: str | float | None) -> SearchBudget:
-    """Return the budget of ``--search``, such as ``wide``, and ``--budget``: ``20m``, or seconds.
-
-    Raises:
-        SettingsError: either has another form, or a budget is given for the default search.
-    """
+    """Return the budget of ``--search``, such as ``wide``, and ``--budget``, such as ``20m``."""
     words = [word for word in Search if word is not Search.IMPORTED]
     if search not in words:
         raise SettingsError(f"--search {search!r} is unknown", f"use one of {', '.join(words)}")
@@ -320,11 +265,6 @@ def parse_budget(search: str, budget: str | float | None) -> SearchBudget:
 
 
 def parse_seconds(time_limit: str | float, option: str) -> float:
-    """Return *time_limit*, such as ``20m`` or seconds, in seconds; it was given with *option*.
-
-    Raises:
-        SettingsError: it has another form.
-    """
     match = _TIME_LIMIT.fullmatch(time_limit.strip()) if isinstance(time_limit, str) else None
     seconds = float(match[1]) * _SECONDS[match[2]] if match else time_limit
     if isinstance(seconds, str) or not 0 <= seconds < math.inf:
@@ -342,9 +282,9 @@ def spend_budget(
     """Search further until the budget is used up; return *results* with the runs added.
 
     Problems that may gain most come first: those that take longest and are furthest from the
-    device's peaks, as many as are likely to fit into the time left. The budget counts from
-    *started*, by `time.monotonic`; a bucket that was begun is finished. ``run_again(result, number,
-    total)`` runs the bucket of a result once more.
+    device's peaks, as many as are likely to fit into the time left since *started*. A bucket that
+    was begun is finished. ``run_again(result, number, total)`` runs the bucket of a result once
+    more.
     """
     assert budget.seconds is not None
     deadline = started + budget.seconds
@@ -371,7 +311,6 @@ def spend_budget(
 def choose_keys(
     results: Sequence[BucketResult], rows: Mapping[str, Row], search: Search, limit: float
 ) -> tuple[str, ...]:
-    """Return at most *limit* keys that were searched less far than *search*, largest gain first."""
     keys = dict.fromkeys(
         key for result in results for key in result.keys if kind_of(key).is_searchable
     )
@@ -387,6 +326,5 @@ def _gain_us(evidence: Evidence) -> float:
 
 
 def _first_position(keys: Sequence[str], result: BucketResult) -> int:
-    """Return the position in *keys* of the first key of *result*."""
     own = set(result.keys)
     return next((i for i, key in enumerate(keys) if key in own), len(keys))

@@ -1,7 +1,4 @@
-"""`record`: lets the questions of this process become rows of a table, until the process ends.
-
-`warmup build -- COMMAND` asks every Python process of the command for it, by a `RecordingOrder`.
-"""
+"""`record`: lets the questions of this process become rows of a table, until the process ends."""
 
 from __future__ import annotations
 
@@ -70,12 +67,10 @@ from warmup.tuning.tuner import Tuner
 class RecordingLookup(Lookup):
     """A lookup that measures what has no row, and takes the rows that other processes write.
 
-    ``progress`` is the table on disk, where the rows of this process go too. A question that could
-    not be measured is reported as a miss, so that it can be tuned when the program has ended.
-    ``later`` keeps a question whose region can be measured only then.
-
-    A key of whose row the program does not fuse what the region alone fused is put into ``apart``,
-    the keys that the tuner measures without fusing, and is measured again when it is next asked.
+    A question that could not be measured is reported as a miss, and is tuned when the program has
+    ended; ``later`` keeps a question whose region can be measured only then. A key of whose row the
+    program does not fuse what the region alone fused is put into ``apart``, which the tuner
+    measures without fusing, and is measured again when it is next asked.
     """
 
     progress: Progress
@@ -112,7 +107,6 @@ class RecordingLookup(Lookup):
         return winner
 
     def _row_of_another(self, question: Question) -> Winner | None:
-        """Return the winner that another process has measured since *question* was looked up."""
         if not self._refresh():
             return None
         winner = super().find(question.problem)
@@ -132,15 +126,13 @@ class RecordingLookup(Lookup):
 def record(*, freezing: bool | None = None) -> Handle:
     """Return the handle of the recording, which begins with the first call in this process.
 
-    The order is that of the environment. Inductor's questions are measured and written to its table
-    as they are asked, or with ``after`` written to its log as misses. The events go to
-    ``WARMUP_AUDIT_LOG``. Weights of the program are frozen where the program freezes them itself,
-    or *freezing* or ``WARMUP_FREEZING=1`` says so.
+    The order of the environment (`RecordingOrder`) says which table gets the rows; with ``after``
+    the questions are written to its log as misses. Events go to ``WARMUP_AUDIT_LOG``. Weights are
+    frozen where the program freezes them, or *freezing* or ``WARMUP_FREEZING=1`` says so.
 
     Raises:
         SettingsError: the device, its compiler or an option cannot be used.
-        TableError: the table cannot be read or written, or is for another device, runtime or
-            policy; or other processes of the command have another runtime than this one.
+        TableError: the table cannot be read or written, or is of another device or policy.
         AdapterError: this torch is not supported.
     """
     order = order_in_environment()
@@ -155,7 +147,6 @@ class _Waiting(Observer):
     """Says on stderr that a measurement waits: the program seems to hang meanwhile."""
 
     def waiting_started(self, reason: str, seconds: float) -> None:
-        """Print *reason*, and for how long the measurement waits at most."""
         print_notice(f"build: {reason}: waiting up to {seconds:.0f} s to measure")
 
 
@@ -215,7 +206,6 @@ def _begin(order: RecordingOrder, *, freezes: bool) -> Handle:
 
 
 def _collecting(_order: RecordingOrder, setup: BuildSetup, table: Table, out: Emitter) -> Lookup:
-    """Return a lookup that reports every question without a row."""
     policy, differing = table.policy, compare_runtimes(table.provenance.runtime, setup.runtime)
     return Lookup(
         table.rows,
@@ -227,7 +217,6 @@ def _collecting(_order: RecordingOrder, setup: BuildSetup, table: Table, out: Em
 
 
 def _measuring(order: RecordingOrder, setup: BuildSetup, table: Table, out: Emitter) -> Lookup:
-    """Return a lookup that measures every question without a row, and writes the row."""
     from warmup.tuning.tuner import make_tuner
 
     warnings.filterwarnings("ignore", message="TypedStorage is deprecated")  # torch's own
@@ -268,11 +257,7 @@ _REGION_MODEL: Final = "region"
 
 
 def write_region(path: Path, question: RegionQuestion, tuner: Tuner) -> None:
-    """Append *question*, which has a region, to the file *path*.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Append *question*, which has a region, to the file *path*."""
     trial = variants_trial(question, tuner.device, tuner.method, tuner.tolerance, seed=tuner.seed)
     line = {"trial": trial_to_json(trial), "keys": sorted(question.keys_in_region)}
     with path.open("a", encoding="utf-8") as file:
@@ -302,11 +287,7 @@ def read_regions(path: Path) -> tuple[RegionQuestion, ...]:
 def measure_recorded(
     questions: Sequence[RegionQuestion], setup: BuildSetup, progress: Progress, tuner: Tuner
 ) -> None:
-    """Measure each of *questions* as a build does, and write its row; GEMMs on the way are tuned.
-
-    Raises:
-        TableError: the table cannot be written.
-    """
+    """Measure each of *questions* as a build does, and write its row; tune GEMMs on the way."""
     compiler = BucketCompiler(
         setup=setup,
         model=LoadedModel(

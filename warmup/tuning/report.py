@@ -40,8 +40,8 @@ MEASURED_AGAIN: Final = "the build measures rows again"
 class RowSource:
     """What a build used of the table at ``path``: the keys of rows taken and, by key, why not.
 
-    A table that does not fit is refused with all its rows. Of a table that fits, only rows that the
-    build needed are taken or refused.
+    A table that does not fit is refused with all its rows, else only rows that the build needed are
+    taken or refused.
     """
 
     path: Path
@@ -57,10 +57,9 @@ class RowSource:
 class EarlierRows:
     """The rows of *tables*, by path, that may stand in the table *like*; each is taken on request.
 
-    Rows may where they may be added to a table and where *templates*, the source of each template
-    of this torch by uid, has that of the winner. With *measures_again* no row is taken. With
-    *is_dry* nothing is written. ``taken`` has the rows that the build asked for and that its table
-    lacked; they are on disk after `warmup.tuning.progress.Progress.flush`.
+    A row may where *templates*, the source of each template of this torch by uid, has that of the
+    winner. With *measures_again* no row is taken. ``taken`` has the rows that the build asked for
+    and that its table lacked.
     """
 
     def __init__(
@@ -88,10 +87,7 @@ class EarlierRows:
                 self._fitting[path] = table
 
     def take(self, key: str) -> Row | None:
-        """Return the row for *key*, which is taken then; None where no table has one that fits.
-
-        Of several rows the best measured one is taken, as by ``merge --prefer evidence``.
-        """
+        """Return the best measured row for *key*, which is taken then; None where none fits."""
         if key in self.taken:
             return self.taken[key]
         rows = {path: each.rows[key] for path, each in self._fitting.items() if key in each.rows}
@@ -110,7 +106,6 @@ class EarlierRows:
         return self.taken.get(key)
 
     def used(self, measured: Collection[str] = ()) -> tuple[RowSource, ...]:
-        """Return what was used of each table; rows of keys *measured* by the build were not."""
         return tuple(
             RowSource(
                 path,
@@ -132,10 +127,7 @@ class EarlierRows:
 
 
 class KnownRows(Mapping[str, Row]):
-    """The rows of a table, and an earlier row when a key is looked up that the table lacks.
-
-    Only rows of the table and those taken before are listed.
-    """
+    """The rows of a table, and an earlier row when a key is looked up that the table lacks."""
 
     def __init__(
         self, rows: Mapping[str, Row], earlier: EarlierRows, forced: Mapping[str, Row] | None = None
@@ -165,11 +157,7 @@ def open_earlier(
     measures_again: bool,
     is_dry: bool,
 ) -> EarlierRows | None:
-    """Return the rows of the tables at *paths* that may stand in *like*; None without a path.
-
-    Raises:
-        TableError: a file is not there, or is no table.
-    """
+    """Return the rows of the tables at *paths* that may stand in *like*; None without a path."""
     tables = {Path(path): read(Path(path)) for path in paths}
     if not tables:
         return None
@@ -177,7 +165,6 @@ def open_earlier(
 
 
 def united_sources(*builds: Iterable[RowSource]) -> tuple[RowSource, ...]:
-    """Return what several builds of one table, one after another, used of each source."""
     found: dict[Path, RowSource] = {}
     for source in (source for sources in builds for source in sources):
         before = found.get(source.path, RowSource(source.path))
@@ -271,8 +258,8 @@ class Observer:
 class CheckedOutput:
     """How far outputs are from ``reference``, and the limit: relative L2 of the worst tensor.
 
-    ``eager`` and ``default`` are the errors of eager and of default mode for the same tensor, None
-    where they were not needed or could not be computed. ``remark`` says why something is missing.
+    ``eager`` and ``default`` are the errors of eager and of default mode, None where not needed or
+    not known; ``remark`` says why.
     """
 
     error: float
@@ -284,12 +271,10 @@ class CheckedOutput:
 
     @property
     def is_right(self) -> bool:
-        """Whether the error is finite and within the limit."""
         return math.isfinite(self.error) and self.error <= self.limit
 
     @property
     def brief(self) -> str:
-        """The error as text, with the reference and the modes that it is compared with."""
         return f"error {self.error:.1e} against {self.reference}{self._beside}"
 
     def __str__(self) -> str:
@@ -313,12 +298,10 @@ class CheckedOutput:
 class BucketResult:
     """A finished run of a bucket: its keys in graph order, how many of them were tuned in it, time.
 
-    ``judgement`` is that of the compiled output, served from the table.
-    ``uncovered`` counts measurements that no row covers, by site. ``weights_padded``: the groups
-    that the table pads were padded. ``left_out`` repeated layers were not compiled: another bucket
-    has shown that the whole model asks for the same rows. ``graphs`` is the number of graphs that
-    torch.compile made; several where the model's code breaks the graph. ``cost`` is that of a call,
-    None on a CPU. ``uncompiled`` is what runs outside of these graphs.
+    ``uncovered`` counts measurements that no row covers, by site. ``left_out`` repeated layers were
+    not compiled: another bucket has shown that the whole model asks for the same rows. ``graphs``
+    is the number of graphs that torch.compile made, and ``uncompiled`` what runs outside of them.
+    ``cost`` is that of a call, None on a CPU.
     """
 
     bucket: Bucket
@@ -335,22 +318,16 @@ class BucketResult:
 
     @property
     def error(self) -> float:
-        """The relative L2 distance of the compiled output to the reference of ``judgement``."""
         return self.judgement.error
 
     @property
     def name(self) -> str:
-        """The bucket, and whether weights were padded, for people."""
         return name_of(self.bucket, weights_padded=self.weights_padded)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedBucket:
-    """What one bucket asks for: the keys with a row, those to tune, and what has no key.
-
-    ``left_out`` repeated layers were not compiled; ``graphs`` is the number of graphs, and
-    ``uncompiled`` is what runs outside of them.
-    """
+    """What a bucket asks for: the keys with a row, and those to tune."""
 
     bucket: Bucket
     known: tuple[str, ...]
@@ -362,16 +339,12 @@ class PlannedBucket:
 
     @property
     def keys(self) -> set[str]:
-        """All keys that the bucket asks for."""
         return {*self.known, *self.missing}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildPlan:
-    """What a build would do: its buckets, and the problems that have a row or would be tuned.
-
-    ``remarks`` says what the plan leaves out.
-    """
+    """What a build would do: its buckets, and the problems that have a row or would be tuned."""
 
     buckets: tuple[PlannedBucket, ...]
     known: tuple[str, ...]
@@ -383,8 +356,7 @@ class BuildPlan:
 class DeviceShare:
     """What one of several devices did in a build: how many problems it tuned.
 
-    ``control_us`` is its time of the control problem, None where it did not start. ``left_out`` is
-    why it took no further problem, empty where it took part until the end.
+    ``left_out`` is why it took no further problem, empty where it took part until the end.
     """
 
     name: str
@@ -399,7 +371,7 @@ class ProgramRun:
 
     ``before`` are the keys that had a row before the program began, and ``rows`` the rows when it
     had ended; ``problems`` were left then. ``collected``: the program measured nothing, and all
-    that it asked was left. Without ``has_rest`` nothing was tuned when it had ended.
+    questions were left. Without ``has_rest`` nothing was tuned when it had ended.
     """
 
     run: RunReport
@@ -428,28 +400,17 @@ class ProgramRun:
 
 @dataclass(frozen=True, slots=True)
 class BuildReport:
-    """A finished build.
+    """A finished build: ``timings`` has every candidate of the problems that it tuned.
 
-    ``buckets`` has a result for each bucket, and a second one where weights were padded as well.
-    ``timings`` has every candidate of the problems that this build tuned.
-
-    After a build from a misses document, ``known`` are keys that the table had already, and
-    ``not_rebuilt`` keys that could not be tuned, with the reason. ``not_tuned`` are keys without a
-    measurable candidate, with the reason: they keep an older row or have none. ``not_fused`` are
-    keys whose row was measured bare, without the fused operations, with the reason. ``distrusted``
-    are keys whose row is in the table but not served, with the reason.
-
-    ``prepared`` says which weights the second runs padded, None when weights were not measured.
-    ``peaks`` are the measured peaks of the device, None on a CPU; ``bundle`` is the bundle that was
-    written, None without one. ``machine`` says what disturbed the measurements. With a retry
-    ``retried`` are the keys whose rows were to be measured again, and ``kept`` those of them whose
-    new times were no better, so that the older row stays, with the reason.
-
-    ``plan`` is that of a dry run, which has nothing else. ``stages`` says how ``seconds`` divide,
-    without those of packing a bundle. ``rows_from`` says which rows of
-    earlier tables were taken in place of a measurement. ``devices`` has the share of each device of
-    a build on several; ``stages`` are then summed over all of their workers. ``program`` is that of
-    a build from a program; the other fields are about what was tuned when it had ended.
+    ``buckets`` has a second result where weights were padded as well. Of problems, ``known`` are
+    keys that the table had already. By key with the reason: ``not_rebuilt`` could not be tuned,
+    ``not_tuned`` had no measurable candidate (an older row stays), ``not_fused`` was measured bare,
+    ``distrusted`` has a row that is not served, and ``kept`` was retried and is no better, so that
+    the older row stays. ``prepared`` says which weights the second runs padded, None when weights
+    were not measured. ``plan`` is that of a dry run, which has nothing else. ``stages`` says how
+    ``seconds`` divide, without those of packing a bundle; of several ``devices`` they are summed
+    over all workers. With a ``program`` the other fields are about what was tuned when it had
+    ended.
     """
 
     path: Path
@@ -486,12 +447,10 @@ class BuildReport:
 
     @property
     def taken(self) -> tuple[str, ...]:
-        """The keys whose row was taken from an earlier table."""
         return tuple(key for source in self.rows_from for key in source.taken)
 
     @property
     def uncovered(self) -> Mapping[str, int]:
-        """Measurements that no row covers and that serving repeats, by site, over all buckets."""
         counts: Counter[str] = Counter()
         for result in self.buckets:
             counts.update(result.uncovered)
@@ -504,7 +463,6 @@ def name_of(bucket: Bucket, *, weights_padded: bool = False) -> str:
 
 
 def summed(parts: Iterable[StageSeconds]) -> dict[BuildStage, float]:
-    """Return the seconds of all *parts* of a build, by stage."""
     seconds = dict[BuildStage, float]()
     for stage, spent in (item for part in parts for item in part.items()):
         seconds[stage] = seconds.get(stage, 0.0) + spent

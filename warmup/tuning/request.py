@@ -1,8 +1,4 @@
-"""`BuildRequest`: what a build tunes, with which options, into which table, and what runs it.
-
-A source (a model and its buckets, problems, a program) says what is tuned; a runner (this process,
-the devices of this host, a Ray cluster) says where. `warmup.tuning.build.build` does the request.
-"""
+"""`BuildRequest`: what a build tunes, with which options, into which table, and what runs it."""
 
 from __future__ import annotations
 
@@ -82,11 +78,9 @@ class BuildOptions(PolicyOptions):
         return self.force or self.retry is not None
 
     def of_policy(self) -> dict[str, Any]:
-        """Return the options that decide the policy, by name."""
         return {each.name: getattr(self, each.name) for each in fields(PolicyOptions)}
 
     def of_problems(self) -> BuildOptions:
-        """Return the options of a build of the problems of a model, apart from the model."""
         return BuildOptions(
             search=self.search, wait_for_quiet=self.wait_for_quiet, **self.of_policy()
         )
@@ -98,7 +92,6 @@ class BuildOptions(PolicyOptions):
                 yield each.name
 
     def check(self) -> None:
-        """Raise a SettingsError for a word that an option does not have."""
         if self.policy not in set(ShapePolicy):
             raise SettingsError(f"policy={self.policy!r}", f"use one of {', '.join(ShapePolicy)}")
         if self.bundle_graphs not in (None, *COMPILE_MODES):
@@ -134,10 +127,7 @@ class BuildSetup:
 
 @dataclass(kw_only=True)
 class BuildContext:
-    """A build on one device: what measures there, and the table that gets the rows.
-
-    ``started`` is its begin, by `time.monotonic`. A source opens the table (``progress``).
-    """
+    """A build on one device: what measures there, and the table, which the source opens."""
 
     request: BuildRequest
     observer: Observer
@@ -148,7 +138,6 @@ class BuildContext:
 
     @property
     def options(self) -> BuildOptions:
-        """The options of the request."""
         return self.request.options
 
 
@@ -231,17 +220,12 @@ class BuildRequest:
 
     @property
     def path(self) -> Path:
-        """The table to complete, of a source that gives it no name.
-
-        Raises:
-            SettingsError: the request names none.
-        """
+        """The table to complete; a SettingsError where the request names none."""
         if self.out is None:
             raise SettingsError("no table is named", "name the table to complete: out")
         return self.out
 
     def contradictions(self) -> tuple[str, list[str]] | None:
-        """Return what refuses options, and which of those given; None where all go together."""
         names = {each.name for each in fields(BuildOptions)}
         for part in (self.source, self.runner):
             refused = part.refuses(self)
@@ -251,7 +235,6 @@ class BuildRequest:
         return None
 
     def check(self) -> None:
-        """Raise a SettingsError where the options contradict each other, the source or runner."""
         self.options.check()
         if (found := self.contradictions()) is not None:
             label, given = found

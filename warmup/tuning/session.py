@@ -34,8 +34,7 @@ class Session:
     """A build of the model of ``compiler``; making a session moves it to the device, as ``dtype``.
 
     ``tolerance`` is the error that is always accepted, by dtype of the output; None means that of
-    the table's policy. With ``all_layers`` every bucket is run with all layers, even where
-    the model without its repeated layers asks for the same rows.
+    the table's policy. With ``all_layers`` every bucket is run with all layers.
     """
 
     compiler: BucketCompiler
@@ -60,24 +59,17 @@ class Session:
     ) -> BucketResult:
         """Tune one bucket, then serve it from the table and judge its outputs (`OutputCheck`).
 
-        A bucket with a range is also judged at its lower end and in the middle. The groups in
-        *padded* are padded while the model is compiled; outputs are judged by those of the unpadded
-        model, and the model is unpadded afterwards. Once a bucket has shown that the shortened
-        model (repeated layers left out) asks for the same rows, other buckets are compiled and
-        judged with the shortened model, unless ``all_layers``.
-
-        On a GPU it is measured what a call costs the host and the device, and the table keeps it.
-        Where calls are to be launched one by one and the host limits them, winners are chosen for
-        the host (`prefer_host`), unless a bucket before shares their rows.
-
-        Where an output is wrong, the row to blame is marked as not trusted, and the bucket is
-        served again without that row.
+        A bucket with a range is also judged at its lower end and in the middle. Outputs with the
+        groups in *padded* padded are judged by those of the unpadded model. Once a bucket has shown
+        that the shortened model asks for the same rows, other buckets are run with it, unless
+        ``all_layers``. Where calls are launched one by one and the host limits them, winners are
+        chosen for the host (`prefer_host`), unless a bucket before shares their rows. A row that
+        makes an output wrong is marked, and the bucket is served again without it.
 
         Raises:
             ModelError: the model failed in eager mode, or its sizes cannot share one artifact.
             BuildError: compiling failed.
             OutputMismatchError: the output is wrong, also without the rows that may be to blame.
-                Every row stays in the table; those that may be to blame are marked.
         """
         weights_padded = bool(padded)
         progress = self.compiler.progress
@@ -132,10 +124,7 @@ class Session:
         return result
 
     def plan(self, bucket: Bucket, left_out: int = 0) -> PlannedBucket:
-        """Return what *bucket* asks for, of the model without *left_out* layers.
-
-        Nothing is measured or written. Raises as `run_bucket` does.
-        """
+        """Return what *bucket* asks for, of the model without *left_out* layers."""
         started = time.monotonic()
         calls = self.calls(bucket)
         with torch.no_grad():
@@ -158,7 +147,6 @@ class Session:
         ]
 
     def call_name(self, bucket: Bucket, *, weights_padded: bool) -> str:
-        """Return the name of a call in *bucket* in the table's provenance."""
         return self.compiler.call_name(name_of(bucket, weights_padded=weights_padded))
 
     def _keep_cost(self, name: str, cost: CallCost, tuned: int) -> None:
@@ -169,7 +157,6 @@ class Session:
 
     @property
     def accepted(self) -> Mapping[str, float]:
-        """The error that is always accepted, by dtype of the output."""
         policy = self.compiler.progress.table.policy
         return policy.tolerance if self.tolerance is None else self.tolerance
 
@@ -180,27 +167,13 @@ class Session:
         return make_inputs(self.compiler.model, self.specs, bucket, device, self.dtype)
 
     def marked_inputs(self, bucket: Bucket) -> Inputs:
-        """Return the inputs of *bucket*, with the dims of a range marked dynamic.
-
-        Raises:
-            ModelError: a dim cannot have the range.
-        """
         return mark_inputs(self.inputs, bucket) if bucket.lows else self.inputs(bucket)
 
     def calls(self, bucket: Bucket) -> tuple[Inputs, ...]:
-        """Return the inputs of *bucket* and, where it has a range, those of sizes within.
-
-        Raises:
-            ModelError: a dim cannot have the range.
-        """
+        """Return the inputs of *bucket*, the dims of a range dynamic, and those of sizes within."""
         return self.marked_inputs(bucket), *map(self.inputs, sizes_within(bucket))
 
     def eager(self, bucket: Bucket) -> Any:
-        """Return the output of the model in *bucket*, uncompiled.
-
-        Raises:
-            ModelError: the model failed.
-        """
         return self._eager(self.inputs(bucket))
 
     def _run(
@@ -277,8 +250,6 @@ _CHEAPER: Final = 0.1  # of the host's time for the winner: a smaller difference
 
 @dataclass(frozen=True, slots=True)
 class _Alternative:
-    """A candidate instead of the winner of ``key``: what changes in the two sums, in us."""
-
     key: str
     winner: Winner
     host_us: float
@@ -294,13 +265,9 @@ def prefer_host(
 ) -> tuple[ServedBucket, CheckedOutput]:
     """Return the bucket served with winners for the host where that is faster, else *served*.
 
-    *checked* is that of *served*. Rows of this build get other winners, but not those in *fixed*;
-    the bucket is served, judged and measured with them, and so are rows for kernels that it did not
-    have before. They stay where its output is right and a call takes less by more than `WORTH`;
-    otherwise the rows are as before. The build's observer is told what came of it.
-
-    Raises:
-        TableError: the table cannot be written.
+    Rows of this build but those in *fixed* get other winners; the bucket is served, judged and
+    measured with them and with rows for its new kernels. They stay where the output is right and a
+    call takes less by more than `WORTH`; otherwise the rows are as before.
     """
     if run.compiler.tuner.method.launch is not Launch.EAGER:
         return served, checked
@@ -400,7 +367,6 @@ def choose_for_host(
 
 
 def with_host_winner(tuned: Tuned, winner: Winner) -> Tuned:
-    """Return *tuned* with *winner*, chosen for the host, and the evidence for it."""
     before, is_fused = tuned.row.evidence, tuned.row.evidence.scope is Scope.FUSED
     by_winner = {timing.winner: timing for timing in tuned.timings}
     timing, other = by_winner[winner], tuned.row.winner
@@ -433,7 +399,6 @@ def with_host_winner(tuned: Tuned, winner: Winner) -> Tuned:
 
 
 def _alternatives(tuned: Tuned, count: int) -> Iterator[_Alternative]:
-    """Yield each candidate that the host enqueues faster than the winner, *count* times."""
     evidence, winner = tuned.row.evidence, tuned.row.winner
     is_fused, own_us = evidence.scope is Scope.FUSED, evidence.host_us
     if not count or own_us is None or evidence.is_unstable or winner.family is Family.WEIGHT:

@@ -38,7 +38,6 @@ _OTHER_GEMMS_SHARE: Final = 0.8  # of their estimated time, to be on the safe si
 def bare_trial(
     question: GemmQuestion, method: Method, tolerance: Mapping[str, float], seed: int
 ) -> Trial:
-    """Return the trial of the bare GEMM, with every candidate."""
     problem = question.problem
     assert question.library is not None
     return Trial(
@@ -97,7 +96,6 @@ def variants_trial(
     *,
     seed: int,
 ) -> Trial:
-    """Return the trial of the region of *question*, compiled in each of its variants."""
     region, ingredients = question.region, ingredients_of(question.key)
     assert region is not None
     return Trial(
@@ -122,11 +120,11 @@ def challengers(
 ) -> list[Winner]:
     """Return the candidates that may be faster than *library* in *region*, fastest bare first.
 
-    *whole_us* is the time of the region with *library*. A candidate can save at most the region's
-    time outside its GEMMs, so a candidate whose bare time is above the limit is left out: the time
-    of the region less that of its other GEMMs. Their time is estimated from their operations, and
-    the estimate is not used where it would leave out *library* itself. A candidate with a smaller
-    bare time than *library* is always returned: the device may have been slower in one trial.
+    A candidate can save at most the region's time outside its GEMMs, so a candidate whose bare time
+    is above *whole_us*, the time of the region with *library*, less that of its other GEMMs is left
+    out. That time is estimated from their operations, and not used where it would leave out
+    *library* itself. A candidate with a smaller bare time than *library* is always returned: the
+    device may have been slower in one trial.
     """
     times_us = {timing.winner: timing.time_us for timing in bare.timings}
     library_us = times_us.get(library)
@@ -145,24 +143,19 @@ def challengers(
 
 
 def faster_alone(bare: Tuned, library: Winner, method: Method) -> list[Winner]:
-    """Return the candidates that are faster than *library* without the region, near ties included.
-
-    All candidates where *library* has no time.
-    """
+    """Return the candidates that are faster than *library* bare, near ties included."""
     times_us = {timing.winner: timing.time_us for timing in bare.timings}
     limit_us = (times_us.get(library) or math.inf) * (1 + method.near_tie)
     return [one for one, time_us in times_us.items() if time_us is not None and time_us <= limit_us]
 
 
 def _whole(operands: Sequence[TensorSpec]) -> tuple[ViewSpec, ...]:
-    """Return the views that show each of *operands* as a whole."""
     return tuple(
         ViewSpec(i, spec.sizes, spec.strides, spec.offset) for i, spec in enumerate(operands)
     )
 
 
 def _tolerance(out: str, tolerance: Mapping[str, float]) -> float | None:
-    """Return the tolerance of results of dtype *out*; None where the policy has none for it."""
     is_integer = out.startswith(("i", "u"))
     return 0.0 if is_integer else tolerance.get(out)
 
@@ -185,7 +178,6 @@ def _tolerances(region: Region, out: str, tolerance: Mapping[str, float]) -> dic
 
 
 def _leaves(step: Step) -> Iterator[Mapping[str, Any]]:
-    """Yield the arguments of *step* that are objects."""
     pending = [*step.args, *step.kwargs.values()]
     while pending:
         argument = pending.pop()
@@ -236,10 +228,9 @@ class WaitingQuestion:
 
 @dataclass
 class RegionQuestions:
-    """The questions that wait, by key, in the order in which they were asked.
+    """The questions that wait, by key; no key is kept twice until the next `forget`.
 
-    No key is kept twice until the next `forget`. Only where somebody compiles again, which
-    ``is_used`` says, are questions kept at all.
+    Only where somebody compiles again, which ``is_used`` says, are questions kept at all.
     """
 
     is_used: bool = False
@@ -252,12 +243,10 @@ class RegionQuestions:
         return not self._is_measuring and key not in self._kept
 
     def keep(self, waiting: WaitingQuestion) -> None:
-        """Let *waiting* wait for its measurement."""
         self._kept.add(waiting.question.key)
         self.waiting[waiting.question.key] = waiting
 
     def forget(self) -> None:
-        """Drop what waits, and allow every key again."""
         self.waiting.clear()
         self._kept.clear()
 
@@ -281,10 +270,7 @@ class RegionQuestions:
 
 @dataclass
 class PeakBounds:
-    """The peaks of *device*, measured when they are first needed, as bounds of times with *l2*.
-
-    ``device_lock`` is that of `MachineWatch`: other processes may measure on the device.
-    """
+    """The peaks of *device*, measured when they are first needed, as bounds of times with *l2*."""
 
     device: torch.device
     l2: L2
@@ -293,7 +279,6 @@ class PeakBounds:
     _is_measured: bool = False
 
     def peaks(self) -> Peaks | None:
-        """Return the measured peaks of the device, which are ``known`` from then on."""
         if not self._is_measured:
             with self.device_lock():
                 self.known, self._is_measured = measured_peaks(self.device), True
@@ -304,8 +289,8 @@ class PeakBounds:
     def bounding(self, work: Work | None) -> Peaks | None:
         """Return the peaks that bound the time of *work*; None where that is unknown.
 
-        With a warm L2, memory bandwidth is no bound. None on a CPU, which other processes share:
-        its peaks are for review, and refuse nothing.
+        With a warm L2, memory bandwidth is no bound. On a CPU, which other processes share, none
+        is.
         """
         peaks = self.peaks() if work is not None and self.device.type == "cuda" else None
         if peaks is None or self.l2 is L2.COLD:
@@ -313,7 +298,6 @@ class PeakBounds:
         return replace(peaks, gbps=math.inf)
 
     def floor_us(self, work: Work | None) -> float | None:
-        """Return the time of *work* at the peaks; None where no peaks bound it."""
         peaks = self.bounding(work)
         if peaks is None or work is None:
             return None
@@ -324,9 +308,9 @@ class PeakBounds:
 class RowMaker:
     """Makes rows of outcomes measured by *method*, with rates within *bounds*.
 
-    ``not_tuned`` has, by key, why no candidate could be measured, and ``library_rows`` a row with
-    the library default for such a key; ``not_fused`` has, by key, why a row was measured bare. With
-    ``only`` no other keys are measured.
+    ``not_tuned`` has, by key, why no candidate could be measured, ``library_rows`` a row with the
+    library default for such a key, ``not_fused`` why a row was measured bare. With ``only`` no
+    other keys are measured.
     """
 
     method: Method
@@ -397,10 +381,7 @@ class RowMaker:
         return tuned
 
     def bare_variants_row(self, waiting: WaitingQuestion, reason: str) -> Tuned | None:
-        """Return the row for the times of inductor's own calls; without any calls there is none.
-
-        ``not_fused`` then has *reason*, or ``not_tuned`` where there is no row.
-        """
+        """Return the row for the times of inductor's own calls; without any calls there is none."""
         key, library = waiting.question.key, waiting.question.library
         if not waiting.bare:
             logger.info("%s: not measured: %s", key, reason)  # a server prints no report of a build
@@ -411,14 +392,12 @@ class RowMaker:
         return self.row_for(key, waiting.bare, library, is_disturbed=waiting.is_disturbed)
 
     def is_wanted(self, key: str, library: Winner) -> bool:
-        """Return whether *key* may be measured; else keep that it was not."""
         if self.only is None or key in self.only:
             return True
         self.give_up(key, library, "it has no row, and only rows of the table are measured again")
         return False
 
     def give_up(self, key: str, library: Winner, reason: str) -> None:
-        """Keep *reason* as why *key* has no row; serving takes *library* then."""
         self.not_tuned[key] = reason
         no_evidence = Evidence(
             time_us=math.inf, library_us=None, runner_up=None, runner_up_us=None, tried=0
@@ -427,7 +406,6 @@ class RowMaker:
 
     @contextlib.contextmanager
     def measuring_any(self) -> Iterator[None]:
-        """Measure keys outside of ``only`` too while the context is open."""
         only, self.only = self.only, None
         try:
             yield
@@ -435,7 +413,6 @@ class RowMaker:
             self.only = only
 
     def forget(self, key: str) -> None:
-        """Drop why *key* has no row, or one that was measured bare."""
         self.not_fused.pop(key, None)
         self.not_tuned.pop(key, None)
         self.library_rows.pop(key, None)

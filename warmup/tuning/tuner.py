@@ -84,9 +84,6 @@ def run_variants(
 
     Each of them has its `variants_of`. Where fused kernels spill registers, up to *most* more that
     need fewer of them are timed fused.
-
-    Raises:
-        TrialNotRunError: the trial could not be run at all.
     """
 
     def outcomes_of(*winners: Winner) -> tuple[Outcome, ...]:
@@ -107,7 +104,6 @@ def variants_of(
 
     A template that is not fused has the same kernels behind it as the library default, so it can
     win only if it is faster alone: those are in *may_win_alone*. Other candidates have one way.
-    Without *fuses* no template is fused.
     """
     alone = frozenset(may_win_alone)
     variants: list[Winner] = []
@@ -123,10 +119,7 @@ def variants_of(
 
 
 def as_decided(outcomes: Iterable[Outcome]) -> tuple[Outcome, ...]:
-    """Return *outcomes* without variants that inductor could not compile as asked for.
-
-    Where nothing can be fused into a template, there is no fused way.
-    """
+    """Return *outcomes* without variants that inductor could not compile as wanted."""
     return tuple(one for one in outcomes if one.kernels is None or one.kernels.is_as_decided)
 
 
@@ -147,7 +140,6 @@ def less_demanding(candidates: Sequence[Winner], outcomes: Iterable[Outcome]) ->
 
 
 def _output_per_warp(winner: Winner) -> float:
-    """Return the elements of the output that a warp computes; infinite where they are unknown."""
     kwargs = dict(winner.kwargs)
     sizes = [kwargs.get(name) for name in ("BLOCK_M", "BLOCK_N", "num_warps")]
     if not all(isinstance(size, int) and size > 0 for size in sizes):
@@ -170,9 +162,9 @@ def choose_for_range(
 ) -> tuple[Winner, tuple[SizeOutcomes, ...]]:
     """Return the winner for the range of *question*, and the outcomes at each measured size.
 
-    *winner* and *outcomes* are those at the question's own size, which is the last of the sizes;
-    the best candidates are run at the smaller ones. *run* measures a question. A winner other than
-    *winner* was run once more at the question's own size, alone, and its result was right.
+    *winner* and *outcomes* are those at the question's own size, the last of the sizes; the best
+    candidates are run at the smaller ones. A winner other than *winner* was run once more at the
+    question's own size, alone, and its result was right.
     """
     assert question.size is not None
     assert question.library is not None
@@ -198,7 +190,6 @@ def choose_for_range(
 
 
 def _run_alone(question: GemmQuestion, winner: Winner, run: RunQuestion) -> Outcome:
-    """Return the outcome of *winner* as the only candidate, which is timed and checked fully."""
     candidates = tuple(one for one in question.candidates if one.winner == winner)
     (outcome,) = run(replace(question, candidates=candidates))
     return outcome
@@ -211,7 +202,6 @@ def _without(winner: Winner, size: SizeOutcomes) -> SizeOutcomes:
 def _run_at(
     question: GemmQuestion, smaller: SmallerSize, rivals: Sequence[Winner], run: RunQuestion
 ) -> SizeOutcomes:
-    """Return the outcomes of *rivals* at another size; with a warning none when they cannot run."""
     asked = replace(smaller.question_for(rivals), library=question.library)
     try:
         return SizeOutcomes(smaller.size, run(asked))
@@ -235,7 +225,7 @@ class FoundConfigs:
 
 @dataclass(slots=True)
 class SearchResults:
-    """The last result for each kernel, with the candidates that default mode lists for it."""
+    """What came of launch searches, by kernel, with the candidates of default mode."""
 
     _results: dict[str, tuple[tuple[Winner, ...], FoundConfigs]] = field(default_factory=dict)
     _with_row: set[str] = field(default_factory=set)
@@ -243,11 +233,10 @@ class SearchResults:
     def keep(
         self, key: str, search: LiveSearch, result: FoundConfigs, *, has_row: bool = True
     ) -> None:
-        """Keep the *result* of *search* for kernels like that of *key*.
+        """Keep the *result* of *search* for kernels like that of *key*, unless the search was cut.
 
-        With *has_row* the row of *key* is made of it: for this key `known` returns None from now
-        on, so that a row that is asked for again is measured again. What came of a search that was
-        cut is not kept.
+        With *has_row* the row of *key* is made of it: `known` returns None for it from now on, so
+        that a row that is to be measured again is measured again.
         """
         if not search.is_cut():
             self._results[kind_of(key).measured_once(key)] = search.listed, result
@@ -258,7 +247,7 @@ class SearchResults:
         """Return what came of the search of an equal kernel; None where *search* is to be timed.
 
         That is so where default mode lists other candidates for the two, and where times were
-        disturbed. A candidate that *search* leaves out is not in the result.
+        disturbed.
         """
         listed, result = self._results.get(kind_of(key).measured_once(key), ((), None))
         if result is None or result.is_disturbed or key in self._with_row:
@@ -278,10 +267,7 @@ _Tried = tuple[GemmProblem, int | None, tuple[Winner, ...]]
 
 @dataclass
 class BareTrials:
-    """Runs trials in *process*, or in this process where a question's calls are live.
-
-    ``method``, ``tolerance`` and ``seed`` are those of `Tuner`.
-    """
+    """Trials of GEMMs without their epilogue, in *process*, or here with live calls."""
 
     process: TrialProcess
     method: Method
@@ -307,9 +293,6 @@ class BareTrials:
         In the child process the epilogue makes no difference; in this process a CPU's library call
         may contain it. A result whose control failed as it may not the next time is not kept: there
         is no row, and a later layer or bucket tries again.
-
-        Raises:
-            TrialNotRunError: the trial could not be run at all.
         """
         live, count = question.live, len(question.candidates)
         problem = question.problem if live else question.problem.without_epilogue
@@ -343,14 +326,11 @@ def _run_here(trial: Trial, live: LiveTrial) -> TrialResult:
 class Tuner:
     """Measures questions on *device* by *method*. As a context manager it ends its child process.
 
-    ``tolerance`` is the largest relative L2 error against the reference, by dtype of the output.
-    ``options`` are the inductor options that serving shares. ``rows`` makes the rows, and keeps why
-    a key has none. ``watch`` waits for a quiet machine, and says which measurements other processes
-    disturbed: those rows have the library default. Questions that only a compiled region can answer
-    are kept in ``region_questions`` for a caller that compiles regions, if there is one. For the
-    keys in ``apart`` nothing is fused into a template: in the model inductor does not fuse what it
-    fuses in the region alone. ``searches`` keeps what came of launch searches, by kernel,
-    and ``clock`` has the seconds of the build.
+    ``tolerance`` is the largest relative L2 error against the reference, by dtype of the output,
+    and ``options`` are the inductor options that serving shares. A row whose measurement other
+    processes disturbed has the library default. ``region_questions`` keeps questions that only a
+    compiled region can answer. For the keys in ``apart`` nothing is fused into a template: in the
+    model inductor does not fuse what it fuses in the region alone.
     """
 
     device: torch.device
@@ -391,15 +371,12 @@ class Tuner:
         self.close()
 
     def close(self) -> None:
-        """End the child process, if it runs; closing twice is fine."""
         self.process.close()
 
     def measure(self, question: Question) -> Tuned | None:
-        """Return the row for *question*; None when no candidate could be measured.
+        """Return the row for *question*; None when nothing could be measured, or its region waits.
 
-        GEMMs on a GPU are measured by the child process; calls and searches here. A question whose
-        region can be measured later is kept, and there is no row yet. A search without a row of its
-        own gives one with the winner's time alone.
+        A search without a row of its own gives a row with the winner's time alone.
         """
         match question:
             case GemmQuestion():
@@ -412,7 +389,6 @@ class Tuner:
                 return self._measure_region(question)
 
     def _measure_gemm(self, question: GemmQuestion) -> Tuned | None:
-        """Measure the best candidates again fused, and at smaller sizes of a range."""
         if question.searched is not None:
             logger.debug("searched %s: %s", question.searched, question.problem.key)
         with self.clock.phase(BuildStage.BARE_TRIALS):
@@ -554,7 +530,6 @@ class Tuner:
         return self.watch.device_lock()  # which whoever starts the watch sets
 
     def cost_of(self, call: Callable[[], object]) -> CallCost | None:
-        """Return what *call*, which has run before, costs; None on a CPU."""
         if self.device.type == "cpu":
             return None
         with self.clock.phase(BuildStage.JUDGING):
@@ -563,8 +538,7 @@ class Tuner:
     def _measure_region(self, question: RegionQuestion) -> Tuned | None:
         """Keep *question* where its region can be measured later; else return its row.
 
-        That row has the times of inductor's own calls, and ``rows.not_fused`` says why. Without
-        such calls there is no row.
+        That row has the times of inductor's own calls, and ``rows.not_fused`` says why.
         """
         if not self.region_questions.is_open_to(question.key):
             return None
@@ -585,10 +559,7 @@ class Tuner:
 
 
 def make_tuner(policy: Policy, device: torch.device, since: float | None = None) -> Tuner:
-    """Return a tuner that measures on *device* as *policy* says.
-
-    Its clock begins at *since*, by `time.monotonic`; without it, now.
-    """
+    """Return a tuner that measures on *device* as *policy* says; its clock begins at *since*."""
     timing = policy.timing
     process = TrialProcess(own_command(workers=timing.fused_top_k > 0))
     return Tuner(

@@ -75,9 +75,8 @@ class LinearModule:
 def make_linear_module(group: Group, rows: int, device: torch.device) -> LinearModule:
     """Return a module like *group* on *device*, with random weights and inputs of *rows* rows.
 
-    Its group has the same structure, and can be padded like a group of any model. Producers that
-    share an activation in the model share it here. The input of a single consumer comes from an
-    operation in front, into whose kernel its padding is fused.
+    Producers that share an activation in the model share it here. The input of a single consumer
+    comes from an operation in front, into whose kernel its padding is fused.
     """
     structure = group.structure
     dtype = DTYPES[structure.dtype]
@@ -118,7 +117,6 @@ def make_linear_module(group: Group, rows: int, device: torch.device) -> LinearM
 
 
 def _consumer_inputs(graph: fx.Graph, group: Group, values: list[fx.Node]) -> list[fx.Node]:
-    """Add the operations between the Linears of *group* to *graph*, and return their results."""
     if group.between is None:
         return [graph.call_function(operator.mul, (values[0], _INPUT_FACTOR))]
     copies: dict[fx.Node, fx.Node] = dict(
@@ -131,9 +129,8 @@ def _consumer_inputs(graph: fx.Graph, group: Group, values: list[fx.Node]) -> li
 def measure_weights(session: Session, buckets: Sequence[Bucket]) -> Prepared:
     """Measure the groups whose rows the table lacks; return what the table pads with these rows.
 
-    The model is unpadded afterwards; the caller passes the padded groups to `Session.run_bucket`.
-    A group whose module cannot be compiled, or disagrees with eager, stays unpadded for that
-    reason.
+    The model is unpadded afterwards. A group whose module cannot be compiled, or disagrees with
+    eager, stays unpadded for that reason.
     """
     model, progress = session.compiler.model.module, session.compiler.progress
     groups = find_groups(model).groups
@@ -166,13 +163,11 @@ def measure_weights(session: Session, buckets: Sequence[Bucket]) -> Prepared:
 
 
 def _upper_end(rows: Dim) -> int:
-    """Return the number of rows at which a choice for *rows* is timed."""
     assert rows.high is not None
     return rows.high
 
 
 def _measure_group(session: Session, group: Group, dims: Sequence[Dim]) -> None:
-    """Measure *group* for each number of rows in *dims*, and save a row for each."""
     structure, progress = group.structure, session.compiler.progress
     own, band = structure.features, session.compiler.tuner.method.near_tie
     decided = _decided_size(structure, progress.rows, dims)
@@ -241,12 +236,8 @@ def _compare_sizes(
     """Return the times of *group* padded to each of *sizes*, for *m* rows, as a row.
 
     A module of the group is compiled for each size as for serving, for all of *m* where that is a
-    range, and timed at the upper end. With *tunes* its kernels come from the table or are
-    tuned now, else they are the library's.
-
-    Raises:
-        BuildError: a module failed, or could not be timed.
-        OutputMismatchError: a module disagrees with eager.
+    range, and timed at the upper end. With *tunes* its kernels come from the table or are tuned
+    now, else they are the library's.
     """
     questions = session.compiler.tuner.region_questions
     questions.forget()
@@ -279,7 +270,6 @@ def _time_sizes(
 
 
 def _make_call(session: Session, group: Group, m: Dim, size: int) -> Callable[[int], object]:
-    """Return a call of a compiled module of *group*, padded to *size*, with *m* rows."""
     device = session.compiler.setup.device
 
     def make() -> LinearModule:
@@ -319,8 +309,8 @@ def _times(tuned: Tuned) -> dict[Winner, float]:
 def _pays(measured: Iterable[Tuned], padded: Winner, as_is: Winner, band: float) -> bool:
     """Whether padding is faster for some rows and slower for none, by more than the *band*.
 
-    *band* is the share of a time within which two times tie. A row that kept the weights as they
-    are, since its times spread by more than the gain, counts as a tie, and so do unstable times.
+    A row that kept the weights as they are, since its times spread by more than the gain, counts as
+    a tie, and so do unstable times.
     """
     stable = [each for each in measured if Flag.UNSTABLE not in each.row.evidence.flags]
     ratios = [(each, times[padded] / times[as_is]) for each in stable for times in (_times(each),)]
@@ -348,7 +338,6 @@ def _with_winner(tuned: Tuned, chosen: Winner, other: Winner) -> Tuned:
 
 
 def unpadded_row(row: Row, as_is: Winner, *flags: Flag) -> Row:
-    """Return *row*, whose winner is padded, with the winner *as_is* and *flags* beside its own."""
     evidence = row.evidence
     assert evidence.library_us is not None
     evidence = replace(
@@ -366,9 +355,8 @@ def count_rows(
 ) -> dict[Group, tuple[int, ...]]:
     """Return the numbers of rows of each group's activations while *call* runs *model*, ascending.
 
-    Rows are those of the activation as a matrix, all leading dims together. *call* runs once,
-    without gradients, and should call the model uncompiled: a compiled graph skips the hooks of
-    its modules. A group that was not called has no numbers.
+    Rows are those of the activation as a matrix. *call* should run the model uncompiled: a compiled
+    graph skips the hooks of its modules. A group that was not called has no numbers.
     """
     counts: dict[Group, set[int]] = {group: set() for group in groups}
 
@@ -397,14 +385,9 @@ def weigh_launched(
 ) -> tuple[list[BucketResult], Prepared]:
     """Return *results* and *prepared* as they are after the whole model was weighed both ways.
 
-    *results* has each bucket unpadded and padded. Where calls are to be launched one by one, and a
-    call takes longer with padded weights, by more than `WORTH` in the geometric mean of the
-    buckets, nothing stays padded: the weights' rows say so, and what only the padded model asked
-    for, its rows of this build and the costs of its calls, is removed. Otherwise all is returned
-    as it was given.
-
-    Raises:
-        TableError: the table cannot be written.
+    Where calls are launched one by one, and take longer with padded weights, by more than `WORTH`
+    in the geometric mean of the buckets, nothing stays padded: the weights' rows say so, and what
+    only the padded model asked for, its rows of this build and the costs of its calls, is removed.
     """
     is_launched = compiler.tuner.method.launch is Launch.EAGER
     slower = slower_when_launched(results) if is_launched else None

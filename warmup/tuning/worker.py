@@ -66,7 +66,6 @@ class RegionSets(OperandSets):
     outputs: tuple[torch.Tensor, ...] = ()
 
     def poison(self) -> None:
-        """Poison the memory that the allocator will reuse for the outputs."""
         for output in self.outputs:
             torch.full_like(output, poison_of(output.dtype))
 
@@ -86,7 +85,6 @@ class RegionCompiler:
         self._compiled: dict[Winner, _CompiledRegion] = {}
 
     def close(self) -> None:
-        """Drop all compiled regions."""
         self._open.close()
 
     def compile_ahead(
@@ -95,7 +93,7 @@ class RegionCompiler:
         """Compile the region with each of *winners*, while inductor's workers compile the kernels.
 
         Nothing runs: `make_call` waits for the kernels, and runs the region first. A candidate that
-        cannot be compiled is refused there. *at* is called before each winner.
+        cannot be compiled is refused there.
         """
         new = [winner for winner in winners if winner not in self._compiled]
         if len(new) < _MIN_PARALLEL:
@@ -108,13 +106,7 @@ class RegionCompiler:
                     self._compile(winner, inputs, compiler.compile)
 
     def make_call(self, candidate: Candidate, sets: Operands) -> Callable[[int], object]:
-        """Return the call of the region with *candidate* on the operand sets *sets*.
-
-        Raises:
-            BuildError: the compiled region has another kernel than the candidate, or fuses
-                another way than the candidate or the winner of another GEMM says.
-            Exception: any error of the compiler.
-        """
+        """Return the call of the region with *candidate*, which must have its kernel."""
         winner = candidate.winner
         if winner not in self._compiled:
             self._compile(winner, sets.views(0), lambda call: call())
@@ -147,7 +139,6 @@ class RegionCompiler:
         return RegionKernels(count, spills, registers, region.is_as_decided)
 
     def make_reference(self, sets: Operands) -> list[torch.Tensor]:
-        """Return the outputs for the first operand set, computed in higher precision."""
         return region_reference(self._region, self._device, sets)
 
     def _compile(
@@ -174,7 +165,6 @@ class RegionCompiler:
 
     @contextlib.contextmanager
     def _attached(self, region: _CompiledRegion) -> Iterator[None]:
-        """Let the rows of *region* answer inductor while the context is open."""
         tag = f"warmup-region-{hashlib.sha256(str(region.winner).encode()).hexdigest()[:16]}"
         attachment = self._inductor.attach(region.lookup, self._options, tag, quiet=True)
         try:
@@ -187,8 +177,7 @@ class RegionCompiler:
 class _CompiledRegion:
     """A region compiled with ``winner``: the keys with a row that it asked for, and its kernels.
 
-    ``lookup`` has the rows that it was compiled with. Until it ``has_run``, workers may compile its
-    kernels, and none is loaded.
+    Until it ``has_run``, workers may compile its kernels, and none is loaded.
     """
 
     winner: Winner
@@ -200,15 +189,10 @@ class _CompiledRegion:
 
     @property
     def is_as_decided(self) -> bool:
-        """Whether inductor fused as the rows say."""
         return self.winner.fused is None or not self.lookup.differing
 
     def check(self, key: str) -> None:
-        """Check that the region has the kernel of its winner for *key*, fused as the rows say.
-
-        Raises:
-            BuildError: it has not.
-        """
+        """Raise a BuildError where the region lacks its winner's kernel, or fuses another way."""
         if key not in self.hits:
             raise BuildError(f"{self.winner} is not in the compiled region", "it is timed bare")
         if not self.is_as_decided:
@@ -236,8 +220,6 @@ def region_reference(region: Region, device: torch.device, sets: Operands) -> li
 
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:
-    """Run each trial that arrives, until *requests* ends or the device is lost."""
-
     def send(message: Mapping[str, Any]) -> None:
         answers.write(json.dumps(message).encode() + b"\n")
         answers.flush()
@@ -257,7 +239,6 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
 
 
 def _compiler_for(trial: Trial, last: RegionCompiler | None) -> RegionCompiler | None:
-    """Return a compiler for the region of *trial*: *last*, if that is for the same key."""
     if last is not None:
         if trial.region is not None and last.key == trial.key:
             return last
@@ -315,7 +296,6 @@ def _run(trial: Trial, skip: list[int], send: Any, compiler: RegionCompiler | No
 
 
 def _on_stream(device: torch.device) -> Any:
-    """Return a context with a stream of its own, on which CUDA graphs can be captured."""
     if device.type == "cpu":
         return torch.inference_mode()
     torch.cuda.set_device(device)
@@ -335,7 +315,6 @@ def _device_works(device: torch.device) -> bool:
 
 
 def main() -> None:
-    """Serve the parent process; the last argument is the file descriptor for outcomes."""
     end_with_parent()
     assemble_as_workers_do()
     if WORKERS in sys.argv:
