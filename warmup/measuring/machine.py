@@ -82,6 +82,7 @@ def read_condition(device: torch.device, own: frozenset[int] = frozenset()) -> C
 
 
 def sm_clock_mhz(device: torch.device) -> int | None:
+    """Return the current SM clock of *device*, None where it cannot be read."""
     return read_condition(device).clock_mhz
 
 

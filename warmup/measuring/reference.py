@@ -68,12 +68,14 @@ class OperandSets:
 
 
 def poison_of(dtype: torch.dtype) -> float:
+    """Return the value that marks an unwritten element of *dtype*."""
     if dtype.is_floating_point:
         return float("nan")
     return True if dtype is torch.bool else torch.iinfo(dtype).max
 
 
 def dtype_named(name: str) -> torch.dtype:
+    """Return the torch dtype called *name*, such as ``bfloat16``."""
     dtype = getattr(torch, name)
     assert isinstance(dtype, torch.dtype), name
     return dtype
@@ -88,6 +90,7 @@ def _bytes(trial: Trial) -> int:
 
 
 def operand_room(device: torch.device) -> int:
+    """Return how many bytes all operand sets may take on *device*."""
     if device.type == "cpu":
         return _CPU_BYTES
     free, _ = torch.cuda.mem_get_info(device)

@@ -296,6 +296,7 @@ def make_variants_row(
 
 
 def doubtful_us(floor_us: float) -> float:
+    """Return the time above which a row is far below the peaks; *floor_us* is the time at peak."""
     return max(floor_us / _SLOWEST_SHARE, _SLOW_US)
 
 
@@ -359,6 +360,7 @@ class SizeOutcomes:
 
 
 def rivals_of(outcomes: Sequence[Outcome], winner: Winner, library: Winner) -> list[Winner]:
+    """Return *winner*, *library* if it was run, and the `MOST_RIVALS` fastest of *outcomes*."""
     timed = [outcome for outcome in outcomes if outcome.time_us]
     ranked = sorted(timed, key=lambda outcome: (outcome.time_us, fixed_order(outcome.winner)))
     fastest = [outcome.winner for outcome in ranked[:MOST_RIVALS]]
@@ -429,6 +431,7 @@ def is_within_bound(winner: Winner, tuned: Tuned) -> bool:
 
 
 def with_bare_range_regret(bare: Tuned, fused: Tuned) -> Tuned:
+    """Return *fused* with the ratios of its winner along the range, taken from *bare*."""
     winner = fused.row.winner
     is_same = winner.choice == bare.row.winner
     along = bare.row.evidence.along if is_same else ratios_of(winner, bare)

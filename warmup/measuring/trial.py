@@ -255,12 +255,14 @@ class Screening:
 def time_calls(
     calls: Mapping[Winner, TimedCall], library: Winner, device: torch.device, method: Method
 ) -> list[Outcome]:
+    """Return the outcomes of *calls*, timed in this process; *library* is the control."""
     runs = [CandidateRun(winner, call) for winner, call in calls.items()]
     Screening(runs, library, device, method).run()
     return [run.outcome for run in runs]
 
 
 def reason_for(error: BaseException) -> Rejection:
+    """Return the reason for rejecting the candidate that raised *error*."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return Rejection.OUT_OF_MEMORY
     name, text = type(error).__name__, str(error).lower()
@@ -534,6 +536,7 @@ def _reject_implausible(runs: Sequence[CandidateRun], floor_us: float | None) ->
 
 
 def with_narrow_band(method: Method) -> Method:
+    """Return *method* with the near-tie band of candidates that differ in a launch config only."""
     return replace(method, near_tie=min(method.near_tie, NEAR_TIE))
 
 

@@ -192,6 +192,7 @@ def _read_result(
 
 
 def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
+    """Return *outcome*, except its winner, as JSON values."""
     fields: dict[str, Any] = msgspec.to_builtins(outcome)
     del fields["winner"]
     return fields
@@ -202,5 +203,6 @@ def outcome_from_json(winner: Winner, fields: Mapping[str, Any]) -> Outcome:
 
 
 def own_command(*, workers: bool = False) -> list[str]:
+    """Return the command of `warmup.tuning.worker`, with compile *workers* or without."""
     # -P: a file in the working folder must not shadow a module.
     return [sys.executable, "-P", "-m", "warmup.tuning.worker", *([WORKERS] if workers else [])]

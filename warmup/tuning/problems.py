@@ -120,6 +120,7 @@ _SHARD: Final = re.compile(r"([1-9][0-9]{0,5})/([1-9][0-9]{0,5})")
 
 
 def parse_shard(text: str) -> tuple[int, int]:
+    """Return the numbers I and N of a share written ``I/N``."""
     match = _SHARD.fullmatch(text)
     if match is None or int(match[1]) > int(match[2]):
         raise SettingsError(

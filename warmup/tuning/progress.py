@@ -265,6 +265,7 @@ def parse_budget(search: str, budget: str | float | None) -> SearchBudget:
 
 
 def parse_seconds(time_limit: str | float, option: str) -> float:
+    """Return *time_limit*, such as ``20m`` or seconds, in seconds; *option* names it in errors."""
     match = _TIME_LIMIT.fullmatch(time_limit.strip()) if isinstance(time_limit, str) else None
     seconds = float(match[1]) * _SECONDS[match[2]] if match else time_limit
     if isinstance(seconds, str) or not 0 <= seconds < math.inf:
