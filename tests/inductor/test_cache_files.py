@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from warmup.inductor.caches import add_to_caches, read_graphs, read_kernels
+from warmup.inductor.caches import add_to_caches, kept_kernels, read_graphs, read_kernels
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = torch.device("cpu")
@@ -77,3 +80,20 @@ def test_a_member_that_is_no_cache_file_is_refused(
             with pytest.raises(ValueError, match=r"neither|group|Expecting"):
                 add_to_caches([("fxgraph/ab/one", [b"1"]), (member[0], [member[1]])], CPU)
             assert [path for path in tmp_path.rglob("*") if path.is_file()] == [], member
+
+
+def test_a_file_that_a_worker_still_writes_does_not_end_a_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder of kernels that cannot be emptied, as when torch's worker writes into it, stays."""
+
+    def refuse(path: Any, **_: Any) -> None:
+        raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(path))
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "rmdir", refuse)
+        with pytest.raises(OSError, match="not empty"), tempfile.TemporaryDirectory():
+            pass
+        with kept_kernels():
+            pass

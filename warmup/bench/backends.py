@@ -677,7 +677,9 @@ def compare_layers(
     cells: list[Cell] = []
     with contextlib.ExitStack() as stack:
         if request.out is None:
-            temporary = tempfile.TemporaryDirectory(prefix="warmup-bench-")
+            temporary = tempfile.TemporaryDirectory(
+                prefix="warmup-bench-", ignore_cleanup_errors=True
+            )
             folder = Path(stack.enter_context(temporary))
         else:
             make_folder(folder := request.out, "--out")

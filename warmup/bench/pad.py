@@ -172,7 +172,9 @@ def measure_samples(
     if wanted:
         file.say(f"{counted(len(wanted), 'sample')} of {len(keys)} to measure")
         problems = [MissedProblem(key, PAD.name, _DRAWN, 1) for key in wanted]
-        with tempfile.TemporaryDirectory(prefix="warmup-pad-") as folder:
+        with tempfile.TemporaryDirectory(
+            prefix="warmup-pad-", ignore_cleanup_errors=True
+        ) as folder:
             try:
                 report = build(problems, out=Path(folder) / "pad.json", observer=file)
                 failed = {

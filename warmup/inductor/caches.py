@@ -222,9 +222,10 @@ def empty_caches(folder: str | None = None) -> Iterator[None]:
 def kept_kernels() -> Iterator[None]:
     """Let each `empty_caches` find the kernels compiled since this context was opened.
 
-    Graphs, generated code and tuned configs are not among them. The folder is removed afterwards.
+    Graphs, generated code and tuned configs are not among them. The folder is removed afterwards; a
+    file that a worker process of torch writes meanwhile stays.
     """
-    with tempfile.TemporaryDirectory(prefix="warmup-kernels-") as folder:
+    with tempfile.TemporaryDirectory(None, "warmup-kernels-", ignore_cleanup_errors=True) as folder:
         token = _kept.set(folder)
         try:
             yield

@@ -96,7 +96,7 @@ def pack(
     mode = [] if graphs_for is None else ["--mode", graphs_for]
     has_weights = not all(kind_of(key).is_asked for key in content.rows)
     variants = [[], ["--no-pad-weights"]] if has_weights else [[]]
-    with tempfile.TemporaryDirectory(prefix="warmup-bundle-") as folder:
+    with tempfile.TemporaryDirectory(prefix="warmup-bundle-", ignore_cleanup_errors=True) as folder:
         caches = Caches(Path(folder))
         for options in variants:
             _prime(path, [*arguments, *mode, *options], caches)

@@ -481,7 +481,9 @@ class Devices:
             options = replace(options, device=slots[0].name)
             return ThisProcess().tune(replace(request, options=options), observer)
         build = SharedBuild.of(request, observer)
-        with tempfile.TemporaryDirectory(prefix="warmup-devices-") as folder:
+        with tempfile.TemporaryDirectory(
+            prefix="warmup-devices-", ignore_cleanup_errors=True
+        ) as folder:
             order = WorkerOrder(
                 folder=folder,
                 turn="",

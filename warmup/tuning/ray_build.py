@@ -273,7 +273,7 @@ def tune_share(request: str) -> str:
     if asked["version"] != __version__:
         refused = f"it has warmup {__version__}, and the driver {asked['version']}"
         return json.dumps({**answer, "refused": refused})
-    with tempfile.TemporaryDirectory(prefix="warmup-share-") as folder:
+    with tempfile.TemporaryDirectory(prefix="warmup-share-", ignore_cleanup_errors=True) as folder:
         out = Path(folder, "rows.json")
         if asked["table"] is not None:
             out.write_text(asked["table"], encoding="utf-8")
