@@ -12,8 +12,7 @@ import torch
 from torch import nn
 
 from warmup.keys.weight import Padding, padded_sizes
-from warmup.models.padded_modules import pad
-from warmup.models.weight_groups import find_groups
+from warmup.models.weight_groups import find_groups, pad
 
 ROOT = Path(__file__).resolve().parents[1]
 HEAD = f"{ROOT / 'tests' / 'programs' / 'models' / 'unaligned_head.py'}:Head"

@@ -2,51 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
+import runpy
 from pathlib import Path
-from typing import Any
 
-import pytest
 import torch
 from torch import nn
 
-from warmup.models.outputs import CallState, noted_tensors, written
+from warmup.models.outputs import CallState, noted_tensors
 
 PROGRAM = Path(__file__).resolve().parents[1] / "programs/models/written.py"
 
 
-@pytest.fixture
-def model() -> Any:
-    spec = importlib.util.spec_from_file_location("written", PROGRAM)
-    assert spec is not None
-    assert spec.loader is not None
-    program = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(program)
-    return program.Written().eval()
-
-
-def test_a_model_that_writes_nothing_has_no_state() -> None:
-    """Its outputs are not copied, and nothing is put back."""
-    model, x, state = nn.Linear(4, 4), torch.randn(2, 4), CallState()
-    noted = noted_tensors(model, [((x,), {})])
-    with torch.no_grad():
-        output = model(x)
-    assert state.keep_written(noted) == ()
-    assert (state.is_empty, state.detached(output) is output) == (True, True)
-
-
-def test_buffers_and_inputs_that_a_call_writes_are_named(model: Any) -> None:
-    """Written in place, or another tensor in a buffer's place."""
-    x = torch.randn(2, 64)
-    noted = noted_tensors(model, [((x,), {})])
-    with torch.no_grad():
-        model(x)
-    assert written(noted) == ("buffer position", "buffer scale", "input 0")
-
-
 @torch.no_grad()
-def test_each_call_begins_with_what_was_kept(model: Any) -> None:
+def test_each_call_begins_with_what_was_kept() -> None:
     """Two calls, with the state put back between them, have the same output."""
+    model = runpy.run_path(str(PROGRAM))["Written"]().eval()
     x, state = torch.randn(2, 64), CallState()
     noted = noted_tensors(model, [((), {"x": x})])
     model(x=x)
@@ -58,3 +28,12 @@ def test_each_call_begins_with_what_was_kept(model: Any) -> None:
     assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
     assert first[1] == 2
     assert float(model.position) == 1
+
+
+@torch.no_grad()
+def test_outputs_of_a_model_that_writes_nothing_are_not_copied() -> None:
+    model, x, state = nn.Linear(4, 4), torch.randn(2, 4), CallState()
+    noted = noted_tensors(model, [((x,), {})])
+    output = model(x)
+    assert state.keep_written(noted) == ()
+    assert (state.is_empty, state.detached(output) is output) == (True, True)

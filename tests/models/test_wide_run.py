@@ -28,20 +28,21 @@ class Tied(nn.Module):
         self.register_buffer("scale", torch.rand(8))
 
     def forward(self, ids: torch.Tensor, *, factor: torch.Tensor) -> torch.Tensor:
-        """Return products with the embedding."""
         return self.head(self.embedding(ids) * self.scale * factor)
 
 
-class Casting(nn.Module):
-    """Multiplies a weight by one that has its dtype in the source."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.rand(8, 8))
+class Casting(nn.Linear):
+    """Multiplies by a matrix that has its dtype in the source."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return a product that bfloat16 alone can have."""
-        return x @ self.weight @ torch.ones(8, 8, dtype=torch.bfloat16)
+        return super().forward(x) @ torch.ones(8, 8, dtype=torch.bfloat16)
+
+
+class Hungry(nn.Linear):
+    """Needs more memory than there is."""
+
+    def forward(self, _input: torch.Tensor) -> torch.Tensor:
+        raise torch.OutOfMemoryError("out of memory")
 
 
 def run(module: nn.Module, *args: Any, **kwargs: Any) -> WideRun:
@@ -58,30 +59,21 @@ def test_the_same_model_runs_in_higher_precision() -> None:
     ):
         module = Tied().to(dtype).eval()
         ids, factor = torch.arange(5), torch.rand((), dtype=dtype)
-        before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+        before = copy.deepcopy(module.state_dict())
         expected = copy.deepcopy(module).to(wide)(ids, factor=factor.to(wide))
         done = run(module, ids, factor=factor)
-        assert done.outputs is not None, (dtype, wide)
-        assert (done.outputs[0].dtype, done.name) == (wide, f"{str(wide)[6:]} eager on cpu"), (
-            dtype,
-            wide,
-        )
-        assert output_errors([expected], done.outputs)[0] < torch.finfo(wide).eps, (dtype, wide)
+        assert done.outputs is not None, dtype
+        assert (done.outputs[0].dtype, done.name) == (wide, f"{str(wide)[6:]} eager on cpu")
+        assert output_errors([expected], done.outputs)[0] < torch.finfo(wide).eps, dtype
         after = module.state_dict()
-        assert all(torch.equal(after[name], tensor) for name, tensor in before.items()), (
-            dtype,
-            wide,
-        )
-        assert {tensor.dtype for tensor in after.values()} == {dtype}, (dtype, wide)
-
-
-def test_one_narrow_tensor_decides_for_float32() -> None:
-    """A model of several dtypes runs in float32, in which its narrow weights are exact."""
-    module = nn.Sequential(nn.Linear(8, 8).bfloat16(), nn.LayerNorm(8).bfloat16())
-    module[1].register_buffer("spare", torch.rand(3))
-    done = run(module, torch.rand(2, 8).bfloat16())
-    assert done.outputs is not None
-    assert done.outputs[0].dtype is torch.float32
+        assert all(torch.equal(after[name], tensor) for name, tensor in before.items()), dtype
+        assert {tensor.dtype for tensor in after.values()} == {dtype}
+    # A model of several dtypes runs in float32, in which its narrow weights are exact.
+    mixed = nn.Sequential(nn.Linear(8, 8).bfloat16(), nn.LayerNorm(8).bfloat16())
+    mixed.register_buffer("spare", torch.rand(3))
+    outputs = run(mixed, torch.rand(2, 8).bfloat16()).outputs
+    assert outputs is not None
+    assert outputs[0].dtype is torch.float32
 
 
 def test_a_layer_in_8_bits_is_run_in_higher_precision() -> None:
@@ -90,52 +82,31 @@ def test_a_layer_in_8_bits_is_run_in_higher_precision() -> None:
         layer = runpy.run_path(str(EXAMPLE))[name](hidden=128, heads=4, kv_heads=2, ffn=448).eval()
         x = torch.randn(24, 128, generator=torch.Generator().manual_seed(0)).bfloat16()
         weight = layer.gate.weight.float() * layer.gate.scale.flatten()[:, None]
-        done = run(layer.gate, x)
+        done, whole = run(layer.gate, x), run(layer, x[None])
         assert done.outputs is not None, name
         assert 1e-3 < output_errors([x.float() @ weight.t()], done.outputs)[0] < 5e-2, name
-        whole = run(layer, x[None])
         assert whole.outputs is not None, name
         assert whole.outputs[0].isfinite().all(), name
 
 
-def test_a_model_that_knows_one_precision_says_so() -> None:
-    """The reason has the device and the first line of the model's own error."""
-    done = run(Casting().bfloat16(), torch.rand(2, 8).bfloat16())
+def test_why_a_model_is_not_run() -> None:
+    """It knows one precision alone, or its activations need more than there is."""
+    done = run(Casting(8, 8).bfloat16(), torch.rand(2, 8).bfloat16())
     assert done.outputs is None
     assert done.name.startswith("no float32 run: on cpu: RuntimeError: expected")
+    hungry = run(Hungry(8, 8), torch.rand(2, 8))
+    assert (hungry.outputs, hungry.name) == (None, "no float64 run: cpu is out of memory")
 
 
-def test_a_model_too_large_for_the_memory_is_not_run() -> None:
-    """The bytes of the wide weights are compared with what is free, before anything is copied."""
-    calls = [Inputs((torch.rand(2, 1024),), {})]
-    module = nn.Linear(1024, 1024)
+def test_the_memory_of_a_device_decides_where_a_model_runs() -> None:
+    """Before anything is copied; the CPU runs what the device has no memory for."""
+    calls, module = [Inputs((torch.rand(2, 1024),), {})], nn.Linear(1024, 1024)
     done = run_wide(module, calls, CPU, available=lambda _device: 8 * 2**20)
     assert done.outputs is None
     assert done.name == "no float64 run: it needs 0.0 GiB, cpu has 0.0 GiB"
-    assert run_wide(module, calls, CPU, available=lambda _device: 9 * 2**20).outputs is not None
-
-
-def test_without_memory_on_the_device_the_cpu_runs() -> None:
-    """The device with too little memory is left alone, and the CPU gives the outputs."""
-    free = {"meta": 0, "cpu": 2**30}
-    calls = [Inputs((torch.rand(2, 8),), {})]
-    module = nn.Linear(8, 8)
+    free = {"meta": 0, "cpu": 9 * 2**20}
     done = run_wide(module, calls, torch.device("meta"), available=lambda d: free[d.type])
     assert done.name == "float64 eager on cpu"
-
-
-def test_an_allocation_that_fails_is_no_error_of_the_build() -> None:
-    """Activations may need more than there is, which only the run shows."""
-
-    class Hungry(nn.Linear):
-        def forward(self, _input: torch.Tensor) -> torch.Tensor:
-            raise torch.OutOfMemoryError("out of memory")
-
-    done = run(Hungry(8, 8), torch.rand(2, 8))
-    assert (done.outputs, done.name) == (None, "no float64 run: cpu is out of memory")
-
-
-def test_the_cpu_has_some_memory_and_not_everything() -> None:
     assert 2**20 < available_bytes(CPU) < 2**50
 
 

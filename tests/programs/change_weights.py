@@ -28,8 +28,7 @@ from warmup.core.errors import WeightChangedError
 from warmup.core.events import Event, EventName
 from warmup.inductor import weight_watch
 from warmup.keys.weight import Padding
-from warmup.models.padded_modules import pad
-from warmup.models.weight_groups import find_groups
+from warmup.models.weight_groups import find_groups, pad
 from warmup.table.schema import PolicyOptions, Provenance, Table
 from warmup.tuning.build import find_setup
 

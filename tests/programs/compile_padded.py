@@ -13,8 +13,7 @@ from torch._inductor.utils import run_and_get_code
 
 from warmup.keys.gemm import Dim
 from warmup.keys.weight import Padding, padded_sizes
-from warmup.models.padded_modules import PaddedLinear, pad
-from warmup.models.weight_groups import find_groups
+from warmup.models.weight_groups import PaddedLinear, find_groups, pad
 
 
 class Model(nn.Module):

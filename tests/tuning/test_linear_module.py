@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from warmup.keys.weight import Padding, padded_sizes
-from warmup.models.padded_modules import PaddedLinear, pad
-from warmup.models.weight_groups import Group, find_groups
+from warmup.models.weight_groups import Group, PaddedLinear, find_groups, pad
 from warmup.tuning.weights import count_rows, make_linear_module
 
 CPU = torch.device("cpu")

@@ -36,21 +36,17 @@ class Prepared:
     bytes_before: int
     bytes_after: int
 
-    @property
-    def summary(self) -> str:
-        """The number of padded groups and the memory that padding takes, as one line."""
-        grown = (self.bytes_after - self.bytes_before) / MIB
-        share = grown * MIB / self.bytes_before if self.bytes_before else 0.0
-        return f"groups of weights padded: {len(self.padded)}, {grown:.1f} MiB more ({share:.2%})"
-
     def __str__(self) -> str:
-        lines = [self.summary]
-        lines += [
+        grown = self.bytes_after - self.bytes_before
+        share = grown / self.bytes_before if self.bytes_before else 0.0
+        groups = f"groups of weights padded: {len(self.padded)}"
+        padded = (
             f"{group}: {group.structure.features} features padded to {padding}"
             for group, padding in self.padded.items()
-        ]
-        lines += [str(linears) for linears in self.left]
-        return "\n".join(lines)
+        )
+        return "\n".join(
+            [f"{groups}, {grown / MIB:.1f} MiB more ({share:.2%})", *padded, *map(str, self.left)]
+        )
 
 
 def prepare(model: nn.Module, table: str | os.PathLike[str] | Table) -> Prepared:
@@ -98,8 +94,7 @@ def pad_by_rows(model: nn.Module, rows: Mapping[str, Row], refusal: str | None =
     Raises:
         SettingsError: the model is in training mode, or padded already.
     """
-    from warmup.models.padded_modules import pad
-    from warmup.models.weight_groups import UnpaddedLinears, find_groups
+    from warmup.models.weight_groups import UnpaddedLinears, find_groups, pad
 
     found = find_groups(model)
     sizes = _sizes_by_structure(rows)
@@ -158,7 +153,6 @@ def _padding_of(structure: Structure, sizes: Mapping[Dim, int | str]) -> Padding
 
 
 def _bytes_of(model: nn.Module) -> int:
-    """Return the bytes of memory of the tensors of *model*, shared memory once."""
     from warmup.models.weight_groups import tensors_of
 
     storages = [tensor.untyped_storage() for tensor in tensors_of(model)]

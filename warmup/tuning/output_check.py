@@ -28,8 +28,7 @@ from warmup.models.outputs import (
     run_wide,
     worst_tensor,
 )
-from warmup.models.padded_modules import pad, restore
-from warmup.models.weight_groups import Group
+from warmup.models.weight_groups import Group, pad, restore
 from warmup.table.schema import MOST_DEFAULT, MOST_TIMES
 from warmup.tuning.bucket_compiler import BucketCompiler, ServedBucket
 from warmup.tuning.report import CheckedOutput

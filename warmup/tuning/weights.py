@@ -41,9 +41,8 @@ from warmup.keys.weight import (
 )
 from warmup.models.loading import DTYPES, Inputs
 from warmup.models.outputs import run_wide
-from warmup.models.padded_modules import pad, restore
 from warmup.models.padding import Prepared, pad_by_rows
-from warmup.models.weight_groups import Group, UnpaddedLinears, find_groups
+from warmup.models.weight_groups import Group, UnpaddedLinears, find_groups, pad, restore
 from warmup.table.lookup import Lookup
 from warmup.table.schema import OnMiss
 from warmup.tuning.bucket_compiler import BucketCompiler, measure_regions
