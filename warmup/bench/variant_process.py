@@ -121,7 +121,7 @@ class VariantProcess:
         )
         return {
             "start": start,
-            "remarks": [] if handle is None or not handle.prepared else [handle.prepared.summary],
+            "remarks": [] if handle is None or not handle.prepared else [handle.str(prepared).splitlines()[0]],
             "dtype": self._dtype(),
             "assumptions": self._assumptions,
         }

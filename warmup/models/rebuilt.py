@@ -58,6 +58,8 @@ class RebuiltProblem:
 def rebuild(key: str, device: torch.device) -> RebuiltProblem:
     """Return a module on *device* that should ask for *key*: only compiling it shows whether.
 
+    A dynamic dim is marked with its range, and has the largest size of the range.
+
     Raises:
         ProblemError: *key* is not a key, its kind needs the user's model, or no module can be made
             for the problem.
@@ -103,25 +105,18 @@ class OperandTensor:
         return 1 + sum((size_of(dim) - 1) * stride for dim, stride in spans)
 
     def make(self, device: torch.device) -> torch.Tensor:
-        """Return a new tensor of random values; a dynamic dim has its largest size and a mark.
-
-        Raises:
-            ProblemError: torch cannot make the tensor.
-        """
+        """Return a new tensor of random values; a ProblemError where torch can make none."""
         try:
-            return self._make(device)
+            if self.dtype.is_floating_point:
+                flat = torch.randn(self.elements, device=device).mul_(self.scale)
+                flat = flat.abs_().add_(self.scale / 2) if self.is_positive else flat
+            else:
+                flat = torch.randint(0, _SMALL_INTEGERS, (self.elements,), device=device)
+            sizes = [size_of(dim) for dim in self.sizes]
+            tensor = flat.to(self.dtype).as_strided(sizes, self.strides)
         except (OverflowError, RuntimeError, TypeError) as error:
             reason = str(error).partition("\n")[0]
             raise ProblemError(f"an operand cannot be made: {reason}") from error
-
-    def _make(self, device: torch.device) -> torch.Tensor:
-        if self.dtype.is_floating_point:
-            flat = torch.randn(self.elements, device=device).mul_(self.scale)
-            flat = flat.abs_().add_(self.scale / 2) if self.is_positive else flat
-        else:
-            flat = torch.randint(0, _SMALL_INTEGERS, (self.elements,), device=device)
-        sizes = [size_of(dim) for dim in self.sizes]
-        tensor = flat.to(self.dtype).as_strided(sizes, self.strides)
         for position, dim in enumerate(self.sizes):
             if not dim.is_static:
                 mark_range(tensor, position, dim.low, dim.high)
@@ -139,7 +134,7 @@ def gemm_tensors(problem: GemmProblem) -> dict[str, OperandTensor]:
         raise ProblemError(f"the operands have two dtypes, {problem.dtype} and {problem.dtype_b}")
     batch = () if problem.batch is None else (problem.batch,)
     m, n, k = problem.m, problem.n, problem.k
-    dtype = dtype_of(problem.dtype)
+    dtype = _dtype_of(problem.dtype)
     scale = 1 / math.sqrt(max(size_of(k), 1))
 
     def matrix(rows: Dim, cols: Dim, layout: Layout, scale: float = 1) -> OperandTensor:
@@ -149,11 +144,11 @@ def gemm_tensors(problem: GemmProblem) -> dict[str, OperandTensor]:
 
     tensors = {"a": matrix(m, k, problem.a)}
     if is_scaled:  # 8 bits are too few for small values: the scales make the result of size 1
-        dtype_b = dtype_of(problem.dtype_b or problem.dtype)
+        dtype_b = _dtype_of(problem.dtype_b or problem.dtype)
         tensors["b"] = replace(matrix(k, n, problem.b), dtype=dtype_b)
         tensors |= _scale_tensors(problem, scale)
         if problem.bias is not None:
-            tensors["bias"] = _dense([n], dtype_of(problem.out))
+            tensors["bias"] = _dense([n], _dtype_of(problem.out))
         return tensors
     if problem.op in CPU_LINEAR:
         tensors["b"] = matrix(n, k, Layout("row"), scale)
@@ -167,7 +162,6 @@ def gemm_tensors(problem: GemmProblem) -> dict[str, OperandTensor]:
 
 
 def _scale_tensors(problem: GemmProblem, scale: float) -> dict[str, OperandTensor]:
-    """Return the scales of a and b: each one value, or one for each row of a and column of b."""
     words = _SCALE_TEXT.fullmatch(problem.scale or "")
     if words is None:
         raise ProblemError(f"scale={problem.scale} cannot be rebuilt from a key")
@@ -184,7 +178,7 @@ def _scale_tensors(problem: GemmProblem, scale: float) -> dict[str, OperandTenso
     return tensors
 
 
-def result_view(problem: GemmProblem, steps: Sequence[Call]) -> tuple[Dim, ...] | None:
+def _result_view(problem: GemmProblem, steps: Sequence[Call]) -> tuple[Dim, ...] | None:
     """Return the three dims as which the epilogue *steps* read the result; None where its own two.
 
     A model calls a linear on [batch, seqlen, width] and adds [batch, 1, width]: the result of the
@@ -202,17 +196,13 @@ def result_view(problem: GemmProblem, steps: Sequence[Call]) -> tuple[Dim, ...] 
     return None
 
 
-def epilogue_tensors(problem: GemmProblem, steps: Sequence[Call]) -> dict[str, OperandTensor]:
-    """Return the operands of the epilogue *steps*, named by their number from 0.
-
-    Raises:
-        ProblemError: the key names a dtype or sizes that no tensor can be made of.
-    """
+def _epilogue_tensors(problem: GemmProblem, steps: Sequence[Call]) -> dict[str, OperandTensor]:
+    """Return the operands of the epilogue *steps*, named by their number from 0."""
     own = [dim for dim in (problem.batch, problem.m, problem.n) if dim is not None]
-    out = result_view(problem, steps) or own
+    out = _result_view(problem, steps) or own
     operands = (operand for step in steps for operand in operands_of(step))
     return {
-        str(number): _dense(_operand_sizes(operand, out), dtype_of(operand.dtype))
+        str(number): _dense(_operand_sizes(operand, out), _dtype_of(operand.dtype))
         for number, operand in enumerate(operands)
     }
 
@@ -227,7 +217,7 @@ def _bias_sizes(problem: GemmProblem, form: str) -> list[Dim]:
 
 
 def _operand_sizes(operand: Operand, out: Sequence[Dim]) -> list[Dim]:
-    """Return the sizes of an epilogue's *operand*, after a GEMM with the output sizes *out*."""
+    """Return the sizes of an epilogue's *operand*, after a GEMM of the sizes *out*."""
     dynamic = {dim for dim in out if not dim.is_static}
     if None in operand.sizes and len(dynamic) != 1:
         raise ProblemError("an operand of the epilogue has a size that the key does not name")
@@ -281,24 +271,15 @@ def _fixed(dim: Dim) -> int:
     return dim.low
 
 
-def dtype_of(name: str) -> torch.dtype:
-    """Return the torch dtype that keys call *name*.
-
-    Raises:
-        ProblemError: *name* is no dtype, or a dtype without random values.
-    """
+def _dtype_of(name: str) -> torch.dtype:
     dtype = DTYPES.get(name) or _NARROW_FLOATS.get(name)
     if dtype is None:
         raise ProblemError(f"no random tensor has the dtype {name}")
     return dtype
 
 
-def check_memory(tensors: Iterable[OperandTensor], device: torch.device) -> None:
-    """Check that *tensors* together fit into the memory of *device*, of a GPU into what is free.
-
-    Raises:
-        ProblemError: they do not fit.
-    """
+def _check_memory(tensors: Iterable[OperandTensor], device: torch.device) -> None:
+    """Check that *tensors* together fit into the memory of *device*, of a GPU into what is free."""
     needed = sum(tensor.elements * max(tensor.dtype.itemsize, 4) for tensor in tensors)
     if device.type == "cpu":
         available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -310,39 +291,50 @@ def check_memory(tensors: Iterable[OperandTensor], device: torch.device) -> None
         )
 
 
-def rebuild_grouped(key: str, device: torch.device) -> RebuiltProblem:
-    """Return a module on *device* that multiplies the groups of *key*.
+def _rebuilt(
+    module: nn.Module,
+    make_inputs: Callable[..., tuple[torch.Tensor, ...]],
+    dims: Mapping[str, Dim | None],
+    dtype: str,
+    settings: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+) -> RebuiltProblem:
+    sizes = tuple((name, size_of(dim)) for name, dim in dims.items() if dim is not None)
+    model = LoadedModel(module.eval(), make_inputs, "rebuilt")
+    return RebuiltProblem(model=model, bucket=Bucket(sizes), settings=settings, dtype=dtype)
 
-    Raises:
-        ProblemError: *key* is no grouped key, or its operands cannot be made.
-    """
+
+def _dims_of(problem: GemmProblem | PadProblem) -> dict[str, Dim | None]:
+    return {"batch": problem.batch, "m": problem.m, "n": problem.n, "k": problem.k}
+
+
+def _maker(
+    tensors: Iterable[OperandTensor], device: torch.device
+) -> Callable[..., tuple[torch.Tensor, ...]]:
+    """Return a function that makes *tensors*; a ProblemError where they do not fit into memory."""
+    tensors = tuple(tensors)
+    _check_memory(tensors, device)
+    return lambda **_sizes: tuple(tensor.make(device) for tensor in tensors)
+
+
+def rebuild_grouped(key: str, device: torch.device) -> RebuiltProblem:
+    """Return a module on *device* that multiplies the groups of *key*."""
     problem = parse_grouped(key)
     if problem.out != problem.dtype:
         raise ProblemError(f"a result in {problem.out} of factors in {problem.dtype} is not made")
-    tensors = factors_of(problem)
-    check_memory(tensors, device)
+    make_factors = _maker(factors_of(problem), device)
     ends = ends_for(problem)
 
     def make_inputs(**_sizes: int) -> tuple[torch.Tensor, ...]:
-        factors = [tensor.make(device) for tensor in tensors]
         offsets = torch.tensor(ends, dtype=torch.int32, device=device)
-        return (*factors, offsets) if ends else tuple(factors)
+        return (*make_factors(), offsets) if ends else make_factors()
 
     sizes = {"groups": problem.groups, "m": problem.m, "n": problem.n, "k": problem.k}
-    return RebuiltProblem(
-        model=LoadedModel(_GroupedModule().eval(), make_inputs, "rebuilt"),
-        bucket=Bucket(tuple(sizes.items())),
-        settings=contextlib.nullcontext,
-        dtype=problem.dtype,
-    )
+    dims = {name: Dim.of(size) for name, size in sizes.items()}
+    return _rebuilt(_GroupedModule(), make_inputs, dims, problem.dtype)
 
 
 def factors_of(problem: GroupedProblem) -> tuple[OperandTensor, OperandTensor]:
-    """Return both factors of *problem*, of two dims or, with a matrix for each group, of three.
-
-    Raises:
-        ProblemError: a factor cannot be made.
-    """
+    """Return both factors, of two dims or, with a matrix for each group, of three."""
     m, n, k = (Dim.of(size) for size in (problem.m, problem.n, problem.k))
     whole, each = (
         gemm_tensors(
@@ -388,7 +380,6 @@ class _GroupedModule(nn.Module):
     def forward(
         self, a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Return the products."""
         return torch._grouped_mm(a, b, ends)  # noqa: SLF001  its name in torch 2.11
 
 
@@ -406,8 +397,6 @@ _OF_ALL_BACKENDS: Final = {"ieee": "highest", "tf32": "high", "bf16": "medium"}
 @contextlib.contextmanager
 def precision_of(problem: GemmProblem, device: torch.device) -> Iterator[None]:
     """Compute with the float32 precision and the reductions of *problem* while open.
-
-    Torch's settings are those from before afterwards.
 
     Raises:
         ProblemError: this torch does not know the float32 precision.
@@ -478,21 +467,24 @@ _EpilogueStep = Callable[[Any, Sequence[torch.Tensor]], Any]
 
 
 def rebuild_gemm(key: str, device: torch.device) -> RebuiltProblem:
-    """Return the module that `make_gemm_module` makes for *key*, with the settings it needs.
-
-    Raises:
-        ProblemError: *key* is not a GEMM key, or no module can be made for its problem.
-    """
+    """Return a module on *device* with the GEMM of *key* and its epilogue."""
     problem = parse_problem(key)
-    model, bucket = make_gemm_module(problem, device)
-    settings = partial(_settings_of, problem, device)
-    return RebuiltProblem(model=model, bucket=bucket, settings=settings, dtype=_result(problem))
-
-
-def _result(problem: GemmProblem) -> str:
-    """Return the floating dtype that bounds how exact the result of *problem* is."""
+    if problem.op not in COVERED:
+        raise ProblemError(f"the op {problem.op} cannot be rebuilt from a key")
+    if problem.op in CPU_LINEAR and device.type != "cpu":
+        raise ProblemError(f"the op {problem.op} exists on the CPU only")
+    steps = parse_epilogue(problem.epilogue)
+    tensors = {**gemm_tensors(problem), **_epilogue_tensors(problem, steps)}
+    _check_memory(tensors.values(), device)
+    constant = None
+    if device.type == "cpu" and problem.op in (*CPU_LINEAR, "mm", "addmm"):
+        constant = tensors.pop("b").make(device)  # only constant weights give inductor a choice
+    module = _GemmModule(problem, tuple(tensors), steps, constant)
+    # The dtype that bounds how exact the result is.
     result = problem.out if problem.op == "scaled_mm" else problem.dtype
-    return _NARROWEST if item_bytes(result) == 1 else result
+    dtype = _NARROWEST if item_bytes(result) == 1 else result
+    settings = partial(_settings_of, problem, device)
+    return _rebuilt(module, _maker(tensors.values(), device), _dims_of(problem), dtype, settings)
 
 
 @contextlib.contextmanager
@@ -504,35 +496,6 @@ def _settings_of(problem: GemmProblem, device: torch.device) -> Iterator[None]:
         mm_unfolded() if problem.op == "mm" else contextlib.nullcontext(),
     ):
         yield
-
-
-def make_gemm_module(problem: GemmProblem, device: torch.device) -> tuple[LoadedModel, Bucket]:
-    """Return a model on *device* that should ask for *problem*, and the bucket of its sizes.
-
-    ``example_inputs`` makes its inputs on *device*. A dynamic dim is marked with its range, and has
-    the largest size of the range.
-
-    Raises:
-        ProblemError: no module can be made for *problem*.
-    """
-    if problem.op not in COVERED:
-        raise ProblemError(f"the op {problem.op} cannot be rebuilt from a key")
-    if problem.op in CPU_LINEAR and device.type != "cpu":
-        raise ProblemError(f"the op {problem.op} exists on the CPU only")
-    steps = parse_epilogue(problem.epilogue)
-    tensors = {**gemm_tensors(problem), **epilogue_tensors(problem, steps)}
-    check_memory(tensors.values(), device)
-    constant = None
-    if device.type == "cpu" and problem.op in (*CPU_LINEAR, "mm", "addmm"):
-        constant = tensors.pop("b").make(device)  # only constant weights give inductor a choice
-    module = _GemmModule(problem, tuple(tensors), steps, constant)
-
-    def make_inputs(**_sizes: int) -> tuple[torch.Tensor, ...]:
-        return tuple(tensor.make(device) for tensor in tensors.values())
-
-    dims = {"batch": problem.batch, "m": problem.m, "n": problem.n, "k": problem.k}
-    sizes = tuple((name, size_of(dim)) for name, dim in dims.items() if dim is not None)
-    return LoadedModel(module.eval(), make_inputs, "rebuilt"), Bucket(sizes)
 
 
 class _GemmModule(nn.Module):
@@ -550,7 +513,7 @@ class _GemmModule(nn.Module):
     ) -> None:
         super().__init__()
         numbers = itertools.count()
-        view = result_view(problem, steps)
+        view = _result_view(problem, steps)
         self.names = names
         self.gemm = _gemm(problem)
         self.view = None if view is None else [d.low if d.is_static else -1 for d in view]
@@ -571,12 +534,12 @@ class _GemmModule(nn.Module):
 
 def _gemm(problem: GemmProblem) -> Callable[[Mapping[str, torch.Tensor]], torch.Tensor]:
     if problem.op == "scaled_mm":
-        return partial(_scaled_mm, dtype_of(problem.out), use_fast_accum=problem.fast_accum)
+        return partial(_scaled_mm, _dtype_of(problem.out), use_fast_accum=problem.fast_accum)
     if problem.op == "int_mm":
         return lambda t: torch._int_mm(t["a"], t["b"])  # noqa: SLF001  its only name
     dtypes: dict[str, Any] = {}
     if problem.out != problem.dtype:
-        dtypes["out_dtype"] = dtype_of(problem.out)
+        dtypes["out_dtype"] = _dtype_of(problem.out)
     scalars = {"alpha": problem.alpha, "beta": problem.beta}
     op = problem.op
     if op in CPU_LINEAR:
@@ -611,7 +574,9 @@ def _compose(expression: Expression, numbers: Iterator[int]) -> _EpilogueStep:
         number = next(numbers)
         return lambda _, operands: operands[number]
     if not isinstance(expression, Call):
-        constant = _constant(expression)
+        constant: Any = expression
+        if isinstance(expression, Word):
+            constant = None if expression.text == "none" else _dtype_of(expression.text)
         return lambda _, __: constant
     operation = OPERATIONS.get(expression.name)
     if operation is None:
@@ -621,37 +586,16 @@ def _compose(expression: Expression, numbers: Iterator[int]) -> _EpilogueStep:
     return lambda x, operands: operation(*[part(x, operands) for part in parts], **named)
 
 
-def _constant(expression: Word | float) -> Any:
-    if not isinstance(expression, Word):
-        return expression
-    return None if expression.text == "none" else dtype_of(expression.text)
-
-
 def rebuild_pad(key: str, device: torch.device) -> RebuiltProblem:
-    """Return the module of `make_pad_module` for *key* on *device*, with the settings it needs.
-
-    Raises:
-        ProblemError: *key* is not a pad key, or its operands cannot be made.
-    """
+    """Return a module on *device* that asks whether the operands of *key* are padded."""
     problem = parse_padding(key)
     module, tensors = make_pad_module(problem)
-    check_memory(tensors.values(), device)
-
-    def make_inputs(**_sizes: int) -> tuple[torch.Tensor, ...]:
-        return tuple(tensor.make(device) for tensor in tensors.values())
-
-    dims = {"batch": problem.batch, "m": problem.m, "n": problem.n, "k": problem.k}
-    sizes = tuple((name, size_of(dim)) for name, dim in dims.items() if dim is not None)
-    return RebuiltProblem(
-        model=LoadedModel(module, make_inputs, "rebuilt"),
-        bucket=Bucket(sizes),
-        settings=partial(precision_of, gemm_of(problem), device),
-        dtype=problem.dtype,
-    )
+    settings = partial(precision_of, _gemm_of(problem), device)
+    make_inputs = _maker(tensors.values(), device)
+    return _rebuilt(module, make_inputs, _dims_of(problem), problem.dtype, settings)
 
 
-def gemm_of(problem: PadProblem) -> GemmProblem:
-    """Return the GEMM of *problem* as it is, alone."""
+def _gemm_of(problem: PadProblem) -> GemmProblem:
     return GemmProblem(
         op=problem.op,
         m=problem.m,
@@ -668,12 +612,8 @@ def gemm_of(problem: PadProblem) -> GemmProblem:
 
 
 def make_pad_module(problem: PadProblem) -> tuple[nn.Module, Mapping[str, OperandTensor]]:
-    """Return a module that should ask for *problem*, and its arguments by name, in order.
-
-    Raises:
-        ProblemError: the operands cannot be made.
-    """
-    tensors = gemm_tensors(gemm_of(problem))
+    """Return a module that should ask for *problem*, and its arguments by name, in order."""
+    tensors = gemm_tensors(_gemm_of(problem))
     return _PadModule(problem.op, problem.free, tuple(tensors)).eval(), tensors
 
 
@@ -685,7 +625,6 @@ class _PadModule(nn.Module):
         self.op, self.free, self.names = op, free, names
 
     def forward(self, *arguments: torch.Tensor) -> torch.Tensor:
-        """Return the product."""
         named = dict(zip(self.names, arguments, strict=True))
         a, b = (-named[name] if name in self.free else named[name] for name in ("a", "b"))
         if self.op == "addmm":
