@@ -119,9 +119,10 @@ class VariantProcess:
             peak_bytes=outputs[-1]["peak_bytes"],
             outputs=outputs,
         )
+        prepared = None if handle is None else handle.prepared
         return {
             "start": start,
-            "remarks": [] if handle is None or not handle.prepared else [handle.str(prepared).splitlines()[0]],
+            "remarks": [] if prepared is None else str(prepared).splitlines()[:1],
             "dtype": self._dtype(),
             "assumptions": self._assumptions,
         }
