@@ -39,7 +39,7 @@ from warmup.inductor.patches import KindHooks, Patches
 from warmup.keys.kind import Kind, Problem
 from warmup.keys.question import CallsQuestion
 from warmup.keys.registry import KINDS
-from warmup.models.loading import LoadedModel
+from warmup.models.model_target import LoadedModel
 from warmup.models.rebuilt import RebuiltProblem
 from warmup.table.codec import digest_of
 from warmup.table.schema import Table

@@ -24,7 +24,8 @@ from own_processes import codes_of
 
 from warmup.core.buckets import Bucket, parse_inputs
 from warmup.core.errors import ModelError, SettingsError
-from warmup.models.loading import LoadedModel, load_model, make_inputs
+from warmup.models.loading import load_model, make_inputs
+from warmup.models.model_target import LoadedModel
 from warmup.serving.audit import audit
 
 torch = pytest.importorskip("torch")

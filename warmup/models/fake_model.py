@@ -41,7 +41,7 @@ class MatmulDtypeError(RuntimeError):
 
 
 class NeedKind(StrEnum):
-    """What an input is to a model: ids of rows, features, channels of a signal, or a mask."""
+    """What an input is to a model."""
 
     IDS = "ids"
     FEATURES = "features"
@@ -91,10 +91,10 @@ class FakeModel:
     def call(
         self, make_arguments: Callable[[], tuple[tuple[Any, ...], Mapping[str, Any]]]
     ) -> Encounters:
-        """Call forward with the arguments that *make_arguments* makes of fake tensors.
+        """Return what the inputs meet that *make_arguments* makes of fake tensors.
 
-        Return what the inputs among them met. Each call is that of a new copy, since a forward may
-        store values in its model. What forward prints is lost, and so are its warnings.
+        Each call is that of a new copy, since a forward may store values in its model. What forward
+        prints is lost, and so are its warnings.
 
         Raises:
             RejectedCallError: forward raised, or multiplied tensors of different dtypes.
@@ -142,7 +142,6 @@ def fake_instance(definition: Callable[[], nn.Module]) -> FakeModel:
 
 @contextlib.contextmanager
 def _unheard() -> Iterator[None]:
-    """Let nothing be printed on stdout, and no warning be shown, while the context is open."""
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -210,7 +209,6 @@ class _Encountering(TorchFunctionMode):
 
 
 def _need_of(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Need | None:
-    """Return what torch's function *name* takes as its first argument; None for any other call."""
     if not args:
         return None
     second = args[1] if len(args) > 1 else kwargs.get("weight", kwargs.get("normalized_shape"))

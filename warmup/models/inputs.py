@@ -32,13 +32,14 @@ from warmup.models.fake_model import (
 )
 from warmup.models.loading import (
     Inputs,
-    LoadedModel,
     accepts_example,
     check_names,
+    floating_dtype,
     forward_parameters,
     needed_arguments,
     parse_dtype,
 )
+from warmup.models.model_target import Assumption, LoadedModel
 
 # Of images, in the order of trying.
 SIDES: Final = (224, 28, 32, 64, 96, 128, 256, 299, 336, 384, 448, 512, 518)
@@ -110,17 +111,6 @@ Form = tuple[InputSpec, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Assumption:
-    """What was taken because nobody named it, and how to name something else."""
-
-    text: str
-    advice: str
-
-    def __str__(self) -> str:
-        return f"{self.text}; {self.advice}"
-
-
-@dataclass(frozen=True, slots=True)
 class ResolvedInputs:
     """The specs of a model's inputs, and what was assumed about the model and them.
 
@@ -158,7 +148,7 @@ def resolve_inputs(
         with contextlib.suppress(ModelError):  # example_inputs is taken then
             inferred = _infer(model, given, buckets, dtype)
     assumed = [model.assumed, None if given else model.inputs_assumed]
-    assumptions = [Assumption(*each) for each in assumed if each is not None]
+    assumptions = [each for each in assumed if each is not None]
     if model.chosen:
         assumptions.append(Assumption(f"model: {model.chosen}", _OTHER_MODEL))
     if inferred:
@@ -174,7 +164,6 @@ def resolve_inputs(
 
 
 def _unnamed(model: LoadedModel, given: Form) -> tuple[str, ...]:
-    """Return the arguments of forward to infer."""
     parameters = [
         parameter
         for parameter in forward_parameters(model.module).values()
@@ -196,12 +185,10 @@ def _unnamed(model: LoadedModel, given: Form) -> tuple[str, ...]:
 def _infer(
     model: LoadedModel, given: Form, buckets: Sequence[Bucket], dtype: torch.dtype | None
 ) -> Form:
-    """Return the arguments that nobody named, in the first form that forward accepts."""
     names = _unnamed(model, given)
     if not names:
         return ()
-    own = next((p.dtype for p in model.module.parameters() if p.is_floating_point()), None)
-    floating = dtype_name(dtype or own or torch.float32)
+    floating = dtype_name(dtype or floating_dtype(model.module) or torch.float32)
     try:
         fake = fake_copy(model.module, dtype)
     except Exception as error:  # the user's model may raise anything when it is copied
@@ -216,7 +203,6 @@ def _infer(
 
 
 def _fits_example(model: LoadedModel, bucket: Bucket, dtype: torch.dtype | None) -> bool:
-    """Whether *model* accepts what the file's ``example_inputs`` makes, on fake tensors."""
     assert model.example_inputs is not None
     try:
         fake = fake_copy(model.module, dtype)
@@ -226,11 +212,7 @@ def _fits_example(model: LoadedModel, bucket: Bucket, dtype: torch.dtype | None)
 
 
 def _refuse_misspelled(model: LoadedModel, bucket: Bucket, dtype: torch.dtype | None) -> None:
-    """Return where ``example_inputs`` is for another model, whatever sizes its dims have.
-
-    Raises:
-        SettingsError: it is for *model*, and names a dim that *bucket* lacks.
-    """
+    """Raise a SettingsError where *bucket* lacks a dim that ``example_inputs`` of *model* names."""
     assert model.example_inputs is not None
     needed = needed_arguments(model.example_inputs)
     missing = [name for name in needed if name not in dict(bucket.sizes)]
@@ -281,7 +263,6 @@ class _FormSearch:
     runs: int = 0
 
     def run(self) -> Form:
-        """Return the first form that forward accepts; a ModelError where it accepts none."""
         while self.runs < MAX_FAKE_RUNS and (form := self._next()) is not None:
             found = self._accepted(form)
             if found is not None:
@@ -422,37 +403,33 @@ def naming_dtypes(module: nn.Module, inputs: Inputs) -> Iterator[None]:
     except WarmupError:
         raise
     except Exception as error:
-        mismatch = dtype_mismatch(module, inputs)
+        mismatch = _dtype_mismatch(module, inputs)
         if mismatch is None:
             raise
         raise mismatch from error
 
 
-def dtype_mismatch(module: nn.Module, inputs: Inputs) -> ModelError | None:
-    """Return the error for a *module* that fails on *inputs* because of their dtype, else None."""
-    own = next((p.dtype for p in module.parameters() if p.is_floating_point()), None)
+def _dtype_mismatch(module: nn.Module, inputs: Inputs) -> ModelError | None:
+    own = floating_dtype(module)
     arguments = [*forward_parameters(module), *map(str, range(len(inputs.args)))]
     named = {**dict(zip(arguments, inputs.args, strict=False)), **inputs.kwargs}
-    others = {
-        name: value.dtype
-        for name, value in named.items()
-        if isinstance(value, torch.Tensor) and value.is_floating_point() and value.dtype != own
-    }
-    if own is None or not others:
-        return None
-    if _accepts(module, inputs, None) or not _accepts(module, inputs, own):
-        return None
-    name, dtype = next(iter(others.items()))
-    short = dtype_name(own)
-    return ModelError(
-        f"the parameters of the model are {short}, and its input {name} is {dtype_name(dtype)}",
-        f'cast both with --dtype {short}, or name the input: --input "{name}=[...]:{short}"',
-    )
+    for name, value in named.items():
+        if not (isinstance(value, torch.Tensor) and value.is_floating_point()):
+            continue
+        if own is None or value.dtype == own:
+            continue
+        if _accepts(module, inputs, None) or not _accepts(module, inputs, own):
+            return None
+        short = dtype_name(own)
+        return ModelError(
+            f"the parameters of the model are {short}, "
+            f"and its input {name} is {dtype_name(value.dtype)}",
+            f'cast both with --dtype {short}, or name the input: --input "{name}=[...]:{short}"',
+        )
+    return None
 
 
 def _accepts(module: nn.Module, inputs: Inputs, dtype: torch.dtype | None) -> bool:
-    """Whether *module* accepts *inputs* on fake tensors, floating ones cast to *dtype* if given."""
-
     def fake(leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):
             return leaf

@@ -10,7 +10,7 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -24,7 +24,7 @@ from warmup.core.errors import ModelError, SettingsError, WarmupError
 from warmup.core.roofline import ITEM_BYTES, torch_name
 from warmup.core.text import first_line
 from warmup.models.fake_model import FakeModel, RejectedCallError, fake_instance
-from warmup.models.model_target import parse_target
+from warmup.models.model_target import LoadedModel, parse_target
 
 MODEL_NAME: Final = "model"  # the name in a file that is its model, whatever else there is
 _CALL = re.compile(r"[A-Za-z_]\w*\(.*\)")
@@ -40,11 +40,6 @@ class ModelFile:
     namespace: ModuleType
 
     def definition(self, name: str) -> Any:
-        """Return the value called *name*.
-
-        Raises:
-            ModelError: there is none.
-        """
         if not hasattr(self.namespace, name):
             raise ModelError(
                 f"--model {self.target}: {self.path} has no {name!r}",
@@ -53,7 +48,6 @@ class ModelFile:
         return getattr(self.namespace, name)
 
     def classes(self) -> Mapping[str, type[nn.Module]]:
-        """Return the `nn.Module` classes that are defined here, by name."""
         return {
             name: value
             for name, value in vars(self.namespace).items()
@@ -71,14 +65,10 @@ class ModelFile:
         return dict(first.values())
 
     def names(self) -> list[str]:
-        """Return the names of all classes and instances."""
         return [*self.classes(), *self.instances()]
 
     def own_model(self, arguments: Collection[str] = ()) -> Any:
-        """Return the value called ``model`` if it is or, with *arguments*, makes a model.
-
-        None without such a value.
-        """
+        """Return the value called ``model`` if it is a model, or makes one of *arguments*."""
         value = getattr(self.namespace, MODEL_NAME, None)
         is_own = getattr(value, "__module__", None) == self.namespace.__name__
         if isinstance(value, nn.Module) or (
@@ -101,16 +91,10 @@ def open_target(target: str) -> tuple[ModelFile, str]:
     return ModelFile(target, path, _import(path, target)), name
 
 
-def instantiate(
-    definition: Any, target: str, arguments: Mapping[str, Any] | None = None
-) -> nn.Module:
-    """Return the module that *definition* is or makes: an instance, a class or a function.
+def _make(definition: Any, target: str, arguments: Mapping[str, Any]) -> nn.Module:
+    """Return the module that *definition* is, or makes of *arguments*: a class or a function.
 
-    A class or a function is called with *arguments*. A module that the file compiled is returned
-    uncompiled.
-
-    Raises:
-        ModelError: it makes none with these arguments, or raised.
+    A module that the file compiled is returned uncompiled.
     """
     if isinstance(definition, nn.Module) and arguments:
         raise ModelError(
@@ -118,7 +102,7 @@ def instantiate(
             "name the class or a function that makes it",
         )
     is_made = isinstance(definition, nn.Module)
-    module = definition if is_made else _make(definition, target, arguments or {})
+    module = definition if is_made else _call(definition, target, arguments)
     if not hasattr(module, "_orig_mod"):
         return module
     from warmup.inductor.adapter import uncompiled  # loads the compiler
@@ -126,7 +110,7 @@ def instantiate(
     return uncompiled(module)
 
 
-def _make(definition: Any, target: str, arguments: Mapping[str, Any]) -> nn.Module:
+def _call(definition: Any, target: str, arguments: Mapping[str, Any]) -> nn.Module:
     if not callable(definition):
         raise ModelError(f"--model {target}: not a class, an instance or a function")
     kind = "class" if isinstance(definition, type) else "function"
@@ -192,7 +176,6 @@ def cause_of(error: BaseException) -> str:
 
 
 def _is_installed(path: Path) -> bool:
-    """Whether *path* is a module of warmup, of an installed package or of Python."""
     own, python = Path(__file__).resolve().parents[1], sysconfig.get_path("stdlib")
     packages = {"site-packages", "dist-packages"} & {*path.parts}
     return bool(packages) or path.is_relative_to(own) or path.is_relative_to(python)
@@ -222,7 +205,6 @@ def _split(target: str) -> tuple[str, str]:
 
 
 def _wrapping(path: str, call: str) -> str:
-    """Return how to make *call*, of a name in *path*, the model of a file."""
     is_file = path.endswith(".py")
     home = "the file" if is_file else f"a file that imports {re.split('[(.]', call)[0]}"
     file = path if is_file else "FILE.py"
@@ -236,21 +218,13 @@ def _import(path: str, target: str) -> ModuleType:
     folder = str(file.parent if path.endswith(".py") else Path.cwd())
     if folder not in sys.path:
         sys.path.insert(0, folder)
+    before, sys.argv = sys.argv, [str(file)]  # the file may read the command line at the import
     try:
-        with _no_arguments(str(file)):
-            return _run_file(file) if path.endswith(".py") else importlib.import_module(path)
+        return _run_file(file) if path.endswith(".py") else importlib.import_module(path)
     except (Exception, SystemExit) as error:  # the user's file may raise anything
         raise ModelError(
             f"--model {target}: importing {path} failed ({cause_of(error)})"
         ) from error
-
-
-@contextlib.contextmanager
-def _no_arguments(path: str) -> Iterator[None]:
-    """Hide the command line of warmup from a file that reads its own at the import."""
-    before, sys.argv = sys.argv, [path]
-    try:
-        yield
     finally:
         sys.argv = before
 
@@ -275,25 +249,6 @@ _OTHER_NAMES: Mapping[str, torch.dtype] = {
 }
 _INPUTS_FUNCTION = "example_inputs"
 _STAND_IN_SIZE: Final = 16  # of each dim, where a model is chosen before any bucket is known
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedModel:
-    """A model in eval mode, the ``example_inputs`` of its file if any, and a name for its table.
-
-    ``chosen`` says why it is this model where a file has several and none was named, else empty.
-    With ``has_siblings`` the file defines other classes, to which ``example_inputs`` may belong.
-    ``assumed`` is what was taken because nobody named it, and how to name something else, and
-    ``inputs_assumed`` the same of the inputs, for where nobody names any.
-    """
-
-    module: nn.Module
-    example_inputs: Callable[..., Any] | None
-    name: str
-    chosen: str = ""
-    has_siblings: bool = False
-    assumed: tuple[str, str] | None = None
-    inputs_assumed: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,11 +278,7 @@ def parse_dtype(text: str, source: str) -> torch.dtype:
 
 
 def parse_cast(text: str | None) -> torch.dtype | None:
-    """Return the dtype that ``--dtype`` casts floating tensors to; None without *text*.
-
-    Raises:
-        SettingsError: *text* is no floating dtype.
-    """
+    """Return the dtype of ``--dtype``, None without *text*; it has to be a floating dtype."""
     if text is None:
         return None
     dtype = parse_dtype(text, "--dtype")
@@ -357,12 +308,10 @@ def load_model(target: str) -> LoadedModel:
     if asked.is_pretrained:
         from warmup.models.pretrained import load_pretrained
 
-        own = load_pretrained(asked)
-        made = own.module, own.example_inputs, own.name
-        return LoadedModel(*made, assumed=own.assumed, inputs_assumed=own.inputs_assumed)
+        return load_pretrained(asked)
     file, name = open_target(asked.place)
     definition, reason = (file.definition(name), "") if name else _choose(file, asked.arguments)
-    module = instantiate(definition, asked.place, asked.arguments)
+    module = _make(definition, asked.place, asked.arguments)
     inputs = getattr(file.namespace, _INPUTS_FUNCTION, None)
     path = Path(file.path)
     stem = path.stem if path.suffix == ".py" else file.path.rsplit(".", 1)[-1]
@@ -401,8 +350,6 @@ def make_inputs(
 
 
 def _moved(inputs: Inputs, device: torch.device, dtype: torch.dtype | None) -> Inputs:
-    """Return *inputs* on *device*, floating tensors cast to *dtype* if given."""
-
     def move(leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):
             return leaf
@@ -417,9 +364,6 @@ def _choose(file: ModelFile, arguments: Collection[str] = ()) -> tuple[Any, str]
     """Return the definition of the model in *file*, which names none, and why it was chosen.
 
     The reason is empty where there was no choice. *arguments* will be given to make the model.
-
-    Raises:
-        ModelError: several models are defined, and nothing says which is meant; or none is.
     """
     classes, instances, name = file.classes(), file.instances(), Path(file.path).name
     if (own := file.own_model(arguments)) is not None:
@@ -464,8 +408,8 @@ def accepts_example(
 ) -> bool:
     """Whether *model* accepts on fake tensors what *function* returns for the sizes of *bucket*.
 
-    The inputs are moved to *device*, floating ones cast to *dtype* if given. Where they cannot be
-    fake, as sparse and quantized tensors, it is whether forward has parameters for them.
+    Floating inputs are cast to *dtype* if given. Where inputs cannot be fake, as sparse and
+    quantized tensors, it is whether forward has parameters for them.
     """
 
     def make_arguments() -> tuple[tuple[Any, ...], Mapping[str, Any]]:
@@ -485,6 +429,11 @@ def accepts_example(
     return True
 
 
+def floating_dtype(module: nn.Module) -> torch.dtype | None:
+    """Return the dtype of the first floating parameter of *module*, None without one."""
+    return next((p.dtype for p in module.parameters() if p.is_floating_point()), None)
+
+
 def forward_parameters(module: nn.Module) -> Mapping[str, inspect.Parameter]:
     """Return the parameters of forward; none where Python does not know them, as of a script."""
     try:
@@ -494,11 +443,7 @@ def forward_parameters(module: nn.Module) -> Mapping[str, inspect.Parameter]:
 
 
 def check_names(module: nn.Module, specs: Sequence[InputSpec]) -> None:
-    """Check that forward takes every argument that *specs* name.
-
-    Raises:
-        SettingsError: it does not take one of them.
-    """
+    """Raise a SettingsError where forward does not take every argument that *specs* name."""
     parameters = forward_parameters(module)
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return
@@ -513,7 +458,7 @@ def _from_specs(
     model: LoadedModel, specs: Sequence[InputSpec], bucket: Bucket, dtype: torch.dtype | None
 ) -> dict[str, Any]:
     check_names(model.module, specs)
-    own = next((p.dtype for p in model.module.parameters() if p.is_floating_point()), torch.float32)
+    own = floating_dtype(model.module) or torch.float32
     inputs: dict[str, Any] = {}
     for spec in specs:
         wanted = parse_dtype(spec.dtype, f"--input {spec.name}") if spec.dtype else dtype or own

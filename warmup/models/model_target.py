@@ -1,4 +1,4 @@
-"""`ModelTarget`: the parts of the text after ``--model``, and that text again.
+"""`ModelTarget`: the parts of the text after ``--model``; `LoadedModel`: the model it names.
 
 Nothing here imports torch: the command line reads it.
 """
@@ -6,14 +6,46 @@ Nothing here imports torch: the command line reads it.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from warmup.core.errors import ModelError
 
+if TYPE_CHECKING:
+    from torch import nn
+
 PRETRAINED: Final = "hf:"
 RANDOM_PRETRAINED: Final = "hf-random:"
+
+
+@dataclass(frozen=True, slots=True)
+class Assumption:
+    """What was taken because nobody named it, and how to name something else."""
+
+    text: str
+    advice: str
+
+    def __str__(self) -> str:
+        return f"{self.text}; {self.advice}"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model in eval mode, the ``example_inputs`` of its file if any, and a name for its table.
+
+    ``chosen`` says why it is this model where a file has several and none was named, else empty.
+    With ``has_siblings`` the file defines other classes, to which ``example_inputs`` may belong.
+    ``inputs_assumed`` is for where nobody names any inputs.
+    """
+
+    module: nn.Module
+    example_inputs: Callable[..., Any] | None
+    name: str
+    chosen: str = ""
+    has_siblings: bool = False
+    assumed: Assumption | None = None
+    inputs_assumed: Assumption | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,35 +69,17 @@ class ModelTarget:
 
 
 def parse_target(text: str) -> ModelTarget:
-    """Return the parts of *text*.
-
-    Raises:
-        ModelError: what stands from the first brace on is no JSON object.
-    """
+    """Return the parts of *text*; a ModelError where no JSON object begins at the first brace."""
     place, brace, rest = text.partition("{")
-    arguments = parse_arguments(brace + rest, f"--model {text!r}") if brace else {}
+    arguments: Any = {}
+    try:
+        arguments = json.loads(brace + rest) if brace else {}
+    except ValueError as error:
+        raise ModelError(
+            f"--model {text!r}: the arguments are no JSON ({error})", "write '{\"layers\": 2}'"
+        ) from error
     for prefix in (PRETRAINED, RANDOM_PRETRAINED):
         if place.startswith(prefix):
             is_random = prefix == RANDOM_PRETRAINED
             return ModelTarget(place.removeprefix(prefix), arguments, True, is_random)  # noqa: FBT003
     return ModelTarget(place, arguments)
-
-
-def parse_arguments(text: str, source: str) -> dict[str, Any]:
-    """Return the JSON object *text*, which *source* gave.
-
-    Raises:
-        ModelError: it is no JSON object.
-    """
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise ModelError(
-            f"{source}: the arguments are no JSON ({error})", "write '{\"layers\": 2}'"
-        ) from error
-    if not isinstance(found, dict):
-        raise ModelError(
-            f"{source}: the arguments are {type(found).__name__}, no JSON object",
-            "name each argument: '{\"layers\": 2}'",
-        )
-    return found

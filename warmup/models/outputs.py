@@ -33,8 +33,8 @@ def output_errors(expected: Any, actual: Any) -> list[float]:
     """Return the relative L2 error of each tensor of *actual* over its tensor of *expected*.
 
     Both are nested outputs of the same structure; dtypes and devices may differ. Elements that are
-    infinite or NaN in both alike are equal. The error is infinite where only one of two elements is
-    finite. A reference of zeros has the absolute error. Tensors are compared by `dense_parts`.
+    infinite or NaN in both alike are equal; where one of two alone is finite the error is infinite.
+    A reference of zeros has the absolute error. Tensors are compared by `dense_parts`.
 
     Raises:
         ModelError: a tensor has no dense form.
@@ -47,9 +47,7 @@ def output_errors(expected: Any, actual: Any) -> list[float]:
 def worst_error(expected: Any, actual: Any, tolerance: Mapping[str, float]) -> tuple[float, float]:
     """Return the relative L2 error of *actual* over *expected*, and its limit in *tolerance*.
 
-    Both are nested outputs of the same structure. The pair is that of the tensor that is furthest
-    above its limit, or closest to it. Limits are by dtype of *expected*; a dtype without a limit
-    has the limit 0.
+    The pair is that of the tensor that is furthest above its limit, or closest to it.
     """
     errors, limits = output_errors(expected, actual), output_limits(expected, tolerance)
     worst = worst_tensor(errors, limits)
@@ -73,7 +71,7 @@ def worst_tensor(errors: list[float], limits: list[float]) -> int | None:
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Return whether *tensor* is a dense tensor of torch's own class, which has one storage."""
+    """Whether *tensor* is a dense tensor of torch's own class, which has one storage."""
     is_own = type(tensor) in (torch.Tensor, torch.nn.Parameter)
     return is_own and tensor.layout is torch.strided and not tensor.is_nested
 
@@ -81,10 +79,8 @@ def is_plain(tensor: torch.Tensor) -> bool:
 def dense_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
     """Return *tensor* as dense tensors: the tensors of a nested tensor, else a single tensor.
 
-    A sparse tensor has its zeros in it, a quantized tensor is dequantized.
-
-    Raises:
-        ModelError: it has no dense form.
+    A sparse tensor has its zeros in it, a quantized tensor is dequantized. A ModelError where there
+    is no dense form.
     """
     try:
         if tensor.is_nested:
@@ -150,17 +146,14 @@ class NotedTensor:
     def of(
         cls, name: str, tensor: torch.Tensor, holder: nn.Module | None = None, attribute: str = ""
     ) -> NotedTensor:
-        """Return *tensor* with the version that it has now."""
         return cls(name, tensor, tensor._version, holder, attribute)  # noqa: SLF001  torch's own name of the count of writes
 
     @property
     def current(self) -> Any:
-        """What is in the tensor's place now."""
         return self.tensor if self.holder is None else getattr(self.holder, self.attribute, None)
 
     @property
     def is_written(self) -> bool:
-        """Whether the tensor was written, or another put in its place."""
         return self.current is not self.tensor or self.tensor._version != self.version  # noqa: SLF001  as above
 
     def put_back(self, value: torch.Tensor) -> None:
@@ -212,14 +205,10 @@ class CallState:
 
     @property
     def is_empty(self) -> bool:
-        """Whether calls write nothing."""
         return not self._kept
 
     def keep_written(self, noted: Iterable[NotedTensor]) -> tuple[str, ...]:
-        """Keep the values that the written ones of *noted* have now; return their names.
-
-        What was kept before is forgotten.
-        """
+        """Keep the values that the written ones of *noted* have now, and return their names."""
         changed = [one for one in noted if one.is_written]
         self._kept = [
             (NotedTensor.of(one.name, now, one.holder, one.attribute), now.detach().clone())
@@ -234,7 +223,7 @@ class CallState:
             one.put_back(value)
 
     def detached(self, output: Any) -> Any:
-        """Return *output*, as a copy where calls write tensors: it may be one of them."""
+        """Return *output*, as a copy where calls write tensors: the output may be such a tensor."""
         if self.is_empty:
             return output
         return torch.utils._pytree.tree_map_only(torch.Tensor, torch.clone, output)  # noqa: SLF001  no public name
@@ -282,9 +271,9 @@ def run_wide(
     """Return the outputs of *module*, uncompiled, in higher precision for each inputs of *calls*.
 
     That is float64 where all floating tensors are float32, float32 where some are narrower. Weights
-    and inputs are converted copies: *module* is as before. It runs on *device*, or on the CPU where
-    the memory of *device* is too small. Without outputs where both are, or where the model fails in
-    that precision. *available* returns the free bytes of a device, `available_bytes` by default.
+    and inputs are converted copies. It runs on *device*, or on the CPU where the memory of *device*
+    is too small; without outputs where both are, or where the model fails in that precision.
+    *available* returns the free bytes of a device, `available_bytes` by default.
     """
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     leaves = [leaf for call in calls for leaf in _leaves((call.args, call.kwargs))]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +23,7 @@ from warmup.core.errors import ModelError, SettingsError
 from warmup.core.method import SEED
 from warmup.core.text import first_line
 from warmup.models.fake_model import RejectedCallError, fake_copy
-from warmup.models.model_target import PRETRAINED, ModelTarget
+from warmup.models.model_target import PRETRAINED, Assumption, LoadedModel, ModelTarget
 
 
 class _StepReachedError(Exception):
@@ -73,7 +74,6 @@ class GenerationStep(nn.Module):
         self._steps: dict[tuple[object, ...], _RecordedStep] = {}
 
     def forward(self, *args: Any, max_length: int | None = None, **inputs: Any) -> Any:
-        """Return the model's output or, with *max_length*, the logits of a step of generate()."""
         if max_length is None:
             return self.model(*args, **inputs)
         return self.model(**self._arguments(inputs, max_length)).logits
@@ -121,7 +121,9 @@ class GenerationStep(nn.Module):
             finally:
                 model._previous_max_cache_length = before  # noqa: SLF001  as above
         kwargs = dict(recorded[-1]) if len(recorded) == wanted else {}
-        name = _cache_name(kwargs)
+        from transformers import Cache
+
+        name = next((name for name, value in kwargs.items() if isinstance(value, Cache)), None)
         if name is None:
             raise ModelError(
                 f"generate() of {type(model).__name__} makes no step with a static cache",
@@ -135,31 +137,16 @@ class GenerationStep(nn.Module):
         return _RecordedStep(kwargs, name, cache, held if wanted > 1 else ())
 
 
-class _replaced_forward:  # noqa: N801  a context manager
-    """Has *function* in place of the forward of *model*, whose signature it takes."""
-
-    def __init__(self, model: Any, function: Callable[..., Any]) -> None:
-        import functools
-
-        self._model = model
-        self._function = functools.wraps(model.forward)(function)
-
-    def __enter__(self) -> None:
-        self._had = self._model.__dict__.get("forward")
-        self._model.__dict__["forward"] = self._function
-
-    def __exit__(self, *_: object) -> None:
-        if self._had is None:
-            del self._model.__dict__["forward"]
-        else:
-            self._model.__dict__["forward"] = self._had
-
-
-def _cache_name(kwargs: Mapping[str, Any]) -> str | None:
-    """Return the argument of *kwargs* that is a cache of transformers."""
-    from transformers import Cache
-
-    return next((name for name, value in kwargs.items() if isinstance(value, Cache)), None)
+@contextlib.contextmanager
+def _replaced_forward(model: Any, function: Callable[..., Any]) -> Iterator[None]:
+    """Have *function* in place of the forward of *model*, whose signature it takes."""
+    before = vars(model).get("forward")
+    vars(model)["forward"] = functools.wraps(model.forward)(function)
+    try:
+        yield
+    finally:
+        del vars(model)["forward"]
+        vars(model).update({} if before is None else {"forward": before})
 
 
 def _layers(cache: Any) -> Iterator[Any]:
@@ -209,12 +196,7 @@ class ForwardInputs:
         return " ".join(f"{name}=[{','.join(map(str, dims))}]" for name, dims in self._dims())
 
     def __call__(self, **sizes: int) -> Mapping[str, Any]:
-        """Return the inputs for *sizes*, by argument of forward.
-
-        Raises:
-            SettingsError: a dim is unknown, or has no size and needs one.
-            ModelError: forward does not take these inputs; the message names its arguments.
-        """
+        """Return the inputs for *sizes*, by argument of forward, which takes them."""
         if unknown := [name for name in sizes if name not in _INPUT_DIMS]:
             raise SettingsError(
                 f"no input of {type(self._model).__name__} has the dim {', '.join(unknown)}",
@@ -248,11 +230,7 @@ class ForwardInputs:
         return [dim for dim in _INPUT_DIMS if dim in used]
 
     def _dims(self) -> list[tuple[str, tuple[str | int, ...]]]:
-        """Return the arguments to make, each with its dims.
-
-        Raises:
-            ModelError: the model's main argument is unknown here.
-        """
+        """Return the arguments to make, each with its dims."""
         main = self._model.main_input_name
         dims = {main: self._dims_of(main)}
         is_pair = {"input_ids", "pixel_values"} <= {*self._parameters}
@@ -277,7 +255,8 @@ class ForwardInputs:
             return _BATCH_DIM, _SEQLEN_DIM
         if name == "pixel_values":
             frames = [config.num_frames] if hasattr(config, "num_frames") else []  # of a video
-            return _BATCH_DIM, *frames, self._channels(), _SIDE_DIM, _SIDE_DIM
+            channels = int(getattr(self._images(), "num_channels", 3))
+            return _BATCH_DIM, *frames, channels, _SIDE_DIM, _SIDE_DIM
         if name == "input_features" and hasattr(config, "max_source_positions"):  # Whisper
             return _BATCH_DIM, config.num_mel_bins, 2 * config.max_source_positions
         if name == "input_values" and hasattr(config, "num_mel_bins"):  # spectrograms
@@ -313,9 +292,6 @@ class ForwardInputs:
     def _images(self) -> Any:
         return getattr(self._config, "vision_config", None) or self._config
 
-    def _channels(self) -> int:
-        return int(getattr(self._images(), "num_channels", 3))
-
     def _side(self) -> int:
         side = getattr(self._images(), "image_size", None)
         found = side[0] if isinstance(side, (list, tuple)) and len({*side}) == 1 else side
@@ -328,41 +304,37 @@ class ForwardInputs:
         return found
 
     def _check(self, inputs: Mapping[str, torch.Tensor]) -> None:
-        """Check once, on fake tensors, that forward takes *inputs*.
+        """Raise a ModelError where forward does not take *inputs*, once, on fake tensors.
 
         Masks are left out: with fake ones the library asks whether all are ones.
-
-        Raises:
-            ModelError: it does not.
         """
         if self._is_checked:
             return
         some = {name: each for name, each in inputs.items() if name != "attention_mask"}
-        fakes = {name: (each.shape, each.dtype) for name, each in some.items()}
         device = self._model.device
+
+        def make_fakes() -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+            fakes = {
+                name: torch.empty(list(each.shape), dtype=each.dtype, device=device)
+                for name, each in some.items()
+            }
+            return (), fakes
+
         try:
-            fake_copy(self._model).call(
-                lambda: (
-                    (),
-                    {
-                        name: torch.empty(shape, dtype=dtype, device=device)
-                        for name, (shape, dtype) in fakes.items()
-                    },
-                )
-            )
+            fake_copy(self._model).call(make_fakes)
         except RejectedCallError as error:
             reason = first_line(error.__cause__ or error)
-            shapes = (
-                f"{name} of {' x '.join(map(str, each.shape))}" for name, each in some.items()
-            )
+            shapes = [f"{name} of {' x '.join(map(str, x.shape))}" for name, x in some.items()]
             raise self._refusal(f"forward with {', '.join(shapes)}: {reason}", [*some]) from error
         self._is_checked = True
 
     def _refusal(self, reason: str, made: list[str]) -> ModelError:
+        annotations = {name: str(each.annotation) for name, each in self._parameters.items()}
         others = [
             name
-            for name, parameter in self._parameters.items()
-            if name not in (*made, "self", "kwargs") and not _is_flag(parameter)
+            for name, annotation in annotations.items()
+            if name not in (*made, "self", "kwargs")
+            and ("bool" not in annotation or "Tensor" in annotation)  # no flag: return_dict
         ]
         others.sort(key=lambda name: name not in reason)
         dims = self._known_dims(made[0]) or (_BATCH_DIM, _SEQLEN_DIM)
@@ -375,14 +347,7 @@ class ForwardInputs:
         )
 
 
-def _is_flag(parameter: inspect.Parameter) -> bool:
-    """Return whether forward's *parameter* is a truth value, such as ``return_dict``."""
-    annotation = str(parameter.annotation)
-    return "bool" in annotation and "Tensor" not in annotation
-
-
 def _dtype_of(name: str) -> str:
-    """Return what the input *name* has behind its dims: nothing where it has the model's dtype."""
     return ":i64" if name.endswith(("_ids", "_mask")) else ""
 
 
@@ -393,23 +358,7 @@ _WEIGHTS_INDEX: Final = "model.safetensors.index.json"
 _WEIGHTS: Final = ("model.safetensors", _WEIGHTS_INDEX)
 
 
-@dataclass(frozen=True, slots=True)
-class PretrainedModel:
-    """A model in eval mode, the function that makes its inputs, a name, and what was assumed.
-
-    ``assumed`` is what was taken because nobody named it, and how to name something else;
-    ``inputs_assumed`` the same of the inputs, for where nobody names any, and None where they have
-    to be named.
-    """
-
-    module: nn.Module
-    example_inputs: Callable[..., Mapping[str, Any]]
-    name: str
-    assumed: tuple[str, str]
-    inputs_assumed: tuple[str, str] | None
-
-
-def load_pretrained(target: ModelTarget) -> PretrainedModel:
+def load_pretrained(target: ModelTarget) -> LoadedModel:
     """Return the model of *target*: ``FOLDER``, ``CONFIG.json``, each also with ``:CLASS``.
 
     CLASS is a model class of transformers; without it, it is the first of the config's
@@ -437,29 +386,28 @@ def load_pretrained(target: ModelTarget) -> PretrainedModel:
             model = _with_weights(definition, config, file, target)
     chosen = definition.__name__
     origin = "as named" if name else f"the first of architectures in {file.name}"
+    label = file.parent.name if file.name == _CONFIG_FILE else file.stem
     weights = "random weights" if target.is_random else "weights from safetensors"
     inputs = ForwardInputs(model)
     module = GenerationStep(model) if model.can_generate() else model
-    return PretrainedModel(
+    assumed = Assumption(
+        f"model: {chosen}, {origin}, {weights}; no code of the folder is run",
+        f"--model {PRETRAINED}PATH:CLASS names another class",
+    )
+    inputs_assumed = Assumption(
+        f"inputs: {inputs}, from forward and the config", '--input "NAME=[...]" names others'
+    )
+    return LoadedModel(
         module.eval(),
         inputs,
-        ".".join([_label(file), *([name] if name else [])]),
-        (
-            f"model: {chosen}, {origin}, {weights}; no code of the folder is run",
-            f"--model {PRETRAINED}PATH:CLASS names another class",
-        ),
-        (f"inputs: {inputs}, from forward and the config", '--input "NAME=[...]" names others')
-        if inputs.are_known
-        else None,
+        ".".join(filter(None, (label, name))),
+        assumed=assumed,
+        inputs_assumed=inputs_assumed if inputs.are_known else None,
     )
 
 
 def _find(target: ModelTarget) -> tuple[Path, str]:
-    """Return the config file of *target*, and the name of the class, empty without one.
-
-    Raises:
-        ModelError: there is no such folder or file.
-    """
+    """Return the config file of *target*, and the name of the class, empty without one."""
     place, colon, name = target.place.rpartition(":")
     if not colon or not name.isidentifier():
         place, name = target.place, ""
@@ -481,10 +429,6 @@ def _find(target: ModelTarget) -> tuple[Path, str]:
             "name its folder, or write hf-random:",
         )
     return file.absolute(), name
-
-
-def _label(file: Path) -> str:
-    return file.parent.name if file.name == _CONFIG_FILE else file.stem
 
 
 def _config(transformers: Any, file: Path, target: ModelTarget) -> Any:
@@ -546,11 +490,7 @@ def _class(transformers: Any, config: Any, name: str, target: ModelTarget) -> An
 
 
 def _with_weights(definition: Any, config: Any, file: Path, target: ModelTarget) -> nn.Module:
-    """Return a model with the weights that lie beside *file*, in their own dtype.
-
-    Raises:
-        ModelError: there are no safetensors, or they lack weights of the model.
-    """
+    """Return a model with all the weights that lie beside *file*, in their own dtype."""
     if not any((file.parent / name).is_file() for name in _WEIGHTS):
         raise ModelError(
             f"--model {target}: no {' or '.join(_WEIGHTS)} in the folder; other formats are code, "
@@ -578,7 +518,6 @@ def _with_weights(definition: Any, config: Any, file: Path, target: ModelTarget)
 
 @contextlib.contextmanager
 def _seeded() -> Iterator[None]:
-    """Draw from a fixed seed, and leave torch's generator of the CPU as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         yield

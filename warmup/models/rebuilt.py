@@ -38,7 +38,8 @@ from warmup.keys.text import (
     parse_problem,
 )
 from warmup.keys.weight import ALIGNED_BYTES
-from warmup.models.loading import DTYPES, LoadedModel
+from warmup.models.loading import DTYPES
+from warmup.models.model_target import LoadedModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,8 +29,8 @@ from warmup.serving.install import InstallRequest, MissAction, install_as
 if TYPE_CHECKING:
     import torch
 
-    from warmup.models.inputs import Assumption
-    from warmup.models.loading import Inputs, LoadedModel
+    from warmup.models.loading import Inputs
+    from warmup.models.model_target import Assumption, LoadedModel
     from warmup.models.padding import Prepared
     from warmup.serving.compile import CompiledModel
 

@@ -45,7 +45,7 @@ from warmup.tuning.worker import NO_EVIDENCE, Compiled, RegionSets, region_refer
 
 if TYPE_CHECKING:
     from warmup.keys.question import RegionQuestion
-    from warmup.models.loading import LoadedModel
+    from warmup.models.model_target import LoadedModel
     from warmup.tuning.progress import Progress
     from warmup.tuning.request import BuildSetup
     from warmup.tuning.trials import WaitingQuestion

@@ -34,8 +34,7 @@ from warmup.tuning.request import BuildContext, BuildRequest, BuildSetup
 if TYPE_CHECKING:
     import torch
 
-    from warmup.models.inputs import Assumption
-    from warmup.models.loading import LoadedModel
+    from warmup.models.model_target import Assumption, LoadedModel
 
 
 def build(request: BuildRequest, observer: Observer | None = None) -> BuildReport:

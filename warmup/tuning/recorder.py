@@ -33,7 +33,7 @@ from warmup.core.rows import Winner
 from warmup.core.trial import trial_from_json, trial_to_json
 from warmup.keys.kind import Problem, ProblemOfKey
 from warmup.keys.question import Question, RegionQuestion
-from warmup.models.loading import LoadedModel
+from warmup.models.model_target import LoadedModel
 from warmup.serving.handle import (
     Handle,
     InstallSettings,

@@ -21,7 +21,7 @@ from warmup.table.schema import Table
 from warmup.table.store import origin_differences, read
 
 if TYPE_CHECKING:
-    from warmup.models.inputs import Assumption
+    from warmup.models.model_target import Assumption
     from warmup.models.padding import Prepared
     from warmup.serving.audit import MissedProblem
     from warmup.serving.pack_bundle import PackedBundle
