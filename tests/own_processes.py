@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+from forked_python import run_forked
 
 from warmup.cli.streams import EXIT_UNDECIDED
 
 ROOT = Path(__file__).resolve().parents[1]
+PROGRAMS = ROOT / "tests" / "programs"
+MODELS = PROGRAMS / "models"
+Done = subprocess.CompletedProcess[str]
 # Other tests keep this machine busy all the time: waiting for quiet would be in vain.
 NO_WAIT = {"WARMUP_WAIT_FOR_QUIET": "0"}
 
@@ -32,7 +39,30 @@ def codes_of(words: Sequence[str]) -> set[int]:
     return {0, EXIT_UNDECIDED} if "build" in words else {0}
 
 
-def run_python(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def python_in(
+    folder: Path, *words: str, code: int | None = None, cwd: Path | None = None, **variables: str
+) -> Done:
+    """Run Python in a forked process, in *cwd* or else in *folder*, which has its caches.
+
+    The process ends with *code*, or else as a command that did what it was told.
+    """
+    caches = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
+    done = run_forked(*words, env={**environment(), **caches, **variables}, cwd=cwd or folder)
+    assert done.returncode in (codes_of(words) if code is None else {code}), done.stderr[-4000:]
+    return done
+
+
+def warmup_in(folder: Path, *words: str, code: int | None = None, **variables: str) -> Done:
+    """Run the command line in *folder*, as `python_in` does."""
+    return python_in(folder, "-m", "warmup", *words, code=code, **variables)
+
+
+def answer_of(said: str) -> Any:
+    """Return the JSON that a test program printed last, behind ``RESULT`` or alone on its line."""
+    return json.loads(said.strip().rpartition("\n")[2].removeprefix("RESULT "))
+
+
+def run_python(*arguments: str, cwd: Path | None = None) -> Done:
     """The finished process: ``run_python("-m", "warmup", ...)``, from the checkout."""
     return subprocess.run(
         [sys.executable, *arguments],

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from forked_python import run_forked
+from own_processes import environment, warmup_in
 
 pytestmark = pytest.mark.long
 
-ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = "from warmup.cli import main; main()"
 LINEAR = """
 import torch
 from torch import nn
@@ -38,10 +35,7 @@ SMALL = ("--dtype", "f32", "--rounds", "2", "--device", "cpu", "--out", "out")
 
 def bench(folder: Path, *words: str) -> tuple[dict[str, Any], str]:
     """Return the document that `warmup bench` wrote, and what it printed."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    environment["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "inductor")
-    done = run_forked("-c", PROGRAM, "bench", *words, *SMALL, env=environment, cwd=folder)
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = warmup_in(folder, "bench", *words, *SMALL)
     return json.loads((folder / "out" / f"bench-{words[0]}.json").read_text()), done.stdout
 
 
@@ -98,8 +92,8 @@ def test_what_is_measured_is_kept_when_it_is_ended(tmp_path: Path) -> None:
     """SIGTERM while the second shape is measured: the document has the first, the code is 143."""
     words = ("layers", "softmax", "--backends", "compiled", "--shapes", "16x64,32x64")
     with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, "bench", *words, *SMALL],
-        env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")},
+        [sys.executable, "-m", "warmup", "bench", *words, *SMALL],
+        env={**environment(), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")},
         stderr=subprocess.PIPE,
         cwd=tmp_path,
         text=True,

@@ -3,45 +3,35 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from forked_python import run_forked
+from own_processes import MODELS, PROGRAMS, Done, python_in
 
 from warmup.table.store import read, write
 
-ROOT = Path(__file__).resolve().parents[2]
-BATCHED = f"{ROOT / 'tests' / 'programs' / 'models' / 'batched.py'}:Batched"
-SERVE = str(ROOT / "tests" / "programs" / "serve_bundle.py")
-
-
-def run(caches: Path, cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run Python in *cwd*, its caches in *caches*."""
-    inductor = {"TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor")}
-    return run_forked(*words, env={**os.environ, "PYTHONPATH": str(ROOT), **inductor}, cwd=cwd)
+BATCHED = f"{MODELS / 'batched.py'}:Batched"
+PRIMED = ("--prime", "--model", BATCHED, "--seqlens", "8")
+Bundled = tuple[Path, dict[str, Any]]
 
 
 def serve(folder: Path, bundled: Path) -> dict[str, Any]:
     """Serve the table in *bundled* with its bundle, from caches in *folder*."""
-    done = run(folder, bundled, SERVE, BATCHED, "t.json", "t.bundle", "8")
-    assert done.returncode == 0, done.stderr[-3000:]
-    found: dict[str, Any] = json.loads(done.stdout)
+    words = (str(PROGRAMS / "serve_bundle.py"), BATCHED, "t.json", "t.bundle", "8")
+    found: dict[str, Any] = json.loads(python_in(folder, *words, cwd=bundled).stdout)
     return found
 
 
-def check(folder: Path, bundled: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def check(folder: Path, bundled: Path, *words: str, code: int = 0) -> Done:
     """Run `warmup check` on the table in *bundled*, from caches in *folder*."""
-    return run(folder, bundled, "-m", "warmup", "check", "t.json", "--device", "cpu", *words)
+    command = ("-m", "warmup", "check", "t.json", "--device", "cpu")
+    return python_in(folder, *command, *words, code=code, cwd=bundled)
 
 
-def test_a_bundled_start_compiles_nothing(
-    bundled: tuple[Path, dict[str, Any]], tmp_path: Path
-) -> None:
+def test_a_bundled_start_compiles_nothing(bundled: Bundled, tmp_path: Path) -> None:
     """The build says how much is in it; kernels and graph come from it, with eager's outputs."""
     folder, said = bundled
     assert (said["bundle"]["path"], said["bundle"]["kernels"] > 0) == ("t.bundle", True)
@@ -55,7 +45,7 @@ def test_a_bundled_start_compiles_nothing(
 
 @pytest.mark.long
 def test_a_start_goes_on_without_a_bundle_of_another_table(
-    bundled: tuple[Path, dict[str, Any]], tmp_path: Path
+    bundled: Bundled, tmp_path: Path
 ) -> None:
     """It says why it is not used, and compiles instead."""
     for name in ("t.json", "t.bundle"):
@@ -71,37 +61,22 @@ def test_a_start_goes_on_without_a_bundle_of_another_table(
 
 
 @pytest.mark.long
-def test_a_check_primes_from_the_bundle(
-    bundled: tuple[Path, dict[str, Any]], tmp_path: Path
-) -> None:
-    """It says what was unpacked, and that nothing was compiled besides."""
-    words = ("--bundle", "t.bundle", "--prime", "--model", BATCHED, "--seqlens", "8")
-    done = check(tmp_path, bundled[0], *words)
-    assert done.returncode == 0, done.stderr[-3000:]
+def test_a_check_unpacks_a_bundle_only_to_prime(bundled: Bundled, tmp_path: Path) -> None:
+    """Primed, it says that nothing was compiled besides."""
+    check(tmp_path, bundled[0], "--bundle", "t.bundle")
+    assert list(tmp_path.rglob("*.so")) == []
+    done = check(tmp_path, bundled[0], "--bundle", "t.bundle", *PRIMED)
     (line,) = [one for one in done.stdout.splitlines() if one.startswith("bundle    ")]
     assert "t.bundle: " in line
     assert line.endswith("; 0 kernels compiled that it lacks")
 
 
 @pytest.mark.long
-def test_a_check_of_a_bundle_that_does_not_fit_is_code_11(
-    bundled: tuple[Path, dict[str, Any]], tmp_path: Path
+def test_priming_goes_on_without_a_bundle_that_does_not_fit(
+    bundled: Bundled, tmp_path: Path
 ) -> None:
-    """One line on stderr says why; priming goes on without it."""
-    (tmp_path / "bad.bundle").write_bytes(b"")
-    for more in ((), ("--prime", "--model", BATCHED, "--seqlens", "8")):
-        done = check(tmp_path, bundled[0], "--bundle", str(tmp_path / "bad.bundle"), *more)
-        assert done.returncode == 11, more
-        assert "bad.bundle" in done.stderr, more
-        assert "it is no zip archive as" in done.stderr, more
-        assert ("primed    1 of 1 buckets" in done.stdout) is bool(more), more
-
-
-@pytest.mark.long
-def test_a_check_of_a_bundle_that_fits_is_code_0(
-    bundled: tuple[Path, dict[str, Any]], tmp_path: Path
-) -> None:
-    """Nothing is unpacked for it."""
-    done = check(tmp_path, bundled[0], "--bundle", "t.bundle")
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert list(tmp_path.rglob("*.so")) == []
+    bad = tmp_path / "bad.bundle"
+    bad.write_bytes(b"")
+    done = check(tmp_path, bundled[0], "--bundle", str(bad), *PRIMED, code=11)
+    assert f"{bad} is not used: it is no zip archive as" in done.stderr
+    assert "primed    1 of 1 buckets" in done.stdout

@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from forked_python import run_forked
-from own_processes import codes_of
+from own_processes import PROGRAMS, ROOT, python_in, warmup_in
 
 from warmup.table.store import read
 
-ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
-SCRIPTS = ROOT / "tests" / "programs" / "scripts"
-
-
-def run(folder: Path, *arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
-    caches = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), **caches, **extra}
-    done = run_forked(*arguments, env=environment, cwd=folder)
-    assert done.returncode in codes_of(arguments), done.stdout + done.stderr[-3000:]
-    return done
 
 
 @pytest.mark.long
@@ -34,10 +21,10 @@ def test_the_server_serves_mixed_sizes_and_exits_with_its_audit(
 ) -> None:
     """Build, serve 20 random sizes, audit: every decision a hit, nothing measured, exit 0."""
     serve = (str(EXAMPLES / "serve.py"), "--table", str(built[0]), "--requests", "20")
-    done = run(tmp_path, *serve, WARMUP_AUDIT_LOG="audit.jsonl")
+    done = python_in(tmp_path, *serve, WARMUP_AUDIT_LOG="audit.jsonl")
     assert "4 hits, 0 misses, 0 uncovered" in done.stdout
-    audit = ("-m", "warmup", "audit", "audit.jsonl", "--fail-on", "miss,uncovered,silent")
-    assert "unused rows 0" in run(tmp_path, *audit).stdout
+    audit = ("audit", "audit.jsonl", "--fail-on", "miss,uncovered,silent")
+    assert "unused rows 0" in warmup_in(tmp_path, *audit).stdout
 
 
 @pytest.mark.nightly
@@ -45,7 +32,7 @@ def test_the_original_layer_builds(tmp_path: Path) -> None:
     """Linear(3420 -> 1280) in bf16, its inputs inferred."""
     inputs = ("--seqlens", "16")
     model = ("--model", f"{EXAMPLES / 'mlp.py'}:VisionLinear", "--device", "cpu")
-    done = run(tmp_path, "-m", "warmup", "build", *model, *inputs, "--out", "layer.json")
+    done = warmup_in(tmp_path, "build", *model, *inputs, "--out", "layer.json")
     assert "inputs: hidden_states=[seqlen,3420]:bf16, taken from forward" in done.stderr
     # On a CPU whose oneDNN has no bf16, inductor does not pack the weight.
     op = "linear_unary" if torch.ops.mkldnn._is_mkldnn_bf16_supported() else "mm"
@@ -55,9 +42,9 @@ def test_the_original_layer_builds(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_a_posted_script_builds_by_the_shortest_command(tmp_path: Path) -> None:
     """In a folder with a script alone: a table, a line on the inferred inputs, kept for `show`."""
-    shutil.copy(SCRIPTS / "linear_script.py", tmp_path / "mlp.py")
+    shutil.copy(PROGRAMS / "scripts" / "linear_script.py", tmp_path / "mlp.py")
     command = ("build", "--model", "mlp.py", "--seqlens", "560,1024,2048")
-    done = run(tmp_path, "-m", "warmup", *command, CUDA_VISIBLE_DEVICES="")
+    done = warmup_in(tmp_path, *command, CUDA_VISIBLE_DEVICES="")
     inferred = "inputs: x=[seqlen,96]:f32, taken from forward and the weights"
     advice = '--input "x=[...]:f32" says otherwise'
     assert [line for line in done.stderr.splitlines() if "inputs" in line] == [
@@ -65,7 +52,7 @@ def test_a_posted_script_builds_by_the_shortest_command(tmp_path: Path) -> None:
     ]
     (table,) = tmp_path.glob("tables/*/mlp.f32.json")
     assert (len(read(table).rows), read(table).provenance.assumptions) == (3, (inferred,))
-    assert inferred in run(tmp_path, "-m", "warmup", "show", str(table)).stdout.splitlines()
+    assert inferred in warmup_in(tmp_path, "show", str(table)).stdout.splitlines()
 
 
 @pytest.mark.nightly
@@ -73,5 +60,5 @@ def test_the_llama_shaped_layers_build_at_a_small_width(tmp_path: Path) -> None:
     """Both layers share their rows: six GEMM problems for fourteen GEMMs."""
     model = ("--model", f"{EXAMPLES / 'llama_block.py'}:small", "--device", "cpu")
     inputs = ("--input", "hidden_states=[1,seqlen,128]:bf16", "--seqlens", "32")
-    done = run(tmp_path, "-m", "warmup", "build", *model, *inputs, "--out", "llama.json")
+    done = warmup_in(tmp_path, "build", *model, *inputs, "--out", "llama.json")
     assert "llama.json: 6 rows" in done.stdout

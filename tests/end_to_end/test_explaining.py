@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from own_processes import run_python
+from own_processes import MODELS, ROOT, run_python
 
 pytestmark = pytest.mark.long
 
-ROOT = Path(__file__).resolve().parents[2]
-MODELS = str(ROOT / "tests/programs/models/explained.py")
+EXPLAINED = str(MODELS / "explained.py")
 _REPORTS = """
 import torch
 from torch._inductor import compile_fx, scheduler, utils
@@ -36,114 +35,84 @@ patches.restore()
 print(before == [dict(vars(owner)) for owner in owners])
 """
 RunOnce = Callable[..., tuple[Path, str]]
-Explain = Callable[..., Any]
 
 
-@pytest.fixture
-def explain(run_once: RunOnce) -> Explain:
-    """``explain("Doubles")``: the first section without gradients, as JSON."""
-
-    def run(name: str, *words: str) -> Any:
-        _, said = run_once(f"explain-{name}", *_words(name), "--no-grad", "--json", *words)
-        return json.loads(said)["sections"][0]
-
-    return run
+def words_of(name: str) -> tuple[str, ...]:
+    sizes = ("--seqlens", "16,64,256", "--device", "cpu")
+    return ("-m", "warmup", "explain", "--model", f"{EXPLAINED}:{name}", *sizes)
 
 
-def _words(name: str) -> tuple[str, ...]:
-    target = f"{MODELS}:{name}"
-    asked = ("--seqlens", "16,64,256", "--device", "cpu")
-    return ("-m", "warmup", "explain", "--model", target, *asked)
+def section_of(run_once: RunOnce, name: str) -> Any:
+    """Return the section without gradients."""
+    _, said = run_once(f"explain-{name}", *words_of(name), "--no-grad", "--json")
+    return json.loads(said)["sections"][0]
 
 
-def spans_of(section: Any, graph: int = 0) -> list[Any]:
-    spans: list[Any] = section["graphs"][graph]["spans"]
-    return spans
-
-
-def test_a_comparison_in_the_model_is_found_with_its_line(explain: Explain) -> None:
-    """The ranges end at 100 and 101, for the line of the model that compares."""
-    first, second = spans_of(explain("Doubles"))
-    assert (first["low"], first["high"], first["tuned_at"], first["sizes"]) == (
-        2,
-        100,
-        16,
-        [16, 64],
-    )
+def test_a_comparison_in_the_model_is_found_with_its_line(run_once: RunOnce) -> None:
+    """The ranges end at 100 and 101; 2 comes from 0/1 specialisation, in torch itself."""
+    first, second = section_of(run_once, "Doubles")["graphs"][0]["spans"]
+    assert (first["low"], first["high"], first["tuned_at"]) == (2, 100, 16)
+    assert first["sizes"] == [16, 64]
     assert (second["low"], second["high"], second["tuned_at"]) == (101, None, 256)
-    cause = first["high_cause"]
+    cause, least = first["high_cause"], first["low_cause"]
     assert cause["kind"] == second["low_cause"]["kind"] == "model"
-    assert cause["user"]["path"] == MODELS
-    line = Path(MODELS).read_text().splitlines()[cause["user"]["line"] - 1]
+    assert cause["user"]["path"] == EXPLAINED
+    line = Path(EXPLAINED).read_text().splitlines()[cause["user"]["line"] - 1]
     assert "x.shape[0] > 100" in line
+    assert least["kind"] == "limit"
+    assert least["place"]["path"] == "torch/fx/experimental/symbolic_shapes.py"
 
 
-def test_the_smallest_dynamic_size_is_a_hard_limit(explain: Explain) -> None:
-    """2 comes from 0/1 specialisation, and names the function in torch that says so."""
-    cause = spans_of(explain("Doubles"))[0]["low_cause"]
-    assert cause["kind"] == "limit"
-    assert cause["place"]["path"] == "torch/fx/experimental/symbolic_shapes.py"
-
-
-def test_a_model_that_breaks_has_ranges_for_each_graph(explain: Explain) -> None:
+def test_a_model_that_breaks_has_ranges_for_each_graph(run_once: RunOnce) -> None:
     """The graph behind a break is compiled for one size, then once more for all."""
-    section = explain("Breaks")
-    assert [len(graph["spans"]) for graph in section["graphs"]] == [1, 2]
-    fixed = next(span for span in spans_of(section, 1) if span["low"] == span["high"])
+    spans = [graph["spans"] for graph in section_of(run_once, "Breaks")["graphs"]]
+    assert list(map(len, spans)) == [1, 2]
+    fixed = next(span for span in spans[1] if span["low"] == span["high"])
     assert fixed["tuned_at"] == 16
 
 
-def test_sizes_left_out_inside_a_range_are_found(explain: Explain) -> None:
+def test_sizes_left_out_inside_a_range_are_found(run_once: RunOnce) -> None:
     """17, which nobody asked about, is compiled, since the first artifact takes multiples of 8."""
-    section = explain("Blocks")
+    section = section_of(run_once, "Blocks")
     assert section["tried"] == [16, 64, 256, 17]
-    conditions = {
-        condition["expression"] for span in spans_of(section) for condition in span["conditions"]
-    }
-    assert conditions == {"Eq(Mod(seqlen, 8), 0)", "Ne(Mod(seqlen, 8), 0)"}
+    spans = section["graphs"][0]["spans"]
+    found = {condition["expression"] for span in spans for condition in span["conditions"]}
+    assert found == {"Eq(Mod(seqlen, 8), 0)", "Ne(Mod(seqlen, 8), 0)"}
 
 
 def test_a_dim_that_turns_out_static_is_told(run_once: RunOnce) -> None:
     """Every size has an artifact of its own, whose guard is named, and the search ends."""
     code = (
         "import dataclasses, json; from warmup.diagnostics.explain import explain; "
-        f"found = explain('{MODELS}:Each', seqlens='16,64,256', device='cpu', grad=False, "
+        f"found = explain('{EXPLAINED}:Each', seqlens='16,64,256', device='cpu', grad=False, "
         "max_compiles=5); print(json.dumps(dataclasses.asdict(found.sections[0])))"
     )
     section = json.loads(run_once("explain-Each", "-c", code)[1])
-    spans = spans_of(section)
-    assert [(span["low"], span["high"]) for span in spans] == [
-        (size, size) for size in (16, 17, 18, 64, 256)
-    ]
+    spans = section["graphs"][0]["spans"]
+    sizes = (16, 17, 18, 64, 256)
+    assert [(span["low"], span["high"]) for span in spans] == [(size, size) for size in sizes]
     assert section["uncovered"] == 19
     assert {span["low_cause"]["kind"] for span in spans} == {"model"}
 
 
-def test_text_and_picture_say_the_ranges(run_once: RunOnce) -> None:
+def test_text_says_the_ranges(run_once: RunOnce) -> None:
     """Inference and training are both explained by default, in 80 columns."""
-    _, said = run_once("explain-both", *_words("Doubles"))
+    _, said = run_once("explain-both", *words_of("Doubles"))
     lines = said.splitlines()
-    assert max(map(len, lines)) <= 80 + len(MODELS)  # a path is not folded
+    assert max(map(len, lines)) <= 80 + len(EXPLAINED)  # a path is not folded
     assert "seqlen, inference: 2 artifacts; max-autotune tunes each on its own" in lines
     assert "--assume h200|h100|a100 explains a GPU without having it" in " ".join(said.split())
     assert any(line.startswith("seqlen, training: ") for line in lines)
     assert "  2..100        compiled at 16, its winners serve 16, 64" in lines
 
 
-def test_one_size_is_an_error() -> None:
-    """A single size asks about no range."""
-    done = run_python("-m", "warmup", "explain", "--model", f"{MODELS}:Each", "--seqlens", "16")
-    assert done.returncode == 3
-    assert "give two sizes or more" in done.stderr
-
-
 def test_a_size_that_the_model_refuses_is_named() -> None:
-    """The error says at which size the model failed, and with what."""
-    done = run_python(*_words("Fails"), "--no-grad")
-    assert done.returncode == 3
-    assert (
-        "seqlen=256: the model does not compile or run (ValueError: too many rows)" in done.stderr
-    )
+    """With what the model says of it; a single size asks about no range."""
+    said = "seqlen=256: the model does not compile or run (ValueError: too many rows)"
+    one = ("-m", "warmup", "explain", "--model", f"{EXPLAINED}:Each", "--seqlens", "16")
+    for words, text in ((words_of("Fails"), said), (one, "give two sizes or more")):
+        done = run_python(*words, "--no-grad")
+        assert (done.returncode, text in done.stderr) == (3, True), words
 
 
 def test_a_gpu_that_is_not_here_is_explained(run_once: RunOnce) -> None:
@@ -154,9 +123,10 @@ def test_a_gpu_that_is_not_here_is_explained(run_once: RunOnce) -> None:
     _, said = run_once("explain-assumed", "-m", "warmup", "explain", *words)
     assumed = json.loads(said)
     assert (assumed["device"], assumed["assumed"]["sm_count"]) == ("NVIDIA H200", 132)
-    found = [(span["low"], span["high"]) for span in spans_of(assumed["sections"][1])]
+    spans = assumed["sections"][1]["graphs"][0]["spans"]
     compares_symbols = tuple(map(int, torch.__version__.split(".")[:2])) <= (2, 11)
-    assert found == ([(2, 1280), (1281, 3419)] if compares_symbols else [(2, None)])
+    expected = [(2, 1280), (1281, 3419)] if compares_symbols else [(2, None)]
+    assert [(span["low"], span["high"]) for span in spans] == expected
 
 
 def test_torch_is_as_before_after_a_gpu_was_assumed() -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from own_processes import MODELS, PROGRAMS, answer_of, warmup_in
 
-ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.long
 RunOnce = Callable[..., tuple[Path, str]]
 
@@ -22,9 +22,9 @@ def served(
     variables: dict[str, str],
 ) -> dict[str, Any]:
     """What each way of an install gave."""
-    program = str(ROOT / "tests" / "programs" / "serve_unfrozen.py")
+    program = str(PROGRAMS / "serve_unfrozen.py")
     _, said = run_once("unfrozen", program, str(built[0]), str(bmm_tables[1]), **variables)
-    found: dict[str, Any] = json.loads(said.splitlines()[-1])
+    found: dict[str, Any] = answer_of(said)
     return found
 
 
@@ -63,18 +63,14 @@ def test_strict_refuses_a_linear_whose_row_needs_freezing(served: dict[str, Any]
     assert "differs in weight: row frozen, here not; if no weight changes" in refused
 
 
-def test_a_build_without_freezing_asks_what_such_a_program_asks(
-    run_once: RunOnce, variables: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_build_without_freezing_asks_what_such_a_program_asks(tmp_path: Path) -> None:
     """Of a linear and an attention, the attention's products, by the keys of a frozen build."""
-    asked = {}
-    model = f"{ROOT / 'tests' / 'programs' / 'models' / 'attending.py'}:Attending"
-    for way in ("--freezing", "--no-freezing"):
-        words = ("--device", "cpu", "--model", model, "--seqlens", "16", "--dry-run", "--json", way)
-        out = str(tmp_path / "t.json")
-        _, said = run_once(f"asks{way}", "-m", "warmup", "build", *words, "--out", out, **variables)
-        asked[way] = set(json.loads(said)["missing"])
-    frozen, unfrozen = asked["--freezing"], asked["--no-freezing"]
+    words = ("build", "--device", "cpu", "--model", f"{MODELS / 'attending.py'}:Attending")
+    words += ("--seqlens", "16", "--out", "t.json", "--dry-run", "--json")
+    frozen, unfrozen = (
+        set(json.loads(warmup_in(tmp_path, *words, way).stdout)["missing"])
+        for way in ("--freezing", "--no-freezing")
+    )
     assert {key.split()[0] for key in unfrozen} == {"bmm"}
     assert {key.split()[0] for key in frozen - unfrozen} == {"packed_linear"}
     assert unfrozen < frozen

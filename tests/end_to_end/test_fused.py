@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from forked_python import run_forked
+from own_processes import PROGRAMS, answer_of, python_in
 
 pytestmark = pytest.mark.long
 
-ROOT = Path(__file__).resolve().parents[2]
-PROGRAMS = ROOT / "tests" / "programs"
 MODEL = """
 import torch
 from torch import nn
@@ -53,16 +49,10 @@ def build(tmp_path: Path) -> Build:
     """``build("Summed", 4)``: the rows that a build makes of it, offered a slow call as well."""
     (tmp_path / "model.py").write_text(MODEL, encoding="utf-8")
 
-    def run(name: str, top_k: int, **environment: str) -> dict[str, Any]:
-        target = [f"{tmp_path / 'model.py'}:{name}", "16", str(tmp_path / "table.json")]
-        caches = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
-        done = run_forked(
-            *(str(PROGRAMS / "two_candidates.py"), *target, str(top_k)),
-            env={**os.environ, "PYTHONPATH": str(ROOT), **caches, **environment},
-            cwd=tmp_path,
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
-        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    def run(name: str, top_k: int, **variables: str) -> dict[str, Any]:
+        words = (f"{tmp_path / 'model.py'}:{name}", "16", f"{name}.json", str(top_k))
+        done = python_in(tmp_path, str(PROGRAMS / "two_candidates.py"), *words, **variables)
+        found: dict[str, Any] = answer_of(done.stdout)
         return found
 
     return run
@@ -90,34 +80,17 @@ def test_several_are_compiled_at_once(build: Build) -> None:
 
 
 def test_a_product_of_a_range_is_measured_with_what_follows_it(build: Build) -> None:
-    """At the bucket's size; along the range it is timed alone."""
-    found = build("Summed", 4, RANGE="1")
-    ranged = {key: row for key, row in found["rows"].items() if " m=2..16 " in key}
-    (row,) = ranged.values()
+    """At the bucket's size, also where no candidate is within the bound along the range."""
+    found = build("Summed", 4, RANGE="1", STRICT="1")
+    (row,) = (row for key, row in found["rows"].items() if " m=2..16 " in key)
     assert found["not_fused"] == {}
     assert (row["winner"], row["scope"]) == ("aten::mm", "fused")
     assert row["fused"][0] == "aten::mm"
     assert [size for size, _ in row["along"]] == [2, 9, 16]
 
 
-def test_a_range_without_a_candidate_within_the_bound_is_measured_with_what_follows(
-    build: Build,
-) -> None:
-    """The winner along the range is still compiled with it, fused and not, and gets such a row."""
-    found = build("Summed", 4, RANGE="1", STRICT="1")
-    (row,) = (row for key, row in found["rows"].items() if " m=2..16 " in key)
-    assert found["not_fused"] == {}
-    assert (row["winner"], row["scope"]) == ("aten::mm", "fused")
-    assert row["fused"][0] == "aten::mm"
-
-
-def test_nothing_to_fuse_is_measured_alone(build: Build) -> None:
-    """Where no kernel could take anything in, there is nothing to compile."""
-    row = build("Plain", 4)["rows"][PLAIN]
-    assert (row["scope"], row["fused"], row["bare_us"]) == ("bare", [], None)
-
-
-def test_top_k_zero_measures_products_alone(build: Build) -> None:
-    """``--set fused_top_k=0`` is the build without regions."""
-    row = build("Summed", 0)["rows"][SUMMED]
-    assert (row["scope"], row["fused"], row["bare_us"]) == ("bare", [], None)
+def test_a_product_is_measured_alone_where_nothing_is_fused(build: Build) -> None:
+    """Where no kernel could take anything in, and with ``--set fused_top_k=0``."""
+    for name, top_k, key in (("Plain", 4, PLAIN), ("Summed", 0, SUMMED)):
+        row = build(name, top_k)["rows"][key]
+        assert (row["scope"], row["fused"], row["bare_us"]) == ("bare", [], None), name

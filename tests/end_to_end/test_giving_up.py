@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from own_processes import MODELS, PROGRAMS, answer_of
 
 pytestmark = pytest.mark.long
 
-PROGRAMS = Path(__file__).resolve().parents[1] / "programs"
 LINEAR = "packed_linear m=16 n=128 k=64 f32 a=row b=packed out=f32 fp32=ieee | epilogue=none"
 ALONE = LINEAR.replace("m=16", "m=32")
 GRAM = "mm m=16 n=16 k=128 f32 a=row b=col out=f32 fp32=ieee | epilogue=none"
@@ -22,9 +21,9 @@ WHY = "for want of memory"
 @pytest.fixture(scope="module")
 def found(run_once: Callable[..., tuple[Path, str]], variables: dict[str, str]) -> dict[str, Any]:
     """What each build of `build_giving_up` says."""
-    words = (str(PROGRAMS / "build_giving_up.py"), f"{PROGRAMS / 'models' / 'gram.py'}:Gram")
+    words = (str(PROGRAMS / "build_giving_up.py"), f"{MODELS / 'gram.py'}:Gram")
     _, said = run_once("giving-up", *words, "16", "gram.json", ALONE, **variables)
-    builds: dict[str, Any] = json.loads(said)
+    builds: dict[str, Any] = answer_of(said)
     return builds
 
 
@@ -35,14 +34,15 @@ def test_a_build_goes_on_without_what_it_cannot_measure(found: dict[str, Any]) -
     assert found["first"]["asked"] == [[LINEAR]]
 
 
-def test_a_problem_alone_that_cannot_be_measured_says_why(found: dict[str, Any]) -> None:
-    """The build does not say that the rebuilt module leaves inductor nothing to choose."""
+def test_a_problem_alone_that_cannot_be_measured_or_judged_says_why(
+    found: dict[str, Any],
+) -> None:
+    """The build does not say that the rebuilt module leaves inductor nothing to choose.
+
+    Where its output is wrong without its row, that is no result; what was measured stays.
+    """
     assert (found["alone"]["not_tuned"], found["alone"]["not_rebuilt"]) == ({ALONE: WHY}, {})
     assert [*found["alone"]["rows"]] == [LINEAR]
-
-
-def test_a_problem_whose_output_is_wrong_without_its_row_says_so(found: dict[str, Any]) -> None:
-    """It is no result, but what was measured for it stays."""
     assert "also without any row" in found["wrong"]["not_rebuilt"][ALONE]
     assert (found["wrong"]["tuned"], [*found["wrong"]["rows"]]) == ([ALONE], [LINEAR, ALONE])
 

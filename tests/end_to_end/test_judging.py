@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from own_processes import MODELS, PROGRAMS, answer_of
 
 from warmup.table.store import read
 
 pytestmark = pytest.mark.long
 
-PROGRAMS = Path(__file__).resolve().parents[1] / "programs"
-MODELS = PROGRAMS / "models"
 WRONG = "mm m=24 n=64 k=24 f32 a=row b=row out=f32 fp32=ieee | epilogue=none"
 SHARED = "packed_linear m=48 n=48 k=48 f32 a=row b=packed out=f32 fp32=ieee | epilogue=none"
 ALONE = ("--set", "fused_top_k=0")  # how a row is measured is not the matter
@@ -28,7 +27,7 @@ def builds(run_once: RunOnce, variables: dict[str, str]) -> Builds:
     program = str(PROGRAMS / "build_with_wrong_row.py")
     words = (f"{MODELS / 'towers.py'}:Towers", "16,24", "t.json", "mm_m=24_n=64", "--", "24")
     _, said = run_once("wrong-row", program, *words, **variables)
-    found: Builds = json.loads(said)
+    found: Builds = answer_of(said)
     return found
 
 

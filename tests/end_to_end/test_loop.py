@@ -6,8 +6,6 @@ Real compiles on CPU, each step in a forked process with empty caches.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,14 +13,11 @@ from typing import Any
 
 import pytest
 import torch
-from forked_python import run_forked
-from own_processes import codes_of
+from own_processes import PROGRAMS, answer_of, python_in, warmup_in
 
 from warmup.cli import main
 from warmup.table.store import read, write
 
-ROOT = Path(__file__).resolve().parents[2]
-SERVE = ROOT / "tests" / "programs" / "serve_mlp.py"
 LINEAR = "n=96 k=64 bf16 a=row b=packed bias=1d out=bf16 | epilogue"
 ALONE = ("--set", "fused_top_k=0")  # how a row is measured is not the matter
 BATCHED = (
@@ -47,27 +42,11 @@ NOT_REBUILT = {
 Built = tuple[Path, dict[str, Any]]
 
 
-def run_python(folder: Path, *arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
-    """Run Python in a forked process whose caches are in *folder*."""
-    caches = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), **caches, **extra}
-    return run_forked(*arguments, env=environment, cwd=folder)
-
-
-def serve(folder: Path, log: str, on_miss: str) -> dict[str, Any]:
+def serve(folder: Path, log: str, on_miss: str) -> Any:
     """Serve two buckets of the example MLP from mlp.json and return what happened."""
-    case = {"table": "mlp.json", "seqlens": [16, 64], "on_miss": on_miss}
-    done = run_python(folder, str(SERVE), json.dumps(case), WARMUP_AUDIT_LOG=log)
-    assert done.returncode == 0, done.stderr[-4000:]
-    found: dict[str, Any] = json.loads(done.stdout.split("RESULT ")[1])
-    return found
-
-
-def command(folder: Path, *words: str, code: int | None = None) -> subprocess.CompletedProcess[str]:
-    """Run warmup, which ends with *code*, or else did what it was told."""
-    done = run_python(folder, "-m", "warmup", *words)
-    assert done.returncode in (codes_of(words) if code is None else {code}), done.stderr[-4000:]
-    return done
+    case = json.dumps({"table": "mlp.json", "seqlens": [16, 64], "on_miss": on_miss})
+    program = str(PROGRAMS / "serve_mlp.py")
+    return answer_of(python_in(folder, program, case, WARMUP_AUDIT_LOG=log).stdout)
 
 
 def test_what_missed_is_tuned_and_then_nothing_misses(built: Built, tmp_path: Path) -> None:
@@ -76,12 +55,12 @@ def test_what_missed_is_tuned_and_then_nothing_misses(built: Built, tmp_path: Pa
     of_16 = {key: row for key, row in table.rows.items() if " m=16 " in key}
     write(tmp_path / "mlp.json", replace(table, rows=of_16))
     first = serve(tmp_path, "first.jsonl", "fallback")
-    command(tmp_path, "audit", "first.jsonl", "--misses-out", "misses.json")
+    warmup_in(tmp_path, "audit", "first.jsonl", "--misses-out", "misses.json")
     problems = json.loads((tmp_path / "misses.json").read_text())["problems"]
     assert {problem["key"] for problem in problems} == set(first["misses"])
     assert len(problems) == 2
     words = ("--problems", "misses.json", "--device", "cpu", "--out", "mlp.json", "--json")
-    rebuilt = json.loads(command(tmp_path, "build", *words).stdout)
+    rebuilt = json.loads(warmup_in(tmp_path, "build", *words).stdout)
     assert {problem["key"] for problem in rebuilt["problems"]} == set(first["misses"])
     after = set(read(tmp_path / "mlp.json").rows)
     assert after == set(of_16) | set(first["misses"])
@@ -122,13 +101,13 @@ def test_what_can_be_rebuilt_asks_for_its_key(tmp_path: Path) -> None:
     """
     words = ("build", "--problems", "misses.json", "--device", "cpu", "--out", "t.json", "--json")
     write_misses(tmp_path, dict.fromkeys((*REBUILT, *NOT_REBUILT), "not_in_table"))
-    found = json.loads(command(tmp_path, *words, *ALONE, code=1).stdout)["not_rebuilt"]
+    found = json.loads(warmup_in(tmp_path, *words, *ALONE, code=1).stdout)["not_rebuilt"]
     assert set(read(tmp_path / "t.json").rows) == set(REBUILT)
     assert found.keys() == NOT_REBUILT.keys()
     for key, reason in NOT_REBUILT.items():
         assert reason in found[key], key
     write_misses(tmp_path, {REBUILT[0]: "not_in_table", REBUILT[1]: "template_changed"})
-    again = json.loads(command(tmp_path, *words, *ALONE).stdout)
+    again = json.loads(warmup_in(tmp_path, *words, *ALONE).stdout)
     assert again["known"] == [REBUILT[0]]
     assert [problem["key"] for problem in again["problems"]] == [REBUILT[1]]
     before = (tmp_path / "t.json").read_text()

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from forked_python import run_forked
+from own_processes import MODELS, warmup_in
 
 from warmup.core.errors import ModelError, NothingRecordedError
 from warmup.diagnostics.explain import explain
 from warmup.tuning.model import build_model
 from warmup.tuning.request import BuildOptions
 
-ROOT = Path(__file__).resolve().parents[2]
-MODELS = ROOT / "tests" / "programs" / "models"
 SIZES = ("--seqlens", "8")
 QUICK = ("--rounds", "6", "--variants", "eager,table")
 EXPLAINED = {  # by model: the code of `explain`, and what it says of the inputs
@@ -48,29 +43,18 @@ def example_inputs(seqlen):
 pytestmark = pytest.mark.nightly
 
 
-def test_tensors_that_are_not_dense_are_compared_by_their_dense_form(
-    run_once: Callable[..., tuple[Path, str]], variables: dict[str, str]
-) -> None:
+def test_tensors_that_are_not_dense_are_compared_by_their_dense_form(tmp_path: Path) -> None:
     """`build` judges, `check --prime` and `compare` serve from the table; `explain` names them."""
     for name, (code, said_of_inputs) in EXPLAINED.items():
         model = ("--model", str(MODELS / f"{name}.py"), "--device", "cpu")
-        words = ("-m", "warmup", "build", *model, *SIZES, "--out", "t.json", "--json", "--quiet")
-        folder, said = run_once(name, *words, "--set", "wait_for_quiet=0", **variables)
-        (bucket,) = json.loads(said)["buckets"]
+        table = f"{name}.json"
+        done = warmup_in(tmp_path, "build", *model, *SIZES, "--out", table, "--json", "--quiet")
+        (bucket,) = json.loads(done.stdout)["buckets"]
         assert bucket["error"] < 1e-5, name
-        caches = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"), "PYTHONPATH": str(ROOT)}
-        env = {**os.environ, **variables, **caches}
-
-        def run(*words: str, folder: Path = folder, env: dict[str, str] = env) -> Any:
-            return run_forked("-m", "warmup", *words, env=env, cwd=folder)
-
-        primed = run("check", "t.json", "--prime", "--freezing", *model, *SIZES, "--json")
-        assert primed.returncode == 0, (name, primed.stderr)
-        words = ("--freezing", "--table", "t.json", *model, *SIZES, *QUICK, "--json")
-        compared = run("compare", *words)
-        assert compared.returncode == 0, (name, compared.stderr)
-        explained = run("explain", *model, "--seqlens", "8,16", "--no-grad")
-        assert explained.returncode == code, name
+        warmup_in(tmp_path, "check", table, "--prime", "--freezing", *model, *SIZES)
+        warmup_in(tmp_path, "compare", "--freezing", "--table", table, *model, *SIZES, *QUICK)
+        words = ("explain", *model, "--seqlens", "8,16", "--no-grad")
+        explained = warmup_in(tmp_path, *words, code=code)
         assert said_of_inputs in " ".join((explained.stdout + explained.stderr).split()), name
         assert "Traceback" not in explained.stderr, name
 

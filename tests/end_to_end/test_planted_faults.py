@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
@@ -11,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forked_python import run_forked
+from own_processes import PROGRAMS, ROOT, environment, python_in
 
-ROOT = Path(__file__).resolve().parents[2]
-PROGRAMS = ROOT / "tests" / "programs"
 WHEN = ("before", "after")
 NORM: dict[str, Any] = {"case": "layer norm", "way": "looped"}
 # Programs that lower for a GPU, serving and in a build: their argument, and cases on stdin.
@@ -73,25 +70,17 @@ def note(reached: dict[str, set[str]], found: Mapping[str, Iterable[str]]) -> No
 
 @pytest.mark.parametrize("when", WHEN)
 def test_an_exception_of_a_hook_is_a_counted_miss(
-    when: str,
-    built: tuple[Path, Any],
-    variables: dict[str, str],
-    tmp_path: Path,
-    reached: dict[str, set[str]],
+    when: str, built: tuple[Path, Any], tmp_path: Path, reached: dict[str, set[str]]
 ) -> None:
     """Each hook that is reached is a miss ``internal``, and the output is right."""
     words = (str(PROGRAMS / "plant_faults.py"), str(built[0]), when)
-    env = {**os.environ, **variables, "PYTHONPATH": str(ROOT)}
-    env["TORCHINDUCTOR_CACHE_DIR"] = str(tmp_path)
-    done = run_forked(*words, "fallback", env=env, cwd=ROOT)
-    assert done.returncode == 0, done.stderr[-4000:]
-    found = planted_in(done.stdout)
+    found = planted_in(python_in(tmp_path, *words, "fallback", cwd=ROOT).stdout)
     note(reached, found)
     assert len(found["reached"]) > 5
     assert found["misses"]["internal"] == sum(found["reached"].values())
     assert found["refused"] is None
     assert found["error"] < 1e-5
-    refused = planted_in(run_forked(*words, "strict", env=env, cwd=ROOT).stdout)["refused"]
+    refused = planted_in(python_in(tmp_path, *words, "strict", cwd=ROOT).stdout)["refused"]
     assert "MissError: no row answers `hook " in refused
     assert "the table has no row" not in refused
 
@@ -111,7 +100,7 @@ def test_the_hooks_of_a_gpu_raise(
     done = subprocess.run(
         [sys.executable, *words, *([] if argument is None else [argument])],
         input="\n".join(map(json.dumps, cases)),
-        env={**os.environ, **caches, "PYTHONPATH": str(ROOT)},
+        env={**environment(), **caches},
         capture_output=True,
         text=True,
         check=False,
@@ -126,15 +115,12 @@ def test_the_hooks_of_a_gpu_raise(
 
 
 def test_a_build_whose_measurements_raise_says_so(
-    variables: dict[str, str], tmp_path: Path, reached: dict[str, set[str]]
+    tmp_path: Path, reached: dict[str, set[str]]
 ) -> None:
     """What is given to torch raises: each choice is torch's, and no cause is made up."""
     model = ("--model", str(ROOT / "examples" / "mlp.py"), "--seqlens", "16")
-    words = ("build", *model, "--device", "cpu", "--out", str(tmp_path / "mlp.json"))
-    env = {**os.environ, **variables, "PYTHONPATH": str(ROOT)}
-    env["TORCHINDUCTOR_CACHE_DIR"] = str(tmp_path)
-    done = run_forked(str(PROGRAMS / "planted.py"), "given", "warmup", *words, env=env, cwd=ROOT)
-    assert done.returncode == 0, done.stderr[-4000:]
+    words = ("given", "warmup", "build", *model, "--device", "cpu", "--out", "mlp.json")
+    done = python_in(tmp_path, str(PROGRAMS / "planted.py"), *words)
     found = planted_in(done.stdout)
     note(reached, found)
     assert "exit code 3" in found["reached"], done.stderr[-4000:]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from own_processes import PROGRAMS, ROOT, Done, environment
 from sample_tables import make_table
 
 from warmup.serving import engines as plugin
@@ -19,13 +20,10 @@ from warmup.table.store import read, write
 
 pytestmark = pytest.mark.long
 
-ROOT = Path(__file__).resolve().parents[2]
-Done = subprocess.CompletedProcess[str]
-
 FINDERS = "print(sum(type(each).__name__ == 'TableStartup' for each in sys.meta_path))"
 REGISTER = "import sys; from warmup.serving.engines import register; register(); register(); "
 # What vLLM has where the plugin is called: torch is there, and functions were decorated.
-ENGINE = """
+SERVE = """
 import sys, types, torch
 from warmup.serving.engines import register
 engine = sys.modules["vllm.envs"] = types.SimpleNamespace(environment_variables={})
@@ -37,30 +35,18 @@ def unused(x):
 from warmup.serving.handle import installed
 print(installed())
 print(engine.environment_variables["warmup_table"]())
-"""
-COMPILES = """
 sys.path.insert(0, sys.argv[1])
 from run_mlp import serve
 serve([16])
 """
 
 
-def environment(folder: Path, table: Path | None, **extra: str) -> dict[str, str]:
-    outer = {name: value for name, value in os.environ.items() if not name.startswith("WARMUP_")}
+def python(folder: Path, code: str, table: Path | None, *before: str, **extra: str) -> Done:
     settings = {"WARMUP_TABLE": str(table)} if table is not None else {}
-    return {
-        **outer,
-        "PYTHONPATH": str(ROOT),
-        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
-        "WARMUP_AUDIT_LOG": str(folder / "audit.jsonl"),
-        **settings,
-        **extra,
-    }
-
-
-def python(folder: Path, code: str, table: Path | None, **extra: str) -> Done:
-    words = [sys.executable, "-c", code, str(ROOT / "tests" / "programs")]
-    env = environment(folder, table, **extra)
+    caches = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
+    log = {"WARMUP_AUDIT_LOG": str(folder / "audit.jsonl")}
+    words = [sys.executable, *before, "-c", code, str(PROGRAMS)]
+    env = {**environment(), **caches, **log, **settings, **extra}
     return subprocess.run(words, env=env, capture_output=True, text=True, timeout=300, check=False)
 
 
@@ -73,11 +59,10 @@ def table(tmp_path: Path) -> Path:
 
 
 def test_the_package_names_the_plugin_for_both_engines() -> None:
-    """Both groups of entry points lead to `register`, under the name warmup."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    groups = project["entry-points"]
     for group in ("vllm.general_plugins", "sglang.srt.plugins"):
-        assert groups[group] == {"warmup": f"{plugin.__name__}:{plugin.register.__name__}"}
+        expected = {"warmup": f"{plugin.__name__}:{plugin.register.__name__}"}
+        assert project["entry-points"][group] == expected
 
 
 def test_nothing_happens_without_a_table(tmp_path: Path) -> None:
@@ -87,29 +72,18 @@ def test_nothing_happens_without_a_table(tmp_path: Path) -> None:
     assert not (tmp_path / "audit.jsonl").exists()
 
 
-def test_two_calls_wait_once(table: Path, tmp_path: Path) -> None:
-    """An engine may call the plugin again in a process."""
+def test_a_plugin_that_is_called_again_waits_once(table: Path, tmp_path: Path) -> None:
+    """Also under `warmup run`, which has started the same finder before."""
     assert python(tmp_path, REGISTER + FINDERS, table).stdout == "1\n"
-
-
-def test_the_plugin_under_warmup_run_waits_once(table: Path, tmp_path: Path) -> None:
-    """`warmup run` has started the same finder before the engine calls the plugin."""
-    words = ["run", "--table", str(table), "--", sys.executable, "-c", REGISTER + FINDERS]
-    done = subprocess.run(
-        [sys.executable, "-m", "warmup", *words],
-        env=environment(tmp_path, None),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stdout == "1\n"
+    run = ("-m", "warmup", "run", "--table", str(table), "--", sys.executable)
+    assert python(tmp_path, REGISTER + FINDERS, None, *run).stdout == "1\n"
 
 
 def test_a_process_that_compiles_is_answered_by_the_table(
     built: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     """The plugin imports no inductor, decorating installs nothing, the first compile does."""
-    done = python(tmp_path, ENGINE + COMPILES, built[0], WARMUP_FREEZING="1")
+    done = python(tmp_path, SERVE, built[0], WARMUP_FREEZING="1")
     assert done.returncode == 0, done.stderr
     tag = f"warmup-{digest_of(read(built[0]))[:32]}"
     assert done.stdout.splitlines() == ["False False", "None", tag, "served 16"]
@@ -118,34 +92,24 @@ def test_a_process_that_compiles_is_answered_by_the_table(
 
 
 def test_a_table_that_cannot_be_read_is_loud(tmp_path: Path) -> None:
-    """The audit log and stderr name it; with strict the plugin's call is an error as well."""
-    register = "from warmup.serving.engines import register; register()"
+    """The audit log and stderr name it, a FIFO is not waited for; strict is an error as well."""
+    absent, register = tmp_path / "absent.json", "import warmup.serving.engines as e; e.register()"
     for failed, (on_miss, code) in enumerate((("fallback", 0), ("strict", 1)), 1):
-        done = python(tmp_path, register, tmp_path / "absent.json", WARMUP_ON_MISS=on_miss)
+        done = python(tmp_path, register, absent, WARMUP_ON_MISS=on_miss)
         assert done.returncode == code, on_miss
         assert done.stderr.startswith("warmup plugin: no table in process "), on_miss
         assert "TableNotFoundError: no table at " in done.stderr.splitlines()[0], on_miss
         assert audit([tmp_path / "audit.jsonl"]).failed == failed, on_miss
-
-
-def test_a_log_that_nobody_reads_is_not_waited_for(tmp_path: Path) -> None:
-    """What goes wrong with a table is on stderr alone, where the audit log is such a FIFO."""
-    log = tmp_path / "fifo"
-    os.mkfifo(log)
-    done = python(tmp_path, REGISTER, tmp_path / "none.json", WARMUP_AUDIT_LOG=str(log))
+    os.mkfifo(tmp_path / "fifo")
+    done = python(tmp_path, REGISTER, absent, WARMUP_AUDIT_LOG=str(tmp_path / "fifo"))
     assert (done.returncode, done.stderr.count("warmup plugin: no table")) == (0, 2)
 
 
 def test_another_installed_table_is_an_error_that_names_both(table: Path, tmp_path: Path) -> None:
-    """The program has installed a table, and WARMUP_TABLE names one with another digest."""
     other = tmp_path / "other.json"
     write(other, make_table(created="2026-02-02T00:00:00Z"))
-    code = (
-        f"import sys, warmup; warmup.install({str(other)!r})\n"
-        "from warmup.serving.engines import register; register()"
-    )
+    code = f"import warmup; warmup.install({str(other)!r})\n{REGISTER}"
     done = python(tmp_path, code, table, WARMUP_QUIET="1", WARMUP_ALLOW_MISMATCH="1")
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
-    for path in (table, other):
-        assert digest_of(read(path))[:16] in last
+    assert all(digest_of(read(path))[:16] in last for path in (table, other))

@@ -6,8 +6,6 @@ and recorded with its questions left to the end; each from empty caches.
 
 from __future__ import annotations
 
-import json
-import os
 import signal
 import subprocess
 import sys
@@ -16,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from own_processes import PROGRAMS, answer_of, environment
 
 pytestmark = pytest.mark.long
 
-ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = ROOT / "tests" / "programs" / "record_program.py"
 LINEAR = "packed_linear m=8 n=64 k=32 f32 a=row b=packed out=f32 fp32=ieee | epilogue=none"
 RANGED = (
     "linear_unary m=2..64 n=64 k=32 f32 a=row b=packed bias=1d out=f32 fp32=ieee | epilogue=none"
@@ -28,42 +25,32 @@ RANGED = (
 SPLIT = "split sum x=8 r=4096 f32 out=f32 reads=f32 hint=inner rule=4 input=again"
 LISTENS = "import signal, sys; print('ready', flush=True); signal.pause()"
 
-Run = Callable[..., Any]
-
 
 @pytest.fixture(scope="module")
-def runs(run_once: Run) -> dict[str, Any]:
+def runs(run_once: Callable[..., tuple[Path, str]]) -> dict[str, Any]:
     """What the three runs of the program gave."""
-    _, said = run_once("record", str(PROGRAM), ".")
-    found: dict[str, Any] = json.loads(said)
+    _, said = run_once("record", str(PROGRAMS / "record_program.py"), ".")
+    found: dict[str, Any] = answer_of(said)
     return found
 
 
 def test_what_a_program_asks_is_tuned_as_it_asks(runs: dict[str, Any]) -> None:
-    """A static size and a dynamic range have rows when the program ends."""
-    assert runs["asked"]["tuned"] == [RANGED, LINEAR]
+    """A static size and a dynamic range; the second process asks what the first has measured.
 
-
-def test_the_processes_of_a_program_share_their_rows(runs: dict[str, Any]) -> None:
-    """The second process asks what the first has measured: a hit."""
-    assert (runs["asked"]["processes"], runs["asked"]["hits"]) == (2, {LINEAR: 1})
-
-
-def test_a_region_is_measured_when_the_program_has_ended(runs: dict[str, Any]) -> None:
-    """A split reduction cannot be measured inside a compile; its ways are compiled afterwards."""
+    A split reduction cannot be measured inside a compile; its ways are compiled afterwards. The
+    program ended with 7; its rows are in the table all the same.
+    """
     asked = runs["asked"]
+    assert asked["tuned"] == [RANGED, LINEAR]
+    assert (asked["processes"], asked["hits"]) == (2, {LINEAR: 1})
     assert (asked["left"], asked["rows"][SPLIT]) == ([SPLIT], "split(parts=2)")
     assert runs["ways"] == [f"split(parts={parts})" for parts in (4, 1, 2, 8)]
+    assert (asked["exit_code"], asked["complete"]) == (7, True)
 
 
 def test_the_same_program_misses_nothing_afterwards(runs: dict[str, Any]) -> None:
     """Served from the table, every question of both processes is a hit."""
     assert runs["served"] == {"hits": {LINEAR: 2, RANGED: 1, SPLIT: 1}, "misses": []}
-
-
-def test_the_exit_code_of_a_failing_program_is_kept(runs: dict[str, Any]) -> None:
-    """The program ended with 7; its rows are in the table all the same."""
-    assert (runs["asked"]["exit_code"], runs["asked"]["complete"]) == (7, True)
 
 
 def test_after_leaves_every_question_to_the_end(runs: dict[str, Any]) -> None:
@@ -79,7 +66,7 @@ def test_a_signal_ends_the_program_and_not_the_build(tmp_path: Path) -> None:
     command = ("--out", "t.json", "--", sys.executable, "-c", LISTENS)
     process = subprocess.Popen(
         [sys.executable, "-m", "warmup", "build", *command],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env=environment(),
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

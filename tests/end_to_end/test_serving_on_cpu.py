@@ -2,54 +2,42 @@
 
 from __future__ import annotations
 
-import functools
 import json
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from forked_python import run_forked
+from own_processes import MODELS, PROGRAMS, answer_of, python_in
 
 from warmup.core.rows import Family, Row, Winner
 from warmup.serving.audit import audit
 from warmup.table.store import read, write
 
-ROOT = Path(__file__).resolve().parents[2]
-PROGRAMS = ROOT / "tests" / "programs"
-BATCHED = f"{PROGRAMS / 'models' / 'batched.py'}:Batched"
+BATCHED = f"{MODELS / 'batched.py'}:Batched"
 LAYOUT = "f32 a=row b=packed out=f32 fp32=ieee | epilogue"
 
 Built = tuple[Path, dict[str, Any]]
 Run = Callable[..., dict[str, Any]]
 
 
-def result_of(folder: Path, *words: str, **extra: str) -> dict[str, Any]:
+def result_of(folder: Path, *words: str, **variables: str) -> dict[str, Any]:
     """Return what a program printed in a forked process whose caches are in *folder*."""
-    caches = {
-        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
-        "TRITON_CACHE_DIR": str(folder / "triton"),
-    }
-    env = {**os.environ, "PYTHONPATH": str(ROOT), **caches, **extra}
-    done = run_forked(*words, env=env, cwd=folder)
-    assert done.returncode == 0, done.stderr[-4000:]
-    result: dict[str, Any] = json.loads(done.stdout.split("RESULT ")[1])
-    return {**result, "stderr": done.stderr}
-
-
-def serve_in(folder: Path, table: Path, seqlens: list[int], **case: Any) -> dict[str, Any]:
-    """Run tests/programs/serve_mlp.py with a case and return what it printed."""
-    extra = case.pop("env", {})
-    text = json.dumps({"table": str(table), "seqlens": seqlens, **case})
-    return result_of(folder, str(PROGRAMS / "serve_mlp.py"), text, **extra)
+    done = python_in(folder, *words, **variables)
+    return {**answer_of(done.stdout), "stderr": done.stderr}
 
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Run:
-    """``serve(table, [16], on_miss="strict")``: `serve_in` a folder of the test's own."""
-    return functools.partial(serve_in, tmp_path)
+    """``serve(table, [16], on_miss="strict")``: run serve_mlp.py, and return what it printed."""
+
+    def run(table: Path, seqlens: list[int], **case: Any) -> dict[str, Any]:
+        extra = case.pop("env", {})
+        text = json.dumps({"table": str(table), "seqlens": seqlens, **case})
+        return result_of(tmp_path, str(PROGRAMS / "serve_mlp.py"), text, **extra)
+
+    return run
 
 
 def with_rows(built: Built, path: Path, change: Callable[[str, Row], Row]) -> Path:
@@ -81,14 +69,6 @@ def template_table(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return with_rows(built, tmp_path_factory.mktemp("template") / "template.json", change)
 
 
-@pytest.fixture(scope="module")
-def library_table(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The built table with the library call as every winner."""
-    library = Winner(Family.EXTERN, "aten::_mkl_linear")
-    path = tmp_path_factory.mktemp("library") / "library.json"
-    return with_rows(built, path, lambda _, row: replace(row, winner=library))
-
-
 def test_a_build_writes_one_row_for_each_problem_of_each_bucket(built: Built) -> None:
     """Two problems for each of two buckets; each candidate is listed with its time."""
     assert sorted(read(built[0]).rows) == [
@@ -110,12 +90,6 @@ def test_a_served_model_measures_nothing_and_hits_every_row(built: Built, serve:
     assert (result["misses"], result["unused"], result["benchmarks"]) == ({}, [], {})
 
 
-def test_without_a_table_the_same_program_benchmarks(built: Built, serve: Run) -> None:
-    """The counter that reads zero above does count: the control without a table measures."""
-    result = serve(built[0], [16], install=False, assign={"freezing": True})
-    assert result["benchmarks"]["select:packed_linear"] > 0
-
-
 def test_template_rows_generate_exactly_the_recorded_candidate(
     template_table: Path, serve: Run
 ) -> None:
@@ -128,15 +102,17 @@ def test_template_rows_generate_exactly_the_recorded_candidate(
 
 
 def test_an_unseen_bucket_falls_back_without_measuring(
-    library_table: Path, serve: Run, tmp_path: Path
+    built: Built, serve: Run, tmp_path: Path
 ) -> None:
     """Two counted misses, the library call, no candidate, no benchmark, right output.
 
     `audit` reads equal counts from the JSON lines, from the server's own log, and from both.
     """
+    library = Winner(Family.EXTERN, "aten::_mkl_linear")
+    table = with_rows(built, tmp_path / "t.json", lambda _, row: replace(row, winner=library))
     lines, text = tmp_path / "audit.jsonl", tmp_path / "server.log"
     env = {"WARMUP_AUDIT_LOG": str(lines), "WARMUP_LOG_EVENTS": "1"}
-    result = serve(library_table, [16, 32], env=env, thread="bare")
+    result = serve(table, [16, 32], env=env, thread="bare")
     assert (result["reasons"], len(result["hits"])) == ({"not_in_table": 2}, 2)
     assert (result["benchmarks"], result["generated"]) == ({}, [])
     assert max(result["errors"]) < 1e-5
@@ -156,7 +132,7 @@ def test_strict_names_the_nearest_row_and_what_differs(built: Built, serve: Run)
 
 
 def test_after_close_inductor_measures_again(built: Built, serve: Run) -> None:
-    """After close() the same compile benchmarks as if warmup had never been there."""
+    """The counter that reads zero while the table is installed does count."""
     result = serve(built[0], [16], after_close=True)
     assert (result["benchmarks"], result["tag_after_close"]) == ({}, "")
     assert result["benchmarks_after_close"]["select:packed_linear"] > 0
@@ -186,7 +162,7 @@ def test_ranges_are_primed_and_calls_outside_are_audited(
     Of calls beyond the last bucket the first, second and fourth are told, none once it is closed;
     they are no misses, and fail an audit on demand.
     """
-    program = str(ROOT / "tests" / "programs" / "prime_ranges.py")
+    program = str(PROGRAMS / "prime_ranges.py")
     _, said = run_once("prime-ranges", program, BATCHED, "table.json", **variables)
     ranges: dict[str, Any] = json.loads(said)
     buckets = ranges["primed"]["buckets"]
@@ -243,15 +219,10 @@ def test_winners_for_the_host_in_cuda_graphs_are_warned_of_once(
 
 @pytest.mark.long
 def test_a_callers_contradicting_option_is_told(built: Built, serve: Run) -> None:
-    """A caller whose own options contradict the policy is warned, with both values."""
-    cases: dict[str, dict[str, Any]] = {
-        "options": {"options": {"max_autotune_gemm_backends": "ATEN"}},
-        "environment": {"env": {"TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS": "ATEN"}},
-    }
-    for name, case in cases.items():
-        (warning,) = serve(built[0], [16], **case)["warnings"]
-        said = "max_autotune_gemm_backends is ATEN here, the table was built with ATEN,CPP"
-        assert said in warning, name
+    """With both values."""
+    (warning,) = serve(built[0], [16], options={"max_autotune_gemm_backends": "ATEN"})["warnings"]
+    said = "max_autotune_gemm_backends is ATEN here, the table was built with ATEN,CPP"
+    assert said in warning
 
 
 @pytest.mark.long

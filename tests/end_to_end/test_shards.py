@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
-from forked_python import run_forked
-from own_processes import codes_of
+from own_processes import warmup_in
 
 from warmup.table.store import read
 
 pytestmark = pytest.mark.nightly
 
-ROOT = Path(__file__).resolve().parents[2]
 KEYS = tuple(
     f"bmm batch=4 m=16 n={n} k=64 f32 a=row b=row out=f32 fp32=ieee | epilogue=none"
     for n in (32, 64, 96)
@@ -26,22 +23,16 @@ def test_the_union_of_the_shares_is_the_whole_build(tmp_path: Path) -> None:
     problems = [{"key": key, "kind": "gemm", "reason": "not_in_table", "count": 1} for key in KEYS]
     document = {"schema": 1, "digests": [], "problems": problems}
     (tmp_path / "misses.json").write_text(json.dumps(document))
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "WARMUP_WAIT_FOR_QUIET": "0"}
-    environment["TORCHINDUCTOR_CACHE_DIR"] = str(tmp_path / "inductor")
-
-    def warmup(*words: str) -> str:
-        done = run_forked("-m", "warmup", *words, env=environment, cwd=tmp_path)
-        assert done.returncode in codes_of(words), done.stderr[-4000:]
-        return done.stderr
 
     def build(out: str, *words: str) -> str:
-        return warmup("build", "--problems", "misses.json", "--device", "cpu", "--out", out, *words)
+        words = ("--problems", "misses.json", "--device", "cpu", "--out", out, *words)
+        return warmup_in(tmp_path, "build", *words).stderr
 
     build("whole.json")
     shares = ("1.json", "2.json")
     for number, out in enumerate(shares, 1):
         build(out, "--shard", f"{number}/2")
-    warmup("merge", *shares, "--out", "union.json")
+    warmup_in(tmp_path, "merge", *shares, "--out", "union.json")
     tables = {name: read(tmp_path / name) for name in ("whole.json", *shares, "union.json")}
     assert sorted(len(tables[name].rows) for name in shares) == [1, 2]
     assert set(tables["union.json"].rows) == set(tables["whole.json"].rows) == set(KEYS)

@@ -1,9 +1,9 @@
 """A server as people write them: it knows nothing of warmup.
 
-    python run_mlp.py [--spawn | --direct] [--exit CODE] SEQLEN...
+    python run_mlp.py [--spawn] [--exit CODE] SEQLEN...
 
-Compiles the example MLP in default mode, in this process or in one that multiprocessing spawns,
-and prints one line for each size. ``--direct`` does without torch.compile.
+Compiles the example MLP in default mode and prints one line for each size; with ``--spawn`` in a
+process that multiprocessing spawns, and without torch.compile.
 """
 
 from __future__ import annotations
@@ -21,11 +21,9 @@ from mlp import MLP
 
 
 def serve(seqlens: list[int], *, direct: bool = False) -> None:
+    compile_it = torch._dynamo.optimize("inductor", dynamic=False) if direct else torch.compile
     model = MLP().eval()
-    if direct:
-        served = torch._dynamo.optimize("inductor", dynamic=False)(model)
-    else:
-        served = torch.compile(model, dynamic=False)
+    served = compile_it(model)
     with torch.no_grad():
         for seqlen in seqlens:
             hidden_states = torch.randn(seqlen, 256)
@@ -36,18 +34,16 @@ def serve(seqlens: list[int], *, direct: bool = False) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--spawn", action="store_true")
-    parser.add_argument("--direct", action="store_true")
     parser.add_argument("--exit", type=int, default=0)
     parser.add_argument("seqlens", type=int, nargs="+")
     arguments = parser.parse_args()
     if arguments.spawn:
-        process = multiprocessing.get_context("spawn").Process(
-            target=serve, args=(arguments.seqlens,)
-        )
+        start = multiprocessing.get_context("spawn").Process
+        process = start(target=serve, args=(arguments.seqlens,), kwargs={"direct": True})
         process.start()
         process.join()
         sys.exit(process.exitcode)
-    serve(arguments.seqlens, direct=arguments.direct)
+    serve(arguments.seqlens)
     sys.exit(arguments.exit)
 
 
