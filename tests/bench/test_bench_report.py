@@ -13,7 +13,17 @@ import pytest
 import typer
 from own_processes import run_python
 
-from warmup.bench.cells import BenchReport, Cell, Pass, chart_of, document
+from warmup.bench.cells import (
+    BenchReport,
+    BenchRequest,
+    Cell,
+    Pass,
+    chart_of,
+    compose,
+    document,
+    draw,
+    label_of,
+)
 from warmup.cli.bench import run_bench, spell
 from warmup.core.errors import SettingsError
 from warmup.core.method import L2, Launch
@@ -149,17 +159,40 @@ def test_text_document_and_chart_say_the_same() -> None:
     assert all(low <= value <= high for low, value, high in bars)
 
 
+def test_every_word_and_value_stands_in_the_chart(tmp_path: Path) -> None:
+    """A cross stands where a value is missing; charts of many bars and of none are drawn too."""
+    pytest.importorskip("matplotlib")
+    chart = chart_of(FOUND, "mm")
+    figure = compose(chart)
+    (axes,) = figure.axes
+    legend = axes.get_legend()
+    assert legend is not None
+    names = {text.get_text() for text in legend.get_texts()}
+    assert names == {*chart.series, "measured peak: 750", "no time"}
+    values = [bar[1] for series in chart.series.values() for bar in series if bar is not None]
+    shown = [text.get_text() for text in axes.texts if text.get_text()]
+    assert shown == [label_of(value) for value in values]
+    assert label_of(1234.0) == "1234"
+    assert {chart.title, chart.note} <= {text.get_text() for text in figure.texts}
+    groups = tuple(f"a long name of group {number}" for number in range(12))
+    series = {f"s{n}": ((n + 0.5, n + 1.0, n + 1.5),) * 12 for n in range(9)}
+    for each in (chart, replace(chart, groups=groups, series=series), replace(chart, series={})):
+        draw(each, tmp_path / "charts" / "one.png")
+        assert (tmp_path / "charts" / "one.png").read_bytes().startswith(b"\x89PNG")
+
+
 def run(kept: BenchReport, out: Path | None, end: BaseException | None = None) -> int:
     """Run a benchmark that reports *kept* and then ends with *end*; return the exit code."""
 
-    def bench(*, say: object, keep: Callable[[BenchReport], None]) -> BenchReport:
+    def bench(_: BenchRequest, say: object, keep: Callable[[BenchReport], None]) -> BenchReport:
         keep(kept)
         if end is not None:
             raise end
         return kept
 
+    request = BenchRequest(benchmark="mm", dtype="f16", rounds=8, out=out)
     try:
-        run_bench(bench, out, as_json=False)
+        run_bench(bench, request, as_json=False)
     except typer.Exit as ended:
         return ended.exit_code
     return 0

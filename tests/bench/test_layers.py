@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,22 +12,13 @@ import pytest
 import torch
 
 from warmup.bench import backends
-from warmup.bench.backends import (
-    BenchSetup,
-    LayerAtShape,
-    LayerTable,
-    OpenLayer,
-    compare_layers,
-    parse_shapes,
-)
+from warmup.bench.backends import LayerAtShape, LayerTable, bench
 from warmup.bench.cells import BenchReport, BenchRequest, Cell, Pass, reason_of
-from warmup.bench.layers import LAYERS, MATMUL_SHAPES, Matmul, bench_layers, bench_mm, open_layers
+from warmup.bench.layers import LAYERS, Matmul, OpenLayer, parse_shapes
 from warmup.core.errors import BuildError, OutputMismatchError, SettingsError
 from warmup.core.trial import Samples
 from warmup.measuring.clock import run_rounds
 
-CPU = torch.device("cpu")
-SETUP = BenchSetup("layers", CPU, "f32", 2)
 OWN = """
 import torch
 
@@ -56,15 +46,6 @@ class GeGlu:
 
     def broken(self, gate, up):
         raise ValueError("no such kernel\\nand a long story")
-
-class NoInputs:
-    shapes = ((8, 16),)
-
-    def eager(self, x):
-        return x
-
-class NoShapes:
-    pass
 
 class Named(GeGlu):
     def compiled(self, gate, up):
@@ -118,8 +99,14 @@ def built_in(name: str) -> OpenLayer:
     return OpenLayer.of(LAYERS[name](), name)
 
 
+def request(**options: Any) -> BenchRequest:
+    """Return a request on the CPU: eager in float32, two rounds, unless *options* say otherwise."""
+    given = {"dtype": "f32", "rounds": 2, "device": "cpu", "backends": "eager"}
+    return BenchRequest(**{"benchmark": "layers", **given, **options})
+
+
 def placed(name: str, *shape: int, dtype: str = "f32") -> LayerAtShape:
-    return LayerAtShape(replace(SETUP, dtype=dtype), built_in(name), shape)
+    return LayerAtShape(request(dtype=dtype), built_in(name), shape)
 
 
 @pytest.fixture
@@ -129,15 +116,9 @@ def own_file(tmp_path: Path) -> Path:
     return path
 
 
-def request(**options: Any) -> BenchRequest:
-    """Return a request on the CPU: eager in float32, two rounds, unless *options* say otherwise."""
-    given = {"dtype": "f32", "rounds": 2, "device": "cpu", "backends": "eager"}
-    return BenchRequest(**{**given, **options})
-
-
 def cells_of(path: Path, name: str, **options: Any) -> list[Cell]:
     """Return the cells of one class of the user's file."""
-    return list(bench_layers(request(**options), layers=[f"{path}:{name}"]).cells)
+    return list(bench(request(layers=[f"{path}:{name}"], **options)).cells)
 
 
 def test_every_layer_agrees_with_its_reference() -> None:
@@ -163,6 +144,9 @@ def test_least_bytes_count_each_operand_once() -> None:
     for name, (forward, backward) in expected.items():
         moved = placed(name, 8, 4, dtype="bf16").moved
         assert moved == {Pass.FORWARD: forward, Pass.BOTH: forward + backward}, name
+    matmul = OpenLayer.of(Matmul(torch.randn(4, 5)), "mm")
+    made = LayerAtShape(request(benchmark="mm"), matmul, (3, 4, 5))
+    assert (made.flops[Pass.FORWARD], made.moved[Pass.FORWARD]) == (120, 4 * (12 + 20 + 15))
 
 
 def test_wrong_results_are_caught() -> None:
@@ -185,20 +169,16 @@ def test_wrong_results_are_caught() -> None:
         with pytest.raises(OutputMismatchError, match=said):
             made.check(operator, step, 1e-3)
     assert made.check(_WrongGradient.apply, Pass.FORWARD, 1e-3) <= 1e-3
-
-
-def test_operands_that_were_written_over_are_restored() -> None:
-    made, eager = placed("swiglu", 8, 8), built_in("swiglu").backends["eager"]
-    made.sets[0].run(lambda gate, up: eager(gate.zero_(), up), Pass.FORWARD)
+    made.sets[0].run(lambda x: eager(x.zero_()), Pass.FORWARD)  # operands are restored
     assert made.check(eager, Pass.BOTH, 1e-5) < 1e-5
 
 
 def test_of_a_module_only_own_methods_are_backends() -> None:
     """Methods of torch's classes are none; the reference is a copy, cast with its buffers."""
     layer = OpenLayer.of(_Projection(), "projection")
-    layer.move_to(CPU, torch.bfloat16)
+    layer.move_to("cpu", torch.bfloat16)
     assert list(layer.backends) == ["eager", "folded"]
-    made = LayerAtShape(replace(SETUP, dtype="bf16"), layer, (8, 16))
+    made = LayerAtShape(request(dtype="bf16"), layer, (8, 16))
     assert made.check(layer.backends["folded"], Pass.BOTH, 2e-2) <= 2e-2
 
 
@@ -229,10 +209,10 @@ def test_a_layer_that_cannot_be_timed_has_reasons(own_file: Path) -> None:
 def test_a_library_that_is_missing_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU the error of its import, on a CPU that its kernels are for GPUs."""
     monkeypatch.setitem(sys.modules, "liger_kernel", None)
-    reason = backends._missing("liger", torch.device("cuda"))
+    reason = backends._missing("liger", request(device="cuda:0"))
     assert reason is not None
     assert "ModuleNotFoundError" in reason
-    found = bench_layers(request(backends="liger,table", shapes="8x16"), layers=["softmax"])
+    found = bench(request(backends="liger,table", shapes="8x16", layers=["softmax"]))
     assert found.missing["liger"] == "its kernels are for GPUs"
     assert "constant weights" in found.missing["table"]
     assert not found.is_right  # nothing but eager was compared
@@ -276,7 +256,7 @@ def test_a_build_that_fails_costs_the_table_at_that_shape(
         return SimpleNamespace(table=f"rows of {dims}")
 
     monkeypatch.setattr(backends, "build_model", broken_at_two)
-    table, layer = LayerTable(SETUP, tmp_path / "none.json"), built_in("softmax")
+    table, layer = LayerTable(request(), tmp_path / "none.json"), built_in("softmax")
     for rows in (1, 2, 3):
         table.build(layer, (rows, 8))
     assert table.table == "rows of d0=3;d1=8"  # type: ignore[comparison-overlap]
@@ -288,71 +268,45 @@ def test_a_build_that_fails_costs_the_table_at_that_shape(
 
 
 def test_a_shape_that_does_not_fit_costs_that_shape(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Out of memory at one shape is its reason; the other shapes are timed."""
+    """Out of memory is the shape's reason; the report so far is kept after each shape."""
     real = backends.LayerAtShape
 
-    def small(setup: BenchSetup, layer: OpenLayer, shape: tuple[int, ...]) -> LayerAtShape:
+    def small(given: BenchRequest, layer: OpenLayer, shape: tuple[int, ...]) -> LayerAtShape:
         if shape[0] > 8:
             raise RuntimeError("out of memory")
-        return real(setup, layer, shape)
+        return real(given, layer, shape)
 
     monkeypatch.setattr(backends, "LayerAtShape", small)
-    found = bench_layers(request(shapes="16x8,8x8"), layers=["softmax"])
+    kept: list[BenchReport] = []
+    found = bench(request(shapes="16x8,8x8", layers=["softmax"]), keep=kept.append)
+    assert [len(report.cells) for report in kept] == [2, 4]
     gone = "no operands: RuntimeError: out of memory"
     assert [cell.reason for cell in found.cells] == [gone, gone, "", ""]
 
 
-def test_the_report_so_far_is_kept_after_each_shape(own_file: Path) -> None:
-    kept: list[BenchReport] = []
-    (layer,) = open_layers([f"{own_file}:GeGlu"])
-    places = [(layer, shape) for shape in layer.shapes]
-    compare_layers(request(), SETUP, places, say=lambda _: None, keep=kept.append)
-    assert [len(report.cells) for report in kept] == [2, 4]
-
-
 def test_what_cannot_be_used_is_refused_before_anything_is_timed(own_file: Path) -> None:
-    layers: list[tuple[str, str]] = [
-        ("rmsnorm gelu", "layer 'gelu' is unknown"),
-        ("softmax softmax", "layer softmax is given twice"),
-        (f"{own_file}:NoInputs", "NoInputs has no method 'inputs'"),
-        (f"{own_file}:NoShapes", "NoShapes has no shapes"),
-        (f"{own_file}:Missing", "layer .*has no 'Missing'"),
-        (f"{own_file}:Named", "'compiled' of a layer has the name of a backend"),
-    ]
-    for text, said in layers:
-        with pytest.raises(SettingsError, match=said):
-            bench_layers(request(), layers=text.split())
+    assert parse_shapes("64x128, 8x9") == ((64, 128), (8, 9))
     cases: list[tuple[dict[str, Any], str]] = [
+        ({"layers": ["rmsnorm", "gelu"]}, "layer 'gelu' is unknown"),
+        ({"layers": ["softmax", "softmax"]}, "layer softmax is given twice"),
+        ({"layers": [f"{own_file}:Missing"]}, "layer .*has no 'Missing'"),
+        ({"layers": [f"{own_file}:Named"]}, "'compiled' of a layer has the name of a backend"),
         ({"backends": "cuda"}, "--backends 'cuda' is unknown"),
         ({"dtype": "i8"}, "--dtype 'i8' is unknown"),
         ({"rounds": 0}, "--rounds 0"),
-        ({"shapes": "8y8"}, "--shapes: '8y8' is no shape"),
-        ({"shapes": "8x8,8"}, "--shapes: 8 has not 2 sizes"),
+        *(({"shapes": wrong}, "--shapes") for wrong in ("8y8", "x64", "0x8", "8x8,8x8", "8x8,8")),
         ({"device": "tpu"}, "--device"),
+        ({"benchmark": "mm", "shapes": "16x32"}, "--shapes"),
+        ({"benchmark": "mm", "backends": "triton-template"}, "--backends"),
     ]
     for given, said in cases:
         with pytest.raises(SettingsError, match=said):
-            bench_layers(request(**given))
-    for name, value in (("shapes", "16x32"), ("backends", "triton-template")):
-        with pytest.raises(SettingsError, match=f"^--{name}"):
-            bench_mm(request(**{name: value}))
-
-
-def test_shapes_are_parsed() -> None:
-    """Sizes joined by x, in the order given; anything else, or a shape twice, is an error."""
-    assert parse_shapes("64x128, 8x9") == ((64, 128), (8, 9))
-    for wrong in ("x64", "0x8", "8x-8", "8x8,8x8", ""):
-        with pytest.raises(SettingsError, match="--shapes"):
-            parse_shapes(wrong)
-
-
-def test_a_matmul_says_its_operations() -> None:
-    """The ten shapes are M x K x N; a weight is the second matrix, and constant."""
-    assert len(MATMUL_SHAPES) == 10
-    layer = OpenLayer.of(Matmul([(3, 4, 5)], torch.randn(4, 5)), "mm")
-    made = LayerAtShape(replace(SETUP, steps=(Pass.FORWARD,)), layer, (3, 4, 5))
-    assert (made.flops[Pass.FORWARD], made.moved[Pass.FORWARD]) == (120, 4 * (12 + 20 + 15))
-    assert list(layer.backends) == ["eager"]
+            bench(request(**given))
+    for missing, said in (("inputs", "no method 'inputs'"), ("shapes", "has no shapes")):
+        parts = {"shapes": ((8, 16),), "inputs": torch.randn, "eager": abs}
+        del parts[missing]
+        with pytest.raises(SettingsError, match=said):
+            OpenLayer.of(SimpleNamespace(**parts), "own")
 
 
 def test_a_reason_is_the_first_line_with_text() -> None:

@@ -107,4 +107,4 @@ def test_what_is_measured_is_kept_when_it_is_ended(tmp_path: Path) -> None:
     found = json.loads((tmp_path / "out" / "bench-layers.json").read_text(encoding="utf-8"))
     assert process.returncode == 143
     assert "interrupted: finished shapes are printed, and in out" in said
-    assert {one["rows"] for one in found["cells"]} == {16}
+    assert {one["shape"] for one in found["cells"]} == {"16x64"}

@@ -1,18 +1,14 @@
-"""`compare_layers`: backends of layers, each checked against a reference and timed in turns.
+"""`bench`: backends of layers and of plain GEMMs, each checked against a reference, timed in turns.
 
-`Layer` is the base class whose methods are backends; eager, inductor's and the table's are those of
-every layer. `bench layers` and `bench mm` differ in the layers alone.
+Eager, inductor's backends and the table's are those of every layer; `layers` has the layers.
 """
 
 from __future__ import annotations
 
 import contextlib
-import copy
-import importlib
 import importlib.metadata
 import inspect
 import math
-import re
 import sys
 import tempfile
 import types
@@ -31,9 +27,20 @@ from warmup.bench.cells import (
     BenchRequest,
     Cell,
     Pass,
-    Say,
     provenance,
     reason_of,
+)
+from warmup.bench.layers import (
+    LIBRARIES,
+    Matmul,
+    OpenLayer,
+    Operator,
+    Sizes,
+    choose,
+    library,
+    open_layers,
+    parse_shapes,
+    spell_shape,
 )
 from warmup.core.errors import BuildError, OutputMismatchError, SettingsError
 from warmup.core.files import make_folder
@@ -60,260 +67,47 @@ from warmup.table.store import read
 from warmup.tuning.model import build_model
 from warmup.tuning.request import BuildOptions
 
-Operator = Callable[..., Any]
-KeepReport = Callable[[BenchReport], None]
-Sizes = tuple[int, ...]
-
 DTYPES: Final = ("bf16", "f16", "f32")
-# The options of backends that inductor compiles. `custom` has those for kernels that move memory:
-# more launch configs, and each of them refined.
-COMPILED: Final[Mapping[str, Mapping[str, OptionValue]]] = {
-    "compiled": {},
-    "custom": {"max_autotune_pointwise": True, "coordinate_descent_tuning": True},
-}
-# Backend -> its distribution, and the module that has its kernels.
-LIBRARIES: Final[Mapping[str, tuple[str, str]]] = {
-    "liger": ("liger-kernel", "liger_kernel.transformers.functional"),
-    "quack": ("quack-kernels", "quack"),
-    "helion": ("helion", "warmup.bench.helion"),
-}
 FORWARD_ONLY: Final = (TABLE, "helion")  # a table serves without gradients
 NO_WEIGHTS: Final = (
     "on a CPU a table has rows for products with constant weights, and the layer has no weights"
 )
 _POISONED: Final = 4  # blocks of a size: an allocator may hold several that are free
-_SHAPE: Final = re.compile(r"[1-9][0-9]{0,6}(x[1-9][0-9]{0,6}){0,4}")
-_RESERVED: Final = frozenset(
-    ("inputs", "forward", "bytes", "flops", "backward_bytes", "backward_flops")
-)
 _MODULE_NAME: Final = "warmup_bench_model"
+_TUNED: Final = {"max_autotune_gemm": True}
+# The options of backends that inductor compiles, by benchmark. `custom` has those for kernels that
+# move memory: more launch configs, and each of them refined. Inductor's C++ template needs constant
+# weights.
+_COMPILED: Final[Mapping[str, Mapping[str, Mapping[str, OptionValue]]]] = {
+    "layers": {
+        "compiled": {},
+        "custom": {"max_autotune_pointwise": True, "coordinate_descent_tuning": True},
+    },
+    "mm": {
+        "max-autotune": {**_TUNED, "max_autotune_gemm_backends": "ATEN,TRITON"},
+        "triton-template": {**_TUNED, "max_autotune_gemm_backends": "TRITON"},
+    },
+    "mm on a CPU": {
+        "max-autotune": {**_TUNED, "max_autotune_gemm_backends": "ATEN,CPP", "freezing": True},
+        "cpp-template": {**_TUNED, "max_autotune_gemm_backends": "CPP", "freezing": True},
+    },
+}
 
 
-class Layer:
-    """A layer under benchmark: every other public method is a backend of its name.
-
-    A layer of the user's file needs ``shapes``, ``inputs`` and ``eager``, and may derive from this
-    class, from `nn.Module`, or from neither. A backend has the arguments of ``eager``.
-
-    Optional methods are ``flops(shape)``, the operations of forward, and ``bytes(shape, item)``,
-    its least bytes with *item* bytes for an element: without it, each input is read and the output
-    written. Backward reads the output's gradient and the inputs, and writes their gradients.
-    """
-
-    title: str = ""
-    sizes: str = "shape"  # the names of the sizes of a shape, for charts
-    shapes: Sequence[Sequence[int]] = ()
-
-    def inputs(self, shape: Sizes) -> Sequence[torch.Tensor]:
-        """Return the inputs at *shape*, made on torch's default device.
-
-        Floating inputs are cast to the dtype of the benchmark and get gradients.
-        """
-        raise NotImplementedError
-
-    def eager(self, *inputs: Any) -> Any:
-        """Return the output of the inputs alone: the reference of all backends."""
-        raise NotImplementedError
-
-
-def library(name: str) -> Any:
-    """Return the module that has the kernels of *name*, one of `LIBRARIES`."""
-    return importlib.import_module(LIBRARIES[name][1])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenLayer:
-    """A `Layer` that was read and checked; ``backends`` are its methods by name, ``eager`` first.
-
-    ``titles`` are the title of the layer and the names of its sizes. Methods that torch's own
-    classes have too, such as ``train`` and ``half``, are no backends.
-    """
-
-    name: str
-    titles: tuple[str, str]
-    shapes: tuple[Sizes, ...]
-    definition: Any
-    backends: Mapping[str, Operator]
-
-    @classmethod
-    def of(cls, definition: Any, name: str) -> OpenLayer:
-        """Return the layer *definition*, an object with the attributes of `Layer`.
-
-        Raises:
-            SettingsError: an attribute is missing or has another form.
-        """
-        shapes = [tuple(shape) for shape in getattr(definition, "shapes", ())]
-        if len({len(shape) for shape in shapes}) != 1:
-            raise SettingsError(
-                f"layer {name} has no shapes, or shapes of several lengths",
-                "define shapes = ((4096, 1024), (8192, 4096))",
-            )
-        for method in (EAGER, "inputs"):
-            if not callable(getattr(definition, method, None)):
-                raise SettingsError(
-                    f"layer {name} has no method {method!r}",
-                    "define shapes, inputs(shape) and eager(*inputs), see docs/how-to/bench.md",
-                )
-        bases = type(definition).__mro__
-        of_torch = {n for b in bases if b.__module__.startswith("torch.") for n in vars(b)}
-        own = [
-            method
-            for base in reversed(bases)
-            for method, value in vars(base).items()
-            if callable(value) and not method.startswith("_")
-            if method not in _RESERVED | of_torch
-        ]
-        return cls(
-            name=name,
-            titles=(
-                str(getattr(definition, "title", "") or name),
-                str(getattr(definition, "sizes", "") or "shape"),
-            ),
-            shapes=parse_shapes(",".join(map(spell_shape, shapes))),
-            definition=definition,
-            backends={each: getattr(definition, each) for each in dict.fromkeys((EAGER, *own))},
-        )
-
-    @property
-    def weights(self) -> list[torch.Tensor]:
-        """The parameters of the layer, empty where it is no `nn.Module`."""
-        module = self.definition
-        return list(module.parameters()) if isinstance(module, nn.Module) else []
-
-    def move_to(self, device: torch.device, dtype: torch.dtype) -> None:
-        """Move the parameters to *device*, floating ones in *dtype*; they take no gradients."""
-        if isinstance(self.definition, nn.Module):
-            self.definition.to(device=device, dtype=dtype)
-            self.definition.eval().requires_grad_(requires_grad=False)
-
-    def eager_in(self, dtype: torch.dtype) -> Operator:
-        """Return eager for inputs of *dtype*; of a module that of a copy, cast with its buffers."""
-        if not isinstance(self.definition, nn.Module):
-            return self.backends[EAGER]
-        exact: Any = copy.deepcopy(self.definition).to(dtype)
-        return exact.eager  # type: ignore[no-any-return]
-
-    def count(self, what: str, *arguments: object) -> int | None:
-        """Return the layer's own *what*, such as ``flops``, of *arguments*; None without."""
-        own = getattr(self.definition, what, None)
-        value = None if own is None else own(*arguments)
-        if value is None:
-            return None
-        if not isinstance(value, int | float) or not 0 < value < math.inf:
-            raise SettingsError(
-                f"{what} of layer {self.name} returned {value!r}", "return a number above 0"
-            )
-        return round(value)
-
-    def inputs(self, shape: Sizes, dtype: torch.dtype, device: torch.device) -> list[torch.Tensor]:
-        """Return the inputs at *shape* on *device*, the same at every call; floats in *dtype*."""
-        with torch.random.fork_rng(), device:
-            torch.manual_seed(SEED)
-            given = self.definition.inputs(shape)
-        values = list(given) if isinstance(given, tuple | list) else [given]
-        if not all(isinstance(value, torch.Tensor) for value in values) or not any(
-            value.is_floating_point() for value in values
-        ):
-            raise SettingsError(
-                f"inputs of layer {self.name} are no tensors, or none of them is floating",
-                "return a tuple of tensors",
-            )
-        return [
-            value.detach().to(device, dtype if value.is_floating_point() else value.dtype)
-            for value in values
-        ]
-
-
-def spell_shape(shape: Sequence[object]) -> str:
-    """Return *shape* as text: ``4096x1024``."""
-    return "x".join(map(str, shape))
-
-
-def parse_shapes(text: str, count: int | None = None) -> tuple[Sizes, ...]:
-    """Return the shapes in ``"4096x1024,8192x4096"``, in the order given, each of *count* sizes.
-
-    Raises:
-        SettingsError: a shape is malformed, repeated, or of another number of sizes.
-    """
-    shapes: list[Sizes] = []
-    for word in map(str.strip, text.split(",")):
-        if not _SHAPE.fullmatch(word):
-            raise SettingsError(
-                f"--shapes: {word!r} is no shape",
-                "write --shapes 4096x1024,8192x4096, each size below ten million",
-            )
-        shape = tuple(map(int, word.split("x")))
-        if count not in (None, len(shape)):
-            raise SettingsError(f"--shapes: {word} has not {count} sizes", "give as many")
-        if shape in shapes:
-            raise SettingsError(f"--shapes: {word} is given twice", "name each shape once")
-        shapes.append(shape)
-    return tuple(shapes)
-
-
-def choose(word: str, known: Sequence[str], option: str) -> str:
-    """Return *word*.
-
-    Raises:
-        SettingsError: it is not in *known*.
-    """
-    if word not in known:
-        raise SettingsError(f"{option} {word!r} is unknown", f"use any of {','.join(known)}")
-    return word
-
-
-@dataclass(frozen=True, slots=True)
-class BenchSetup:
-    """The setup that all layers of a benchmark share.
-
-    ``compiled`` has the options of the backends that inductor compiles. A GPU launches CUDA graphs
-    whose operands are in no cache, as a build's; a CPU launches singly, operands warm.
-    """
-
-    benchmark: str
-    device: torch.device
-    dtype: str
-    rounds: int
-    compiled: Mapping[str, Mapping[str, OptionValue]] = field(default_factory=lambda: COMPILED)
-    steps: tuple[Pass, ...] = tuple(Pass)
-
-    @property
-    def launch(self) -> Launch:
-        """How timed calls are launched."""
-        return Launch.EAGER if self.device.type == "cpu" else Launch.CUDAGRAPH
-
-    @property
-    def l2(self) -> L2:
-        """What timed calls find in the L2 cache."""
-        return L2.WARM if self.device.type == "cpu" else L2.COLD
-
-    @property
-    def torch_dtype(self) -> torch.dtype:
-        """The dtype of floating operands."""
-        return parse_dtype(self.dtype, "--dtype")
-
-
-def make_setup(benchmark: str, request: BenchRequest) -> BenchSetup:
-    """Return the setup of *benchmark* for *request*.
-
-    Raises:
-        SettingsError: a word is unknown.
-        AdapterError: this torch is not supported.
-    """
-    choose(request.dtype, DTYPES, "--dtype")
-    if request.rounds < 1:
-        raise SettingsError(f"--rounds {request.rounds}", "give at least 1")
-    connect()
-    device = resolve_device(request.device)
-    check_compiler(device)
-    return BenchSetup(benchmark, device, request.dtype, request.rounds)
+def compiled_backends(request: BenchRequest) -> Mapping[str, Mapping[str, OptionValue]]:
+    """Return the backends that inductor compiles, with the options of each."""
+    is_mm_on_cpu = request.benchmark == "mm" and request.is_cpu
+    return _COMPILED["mm on a CPU" if is_mm_on_cpu else request.benchmark]
 
 
 @dataclass
 class LayerTable:
-    """The table that the backend ``table`` serves: as given, or built at ``path`` by shape."""
+    """The table that the backend ``table`` serves: as given, or built at ``path`` by shape.
 
-    setup: BenchSetup
+    ``missing`` has, by layer and shape, why there is no table, ``hits`` the answers by layer.
+    """
+
+    request: BenchRequest
     path: Path
     table: Table | None = None
     hits: dict[str, int] = field(default_factory=dict)
@@ -321,15 +115,15 @@ class LayerTable:
 
     def build(self, layer: OpenLayer, shape: Sizes) -> None:
         """Complete the table by the rows of *layer* at *shape*; ``missing`` has why that fails."""
-        names, setup = [f"d{number}" for number in range(len(shape))], self.setup
+        names, request = [f"d{number}" for number in range(len(shape))], self.request
         try:
-            with _importable(layer, names, setup.device) as target:
+            with _importable(layer, names, request.device) as target:
                 options = BuildOptions(
-                    dtype=setup.dtype,
-                    device=str(setup.device),
+                    dtype=request.dtype,
+                    device=request.device,
                     mode="max-autotune",
-                    launch=setup.launch.value,
-                    l2=setup.l2.value,
+                    launch=request.launch.value,
+                    l2=request.l2.value,
                     pad_weights=False,
                 )
                 dims = ";".join(map("{}={}".format, names, shape))
@@ -353,7 +147,7 @@ class LayerTable:
             table=self.table,
             on_miss="strict",
             freezing=True,  # as the other backends of a CPU; the operands do not change
-            device=str(self.setup.device),
+            device=self.request.device,
             quiet=True,
         )
         with install_as(request) as handle:
@@ -378,11 +172,11 @@ class _LayerModel(nn.Module):
 
 
 @contextlib.contextmanager
-def _importable(layer: OpenLayer, names: Sequence[str], device: torch.device) -> Iterator[str]:
+def _importable(layer: OpenLayer, names: Sequence[str], device: str) -> Iterator[str]:
     """Yield a name by which `build` can import *layer* as a model with the dims called *names*."""
 
     def example_inputs(**sizes: int) -> Any:
-        with device:
+        with torch.device(device):
             return layer.definition.inputs(tuple(sizes[name] for name in names))
 
     example_inputs.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
@@ -430,10 +224,10 @@ class LayerAtShape:
     operands, which are therefore restored before checks and batches.
     """
 
-    def __init__(self, setup: BenchSetup, layer: OpenLayer, shape: Sizes) -> None:
-        self._setup, self._layer, self._shape = setup, layer, shape
-        dtype, device = setup.torch_dtype, setup.device
-        inputs, wide = layer.inputs(shape, dtype, device), wide_dtype(dtype)
+    def __init__(self, request: BenchRequest, layer: OpenLayer, shape: Sizes) -> None:
+        self._request, self._layer, self._shape = request, layer, shape
+        dtype, device = parse_dtype(request.dtype, "--dtype"), torch.device(request.device)
+        inputs, wide = layer.inputs(shape, dtype, request.device), wide_dtype(dtype)
         reference = layer.eager_in(wide)
         exact = [value.to(wide) if value.is_floating_point() else value for value in inputs]
         with full_precision(), torch.no_grad():
@@ -441,7 +235,7 @@ class LayerAtShape:
         self._values = [*inputs, _gradient(output.shape, dtype, device)]
         self._expected: tuple[torch.Tensor, ...] = (output,)
         self.no_backward = ""
-        if Pass.BOTH in setup.steps:
+        if Pass.BOTH in request.steps:
             exact_set = _OperandSet.of([*exact, self._values[-1].to(wide)])
             try:
                 with full_precision():
@@ -449,7 +243,7 @@ class LayerAtShape:
             except Exception as error:  # noqa: BLE001  such as an output without gradients
                 self.no_backward = f"eager has no gradients: {reason_of(error)}"
         room = operand_room(device) // sum(value.nbytes for value in self._values)
-        count = 1 if setup.l2 is L2.WARM else max(1, min(MAX_OPERAND_SETS, room))
+        count = 1 if request.l2 is L2.WARM else max(1, min(MAX_OPERAND_SETS, room))
         self.sets = [
             _OperandSet.of([value.clone() for value in self._values]) for _ in range(count)
         ]
@@ -461,7 +255,6 @@ class LayerAtShape:
         self.flops = {Pass.FORWARD: layer.count("flops", shape), Pass.BOTH: None}
 
     def restore(self) -> None:
-        """Restore the initial values of every set."""
         with torch.no_grad():
             for each in self.sets:
                 for tensor, value in zip((*each.plain, each.gradient), self._values, strict=True):
@@ -491,75 +284,75 @@ class LayerAtShape:
 
         Backends take turns while they are timed. Any failure costs the backend that failed.
         """
-        setup = self._setup
-        cells = {
-            backend: Cell(
+        known = {TABLE, *compiled_backends(self._request), *self._layer.backends}
+        cells: dict[str, Cell] = {}
+        batches: dict[str, Batch] = {}
+        for name in backends:
+            if name not in known or (step is Pass.BOTH and name in FORWARD_ONLY):
+                continue
+            cells[name] = cell = Cell(
                 layer=self._layer.name,
                 shape=spell_shape(self._shape),
                 step=step,
-                backend=backend,
+                backend=name,
                 moved=self.moved[step],
                 flops=self.flops[step],
             )
-            for backend in backends
-            if backend in {TABLE, *setup.compiled, *self._layer.backends}
-            if step is Pass.FORWARD or backend not in FORWARD_ONLY
-        }
-        batches: dict[str, Batch] = {}
-        for name, cell in cells.items():
-            distance = None
+            error = None
             try:
-                operator = self._compiled(name, step, table)
-                distance = self.check(operator, step, TOLERANCE[setup.dtype])
+                operator = self._operator(name, step, table)
+                error = self.check(operator, step, TOLERANCE[self._request.dtype])
                 batches[name] = self.batch_of(operator, step)
-                cells[name] = replace(cell, error=distance)
-            except Exception as error:  # noqa: BLE001  any failure drops this backend only
-                is_wrong = isinstance(error, OutputMismatchError)
-                reason = reason_of(error)
-                cells[name] = replace(cell, error=distance, reason=reason, is_wrong=is_wrong)
+                cells[name] = replace(cell, error=error)
+            except Exception as failure:  # noqa: BLE001  any failure drops this backend only
+                is_wrong = isinstance(failure, OutputMismatchError)
+                reason = reason_of(failure)
+                cells[name] = replace(cell, error=error, reason=reason, is_wrong=is_wrong)
         times: Mapping[str, Samples] | None = None
         while times is None:
             timed: list[str] = []
             try:
-                times = run_rounds(batches, setup.rounds, timed.append)
-            except Exception as error:  # noqa: BLE001  such as a recompile: it has no times
-                name, reason = timed[-1], f"while it was timed: {reason_of(error)}"
+                times = run_rounds(batches, self._request.rounds, timed.append)
+            except Exception as failure:  # noqa: BLE001  such as a recompile: it has no times
+                name, reason = timed[-1], f"while it was timed: {reason_of(failure)}"
                 cells[name] = replace(cells[name], reason=reason)
                 del batches[name]
         return [replace(cell, samples=times.get(name)) for name, cell in cells.items()]
 
-    def _compiled(self, backend: str, step: Pass, table: LayerTable) -> Operator:
-        """Return the operator of *backend*, which a first call has compiled.
+    def _operator(self, backend: str, step: Pass, table: LayerTable) -> Operator:
+        """Return the operator of *backend*, which a first call has compiled where it is compiled.
 
         Each compiled operator has a code object of its own, and so its own limit of recompiles.
         """
-        options: dict[str, Any] = dict(self._setup.compiled.get(backend, {}))
+        options = dict(compiled_backends(self._request).get(backend, {}))
         if backend == TABLE:
             context = table.serving(self._layer, self._shape)
-        elif backend in self._setup.compiled:
+        elif backend in compiled_backends(self._request):
             context = compiling_with(options)
         else:
             return self._layer.backends[backend]
         own = with_own_code(self._layer.backends[EAGER], backend)
         # As options of the compile too: a backward is compiled in a thread of its own.
-        operator = torch.compile(own, dynamic=False, options=options or None)
+        given: Any = options or None
+        operator = torch.compile(own, dynamic=False, options=given)
         with context:
             self.sets[0].run(operator, step)
         return operator
 
     def batch_of(self, operator: Operator, step: Pass) -> Batch:
         """Return a batch of calls of *operator* that has run once."""
-        setup, sets = self._setup, self.sets
+        sets, launch = self.sets, self._request.launch
 
         def call(number: int) -> object:
             return sets[number % len(sets)].run(operator, step)
 
         try:
-            if setup.launch is Launch.CUDAGRAPH:
+            if launch is Launch.CUDAGRAPH:
                 _refuse_waiting(call)
-            batch = batch_of(call, setup.device, setup.launch, setup.l2, len(sets))
+            device = torch.device(self._request.device)
+            batch = batch_of(call, device, launch, self._request.l2, len(sets))
         except Exception as error:
-            if setup.launch is not Launch.CUDAGRAPH:
+            if launch is not Launch.CUDAGRAPH:
                 raise
             # Ending the broken capture raises too; the first error is that error's context.
             raise BuildError(
@@ -627,18 +420,22 @@ def _refuse_waiting(call: Callable[[int], object]) -> None:
         torch.cuda.set_sync_debug_mode(before)
 
 
-def cells_at(
-    setup: BenchSetup, layer: OpenLayer, shape: Sizes, table: LayerTable, backends: Sequence[str]
+def _cells_at(
+    request: BenchRequest,
+    layer: OpenLayer,
+    shape: Sizes,
+    table: LayerTable,
+    backends: Sequence[str],
 ) -> list[Cell]:
     """Return the cells of *layer* at *shape*; operands and compiled code are freed afterwards."""
     cells: list[Cell] = []
     reason = ""
     try:
-        place = LayerAtShape(setup, layer, shape)
+        place = LayerAtShape(request, layer, shape)
     except Exception as error:  # noqa: BLE001  out of memory, or an error of the user's layer
         reason = f"no operands: {reason_of(error)}"
-    with empty_caches(), _on(setup.device):  # so that no shape meets what another compiled
-        for step in setup.steps:
+    with empty_caches(), _on(torch.device(request.device)):  # no shape meets another's code
+        for step in request.steps:
             if why := reason or (place.no_backward if step is Pass.BOTH else ""):
                 text = spell_shape(shape)
                 cells += [
@@ -651,27 +448,34 @@ def cells_at(
     return cells
 
 
-def compare_layers(
+def bench(
     request: BenchRequest,
-    setup: BenchSetup,
-    places: Sequence[tuple[OpenLayer, Sizes]],
     *,
-    say: Say,
-    keep: KeepReport,
+    say: Callable[[str], None] = lambda _line: None,
+    keep: Callable[[BenchReport], None] = lambda _report: None,
 ) -> BenchReport:
-    """Return the times of the layers and shapes of *places* on the backends of *request*.
+    """Return the times of *request*, or the reasons for missing times; eager is always timed.
 
-    Eager is always among them. *say* gets lines of progress, and *keep* the report so far after
-    each shape.
+    *say* gets lines of progress, and *keep* the report so far after each shape. Of plain GEMMs
+    forward is timed, of layers also forward and backward as one call.
 
     Raises:
-        SettingsError: a backend is unknown, or ``out`` cannot be written.
+        SettingsError: a field of *request* or a layer is not valid, or ``out`` cannot be written.
         TableError: the table cannot be read.
+        AdapterError: this torch is not supported.
     """
+    choose(request.dtype, DTYPES, "--dtype")
+    if request.rounds < 1:
+        raise SettingsError(f"--rounds {request.rounds}", "give at least 1")
+    connect()
+    device = resolve_device(request.device)
+    check_compiler(device)
+    request = replace(request, device=str(device))
+    places = list(_places(request))
     layers = list({layer.name: layer for layer, _ in places}.values())
-    names = _backends_of(setup, layers, request.backends)
-    absent = {name: reason for name in names if (reason := _missing(name, setup.device))}
-    if setup.device.type == "cpu" and TABLE in names and not any(one.weights for one in layers):
+    names = _backends_of(request, layers)
+    absent = {name: reason for name in names if (reason := _missing(name, request))}
+    if request.is_cpu and TABLE in names and not any(layer.weights for layer in layers):
         absent[TABLE] = NO_WEIGHTS
     usable = tuple(name for name in names if name not in absent)
     cells: list[Cell] = []
@@ -687,61 +491,70 @@ def compare_layers(
         limit = "fail_on_recompile_limit_hit"
         stack.callback(setattr, torch.compiler.config, limit, getattr(torch.compiler.config, limit))
         torch.compiler.config.fail_on_recompile_limit_hit = True
-        served = LayerTable(setup, folder / f"bench-{setup.benchmark}-table.json")
+        served = LayerTable(request, folder / f"bench-{request.benchmark}-table.json")
         served.table = None if request.table is None else read(request.table)
-        peaks, where = measured_peaks(setup.device), provenance(setup.device)
-        versions = {name: _version(name) for name in LIBRARIES if name in usable}
-
-        def report() -> BenchReport:
-            return BenchReport(
-                benchmark=setup.benchmark,
-                provenance=where,
-                dtype=setup.dtype,
-                launch=setup.launch,
-                l2=setup.l2,
-                rounds=setup.rounds,
-                backends=names,
-                missing=absent,
-                versions=versions,
-                tolerance=TOLERANCE[setup.dtype],
-                titles={layer.name: layer.titles for layer in layers},
-                peaks=peaks,
-                cells=tuple(cells),
-                table=digest_of(served.table) if served.hits and served.table else None,
-                hits=dict(served.hits),
-            )
-
+        report = BenchReport(
+            benchmark=request.benchmark,
+            provenance=provenance(device),
+            dtype=request.dtype,
+            launch=request.launch,
+            l2=request.l2,
+            rounds=request.rounds,
+            backends=names,
+            missing=absent,
+            versions={name: _version(name) for name in LIBRARIES if name in usable},
+            tolerance=TOLERANCE[request.dtype],
+            titles={layer.name: layer.titles for layer in layers},
+            peaks=measured_peaks(device),
+            cells=(),
+        )
         for number, (layer, shape) in enumerate(places, 1):
             say(f"{number}/{len(places)} {layer.name} {spell_shape(shape)}: compiling and timing")
-            layer.move_to(setup.device, setup.torch_dtype)
+            layer.move_to(request.device, parse_dtype(request.dtype, "--dtype"))
             if TABLE in usable and request.table is None:
                 served.build(layer, shape)
-            cells += cells_at(setup, layer, shape, served, usable)
-            keep(report())
-        return report()
+            cells += _cells_at(request, layer, shape, served, usable)
+            digest = digest_of(served.table) if served.hits and served.table else None
+            report = replace(report, cells=tuple(cells), table=digest, hits=dict(served.hits))
+            keep(report)
+    return report
 
 
-def _backends_of(
-    setup: BenchSetup, layers: Sequence[OpenLayer], text: str | None
-) -> tuple[str, ...]:
-    """Return the backends in *text*, all where that is None, in the order of the report."""
+def _places(request: BenchRequest) -> Iterator[tuple[OpenLayer, Sizes]]:
+    """Yield each layer at each of its shapes; on a CPU a GEMM's second matrix is a weight."""
+    if request.benchmark == "mm":
+        shapes = request.shapes
+        for shape in Matmul.shapes if shapes is None else parse_shapes(shapes, 3):
+            weight = torch.randn(tuple(shape[1:])) if request.is_cpu else None
+            yield OpenLayer.of(Matmul(weight), "mm"), shape
+        return
+    for layer in open_layers(request.layers):
+        text, count = request.shapes, len(layer.shapes[0])
+        yield from (
+            (layer, shape) for shape in (parse_shapes(text, count) if text else layer.shapes)
+        )
+
+
+def _backends_of(request: BenchRequest, layers: Sequence[OpenLayer]) -> tuple[str, ...]:
+    """Return the backends of *request*, all where it names none, in the order of the report."""
     own = dict.fromkeys(name for layer in layers for name in layer.backends)
-    if taken := {TABLE, *setup.compiled} & own.keys():
+    compiled = compiled_backends(request)
+    if taken := {TABLE, *compiled} & own.keys():
         raise SettingsError(
             f"the method {min(taken)!r} of a layer has the name of a backend", "name it differently"
         )
     known = (name for name in LIBRARIES if name in own)
-    names = tuple(dict.fromkeys((EAGER, *setup.compiled, TABLE, *known, *own)))
-    words = names if text is None else [word.strip() for word in text.split(",")]
+    names = tuple(dict.fromkeys((EAGER, *compiled, TABLE, *known, *own)))
+    words = names if request.backends is None else map(str.strip, request.backends.split(","))
     chosen = {EAGER, *(choose(word, names, "--backends") for word in words)}
     return tuple(name for name in names if name in chosen)
 
 
-def _missing(backend: str, device: torch.device) -> str | None:
-    """Return why *backend* cannot be used on *device*, None when it can."""
+def _missing(backend: str, request: BenchRequest) -> str | None:
+    """Return why *backend* cannot be used on the device of *request*, None when it can."""
     if backend not in LIBRARIES:
         return None
-    if device.type == "cpu":
+    if request.is_cpu:
         return "its kernels are for GPUs"
     try:
         library(backend)

@@ -11,12 +11,12 @@ import io
 import json
 import math
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from warmup.core.errors import SettingsError, warmup_error_in
 from warmup.core.files import make_folder, write_output
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     import torch
     from matplotlib.figure import Figure
 
+EAGER: Final = "eager"
+TABLE: Final = "table"
+NEAR_TIE: Final = 0.03  # of a ratio around 1; as in a build
+_REASON_LENGTH: Final = 300
 
 Bar = tuple[float, float, float]  # a value between its lower and its upper bound
 
@@ -36,7 +40,6 @@ _NO_BAR: Final = (math.nan, math.nan, math.nan)
 # Okabe and Ito's colours, told apart with every common form of colour blindness.
 _COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
 _GROUP_WIDTH: Final = 0.86  # of a group of bars; groups are 1 apart
-_MOST_VALUES: Final = 60  # bars that have their value written above them
 _MOST_LEVEL: Final = 24  # bars whose values stand level
 _LETTERS: Final = 110  # below the axes
 _STYLE: Final[Any] = {
@@ -58,12 +61,7 @@ _STYLE: Final[Any] = {
 class Chart:
     """A bar for each series in each group, with its bounds; None where a series failed there.
 
-    ``x_label`` names the groups, ``y_label`` the values with their unit; ``subtitle`` says which
-    values are better, ``reference`` is a horizontal line with its name, and ``note`` the line at
-    the bottom: device, versions, date.
-
-    Raises:
-        ValueError: the bars of a series are not as many as the groups.
+    ``reference`` is a horizontal line with its name, ``note`` the line at the bottom.
     """
 
     title: str
@@ -74,11 +72,6 @@ class Chart:
     series: Mapping[str, Sequence[Bar | None]]
     reference: tuple[str, float] | None = None
     note: str = ""
-
-    def __post_init__(self) -> None:
-        for name, bars in self.series.items():
-            if len(bars) != len(self.groups):
-                raise ValueError(f"{name}: not one bar for each of the {len(self.groups)} groups")
 
 
 def draw(chart: Chart, path: Path) -> None:
@@ -102,7 +95,6 @@ def draw(chart: Chart, path: Path) -> None:
 
 
 def compose(chart: Chart) -> Figure:
-    """Return *chart* as a figure of matplotlib."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -114,33 +106,29 @@ def compose(chart: Chart) -> Figure:
     axes.set_title(chart.subtitle, wrap=True)
     axes.set(xlabel=chart.x_label, ylabel=chart.y_label)
     axes.grid(axis="y", color="#DDDDDD")
-    room = max(_LETTERS // max(len(chart.groups), 3), 1)
-    names = [textwrap.fill(group, room, break_long_words=False) for group in chart.groups]
-    is_narrow = any(len(line) > room for name in names for line in name.splitlines())
-    slant: dict[str, Any] = {"rotation": 30, "ha": "right"} if is_narrow else {}
-    axes.set_xticks(range(len(names)), chart.groups if is_narrow else names, **slant)
+    room = max(_LETTERS // max(len(chart.groups), 3), 8)
+    axes.set_xticks(
+        range(len(chart.groups)), [textwrap.fill(group, room) for group in chart.groups]
+    )
     width = _GROUP_WIDTH / max(len(chart.series), 2)
-    count = len(chart.series) * len(chart.groups)
+    is_level = len(chart.series) * len(chart.groups) <= _MOST_LEVEL
     missing: list[float] = []
     for number, (name, series) in enumerate(chart.series.items()):
         shift = width * (number + 0.5 - len(chart.series) / 2)
         places = [group + shift for group in range(len(chart.groups))]
-        low, values, high = zip(*(bar or _NO_BAR for bar in series), strict=True)
-        below = [value - bound for value, bound in zip(values, low, strict=True)]
-        above = [bound - value for value, bound in zip(values, high, strict=True)]
+        rows = [bar or _NO_BAR for bar in series]
         bars = axes.bar(
             places,
-            values,
+            [value for _, value, _ in rows],
             width * 0.92,
-            yerr=(below, above),
+            yerr=list(
+                zip(*((value - low, high - value) for low, value, high in rows), strict=True)
+            ),
             label=textwrap.fill(name, 24),
             color=_COLOURS[number % len(_COLOURS)],
         )
-        if count <= _MOST_VALUES:
-            texts = ["" if bar is None else label_of(bar[1]) for bar in series]
-            axes.bar_label(
-                bars, texts, padding=3, fontsize=9, rotation=0 if count <= _MOST_LEVEL else 90
-            )
+        texts = ["" if bar is None else label_of(bar[1]) for bar in series]
+        axes.bar_label(bars, texts, padding=3, fontsize=9, rotation=0 if is_level else 90)
         missing += [x for x, bar in zip(places, series, strict=True) if bar is None]
     if missing:
         at_foot, feet = axes.get_xaxis_transform(), [0.02] * len(missing)
@@ -156,18 +144,7 @@ def compose(chart: Chart) -> Figure:
 
 def label_of(value: float) -> str:
     """Return *value* with three significant digits, or all digits before the point if more."""
-    for limit, digits in ((99.95, 0), (9.995, 1), (0.9995, 2)):
-        if abs(value) >= limit:
-            return f"{value:.{digits}f}"
-    return f"{value:.3g}"
-
-
-EAGER: Final = "eager"
-TABLE: Final = "table"
-NEAR_TIE: Final = 0.03  # of a ratio around 1; as in a build
-_REASON_LENGTH: Final = 300
-
-Say = Callable[[str], None]
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"  # noqa: PLR2004  three digits
 
 
 class Pass(StrEnum):
@@ -176,22 +153,51 @@ class Pass(StrEnum):
     FORWARD = "forward"
     BOTH = "forward+backward"
 
+    @property
+    def short(self) -> str:
+        """The word of tables and charts."""
+        return "fwd+bwd" if self is Pass.BOTH else self.value
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchRequest:
-    """How a benchmark is to run, in the text form of the command line.
+    """A benchmark as the command line names it.
 
-    Without ``shapes`` those of each layer are timed, without ``backends`` all. Without ``table``
-    one is built in the folder ``out`` if given: a table that exists there is completed.
+    Without ``layers`` all built-in layers are timed, without ``shapes`` those of each layer, and
+    without ``backends`` all. Without ``table`` a table is built in the folder ``out`` if given: a
+    table that exists there is completed.
     """
 
+    benchmark: Literal["mm", "layers"]
     dtype: str
     rounds: int
+    layers: Sequence[str] = ()
     shapes: str | None = None
     backends: str | None = None
     table: Path | None = None
     out: Path | None = None
     device: str = "auto"
+
+    @property
+    def is_cpu(self) -> bool:
+        return self.device == "cpu"
+
+    @property
+    def launch(self) -> Launch:
+        """How timed calls are launched: as a build's on a GPU."""
+        return Launch.EAGER if self.is_cpu else Launch.CUDAGRAPH
+
+    @property
+    def l2(self) -> L2:
+        """What timed calls find in the L2 cache: as a build's on a GPU."""
+        return L2.WARM if self.is_cpu else L2.COLD
+
+    @property
+    def steps(self) -> tuple[Pass, ...]:
+        return (Pass.FORWARD,) if self.benchmark == "mm" else tuple(Pass)
+
+
+Place = tuple[str, str, Pass]  # layer, shape, pass: the cells of a place are compared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,18 +222,15 @@ class Cell:
     is_wrong: bool = False
 
     @property
-    def place(self) -> tuple[str, str, Pass]:
-        """The layer, the shape and the pass: the cells of a place are compared."""
+    def place(self) -> Place:
         return self.layer, self.shape, self.step
 
     @property
     def gbps(self) -> float | None:
-        """The least bytes over the median time, in GB/s; None without either."""
         return gbps_of(self.moved, self.samples.median) if self.samples and self.moved else None
 
     @property
     def tflops(self) -> float | None:
-        """The operations over the median time, in TFLOP/s; None without either."""
         return tflops_of(self.flops, self.samples.median) if self.samples and self.flops else None
 
 
@@ -237,8 +240,7 @@ class BenchReport:
 
     ``missing`` says why backends could not be used at all, ``versions`` are those of the libraries
     in use, ``titles`` the names of layers and of their sizes, ``table`` is the digest of the table
-    that was served, and ``hits`` says how many decisions it answered by layer. ``peaks`` are those
-    of the device, None where there are none.
+    that was served, and ``hits`` says how many decisions it answered by layer.
     """
 
     benchmark: str
@@ -259,12 +261,10 @@ class BenchReport:
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """The layers that were compared, in order."""
         return tuple(dict.fromkeys(cell.layer for cell in self.cells))
 
     @property
     def steps(self) -> tuple[Pass, ...]:
-        """The passes that were timed, in order."""
         return tuple(dict.fromkeys(cell.step for cell in self.cells))
 
     @property
@@ -274,7 +274,6 @@ class BenchReport:
 
     @property
     def unit(self) -> str:
-        """The unit of `rate`."""
         return "TFLOP/s" if self.is_arithmetic else "GB/s"
 
     @property
@@ -284,13 +283,11 @@ class BenchReport:
         Where eager is the only backend that was chosen, its own results count.
         """
         others = {name for name in self.backends if name != EAGER} or {EAGER}
-        compared = [cell for cell in self.cells if cell.error is not None]
-        return not any(cell.is_wrong for cell in self.cells) and any(
-            cell.backend in others for cell in compared
-        )
+        compared = {cell.backend for cell in self.cells if cell.error is not None}
+        return bool(others & compared) and not any(cell.is_wrong for cell in self.cells)
 
     @cached_property
-    def bases(self) -> Mapping[tuple[str, str, Pass], Samples]:
+    def bases(self) -> Mapping[Place, Samples]:
         """Eager's times by place, where they do not scatter too far for a ratio."""
         return {
             cell.place: cell.samples
@@ -300,7 +297,6 @@ class BenchReport:
         }
 
     def rate(self, cell: Cell) -> float | None:
-        """Return the rate of *cell* at its median time; None without times or work."""
         return cell.tflops if self.is_arithmetic else cell.gbps
 
     def share(self, cell: Cell) -> float | None:
@@ -339,7 +335,7 @@ class BenchReport:
         mean = geomean([base.median / own.median for base, own in pairs])
         return {"geomean": mean, "interval": list(interval), "shapes": len(pairs)}
 
-    def table_ratio(self, place: tuple[str, str, Pass]) -> dict[str, Any] | None:
+    def table_ratio(self, place: Place) -> dict[str, Any] | None:
         """Return the table's time at *place* over that of the fastest other backend, or None.
 
         The interval is that of the median of the rounds' ratios. The verdict is ``within noise``
@@ -370,9 +366,9 @@ def document(report: BenchReport) -> dict[str, Any]:
         "peaks": None if report.peaks is None else asdict(report.peaks),
         "cells": [_cell(report, cell) for cell in report.cells],
         "table_over_best": [
-            {"layer": layer, "shape": shape, "pass": step.value, **ratio}
-            for layer, shape, step in dict.fromkeys(cell.place for cell in report.cells)
-            if (ratio := report.table_ratio((layer, shape, step))) is not None
+            {"layer": place[0], "shape": place[1], "pass": place[2].value, **ratio}
+            for place in dict.fromkeys(cell.place for cell in report.cells)
+            if (ratio := report.table_ratio(place)) is not None
         ],
         "speedup_over_eager": [
             {"layer": layer, "pass": step.value, "backend": backend, **mean}
@@ -385,36 +381,28 @@ def document(report: BenchReport) -> dict[str, Any]:
 
 
 def _cell(report: BenchReport, cell: Cell) -> dict[str, Any]:
-    samples, sizes = cell.samples, [int(size) for size in cell.shape.split("x")]
+    samples, own = cell.samples, asdict(cell)
+    del own["samples"], own["step"]
     return {
-        "layer": cell.layer,
-        "shape": cell.shape,
-        "rows": math.prod(sizes[:-1]),
-        "columns": sizes[-1],
+        **own,
         "pass": cell.step.value,
-        "backend": cell.backend,
         "time_us": None if samples is None else samples.median,
         "interval_us": None if samples is None else list(samples.interval),
         "rounds_us": None if samples is None else list(samples.times_us),
-        "least_bytes": cell.moved,
-        "flops": cell.flops,
+        "least_bytes": own.pop("moved"),
         "tflops": cell.tflops,
         "gbps": cell.gbps,
         "share_of_peak": report.share(cell),
         "speedup_over_eager": report.speedup(cell),
-        "relative_l2_error": cell.error,
-        "is_wrong": cell.is_wrong,
+        "relative_l2_error": own.pop("error"),
         "reason": cell.reason or None,
     }
 
 
 def chart_of(report: BenchReport, layer: str) -> Chart:
     """Return the chart of *layer*: the rate of each backend by shape and pass."""
-    cells = {
-        (f"{cell.shape} {cell.step.replace('forward+backward', 'fwd+bwd')}", cell.backend): cell
-        for cell in report.cells
-        if cell.layer == layer
-    }
+    own = [cell for cell in report.cells if cell.layer == layer]
+    cells = {(f"{cell.shape} {cell.step.short}", cell.backend): cell for cell in own}
     groups = tuple(dict.fromkeys(group for group, _ in cells))
     rows = {
         name: [_bar(report, cells.get((group, name))) for group in groups]
@@ -459,9 +447,9 @@ def provenance(device: torch.device) -> dict[str, str | None]:
     from warmup.inductor import connect  # loads torch
 
     runtime = connect().runtime(str(device))
-    now = dt.datetime.now(dt.UTC).replace(microsecond=0).isoformat().replace("+00:00", "Z")
+    date = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     versions = {name: getattr(runtime, name) for name in ("torch", "triton", "cuda", "driver")}
-    return {"device": runtime.device.name, **versions, "warmup": __version__, "date": now}
+    return {"device": runtime.device.name, **versions, "warmup": __version__, "date": date}
 
 
 def reason_of(error: BaseException) -> str:

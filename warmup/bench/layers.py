@@ -1,50 +1,72 @@
-"""`bench_layers` and `bench_mm`: layers that move memory, those of the user, and plain GEMMs."""
+"""Layers under benchmark: the built-in layers, plain GEMMs and those of the user's file.
+
+`Layer` is the base class whose methods are backends; `open_layers` reads and checks layers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import copy
+import importlib
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-from warmup.bench.backends import (
-    KeepReport,
-    Layer,
-    OpenLayer,
-    Operator,
-    Sizes,
-    choose,
-    compare_layers,
-    library,
-    make_setup,
-    parse_shapes,
-)
-from warmup.bench.cells import BenchReport, BenchRequest, Pass, Say
+from warmup.bench.cells import EAGER
 from warmup.core.errors import ModelError, SettingsError
-from warmup.core.method import OptionValue
+from warmup.core.method import SEED
 from warmup.models.loading import cause_of, open_target
 
+Operator = Callable[..., Any]
+Sizes = tuple[int, ...]
+
+# Backend -> its distribution, and the module that has its kernels.
+LIBRARIES: Final[Mapping[str, tuple[str, str]]] = {
+    "liger": ("liger-kernel", "liger_kernel.transformers.functional"),
+    "quack": ("quack-kernels", "quack"),
+    "helion": ("helion", "warmup.bench.helion"),
+}
 EPS: Final = 1e-6  # of all built-in norms
+_SHAPE: Final = re.compile(r"[1-9][0-9]{0,6}(x[1-9][0-9]{0,6}){0,4}")
+_RESERVED: Final = frozenset({"inputs", "forward", "bytes", "flops"})  # methods, and no backends
 _HIDDEN: Final = ((4096, 1024), (8192, 4096), (16384, 8192), (4096, 16384))
-# AlexNet, BERT, GPT-2: those of torch's own microbenchmark inductor_mm.py.
-MATMUL_SHAPES: Final[tuple[Sizes, ...]] = (
-    *((128, 9216, 4096), (128, 4096, 4096), (128, 4096, 1000)),
-    *((2048, 768, 768), (2048, 768, 3072), (2048, 3072, 768)),
-    *((1024, 768, 768), (1024, 768, 3072), (1024, 3072, 768), (1024, 768, 2304)),
-)
-_AUTOTUNED: Final = {"max_autotune_gemm": True}
-# Inductor's C++ template needs constant weights.
-_ON_CPU: Final[Mapping[str, Mapping[str, OptionValue]]] = {
-    "max-autotune": {**_AUTOTUNED, "max_autotune_gemm_backends": "ATEN,CPP", "freezing": True},
-    "cpp-template": {**_AUTOTUNED, "max_autotune_gemm_backends": "CPP", "freezing": True},
-}
-_ON_GPU: Final[Mapping[str, Mapping[str, OptionValue]]] = {
-    "max-autotune": {**_AUTOTUNED, "max_autotune_gemm_backends": "ATEN,TRITON"},
-    "triton-template": {**_AUTOTUNED, "max_autotune_gemm_backends": "TRITON"},
-}
+
+
+class Layer:
+    """A layer under benchmark: every other public method is a backend of its name.
+
+    A layer of the user's file needs ``shapes``, ``inputs`` and ``eager``, and may derive from this
+    class, from `nn.Module`, or from neither. A backend has the arguments of ``eager``.
+
+    Optional methods are ``flops(shape)``, the operations of forward, and ``bytes(shape, item)``,
+    its least bytes with *item* bytes for an element: without it, each input is read and the output
+    written. Backward reads the output's gradient and the inputs, and writes their gradients.
+    """
+
+    title: str = ""
+    sizes: str = "shape"  # the names of the sizes of a shape, for charts
+    shapes: Sequence[Sequence[int]] = ()
+
+    def inputs(self, shape: Sizes) -> Sequence[torch.Tensor]:
+        """Return the inputs at *shape*, made on torch's default device.
+
+        Floating inputs are cast to the dtype of the benchmark and get gradients.
+        """
+        raise NotImplementedError
+
+    def eager(self, *inputs: Any) -> Any:
+        """Return the output of the inputs alone: the reference of all backends."""
+        raise NotImplementedError
+
+
+def library(name: str) -> Any:
+    """Return the module that has the kernels of *name*, one of `LIBRARIES`."""
+    return importlib.import_module(LIBRARIES[name][1])
 
 
 def _near(centre: int, shape: Sizes) -> torch.Tensor:
@@ -146,24 +168,25 @@ class Matmul(nn.Module):
     """The product of two row-major matrices; *weight*, where given, is the second and constant."""
 
     title, sizes = "Matmuls", "M x K x N"
+    # AlexNet, BERT, GPT-2: those of torch's own microbenchmark inductor_mm.py.
+    shapes: Sequence[Sizes] = (
+        *((128, 9216, 4096), (128, 4096, 4096), (128, 4096, 1000)),
+        *((2048, 768, 768), (2048, 768, 3072), (2048, 3072, 768)),
+        *((1024, 768, 768), (1024, 768, 3072), (1024, 3072, 768), (1024, 768, 2304)),
+    )
 
-    def __init__(self, shapes: Sequence[Sizes], weight: torch.Tensor | None = None) -> None:
+    def __init__(self, weight: torch.Tensor | None = None) -> None:
         super().__init__()
-        self.shapes = shapes
         self.weight = None if weight is None else nn.Parameter(weight, requires_grad=False)
 
     def inputs(self, shape: Sizes) -> tuple[torch.Tensor, ...]:
-        """Return the matrices of *shape*, M x K x N, without the weight."""
         m, k, n = shape
         return torch.randn(m, k), *([torch.randn(k, n)] if self.weight is None else [])
 
     def flops(self, shape: Sizes) -> int:
-        """Return the operations: a multiplication and an addition for each step of K."""
-        m, k, n = shape
-        return 2 * m * k * n
+        return 2 * math.prod(shape)
 
     def eager(self, a: torch.Tensor, b: torch.Tensor | None = None) -> Any:
-        """Return the product by the library, cuBLAS or mkl."""
         return torch.mm(a, self.weight if b is None else b)  # type: ignore[arg-type]
 
 
@@ -176,22 +199,160 @@ LAYERS: Final[Mapping[str, type[Layer]]] = {
 }
 
 
-def open_layers(words: Sequence[str] = ()) -> list[OpenLayer]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenLayer:
+    """A checked `Layer`; ``backends`` are its methods by name, ``eager`` first.
+
+    ``titles`` are the title of the layer and the names of its sizes. Methods that torch's own
+    classes have too, such as ``train`` and ``half``, are no backends.
+    """
+
+    name: str
+    titles: tuple[str, str]
+    shapes: tuple[Sizes, ...]
+    definition: Any
+    backends: Mapping[str, Operator]
+
+    @classmethod
+    def of(cls, definition: Any, name: str) -> OpenLayer:
+        """Return the layer *definition*, an object with the attributes of `Layer`.
+
+        Raises:
+            SettingsError: an attribute is missing or has another form.
+        """
+        shapes = [tuple(shape) for shape in getattr(definition, "shapes", ())]
+        if len({len(shape) for shape in shapes}) != 1:
+            raise SettingsError(
+                f"layer {name} has no shapes, or shapes of several lengths",
+                "define shapes = ((4096, 1024), (8192, 4096))",
+            )
+        for method in (EAGER, "inputs"):
+            if not callable(getattr(definition, method, None)):
+                raise SettingsError(
+                    f"layer {name} has no method {method!r}",
+                    "define shapes, inputs(shape) and eager(*inputs), see docs/how-to/bench.md",
+                )
+        bases = type(definition).__mro__
+        of_torch = {n for b in bases if b.__module__.startswith("torch.") for n in vars(b)}
+        own = [
+            method
+            for base in reversed(bases)
+            for method, value in vars(base).items()
+            if callable(value) and not method.startswith("_")
+            if method not in _RESERVED | of_torch
+        ]
+        return cls(
+            name=name,
+            titles=(
+                getattr(definition, "title", "") or name,
+                getattr(definition, "sizes", "shape"),
+            ),
+            shapes=parse_shapes(",".join(map(spell_shape, shapes))),
+            definition=definition,
+            backends={each: getattr(definition, each) for each in dict.fromkeys((EAGER, *own))},
+        )
+
+    @property
+    def weights(self) -> list[torch.Tensor]:
+        module = self.definition
+        return list(module.parameters()) if isinstance(module, nn.Module) else []
+
+    def move_to(self, device: str, dtype: torch.dtype) -> None:
+        """Move the parameters to *device*, floating ones in *dtype*; they take no gradients."""
+        if isinstance(self.definition, nn.Module):
+            self.definition.to(device=device, dtype=dtype)
+            self.definition.eval().requires_grad_(requires_grad=False)
+
+    def eager_in(self, dtype: torch.dtype) -> Operator:
+        """Return eager for inputs of *dtype*; of a module that of a copy, cast with its buffers."""
+        if not isinstance(self.definition, nn.Module):
+            return self.backends[EAGER]
+        exact: Any = copy.deepcopy(self.definition).to(dtype)
+        return exact.eager  # type: ignore[no-any-return]
+
+    def count(self, what: str, *arguments: object) -> int | None:
+        """Return the layer's own *what*, such as ``flops``, of *arguments*; None without."""
+        own = getattr(self.definition, what, None)
+        value = None if own is None else own(*arguments)
+        if value is None:
+            return None
+        if not isinstance(value, int | float) or not 0 < value < math.inf:
+            raise SettingsError(
+                f"{what} of layer {self.name} returned {value!r}", "return a number above 0"
+            )
+        return round(value)
+
+    def inputs(self, shape: Sizes, dtype: torch.dtype, device: str) -> list[torch.Tensor]:
+        """Return the inputs at *shape* on *device*, the same at every call; floats in *dtype*."""
+        with torch.random.fork_rng(), torch.device(device):
+            torch.manual_seed(SEED)
+            given = self.definition.inputs(shape)
+        values = list(given) if isinstance(given, tuple | list) else [given]
+        if not all(isinstance(value, torch.Tensor) for value in values) or not any(
+            value.is_floating_point() for value in values
+        ):
+            raise SettingsError(
+                f"inputs of layer {self.name} are no tensors, or none of them is floating",
+                "return a tuple of tensors",
+            )
+        return [
+            value.detach().to(device, dtype if value.is_floating_point() else value.dtype)
+            for value in values
+        ]
+
+
+def spell_shape(shape: Sequence[object]) -> str:
+    return "x".join(map(str, shape))
+
+
+def parse_shapes(text: str, count: int | None = None) -> tuple[Sizes, ...]:
+    """Return the shapes in ``"4096x1024,8192x4096"``, in the order given, each of *count* sizes.
+
+    Raises:
+        SettingsError: a shape is malformed, repeated, or of another number of sizes.
+    """
+    shapes: list[Sizes] = []
+    for word in map(str.strip, text.split(",")):
+        if not _SHAPE.fullmatch(word):
+            raise SettingsError(
+                f"--shapes: {word!r} is no shape",
+                "write --shapes 4096x1024,8192x4096, each size below ten million",
+            )
+        shape = tuple(map(int, word.split("x")))
+        if count not in (None, len(shape)):
+            raise SettingsError(f"--shapes: {word} has not {count} sizes", "give as many")
+        if shape in shapes:
+            raise SettingsError(f"--shapes: {word} is given twice", "name each shape once")
+        shapes.append(shape)
+    return tuple(shapes)
+
+
+def choose(word: str, known: Sequence[str], option: str) -> str:
+    """Return *word*.
+
+    Raises:
+        SettingsError: it is not in *known*.
+    """
+    if word not in known:
+        raise SettingsError(f"{option} {word!r} is unknown", f"use any of {','.join(known)}")
+    return word
+
+
+def open_layers(words: Sequence[str]) -> list[OpenLayer]:
     """Return the layers *words*, built-in names and ``FILE.py:Class``; all built-in without any.
 
     Raises:
         SettingsError: a name is unknown or given twice, or a layer cannot be used.
     """
-    layers = []
+    layers: list[OpenLayer] = []
     for word in words or LAYERS:
         if ":" in word:
-            layers.append(_open(word))
+            layer = _open(word)
         else:
-            choose(word, (*LAYERS, "FILE.py:Class"), "layer")
-            layers.append(OpenLayer.of(LAYERS[word](), word))
-    names = [layer.name for layer in layers]
-    if repeated := [name for name in names if names.count(name) > 1]:
-        raise SettingsError(f"layer {repeated[0]} is given twice", "name each layer once")
+            layer = OpenLayer.of(LAYERS[choose(word, (*LAYERS, "FILE.py:Class"), "layer")](), word)
+        if any(layer.name == other.name for other in layers):
+            raise SettingsError(f"layer {layer.name} is given twice", "name each layer once")
+        layers.append(layer)
     return layers
 
 
@@ -211,49 +372,3 @@ def _open(target: str) -> OpenLayer:
                 "let the class take no arguments",
             ) from error
     return OpenLayer.of(definition, name)
-
-
-def bench_layers(
-    request: BenchRequest,
-    *,
-    layers: Sequence[str] = (),
-    say: Say = lambda _line: None,
-    keep: KeepReport = lambda _report: None,
-) -> BenchReport:
-    """Return the times of *layers*, all built-in without any, or the reasons for missing times.
-
-    Forward is timed, and forward and backward as one call.
-
-    Raises:
-        SettingsError: a field of *request* or a layer is not valid.
-        TableError: the table cannot be read.
-        AdapterError: this torch is not supported.
-    """
-    text = request.shapes
-    places = [
-        (layer, shape)
-        for layer in open_layers(layers)
-        for shape in (parse_shapes(text, len(layer.shapes[0])) if text else layer.shapes)
-    ]
-    return compare_layers(request, make_setup("layers", request), places, say=say, keep=keep)
-
-
-def bench_mm(
-    request: BenchRequest,
-    *,
-    say: Say = lambda _line: None,
-    keep: KeepReport = lambda _report: None,
-) -> BenchReport:
-    """Return the times of GEMMs, of `MATMUL_SHAPES` by default, or the reasons for missing times.
-
-    On a CPU the second matrix is a constant weight. Raises what `bench_layers` raises.
-    """
-    shapes = MATMUL_SHAPES if request.shapes is None else parse_shapes(request.shapes, 3)
-    setup = make_setup("mm", request)
-    is_cpu = setup.device.type == "cpu"
-    setup = replace(setup, steps=(Pass.FORWARD,), compiled=_ON_CPU if is_cpu else _ON_GPU)
-    places = [
-        (OpenLayer.of(Matmul([shape], torch.randn(shape[1:]) if is_cpu else None), "mm"), shape)
-        for shape in shapes
-    ]
-    return compare_layers(request, setup, places, say=say, keep=keep)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -30,7 +29,7 @@ from warmup.cli.streams import EXIT_FOUND, interruptible
 from warmup.core.errors import SettingsError
 
 if TYPE_CHECKING:
-    from warmup.bench.cells import BenchReport, Cell
+    from warmup.bench.cells import BenchReport, BenchRequest, Cell
 
 
 def bench(
@@ -100,11 +99,13 @@ def bench(
             raise typer.BadParameter("bench pad needs --samples and --out")
         _bench_pad(samples, out, dtype or "f16,bf16,f32", device, budget)
         return
+    from warmup.bench import backends as running
     from warmup.bench.cells import BenchRequest
-    from warmup.bench.layers import bench_layers, bench_mm
 
     is_mm = benchmark == "mm"
     request = BenchRequest(
+        benchmark=benchmark,
+        layers=layers or (),
         shapes=shapes,
         backends=backends,
         dtype=dtype or ("f16" if is_mm else "bf16"),
@@ -113,12 +114,10 @@ def bench(
         out=out,
         device=device,
     )
-    time_them = bench_mm if is_mm else partial(bench_layers, layers=layers or ())
-    run_bench(partial(time_them, request), out, as_json=as_json)
+    run_bench(running.bench, request, as_json=as_json)
 
 
 def _bench_pad(samples: int, out: Path, dtypes: str, device: str, budget: str | None) -> None:
-    """Complete the file *out*; end with code 1 where a sample could not be measured."""
     from warmup.bench.pad import bench_pad
     from warmup.tuning.progress import parse_seconds
 
@@ -135,23 +134,26 @@ def _bench_pad(samples: int, out: Path, dtypes: str, device: str, budget: str | 
         raise typer.Exit(EXIT_FOUND)
 
 
-def run_bench(bench: Callable[..., BenchReport], out: Path | None, *, as_json: bool) -> None:
-    """Run *bench* with ``say`` and ``keep``; write its document after each shape, and its charts.
+def run_bench(
+    time_all: Callable[..., BenchReport], request: BenchRequest, *, as_json: bool
+) -> None:
+    """Call *time_all* for *request*; write a document after each shape, and charts at the end.
 
-    The report is printed, that of the finished shapes where *bench* is interrupted or fails.
+    The report is printed, that of the finished shapes where *time_all* is interrupted or fails.
 
     Raises:
         typer.Exit: with code 1 where results are wrong, or no backend could be compared.
-        Exception: whatever *bench* raises.
+        Exception: whatever *time_all* raises.
     """
-    from warmup.bench.cells import document, write_json
+    from warmup.bench.cells import chart_of, document, draw, write_json
 
     kept: list[BenchReport] = []
+    out, name = request.out, f"bench-{request.benchmark}"
 
     def keep(report: BenchReport) -> None:
         kept[:] = [report]
         if out is not None:
-            write_json(document(report), out / f"bench-{report.benchmark}.json")
+            write_json(document(report), out / f"{name}.json")
 
     def stop() -> None:
         where = "" if out is None else f", and in {out}"
@@ -159,29 +161,22 @@ def run_bench(bench: Callable[..., BenchReport], out: Path | None, *, as_json: b
 
     with interruptible(stop):
         try:
-            report = bench(say=say, keep=keep)
+            report = time_all(request, say=say, keep=keep)
         finally:
             for finished in kept:
                 print_report(finished, spell, document, as_json=as_json)
     if out is not None:
-        say(f"wrote {out / f'bench-{report.benchmark}.json'}")
-        _draw(report, out)
+        say(f"wrote {out / f'{name}.json'}")
+        try:
+            for layer in report.layers:
+                file = out / (f"{name}.png" if layer == "mm" else f"{name}-{layer}.png")
+                draw(chart_of(report, layer), file)
+                say(f"wrote {file}")
+        except SettingsError as error:  # without matplotlib; the document is there
+            say(f"no chart: {error}")
     if not report.is_right:
         complain("a backend's results are wrong, or none was compared: see the reasons above")
         raise typer.Exit(EXIT_FOUND)
-
-
-def _draw(report: BenchReport, folder: Path) -> None:
-    """Draw a chart for each layer into *folder*, and say which; say why where none can be drawn."""
-    from warmup.bench.cells import chart_of, draw
-
-    try:
-        for layer in report.layers:
-            name = "-".join(dict.fromkeys(("bench", report.benchmark, layer)))
-            draw(chart_of(report, layer), folder / f"{name}.png")
-            say(f"wrote {folder / f'{name}.png'}")
-    except SettingsError as error:  # without matplotlib; the document is there
-        say(f"no chart: {error}")
 
 
 def spell(report: BenchReport) -> Iterator[str]:
@@ -216,7 +211,7 @@ def spell(report: BenchReport) -> Iterator[str]:
                 for backend in report.backends
                 if (mean := report.mean_speedup(backend, step, row)) is not None
             ]
-            head = f"{row or 'all':14}{step.replace('forward+backward', 'fwd+bwd'):9}"
+            head = f"{row or 'all':14}{step.short:9}"
             yield from fold(
                 ", ".join(means) or "no verdict: times of eager are missing or scatter too far",
                 head,
@@ -224,11 +219,10 @@ def spell(report: BenchReport) -> Iterator[str]:
 
 
 def _table(report: BenchReport, cells: list[Cell]) -> Iterator[str]:
-    """Yield a row for each of *cells*, how the table stands, and why cells have no times."""
     head = ("shape", "pass", "backend", "us", "±%", report.unit, "peak", "speed-up", "error")
     rows, notes, before = [], [], None
     for cell in cells:
-        place = (cell.shape, cell.step.replace("forward+backward", "fwd+bwd"))
+        place = (cell.shape, cell.step.short)
         numbers = ["failed", *[ABSENT] * 5]
         if cell.samples is not None:
             median, (low, high) = cell.samples.median, cell.samples.interval
