@@ -21,8 +21,7 @@ from sample_tables import make_key, make_table
 from warmup.cli.audit import spell
 from warmup.core.errors import SettingsError, TableFormatError, TableNotFoundError
 from warmup.core.events import Emitter, Event, EventName, JsonLinesSink, Sink, log_event
-from warmup.serving.audit import FAILURES, AuditReport, Counts, Divergence, Miss, audit
-from warmup.serving.logs import MAX_LINE
+from warmup.serving.audit import FAILURES, MAX_LINE, AuditReport, Counts, Divergence, Miss, audit
 from warmup.table.codec import digest_of
 from warmup.table.merge import combine
 from warmup.table.store import write
@@ -314,23 +313,12 @@ LOGS: dict[str, tuple[list[dict[str, Any]], Callable[[AuditReport], Any], Any]] 
         CHOICES,
         (),
     ),
-    "events of a feature that left are skipped": (
-        [hit("a"), {"event": "lookup.predicted"}],
-        lambda report: (report.hits, report.damaged, report.misses),
-        ({"k": 1}, 0, ()),
-    ),
 }
 
 
 def test_what_an_audit_says_of_a_log(tmp_path: Path) -> None:
     for case, (events, read, expected) in LOGS.items():
         assert read(audited(tmp_path / "a.log", *events)) == expected, case
-    # A line of a retired event, without the mark, is skipped too.
-    (tmp_path / "a.jsonl").write_text(f"{raw(event='lookup.predicted')}\n{raw()}\n")
-    assert (audit([tmp_path / "a.jsonl"]).hits, audit([tmp_path / "a.jsonl"]).damaged) == (
-        {"k1": 1},
-        0,
-    )
 
 
 def test_an_audit_fails_on_what_it_found_and_was_asked_for() -> None:

@@ -14,8 +14,14 @@ from hypothesis import strategies as st
 from sample_tables import make_key
 
 from warmup.core.errors import SettingsError
-from warmup.serving.audit import AuditReport, MissedProblem, audit, encode_misses, read_misses
-from warmup.serving.counters import expose
+from warmup.serving.audit import (
+    AuditReport,
+    MissedProblem,
+    audit,
+    encode_misses,
+    expose,
+    read_misses,
+)
 
 PROBLEM: dict[str, Any] = {"key": "k", "kind": "gemm", "reason": "not_in_table", "count": 1}
 _LABEL = r'[a-z_]+="(?:[^"\\\n]|\\[\\"n])*"'

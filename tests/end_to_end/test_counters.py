@@ -10,9 +10,7 @@ import pytest
 from own_processes import PROGRAMS, python_in
 from prometheus_client.parser import text_string_to_metric_families
 
-from warmup.serving.audit import report_of
-from warmup.serving.counters import expose
-from warmup.serving.logs import Ledger
+from warmup.serving.audit import Ledger, expose, report_of
 from warmup.table.store import read
 
 pytestmark = pytest.mark.long

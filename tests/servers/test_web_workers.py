@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from warmup.serving.logs import Run, read_logs
+from warmup.serving.audit import Run, read_logs
 from warmup.table.store import read
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -71,7 +71,7 @@ def audit(
 def spell(report: AuditReport, suffix: str) -> str:
     """Return *report* in the form of a file with that *suffix*."""
     if suffix == ".prom":
-        from warmup.serving.counters import expose
+        from warmup.serving.audit import expose
 
         return expose(report)
     if suffix == ".json":

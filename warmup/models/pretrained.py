@@ -394,15 +394,16 @@ def load_pretrained(target: ModelTarget) -> LoadedModel:
         f"model: {chosen}, {origin}, {weights}; no code of the folder is run",
         f"--model {PRETRAINED}PATH:CLASS names another class",
     )
-    inputs_assumed = Assumption(
-        f"inputs: {inputs}, from forward and the config", '--input "NAME=[...]" names others'
-    )
+    inputs_assumed = None
+    if inputs.are_known:
+        said, others = f"inputs: {inputs}, from forward and the config", '"NAME=[...]" names others'
+        inputs_assumed = Assumption(said, f"--input {others}")
     return LoadedModel(
         module.eval(),
         inputs,
         ".".join(filter(None, (label, name))),
         assumed=assumed,
-        inputs_assumed=inputs_assumed if inputs.are_known else None,
+        inputs_assumed=inputs_assumed,
     )
 
 

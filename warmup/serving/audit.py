@@ -1,50 +1,264 @@
 """`audit`: hits, misses and uncovered measurements of servers, from the events in their logs.
 
-Also whether all processes made the same choices. Nothing here needs torch.
+A log has JSON lines, or an ordinary server's lines with events among them. Logs are not trusted:
+each event is checked, damaged events are counted, other lines are skipped. Nothing needs torch.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
+import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, BinaryIO, Final, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
 from warmup.core.errors import MissReason, SettingsError, TableError, TableFormatError, advice
+from warmup.core.events import EVENT_SCHEMA, LOG_MARKER, NO_TABLE, EventName, selections
 from warmup.core.files import open_regular
 from warmup.core.strict_json import check_texts, pointer_of, read_json
 from warmup.core.text import printable, remedy_for, shown
 from warmup.keys.kind import natural_order
 from warmup.keys.registry import KINDS, kind_of
-from warmup.serving.logs import Ledger, Run, read_logs, silent_runs
 from warmup.table.codec import digest_of
 from warmup.table.merge import combine
 from warmup.table.store import read
 
+MAX_LINE: Final = 1_000_000
+_MAX_COUNT: Final = 10**15
+_Count = Annotated[int, Meta(ge=0, le=_MAX_COUNT)]
+# The fields that each event must have.
+_IDENTITY: Final[Mapping[str, Any]] = {"run": str, "pid": _Count, "seq": _Count}
+_MACHINE: Final = ("device", "torch", "triton")
+_FIELDS: Final[Mapping[str, Mapping[str, Any]]] = {
+    EventName.INSTALLED: {
+        "paths": tuple[str, ...],
+        "table": str,
+        **dict.fromkeys(_MACHINE, str | None),
+    },
+    EventName.MISMATCHED: {},
+    EventName.HIT: {"key": str},
+    EventName.TUNED: {"key": str},
+    EventName.MISSED: {"key": str, "reason": str},
+    EventName.CACHED: {"decisions": _Count, "misses": _Count},
+    EventName.FOREIGN: {"compiled_under": str | None},
+    EventName.UNCOVERED: {"site": str},
+    EventName.OUTSIDE: {"reason": str, "calls": _Count},
+    EventName.CONTRADICTED: {"option": str, "expected": str, "found": str},
+    EventName.OVERRULED: {},
+    EventName.BYPASSED: {"cause": str},
+    EventName.UNCOMPILED: {"frame": str, "reason": str},
+    EventName.CHANGED: {"frame": str},
+    EventName.FAILED: {"refused": bool},
+    EventName.SUMMARY: {},
+}
+# The counter of a `Run`, and the text that is counted.
+_COUNTERS: Final[Mapping[str, tuple[str, str]]] = {
+    EventName.UNCOVERED: ("uncovered", "{site}"),
+    EventName.BYPASSED: ("bypassed", "{cause}"),
+    EventName.UNCOMPILED: ("uncompiled", "{frame}: {reason}"),
+    EventName.CHANGED: ("changed", "{frame}"),
+}
+_DEFAULTS: Final = {"misses": 0, "refused": False, **dict.fromkeys(_MACHINE)}
+# Other programs write {"event": ...} too, so only lines with warmup's event names count.
+_JSON_LINE: Final = re.compile(rf'\{{"event": ?"(?:{"|".join(map(re.escape, EventName))})"')
+
 FAILURES: Final = (
-    "miss",
-    "uncovered",
-    "foreign",
-    "silent",
-    "mismatch",
-    "diverged",
-    "outside",
-    "damaged",
+    *("miss", "uncovered", "foreign", "silent", "mismatch", "diverged", "outside", "damaged"),
 )
-_CACHED_MISS: Final = MissReason.CACHED_MISS.value
 _FOR_FOREIGN: Final = "compile these graphs again; keep graphs under keys with the table's digest"
 _FOR_MISMATCH: Final = "build a table on this kind of machine (docs/how-to/upgrades.md)"
 _FOR_SILENT: Final = (
     "install before the first compile, see that the table is for this model, and that what is "
     "called was compiled; uncompiled functions and bypassed runs, if any, are below"
 )
+
+
+@dataclass
+class Run:
+    """The events of one installed table in one process, counted over all log files.
+
+    ``misses`` counts by key and reason; ``choices`` has the compiled choices of each key;
+    ``is_finished`` says that there is a summary; ``seen`` has the sequence numbers. Other fields
+    are counted as in `AuditReport`.
+    """
+
+    name: str
+    rank: str = ""
+    digest: str = ""
+    table_paths: tuple[str, ...] = ()
+    table_digest: str = ""
+    hits: Counter[str] = field(default_factory=Counter)
+    tuned: Counter[str] = field(default_factory=Counter)
+    misses: Counter[tuple[str, str]] = field(default_factory=Counter)
+    uncovered: Counter[str] = field(default_factory=Counter)
+    choices: dict[str, set[str]] = field(default_factory=dict)
+    from_cache: int = 0
+    cached_decisions: int = 0
+    cached_misses: int = 0
+    foreign: Counter[str] = field(default_factory=Counter)
+    outside: Counter[str] = field(default_factory=Counter)
+    seen: set[int] = field(default_factory=set)
+    bypassed: Counter[str] = field(default_factory=Counter)
+    uncompiled: Counter[str] = field(default_factory=Counter)
+    changed: Counter[str] = field(default_factory=Counter)
+    is_finished: bool = False
+    is_mismatched: bool = False
+    device: str | None = None
+    torch: str | None = None
+    triton: str | None = None
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether there is no decision, not even one of a graph from cache, under a table."""
+        is_asked = self.hits or self.misses or self.tuned or selections(self.uncovered)
+        return not (is_asked or self.cached_decisions or self.is_mismatched)
+
+    @property
+    def label(self) -> str:
+        """The name, after the rank if there is one."""
+        return f"rank {self.rank} ({self.name})" if self.rank else self.name
+
+
+class MissDetails(NamedTuple):
+    """What a miss event says about the nearest row and the choice that was compiled instead."""
+
+    nearest: str | None
+    differs: tuple[str, ...]
+    choice: str | None
+
+
+@dataclass
+class Ledger:
+    """All runs of some logs. ``first_misses`` has the first miss event of each key and reason.
+
+    ``failed`` counts processes that could not install the table, ``refused`` those among them that
+    the table is not for, and ``damaged`` the event lines that cannot be read.
+    """
+
+    runs: dict[tuple[str, int], Run] = field(default_factory=dict)
+    first_misses: dict[tuple[str, str], MissDetails] = field(default_factory=dict)
+    contradictions: dict[str, None] = field(default_factory=dict)
+    failed: int = 0
+    damaged: int = 0
+    refused: int = 0
+    _failures: set[tuple[str, int]] = field(default_factory=set)
+
+    def read(self, file: BinaryIO, is_cut: Callable[[], bool] = lambda: False) -> None:
+        """Count the events in *file*, to its end or until *is_cut*; other lines are skipped."""
+        lines = io.TextIOWrapper(file, encoding="utf-8", errors="replace")
+        while not is_cut() and (line := lines.readline(MAX_LINE)):
+            _, marker, rest = line.partition(f"{LOG_MARKER} ")
+            text = line if _JSON_LINE.match(line) else rest
+            if text is rest and not (marker and rest.startswith("{")):
+                continue
+            try:
+                self._add(json.JSONDecoder().raw_decode(text)[0])
+            except (KeyError, TypeError, ValueError, RecursionError):
+                self.damaged += 1
+        lines.detach()
+
+    def _add(self, record: Mapping[str, Any]) -> None:
+        """Count an event, unless it was counted before from another file; raise if damaged."""
+        if record["schema"] != EVENT_SCHEMA:
+            raise ValueError(record["schema"])
+        name = record["event"]
+        whole = {**_DEFAULTS, **record}
+        wanted = {**_IDENTITY, **_FIELDS[name]}
+        fields = {each: msgspec.convert(whole[each], type_) for each, type_ in wanted.items()}
+        identity = (fields["run"], fields["pid"])
+        if name == EventName.FAILED:
+            if identity not in self._failures:
+                self._failures.add(identity)
+                self.failed += 1
+                self.refused += fields["refused"]
+            return
+        digest, rank = (msgspec.convert(record.get(each, ""), str) for each in ("digest", "rank"))
+        if identity not in self.runs:
+            self.runs[identity] = Run("{}/{}".format(*identity))
+        run = self.runs[identity]
+        run.digest, run.rank = digest or run.digest, rank or run.rank
+        if fields["seq"] not in run.seen:
+            run.seen.add(fields["seq"])
+            self._count(run, record, fields)
+
+    def _count(self, run: Run, record: Mapping[str, Any], fields: Mapping[str, Any]) -> None:
+        name = record["event"]
+        if name == EventName.INSTALLED:
+            run.table_paths, run.table_digest = fields["paths"], fields["table"]
+            run.device, run.torch, run.triton = (fields[each] for each in _MACHINE)
+        elif name == EventName.CACHED:
+            run.from_cache += 1
+            run.cached_decisions += fields["decisions"]
+            run.cached_misses += fields["misses"]
+        elif name == EventName.FOREIGN:
+            under = fields["compiled_under"]
+            run.foreign[NO_TABLE if under is None else under] += 1
+        elif name == EventName.OUTSIDE:
+            # Emitted at the first call, the second, the fourth and so on, with the number of calls
+            # so far: add the calls since the event before.
+            run.outside[fields["reason"]] += fields["calls"] - fields["calls"] // 2
+        elif name == EventName.CONTRADICTED:
+            line = "{option}: table {expected}, here {found}".format_map(fields)
+            self.contradictions[line] = None
+        elif name in (EventName.HIT, EventName.TUNED):
+            (run.hits if name == EventName.HIT else run.tuned)[fields["key"]] += 1
+            _note_choice(run, fields["key"], record.get("winner"))
+        elif name == EventName.MISSED:
+            miss = (fields["key"], fields["reason"])
+            run.misses[miss] += 1
+            if miss not in self.first_misses:
+                self.first_misses[miss] = _details_of(record)
+            _note_choice(run, fields["key"], record.get("choice"))
+        elif name in _COUNTERS:
+            counter, text = _COUNTERS[name]
+            getattr(run, counter)[text.format_map(fields)] += 1
+        run.is_mismatched |= name == EventName.MISMATCHED
+        run.is_finished |= name == EventName.SUMMARY
+
+
+def _details_of(record: Mapping[str, Any]) -> MissDetails:
+    nearest, differs, choice = (record.get(name) for name in MissDetails._fields)
+    texts = differs if isinstance(differs, list) else ()
+    return MissDetails(
+        sys.intern(nearest) if isinstance(nearest, str) else None,
+        tuple(sys.intern(each) for each in texts if isinstance(each, str)),
+        sys.intern(choice) if isinstance(choice, str) else None,
+    )
+
+
+def _note_choice(run: Run, key: str, choice: Any) -> None:
+    if isinstance(choice, str):  # strict serving compiles nothing on a miss
+        run.choices.setdefault(key, set()).add(sys.intern(choice))
+
+
+def read_logs(logs: Sequence[str | Path]) -> Ledger:
+    """Return the runs in *logs*; lines without an event are skipped.
+
+    Raises:
+        SettingsError: a log cannot be read, or is neither a regular file nor a pipe of the shell.
+    """
+    ledger = Ledger()
+    for log in map(Path, logs):
+        try:
+            # The pipe behind /dev/stdin or the shell's ``<(COMMAND)`` has no path of its own, and
+            # ends with the command; a FIFO or a device may never end.
+            is_pipe = log.is_fifo() and not Path(os.path.realpath(log)).exists()
+            with log.open("rb") if is_pipe else open_regular(log) as file:
+                ledger.read(file)
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            remedy = remedy_for(error, "name the files to audit")
+            raise SettingsError(f"the log {log} cannot be read: {reason}", remedy) from error
+    return ledger
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +287,7 @@ class Divergence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """The counts of all runs of one table: misses by reason, uncovered measurements by site.
-
-    ``foreign`` and ``outside`` are counted as in `AuditReport`.
-    """
+    """The counts of all runs of one table, as in `AuditReport`; ``misses`` are by reason."""
 
     runs: int
     silent: int
@@ -97,23 +308,21 @@ class Counts:
 class AuditReport:
     """The events of all logs, counted. A *run* is one installed table in one process.
 
-    ``hits`` and ``tuned`` count by key. ``cached_misses`` counts the misses among the decisions of
-    graphs from cache. ``foreign`` counts loaded graphs that were compiled under another table, by
-    its digest, or ``none`` for no table; refused graphs are among them. ``outside`` counts, by
-    reason, the calls that no artifact of `warmup.compile` served, up to the last event of each
-    reason: events are emitted at the first such call, the second, the fourth and so on. ``silent``
-    has the runs without any decision, ``diverged`` the disagreements between runs of one table or
-    between ranks. ``unfinished`` has the runs without a summary: still running, or ended by a
-    signal, which a clean stop of a server is too.
-    ``failed`` counts processes that could not install the table, ``mismatch`` those that the table
-    is not for: refused, or gone on as without a table, and then no run. ``bypassed`` counts runs
-    with graphs that did not ask the table, by cause. ``uncompiled`` counts the frames that
-    torch.compile left uncompiled, with torch's reason, and ``changed`` how often frozen weights
-    were changed, by the frame that was compiled again.
-    ``unused`` has the rows that no run asked for, None when no table could be read, or when some
-    may be in use by graphs from a cache, whose decisions have no keys in the log.
-    ``by_digest`` has the counts of each table, and ``damaged`` the number of event lines that
-    cannot be read.
+    - ``hits`` and ``tuned`` count by key, ``uncovered`` by site, ``by_digest`` by table.
+    - ``cached_misses`` counts the misses among the ``cached_decisions`` of graphs from cache.
+    - ``foreign`` counts loaded graphs that were compiled under another table, by its digest, or
+      ``none`` for no table; refused graphs are among them.
+    - ``outside`` counts, by reason, the calls that no artifact of `warmup.compile` served, up to
+      the last event of each reason.
+    - ``silent`` has the runs without any decision, ``diverged`` the disagreements between runs of
+      one table or between ranks, ``unfinished`` the runs without a summary: still running, or ended
+      by a signal, which a clean stop of a server is too.
+    - ``failed`` counts processes that could not install the table, ``mismatch`` those that the
+      table is not for: refused, or gone on as without a table, and then no run.
+    - ``bypassed`` counts runs with graphs that did not ask the table, by cause, ``uncompiled``
+      frames with torch's reason, ``changed`` how often frozen weights were changed, by frame.
+    - ``unused`` has the rows that no run asked for, None when no table could be read, or when some
+      may be in use by graphs from a cache, whose decisions have no keys in the log.
     """
 
     runs: int
@@ -148,9 +357,9 @@ class AuditReport:
     @property
     def advice(self) -> tuple[str, ...]:
         """What to do about the misses and silent runs, a clause for each reason, after its name."""
-        cached: list[tuple[str, tuple[str, ...]]] = [(_CACHED_MISS, ())]
         misses = [(miss.reason, miss.differs) for miss in self.misses]
-        advised = advice(misses + (cached if self.cached_misses else []))
+        misses += [(MissReason.CACHED_MISS.value, ())] if self.cached_misses else []
+        advised = advice(misses)
         if self.foreign:
             advised.append(f"foreign: {_FOR_FOREIGN}")
         if self.silent:
@@ -210,76 +419,73 @@ def report_of(ledger: Ledger, unused: tuple[str, ...] | None = None) -> AuditRep
     """Return the counts of *ledger*; no file is read. *unused* is as in `AuditReport`."""
     runs = tuple(ledger.runs.values())
     digests = sorted({run.digest for run in runs})
-    misses = _sum(run.misses for run in runs)
+    misses = sorted(_sum(runs, "misses").items(), key=lambda item: natural_order(item[0][0]))
+    counts = _summed(runs)
     return AuditReport(
-        runs=sum(not run.is_mismatched for run in runs),
+        **{
+            **counts,
+            **{name: dict(_sum(runs, name)) for name in ("hits", "tuned", "uncompiled", "changed")},
+            "misses": tuple(
+                Miss(key, reason, count, *ledger.first_misses[key, reason])
+                for (key, reason), count in misses
+            ),
+            "mismatch": ledger.refused + counts["mismatch"],
+        },
         digests=tuple(filter(None, digests)),
-        hits=dict(_sum(run.hits for run in runs)),
-        misses=tuple(
-            Miss(key, reason, count, *ledger.first_misses[key, reason])
-            for (key, reason), count in sorted(
-                misses.items(), key=lambda item: natural_order(item[0][0])
-            )
-        ),
-        uncovered=dict(_sum(run.uncovered for run in runs)),
-        tuned=dict(_sum(run.tuned for run in runs)),
         contradictions=tuple(ledger.contradictions),
-        from_cache=sum(run.from_cache for run in runs),
-        cached_decisions=sum(run.cached_decisions for run in runs),
-        cached_misses=sum(run.cached_misses for run in runs),
-        foreign=dict(_sum(run.foreign for run in runs)),
-        outside=dict(_sum(run.outside for run in runs)),
-        silent=tuple(run.name for run in silent_runs(runs)),
+        silent=tuple(run.name for run in _silent(runs)),
         diverged=(*_ranks_apart(runs), *_choices_apart(runs)),
         unused=unused,
         by_digest={
             digest: _counts([run for run in runs if run.digest == digest]) for digest in digests
         },
         damaged=ledger.damaged,
-        unfinished=tuple(run.name for run in runs if run.is_unfinished),
+        # A forked child has no install of its own.
+        unfinished=tuple(run.name for run in runs if run.table_digest and not run.is_finished),
         failed=ledger.failed,
-        mismatch=ledger.refused + sum(run.is_mismatched for run in runs),
-        bypassed=dict(_sum(Counter(run.bypassed) for run in runs)),
-        uncompiled=dict(_sum(run.uncompiled for run in runs)),
-        changed=dict(_sum(run.changed for run in runs)),
+        bypassed=dict(Counter(cause for run in runs for cause in run.bypassed)),
     )
 
 
-def _sum(counters: Iterable[Counter[Any]]) -> Counter[Any]:
+def _sum(runs: Sequence[Run], name: str) -> Counter[Any]:
     total: Counter[Any] = Counter()
-    for counter in counters:
-        total.update(counter)
+    for run in runs:
+        total.update(getattr(run, name))
     return total
+
+
+def _summed(runs: Sequence[Run]) -> dict[str, Any]:
+    """Return the counts that `Counts` and `AuditReport` have in common."""
+    numbers = ("from_cache", "cached_decisions", "cached_misses")
+    return {
+        "runs": sum(not run.is_mismatched for run in runs),
+        "mismatch": sum(run.is_mismatched for run in runs),
+        **{name: dict(_sum(runs, name)) for name in ("uncovered", "foreign", "outside")},
+        **{name: sum(getattr(run, name) for run in runs) for name in numbers},
+    }
 
 
 def _counts(runs: Sequence[Run]) -> Counts:
     reasons: Counter[str] = Counter()
-    for run in runs:
-        for (_, reason), count in run.misses.items():
-            reasons[reason] += count
-    return Counts(
-        runs=sum(not run.is_mismatched for run in runs),
-        mismatch=sum(run.is_mismatched for run in runs),
-        silent=len(silent_runs(runs)),
-        hits=sum(run.hits.total() for run in runs),
-        tuned=sum(run.tuned.total() for run in runs),
-        misses=dict(reasons),
-        uncovered=dict(_sum(run.uncovered for run in runs)),
-        from_cache=sum(run.from_cache for run in runs),
-        cached_decisions=sum(run.cached_decisions for run in runs),
-        cached_misses=sum(run.cached_misses for run in runs),
-        foreign=dict(_sum(run.foreign for run in runs)),
-        outside=dict(_sum(run.outside for run in runs)),
-        changed=sum(run.changed.total() for run in runs),
-    )
+    for (_, reason), count in _sum(runs, "misses").items():
+        reasons[reason] += count
+    totals: dict[str, Any] = {
+        name: _sum(runs, name).total() for name in ("hits", "tuned", "changed")
+    }
+    return Counts(**_summed(runs), **totals, silent=len(_silent(runs)), misses=dict(reasons))
+
+
+def _silent(runs: Sequence[Run]) -> list[Run]:
+    """Return the silent ones of *runs*; not a parent whose fork, a run of the same id, asked."""
+    asked = {run.name.rpartition("/")[0] for run in runs if not run.is_silent}
+    return [run for run in runs if run.is_silent and run.name.rpartition("/")[0] not in asked]
 
 
 def _ranks_apart(runs: Sequence[Run]) -> list[Divergence]:
     """Return the divergence of ranks that installed different tables; empty if they agree."""
-    ranked = [run for run in runs if run.rank and run.digest]
     tables: dict[str, set[str]] = {}
     holders: dict[str, list[str]] = {}
-    for run in ranked:
+    for run in (run for run in runs if run.rank and run.digest):
         tables.setdefault(run.rank, set()).add(run.digest)
         holders.setdefault(run.digest, []).append(run.label)
     if len({frozenset(digests) for digests in tables.values()}) <= 1:
@@ -289,10 +495,8 @@ def _ranks_apart(runs: Sequence[Run]) -> list[Divergence]:
 
 def _choices_apart(runs: Sequence[Run]) -> list[Divergence]:
     """Return each key for which runs of one table compiled different choices."""
-    if len(runs) < 2:  # noqa: PLR2004  one run agrees with itself
-        return []
     runs_by_key: dict[tuple[str, str], list[Run]] = {}
-    for run in runs:
+    for run in runs if len(runs) > 1 else ():
         for key in run.choices:
             runs_by_key.setdefault((run.digest, key), []).append(run)
     diverged: list[Divergence] = []
@@ -339,7 +543,6 @@ _MAX_DOCUMENT_BYTES: Final = 64 * 1024 * 1024
 _MAX_KEY: Final = 4096
 _MAX_REASON_LENGTH: Final = 64
 _MAX_DIGESTS: Final = 10_000
-_MAX_MISSES: Final = 10**15
 # The reasons of keys that have a row which cannot be used.
 _STALE: Final = frozenset(
     {
@@ -349,24 +552,7 @@ _STALE: Final = frozenset(
         MissReason.UNTRUSTED,
     }
 )
-
-
 _Word = Annotated[str, Meta(max_length=_MAX_REASON_LENGTH)]
-
-
-class _Problem(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, gc=False):
-    count: Annotated[int, Meta(ge=1, le=_MAX_MISSES)]
-    key: Annotated[str, Meta(max_length=_MAX_KEY)]
-    kind: _Word
-    layers: msgspec.Raw = msgspec.Raw()  # of earlier audits, and ignored
-    reason: _Word
-    source: msgspec.Raw = msgspec.Raw()  # as layers
-
-
-class _Document(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    digests: Annotated[list[_Word], Meta(max_length=_MAX_DIGESTS)]
-    problems: list[_Problem]
-    schema: Annotated[int, Meta(ge=1, le=MISSES_SCHEMA)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,6 +570,19 @@ class MissedProblem:
         return self.reason in _STALE
 
 
+class _Problem(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, gc=False):
+    count: Annotated[int, Meta(ge=1, le=_MAX_COUNT)]
+    key: Annotated[str, Meta(max_length=_MAX_KEY)]
+    kind: _Word
+    reason: _Word
+
+
+class _Document(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    digests: Annotated[list[_Word], Meta(max_length=_MAX_DIGESTS)]
+    problems: list[_Problem]
+    schema: Annotated[int, Meta(ge=1, le=MISSES_SCHEMA)]
+
+
 def encode_misses(report: AuditReport) -> str:
     """Return the misses document of *report*: its misses and its tuned problems.
 
@@ -392,26 +591,24 @@ def encode_misses(report: AuditReport) -> str:
     """
     counts: Counter[tuple[str, str]] = Counter()
     for miss in report.misses:
-        problem = _bounded(miss.key, _MAX_KEY), _bounded(miss.reason, _MAX_REASON_LENGTH)
+        problem = printable(miss.key)[:_MAX_KEY], printable(miss.reason)[:_MAX_REASON_LENGTH]
         counts[problem] += miss.count
     for key, count in report.tuned.items():
-        counts[_bounded(key, _MAX_KEY), TUNED] += count
+        counts[printable(key)[:_MAX_KEY], TUNED] += count
     return encode_problems(counts, report.digests)
 
 
 def encode_problems(counts: Mapping[tuple[str, str], int], digests: Iterable[str]) -> str:
     """Return the misses document of problems by key and reason, missed under tables *digests*."""
+    ordered = sorted(counts.items(), key=lambda item: (natural_order(item[0][0]), item[0]))
     problems = [
-        MissedProblem(key, kind_of(key).name, reason, min(count, _MAX_MISSES))
-        for (key, reason), count in sorted(
-            counts.items(), key=lambda item: (natural_order(item[0][0]), item[0])
-        )
+        MissedProblem(key, kind_of(key).name, reason, min(count, _MAX_COUNT))
+        for (key, reason), count in ordered
     ]
+    words = sorted({printable(digest)[:_MAX_REASON_LENGTH] for digest in digests})
     document = {
         "schema": MISSES_SCHEMA,
-        "digests": sorted({_bounded(digest, _MAX_REASON_LENGTH) for digest in digests})[
-            :_MAX_DIGESTS
-        ],
+        "digests": words[:_MAX_DIGESTS],
         "problems": [asdict(problem) for problem in problems],
     }
     return json.dumps(document, indent=2, sort_keys=True) + "\n"
@@ -425,51 +622,110 @@ def read_misses(path: str | Path) -> tuple[MissedProblem, ...]:
             pointer.
     """
     path = Path(path)
-    advice = "write it with `warmup audit LOG... --misses-out FILE`"
+    remedy = "write it with `warmup audit LOG... --misses-out FILE`"
     name = f"--problems {shown(path)}"
     try:
         with open_regular(path) as file:
             if os.fstat(file.fileno()).st_size > _MAX_DOCUMENT_BYTES:
-                raise SettingsError(f"{name}: larger than {_MAX_DOCUMENT_BYTES} bytes", advice)
+                raise SettingsError(f"{name}: larger than {_MAX_DOCUMENT_BYTES} bytes", remedy)
             document, _ = read_json(file.read(), _Document, str(path))
             return _problems(document, str(path))
     except TableFormatError as error:
         at = f" at {shown(error.pointer)}" if error.pointer else ""
         problem = f"{name}: not a misses document{at}: {shown(error.reason)}"
-        raise SettingsError(problem, advice) from None
+        raise SettingsError(problem, remedy) from None
     except OSError as error:
         raise SettingsError(
-            f"{name}: cannot be read: {error.strerror}", remedy_for(error, advice)
+            f"{name}: cannot be read: {error.strerror}", remedy_for(error, remedy)
         ) from error
     except ValueError as error:  # a path with a NUL character
         if isinstance(error, SettingsError):
             raise
-        raise SettingsError(f"{name}: cannot be read: {error}", advice) from error
+        raise SettingsError(f"{name}: cannot be read: {error}", remedy) from error
 
 
 def _problems(document: _Document, path: str) -> tuple[MissedProblem, ...]:
-    """Return the problems of *document*.
-
-    Raises:
-        TableFormatError: one is there twice, or a text cannot be printed.
-    """
+    """Return the problems of *document*; a TableFormatError for a repetition or a wrong kind."""
     check_texts(document.digests, path, "digests")
     problems: dict[tuple[str, str], MissedProblem] = {}
     for number, each in enumerate(document.problems):
         place = "problems", number
-        texts = {"key": each.key, "reason": each.reason}
-        check_texts(texts, path, *place)
+        check_texts({"key": each.key, "reason": each.reason}, path, *place)
         if each.kind not in KINDS or each.kind != kind_of(each.key).name:
             reason = f"the key is of kind {kind_of(each.key).name}"
             raise TableFormatError(path, pointer_of(*place, "kind"), reason)
         if (each.key, each.reason) in problems:
             reason = f"problem {number} is a repetition"
             raise TableFormatError(path, pointer_of("problems"), reason)
-        problems[each.key, each.reason] = MissedProblem(
-            each.key, each.kind, each.reason, each.count
-        )
+        found = MissedProblem(each.key, each.kind, each.reason, each.count)
+        problems[each.key, each.reason] = found
     return tuple(problems.values())
 
 
-def _bounded(text: str, limit: int) -> str:
-    return printable(text)[:limit]
+# `expose`: an audit as Prometheus metrics. `warmup.metrics` has those of this process; a name that
+# both write has the same meaning.
+
+_ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\""})
+# Metric, help, field of `Counts`, and the label of its keys where it is a mapping. A metric whose
+# name ends in ``_total`` is a counter, any other a gauge.
+METRICS: Final = (
+    ("runs", "Installed tables, each in one process.", "runs", None),
+    ("silent_runs", "Runs without any decision.", "silent", None),
+    ("mismatched_runs", "Processes that the table is not for.", "mismatch", None),
+    ("hits_total", "Decisions answered by a row.", "hits", None),
+    ("misses_total", "Decisions answered by no row.", "misses", "reason"),
+    ("tuned_total", "Problems measured while serving.", "tuned", None),
+    ("uncovered_total", "Measurements of no row kind.", "uncovered", "site"),
+    ("cached_graphs_total", "Graphs from inductor's caches.", "from_cache", None),
+    ("cached_decisions_total", "Decisions in those graphs.", "cached_decisions", None),
+    ("cached_misses_total", "Of those, answered by no row.", "cached_misses", None),
+    ("foreign_graphs_total", "Graphs of another table.", "foreign", "compiled_under"),
+    ("weight_changes_total", "Graphs whose frozen weights were changed.", "changed", None),
+    ("outside_total", "Calls that no artifact served.", "outside", "reason"),
+)
+
+
+def expose(report: AuditReport) -> str:
+    """Return *report* in Prometheus' text format 0.0.4, in a fixed order.
+
+    Counts of one table have its digest as a label. ``warmup_unused_rows`` has no sample when the
+    unused rows are unknown.
+    """
+    lines: list[str] = []
+    for name, help_text, counted, label in METRICS:
+        lines += _header(name, help_text)
+        for digest, counts in report.by_digest.items():
+            for key, value in by_label(getattr(counts, counted), label).items():
+                labels = {"digest": digest} if label is None else {"digest": digest, label: key}
+                lines.append(_sample(name, labels, value))
+    contradicted = len(report.contradictions)
+    totals = (
+        ("diverged", "Keys and tables on which runs disagree.", len(report.diverged)),
+        ("contradicted_options", "Options that differ from the policy.", contradicted),
+        ("unfinished_runs", "Runs without a summary: killed, or running.", len(report.unfinished)),
+        ("failed_installs", "Processes that could not install the table.", report.failed),
+        ("damaged_lines", "Event lines that cannot be read.", report.damaged),
+    )
+    lines += _header("unused_rows", "Rows that no run asked for.")
+    lines += [] if report.unused is None else [_sample("unused_rows", {}, len(report.unused))]
+    for name, help_text, value in totals:
+        lines += [*_header(name, help_text), _sample(name, {}, value)]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def by_label(value: Any, label: str | None) -> Mapping[str, float]:
+    """Return the counts by key, sorted, or without a *label* their total under no key."""
+    if label is not None:
+        return dict(sorted(value.items()))
+    return {"": sum(value.values()) if isinstance(value, Mapping) else value}
+
+
+def _header(name: str, help_text: str) -> list[str]:
+    kind = "counter" if name.endswith("_total") else "gauge"
+    return [f"# HELP warmup_{name} {help_text}", f"# TYPE warmup_{name} {kind}"]
+
+
+def _sample(name: str, labels: Mapping[str, str], value: float) -> str:
+    # Texts from logs are not trusted: some readers end a line at more characters than LF.
+    pairs = (f'{label}="{printable(text).translate(_ESCAPES)}"' for label, text in labels.items())
+    return f"warmup_{name}{'{' + ','.join(pairs) + '}' if labels else ''} {value}"

@@ -23,10 +23,9 @@ from warmup.core.errors import SettingsError, TableMismatchError
 from warmup.core.events import in_brackets
 from warmup.core.method import read_flag
 from warmup.core.text import counted, first_line, printable, remedy_for
-from warmup.serving.audit import AuditReport, report_of
+from warmup.serving.audit import AuditReport, Ledger, report_of
 from warmup.serving.check import Readiness
 from warmup.serving.install import check_actions
-from warmup.serving.logs import Ledger
 from warmup.table.schema import OnMissName
 from warmup.table.store import read
 
