@@ -80,6 +80,19 @@ def untabled(bench: Bench) -> Served:
     return bench.serve("untabled", "plain", None, **WITHOUT_PLUGIN, **IN_PROCESS)
 
 
+def test_one_start_of_the_engine_asks_the_table_of_its_environment(
+    bench: Bench, unrelated: Path
+) -> None:
+    """The test of .ci/run: the plugin has the table in the engine's own process, by its variable.
+
+    Nothing is measured, and each decision that the table has no row for is a miss with its reason.
+    """
+    served = bench.serve("started", "started", unrelated, **IN_PROCESS)
+    assert served.said["benchmarks"] == 0
+    assert served.audit.reasons == {"not_in_table": 8, "dynamic_dim": 8}
+    assert (served.audit.runs, sum(served.audit.uncovered.values())) == (1, 0)
+
+
 def test_a_table_from_the_misses_answers_sizes_and_ranges(
     captured: Served, cold: Served, table: Path
 ) -> None:
@@ -142,7 +155,7 @@ def test_frozen_weights_give_way_on_stock_vllm(bench: Bench, unrelated: Path) ->
     options = {**found.policy.options, "freezing": True}
     frozen = bench.folder / "frozen.json"
     write(frozen, replace(found, policy=replace(found.policy, options=options)))
-    served = bench.serve("stock", "stock", frozen, GPULIKE="0")
+    served = bench.serve("stock", "stock", frozen, GPULIKE="0", WARMUP_FREEZING="1")
     assert len(served.said["tokens"]) == 2
     assert "an ahead-of-time compile cannot save frozen weights" in served.text
 
