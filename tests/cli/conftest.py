@@ -7,10 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from own_processes import Done
 
 from warmup.cli import main
-
-Done = subprocess.CompletedProcess[str]
 
 
 @pytest.fixture

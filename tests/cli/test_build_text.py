@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -70,31 +69,21 @@ def test_times_can_be_believed_or_are_doubtful() -> None:
 
 
 def test_unstable_rows_are_counted_and_can_be_measured_again() -> None:
-    """Those measured now make the times doubtful; all asked for are listed, with the remedy."""
+    """Those measured now make the times doubtful; where all are unstable, nothing was decided."""
     rows = {16: NOISY, 32: NOISY, 64: {}, 128: NOISY}
-    known = (make_key(32), make_key(64))
-    belief, *listed, others, remedy = spell_belief(report(rows, (16,), known=known))
+    found = report(rows, (16,), known=(make_key(32), make_key(64)))
+    belief, others, remedy = spell_belief(found)
     assert belief == "times of this build are doubtful: 1 of 1 row measured now unstable"
-    assert listed == []  # the rows are marked where they are listed
     assert others == "1 more unstable row in the table, not asked for by this command"
     assert remedy.startswith("2 of 3 rows unstable (marked ?): ")
-    assert "`warmup show TABLE --review`" in remedy
     assert "--retry unstable" in remedy
     # Of problems all rows are measured again.
     assert "--retry all" in [*spell_belief(report({16: NOISY}, (16,)), MEASURE_ALL)][-1]
-    # In the grid of rows they are marked, and the last line says what the mark means.
-    lines = list(spell_table(report({16: NOISY, 32: {}}).table))
-    assert sum(" ?10.5 " in line for line in lines) == 1
-    assert lines[-1] == "2 of 2 rows, 1 near_tie, 1 unstable (marked ?), timed at 1980 MHz"
-
-
-def test_a_build_is_undecided_where_every_measured_row_is_unstable() -> None:
-    """Nothing measured is no doubt, and one stable row is a decision."""
-    rows = report({16: NOISY, 32: NOISY, 64: {}}).table.rows
-    noisy, other, stable = rows
-    assert is_undecided(rows, [noisy, other])
-    for measured in ([], [noisy, stable], [stable]):
-        assert not is_undecided(rows, measured), measured
+    assert sum(" ?10.5 " in line for line in spell_table(found.table)) == 3
+    noisy, other, stable = map(make_key, (16, 32, 64))
+    assert is_undecided(found.table.rows, [noisy, other])
+    for measured in ([], [noisy, stable]):
+        assert not is_undecided(found.table.rows, measured), measured
 
 
 def test_a_retry_says_what_came_of_it() -> None:
@@ -117,78 +106,56 @@ def test_a_winner_slower_than_the_library_is_explained() -> None:
     along = {"along": ((257, 1.02), (560, 1.118)), "time_us": 34.1, "library_us": 30.5}
     found = report({16: along, 32: {"library_us": 5.0}}, (16, 32))
     (said,) = (line for line in spell(found) if "the library's time" in line)
-    assert said == (
-        f"{found.timings[0].row.winner.short} takes 1.12x the library's time at size 560, and was "
-        "chosen since the library loses more, or fails, at another size of the range: "
-        f"{make_key(16)}"
-    )
+    assert "takes 1.12x the library's time at size 560, and was chosen since" in said
+    assert said.endswith(f"at another size of the range: {make_key(16)}")
     assert [*spell_table(found.table)][-1].startswith("1 row slower than the library's kernel")
 
 
 def test_rows_with_a_summary_are_one_line(toy_kind: Kind) -> None:
-    """How many rows, the name of many, the mean speed-up and over what; no line for each."""
+    """How many, and the mean speed-up over what; candidates tried are summed by source."""
     del toy_kind
     bucket = Bucket((("seqlen", 16),))
+    added = ((CandidateSource.GRID, 20), (CandidateSource.DESCENT, 7))
+    counts = SearchCounts(search=Search.DEFAULT, listed=2, added=added, spilling=1, left_out=3)
     for key, line in (
         (LAUNCH, "2 launch configs, 1.17x over the config of default mode"),
         ("toy cat m={} n=4 via=sum f32 tag=7", "2 toys, 1.17x over the toy on top"),
     ):
-        printed = [*spell(of_rows({key.format(m): make_row() for m in (16, 32)}, bucket))]
+        rows = {key.format(m): make_row() for m in (16, 32)}
+        timings = tuple(Tuned(one, make_row(), (), counts) for one in rows)
+        printed = [*spell(of_rows(rows, bucket, timings=timings))]
         assert line in printed, key
+        tried = "4 listed, 40 grid, 14 descent, 2 spilling, 6 left out"
+        assert f"candidates tried for 2 kernels: {tried}" in printed, key
         assert not any("seqlen=16" in each for each in printed), key
 
 
-def test_the_configs_that_were_tried_are_counted() -> None:
-    """One line sums the searches of the kernels tuned now, by source, with what was left out."""
-    rows = {LAUNCH.format(m): make_row() for m in (16, 32)}
-    bucket = Bucket((("seqlen", 16),))
-    added = ((CandidateSource.GRID, 20), (CandidateSource.DESCENT, 7))
-    counts = SearchCounts(search=Search.DEFAULT, listed=2, added=added, spilling=1, left_out=3)
-    timings = tuple(Tuned(key, make_row(), (), counts) for key in rows)
-    said = "candidates tried for 2 kernels: 4 listed, 40 grid, 14 descent, 2 spilling, 6 left out"
-    assert said in spell(of_rows(rows, bucket, timings=timings))
-    assert not any("tried for" in line for line in spell(of_rows(rows, bucket)))
+def test_rows_far_from_the_bound_name_the_bucket_to_add() -> None:
+    """How many rows, the worst of them and where, and the middle of the bucket.
 
+    A tenth is not above the bound, and what was not timed is not held against a row.
+    """
+    slow, slower = ((257, 1.24), (408, 1.02), (560, 1.0)), ((257, 1.04), (408, 1.31), (560, 1.0))
+    fast = ((257, 1.1), (408, None), (560, 1.03))
 
-@pytest.fixture
-def sloping() -> Callable[..., BuildReport]:
-    """``sloping(ALONG, ...)``: a build of seqlen=257..560, with a row for each argument."""
-
-    def make(*alongs: tuple[tuple[int, float | None], ...]) -> BuildReport:
+    def sloping(*alongs: tuple[tuple[int, float | None], ...]) -> BuildReport:
         row = make_row()
-        keys = [make_key("257..560", n=64 * number) for number in range(1, len(alongs) + 1)]
         rows = {
-            key: replace(row, evidence=replace(row.evidence, along=along))
-            for key, along in zip(keys, alongs, strict=True)
+            make_key("257..560", n=n): replace(row, evidence=replace(row.evidence, along=along))
+            for n, along in enumerate(alongs, 1)
         }
         return of_rows(rows, RANGE)
 
-    return make
-
-
-def test_rows_far_from_the_bound_name_the_bucket_to_add(sloping: Callable[..., Any]) -> None:
-    """How many rows, the worst of them and where, and the middle of the bucket."""
-    slow, slower = ((257, 1.24), (408, 1.02), (560, 1.0)), ((257, 1.04), (408, 1.31), (560, 1.0))
-    fast = ((257, 1.1), (408, None), (560, 1.03))
-    assert (
-        "batch=1,seqlen=257..560: 2 rows are up to 1.31x as slow as the best at size 408: "
-        "add the bucket batch=1,seqlen=408"
-    ) in list(spell(sloping(slow, slower, fast)))
-    # A tenth is not above it, and what was not timed is not held against a row.
+    said = "rows are up to 1.31x as slow as the best at size 408: add the bucket batch=1,seqlen=408"
+    assert f"{RANGE}: 2 {said}" in list(spell(sloping(slow, slower, fast)))
     assert "add the bucket" not in "".join(spell(sloping(fast)))
-    assert json.loads(json.dumps(document(sloping(fast, slow))))["splits"] == [
-        {
-            "bucket": "batch=1,seqlen=257..560",
-            "keys": [make_key("257..560", n=128)],
-            "size": 257,
-            "ratio": 1.24,
-            "add": {"batch": 1, "seqlen": 408},
-        }
-    ]
+    (split,) = document(sloping(fast, slow))["splits"]
+    assert split["bucket"] == str(RANGE)
+    assert (split["keys"], split["size"]) == ([make_key("257..560", n=2)], 257)
+    assert (split["ratio"], split["add"]) == (1.24, {"batch": 1, "seqlen": 408})
 
 
 def test_each_device_has_a_line() -> None:
-    """It has the problems, the time of the control problem, and why the device was left out."""
     shares = (
         DeviceShare(name="cuda:0", problems=1, control_us=100.0),
         DeviceShare(name="cuda:1", problems=0, left_out="no CUDA driver"),

@@ -8,19 +8,17 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from itertools import product
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
-import typer
+from own_processes import Done
 from sample_tables import make_table
 from typer.main import get_command
 
 from warmup.cli.app import app
-from warmup.core.errors import SettingsError
 from warmup.table.codec import encode
 
-Done = subprocess.CompletedProcess[str]
 RunMain = Callable[..., Done]
 _PLAIN_MODEL = "import torch\nclass Net(torch.nn.Linear):\n    pass\n"
 _COMMANDS = [
@@ -28,78 +26,50 @@ _COMMANDS = [
     for name in sorted(get_command(app).commands)  # type: ignore[attr-defined]
 ]
 
-# What is typed, the exit code, and how the one line on stderr begins.
+_MODEL = "build --model m.py"
+# What is typed, the exit code, and how the one line on stderr begins behind ``error:``.
 _WRONG = [
-    ("show", 2, "error: Missing argument 'TABLE'; see"),
-    ("show t.json --colour", 2, "error: No such option: --colour; see"),
-    ("shw", 2, "error: No such command 'shw'"),
-    (
-        "explain -- python net.py",
-        2,
-        "error: Invalid value for '-- COMMAND': a program is not run here: name the module",
-    ),
-    ("build", 2, "error: Invalid value: give one of --model, --problems, --from-vllm"),
-    ("build --search foo --model m.py", 2, "error: Invalid value for '--search': 'foo' is not one"),
-    ("build --model m.py --problems p.json --out o.json", 2, "error: Invalid value: give one of"),
-    ("build --problems p.json", 2, "error: Invalid value: --problems needs --out"),
-    ("build --problems p.json --out o.json --seqlens 1", 2, "error: Invalid value: --problems"),
-    (
-        "build --model m.py --set tolerance=2",
-        2,
-        "error: Invalid value: --set tolerance=2: 2 is",
-    ),
-    ("build --model m.py --set fused_top_k=x", 2, "error: Invalid value: --set fused_top_k=x: "),
-    (
-        "build --model m.py --set colour=red",
-        2,
-        "error: Invalid value: --set colour=red: write",
-    ),
-    ("build --model m.py --set l2=cold --set l2=warm", 2, "error: Invalid value: --set l2 is"),
-    (
-        "build --model m.py --set after=yes",
-        2,
-        "error: Invalid value: --set after=yes needs",
-    ),
-    (
-        "build --model m.py --seqlens 1 --dims 2",
-        2,
-        "error: Invalid value: --seqlens 2: it was",
-    ),
-    ("build --model m.py --seqlens 16,16", 3, "error: --seqlens: 16 is given more than once"),
-    ("build --model m.py --seqlens 0", 3, "error: "),
-    ("build --model m.py --seqlens 9..3", 3, "error: "),
-    ("build --model m.py", 3, "error: "),
-    ("build --model m.py --seqlens 16 --budget 5m", 3, "error: --budget 5m has nothing to"),
-    ("build --model m.py --seqlens 16 --policy x", 2, "error: Invalid value for '--policy'"),
-    ("build --model m.py --seqlens 16 --input x", 3, "error: "),
-    ("build --model m.py --seqlens 16 --out net.py/t.json", 3, "error: --out net.py/t.json: "),
-    ("explain --seqlens 1,2", 2, "error: Missing option '--model'"),
-    ("suggest --histogram absent.txt", 3, "error: "),
-    ("suggest --histogram net.py --max-buckets 99", 3, "error: "),
-    ("show absent.json", 3, "error: no table at absent.json"),
-    ("show newer.json", 3, "error: newer.json: schema 99 is newer than"),
-    ("show .", 3, "error: .: not a valid table: cannot be read: Is a directory"),
-    ("audit net.py --table net.py", 3, "error: net.py: not a valid table"),
-    ("show t.json --rows bmm", 1, "error: no row of t.json matches --rows bmm; its rows"),
-    ("show t.json --rows m=7", 1, "error: no row of t.json matches --rows m=7"),
-    ("show t.json --candidates xyz", 1, "error: no row of t.json matches --candidates xyz"),
-    ("diff t.json", 2, "error: Missing argument 'B'"),
-    ("diff t.json net.py", 3, "error: net.py: not a valid table"),
-    ("merge t.json t.json", 2, "error: Missing option '--out' / '-o'"),
-    ("merge t.json t.json -o net.py/x.json", 3, "error: net.py/x.json: cannot write"),
-    ("merge t.json t.json -o x.json --prefer slower", 2, "error: Invalid value for '--prefer'"),
-    ("check t.json --prime", 3, "error: --prime and --model belong together"),
-    ("check t.json --on-miss tune --model m.py --prime", 3, "error: --on-miss 'tune' is not for"),
-    ("run -- true", 2, "error: Missing option '--table'"),
-    ("run --table t.json", 2, "error: Missing argument 'COMMAND"),
-    ("audit", 2, "error: Missing argument 'LOG"),
-    ("audit absent.log", 3, "error: the log absent.log cannot be read"),
-    ("audit net.py --fail-on hits", 3, "error: --fail-on: hits is not something to fail on"),
-    ("bench mm --rounds 0", 2, "error: Invalid value for '--rounds'"),
-    ("bench nn", 2, "error: Invalid value for 'mm|layers|pad': 'nn' is not one of"),
-    ("bench mm softmax", 2, "error: Invalid value: bench mm takes no layers: softmax"),
-    ("bench pad --samples 2", 2, "error: Invalid value: bench pad needs --samples and --out"),
-    ("bench layers --samples 2", 2, "error: Invalid value: bench layers has no --samples"),
+    ("show", 2, "Missing argument 'TABLE'; see"),
+    ("show t.json --colour", 2, "No such option: --colour; see"),
+    ("shw", 2, "No such command 'shw'"),
+    ("explain -- python net.py", 2, "Invalid value for '-- COMMAND': a program is not run here"),
+    ("build", 2, "Invalid value: give one of --model, --problems, --from-vllm"),
+    (f"{_MODEL} --search foo", 2, "Invalid value for '--search': 'foo' is not one"),
+    (f"{_MODEL} --problems p.json --out o.json", 2, "Invalid value: give one of"),
+    ("build --problems p.json", 2, "Invalid value: --problems needs --out"),
+    ("build --problems p.json --out o.json --seqlens 1", 2, "Invalid value: --problems"),
+    (f"{_MODEL} --set tolerance=2", 2, "Invalid value: --set tolerance=2: 2 is"),
+    (f"{_MODEL} --set fused_top_k=x", 2, "Invalid value: --set fused_top_k=x: "),
+    (f"{_MODEL} --set colour=red", 2, "Invalid value: --set colour=red: write"),
+    (f"{_MODEL} --set l2=cold --set l2=warm", 2, "Invalid value: --set l2 is"),
+    (f"{_MODEL} --set after=yes", 2, "Invalid value: --set after=yes needs"),
+    (f"{_MODEL} --seqlens 1 --dims 2", 2, "Invalid value: --seqlens 2: it was"),
+    (f"{_MODEL} --seqlens 16,16", 3, "--seqlens: 16 is given more than once"),
+    (f"{_MODEL} --seqlens 0", 3, ""),
+    (f"{_MODEL} --seqlens 9..3", 3, ""),
+    (f"{_MODEL} --seqlens 16 --budget 5m", 3, "--budget 5m has nothing to"),
+    (f"{_MODEL} --seqlens 16 --out net.py/t.json", 3, "--out net.py/t.json: "),
+    ("explain --seqlens 1,2", 2, "Missing option '--model'"),
+    ("suggest --histogram absent.txt", 3, ""),
+    ("show absent.json", 3, "no table at absent.json"),
+    ("show newer.json", 3, "newer.json: schema 99 is newer than"),
+    ("show .", 3, ".: not a valid table: cannot be read: Is a directory"),
+    ("audit net.py --table net.py", 3, "net.py: not a valid table"),
+    ("show t.json --rows bmm", 1, "no row of t.json matches --rows bmm; its rows"),
+    ("show t.json --candidates xyz", 1, "no row of t.json matches --candidates xyz"),
+    ("diff t.json", 2, "Missing argument 'B'"),
+    ("merge t.json t.json", 2, "Missing option '--out' / '-o'"),
+    ("merge t.json t.json -o net.py/x.json", 3, "net.py/x.json: cannot write"),
+    ("check t.json --prime", 3, "--prime and --model belong together"),
+    ("check t.json --on-miss tune --model m.py --prime", 3, "--on-miss 'tune' is not for"),
+    ("run -- true", 2, "Missing option '--table'"),
+    ("run --table t.json", 2, "Missing argument 'COMMAND"),
+    ("audit absent.log", 3, "the log absent.log cannot be read"),
+    ("audit net.py --fail-on hits", 3, "--fail-on: hits is not something to fail on"),
+    ("bench mm --rounds 0", 2, "Invalid value for '--rounds'"),
+    ("bench mm softmax", 2, "Invalid value: bench mm takes no layers: softmax"),
+    ("bench pad --samples 2", 2, "Invalid value: bench pad needs --samples and --out"),
+    ("bench layers --samples 2", 2, "Invalid value: bench layers has no --samples"),
 ]
 
 
@@ -114,26 +84,22 @@ def files(tmp_path: Path) -> Path:
 
 @pytest.mark.usefixtures("files")
 def test_a_wrong_use_is_one_line(run_main: RunMain) -> None:
-    """It begins with ``error:``, has the documented exit code and no traceback."""
     for typed, code, said in _WRONG:
         done = run_main(*typed.split())
-        assert (done.returncode, done.stderr[: len(said)]) == (code, said), typed
+        assert (done.returncode, done.stderr.startswith(f"error: {said}")) == (code, True), typed
         assert (done.stderr.count("\n"), "Traceback" in done.stderr) == (1, False), typed
 
 
 def test_help_is_short_and_whole(run_main: RunMain) -> None:
-    """Each command has -h; no line exceeds 80 columns, no word or type is Python's or cut."""
-    for words, flag in product(((), *_COMMANDS), ("-h", "--help")):
-        done = run_main(*words, flag)
+    """Each has -h and an example; no line exceeds 80 columns, no word is Python's or cut."""
+    cut = re.compile(r"(?<![A-Z\]}])\.\.\.$|--\S+ <(list|Path)", re.MULTILINE)
+    for words in ((), *_COMMANDS):
+        done = run_main(*words, "-h")
         lines = done.stdout.splitlines()
-        assert (done.returncode, done.stderr, max(map(len, lines)) <= 80) == (0, "", True), (
-            words,
-            flag,
-        )
-        assert not re.search(
-            r"(?<![A-Z\]}])\.\.\.$|--\S+ <(list|Path)", done.stdout, re.MULTILINE
-        ), (words, flag)
-        assert lines[-1] == "  Exit codes and errors: docs/reference/errors.md", (words, flag)
+        assert (done.returncode, done.stderr, max(map(len, lines)) <= 80) == (0, "", True), words
+        assert not cut.search(done.stdout), words
+        assert lines[-1] == "  Exit codes and errors: docs/reference/errors.md", words
+        assert not words or f"\n  Examples:\n    warmup {words[0]}" in done.stdout, words
 
 
 def test_the_help_of_build_fits_on_two_screens(
@@ -151,16 +117,6 @@ def test_the_help_of_build_fits_on_two_screens(
     ]
 
 
-def test_each_command_has_an_example(run_main: RunMain) -> None:
-    for words in _COMMANDS:
-        shown = run_main(*words, "-h").stdout
-        assert f"\n  Examples:\n    warmup {' '.join(words)}" in shown
-
-
-def test_the_version_has_a_short_flag(run_main: RunMain) -> None:
-    assert run_main("-V").stdout == run_main("--version").stdout
-
-
 @pytest.mark.usefixtures("files")
 def test_a_quiet_command_says_errors_only(run_main: RunMain) -> None:
     """-q drops messages, and keeps failures."""
@@ -170,114 +126,69 @@ def test_a_quiet_command_says_errors_only(run_main: RunMain) -> None:
     assert "error: no row" in run_main("show", "-q", "t.json", "--rows", "x").stderr
 
 
-def test_a_variable_asks_for_the_traceback(
-    run_main: RunMain, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It stands above the one line; the exit code is the same."""
-    monkeypatch.setenv("WARMUP_DEBUG", "1")
-    done = run_main("show", "absent.json")
-    first, *_, last = done.stderr.splitlines()
-    assert (done.returncode, first) == (3, "Traceback (most recent call last):")
-    assert last.startswith("error: no table at a")
-    monkeypatch.setenv("WARMUP_DEBUG", "0")
-    assert "Traceback" not in run_main("show", "absent.json").stderr
-
-
-def test_a_traceback_has_the_causes(
+def test_a_variable_asks_for_the_traceback_with_its_causes(
     run_main: RunMain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An import that fails because of another import shows both."""
+    """It stands above the one line; the exit code is the same."""
     monkeypatch.setenv("WARMUP_DEBUG", "1")
     (tmp_path / "m.py").write_text("import sub_of_m\n")
     (tmp_path / "sub_of_m.py").write_text("import not_a_module_of_anyone\n")
     done = run_main("build", "--model", "m.py", "--seqlens", "4")
+    assert done.returncode == 3
     assert "No module named 'not_a_module_of_anyone'" in done.stderr.splitlines()[-1]
     assert 'sub_of_m.py", line 1' in done.stderr
     assert "direct cause of the following" in done.stderr
+    monkeypatch.setenv("WARMUP_DEBUG", "0")
+    assert "Traceback" not in run_main("show", "absent.json").stderr
 
 
-def test_a_fault_of_warmup_is_told_from_an_error(
+def test_a_fault_of_warmup_and_ctrl_c_are_told_from_an_error(
     run_main: RunMain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_words: object) -> None:
-        raise RuntimeError("x")
-
-    monkeypatch.setattr("warmup.cli.tables.read_folded", fail)
-    done = run_main("show", "t.json")
-    assert (done.returncode, "Traceback" in done.stderr) == (70, True)
-    assert done.stderr.splitlines()[-1].startswith("error: a fault of warmup (RuntimeError)")
-
-
-def test_ctrl_c_is_130(run_main: RunMain, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In any command."""
-
-    def fail(*_words: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("warmup.cli.tables.read_folded", fail)
-    assert run_main("show", "t.json").returncode == 130
+    for fault, code, said in (
+        (RuntimeError("x"), 70, "error: a fault of warmup (RuntimeError)"),
+        (KeyboardInterrupt(), 130, ""),
+    ):
+        monkeypatch.setattr("warmup.cli.tables.read_folded", Mock(side_effect=fault))
+        done = run_main("show", "t.json")
+        assert (done.returncode, "Traceback" in done.stderr) == (code, bool(said))
+        assert done.stderr.rpartition("Error: x\n")[2].startswith(said)
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
+@pytest.mark.usefixtures("files")
+def test_a_cache_folder_that_cannot_be_made_is_one_line(
+    run_main: RunMain, monkeypatch: pytest.MonkeyPatch, files: Path
+) -> None:
+    """In each command that compiles, before anything is loaded."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(files / "net.py" / "cache"))
+    said = f"error: inductor's cache folder {files}/net.py/cache cannot be made: Not a directory;"
+    for command in (
         "build --model net.py --seqlens 4",
         "explain --model net.py --seqlens 4,8",
         "compare --model net.py --seqlens 4",
         "bench mm --shapes 4x4x4",
-        "bench layers softmax",
-    ],
-)
-@pytest.mark.usefixtures("files")
-def test_a_cache_folder_that_cannot_be_made_is_one_line(
-    run_main: RunMain, monkeypatch: pytest.MonkeyPatch, files: Path, command: str
-) -> None:
-    """In each command that compiles, before anything is loaded."""
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(files / "net.py" / "cache"))
-    done = run_main(*command.split())
-    said = f"error: inductor's cache folder {files}/net.py/cache cannot be made: Not a directory;"
-    assert (done.returncode, done.stderr[: len(said)], done.stderr.count("\n")) == (3, said, 1)
+    ):
+        done = run_main(*command.split())
+        assert (done.returncode, done.stderr[: len(said)], done.stderr.count("\n")) == (3, said, 1)
 
 
 _AS_WARMUP = "import sys; sys.argv[0] = 'warmup'; import warmup.cli; warmup.cli.main()"
 
 
-def _complete(words: str, number: int) -> str:
-    asked = {"_WARMUP_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(number)}
-    done = subprocess.run(
-        [sys.executable, "-c", _AS_WARMUP],
-        env={**os.environ, **asked},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    return done.stdout
-
-
 def test_bash_completes_commands_and_options() -> None:
     """The shell's own protocol, as the installed completion calls the program."""
     for typed, offered in (("warmup bu", "build"), ("warmup build --dry", "--dry-run")):
-        assert offered in _complete(typed, len(typed.split()) - 1).split()
-
-
-def test_bash_runs_the_completion_that_is_shown() -> None:
-    from typer.completion import get_completion_script as script_for
-
-    script = script_for(prog_name="warmup", complete_var="_WARMUP_COMPLETE", shell="bash")  # noqa: S604  its name for the kind of script
-    done = subprocess.run(
-        ["bash", "-c", f"{script}\ncomplete -p warmup"],  # noqa: S607
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    assert "_warmup_completion" in done.stdout
-
-
-def test_a_settings_error_is_no_usage_error() -> None:
-    """Ours is a ValueError too; the parser must not take it for a bad parameter."""
-    assert not issubclass(SettingsError, typer.BadParameter)
+        number = str(len(typed.split()) - 1)
+        asked = {"_WARMUP_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": number}
+        done = subprocess.run(
+            [sys.executable, "-c", _AS_WARMUP],
+            env={**os.environ, **asked},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        assert offered in done.stdout.split()
 
 
 def test_a_torch_that_is_missing_is_no_fault_of_warmup(

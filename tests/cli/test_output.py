@@ -1,4 +1,4 @@
-"""Grids, numbers and words as all commands print them."""
+"""Grids and numbers as all commands print them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import pytest
 from sample_tables import make_row, make_table
 
 from warmup.cli import output
-from warmup.cli.output import digits, fold, grid, meanings, percent, spell_phases, times
+from warmup.cli.output import digits, fold, grid, spell_phases, times
 from warmup.cli.tables import spell_table
 from warmup.core.phases import Phase
-from warmup.core.text import counted
 
 HEAD = ("gemm", "epilogue", "winner", "us")
 ROWS = (("mm m=16", "none", "aten::mm", "7.9"), ("mm m=1024", "gelu", "triton::mm w2", "12.0"))
@@ -28,40 +27,25 @@ def test_a_part_of_a_start_has_its_sum_and_its_phases() -> None:
     assert "AOT" not in " ".join(lines)
 
 
-def test_a_row_in_a_file_is_one_line_with_its_columns_aligned(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Texts are flush left and numbers flush right, however wide the rows are."""
-    monkeypatch.setattr(output, "terminal_width", lambda: None)
-    assert list(grid(HEAD, ROWS, texts=3)) == [
-        "gemm       epilogue  winner           us",
-        "mm m=16    none      aten::mm        7.9",
-        "mm m=1024  gelu      triton::mm w2  12.0",
-    ]
-
-
-def test_a_row_on_a_narrow_terminal_has_its_key_on_a_line_above(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The key is folded between words, and the numbers stay in their columns."""
-    monkeypatch.setattr(output, "terminal_width", lambda: 39)
-    assert list(grid(HEAD, ROWS, texts=3))[:4] == [
-        "gemm  epilogue",
-        "  winner           us",
-        "mm m=16  none",
-        "  aten::mm        7.9",
-    ]
-    monkeypatch.setattr(output, "terminal_width", lambda: 12)
-    assert list(grid(HEAD, ROWS, texts=3))[-3:] == [
-        "mm m=1024",
-        "    gelu",
-        "  triton::mm w2  12.0",
-    ]
-
-
-def test_a_row_that_just_fits_the_terminal_stays_on_its_line(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_row_is_one_line_or_has_its_key_above(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts are flush left, numbers flush right; on a narrow terminal keys fold between words."""
+    for width, expected in (
+        (
+            None,
+            [
+                "gemm       epilogue  winner           us",
+                "mm m=16    none      aten::mm        7.9",
+                "mm m=1024  gelu      triton::mm w2  12.0",
+            ],
+        ),
+        (
+            39,
+            ["mm m=16  none", "  aten::mm        7.9", "mm m=1024  gelu", "  triton::mm w2  12.0"],
+        ),
+        (12, ["mm m=1024", "    gelu", "  triton::mm w2  12.0"]),
+    ):
+        monkeypatch.setattr(output, "terminal_width", lambda width=width: width)
+        assert list(grid(HEAD, ROWS, texts=3))[-len(expected) :] == expected
     monkeypatch.setattr(output, "terminal_width", lambda: 40)
     assert len(list(grid(HEAD, ROWS, texts=3))) == 3
 
@@ -79,27 +63,17 @@ def test_a_cell_that_a_row_lacks_is_a_dash() -> None:
     assert line.index("-  ") == head.index("via")
 
 
-def test_numbers_and_words_in_cells() -> None:
+def test_numbers_have_four_digits_and_text_is_folded_under_itself() -> None:
     """And never fewer than stand before the point; a dash where it is unknown."""
     for value, shown in ((None, "-"), (0.04999, "0.04999"), (99.994, "99.99"), (15990.2, "15990")):
         assert digits(value) == shown
-    # Speed-ups and shares too.
-    assert (times(None), times(1.234), percent(None), percent(0.507)) == ("-", "1.23x", "-", "51%")
-    # 1 row, 2 rows.
-    assert (counted(1, "row"), counted(2, "row")) == ("1 row", "2 rows")
-
-
-def test_text_is_folded_under_itself() -> None:
-    """At the width, or under an indent of its own; without a width it is one line."""
+    assert (times(None), times(1.234)) == ("-", "1.23x")
     assert fold("a bb ccc", "x ", width=6) == ["x a bb", "  ccc"]
     assert fold("a bb ccc", "x ", indent=4, width=7) == ["x a bb", "    ccc"]
     assert fold("word " * 40, width=None) == [("word " * 40).strip()]
 
 
-def test_words_of_ours_are_explained_with_a_page_that_is_there(root: Path) -> None:
-    assert meanings("hits", "silent", page="docs/x.md") == (
-        "hits: answered by a row of the table; silent: asked the table nothing (docs/x.md)"
-    )
+def test_pages_that_commands_name_are_there(root: Path) -> None:
     sources = [path.read_text(encoding="utf-8") for path in (root / "warmup/cli").glob("*.py")]
     pages = {page for text in sources for page in re.findall(r"docs/[\w./-]+\.md", text)}
     assert len(pages) > 3

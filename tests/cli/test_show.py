@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from sample_tables import make_key, make_row, make_table
 
 from warmup.cli import output
 from warmup.cli import tables as show_render
-from warmup.cli.tables import spell_candidates, spell_limits, spell_table
+from warmup.cli.tables import spell_candidates, spell_table
 from warmup.core.device import CallCost
 from warmup.core.errors import TableFormatError
 from warmup.core.method import Launch
-from warmup.core.rows import MAX_RANKED, Rejection, Row, Scope, Timing, Tuned, ranked, ranking_of
+from warmup.core.rows import MAX_RANKED, Rejection, Scope, Timing, Tuned, ranked, ranking_of
 from warmup.table.codec import decode, digest_of, encode
-from warmup.table.schema import Table
 from warmup.table.store import read
 
 
@@ -48,46 +48,31 @@ def test_what_all_rows_share_is_printed_once() -> None:
     assert not any(line.startswith("all ") for line in lines)
 
 
-def _tuned(row: Row, key: str, **fused: float) -> Tuned:
-    names = [f"triton_{number:02}" for number in range(14)]
-    timings = [
-        Timing(replace(row.winner, uid=name), 10.0 + number, fused_us=fused.get(name))
-        for number, name in enumerate(names)
-    ]
-    timings[3] = replace(timings[3], rejection=Rejection.WRONG)
-    scope = Scope.FUSED if fused else Scope.BARE
-    return Tuned(key, replace(row, evidence=replace(row.evidence, scope=scope)), tuple(timings))
-
-
 def test_a_ranking_has_the_ten_fastest_that_were_timed_alike() -> None:
-    """A time of the GEMM alone is not compared with one of the GEMM and its epilogue."""
+    """A time of the GEMM alone is not compared with one of the GEMM and its epilogue.
+
+    The ranking survives the file and is in the digest; anything but times with names is refused.
+    """
     for fused, numbers in (
         ({}, (0, 1, 2, 4, 5, 6, 7, 8, 9, 10)),
         ({"triton_05": 21.5, "triton_01": 20.25}, (1, 5)),
     ):
-        tuned = _tuned(make_row(), make_key(), **fused)
-        evidence = replace(tuned.row.evidence, ranking=ranking_of(tuned))
+        row, key = make_row(), make_key()
+        timings = [
+            Timing(replace(row.winner, uid=name), 10.0 + number, fused_us=fused.get(name))
+            for number, name in enumerate(f"triton_{number:02}" for number in range(14))
+        ]
+        timings[3] = replace(timings[3], rejection=Rejection.WRONG)
+        scope = Scope.FUSED if fused else Scope.BARE
+        plain = replace(row, evidence=replace(row.evidence, scope=scope))
+        ranking = ranking_of(Tuned(key, plain, tuple(timings)))
+        evidence = replace(plain.evidence, ranking=ranking)
         names = [name.split()[0] for _, name in ranked(evidence)]
         assert names == [f"triton_{number:02}" for number in numbers], fused
-    assert MAX_RANKED == 10
-
-
-def test_a_ranking_is_evidence_in_the_file() -> None:
-    """It survives the file and is in the digest; anything but ten times with names is refused."""
-    key, row = make_key(), make_row()
-    ranking = ranking_of(_tuned(row, key))
-    for flags in ((), row.evidence.flags):
-        evidence = replace(row.evidence, flags=flags, rejected=())
-        plain = make_table({key: replace(row, evidence=evidence)})
-        evidence = replace(evidence, ranking=ranking, bare_ranking=ranking)
         table = make_table({key: replace(row, evidence=evidence)})
         assert decode(encode(table), "t").rows[key].evidence == evidence
-        assert "ranking" not in encode(plain)
-        assert digest_of(table) != digest_of(plain)
-        for wrong in (
-            *("x aten::mm", "1.5", "1.5 aten::mm;", "1.5 \x1b[2J", f"1 {'a' * 200}"),
-            "; ".join(["1 a"] * (MAX_RANKED + 1)),
-        ):
+        assert digest_of(table) != digest_of(make_table({key: plain}))
+        for wrong in ("x aten::mm", "1.5", "1.5 \x1b[2J", "; ".join(["1 a"] * (MAX_RANKED + 1))):
             damaged = replace(row, evidence=replace(evidence, ranking=wrong))
             with pytest.raises(TableFormatError, match="ranking"):
                 decode(encode(make_table({key: damaged})), "t")
@@ -113,41 +98,28 @@ def test_candidates_are_ranked_with_us_and_percent() -> None:
 
 
 @pytest.mark.usefixtures("on_terminal")
-def test_shipped_tables_fit_the_terminal(root: object) -> None:
-    from pathlib import Path
-
-    for path in sorted(Path(str(root), "tables").rglob("*.json")):
+def test_shipped_tables_fit_the_terminal(root: Path) -> None:
+    for path in sorted((root / "tables").rglob("*.json")):
         table = read(path)
         lines = [*spell_table(table), *spell_candidates(table, [*table.rows][:5])]
         assert (path.name, max(map(len, lines)) <= 80) == (path.name, True)
 
 
-def _with_calls(table: Table, launch: Launch = Launch.EAGER, **calls: CallCost) -> Table:
-    named = [(f"MLP {name}", cost) for name, cost in calls.items()]
-    timing = replace(table.policy.timing, launch=launch)
-    origin = table.provenance.costing(named)
-    return replace(table, provenance=origin, policy=replace(table.policy, timing=timing))
-
-
 @pytest.mark.usefixtures("on_terminal")
 def test_what_the_host_limits_is_shown() -> None:
     """Each bucket has both times, small buckets first, and the advice fits how rows were timed."""
+    costs = [("MLP n_128", CallCost(121.0, 210.5)), ("MLP n_16", CallCost(120.04, 38.0))]
     for launch, advice in (
         (Launch.EAGER, "have no such limit: build for them with --launch cudagraph"),
         (Launch.CUDAGRAPH, "winners were chosen for CUDA graphs, which have no such limit"),
     ):
-        small, large = CallCost(120.04, 38.0), CallCost(121.0, 210.5)
-        lines = list(spell_table(_with_calls(make_table(), launch, n_128=large, n_16=small)))
+        table = make_table()
+        policy = replace(table.policy, timing=replace(table.policy.timing, launch=launch))
+        named = replace(table, provenance=table.provenance.costing(costs), policy=policy)
+        lines = list(spell_table(named))
         first = lines.index("MLP n_16: host 120.0 us, device 38.00 us: the host limits it")
-        assert (
-            lines[first + 1] == "MLP n_128: host 121.0 us, device 210.5 us: the device limits it"
-        ), (launch, advice)
+        assert lines[first + 1] == "MLP n_128: host 121.0 us, device 210.5 us: the device limits it"
         text = " ".join(line.strip() for line in lines)
-        assert "launched one by one, 1 of 2 buckets is limited by the host" in text, (
-            launch,
-            advice,
-        )
-        assert advice in text, (launch, advice)
-        assert max(map(len, lines)) <= 80, (launch, advice)
-    # Where the device limits, nothing is said; what a call costs is in the table all the same.
-    assert list(spell_limits({"MLP n_16": CallCost(20.0, 38.0)}, Launch.EAGER, None)) == []
+        assert "launched one by one, 1 of 2 buckets is limited by the host" in text
+        assert advice in text
+        assert max(map(len, lines)) <= 80

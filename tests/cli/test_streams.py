@@ -11,13 +11,14 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from own_processes import Done
 from sample_tables import make_table
 
 from warmup.table.codec import encode
 
 LOST = "error: stdout cannot be written: No space left on device; send it to a file that can be\n"
 
-Shell = Callable[[str], subprocess.CompletedProcess[str]]
+Shell = Callable[[str], Done]
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def shell(tmp_path: Path, root: Path) -> Shell:
     (tmp_path / "t.json").write_text(encode(make_table()))
     warmup = f"{shlex.quote(sys.executable)} -m warmup"
 
-    def run(command: str) -> subprocess.CompletedProcess[str]:
+    def run(command: str) -> Done:
         return subprocess.run(
             ["/bin/sh", "-c", command.replace("warmup", warmup, 1)],
             env={**os.environ, "PYTHONPATH": str(root)},

@@ -10,13 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from own_processes import run_python
+from own_processes import Done, run_python
 from sample_tables import make_key, make_row, make_runtime, make_table
 
 from warmup.table.codec import encode
 from warmup.table.store import read
 
-Done = subprocess.CompletedProcess[str]
 Command = Callable[..., Done]
 WITHOUT_TORCH = """
 import sys
@@ -27,14 +26,9 @@ main(sys.argv[1:])
 
 
 @pytest.fixture
-def warmup(folder: Path) -> Command:
-    """``warmup("show", "a.json")`` in the folder of the tables."""
-    return lambda *words: run_python("-m", "warmup", *words, cwd=folder)
-
-
-@pytest.fixture
-def quick_warmup(folder: Path, run_main: Command) -> Command:
-    """The same within this process, for what many cases tell apart."""
+def warmup(folder: Path, run_main: Command) -> Command:
+    """``warmup("show", "a.json")`` in the folder of the tables, within this process."""
+    del folder
     return run_main
 
 
@@ -59,51 +53,27 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_show_prints_every_row(warmup: Command) -> None:
-    done = warmup("show", "a.json")
-    lines = done.stdout.splitlines()
-    assert (done.returncode, done.stderr, lines[0][:39], lines[-1]) == (
-        0,
-        "",
-        "NVIDIA H200 (sm_90), torch 2.13.0, trit",
-        "3 of 3 rows, 3 near_tie, timed at 1980 MHz",
-    )
-
-
-def test_show_filters_rows(quick_warmup: Command) -> None:
+def test_show_filters_rows(warmup: Command) -> None:
     """--rows keeps the rows with exactly these words; without any the exit code is 1."""
-    for filters, shown in (
-        ("mm", 1),
-        ("addmm", 2),
-        ("bmm", 0),
-        ("m=560", 2),
-        ("m=56", 0),
-        ("mm m=560", 0),
-    ):
-        done = quick_warmup("show", "a.json", "--rows", filters)
+    for filters, shown in (("", 3), ("mm", 1), ("addmm", 2), ("m=560", 2), ("m=56", 0)):
+        done = warmup("show", "a.json", "--rows", filters)
         flags = f", {shown} near_tie, timed at 1980 MHz" if shown else ""
-        assert (done.returncode, "matches" in done.stderr) == (
-            (0, False) if shown else (1, True)
-        ), filters
+        assert (done.returncode, "matches" in done.stderr) == (int(not shown), not shown), filters
+        assert done.stdout.startswith("NVIDIA H200 (sm_90), torch 2.13.0, trit"), filters
         assert done.stdout.splitlines()[-1] == f"{shown} of 3 rows{flags}", filters
 
 
 def test_merge_writes_the_union(warmup: Command, folder: Path) -> None:
-    """The union is written, said on stderr, and stdout stays empty."""
     done = warmup("merge", "a.json", "c.json", "--out", "new/out.json")
-    assert (done.returncode, done.stdout, done.stderr, len(read(folder / "new/out.json").rows)) == (
-        0,
-        "",
-        "new/out.json: 4 rows\n",
-        4,
-    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "new/out.json: 4 rows\n")
+    assert len(read(folder / "new/out.json").rows) == 4
 
 
-def test_a_refused_merge_writes_nothing(quick_warmup: Command, folder: Path) -> None:
+def test_a_refused_merge_writes_nothing(warmup: Command, folder: Path) -> None:
     """A conflict, another device or a damaged table leaves no file and changes none."""
     for other in ("b.json", "other.json", "bad.json", "absent.json"):
         before = {path.name: path.read_bytes() for path in folder.iterdir()}
-        quick_warmup("merge", "a.json", other, "-o", "out.json")
+        warmup("merge", "a.json", other, "-o", "out.json")
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == before, other
 
 
@@ -134,46 +104,35 @@ def test_any_encoding_of_the_terminal_will_do(root: Path, folder: Path) -> None:
         assert "Traceback" not in done.stderr, words
 
 
-def test_a_long_key_stays_on_its_line(quick_warmup: Command, folder: Path) -> None:
-    """In a file or pipe a row is one line that holds its whole key, however long."""
-    epilogue = ",".join(f"mul(bf16[560,{n}])" for n in range(20))
-    key = make_key(560, epilogue=epilogue)
-    (folder / "t.json").write_text(encode(make_table({key: make_row()})))
-    lines = quick_warmup("show", "t.json").stdout.splitlines()
-    assert [epilogue in line for line in lines] == [False, False, True, False]
-
-
-def test_show_json_is_the_document(quick_warmup: Command, folder: Path) -> None:
+def test_show_json_is_the_document(warmup: Command, folder: Path) -> None:
     """Whole, or with the rows of --rows alone."""
-    done = quick_warmup("show", "a.json", "--json")
+    done = warmup("show", "a.json", "--json")
     assert json.loads(done.stdout) == json.loads((folder / "a.json").read_text())
-    done = quick_warmup("show", "a.json", "--json", "--rows", "mm")
+    done = warmup("show", "a.json", "--json", "--rows", "mm")
     assert list(json.loads(done.stdout)["rows"]["gemm"]) == [make_key(16, op="mm")]
 
 
-def test_a_difference_is_exit_1_and_on_stdout(quick_warmup: Command) -> None:
+def test_a_difference_is_exit_1_and_on_stdout(warmup: Command) -> None:
     """One sign for each kind; with --json one document, difference or not."""
-    done = quick_warmup("diff", "a.json", "a.json")
+    done = warmup("diff", "a.json", "a.json")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "no difference\n")
-    done = quick_warmup("diff", "a.json", "b.json")
+    done = warmup("diff", "a.json", "b.json")
     signs = [line[0] for line in done.stdout.splitlines() if line[0] != " "]
     assert (done.returncode, done.stderr, signs) == (1, "", ["-", "-", "~"])
     for other, code in (("a.json", 0), ("b.json", 1)):
-        done = quick_warmup("diff", "a.json", other, "--json")
-        document = json.loads(done.stdout)
-        assert (done.returncode, len(document["changed"])) == (code, code), other
-        assert sorted(document) == ["changed", "context", "only_a", "only_b"], other
+        done = warmup("diff", "a.json", other, "--json")
+        assert (done.returncode, len(json.loads(done.stdout)["changed"])) == (code, code), other
 
 
-def test_merge_settles_conflicts_with_a_preference(quick_warmup: Command, folder: Path) -> None:
+def test_merge_settles_conflicts_with_a_preference(warmup: Command, folder: Path) -> None:
     """Without one each conflict is a line; the output may be an input."""
-    done = quick_warmup("merge", "a.json", "b.json", "-o", "out.json")
+    done = warmup("merge", "a.json", "b.json", "-o", "out.json")
     first, second = done.stderr.splitlines()
     said = "error: 1 conflict; settle them with --prefer evidence, a, b or faster:"
     assert (done.returncode, done.stdout, first) == (3, "", said)
     assert second.startswith(f"    {make_key(560)}: mm_a")
     for prefer, uid in (("a", "mm_a"), ("b", "mm_b"), ("faster", "mm_b")):
-        quick_warmup("merge", "a.json", "b.json", "-o", "out.json", "--prefer", prefer)
+        warmup("merge", "a.json", "b.json", "-o", "out.json", "--prefer", prefer)
         assert read(folder / "out.json").rows[make_key(560)].winner.uid == uid, prefer
-    done = quick_warmup("merge", "a.json", "c.json", "-o", "a.json")
+    done = warmup("merge", "a.json", "c.json", "-o", "a.json")
     assert (done.returncode, len(read(folder / "a.json").rows)) == (0, 4)

@@ -19,8 +19,7 @@ from typing import Any
 import torch
 
 import warmup
-from warmup.cli.build_render import document, spell
-from warmup.cli.progress import BuildProgress
+from warmup.cli.build_render import BuildProgress, document, spell
 from warmup.models.loading import load_model
 from warmup.tuning import weights as measure
 

@@ -8,20 +8,18 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from warmup.cli.audit import audit
+from warmup.cli.audit import CONTEXT_SETTINGS, audit, run
 from warmup.cli.bench import bench
 from warmup.cli.build import build
 from warmup.cli.check import check
 from warmup.cli.compare import compare
 from warmup.cli.doctor import doctor
-from warmup.cli.exchange import export
 from warmup.cli.explain import explain
 from warmup.cli.options import with_common_options, with_model_options
 from warmup.cli.output import print_line
 from warmup.cli.profile import profile
-from warmup.cli.run import CONTEXT_SETTINGS, run
 from warmup.cli.suggest import suggest
-from warmup.cli.tables import diff, merge, show
+from warmup.cli.tables import diff, export, merge, show
 from warmup.core.text import __version__
 
 _HELP_NAMES: Final[dict[str, Any]] = {"help_option_names": ["-h", "--help"]}

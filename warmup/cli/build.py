@@ -16,18 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import typer
 
 from warmup.cli import options
-from warmup.cli.build_render import (
-    MEASURE_ALL,
-    RETRY,
-    UNDECIDED,
-    document,
-    document_of_plan,
-    document_of_program,
-    is_undecided,
-    spell,
-    spell_plan,
-    spell_program,
-)
 from warmup.cli.output import complain, print_report, say
 from warmup.cli.streams import EXIT_FOUND, EXIT_UNDECIDED, interruptible
 from warmup.core.buckets import ShapePolicy
@@ -38,8 +26,18 @@ if TYPE_CHECKING:
     from warmup.tuning.report import BuildReport
     from warmup.tuning.request import BuildRequest, Runner, Source
 
-_MORE: Final = "More options"
 _CONFIG_MAP_BYTES: Final = 2**20
+
+
+def _more(help_text: str, *names: str, metavar: str | None = None) -> Any:
+    """Return an option that the help lists below the others, without a default."""
+    return typer.Option(
+        *names,
+        metavar=metavar,
+        help=help_text,
+        rich_help_panel="More options",
+        show_default=False,
+    )
 
 
 # -- Expert settings: `--set NAME=VALUE` ----------------------------------------------------------
@@ -83,19 +81,12 @@ SETTINGS: Final[Mapping[str, tuple[Callable[[str], Any], str]]] = {
         str,
         "write a bundle with the graphs of a server in this mode of torch.compile",
     ),
-    "after": (
-        _yes,
-        "yes: tune what a program asks when it has ended, not as it is asked",
-    ),
+    "after": (_yes, "yes: tune what a program asks when it has ended, not as it is asked"),
 }
 
 
 def parse_settings(words: Sequence[str]) -> dict[str, Any]:
-    """Return the values of ``--set`` by name.
-
-    Raises:
-        typer.BadParameter: a name is not in `SETTINGS` or given twice, or a value cannot be read.
-    """
+    """Return the values of ``--set`` by name; a wrong one is a `typer.BadParameter`."""
     found: dict[str, Any] = {}
     for word in words:
         name, equals, text = word.partition("=")
@@ -124,10 +115,7 @@ def build(
     model: options.ModelOptions,
     problems: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Misses of an audit, or torch's lookup table.",
-        ),
+        typer.Option(metavar="FILE", help="Misses of an audit, or torch's lookup table."),
     ] = None,
     out: Annotated[
         Path | None,
@@ -145,83 +133,35 @@ def build(
         bool, typer.Option("--dry-run", help="Say what would be tuned; measure nothing.")
     ] = False,
     search: Annotated[
-        Search,
-        typer.Option(
-            metavar="HOW",
-            show_default=False,
-            rich_help_panel=_MORE,
-            help="default, wide or exhaustive candidates.",
-        ),
+        Search, _more("default, wide or exhaustive candidates.", metavar="HOW")
     ] = Search.DEFAULT,
     policy: Annotated[
-        ShapePolicy,
-        typer.Option(
-            metavar="HOW",
-            show_default=False,
-            rich_help_panel=_MORE,
-            help="A bucket serves: exact, pad or range sizes.",
-        ),
+        ShapePolicy, _more("A bucket serves: exact, pad or range sizes.", metavar="HOW")
     ] = ShapePolicy.EXACT,
-    pad_weights: Annotated[
-        bool | None,
-        typer.Option(rich_help_panel=_MORE, help="Tune padded weights; default on a GPU."),
-    ] = None,
-    freezing: Annotated[
-        bool | None,
-        typer.Option(rich_help_panel=_MORE, help="On a CPU: with frozen weights, or not."),
-    ] = None,
-    bundle: Annotated[
-        bool,
-        typer.Option("--bundle", rich_help_panel=_MORE, help="Write the compiled kernels too."),
-    ] = False,
+    pad_weights: Annotated[bool | None, _more("Tune padded weights; default on a GPU.")] = None,
+    freezing: Annotated[bool | None, _more("On a CPU: with frozen weights, or not.")] = None,
+    bundle: Annotated[bool, _more("Write the compiled kernels too.", "--bundle")] = False,
     again: Annotated[
         Literal["unstable", "all"] | None,
-        typer.Option(
-            "--retry",
-            metavar="ROWS",
-            rich_help_panel=_MORE,
-            help="Measure unstable or all rows again.",
-        ),
+        _more("Measure unstable or all rows again.", "--retry", metavar="ROWS"),
     ] = None,
     rows_from: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="TABLE", rich_help_panel=_MORE, help="Take rows that fit; repeatable."
-        ),
+        list[Path] | None, _more("Take rows that fit; repeatable.", metavar="TABLE")
     ] = None,
     shard: Annotated[
-        str | None,
-        typer.Option(
-            metavar="I/N", rich_help_panel=_MORE, help="With --problems: the I-th of N shares."
-        ),
+        str | None, _more("With --problems: the I-th of N shares.", metavar="I/N")
     ] = None,
     cluster: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS", rich_help_panel=_MORE, help="With --problems: on a Ray cluster."
-        ),
+        str | None, _more("With --problems: on a Ray cluster.", metavar="ADDRESS")
     ] = None,
     from_vllm: Annotated[
-        str | None,
-        typer.Option(
-            "--from-vllm",
-            metavar="FOLDER",
-            rich_help_panel=_MORE,
-            help="Instead of --model: what vLLM compiles.",
-        ),
+        str | None, _more("Instead of --model: what vLLM compiles.", metavar="FOLDER")
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="NAME=VALUE",
-            rich_help_panel=_MORE,
-            help="Expert settings; docs/reference/cli.md.",
-        ),
+        _more("Expert settings; docs/reference/cli.md.", "--set", metavar="NAME=VALUE"),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", rich_help_panel=_MORE, help="Print JSON instead of text.")
-    ] = False,
+    as_json: Annotated[bool, _more("Print JSON instead of text.", "--json")] = False,
 ) -> None:
     """Tune every bucket of a model and write the winners to a table.
 
@@ -247,13 +187,12 @@ def build(
         **parse_settings(settings or ()),
     }
     words = {name: value for name, value in chosen.items() if value is not None}
-    sources = {"model": model.model, "problems": problems, "from_vllm": from_vllm}
     if command or from_vllm is not None:
-        beside = {**sources, "from_vllm": command and from_vllm}
+        beside = {"model": model.model, "problems": problems, "from_vllm": command and from_vllm}
         given = {name for name, value in beside.items() if value}
-        run = partial(_run_program, out=out, words=words, given=given, cluster=cluster)
-        run = partial(run, as_json=as_json)
-        run(command or ()) if from_vllm is None or command else _run_engine(run, from_vllm)
+        program = command or _engine_command(from_vllm or "")
+        is_engine = not command
+        _tune_program(program, out, words, given, cluster, as_json=as_json, is_engine=is_engine)
         return
     if (model.model is None) is (problems is None):
         raise typer.BadParameter("give one of --model, --problems, --from-vllm and -- COMMAND")
@@ -265,21 +204,37 @@ def build(
         _measure_lookup_table(problems, out, words, as_json=as_json)
     elif shard is None or problems is None or not _is_empty_share(problems, shard):
         source = _source_of(model.model, problems, words)
-        request = _request_of(source, out, words, cluster)
-        _tune(request, MEASURE_ALL if model.model is None else RETRY, as_json=as_json)
+        _tune(_request_of(source, out, words, cluster), as_json=as_json)
 
 
-def _tune(request: BuildRequest, remedy: str, *, as_json: bool) -> None:
-    """Do *request*, print its report, and end with its exit code; *remedy* is for unstable rows."""
-    from warmup.cli.progress import BuildProgress
+def _tune(request: BuildRequest, *, as_json: bool, reason: str = "") -> None:
+    """Do *request*, print its report, and end with its exit code.
+
+    *reason* is why a program may ask nothing.
+    """
+    from warmup.cli import build_render as render
     from warmup.tuning.build import build
+    from warmup.tuning.problems import ProblemsSource
+    from warmup.tuning.program import ProgramSource
 
-    with BuildProgress() as progress, interruptible(progress.interrupted):
-        report = build(request, progress)
+    of_program = isinstance(request.source, ProgramSource)
+    progress = render.BuildProgress(of_program=of_program)
+    try:
+        with progress, interruptible(progress.interrupted):
+            report = build(request, progress)
+    except NothingRecordedError as error:
+        if not reason:
+            raise
+        raise NothingRecordedError(str(error.args[0]), reason) from error
     if report.plan is not None:
-        print_report(report, spell_plan, document_of_plan, as_json=as_json)
+        print_report(report, render.spell_plan, render.document_of_plan, as_json=as_json)
         return
-    print_report(report, partial(spell, remedy=remedy), document, as_json=as_json)
+    if of_program:
+        print_report(report, render.spell_program, render.document_of_program, as_json=as_json)
+        raise typer.Exit(_exit_code(report))
+    is_of_model = not isinstance(request.source, ProblemsSource)
+    spell = partial(render.spell, remedy=render.RETRY if is_of_model else render.MEASURE_ALL)
+    print_report(report, spell, render.document, as_json=as_json)
     size = report.path.stat().st_size
     if size > _CONFIG_MAP_BYTES and not as_json:
         say(f"note: {report.path} has {size} bytes, more than a Kubernetes ConfigMap holds (1 MiB)")
@@ -288,6 +243,8 @@ def _tune(request: BuildRequest, remedy: str, *, as_json: bool) -> None:
 
 def _exit_code(report: BuildReport) -> int:
     """Return the code of *report*, a program's own first; say where nothing was decided."""
+    from warmup.cli.build_render import UNDECIDED, is_undecided
+
     rows, measured = dict(report.table.rows), {one.key for one in report.timings}
     program_code = 0
     if (program := report.program) is not None:
@@ -301,24 +258,20 @@ def _exit_code(report: BuildReport) -> int:
     return program_code or own
 
 
-def _source_of(model: str | None, problems: Path | None, words: Mapping[str, Any]) -> Source:
-    """Return *model* with its buckets, or *problems*, as the source of a build.
+_OF_SOURCES: Final = frozenset({"seqlens", "dims", "shard"})
 
-    Raises:
-        typer.BadParameter: one of *words* belongs to the other source.
-    """
+
+def _source_of(model: str | None, problems: Path | None, words: Mapping[str, Any]) -> Source:
+    """Return *model* with its buckets, or *problems*; a word of the other source is refused."""
     from warmup.tuning.model import ModelSource
     from warmup.tuning.problems import ProblemsSource
 
     if problems is not None:
-        refuse("--problems", {"seqlens", "dims"} & words.keys())
+        _refuse("--problems", {"seqlens", "dims"} & words.keys())
         return ProblemsSource(problems, words.get("shard"))
-    refuse("--model", {"shard"} & words.keys())
+    _refuse("--model", {"shard"} & words.keys())
     assert model is not None
     return ModelSource(model, words.get("seqlens"), tuple(words.get("dims", ())))
-
-
-_OF_SOURCES: Final = frozenset({"seqlens", "dims", "shard"})
 
 
 def _request_of(
@@ -326,9 +279,7 @@ def _request_of(
     out: Path | None,
     words: Mapping[str, Any],
     cluster: str | None,
-    *,
     given: Collection[str] = (),
-    hint: str = "",
 ) -> BuildRequest:
     """Return the request for *source* that *words* describe; those *given* besides are refused.
 
@@ -355,36 +306,25 @@ def _request_of(
     options = BuildOptions(**{**how, "rows_from": tuple(map(str, how.get("rows_from", ())))})
     request = BuildRequest(source=source, runner=runner, out=out, options=options)
     label, refused = request.contradictions() or (source.label, [])
-    if label == source.label:
-        refused = [*refused, *given]
-    refuse(label, refused, hint if "bundle" in refused else "")
+    _refuse(label, [*refused, *given] if label == source.label else refused)
     return request
 
 
-def refuse(source: str, given: Collection[str], hint: str = "") -> None:
-    """Return where nothing is *given*: arguments that do not go with *source*, by their names.
-
-    A *hint* follows the text of the error.
-
-    Raises:
-        typer.BadParameter: there are some; the text has their options.
-    """
+def _refuse(source: str, given: Collection[str]) -> None:
+    """Raise a `typer.BadParameter` that names the options *given*, if any, beside *source*."""
     spelled = {"inputs": "--input", "force": "--retry all", "retry": "--retry unstable"}
     flags = [
         f"--set {name}" if name in SETTINGS else spelled.get(name, f"--{name.replace('_', '-')}")
         for name in sorted(given)
     ]
+    hint = "; --bundle takes no value, the bundle is written beside the table"
     if flags:
-        raise typer.BadParameter(f"{source} cannot be combined with {', '.join(flags)}{hint}")
+        text = f"{source} cannot be combined with {', '.join(flags)}"
+        raise typer.BadParameter(f"{text}{hint if 'bundle' in given else ''}")
 
 
 def _is_empty_share(problems: Path, shard: str) -> bool:
-    """Return whether the share *shard* of *problems* has no problem, and say so on stderr then.
-
-    Raises:
-        typer.BadParameter: *shard* is not of the form ``I/N``.
-        SettingsError: *problems* is no misses document.
-    """
+    """Return whether the share *shard* of *problems* has no problem, and say so on stderr then."""
     from warmup.serving.audit import read_misses
     from warmup.tuning.problems import parse_shard, share_of
 
@@ -416,57 +356,24 @@ def _measure_lookup_table(
     path: Path, out: Path | None, words: Mapping[str, Any], *, as_json: bool
 ) -> None:
     """Measure the configs in *path* and the library's kernels, and add the winners to *out*."""
-    from warmup.cli.exchange import document_of_configs, spell_configs
-    from warmup.cli.progress import BuildProgress
+    from warmup.cli import build_render as render
     from warmup.tuning.lookup_table import measure_configs, read_lookup_table
     from warmup.tuning.request import BuildOptions
 
-    refuse("torch's lookup table", words.keys() - {"device", "mode", "wait_for_quiet"})
+    _refuse("torch's lookup table", words.keys() - {"device", "mode", "wait_for_quiet"})
     assert out is not None
     entries = read_lookup_table(path)
     measured = None
     if any(entry.winner is not None for entry in entries):
-        with BuildProgress() as progress, interruptible(progress.interrupted):
+        with render.BuildProgress() as progress, interruptible(progress.interrupted):
             measured = measure_configs(entries, out, BuildOptions(**words), progress)
-    shown, told = partial(spell_configs, entries), partial(document_of_configs, entries)
-    print_report(measured, shown, told, as_json=as_json)
+    spell = partial(render.spell_configs, entries)
+    print_report(measured, spell, partial(render.document_of_configs, entries), as_json=as_json)
     if measured is None or measured.open:
         raise typer.Exit(EXIT_FOUND)
 
 
 # -- `warmup build --out TABLE -- COMMAND`: runs a program once, and tunes its decisions ----------
-
-
-def _run_program(
-    command: Sequence[str],
-    *,
-    out: Path | None,
-    words: Mapping[str, Any],
-    given: Collection[str],
-    cluster: str | None,
-    as_json: bool,
-) -> None:
-    """Build the table *out* from *command*; end with the command's exit code, or else the build's.
-
-    Raises:
-        typer.BadParameter: there is no *out*, or something *given* does not go with a program.
-    """
-    from warmup.cli.progress import BuildProgress
-    from warmup.tuning.build import build
-    from warmup.tuning.program import ProgramSource
-
-    how = dict(words)
-    source = ProgramSource(tuple(command), after=how.pop("after", False), stdout_to_stderr=as_json)
-    given = {*given, *({"problem_limit", *_OF_SOURCES} & how.keys())}
-    hint = "; --bundle takes no value, the bundle is written beside the table"
-    request = _request_of(source, out, how, cluster, given=given, hint=hint)
-    if out is None:
-        raise typer.BadParameter("a program needs --out, the table to complete")
-    with BuildProgress(of_program=True) as progress, interruptible(progress.interrupted):
-        report = build(request, progress)
-    print_report(report, spell_program, document_of_program, as_json=as_json)
-    raise typer.Exit(_exit_code(report))
-
 
 _ON_CPU: Final = (
     "on a CPU vLLM's linears call oneDNN and ask inductor nothing, unless a plugin changes that: "
@@ -474,19 +381,30 @@ _ON_CPU: Final = (
 )
 
 
-def _run_engine(run: Callable[[Sequence[str]], None], target: str) -> None:
-    """Run vLLM's engine; say first, and where nothing was asked, why vLLM asks nothing on a CPU."""
+def _tune_program(
+    command: Sequence[str],
+    out: Path | None,
+    words: Mapping[str, Any],
+    given: Collection[str],
+    cluster: str | None,
+    *,
+    as_json: bool,
+    is_engine: bool,
+) -> None:
+    """Build the table *out* from *command*, and say first where vLLM asks nothing on a CPU."""
     from warmup.serving.engines import is_on_gpu
+    from warmup.tuning.program import ProgramSource
 
-    command = _engine_command(target)
-    if is_on_gpu():
-        run(command)
-        return
-    say(f"note: {_ON_CPU}")
-    try:
-        run(command)
-    except NothingRecordedError as error:
-        raise NothingRecordedError(str(error.args[0]), _ON_CPU) from error
+    how = dict(words)
+    source = ProgramSource(tuple(command), after=how.pop("after", False), stdout_to_stderr=as_json)
+    given = {*given, *({"problem_limit", *_OF_SOURCES} & how.keys())}
+    request = _request_of(source, out, how, cluster, given)
+    if out is None:
+        raise typer.BadParameter("a program needs --out, the table to complete")
+    reason = _ON_CPU if is_engine and not is_on_gpu() else ""
+    if reason:
+        say(f"note: {reason}")
+    _tune(request, as_json=as_json, reason=reason)
 
 
 def _engine_command(target: str) -> list[str]:

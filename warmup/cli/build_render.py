@@ -1,30 +1,288 @@
-"""The report of a build, and the plan of a dry run, as text and as JSON."""
+"""What a build prints: its progress on stderr, and its report or plan as text and as JSON.
+
+`BuildProgress` and `CompareProgress` are the observers of `warmup build` and `warmup compare`.
+"""
 
 from __future__ import annotations
 
-import dataclasses
+import datetime as dt
 import functools
 import operator
 import statistics
+import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Final
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from warmup.cli.options import is_verbose
-from warmup.cli.output import fold, grid, record, spell_peaks, terminal_width
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task
+from rich.table import Column
+from rich.text import Text
+
+from warmup.bench.compare import CompareObserver, Start, Variant
+from warmup.cli.options import is_quiet, is_verbose
+from warmup.cli.output import grid, record, say, spell_cost, spell_peaks, wrapped
 from warmup.cli.tables import ROW_HEAD, UNSTABLE_MARK, row_cells, spell_limits
-from warmup.core.buckets import Bucket
+from warmup.core.buckets import Bucket, describe_count
 from warmup.core.device import MachineState
 from warmup.core.events import Uncompiled, in_brackets, selections
 from warmup.core.method import search_to_json
-from warmup.core.rows import SHARE_FLAGS, Flag, Rejection, Row, lag_behind_library
-from warmup.core.text import counted
+from warmup.core.rows import SHARE_FLAGS, Flag, Rejection, Row, Tuned, lag_behind_library
+from warmup.core.text import counted, printable
 from warmup.keys.kind import Kind, natural_order
 from warmup.keys.registry import KINDS, kind_of
 from warmup.measuring.selection import rejections, worst_regret_over_bound
-from warmup.tuning.report import BuildReport, name_of
+from warmup.tuning.lookup_table import ASSUMED, Entry, MeasuredConfigs
+from warmup.tuning.output_check import most_trials
+from warmup.tuning.report import BucketResult, BuildReport, Observer, name_of
 
-# Whether the times of a build can be believed, and which rows to measure again.
+if TYPE_CHECKING:
+    from warmup.serving.run import RunReport
+    from warmup.tuning.report import CheckedOutput
+
+# -- Progress: a live line on a terminal, a line for each finished unit ---------------------------
+
+_MOST_OF_BUCKET: Final = 0.95  # that tuned problems are: the output is judged after the last
+_SILENT_S: Final = 60.0  # without a line on a stream that is no terminal
+
+
+class StepColumn(ProgressColumn):
+    """The step, cut where the terminal has no room: the columns behind it are whole."""
+
+    def render(self, task: Task) -> Text:
+        return Text(task.description, no_wrap=True, overflow="ellipsis")
+
+
+class DoneColumn(ProgressColumn):
+    """``1 of 4 buckets, 0:00:21 so far, about 0:01:03 left``.
+
+    The time left is that of the units, by those done since the field ``since`` of the task, when
+    ``base`` of them were: what a command did before says nothing of the next.
+    """
+
+    def __init__(self, units: str) -> None:
+        super().__init__(table_column=Column(no_wrap=True))
+        self._units = units
+
+    def render(self, task: Task) -> Text:
+        elapsed, done, total = task.elapsed or 0.0, task.completed, task.total
+        words = [] if total is None else [f"{int(done)} of {total:.0f} {self._units}"]
+        words.append(f"{_clock(elapsed)} so far")
+        since, base = task.fields.get("since", 0.0), task.fields.get("base", 0.0)
+        if total is not None and base < done < total:
+            each = (elapsed - since) / (done - base)
+            words.append(f"about {_clock(each * (total - done))} left")
+        return Text(", ".join(words))
+
+
+def _clock(seconds: float) -> str:
+    return str(dt.timedelta(seconds=int(seconds)))
+
+
+class LiveLine(AbstractContextManager["LiveLine"]):
+    """The live line of a command: its step, the *units* done, the time so far and the time left.
+
+    On a stream that is no terminal the lines of `print_above` appear, and after a minute without
+    one what the live line would show: the log of a container says that the command goes on.
+    """
+
+    def __init__(self, units: str) -> None:
+        self._console = Console(stderr=True, markup=False, highlight=False)
+        self._column, self._printed_at = DoneColumn(units), time.monotonic()
+        self._progress = Progress(
+            *(SpinnerColumn(), StepColumn(), BarColumn(bar_width=16), DoneColumn(units)),
+            console=self._console,
+            transient=True,
+            disable=is_quiet() or not self._console.is_terminal,
+        )
+        self._task = self._progress.add_task("starting", total=None)
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._progress.stop()
+
+    def show(
+        self, step: str | None = None, *, done: float | None = None, total: int | None = None
+    ) -> None:
+        """Show the current step and how many units are done; what is not given stays."""
+        self._progress.update(self._task, description=step, completed=done, total=total)
+        is_silent = time.monotonic() - self._printed_at >= _SILENT_S
+        if is_silent and not self._console.is_terminal:
+            task = self._progress.tasks[self._task]
+            self.print_above(f"{task.description}: {self._column.render(task).plain}")
+
+    def begin_units(self, base: float = 0.0, since: float | None = None) -> float:
+        """Count the time of the units from *since*, default now, when *base* are done."""
+        begun = self._progress.tasks[self._task].elapsed or 0.0 if since is None else since
+        self._progress.update(self._task, since=begun, base=base)
+        return begun
+
+    def print_above(self, line: str) -> None:
+        self._printed_at = time.monotonic()
+        if not is_quiet():
+            self._console.print(printable(line), soft_wrap=True)
+
+
+class BuildProgress(LiveLine, Observer):
+    """Progress of a build.
+
+    A problem that is tuned is a part of its bucket. How many a bucket has is taken from the buckets
+    before it, and for the first from the different weights of the model. Until the first bucket is
+    done, the time left is that of its problems. Buckets with padded weights count from 0 again.
+    """
+
+    def __init__(self, *, of_program: bool = False) -> None:
+        super().__init__("buckets")
+        self._of_program = of_program
+        self._problems = self._buckets = self._before_bucket = self._expected = self._before = 0
+        self._bucket, self._begun = "starting", 0.0
+
+    def __enter__(self) -> Self:
+        return self if self._of_program else super().__enter__()
+
+    def program_ended(self, run: RunReport, left: int, again: int) -> None:
+        then = [f"{counted(left, 'problem')} left to tune"] if left else []
+        then += [f"{counted(again, 'unstable row')} to measure again"] if again else []
+        words = ", ".join(then) or "nothing left to tune"
+        say(f"warmup build: the program ended with code {run.exit_code}; {words}")
+        if then:  # the terminal was the program's until now
+            super().__enter__()
+
+    def problems_expected(self, count: int) -> None:
+        self._expected = count
+
+    def model_loaded(self, assumptions: Sequence[object]) -> None:
+        for assumption in assumptions:
+            self.print_above(str(assumption))
+
+    def buckets_counted(self, buckets: Sequence[Bucket]) -> None:
+        if len(buckets) > 1:
+            self.print_above(describe_count(buckets))
+
+    def bucket_started(
+        self, bucket: Bucket, index: int, total: int, *, weights_padded: bool
+    ) -> None:
+        self._bucket = name_of(bucket, weights_padded=weights_padded)
+        self._before_bucket = self._problems
+        if index == 0:  # the model is loaded, or its weights are padded now
+            self._begun = self.begin_units()
+            self._buckets, self._before = 0, self._problems
+        self.show(self._bucket, done=index, total=total)
+
+    def device_looked_at(self, remarks: Sequence[str]) -> None:
+        for remark in remarks:
+            self.print_above(f"device: {remark}")
+
+    def waiting_started(self, reason: str, seconds: float) -> None:
+        self.print_above(
+            f"{reason}: waiting up to {seconds:.0f} s for quiet (--set wait_for_quiet=0 does not)"
+        )
+
+    def devices_ready(self, names: Sequence[str], control_us: Mapping[str, float]) -> None:
+        times = ", ".join(f"{name} {control_us[name]:.1f} us" for name in names)
+        self.print_above(f"devices that time: {times} for the control problem")
+
+    def device_left_out(self, name: str, reason: str) -> None:
+        self.print_above(f"{name} is left out: {reason}")
+
+    def problem_given(self, key: str, device: str, total: int) -> None:
+        self._bucket = device
+        self.show(f"{device}: {key.partition(' ')[0]}", total=total)
+
+    def problem_lost(self, key: str, device: str, reason: str, *, goes_on: bool) -> None:
+        then = "another worker takes over" if goes_on else "given up"
+        self.print_above(f"the worker on {device} {reason}; {then}: {key}")
+
+    def candidates_compiled(self, done: int, total: int) -> None:
+        self.show(f"{self._bucket}: {done} of {counted(total, 'candidate')} compiled")
+
+    def problem_finished(self, tuned: Tuned) -> None:  # noqa: ARG002  an observer's parameter
+        self._problems += 1
+        of_bucket = self._problems - self._before_bucket
+        part = min(of_bucket / self._expected, _MOST_OF_BUCKET) if self._expected else 0.0
+        step = f"{self._bucket}: {counted(self._problems, 'problem')} tuned"
+        self.show(step, done=self._buckets + part)
+        if not self._buckets and of_bucket == 1:  # after compiling and, it may be, waiting
+            self.begin_units(part)
+
+    def bucket_finished(self, result: BucketResult) -> None:
+        self._buckets += 1
+        self._before_bucket = self._problems
+        self._expected = max(1, round((self._problems - self._before) / self._buckets))
+        self.begin_units(since=self._begun)
+        self.show(done=self._buckets)
+        left_out = counted(result.left_out, "repeated layer")
+        known = len(result.keys) - result.tuned
+        counts = f"{result.tuned} tuned, {known} in the table already"
+        self.print_above(
+            f"{result.name}: {counts if result.keys else 'nothing tuned, no row served'}, "
+            f"{result.judgement.brief}, {result.seconds:.1f} s"
+            + (f", without {left_out}" if result.left_out else "")
+            + (f"; {spell_cost(result.cost)}" if result.cost is not None else "")
+        )
+
+    def output_wrong(self, name: str, rows: int, judgement: CheckedOutput) -> None:
+        self.print_above(
+            f"{name}: the output is wrong, {judgement}; looking for the row to blame among {rows}, "
+            f"in at most {most_trials(rows)} compiles"
+        )
+
+    def rows_tried(self, name: str, rows: int, judgement: CheckedOutput) -> None:
+        verdict = "right" if judgement.is_right else "wrong"
+        self.print_above(f"{name}: {verdict} with {counted(rows, 'row')}: {judgement.error:.2e}")
+
+    def rows_rejected(self, line: str) -> None:
+        self.print_above(line)
+
+    def host_preferred(self, line: str) -> None:
+        self.print_above(line)
+
+    def packing_started(self) -> None:
+        self.show("packing the bundle")
+
+    def interrupted(self) -> None:
+        """End the live line and say that finished problems are kept."""
+        self.__exit__(None, None, None)
+        say(
+            f"interrupted: {counted(self._problems, 'problem')} tuned now, kept in the table; "
+            "run the same command again to tune the rest"
+        )
+
+
+class CompareProgress(LiveLine, CompareObserver):
+    """Progress of a comparison."""
+
+    def __init__(self) -> None:
+        super().__init__("rounds")
+
+    def variant_started(self, variant: Variant) -> None:
+        self.show(f"{variant.name}: first outputs")
+
+    def variant_ready(self, variant: Variant, start: Start) -> None:
+        self.begin_units()  # the rounds begin when the last variant is ready
+        self.print_above(
+            f"{variant.name}: first outputs after {start['process_seconds']:.1f} s, "
+            f"{start['benchmarks']} benchmarks"
+        )
+
+    def variant_failed(self, variant: Variant, reason: str) -> None:
+        self.print_above(f"{variant.name}: failed: {reason}")
+
+    def round_finished(self, number: int, total: int) -> None:
+        self.show("timing", done=number, total=total)
+
+
+# -- Whether the times of a build can be believed, and which rows to measure again ----------------
 
 RETRY: Final = "add --retry unstable to this command"
 MEASURE_ALL: Final = "add --retry all to this command, which measures every problem again"
@@ -32,7 +290,7 @@ UNDECIDED: Final = (
     "warmup build: no row measured now could be decided (exit code 4); the table can be served, "
     "with the library's kernels"
 )
-_MAX_LISTED: Final = 20  # flagged rows, and rejected candidates
+_MAX_LISTED: Final = 20  # flagged rows, rejected candidates, and problems of a plan
 
 
 def spell_belief(report: BuildReport, remedy: str = RETRY) -> Iterator[str]:
@@ -49,7 +307,7 @@ def spell_belief(report: BuildReport, remedy: str = RETRY) -> Iterator[str]:
     if machine.measured:
         yield f"times of this build {_belief(machine, len(now.intersection(unstable)), len(now))}"
     unmarked = [key for key in unstable if kind_of(key).summary is not None]  # listed in no grid
-    yield from first_lines([f"row flagged {Flag.UNSTABLE}: {key}" for key in unmarked], "such rows")
+    yield from _first([f"row flagged {Flag.UNSTABLE}: {key}" for key in unmarked], "such rows")
     if report.retried is not None and not report.retried:
         yield "no row of the table is unstable: nothing was measured again"
     elif report.retried:
@@ -63,11 +321,10 @@ def spell_belief(report: BuildReport, remedy: str = RETRY) -> Iterator[str]:
     if others:
         yield f"{counted(others, 'more unstable row')} in the table, not asked for by this command"
     if unstable:
-        yield unstable_rows(len(unstable), len(asked), remedy)
+        yield _unstable_rows(len(unstable), len(asked), remedy)
 
 
-def unstable_rows(unstable: int, rows: int, remedy: str) -> str:
-    """Say how many of the *rows* of this command are unstable, their kernel, and the *remedy*."""
+def _unstable_rows(unstable: int, rows: int, remedy: str) -> str:
     return (
         f"{unstable} of {counted(rows, 'row')} unstable (marked {UNSTABLE_MARK}): such a row has "
         "the library's kernel for want of better times; to measure it again on a quiet machine, "
@@ -82,9 +339,7 @@ def is_undecided(rows: Mapping[str, Row], measured: Collection[str]) -> bool:
 
 
 def _belief(machine: MachineState, unstable: int, measured: int) -> str:
-    """Return that times can be believed, or what makes them doubtful."""
-    reasons = [*machine.complaints]
-    load = ""
+    reasons, load = [*machine.complaints], ""
     if machine.worst_share is not None:
         load = f"other processes took up to {machine.worst_share:.0%} of {machine.cpus:g} CPUs"
     if machine.disturbed:
@@ -99,23 +354,14 @@ def _belief(machine: MachineState, unstable: int, measured: int) -> str:
     return f"can be believed: {'; '.join(seen)}"
 
 
-def first_lines(lines: list[str], what: str) -> Iterator[str]:
+def _first(lines: list[str], what: str) -> Iterator[str]:
     """Yield the first of *lines*, and how many more there are of *what*."""
     yield from lines[:_MAX_LISTED]
     if len(lines) > _MAX_LISTED:
         yield f"{len(lines) - _MAX_LISTED} more {what}"
 
 
-# The report of a build, and of one that ran a program.
-
-
-def spell_devices(report: BuildReport) -> Iterator[str]:
-    """Yield a line for each of several devices: its problems, its control time, why it was left."""
-    for share in report.devices:
-        control = f", control problem {share.control_us:.1f} us" if share.control_us else ""
-        left = f"; left out: {share.left_out}" if share.left_out else ""
-        yield f"{share.name}: {counted(share.problems, 'problem')}{control}{left}"
-
+# -- The report of a build ------------------------------------------------------------------------
 
 _EXPECTED: Final = {None, Rejection.COMPILE, Rejection.LAUNCH}  # a config too large for the device
 
@@ -134,8 +380,11 @@ def spell(report: BuildReport, remedy: str = RETRY) -> Iterator[str]:
     for kind in KINDS.values():
         own = [report.table.rows[key] for key in asked if kind_of(key) is kind]
         if own and kind.summary is not None:
-            yield f"{len(own)} {kind.summary}{_mean_gain(own, kind.library_default)}"
-            yield from _tried(report, kind)
+            yield f"{len(own)} {kind.summary}{_mean_gain(own, kind)}"
+            found = [t.searched for t in report.timings if t.searched and kind_of(t.key) is kind]
+            if found:
+                tried = functools.reduce(operator.add, found).by_source
+                yield f"candidates tried for {counted(len(found), 'kernel')}: {tried}"
     for site, count in sorted(report.uncovered.items()):
         is_selection = bool(selections([site]))
         done = "default mode's kernel is compiled" if is_selection else "measured at every start"
@@ -152,8 +401,11 @@ def spell(report: BuildReport, remedy: str = RETRY) -> Iterator[str]:
     for result in report.buckets:
         yield from spell_graphs(result.name, result.graphs, result.uncompiled)
     costs = {result.name: result.cost for result in report.buckets if result.cost is not None}
-    yield from spell_limits(costs, report.table.policy.timing.launch, terminal_width())
-    yield from spell_devices(report)
+    yield from spell_limits(costs, report.table.policy.timing.launch)
+    for share in report.devices:
+        control = f", control problem {share.control_us:.1f} us" if share.control_us else ""
+        left = f"; left out: {share.left_out}" if share.left_out else ""
+        yield f"{share.name}: {counted(share.problems, 'problem')}{control}{left}"
     yield from _doubts(report)
     yield from _outcome(report)
 
@@ -163,41 +415,37 @@ def _rows(report: BuildReport) -> Iterator[Sequence[str]]:
     listed: set[tuple[Bucket, str]] = set()
     for result in report.buckets:
         for key in result.keys:
-            kind = kind_of(key)
-            if kind.summary is not None or (result.bucket, key) in listed:
-                continue
-            listed.add((result.bucket, key))
-            question = kind.ingredients(key).get(kind.question or "", kind.name)
-            yield result.name, kind.brief(key), question, *row_cells(report.table.rows[key])
+            if kind_of(key).summary is None and (result.bucket, key) not in listed:
+                listed.add((result.bucket, key))
+                yield result.name, *_row(key, report.table.rows[key])
 
 
-def _mean_gain(rows: list[Row], library_default: str) -> str:
-    """Return how much faster the winners of *rows* are than the *library_default*, on average."""
-    ratios = [
-        row.evidence.library_us / row.evidence.time_us for row in rows if row.evidence.library_us
-    ]
+def _row(key: str, row: Row) -> Sequence[str]:
+    kind = kind_of(key)
+    question = kind.ingredients(key).get(kind.question or "", kind.name)
+    return kind.brief(key), question, *row_cells(row)
+
+
+def _mean_gain(rows: list[Row], kind: Kind) -> str:
+    found = [row.evidence for row in rows]
+    ratios = [one.library_us / one.time_us for one in found if one.library_us]
     if not ratios:
         return ""
-    return f", {statistics.geometric_mean(ratios):.2f}x over {library_default}"
-
-
-def _tried(report: BuildReport, kind: Kind) -> Iterator[str]:
-    """Yield how many candidates were tried for the rows of *kind* tuned now, by source."""
-    found = [one.searched for one in report.timings if one.searched and kind_of(one.key) is kind]
-    if found:
-        total = functools.reduce(operator.add, found)
-        yield f"candidates tried for {counted(len(found), 'kernel')}: {total.by_source}"
+    return f", {statistics.geometric_mean(ratios):.2f}x over {kind.library_default}"
 
 
 def _doubts(report: BuildReport) -> Iterator[str]:
     """Yield flagged rows, ranges to split, and candidates with an unexpected rejection."""
     for flag in SHARE_FLAGS:
         keys = [one.key for one in report.timings if flag in one.row.evidence.flags]
-        yield from first_lines(
-            [f"row flagged {flag}: {key}" for key in keys], f"rows flagged {flag}"
+        yield from _first([f"row flagged {flag}: {key}" for key in keys], f"rows flagged {flag}")
+    for split in _splits(report):
+        count, verb = len(split["keys"]), "is" if len(split["keys"]) == 1 else "are"
+        yield (
+            f"{split['bucket']}: {counted(count, 'row')} {verb} up to {split['ratio']:.2f}x as "
+            f"slow as the best at size {split['size']}: add the bucket {split['add']}"
         )
-    yield from map(str, _splits(report))
-    yield from slower_at_largest({one.key: one.row for one in report.timings})
+    yield from _slower_at_largest({one.key: one.row for one in report.timings})
     unexpected = [
         f"candidate rejected ({timing.rejection}): {timing.winner.short} for {tuned.key}: "
         f"{timing.said}"
@@ -205,11 +453,10 @@ def _doubts(report: BuildReport) -> Iterator[str]:
         for timing in tuned.timings
         if timing.rejection not in _EXPECTED
     ]
-    yield from first_lines(unexpected, "rejected candidates; --json prints all")
+    yield from _first(unexpected, "rejected candidates; --json prints all")
 
 
-def slower_at_largest(rows: Mapping[str, Row]) -> Iterator[str]:
-    """Yield which of *rows* are slower than the library at the largest size of their range."""
+def _slower_at_largest(rows: Mapping[str, Row]) -> Iterator[str]:
     behind = [
         f"{row.winner.short} takes {ratio:.2f}x the library's time at size "
         f"{row.evidence.along[-1][0]}, and was chosen since the library loses more, or fails, "
@@ -217,13 +464,13 @@ def slower_at_largest(rows: Mapping[str, Row]) -> Iterator[str]:
         for key, row in rows.items()
         if (ratio := lag_behind_library(row.evidence)) is not None
     ]
-    yield from first_lines(behind, "rows that are slower at the largest size of their range")
+    yield from _first(behind, "rows that are slower at the largest size of their range")
 
 
 def _verdict(report: BuildReport) -> str:
     """Return where the table is, its digest, and how many rows it has and were tuned now."""
-    counts = rejections(report.timings)
-    reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
+    counts = sorted(rejections(report.timings).items())
+    reasons = ", ".join(f"{count} {reason}" for reason, count in counts)
     rejected = f" (rejected candidates: {reasons})" if reasons else ""
     known = f"{len(report.known)} in the table already, " if report.known else ""
     known += f"{len(report.taken)} from earlier tables, " if report.taken else ""
@@ -236,16 +483,15 @@ def _verdict(report: BuildReport) -> str:
 
 def _outcome(report: BuildReport) -> Iterator[str]:
     """Yield where rows were taken, where the bundle is, and what is not in the table."""
-    yield from spell_sources(report)
+    yield from _sources(report)
     if report.stages and is_verbose():
         spent = ", ".join(f"{stage.label} {taken:.1f}" for stage, taken in report.stages.items())
-        line = f"seconds by stage (docs/explanation/search.md#seconds-of-a-build): {spent}"
-        yield from fold(line, indent=2, width=terminal_width())
+        yield from wrapped(
+            f"seconds by stage (docs/explanation/search.md#seconds-of-a-build): {spent}"
+        )
     if not (report.timings or report.not_tuned or report.not_rebuilt):
         some = ", some of them from earlier tables" if report.taken else ""
-        yield from fold(
-            f"nothing to tune: every problem had its row{some}", indent=2, width=terminal_width()
-        )
+        yield from wrapped(f"nothing to tune: every problem had its row{some}")
     if report.bundle is not None:
         yield f"bundle (compiled kernels; docs/how-to/ship-a-bundle.md) {report.bundle}"
     for what, keys in (
@@ -257,47 +503,32 @@ def _outcome(report: BuildReport) -> Iterator[str]:
         yield from (f"{what}: {key}: {reason}" for key, reason in keys.items())
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Split:
-    """A bucket whose winners are too slow at some size of its range, and the bucket to add."""
+def _splits(report: BuildReport) -> list[dict[str, Any]]:
+    """Return which buckets to split: those where some winner's regret is above the bound.
 
-    bucket: str
-    keys: tuple[str, ...]
-    size: int
-    ratio: float
-    add: Bucket
-
-    def __str__(self) -> str:
-        verb = "is" if len(self.keys) == 1 else "are"
-        return (
-            f"{self.bucket}: {counted(len(self.keys), 'row')} {verb} up to {self.ratio:.2f}x as "
-            f"slow as the best at size {self.size}: add the bucket {self.add}"
-        )
-
-
-def _splits(report: BuildReport) -> list[_Split]:
-    """Return which buckets to split: those where some winner's regret is above the bound."""
+    The keys of such rows, the size and the regret of the worst, and the bucket to ``add``.
+    """
     from warmup.models.inputs import sizes_within  # needs torch, which a build has loaded
 
-    found = []
+    found: list[dict[str, Any]] = []
     for result in report.buckets:
         rows = ((key, report.table.rows[key]) for key in result.keys)
         over = {key: worst for key, row in rows if (worst := worst_regret_over_bound(row.evidence))}
         if over and (within := sizes_within(result.bucket)):
             size, ratio = max(over.values(), key=lambda worst: worst[1])
-            found.append(_Split(result.name, tuple(over), size, ratio, within[-1]))
+            split = {"bucket": result.name, "keys": [*over], "add": within[-1]}
+            found.append({**split, "size": size, "ratio": ratio})
     return found
 
 
 def document(report: BuildReport) -> dict[str, Any]:
-    """Return the record of *report*: of the table its digest and the keys of unstable rows.
+    """Return the record of *report*, with each candidate's median in microseconds.
 
-    Every candidate's time is there, the median in microseconds.
+    Of the table the number of rows and the keys of unstable rows.
     """
-    without = ("table", "timings", "prepared", "plan")
     rows = report.table.rows
     return {
-        **record(report, without=without),
+        **record(report, without=("table", "timings", "prepared", "plan")),
         "rows": len(rows),
         "unstable": sorted(key for key, row in rows.items() if row.evidence.is_unstable),
         "buckets": [record(result, "error") for result in report.buckets],
@@ -305,14 +536,10 @@ def document(report: BuildReport) -> dict[str, Any]:
             {
                 "key": tuned.key,
                 "winner": str(tuned.row.winner),
-                "searched": None if tuned.searched is None else search_to_json(tuned.searched),
+                "searched": tuned.searched and search_to_json(tuned.searched),
                 "candidates": [
-                    {
-                        "choice": str(timing.winner),
-                        **record(timing, without=("winner", "error")),
-                        "along_us": dict(timing.along_us),
-                    }
-                    for timing in tuned.timings
+                    {"choice": str(each.winner), **record(each, without=("winner", "error"))}
+                    for each in tuned.timings
                 ],
             }
             for tuned in report.timings
@@ -321,7 +548,7 @@ def document(report: BuildReport) -> dict[str, Any]:
     }
 
 
-_MAX_PLANNED: Final = 20  # problems to tune
+# -- The plan of a dry run ------------------------------------------------------------------------
 
 
 def spell_plan(report: BuildReport) -> Iterator[str]:
@@ -336,29 +563,23 @@ def spell_plan(report: BuildReport) -> Iterator[str]:
             f"the table already{without}"
         )
         yield from spell_graphs(name, one.graphs, one.uncompiled)
-    for key in plan.missing[:_MAX_PLANNED]:
-        yield f"to tune: {key}"
-    if len(plan.missing) > _MAX_PLANNED:
-        yield f"{len(plan.missing) - _MAX_PLANNED} more to tune; --json has all"
+    yield from _first([f"to tune: {key}" for key in plan.missing], "to tune; --json has all")
     yield from plan.remarks
     known = f"{len(plan.known)} in the table already"
     known += f" or in earlier tables ({len(report.taken)})" if report.taken else ""
-    total = f"{report.path}: {counted(len(plan.missing), 'problem')} to tune, {known}"
-    yield total
-    yield from spell_sources(report)
+    yield f"{report.path}: {counted(len(plan.missing), 'problem')} to tune, {known}"
+    yield from _sources(report)
     if not plan.missing:
         yield "nothing to tune"
     yield f"dry run: nothing was measured or written; it took {report.seconds:.1f} s"
 
 
-def spell_sources(report: BuildReport) -> Iterator[str]:
+def _sources(report: BuildReport) -> Iterator[str]:
     """Yield a line for each table of ``--rows-from``: rows taken, and rows refused by reason."""
     for source in report.rows_from:
-        line = f"rows from {source.path}: {len(source.taken)} taken"
         reasons = "; ".join(f"{count} refused: {why}" for why, count in source.reasons.items())
-        yield from fold(
-            f"{line}{', ' if reasons else ''}{reasons}", indent=2, width=terminal_width()
-        )
+        taken = f"rows from {source.path}: {len(source.taken)} taken"
+        yield from wrapped(f"{taken}{', ' if reasons else ''}{reasons}")
 
 
 def spell_graphs(bucket: str, graphs: int, uncompiled: Uncompiled) -> Iterator[str]:
@@ -371,7 +592,7 @@ def spell_graphs(bucket: str, graphs: int, uncompiled: Uncompiled) -> Iterator[s
             "not built (TORCH_LOGS=graph_breaks says more)",
         )
     for line in lines:
-        yield from fold(f"{bucket}: {line}", indent=2, width=terminal_width())
+        yield from wrapped(f"{bucket}: {line}")
 
 
 def document_of_plan(report: BuildReport) -> dict[str, Any]:
@@ -380,10 +601,9 @@ def document_of_plan(report: BuildReport) -> dict[str, Any]:
     return {**record(report.plan), **shared, "rows_from": record(report.rows_from)}
 
 
-# A build from a program: `warmup build --out TABLE -- COMMAND`.
+# -- A build from a program: `warmup build --out TABLE -- COMMAND` --------------------------------
 
 _GIVEN_AGAIN: Final = "give the same command again"
-_OF_PROGRAMS: Final = "docs/how-to/build-from-a-program.md"
 
 
 def spell_program(report: BuildReport) -> Iterator[str]:
@@ -395,13 +615,13 @@ def spell_program(report: BuildReport) -> Iterator[str]:
     if tuned := {key: rows[key] for key in own}:
         yield "tuned in the program:"
         yield from _tuned_rows(tuned)
-        yield from slower_at_largest(tuned)
+        yield from _slower_at_largest(tuned)
     if report.timings or report.not_rebuilt or report.not_tuned:
         yield "tuned when the program had ended:"
         yield from spell(report, _GIVEN_AGAIN)
     else:
         if unstable := sum(row.evidence.is_unstable for row in rows.values()):
-            yield unstable_rows(unstable, len(rows), _GIVEN_AGAIN)
+            yield _unstable_rows(unstable, len(rows), _GIVEN_AGAIN)
         words = f"{counted(len(rows), 'row')}, {len(own)} tuned now"
         yield f"{report.path}: {words if rows else 'no rows: nothing was asked'}"
     if changed := program.changed(report.table):
@@ -410,20 +630,18 @@ def spell_program(report: BuildReport) -> Iterator[str]:
             f"with them: {_GIVEN_AGAIN}, which tunes these kernels"
         )
     audit = program.run.audit
+    rare = {"graphs from a cache": audit.from_cache, "not recorded": audit.failed}
+    rare["unreadable event lines"] = audit.damaged
     parts = [
         f"processes {audit.runs}",
         f"hits {sum(audit.hits.values())}",
         f"tuned in the program {len(program.tuned)}",
         f"left for the end {len(program.problems)}",
         f"silent {len(audit.silent)}",
+        *([f"uncovered{in_brackets(audit.uncovered)}"] if audit.uncovered else []),
+        *(f"{what} {count}" for what, count in rare.items() if count),
     ]
-    parts += [f"uncovered{in_brackets(audit.uncovered)}"] if audit.uncovered else []
-    parts += [f"graphs from a cache {audit.from_cache}"] if audit.from_cache else []
-    parts += [f"not recorded {audit.failed}"] if audit.failed else []
-    parts += [f"unreadable event lines {audit.damaged}"] if audit.damaged else []
-    yield from fold(
-        f"program: {', '.join(parts)} ({_OF_PROGRAMS})", indent=2, width=terminal_width()
-    )
+    yield from wrapped(f"program: {', '.join(parts)} (docs/how-to/build-from-a-program.md)")
     if program.run.unread:
         yield f"the log of the program was not read to its end ({program.run.unread})"
     if report.not_rebuilt and program.collected:
@@ -434,17 +652,15 @@ def spell_program(report: BuildReport) -> Iterator[str]:
 
 def _tuned_rows(rows: Mapping[str, Row]) -> Iterator[str]:
     """Yield *rows*: one line each, or the number of rows of a kind that is not listed."""
-    listed, counts = list[Sequence[str]](), Counter[str]()
-    for key, row in rows.items():
-        kind = kind_of(key)
-        if kind.summary is None:
-            words = kind.ingredients(key)
-            question = words.get(kind.question or "", kind.name)
-            listed.append((words.get("m", ""), kind.brief(key), question, *row_cells(row)))
-        else:
-            counts[kind.summary] += 1
+    kinds = {key: kind_of(key) for key in rows}
+    listed = [
+        (kind.ingredients(key).get("m", ""), *_row(key, rows[key]))
+        for key, kind in kinds.items()
+        if kind.summary is None
+    ]
     if listed:
         yield from grid(("m", "op", "epilogue", *ROW_HEAD), listed, texts=4)
+    counts = Counter(kind.summary for kind in kinds.values() if kind.summary is not None)
     yield from (f"{count} {summary}" for summary, count in counts.items())
 
 
@@ -469,3 +685,40 @@ def document_of_program(report: BuildReport) -> dict[str, Any]:
         "left": [{"key": one.key, "kind": one.kind} for one in program.problems],
         "rest": document(report) if program.has_rest else None,
     }
+
+
+# -- `build --problems` with torch's own lookup table ---------------------------------------------
+
+
+def spell_configs(entries: Sequence[Entry], measured: MeasuredConfigs | None) -> Iterator[str]:
+    """Yield what was read and measured of torch's table, and by reason what got no row."""
+    lacking = Counter(entry.lacking for entry in entries if entry.winner is None)
+    complete = len(entries) - lacking.total()
+    yield f"{counted(len(entries), 'config')} read, {complete} complete"
+    for reason, count in lacking.most_common():
+        first = next(entry.origin for entry in entries if entry.lacking == reason)
+        yield from wrapped(f"not taken: {counted(count, 'config')}: {reason} (first: {first})")
+    if measured is None:
+        return
+    yield from wrapped(ASSUMED)
+    yield from wrapped(
+        f"{measured.report.path}: configs of {counted(len(measured.confirmed), 'key')} confirmed, "
+        f"of {len(measured.refuted)} slower than the library's kernel, wrong or not built here"
+    )
+    if known := measured.report.known:
+        yield from wrapped(f"{len(known)} had a row already, which stays")
+    for reason, keys in measured.open.items():
+        text = f"without a row: {counted(len(keys), 'key')}: {reason} (first: {keys[0]})"
+        yield from wrapped(text)
+
+
+def document_of_configs(
+    entries: Sequence[Entry], measured: MeasuredConfigs | None
+) -> dict[str, Any]:
+    """Return the same as JSON values."""
+    found = measured and {
+        **record(measured, without=("report",)),
+        "table": str(measured.report.path),
+        "known": measured.report.known,
+    }
+    return {"configs": record(entries), "assumed": ASSUMED, "measured": found}

@@ -86,7 +86,7 @@ def compare(
     """
     from warmup.bench.cells import write_json
     from warmup.bench.race import race
-    from warmup.cli.progress import CompareProgress
+    from warmup.cli.build_render import CompareProgress
 
     assert model.model is not None  # the option is required
     request = CompareRequest(

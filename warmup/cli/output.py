@@ -47,16 +47,12 @@ def print_report(
     *,
     as_json: bool,
 ) -> None:
-    """Print *report* on stdout: as JSON its *document*, by default the record itself, or text.
-
-    The text are the lines that *spell* makes of the report.
-    """
-    document = document or record
+    """Print *report* on stdout: as JSON its *document*, else `record`, or the lines of *spell*."""
     if as_json:
-        print_json(document(report))
-    else:
-        for line in spell(report):
-            print_line(line)
+        print_json((document or record)(report))
+        return
+    for line in spell(report):
+        print_line(line)
 
 
 def record(value: Any, *properties: str, without: Collection[str] = ()) -> Any:
@@ -81,14 +77,12 @@ def record(value: Any, *properties: str, without: Collection[str] = ()) -> Any:
 
 
 def print_json(document: Any, file: TextIO | None = None) -> None:
-    """Print *document* as JSON on *file*, stdout without one."""
     stream = file or sys.stdout
     json.dump(document, stream, indent=2, sort_keys=True)
     stream.write("\n")
 
 
 def print_line(line: str, file: TextIO | None = None) -> None:
-    """Print *line* on *file*, stdout without one."""
     (file or sys.stdout).write(f"{printable(line)}\n")
 
 
@@ -124,6 +118,11 @@ def fold(
         break_long_words=False,
         break_on_hyphens=False,
     )
+
+
+def wrapped(text: str, head: str = "", *, indent: int | None = 2) -> list[str]:
+    """Return `fold` for the terminal on stdout; one line where stdout is a file or a pipe."""
+    return fold(text, head, indent=indent, width=terminal_width())
 
 
 def spell_phases(part: str, seconds: PhaseSeconds, head: str = "  ") -> list[str]:
@@ -181,7 +180,6 @@ def digits(value: float | None) -> str:
 
 
 def percent(share: float | None) -> str:
-    """Return *share* in whole percent."""
     return ABSENT if share is None else f"{share:.0%}"
 
 
@@ -196,12 +194,10 @@ def meanings(*words: str, page: str) -> str:
 
 
 def versions(torch: str | None, triton: str | None) -> str:
-    """Return which torch and which Triton something ran on."""
     return f"torch {torch}, triton {triton or 'none'}"
 
 
 def timing(launch: str, l2: str) -> str:
-    """Return how calls were launched and what they found in the L2 cache."""
     return f"launch {launch}, L2 {l2}"
 
 
@@ -222,5 +218,4 @@ def spell_peaks(peaks: Peaks, dtypes: Iterable[str]) -> str:
 
 
 def _whole(rate: float) -> str:
-    """Return *rate* in whole numbers; with four digits where that would leave fewer than two."""
     return f"{rate:.0f}" if rate >= 10 else digits(rate)  # noqa: PLR2004  two digits

@@ -1,4 +1,4 @@
-"""`warmup show`, `warmup diff` and `warmup merge`: the commands on table files."""
+"""`warmup show`, `diff`, `merge` and `export`: the commands on table files."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from warmup.cli.output import (
     fold,
     fold_cells,
     grid,
+    print_line,
     print_report,
     record,
     say,
@@ -28,9 +29,11 @@ from warmup.cli.output import (
     times,
     timing,
     versions,
+    wrapped,
 )
 from warmup.cli.streams import EXIT_FOUND
 from warmup.core.device import CallCost
+from warmup.core.files import write_output
 from warmup.core.method import Launch
 from warmup.core.rows import (
     Evidence,
@@ -52,7 +55,8 @@ from warmup.table.merge import merge as merge_tables
 from warmup.table.review import Doubt, Level, Reviewed, peaks_in, review_table, share_at_least
 from warmup.table.review import review as find_doubts
 from warmup.table.schema import Table
-from warmup.table.store import read_folded, write
+from warmup.table.store import read, read_folded, write
+from warmup.tuning.lookup_table import export_lookup_table
 
 # The rows of a table as text, the ranking of their candidates, or the doubts about their times.
 
@@ -66,20 +70,13 @@ UNSTABLE_MARK: Final = "?"  # before a time that carries no decision
 ROW_HEAD: Final = ("winner", "us", "library us", "speed-up")
 
 
-def select_keys(table: Table, words: str | None = None, part: str | None = None) -> list[str]:
-    """Return the keys of *table* that have all *words*, and *part* in them; any where None."""
-    wanted = set((words or "").split())
-    keys = (key for key in table.rows if wanted <= set(key.split()) and (part or "") in key)
-    return sorted(keys, key=natural_order)
-
-
 def spell_table(table: Table, words: str | None = None) -> Iterator[str]:
     """Yield the origin of *table*, then a grid for each kind of its rows with *words*.
 
     What all rows of a kind have in common, other than sizes, stands once above them.
     """
-    yield from spell_origin_of(table, terminal_width())
-    keys = select_keys(table, words)
+    yield from _spell_origin(table)
+    keys = _select(table, words)
     for kind in KINDS.values():
         own = [key for key in keys if kind_of(key) is kind]
         if own:
@@ -89,68 +86,67 @@ def spell_table(table: Table, words: str | None = None) -> Iterator[str]:
     flagged = "".join(f", {n} {flag}{marks.get(flag, '')}" for flag, n in sorted(flags.items()))
     doubted = [key for key in keys if table.rows[key].untrusted is not None]
     for key in doubted:
-        text = f"not trusted, not served: {key}: {table.rows[key].untrusted}"
-        yield from fold(text, indent=2, width=terminal_width())
+        yield from wrapped(f"not trusted, not served: {key}: {table.rows[key].untrusted}")
     flagged += f", {len(doubted)} not trusted" if doubted else ""
-    clock = _clock(table.rows[key].evidence for key in keys)
+    found = [table.rows[key].evidence for key in keys]
+    clock = _clock(found)
     yield f"{len(keys)} of {counted(len(table.rows), 'row')}{flagged}{clock and f', timed{clock}'}"
-    if lags := sum(lag_behind_library(table.rows[key].evidence) is not None for key in keys):
-        yield from fold(
+    if lags := sum(lag_behind_library(evidence) is not None for evidence in found):
+        yield from wrapped(
             f"{counted(lags, 'row')} slower than the library's kernel at the largest size of a "
-            "range: along the range the winner loses less (evidence.along)",
-            indent=2,
-            width=terminal_width(),
+            "range: along the range the winner loses less (evidence.along)"
         )
-    if hosts := sum(is_for_host(table.rows[key].evidence) for key in keys):
-        yield from fold(
+    if hosts := sum(map(is_for_host, found)):
+        yield from wrapped(
             f"{counted(hosts, 'row')} with a winner that the runner-up beats on the device: the "
-            "host enqueues the winner faster, and limits the bucket (evidence.host_us)",
-            indent=2,
-            width=terminal_width(),
+            "host enqueues the winner faster, and limits the bucket (evidence.host_us)"
         )
 
 
-def spell_origin_of(table: Table, width: int | None) -> Iterator[str]:
-    """Yield where, when and how *table* was built, folded to *width* columns if it is not None."""
+def _select(table: Table, words: str | None = None, part: str | None = None) -> list[str]:
+    """Return the keys of *table* that have all *words*, and *part* in them; any where None."""
+    wanted = set((words or "").split())
+    keys = (key for key in table.rows if wanted <= set(key.split()) and (part or "") in key)
+    return sorted(keys, key=natural_order)
+
+
+def _spell_origin(table: Table) -> Iterator[str]:
+    """Yield where, when and how *table* was built."""
     origin, method = table.provenance, table.policy.timing
     device, runtime = origin.runtime.device, origin.runtime
-    yield from fold(
+    yield from wrapped(
         f"{device.name} ({device.arch}), {versions(runtime.torch, runtime.triton)}, "
         f"built {origin.created} by warmup {origin.warmup}, mode {table.policy.mode}, "
-        f"{timing(method.launch, method.l2)}, digest {digest_of(table)[:16]}",
-        indent=2,
-        width=width,
+        f"{timing(method.launch, method.l2)}, digest {digest_of(table)[:16]}"
     )
     for assumption in origin.assumptions:
-        yield from fold(assumption, indent=4, width=width)
+        yield from wrapped(assumption, indent=4)
     if table.ignored:
         fields = f"ignored, of features that left warmup: {', '.join(table.ignored)}"
-        yield from fold(fields, indent=4, width=width)
-    yield from spell_limits(dict(origin.calls), method.launch, width)
+        yield from wrapped(fields, indent=4)
+    yield from spell_limits(dict(origin.calls), method.launch)
 
 
-def spell_limits(calls: Mapping[str, CallCost], launch: Launch, width: int | None) -> Iterator[str]:
-    """Yield what a call in each bucket of *calls* costs, and what a host limit means for *launch*.
+def spell_limits(calls: Mapping[str, CallCost], launch: Launch) -> Iterator[str]:
+    """Yield what a call in each bucket of *calls* costs, and what a host limit means.
 
-    Rows were measured with *launch*. The meaning is folded to *width* columns if it is not None.
+    Rows were measured with *launch*. Nothing is said where the device limits every bucket.
     """
     names = sorted(calls, key=natural_order)
     limited = sum(calls[name].is_host_limited for name in names)
     if not limited:
         return
     for name in names:
-        yield from fold(f"{name}: {spell_cost(calls[name])}", indent=2, width=width)
+        yield from wrapped(f"{name}: {spell_cost(calls[name])}")
     how = (
         "winners were chosen for CUDA graphs, which have no such limit: serve with them"
         if launch is Launch.CUDAGRAPH
         else "CUDA graphs (mode reduce-overhead or max-autotune) have no such limit: build for "
         "them with --launch cudagraph"
     )
-    yield from fold(
+    yield from wrapped(
         f"launched one by one, {limited} of {counted(len(names), 'bucket')} "
-        f"{'is' if limited == 1 else 'are'} limited by the host; {how}",
-        indent=2,
-        width=width,
+        f"{'is' if limited == 1 else 'are'} limited by the host; {how}"
     )
 
 
@@ -160,7 +156,7 @@ def _spell_kind(table: Table, kind: Kind, keys: Sequence[str]) -> Iterator[str]:
     shared = _shared(kind, list(named.values()))
     if shared:
         words = (value if name in kind.words else f"{name}={value}" for name, value in shared)
-        yield from fold(" ".join(words), f"all {kind.name} rows: ", width=terminal_width())
+        yield from wrapped(" ".join(words), f"all {kind.name} rows: ", indent=None)
     hidden = {name for name, _ in shared}
     question = [kind.question] if kind.question and kind.question not in hidden else []
     rows = []
@@ -186,7 +182,7 @@ def _shared(kind: Kind, named: Sequence[dict[str, str]]) -> list[tuple[str, str]
 
 def spell_candidates(table: Table, keys: Sequence[str]) -> Iterator[str]:
     """Yield the origin of *table*, and the ranking of the candidates of each of *keys*."""
-    yield from spell_origin_of(table, terminal_width())
+    yield from _spell_origin(table)
     for key in keys:
         yield ""
         yield from fold_cells(key, "", terminal_width())
@@ -203,7 +199,7 @@ def _spell_ranking(row: Row) -> Iterator[str]:
     known = "" if ranking else "; the ranking was not kept, only these"
     tried = counted(evidence.tried, "candidate")
     timed = f"{tried} tried, timed {what}{_clock([evidence])}{known}"
-    yield from fold(timed, "  ", width=terminal_width())
+    yield from wrapped(timed, "  ")
     if not ranking:
         first = [(evidence.time_us, row.winner.short)]
         if evidence.runner_up_us is not None:
@@ -220,11 +216,11 @@ def _spell_ranking(row: Row) -> Iterator[str]:
     if evidence.library_us is not None:
         yield f"  library default {evidence.library_us:.1f} us"
     if evidence.kernels is not None:
-        yield from fold(_spell_kernels(evidence), "  ", width=terminal_width())
+        yield from wrapped(_spell_kernels(evidence), "  ")
     if own := bare_ranked(evidence):
         said = ", ".join(f"{name} {time_us:.1f} us" for time_us, name in own)
         line = f"library kernels with separate pad kernels, which did not decide: {said}"
-        yield from fold(line, "  ", width=terminal_width())
+        yield from wrapped(line, "  ")
     kernels = {name.removesuffix(" not fused").removesuffix(" fused") for name in names}
     more = evidence.tried - evidence.failed - len(kernels)
     if more > 0:
@@ -235,13 +231,11 @@ def _spell_ranking(row: Row) -> Iterator[str]:
 
 
 def _clock(found: Iterable[Evidence]) -> str:
-    """Return at which SM clocks the times of *found* were measured; empty where none is known."""
     clocks = sorted({one.clock_mhz for one in found if one.clock_mhz is not None})
     return f" at {' to '.join(map(str, (*clocks[:1], *clocks[1:][-1:])))} MHz" if clocks else ""
 
 
 def _spell_kernels(evidence: Evidence) -> str:
-    """Return how many kernels the region of a row has, and what the winner's takes of registers."""
     text = counted(evidence.kernels or 0, "kernel")
     if evidence.library_kernels is not None:
         text += f", {evidence.library_kernels} with the library default"
@@ -264,7 +258,7 @@ def row_cells(row: Row) -> tuple[str, str, str, str]:
     )
 
 
-def spell_review(tables: DoubtedTables) -> Iterator[str]:
+def _spell_review(tables: DoubtedTables) -> Iterator[str]:
     """Yield for each table its peaks and its doubts, the worst first, with the reason of each."""
     for path, (reviewed, all_doubts) in tables.items():
         doubts = {level: [one for one in all_doubts if one.level is level] for level in Level}
@@ -288,8 +282,8 @@ def _peaks(reviewed: Reviewed) -> str:
     return f"{spell_peaks(reviewed.peaks, reviewed.peaks.tflops)}, {reviewed.origin}{without}"
 
 
-def document_of_review(tables: DoubtedTables) -> list[dict[str, Any]]:
-    """Return the peaks and the doubts of each table as JSON values, with the share of each number.
+def _document_of_review(tables: DoubtedTables) -> list[dict[str, Any]]:
+    """Return the peaks, the doubts and the numbers of each table as JSON values.
 
     A share is the least that a number can mean; null where its work or the peaks are unknown.
     """
@@ -352,7 +346,7 @@ def show(
         known_peaks = None if peaks is None else peaks_in(peaks)
         reviewed = ((path, review_table(read_folded(path), known_peaks)) for path in tables)
         doubted = {path: (each, find_doubts(each)) for path, each in reviewed}
-        print_report(doubted, spell_review, document_of_review, as_json=as_json)
+        print_report(doubted, _spell_review, _document_of_review, as_json=as_json)
         levels = {doubt.level for _, doubts in doubted.values() for doubt in doubts}
         if fail_on is not None and levels & {fail_on, Level.WRONG}:  # the worst level always fails
             raise typer.Exit(EXIT_FOUND)
@@ -363,20 +357,19 @@ def show(
         raise typer.BadParameter(f"{len(tables)} tables: name one, or --review them")
     (table,) = tables
     found = read_folded(table)
-    keys = select_keys(found, rows, candidates)
+    keys = _select(found, rows, candidates)
     spell = (
         partial(spell_table, words=rows)
         if candidates is None
         else partial(spell_candidates, keys=keys)
     )
-    print_report(found, spell, partial(document_of_table, keys=keys), as_json=as_json)
+    print_report(found, spell, partial(_document, keys=keys), as_json=as_json)
     if given and not keys:
         complain(f"error: no row of {table} matches {', '.join(given)}; {_known(found)}")
         raise typer.Exit(EXIT_FOUND)
 
 
 def _known(table: Table) -> str:
-    """Return the ops and the sizes m that rows of *table* have, for whoever filters by them."""
     named = [ingredients_of(key) for key in table.rows]
     texts = []
     for name in ("op", "m"):
@@ -394,7 +387,7 @@ def diff(
 ) -> None:
     """Print the differences between two tables. Exit code 1 when there are any."""
     difference = compare_tables(read_folded(a), read_folded(b))
-    print_report(difference, spell_difference, document_of_difference, as_json=as_json)
+    print_report(difference, spell_difference, _document_of_difference, as_json=as_json)
     if not difference.is_empty:
         raise typer.Exit(EXIT_FOUND)
     if not as_json:
@@ -428,10 +421,9 @@ def merge(
     say(f"{out}: {counted(len(union.rows), 'row')}")
 
 
-def document_of_table(table: Table, keys: Collection[str]) -> Any:
+def _document(table: Table, keys: Collection[str]) -> Any:
     """Return the document of *table* with only its rows of *keys*."""
-    document = json.loads(encode(table))
-    kept = set(keys)
+    document, kept = json.loads(encode(table)), set(keys)
     document["rows"] = {
         kind: {key: row for key, row in rows.items() if key in kept}
         for kind, rows in document["rows"].items()
@@ -451,8 +443,7 @@ def spell_difference(difference: Difference) -> Iterator[str]:
             yield f"    {name} {row.winner} {row.evidence.time_us:.1f} us{doubt}"
 
 
-def document_of_difference(difference: Difference) -> dict[str, Any]:
-    """Return the differences as JSON values."""
+def _document_of_difference(difference: Difference) -> dict[str, Any]:
     return {
         "context": list(difference.context),
         "only_a": list(difference.only_a),
@@ -468,3 +459,24 @@ def document_of_difference(difference: Difference) -> dict[str, Any]:
             for key, a, b in difference.changed
         ],
     }
+
+
+def export(
+    table: options.TableFile,
+    *,
+    out: Annotated[Path, typer.Option(help="The file for torch's lookup table, JSON.")],
+) -> None:
+    """Write the GEMM rows of a table as torch's own lookup table, which needs no warmup."""
+    exported = export_lookup_table(read(table))
+    write_output(out, json.dumps(exported.entries, indent=1) + "\n", "--out")
+    several = sum(len(configs) > 1 for configs in exported.entries.values())
+    left_out = sum(map(len, exported.left_out.values()))
+    print_line(
+        f"{out}: {counted(exported.rows, 'row')} under {counted(len(exported.entries), 'key')} of "
+        f"torch's, {several} with several kernels, which torch measures; {left_out} left out"
+    )
+    for reason, keys in exported.left_out.items():
+        for line in wrapped(f"left out: {counted(len(keys), 'row')}: {reason}"):
+            print_line(line)
+    if not exported.entries:
+        raise typer.Exit(EXIT_FOUND)
