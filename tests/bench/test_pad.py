@@ -20,8 +20,7 @@ from warmup.core.files import locked
 from warmup.core.method import L2, Launch, Method
 from warmup.core.roofline import item_bytes
 from warmup.core.rows import Evidence, Row, Timing, Tuned
-from warmup.keys.pad import AS_IS, PADDED
-from warmup.keys.text import parse_padding
+from warmup.keys.pad import AS_IS, PADDED, PadProblem
 from warmup.serving.audit import MissedProblem
 from warmup.tuning.report import NOT_BEGUN, BuildReport
 
@@ -66,12 +65,12 @@ def test_the_same_seed_draws_the_same_unaligned_gemms() -> None:
     assert len(set(keys)) == 400
     assert not set(keys) & set(keys_of(400, seed=2))
     for key in keys:
-        problem = parse_padding(key)
+        problem = PadProblem.of_key(key)
         sizes = [dim.low for dim in (problem.m, problem.n, problem.k)]
         assert any(size * item_bytes(problem.dtype) % 16 for size in sizes), key
         batch = problem.batch.low if problem.batch else 1
         assert 2 * batch * sizes[0] * sizes[1] * sizes[2] <= 2e12, key
-    forms = {(one.op, one.dtype, one.fp32) for one in map(parse_padding, keys)}
+    forms = {(one.op, one.dtype, one.fp32) for one in map(PadProblem.of_key, keys)}
     precisions = [("f16", None), ("bf16", None), ("f32", "ieee"), ("f32", "tf32")]
     assert forms == {(op, *each) for op in ("mm", "addmm", "bmm") for each in precisions}
 
@@ -91,7 +90,7 @@ def test_a_finished_sample_is_a_line_and_is_kept_once(tmp_path: Path) -> None:
             file.problem_finished(one)
             assert [json.loads(line)["key"] for line in path.read_text().splitlines()] == [key]
     (line,) = path.read_text().splitlines()
-    sample, problem = json.loads(line), parse_padding(key)
+    sample, problem = json.loads(line), PadProblem.of_key(key)
     assert (sample["op"], sample["m"], sample["free"]) == (problem.op, problem.m.low, problem.free)
     assert (sample["as_is_us"], sample["padded_us"], sample["own_padded_us"]) == (10.0, 20.0, 40.0)
     assert (sample["device"], sample["torch"], sample["l2"]) == ("stated", "2.13.0", "cold")

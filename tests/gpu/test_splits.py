@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from warmup.keys.split import split_into
+from warmup.keys.reduction import split_into
 from warmup.table.schema import Table
 from warmup.table.store import read, write
 

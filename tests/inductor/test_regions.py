@@ -16,7 +16,7 @@ from warmup.core.method import Method
 from warmup.core.rows import Family, Winner
 from warmup.core.trial import Region, TensorSpec, Trial, trial_from_json, trial_to_json
 from warmup.inductor.gemm.regions import module_of, region_of, whole_region_of
-from warmup.keys.text import at_upper_end
+from warmup.keys.gemm import at_upper_end
 
 pytest.importorskip("triton")
 

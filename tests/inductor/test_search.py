@@ -15,8 +15,8 @@ pytest.importorskip("triton")
 from warmup.core.events import Emitter
 from warmup.core.rows import Tuned
 from warmup.inductor.gemm.search import splits_of
+from warmup.keys.gemm import GemmProblem
 from warmup.keys.question import GemmQuestion, Question
-from warmup.keys.text import parse_problem
 from warmup.table.lookup import Lookup
 from warmup.table.schema import OnMiss
 
@@ -244,8 +244,8 @@ def test_neighbours_are_the_rows_of_the_table_and_of_this_build() -> None:
 
     rows = {make_key(16): make_row(BLOCK_M=16)}
     lookup = Lookup(rows, OnMiss.FALLBACK, Emitter([]), tuner=Finished())
-    lookup.measure(GemmQuestion(parse_problem(fresh.key), "cuda", ()))
-    found = lookup.neighbours(parse_problem(make_key(32)))
+    lookup.measure(GemmQuestion(GemmProblem.of_key(fresh.key), "cuda", ()))
+    found = lookup.neighbours(GemmProblem.of_key(make_key(32)))
     assert [dict(winner.kwargs)["BLOCK_M"] for winner in found] == [40, 16]
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from warmup.inductor.compile_watch import _linears
-from warmup.keys.question import Linear
+from warmup.keys.kind import Linear
 
 
 class Products(nn.Module):

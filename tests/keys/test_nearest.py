@@ -56,13 +56,55 @@ def test_library_winners_and_other_kinds_are_no_neighbours(toy_kind: Kind) -> No
     assert blocks(neighbours_of(make_key(32), rows)) == [64]
 
 
-def test_the_nearest_row_has_the_closest_sizes_and_the_first_words(toy_kind: Kind) -> None:
-    rows = [f"toy cat m=1 n={n} via=sum f32 tag=7" for n in (1, 70)]
-    asked = "toy cat m=1 n=64 via=sum f32 tag=7"
-    assert nearest_row(asked, rows) == (rows[1], ("n: row 70, here 64",))
-    # The nearest row has the same first words.
-    rows = ["toy split m=1 n=64 via=sum f32 tag=7"]
-    assert nearest_row("toy cat m=1 n=64 via=sum f32 tag=7", rows) == (None, ())
+def gemm(m: str, n: str = "1280", op: str = "mm", epilogue: str = "none") -> str:
+    return f"{op} m={m} n={n} k=64 f32 a=row b=col out=f32 | epilogue={epilogue}"
+
+
+def pad(m: str, op: str = "mm", end: str = "") -> str:
+    return f"pad {op} m={m} n=8 k=9 bf16 a=row b=col{end}"
+
+
+def launch(x: int, kernel: str = "poi", source: str = "0") -> str:
+    return f"launch triton_{kernel} x={x} args=*bf16 source={source * 16}"
+
+
+def norm(x: int) -> str:
+    return f"reduction sum x={x} r=768 hint=inner reads=bf16 writes=bf16 body={'0' * 16}"
+
+
+def head(m: int) -> str:
+    return f"weight n m={m} in=768 features=50257 bf16 bias=0"
+
+
+NEAREST: tuple[tuple[str, list[str], str | None, tuple[str, ...]], ...] = (
+    # One differing ingredient is nearer than two, however much closer the m of the two is.
+    (gemm("560"), [gemm("561", epilogue="relu"), gemm("9999")], gemm("9999"), ("m",)),
+    (gemm("560"), [gemm("1024"), gemm("99"), gemm("600")], gemm("600"), ("m",)),
+    # A range counts by its lower end.
+    (gemm("560"), [gemm("100..700"), gemm("550..")], gemm("550.."), ("m",)),
+    (pad("560"), [pad("1024"), pad("256"), pad("512..1024")], pad("512..1024"), ("m",)),
+    (pad("560"), [pad("561", end=" free=a"), pad("560", end=" free=a")], None, ("free",)),
+    (launch(64), [launch(4096), launch(128), launch(1024)], launch(128), ("x",)),
+    (launch(64), [launch(128, source="1"), launch(64, source="1")], None, ("source",)),
+    (norm(10960), [norm(16), norm(8192)], norm(8192), ("x",)),
+    (head(560), [head(16), head(512)], head(512), ("m",)),
+    # The op, the kernel or the form is always that of the key.
+    (gemm("560"), [gemm("560", op="mm_plus_mm"), gemm("560", op="bmm")], None, ()),
+    (pad("560"), [pad("560", "addmm")], None, ()),
+    (launch(64), [launch(64, "red")], None, ()),
+    (head(560), ["weight k m=560 features=588 out=1024 bf16 bias=1"], None, ()),
+)
+
+
+def test_the_nearest_row_differs_in_the_fewest_ingredients_and_the_closest_size() -> None:
+    """Whatever the order of the rows."""
+    for key, rows, expected, names in NEAREST:
+        row, differs = nearest_row(key, rows)
+        assert (row, differs) == nearest_row(key, rows[::-1])
+        assert row == (expected or (rows[-1] if names else None)), key
+        assert tuple(each.partition(":")[0] for each in differs) == names
+    row, differs = nearest_row(gemm("2"), [gemm("1").replace(" | ", " fp32=tf32 | ")])
+    assert differs == ("m: row 1, here 2", "fp32: row tf32, here absent")
 
 
 def test_without_a_row_of_the_op_one_of_another_precision_is_near() -> None:

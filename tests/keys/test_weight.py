@@ -12,7 +12,7 @@ from warmup.core.errors import ProblemError
 from warmup.core.roofline import ITEM_BYTES
 from warmup.core.rows import Family, Winner
 from warmup.keys.gemm import Dim
-from warmup.keys.registry import check_key, ingredients_of, kind_of, nearest_row
+from warmup.keys.registry import check_key, kind_of
 from warmup.keys.weight import (
     ALIGNED_BYTES,
     WEIGHT,
@@ -93,21 +93,6 @@ def test_a_parsed_key_has_its_structure_and_rows(structure: Structure, rows: Dim
     assert parse_weight(key) == (structure, rows)
 
 
-def test_ingredients_have_names() -> None:
-    """Each word of a key has a name, which a miss shows with the nearest row."""
-    assert ingredients_of(CHAIN.key(Dim.of(560))) == {
-        "kind": "weight",
-        "form": "chain",
-        "m": "560",
-        "in": "1280,1280",
-        "features": "3420",
-        "out": "1280",
-        "dtype": "bf16",
-        "bias": "110",
-        "via": "mul(silu(p0),p1)",
-    }
-
-
 def test_one_changed_ingredient_changes_the_key() -> None:
     for name in sorted(CHANGES):
         changed = replace(CHAIN, **{name: CHANGES[name]})  # type: ignore[arg-type]
@@ -147,11 +132,6 @@ def test_other_text_is_no_key() -> None:
             parse_weight(key)
 
 
-def test_the_nearest_row_is_of_the_same_form() -> None:
-    rows = [PATCH.key(Dim.of(560)), HEAD.key(Dim.of(16)), HEAD.key(Dim.of(512))]
-    assert nearest_row(HEAD.key(Dim.of(560)), rows) == (rows[2], ("m: row 512, here 560",))
-
-
 @given(SIZES, DTYPES)
 def test_padded_sizes_are_aligned_and_larger(features: int, dtype: str) -> None:
     """Padded sizes ascend, are multiples of 16 bytes, and are absent where already aligned."""
@@ -186,7 +166,3 @@ def test_a_winner_has_a_size_that_a_build_tries() -> None:
         kwargs = () if features is None else (("features", features),)
         with pytest.raises(ProblemError, match="3420 features"):
             features_of(CHAIN, Winner(Family.WEIGHT, "padded", kwargs))
-
-
-def test_only_weight_winners_answer() -> None:
-    assert WEIGHT.families == {Family.WEIGHT}

@@ -83,6 +83,36 @@ def test_generated_kernels_bound_their_bytes() -> None:
     assert work is not None
     assert (work.moved, work.most_moved) == (51 * 64 * 2, 2 * 100 * 64 * 8)
     assert work_of(f"{start} reads=none writes=bf16 body=3f2a9c0d41b7e865") is None
+    # The operators of the region around a split may read and write each element once more.
+    split = "split sum x=8 r=1048576 f32 out=f32 reads={} hint=inner rule=128 input=once"
+    work = work_of(split.format("bf16,f32"))
+    assert work == Work("", None, 8 * (1 << 20) * 6, most_moved=64 * 2 * 8 * (1 << 20) * 4)
+    assert work_of(split.format("none")) is None
+
+
+def test_the_work_of_a_grouped_product_is_that_of_all_groups() -> None:
+    """A divided size is the sum of all groups', and an operand without it has one part for each."""
+    for over, flops, elements in (
+        ("m", 2 * 32 * 64 * 16, 32 * 16 + 8 * 16 * 64 + 32 * 64),
+        ("k", 2 * 32 * 64 * 16, 32 * 16 + 16 * 64 + 8 * 32 * 64),
+        ("n", 2 * 32 * 64 * 16, 8 * 32 * 16 + 16 * 64 + 32 * 64),
+        ("nothing", 8 * 2 * 32 * 64 * 16, 8 * (32 * 16 + 16 * 64 + 32 * 64)),
+    ):
+        key = f"grouped_mm groups=8 over={over} m=32 n=64 k=16 bf16 a=row b=col out=bf16"
+        assert work_of(key) == Work("bf16", flops, 2 * elements)
+
+
+def test_the_work_of_a_convolution_moves_each_tensor_once() -> None:
+    """Of 37 x 37 patches with 588 values each, 768 results."""
+    patches = (
+        "convolution x=8x3x518x518 w=768x3x14x14 stride={} padding={} groups=1 bf16"
+        " a=last b=last out=first"
+    )
+    outputs = 8 * 768 * 37 * 37
+    work = Work("bf16", 2 * outputs * 588, 2 * (8 * 3 * 518 * 518 + 768 * 588 + outputs))
+    assert work_of(patches.format("14x14", "0x0")) == work
+    # Keys are also written so where torch was given one value for several dims.
+    assert work_of(patches.format("14", "0")) == work
 
 
 def test_a_text_that_is_no_key_is_refused() -> None:

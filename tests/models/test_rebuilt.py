@@ -13,7 +13,8 @@ from torch._inductor import config as inductor_config
 from torch._inductor.utils import run_and_get_code
 
 from warmup.core.errors import ProblemError
-from warmup.keys.text import parse_grouped, parse_problem
+from warmup.keys.gemm import GemmProblem
+from warmup.keys.grouped import GroupedProblem
 from warmup.measuring.reference import full_precision
 from warmup.models.loading import make_inputs
 from warmup.models.rebuilt import ends_for, factors_of, precision_of, rebuild
@@ -163,7 +164,7 @@ def test_the_precision_is_that_of_the_key_and_then_what_it_was() -> None:
     matmul = torch.backends.mkldnn.matmul
     for precision in ("bf16", "ieee"):
         before = matmul.fp32_precision
-        with precision_of(parse_problem(key.format(precision)), CPU):
+        with precision_of(GemmProblem.of_key(key.format(precision)), CPU):
             inside = matmul.fp32_precision
         assert (inside.replace("none", "ieee"), matmul.fp32_precision) == (precision, before)
     on_gpu = torch.backends.cuda.matmul
@@ -174,12 +175,12 @@ def test_the_precision_is_that_of_the_key_and_then_what_it_was() -> None:
         assert on_gpu.allow_tf32
         raise RuntimeError("of the caller")
 
-    gpu = precision_of(parse_problem(key.format("tf32")), torch.device("cuda"))
+    gpu = precision_of(GemmProblem.of_key(key.format("tf32")), torch.device("cuda"))
     with pytest.raises(RuntimeError, match="of the caller"), gpu:
         fail()
     assert (on_gpu.fp32_precision, torch.get_float32_matmul_precision()) == (before, before_all)
     assert not on_gpu.allow_tf32
-    other = parse_problem(key.format("other"))
+    other = GemmProblem.of_key(key.format("other"))
     with pytest.raises(ProblemError, match="fp32=other"), precision_of(other, CPU):
         pass
 
@@ -209,7 +210,7 @@ def test_factors_have_the_dims_that_groups_leave() -> None:
         ("n", (4, 64, 16), (16, 32), 32),
         ("nothing", (4, 64, 16), (4, 16, 32), None),
     ):
-        problem = parse_grouped(EXPERTS.replace("over=m", f"over={over}"))
+        problem = GroupedProblem.of_key(EXPERTS.replace("over=m", f"over={over}"))
         left, right = (factor.make(CPU) for factor in factors_of(problem))
         assert (tuple(left.shape), tuple(right.shape)) == (a, b), over
         assert right.stride()[-2:] == (1, 16), over

@@ -22,7 +22,7 @@ from torch._inductor.runtime.hints import ReductionHint
 
 import warmup
 from warmup.core.trial import Outcome, Samples
-from warmup.keys.split import split_into
+from warmup.keys.reduction import split_into
 from warmup.measuring.machine import MachineWatch
 from warmup.models.loading import load_model
 from warmup.table.schema import choose_policy

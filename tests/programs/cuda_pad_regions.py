@@ -40,10 +40,13 @@ from warmup.core.trial import Region, TensorSpec  # noqa: E402
 from warmup.inductor import connect  # noqa: E402
 from warmup.inductor.gemm.regions import module_of  # noqa: E402
 from warmup.keys.kind import Problem  # noqa: E402
-from warmup.keys.pad import AS_IS, PADDED  # noqa: E402
+from warmup.keys.pad import (  # noqa: E402
+    AS_IS,
+    PADDED,
+    PadProblem,
+)
 from warmup.keys.question import Question, RegionQuestion  # noqa: E402
 from warmup.keys.registry import kind_of  # noqa: E402
-from warmup.keys.text import parse_padding  # noqa: E402
 from warmup.models.rebuilt import (  # noqa: E402
     make_pad_module,
     size_of,
@@ -195,7 +198,7 @@ def written(name: str) -> tuple[Callable[..., Any], list[TensorSpec]]:
 
 def rebuilt(key: str) -> tuple[Callable[..., Any], list[TensorSpec]]:
     """Return the module that a build makes of a pad key, and its arguments."""
-    module, tensors = make_pad_module(parse_padding(key))
+    module, tensors = make_pad_module(PadProblem.of_key(key))
     return module, [
         TensorSpec(
             tuple(map(size_of, one.sizes)), one.strides, 0, str(one.dtype).removeprefix("torch.")

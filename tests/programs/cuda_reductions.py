@@ -43,9 +43,12 @@ from warmup.core.trial import LiveSearch  # noqa: E402
 from warmup.inductor import connect  # noqa: E402
 from warmup.inductor.launch import hooks as launch_search  # noqa: E402
 from warmup.keys.question import Question, SearchQuestion  # noqa: E402
-from warmup.keys.reduction import LOOPED, PERSISTENT  # noqa: E402
+from warmup.keys.reduction import (  # noqa: E402
+    LOOPED,
+    PERSISTENT,
+    split_into,
+)
 from warmup.keys.registry import kind_of  # noqa: E402
-from warmup.keys.split import split_into  # noqa: E402
 from warmup.table.lookup import Lookup  # noqa: E402
 from warmup.table.schema import OnMiss  # noqa: E402
 

@@ -48,7 +48,7 @@ from warmup.inductor.convolution import Convolutions  # noqa: E402
 from warmup.inductor.grouped import GroupedProducts  # noqa: E402
 from warmup.inductor.patches import Patches  # noqa: E402
 from warmup.inductor.selections import winner_of  # noqa: E402
-from warmup.keys.text import parse_grouped  # noqa: E402
+from warmup.keys.grouped import GroupedProblem  # noqa: E402
 from warmup.models.rebuilt import (  # noqa: E402
     ends_for,
     factors_of,
@@ -153,7 +153,7 @@ def generate(case: dict[str, Any]) -> str:
     name, is_ranged = case["case"], bool(case.get("ranged"))
     with mode:
         if name.startswith("grouped_mm "):  # the key of a module that is rebuilt from it
-            problem, device = parse_grouped(name), torch.device("cuda:0")
+            problem, device = GroupedProblem.of_key(name), torch.device("cuda:0")
             module = rebuild(name, device).model.module
 
             def function(*factors: Any) -> Any:

@@ -17,9 +17,8 @@ from warmup.keys.gemm import GEMM
 from warmup.keys.grouped import GROUPED
 from warmup.keys.launch import LAUNCH
 from warmup.keys.pad import PAD
-from warmup.keys.reduction import REDUCTION
+from warmup.keys.reduction import REDUCTION, SPLIT
 from warmup.keys.registry import ingredients_of, kind_of, work_of
-from warmup.keys.split import SPLIT
 from warmup.keys.weight import WEIGHT
 from warmup.measuring.trial import NEAR_TIE
 from warmup.table.review import Level, implied_peaks, peaks_in, review, review_table

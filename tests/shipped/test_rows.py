@@ -13,14 +13,12 @@ import torch
 from warmup.core.errors import ProblemError
 from warmup.core.rows import Family, Winner
 from warmup.keys.convolution import CONVOLUTION, ConvolutionProblem
-from warmup.keys.gemm import GEMM
-from warmup.keys.grouped import GROUPED
+from warmup.keys.gemm import GEMM, GemmProblem, parse_epilogue
+from warmup.keys.grouped import GROUPED, GroupedProblem
 from warmup.keys.launch import LAUNCH, LaunchProblem
-from warmup.keys.pad import PAD
-from warmup.keys.reduction import REDUCTION, ReductionProblem
+from warmup.keys.pad import PAD, PadProblem
+from warmup.keys.reduction import REDUCTION, SPLIT, ReductionProblem, SplitProblem
 from warmup.keys.registry import ingredients_of, kind_of
-from warmup.keys.split import SPLIT, SplitProblem
-from warmup.keys.text import parse_epilogue, parse_grouped, parse_padding, parse_problem
 from warmup.keys.weight import WEIGHT, features_of, parse_weight, winner_of
 from warmup.table.schema import Table
 
@@ -67,7 +65,7 @@ def key_is_canonical(key: str, winner: Winner) -> Iterator[str]:
 def _spell_again(key: str) -> str:
     kind, named = kind_of(key), ingredients_of(key)
     if kind is GEMM:
-        problem = parse_problem(key)
+        problem = GemmProblem.of_key(key)
         if "~" not in problem.epilogue:  # a hash stands for what was too long to spell
             parse_epilogue(problem.epilogue)
         return problem.key
@@ -75,11 +73,11 @@ def _spell_again(key: str) -> str:
         structure, rows = parse_weight(key)
         return structure.key(rows)
     if kind is PAD:
-        return parse_padding(key).key
+        return PadProblem.of_key(key).key
     if kind is CONVOLUTION:
         return _convolution_problem(named).key
     if kind is GROUPED:
-        return parse_grouped(key).key
+        return GroupedProblem.of_key(key).key
     if kind is SPLIT:
         return _split_problem(named).key
     if kind is REDUCTION:

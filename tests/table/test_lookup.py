@@ -38,8 +38,8 @@ from warmup.core.events import (
     WeightChanged,
 )
 from warmup.core.rows import Tuned, Winner
-from warmup.keys.kind import Kind, ProblemOfKey
-from warmup.keys.question import CallsQuestion, Linear, Question
+from warmup.keys.kind import Kind, Linear, ProblemOfKey
+from warmup.keys.question import CallsQuestion, Question
 from warmup.table.lookup import Lookup, cache_tag
 from warmup.table.schema import OnMiss, Uncovered
 

@@ -14,9 +14,9 @@ from warmup.core.errors import MissError, MissReason, TableFormatError
 from warmup.core.events import Emitter, Event, Missed
 from warmup.core.rows import Row, Tuned, Winner
 from warmup.core.trial import Candidate
+from warmup.keys.gemm import GemmProblem
 from warmup.keys.question import CallsQuestion, GemmQuestion, Question
 from warmup.keys.registry import neighbours_of
-from warmup.keys.text import parse_problem
 from warmup.table.codec import decode, digest_of, encode
 from warmup.table.lookup import Lookup
 from warmup.table.merge import combine, diff, merge
@@ -79,7 +79,7 @@ def test_a_marked_row_is_a_counted_miss_with_its_own_reason(marked: Row) -> None
     """The event names the row and why it is not served."""
     events: list[Event] = []
     lookup = Lookup({KEY: marked}, OnMiss.FALLBACK, Emitter([events.append]))
-    assert lookup.find(parse_problem(KEY)) is MissReason.UNTRUSTED
+    assert lookup.find(GemmProblem.of_key(KEY)) is MissReason.UNTRUSTED
     lookup.emit(Missed(KEY, MissReason.UNTRUSTED, "aten::mm"))
     fields = events[0].fields
     assert (fields["reason"], fields["nearest"]) == ("untrusted", KEY)
@@ -104,7 +104,7 @@ def test_a_marked_key_is_measured_without_its_winner(marked: Row, *, is_library:
     offered = [library, good.winner]
     tuner = _Measurer(good)
     lookup = Lookup({KEY: marked}, OnMiss.FALLBACK, Emitter([]), tuner=tuner)
-    problem = parse_problem(KEY)
+    problem = GemmProblem.of_key(KEY)
     if is_library:
         offered = winners
     lookup.measure(GemmQuestion(problem, "cpu", tuple(map(Candidate, winners)), library=library))
@@ -119,7 +119,7 @@ def test_an_excused_key_is_not_measured(marked: Row) -> None:
     """What a build has marked it does not measure again: the next build does."""
     tuner = _Measurer(make_row())
     lookup = Lookup({KEY: marked}, OnMiss.FALLBACK, Emitter([]), tuner=tuner, excused={KEY})
-    problem, library = parse_problem(KEY), make_row().winner
+    problem, library = GemmProblem.of_key(KEY), make_row().winner
     assert lookup.measure(GemmQuestion(problem, "cpu", (), library=library)) is None
     assert lookup.measure(CallsQuestion(problem, library, {})) is None
     assert tuner.offered == []

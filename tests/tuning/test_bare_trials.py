@@ -12,8 +12,8 @@ import torch
 from warmup.core.method import L2, Method
 from warmup.core.rows import Family, Rejection, Winner
 from warmup.core.trial import Candidate, Outcome, Samples, Trial
+from warmup.keys.gemm import GemmProblem
 from warmup.keys.question import GemmQuestion
-from warmup.keys.text import parse_problem
 from warmup.measuring.trial_process import TrialResult
 from warmup.tuning import trials as row_maker
 from warmup.tuning.trials import PeakBounds
@@ -69,7 +69,7 @@ def ask(tuner: Tuner, epilogue: str) -> Winner | None:
     """Return the winner of the row for a GEMM with *epilogue*, None without a row."""
     key = f"mm m=64 n=64 k=64 bf16 a=row b=row out=bf16 | epilogue={epilogue}"
     candidates = (Candidate(LIBRARY), Candidate(FASTER))
-    tuned = tuner.measure(GemmQuestion(parse_problem(key), "cpu", candidates, library=LIBRARY))
+    tuned = tuner.measure(GemmQuestion(GemmProblem.of_key(key), "cpu", candidates, library=LIBRARY))
     return None if tuned is None else tuned.row.winner
 
 

@@ -16,10 +16,10 @@ from warmup.core.events import Emitter, Event, EventName, Uncompiled
 from warmup.core.method import Search
 from warmup.core.rows import Family, Row, Tuned, Winner
 from warmup.core.trial import Candidate
+from warmup.keys.gemm import GemmProblem
 from warmup.keys.kind import Kind, ProblemOfKey
 from warmup.keys.pad import AS_IS, PADDED
 from warmup.keys.question import CallsQuestion, GemmQuestion, Question
-from warmup.keys.text import parse_problem
 from warmup.table.lookup import Lookup
 from warmup.table.schema import OnMiss
 from warmup.tuning.build import ThisProcess, build
@@ -54,7 +54,7 @@ def make_lookup(toy_kind: Kind) -> MakeLookup:
 
 
 def question_of(key: str) -> GemmQuestion:
-    return GemmQuestion(parse_problem(key), "cpu", (), library=LIBRARY)
+    return GemmQuestion(GemmProblem.of_key(key), "cpu", (), library=LIBRARY)
 
 
 def test_the_missed_key_is_tuned(make_lookup: MakeLookup) -> None:

@@ -13,8 +13,8 @@ from warmup.core.method import Method
 from warmup.core.rows import Family, Rejection, Winner
 from warmup.core.trial import Trial
 from warmup.inductor.gemm.regions import module_of, region_of
+from warmup.keys.gemm import GemmProblem
 from warmup.keys.question import GemmQuestion
-from warmup.keys.text import parse_problem
 from warmup.measuring.reference import judge_output
 from warmup.table.schema import TOLERANCE
 from warmup.tuning.trials import region_trial
@@ -60,7 +60,7 @@ def trial_of(case: str) -> Trial:
     region = region_of(gemm, (), has_epilogue=True)
     assert region is not None
     key = f"{op} m={ROWS} n={WIDTH} k={INNER} i8 a=row b=col out={out} | epilogue=none"
-    question = GemmQuestion(parse_problem(key), "cpu", (), library=LIBRARY)
+    question = GemmQuestion(GemmProblem.of_key(key), "cpu", (), library=LIBRARY)
     return region_trial(question, region, Method(), TOLERANCE, seed=0)
 
 

@@ -17,8 +17,8 @@ import torch
 from warmup.core.method import Method
 from warmup.core.rows import Family, Row, Scope, Tuned, Winner
 from warmup.core.trial import Candidate, Outcome, Region, RegionKernels, Samples, TensorSpec, Trial
+from warmup.keys.gemm import GemmProblem
 from warmup.keys.question import GemmQuestion
-from warmup.keys.text import parse_problem
 from warmup.measuring.trial_process import TrialResult
 from warmup.tuning.tuner import Tuner
 
@@ -102,7 +102,9 @@ def measured(compiles: Compile, top_k: int = 1) -> tuple[Tuned, StatedProcess]:
     watch: Any = SimpleNamespace(measuring=measuring, clocks=[])
     tuner.watch = tuner.bare.watch = watch
     candidates = tuple(map(Candidate, BARE_US))
-    question = GemmQuestion(parse_problem(KEY), "cpu", candidates, library=LIBRARY, region=REGION)
+    question = GemmQuestion(
+        GemmProblem.of_key(KEY), "cpu", candidates, library=LIBRARY, region=REGION
+    )
     tuned = tuner.measure(question)
     assert tuned is not None
     return tuned, process

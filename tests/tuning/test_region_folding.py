@@ -14,8 +14,8 @@ from warmup.core.method import Method
 from warmup.core.rows import Family, Winner
 from warmup.core.trial import Candidate
 from warmup.inductor.gemm.regions import region_of
+from warmup.keys.gemm import GemmProblem
 from warmup.keys.question import GemmQuestion
-from warmup.keys.text import parse_problem
 from warmup.table.schema import TOLERANCE
 from warmup.tuning.trials import region_trial
 from warmup.tuning.worker import RegionCompiler, RegionSets
@@ -44,7 +44,7 @@ def test_a_region_of_an_mm_asks_for_the_mm() -> None:
     gemm = next(node for node in graph.graph.nodes if node.target is torch.ops.aten.mm.default)
     region = region_of(gemm, (), has_epilogue=True)
     assert region is not None
-    question = GemmQuestion(parse_problem(KEY), "cpu", (), library=LIBRARY)
+    question = GemmQuestion(GemmProblem.of_key(KEY), "cpu", (), library=LIBRARY)
     trial = region_trial(question, region, Method(), TOLERANCE, seed=0)
     trial = replace(trial, device="cpu", options=OPTIONS)
     sets = RegionSets(trial, CPU, seed=1, most=1)

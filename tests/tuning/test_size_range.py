@@ -14,8 +14,8 @@ pytest.importorskip("torch")
 from warmup.core.method import Method
 from warmup.core.rows import Family, Rejection, Winner
 from warmup.core.trial import Candidate, Outcome, Samples
+from warmup.keys.gemm import GemmProblem
 from warmup.keys.question import GemmQuestion, SmallerSize
-from warmup.keys.text import parse_problem
 from warmup.measuring.selection import SizeOutcomes
 from warmup.measuring.trial_process import TrialNotRunError
 from warmup.tuning.tuner import choose_for_range
@@ -46,7 +46,7 @@ def look(
     size whose trial cannot be run.
     """
     base = GemmQuestion(
-        parse_problem(make_key("257..560")),
+        GemmProblem.of_key(make_key("257..560")),
         "cpu",
         tuple(map(Candidate, OWN)),
         library=LIBRARY,

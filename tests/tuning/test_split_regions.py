@@ -14,7 +14,7 @@ from warmup.core.method import Method
 from warmup.core.trial import Region
 from warmup.keys.kind import ProblemOfKey
 from warmup.keys.question import RegionQuestion
-from warmup.keys.split import split_into
+from warmup.keys.reduction import split_into
 from warmup.tuning.tuner import Tuner
 
 pytestmark = pytest.mark.long

@@ -9,8 +9,8 @@ pytest.importorskip("torch")
 from warmup.core.method import Method
 from warmup.core.rows import Evidence, Family, Row, Timing, Tuned, Winner
 from warmup.core.trial import Region, Step
+from warmup.keys.gemm import GemmProblem
 from warmup.keys.question import GemmQuestion
-from warmup.keys.text import parse_problem
 from warmup.table.schema import TOLERANCE
 from warmup.tuning.trials import challengers, region_trial
 
@@ -57,7 +57,7 @@ def limits_of(key: str, *casts: str) -> dict[str, float]:
     steps = tuple(
         Step("prims.convert_element_type.default", ({"dtype": name},), {}) for name in casts
     )
-    question = GemmQuestion(parse_problem(key), "cuda", (), library=LIBRARY)
+    question = GemmQuestion(GemmProblem.of_key(key), "cuda", (), library=LIBRARY)
     region = Region(inputs=(), steps=steps, outputs=(), flops=(1,))
     trial = region_trial(question, region, Method(), TOLERANCE, 0)
     assert trial.tolerance is not None

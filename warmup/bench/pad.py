@@ -29,7 +29,6 @@ from warmup.core.text import counted, remedy_for, shown
 from warmup.keys.gemm import Dim, Layout
 from warmup.keys.pad import AS_IS, PAD, PADDED, PadProblem
 from warmup.keys.registry import kind_of
-from warmup.keys.text import parse_padding
 from warmup.keys.weight import ALIGNED_BYTES
 from warmup.serving.audit import MissedProblem
 from warmup.tuning.build import ThisProcess, build
@@ -388,7 +387,7 @@ def _sample_of(tuned: Tuned, origin: Mapping[str, Any]) -> PadSample | None:
     padded_us, own_padded_us = times.get(PADDED, (None, None))
     if as_is_us is None or padded_us is None:
         return None
-    problem, evidence = parse_padding(tuned.key), tuned.row.evidence
+    problem, evidence = PadProblem.of_key(tuned.key), tuned.row.evidence
     return PadSample(
         schema=1,
         key=tuned.key,
@@ -411,7 +410,7 @@ def _read_line(line: bytes) -> PadSample | None:
     """Return the sample in *line*, which is not trusted; None where it is none."""
     try:
         sample = msgspec.json.decode(line, type=PadSample)
-        parse_padding(sample.key)
+        PadProblem.of_key(sample.key)
     except (msgspec.MsgspecError, ProblemError, RecursionError, UnicodeDecodeError):
         return None
     return sample if msgspec.json.encode(sample) == line and sample.schema == 1 else None

@@ -14,6 +14,7 @@ from warmup.core.rows import MAX_INT
 
 _PER_US_TO_TERA: Final = 1e-6
 _PER_US_TO_GIGA: Final = 1e-3
+PASSES: Final = 2  # a loop over a reduction reads its input twice; an input may be written too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

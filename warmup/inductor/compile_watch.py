@@ -24,7 +24,8 @@ from torch.autograd import profiler, profiler_legacy
 from warmup.core.events import FrameSkipped
 from warmup.core.roofline import dtype_name
 from warmup.inductor.patches import Hooks, Patches
-from warmup.keys.question import Answers, Linear
+from warmup.keys.kind import Linear
+from warmup.keys.question import Answers
 
 # Calls that inductor makes a packed linear of, where it may take the weight for a constant.
 _LINEARS: Final = frozenset({"addmm", "linear", "matmul", "mm"})

@@ -29,7 +29,6 @@ from warmup.inductor.versions import Version
 from warmup.keys.gemm import Dim, Layout, layout_of
 from warmup.keys.pad import AS_IS, PADDED, PadProblem
 from warmup.keys.question import Answers, RegionQuestion
-from warmup.keys.text import parse_padding
 from warmup.keys.weight import ALIGNED_BYTES
 
 _BATCHED: Final = 3
@@ -236,7 +235,7 @@ def pads_asked_on(device: torch.device) -> Callable[[str], bool]:
 
     def is_asked(key: str) -> bool:
         try:
-            problem = parse_padding(key)
+            problem = PadProblem.of_key(key)
         except ProblemError:
             return False
         m, n, k = (dim.low for dim in (problem.m, problem.n, problem.k))

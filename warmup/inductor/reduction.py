@@ -56,8 +56,14 @@ from warmup.inductor.launch.kernels import (
 from warmup.inductor.listing import is_listing
 from warmup.inductor.patches import KindHooks, Patches
 from warmup.keys.question import Answers, RegionQuestion, SearchQuestion
-from warmup.keys.reduction import LOOPED, PERSISTENT, ReductionProblem
-from warmup.keys.split import SplitProblem, parts_of, split_into
+from warmup.keys.reduction import (
+    LOOPED,
+    PERSISTENT,
+    ReductionProblem,
+    SplitProblem,
+    parts_of,
+    split_into,
+)
 
 # `reduction_problem`: a reduction described by inductor's features of its kernel.
 

@@ -11,16 +11,39 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from warmup.core.roofline import Work, item_bytes
 from warmup.core.rows import Family
+from warmup.keys.gemm import multiplied_in
 from warmup.keys.kind import Kind, Problem
 
 _TENSOR: Final = r"[0-9]+(?:x[0-9]+){2,4}"  # of one to three dims, batch and channels
 _WINDOW: Final = r"[0-9]+(?:x[0-9]+){0,2}"
 _CHANNELS: Final = r"(?:first|last|any\([0-9,]+\))"
+
+
+def _work(ingredients: Mapping[str, str]) -> Work | None:
+    """Count input, weight and output once.
+
+    A single stride or padding, as torch allows, is that of every dim.
+    """
+    x, w, stride, padding = (
+        [int(size) for size in ingredients[name].split("x")]
+        for name in ("x", "w", "stride", "padding")
+    )
+    stride, padding = (each * (len(w) - 2 if len(each) == 1 else 1) for each in (stride, padding))
+    out = [
+        (size + 2 * margin - kernel) // step + 1
+        for size, kernel, step, margin in zip(x[2:], w[2:], stride, padding, strict=True)
+    ]
+    written = x[0] * w[0] * math.prod(out)
+    moved = (math.prod(x) + math.prod(w) + written) * item_bytes(ingredients["dtype"])
+    return Work(multiplied_in(ingredients), 2 * written * math.prod(w[1:]), moved)
+
+
 CONVOLUTION: Final = Kind(
     name="convolution",
     pattern=re.compile(
@@ -32,7 +55,7 @@ CONVOLUTION: Final = Kind(
     families=frozenset({Family.EXTERN, Family.TEMPLATE}),
     hooks="warmup.inductor.convolution:convolution_choices",
     sites=frozenset({"select:convolution"}),
-    work="warmup.keys.work:convolution_work",
+    work=_work,
     hidden=frozenset({"a", "b", "out"}),
 )
 

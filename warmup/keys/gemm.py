@@ -8,14 +8,17 @@ ordinals, buffer or layer names):
 
 from __future__ import annotations
 
-import itertools
+import math
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from typing import Any, Final, Self, get_args, get_type_hints
 
+from warmup.core.errors import ProblemError
+from warmup.core.roofline import Work, item_bytes
 from warmup.core.rows import Family
-from warmup.keys.kind import Kind, Problem
+from warmup.keys.kind import Kind, Linear, Problem
 
 NO_EPILOGUE: Final = "none"
 # The ops of this kind, by the names that torch/_inductor/kernel and mkldnn_lowerings.py give to
@@ -23,6 +26,8 @@ NO_EPILOGUE: Final = "none"
 VIA_CHOICES = frozenset({"mm", "addmm", "bmm", "baddbmm", "mm_plus_mm", "int_mm", "scaled_mm"})
 CPU_LINEAR = frozenset({"linear_unary", "linear_binary", "packed_linear"})
 COVERED = VIA_CHOICES | CPU_LINEAR
+_TWO_PRODUCTS: Final = "mm_plus_mm"
+_BIAS_ALONG: Final = {"1d": "n", "2d": "mn", "3d": "bmn"}  # the dims along which a bias varies
 
 DIM: Final = r"[0-9]+(?:\.\.[0-9]*)?"
 LAYOUT: Final = rf"(?:row|col|packed|any\([0-9.,]+\))(?:/{DIM})?(?:@{DIM})?"
@@ -30,6 +35,55 @@ _SCALAR = r"-?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?"
 _RANGE: Final = re.compile(r"\b\d+\.\.(\d+)\b")
 _DYNAMIC: Final = re.compile(r"(?<=[\[,])s(?=[,\]])")  # a dynamic size of an operand in an epilogue
 _EPILOGUE = r"[a-zA-Z0-9_.,()\[\]~+\-]+"
+_LAST: Final = "epilogue"  # behind a bar, and in every key
+_LAYOUT_TEXT: Final = re.compile(
+    r"(?P<order>[a-z]+(?:\([0-9.,]+\))?)(?:/(?P<leading>[0-9.]+))?(?:@(?P<batch>[0-9.]+))?"
+)
+_MAX_DEPTH: Final = 32  # of calls in an epilogue
+_NUMBER_TEXT: Final = re.compile(r"-?(?:[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?|inf)|nan")
+_BARE_WORD: Final = re.compile(r"[a-z][a-z0-9_]*")
+_OPERAND: Final = re.compile(
+    r"(?P<dtype>[a-z][a-z0-9_]*)\[(?P<sizes>(?:[0-9]+|s)(?:,(?:[0-9]+|s))*)?\]"
+)
+_NAMED_SCALAR: Final = re.compile(rf"(?P<name>alpha)_(?P<value>{_NUMBER_TEXT.pattern})")
+
+
+def multiplied_in(ingredients: Mapping[str, str]) -> str:
+    """Return the dtype whose peak bounds a product: ``tf32`` for float32 in that precision."""
+    return "tf32" if ingredients.get("fp32") == "tf32" else ingredients["dtype"]
+
+
+def _work(ingredients: Mapping[str, str]) -> Work | None:
+    """Count operands, bias and result once, without the epilogue."""
+    problem = GemmProblem.of(ingredients).at_upper_end()
+    dims = (problem.batch or Dim.of(1), problem.m, problem.n, problem.k)
+    if not all(dim.is_static for dim in dims) or problem.op not in COVERED:
+        return None
+    batch, m, n, k = (dim.low for dim in dims)
+    products = 2 if problem.op == _TWO_PRODUCTS else 1
+    size_b = item_bytes(problem.dtype_b or problem.dtype)
+    operands = m * k * item_bytes(problem.dtype) + k * n * size_b
+    moved = batch * (products * operands + m * n * item_bytes(problem.out))
+    if (bias := _BIAS_ALONG.get(problem.bias or "")) is not None:
+        extent = {"b": batch, "m": m, "n": n}
+        moved += math.prod(extent[dim] for dim in bias) * item_bytes(problem.dtype)
+    return Work(multiplied_in(ingredients), products * 2 * batch * m * n * k, moved)
+
+
+def _linears_of(key: str) -> tuple[Linear, ...]:
+    """Return the linears that ask for *key* where a CPU freezes their weights; often none.
+
+    A packed linear of MKL adds its bias apart, so its key does not say whether there is one.
+    """
+    problem = GemmProblem.of_key(key)
+    n, k = problem.n, problem.k
+    if problem.op not in CPU_LINEAR or not (n.is_static and k.is_static):
+        return ()
+    m = problem.m.low if problem.m.is_static else None
+    biases = (False, True) if problem.op == "packed_linear" else (problem.bias is not None,)
+    return tuple(Linear(m, n.low, k.low, problem.dtype, has_bias) for has_bias in biases)
+
+
 GEMM: Final = Kind(
     name="gemm",
     pattern=re.compile(
@@ -50,9 +104,9 @@ GEMM: Final = Kind(
     is_searchable=True,
     question="epilogue",
     brief_format="{op} {n}x{k}",
-    work="warmup.keys.work:gemm_work",
-    product="warmup.keys.work:product_of",
-    linears="warmup.keys.text:linears_of",
+    work=_work,
+    is_product=True,
+    linears=_linears_of,
 )
 
 
@@ -68,13 +122,21 @@ class Dim:
 
     @classmethod
     def of(cls, size: int) -> Dim:
-        """Return the dim of the constant *size*."""
         return cls(size, size)
+
+    @classmethod
+    def read(cls, text: str) -> Dim:
+        """Return the size or range that a key spells *text*."""
+        low, dots, high = text.partition("..")
+        return cls(int(low), int(high) if high else None) if dots else cls.of(int(low))
 
     @property
     def is_static(self) -> bool:
-        """Whether this is a constant size."""
         return self.low == self.high
+
+    def at_upper_end(self) -> Dim:
+        """Return the upper end; a range without any stays a range."""
+        return self if self.high is None else Dim.of(self.high)
 
     def __str__(self) -> str:
         if self.is_static:
@@ -94,6 +156,20 @@ class Layout:
     leading: Dim | None = None
     batch: Dim | None = None
 
+    @classmethod
+    def read(cls, text: str) -> Layout:
+        """Return the layout that a key spells *text*; a ProblemError where it is none."""
+        match = _LAYOUT_TEXT.fullmatch(text)
+        if match is None:
+            raise ProblemError(f"the layout {text} cannot be read back")
+        strides = (match[name] for name in ("leading", "batch"))
+        return cls(match["order"], *(None if text is None else Dim.read(text) for text in strides))
+
+    def at_upper_end(self) -> Layout:
+        """Return the layout with its strides at the upper ends of their ranges."""
+        leading, batch = (each and each.at_upper_end() for each in (self.leading, self.batch))
+        return Layout(self.order, leading, batch)
+
     def __str__(self) -> str:
         leading = "" if self.leading is None else f"/{self.leading}"
         batch = "" if self.batch is None else f"@{self.batch}"
@@ -101,41 +177,87 @@ class Layout:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GemmProblem(Problem):
+class ProductProblem(Problem):
+    """A problem about a product of matrices: its fields are the ingredients, in key order.
+
+    A key has the words in `Kind.words`, and all else that differs from the default of its field.
+    """
+
+    @classmethod
+    def of_key(cls, key: str) -> Self:
+        """Return the problem of *key*; a ProblemError where that is no key of this kind."""
+        return cls.of(cls.kind.ingredients(key))
+
+    @classmethod
+    def of(cls, ingredients: Mapping[str, str]) -> Self:
+        """Return the problem with *ingredients*."""
+        readers = _readers_of(cls)  # type: ignore[arg-type]  # a class
+        return cls(
+            **{name: readers[name](text) for name, text in ingredients.items() if name in readers}
+        )
+
+    def _spell(self) -> str:
+        words = [self.kind.name] if "kind" in self.kind.words else []
+        for each in fields(self):
+            value = getattr(self, each.name)
+            text = format_number(value) if isinstance(value, float) else str(value)
+            if each.name in self.kind.words:
+                words.append(text)
+            elif value != each.default and each.name != _LAST:
+                words.append(f"{each.name}={text}")
+        return " ".join(words)
+
+    def _ends(self) -> dict[str, Any]:
+        """Return each size and layout by the name of its field, at the upper ends of ranges."""
+        values = ((each.name, getattr(self, each.name)) for each in fields(self))
+        return {
+            name: value.at_upper_end() for name, value in values if isinstance(value, Dim | Layout)
+        }
+
+
+@cache
+def _readers_of(kind: type[ProductProblem]) -> dict[str, Callable[[str], Any]]:
+    """Return what reads the text of each field: ``read`` of its type, or the type itself."""
+    hints = get_type_hints(kind)
+    types = {each.name: (*get_args(hints[each.name]), hints[each.name])[0] for each in fields(kind)}
+    return {name: getattr(each, "read", each) for name, each in types.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GemmProblem(ProductProblem):
     """A GEMM for which inductor chooses a kernel.
 
-    Sizes are in elements. Optional ingredients are None when they do not apply; ``alpha`` and
-    ``beta`` are 1 when absent from the key. ``scale`` is the text form of the scales of a scaled
-    GEMM, that of a and that of b, each a dtype and sizes; ``fast_accum`` is its less precise
-    accumulation.
+    Sizes are in elements. Ingredients are None when they do not apply; ``dtype_b`` is there where
+    it is not ``dtype``. ``scale`` is the text form of the scales of a scaled GEMM, that of a and
+    that of b, each a dtype and sizes; ``accum`` is ``fast`` for its less precise accumulation, and
+    ``reduction`` is ``full`` where partial sums have full precision.
     """
 
     kind = GEMM
 
     op: str
+    batch: Dim | None = None
     m: Dim
     n: Dim
     k: Dim
     dtype: str
+    dtype_b: str | None = None
     a: Layout
     b: Layout
-    out: str
-    batch: Dim | None = None
-    dtype_b: str | None = None
     a2: Layout | None = None
     b2: Layout | None = None
     bias: str | None = None
     scale: str | None = None
-    fast_accum: bool = False
+    accum: str | None = None
     alpha: float = 1
     beta: float = 1
+    out: str
     fp32: str | None = None
-    full_reduction: bool = False
+    reduction: str | None = None
     epilogue: str = NO_EPILOGUE
 
     @property
     def without_epilogue(self) -> GemmProblem:
-        """The same GEMM with the epilogue ``none``."""
         return replace(self, epilogue=NO_EPILOGUE)
 
     def at_upper_end(self) -> GemmProblem:
@@ -144,56 +266,26 @@ class GemmProblem(Problem):
         A dynamic size in the epilogue is replaced too. A problem with ranges of different ends, or
         without an end, is returned unchanged.
         """
-        texts = f"{self.scale} {self.epilogue}"
-        ends = {dim.high for dim in self._dims() if not dim.is_static and dim.high is not None}
-        ends |= set(map(int, _RANGE.findall(texts)))
-        if len(ends) != 1:
+        found = set(_RANGE.findall(self.key))
+        if len(found) != 1:
             return self
-        (end,) = ends
+        (end,) = found
 
-        def fix_dim(dim: Dim | None) -> Dim | None:
-            return dim if dim is None or dim.high is None else Dim.of(dim.high)
+        def fix(text: str) -> str:
+            return _DYNAMIC.sub(end, _RANGE.sub(end, text))
 
-        def fix_layout(layout: Layout | None) -> Layout | None:
-            if layout is None:
-                return None
-            return Layout(layout.order, fix_dim(layout.leading), fix_dim(layout.batch))
-
-        def fix_text(text: str) -> str:
-            return _DYNAMIC.sub(str(end), _RANGE.sub(str(end), text))
-
-        dims = {name: fix_dim(getattr(self, name)) for name in ("batch", "m", "n", "k")}
-        layouts = {name: fix_layout(getattr(self, name)) for name in ("a", "b", "a2", "b2")}
-        scale = None if self.scale is None else fix_text(self.scale)
-        changes: dict[str, Any] = {**dims, **layouts, "scale": scale}
-        return replace(self, **changes, epilogue=fix_text(self.epilogue))
-
-    def _dims(self) -> Iterator[Dim]:
-        """Yield every size and stride of this problem."""
-        layouts = (self.a, self.b, self.a2, self.b2)
-        strides = ((layout.leading, layout.batch) for layout in layouts if layout is not None)
-        dims = (self.batch, self.m, self.n, self.k, *itertools.chain(*strides))
-        yield from (dim for dim in dims if dim is not None)
+        scale = None if self.scale is None else fix(self.scale)
+        return replace(self, **self._ends(), scale=scale, epilogue=fix(self.epilogue))
 
     def _spell(self) -> str:
-        words = [self.op]
-        if self.batch is not None:
-            words.append(f"batch={self.batch}")
-        words += [f"m={self.m}", f"n={self.n}", f"k={self.k}", self.dtype]
-        if self.dtype_b is not None and self.dtype_b != self.dtype:
-            words.append(f"dtype_b={self.dtype_b}")
-        words += [f"a={self.a}", f"b={self.b}"]
-        words += [f"a2={self.a2}"] if self.a2 is not None else []
-        words += [f"b2={self.b2}"] if self.b2 is not None else []
-        words += [f"bias={self.bias}"] if self.bias is not None else []
-        words += [f"scale={self.scale}"] if self.scale is not None else []
-        words += ["accum=fast"] if self.fast_accum else []
-        words += [f"alpha={format_number(self.alpha)}"] if self.alpha != 1 else []
-        words += [f"beta={format_number(self.beta)}"] if self.beta != 1 else []
-        words.append(f"out={self.out}")
-        words += [f"fp32={self.fp32}"] if self.fp32 is not None else []
-        words += ["reduction=full"] if self.full_reduction else []
-        return f"{' '.join(words)} | epilogue={self.epilogue}"
+        return f"{super()._spell()} | epilogue={self.epilogue}"
+
+
+def at_upper_end(key: str) -> str:
+    """Return the key of `GemmProblem.at_upper_end`; keys of other kinds are returned unchanged."""
+    if ".." not in key or GEMM.pattern.fullmatch(key) is None:
+        return key
+    return GemmProblem.of_key(key).at_upper_end().key
 
 
 def format_number(value: float) -> str:
@@ -216,8 +308,7 @@ def layout_of(
 ) -> Layout:
     """Return the layout of a matrix or batch of matrices; strides of dims of size 1 are ignored.
 
-    *is_equal* returns whether two sizes are known to be equal, without adding a guard. *to_dim*
-    returns a stride as a `Dim`.
+    *is_equal* compares two sizes without adding a guard, and *to_dim* returns a stride as a `Dim`.
     """
     rows, cols = sizes[-2:]
     row_stride, col_stride = strides[-2:]
@@ -236,7 +327,7 @@ def layout_of(
 
 
 def bias_form(dims: int, sizes: Sequence[Any], strides: Sequence[Any]) -> str:
-    """Return the form of a bias that is added to a result of *dims* dims: ``1d``, ``2d`` and so on.
+    """Return the form of a bias of a result of *dims* dims, ``1d``, ``2d`` and so on.
 
     Dims of size 1 and of stride 0 do not count.
     """
@@ -253,5 +344,104 @@ def bias_form(dims: int, sizes: Sequence[Any], strides: Sequence[Any]) -> str:
 
 
 def _is(size: Any, number: int) -> bool:
-    """Whether *size*, which may be symbolic, is the constant *number*."""
     return isinstance(size, int) and size == number
+
+
+# Epilogues as expressions: ``mul(sin(x),x),add(bf16[560,1280]),to(f32)`` has three steps, each a
+# call. A step that does not name its input ``x`` takes it as its first argument.
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A tensor that an epilogue reads beside the GEMM's result; a dynamic size is None."""
+
+    dtype: str
+    sizes: tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A bare word: ``x`` (the result of the step before), ``none`` or a dtype."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An operation on expressions; ``named`` has its scalar keyword arguments."""
+
+    name: str
+    arguments: tuple[Expression, ...]
+    named: tuple[tuple[str, float], ...] = ()
+
+
+Expression = Call | Operand | Word | int | float
+INPUT: Final = Word("x")
+
+
+def parse_epilogue(text: str) -> tuple[Call, ...]:
+    """Return the steps of the epilogue *text*, each with its input ``x``; empty for ``none``.
+
+    A ProblemError: a step is a hash or another text that cannot be parsed.
+    """
+    if text == NO_EPILOGUE:
+        return ()
+    return tuple(_step(part) for part in split_arguments(text))
+
+
+def operands_of(expression: Expression) -> tuple[Operand, ...]:
+    """Return the operands in *expression*, from left to right."""
+    if isinstance(expression, Operand):
+        return (expression,)
+    if isinstance(expression, Call):
+        return tuple(operand for part in expression.arguments for operand in operands_of(part))
+    return ()
+
+
+def _step(text: str) -> Call:
+    expression = _expression(text, 0)
+    if isinstance(expression, Word):
+        return Call(expression.text, (INPUT,))
+    if not isinstance(expression, Call):
+        raise ProblemError(f"the epilogue step {text} is no operation")
+    if _reads_input(expression):
+        return expression
+    return Call(expression.name, (INPUT, *expression.arguments), expression.named)
+
+
+def _reads_input(expression: Expression) -> bool:
+    if isinstance(expression, Call):
+        return any(_reads_input(part) for part in expression.arguments)
+    return expression == INPUT
+
+
+def _expression(text: str, depth: int) -> Expression:
+    if depth > _MAX_DEPTH:
+        raise ProblemError("the epilogue is nested too deeply")
+    if _NUMBER_TEXT.fullmatch(text):
+        return int(text) if text.lstrip("-").isdigit() else float(text)
+    if _BARE_WORD.fullmatch(text):
+        return Word(text)
+    operand = _OPERAND.fullmatch(text)
+    if operand is not None:
+        sizes = operand["sizes"].split(",") if operand["sizes"] else []
+        return Operand(operand["dtype"], tuple(None if s == "s" else int(s) for s in sizes))
+    name, bracket, rest = text.partition("(")
+    if not bracket or not rest.endswith(")") or _BARE_WORD.fullmatch(name) is None:
+        raise ProblemError(f"the epilogue has {text[:80]}, which cannot be read back")
+    parts = split_arguments(rest[:-1])
+    scalars = [_NAMED_SCALAR.fullmatch(part) for part in parts]
+    named = tuple((scalar["name"], float(scalar["value"])) for scalar in scalars if scalar)
+    positional = [part for part, scalar in zip(parts, scalars, strict=True) if not scalar]
+    return Call(name, tuple(_expression(part, depth + 1) for part in positional), named)
+
+
+def split_arguments(text: str) -> list[str]:
+    """Return the parts of *text* between commas that are outside of any bracket."""
+    parts, depth, start = [], 0, 0
+    for position, letter in enumerate(text):
+        depth += (letter in "([") - (letter in ")]")
+        if letter == "," and depth == 0:
+            parts.append(text[start:position])
+            start = position + 1
+    return [*parts, text[start:]]

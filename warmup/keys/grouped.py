@@ -13,13 +13,29 @@ from __future__ import annotations
 import itertools
 import random
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from warmup.core.roofline import Work, item_bytes
 from warmup.core.rows import Family
-from warmup.keys.gemm import LAYOUT, Layout
-from warmup.keys.kind import Kind, Problem
+from warmup.keys.gemm import LAYOUT, Layout, ProductProblem
+from warmup.keys.kind import Kind
+
+
+def _work(ingredients: Mapping[str, str]) -> Work | None:
+    """Count each operand and the result once."""
+    problem = GroupedProblem.of(ingredients)
+    groups, m, n, k = problem.groups, problem.m, problem.n, problem.k
+    of_each = OF_EACH_GROUP[problem.over]
+    sizes = {"a": m * k, "b": k * n, "out": m * n}
+    elements = {name: size * (groups if name in of_each else 1) for name, size in sizes.items()}
+    read = (elements["a"] + elements["b"]) * item_bytes(problem.dtype)
+    products = groups if problem.over is Over.NOTHING else 1
+    moved = read + elements["out"] * item_bytes(problem.out)
+    return Work(problem.dtype, products * 2 * m * n * k, moved)
+
 
 GROUPED: Final = Kind(
     name="grouped_mm",
@@ -34,7 +50,7 @@ GROUPED: Final = Kind(
     hooks="warmup.inductor.grouped:grouped_choices",
     rebuild="warmup.models.rebuilt:rebuild_grouped",
     sites=frozenset({"select:grouped_mm"}),
-    work="warmup.keys.work:grouped_work",
+    work=_work,
     brief_format="{op} {groups}x {n}x{k}",
 )
 
@@ -58,7 +74,7 @@ OF_EACH_GROUP: Final = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupedProblem(Problem):
+class GroupedProblem(ProductProblem):
     """Products of ``groups`` pairs of matrices, whose sizes ``m``, ``n`` and ``k`` are elements.
 
     The size that groups divide, ``over``, is that of all groups together.
@@ -66,6 +82,7 @@ class GroupedProblem(Problem):
 
     kind = GROUPED
 
+    op: str = "grouped_mm"
     groups: int
     over: Over
     m: int
@@ -76,18 +93,9 @@ class GroupedProblem(Problem):
     b: Layout
     out: str
 
-    def _spell(self) -> str:
-        return (
-            f"grouped_mm groups={self.groups} over={self.over} m={self.m} n={self.n} k={self.k}"
-            f" {self.dtype} a={self.a} b={self.b} out={self.out}"
-        )
-
 
 def ends_of_groups(rows: int, groups: int) -> tuple[int, ...]:
-    """Return where each of *groups* ends if each of *rows* goes to any with equal probability.
-
-    It is the same at every call.
-    """
+    """Return where each of *groups* ends if rows go to any at random; equal at every call."""
     chance = random.Random(0)  # noqa: S311  no secret
     sizes = [0] * groups
     for group in chance.choices(range(groups), k=rows):

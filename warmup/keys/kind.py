@@ -1,6 +1,6 @@
-"""`Kind`: what the rest of warmup knows about a row kind: its keys, its modules, how it is printed.
+"""`Kind`: what the rest of warmup knows about a row kind.
 
-Each kind stands in a module of its own; `warmup.keys.registry` lists them. docs/contributing.md
+Each kind stands in a module of its own, and `warmup.keys.registry` lists them; docs/contributing.md
 says what a new kind needs.
 """
 
@@ -8,16 +8,28 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
 from warmup.core.errors import ProblemError
 from warmup.core.phases import BuildStage
+from warmup.core.roofline import Work
 from warmup.core.rows import Family, Winner
 
 MAX_KEY_LENGTH = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """A product with a constant matrix: its rows m, None for a range, n and k."""
+
+    m: int | None
+    n: int
+    k: int
+    dtype: str
+    has_bias: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,91 +39,53 @@ class Kind:
     A problem of the kind is spelled as a key, ``pad mm m=560 n=1280 k=3420 bf16 a=row b=col``:
     words with one space between them, most of them ingredients ``name=value``. Modules that handle
     rows of every kind test for no particular kind; they read these properties.
-
-    Keys:
-
-    - ``name``: the first word of each key (a GEMM key begins with its op instead), the section of
-      the rows in a table, and the ``kind`` in events.
-    - ``pattern``: matches a whole key. Tables and logs are not trusted: any other text is refused.
-    - ``words``: names for the words that are not ``name=value``, in key order.
-    - ``fixed``: how many first words a row shares with a missed key to be its nearest row.
-    - ``nearest_by``: sizes that decide between rows which differ from a missed key in equally many
-      ingredients: the nearest is the row with the closest of these.
-    - ``ranges``: ingredients that are a range, ``m=2..64``, where a dim of the model is dynamic. A
-      miss of such a key has the reason ``dynamic_dim`` instead of ``not_in_table``.
-
-    Winners:
-
-    - ``families``: where winners come from; a table with a winner from elsewhere is refused.
-    - ``neutral``: the winner that leaves the keys of other kinds as they are, such as no padding;
-      None when every winner does.
-
-    The kind's own modules:
-
-    - ``hooks``: ``module:class`` of the hooks that ask for keys while inductor compiles, see
-      `warmup.inductor.patches.KindHooks`. None when inductor never asks, because rows change the
-      model before it is compiled.
-    - ``rebuild``: ``module:function`` that takes a key and a device, and returns a small module
-      that asks for this key, see `warmup.models.rebuilt`. None when a missed problem can be tuned
-      with the user's model only.
-    - ``work``: ``module:function`` that takes a key and returns the `Work` of its problem, or None
-      where the key does not say enough. None when no key of the kind does.
-    - ``product``: ``module:function`` that takes a key and returns the product that its rows time,
-      in words that keys of other kinds share. None when rows are about something else.
-    - ``linears``: ``module:function`` that takes a key and returns each `Linear` that asks for it,
-      where its weight is frozen. None when freezing decides about no key of the kind.
-
-    Measuring:
-
-    - ``sites``: names that `warmup.inductor.benchmarks` gives to inductor's own measurements for
-      this decision. While keys are tuned such a measurement becomes a row: it is not uncovered.
-    - ``is_searchable``: a wider search tries candidates that inductor does not list, and measures
-      the rows of a narrower search again.
-    - ``stage``: what a build spends time on while it measures a problem of the kind in its own
-      process.
-    - ``is_named``: the second word is a name, which changes nothing that is measured: a build
-      measures problems that differ in it alone once.
-    - ``precedes_graphs``: hooks ask before inductor starts to compile the graph that the decision
-      is for, and it counts for the next graph.
-
-    Printing:
-
-    - ``question``: the ingredient, such as a GEMM's epilogue, that has a column of its own.
-    - ``hidden``: ingredients that labels leave out.
-    - ``brief_format``: how a key is printed beside its bucket, a format string over ingredients;
-      None prints its label.
-    - ``summary``: what rows are called where a build counts them in one line, ``launch configs``;
-      None lists each row.
-    - ``library_default``: what that line compares the winners with, the choice of default mode.
     """
 
+    # The first word of each key (a GEMM key begins with its op instead), the section of the rows in
+    # a table, and the ``kind`` in events.
     name: str
-    pattern: re.Pattern[str]
-    words: tuple[str, ...]
-    fixed: int
-    families: frozenset[Family]
+    pattern: re.Pattern[str]  # of a whole key: tables and logs are not trusted
+    words: tuple[str, ...]  # names for the words that are not ``name=value``, in key order
+    fixed: int  # how many first words a row shares with a missed key to be its nearest row
+    families: frozenset[Family]  # of winners; a table with a winner from elsewhere is refused
+    # Sizes that decide between rows which differ from a missed key in equally many ingredients.
     nearest_by: tuple[str, ...] = ()
+    # Ingredients that are a range, ``m=2..64``, where a dim of the model is dynamic. A miss of such
+    # a key has the reason ``dynamic_dim`` instead of ``not_in_table``.
     ranges: tuple[str, ...] = ()
+    # The winner that leaves the keys of other kinds as they are; None when every winner does.
     neutral: Winner | None = None
+    # ``module:class`` of the `warmup.inductor.patches.KindHooks` that ask for keys while inductor
+    # compiles; None when inductor never asks, because rows change the model before the compile.
     hooks: str | None = None
+    # ``module:function`` that returns a small module on a device which asks for a key
+    # (`warmup.models.rebuilt`); None when a missed problem can be tuned with the user's model only.
     rebuild: str | None = None
-    work: str | None = None
-    product: str | None = None
-    linears: str | None = None
+    # The least work of a problem with these ingredients, None where they do not say enough. Where a
+    # size is a range it is that of the upper end, at which rows are timed.
+    work: Callable[[Mapping[str, str]], Work | None] | None = None
+    is_product: bool = False  # rows time the product of matrices that `product_of` names
+    # Each `Linear` that asks for a key where its weight is frozen.
+    linears: Callable[[str], tuple[Linear, ...]] | None = None
+    # What `warmup.inductor.benchmarks` calls inductor's own measurements for this decision. While
+    # keys are tuned such a measurement becomes a row: it is not uncovered.
     sites: frozenset[str] = frozenset()
+    # A wider search tries candidates that inductor does not list, and measures the rows of a
+    # narrower search again.
     is_searchable: bool = False
-    stage: BuildStage = BuildStage.BARE_TRIALS
+    stage: BuildStage = BuildStage.BARE_TRIALS  # of a build that measures in its own process
+    # The second word is a name, which changes nothing that is measured: a build measures problems
+    # that differ in it alone once.
     is_named: bool = False
-    precedes_graphs: bool = False
-    question: str | None = None
-    hidden: frozenset[str] = frozenset()
-    brief_format: str | None = None
-    summary: str | None = None
-    library_default: str = "the library default"
+    precedes_graphs: bool = False  # hooks ask before the compile of the graph that a row is for
+    question: str | None = None  # the ingredient that has a printed column of its own
+    hidden: frozenset[str] = frozenset()  # ingredients that labels leave out
+    brief_format: str | None = None  # of a key beside its bucket; None prints the label
+    summary: str | None = None  # of rows that a build counts in a line; None lists each row
+    library_default: str = "the library default"  # what that line compares the winners with
 
     @property
     def is_asked(self) -> bool:
-        """Whether inductor asks for keys of this kind while it compiles."""
         return self.hooks is not None
 
     def measured_once(self, key: str) -> str:
@@ -121,13 +95,7 @@ class Kind:
         return " ".join((*words[:1], *words[2:])) if self.is_named and is_spelled else key
 
     def label(self, key: str, shared: Collection[str] = ()) -> str:
-        """Return *key* for printing, without the kind, the question, and hidden ingredients.
-
-        Ingredients in *shared* are left out too.
-
-        Raises:
-            ProblemError: *key* is not of this kind.
-        """
+        """Return *key* for printing, without the kind, the question, hidden and *shared* words."""
         left_out = {*self.hidden, *shared, self.question, "kind"}
         unnamed = frozenset(self.words)
         return " ".join(
@@ -137,30 +105,18 @@ class Kind:
         )
 
     def brief(self, key: str) -> str:
-        """Return *key* as it is printed beside its bucket, whose sizes need no repeating.
-
-        Raises:
-            ProblemError: *key* is not of this kind.
-        """
+        """Return *key* as it is printed beside its bucket, whose sizes need no repeating."""
         if self.brief_format is None:
             return self.label(key)
         return self.brief_format.format_map(self.ingredients(key))
 
     def check(self, key: str) -> None:
-        """Return when *key* is a key of this kind.
-
-        Raises:
-            ProblemError: it is not.
-        """
+        """Raise a ProblemError unless *key* is a key of this kind."""
         if len(key) > MAX_KEY_LENGTH or self.pattern.fullmatch(key) is None:
             raise ProblemError(f"not a {self.name} key: {key[:120]!r}")
 
     def ingredients(self, key: str) -> dict[str, str]:
-        """Return the named ingredients of *key*, in key order.
-
-        Raises:
-            ProblemError: *key* is not of this kind.
-        """
+        """Return the named ingredients of *key*, in key order; a ProblemError for another kind."""
         self.check(key)
         names = iter(self.words)
         named: dict[str, str] = {}
@@ -174,10 +130,9 @@ class Kind:
 
 
 class Problem:
-    """A decision that inductor is about to make, described; each row kind has a dataclass of it.
+    """A decision that inductor is about to make; each row kind has a dataclass of it.
 
-    Raises:
-        ProblemError: an ingredient has no text form in a key.
+    A ProblemError is raised where an ingredient has no text form in a key.
     """
 
     kind: ClassVar[Kind]
@@ -187,7 +142,6 @@ class Problem:
 
     @cached_property
     def key(self) -> str:
-        """The canonical text of this problem, by which rows and events name it."""
         return self._spell()
 
     def _spell(self) -> str:
@@ -208,7 +162,7 @@ class ProblemOfKey(Problem):
 
 
 def natural_order(text: str) -> str:
-    """Return a sort key that puts ``m=16`` before ``m=128``, for any text.
+    """Return a sort key of *text* that puts ``m=16`` before ``m=128``.
 
     A string, which takes a tenth of the memory of a tuple of the parts.
     """

@@ -11,14 +11,33 @@ device ordinal, or option that inductor writes beside the kernel.
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from warmup.core.phases import BuildStage
+from warmup.core.roofline import PASSES, Work, item_bytes
 from warmup.core.rows import Family
 from warmup.keys.kind import Kind, Problem
+
+
+def _work(ingredients: Mapping[str, str]) -> Work | None:
+    """Bound the bytes; None without sizes or tensors.
+
+    Inductor rounds the sizes in these keys up to powers of two, so each is more than half of what
+    the key says. At least one tensor has all elements, and at most all of them have.
+    """
+    words = ("kind", "kernel", "args", "source")
+    args = ingredients["args"].split(",")
+    tensors = [item_bytes(word[1:]) for word in args if word.startswith("*")]
+    sizes = [int(value) for name, value in ingredients.items() if name not in words]
+    if not sizes or not tensors:
+        return None
+    least = math.prod(size // 2 + 1 for size in sizes) * min(tensors)
+    return Work("", None, least, most_moved=PASSES * math.prod(sizes) * sum(tensors))
+
 
 LAUNCH: Final = Kind(
     name="launch",
@@ -32,7 +51,7 @@ LAUNCH: Final = Kind(
     nearest_by=("x", "y"),
     hooks="warmup.inductor.launch.hooks:LaunchConfigs",
     sites=frozenset({"launch"}),
-    work="warmup.keys.work:launch_work",
+    work=_work,
     hidden=frozenset({"args", "source"}),
     summary="launch configs",
     library_default="the config of default mode",

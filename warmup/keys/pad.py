@@ -9,15 +9,29 @@ aligned sizes, in every mode of torch.compile (torch/_inductor/fx_passes/pad_mm.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from warmup.core.roofline import Work, item_bytes
 from warmup.core.rows import Family, Winner
-from warmup.keys.gemm import DIM, LAYOUT, Dim, Layout
-from warmup.keys.kind import Kind, Problem
+from warmup.keys.gemm import DIM, LAYOUT, Dim, Layout, ProductProblem, multiplied_in
+from warmup.keys.kind import Kind
 
 PADDED: Final = Winner(Family.PAD, "padded")
 AS_IS: Final = Winner(Family.PAD, "as_is")
+
+
+def _work(ingredients: Mapping[str, str]) -> Work | None:
+    """Count the product as it is, which padding only adds to."""
+    sizes = [Dim.read(ingredients.get(name, "1")).high for name in ("batch", "m", "n", "k")]
+    if None in sizes:
+        return None
+    batch, m, n, k = (size or 0 for size in sizes)
+    moved = batch * (m * k + k * n + m * n) * item_bytes(ingredients["dtype"])
+    return Work(multiplied_in(ingredients), 2 * batch * m * n * k, moved)
+
+
 PAD: Final = Kind(
     name="pad",
     pattern=re.compile(
@@ -35,42 +49,32 @@ PAD: Final = Kind(
     sites=frozenset({"pad"}),
     precedes_graphs=True,
     brief_format="{op} {n}x{k}",
-    work="warmup.keys.work:pad_work",
-    product="warmup.keys.work:product_of",
+    work=_work,
+    is_product=True,
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class PadProblem(Problem):
-    """A GEMM whose operands inductor's pad_mm pass may pad.
+class PadProblem(ProductProblem):
+    """A GEMM whose operands inductor's pad_mm pass may pad; sizes are in elements.
 
-    Sizes are in elements. ``free`` names the operands (``a``, ``b``) whose padding costs nothing,
-    because the kernel that produces them can write them padded.
+    ``free`` names the operands (``a``, ``b``) whose padding costs nothing, because the kernel that
+    produces them can write them padded.
     """
 
     kind = PAD
 
     op: str
+    batch: Dim | None = None
     m: Dim
     n: Dim
     k: Dim
     dtype: str
     a: Layout
     b: Layout
-    batch: Dim | None = None
     bias: str | None = None
     free: str = ""
     fp32: str | None = None
-
-    def _spell(self) -> str:
-        words = ["pad", self.op]
-        words += [f"batch={self.batch}"] if self.batch is not None else []
-        words += [f"m={self.m}", f"n={self.n}", f"k={self.k}", self.dtype]
-        words += [f"a={self.a}", f"b={self.b}"]
-        words += [f"bias={self.bias}"] if self.bias is not None else []
-        words += [f"free={self.free}"] if self.free else []
-        words += [f"fp32={self.fp32}"] if self.fp32 is not None else []
-        return " ".join(words)
 
     def keys_in_region(self) -> frozenset[str]:
         """Return the keys under which a smaller graph, at the upper end, may ask about this GEMM.
@@ -78,23 +82,5 @@ class PadProblem(Problem):
         What produces an operand may be outside of the smaller graph: then its padding is not free
         there. A range without an upper end stays a range.
         """
-
-        def end(dim: Dim) -> Dim:
-            return dim if dim.high is None else Dim.of(dim.high)
-
-        def layout(one: Layout) -> Layout:
-            leading = None if one.leading is None else end(one.leading)
-            return replace(
-                one, leading=leading, batch=None if one.batch is None else end(one.batch)
-            )
-
-        fixed = replace(
-            self,
-            m=end(self.m),
-            n=end(self.n),
-            k=end(self.k),
-            batch=None if self.batch is None else end(self.batch),
-            a=layout(self.a),
-            b=layout(self.b),
-        )
+        fixed = replace(self, **self._ends())
         return frozenset(replace(fixed, free=free).key for free in ("", "a", "b", "ab"))

@@ -20,17 +20,6 @@ from warmup.keys.kind import Problem
 
 
 @dataclass(frozen=True, slots=True)
-class Linear:
-    """A product with a constant matrix: its rows m, None for a range, n and k."""
-
-    m: int | None
-    n: int
-    k: int
-    dtype: str
-    has_bias: bool
-
-
-@dataclass(frozen=True, slots=True)
 class LiveTrial:
     """Functions that measure a question in this process.
 
@@ -44,13 +33,11 @@ class LiveTrial:
 
 @dataclass(frozen=True, slots=True)
 class GemmQuestion:
-    """One GEMM selection to be measured; `warmup.core.trial.Trial` explains the common fields.
+    """A GEMM selection to be measured; `warmup.core.trial.Trial` explains the common fields.
 
     ``live`` measures in this process; it is None when a child process measures. ``uncompiled``
     holds the candidates that did not compile, with the reason. ``region`` is the GEMM with the
-    operators that may be fused into it, None when there are none. ``searched`` says how the
-    candidates were generated, and ``known`` holds winners of other keys.
-
+    operators that may be fused into it, None without any. ``known`` holds winners of other keys.
     When a size of the key is a range, ``size`` is the value that is measured for the first such
     size, and ``smaller_sizes`` are the smaller values at which winners can be compared.
     """
@@ -73,7 +60,6 @@ class GemmQuestion:
     makes_row: ClassVar[bool] = True
 
     def offers(self, winner: Winner) -> bool:
-        """Return whether *winner* is one of the candidates, fused or not."""
         return any(one.winner == winner.choice for one in self.candidates)
 
     def without(self, banned: Winner | None) -> GemmQuestion:
@@ -94,11 +80,9 @@ class CallsQuestion:
     makes_row: ClassVar[bool] = True
 
     def offers(self, winner: Winner) -> bool:
-        """Return whether *winner* is one of the candidates."""
         return winner in self.calls
 
     def without(self, banned: Winner | None) -> CallsQuestion:
-        """Return this question without the candidate *banned*, unless that is the library's."""
         if banned is None or banned == self.library:
             return self
         calls = {winner: call for winner, call in self.calls.items() if winner != banned}
@@ -119,7 +103,6 @@ class SearchQuestion:
 
     @property
     def library(self) -> Winner:
-        """The first candidate of default mode."""
         return self.search.listed[0]
 
     def offers(self, winner: Winner) -> bool:
@@ -127,7 +110,6 @@ class SearchQuestion:
         return winner in self.search.listed
 
     def without(self, banned: Winner | None) -> SearchQuestion:
-        """Return this question without the candidate *banned*, unless no row is wanted."""
         return replace(self, search=self.search.without(banned)) if self.makes_row else self
 
 
@@ -154,20 +136,16 @@ class RegionQuestion:
 
     @property
     def library(self) -> Winner:
-        """The variant of default mode."""
         return self.variants[0]
 
     @property
     def key(self) -> str:
-        """The key of the problem."""
         return self.problem.key
 
     def offers(self, winner: Winner) -> bool:
-        """Return whether *winner* is one of the variants."""
         return winner in self.variants
 
     def without(self, banned: Winner | None) -> RegionQuestion:
-        """Return this question without the variant *banned*, unless that is default mode's."""
         if banned is None or banned == self.library:
             return self
         variants = tuple(winner for winner in self.variants if winner != banned)
@@ -239,9 +217,4 @@ class Answers(Protocol):
         """
 
     def emit(self, event: HookEvent) -> None:
-        """Report *event*, which a hook saw.
-
-        Raises:
-            MissError, UncoveredError, ForeignGraphError, WeightChangedError: the event's docstring
-                says that it may be refused, and it is.
-        """
+        """Report *event*; strict and forbid refuse it with an error where its docstring says so."""

@@ -6,9 +6,8 @@ The first word of a key is the name of its kind, except that a GEMM key starts w
 from __future__ import annotations
 
 import math
-import pkgutil
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -17,12 +16,10 @@ from warmup.core.rows import Family, Row, Winner
 from warmup.keys.convolution import CONVOLUTION
 from warmup.keys.gemm import GEMM
 from warmup.keys.grouped import GROUPED
-from warmup.keys.kind import Kind
+from warmup.keys.kind import Kind, Linear
 from warmup.keys.launch import LAUNCH
 from warmup.keys.pad import PAD
-from warmup.keys.question import Linear
-from warmup.keys.reduction import REDUCTION
-from warmup.keys.split import SPLIT
+from warmup.keys.reduction import REDUCTION, SPLIT
 from warmup.keys.weight import WEIGHT
 
 KINDS: Final = {
@@ -41,69 +38,43 @@ def covers(site: str) -> bool:
 
 
 def check_key(key: str) -> None:
-    """Check that *key* is a valid key of the kind that its first word names.
-
-    Raises:
-        ProblemError: *key* is not valid.
-    """
+    """Raise a ProblemError unless *key* is a key of the kind that its first word names."""
     kind_of(key).check(key)
 
 
-def work_of(key: str) -> Work | None:
-    """Return the least work of the problem *key*; None where its key does not say enough.
+def ingredients_of(key: str) -> dict[str, str]:
+    """Return the named ingredients of *key*, in key order; a ProblemError where it is no key."""
+    return kind_of(key).ingredients(key)
 
-    Raises:
-        ProblemError: *key* is not a key.
-    """
-    named = kind_of(key).work
-    if named is None:
-        return None
-    count: Callable[[str], Work | None] = pkgutil.resolve_name(named)
-    return count(key)
+
+def work_of(key: str) -> Work | None:
+    """Return the least work of the problem *key*; None where its key does not say enough."""
+    kind = kind_of(key)
+    return None if kind.work is None else kind.work(kind.ingredients(key))
 
 
 def operations_of(key: str) -> Work | None:
     """Return `work_of` *key* without its bytes; None where the key does not say its operations.
 
     What a kernel writes may stay in the L2 while it is timed, so bytes bound a time less well.
-
-    Raises:
-        ProblemError: *key* is not a key.
     """
     work = work_of(key)
     return replace(work, moved=0) if work is not None and work.flops else None
 
 
 def product_of(key: str) -> str | None:
-    """Return the product that *key* is about, equal for keys of every kind; None without such.
-
-    Raises:
-        ProblemError: *key* is not a key.
-    """
-    named = kind_of(key).product
-    if named is None:
+    """Return the product that *key* is about, equal for keys of every kind; None without such."""
+    if not kind_of(key).is_product:
         return None
-    spell: Callable[[str], str] = pkgutil.resolve_name(named)
-    return spell(key)
+    named = ingredients_of(key)
+    sizes = " ".join(f"{name}={named[name]}" for name in _PRODUCT if name in named)
+    return f"{named['op']} {sizes} {named['dtype']}"
 
 
 def linears_of(key: str) -> Sequence[Linear]:
-    """Return each linear that asks for *key* where its weight is frozen.
-
-    Raises:
-        ProblemError: *key* is not a key.
-    """
-    named = kind_of(key).linears
-    return () if named is None else pkgutil.resolve_name(named)(key)
-
-
-def ingredients_of(key: str) -> dict[str, str]:
-    """Return the named ingredients of *key*, in key order.
-
-    Raises:
-        ProblemError: *key* is not a key.
-    """
-    return kind_of(key).ingredients(key)
+    """Return each linear that asks for *key* where its weight is frozen."""
+    kind = kind_of(key)
+    return () if kind.linears is None else kind.linears(key)
 
 
 # `nearest_row` and `neighbours_of`: rows of a table whose problems are similar to a given key.
@@ -113,6 +84,7 @@ _SHAPE: Final = re.compile(r"\[([0-9a-z,.]+)\]")  # of an operand in an epilogue
 _EQUAL_INGREDIENTS: Final = ("op", "dtype", "dtype_b", "a", "b", "a2", "b2", "out")
 _PRECISIONS: Final = ("dtype", "fp32")
 _GEMM_SIZES: Final = ("batch", "m", "n", "k")
+_PRODUCT: Final = (*_GEMM_SIZES, "a", "b")
 
 
 def nearest_row(key: str, rows: Iterable[str]) -> tuple[str | None, tuple[str, ...]]:
@@ -120,13 +92,9 @@ def nearest_row(key: str, rows: Iterable[str]) -> tuple[str | None, tuple[str, .
 
     Only rows whose first words, `Kind.fixed` of them, are those of *key* count: its op or kernel.
     Without such a row those of the same sizes in another precision count, where inductor may ask
-    for another op.
-    Sizes of an epilogue's operands that are those of the GEMM are no difference of their own. Most
-    similar is the row with the fewest differing ingredients, then with the closest
+    for another op. Sizes of an epilogue's operands that are those of the GEMM are no difference of
+    their own. Most similar is the row with the fewest differing ingredients, then with the closest
     `Kind.nearest_by`, then the first in key order. Returns ``(None, ())`` when no row counts.
-
-    Raises:
-        ProblemError: *key* is not a key.
     """
     kind = kind_of(key)
     asked = kind.ingredients(key)
@@ -149,22 +117,15 @@ def nearest_row(key: str, rows: Iterable[str]) -> tuple[str | None, tuple[str, .
     return (None, ()) if best is None else (best[0][3], best[1])
 
 
-def differing_ingredients(row: Mapping[str, str], asked: Mapping[str, str]) -> tuple[str, ...]:
+def _differences(row: Mapping[str, str], asked: Mapping[str, str]) -> tuple[str, ...]:
     """Return ``name: row X, here Y`` for each ingredient in which *row* and *asked* differ."""
     names = [*asked, *(name for name in row if name not in asked)]
     return tuple(
         f"{name}: row {row.get(name, 'absent')}, here {asked.get(name, 'absent')}"
         for name in names
         if row.get(name) != asked.get(name)
+        and not (name == "epilogue" and _in_sizes(row) == _in_sizes(asked))
     )
-
-
-def _differences(row: Mapping[str, str], asked: Mapping[str, str]) -> tuple[str, ...]:
-    """Return what `differing_ingredients` does, without an epilogue that follows from the sizes."""
-    found = differing_ingredients(row, asked)
-    if row.get("epilogue") == asked.get("epilogue") or _in_sizes(row) != _in_sizes(asked):
-        return found
-    return tuple(each for each in found if not each.startswith("epilogue: "))
 
 
 def _in_sizes(parts: Mapping[str, str]) -> str:
@@ -182,14 +143,11 @@ def _in_sizes(parts: Mapping[str, str]) -> str:
 def neighbours_of(
     key: str, rows: Mapping[str, Row], most: int = MOST_NEIGHBOURS
 ) -> tuple[Winner, ...]:
-    """Return the different template winners of the *rows* nearest to *key*, nearest first.
+    """Return the different template winners of at most *most* *rows* nearest to a GEMM *key*.
 
-    At most *most*. Only trusted rows of the same op, dtypes and operand orders are neighbours.
-    Distance is measured by ratio, in logarithms summed over batch, m, n and k: twice as large is as
-    far as half as large. Rows at the same distance are taken in key order.
-
-    Raises:
-        ProblemError: *key* is not a GEMM key.
+    Only trusted rows of the same op, dtypes and operand orders are neighbours. Distance is measured
+    by ratio, in logarithms summed over batch, m, n and k: twice as large is as far as half as
+    large. Rows at the same distance are taken in key order.
     """
     asked = GEMM.ingredients(key)
     near: list[tuple[float, str]] = []

@@ -18,13 +18,14 @@ the padded one, so that both can be used without a copy.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from warmup.core.errors import ProblemError
-from warmup.core.roofline import ITEM_BYTES
+from warmup.core.roofline import ITEM_BYTES, Work, item_bytes
 from warmup.core.rows import Family, Winner
-from warmup.keys.gemm import DIM, Dim
+from warmup.keys.gemm import DIM, Dim, multiplied_in
 from warmup.keys.kind import Kind
 
 WEIGHT_DTYPES: Final = ("f64", "f32", "bf16", "f16")
@@ -37,6 +38,20 @@ _SIZES: Final = r"[0-9]+(?:,[0-9]+)*"
 _VIA: Final = r"[a-z0-9_.,;()+\-]+"
 _END: Final = r"(?: fp32=[a-z0-9]+)?"
 _FLOAT: Final = rf"(?:{'|'.join(WEIGHT_DTYPES)})"
+
+
+def _work(ingredients: Mapping[str, str]) -> Work | None:
+    """Count the weights, the widest input and the last outputs once."""
+    structure, rows = _structure_of(ingredients), Dim.read(ingredients["m"])
+    if rows.high is None:
+        return None
+    m, features = rows.high, structure.features
+    widths = sum(structure.inputs) + sum(structure.outputs)
+    read = max(structure.inputs, default=features)
+    written = sum(structure.outputs) or features
+    moved = (widths * features + m * (read + written)) * item_bytes(structure.dtype)
+    return Work(multiplied_in(ingredients), 2 * m * features * widths, moved)
+
 
 WEIGHT: Final = Kind(
     name="weight",
@@ -52,7 +67,7 @@ WEIGHT: Final = Kind(
     nearest_by=("m",),
     ranges=("m",),
     question="via",
-    work="warmup.keys.work:weight_work",
+    work=_work,
 )
 
 
@@ -86,11 +101,7 @@ class Structure:
         return "chain" if self.inputs else "k"
 
     def key(self, rows: Dim) -> str:
-        """Return the canonical text of this structure with *rows* rows in each activation.
-
-        Raises:
-            ProblemError: an ingredient has no text form in a key.
-        """
+        """Return the key of this structure with *rows* rows; a ProblemError where it has none."""
         words = ["weight", self.form, f"m={rows}"]
         words += [f"in={_listed(self.inputs)}"] if self.inputs else []
         words += [f"features={self.features}"]
@@ -118,13 +129,16 @@ class Padding:
 
 
 def parse_weight(key: str) -> tuple[Structure, Dim]:
-    """Return the structure of *key*, and its number or range of rows.
-
-    Raises:
-        ProblemError: *key* is not a weight key.
-    """
+    """Return the structure of *key*, and its number or range of rows; a ProblemError without."""
     parts = WEIGHT.ingredients(key)
-    structure = Structure(
+    structure, rows = _structure_of(parts), Dim.read(parts["m"])
+    if structure.key(rows) != key:
+        raise ProblemError(f"not a weight key in canonical form: {key[:120]!r}")
+    return structure, rows
+
+
+def _structure_of(parts: Mapping[str, str]) -> Structure:
+    return Structure(
         inputs=_sizes(parts.get("in")),
         features=int(parts["features"]),
         outputs=_sizes(parts.get("out")),
@@ -133,11 +147,6 @@ def parse_weight(key: str) -> tuple[Structure, Dim]:
         via=parts.get("via"),
         fp32=parts.get("fp32"),
     )
-    low, dots, high = parts["m"].partition("..")
-    rows = Dim(int(low), int(high) if high else None) if dots else Dim.of(int(low))
-    if structure.key(rows) != key:
-        raise ProblemError(f"not a weight key in canonical form: {key[:120]!r}")
-    return structure, rows
 
 
 def is_aligned(features: int, dtype: str) -> bool:
@@ -148,9 +157,8 @@ def is_aligned(features: int, dtype: str) -> bool:
 def padded_sizes(features: int, dtype: str) -> tuple[int, ...]:
     """Return the sizes to which a build tries to pad *features*, ascending; empty if aligned.
 
-    The next multiple of 16 bytes is always among them: kernels can then load whole vectors, and
-    TMA can be used. The next multiples of 64 and of 128 elements leave no tile half empty, and are
-    among them where they add at most an eighth.
+    The next multiple of 16 bytes lets kernels load whole vectors and use TMA. The next multiples of
+    64 and of 128 elements leave no tile half empty, and are tried where they add at most an eighth.
     """
     if is_aligned(features, dtype):
         return ()
@@ -166,11 +174,7 @@ def winner_of(structure: Structure, features: int) -> Winner:
 
 
 def features_of(structure: Structure, winner: Winner) -> int:
-    """Return the number of features to which *winner* pads the weights of *structure*.
-
-    Raises:
-        ProblemError: *winner* has no such number, or a number that no build tries.
-    """
+    """Return to how many features *winner* pads; a ProblemError where no build tries that."""
     features = dict(winner.kwargs).get("features")
     sizes = (structure.features, *padded_sizes(structure.features, structure.dtype))
     if type(features) is not int or features not in sizes:

@@ -21,22 +21,23 @@ from warmup.core.buckets import Bucket
 from warmup.core.errors import ProblemError
 from warmup.core.roofline import item_bytes
 from warmup.inductor.adapter import mark_range
-from warmup.keys.gemm import COVERED, CPU_LINEAR, Dim, GemmProblem, Layout
-from warmup.keys.grouped import OF_EACH_GROUP, GroupedProblem, Over, ends_of_groups
-from warmup.keys.pad import PadProblem
-from warmup.keys.registry import kind_of
-from warmup.keys.text import (
+from warmup.keys.gemm import (
+    COVERED,
+    CPU_LINEAR,
     INPUT,
     Call,
+    Dim,
     Expression,
+    GemmProblem,
+    Layout,
     Operand,
     Word,
     operands_of,
     parse_epilogue,
-    parse_grouped,
-    parse_padding,
-    parse_problem,
 )
+from warmup.keys.grouped import OF_EACH_GROUP, GroupedProblem, Over, ends_of_groups
+from warmup.keys.pad import PadProblem
+from warmup.keys.registry import kind_of
 from warmup.keys.weight import ALIGNED_BYTES
 from warmup.models.loading import DTYPES
 from warmup.models.model_target import LoadedModel
@@ -319,7 +320,7 @@ def _maker(
 
 def rebuild_grouped(key: str, device: torch.device) -> RebuiltProblem:
     """Return a module on *device* that multiplies the groups of *key*."""
-    problem = parse_grouped(key)
+    problem = GroupedProblem.of_key(key)
     if problem.out != problem.dtype:
         raise ProblemError(f"a result in {problem.out} of factors in {problem.dtype} is not made")
     make_factors = _maker(factors_of(problem), device)
@@ -409,7 +410,7 @@ def precision_of(problem: GemmProblem, device: torch.device) -> Iterator[None]:
         if device.type != "cpu" and switch is not None:
             matmul: Any = torch.backends.cuda.matmul
             settings.callback(setattr, matmul, switch, getattr(matmul, switch))
-            setattr(matmul, switch, not problem.full_reduction)
+            setattr(matmul, switch, problem.reduction is None)
         yield
 
 
@@ -469,7 +470,7 @@ _EpilogueStep = Callable[[Any, Sequence[torch.Tensor]], Any]
 
 def rebuild_gemm(key: str, device: torch.device) -> RebuiltProblem:
     """Return a module on *device* with the GEMM of *key* and its epilogue."""
-    problem = parse_problem(key)
+    problem = GemmProblem.of_key(key)
     if problem.op not in COVERED:
         raise ProblemError(f"the op {problem.op} cannot be rebuilt from a key")
     if problem.op in CPU_LINEAR and device.type != "cpu":
@@ -535,7 +536,7 @@ class _GemmModule(nn.Module):
 
 def _gemm(problem: GemmProblem) -> Callable[[Mapping[str, torch.Tensor]], torch.Tensor]:
     if problem.op == "scaled_mm":
-        return partial(_scaled_mm, _dtype_of(problem.out), use_fast_accum=problem.fast_accum)
+        return partial(_scaled_mm, _dtype_of(problem.out), use_fast_accum=problem.accum is not None)
     if problem.op == "int_mm":
         return lambda t: torch._int_mm(t["a"], t["b"])  # noqa: SLF001  its only name
     dtypes: dict[str, Any] = {}
@@ -589,7 +590,7 @@ def _compose(expression: Expression, numbers: Iterator[int]) -> _EpilogueStep:
 
 def rebuild_pad(key: str, device: torch.device) -> RebuiltProblem:
     """Return a module on *device* that asks whether the operands of *key* are padded."""
-    problem = parse_padding(key)
+    problem = PadProblem.of_key(key)
     module, tensors = make_pad_module(problem)
     settings = partial(precision_of, _gemm_of(problem), device)
     make_inputs = _maker(tensors.values(), device)

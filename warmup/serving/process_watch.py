@@ -37,7 +37,7 @@ from warmup.core.events import (
     print_notice,
 )
 from warmup.core.text import counted
-from warmup.keys.question import Linear
+from warmup.keys.kind import Linear
 from warmup.table.schema import OnMiss
 
 IDLE_AFTER_S: Final = 5.0

@@ -43,8 +43,8 @@ from warmup.core.events import (
 from warmup.core.method import Search
 from warmup.core.rows import Row, Tuned, Winner, is_for_host
 from warmup.core.text import counted
-from warmup.keys.kind import Problem
-from warmup.keys.question import GemmQuestion, Linear, Question, Settings
+from warmup.keys.kind import Linear, Problem
+from warmup.keys.question import GemmQuestion, Question, Settings
 from warmup.keys.registry import covers, kind_of, linears_of, nearest_row, neighbours_of
 from warmup.table.schema import OnMiss, Uncovered
 

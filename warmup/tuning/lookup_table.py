@@ -26,7 +26,6 @@ from warmup.core.strict_json import read_json
 from warmup.core.text import shown
 from warmup.keys.gemm import Dim, GemmProblem, bias_form, layout_of
 from warmup.keys.registry import kind_of
-from warmup.keys.text import parse_problem
 from warmup.serving.audit import MissedProblem
 from warmup.table.schema import Table
 from warmup.tuning.build import ThisProcess, build
@@ -349,7 +348,7 @@ def _torch_key(key: str, row: Row, *, is_gpu: bool) -> str:
     kind = kind_of(key).name
     if kind != "gemm":
         raise ProblemError(f"rows of the kind {kind}: torch's table is for GEMMs alone")
-    problem, winner = parse_problem(key), row.winner
+    problem, winner = GemmProblem.of_key(key), row.winner
     reasons = {
         "the table is for a CPU: torch looks configs up on GPUs alone": not is_gpu,
         "the row is not trusted": row.untrusted is not None,
@@ -363,7 +362,7 @@ def _torch_key(key: str, row: Row, *, is_gpu: bool) -> str:
             problem.op != "int_mm" and problem.out != problem.dtype
         ),
         "f32 products in tf32: torch's key does not say the precision": problem.fp32 == "tf32",
-        "reductions in full precision: torch's key does not say it": problem.full_reduction,
+        "reductions in full precision: torch's key does not say it": problem.reduction is not None,
         "an alpha or beta other than 1: a key has six digits of it, torch's key all": (
             (problem.alpha, problem.beta) != (1, 1)
         ),

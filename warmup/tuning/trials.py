@@ -16,9 +16,9 @@ from warmup.core.method import L2, Method, Search
 from warmup.core.roofline import Peaks, Work, share_of_peak, torch_name
 from warmup.core.rows import Evidence, Row, Tuned, Winner
 from warmup.core.trial import Candidate, Outcome, Region, Step, TensorSpec, Trial, ViewSpec
+from warmup.keys.gemm import at_upper_end
 from warmup.keys.question import GemmQuestion, RegionQuestion
 from warmup.keys.registry import ingredients_of
-from warmup.keys.text import at_upper_end
 from warmup.measuring.peaks import measured_peaks
 from warmup.measuring.reference import NARROW_TOLERANCE, dtype_named
 from warmup.measuring.selection import make_row, make_variants_row

@@ -41,7 +41,7 @@ from warmup.inductor.gemm.question import make_call
 from warmup.inductor.gemm.regions import module_of
 from warmup.inductor.machine import assemble_as_workers_do
 from warmup.inductor.options import mm_unfolded
-from warmup.keys.text import parse_problem
+from warmup.keys.gemm import GemmProblem
 from warmup.measuring.machine import sm_clock_mhz
 from warmup.measuring.reference import OperandSets, full_precision, poison_of, wide_dtype
 from warmup.measuring.trial import StageCallback, reason_for, run_trial
@@ -266,7 +266,7 @@ def _run(trial: Trial, skip: list[int], send: Any, compiler: RegionCompiler | No
         return not _device_works(device)
 
     try:
-        with precision_of(parse_problem(trial.key), device), _on_stream(device):
+        with precision_of(GemmProblem.of_key(trial.key), device), _on_stream(device):
             if compiler is not None:
                 wanted = [winner for winner, number in numbers.items() if number not in skip]
                 compiler.compile_ahead(wanted, lambda: make_sets(trial.seed, 1), at)

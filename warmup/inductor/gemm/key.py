@@ -34,8 +34,8 @@ from warmup.keys.gemm import (
     bias_form,
     format_number,
     layout_of,
+    split_arguments,
 )
-from warmup.keys.text import split_arguments
 
 # `epilogue_of`: the pointwise operators after a GEMM that the scheduler may fuse into it, as
 # text.
@@ -376,7 +376,7 @@ def _describe(name: str, inputs: list[Any], layout: Any, post_op: PostOp | None)
         k=_dim(k),
         batch=None if batch is None else _dim(batch),
         dtype=dtype_name(dtype),
-        dtype_b=dtype_name(second.get_dtype()),
+        dtype_b=None if second.get_dtype() == dtype else dtype_name(second.get_dtype()),
         a=layout_of_operand(first),
         b=Layout("packed") if name in CPU_LINEAR else layout_of_operand(second),
         a2=layout_of_operand(inputs[-2]) if pairs else None,
@@ -384,11 +384,11 @@ def _describe(name: str, inputs: list[Any], layout: Any, post_op: PostOp | None)
         out=dtype_name(layout.dtype),
         bias=_bias(name, inputs, node, size),
         scale=_scale(inputs, node) if name == "scaled_mm" else None,
-        fast_accum=name == "scaled_mm" and bool(_argument(node, "use_fast_accum")),
+        accum="fast" if name == "scaled_mm" and _argument(node, "use_fast_accum") else None,
         alpha=_scalar(node, "alpha"),
         beta=_scalar(node, "beta"),
         fp32=fp32_precision(first.get_device().type) if dtype is torch.float32 else None,
-        full_reduction=_reduces_in_full(dtype, first.get_device().type),
+        reduction="full" if _reduces_in_full(dtype, first.get_device().type) else None,
         epilogue=_epilogue(name, node, inputs, post_op),
     )
 
