@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from warmup.core.events import Emitter, EventName
-from warmup.serving.process_watch import IdleTimer
+from warmup.serving.handle import IdleTimer
 
 SOON_S = 0.05
 LATE_S = 3600.0

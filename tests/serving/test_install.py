@@ -149,7 +149,7 @@ def test_under_an_unsupported_torch_nothing_is_applied(
     for name, change in {"2.10.0": ("torch.__version__", "2.10.0"), "Gone": gone}.items():
         with monkeypatch.context() as patch:
             patch.setattr(*change)
-            patch.setattr("warmup.serving.process_watch._given", set())
+            patch.setattr("warmup.serving.handle._given", set())
             log = tmp_path / f"{name}.jsonl"
             patch.setenv("WARMUP_ALLOW_MISMATCH", "1")
             with install(tables[0], audit_log=log) as handle:
@@ -171,7 +171,7 @@ def test_of_a_table_for_another_machine_nothing_is_applied(
     """In fallback: no hook, no option, no cache tag; one line, an event, a count. Strict raises."""
     from torch._inductor import config
 
-    monkeypatch.setattr("warmup.serving.process_watch._given", set())  # a process says it once
+    monkeypatch.setattr("warmup.serving.handle._given", set())  # a process says it once
     provenance = tables[1].provenance
     device = replace(provenance.runtime.device, threads=10_000)
     runtime = replace(provenance.runtime, device=device)

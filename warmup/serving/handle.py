@@ -1,39 +1,62 @@
-"""`Handle`: the table that is installed in this process, until the handle is closed."""
+"""`Handle`: the table that is installed in this process, until the handle is closed.
+
+`ProcessWatch` says on stderr, once in a process for each cause, that a table is of no use.
+`IdleTimer` says when no compile has run and no event has come for a while.
+"""
 
 from __future__ import annotations
 
 import atexit
 import logging
 import os
+import sys
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from warmup.core.errors import (
+    ForeignGraphError,
+    MissError,
+    MissReason,
+    UncoveredError,
+    WarmupError,
+    WeightChangedError,
+    advice_for,
+    warmup_error_in,
+)
 from warmup.core.events import (
     Emitter,
+    Event,
     EventName,
     JsonLinesSink,
     Sink,
     Tally,
+    differs_of,
     in_brackets,
     logger,
+    print_notice,
     selections,
 )
 from warmup.core.text import counted
+from warmup.keys.kind import Linear
 from warmup.keys.registry import kind_of
 from warmup.models.padding import Prepared
-from warmup.serving.process_watch import IdleTimer, ProcessWatch, is_logged, what_was_compiled
 from warmup.table.lookup import Lookup
-from warmup.table.schema import Table
+from warmup.table.schema import OnMiss, Table
 
 if TYPE_CHECKING:
     from warmup.inductor.adapter import Attachment
     from warmup.serving.unpack_bundle import UnpackedBundle
+
+IDLE_AFTER_S: Final = 5.0
+_SHOWN_KEY: Final = 60
+_SHOWN_FRAMES: Final = 3  # the audit lists all
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +77,7 @@ class InstallSettings:
     is_recording: bool = False
 
     def difference(self, asked: InstallSettings) -> str:
-        """Return the settings in which *asked* differs, as ``name: installed X, asked Y``.
-
-        Empty when both are one install.
-        """
+        """Return the settings in which *asked* differs, as ``name: installed X, asked Y``."""
         theirs = asdict(asked)
         differences = [
             f"{name}: installed {_shown(value)}, asked {_shown(theirs[name])}"
@@ -91,19 +111,21 @@ def _shown(value: object) -> str:
 class Report:
     """The counts of one installed table so far.
 
-    ``hits`` and ``misses`` count decisions by key, ``miss_reasons`` the misses by reason,
-    ``uncovered`` decisions of no row kind, by site; ``tuned`` counts problems measured while a
-    program is recorded. ``from_cache`` counts graphs that inductor loaded from its
-    caches under this table's digest: they skip the lookups, so their cache entries carry the counts
-    ``cached_decisions`` and ``cached_misses``, decisions without a row. ``foreign`` counts loaded
-    graphs that were compiled under another table, by its digest, or ``none`` for no table; refused
-    graphs are among them. ``unused`` are rows that inductor never asked for; rows for weights are
-    no lookups, and not among them. ``mismatch`` is 1 where nothing of the table is applied, since
-    it is for another device or runtime. ``compiles`` counts graphs that inductor compiled or loaded
-    from its caches, ``compile_seconds`` is the time that threads spent on them, all threads
-    together. ``uncompiled`` counts frames that torch.compile left uncompiled, whole or in a part,
-    each with torch's reason, ``changed`` how often weights were changed that a frame had frozen.
-    ``advised`` is what to do about the misses, by reason.
+    - ``hits`` and ``misses`` count decisions by key, ``miss_reasons`` the misses by reason,
+      ``uncovered`` decisions of no row kind, by site; ``tuned`` counts problems measured while a
+      program is recorded.
+    - ``from_cache`` counts graphs that inductor loaded from its caches under this table's digest:
+      they skip the lookups, so their cache entries carry the counts ``cached_decisions`` and
+      ``cached_misses``, decisions without a row.
+    - ``foreign`` counts loaded graphs that were compiled under another table, by its digest, or
+      ``none`` for no table; refused graphs are among them.
+    - ``unused`` are rows that inductor never asked for; rows for weights are no lookups.
+    - ``mismatch`` is 1 where nothing of the table is applied, since it is for another machine.
+    - ``compiles`` counts graphs that inductor compiled or loaded from its caches,
+      ``compile_seconds`` is the time that threads spent on them, all threads together.
+    - ``uncompiled`` counts frames that torch.compile left uncompiled, with torch's reason,
+      ``changed`` how often weights were changed that a frame had frozen.
+    - ``advised`` is what to do about the misses, by reason.
     """
 
     digest: str
@@ -140,28 +162,27 @@ class Report:
         return not (is_missed or self.uncovered or self.is_silent)
 
     def __str__(self) -> str:
-        misses = sum(self.misses.values())
-        text = (
-            f"warmup {self.digest[:12]}: {counted(sum(self.hits.values()), 'hit')}, "
-            f"{counted(misses, 'miss')}"
-            f"{in_brackets(self.miss_reasons)}, "
-            f"{sum(self.uncovered.values())} uncovered{in_brackets(self.uncovered)}, "
-            f"{counted(self.from_cache, 'graph')} from cache "
-            f"({counted(self.cached_decisions, 'decision')}"
-            f"{f', {self.cached_misses} without a row' if self.cached_misses else ''}), "
-            f"{counted(len(self.unused), 'row')} unused"
-        )
+        lacking = f", {self.cached_misses} without a row" if self.cached_misses else ""
+        decisions = counted(self.cached_decisions, "decision")
+        parts = [
+            counted(sum(self.hits.values()), "hit"),
+            f"{counted(sum(self.misses.values()), 'miss')}{in_brackets(self.miss_reasons)}",
+            f"{sum(self.uncovered.values())} uncovered{in_brackets(self.uncovered)}",
+            f"{counted(self.from_cache, 'graph')} from cache ({decisions}{lacking})",
+            f"{counted(len(self.unused), 'row')} unused",
+        ]
         if self.foreign:
-            count = sum(self.foreign.values())
-            text += f", {counted(count, 'foreign graph')}{in_brackets(self.foreign)}"
+            foreign = counted(sum(self.foreign.values()), "foreign graph")
+            parts.append(f"{foreign}{in_brackets(self.foreign)}")
         if self.uncompiled:
-            frames = "; ".join(self.uncompiled)
-            text += f", {counted(len(self.uncompiled), 'uncompiled frame')} ({frames})"
+            frames = counted(len(self.uncompiled), "uncompiled frame")
+            parts.append(f"{frames} ({'; '.join(self.uncompiled)})")
         if self.changed:
             again = counted(sum(self.changed.values()), "graph")
-            text += f", {again} with changed weights ({'; '.join(self.changed)})"
+            parts.append(f"{again} with changed weights ({'; '.join(self.changed)})")
         if self.tuned:
-            text += f", {self.tuned} tuned here"
+            parts.append(f"{self.tuned} tuned here")
+        text = f"warmup {self.digest[:12]}: {', '.join(parts)}"
         if self.advised:
             text += f" [{'; '.join(self.advised)}]"
         if self.mismatch:
@@ -169,7 +190,7 @@ class Report:
         elif self.is_silent and self.foreign:
             text += " [SILENT: nothing was asked; the graphs that were loaded are not this table's]"
         elif self.is_silent:
-            text += f" [SILENT: nothing was asked; {what_was_compiled(self.compiles)}]"
+            text += f" [SILENT: nothing was asked; {_what_was_compiled(self.compiles)}]"
         return text
 
 
@@ -194,8 +215,7 @@ class Handle(AbstractContextManager["Handle"]):
     Installs of the same table with the same settings share a handle, and the last `close` ends it.
     ``prepared`` says which weights of the model were padded, None without a model; ``bundle``
     whether the bundle was unpacked, None without a bundle. ``refused`` is why nothing of the table
-    is applied, which is for another device or runtime; None where it is installed. ``settings`` are
-    those of its first install.
+    is applied, which is for another device or runtime; None where it is installed.
     """
 
     table: Table
@@ -214,14 +234,15 @@ class Handle(AbstractContextManager["Handle"]):
     _owner: int = field(default_factory=os.getpid)
 
     def __post_init__(self) -> None:
-        report_counts = partial(self._log_counts, "settled: ")
-        self._watch.idle_timer = IdleTimer(report_counts, is_wanted=is_logged)
+        self._watch.idle_timer = IdleTimer(
+            partial(self._log_counts, "settled: "), is_wanted=_is_logged
+        )
         atexit.register(self._end)
 
     def report(self) -> Report:
         """Return the counts so far."""
         tally = self._tally
-        asked = tally.hits.keys() | tally.misses.keys()
+        unasked = self.table.rows.keys() - (tally.hits.keys() | tally.misses.keys())
         return Report(
             digest=self.digest,
             mismatch=int(self.refused is not None),
@@ -239,9 +260,7 @@ class Handle(AbstractContextManager["Handle"]):
             advised=tuple(tally.advised),
             changed=dict(tally.changed),
             compile_seconds=self._watch.compile_seconds(),
-            unused=tuple(
-                sorted(key for key in self.table.rows.keys() - asked if kind_of(key).is_asked)
-            ),
+            unused=tuple(sorted(key for key in unasked if kind_of(key).is_asked)),
         )
 
     def shared(self) -> Handle:
@@ -255,72 +274,15 @@ class Handle(AbstractContextManager["Handle"]):
         A compile that another thread has under way goes on without the table, and what it had
         decided is counted. Closing a handle that has ended is fine.
         """
-        with install_lock:
-            self._installs -= 1
-            ends = self._installs <= 0 and self._retire()
-        if ends:
-            self._finish()
+        self._close(1)
 
-    def _end(self) -> None:
-        """Close the handle, however many installs share it."""
-        with install_lock:
-            ends = self._retire()
-        if ends:
-            self._finish()
-
-    def _retire(self) -> bool:
-        """Make room for another install; whether this was the first call."""
-        if self._is_closed:
-            return False
-        self._is_closed = True
-        _installed.remove(self)
-        return True
-
-    def _finish(self) -> None:
-        if self._attachment is not None:
-            self._attachment.detach()
-        if os.getpid() == self._owner:  # a forked child has a copy of its parent's counts
-            report = self.report()
-            self._watch.close(
-                is_silent=report.is_silent and not report.mismatch, uncompiled=report.uncompiled
-            )
-            artifacts = None if self.bundle is None else len(self.bundle.compiled_besides())
-            self._lookup.emitter.emit(
-                EventName.SUMMARY,
-                hits=sum(report.hits.values()),
-                misses=sum(report.misses.values()),
-                uncovered=sum(report.uncovered.values()),
-                tuned=report.tuned,
-                from_cache=report.from_cache,
-                cached_decisions=report.cached_decisions,
-                cached_misses=report.cached_misses,
-                foreign=sum(report.foreign.values()),
-                unused=len(report.unused),
-                silent=report.is_silent,
-                compiled=artifacts,
-            )
-            self._log_counts()
-        self._lookup.close()
-        if self._file is not None:
-            self._file.close()
-        atexit.unregister(self._end)
-
-    def _log_counts(self, when: str = "") -> None:
-        report = self.report()
-        logger.log(logging.INFO if report.is_clean else logging.WARNING, "%s%s", when, report)
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def settle(self) -> None:
         """Log the counts now instead of some seconds later, if there were events since then."""
         if self._watch.idle_timer is not None:
             self._watch.idle_timer.report_now()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def outside(self, reason: str, said: str, calls: int) -> None:
         """Emit that no artifact served a call, the *calls*-th such call; nothing once closed.
@@ -329,3 +291,331 @@ class Handle(AbstractContextManager["Handle"]):
         """
         if not self._is_closed:
             self._lookup.emitter.emit(EventName.OUTSIDE, reason=reason, said=said, calls=calls)
+
+    def _end(self) -> None:
+        self._close(self._installs)
+
+    def _close(self, installs: int) -> None:
+        with install_lock:
+            self._installs -= installs
+            if self._installs > 0 or self._is_closed:
+                return
+            self._is_closed = True
+            _installed.remove(self)
+        if self._attachment is not None:
+            self._attachment.detach()
+        if os.getpid() == self._owner:  # a forked child has a copy of its parent's counts
+            self._summarize()
+        self._lookup.close()
+        if self._file is not None:
+            self._file.close()
+        atexit.unregister(self._end)
+
+    def _summarize(self) -> None:
+        report = self.report()
+        self._watch.close(
+            is_silent=report.is_silent and not report.mismatch, uncompiled=report.uncompiled
+        )
+        self._lookup.emitter.emit(
+            EventName.SUMMARY,
+            hits=sum(report.hits.values()),
+            misses=sum(report.misses.values()),
+            uncovered=sum(report.uncovered.values()),
+            tuned=report.tuned,
+            from_cache=report.from_cache,
+            cached_decisions=report.cached_decisions,
+            cached_misses=report.cached_misses,
+            foreign=sum(report.foreign.values()),
+            unused=len(report.unused),
+            silent=report.is_silent,
+            compiled=None if self.bundle is None else len(self.bundle.compiled_besides()),
+        )
+        self._log_counts()
+
+    def _log_counts(self, when: str = "") -> None:
+        report = self.report()
+        logger.log(logging.INFO if report.is_clean else logging.WARNING, "%s%s", when, report)
+
+
+class NoticeCause(StrEnum):
+    """Why a table is of no use to a process, or of less use than it could be."""
+
+    LATE = "late"
+    GRADIENTS = "gradients"
+    UNASKED = "unasked"
+    MISS = "miss"
+    MISMATCH = "mismatch"
+    DYNAMIC = "dynamic"
+    CHANGED = "changed"
+
+
+_given: set[NoticeCause] = set()
+_given_lock = threading.Lock()
+
+
+class ProcessWatch:
+    """What an installed table tells people; a sink, and the observer of compiles.
+
+    A notice that the table is bypassed is an event too, also where *is_quiet* keeps it from stderr.
+    ``compiles`` counts the compiles so far. ``idle_timer`` is set with the handle that reports.
+    """
+
+    def __init__(self, table: str, emitter: Emitter, on_miss: OnMiss, *, is_quiet: bool) -> None:
+        self.idle_timer: IdleTimer | None = None
+        self.needs_freezing: Callable[[Sequence[Linear]], None] | None = None
+        self.compiles = 0
+        self._table = table
+        self._emitter = emitter
+        self._is_strict = on_miss is OnMiss.STRICT
+        self._is_quiet = is_quiet
+        self._seen: set[NoticeCause] = set()
+        self._ended_s = 0.0
+        self._since: dict[int, float] = {}  # by thread that compiles now
+        self._lock = threading.Lock()
+        if not is_quiet:
+            _repeat_fatal_error_at_exit()
+
+    def __call__(self, event: Event) -> None:
+        """Give the notices of a first miss, of a dynamic dim, and of a first changed weight."""
+        if event.name is EventName.CHANGED:
+            again = "refused (strict)" if self._is_strict else "compiled again with the new values"
+            changed = "the weight {weight} was changed after {frame} had frozen it"
+            self._print(
+                f"{changed.format_map(event.fields)}: the graph is {again}; further changes are "
+                "only counted",
+                NoticeCause.CHANGED,
+            )
+        if event.name is EventName.MISSED:
+            self._missed(event)
+        if self.idle_timer is not None:
+            self.idle_timer(event)
+
+    def compile_started(self) -> None:
+        """Count a compile."""
+        with self._lock:
+            self.compiles += 1
+            self._since[threading.get_ident()] = time.monotonic()
+        if self.idle_timer is not None:
+            self.idle_timer.compile_started()
+
+    def compile_ended(self) -> None:
+        """Add the time of this compile, and wait for the next one."""
+        with self._lock:
+            now = time.monotonic()
+            self._ended_s += now - self._since.pop(threading.get_ident(), now)
+        if self.idle_timer is not None:
+            self.idle_timer.compile_ended()
+
+    def compile_seconds(self) -> float:
+        """Return the seconds of all compiles, those under way included."""
+        with self._lock:
+            now = time.monotonic()
+            return self._ended_s + sum(now - since for since in self._since.values())
+
+    def unfrozen(self, linears: Callable[[], Sequence[Linear]]) -> None:
+        """Report the rows that *linears*, frozen, would have used."""
+        if self.needs_freezing is not None:
+            self.needs_freezing(linears())
+
+    def left_unfrozen(self) -> None:
+        """Say that a graph was compiled with gradients although the table is for inference."""
+        self._bypass(
+            NoticeCause.GRADIENTS,
+            f"a graph was compiled with gradients on, so torch froze no weights and asked "
+            f"{self._table} nothing about its linears: call the compiled function under "
+            "torch.no_grad() or torch.inference_mode(); inside of it that comes too late",
+        )
+
+    def late(self, functions: int, *, is_compiling: bool) -> None:
+        """Say that *functions* were compiled before the install, or that a compile was going on."""
+        before = [f"compiled functions: {functions}"] if functions else []
+        before += ["a compile in another thread"] if is_compiling else []
+        if before:
+            self._bypass(
+                NoticeCause.LATE,
+                f"{self._table} was installed late, after {' and '.join(before)}; these do not use "
+                "it: install before the first call of a compiled model",
+            )
+
+    def mismatch(self, refused: str) -> None:
+        """Say why nothing of the table is applied in this process."""
+        logger.warning("not installed: %s", refused)
+        self._print(
+            f"nothing of the table is applied, and this process goes on without it: {refused}",
+            NoticeCause.MISMATCH,
+        )
+
+    def close(self, *, is_silent: bool, uncompiled: Iterable[str]) -> None:
+        """Say what was seen of a process that asked nothing, unless the reason was said before."""
+        if self.idle_timer is not None:
+            self.idle_timer.close()
+        if is_silent and not self._seen:
+            frames = [*uncompiled]
+            rest = len(frames) - _SHOWN_FRAMES
+            more = [f"and {counted(rest, 'more uncompiled frame')}"] if rest > 0 else []
+            said = (*frames[:_SHOWN_FRAMES], *more, _what_was_compiled(self.compiles))
+            self._bypass(
+                NoticeCause.UNASKED,
+                f"{self._table} was not used: process {os.getpid()} looked nothing up; "
+                f"{'; '.join(said)}",
+            )
+
+    def _missed(self, event: Event) -> None:
+        reason = MissReason(str(event.fields["reason"]))
+        is_dynamic = reason is MissReason.DYNAMIC_DIM
+        key = str(event.fields["key"]).partition(" a=")[0]  # op, sizes and dtype of a matmul
+        shown = key if len(key) <= _SHOWN_KEY else f"{key[:_SHOWN_KEY]}..."
+        then = "the compile fails (strict)" if self._is_strict else "inductor's default is compiled"
+        self._print(
+            f"miss: no row of {self._table} answers {shown} ({reason}): {then}; "
+            f"{advice_for(reason, differs_of(event))}; further misses are only counted",
+            *(NoticeCause.MISS, *([NoticeCause.DYNAMIC] if is_dynamic else [])),
+        )
+
+    def _bypass(self, cause: NoticeCause, text: str) -> None:
+        with _given_lock:
+            is_new = cause not in self._seen
+            self._seen.add(cause)
+        if is_new:
+            self._emitter.emit(EventName.BYPASSED, cause=cause, said=text)
+            self._print(text, cause)
+
+    def _print(self, text: str, *causes: NoticeCause) -> None:
+        if self._is_quiet:
+            return
+        with _given_lock:
+            is_new = not _given.issuperset(causes)
+            _given.update(causes)
+        if is_new:
+            print_notice(text)
+
+
+def _is_logged() -> bool:
+    """Whether some handler would write what warmup logs, at least its warnings."""
+    if not logger.isEnabledFor(logging.WARNING):
+        return False
+    current: logging.Logger | None = logger
+    while current is not None:
+        if any(not isinstance(each, logging.NullHandler) for each in current.handlers):
+            return True
+        current = current.parent if current.propagate else None
+    return False
+
+
+def _what_was_compiled(compiles: int) -> str:
+    """Return what is known of a process whose *compiles* asked nothing."""
+    if not compiles:
+        return (
+            "nothing was compiled after the install: call what torch.compile returns after it, and "
+            "not what was compiled before"
+        )
+    return (
+        f"{counted(compiles, 'compile')} had no decision for a table: no matmul with several "
+        "candidates was in a graph, or gradients were on where weights are frozen"
+    )
+
+
+_FATAL: Final[dict[type[WarmupError], str]] = {
+    MissError: "a miss",
+    UncoveredError: "an uncovered measurement",
+    ForeignGraphError: "a graph of another table",
+    WeightChangedError: "a changed weight",
+}
+_is_repeating = False
+
+
+def _repeat_fatal_error_at_exit() -> None:
+    """Print, as the last line of a process that a refused decision ended, which one that was.
+
+    torch wraps the error, and prints some ninety lines with it.
+    """
+    global _is_repeating  # noqa: PLW0603  exit handlers belong to the process
+    if not _is_repeating:
+        _is_repeating = True
+        atexit.register(_repeat_fatal_error)
+
+
+def _repeat_fatal_error() -> None:
+    last = getattr(sys, "last_value", None)  # set by Python when it prints an uncaught exception
+    own = warmup_error_in(last) if isinstance(last, BaseException) else None
+    for kind, what in _FATAL.items():
+        if isinstance(own, kind):
+            print_notice(f"the program ended at {what}: {own}")
+
+
+class IdleTimer:
+    """Calls *report* when the process is idle: once after each burst of compiles and events.
+
+    A daemon thread waits from the first event of a burst to its report, and keeps no process alive.
+    A burst that begins while *is_wanted* is false has none. A forked child reports nothing.
+    """
+
+    def __init__(
+        self,
+        report: Callable[[], None],
+        after_s: float = IDLE_AFTER_S,
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._report = report
+        self._is_wanted = is_wanted
+        self._after_s = after_s
+        self._changed = threading.Condition()
+        self._compiling = 0
+        self._deadline = 0.0
+        self._is_waiting = self._is_closed = False
+        self._owner = os.getpid()
+
+    def __call__(self, event: Event) -> None:
+        """Wait anew after *event*; an install alone is nothing to report."""
+        if event.name is not EventName.INSTALLED:
+            self._disturb(0)
+
+    def compile_started(self) -> None:
+        """Wait at least until the compile has ended."""
+        self._disturb(1)
+
+    def compile_ended(self) -> None:
+        """Wait anew."""
+        self._disturb(-1)
+
+    def report_now(self) -> None:
+        """Report now what would be reported later; nothing without an event since the last time."""
+        if self._stop_waiting():
+            self._report()
+
+    def close(self) -> None:
+        """End the thread without a report, now and for ever."""
+        self._is_closed = True
+        self._stop_waiting()
+
+    def _stop_waiting(self) -> bool:
+        if os.getpid() != self._owner:
+            return False
+        with self._changed:
+            was_waiting, self._is_waiting = self._is_waiting, False
+            self._changed.notify_all()
+        return was_waiting
+
+    def _disturb(self, compiles: int) -> None:
+        if os.getpid() != self._owner:  # the thread stayed with the parent, its lock perhaps taken
+            return
+        with self._changed:
+            self._compiling += compiles
+            self._deadline = time.monotonic() + self._after_s
+            if compiles < 0:
+                self._changed.notify_all()  # the thread waits without a deadline during a compile
+            if not self._is_waiting and not self._is_closed and self._is_wanted():
+                self._is_waiting = True
+                threading.Thread(target=self._wait, name="warmup-idle", daemon=True).start()
+
+    def _wait(self) -> None:
+        with self._changed:
+            while self._is_waiting:
+                left = self._deadline - time.monotonic()
+                if left <= 0 and not self._compiling:
+                    break
+                self._changed.wait(None if self._compiling else left)
+            else:
+                return
+            self._is_waiting = False
+        self._report()

@@ -24,13 +24,13 @@ from warmup.models.padding import Prepared, pad_by_rows, paddings, refusal_of
 from warmup.serving.handle import (
     Handle,
     InstallSettings,
+    ProcessWatch,
     absolute_path,
     emitter_for,
     install_lock,
     installed,
     register,
 )
-from warmup.serving.process_watch import Notices, ProcessWatch
 from warmup.table.codec import digest_of
 from warmup.table.lookup import Lookup, cache_tag
 from warmup.table.schema import OnMiss, Table, Uncovered, options_served
@@ -91,16 +91,13 @@ def install(
     applied: the process goes on as without a table, `Handle.refused` says why, and it is a notice,
     an event and a count. With ``strict`` it is an error. With ``WARMUP_ALLOW_MISMATCH=1`` a table
     for another device or runtime is installed, and every lookup is a miss. The device of this
-    process is that of ``WARMUP_DEVICE``, or the first GPU, or the CPU. What makes a table useless
-    is printed on stderr, once in a process for each cause, and so is the first miss; not with
-    ``WARMUP_QUIET=1``.
+    process is that of ``WARMUP_DEVICE``, or the first GPU, or the CPU. Notices go to stderr, once
+    in a process for each cause; not with ``WARMUP_QUIET=1``.
 
-    The weights of *model*, which is in eval mode and not compiled yet, are padded as the table
-    says; see `warmup.prepare`. Without *model*, the rows for unpadded weights are used, and the log
-    names at INFO which weights the table would pad. The kernels in *bundle*, a path, or
-    ``WARMUP_BUNDLE``, are put into inductor's caches, so that they are not compiled here. A bundle
-    that does not fit the table or this machine is ignored with a warning. A bundle is code: use
-    only bundles that you would run.
+    The weights of *model*, in eval mode and not compiled yet, are padded as the table says; see
+    `warmup.prepare`. The kernels in *bundle*, a path, or ``WARMUP_BUNDLE``, are put into inductor's
+    caches; a bundle that does not fit is ignored with a warning. A bundle is code: use only bundles
+    that you would run.
 
     With *freezing*, or ``WARMUP_FREEZING=1``, compiles freeze weights where the table's build did.
     A weight that changes afterwards is noticed at the next call, with few exceptions
@@ -109,8 +106,8 @@ def install(
     CPU's frozen linears are not used.
 
     Every compile meanwhile runs under the table's other inductor options. Options that decide what
-    is measured replace the caller's own, also those of a mode. Other options of the caller's that
-    contradict the table's are kept, with a warning and an event.
+    is measured replace the caller's own; others of the caller's that contradict the table's are
+    kept, with a warning and an event.
 
     A second call with the same table and settings, and no *model*, returns the same handle. In a
     program that `warmup build -- COMMAND` runs, every call returns the handle of the recording.
@@ -119,9 +116,8 @@ def install(
         SettingsError: another table, or this table with other settings, is installed; an argument
             or a variable cannot be used; *model* is in training mode, or padded already.
         TableError: the table is missing or damaged.
-        TableMismatchError: the table is for another device or runtime, and *on_miss* is not
-            ``fallback``.
-        AdapterError: this torch is not supported, and *on_miss* is not ``fallback``.
+        TableMismatchError: with ``strict``, the table is for another device or runtime.
+        AdapterError: with ``strict``, this torch is not supported.
     """
     return install_as(
         InstallRequest(
@@ -137,24 +133,24 @@ def install(
 
 
 def install_as(request: InstallRequest) -> Handle:
-    """Do what `install` says; of two threads the second waits, and shares what the first made.
-
-    Raises:
-        WarmupError: as `install`.
-    """
+    """Do what `install` says; of two threads the second waits, and shares what the first made."""
     check_actions(request.on_miss, request.uncovered)
     with install_lock:
         if os.environ.get(RECORDING_VARIABLE):
-            return _recording()
+            recording = installed()  # by the start-up file, before this call
+            if recording is None or not recording.settings.is_recording:
+                raise SettingsError(
+                    "`warmup build -- COMMAND` records this program, but Python did not run its "
+                    "start-up file in this process",
+                    "leave PYTHONPATH as the command set it, and start Python without -I, -E and "
+                    "-S",
+                )
+            return recording.shared()
         return _install(request, OnMiss(request.on_miss))
 
 
 def check_actions(on_miss: str, uncovered: str) -> None:
-    """Check the words of an install.
-
-    Raises:
-        SettingsError: a word is unknown.
-    """
+    """Raise a SettingsError where a word of an install is unknown."""
     if on_miss not in {OnMiss.FALLBACK, OnMiss.STRICT}:
         raise SettingsError(f"on_miss={on_miss!r}", "use one of fallback, strict")
     if uncovered not in set(Uncovered):
@@ -178,7 +174,12 @@ def _install(request: InstallRequest, on_miss: OnMiss) -> Handle:
         pads_model=request.model is not None,
     )
     if (current := installed()) is not None:
-        return _share(current, settings)
+        if difference := current.settings.difference(settings):
+            raise SettingsError(
+                f"a table is installed already ({difference})", "close() its handle first"
+            )
+        logger.info("the table %s is installed already, with these settings", settings.digest[:16])
+        return current.shared()
     for remark in found.remarks:
         logger.warning("%s", remark)
     mismatches = compare_runtimes(found.table.provenance.runtime, here)
@@ -186,11 +187,10 @@ def _install(request: InstallRequest, on_miss: OnMiss) -> Handle:
     refused = unsupported or admit(found, here, mismatches, on_miss=on_miss, is_allowed=is_allowed)
 
     tally = Tally()
-    logs = [log_event] if read_flag(None, "WARMUP_LOG_EVENTS") else []
-    sinks: list[Sink] = [tally, *logs]
+    sinks: list[Sink] = [tally, *([log_event] if read_flag(None, "WARMUP_LOG_EVENTS") else [])]
     emitter = emitter_for(settings.digest, sinks)
     is_quiet = read_flag(request.quiet, "WARMUP_QUIET")
-    watch = ProcessWatch(Notices(found.origin or "the table", emitter, on_miss, is_quiet=is_quiet))
+    watch = ProcessWatch(found.origin or "the table", emitter, on_miss, is_quiet=is_quiet)
     lookup = Lookup(
         found.table.rows,
         on_miss,
@@ -199,8 +199,11 @@ def _install(request: InstallRequest, on_miss: OnMiss) -> Handle:
         Uncovered(request.uncovered),
         searches=found.table.policy.searches,
     )
-    file = _open_audit_log(settings.audit_log)
-    sinks += [watch] if file is None else [file, watch]
+    file = JsonLinesSink(Path(settings.audit_log)) if settings.audit_log else None
+    if file is not None:
+        file.open()
+        sinks.append(file)
+    sinks.append(watch)
     try:
         prepared = _prepare(request.model, found.table, refused or refusal_of(mismatches))
         unpacked = attachment = None
@@ -247,10 +250,10 @@ def _install(request: InstallRequest, on_miss: OnMiss) -> Handle:
     )
     register(handle)
     if refused is not None:
-        watch.notices.mismatch(refused)
+        watch.mismatch(refused)
     else:
         _log_installed(handle, found, here)
-        watch.notices.late(functions, is_compiling=is_compiling)
+        watch.late(functions, is_compiling=is_compiling)
     return handle
 
 
@@ -260,9 +263,7 @@ def find_table(
     """Return *table* or, for None, that of ``WARMUP_TABLE`` or of a folder that is searched.
 
     In ``fallback``, where no table of these folders fits, the first of them: `admit` refuses it.
-
-    Raises:
-        TableError: it is missing or damaged; with ``RANK`` set, a note names the rank.
+    With ``RANK`` set, a note of an error names the rank.
     """
     try:
         if isinstance(table, Table):
@@ -319,15 +320,6 @@ def admit(
     return None
 
 
-def _share(current: Handle, asked: InstallSettings) -> Handle:
-    if difference := current.settings.difference(asked):
-        raise SettingsError(
-            f"a table is installed already ({difference})", "close() its handle first"
-        )
-    logger.info("the table %s is installed already, with these settings", asked.digest[:16])
-    return current.shared()
-
-
 def _log_installed(handle: Handle, found: FoundTable, here: Runtime) -> None:
     """Log one sentence: the table, its rows, the device, and what is not in use."""
     off = [] if handle.settings.audit_log else ["audit log"]
@@ -344,28 +336,8 @@ def _log_installed(handle: Handle, found: FoundTable, here: Runtime) -> None:
     )
 
 
-def _recording() -> Handle:
-    """Return the handle of the recording, which the start-up file began before this call.
-
-    Raises:
-        SettingsError: Python did not run the start-up file in this process.
-    """
-    recording = installed()
-    if recording is None or not recording.settings.is_recording:
-        raise SettingsError(
-            "`warmup build -- COMMAND` records this program, but Python did not run its start-up "
-            "file in this process",
-            "leave PYTHONPATH as the command set it, and start Python without -I, -E and -S",
-        )
-    return recording.shared()
-
-
 def _connect(device: str, on_miss: OnMiss) -> tuple[Inductor | None, str]:
-    """Return the adapter to torch, or None and why this torch cannot be used.
-
-    Raises:
-        AdapterError: this torch is not supported, and *on_miss* is not ``fallback``.
-    """
+    """Return the adapter to torch or, in ``fallback``, None and why this torch cannot be used."""
     from warmup.inductor import connect, start_workers
 
     try:
@@ -401,11 +373,3 @@ def _unpack(settings: InstallSettings, here: Runtime, device: str) -> UnpackedBu
     from warmup.serving.unpack_bundle import unpack
 
     return unpack(settings.bundle, settings.digest, here, resolve_device(device))
-
-
-def _open_audit_log(path: str) -> JsonLinesSink | None:
-    if not path:
-        return None
-    sink = JsonLinesSink(Path(path))
-    sink.open()
-    return sink

@@ -37,12 +37,12 @@ from warmup.models.model_target import LoadedModel
 from warmup.serving.handle import (
     Handle,
     InstallSettings,
+    ProcessWatch,
     emitter_for,
     install_lock,
     installed,
     register,
 )
-from warmup.serving.process_watch import Notices, ProcessWatch
 from warmup.table.codec import digest_of
 from warmup.table.lookup import Lookup, cache_tag
 from warmup.table.schema import OnMiss, PolicyOptions, Table, options_served
@@ -159,8 +159,8 @@ def _begin(order: RecordingOrder, *, freezes: bool) -> Handle:
     log = JsonLinesSink(Path(os.environ.get("WARMUP_AUDIT_LOG") or order.log))
     log.open()
     emitter = emitter_for(digest, [tally, log])
-    notices = Notices(order.out, emitter, OnMiss.FALLBACK, is_quiet=False)
-    watch = ProcessWatch(notices)  # no sink: a miss is what a recording is for
+    # No sink: a miss is what a recording is for.
+    watch = ProcessWatch(order.out, emitter, OnMiss.FALLBACK, is_quiet=False)
     # The rows are made under the program's own options, which the table has nothing to say about.
     warnings.filterwarnings("ignore", category=ContradictionWarning)
     try:
@@ -201,7 +201,7 @@ def _begin(order: RecordingOrder, *, freezes: bool) -> Handle:
     )
     handle = Handle(table, digest, lookup, tally, attachment, settings, watch, _file=log)
     register(handle)
-    notices.late(functions, is_compiling=is_compiling)
+    watch.late(functions, is_compiling=is_compiling)
     return handle
 
 
