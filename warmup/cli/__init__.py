@@ -13,15 +13,13 @@ import sys
 import traceback
 from typing import Any
 
-from warmup.cli.streams import EXIT_FAULT, EXIT_INTERRUPTED, EXIT_USAGE
+from warmup.cli.streams import EXIT_FAULT, EXIT_INTERRUPTED, EXIT_USAGE, standard_streams
 from warmup.core.errors import WarmupError
 from warmup.core.text import first_line, one_line, printable
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit. An error is a line on stderr that begins with ``error:``."""
-    from warmup.cli.streams import standard_streams
-
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8
@@ -30,7 +28,6 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _run(arguments: list[str] | None) -> int:
-    """Run the command line and return its exit code."""
     import typer
 
     from warmup.cli.app import app
@@ -69,7 +66,6 @@ def _is_of_torch(error: Exception) -> bool:
 
 
 def _explain_usage(error: Any) -> int:
-    """Print a usage error, and where the usage is; return the exit code."""
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
         return EXIT_USAGE

@@ -15,7 +15,7 @@ from warmup.cli.check import check
 from warmup.cli.compare import compare
 from warmup.cli.doctor import doctor
 from warmup.cli.explain import explain
-from warmup.cli.options import with_common_options, with_model_options
+from warmup.cli.options import with_options
 from warmup.cli.output import print_line
 from warmup.cli.profile import profile
 from warmup.cli.suggest import suggest
@@ -83,8 +83,6 @@ _EXAMPLES: Final = {
 }
 # Commands that need inductor's cache folder; doctor and check report on it.
 _NEEDS_CACHE: Final = frozenset({"build", "explain", "compare", "bench"})
-
-
 _NEEDS_MODEL: Final = frozenset({"explain", "compare"})
 
 
@@ -128,15 +126,15 @@ class _Command(typer.core.TyperCommand):
 def _add(command: Callable[..., None], **settings: Any) -> None:
     """Add *command* with the options of every command and its examples."""
     name = command.__name__
-    run_it = with_model_options(
-        command, is_required=name in _NEEDS_MODEL, has_devices=command is build
+    run_it = with_options(
+        command,
+        needs_model=name in _NEEDS_MODEL,
+        has_devices=command is build,
+        compiles=name in _NEEDS_CACHE,
     )
-    run_it = with_common_options(run_it, compiles=name in _NEEDS_CACHE)
     summary = inspect.cleandoc(command.__doc__ or "").partition("\n\n")[0]  # whole in the list
-    add = app.command(
-        name, cls=_Command, epilog=_epilog(_EXAMPLES[name]), short_help=summary, **settings
-    )
-    add(run_it)
+    more = {"epilog": _epilog(_EXAMPLES[name]), "short_help": summary, **settings}
+    app.command(name, cls=_Command, **more)(run_it)
 
 
 # What follows the first word that is no option belongs to the command, `--` or not.

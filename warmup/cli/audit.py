@@ -145,7 +145,6 @@ def spell(report: AuditReport, suffix: str) -> str:
 
 
 def _verdict(report: AuditReport) -> str:
-    """Return the counts in the words of a handle's own report."""
     tables = [digest[:12] for digest in report.digests] or ["no table"]
     name = tables[0] if len(tables) == 1 else counted(len(tables), "table")
     unused = "unknown rows" if report.unused is None else counted(len(report.unused), "row")
@@ -158,11 +157,10 @@ def _verdict(report: AuditReport) -> str:
 
 
 def _counts(report: AuditReport) -> Iterator[str]:
-    """Yield the summary: a word, its count, and what the word means."""
     digests = ", ".join(report.digests) or "none"
     yield f"runs        {report.runs} (table digest {digests})"
-    hits = f"{sum(report.hits.values())} ({counted(len(report.hits), 'problem')})"
-    yield f"hits        {hits}: {MEANINGS['hits']}"
+    problems = counted(len(report.hits), "problem")
+    yield f"hits        {sum(report.hits.values())} ({problems}): {MEANINGS['hits']}"
     misses = f"{report.miss_count}{in_brackets(report.reasons)}"
     yield f"misses      {misses}: {MEANINGS['misses']}, inductor's default was compiled"
     yield from chain.from_iterable(fold(clause, " " * 12) for clause in report.advice)
@@ -173,15 +171,13 @@ def _counts(report: AuditReport) -> Iterator[str]:
     graphs = counted(report.from_cache, "graph")
     yield f"from cache  {graphs} ({decisions}): compiled by an earlier run"
     if report.foreign:
-        others = counted(sum(report.foreign.values()), "graph")
-        foreign = f"{others}{in_brackets(report.foreign)}"
-        yield f"foreign     {foreign}: {MEANINGS['foreign']}"
+        foreign = counted(sum(report.foreign.values()), "graph")
+        yield f"foreign     {foreign}{in_brackets(report.foreign)}: {MEANINGS['foreign']}"
     if report.tuned:
         yield f"tuned       {sum(report.tuned.values())} (on_miss=tune)"
     if report.outside:
         calls = counted(sum(report.outside.values()), "call")
-        outside = f"{calls}{in_brackets(report.outside)}"
-        yield f"outside     {outside}: no bucket served their sizes"
+        yield f"outside     {calls}{in_brackets(report.outside)}: no bucket served their sizes"
     if report.unused is None and report.cached_decisions:
         yield f"unused rows unknown: {graphs} came from a cache, and name no rows"
     elif report.unused is None:
@@ -199,10 +195,7 @@ def _counts(report: AuditReport) -> Iterator[str]:
 
 
 def _processes(report: AuditReport) -> Iterator[str]:
-    """Yield a line for each uncompiled frame, and each that changed weights compiled again.
-
-    Also for processes whose graphs asked nothing, and for those that have no table, or no summary.
-    """
+    """Yield what is rare: frames without a graph, and processes that asked or told nothing."""
     for frame, count in report.uncompiled.items():
         yield f"uncompiled  x{count} {frame}"
     for frame, count in report.changed.items():
@@ -221,7 +214,6 @@ def _processes(report: AuditReport) -> Iterator[str]:
 
 
 def _cases(report: AuditReport) -> Iterator[str]:
-    """Yield each divergence, each miss with the nearest row, and each unused row."""
     for divergence in report.diverged:
         yield f"diverged {divergence.key or 'table digest'}"
         for choice, runs in divergence.choices.items():

@@ -18,7 +18,6 @@ from typing import Annotated, Any, Literal
 import typer
 
 from warmup.cli import options
-from warmup.cli.options import is_verbose
 from warmup.cli.output import (
     PHASES_PAGE,
     complain,
@@ -39,111 +38,6 @@ from warmup.core.text import counted, remedy_for, shown
 from warmup.models.padding import Prepared
 from warmup.serving.check import CheckReport, PrimedBucket, Readiness
 from warmup.serving.prime import PrimeObserver
-
-# The report of a check: lines for stdout and stderr, and the JSON document.
-
-
-def spell_file(report: CheckReport) -> Iterator[str]:
-    """Yield the digest and the rows of the table, its machine and this one; none without a table.
-
-    The words before the column of values are fixed, for whoever reads the lines by program.
-    """
-    if report.table is None:
-        return
-    kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(report.rows.items()))
-    yield f"digest    {report.digest}"
-    yield f"rows      {sum(report.rows.values())}{f' ({kinds})' if kinds else ''}"
-    yield f"unstable  {len(report.unstable)}"
-    yield f"tuned on  {_spell_runtime(report.table.provenance.runtime)}"
-    yield f"here      {_spell_runtime(report.here) if report.here else 'unknown'}"
-
-
-def spell_bucket(primed: PrimedBucket) -> str:
-    """Return the counts of one bucket that was compiled and called."""
-    return (
-        f"bucket    {primed.bucket}: {counted(primed.hits, 'hit')}, "
-        f"{counted(len(primed.misses), 'miss')}, "
-        f"{len(primed.uncovered)} uncovered, {primed.cached} from cache, {primed.seconds:.1f} s"
-    )
-
-
-def spell_outcome(report: CheckReport) -> Iterator[str]:
-    """Yield the number of primed buckets, the bundle, and the state with its exit code."""
-    if report.table is None:
-        return
-    if report.buckets:
-        if is_verbose():
-            yield f"start     what it was made of, in seconds ({PHASES_PAGE}):"
-            parts = {"all": report.phases, "before": report.phases_before}
-            parts |= {str(primed.bucket): primed.phases for primed in report.buckets}
-            for part, seconds in parts.items():
-                yield from spell_phases(part, seconds, " " * 10)
-        else:
-            yield f"start     {sum(report.phases.values()):.1f} s; -v says what they were made of"
-        ready = sum(bucket.problem is None for bucket in report.buckets)
-        yield f"primed    {ready} of {len(report.buckets)} buckets"
-    if report.bundle is not None and report.bundle.refused is None:
-        compiled = len(report.bundle.compiled_besides())
-        yield f"bundle    {report.bundle}; {compiled} kernels compiled that it lacks"
-    yield f"state     {report.state} ({report.state.exit_code})"
-
-
-def stderr_lines(report: CheckReport) -> Iterator[str]:
-    """Yield a line for each problem and each remark, under a launcher with the rank before it."""
-    rank = os.environ.get("RANK")
-    prefix = "" if rank is None else f"rank {rank}: "
-    for line in _problems(report):
-        yield f"{prefix}error: {' '.join(line.split())}"
-    for line in (*report.remarks, *_mismatches(report, is_hard=False)):
-        yield f"{prefix}warning: {' '.join(line.split())}"
-
-
-def document(report: CheckReport, groups_padded: int) -> dict[str, Any]:
-    """Return the record of *report*, with its exit code, its rank, and the machine of the table."""
-    bundle = report.bundle
-    compiled = None if bundle is None else {"compiled": list(bundle.compiled_besides())}
-    return {
-        **record(report, "rows", "unstable", "phases", without=("table", "bundle")),
-        "exit_code": report.state.exit_code,
-        "rank": os.environ.get("RANK"),
-        "tuned_on": record(report.table.provenance.runtime) if report.table else None,
-        "problems": _problems(report),
-        "groups_padded": groups_padded,
-        "bundle": compiled and {**record(bundle), **compiled},
-        "buckets": [
-            {**record(primed, "seconds"), "from": dict(primed.bucket.lows)}
-            for primed in report.buckets
-        ],
-    }
-
-
-def _problems(report: CheckReport) -> list[str]:
-    return [*report.problems, *_mismatches(report, is_hard=True)]
-
-
-def _mismatches(report: CheckReport, *, is_hard: bool) -> Iterator[str]:
-    for each in report.mismatches:
-        if each.is_hard is is_hard:
-            yield f"{each.field}: expected {each.expected}, found {each.found}"
-
-
-def _spell_runtime(runtime: Runtime) -> str:
-    """Return a machine in one line: device, its size, and the versions of what ran on it."""
-    device = runtime.device
-    size = (
-        f"{device.threads} threads"
-        if device.type == "cpu"
-        else f"{device.sm_count} SMs, {device.memory_gib} GiB, MIG {device.mig or 'off'}"
-    )
-    others = "".join(
-        f", {part} {getattr(runtime, part)}"
-        for part in ("cuda", "driver", "cublas")
-        if getattr(runtime, part) is not None
-    )
-    return (
-        f"{device.name or 'unnamed'} ({device.vendor} {device.arch}, {size}), "
-        f"{versions(runtime.torch, runtime.triton)}{others}"
-    )
 
 
 def check(
@@ -193,21 +87,21 @@ def check(
 
     With --prime, compile and call every bucket of --model from the table too.
     """
-    _check_words(on_miss, primes=prime, has_model=model.model is not None)
+    if prime != (model.model is not None):
+        raise SettingsError("--prime and --model belong together", "give both, or neither")
+    if on_miss not in ("strict", "fallback"):
+        raise SettingsError(f"--on-miss {on_miss!r} is not for priming", "use strict or fallback")
     if ready_file is not None:
         _remove(ready_file)
     run = CheckRun(table, as_json=as_json)
     with run.limited(timeout):
         from warmup.serving.check import check as check_table
 
-        run.checked(
-            check_table(
-                table,
-                device=model.device,
-                expect_digest=expect_digest,
-                bundle=None if prime else bundle,  # priming unpacks it, and goes on without it
-            )
+        early = None if prime else bundle  # priming unpacks it, and goes on without it
+        run.report = check_table(
+            table, device=model.device, expect_digest=expect_digest, bundle=early
         )
+        run.print(*_spell_file(run.report))
         if model.model is not None:
             from warmup.serving.prime import prime as prime_buckets
 
@@ -232,6 +126,17 @@ def check(
     raise typer.Exit(run.report.state.exit_code)
 
 
+def _remove(ready_file: Path) -> None:
+    """Remove the ready file of an earlier run, before anything can fail."""
+    try:
+        remove_output(ready_file)
+    except OSError as error:
+        raise SettingsError(
+            f"--ready-file {shown(ready_file)}: {error.strerror}",
+            remedy_for(error, "name a file in a writable folder"),
+        ) from error
+
+
 class CheckRun(PrimeObserver):
     """A check under way: its report so far, its time limit, and its output on stdout."""
 
@@ -244,37 +149,31 @@ class CheckRun(PrimeObserver):
         self._done: list[PrimedBucket] = []
         self._ending = threading.Lock()
 
-    def checked(self, report: CheckReport) -> None:
-        """Keep and print the result for the table file."""
-        self.report = report
-        self._print(*spell_file(report))
-
     def model_loaded(self, assumptions: Sequence[object]) -> None:
-        """Print what nobody named, on stderr."""
         for assumption in assumptions:
             complain(str(assumption))
 
     def model_prepared(self, prepared: Prepared) -> None:
-        """Keep and print the number of padded groups."""
         self._groups_padded = len(prepared.padded)
         groups = f"groups of weights: {self._groups_padded}"
-        self._print(f"padded    {groups}, as install(table, model=model) pads them at serving")
+        self.print(f"padded    {groups}, as install(table, model=model) pads them at serving")
 
     def buckets_begin(self, before: PhaseSeconds) -> None:
-        """Keep the phases of the start until the first bucket."""
         self.report = replace(self.report, phases_before=before)
 
     def bucket_started(self, bucket: Bucket) -> None:
-        """Keep the position; before the first bucket, print what the counts mean."""
         self._position = f"in bucket {bucket}"
         if not self._done:
             page = "docs/how-to/check-before-start.md"
-            self._print(*fold(meanings("hits", "misses", "uncovered", page=page), "counts    "))
+            self.print(*fold(meanings("hits", "misses", "uncovered", page=page), "counts    "))
 
     def bucket_finished(self, primed: PrimedBucket) -> None:
-        """Keep and print the counts of a bucket."""
         self._done.append(primed)
-        self._print(spell_bucket(primed))
+        self.print(
+            f"bucket    {primed.bucket}: {counted(primed.hits, 'hit')}, "
+            f"{counted(len(primed.misses), 'miss')}, {len(primed.uncovered)} uncovered, "
+            f"{primed.cached} from cache, {primed.seconds:.1f} s"
+        )
 
     @contextlib.contextmanager
     def limited(self, seconds: float | None) -> Iterator[None]:
@@ -304,36 +203,106 @@ class CheckRun(PrimeObserver):
             os._exit(Readiness.PARTLY.exit_code)
 
     def finish(self) -> None:
-        """Print problems and remarks on stderr, and the outcome or the document on stdout."""
-        for line in stderr_lines(self.report):
-            complain(line)
+        """Print problems and remarks on stderr, and the outcome or the document on stdout.
+
+        A line on stderr is one problem or one remark, under a launcher with the rank before it.
+        """
+        rank, report = os.environ.get("RANK"), self.report
+        prefix = "" if rank is None else f"rank {rank}: "
+        problems = [*report.problems, *_mismatches(report, is_hard=True)]
+        remarks = [*report.remarks, *_mismatches(report, is_hard=False)]
+        lines = [
+            *(f"error: {each}" for each in problems),
+            *(f"warning: {each}" for each in remarks),
+        ]
+        for line in lines:
+            complain(f"{prefix}{' '.join(line.split())}")
         if self._as_json:
-            print_json(document(self.report, self._groups_padded), self._stdout)
+            print_json(_document(report, rank, problems, self._groups_padded), self._stdout)
         else:
-            self._print(*spell_outcome(self.report))
+            self.print(*_spell_outcome(report))
         self._stdout.flush()
 
-    def _print(self, *lines: str) -> None:
+    def print(self, *lines: str) -> None:
+        """Print *lines* on stdout, nothing for ``--json``."""
         if not self._as_json:
             for line in lines:
                 print_line(line, self._stdout)
             self._stdout.flush()
 
 
-def _remove(ready_file: Path) -> None:
-    """Remove the ready file of an earlier run, before anything can fail."""
-    try:
-        remove_output(ready_file)
-    except OSError as error:
-        raise SettingsError(
-            f"--ready-file {shown(ready_file)}: {error.strerror}",
-            remedy_for(error, "name a file in a writable folder"),
-        ) from error
+# The report as lines for stdout, whose first words are fixed for programs, and as JSON.
 
 
-def _check_words(on_miss: str, *, primes: bool, has_model: bool) -> None:
-    """Raise a SettingsError where an option lacks what it needs, or does not suit priming."""
-    if primes != has_model:
-        raise SettingsError("--prime and --model belong together", "give both, or neither")
-    if on_miss not in ("strict", "fallback"):
-        raise SettingsError(f"--on-miss {on_miss!r} is not for priming", "use strict or fallback")
+def _spell_file(report: CheckReport) -> Iterator[str]:
+    if report.table is None:
+        return
+    kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(report.rows.items()))
+    yield f"digest    {report.digest}"
+    yield f"rows      {sum(report.rows.values())}{f' ({kinds})' if kinds else ''}"
+    yield f"unstable  {len(report.unstable)}"
+    yield f"tuned on  {_spell_runtime(report.table.provenance.runtime)}"
+    yield f"here      {_spell_runtime(report.here) if report.here else 'unknown'}"
+
+
+def _spell_runtime(runtime: Runtime) -> str:
+    device = runtime.device
+    size = (
+        f"{device.threads} threads"
+        if device.type == "cpu"
+        else f"{device.sm_count} SMs, {device.memory_gib} GiB, MIG {device.mig or 'off'}"
+    )
+    parts = {part: getattr(runtime, part) for part in ("cuda", "driver", "cublas")}
+    others = "".join(f", {part} {value}" for part, value in parts.items() if value is not None)
+    return (
+        f"{device.name or 'unnamed'} ({device.vendor} {device.arch}, {size}), "
+        f"{versions(runtime.torch, runtime.triton)}{others}"
+    )
+
+
+def _spell_outcome(report: CheckReport) -> Iterator[str]:
+    """Yield the number of primed buckets, the bundle, and the state with its exit code."""
+    if report.table is None:
+        return
+    if report.buckets:
+        if options.is_verbose():
+            yield f"start     what it was made of, in seconds ({PHASES_PAGE}):"
+            parts = {"all": report.phases, "before": report.phases_before}
+            parts |= {str(primed.bucket): primed.phases for primed in report.buckets}
+            for part, seconds in parts.items():
+                yield from spell_phases(part, seconds, " " * 10)
+        else:
+            yield f"start     {sum(report.phases.values()):.1f} s; -v says what they were made of"
+        ready = sum(bucket.problem is None for bucket in report.buckets)
+        yield f"primed    {ready} of {len(report.buckets)} buckets"
+    if report.bundle is not None and report.bundle.refused is None:
+        compiled = len(report.bundle.compiled_besides())
+        yield f"bundle    {report.bundle}; {compiled} kernels compiled that it lacks"
+    yield f"state     {report.state} ({report.state.exit_code})"
+
+
+def _mismatches(report: CheckReport, *, is_hard: bool) -> Iterator[str]:
+    for each in report.mismatches:
+        if each.is_hard is is_hard:
+            yield f"{each.field}: expected {each.expected}, found {each.found}"
+
+
+def _document(
+    report: CheckReport, rank: str | None, problems: list[str], groups_padded: int
+) -> dict[str, Any]:
+    """Return the record of *report*, with its exit code, its rank, and the machine of the table."""
+    bundle = report.bundle
+    compiled = None if bundle is None else {"compiled": list(bundle.compiled_besides())}
+    return {
+        **record(report, "rows", "unstable", "phases", without=("table", "bundle")),
+        "exit_code": report.state.exit_code,
+        "rank": rank,
+        "tuned_on": record(report.table.provenance.runtime) if report.table else None,
+        "problems": problems,
+        "groups_padded": groups_padded,
+        "bundle": compiled and {**record(bundle), **compiled},
+        "buckets": [
+            {**record(primed, "seconds"), "from": dict(primed.bucket.lows)}
+            for primed in report.buckets
+        ],
+    }

@@ -1,7 +1,4 @@
-"""Options and arguments that several commands share: one alias and one help text for each.
-
-A command that needs another default or another type states only that.
-"""
+"""Options and arguments that several commands share: one alias and one help text for each."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,11 +58,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text
 
 
 def parse_failures(words: str | None) -> list[str]:
-    """Return the words of ``--fail-on``, none for None.
-
-    Raises:
-        SettingsError: a word is not in `FAILURES`.
-    """
+    """Return the words of ``--fail-on``, none for None; one not in `FAILURES` is an error."""
     wanted = [word.strip() for word in words.split(",")] if words else []
     if unknown := [word for word in wanted if word not in FAILURES]:
         raise SettingsError(
@@ -91,92 +84,53 @@ class ModelOptions:
 
     def words(self) -> dict[str, Any]:
         """Return all but the model by name, for a function that takes them so."""
-        return {
-            "seqlens": self.seqlens,
-            "dims": self.dims,
-            "inputs": self.inputs,
-            "dtype": self.dtype,
-            "device": self.device,
-        }
+        names = ("seqlens", "dims", "inputs", "dtype", "device")
+        return {name: getattr(self, name) for name in names}
 
 
-_MODEL_HELP: Final = (
-    "FILE.py, FILE.py:NAME, pkg.mod:NAME, hf:FOLDER or hf-random:FOLDER; arguments behind it: "
-    "'net.py:Net{\"layers\": 2}'."
+_Model = typer.Option(
+    "--model",
+    metavar="MODEL",
+    help="FILE.py, FILE.py:NAME, pkg.mod:NAME, hf:FOLDER or hf-random:FOLDER; arguments behind "
+    "it: 'net.py:Net{\"layers\": 2}'.",
 )
-_SIZES_HELP: Final = (
-    'Sizes of seqlen: 560,1024 or 4..512 or 64..512:64; of any dims: "batch=1,8;seqlen=16".'
+_Sizes = typer.Option(
+    "--seqlens",
+    "--dims",
+    metavar="SIZES",
+    help='Sizes of seqlen: 560,1024 or 4..512 or 64..512:64; of any dims: "batch=1,8;seqlen=16".',
 )
-_Sizes = Annotated[
-    list[str] | None, typer.Option("--seqlens", "--dims", metavar="SIZES", help=_SIZES_HELP)
-]
-_Inputs = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--input",
-        metavar="INPUT",
-        help='Where example_inputs does not say it, an input: "x=[seqlen,3420]:bf16". Repeatable.',
-    ),
-]
-_Dtype = Annotated[
-    str | None,
-    # The name is given, since typer 0.27 makes ``--DTYPE`` of a metavar that is the name.
-    typer.Option("--dtype", metavar="DTYPE", help="Cast model and inputs: bf16, f16, f32 or f64."),
-]
-_Devices = Annotated[
-    str,
-    typer.Option(
-        "--device",
-        "--devices",
-        metavar="DEVICE",
-        show_default=False,
-        help="auto, cpu, cuda:1; many: all or cuda:0,cuda:1.",
-    ),
-]
+_Inputs = typer.Option(
+    "--input",
+    metavar="INPUT",
+    help='Where example_inputs does not say it, an input: "x=[seqlen,3420]:bf16". Repeatable.',
+)
+# The name is given, since typer 0.27 makes ``--DTYPE`` of a metavar that is the name.
+_Dtype = typer.Option(
+    "--dtype", metavar="DTYPE", help="Cast model and inputs: bf16, f16, f32 or f64."
+)
+_Devices = typer.Option(
+    "--device",
+    "--devices",
+    metavar="DEVICE",
+    show_default=False,
+    help="auto, cpu, cuda:1; many: all or cuda:0,cuda:1.",
+)
 
 
-def with_model_options(
-    command: Callable[..., None], *, is_required: bool, has_devices: bool
-) -> Callable[..., None]:
-    """Return *command* with these options, if it has a parameter ``model``, which gets them all.
-
-    With *has_devices* ``--device`` may name several.
-    """
-    if "model" not in inspect.signature(command).parameters:
-        return command
-
-    @functools.wraps(command)
-    def run(
-        *,
-        model: str | None,
-        sizes: Sequence[str] | None,
-        inputs: Sequence[str] | None,
-        dtype: str | None,
-        device: str,
-        **given: Any,
-    ) -> None:
-        plain = [text for text in sizes or () if "=" not in text]
-        if len(plain) > 1:
-            raise typer.BadParameter(f"--seqlens {plain[1]}: it was given before, as {plain[0]}")
-        dims = tuple(text for text in sizes or () if "=" in text) or None
-        seqlens = plain[0] if plain else None
-        command(
-            model=ModelOptions(model, seqlens, dims, tuple(inputs or ()), dtype, device), **given
-        )
-
-    named = typer.Option("--model", metavar="MODEL", help=_MODEL_HELP)
-    options: dict[str, tuple[Any, Any]] = {
-        "model": (
-            (Annotated[str, named], inspect.Parameter.empty)
-            if is_required
-            else (Annotated[str | None, named], None)
-        ),
-        "sizes": (_Sizes, None),
-        "inputs": (_Inputs, None),
-        "dtype": (_Dtype, None),
-        "device": (_Devices if has_devices else DeviceOption, "auto"),
-    }
-    return adding(options, to=command, by=run, instead_of="model")
+def _of_model(
+    model: str | None,
+    sizes: list[str] | None,
+    inputs: list[str] | None,
+    dtype: str | None,
+    device: str,
+) -> ModelOptions:
+    plain = [text for text in sizes or () if "=" not in text]
+    if len(plain) > 1:
+        raise typer.BadParameter(f"--seqlens {plain[1]}: it was given before, as {plain[0]}")
+    dims = tuple(text for text in sizes or () if "=" in text) or None
+    seqlens = plain[0] if plain else None
+    return ModelOptions(model, seqlens, dims, tuple(inputs or ()), dtype, device)
 
 
 # The options of every command: how much it says on stderr.
@@ -184,8 +138,8 @@ def with_model_options(
 DEBUG_VARIABLE: Final = "WARMUP_DEBUG"
 _is_quiet: ContextVar[bool] = ContextVar("is_quiet", default=False)
 
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="On stderr only errors and failures.")]
-Verbose = Annotated[
+_Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="On stderr only errors and failures.")]
+_Verbose = Annotated[
     int,
     typer.Option(
         "--verbose",
@@ -195,10 +149,6 @@ Verbose = Annotated[
         help="Print details and log to stderr; -vv logs all.",
     ),
 ]
-_OF_EVERY_COMMAND: Final[dict[str, tuple[Any, Any]]] = {
-    "quiet": (Quiet, False),
-    "verbose": (Verbose, 0),
-}
 
 
 def is_quiet() -> bool:
@@ -211,11 +161,17 @@ def is_verbose() -> bool:
     return logging.getLogger("warmup").isEnabledFor(logging.INFO)
 
 
-def with_common_options(command: Callable[..., None], *, compiles: bool) -> Callable[..., None]:
+def with_options(
+    command: Callable[..., None], *, needs_model: bool, has_devices: bool, compiles: bool
+) -> Callable[..., None]:
     """Return *command* with the options of every command.
 
-    A command that *compiles* ends with an error where inductor's cache folder cannot be made.
+    A parameter ``model`` gets what those of a model say; with *has_devices* ``--device`` may name
+    several. A command that *compiles* ends with an error where inductor's cache folder cannot be
+    made.
     """
+    plain = inspect.signature(command, eval_str=True)
+    takes_model = "model" in plain.parameters
 
     @functools.wraps(command)
     def run(*, quiet: bool, verbose: int, **given: Any) -> None:
@@ -225,37 +181,37 @@ def with_common_options(command: Callable[..., None], *, compiles: bool) -> Call
                     from warmup.inductor.host_facts import check_cache_folder
 
                     check_cache_folder()
+                if takes_model:
+                    names = inspect.signature(_of_model).parameters
+                    given["model"] = _of_model(**{name: given.pop(name) for name in names})
                 command(**given)
             except WarmupError:
                 if os.environ.get(DEBUG_VARIABLE, "") not in ("", "0"):
                     traceback.print_exc()
                 raise
 
-    return adding(_OF_EVERY_COMMAND, to=command, by=run)
-
-
-def adding(
-    options: Mapping[str, tuple[Any, Any]],
-    *,
-    to: Callable[..., None],
-    by: Callable[..., None],
-    instead_of: str = "",
-) -> Callable[..., None]:
-    """Return *by* as the command *to* with more *options*, by name their annotation and default.
-
-    They stand in the place of the parameter *instead_of*, by default behind all.
-    """
-    plain, keyword = inspect.signature(to, eval_str=True), inspect.Parameter.KEYWORD_ONLY
-    parameters = [parameter.replace(kind=keyword) for parameter in plain.parameters.values()]
-    names = [parameter.name for parameter in parameters]
-    place = names.index(instead_of) if instead_of else len(names)
-    parameters[place : place + bool(instead_of)] = [
+    keyword, required = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.empty
+    of_model: dict[str, tuple[Any, Any]] = {
+        "model": (Annotated[str, _Model], required),
+        "sizes": (Annotated[list[str] | None, _Sizes], None),
+        "inputs": (Annotated[list[str] | None, _Inputs], None),
+        "dtype": (Annotated[str | None, _Dtype], None),
+        "device": (Annotated[str, _Devices] if has_devices else DeviceOption, "auto"),
+    }
+    if not needs_model:
+        of_model["model"] = (Annotated[str | None, _Model], None)
+    found: dict[str, tuple[Any, Any]] = {}
+    for name, parameter in plain.parameters.items():
+        own = {name: (parameter.annotation, parameter.default)}
+        found |= of_model if name == "model" else own
+    found |= {"quiet": (_Quiet, False), "verbose": (_Verbose, 0)}
+    parameters = [
         inspect.Parameter(name, keyword, default=default, annotation=annotation)
-        for name, (annotation, default) in options.items()
+        for name, (annotation, default) in found.items()
     ]
-    by.__signature__ = plain.replace(parameters=parameters)  # type: ignore[attr-defined]  # read by inspect and typer
-    by.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return by
+    run.__signature__ = plain.replace(parameters=parameters)  # type: ignore[attr-defined]  # read by inspect and typer
+    run.__annotations__ = {name: annotation for name, (annotation, _) in found.items()}
+    return run
 
 
 @contextlib.contextmanager

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 
 # Exit codes of commands that no error class has.
-
 EXIT_FOUND = 1  # a difference, a failed condition or a doubt that the command looks for, or no row
 EXIT_USAGE = 2  # usage: an unknown option, a missing argument, a refused value
 EXIT_UNDECIDED = 4  # `build`: every row measured is unstable, so that no time carries a decision
@@ -31,9 +30,6 @@ EXIT_MISMATCH = 10  # `check`, `run`: the table is for another device, runtime o
 EXIT_FAULT = 70  # a fault of warmup's own, with a traceback
 EXIT_INTERRUPTED = 130  # interrupted by SIGINT; finished problems of a build are in the table
 EXIT_TERMINATED = 143  # interrupted by SIGTERM, likewise
-
-
-_STDERR: Final = 2
 
 
 class CarefulStream:
@@ -49,13 +45,11 @@ class CarefulStream:
         self.failure: OSError | None = None
 
     def write(self, text: str) -> int:
-        """Write *text*, or drop it; return its length."""
         with self._noting_failure():
             self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        """Write what is buffered, or drop it."""
         with self._noting_failure():
             if not self._stream.closed:
                 self._stream.flush()
@@ -115,9 +109,9 @@ def standard_streams() -> Iterator[None]:
 def _open_closed() -> None:
     """Open the null device for each of the three descriptors that is closed.
 
-    Else the next file that is opened would get its number, and the output of a child process.
+    Else the next file that is opened gets its number, and the output of a child process.
     """
-    for number in range(_STDERR + 1):
+    for number in range(3):
         try:
             os.fstat(number)
         except OSError:

@@ -58,8 +58,6 @@ from warmup.table.schema import Table
 from warmup.table.store import read, read_folded, write
 from warmup.tuning.lookup_table import export_lookup_table
 
-# The rows of a table as text, the ranking of their candidates, or the doubts about their times.
-
 _PLAIN_SIZE: Final = re.compile(r"[0-9]+(\.\.[0-9]*)?")
 DoubtedTables = Mapping[Path, tuple[Reviewed, tuple[Doubt, ...]]]
 _LEVEL_HEADS: Final = {
@@ -167,7 +165,7 @@ def _spell_kind(table: Table, kind: Kind, keys: Sequence[str]) -> Iterator[str]:
 
 
 def _shared(kind: Kind, named: Sequence[dict[str, str]]) -> list[tuple[str, str]]:
-    """Return the ingredients of several rows that all have alike: neither their op nor sizes."""
+    """Return what several rows all have alike: neither their op nor sizes."""
     if len(named) == 1:
         return []
     kept = {*kind.words[: kind.fixed], *kind.hidden}
@@ -181,7 +179,7 @@ def _shared(kind: Kind, named: Sequence[dict[str, str]]) -> list[tuple[str, str]
 
 
 def spell_candidates(table: Table, keys: Sequence[str]) -> Iterator[str]:
-    """Yield the origin of *table*, and the ranking of the candidates of each of *keys*."""
+    """Yield the origin of *table*, then the candidates of each of *keys* with their times."""
     yield from _spell_origin(table)
     for key in keys:
         yield ""
@@ -190,7 +188,6 @@ def spell_candidates(table: Table, keys: Sequence[str]) -> Iterator[str]:
 
 
 def _spell_ranking(row: Row) -> Iterator[str]:
-    """Yield a line for each candidate: its time, the best time as a share of it, its name."""
     evidence = row.evidence
     ranking = ranked(evidence)
     what = "with the operations fused into it" if evidence.scope is Scope.FUSED else "alone"
@@ -259,7 +256,6 @@ def row_cells(row: Row) -> tuple[str, str, str, str]:
 
 
 def _spell_review(tables: DoubtedTables) -> Iterator[str]:
-    """Yield for each table its peaks and its doubts, the worst first, with the reason of each."""
     for path, (reviewed, all_doubts) in tables.items():
         doubts = {level: [one for one in all_doubts if one.level is level] for level in Level}
         wrong, look = len(doubts[Level.WRONG]), len(doubts[Level.LOOK])
