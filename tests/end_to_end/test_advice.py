@@ -22,18 +22,14 @@ def test_advice_that_is_followed_ends_the_miss(net: Built, tmp_path: Path) -> No
         "precision": "precision of float32 matmuls is bf16, the build's was ieee",
         "autocast": "computes in bf16 (autocast, or a cast) what was built in f32",
         "dynamic": "compile with dynamic=False",
-        "gradients": "call the compiled function under torch.no_grad()",
         "threads": "before the install, or build with",
-        "device": "build on this device",
-        "runtime": "build with the versions of torch",
     }
     assert found.keys() == words.keys()
     for case, text in words.items():
         result = found[case]
         assert text in result["advised"], case
         assert "build this bucket" not in result["advised"], case
-        assert (result["before"] > 0) is (case != "gradients"), case
-        assert (result["after"], result["hits"][0], result["hits"][1] > 0) == (0, 0, True), case
+        assert (result["before"] > 0, result["after"], result["hits"] > 0) == (True, 0, True), case
     shutil.copy(net[0], tmp_path / "own.json")
     program = (PROGRAM, "own.json")
     warmup_in(tmp_path, "build", "--out", "own.json", "--", sys.executable, *program, "fallback")

@@ -4,7 +4,7 @@
 
 Prints one JSON object: of each build how many candidates it measured, by key, the rows of its
 table, and in each run of the model its layers, what a miss meant and how many rows were tuned; and
-the server's lookups. The last build, of ``deep``, goes on from one of the first size.
+the server's lookups.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from warmup.models.loading import load_model
 from warmup.table.lookup import Lookup
 from warmup.tuning.bucket_compiler import BucketCompiler
 
-NAMES = ("two", "five", "indexed", "choosy", "late", "counted")
+NAMES = ("two", "five", "choosy", "counted")
 
 
 def build(model: str, seqlens: str, out: str, *, all_layers: bool = False) -> dict[str, Any]:
@@ -79,8 +79,6 @@ def main() -> None:
     models, seqlens = sys.argv[1:]
     found = {name: build(f"{models}:{name}", seqlens, f"{name}.json") for name in NAMES}
     found["all"] = build(f"{models}:five", seqlens, "all.json", all_layers=True)
-    build(f"{models}:deep", seqlens.partition(",")[0], "deep.json")
-    found["deep"] = build(f"{models}:deep", seqlens, "deep.json")
     served = serve(f"{models}:five", seqlens, "two.json")
     sys.stdout.write(json.dumps({**found, "served": served}) + "\n")
 

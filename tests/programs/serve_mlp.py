@@ -2,8 +2,8 @@
 
     python serve_mlp.py '{"table": "t.json", "seqlens": [16]}'
 
-Keys: ``thread`` (bare, pool or main), ``mode`` (of torch.compile), ``options``, ``grad``,
-``install`` (false: no table), ``warm`` (compile and run before install and after close as well).
+Keys: ``thread`` (bare, pool or main), ``mode`` (of torch.compile), ``options``, ``on_miss`` and
+``after_close`` (compile and run after close as well).
 """
 
 from __future__ import annotations
@@ -45,26 +45,15 @@ def count_candidates() -> list[str]:
 
 def call_in(kind: str, work: Any) -> None:
     """Run *work* in the main thread, a bare thread or a pool, and let its error out."""
-    if kind == "main":
-        work()
-        return
     if kind == "pool":
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             pool.submit(work).result()
-        return
-    failed: list[BaseException] = []
-
-    def guarded() -> None:
-        try:
-            work()
-        except BaseException as error:  # noqa: BLE001  handed to the caller below
-            failed.append(error)
-
-    thread = threading.Thread(target=guarded)
-    thread.start()
-    thread.join()
-    if failed:
-        raise failed[0]
+    elif kind == "bare":
+        thread = threading.Thread(target=work)  # what raises shows as missing errors
+        thread.start()
+        thread.join()
+    else:
+        work()
 
 
 def serve(case: dict[str, Any], model: torch.nn.Module) -> list[float]:
@@ -75,7 +64,7 @@ def serve(case: dict[str, Any], model: torch.nn.Module) -> list[float]:
     settings = settings or {"mode": case.get("mode", "max-autotune")}
 
     def work() -> None:
-        with torch.set_grad_enabled(bool(case.get("grad"))):
+        with torch.no_grad():
             compiled = torch.compile(model, dynamic=False, **settings)
             for seqlen in case["seqlens"]:
                 x = torch.randn(seqlen, 256)
@@ -97,15 +86,10 @@ def main() -> None:
     model = MLP().eval()
     result: dict[str, Any] = {}
     generated = count_candidates()
-    if "assign" in case:
-        for name, value in case["assign"].items():
-            setattr(torch._inductor.config, name, value)
     with connect().count_benchmarks() as sites, warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        if case.get("install", True):
-            freezing = case.get("freezing", True)
-            on_miss = case.get("on_miss", "fallback")
-            handle = warmup.install(case["table"], on_miss=on_miss, freezing=freezing)
+        on_miss = case.get("on_miss", "fallback")
+        handle = warmup.install(case["table"], on_miss=on_miss, freezing=True)
         try:
             result["errors"] = serve(case, model)
         except Exception as error:  # noqa: BLE001  reported below
@@ -113,18 +97,14 @@ def main() -> None:
             result["error"] = f"{type(own or error).__name__}: {own or error}"
         result["benchmarks"] = dict(sites)
         result["generated"] = list(generated)
-        if case.get("install", True):
-            report = handle.report()
-            result |= {
-                "digest": report.digest,
-                "hits": dict(report.hits),
-                "misses": dict(report.misses),
-                "reasons": dict(report.miss_reasons),
-                "unused": list(report.unused),
-                "from_cache": report.from_cache,
-                "silent": report.is_silent,
-            }
-            handle.close()
+        report = handle.report()
+        result |= {
+            "hits": dict(report.hits),
+            "misses": dict(report.misses),
+            "reasons": dict(report.miss_reasons),
+            "unused": list(report.unused),
+        }
+        handle.close()
         if case.get("after_close"):
             sites.clear()
             torch._inductor.config.freezing = True

@@ -17,28 +17,15 @@ class Stacked(nn.Module):
         return x
 
 
-class Indexed(Stacked):
-    """The same, each layer found by its number, of which there are no fewer."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for number in range(5):
-            x = self.layers[number](x).relu() + 1
-        return x
-
-
-class Choosy(Indexed):
+class Choosy(Stacked):
     """Layers that are found by their number where there are many rows, and in turn elsewhere."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return super().forward(x) if len(x) > 8 else Stacked.forward(self, x)
-
-
-class Deep(Stacked):
-    """The same, and one product more where there are many layers."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = super().forward(x)
-        return self.layers[0](x).sigmoid() if len(self.layers) > 3 else x
+        if len(x) <= 8:
+            return super().forward(x)
+        for number in range(5):
+            x = self.layers[number](x).relu() + 1
+        return x
 
 
 class Counted(Stacked):
@@ -51,26 +38,6 @@ class Counted(Stacked):
         return x
 
 
-class Late(Stacked):
-    """The same, but fewer layers and many rows have a product more, and fail in the second call."""
-
-    calls = 0
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = super().forward(x)
-        if len(x) > 8 and len(self.layers) < 5:
-            x = self.layers[0](x).sigmoid()
-            self.count()
-        return x
-
-    @torch.compiler.disable
-    def count(self) -> None:
-        """Count the calls."""
-        self.calls += 1
-        if self.calls > 1:
-            raise RuntimeError("called once too often")
-
-
 def two() -> nn.Module:
     return Stacked(2)
 
@@ -79,20 +46,8 @@ def five() -> nn.Module:
     return Stacked(5)
 
 
-def indexed() -> nn.Module:
-    return Indexed(5)
-
-
 def choosy() -> nn.Module:
     return Choosy(5)
-
-
-def late() -> nn.Module:
-    return Late(5)
-
-
-def deep() -> nn.Module:
-    return Deep(5)
 
 
 def counted() -> nn.Module:
