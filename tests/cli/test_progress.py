@@ -30,37 +30,32 @@ def test_a_log_says_that_a_silent_build_goes_on(
 
 
 def test_the_time_left_is_that_of_the_units() -> None:
-    """What came before the first unit says nothing of the next; nothing is left of a done task."""
-    for since, done, total, said in (
-        (0, 0, None, "0:01:02 so far"),
-        (0, 0, 6, "0 of 6 rounds, 0:01:02 so far"),
-        (60, 1, 6, "1 of 6 rounds, 0:01:02 so far, about 0:00:10 left"),
-        (0, 6, 6, "6 of 6 rounds, 0:01:02 so far"),
+    """What came before the first unit says nothing of the rest; a done task has none."""
+    now = [0.0]
+    progress = Progress(
+        console=Console(quiet=True), get_time=lambda: now[0], speed_estimate_period=1e6
+    )
+    number = progress.add_task("x", total=None)
+    for seconds, total, done, said in (
+        (60, None, 0, "0:01:00 so far"),
+        (60, 6, 0, "0 of 6 rounds, 0:01:00 so far"),
+        (62, 6, 1, "1 of 6 rounds, 0:01:02 so far"),
+        (64, 6, 2, "2 of 6 rounds, 0:01:04 so far, about 0:00:08 left"),
+        (72, 6, 6, "6 of 6 rounds, 0:01:12 so far"),
     ):
-        now = [0.0]
-        progress = Progress(console=Console(quiet=True), get_time=lambda now=now: now[0])
-        number = progress.add_task("x", total=total)
-        now[0] = 62.0
-        progress.update(number, since=since, completed=done)
+        now[0] = seconds
+        progress.update(number, total=total, completed=done)
         assert DoneColumn("rounds").render(progress.tasks[0]).plain == said
 
 
 def test_a_tuned_problem_is_a_part_of_its_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of as many as the model has different weights, then as the buckets before had.
 
-    The time left of the first bucket is that of its problems after the first, before which comes a
-    compile; and buckets with padded weights are no more buckets, but counted from 0 again.
+    Buckets with padded weights are no more buckets, but counted from 0 again.
     """
     seen: list[float] = []
     monkeypatch.setattr(
         BuildProgress, "show", lambda _self, _step=None, done=None, **_: seen.append(done)
-    )
-    bases: list[float] = []
-    begin = BuildProgress.begin_units
-    monkeypatch.setattr(
-        BuildProgress,
-        "begin_units",
-        lambda line, base=0.0, since=None: (bases.append(base), begin(line, base, since))[1],
     )
     progress, tuned = BuildProgress(), cast("Tuned", None)  # is not looked at
     progress.problems_expected(4)
@@ -74,7 +69,7 @@ def test_a_tuned_problem_is_a_part_of_its_bucket(monkeypatch: pytest.MonkeyPatch
         progress.problem_finished(tuned)
     assert seen == [0, 0.25, 0.5, 1, 1, 1.5, 1.95, 1.95]
     progress.bucket_started(buckets[0], 0, 2, weights_padded=True)
-    assert (seen[-1], bases) == (0, [0, 0.25, 0, 0])
+    assert seen[-1] == 0
 
 
 def test_a_long_step_leaves_room_for_the_time(capsys: pytest.CaptureFixture[str]) -> None:

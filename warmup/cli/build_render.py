@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 _MOST_OF_BUCKET: Final = 0.95  # that tuned problems are: the output is judged after the last
 _SILENT_S: Final = 60.0  # without a line on a stream that is no terminal
+_LONGEST_S: Final = 1e6  # of a command, for all of which the rate of its units is known
 
 
 class StepColumn(ProgressColumn):
@@ -58,8 +59,8 @@ class StepColumn(ProgressColumn):
 class DoneColumn(ProgressColumn):
     """``1 of 4 buckets, 0:00:21 so far, about 0:01:03 left``.
 
-    The time left is that of the units, by those done since the field ``since`` of the task, when
-    ``base`` of them were: what a command did before says nothing of the next.
+    The time left is that of the units at the rate since the first part of one was done: what a
+    command did before says nothing of the rest.
     """
 
     def __init__(self, units: str) -> None:
@@ -67,13 +68,11 @@ class DoneColumn(ProgressColumn):
         self._units = units
 
     def render(self, task: Task) -> Text:
-        elapsed, done, total = task.elapsed or 0.0, task.completed, task.total
-        words = [] if total is None else [f"{int(done)} of {total:.0f} {self._units}"]
-        words.append(f"{_clock(elapsed)} so far")
-        since, base = task.fields.get("since", 0.0), task.fields.get("base", 0.0)
-        if total is not None and base < done < total:
-            each = (elapsed - since) / (done - base)
-            words.append(f"about {_clock(each * (total - done))} left")
+        words = [f"{_clock(task.elapsed or 0.0)} so far"]
+        if task.total is not None:
+            words.insert(0, f"{int(task.completed)} of {task.total:.0f} {self._units}")
+        if task.time_remaining:
+            words.append(f"about {_clock(task.time_remaining)} left")
         return Text(", ".join(words))
 
 
@@ -96,6 +95,7 @@ class LiveLine(AbstractContextManager["LiveLine"]):
             console=self._console,
             transient=True,
             disable=is_quiet() or not self._console.is_terminal,
+            speed_estimate_period=_LONGEST_S,
         )
         self._task = self._progress.add_task("starting", total=None)
 
@@ -121,12 +121,6 @@ class LiveLine(AbstractContextManager["LiveLine"]):
             task = self._progress.tasks[self._task]
             self.print_above(f"{task.description}: {self._column.render(task).plain}")
 
-    def begin_units(self, base: float = 0.0, since: float | None = None) -> float:
-        """Count the time of the units from *since*, default now, when *base* are done."""
-        begun = self._progress.tasks[self._task].elapsed or 0.0 if since is None else since
-        self._progress.update(self._task, since=begun, base=base)
-        return begun
-
     def print_above(self, line: str) -> None:
         self._printed_at = time.monotonic()
         if not is_quiet():
@@ -137,15 +131,15 @@ class BuildProgress(LiveLine, Observer):
     """Progress of a build.
 
     A problem that is tuned is a part of its bucket. How many a bucket has is taken from the buckets
-    before it, and for the first from the different weights of the model. Until the first bucket is
-    done, the time left is that of its problems. Buckets with padded weights count from 0 again.
+    before it, and for the first from the different weights of the model. Buckets with padded
+    weights count from 0 again.
     """
 
     def __init__(self, *, of_program: bool = False) -> None:
         super().__init__("buckets")
         self._of_program = of_program
         self._problems = self._buckets = self._before_bucket = self._expected = self._before = 0
-        self._bucket, self._begun = "starting", 0.0
+        self._bucket = "starting"
 
     def __enter__(self) -> Self:
         return self if self._of_program else super().__enter__()
@@ -175,7 +169,6 @@ class BuildProgress(LiveLine, Observer):
         self._bucket = name_of(bucket, weights_padded=weights_padded)
         self._before_bucket = self._problems
         if index == 0:  # the model is loaded, or its weights are padded now
-            self._begun = self.begin_units()
             self._buckets, self._before = 0, self._problems
         self.show(self._bucket, done=index, total=total)
 
@@ -212,14 +205,11 @@ class BuildProgress(LiveLine, Observer):
         part = min(of_bucket / self._expected, _MOST_OF_BUCKET) if self._expected else 0.0
         step = f"{self._bucket}: {counted(self._problems, 'problem')} tuned"
         self.show(step, done=self._buckets + part)
-        if not self._buckets and of_bucket == 1:  # after compiling and, it may be, waiting
-            self.begin_units(part)
 
     def bucket_finished(self, result: BucketResult) -> None:
         self._buckets += 1
         self._before_bucket = self._problems
         self._expected = max(1, round((self._problems - self._before) / self._buckets))
-        self.begin_units(since=self._begun)
         self.show(done=self._buckets)
         left_out = counted(result.left_out, "repeated layer")
         known = len(result.keys) - result.tuned
@@ -269,7 +259,6 @@ class CompareProgress(LiveLine, CompareObserver):
         self.show(f"{variant.name}: first outputs")
 
     def variant_ready(self, variant: Variant, start: Start) -> None:
-        self.begin_units()  # the rounds begin when the last variant is ready
         self.print_above(
             f"{variant.name}: first outputs after {start['process_seconds']:.1f} s, "
             f"{start['benchmarks']} benchmarks"
