@@ -22,18 +22,8 @@ class GpuTrace:
 
     def host(self, name: str, begin: float, us: float, category: str, **arguments: Any) -> None:
         """Add a range of the host."""
-        self.events.append(
-            {
-                "ph": "X",
-                "cat": category,
-                "name": name,
-                "pid": 1,
-                "tid": 1,
-                "ts": begin,
-                "dur": us,
-                "args": arguments,
-            }
-        )
+        place = {"ph": "X", "cat": category, "pid": 1, "tid": 1, "args": arguments}
+        self.events.append({**place, "name": name, "ts": begin, "dur": us})
 
     def call(self, bucket: str, graph: str, begin: float, us: float) -> None:
         """Add the marks of a call of *bucket*, and of its compiled graph."""
@@ -61,18 +51,9 @@ class GpuTrace:
         linked = {} if external is None else {"External id": external}
         if launched is not None:
             self.host("cudaLaunchKernel", launched, 1, "cuda_runtime", correlation=number, **linked)
-        self.events.append(
-            {
-                "ph": "X",
-                "cat": "kernel",
-                "name": name,
-                "pid": 0,
-                "tid": 7,
-                "ts": begin,
-                "dur": us,
-                "args": {"device": 0, "stream": 7, "correlation": number, **linked},
-            }
-        )
+        arguments = {"device": 0, "stream": 7, "correlation": number, **linked}
+        place = {"ph": "X", "cat": "kernel", "pid": 0, "tid": 7, "args": arguments}
+        self.events.append({**place, "name": name, "ts": begin, "dur": us})
 
     def write(self, path: Path, plan: RecordedPlan | None = None) -> Path:
         """Write the trace to *path*, with *plan*, and return the path."""

@@ -88,7 +88,6 @@ INTERNALS = re.compile(r"torch\._(inductor|dynamo)\b[\w.:]*")
 
 
 def allowed_outside(module: str) -> frozenset[str]:
-    """Return the third-party packages that *module* may import."""
     parts = module.split(".")[1:]
     prefixes = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
     return next((THIRD_PARTY[name] for name in prefixes if name in THIRD_PARTY), frozenset())
@@ -111,7 +110,6 @@ def fault_of(module: str, imported: str) -> str | None:
 
 
 def faults(texts: Mapping[str, str]) -> list[str]:
-    """Return every forbidden import of *texts*, and every circle."""
     known = frozenset(texts)
     found = [
         fault
@@ -149,19 +147,20 @@ def words_of_one_kind(module: str, imported: frozenset[str]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def texts() -> dict[str, str]:
-    """The source of every module of the package, by its dotted name."""
     return sources()
 
 
 def test_the_folders_are_those_of_the_list(root: Path) -> None:
-    """warmup/ holds the folders of the list and nothing else beside its three files."""
+    """warmup/ holds the folders of the list, at most 13, and nothing else beside its files.
+
+    Importing a folder named like a public function would replace the function.
+    """
+    import warmup
+
     names = {path.name for path in (root / "warmup").iterdir() if path.name != "__pycache__"}
     assert names == {*FOLDERS, "__init__.py", "__main__.py", "metrics.py", "py.typed"}
-
-
-def test_the_house_is_small_enough_to_see() -> None:
-    """At most 13 folders stand side by side."""
     assert len(FOLDERS) <= 13
+    assert {*FOLDERS} & {*warmup.__all__} == set()
 
 
 def test_imports_go_downward_without_circles(texts: dict[str, str]) -> None:
@@ -181,25 +180,6 @@ def test_no_import_passes_a_wall(texts: dict[str, str]) -> None:
         if f"{other}.".startswith(f"warmup.{wall}.")
     ]
     assert passed == []
-
-
-def test_every_folder_says_what_lives_there(texts: dict[str, str]) -> None:
-    """Each folder's ``__init__`` has a docstring of two sentences or more."""
-    packages = [name for name in texts if f"{name}." in "".join(f"{other} " for other in texts)]
-    short = [
-        name
-        for name in packages
-        if name != "warmup"
-        if len(re.findall(r"[.;](?:\s|$)", ast.get_docstring(ast.parse(texts[name])) or "")) < 2
-    ]
-    assert short == []
-
-
-def test_no_folder_bears_the_name_of_a_public_function() -> None:
-    """Importing a folder named like a public function would replace the function."""
-    import warmup
-
-    assert {*FOLDERS} & {*warmup.__all__} == set()
 
 
 def test_only_inductor_names_internals_of_torch(texts: dict[str, str]) -> None:
