@@ -1,4 +1,4 @@
-"""`warmup.compile`: settings and calls that are refused, and attributes of the model."""
+"""`warmup.compile`: what is refused, attributes of the model, and what its inputs say of sizes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,15 @@ import torch
 from torch import nn
 
 import warmup
-from warmup.core.buckets import DynamicDim
-from warmup.serving.compiled_buckets import ServedModel, TensorArgument
+from warmup.core.buckets import Bucket, DynamicDim, Interval, ShapePolicy
+from warmup.core.errors import ModelError
+from warmup.models.loading import Inputs
+from warmup.serving.compiled_buckets import (
+    PaddedArtifact,
+    ServedModel,
+    TensorArgument,
+    find_dims,
+)
 
 
 class Mask(nn.Module):
@@ -23,8 +30,7 @@ class Mask(nn.Module):
         super().__init__()
         self.linear = nn.Linear(4, 4)
 
-    def forward(self, x: torch.Tensor, *, batch: Any = None) -> torch.Tensor:
-        """Return x times the mask."""
+    def forward(self, x: torch.Tensor, *, batch: Any = None, **more: Any) -> torch.Tensor:
         return self.linear(x) * batch["mask"][0]
 
 
@@ -39,13 +45,33 @@ def test_settings_that_cannot_be_used_are_refused() -> None:
         ({"policy": "nearest"}, "use one of range, pad, exact"),
         ({"outside": "guess"}, "use one of eager, error"),
         ({"policy": "pad"}, "independent= does not name n"),
-        ({"dims": {"y": {0: "n"}}}, "forward has no argument 'y'; name one of x, batch"),
+        ({"dims": {"y": {0: "n"}}, "model": nn.ReLU().eval()}, "forward has no argument 'y'"),
         ({"buckets": "8,4"}, "4 follows 8"),
         ({"buckets": {"m": "4"}}, "do not name the same dims"),
         ({"dims": {}}, "names no dynamic dim"),
+        ({"model": Mask()}, r"call model\.eval"),
     ):
         with pytest.raises(warmup.SettingsError, match=said):
             compiled(**settings)
+    # A build for ranges refuses them as well, before the model is looked for.
+    with pytest.raises(warmup.SettingsError, match="16 follows 64"):
+        warmup.build("absent.py", "64,16", options=warmup.BuildOptions(policy="range"))
+
+
+def test_calls_that_cannot_be_served_are_refused() -> None:
+    """A call without the tensor, a dim that the tensor lacks, and a container of another type."""
+
+    class Own(dict[str, torch.Tensor]):
+        """A container of its own, which cannot be copied."""
+
+    served = compiled(dims={"batch.mask.0": {0: "n"}})
+    with pytest.raises(warmup.SettingsError, match=r"no tensor with the dim batch.mask.0\[0\]=n"):
+        served(torch.ones(4, 4), batch={"mask": []})
+    with pytest.raises(warmup.SettingsError, match=r"x\[2\]=n"):
+        compiled(dims={"x": {2: "n"}})(torch.ones(4, 4))
+    argument = TensorArgument(Mask(), DynamicDim("n", ("batch", "mask"), 0))
+    with pytest.raises(warmup.SettingsError, match="the tensor is in a Own"):
+        argument.replace((), {"batch": Own(mask=torch.ones(4))}, lambda tensor, _dim: tensor)
 
 
 def test_padded_inputs_of_graph_modes_have_cache_entries_of_their_own(
@@ -66,23 +92,6 @@ def test_padded_inputs_of_graph_modes_have_cache_entries_of_their_own(
     assert torch.compiler.config.cache_key_tag == ""
 
 
-def test_a_build_for_ranges_refuses_buckets_that_descend() -> None:
-    """As `warmup.compile` does, before the model is looked for."""
-    with pytest.raises(warmup.SettingsError, match="16 follows 64"):
-        warmup.build("absent.py", "64,16", options=warmup.BuildOptions(policy="range"))
-
-
-def test_calls_and_models_that_cannot_be_served_are_refused() -> None:
-    """A model in training mode, a call without the tensor, and a dim that the tensor lacks."""
-    with pytest.raises(warmup.SettingsError, match=r"call model\.eval"):
-        compiled(Mask())
-    served = compiled(dims={"batch.mask.0": {0: "n"}})
-    with pytest.raises(warmup.SettingsError, match=r"no tensor with the dim batch.mask.0\[0\]=n"):
-        served(torch.ones(4, 4), batch={"mask": []})
-    with pytest.raises(warmup.SettingsError, match=r"x\[2\]=n"):
-        compiled(dims={"x": {2: "n"}})(torch.ones(4, 4))
-
-
 def test_attributes_are_the_models() -> None:
     """Modules, state dict, methods, and attributes that are set; nothing is compiled meanwhile."""
     model = Mask().eval()
@@ -91,9 +100,7 @@ def test_attributes_are_the_models() -> None:
     assert (model.scale, served.linear) == (3, model.linear)
     assert served.state_dict().keys() == model.state_dict().keys()
     assert not hasattr(served, "nothing")
-    report = served.report()
-    assert dict(report.artifacts) == {"n=1": 0, "n=2..4": 0, "n=5..8": 0}
-    assert report.recompiles == 0
+    assert dict(served.report().artifacts) == {"n=1": 0, "n=2..4": 0, "n=5..8": 0}
 
 
 def test_containers_of_callers_are_left_alone() -> None:
@@ -101,26 +108,58 @@ def test_containers_of_callers_are_left_alone() -> None:
     argument = TensorArgument(Mask(), DynamicDim("n", ("batch", "mask", 0), 0))
     given = {"mask": [torch.ones(4), "kept"], "more": 1}
     before = copy.deepcopy(given)
-    _, kwargs = argument.replace((), {"batch": given}, lambda tensor: tensor * 2)
+    _, kwargs = argument.replace((), {"batch": given}, lambda tensor, _dim: tensor * 2)
     assert str(given) == str(before)
     assert torch.equal(kwargs["batch"]["mask"][0], torch.full((4,), 2.0))
-    assert kwargs["batch"]["mask"][1:] == ["kept"]
-    assert kwargs["batch"]["more"] == 1
+    assert (kwargs["batch"]["mask"][1:], kwargs["batch"]["more"]) == (["kept"], 1)
 
 
-def test_an_argument_may_be_positional_or_named() -> None:
-    """The same tensor is found either way."""
-    argument, x = TensorArgument(Mask(), DynamicDim("n", ("x",), 0)), torch.ones(4, 4)
-    assert argument.find((x,), {}) is x
-    assert argument.find((), {"x": x}) is x
+def test_rounding_is_told_from_an_effect_of_padding() -> None:
+    """An artifact that is 5 % off for any input pads rows that do not depend on each other."""
+
+    def scaled(_self: Any, x: torch.Tensor) -> torch.Tensor:
+        return 3 * x
+
+    def centered(_self: Any, x: torch.Tensor) -> torch.Tensor:
+        return x - x.mean(0)
+
+    for function, is_padded in ((scaled, True), (centered, False)):
+        model: nn.Module = type("Model", (nn.Module,), {"forward": function})()
+        arguments = (TensorArgument(model, DynamicDim("rows", ("x",), 0)),)
+        served = ServedModel(model, arguments, ShapePolicy.PAD, None, {"f32": 1e-3})
+        artifact = PaddedArtifact(served, {"rows": Interval(1, 8)})
+        artifact._compiled = lambda x, model=model: 1.05 * model(x)
+        x = 1 + torch.rand(5, 4)
+        torch.testing.assert_close(artifact._serve(x), model(x) * (1.05 if is_padded else 1))
+        assert served.uncompiled.total() == (0 if is_padded else 1)
 
 
-def test_other_containers_are_refused() -> None:
-    """A container of an unknown type cannot be copied."""
+def found(make: Any, **sizes: int) -> dict[str, dict[int, str]]:
+    """Return the dims of the inputs that *make* returns for *sizes*, by keyword."""
+    bucket = Bucket(tuple(sizes.items()))
+    return find_dims(Mask(), lambda bucket: make(**dict(bucket.sizes)), bucket)
 
-    class Own(dict[str, torch.Tensor]):
-        """A container of its own."""
 
-    argument = TensorArgument(Mask(), DynamicDim("n", ("batch", "mask"), 0))
-    with pytest.raises(warmup.SettingsError, match="the tensor is in a Own"):
-        argument.replace((), {"batch": Own(mask=torch.ones(4))}, lambda tensor: tensor)
+def test_dims_are_known_by_path_and_number() -> None:
+    """In positional and keyword arguments, dicts and lists; of one size or two, also equal ones."""
+
+    def make(rows: int, seqlen: int) -> Inputs:
+        batch = {"mask": [1, torch.ones(seqlen)], "scale": torch.ones(8)}
+        named = {"batch": batch, "bias": torch.ones(4, seqlen)}
+        return Inputs((torch.ones(rows, 4, seqlen),), named)
+
+    expected = {"x": {0: "rows", 2: "seqlen"}, "batch.mask.1": {0: "seqlen"}, "bias": {1: "seqlen"}}
+    for rows, seqlen in ((8, 16), (8, 8), (1, 1)):
+        assert found(make, rows=rows, seqlen=seqlen) == expected
+
+
+def test_inputs_that_cannot_have_a_range_are_refused() -> None:
+    """The error names the input and both of its sizes, or another reason."""
+    for make, message in (
+        (lambda n: Inputs((torch.ones(2 * n),), {}), "input x, dim 0 is 32 where n=16, and 2"),
+        (lambda n: Inputs((torch.ones(4),), {"n": n}), "no input grows with n"),
+        (lambda n: Inputs((torch.ones((1,) * n),), {}), "n=16 and n=1 are not alike"),
+        (lambda n: Inputs((torch.ones(n), 2), {}), "forward does not take the inputs"),
+    ):
+        with pytest.raises(ModelError, match=message):
+            found(make, n=16)

@@ -48,7 +48,6 @@ class CompiledReport:
 
     @property
     def recompiles(self) -> int:
-        """The number of artifacts beyond the first of each bucket."""
         return sum(max(count - 1, 0) for count in self.artifacts.values())
 
     def __str__(self) -> str:
@@ -81,9 +80,8 @@ class CompiledModel:
         call_for: CallFor,
         handle: Handle | None,
     ) -> None:
-        own = self.__dict__
-        own["handle"], own["_served"] = handle, served
-        own["_buckets"], own["_call_for"] = buckets, call_for
+        own = {"handle": handle, "_served": served, "_buckets": buckets, "_call_for": call_for}
+        vars(self).update(own)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the artifact of the bucket that serves these sizes; its first call compiles.
@@ -99,33 +97,22 @@ class CompiledModel:
         """Compile every bucket now, with the inputs of this call cut or repeated to its sizes.
 
         While inductor's workers compile the kernels of a bucket, the next bucket is traced; then
-        each is called once. Calls from other threads are served meanwhile; a call waits for its own
-        bucket.
-
-        Raises:
-            Exception: an error of a call or of a compiler; a note names the bucket. The buckets
-                before are compiled, and this bucket is compiled at its next call.
+        each is called once. Calls from other threads are served meanwhile. An error of a call or of
+        a compiler has a note that names the bucket, which is compiled at its next call.
         """
-        from warmup.serving.compiled_buckets import warm_together
+        from warmup.serving.compiled_buckets import resized, warm_together
         from warmup.serving.handle import installed
 
-        warm_together(
-            {bucket: partial(self._call, bucket, args, kwargs) for bucket in self._buckets}
-        )
+        def call(bucket: BucketArtifact) -> Any:
+            def resize(tensor: torch.Tensor, dim: DynamicDim) -> torch.Tensor:
+                return resized(tensor, dim.dim, bucket.sizes[dim.name])
+
+            args_of_bucket, kwargs_of_bucket = self._served.replace(args, kwargs, resize)
+            return bucket.call(*args_of_bucket, **kwargs_of_bucket)
+
+        warm_together({bucket: partial(call, bucket) for bucket in self._buckets})
         if (handle := self.handle or installed()) is not None:
             handle.settle()
-
-    def _call(
-        self, bucket: BucketArtifact, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Any:
-        """Call *bucket* at its own sizes."""
-        from warmup.serving.compiled_buckets import resized
-
-        def resize(tensor: torch.Tensor, dim: DynamicDim) -> torch.Tensor:
-            return resized(tensor, dim.dim, bucket.sizes[dim.name])
-
-        resized_args, resized_kwargs = self._served.replace(args, kwargs, resize)
-        return bucket.call(*resized_args, **resized_kwargs)
 
     def report(self) -> CompiledReport:
         """Return the counts so far; those of the table are in ``handle.report()``."""
@@ -232,26 +219,18 @@ def compile_for(
     mode: str | None,
     policy: str = ShapePolicy.EXACT,
 ) -> CompiledModel:
-    """Return *model* compiled for *buckets*, whose inputs *make_inputs* makes.
+    """Return *model* compiled for *buckets*, whose inputs show which dims are dynamic.
 
     With the *policy* ``range`` a bucket serves its range, else its own sizes alone.
-
-    Raises:
-        ModelError: the inputs do not show which dims are dynamic (`find_dims`).
     """
     from warmup.serving.compiled_buckets import find_dims
 
+    pairs = sorted({pair for bucket in buckets for pair in bucket.sizes})
     return compile(
         model,
         dims=find_dims(model, make_inputs, buckets[-1]),
-        buckets=_sizes_of(buckets),
+        buckets={name: tuple(size for each, size in pairs if each == name) for name, _ in pairs},
         policy="range" if policy == ShapePolicy.RANGE else "exact",
         outside="error",
         mode=mode,
     )
-
-
-def _sizes_of(buckets: Sequence[Bucket]) -> dict[str, tuple[int, ...]]:
-    """Return the sizes of each dim of *buckets*, ascending."""
-    pairs = sorted({pair for bucket in buckets for pair in bucket.sizes})
-    return {name: tuple(size for each, size in pairs if each == name) for name, _ in pairs}

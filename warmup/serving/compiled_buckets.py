@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import math
+import sys
 import threading
 from bisect import bisect_left
 from collections import Counter
@@ -16,8 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -44,14 +44,25 @@ from warmup.serving.handle import installed
 from warmup.table.schema import MOST_TIMES
 
 Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
-Change = Callable[[torch.Tensor], torch.Tensor]
+Change = Callable[[torch.Tensor, DynamicDim], torch.Tensor]  # makes another tensor for a dim
+ServingCall = Callable[..., Any]
+CallFor = Callable[[tuple[Any, ...], Mapping[str, Any]], ServingCall]
+_ROUNDED: Final = 1e-2  # of a number of the outputs, which may be computed from a narrow tensor
+
+
+class UncompiledReason(StrEnum):
+    """Why a call was served by the uncompiled model."""
+
+    BEYOND = "beyond the last bucket"
+    BETWEEN = "between two buckets"
+    DEPENDENT = "dependent on padding"
 
 
 class TensorArgument:
     """The tensor with the dynamic dim *dim* in each call of *model*.
 
-    Raises:
-        SettingsError: forward has no such argument.
+    A SettingsError where forward has no such argument, a call has no tensor there, or the tensor
+    has fewer dims.
     """
 
     def __init__(self, model: nn.Module, dim: DynamicDim) -> None:
@@ -65,14 +76,12 @@ class TensorArgument:
             )
         self.dim = dim
         self._name, self._path = name, dim.path[1:]
-        self._position = _position(parameters, name)
+        positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        names = [key for key, parameter in parameters.items() if parameter.kind in positional]
+        self._position = names.index(name) if name in names else sys.maxsize
 
     def find(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.Tensor:
-        """Return the tensor in the arguments of a call.
-
-        Raises:
-            SettingsError: the call has no tensor there, or a tensor with fewer dims.
-        """
+        """Return the tensor in the arguments of a call."""
         try:
             value = args[self._position] if self._position < len(args) else kwargs[self._name]
             for part in self._path:
@@ -88,10 +97,9 @@ class TensorArgument:
     def replace(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], change: Change
     ) -> Arguments:
-        """Return the arguments with the tensor changed; containers around the tensor are copied.
+        """Return the arguments with the tensor changed.
 
-        Raises:
-            SettingsError: as `find`, or a container is neither a dict, a list nor a tuple.
+        Containers around the tensor, which are copied, have to be dicts, lists or tuples.
         """
         self.find(args, kwargs)
         if self._position < len(args):
@@ -102,7 +110,7 @@ class TensorArgument:
 
     def _replaced(self, value: Any, path: Sequence[str | int], change: Change) -> Any:
         if not path:
-            return change(value)
+            return change(value, self.dim)
         changed = self._replaced(value[path[0]], path[1:], change)
         if type(value) is dict:
             return {**value, path[0]: changed}
@@ -112,23 +120,6 @@ class TensorArgument:
             f"dims {self.dim}: the tensor is in a {type(value).__name__}",
             "pass a dict, a list or a tuple",
         )
-
-
-def _position(parameters: Mapping[str, inspect.Parameter], name: str) -> int:
-    """Return the position of *name* among positional arguments; a huge one if it has none."""
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    names = [key for key, parameter in parameters.items() if parameter.kind in positional]
-    return names.index(name) if name in names else 1 << 30
-
-
-ServingCall = Callable[..., Any]
-
-
-class DimChange(Protocol):
-    """Makes another tensor from a tensor with the dynamic dim *dim*."""
-
-    def __call__(self, tensor: torch.Tensor, dim: DynamicDim) -> torch.Tensor:
-        """Return the other tensor."""
 
 
 @dataclass
@@ -149,12 +140,9 @@ class ServedModel:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def without_artifact(self, reason: UncompiledReason, message: str) -> ServingCall:
-        """Return the uncompiled model, and count the call for *reason*.
+        """Return the uncompiled model, and count the call for *reason*; a SizeError if strict.
 
         *message* is logged, and an event of the installed table, when the count is a power of two.
-
-        Raises:
-            SizeError: the model is served strictly.
         """
         if self.is_strict:
             raise SizeError(message, "send sizes that a bucket serves, or add a bucket")
@@ -169,14 +157,11 @@ class ServedModel:
         return self.model
 
     def replace(
-        self,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        change: DimChange,
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], change: Change
     ) -> Arguments:
         """Return the arguments with each tensor changed that has a dynamic dim."""
         for argument in self.arguments:
-            args, kwargs = argument.replace(args, kwargs, partial(change, dim=argument.dim))
+            args, kwargs = argument.replace(args, kwargs, change)
         return args, kwargs
 
     def compile(self, entry: ServingCall, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -218,11 +203,9 @@ class BucketArtifact:
 
     @property
     def artifacts(self) -> int:
-        """How many artifacts were compiled for this bucket."""
         return count_artifacts(self._entry)
 
     def drop_artifacts(self) -> None:
-        """Drop the artifacts of this bucket: the next call compiles again."""
         with self._lock:
             drop_artifacts(self._entry)
             self.call = self._first
@@ -236,17 +219,15 @@ class BucketArtifact:
         return self.call(*args, **kwargs)
 
     def _compile(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[ServingCall, Any]:
-        """Return the function that serves calls from now on, and the result of this call."""
-        args, kwargs = self.marked(args, kwargs)
-        compiled, result = self.served.compile(self._entry, args, kwargs)
-        return compiled, result
+        compiled: tuple[ServingCall, Any] = self.served.compile(
+            self._entry, *self.marked(args, kwargs)
+        )
+        return compiled
 
     def marked(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
-        """Return the arguments with dims marked as dynamic, where the artifact is to have any."""
         return args, kwargs
 
     def compiling(self) -> AbstractContextManager[None]:
-        """Return a context in which a compile has cache entries of its own, if it needs them."""
         return nullcontext()
 
 
@@ -254,17 +235,6 @@ def resized(tensor: torch.Tensor, dim: int, size: int) -> torch.Tensor:
     """Return *tensor* with *size* elements in the dim *dim*, cut or repeated."""
     indices = torch.arange(size, device=tensor.device) % tensor.shape[dim]
     return tensor.index_select(dim, indices)
-
-
-class UncompiledReason(StrEnum):
-    """Why a call was served by the uncompiled model."""
-
-    BEYOND = "beyond the last bucket"
-    BETWEEN = "between two buckets"
-    DEPENDENT = "dependent on padding"
-
-
-_ROUNDED: Final = 1e-2  # of a number of the outputs, which may be computed from a narrow tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,9 +277,9 @@ class PaddedArtifact(BucketArtifact):
     def compiling(self) -> AbstractContextManager[None]:
         """Return a context in which no other artifact loads a graph of static inputs from a cache.
 
-        torch 2.11 leaves them out of the cache's key (torch/_functorch/_aot_autograd/
-        autograd_cache.py), and a CUDA graph that took other inputs for static would be recorded
-        again for each address.
+        torch 2.11 leaves them out of the cache's key
+        (torch/_functorch/_aot_autograd/autograd_cache.py), and a CUDA graph that took other inputs
+        for static would be recorded again for each address.
         """
         return nullcontext() if self._static is None else own_cache_entries("warmup-static")
 
@@ -363,7 +333,10 @@ class PaddedArtifact(BucketArtifact):
         noted = noted_tensors(self.served.model, [(args, kwargs)])
         expected = self.served.model(*args, **kwargs)
         cuts = _cuts_of(expected, result, sizes, self.sizes)
-        if (reason := _unlike(expected, result) or _writing(written(noted))) is not None:
+        reason = _unlike(expected, result)
+        if reason is None and (names := written(noted)):
+            reason = f"a call writes other values into {', '.join(names)}"
+        if reason is not None:
             self._dependent = f"padded to {self} {reason}: {', '.join(padded)} cannot be padded"
             return self._serve(*args, **kwargs)
         distance, limit = worst_error(expected, _cut(result, cuts, sizes), self.served.tolerance)
@@ -382,8 +355,8 @@ class PaddedArtifact(BucketArtifact):
     def _rounding(self, result: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> float:
         """Return how far *result* may be from the unpadded output without an effect of padding.
 
-        That is the limit of a build's judgement, from its distance to the uncompiled model for the
-        same padded inputs: a server may not have the memory for a run in higher precision.
+        As a build judges, from the distance to the uncompiled model for the same padded inputs: a
+        server may not have the memory for a run in higher precision.
         """
         padded_args, padded_kwargs = self._padded(args, kwargs)
         uncompiled = self.served.model(*padded_args, **padded_kwargs)
@@ -427,10 +400,6 @@ def _unlike(expected: Any, padded: Any) -> str | None:
     return None
 
 
-def _writing(names: Sequence[str]) -> str | None:
-    return f"a call writes other values into {', '.join(names)}" if names else None
-
-
 def _cut(result: Any, cuts: Sequence[_Cut], sizes: Mapping[str, int]) -> Any:
     leaves, spec = torch.utils._pytree.tree_flatten(result)  # noqa: SLF001  no public name
     for cut in cuts:
@@ -459,7 +428,6 @@ class RangeArtifact(BucketArtifact):
             raise too_wide from error
 
     def marked(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
-        """Return the arguments with each dynamic dim marked with its range."""
         aliases: set[int] = set()
 
         def mark(tensor: torch.Tensor, dim: DynamicDim) -> torch.Tensor:
@@ -475,24 +443,18 @@ class RangeArtifact(BucketArtifact):
         return self.served.replace(args, kwargs, mark)
 
     def compiling(self) -> AbstractContextManager[None]:
-        """Return a context in which other ranges are other cache entries."""
-        return own_cache_entries(f"warmup-{self._ranges()}")
-
-    def _ranges(self) -> str:
-        """Return the interval of each dynamic dim as text, which does not depend on dims' names."""
+        """Return a context in which other ranges, whatever their dims' names, are other entries."""
         dims = (argument.dim for argument in self.served.arguments)
         texts = (
             f"{'.'.join(map(str, dim.path))}[{dim.dim}]={self.intervals[dim.name]}" for dim in dims
         )
-        return ",".join(sorted(texts))
+        return own_cache_entries(f"warmup-{','.join(sorted(texts))}")
 
     def _refuse(self, *_args: Any, **_kwargs: Any) -> Any:
-        """Raise the error of the first compile: another compile takes seconds and fails as well."""
         assert self._error is not None
         raise self._error
 
 
-CallFor = Callable[[tuple[Any, ...], Mapping[str, Any]], Callable[..., Any]]
 _ARTIFACTS: Final = {
     ShapePolicy.RANGE: RangeArtifact,
     ShapePolicy.PAD: PaddedArtifact,
@@ -505,10 +467,13 @@ def make_buckets(
 ) -> tuple[tuple[BucketArtifact, ...], CallFor]:
     """Return the buckets of *sizes*, last dim fastest, and a function that serves a call.
 
-    *sizes* are those of the buckets by name of the dim. Where several dims of a call have the same
-    name, the first decides which bucket serves the call.
+    Where several dims of a call have the same name, the first decides which bucket serves the call.
     """
-    intervals = {name: _intervals(served.policy, ends) for name, ends in sizes.items()}
+    is_exact, is_range = (served.policy is each for each in (ShapePolicy.EXACT, ShapePolicy.RANGE))
+    intervals = {
+        name: intervals_of(ends) if is_range else [Interval(size, size) for size in ends]
+        for name, ends in sizes.items()
+    }
     buckets = tuple(
         _ARTIFACTS[served.policy](served, dict(zip(intervals, combination, strict=True)))
         for combination in itertools.product(*intervals.values())
@@ -516,7 +481,6 @@ def make_buckets(
     first: dict[str, TensorArgument] = {}
     for argument in served.arguments:
         first.setdefault(argument.dim.name, argument)
-    is_exact = served.policy is ShapePolicy.EXACT
     reads = [
         (name, first[name].find, first[name].dim.dim, [each.high for each in intervals[name]])
         for name in sizes
@@ -539,50 +503,37 @@ def make_buckets(
     return buckets, call_for
 
 
-def _intervals(policy: ShapePolicy, ends: tuple[int, ...]) -> tuple[Interval, ...]:
-    if policy is ShapePolicy.RANGE:
-        return intervals_of(ends)
-    return tuple(Interval(size, size) for size in ends)
-
-
 def warm_together(calls: Mapping[BucketArtifact, Callable[[], object]]) -> None:
     """Compile each bucket with its call of *calls*, and call it.
 
     Dynamo traces one graph at a time, so threads would gain nothing. First every bucket is traced,
     and its kernels go to inductor's workers; then each bucket is called as soon as its own kernels
-    are compiled. Parts that the first pass leaves out, such as those after a graph break, are
-    compiled by that call.
-
-    A bucket that cannot be traced ends the first pass. A bucket whose kernels cannot be compiled
-    loses its artifact; the others are called.
-
-    Raises:
-        Exception: the first error, with a note that names the bucket.
+    are compiled, and compiles parts that the first pass leaves out, such as those after a graph
+    break. A bucket that cannot be traced ends the first pass. A bucket whose kernels cannot be
+    compiled loses its artifact; the others are called. The first error is raised, with a note that
+    names the bucket.
     """
     pending: dict[BucketArtifact, DeferredCompile] = {}
-    failed: list[Exception] = []
+    failed: list[tuple[BucketArtifact, Exception]] = []
     with deferring_kernels() as deferred:
         for bucket, call in calls.items():
             try:
                 pending[bucket] = deferred.compile(call)
             except Exception as error:  # noqa: BLE001  raised below, when the others are done
-                failed.append(_with_note(error, bucket))
+                failed.append((bucket, error))
                 break
     for bucket, kernels in pending.items():
         try:
             kernels.finish()
         except Exception as error:  # noqa: BLE001  as above
             bucket.drop_artifacts()
-            failed.append(_with_note(error, bucket))
+            failed.append((bucket, error))
         else:
             calls[bucket]()
     if failed:
-        raise failed[0]
-
-
-def _with_note(error: Exception, bucket: BucketArtifact) -> Exception:
-    error.add_note(f"while the bucket {bucket} was compiled")
-    return error
+        bucket, first = failed[0]
+        first.add_note(f"while the bucket {bucket} was compiled")
+        raise first
 
 
 def find_dims(
@@ -590,20 +541,18 @@ def find_dims(
 ) -> dict[str, dict[int, str]]:
     """Return the ``dims`` argument of `warmup.compile` for the inputs of *bucket*.
 
-    Each of these dims is equal to the size of the bucket that it is named after.
-
-    Raises:
-        ModelError: a dim grows with a size without being equal to it, no dim grows with a size, or
-            the number of tensors or of their dims does.
+    Each of these dims is equal to the size of the bucket that it is named after; otherwise it is a
+    ModelError.
     """
     dims: dict[str, dict[int, str]] = {}
     shapes = _shapes(model, make_inputs(bucket))
     for name, size in bucket.sizes:
         other = 1 if size > 1 else 2
         other_shapes = _shapes(model, make_inputs(bucket.at({name: other})))
-        if {path: len(shape) for path, shape in shapes.items()} != {
-            path: len(shape) for path, shape in other_shapes.items()
-        }:
+        ranks, others = (
+            {path: len(shape) for path, shape in each.items()} for each in (shapes, other_shapes)
+        )
+        if ranks != others:
             raise ModelError(f"the inputs for {name}={size} and {name}={other} are not alike")
         grown = [
             (path, dim, pair)
@@ -625,7 +574,6 @@ def find_dims(
 
 
 def _shapes(model: nn.Module, inputs: Inputs) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each tensor of a call, by its path in ``dims``."""
     try:
         named = inspect.signature(model.forward).bind_partial(*inputs.args).arguments
     except TypeError as error:
