@@ -38,7 +38,6 @@ from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 from warmup.core.errors import ModelError
 
 _GRAPH_FOLDERS: Final = ("fxgraph", "aotautograd")
-_RETIRED: Final = "compiled"
 _TRITON: Final = "triton"
 _CPP: Final = "cpp"
 # The files that a kernel is loaded from; the other files of an entry are intermediate code.
@@ -76,17 +75,12 @@ def is_graph(name: str) -> bool:
     return name.partition("/")[0] in _GRAPH_FOLDERS
 
 
-def is_retired(name: str) -> bool:
-    """Return whether the member *name* of a bundle is for a feature that warmup no longer has."""
-    return name.partition("/")[0] == _RETIRED
-
-
 def add_to_caches(members: Iterable[tuple[str, Iterable[bytes]]], device: torch.device) -> int:
     """Write *members*, names and contents in pieces, into the caches for *device*.
 
     Return the number of new files. All members are written to temporary folders inside of the
     caches first, and moved only when the last piece of the last member was read without an error.
-    Existing files stay as they are. Members that `is_retired` names are read and not written.
+    Existing files stay as they are.
 
     Raises:
         OSError: a folder cannot be written; files moved before are complete.
@@ -99,9 +93,6 @@ def add_to_caches(members: Iterable[tuple[str, Iterable[bytes]]], device: torch.
         folders: dict[Path, Path] = {}
         for name, pieces in members:
             kind, _, rest = name.partition("/")
-            if kind == _RETIRED:
-                collections.deque(pieces, maxlen=0)  # read, so that it is verified
-                continue
             if kind not in roots or not rest:
                 raise ValueError(f"{name} is neither a kernel nor a graph")
             root, path = roots[kind], roots[kind] / rest

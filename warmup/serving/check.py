@@ -20,13 +20,13 @@ from warmup.core.phases import Phase, PhaseClock, PhaseSeconds, added
 from warmup.core.rows import Family
 from warmup.core.text import first_line
 from warmup.keys.registry import kind_of
-from warmup.serving.unpack_bundle import verify
+from warmup.serving.bundle import verify
 from warmup.table.codec import digest_of
 from warmup.table.schema import Table
 from warmup.table.store import find
 
 if TYPE_CHECKING:
-    from warmup.serving.unpack_bundle import UnpackedBundle
+    from warmup.serving.bundle import UnpackedBundle
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 # Most often torch._dynamo fails to import for want of a temporary folder or of a user name.

@@ -52,7 +52,7 @@ from warmup.table.schema import OnMiss, Table
 
 if TYPE_CHECKING:
     from warmup.inductor.adapter import Attachment
-    from warmup.serving.unpack_bundle import UnpackedBundle
+    from warmup.serving.bundle import UnpackedBundle
 
 IDLE_AFTER_S: Final = 5.0
 _SHOWN_KEY: Final = 60

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from warmup.inductor.adapter import Inductor
-    from warmup.serving.unpack_bundle import UnpackedBundle
+    from warmup.serving.bundle import UnpackedBundle
 
 MissAction: TypeAlias = Literal["fallback", "strict"]
 UncoveredAction: TypeAlias = Literal["library", "measure", "forbid"]
@@ -370,6 +370,6 @@ def _unpack(settings: InstallSettings, here: Runtime, device: str) -> UnpackedBu
     if not settings.bundle:
         return None
     from warmup.inductor.machine import resolve_device
-    from warmup.serving.unpack_bundle import unpack
+    from warmup.serving.bundle import unpack
 
     return unpack(settings.bundle, settings.digest, here, resolve_device(device))

@@ -22,7 +22,7 @@ from warmup.core.errors import NothingRecordedError, SettingsError
 from warmup.core.events import Uncompiled, selections
 from warmup.core.phases import BuildStage
 from warmup.keys.registry import kind_of
-from warmup.serving.pack_bundle import PackedBundle, input_options, pack
+from warmup.serving.bundle import PackedBundle, input_options, pack
 from warmup.table.schema import Table
 from warmup.tuning.build import ThisProcess, build, open_progress, out_path
 from warmup.tuning.progress import Revisit, SearchBudget, parse_budget, spend_budget

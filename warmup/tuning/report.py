@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from warmup.models.model_target import Assumption
     from warmup.models.padding import Prepared
     from warmup.serving.audit import MissedProblem
-    from warmup.serving.pack_bundle import PackedBundle
+    from warmup.serving.bundle import PackedBundle
     from warmup.serving.run import RunReport
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from warmup.core.device import Runtime
     from warmup.inductor.adapter import Inductor
     from warmup.models.padding import Prepared
-    from warmup.serving.pack_bundle import PackedBundle
+    from warmup.serving.bundle import PackedBundle
     from warmup.tuning.progress import Progress
     from warmup.tuning.tuner import Tuner
 
