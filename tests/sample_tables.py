@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from warmup.core.device import Device, Runtime
+from warmup.core.files import LOCKS_FOLDER
 from warmup.core.method import Method
 from warmup.core.rows import Evidence, Family, Flag, Rejection, Row, Winner
 from warmup.table.schema import Policy, Provenance, Table
@@ -61,6 +63,11 @@ def make_row(uid: str = "triton_mm", time_us: float = 10.5, **kwargs: int | str 
     return Row(winner, evidence)
 
 
+def make_rows(*sizes: int) -> dict[str, Row]:
+    """A row of its own for each ``m`` of *sizes*."""
+    return {make_key(m): make_row(BLOCK_M=m) for m in sizes}
+
+
 def make_table(
     rows: Mapping[str, Row] | None = None,
     *,
@@ -72,3 +79,15 @@ def make_table(
     if rows is None:
         rows = {make_key(560): make_row(), make_key(1024): make_row(BLOCK_M=128)}
     return Table(Provenance(runtime, "0.1.0", created), policy, dict(rows))
+
+
+EMPTY = make_table({})
+
+
+def contents(folder: Path) -> dict[str, bytes | None]:
+    """Every path below *folder* but those of locks, with the bytes of the files."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        for path in sorted(folder.rglob("*"))
+        if LOCKS_FOLDER not in path.parts
+    }
