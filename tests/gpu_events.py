@@ -21,17 +21,14 @@ class GpuTrace:
     ids: Any = field(default_factory=lambda: itertools.count(1))
 
     def host(self, name: str, begin: float, us: float, category: str, **arguments: Any) -> None:
-        """Add a range of the host."""
         place = {"ph": "X", "cat": category, "pid": 1, "tid": 1, "args": arguments}
         self.events.append({**place, "name": name, "ts": begin, "dur": us})
 
     def call(self, bucket: str, graph: str, begin: float, us: float) -> None:
-        """Add the marks of a call of *bucket*, and of its compiled graph."""
         self.host(f"{BUCKET_MARK}{bucket}", begin, us, "user_annotation")
         self.host(f"## Call CompiledFxGraph {graph} ##", begin + 1, us - 2, "user_annotation")
 
     def operator(self, name: str, begin: float, us: float, **arguments: Any) -> int:
-        """Add an operator of the host; return its external id."""
         external = next(self.ids)
         self.host(name, begin, us, "cpu_op", **{"External id": external}, **arguments)
         return external
@@ -46,7 +43,6 @@ class GpuTrace:
         external: int | None = None,
         correlation: int | None = None,
     ) -> None:
-        """Add a kernel, and its launch where *launched* says when the host began it."""
         number = next(self.ids) if correlation is None else correlation
         linked = {} if external is None else {"External id": external}
         if launched is not None:
@@ -56,7 +52,6 @@ class GpuTrace:
         self.events.append({**place, "name": name, "ts": begin, "dur": us})
 
     def write(self, path: Path, plan: RecordedPlan | None = None) -> Path:
-        """Write the trace to *path*, with *plan*, and return the path."""
         document: dict[str, Any] = {
             "schemaVersion": 1,
             "deviceProperties": [{"id": 0, "name": DEVICE}],

@@ -29,7 +29,6 @@ Graph = Mapping[str, frozenset[str]]
 
 
 def folder_of(module: str) -> str:
-    """Return the folder of warmup/ that *module* stands in; empty for the package itself."""
     return module.partition(".")[2].partition(".")[0]
 
 
@@ -61,7 +60,6 @@ def imports_of(source: str, module: str, known: frozenset[str]) -> Iterator[str]
 
 
 def graph_of(texts: Mapping[str, str]) -> Graph:
-    """Return, for each module of *texts*, the other modules of *texts* that it imports."""
     known = frozenset(texts)
     return {
         name: frozenset(imports_of(text, name, known)) & known - {name}
@@ -70,7 +68,6 @@ def graph_of(texts: Mapping[str, str]) -> Graph:
 
 
 def folders_of(graph: Graph) -> Graph:
-    """Return, for each folder of *graph*, the other folders that its modules import."""
     found: dict[str, set[str]] = {folder_of(name): set() for name in graph}
     for name, imported in graph.items():
         if name == START_UP:
@@ -138,7 +135,6 @@ def drawing(texts: Mapping[str, str]) -> str:
 
 
 def page_with(text: str, drawn: str) -> str:
-    """Return the page *text* with *drawn* between its two marks."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}{drawn}{END}{after}"

@@ -62,7 +62,7 @@ def answer_of(said: str) -> Any:
     return json.loads(said.strip().rpartition("\n")[2].removeprefix("RESULT "))
 
 
-def run_python(*arguments: str, cwd: Path | None = None) -> Done:
+def run_python(*arguments: str, cwd: Path | None = None, timeout: float = 60) -> Done:
     """The finished process: ``run_python("-m", "warmup", ...)``, from the checkout."""
     return subprocess.run(
         [sys.executable, *arguments],
@@ -70,7 +70,7 @@ def run_python(*arguments: str, cwd: Path | None = None) -> Done:
         cwd=cwd or ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=timeout,
         check=False,
     )
 

@@ -37,7 +37,6 @@ class Gated(nn.Module):
         self.activation = activation
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the gated features, projected down."""
         return self.down(self.activation(self.gate(x)) * self.up(x))
 
 
@@ -53,7 +52,6 @@ class LanguageModel(nn.Module):
         self.head.weight = self.embed.weight
 
     def forward(self, tokens: torch.Tensor, pixels: torch.Tensor) -> torch.Tensor:
-        """Return the logits of each token, a pixel row beside it."""
         if tokens.shape[0] != pixels.shape[0]:  # a branch that cannot be traced
             raise ValueError("not as many tokens as pixels")
         hidden = self.embed(tokens) + self.patch(torch.tanh(pixels))
@@ -101,5 +99,4 @@ def weighed(
 
 @pytest.fixture(scope="session")
 def head() -> str:
-    """The ``--model`` of that table."""
     return HEAD

@@ -23,7 +23,6 @@ _MODULE = re.compile(r"\bwarmup\.[\w.]*\.")
 
 
 def _parameters(function: Callable[..., Any]) -> list[str]:
-    """Return each parameter of *function* as ``kind name = default``."""
     return [
         f"{parameter.kind.description} {parameter.name}"
         + ("" if parameter.default is parameter.empty else f" = {_default(parameter.default)}")
@@ -58,7 +57,6 @@ def _annotated(kind: type) -> list[str]:
 
 
 def _commands() -> dict[str, list[str]]:
-    """Return each command, nested ones too, with its arguments and options as click lists them."""
     from typer.main import get_command
 
     from warmup.cli.app import app
@@ -80,7 +78,6 @@ def _spell(parameter: Any) -> str:
 
 
 def _exit_codes() -> dict[str, int]:
-    """Return the exit code of each kind of error, and of what commands find."""
     from warmup.cli import streams as exit_codes
     from warmup.core import errors
 
@@ -110,7 +107,6 @@ def _nodes() -> Iterator[ast.AST]:
 
 
 def _words() -> dict[str, list[str]]:
-    """Return the values of each closed list that stands in files: reasons, flags, families."""
     from warmup.core.errors import MissReason
     from warmup.core.method import L2, Launch, Search
     from warmup.core.rows import Family, Flag, Rejection
@@ -144,7 +140,6 @@ def _table_paths() -> list[str]:
 
 
 def _schemas() -> dict[str, object]:
-    """Return the schema number of each kind of file, and the environment variables."""
     from warmup.core.events import EVENT_SCHEMA, LOG_MARKER
     from warmup.table.schema import SCHEMA_VERSION
 

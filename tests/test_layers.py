@@ -164,7 +164,6 @@ def test_the_folders_are_those_of_the_list(root: Path) -> None:
 
 
 def test_imports_go_downward_without_circles(texts: dict[str, str]) -> None:
-    """No import goes up, to a sibling or to an undeclared package, and no modules form a circle."""
     assert faults(texts) == []
 
 
@@ -197,7 +196,6 @@ def test_only_its_own_modules_know_a_row_kind(texts: dict[str, str]) -> None:
 
 
 def test_a_planted_row_kind_is_caught(texts: dict[str, str]) -> None:
-    """An import of one kind's words into the lookup is seen by the checker of this file."""
     for statement in (
         "from warmup.keys.pad import AS_IS",
         "def f():\n    from warmup.keys import gemm",
@@ -263,7 +261,6 @@ def test_a_downward_import_is_allowed(texts: dict[str, str]) -> None:
 
 
 def test_a_planted_internal_is_caught() -> None:
-    """Each way to reach an internal of torch is seen by the checker of this file."""
     for statement in (
         "import torch._inductor.config",
         "from torch._inductor import config",
@@ -281,7 +278,6 @@ def test_the_drawing_is_that_of_the_code(texts: dict[str, str]) -> None:
 
 
 def test_importing_leaves_the_heavy_packages_alone() -> None:
-    """A fresh process that imports warmup has not loaded what it may never need."""
     for statement, unwanted in (
         ("import warmup", {"torch", "triton", "rich", "typer", "platformdirs"}),
         (
@@ -303,6 +299,5 @@ def test_importing_leaves_the_heavy_packages_alone() -> None:
 
 
 def test_importing_has_no_effect(tmp_path: Path) -> None:
-    """Importing warmup makes no file and prints nothing."""
     done = run_python("-B", "-c", "import warmup", cwd=tmp_path)
     assert (done.stdout, done.stderr, list(tmp_path.iterdir())) == ("", "", [])

@@ -43,12 +43,10 @@ def shared_names(texts: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def test_no_name_means_two_things_in_a_package() -> None:
-    """No class, constant or type alias is defined in two modules of a package."""
     assert shared_names(sources()) == {}
 
 
 def test_a_planted_second_meaning_is_caught() -> None:
-    """A second definition in the package fails, with an underscore or without."""
     texts = sources()
     for statement in (
         "class Bucket: ...",
@@ -78,7 +76,6 @@ def undocumented(texts: Mapping[str, str]) -> set[str]:
 
 
 def test_what_another_folder_imports_has_a_docstring() -> None:
-    """Functions and classes that another folder imports say what is true after a call."""
     texts = sources()
     assert undocumented(texts) == set()
     bare = {

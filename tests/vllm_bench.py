@@ -39,7 +39,6 @@ class Bench:
     folder: Path
 
     def environment(self, cache: str, **variables: str) -> dict[str, str]:
-        """Return the variables of a start with the caches in the folder *cache*."""
         paths = [str(ENGINES.parents[1]), str(GPULIKE)]
         return {
             **os.environ,
@@ -57,7 +56,6 @@ class Bench:
         }
 
     def call(self, cache: str, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        """Run Python with *words* in the folder."""
         self._share_model_facts(self.folder / cache)
         return subprocess.run(
             [sys.executable, *words],

@@ -53,7 +53,6 @@ def warmup(logs: Path, run_main: Command) -> Command:
 
 
 def test_an_audit_is_printed(warmup: Command) -> None:
-    """Counts come first, then each miss with its neighbour, then the rows never used."""
     cached = "0 graphs from cache (0 decisions)"
     done = warmup("audit", "bad.jsonl")
     assert (done.returncode, done.stderr, done.stdout.splitlines()) == (
@@ -78,7 +77,6 @@ def test_an_audit_is_printed(warmup: Command) -> None:
 
 
 def test_an_audit_fails_on_demand(warmup: Command) -> None:
-    """--fail-on makes what was found exit 1, and says on stderr what it was."""
     for log, fail_on, failed in (
         ("good", "miss,uncovered,silent,diverged", ""),
         ("bad", "silent", ""),
@@ -113,7 +111,6 @@ def test_a_log_without_an_event_or_a_summary_is_named(warmup: Command, tmp_path:
 
 
 def test_a_hostile_log_cannot_draw_on_the_terminal(warmup: Command, tmp_path: Path) -> None:
-    """Control characters in a logged key do not reach stdout."""
     record = {"event": "lookup.missed", "schema": 1, "run": "r", "pid": 1, "seq": 0}
     line = json.dumps({**record, "key": "\x1b[2Jk", "reason": "\x1b[31mx", "nearest": "\r\x07"})
     (tmp_path / "log").write_text(f"warmup-event {line}\n")
@@ -140,7 +137,6 @@ def test_an_audit_is_written_to_a_file_whole(warmup: Command, tmp_path: Path) ->
 
 
 def test_misses_are_written_for_the_next_build(warmup: Command, tmp_path: Path) -> None:
-    """--misses-out writes what no row answered, also when the audit fails because of it."""
     done = warmup("audit", "bad.jsonl", "--misses-out", "m.json", "--fail-on", "miss")
     assert done.returncode == 1
     assert json.loads((tmp_path / "m.json").read_text()) == {
@@ -151,7 +147,6 @@ def test_misses_are_written_for_the_next_build(warmup: Command, tmp_path: Path) 
 
 
 def test_ranks_that_disagree_are_named_and_fail_on_demand(warmup: Command, tmp_path: Path) -> None:
-    """Two ranks with two winners for one key are shown with their choices, and exit 1."""
     for rank, winner in (("0", "w1"), ("1", "w2")):
         sink = JsonLinesSink(tmp_path / "ranks.jsonl")
         sink.open()

@@ -25,7 +25,6 @@ STARTS = "open('started', 'w')"
 
 
 def test_what_does_not_go_together_is_refused(run_main: RunMain) -> None:
-    """Options of another source, and of another place; nothing runs."""
     several = "--devices cpu,cpu"
     for words, code, said in (
         (f"{several} {MODEL} --retry all", 2, "cpu,cpu cannot be combined with --retry all"),
@@ -89,7 +88,6 @@ def test_a_lookup_table_of_torch_is_recognised_by_its_keys(
 def test_a_program_that_asks_nothing_and_a_damaged_table_are_errors(
     run_main: RunMain, tmp_path: Path
 ) -> None:
-    """A damaged table starts no program."""
     words = ("build", "--out", "t.json", "--", sys.executable, "-c", STARTS)
     (tmp_path / "t.json").write_text('{"schema": 1')
     assert (run_main(*words).returncode, (tmp_path / "started").exists()) == (3, False)

@@ -28,7 +28,6 @@ RANGE = Bucket((("batch", 1), ("seqlen", 560)), (("seqlen", 257),))
 
 
 def of_rows(rows: Mapping[str, Row], bucket: Bucket | None = None, **fields: Any) -> BuildReport:
-    """A build that has these rows, asked for by *bucket* if one is given."""
     asked: dict[str, Any] = {"keys": tuple(rows), "judgement": CheckedOutput(error=0.0, limit=1.0)}
     result = bucket and BucketResult(bucket=bucket, tuned=0, seconds=1.0, **asked)
     results = () if result is None else (result,)
@@ -50,7 +49,6 @@ def report(
 
 
 def test_times_can_be_believed_or_are_doubtful() -> None:
-    """One line with the reasons, and none where nothing was measured."""
     load = "other processes took up to {}% of 2 CPUs"
     note = "not checked: clocks (no nvidia-ml-py)"
     clock = "its clock is throttled: hardware slowdown"
@@ -69,7 +67,6 @@ def test_times_can_be_believed_or_are_doubtful() -> None:
 
 
 def test_unstable_rows_are_counted_and_can_be_measured_again() -> None:
-    """Those measured now make the times doubtful; where all are unstable, nothing was decided."""
     rows = {16: NOISY, 32: NOISY, 64: {}, 128: NOISY}
     found = report(rows, (16,), known=(make_key(32), make_key(64)))
     belief, others, remedy = spell_belief(found)
@@ -87,7 +84,6 @@ def test_unstable_rows_are_counted_and_can_be_measured_again() -> None:
 
 
 def test_a_retry_says_what_came_of_it() -> None:
-    """How many rows are stable now, were kept, or belong to other buckets; with the reason."""
     kept = {make_key(32): "the new times are unstable too"}
     retried = frozenset(map(make_key, (16, 32, 64)))
     rows = {16: {}, 32: NOISY, 64: NOISY}

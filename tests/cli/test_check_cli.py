@@ -21,7 +21,6 @@ Command = Callable[..., Done]
 
 @pytest.fixture(scope="module")
 def here() -> Runtime:
-    """This machine's CPU, as a build would record it."""
     from warmup.inductor import connect
 
     return connect().runtime("cpu")
@@ -29,7 +28,6 @@ def here() -> Runtime:
 
 @pytest.fixture
 def folder(tmp_path: Path, here: Runtime) -> Path:
-    """One table for each outcome, in a folder with nothing else."""
     tables = {
         "ready": make_table(runtime=here),
         "patched": make_table(runtime=replace(here, torch=f"{here.torch.split('+')[0]}.post9")),
@@ -85,7 +83,6 @@ def test_each_outcome_has_its_code_and_its_document(check: Command) -> None:
 
 
 def test_each_differing_field_is_a_line(check: Command, here: Runtime) -> None:
-    """With what was expected and found, a digest too; a changed patch of torch is a warning."""
     import torch
 
     minor = ".".join(torch.__version__.split(".")[:2])
@@ -106,7 +103,6 @@ def test_each_differing_field_is_a_line(check: Command, here: Runtime) -> None:
 
 
 def test_a_ready_table_is_described(check: Command, folder: Path, here: Runtime) -> None:
-    """The output has the digest, the rows by kind, both machines and the state."""
     lines = check("ready.json").stdout.splitlines()
     digest = json.loads((folder / "ready.json").read_text())["provenance"]["digest"]
     assert lines[:2] == [f"digest    {digest}", "rows      2 (gemm 2)"]
@@ -117,7 +113,6 @@ def test_a_ready_table_is_described(check: Command, folder: Path, here: Runtime)
 
 
 def test_unstable_rows_are_counted_and_can_fail_a_check(check: Command, folder: Path) -> None:
-    """With --fail-on unstable the code is 11, with one line, and no ready file; else it is 0."""
     done = check("noisy.json")
     assert (done.returncode, "unstable  2" in done.stdout.splitlines()) == (0, True)
     assert done.stderr.startswith("warning: 2 of 3 rows are unstable, ")

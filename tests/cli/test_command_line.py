@@ -75,7 +75,6 @@ _WRONG = [
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    """A folder with a table, t.json, and files that are none, net.py and newer.json."""
     (tmp_path / "t.json").write_text(encode(make_table()))
     (tmp_path / "net.py").write_text(_PLAIN_MODEL)
     (tmp_path / "newer.json").write_text('{"schema": 99}')
@@ -105,7 +104,6 @@ def test_help_is_short_and_whole(run_main: RunMain) -> None:
 def test_the_help_of_build_fits_on_two_screens(
     run_main: RunMain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """48 lines of 80 columns; ten options come first, the rest stands under a heading."""
     monkeypatch.setenv("COLUMNS", "80")
     lines = run_main("build", "-h").stdout.splitlines()
     assert len(lines) <= 2 * 24
@@ -119,7 +117,6 @@ def test_the_help_of_build_fits_on_two_screens(
 
 @pytest.mark.usefixtures("files")
 def test_a_quiet_command_says_errors_only(run_main: RunMain) -> None:
-    """-q drops messages, and keeps failures."""
     merge = ("merge", "t.json", "t.json", "-o", "u.json")
     assert run_main(*merge).stderr == "u.json: 2 rows\n"
     assert run_main(*merge, "-q").stderr == ""
@@ -194,7 +191,6 @@ def test_bash_completes_commands_and_options() -> None:
 def test_a_torch_that_is_missing_is_no_fault_of_warmup(
     run_main: RunMain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One line names it and the command that says more, with the code of an error."""
     find = importlib.util.find_spec
 
     def find_no_torch(name: str, *more: str) -> object:

@@ -18,7 +18,6 @@ ROWS = (("mm m=16", "none", "aten::mm", "7.9"), ("mm m=1024", "gelu", "triton::m
 
 
 def test_a_part_of_a_start_has_its_sum_and_its_phases() -> None:
-    """Lines are folded to 80 columns, and a phase that was not entered is left out."""
     seconds = {phase: 1.5 for phase in Phase if phase is not Phase.AOT}
     lines = spell_phases("before", seconds, head=" " * 10)
     assert lines[0].startswith("          before 21.00: import 1.50, load 1.50, install 1.50, ")

@@ -28,7 +28,6 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="makes a device")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two tables with a row each, and a log with an event."""
     for m, name in enumerate(("a", "b"), start=1):
         (tmp_path / f"{name}.json").write_text(encode(make_table({make_key(m): make_row()})))
     event = {"event": "lookup.hit", "schema": 1, "run": "r", "pid": 1, "seq": 0}
@@ -47,7 +46,6 @@ def run(folder: Path, run_main: Callable[..., Done]) -> Callable[..., Done]:
 @needs_root
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_device_stays_a_device(folder: Path, run: Callable[..., Done], name: str) -> None:
-    """An output that is a device like /dev/null is written into, or refused in one line."""
     os.mknod(folder / "null", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
     done = run(name, folder / "null")
     assert stat.S_ISCHR((folder / "null").lstat().st_mode)
@@ -80,7 +78,6 @@ def test_an_output_that_is_no_file_is_one_line_with_code_3(run: Callable[..., Do
 
 
 def test_merged_tables_are_written_to_stdout(folder: Path) -> None:
-    """`-o /dev/stdout` prints the union, which is the table that `-o FILE` writes."""
     words = ("-m", "warmup", "merge", "a.json", "b.json", "-o")
     done = run_python(*words, "/dev/stdout", cwd=folder)
     run_python(*words, "c.json", cwd=folder)
@@ -90,7 +87,6 @@ def test_merged_tables_are_written_to_stdout(folder: Path) -> None:
 def test_a_key_of_a_million_letters_is_a_short_error(
     folder: Path, run: Callable[..., Done], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """However long a name in a damaged table is, the line about it is not."""
     text = (folder / "a.json").read_text()
     key = "x" * 1_000_000
     for damaged in (text.replace("mode", key), text.replace('"m=', f'"{key} m=')):

@@ -20,7 +20,6 @@ FIELDS: dict[str, Any] = {"judgement": CheckedOutput(error=0, limit=1), "seconds
 def test_a_log_says_that_a_silent_build_goes_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A stream that is no terminal gets a line after a minute without one, and none before."""
     with BuildProgress() as progress:
         progress.candidates_compiled(1, 3)
         monkeypatch.setattr("warmup.cli.build_render._SILENT_S", 0.0)
@@ -30,7 +29,6 @@ def test_a_log_says_that_a_silent_build_goes_on(
 
 
 def test_the_time_left_is_that_of_the_units() -> None:
-    """What came before the first unit says nothing of the rest; a done task has none."""
     now = [0.0]
     progress = Progress(
         console=Console(quiet=True), get_time=lambda: now[0], speed_estimate_period=1e6

@@ -25,7 +25,6 @@ def run(*arguments: object) -> tuple[int, str]:
 
 
 def test_doubts_are_printed_with_their_reason_in_eighty_columns() -> None:
-    """Each table with its peaks first, then each doubt under its level."""
     code, text = run(SOUND, TABLE, "--review")
     assert code == 0
     assert text.index(str(SOUND)) < text.index(str(TABLE))

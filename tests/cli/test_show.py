@@ -27,7 +27,6 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("on_terminal")
 def test_no_line_is_longer_than_the_terminal() -> None:
-    """Long epilogues are broken after a comma, and each row takes two lines otherwise."""
     long = ",".join(f"mul(bf16[560,{n}])" for n in range(1, 12))
     keys = [make_key(560), make_key(1024), make_key(560, epilogue=long)]
     lines = list(spell_table(make_table({key: make_row() for key in keys})))
@@ -39,7 +38,6 @@ def test_no_line_is_longer_than_the_terminal() -> None:
 
 @pytest.mark.usefixtures("on_terminal")
 def test_what_all_rows_share_is_printed_once() -> None:
-    """Layouts, dtypes and a common epilogue stand above the rows, sizes in each row."""
     rows = {make_key(m): make_row() for m in (16, 560)}
     text = "\n".join(spell_table(make_table(rows)))
     assert "all gemm rows: bf16 a=row b=col bias=1d out=bf16 epilogue=none\n" in text
@@ -107,7 +105,6 @@ def test_shipped_tables_fit_the_terminal(root: Path) -> None:
 
 @pytest.mark.usefixtures("on_terminal")
 def test_what_the_host_limits_is_shown() -> None:
-    """Each bucket has both times, small buckets first, and the advice fits how rows were timed."""
     costs = [("MLP n_128", CallCost(121.0, 210.5)), ("MLP n_16", CallCost(120.04, 38.0))]
     for launch, advice in (
         (Launch.EAGER, "have no such limit: build for them with --launch cudagraph"),

@@ -41,7 +41,6 @@ def shell(tmp_path: Path, root: Path) -> Shell:
 
 
 def test_a_full_stdout_is_one_line_and_code_3(shell: Shell) -> None:
-    """A report that could not be written is an error, even if nothing else is."""
     for command in ("show t.json", "show t.json --json", "--help"):
         done = shell(f"warmup {command} > /dev/full")
         assert (done.returncode, done.stderr) == (3, LOST), command

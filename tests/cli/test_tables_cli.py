@@ -70,7 +70,6 @@ def test_merge_writes_the_union(warmup: Command, folder: Path) -> None:
 
 
 def test_a_refused_merge_writes_nothing(warmup: Command, folder: Path) -> None:
-    """A conflict, another device or a damaged table leaves no file and changes none."""
     for other in ("b.json", "other.json", "bad.json", "absent.json"):
         before = {path.name: path.read_bytes() for path in folder.iterdir()}
         warmup("merge", "a.json", other, "-o", "out.json")
@@ -89,7 +88,6 @@ def test_tables_need_no_torch(folder: Path) -> None:
 
 
 def test_any_encoding_of_the_terminal_will_do(root: Path, folder: Path) -> None:
-    """A device name outside ASCII is printed in an ASCII-only terminal without a traceback."""
     for words in (("show", "t.json"), ("diff", "t.json", "a.json")):
         (folder / "t.json").write_text(encode(make_table(runtime=make_runtime(name="Tésla Ω"))))
         done = subprocess.run(
@@ -105,7 +103,6 @@ def test_any_encoding_of_the_terminal_will_do(root: Path, folder: Path) -> None:
 
 
 def test_show_json_is_the_document(warmup: Command, folder: Path) -> None:
-    """Whole, or with the rows of --rows alone."""
     done = warmup("show", "a.json", "--json")
     assert json.loads(done.stdout) == json.loads((folder / "a.json").read_text())
     done = warmup("show", "a.json", "--json", "--rows", "mm")
@@ -125,7 +122,6 @@ def test_a_difference_is_exit_1_and_on_stdout(warmup: Command) -> None:
 
 
 def test_merge_settles_conflicts_with_a_preference(warmup: Command, folder: Path) -> None:
-    """Without one each conflict is a line; the output may be an input."""
     done = warmup("merge", "a.json", "b.json", "-o", "out.json")
     first, second = done.stderr.splitlines()
     said = "error: 1 conflict; settle them with --prefer evidence, a, b or faster:"

@@ -34,7 +34,6 @@ SMALL = ("--dtype", "f32", "--rounds", "2", "--device", "cpu", "--out", "out")
 
 
 def bench(folder: Path, *words: str) -> tuple[dict[str, Any], str]:
-    """Return the document that `warmup bench` wrote, and what it printed."""
     done = warmup_in(folder, "bench", *words, *SMALL)
     return json.loads((folder / "out" / f"bench-{words[0]}.json").read_text()), done.stdout
 
@@ -64,7 +63,6 @@ def test_a_users_linear_is_served_from_a_table(tmp_path: Path) -> None:
 
 
 def test_every_layer_is_timed_with_its_gradients(tmp_path: Path) -> None:
-    """All layers, forward and backward, on eager and inductor: times, and small errors."""
     found, _ = bench(tmp_path, "layers", "--shapes", "16x64", "--backends", "compiled")
     names = ["rmsnorm", "softmax", "cross-entropy", "swiglu", "layernorm"]
     assert [(one["layer"], one["pass"], one["backend"]) for one in found["cells"]] == [
@@ -78,7 +76,6 @@ def test_every_layer_is_timed_with_its_gradients(tmp_path: Path) -> None:
 
 
 def test_matmuls_are_timed_on_every_backend(tmp_path: Path) -> None:
-    """Library, autotuned, C++ template and a table that answers without a miss."""
     found, _ = bench(tmp_path, "mm", "--shapes", "64x32x48")
     backends = ["eager", "max-autotune", "cpp-template", "table"]
     assert [(one["backend"], one["reason"]) for one in found["cells"]] == [

@@ -29,7 +29,6 @@ def build(folder: Path, *words: str, code: int | None = None, **variables: str) 
 
 
 def test_a_second_build_tunes_only_what_is_missing(net: Built, tmp_path: Path) -> None:
-    """It asks for the same keys; its stages are no longer than the build."""
     shutil.copy(net[0], tmp_path)
     done = build(tmp_path, *NET, "--seqlens", "8,24", "--out", "net.json", "--json")
     reports = (net[1], json.loads(done.stdout))
@@ -79,7 +78,6 @@ def test_an_output_that_disagrees_with_eager_fails_the_build(tmp_path: Path) -> 
 
 @pytest.mark.long
 def test_a_build_without_a_row_says_why(tmp_path: Path) -> None:
-    """A decision of no row kind; a frame that torch leaves out, with torch's reason."""
     for target, said in (
         ("tuned_op.py:Alone", ("select:warmup_models::double_mm_autotuned", "no row kind")),
         (
@@ -143,7 +141,6 @@ BAD = (
 def test_bad_input_is_one_line_and_an_exit_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each bad input ends with 3 and a line that says what is wrong; nothing is written."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     for words, said in BAD:
@@ -159,7 +156,6 @@ def test_bad_input_is_one_line_and_an_exit_code(
 
 @pytest.mark.long
 def test_a_dry_run_measures_and_writes_nothing(net: Built, tmp_path: Path) -> None:
-    """It names the problem of the bucket that the table lacks; no file is made or changed."""
     shutil.copy(net[0], tmp_path)
     before = (tmp_path / "net.json").read_bytes()
     words = (*NET, "--seqlens", "8,24", "--out", "net.json", "--dry-run", "--json")

@@ -47,7 +47,6 @@ def test_a_bundled_start_compiles_nothing(bundled: Bundled, tmp_path: Path) -> N
 def test_a_start_goes_on_without_a_bundle_of_another_table(
     bundled: Bundled, tmp_path: Path
 ) -> None:
-    """It says why it is not used, and compiles instead."""
     for name in ("t.json", "t.bundle"):
         shutil.copy(bundled[0] / name, tmp_path)
     table = read(tmp_path / "t.json")
@@ -62,7 +61,6 @@ def test_a_start_goes_on_without_a_bundle_of_another_table(
 
 @pytest.mark.long
 def test_a_check_unpacks_a_bundle_only_to_prime(bundled: Bundled, tmp_path: Path) -> None:
-    """Primed, it says that nothing was compiled besides."""
     check(tmp_path, bundled[0], "--bundle", "t.bundle")
     assert list(tmp_path.rglob("*.so")) == []
     done = check(tmp_path, bundled[0], "--bundle", "t.bundle", *PRIMED)

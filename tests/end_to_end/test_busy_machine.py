@@ -24,7 +24,6 @@ NET = f"{MODELS / 'plain_script.py'}:Net"
 
 @pytest.fixture
 def busy_cores() -> Iterator[None]:
-    """One process on each usable core that does nothing but compute."""
     busy = [
         subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"])
         for _ in os.sched_getaffinity(0)

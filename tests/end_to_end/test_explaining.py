@@ -80,23 +80,7 @@ def test_sizes_left_out_inside_a_range_are_found(run_once: RunOnce) -> None:
     assert found == {"Eq(Mod(seqlen, 8), 0)", "Ne(Mod(seqlen, 8), 0)"}
 
 
-def test_a_dim_that_turns_out_static_is_told(run_once: RunOnce) -> None:
-    """Every size has an artifact of its own, whose guard is named, and the search ends."""
-    code = (
-        "import dataclasses, json; from warmup.diagnostics.explain import explain; "
-        f"found = explain('{EXPLAINED}:Each', seqlens='16,64,256', device='cpu', grad=False, "
-        "max_compiles=5); print(json.dumps(dataclasses.asdict(found.sections[0])))"
-    )
-    section = json.loads(run_once("explain-Each", "-c", code)[1])
-    spans = section["graphs"][0]["spans"]
-    sizes = (16, 17, 18, 64, 256)
-    assert [(span["low"], span["high"]) for span in spans] == [(size, size) for size in sizes]
-    assert section["uncovered"] == 19
-    assert {span["low_cause"]["kind"] for span in spans} == {"model"}
-
-
 def test_text_says_the_ranges(run_once: RunOnce) -> None:
-    """Inference and training are both explained by default, in 80 columns."""
     _, said = run_once("explain-both", *words_of("Doubles"))
     lines = said.splitlines()
     assert max(map(len, lines)) <= 80 + len(EXPLAINED)  # a path is not folded
@@ -107,9 +91,8 @@ def test_text_says_the_ranges(run_once: RunOnce) -> None:
 
 
 def test_a_size_that_the_model_refuses_is_named() -> None:
-    """With what the model says of it; a single size asks about no range."""
     said = "seqlen=256: the model does not compile or run (ValueError: too many rows)"
-    one = ("-m", "warmup", "explain", "--model", f"{EXPLAINED}:Each", "--seqlens", "16")
+    one = ("-m", "warmup", "explain", "--model", f"{EXPLAINED}:Doubles", "--seqlens", "16")
     for words, text in ((words_of("Fails"), said), (one, "give two sizes or more")):
         done = run_python(*words, "--no-grad")
         assert (done.returncode, text in done.stderr) == (3, True), words

@@ -21,7 +21,6 @@ def served(
     run_once: RunOnce,
     variables: dict[str, str],
 ) -> dict[str, Any]:
-    """What each way of an install gave."""
     program = str(PROGRAMS / "serve_unfrozen.py")
     _, said = run_once("unfrozen", program, str(built[0]), str(bmm_tables[1]), **variables)
     found: dict[str, Any] = answer_of(said)
@@ -39,7 +38,6 @@ def test_weights_that_change_in_place_are_followed(served: dict[str, Any]) -> No
 
 
 def test_a_product_of_two_activations_has_its_row_in_both_forms(served: dict[str, Any]) -> None:
-    """Rows of one table serve a program that freezes, and one that does not."""
     (product,) = served["nobody"]["hits"]
     assert product.startswith("bmm ")
     for way in ("program", "user"):
@@ -57,7 +55,6 @@ def test_the_user_or_the_program_freezes(served: dict[str, Any]) -> None:
 
 
 def test_strict_refuses_a_linear_whose_row_needs_freezing(served: dict[str, Any]) -> None:
-    """The error names the row, the difference, and what to do."""
     refused = served["strict"]["refused"]
     assert "(needs_freezing); nearest row `packed_linear m=16 n=1024 k=256 f32" in refused
     assert "differs in weight: row frozen, here not; if no weight changes" in refused

@@ -20,7 +20,6 @@ WHY = "for want of memory"
 
 @pytest.fixture(scope="module")
 def found(run_once: Callable[..., tuple[Path, str]], variables: dict[str, str]) -> dict[str, Any]:
-    """What each build of `build_giving_up` says."""
     words = (str(PROGRAMS / "build_giving_up.py"), f"{MODELS / 'gram.py'}:Gram")
     _, said = run_once("giving-up", *words, "16", "gram.json", ALONE, **variables)
     builds: dict[str, Any] = answer_of(said)

@@ -46,7 +46,6 @@ def test_equal_layers_are_measured_once_and_compiled_in_one_bucket(found: dict[s
 
 
 def test_a_model_that_fails_without_its_layers_is_tuned_whole(found: dict[str, Any]) -> None:
-    """From the bucket that fails on."""
     whole, less = ([5, "tune", 1], [5, "strict", 0]), ([3, "tune", 1], [5, "strict", 0])
     assert found["choosy"]["runs"] == [*less, [3, "tune", 0], *whole]
 

@@ -43,7 +43,6 @@ Built = tuple[Path, dict[str, Any]]
 
 
 def serve(folder: Path, log: str, on_miss: str) -> Any:
-    """Serve two buckets of the example MLP from mlp.json and return what happened."""
     case = json.dumps({"table": "mlp.json", "seqlens": [16, 64], "on_miss": on_miss})
     program = str(PROGRAMS / "serve_mlp.py")
     return answer_of(python_in(folder, program, case, WARMUP_AUDIT_LOG=log).stdout)
@@ -70,7 +69,6 @@ def test_what_missed_is_tuned_and_then_nothing_misses(built: Built, tmp_path: Pa
 
 
 def write_misses(folder: Path, reasons: Mapping[str, str]) -> None:
-    """Write folder/misses.json with the problems, by key, and why each missed."""
     problems = [
         {
             "key": key,

@@ -33,7 +33,6 @@ Built = tuple[Path, dict[str, Any]]
 
 
 def notices(done: Done) -> list[str]:
-    """Return the lines of warmup on stderr."""
     return [line for line in done.stderr.splitlines() if line.startswith("warmup: ")]
 
 
@@ -90,7 +89,6 @@ def test_a_process_that_asked_nothing_says_so_at_its_end(net: Built, tmp_path: P
 
 
 def test_a_strict_miss_is_the_last_line_of_a_script(net: Built, tmp_path: Path) -> None:
-    """After the traceback that torch makes of it: key, reason and remedy."""
     done = python_in(tmp_path, LOUD, str(net[0]), "strict", code=1)
     last = done.stderr.splitlines()[-1]
     assert last.startswith("warmup: the program ended at a miss: no row answers `packed_linear m=7")
@@ -100,7 +98,6 @@ def test_a_strict_miss_is_the_last_line_of_a_script(net: Built, tmp_path: Path) 
 
 @pytest.fixture(scope="module")
 def other_machine(net: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same table, tuned with another number of threads."""
     table = read(net[0])
     runtime = table.provenance.runtime
     device = replace(runtime.device, threads=(runtime.device.threads or 1) + 1)

@@ -70,7 +70,6 @@ def template_table(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 def test_a_build_writes_one_row_for_each_problem_of_each_bucket(built: Built) -> None:
-    """Two problems for each of two buckets; each candidate is listed with its time."""
     assert sorted(read(built[0]).rows) == [
         f"packed_linear m=16 n=1024 k=256 {LAYOUT}=gelu_tanh",
         f"packed_linear m=16 n=256 k=1024 {LAYOUT}=add(f32[16,256])",
@@ -124,7 +123,6 @@ def test_an_unseen_bucket_falls_back_without_measuring(
 
 
 def test_strict_names_the_nearest_row_and_what_differs(built: Built, serve: Run) -> None:
-    """The error names problem, epilogue, nearest row and the differing ingredient."""
     error = serve(built[0], [48], on_miss="strict")["error"]
     assert error.startswith("MissError: no row answers `packed_linear m=48 n=1024 k=256 f32")
     assert "epilogue=gelu_tanh` (not_in_table)" in error
@@ -219,7 +217,6 @@ def test_winners_for_the_host_in_cuda_graphs_are_warned_of_once(
 
 @pytest.mark.long
 def test_a_callers_contradicting_option_is_told(built: Built, serve: Run) -> None:
-    """With both values."""
     (warning,) = serve(built[0], [16], options={"max_autotune_gemm_backends": "ATEN"})["warnings"]
     said = "max_autotune_gemm_backends is ATEN here, the table was built with ATEN,CPP"
     assert said in warning

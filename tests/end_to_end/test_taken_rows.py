@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from own_processes import ROOT, warmup_in
 
-from warmup.keys.registry import kind_of
 from warmup.table.store import read, write
 
 pytestmark = pytest.mark.long
@@ -42,19 +41,3 @@ def test_a_build_tunes_what_earlier_tables_lack(
     assert all("threads" in reason for reason in refused["refused"].values())
     rows = read(folder / "again.json").rows
     assert {key: rows[key] for key in half} == half
-
-
-def test_a_dry_run_for_misses_counts_what_would_be_taken(
-    built: tuple[Path, dict[str, Any]], tmp_path: Path
-) -> None:
-    """With `--problems` too; nothing is written."""
-    key = next(key for key in read(built[0]).rows if kind_of(key).name == "gemm")
-    problem = {"key": key, "kind": "gemm", "reason": "not_in_table", "count": 3}
-    document = {"schema": 1, "digests": [], "problems": [problem]}
-    misses = tmp_path / "misses.json"
-    misses.write_text(json.dumps(document))
-    words = ("--problems", str(misses), "--out", str(tmp_path / "t.json"), "--dry-run")
-    plan = json.loads(warmup_in(tmp_path, *BUILD, *words, "--rows-from", str(built[0])).stdout)
-    assert (plan["missing"], plan["known"]) == ([], [key])
-    assert plan["rows_from"] == [{"path": str(built[0]), "taken": [key], "refused": {}}]
-    assert not (tmp_path / "t.json").exists()

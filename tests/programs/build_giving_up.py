@@ -36,7 +36,6 @@ SAID = "for want of memory"
 
 @contextlib.contextmanager
 def failing(begins: str) -> Iterator[None]:
-    """Let each trial of what *begins* so fail."""
     run = bare_trials._run_here
 
     def run_here(trial: Trial, live: Any) -> Any:

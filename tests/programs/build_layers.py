@@ -27,7 +27,6 @@ NAMES = ("two", "five", "choosy", "counted")
 
 
 def build(model: str, seqlens: str, out: str, *, all_layers: bool = False) -> dict[str, Any]:
-    """Build a table and return what was measured, kept and run for it."""
     runs: list[tuple[int, str, int]] = []
     attached = BucketCompiler.attached
 
@@ -64,7 +63,6 @@ def build(model: str, seqlens: str, out: str, *, all_layers: bool = False) -> di
 
 
 def serve(model: str, seqlens: str, table: str) -> dict[str, int]:
-    """Serve *model* from *table* and return how many lookups hit and missed."""
     loaded = load_model(model)
     assert loaded.example_inputs is not None
     with warmup.install(table, freezing=True) as handle, torch.no_grad():

@@ -70,8 +70,6 @@ def inject(wrong: list[str]) -> None:
 
 
 class Steps(Observer):
-    """Keeps what a build reports of a wrong output."""
-
     def __init__(self) -> None:
         self.tried: list[tuple[str, int, bool]] = []
         self.lines: list[str] = []
@@ -84,7 +82,6 @@ class Steps(Observer):
 
 
 def summary(report: BuildReport, steps: Steps) -> dict[str, Any]:
-    """Return what the build left in the table, and what it reported."""
     table = decode(report.path.read_text(encoding="utf-8"), str(report.path))
     return {
         "winners": {key: row.winner.uid for key, row in table.rows.items()},

@@ -46,16 +46,12 @@ class Scale(nn.Module):
 
 
 class Break(nn.Module):
-    """Breaks the graph."""
-
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         torch._dynamo.graph_break()
         return x + 1
 
 
 class Count(nn.Module):
-    """Counts its calls in a buffer."""
-
     def __init__(self) -> None:
         super().__init__()
         self.gain = nn.Parameter(torch.rand(8))
@@ -67,8 +63,6 @@ class Count(nn.Module):
 
 
 class Adapted(nn.Module):
-    """A Linear with an adapter of low rank."""
-
     def __init__(self) -> None:
         super().__init__()
         self.base = nn.Linear(16, 16)
@@ -130,15 +124,12 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
 
 
 def make_table() -> Table:
-    """Return a table for this machine without rows."""
     setup = find_setup("cpu", PolicyOptions())
     created = "2026-01-02T03:04:05Z"
     return Table(Provenance(setup.runtime, warmup.__version__, created), setup.policy, {})
 
 
 class Watched:
-    """An installed table, and what it reports."""
-
     def __init__(self, on_miss: str = "fallback") -> None:
         self.install(on_miss)
         self.clear()
@@ -172,7 +163,6 @@ def gap(outputs: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def change(watched: Watched, way: str) -> dict[str, Any]:
-    """Change the weights of a compiled `Scale`, and compare."""
     model, x = Scale().eval(), torch.rand(8)
     compiled = torch.compile(model)
     before = compiled(x)
@@ -213,7 +203,6 @@ def change_for_two_shapes(watched: Watched) -> dict[str, Any]:
 
 
 def break_the_graph(watched: Watched) -> dict[str, Any]:
-    """A weight of the second graph is changed: the first is not compiled again."""
     model, x = nn.Sequential(Scale(), Break(), Scale()).eval(), torch.rand(8)
     compiled = torch.compile(model)
     compiled(x)
@@ -222,7 +211,6 @@ def break_the_graph(watched: Watched) -> dict[str, Any]:
 
 
 def write_in_the_graph(watched: Watched) -> dict[str, Any]:
-    """A buffer that the graph itself writes is not frozen."""
     model, x = Count().eval(), torch.rand(8)
     copied = copy.deepcopy(model)
     compiled = torch.compile(model)
@@ -248,13 +236,11 @@ def change_padded(watched: Watched) -> dict[str, Any]:
 
 
 def check_in_python(watched: Watched) -> dict[str, Any]:
-    """Without a C++ compiler."""
     with patch.object(weight_watch, "_load_check", lambda: None):
         return change(watched, "double")
 
 
 def fail_to_watch(watched: Watched) -> dict[str, Any]:
-    """An exception of the watch ends no compile, and is counted; the graph is not watched then."""
     with patch.object(weight_watch._FrozenGraph, "add_guard", side_effect=RuntimeError("planted")):
         model, x = Scale().eval(), torch.rand(8)
         error = gap(torch.compile(model)(x), model(x))
@@ -263,7 +249,6 @@ def fail_to_watch(watched: Watched) -> dict[str, Any]:
 
 
 def skip_guards(watched: Watched) -> dict[str, Any]:
-    """A caller that keeps no guard has no watch, and that is reported."""
     keep_none = {"guard_filter_fn": lambda guards: [False for _ in guards]}
     torch.compile(Scale().eval(), options=keep_none)(torch.rand(8))
     return {"said": watched.contradictions}
@@ -299,7 +284,6 @@ def change_in_threads(watched: Watched) -> dict[str, Any]:
 
 
 def refuse(_watched: Watched) -> dict[str, Any]:
-    """Strict serving refuses every call after the change; without a table the output is right."""
     _watched.handle.close()
     watched = Watched("strict")
     model, x = Scale().eval(), torch.rand(8)

@@ -33,7 +33,6 @@ TABLE, *ON_MISS = sys.argv[1:]
 def serve(
     *, rows: int = 8, autocast: bool = False, dynamic: bool = False, **how: Any
 ) -> warmup.Report:
-    """Serve one call, and return the report."""
     torch.compiler.reset()
     torch.manual_seed(0)
     with warmup.install(TABLE, freezing=True, **how) as handle:

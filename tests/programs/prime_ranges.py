@@ -30,7 +30,6 @@ KEY = "bmm batch=4 m=2..16 n=48 k=32 f32 a=row b=row out=f32 fp32=ieee | epilogu
 
 
 def said_by(*words: str) -> tuple[int, str]:
-    """Return the exit code of a command, and its output."""
     with contextlib.redirect_stdout(io.StringIO()) as out:
         try:
             command([*words])
@@ -49,7 +48,6 @@ def make_table() -> Table:
 
 
 def main() -> None:
-    """Prime, serve, audit."""
     spelled, path = sys.argv[1:]
     write(Path(path), make_table())
     shared = ("--device", "cpu", "--model", spelled, "--seqlens", "16", "--policy", "range")

@@ -25,13 +25,11 @@ LENGTHS = (8, 16)
 
 
 def make_model() -> LlamaForCausalLM:
-    """Return the model with the same random weights each time."""
     torch.manual_seed(0)
     return LlamaForCausalLM(LlamaConfig(**TINY_LLAMA, use_cache=False)).eval()
 
 
 def compiled(form: str) -> Any:
-    """Return the model compiled in *form*; nothing is compiled before its first call."""
     model = make_model()
     if form == "whole":
         return torch.compile(model, dynamic=False)
@@ -41,7 +39,6 @@ def compiled(form: str) -> Any:
 
 
 def largest_error(form: str) -> float:
-    """Call the model in *form*; return the largest relative L2 distance to the uncompiled model."""
     torch.compiler.reset()
     served, eager, errors = compiled(form), make_model(), []
     with torch.no_grad():
@@ -53,7 +50,6 @@ def largest_error(form: str) -> float:
 
 
 def serve(form: str, table: str) -> dict[str, Any]:
-    """Serve *form* strictly from *table*, where a miss and a measurement raise; return counts."""
     import warmup
     from warmup.inductor import connect
 

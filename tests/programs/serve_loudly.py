@@ -23,7 +23,6 @@ import warmup
 
 
 def compiled(**settings: bool) -> torch.nn.Module:
-    """Return a new model, to be compiled as no other was."""
     torch.manual_seed(0)
     model: torch.nn.Module = torch.compile(Net().eval(), **settings)
     return model

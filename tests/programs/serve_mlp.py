@@ -31,7 +31,6 @@ from warmup.inductor import connect
 
 
 def count_candidates() -> list[str]:
-    """Note each C++ candidate that code is generated for."""
     generated: list[str] = []
     original = CppGemmTemplate.generate
 
@@ -44,7 +43,6 @@ def count_candidates() -> list[str]:
 
 
 def call_in(kind: str, work: Any) -> None:
-    """Run *work* in the main thread, a bare thread or a pool, and let its error out."""
     if kind == "pool":
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             pool.submit(work).result()
@@ -57,7 +55,6 @@ def call_in(kind: str, work: Any) -> None:
 
 
 def serve(case: dict[str, Any], model: torch.nn.Module) -> list[float]:
-    """Compile *model* as a caller would and return the error of each bucket against eager."""
     errors: list[float] = []
     torch.compiler.reset()
     settings: dict[str, Any] = {"options": case["options"]} if "options" in case else {}

@@ -19,7 +19,6 @@ import warmup
 
 
 def collectives() -> int:
-    """Return how many collectives this rank has started."""
     number: int = dist.group.WORLD._get_sequence_number_for_group()
     return number
 

@@ -29,8 +29,6 @@ from warmup.core.errors import warmup_error_in
 
 
 class Both(torch.nn.Module):
-    """An MLP, and a product of two inputs."""
-
     def __init__(self) -> None:
         super().__init__()
         self.mlp = MLP()
@@ -41,7 +39,6 @@ class Both(torch.nn.Module):
 
 @torch.no_grad()
 def serve(table: Any, *, of_program: bool = False, **settings: Any) -> dict[str, Any]:
-    """Install *table*, call the model, double its weights and call it again."""
     torch.compiler.reset()
     torch.manual_seed(0)
     os.environ["WARMUP_QUIET"] = "1"

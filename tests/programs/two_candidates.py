@@ -44,7 +44,6 @@ def other_mm(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Te
 
 
 def offer() -> None:
-    """Add library calls to each selection for a plain product."""
     calls = (one_mm, other_mm) if "TWINS" in os.environ else (slow_mm,)
     offered = [ExternKernelChoice(call, None, name=call.__name__) for call in calls]
     original = mm.autotune_select_algorithm

@@ -16,8 +16,6 @@ class Doubles(nn.Module):
 
 
 class Breaks(Doubles):
-    """Breaks the graph in the middle."""
-
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.linear(x)
         torch._dynamo.graph_break()
@@ -32,20 +30,9 @@ class Blocks(Doubles):
 
 
 class Fails(Doubles):
-    """Takes no more than 100 rows."""
-
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if x.shape[0] > 100:
             raise ValueError("too many rows")
-        return self.linear(x)
-
-
-class Each(Doubles):
-    """Is compiled for every size anew."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for _ in range(x.shape[0]):
-            x = x + 1
         return self.linear(x)
 
 

@@ -18,7 +18,6 @@ class NotDense(nn.Module):
 
 
 def example_inputs(seqlen: int) -> torch.Tensor:
-    """Return a jagged tensor of two rows."""
     return torch.nested.nested_tensor(
         [torch.randn(seqlen, 32), torch.randn(seqlen + 3, 32)], layout=torch.jagged
     )

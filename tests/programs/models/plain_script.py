@@ -19,11 +19,6 @@ class NeedsArguments(nn.Module):
         self.layer = nn.Linear(width, width)
 
 
-def make() -> nn.Module:
-    return Net(64)
-
-
-instance = Net()
 number = 3
 
 if __name__ == "__main__":

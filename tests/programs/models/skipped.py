@@ -21,5 +21,4 @@ class Skipped(nn.Module):
 
 
 def example_inputs(seqlen: int) -> tuple[torch.Tensor]:
-    """Return the arguments for *seqlen* rows."""
     return (torch.randn(seqlen, 64),)

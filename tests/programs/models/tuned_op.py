@@ -30,17 +30,4 @@ class Alone(nn.Module):
         self.weight = nn.Parameter(torch.randn(32, 32), requires_grad=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the product of x, of 32 features, doubled."""
         return OP(x, self.weight)
-
-
-class Beside(Alone):
-    """The operator, followed by a linear."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.last = nn.Linear(32, 48)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return what the linear makes of the operator's output."""
-        return self.last(super().forward(x))

@@ -22,5 +22,4 @@ class Written(nn.Module):
 
 
 def example_inputs(seqlen: int) -> tuple[torch.Tensor]:
-    """Return the arguments for *seqlen* rows."""
     return (torch.randn(seqlen, 64),)
