@@ -57,7 +57,6 @@ def _run(arguments: list[str] | None) -> int:
 
 
 def _is_of_torch(error: Exception) -> bool:
-    """Return whether *error* is that torch is missing, or that importing it fails."""
     if "torch" in sys.modules or not isinstance(error, (ImportError, OSError)):
         return False
     frames = traceback.extract_tb(error.__traceback__)

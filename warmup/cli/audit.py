@@ -132,7 +132,6 @@ def audit(
 
 
 def spell(report: AuditReport, suffix: str) -> str:
-    """Return *report* in the form of a file with that *suffix*."""
     if suffix == ".prom":
         from warmup.serving.audit import expose
 

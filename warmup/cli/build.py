@@ -30,7 +30,6 @@ _CONFIG_MAP_BYTES: Final = 2**20
 
 
 def _more(help_text: str, *names: str, metavar: str | None = None) -> Any:
-    """Return an option that the help lists below the others, without a default."""
     return typer.Option(
         *names,
         metavar=metavar,
@@ -208,10 +207,7 @@ def build(
 
 
 def _tune(request: BuildRequest, *, as_json: bool, reason: str = "") -> None:
-    """Do *request*, print its report, and end with its exit code.
-
-    *reason* is why a program may ask nothing.
-    """
+    """Do *request*, print its report, end with its code; *reason*: why a program asks nothing."""
     from warmup.cli import build_render as render
     from warmup.tuning.build import build
     from warmup.tuning.problems import ProblemsSource
@@ -262,7 +258,6 @@ _OF_SOURCES: Final = frozenset({"seqlens", "dims", "shard"})
 
 
 def _source_of(model: str | None, problems: Path | None, words: Mapping[str, Any]) -> Source:
-    """Return *model* with its buckets, or *problems*; a word of the other source is refused."""
     from warmup.tuning.model import ModelSource
     from warmup.tuning.problems import ProblemsSource
 
@@ -281,12 +276,7 @@ def _request_of(
     cluster: str | None,
     given: Collection[str] = (),
 ) -> BuildRequest:
-    """Return the request for *source* that *words* describe; those *given* besides are refused.
-
-    Raises:
-        typer.BadParameter: a word does not go with the source or with where it is built.
-        SettingsError: the limit for a problem is no time.
-    """
+    """Return the request for *source* that *words* describe; those *given* besides are refused."""
     from warmup.tuning.build import ThisProcess
     from warmup.tuning.device_host import ALL
     from warmup.tuning.devices import Devices
@@ -344,7 +334,6 @@ def _is_empty_share(problems: Path, shard: str) -> bool:
 
 
 def _is_of_torch(problems: Path) -> bool:
-    """Return whether the file begins as torch's lookup table does, whose keys name dtypes."""
     try:
         with problems.open("rb") as file:
             return b"(torch." in file.read(4096).partition(b":")[0]
@@ -355,7 +344,6 @@ def _is_of_torch(problems: Path) -> bool:
 def _measure_lookup_table(
     path: Path, out: Path | None, words: Mapping[str, Any], *, as_json: bool
 ) -> None:
-    """Measure the configs in *path* and the library's kernels, and add the winners to *out*."""
     from warmup.cli import build_render as render
     from warmup.tuning.lookup_table import measure_configs, read_lookup_table
     from warmup.tuning.request import BuildOptions
@@ -408,11 +396,7 @@ def _tune_program(
 
 
 def _engine_command(target: str) -> list[str]:
-    """Return the command for ``FOLDER{"compile_sizes": [1, 8], "tensor_parallel_size": 2, ...}``.
-
-    Raises:
-        SettingsError: what stands behind the folder is no JSON object of vLLM's arguments.
-    """
+    """Return the command for ``FOLDER{"compile_sizes": [1, 8], "tensor_parallel_size": 2}``."""
     from warmup.serving.engines import vllm_command
 
     folder, brace, rest = target.partition("{")

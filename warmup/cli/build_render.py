@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import functools
-import operator
 import statistics
 import time
 from collections import Counter
@@ -370,10 +368,6 @@ def spell(report: BuildReport, remedy: str = RETRY) -> Iterator[str]:
         own = [report.table.rows[key] for key in asked if kind_of(key) is kind]
         if own and kind.summary is not None:
             yield f"{len(own)} {kind.summary}{_mean_gain(own, kind)}"
-            found = [t.searched for t in report.timings if t.searched and kind_of(t.key) is kind]
-            if found:
-                tried = functools.reduce(operator.add, found).by_source
-                yield f"candidates tried for {counted(len(found), 'kernel')}: {tried}"
     for site, count in sorted(report.uncovered.items()):
         is_selection = bool(selections([site]))
         done = "default mode's kernel is compiled" if is_selection else "measured at every start"
@@ -400,7 +394,6 @@ def spell(report: BuildReport, remedy: str = RETRY) -> Iterator[str]:
 
 
 def _rows(report: BuildReport) -> Iterator[Sequence[str]]:
-    """Yield the cells of each bucket's rows, of the kinds that are listed row by row."""
     listed: set[tuple[Bucket, str]] = set()
     for result in report.buckets:
         for key in result.keys:
@@ -457,7 +450,6 @@ def _slower_at_largest(rows: Mapping[str, Row]) -> Iterator[str]:
 
 
 def _verdict(report: BuildReport) -> str:
-    """Return where the table is, its digest, and how many rows it has and were tuned now."""
     counts = sorted(rejections(report.timings).items())
     reasons = ", ".join(f"{count} {reason}" for reason, count in counts)
     rejected = f" (rejected candidates: {reasons})" if reasons else ""
@@ -471,7 +463,6 @@ def _verdict(report: BuildReport) -> str:
 
 
 def _outcome(report: BuildReport) -> Iterator[str]:
-    """Yield where rows were taken, where the bundle is, and what is not in the table."""
     yield from _sources(report)
     if report.stages and is_verbose():
         spent = ", ".join(f"{stage.label} {taken:.1f}" for stage, taken in report.stages.items())
@@ -585,7 +576,6 @@ def spell_graphs(bucket: str, graphs: int, uncompiled: Uncompiled) -> Iterator[s
 
 
 def document_of_plan(report: BuildReport) -> dict[str, Any]:
-    """Return the record of the plan, with the file and the seconds of the *report*."""
     shared = {"path": str(report.path), "seconds": report.seconds}
     return {**record(report.plan), **shared, "rows_from": record(report.rows_from)}
 
@@ -640,7 +630,6 @@ def spell_program(report: BuildReport) -> Iterator[str]:
 
 
 def _tuned_rows(rows: Mapping[str, Row]) -> Iterator[str]:
-    """Yield *rows*: one line each, or the number of rows of a kind that is not listed."""
     kinds = {key: kind_of(key) for key in rows}
     listed = [
         (kind.ingredients(key).get("m", ""), *_row(key, rows[key]))
@@ -654,7 +643,6 @@ def _tuned_rows(rows: Mapping[str, Row]) -> Iterator[str]:
 
 
 def document_of_program(report: BuildReport) -> dict[str, Any]:
-    """Return *report* as JSON values."""
     program = report.program
     assert program is not None
     audit = program.run.audit
@@ -704,7 +692,6 @@ def spell_configs(entries: Sequence[Entry], measured: MeasuredConfigs | None) ->
 def document_of_configs(
     entries: Sequence[Entry], measured: MeasuredConfigs | None
 ) -> dict[str, Any]:
-    """Return the same as JSON values."""
     found = measured and {
         **record(measured, without=("report",)),
         "table": str(measured.report.path),

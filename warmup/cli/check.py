@@ -127,7 +127,6 @@ def check(
 
 
 def _remove(ready_file: Path) -> None:
-    """Remove the ready file of an earlier run, before anything can fail."""
     try:
         remove_output(ready_file)
     except OSError as error:
@@ -261,7 +260,6 @@ def _spell_runtime(runtime: Runtime) -> str:
 
 
 def _spell_outcome(report: CheckReport) -> Iterator[str]:
-    """Yield the number of primed buckets, the bundle, and the state with its exit code."""
     if report.table is None:
         return
     if report.buckets:

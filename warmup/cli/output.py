@@ -184,7 +184,6 @@ def percent(share: float | None) -> str:
 
 
 def times(ratio: float | None) -> str:
-    """Return a speed-up as ``1.23x``."""
     return ABSENT if ratio is None else f"{ratio:.2f}x"
 
 

@@ -109,7 +109,6 @@ def _select(table: Table, words: str | None = None, part: str | None = None) -> 
 
 
 def _spell_origin(table: Table) -> Iterator[str]:
-    """Yield where, when and how *table* was built."""
     origin, method = table.provenance, table.policy.timing
     device, runtime = origin.runtime.device, origin.runtime
     yield from wrapped(
@@ -242,7 +241,6 @@ def _spell_kernels(evidence: Evidence) -> str:
 
 
 def row_cells(row: Row) -> tuple[str, str, str, str]:
-    """Return the cells of *row* under `ROW_HEAD`."""
     evidence = row.evidence
     library = evidence.library_us
     short = row.winner.short
@@ -418,7 +416,6 @@ def merge(
 
 
 def _document(table: Table, keys: Collection[str]) -> Any:
-    """Return the document of *table* with only its rows of *keys*."""
     document, kept = json.loads(encode(table)), set(keys)
     document["rows"] = {
         kind: {key: row for key, row in rows.items() if key in kept}
