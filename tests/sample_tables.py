@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from warmup.core.device import Device, Runtime
 from warmup.core.files import LOCKS_FOLDER
 from warmup.core.method import Method
 from warmup.core.rows import Evidence, Family, Flag, Rejection, Row, Winner
+from warmup.core.trial import Outcome, Samples
 from warmup.table.schema import Policy, Provenance, Table
 
 _DEVICE = Device(
@@ -91,3 +93,11 @@ def contents(folder: Path) -> dict[str, bytes | None]:
         for path in sorted(folder.rglob("*"))
         if LOCKS_FOLDER not in path.parts
     }
+
+
+def make_outcome(
+    winner: Winner, time_us: float | None = None, *, host_us: float | None = None, **changes: Any
+) -> Outcome:
+    """A candidate with stable times: ``make_outcome(winner, 10.5, host_us=7.0)``."""
+    samples, host = (None if us is None else Samples((us,) * 12) for us in (time_us, host_us))
+    return Outcome(winner=winner, samples=samples, host=host, **changes)

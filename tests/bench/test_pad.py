@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from own_processes import run_python
+from sample_tables import make_outcome, make_table
 
 from warmup.bench.pad import PadRun, SampleFile, draw_pad_keys, measure_samples, parse_dtypes
 from warmup.core.device import Device, Runtime
@@ -19,7 +20,8 @@ from warmup.core.errors import NothingRecordedError, SettingsError, WarmupError
 from warmup.core.files import locked
 from warmup.core.method import L2, Launch, Method
 from warmup.core.roofline import item_bytes
-from warmup.core.rows import Evidence, Row, Timing, Tuned
+from warmup.core.rows import Evidence, Row
+from warmup.core.trial import Tuned
 from warmup.keys.pad import AS_IS, PADDED, PadProblem
 from warmup.serving.audit import MissedProblem
 from warmup.tuning.report import NOT_BEGUN, BuildReport
@@ -40,8 +42,8 @@ def keys_of(count: int, seed: int = 1) -> list[str]:
 def tuned(key: str, padded_us: float | None = 20.0) -> Tuned:
     """A pad decision whose ways took 10 and *padded_us* as they run, twice that by own calls."""
     ways = [
-        Timing(winner=AS_IS, time_us=20.0, fused_us=10.0),
-        Timing(winner=PADDED, time_us=40.0, fused_us=padded_us),
+        make_outcome(AS_IS, 20.0, fused=make_outcome(AS_IS, 10.0)),
+        make_outcome(PADDED, 40.0, fused=make_outcome(PADDED, padded_us)),
     ]
     return Tuned(key, Row(AS_IS, EVIDENCE), tuple(ways))
 
@@ -123,7 +125,9 @@ def test_a_second_run_measures_what_is_missing(tmp_path: Path) -> None:
 
 def report(**reasons: Any) -> BuildReport:
     """A report of a build that tuned nothing, for *reasons*."""
-    return BuildReport(Path("t.json"), None, "0" * 64, (), (), 1.0, **reasons)  # type: ignore[arg-type]  # no table
+    return BuildReport(
+        path=Path("t.json"), table=make_table({}), digest="0" * 64, seconds=1.0, **reasons
+    )
 
 
 @pytest.mark.parametrize(("reasons", "is_error"), [("", False), ("pad mm m=1: too large", True)])

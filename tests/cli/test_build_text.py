@@ -16,7 +16,8 @@ from warmup.cli.build_render import MEASURE_ALL, document, is_undecided, spell, 
 from warmup.cli.tables import spell_table
 from warmup.core.buckets import Bucket
 from warmup.core.device import MachineState
-from warmup.core.rows import Flag, Row, Tuned
+from warmup.core.rows import Flag, Row
+from warmup.core.trial import Tuned
 from warmup.keys.kind import Kind
 from warmup.tuning.report import BucketResult, BuildReport, CheckedOutput, DeviceShare
 

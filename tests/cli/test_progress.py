@@ -11,7 +11,7 @@ from rich.progress import Progress
 from warmup.cli.build_render import BuildProgress, DoneColumn, StepColumn
 from warmup.core.buckets import parse_buckets
 from warmup.core.device import CallCost
-from warmup.core.rows import Tuned
+from warmup.core.trial import Tuned
 from warmup.tuning.report import BucketResult, CheckedOutput
 
 FIELDS: dict[str, Any] = {"judgement": CheckedOutput(error=0, limit=1), "seconds": 0.5}

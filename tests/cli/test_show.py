@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sample_tables import make_key, make_row, make_table
+from sample_tables import make_key, make_outcome, make_row, make_table
 
 from warmup.cli import output
 from warmup.cli import tables as show_render
@@ -14,7 +14,8 @@ from warmup.cli.tables import spell_candidates, spell_table
 from warmup.core.device import CallCost
 from warmup.core.errors import TableFormatError
 from warmup.core.method import Launch
-from warmup.core.rows import MAX_RANKED, Rejection, Scope, Timing, Tuned, ranked, ranking_of
+from warmup.core.rows import MAX_RANKED, Rejection, Scope, ranked
+from warmup.core.trial import Tuned, ranking_of
 from warmup.table.codec import decode, digest_of, encode
 from warmup.table.store import read
 
@@ -56,9 +57,10 @@ def test_a_ranking_has_the_ten_fastest_that_were_timed_alike() -> None:
         ({"triton_05": 21.5, "triton_01": 20.25}, (1, 5)),
     ):
         row, key = make_row(), make_key()
+        winners = [replace(row.winner, uid=f"triton_{number:02}") for number in range(14)]
         timings = [
-            Timing(replace(row.winner, uid=name), 10.0 + number, fused_us=fused.get(name))
-            for number, name in enumerate(f"triton_{number:02}" for number in range(14))
+            make_outcome(one, 10.0 + number, fused=make_outcome(one, fused.get(one.uid)))
+            for number, one in enumerate(winners)
         ]
         timings[3] = replace(timings[3], rejection=Rejection.WRONG)
         scope = Scope.FUSED if fused else Scope.BARE

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from warmup.tuning.device_worker import descendants_of
+from warmup.measuring.machine import descendants_of
 
 
 def test_children_of_children_count(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ from torch._inductor.runtime.hints import HeuristicType
 from torch._inductor.runtime.triton_heuristics import config_from_dict
 
 from warmup.core.method import L2, CandidateSource, Method
-from warmup.core.rows import Rejection, Tuned
+from warmup.core.rows import Rejection
+from warmup.core.trial import Tuned
 from warmup.inductor.launch import hooks as launch_search
 from warmup.inductor.launch.hooks import LaunchSearch
 from warmup.keys.kind import ProblemOfKey

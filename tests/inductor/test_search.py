@@ -13,7 +13,7 @@ from sample_tables import make_key, make_row
 pytest.importorskip("triton")
 
 from warmup.core.events import Emitter
-from warmup.core.rows import Tuned
+from warmup.core.trial import Tuned
 from warmup.inductor.gemm.search import splits_of
 from warmup.keys.gemm import GemmProblem
 from warmup.keys.question import GemmQuestion, Question

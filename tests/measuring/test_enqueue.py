@@ -70,7 +70,7 @@ def test_a_row_has_the_hosts_times_of_winner_and_library() -> None:
     assert fused is not None
     assert fused.row.evidence.scope is Scope.FUSED
     assert (fused.row.evidence.host_us, fused.row.evidence.library_host_us) == (55.0, 80.0)
-    assert {timing.winner: timing.host_us for timing in fused.timings} == {
+    assert {timing.winner: timing.host_us for timing in fused.deciding} == {
         LIBRARY: 80.0,
         winner: 55.0,
     }

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from warmup.core.method import Method
 from warmup.core.roofline import Peaks, Work
-from warmup.core.rows import Family, Flag, Rejection, Row, Tuned, Winner
-from warmup.core.trial import Outcome, RegionKernels, Samples
+from warmup.core.rows import Family, Flag, Rejection, Row, Winner
+from warmup.core.trial import Outcome, RegionKernels, Samples, Tuned
 from warmup.measuring.selection import (
     Selected,
     doubtful_us,
@@ -36,7 +36,8 @@ def template(block: int, uid: str = "triton_mm", **kwargs: int) -> Winner:
 
 
 def timed(winner: Winner, *times_us: float, is_final: bool = True) -> Outcome:
-    return Outcome(winner=winner, samples=Samples(times_us), error=0.01, is_final=is_final)
+    more = {"error": 0.01, "clock_mhz": 1500, "is_final": is_final}
+    return Outcome(winner=winner, samples=Samples(times_us), **more)
 
 
 def rejected(winner: Winner, reason: Rejection, said: str = "") -> Outcome:
@@ -55,7 +56,7 @@ def flags_of(*outcomes: Outcome) -> tuple[Flag, ...]:
 
 
 def row_of(*outcomes: Outcome, peaks: Peaks | None = PEAKS, work: Work | None = WORK) -> Row:
-    tuned = make_row(KEY, outcomes, LIBRARY, METHOD, work=work, peaks=peaks, clock_mhz=1500)
+    tuned = make_row(KEY, outcomes, LIBRARY, METHOD, work=work, peaks=peaks)
     assert tuned is not None
     return tuned.row
 

@@ -9,9 +9,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,23 +21,15 @@ from sample_trials import make_trial
 from warmup.core.errors import BuildError
 from warmup.core.method import L2, Method
 from warmup.core.rows import Family, Rejection, Winner
-from warmup.core.trial import Outcome, RegionKernels, Samples, TensorSpec, Trial
+from warmup.core.trial import Outcome, RegionKernels, Samples, TensorSpec
 from warmup.measuring.selection import make_row
-from warmup.measuring.trial_process import (
-    TrialNotRunError,
-    TrialProcess,
-    TrialResult,
-    outcome_from_json,
-    outcome_to_json,
-    own_command,
-)
+from warmup.measuring.trial_process import TrialNotRunError, TrialProcess, own_command
 
 pytestmark = pytest.mark.long
 
 Start = Callable[..., TrialProcess]
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "tests" / "programs"
-LIMIT_S = 5
 REASONS = {
     "bad_zeros": Rejection.WRONG,
     "bad_half": Rejection.UNWRITTEN,
@@ -48,7 +41,6 @@ REASONS = {
     "bad_memory": Rejection.OUT_OF_MEMORY,
     "bad_clock": Rejection.IMPLAUSIBLE,
 }
-WINNER = Winner(Family.EXTERN, "aten::mm")
 
 
 def program(name: str, *arguments: str) -> list[str]:
@@ -62,7 +54,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     started: list[TrialProcess] = []
 
-    def make(command: list[str], limit_s: float = LIMIT_S) -> TrialProcess:
+    def make(command: list[str], limit_s: float = 5) -> TrialProcess:
         with tempfile.TemporaryFile() as log:
             copy = os.fdopen(os.dup(log.fileno()), "w+b")
         started.append(TrialProcess(command, limit_s=limit_s, log=copy))
@@ -75,16 +67,11 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
         process.log.close()
 
 
-def named(result: TrialResult) -> dict[str, Outcome]:
-    return {one.winner.uid.removeprefix("aten::"): one for one in result.outcomes}
+def named(outcomes: Sequence[Outcome]) -> dict[str, Outcome]:
+    return {one.winner.uid.removeprefix("aten::"): one for one in outcomes}
 
 
-def winner_of(trial: Trial, result: TrialResult) -> str | None:
-    tuned = make_row(trial.key, result.outcomes, trial.library, trial.method)
-    return None if tuned is None else tuned.row.winner.uid.removeprefix("aten::")
-
-
-def is_running(pid: int) -> bool:
+def is_running(pid: int | None) -> bool:
     """Return whether *pid* is a running process; a zombie is not."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -93,7 +80,7 @@ def is_running(pid: int) -> bool:
     return state != "Z"
 
 
-def has_ended(pid: int, limit_s: float = 15) -> bool:
+def has_ended(pid: int | None, limit_s: float = 15) -> bool:
     deadline = time.monotonic() + limit_s
     while is_running(pid) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -101,158 +88,114 @@ def has_ended(pid: int, limit_s: float = 15) -> bool:
 
 
 def test_every_bad_candidate_is_rejected_and_a_good_one_wins(start: Start) -> None:
-    """In a trial with nine candidates that are wrong, crash, hang or lie, each is rejected."""
+    """In a trial with nine candidates that are wrong, crash, hang or lie; the next trial runs."""
     noisy = Method(l2=L2.WARM, max_spread=1e3)  # however busy this machine is, the liar leads
     trial = make_trial(["mm", "good", *REASONS], method=noisy)
     process = start(program("bad_candidates.py"))
-    result = process.run(trial)
-    found = named(result)
+    outcomes = process.run(trial)
+    found = named(outcomes)
     assert {name: found[name].rejection for name in REASONS} == REASONS
-    assert winner_of(trial, result) in {"mm", "good"}
-    assert [one.winner for one in result.outcomes] == [one.winner for one in trial.candidates]
+    tuned = make_row(trial.key, outcomes, trial.library, trial.method)
+    assert tuned is not None
+    assert tuned.row.winner.uid in {"aten::mm", "aten::good"}
+    assert [one.winner for one in outcomes] == [one.winner for one in trial.candidates]
     assert found["bad_fault"].said == "was killed by SIGSEGV"
     assert found["bad_hang"].said == "said nothing for 5 s"
     assert found["bad_exit"].said == "ended with exit code 9"
-
-
-def test_a_trial_after_a_crash_runs_in_a_new_child(start: Start) -> None:
-    process = start(program("bad_candidates.py"))
-    process.start()
-    first = process.pid
-    crashed = named(process.run(make_trial(["mm", "bad_exit"])))
     second = process.pid
-    again = named(process.run(make_trial(["mm", "good"])))
-    assert crashed["bad_exit"].rejection is Rejection.CRASHED
-    assert [one.samples is None for one in (crashed["mm"], again["mm"], again["good"])] == [
-        False,
-        False,
-        False,
-    ]
-    assert (second != first, process.pid == second) == (True, True)
+    assert all(one.samples for one in process.run(make_trial(["mm", "good"])))
+    assert process.pid == second
 
 
-def test_warmups_own_program_runs_a_good_trial(start: Start) -> None:
+def test_warmups_own_program_runs_a_trial_after_one_that_does_not_fit(start: Start) -> None:
     """``python -m warmup.tuning.worker`` multiplies, checks and times; a CPU has no SM clock."""
-    result = start(own_command(), 60).run(make_trial(["mm"]))
-    (outcome,) = result.outcomes
-    assert outcome.samples is not None
-    assert outcome.error is not None
-    assert outcome.error < 1e-5
-    assert (outcome.is_final, result.clock_mhz) == (True, None)
-
-
-def test_operands_that_do_not_fit_leave_the_child_alive(start: Start) -> None:
-    """Such a trial raises an error with the reason; the same child runs the next trial."""
     process = start(own_command(), 60)
     huge = TensorSpec((2**50,), (1,), 0, "float32")
     with pytest.raises(TrialNotRunError, match="memory"):
         process.run(make_trial(["mm"], out=huge))
     first = process.pid
-    assert named(process.run(make_trial(["mm"])))["mm"].samples is not None
-    assert process.pid == first
+    (outcome,) = process.run(make_trial(["mm"]))
+    assert outcome.samples is not None
+    assert outcome.error is not None
+    assert outcome.error < 1e-5
+    assert (outcome.is_final, outcome.clock_mhz, process.pid) == (True, None, first)
 
 
-@pytest.mark.parametrize(
-    ("code", "said"),
-    [
+def test_a_child_that_does_not_start_fails_the_build(start: Start) -> None:
+    """The error names the process, how it ended, and its last words."""
+    for code, said in (
         ("raise SystemExit('no module named torch')", "exit code 1 (no module named torch)"),
         ("import os; os.kill(os.getpid(), 9)", "was killed by SIGKILL"),
         ("pass", "ended with exit code 0"),
-    ],
-    ids=["fails", "is killed", "ends"],
-)
-def test_a_child_that_does_not_start_fails_the_build(start: Start, code: str, said: str) -> None:
-    """The error names the process, how it ended, and its last words."""
-    process = start([sys.executable, "-c", code])
-    with pytest.raises(BuildError) as caught:
-        process.run(make_trial(["mm"]))
-    assert "the process that measures candidates" in str(caught.value)
-    assert said in str(caught.value)
-    assert process.pid is None
+    ):
+        process = start([sys.executable, "-c", code])
+        with pytest.raises(BuildError) as caught:
+            process.run(make_trial(["mm"]))
+        assert "the process that measures candidates" in str(caught.value)
+        assert said in str(caught.value)
+        assert process.pid is None
 
 
-def test_each_death_costs_one_candidate(start: Start) -> None:
-    """If every candidate kills the child, each is rejected with the last line of its output."""
-    outcomes = named(start(program("fake_measurer.py", "dies")).run(make_trial(["mm", "a", "b"])))
-    assert [(one.rejection, one.said) for one in outcomes.values()] == [
-        (Rejection.CRASHED, "ended with exit code 7 (these are my last words)")
-    ] * 3
-
-
-def test_the_control_may_die_once(start: Start, tmp_path: Path) -> None:
-    """If the child dies in the library's kernel, the trial runs again with every candidate."""
-    process = start(program("fake_measurer.py", f"dies_unless={tmp_path / 'died'}"))
-    outcomes = named(process.run(make_trial(["mm", "other"])))
-    assert (tmp_path / "died").exists()
-    assert [one.time_us for one in outcomes.values()] == [2.0, 2.0]
-
-
-def test_too_many_deaths_end_the_trial(start: Start) -> None:
-    """After sixteen deaths the trial is given up, and no process is left."""
+def test_each_death_costs_one_candidate_and_sixteen_the_trial(start: Start) -> None:
     process = start(program("fake_measurer.py", "dies"))
+    outcomes = process.run(make_trial(["mm", "a", "b"]))
+    said = "ended with exit code 7 (these are my last words)"
+    assert [(one.rejection, one.said) for one in outcomes] == [(Rejection.CRASHED, said)] * 3
     with pytest.raises(TrialNotRunError, match="16 candidates"):
         process.run(make_trial(["mm", *(f"other{number}" for number in range(20))]))
     assert process.pid is None
 
 
+def test_the_control_may_die_once(start: Start, tmp_path: Path) -> None:
+    """If the child dies in the library's kernel, the trial runs again with every candidate."""
+    process = start(program("fake_measurer.py", f"dies_unless={tmp_path / 'died'}"))
+    outcomes = process.run(make_trial(["mm", "other"]))
+    assert (tmp_path / "died").exists()
+    assert [one.time_us for one in outcomes] == [2.0, 2.0]
+
+
 def test_a_hang_is_ended_with_its_process(start: Start) -> None:
-    """A candidate that reports nothing within the limit is rejected, and its process is killed."""
     process = start(program("fake_measurer.py", "hangs"), 1)
     process.start()
     first = process.pid
-    assert first is not None
     assert named(process.run(make_trial(["mm"])))["mm"].rejection is Rejection.TIMED_OUT
     assert not is_running(first)
 
 
-def test_what_a_child_prints_is_no_answer(start: Start) -> None:
-    """Standard output goes to the log; results use a file descriptor of their own."""
+def test_a_child_that_died_between_trials_is_replaced(start: Start) -> None:
+    """What a child prints is no answer: results use a file descriptor of their own."""
     process = start(program("fake_measurer.py", "works"))
-    result = process.run(make_trial(["mm"]))
-    assert (result.outcomes[0].time_us, result.clock_mhz) == (2.0, 1500)
+    (outcome,) = process.run(make_trial(["mm"]))
+    assert (outcome.time_us, outcome.clock_mhz) == (2.0, 1500)
     assert process.log is not None
     process.log.seek(0)
     assert process.log.read() == b"this is no answer\n"
-
-
-def test_a_child_that_died_between_trials_is_replaced(start: Start) -> None:
-    process = start(program("fake_measurer.py", "works"))
-    process.run(make_trial(["mm"]))
     assert process.pid is not None
     os.kill(process.pid, signal.SIGKILL)
     assert has_ended(process.pid)
-    assert process.run(make_trial(["mm"])).outcomes[0].time_us == 2.0
+    assert process.run(make_trial(["mm"]))[0].time_us == 2.0
 
 
-def test_a_forked_process_leaves_the_child_to_its_parent(start: Start) -> None:
+def test_close_leaves_no_process_and_a_fork_leaves_it_to_its_parent(start: Start) -> None:
     """A server that forks its workers may end one of them while it measures itself."""
-    process = start([sys.executable, "-c", "import time; time.sleep(60)"])
+    process = start(program("fake_measurer.py", "works"))
     process.start()
-    assert process.pid is not None
+    first = process.pid
     if (forked := os.fork()) == 0:
         process.close()
         os._exit(0)
     os.waitpid(forked, 0)
-    assert is_running(process.pid)
-
-
-def test_close_leaves_no_process(start: Start) -> None:
-    """Closing works before and after a trial and twice; a closed process can be used again."""
-    process = start(program("fake_measurer.py", "works"))
-    process.start()
-    first = process.pid
+    assert is_running(first)
     process.close()
     process.run(make_trial(["mm"]))
     second = process.pid
     process.close()
     process.close()
-    assert first is not None
-    assert second is not None
-    assert [is_running(first), is_running(second), process.pid is None] == [False, False, True]
+    assert [is_running(first), is_running(second), process.pid] == [False, False, None]
 
 
 @pytest.mark.parametrize(("verb", "mode"), [("start", "works"), ("run", "hangs")])
-def test_the_parents_death_leaves_no_process(start: Start, verb: str, mode: str) -> None:
+def test_the_parents_death_leaves_no_process(verb: str, mode: str) -> None:
     """When the process that measures is killed its child ends too, idle or in a candidate."""
     with subprocess.Popen(
         program("start_measurer.py", verb, mode), stdout=subprocess.PIPE, text=True
@@ -268,27 +211,22 @@ def test_the_parents_death_leaves_no_process(start: Start, verb: str, mode: str)
             os.kill(child, signal.SIGKILL)
 
 
-TIMES = st.lists(st.floats(0, 1e9), min_size=1, max_size=9)
+TIMES = st.lists(st.floats(0, 1e9), min_size=1, max_size=9).map(lambda us: Samples(tuple(us)))
+COUNTS = [st.none() | st.integers(0, 999) for _ in range(3)]
 OUTCOMES = st.builds(
     Outcome,
-    winner=st.just(WINNER),
-    samples=st.none() | TIMES.map(lambda times: Samples(tuple(times))),
+    winner=st.just(Winner(Family.EXTERN, "aten::mm")),
+    samples=st.none() | TIMES,
     error=st.none() | st.floats(allow_nan=False),
     rejection=st.none() | st.sampled_from(Rejection),
     said=st.text(max_size=20),
     is_final=st.booleans(),
-    kernels=st.none()
-    | st.builds(
-        RegionKernels,
-        *(st.none() | st.integers(0, 999) for _ in range(3)),
-        is_as_decided=st.booleans(),
-    ),
-    host=st.none() | TIMES.map(lambda times: Samples(tuple(times))),
+    kernels=st.none() | st.builds(RegionKernels, *COUNTS, is_as_decided=st.booleans()),
+    host=st.none() | TIMES,
 )
 
 
 @given(OUTCOMES)
 def test_an_outcome_arrives_as_it_was_sent(outcome: Outcome) -> None:
-    """An outcome survives JSON text and back, also with an infinite error."""
-    sent = json.dumps(outcome_to_json(outcome))
-    assert outcome_from_json(WINNER, json.loads(sent)) == outcome
+    sent = json.dumps(msgspec.to_builtins(outcome))
+    assert msgspec.convert(json.loads(sent), Outcome) == outcome

@@ -13,8 +13,8 @@ import torch
 from sample_trials import dense, make_trial
 
 from warmup.core.method import L2, Method
-from warmup.core.rows import Flag, Rejection, Tuned, Winner
-from warmup.core.trial import Candidate, Operands, Outcome, Trial, ViewSpec
+from warmup.core.rows import Flag, Rejection, Winner
+from warmup.core.trial import Candidate, Operands, Outcome, Trial, Tuned, ViewSpec
 from warmup.measuring import trial as screening
 from warmup.measuring.reference import OperandSets
 from warmup.measuring.selection import make_row, select_winner

@@ -12,7 +12,8 @@ import torch
 
 from warmup.core.events import Emitter
 from warmup.core.method import L2, Method
-from warmup.core.rows import Evidence, Family, Row, Tuned
+from warmup.core.rows import Evidence, Family, Row
+from warmup.core.trial import Tuned
 from warmup.inductor import connect
 from warmup.inductor.caches import empty_caches
 from warmup.table.lookup import Lookup

@@ -19,7 +19,7 @@ from torch._inductor import config as inductor_config
 from torch._inductor.kernel import mm
 from torch._inductor.select_algorithm import ExternKernelChoice
 
-from warmup.core.rows import Tuned
+from warmup.core.trial import Tuned
 from warmup.keys.question import GemmQuestion, Question
 from warmup.table.codec import decode
 from warmup.tuning import tuner

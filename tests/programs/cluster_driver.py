@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from warmup.core.rows import Tuned
+from warmup.core.trial import Tuned
 from warmup.table.codec import decode
 from warmup.tuning.build import build
 from warmup.tuning.problems import ProblemsSource, as_problems
@@ -26,25 +26,26 @@ GIVEN: dict[str, Any] = json.loads(sys.argv[1])
 EVENTS = sys.stdout  # a build on a cluster redirects it
 
 
-def sleep_share(request: str, given: dict[str, Any] = GIVEN) -> str:
+def sleep_share(request: dict[str, Any], given: dict[str, Any] = GIVEN) -> dict[str, Any]:
     import os
     import time
 
     import ray
 
-    from warmup.tuning.device_host import FinishedProblem, ReadyWorker
+    from warmup.tuning.devices import ReadyWorker, to_message
+    from warmup.tuning.report import ProblemResults
 
     table = decode(given["table"], "the test")
-    keys = json.loads(request)["keys"]
+    keys = request["keys"]
     for key in keys:
         with Path(given["log"]).open("a") as log:
             log.write(f"{os.getpid()} {key}\n")
         time.sleep(given["seconds"])
     node = ray.get_runtime_context().get_node_id()
     ready = ReadyWorker(runtime=table.provenance.runtime, policy=table.policy, control_us=1.0)
-    finished = FinishedProblem(tuned=tuple(Tuned(key, table.rows[key], ()) for key in keys))
+    finished = ProblemResults(timings=tuple(Tuned(key, table.rows[key], ()) for key in keys))
     answer = {"node": node, "name": node}
-    return json.dumps({**answer, "ready": ready.to_json(), "finished": finished.to_json()})
+    return {**answer, "ready": to_message(ready), "finished": to_message(finished)}
 
 
 class Saying(Observer):

@@ -34,7 +34,8 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv  # noqa: E402
 
 from warmup.core.events import Emitter, Event  # noqa: E402
 from warmup.core.method import CompileOrder  # noqa: E402
-from warmup.core.rows import Evidence, Row, Tuned  # noqa: E402
+from warmup.core.rows import Evidence, Row  # noqa: E402
+from warmup.core.trial import Tuned  # noqa: E402
 from warmup.inductor import connect  # noqa: E402
 from warmup.keys.question import Question  # noqa: E402
 from warmup.table.lookup import Lookup  # noqa: E402

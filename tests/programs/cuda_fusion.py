@@ -34,7 +34,8 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.fx.experimental.symbolic_shapes import ShapeEnv  # noqa: E402
 
 from warmup.core.events import Emitter, Event  # noqa: E402
-from warmup.core.rows import Evidence, Row, Tuned, Winner  # noqa: E402
+from warmup.core.rows import Evidence, Row, Winner  # noqa: E402
+from warmup.core.trial import Tuned  # noqa: E402
 from warmup.inductor import connect  # noqa: E402
 from warmup.inductor.gemm.choices import identify  # noqa: E402
 from warmup.inductor.gemm.key import describe  # noqa: E402

@@ -39,7 +39,8 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv  # noqa: E402
 from warmup.core.errors import warmup_error_in  # noqa: E402
 from warmup.core.events import Emitter, Event  # noqa: E402
 from warmup.core.method import CandidateSource, search_to_json  # noqa: E402
-from warmup.core.rows import Evidence, Family, Row, Tuned, Winner  # noqa: E402
+from warmup.core.rows import Evidence, Family, Row, Winner  # noqa: E402
+from warmup.core.trial import Tuned  # noqa: E402
 from warmup.inductor import connect  # noqa: E402
 from warmup.inductor.caches import empty_caches, kept_kernels  # noqa: E402
 from warmup.inductor.launch import hooks as launch_search  # noqa: E402

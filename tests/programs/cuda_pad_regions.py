@@ -35,8 +35,8 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv  # noqa: E402
 
 from warmup.core.errors import MissReason  # noqa: E402
 from warmup.core.events import Emitter, Event, EventName  # noqa: E402
-from warmup.core.rows import Evidence, Tuned, Winner  # noqa: E402
-from warmup.core.trial import Region, TensorSpec  # noqa: E402
+from warmup.core.rows import Evidence, Winner  # noqa: E402
+from warmup.core.trial import Region, TensorSpec, Tuned  # noqa: E402
 from warmup.inductor import connect  # noqa: E402
 from warmup.inductor.gemm.regions import module_of  # noqa: E402
 from warmup.keys.kind import Problem  # noqa: E402

@@ -31,7 +31,8 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv  # noqa: E402
 
 from warmup.core.errors import warmup_error_in  # noqa: E402
 from warmup.core.events import Emitter, Event  # noqa: E402
-from warmup.core.rows import Evidence, Family, Row, Tuned, Winner  # noqa: E402
+from warmup.core.rows import Evidence, Family, Row, Winner  # noqa: E402
+from warmup.core.trial import Tuned  # noqa: E402
 from warmup.inductor import connect  # noqa: E402
 from warmup.table.lookup import Lookup  # noqa: E402
 

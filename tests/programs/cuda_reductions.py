@@ -38,8 +38,11 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv  # noqa: E402
 from warmup.core.errors import warmup_error_in  # noqa: E402
 from warmup.core.events import Emitter, Event  # noqa: E402
 from warmup.core.method import CandidateSource  # noqa: E402
-from warmup.core.rows import Evidence, Row, Tuned, Winner  # noqa: E402
-from warmup.core.trial import LiveSearch  # noqa: E402
+from warmup.core.rows import Evidence, Row, Winner  # noqa: E402
+from warmup.core.trial import (  # noqa: E402
+    LiveSearch,
+    Tuned,
+)
 from warmup.inductor import connect  # noqa: E402
 from warmup.inductor.launch import hooks as launch_search  # noqa: E402
 from warmup.keys.question import Question, SearchQuestion  # noqa: E402

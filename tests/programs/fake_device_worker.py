@@ -16,12 +16,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from warmup.core.device import MachineState
 from warmup.core.phases import BuildStage
 from warmup.core.processes import end_with_parent
-from warmup.core.rows import Tuned
+from warmup.core.trial import Tuned
 from warmup.table.codec import decode
-from warmup.tuning.device_host import FinishedProblem, ReadyWorker
+from warmup.tuning.report import ProblemResults
 
 CASE: dict[str, Any] = json.loads(sys.argv[1])
 
@@ -41,8 +43,8 @@ def main() -> None:
             send(gone=CASE["gone"])
             return
         origin, control_us = table.provenance, CASE["control_us"]
-        ready = ReadyWorker(runtime=origin.runtime, policy=table.policy, control_us=control_us)
-        send(ready=ready.to_json())
+        started = {"runtime": origin.runtime, "policy": table.policy, "control_us": control_us}
+        send(ready=msgspec.to_builtins(started))
         for line in sys.stdin:
             key = json.loads(line)["key"]
             fault = CASE["faults"].get(key)
@@ -54,12 +56,12 @@ def main() -> None:
                     log.write(f"{os.getpid()} {key}\n")
             fail(fault, send)
             time.sleep(CASE.get("seconds", 0.0))
-            finished = FinishedProblem(
-                tuned=(Tuned(key, table.rows[key], ()),),
+            finished = ProblemResults(
+                timings=(Tuned(key, table.rows[key], ()),),
                 stages={BuildStage.COMPILING: 1.5},
                 machine=MachineState(measured=1, cpus=2.0),
             )
-            send(finished=finished.to_json())
+            send(finished=msgspec.to_builtins(finished))
 
 
 def fail(fault: str | None, send: Any) -> None:
@@ -72,7 +74,7 @@ def fail(fault: str | None, send: Any) -> None:
     if fault == "hang":
         time.sleep(600)
     if fault == "damage":
-        send(finished={"key": 1})
+        send(finished={"timings": 1})
     while fault == "slow":
         send(beat=True)
         time.sleep(0.05)

@@ -22,7 +22,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from warmup.core.files import LOCKS_FOLDER
-from warmup.core.rows import Evidence, Family, Row, Tuned, Winner
+from warmup.core.rows import Evidence, Family, Row, Winner
+from warmup.core.trial import Tuned
 from warmup.table import journal
 from warmup.table.schema import Table
 from warmup.table.store import check_writable, read

@@ -28,7 +28,7 @@ from torch.nn import functional
 from warmup.bench.cells import provenance
 from warmup.core.events import Emitter, Event
 from warmup.core.method import L2, Launch
-from warmup.core.rows import Tuned
+from warmup.core.trial import Tuned
 from warmup.inductor import connect, start_workers
 from warmup.measuring.clock import batch_of
 from warmup.table.lookup import Lookup

@@ -21,7 +21,8 @@ import torch
 from torch._inductor.kernel import mm
 from torch._inductor.select_algorithm import ExternKernelChoice
 
-from warmup.core.rows import Tuned, Winner
+from warmup.core.rows import Winner
+from warmup.core.trial import Tuned
 from warmup.measuring import selection as range_regret
 from warmup.measuring.trial_process import TrialProcess
 from warmup.tuning import tuner, worker

@@ -14,7 +14,8 @@ from sample_tables import make_table
 from warmup.core.errors import MissReason
 from warmup.core.events import Emitter, Event, EventName, Scheduled
 from warmup.core.files import DeviceLock
-from warmup.core.rows import Row, Tuned, Winner
+from warmup.core.rows import Row, Winner
+from warmup.core.trial import Tuned
 from warmup.keys.kind import ProblemOfKey
 from warmup.keys.question import CallsQuestion, Question
 from warmup.table.schema import OnMiss, Table

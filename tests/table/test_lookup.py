@@ -37,7 +37,8 @@ from warmup.core.events import (
     Selected,
     WeightChanged,
 )
-from warmup.core.rows import Tuned, Winner
+from warmup.core.rows import Winner
+from warmup.core.trial import Tuned
 from warmup.keys.kind import Kind, Linear, ProblemOfKey
 from warmup.keys.question import CallsQuestion, Question
 from warmup.table.lookup import Lookup, cache_tag

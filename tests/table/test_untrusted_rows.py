@@ -12,8 +12,8 @@ from sample_tables import make_row, make_table
 from warmup.cli.tables import spell_difference, spell_table
 from warmup.core.errors import MissError, MissReason, TableFormatError
 from warmup.core.events import Emitter, Event, Missed
-from warmup.core.rows import Row, Tuned, Winner
-from warmup.core.trial import Candidate
+from warmup.core.rows import Row, Winner
+from warmup.core.trial import Candidate, Tuned
 from warmup.keys.gemm import GemmProblem
 from warmup.keys.question import CallsQuestion, GemmQuestion, Question
 from warmup.keys.registry import neighbours_of

@@ -12,7 +12,6 @@ from padding_models import gated, head, language_model, model_inputs, weighed
 from warmup.table.schema import Table
 from warmup.table.store import write
 from warmup.tuning.progress import Progress
-from warmup.tuning.report import Observer
 
 __all__ = ["gated", "head", "language_model", "model_inputs", "weighed"]
 
@@ -24,12 +23,6 @@ def make_progress(tmp_path: Path) -> Callable[..., Progress]:
     def make(table: Table, **changes: Any) -> Progress:
         path = tmp_path / "t.json"
         write(path, table)
-        defaults = {
-            "observer": Observer(),
-            "can_search": False,
-            "given_up": {},
-            "measured_peaks": lambda: None,
-        }
-        return Progress(path=path, table=table, replaces=False, **{**defaults, **changes})
+        return Progress(path=path, table=table, replaces=False, **changes)
 
     return make

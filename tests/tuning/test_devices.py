@@ -1,11 +1,14 @@
-"""A build on several devices: their names, the queue, what workers are told and answer."""
+"""A build on several devices: names, the queue, messages; workers that die, hang, lack memory."""
 
 from __future__ import annotations
 
 import io
 import json
 import os
-from collections.abc import Mapping
+import sys
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,60 +25,52 @@ from warmup.core.errors import BuildError, NothingRecordedError, SettingsError
 from warmup.core.method import CandidateSource, Resource, Search, SearchCounts
 from warmup.core.phases import BuildStage
 from warmup.core.roofline import Peaks
-from warmup.core.rows import Family, Rejection, Timing, Tuned, Winner
+from warmup.core.rows import Family, Rejection, Winner
+from warmup.core.trial import Outcome, Samples, Tuned
 from warmup.serving.audit import MissedProblem
+from warmup.table.codec import encode
+from warmup.table.schema import Table
+from warmup.table.store import read, write
 from warmup.tuning import device_worker as worker
-from warmup.tuning.device_host import (
+from warmup.tuning.devices import (
     GPU_LANES,
-    DeviceMessage,
-    FinishedProblem,
+    Devices,
+    LocalRunner,
+    ProblemQueue,
     ProblemTask,
     ReadyWorker,
+    RunnerGoneError,
+    RunnerLostError,
+    SharedBuild,
     WorkerOrder,
+    check_one_kind,
+    compile_threads,
+    devices_off,
     parse_devices,
+    to_message,
+    tune_with,
 )
-from warmup.tuning.devices import ProblemQueue, check_one_kind, devices_off
-from warmup.tuning.problems import share_of
-from warmup.tuning.report import BucketResult, CheckedOutput
-from warmup.tuning.request import BuildOptions
+from warmup.tuning.problems import ProblemsSource, as_problems, share_of
+from warmup.tuning.report import BucketResult, BuildReport, CheckedOutput, Observer, ProblemResults
+from warmup.tuning.request import BuildOptions, BuildRequest
+
+FAKE = Path(__file__).resolve().parents[1] / "programs" / "fake_device_worker.py"
+KEYS = [make_key(size) for size in (16, 32, 64, 128)]
+SMALL = "bmm batch=4 m=16 n=96 k=64 f32 a=row b=row out=f32 fp32=ieee | epilogue=none"
+BOTH = {"cuda:0", "cuda:1"}
+Tune = Callable[..., BuildReport]
 
 
-@pytest.fixture
-def gpus(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """A host with four GPUs, none of which is hidden."""
+def test_names_are_those_of_visible_gpus_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    return monkeypatch
-
-
-@pytest.mark.usefixtures("gpus")
-def test_all_are_the_gpus_of_the_host() -> None:
     slots = parse_devices("all")
     assert [slot.name for slot in slots] == [f"cuda:{index}" for index in range(4)]
     assert {slot.lanes for slot in slots} == {GPU_LANES}
-
-
-@pytest.mark.usefixtures("gpus")
-def test_a_worker_sees_its_gpu_alone() -> None:
     (_, slot) = parse_devices("cuda:0, cuda:3")
     assert (slot.inside, slot.environment) == ("cuda:0", {"CUDA_VISIBLE_DEVICES": "3"})
-
-
-def test_names_count_the_visible_gpus(gpus: pytest.MonkeyPatch) -> None:
-    """Where the build sees some GPUs only, names are those that it sees, as everywhere in torch."""
-    gpus.setenv("CUDA_VISIBLE_DEVICES", "5,GPU-ab12,7,6")
-    assert parse_devices("cuda:1")[0].environment == {"CUDA_VISIBLE_DEVICES": "GPU-ab12"}
-
-
-def test_a_cpu_may_be_named_several_times() -> None:
-    """Its workers are lanes of one device, and take turns on it."""
     (slot,) = parse_devices("cpu,cpu,cpu")
     assert (slot.name, slot.lanes, slot.environment) == ("cpu", 3, {})
-
-
-@pytest.mark.usefixtures("gpus")
-def test_other_names_are_refused() -> None:
-    """A device that is not here, named twice or spelled otherwise is an error that quotes it."""
     for text, said in (
         ("cuda:0,cuda:0", "has cuda:0 twice"),
         ("cuda:0,cuda:4", "4 GPUs here, and cuda:4 is not one"),
@@ -85,62 +80,50 @@ def test_other_names_are_refused() -> None:
     ):
         with pytest.raises(SettingsError, match=said):
             parse_devices(text)
-
-
-def test_all_without_a_gpu_is_an_error(gpus: pytest.MonkeyPatch) -> None:
-    """`all` means GPUs: a host without one says so, instead of building on its CPU."""
-    gpus.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,GPU-ab12,7,6")
+    assert parse_devices("cuda:1")[0].environment == {"CUDA_VISIBLE_DEVICES": "GPU-ab12"}
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     with pytest.raises(SettingsError, match="there is no GPU here"):
         parse_devices("all")
 
 
+def test_the_workers_that_compile_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One worker of each device times, and has a core; without a second worker all compile."""
+    variable = "TORCHINDUCTOR_COMPILE_THREADS"
+    monkeypatch.delenv(variable, raising=False)
+    for cores, workers, devices, threads in ((32, 6, 2, 7), (8, 2, 2, 4), (2, 6, 2, 1)):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _pid, cores=cores: set(range(cores)))
+        assert compile_threads(workers, devices=devices) == {variable: str(threads)}
+    monkeypatch.setenv(variable, "5")
+    assert compile_threads(6, devices=2) == {}
+
+
 def test_a_device_outside_of_the_band_is_named() -> None:
-    """The one that is 5 % slower than the device in the middle is left out, and no other one."""
+    """Whichever way it differs from the device in the middle; of two the faster goes on."""
     off = devices_off({"cuda:0": 100.0, "cuda:1": 105.0, "cuda:2": 101.0}, 0.03)
-    assert off.keys() == {"cuda:1"}
     assert "105.0 us, +4.0% against cuda:2 (101.0 us); at most 3%" in off["cuda:1"]
-    # Rows of a device with another clock are not comparable, whichever way it differs.
-    assert devices_off({"cuda:0": 80.0, "cuda:1": 100.0, "cuda:2": 101.0}, 0.03).keys() == {
-        "cuda:0"
-    }
-    # With two devices nobody can say which is the odd one; the faster one goes on.
-    assert devices_off({"cuda:0": 105.0, "cuda:1": 100.0}, 0.03).keys() == {"cuda:0"}
-    # One device, or several within the band of near ties, all take part.
-    for times in ({}, {"cuda:0": 100.0}, {"cuda:0": 100.0, "cuda:1": 102.9}):
-        assert devices_off(times, 0.03) == {}
+    for times, left_out in (
+        ({"cuda:0": 100.0, "cuda:1": 105.0, "cuda:2": 101.0}, {"cuda:1"}),
+        ({"cuda:0": 80.0, "cuda:1": 100.0, "cuda:2": 101.0}, {"cuda:0"}),
+        ({"cuda:0": 105.0, "cuda:1": 100.0}, {"cuda:0"}),
+        ({"cuda:0": 100.0, "cuda:1": 102.9}, set()),
+        ({}, set()),
+    ):
+        assert devices_off(times, 0.03).keys() == left_out, times
 
 
 def test_kinds_of_devices_are_not_mixed() -> None:
-    """A build on GPUs of two kinds is refused, and the error names both."""
-    other = make_runtime(name="NVIDIA H100", memory_gib=80)
-    with pytest.raises(SettingsError) as refused:
-        check_one_kind({"cuda:0": make_runtime(), "cuda:1": other})
-    said = "cuda:0 is NVIDIA H200 with 132 SMs and 140 GiB, cuda:1 is NVIDIA H100 with 132 SMs and"
-    assert said in str(refused.value)
-    # A MIG slice beside a whole GPU of the same name is refused.
-    with pytest.raises(SettingsError, match="mixes kinds"):
-        check_one_kind({"cuda:0": make_runtime(), "cuda:1": make_runtime(mig="1g.18gb")})
-    # Devices of one kind pass.
+    for other in (make_runtime(name="NVIDIA H100", memory_gib=80), make_runtime(mig="1g.18gb")):
+        with pytest.raises(SettingsError, match="mixes kinds: cuda:0 is NVIDIA H200"):
+            check_one_kind({"cuda:0": make_runtime(), "cuda:1": other})
     check_one_kind({"cuda:0": make_runtime(), "cuda:1": make_runtime()})
 
 
-BOTH = {"cuda:0", "cuda:1"}
-
-
-def test_problems_are_taken_in_order() -> None:
-    queue = ProblemQueue("ab")
-    assert [queue.take("cuda:0", BOTH) for _ in range(3)] == ["a", "b", None]
-
-
 def test_a_lost_problem_goes_to_another_device_if_there_is_one() -> None:
-    """The device that lost a key takes the one after it; the other device takes the lost key."""
     queue = ProblemQueue("abc")
-    first = queue.take("cuda:0", BOTH)
-    assert first is not None
-    assert queue.lose(first, "cuda:0", "was killed")
-    assert queue.take("cuda:0", BOTH) == "b"
-    assert queue.take("cuda:1", BOTH) == "a"
-    # A host with one device left gives it the key that it lost.
+    assert queue.take("cuda:0", BOTH) == "a"
+    assert queue.lose("a", "cuda:0", "was killed")
+    assert [queue.take("cuda:0", BOTH), queue.take("cuda:1", BOTH)] == ["b", "a"]
     queue = ProblemQueue("a")
     assert queue.take("cuda:0", set()) == "a"
     queue.lose("a", "cuda:0", "was killed")
@@ -148,24 +131,14 @@ def test_a_lost_problem_goes_to_another_device_if_there_is_one() -> None:
     assert queue.take("cuda:0", {"cuda:0"}) == "a"  # its second worker is no other device
 
 
-def test_a_key_that_is_lost_twice_fails_with_both_reasons() -> None:
-    """It does not wait any more, and the report names each device and what happened there."""
-    queue = ProblemQueue("a")
+def test_what_is_given_up_has_every_reason() -> None:
+    queue = ProblemQueue("ab")
     for device, reason, goes_on in (("cuda:0", "hung", True), ("cuda:1", "was killed", False)):
         assert queue.take(device, BOTH) == "a"
         assert queue.lose("a", device, reason) is goes_on
-    assert len(queue) == 0
-    assert queue.failed == {"a": "the worker on cuda:0 hung; then the worker on cuda:1 was killed"}
-
-
-def test_what_no_device_is_left_for_fails() -> None:
-    """Every key that waits fails with the reason, and a key that was lost before says that too."""
-    queue = ProblemQueue("ab")
-    queue.take("cuda:0", set())
-    queue.lose("a", "cuda:0", "hung")
     queue.fail_rest("no device is left")
     assert queue.failed == {
-        "a": "no device is left; the worker on cuda:0 hung",
+        "a": "the worker on cuda:0 hung; then the worker on cuda:1 was killed",
         "b": "no device is left",
     }
 
@@ -177,52 +150,35 @@ def test_the_shares_are_disjoint_complete_balanced_and_stable() -> None:
         for size in range(16, 16 * 102, 16)
         for reason in ("not_in_table", "untrusted")
     ]
-    other = problems[::-1]
-    for count in (1, 2, 3, 7, 101):
+    for count in (1, 2, 7, 101):
         shares = [share_of(problems, f"{number}/{count}") for number in range(1, count + 1)]
         together = [each for share in shares for each in share]
-        assert len(together) == len(problems), count
-        assert set(together) == set(problems), count
+        assert (len(together), set(together)) == (len(problems), set(problems)), count
         keys = [{each.key for each in share} for share in shares]
         assert sum(map(len, keys)) == 101, count
         assert max(map(len, keys)) - min(map(len, keys)) <= 1, count
         for number, share in enumerate(shares, 1):
-            assert set(share_of(other, f"{number}/{count}")) == set(share), (number, count)
-
-
-def test_a_share_depends_on_the_key_alone() -> None:
-    """These keys stood in these shares when the hash was chosen; machines agree by it."""
-    problems = [MissedProblem(make_key(size), "gemm", "not_in_table", 1) for size in (16, 32, 64)]
-    assert {each.key for each in share_of(problems, "1/3")} == {make_key(32)}
-
-
-def test_an_empty_share_and_a_wrong_one_are_errors() -> None:
-    """More shares than problems leave some without any; I is from 1 to N."""
-    problem = MissedProblem("a", "gemm", "not_in_table", 1)
+            assert set(share_of(problems[::-1], f"{number}/{count}")) == set(share), count
+    # This key stood in this share when the hash was chosen; machines agree by it.
+    assert {each.key for each in share_of(as_problems(KEYS[:3]), "1/3")} == {KEYS[1]}
     with pytest.raises(NothingRecordedError, match="2/2 is empty: the document has 1 problem"):
-        share_of([problem], "2/2")
+        share_of(problems[:1], "2/2")
     for wrong in ("0/2", "3/2", "1", "1/0", "/", "a/b", "-1/2", "1/2/3", " 1/2", "1/1000000"):
         with pytest.raises(SettingsError, match="is no share of the problems"):
-            share_of([problem], wrong)
+            share_of(problems, wrong)
 
 
-KWARGS = (("ACC_TYPE", "tl.float32"), ("BLOCK_M", 64), ("USE_TMA", True), ("x", None))
-TILE = Winner(Family.TEMPLATE, "triton::mm", KWARGS, "0123456789abcdef", fused=True)
-
-
-def test_a_finished_problem_arrives_with_all_its_fields() -> None:
-    """Rows, every candidate's time, counts, judgement, reasons, stages and machine are the same."""
-    key, row = make_key(64), make_row()
-    timing = Timing(
-        winner=TILE,
-        time_us=None,
+def test_every_message_arrives_as_it_was_sent() -> None:
+    """Rows, candidates, counts, judgement, reasons, stages, machine, policy and options."""
+    key, table = KEYS[0], make_table()
+    kwargs = (("ACC_TYPE", "tl.float32"), ("BLOCK_M", 64), ("USE_TMA", True), ("x", None))
+    tile = Winner(Family.TEMPLATE, "triton::mm", kwargs, "0123456789abcdef", fused=True)
+    outcome = Outcome(
+        winner=tile,
         rejection=Rejection.OUT_OF_MEMORY,
         said="no memory",
-        fused_us=3.5,
+        fused=Outcome(winner=tile, samples=Samples((3.5, 4.0))),
         along_us=((8, 1.5), (16, None)),
-        host_us=2.0,
-        spread=0.01,
-        error=0.002,
     )
     counts = SearchCounts(
         search=Search.WIDE,
@@ -239,60 +195,26 @@ def test_a_finished_problem_arrives_with_all_its_fields() -> None:
         judgement=CheckedOutput(error=0.1, limit=0.2, eager=0.05, remark="as is"),
         seconds=1.25,
         uncovered={"custom_op": 2},
-        graphs=2,
     )
-    finished = FinishedProblem(
-        tuned=(Tuned(key, row, (timing,), counts), Tuned(key, row, ())),
+    results = ProblemResults(
+        timings=(Tuned(key, make_row(), (outcome,), counts), Tuned(key, make_row(), ())),
         peaks=Peaks(tflops={"bf16": 800.5}, gbps=4000.0, clock_mhz=None, measured="2026-01-01"),
         buckets=(result,),
         not_rebuilt={key: "unknown"},
-        not_tuned={"a": "b"},
-        not_fused={"c": "d"},
-        distrusted={"e": "f"},
         stages={BuildStage.COMPILING: 1.5},
-        machine=MachineState(
-            measured=2, disturbed=1, worst_share=0.2, complaints=("busy",), notes=("capped",)
-        ),
+        machine=MachineState(measured=2, disturbed=1, worst_share=0.2, complaints=("busy",)),
     )
-    assert arrived(finished) == finished
-
-
-def arrived(message: DeviceMessage) -> DeviceMessage:
-    """Return *message* as the other process reads it."""
-    return message.from_json(json.loads(json.dumps(message.to_json())))
-
-
-def test_orders_tasks_and_ready_workers_arrive_as_they_were_sent() -> None:
-    """A worker gets the policy, the search and the rows of its parent, which gets its device."""
-    table = make_table()
+    options = BuildOptions(mode="max-autotune", tolerance=0.5, search="wide", wait_for_quiet=2.5)
+    order = WorkerOrder(folder="/f", turn="/f/turn", parent=7, options=options)
     runtime = replace(table.provenance.runtime, torch=TorchVersion("2.13.0"))
-    order = WorkerOrder(
-        folder="/f",
-        turn="/f/turn",
-        parent=7,
-        options=BuildOptions(
-            device="cuda:0", mode="max-autotune", tolerance=0.5, search="wide", wait_for_quiet=2.5
-        ),
-    )
-    task = ProblemTask(key="k", rows=table.rows, is_again=True)
     ready = ReadyWorker(runtime=runtime, policy=table.policy, control_us=2.5, remarks=("hot",))
-    for message in (order, task, ready):
-        assert arrived(message) == message
+    for message in (results, order, ready, ProblemTask(key="k", rows=table.rows, is_again=True)):
+        sent = json.dumps(to_message(message))
+        assert msgspec.json.decode(sent, type=type(message)) == message
 
 
-def test_another_document_is_refused() -> None:
-    """A value of another type, a field that is unknown, and one that is missing, are errors."""
-    for fields in ({"key": 1}, {"key": "k", "more": 1}, {}):
-        with pytest.raises(msgspec.ValidationError):
-            ProblemTask.from_json(fields)
-
-
-KEY = "bmm batch=4 m=16 n=96 k=64 f32 a=row b=row out=f32 fp32=ieee | epilogue=none"
-
-
-@pytest.fixture
-def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Mapping[str, Any]]:
-    """What a worker on the CPU answers whose compiler ends with a lack of memory."""
+def test_a_lack_of_memory_ends_the_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stands among the causes of the error, and the second problem is not begun."""
 
     def fail(*_: object, **__: object) -> None:
         shortage = torch.OutOfMemoryError("CUDA out of memory.\nmore")
@@ -300,25 +222,168 @@ def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Mapping[str
 
     monkeypatch.setattr(worker, "tune_rebuilt", fail)
     monkeypatch.setattr(worker, "time_control", lambda _tuner: 100.0)
-    order = WorkerOrder(
-        folder=str(tmp_path),
-        turn=str(tmp_path / "turn"),
-        parent=os.getpid(),
-        options=BuildOptions(device="cpu", wait_for_quiet=0),
-    )
-    found: list[Mapping[str, Any]] = []
-
-    def send(message: Mapping[str, Any]) -> None:
-        found.append(message)
-
-    task = ProblemTask(key=KEY)
-    lines = [order.to_json(), task.to_json(), task.to_json()]
+    options = BuildOptions(device="cpu", wait_for_quiet=0)
+    turn = str(tmp_path / "turn")
+    order = WorkerOrder(folder=str(tmp_path), turn=turn, parent=os.getpid(), options=options)
+    lines = [to_message(order), *[to_message(ProblemTask(key=SMALL))] * 2]
+    answers: list[Mapping[str, Any]] = []
     requests = io.BytesIO("".join(json.dumps(line) + "\n" for line in lines).encode())
-    worker.serve(requests, send)
-    return found
-
-
-def test_a_lack_of_memory_ends_the_worker(answers: list[Mapping[str, Any]]) -> None:
-    """It is found among the causes of the error, and the second problem is not begun."""
+    worker.serve(requests, answers.append)
     assert list(answers[0]) == ["ready"]
     assert answers[1:] == [{"lost": "ran out of memory: CUDA out of memory."}]
+
+
+def runner_of(
+    device: str,
+    faults: Mapping[str, str] | None = None,
+    *,
+    table: Table | None = None,
+    control_us: float | None = 100.0,
+    problem_s: float = 60.0,
+    **case: str,
+) -> LocalRunner:
+    """Return a worker on *device*, a real process, that fails as *faults* says by key."""
+    rows = table or make_table({key: make_row(BLOCK_M=16) for key in KEYS})
+    told = {"table": encode(rows), "control_us": control_us, "faults": faults or {}, **case}
+    return LocalRunner(
+        name=f"{device}{'' if control_us else ' (2)'}",
+        device=device,
+        order=WorkerOrder(folder="/tmp", turn="turn", parent=1),  # noqa: S108  it writes nothing there
+        start_s=60.0,
+        silence_s=1.0,
+        problem_s=problem_s,
+        command=(sys.executable, "-P", str(FAKE), json.dumps(told)),
+    )
+
+
+class Seen(Observer):
+    """Keeps losses, and whether each row was on disk when its problem was finished."""
+
+    def __init__(self, table: Path) -> None:
+        self.losses: list[tuple[str, str, bool]] = []
+        self.on_disk: list[bool] = []
+        self._table = table
+
+    def problem_lost(self, key: str, device: str, reason: str, *, goes_on: bool) -> None:
+        self.losses.append((device, reason, goes_on))
+
+    def problem_finished(self, tuned: Tuned) -> None:
+        self.on_disk.append(tuned.key in read(self._table).rows)
+
+
+@pytest.fixture
+def seen(tmp_path: Path) -> Seen:
+    return Seen(tmp_path / "t.json")
+
+
+@pytest.fixture
+def tune(seen: Seen, tmp_path: Path) -> Tune:
+    """``tune(runner, ...)``: a build of all problems into t.json."""
+
+    def build(*runners: LocalRunner) -> BuildReport:
+        source = ProblemsSource(as_problems(KEYS))
+        out = tmp_path / "t.json"
+        request = BuildRequest(source=source, runner=Devices(names="cpu"), out=out)
+        return tune_with(runners, SharedBuild(request=request, observer=seen))
+
+    return build
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("kill", "was killed by SIGKILL (about to die)"),
+        ("hang", "said nothing for 1 s"),
+        ("memory", "ran out of memory: CUDA out of memory"),
+        ("slow", "took longer than 0.5 s"),
+        ("damage", "sent a damaged message: "),
+    ],
+)
+def test_a_lost_worker_costs_one_problem_which_another_takes_over(
+    tune: Tune, seen: Seen, fault: str, said: str
+) -> None:
+    bad = runner_of("cuda:0", dict.fromkeys(KEYS, fault), problem_s=0.5 if fault == "slow" else 60)
+    report = tune(bad, runner_of("cuda:1"))
+    assert report.table.rows.keys() == set(KEYS)
+    assert (report.not_tuned, report.not_rebuilt) == ({}, {})
+    assert {device for device, _, _ in seen.losses} == {"cuda:0"}
+    assert all(said in reason and goes_on for _, reason, goes_on in seen.losses)
+    assert [share.problems for share in report.devices] == [0, len(KEYS)]
+    assert seen.on_disk == [True] * len(KEYS)
+
+
+def test_a_problem_that_ends_two_workers_is_reported_as_failed(tune: Tune) -> None:
+    """It has no row and both reasons; the others are tuned by workers that started again."""
+    bad = {KEYS[1]: "kill"}
+    report = tune(runner_of("cuda:0", bad), runner_of("cuda:1", bad))
+    assert report.not_tuned.keys() == {KEYS[1]}
+    for device in BOTH:
+        assert f"the worker on {device} was killed" in report.not_tuned[KEYS[1]]
+    assert report.table.rows.keys() == set(KEYS) - {KEYS[1]}
+
+
+def test_when_no_device_is_left_the_rest_fails(tune: Tune) -> None:
+    """A worker is given up after three losses in a row; what was tuned before is kept."""
+    report = tune(runner_of("cuda:0", dict.fromkeys(KEYS[1:], "kill")))
+    assert report.table.rows.keys() == {KEYS[0]}
+    assert report.not_tuned.keys() == set(KEYS[1:])
+    assert "no device is left" in report.not_tuned[KEYS[-1]]
+    assert "3 problems in a row" in report.devices[0].left_out
+
+
+def test_what_the_table_has_is_not_given_to_a_device(tune: Tune, tmp_path: Path) -> None:
+    before = next(iter(make_table().rows.values()))
+    write(tmp_path / "t.json", make_table({KEYS[0]: before}))
+    report = tune(runner_of("cuda:0"))
+    assert (report.known, len(report.timings)) == ((KEYS[0],), len(KEYS) - 1)
+    assert report.table.rows[KEYS[0]] == before
+
+
+def test_devices_that_are_off_or_gone_are_named_and_left_out(tune: Tune) -> None:
+    """Without a time of its control problem a device's second worker tunes nothing either."""
+    report = tune(
+        runner_of("cuda:0", gone="no CUDA driver"),
+        runner_of("cuda:1", control_us=105.0),
+        runner_of("cuda:2"),
+        runner_of("cuda:3", gone="no memory"),
+        runner_of("cuda:3", control_us=None),
+        runner_of("cuda:2", control_us=None),
+    )
+    left_out = {share.name: share.left_out for share in report.devices}
+    assert "+5.0% against cuda:2" in left_out.pop("cuda:1")
+    assert left_out == {
+        "cuda:0": "no CUDA driver",
+        "cuda:2": "",
+        "cuda:3": "the control problem was not timed: no memory",
+    }
+    assert [share.problems for share in report.devices] == [0, 0, len(KEYS), 0]
+
+
+def test_without_a_device_the_build_is_an_error(tune: Tune, tmp_path: Path) -> None:
+    gone = runner_of("cuda:0", gone="no CUDA driver")
+    with pytest.raises(BuildError, match="no device started: cuda:0: no CUDA driver"):
+        tune(gone)
+    gone = runner_of("cuda:0", gone="no CUDA driver")
+    with pytest.raises(BuildError, match="no device can be used: cuda:0: the control problem was"):
+        tune(gone, runner_of("cuda:0", control_us=None))
+    other = make_table({}, runtime=make_runtime(name="NVIDIA H100"))
+    with pytest.raises(SettingsError, match="mixes kinds"):
+        tune(runner_of("cuda:0"), runner_of("cuda:1", table=other))
+    assert not (tmp_path / "t.json").exists()
+    with pytest.raises(NothingRecordedError, match="was killed by SIGKILL"):
+        tune(runner_of("cuda:0", dict.fromkeys(KEYS, "kill")))
+
+
+def test_a_worker_that_is_stopped_ends_at_once() -> None:
+    runner = runner_of("cuda:0", {KEYS[0]: "slow"})
+    runner.start()
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(runner.run, ProblemTask(key=KEYS[0]))
+        started = time.monotonic()
+        runner.stop()
+        with pytest.raises(RunnerLostError, match="SIGKILL"):
+            call.result()
+    assert time.monotonic() - started < 30
+    with pytest.raises(RunnerGoneError):
+        runner.start()
+    runner.close()

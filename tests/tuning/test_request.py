@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,7 +17,7 @@ from warmup.cli import main
 from warmup.core.device import MachineState
 from warmup.core.errors import NothingRecordedError, SettingsError
 from warmup.core.phases import BuildStage
-from warmup.core.rows import Tuned
+from warmup.core.trial import Tuned
 from warmup.serving.audit import AuditReport, encode_problems
 from warmup.serving.run import RunReport
 from warmup.table.store import write
@@ -58,8 +57,16 @@ def seen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Seen:
         stages = {BuildStage.COMPILING: 1.0 if is_here else 2.0}
         machine = MachineState(measured=0 if is_here else 3)
         shares = () if is_here else (DeviceShare(name="cpu", problems=1, control_us=1.0),)
-        report = BuildReport(path, table, "0" * 64, (), timings, 1.0, machine=machine)
-        report = replace(report, stages=stages, devices=shares)
+        report = BuildReport(
+            path=path,
+            table=table,
+            digest="0" * 64,
+            timings=timings,
+            seconds=1.0,
+            machine=machine,
+            stages=stages,
+            devices=shares,
+        )
         if request.options.dry_run:
             plan = BuildPlan(buckets=(), known=(), missing=(GEMM, LAUNCH))
             return replace(report, timings=(), plan=plan, stages={})
@@ -89,8 +96,8 @@ def run_by_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setitem(sys.modules, "ray", ray)
     asked = {"version": warmup.__version__, "keys": [GEMM], "table": None, "problem_limit_s": 9}
-    answer = json.loads(tune_share(json.dumps({**asked, "options": {"search": "wide"}})))
-    assert [one["key"] for one in answer["finished"]["tuned"]] == [GEMM]
+    answer = tune_share({**asked, "options": {"search": "wide"}})
+    assert [one["key"] for one in answer["finished"]["timings"]] == [GEMM]
 
 
 def test_every_way_in_is_one_build(

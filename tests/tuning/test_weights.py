@@ -1,4 +1,4 @@
-"""Whether padding pays: decided from times, and measured by a build on a CPU."""
+"""Padded weights: whether padding pays, the module of a group, calls weighed, builds on a CPU."""
 
 from __future__ import annotations
 
@@ -6,107 +6,251 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sample_tables import make_row
+import torch
+from sample_tables import make_key, make_outcome, make_row, make_table
+from torch import nn
 
-from warmup.core.rows import Evidence, Flag, Row, Timing, Tuned, Winner
+from warmup.core.buckets import Bucket
+from warmup.core.device import CallCost
+from warmup.core.method import Launch, Method
+from warmup.core.rows import Flag, Row
+from warmup.core.trial import Tuned
 from warmup.keys.gemm import Dim
-from warmup.keys.weight import Structure, winner_of
-from warmup.tuning.weights import _decided_size, _pays, _with_winner, unpadded_row
-
-pytestmark = pytest.mark.long
+from warmup.keys.weight import Padding, padded_sizes, winner_of
+from warmup.models.padding import Prepared
+from warmup.models.weight_groups import PaddedLinear, find_groups, pad
+from warmup.table.store import read
+from warmup.tuning.progress import Progress
+from warmup.tuning.report import BucketResult, CheckedOutput
+from warmup.tuning.weights import (
+    _decided_size,
+    _pays,
+    _with_winner,
+    count_rows,
+    make_linear_module,
+    slower_when_launched,
+    unpadded_row,
+    weigh_launched,
+)
 
 Weighed = tuple[Path, dict[str, Any]]
 PROGRAM = Path(__file__).resolve().parents[1] / "programs" / "weigh_ranges.py"
-STRUCTURE = Structure(inputs=(64,), features=99, outputs=(), dtype="bf16", biases=(True,))
-AS_IS, PADDED = winner_of(STRUCTURE, 99), winner_of(STRUCTURE, 104)
+GROUP = find_groups(nn.Sequential(nn.Linear(64, 99))).groups[0]
+STRUCTURE = GROUP.structure
+AS_IS, PADDED = winner_of(STRUCTURE, 99), winner_of(STRUCTURE, 100)
+FASTER = CallCost(host_us=90.0, device_us=30.0), CallCost(host_us=80.0, device_us=15.0)
+SLOWER = CallCost(host_us=100.0, device_us=30.0), CallCost(host_us=120.0, device_us=15.0)
+TIE = CallCost(host_us=100.0, device_us=30.0), CallCost(host_us=104.0, device_us=15.0)
 
 
-def tuned(as_is_us: float, padded_us: float, *flags: Flag) -> Tuned:
+def tuned(as_is_us: float, padded_us: float, *flags: Flag, key: str = "k") -> Tuned:
     """``tuned(10.0, 8.0)``: 10 us unpadded, 8 us padded; the faster one is the winner."""
-    winner: Winner = AS_IS if as_is_us <= padded_us else PADDED
-    evidence = replace(make_row().evidence, library_us=as_is_us, flags=flags)
-    timings = (Timing(AS_IS, as_is_us), Timing(PADDED, padded_us))
-    return Tuned("k", Row(winner, evidence), timings)
+    winner = AS_IS if as_is_us <= padded_us else PADDED
+    times = {"time_us": min(as_is_us, padded_us), "library_us": as_is_us}
+    evidence = replace(make_row().evidence, flags=flags, **times)
+    return Tuned(
+        key,
+        Row(winner, evidence),
+        (make_outcome(AS_IS, as_is_us), make_outcome(PADDED, padded_us)),
+    )
 
 
 def test_padding_pays_beyond_the_spread_of_the_times() -> None:
     """By more than the near-tie band, whatever the number of rows."""
-    for times, pays in (
-        ([(10.0, 8.0)], True),
-        ([(10.0, 8.0), (10.0, 10.2)], True),
-        ([(10.0, 8.0), (10.0, 10.4)], False),
-        ([(10.0, 9.8)], False),
-        ([(10.0, 12.0)], False),
-    ):
-        assert _pays([tuned(*pair) for pair in times], PADDED, AS_IS, 0.03) is pays, times
-    # The row kept the weights as they are, although the other median is lower by 5 %.
     noisy = tuned(10.0, 9.5)
-    kept = replace(noisy, row=replace(noisy.row, winner=AS_IS))
-    assert _pays([noisy], PADDED, AS_IS, 0.03)
-    assert not _pays([kept], PADDED, AS_IS, 0.03)
+    for measured, pays in (
+        ([tuned(10.0, 8.0)], True),
+        ([tuned(10.0, 8.0), tuned(10.0, 10.2)], True),
+        ([tuned(10.0, 8.0), tuned(10.0, 10.4)], False),
+        ([tuned(10.0, 9.8)], False),
+        ([noisy], True),
+        # The row kept the weights as they are, although the other median is lower by 5 %.
+        ([replace(noisy, row=replace(noisy.row, winner=AS_IS))], False),
+        ([tuned(10.0, 5.0, Flag.UNSTABLE)], False),
+    ):
+        assert _pays(measured, PADDED, AS_IS, 0.03) is pays, measured
 
 
-def test_a_row_has_the_spread_of_its_winner() -> None:
-    """Also where the winner was chosen for the sake of other numbers of rows."""
-    before = tuned(10.0, 10.2)
-    timings = tuple(
-        replace(each, spread=spread)
-        for each, spread in zip(before.timings, (0.01, 0.04), strict=True)
-    )
-    assert _with_winner(replace(before, timings=timings), PADDED, AS_IS).row.evidence.spread == 0.04
-
-
-def test_unstable_times_are_a_tie_and_both_are_kept() -> None:
-    """A row that is unstable keeps the library default, here the weights as they are."""
-    assert not _pays([tuned(10.0, 5.0, Flag.UNSTABLE)], PADDED, AS_IS, 0.03)
-    # A winner chosen for the sake of other numbers of rows is a near tie, with its own time.
+def test_a_row_has_the_times_of_both_ways() -> None:
+    """Also where the winner was chosen for the sake of other numbers of rows, and taken back."""
     row = _with_winner(tuned(10.0, 10.2), PADDED, AS_IS).row
     assert (row.winner, row.evidence.time_us, row.evidence.library_us) == (PADDED, 10.2, 10.0)
     assert (row.evidence.runner_up, row.evidence.runner_up_us) == (str(AS_IS), 10.0)
-    assert Flag.NEAR_TIE in row.evidence.flags
-
-
-def test_a_padded_row_is_unpadded_by_a_later_measurement() -> None:
-    """Padding is slower for another number of rows: the row keeps both of its times."""
-    before = _with_winner(tuned(10.0, 8.0), PADDED, AS_IS).row
-    after = unpadded_row(before, AS_IS, Flag.NEAR_TIE)
+    assert (row.evidence.spread, Flag.NEAR_TIE in row.evidence.flags) == (0.0, True)
+    after = unpadded_row(row, AS_IS, Flag.NEAR_TIE)
     assert (after.winner, after.evidence.time_us) == (AS_IS, 10.0)
-    assert (after.evidence.runner_up, after.evidence.runner_up_us) == (str(PADDED), 8.0)
+    assert (after.evidence.runner_up, after.evidence.runner_up_us) == (str(PADDED), 10.2)
 
 
 def test_padding_that_was_wrong_is_not_taken_again() -> None:
     """One row that is not trusted decides for all rows of the structure, measured now or before."""
     for measured in (7, 9):
-        evidence = Evidence(time_us=1, library_us=2, runner_up=None, runner_up_us=None, tried=2)
-        row = Row(winner_of(STRUCTURE, 104), evidence)
+        row = replace(make_row(), winner=PADDED)
         rows = {STRUCTURE.key(Dim.of(m)): row for m in (7, 9)}
-        assert _decided_size(STRUCTURE, rows, [Dim.of(measured)]) == 104
+        assert _decided_size(STRUCTURE, rows, [Dim.of(measured)]) == 100
         rows[STRUCTURE.key(Dim.of(7))] = replace(row, untrusted="the output was wrong")
         assert _decided_size(STRUCTURE, rows, [Dim.of(measured)]) == STRUCTURE.features
 
 
-def test_a_build_writes_a_row_for_each_number_of_rows(weighed: Weighed) -> None:
-    """Its key has the sizes, and its winner names the padded size."""
-    rows = weighed[1]["rows"]
-    assert {key: kwargs for key, kwargs in rows.items() if key.startswith("weight ")} == {
-        "weight n m=8 in=64 features=99 f32 bias=1 fp32=ieee": {"features": 100}
-    }
+class Fork(nn.Module):
+    """Two activations in, Linears that make one kind of features, two that take them, one twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.three = (nn.Linear(n, 45, bias=n > 8) for n in (8, 16, 8))
+        self.left, self.right = nn.Linear(45, 8), nn.Linear(45, 12, bias=False)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        made = torch.relu(self.one(x)) * self.two(y) - self.three(x)
+        return self.left(made), self.right(torch.tanh(made))
 
 
-def test_a_build_reports_the_padded_groups(weighed: Weighed) -> None:
-    """By name in the report, and with both sizes and the memory in the closing lines."""
-    assert weighed[1]["built"] == ["head"]
-    text = weighed[1]["text"]
-    begin = next(i for i, line in enumerate(text) if line.startswith("groups of weights"))
-    assert text[begin : begin + 2] == [
+def test_the_module_of_a_group_has_its_structure_and_can_be_padded() -> None:
+    for model in (
+        nn.Linear(32, 101, bias=False),
+        nn.Linear(30, 32),
+        nn.Sequential(nn.Linear(32, 45), nn.GELU("tanh"), nn.Linear(45, 32)),
+        nn.Sequential(nn.Linear(32, 45), nn.Linear(45, 32)),
+        nn.Linear(30, 32).bfloat16(),
+        Fork(),
+    ):
+        (group,) = find_groups(model.eval()).groups
+        linears, structure = make_linear_module(group, 6, torch.device("cpu")), group.structure
+        assert find_groups(linears.module).groups == (linears.group,), model
+        assert linears.group.structure == structure, model
+        with torch.no_grad():
+            before = linears.module(*linears.inputs)
+            padding = Padding(padded_sizes(structure.features, structure.dtype)[-1])
+            pad(linears.module, {linears.group: padding})
+            after = linears.module(*linears.inputs)
+        assert any(isinstance(module, PaddedLinear) for module in linears.module.modules()), model
+        sizes = structure.outputs or (structure.features,)
+        assert [tuple(each.shape) for each in after] == [(6, size) for size in sizes], model
+        torch.testing.assert_close(after, before)
+
+
+def test_the_module_computes_what_its_group_does() -> None:
+    model = Fork().eval()
+    (group,) = find_groups(model).groups
+    linears = make_linear_module(group, 6, torch.device("cpu"))
+    for name, own in zip(group.names, linears.group.names, strict=True):
+        state = model.get_submodule(name).state_dict()
+        linears.module.get_submodule(own).load_state_dict(state)
+    with torch.no_grad():
+        torch.testing.assert_close(linears.module(*linears.inputs), model(*linears.inputs))
+
+
+def test_rows_of_all_calls_are_counted(
+    language_model: nn.Module, model_inputs: Any, gated: Callable[..., nn.Module]
+) -> None:
+    """All leading dims together; an uncalled layer has none; an error leaves no hooks."""
+    groups = find_groups(language_model).groups
+    counted = count_rows(language_model, groups, lambda: language_model(*model_inputs))
+    assert counted == dict.fromkeys(groups, (7,))
+    model = nn.ModuleDict({"used": gated(), "unused": gated()}).eval()
+    used, unused = find_groups(model).groups
+
+    def call() -> None:
+        for size in ((2, 5, 32), (32,), (10, 32)):
+            model["used"](torch.zeros(size))
+        raise RuntimeError("no more inputs")
+
+    with pytest.raises(RuntimeError, match="no more inputs"):
+        count_rows(model, [used, unused], call)
+    assert all(not module._forward_pre_hooks for module in model.modules())
+
+
+Weigh = Callable[..., tuple[Progress, list[BucketResult], list[BucketResult], Prepared]]
+PREPARED = Prepared({GROUP: Padding(100)}, (), 400, 416)
+OWN, GONE, WEIGHT = make_key(16), make_key(17), STRUCTURE.key(Dim.of(16))
+
+
+@pytest.fixture
+def weigh(make_progress: Callable[..., Progress]) -> Weigh:
+    """``weigh(FASTER, SLOWER)``: a bucket for each pair of costs, without and with padding."""
+
+    def make(*pairs: tuple[CallCost | None, CallCost | None], launch: Launch = Launch.EAGER) -> Any:
+        problems = [Tuned(key, make_row(), ()) for key in (OWN, GONE)]
+        problems.append(tuned(10.0, 8.0, key=WEIGHT))
+        progress = make_progress(make_table({one.key: one.row for one in problems}))
+        progress.tuned += problems
+        results = [
+            BucketResult(
+                bucket=Bucket((("seqlen", number + 1),)),
+                keys=(OWN, GONE) if is_padded else (OWN,),
+                tuned=0,
+                judgement=CheckedOutput(error=0.0, limit=1e-3),
+                seconds=0.0,
+                weights_padded=bool(is_padded),
+                cost=cost,
+            )
+            for number, costs in enumerate(pairs)
+            for is_padded, cost in enumerate(costs)
+        ]
+        for one in results:
+            if one.cost is not None:
+                progress.keep_cost(f"made.up {one.name}", one.cost)
+        compiler: Any = SimpleNamespace(
+            progress=progress,
+            tuner=SimpleNamespace(method=Method(launch=launch)),
+            call_name="made.up {}".format,
+        )
+        return progress, results, *weigh_launched(compiler, PREPARED, results)
+
+    return make
+
+
+def test_padding_that_makes_launched_calls_slower_is_taken_back(weigh: Weigh) -> None:
+    """With the rows and costs that no call of the unpadded model has; the report says why."""
+    progress, results, after, prepared = weigh(SLOWER)
+    table = read(progress.path)
+    row = table.rows[WEIGHT]
+    assert (row.winner, row.evidence.time_us, row.evidence.runner_up_us) == (AS_IS, 10.0, 8.0)
+    assert (dict(prepared.padded), prepared.bytes_after) == ({}, prepared.bytes_before)
+    assert set(table.rows) == set(progress.rows) == {OWN, WEIGHT}
+    assert dict(table.provenance.calls) == {"made.up seqlen=1": SLOWER[0]}
+    assert after == results[:1]
+    assert str(prepared.left[0]) == (
+        "0: not padded: launched one by one, calls took 1.20 times as long with padded weights "
+        "(geometric mean of 1 bucket)"
+    )
+
+
+def test_padding_stays_where_launched_calls_are_not_slower(weigh: Weigh) -> None:
+    """By more than 5 % in the mean; without a cost, as on a CPU, device times alone decided."""
+    for pairs, launch in (
+        ([FASTER], Launch.EAGER),
+        ([TIE], Launch.EAGER),
+        ([FASTER, TIE], Launch.EAGER),
+        ([(None, None)], Launch.EAGER),
+        ([SLOWER], Launch.CUDAGRAPH),
+    ):
+        progress, results, after, prepared = weigh(*pairs, launch=launch)
+        assert read(progress.path).rows[WEIGHT].winner == PADDED, (pairs, launch)
+        assert (after, prepared) == (results, PREPARED), (pairs, launch)
+    ratio = slower_when_launched(weigh(SLOWER, FASTER, (None, None))[1])
+    assert ratio == pytest.approx((120 / 100 * 80 / 90) ** 0.5)
+
+
+@pytest.mark.long
+def test_a_build_writes_and_reports_what_it_pads(weighed: Weighed) -> None:
+    """A row for each number of rows, whose winner is the size; the group, both sizes, memory."""
+    said = weighed[1]
+    rows = {key: kwargs for key, kwargs in said["rows"].items() if key.startswith("weight ")}
+    assert rows == {"weight n m=8 in=64 features=99 f32 bias=1 fp32=ieee": {"features": 100}}
+    assert said["built"] == ["head"]
+    begin = next(i for i, line in enumerate(said["text"]) if line.startswith("groups of weights"))
+    assert said["text"][begin : begin + 2] == [
         "groups of weights padded: 1, 0.0 MiB more (1.01%)",
         "head: 99 features padded to 100",
     ]
 
 
+@pytest.mark.long
 def test_padding_is_measured_for_the_range_that_is_served(
     run_once: Callable[..., tuple[Path, str]], variables: dict[str, str], head: str
 ) -> None:

@@ -24,8 +24,9 @@ from warmup.core.errors import BuildError, NothingRecordedError, ProblemError, S
 from warmup.core.files import locked, open_regular
 from warmup.core.method import Method
 from warmup.core.roofline import item_bytes
-from warmup.core.rows import Flag, Tuned
+from warmup.core.rows import Flag
 from warmup.core.text import counted, remedy_for, shown
+from warmup.core.trial import Tuned
 from warmup.keys.gemm import Dim, Layout
 from warmup.keys.pad import AS_IS, PAD, PADDED, PadProblem
 from warmup.keys.registry import kind_of

@@ -278,8 +278,7 @@ def _request_of(
 ) -> BuildRequest:
     """Return the request for *source* that *words* describe; those *given* besides are refused."""
     from warmup.tuning.build import ThisProcess
-    from warmup.tuning.device_host import ALL
-    from warmup.tuning.devices import Devices
+    from warmup.tuning.devices import ALL, Devices
     from warmup.tuning.progress import parse_seconds
     from warmup.tuning.ray_build import Cluster
     from warmup.tuning.request import BuildOptions, BuildRequest

@@ -27,8 +27,9 @@ from warmup.core.buckets import Bucket, describe_count
 from warmup.core.device import MachineState
 from warmup.core.events import Uncompiled, in_brackets, selections
 from warmup.core.method import search_to_json
-from warmup.core.rows import SHARE_FLAGS, Flag, Rejection, Row, Tuned, lag_behind_library
+from warmup.core.rows import SHARE_FLAGS, Flag, Rejection, Row, lag_behind_library
 from warmup.core.text import counted, printable
+from warmup.core.trial import Outcome, Tuned
 from warmup.keys.kind import Kind, natural_order
 from warmup.keys.registry import KINDS, kind_of
 from warmup.measuring.selection import rejections, worst_regret_over_bound
@@ -429,11 +430,10 @@ def _doubts(report: BuildReport) -> Iterator[str]:
         )
     yield from _slower_at_largest({one.key: one.row for one in report.timings})
     unexpected = [
-        f"candidate rejected ({timing.rejection}): {timing.winner.short} for {tuned.key}: "
-        f"{timing.said}"
+        f"candidate rejected ({one.rejection}): {one.winner.short} for {tuned.key}: {one.said}"
         for tuned in report.timings
-        for timing in tuned.timings
-        if timing.rejection not in _EXPECTED
+        for one in (outcome.refused for outcome in tuned.timings)
+        if one.rejection not in _EXPECTED
     ]
     yield from _first(unexpected, "rejected candidates; --json prints all")
 
@@ -517,14 +517,25 @@ def document(report: BuildReport) -> dict[str, Any]:
                 "key": tuned.key,
                 "winner": str(tuned.row.winner),
                 "searched": tuned.searched and search_to_json(tuned.searched),
-                "candidates": [
-                    {"choice": str(each.winner), **record(each, without=("winner", "error"))}
-                    for each in tuned.timings
-                ],
+                "candidates": [*map(_candidate, tuned.timings)],
             }
             for tuned in report.timings
         ],
         "splits": record(_splits(report)),
+    }
+
+
+def _candidate(one: Outcome) -> dict[str, Any]:
+    own = one.fused or one
+    return {
+        "choice": str(one.winner),
+        "time_us": one.time_us,
+        "fused_us": one.fused_us,
+        "host_us": own.host_us,
+        "spread": None if own.samples is None else own.samples.spread,
+        "rejection": record(one.refused.rejection),
+        "said": one.refused.said,
+        "along_us": dict(one.along_us),
     }
 
 

@@ -1,8 +1,7 @@
 """`Row`: what a table holds for one key, the winner and the evidence for it.
 
-The timings of a finished problem, the ranking of its candidates, the closed lists of words that
-stand in tables and events, and the winner itself are here too. Nothing here knows how keys are
-written or how tables are stored.
+The closed lists of words that stand in tables and events, and the winner itself are here too.
+Nothing here knows how keys are written or how tables are stored.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
-from warmup.core.method import Search, SearchCounts
+from warmup.core.method import Search
 
 
 class Family(StrEnum):
@@ -137,27 +136,6 @@ class Scope(StrEnum):
 
     BARE = "bare"  # the GEMM alone
     FUSED = "fused"  # the GEMM with the operations that inductor may fuse into it
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """A candidate's median time in microseconds, or why it was rejected.
-
-    ``said`` is the text of the rejection, ``fused_us`` the time with the operations that can be
-    fused into the GEMM, None where that was not timed. ``along_us`` has ``(size, time)`` at smaller
-    sizes of a key with a range. ``host_us``, the host's time to enqueue it, ``spread`` and
-    ``error`` are those of the operations in ``fused_us``, where that was timed.
-    """
-
-    winner: Winner
-    time_us: float | None
-    rejection: Rejection | None = None
-    said: str = ""
-    fused_us: float | None = None
-    along_us: tuple[tuple[int, float | None], ...] = ()
-    host_us: float | None = None
-    spread: float | None = None
-    error: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,36 +273,7 @@ class Row:
     untrusted: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Tuned:
-    """A finished problem of a build: its key, its row and the timing of every candidate.
-
-    ``searched`` counts the candidates of a GEMM selection by source, None for other decisions.
-    """
-
-    key: str
-    row: Row
-    timings: tuple[Timing, ...]
-    searched: SearchCounts | None = None
-
-
-MAX_RANKED = 10
-_MAX_RANKED_NAME = 160
-
-
-def ranking_of(tuned: Tuned) -> str:
-    """Return the fastest candidates of *tuned* as the text of `Evidence.ranking`.
-
-    They are those that were timed as the row was: ``10.5 triton::mm 64x64x32 w4; 12.1 aten::mm``.
-    """
-    is_fused = tuned.row.evidence.scope is Scope.FUSED
-    timed = [
-        (time_us, timing.winner.short[:_MAX_RANKED_NAME])
-        for timing in tuned.timings
-        if timing.rejection is None
-        and (time_us := timing.fused_us if is_fused else timing.time_us) is not None
-    ]
-    return "; ".join(f"{time_us:.6g} {name}" for time_us, name in sorted(timed)[:MAX_RANKED])
+MAX_RANKED: Final = 10  # entries of `Evidence.ranking`
 
 
 def ranked(evidence: Evidence) -> tuple[tuple[float, str], ...]:

@@ -1,4 +1,4 @@
-"""`Trial`: everything needed to check and time the candidates for one key, and `Outcome`.
+"""`Trial`: everything needed to measure the candidates for one key; `Outcome`; `Tuned`.
 
 Plain numbers and text, so that a trial can be sent to another process as JSON. No torch here: the
 protocol `Operands` names tensors as `Any`.
@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from warmup.core.method import Method, SearchCounts
-from warmup.core.rows import Rejection, Winner
+from warmup.core.rows import MAX_RANKED, Rejection, Row, Scope, Winner
 
 # `Samples`: repeated times of one call, with their median, spread and confidence interval.
 
@@ -244,12 +244,14 @@ class RegionKernels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The result of one candidate: its times and error, or why it was rejected.
+    """What measuring one candidate gave: its times and error, or why it was rejected.
 
     ``error`` is the largest error of an element against the reference, in units of the reference's
     root mean square. ``said`` is the text of a rejection. An outcome that is not final was timed in
     the screening only, and cannot win. ``host`` are the host's times to enqueue the call, None
-    where they were not taken. ``kernels`` is None where no region was compiled.
+    where they were not taken, ``clock_mhz`` the SM clock after the trial. ``fused`` is the outcome
+    of the same candidate within its region, which has ``kernels``. ``along_us`` has ``(size,
+    time)`` at smaller sizes of a key's range.
     """
 
     winner: Winner
@@ -260,6 +262,9 @@ class Outcome:
     is_final: bool = True
     kernels: RegionKernels | None = None
     host: Samples | None = None
+    clock_mhz: int | None = None
+    fused: Outcome | None = None
+    along_us: tuple[tuple[int, float | None], ...] = ()
 
     @property
     def host_us(self) -> float | None:
@@ -270,6 +275,52 @@ class Outcome:
     def time_us(self) -> float | None:
         """The median time in microseconds, None when untimed or rejected."""
         return None if self.samples is None or self.rejection else self.samples.median
+
+    @property
+    def fused_us(self) -> float | None:
+        """The median time within the region, None where that was not timed or rejected."""
+        return None if self.fused is None else self.fused.time_us
+
+    @property
+    def refused(self) -> Outcome:
+        """The outcome that has the candidate's rejection, if there is one."""
+        return self.fused if self.fused and self.fused.rejection and not self.rejection else self
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """A finished problem of a build: its key, its row and the outcome of every candidate.
+
+    ``searched`` counts the candidates of a GEMM selection by source, None for other decisions.
+    """
+
+    key: str
+    row: Row
+    timings: tuple[Outcome, ...]
+    searched: SearchCounts | None = None
+
+    @property
+    def deciding(self) -> tuple[Outcome, ...]:
+        """The outcomes as the row was measured: within the region where its scope says so."""
+        if self.row.evidence.scope is not Scope.FUSED:
+            return self.timings
+        return tuple(one.fused for one in self.timings if one.fused is not None)
+
+
+_MAX_RANKED_NAME: Final = 160
+
+
+def ranking_of(tuned: Tuned) -> str:
+    """Return the fastest candidates of *tuned* as the text of `Evidence.ranking`.
+
+    They are those that were timed as the row was: ``10.5 triton::mm 64x64x32 w4; 12.1 aten::mm``.
+    """
+    timed = sorted(
+        (round(one.time_us, 3), one.winner.short[:_MAX_RANKED_NAME])
+        for one in tuned.deciding
+        if one.time_us is not None
+    )
+    return "; ".join(f"{time_us:.6g} {name}" for time_us, name in timed[:MAX_RANKED])
 
 
 class Operands(Protocol):

@@ -7,7 +7,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -220,6 +220,13 @@ def family_of(pid: int, proc: Path) -> dict[int, int]:
         family += fresh
         ahead += fresh
     return {each: ticks[each] for each in family}
+
+
+def descendants_of(pid: int, root: Path = Path("/proc")) -> frozenset[int]:
+    """Return *pid* and all processes that descend from it; *pid* alone where that is not known."""
+    with suppress(OSError, ValueError, IndexError):
+        return frozenset(family_of(pid, root))
+    return frozenset({pid})
 
 
 def _processes(proc: Path) -> Iterator[tuple[int, int, int]]:

@@ -11,23 +11,12 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from warmup.core.method import Method, Search
 from warmup.core.roofline import Peaks, Work, gbps_of, share_of_peak, tflops_of
-from warmup.core.rows import (
-    Evidence,
-    Family,
-    Flag,
-    Rejection,
-    Row,
-    Scope,
-    Timing,
-    Tuned,
-    Winner,
-    ranking_of,
-)
-from warmup.core.trial import Outcome, Samples
+from warmup.core.rows import Evidence, Family, Flag, Rejection, Row, Scope, Winner
+from warmup.core.trial import Outcome, Samples, Tuned, ranking_of
 
 _FAMILIES: Final = (
     *(Family.EXTERN, Family.PAD, Family.WEIGHT, Family.CPP, Family.LAUNCH, Family.REDUCTION),
@@ -137,7 +126,6 @@ def make_row(
     *,
     work: Work | None = None,
     peaks: Peaks | None = None,
-    clock_mhz: int | None = None,
     search: Search = Search.DEFAULT,
     winner: Winner | None = None,
     is_disturbed: bool = False,
@@ -162,37 +150,22 @@ def make_row(
     share = _share(work, peaks, samples)
     flags = (*selected.flags, *_flags(share, samples))
     evidence = Evidence(
-        time_us=_rounded(samples.median),
-        library_us=_rounded_or_none(library_us),
+        **times_of(chosen),
+        library_us=_rounded(library_us),
         runner_up=str(runner_up.winner) if runner_up else None,
-        runner_up_us=_rounded_or_none(runner_up.time_us if runner_up else None),
+        runner_up_us=_rounded(runner_up.time_us if runner_up else None),
         tried=len(outcomes),
         rejected=tuple(sorted(rejected.items())),
-        spread=round(samples.spread, 4),
         band=round(selected.band, 4),
-        error=_short(chosen.error),
         tflops=_rate(work, samples, tflops=True),
         gbps=_rate(work, samples, tflops=False),
         peak_share=None if share is None else round(share, _EVIDENCE_DIGITS),
-        clock_mhz=clock_mhz,
+        clock_mhz=chosen.clock_mhz,
         flags=flags,
         search=search,
-        host_us=_rounded_or_none(chosen.host_us),
-        library_host_us=_rounded_or_none(control.host_us if control else None),
+        library_host_us=_rounded(control.host_us if control else None),
     )
-    timings = tuple(
-        Timing(
-            each.winner,
-            _rounded_or_none(each.time_us),
-            each.rejection,
-            each.said,
-            host_us=_rounded_or_none(each.host_us),
-            spread=None if each.samples is None else round(each.samples.spread, 4),
-            error=_short(each.error),
-        )
-        for each in outcomes
-    )
-    return Tuned(key, Row(chosen.winner, evidence), timings)
+    return Tuned(key, Row(chosen.winner, evidence), tuple(outcomes))
 
 
 def make_fused_row(
@@ -213,16 +186,16 @@ def make_fused_row(
     fused = make_row(bare.key, outcomes, library, method, is_disturbed=is_disturbed)
     if fused is None:
         return None
-    alone = {timing.winner: timing.time_us for timing in bare.timings}
-    bare_us = alone.get(fused.row.winner.choice)
-    variants: dict[Winner, list[Timing]] = {}
-    for timing in fused.timings:
-        variants.setdefault(timing.winner.choice, []).append(timing)
+    alone = {one.winner: one.time_us for one in bare.timings}
+    bare_us = _rounded(alone.get(fused.row.winner.choice))
+    variants: dict[Winner, list[Outcome]] = {}
+    for one in outcomes:
+        variants.setdefault(one.winner.choice, []).append(one)
     rejected = Counter(dict(bare.row.evidence.rejected))
     rejected.update(
         tried[0].rejection
         for tried in variants.values()
-        if all(timing.rejection is not None for timing in tried) and tried[0].rejection is not None
+        if all(one.rejection is not None for one in tried) and tried[0].rejection is not None
     )
     kernels = {outcome.winner: outcome.kernels for outcome in outcomes}
     of_winner, of_library = kernels.get(fused.row.winner), kernels.get(library)
@@ -246,20 +219,9 @@ def make_fused_row(
         registers=of_winner.registers if of_winner else None,
     )
     timings = tuple(
-        timing
-        if way is None
-        else replace(
-            timing,
-            winner=way.winner,
-            fused_us=way.time_us,
-            host_us=way.host_us,
-            spread=way.spread,
-            error=way.error,
-            rejection=timing.rejection or way.rejection,
-            said=timing.said or way.said,
-        )
-        for timing in bare.timings
-        for way in variants.get(timing.winner, [None])
+        one if way is None else replace(one, winner=way.winner, fused=way)
+        for one in bare.timings
+        for way in variants.get(one.winner, [None])
     )
     return Tuned(bare.key, Row(fused.row.winner, evidence), timings)
 
@@ -271,7 +233,6 @@ def make_variants_row(
     library: Winner,
     method: Method,
     *,
-    clock_mhz: int | None = None,
     is_disturbed: bool = False,
 ) -> Tuned | None:
     """Return the row for the pad decision *key*, won by *outcomes* in the compiled region.
@@ -281,17 +242,14 @@ def make_variants_row(
     in_region = make_row(key, outcomes, library, method)
     if in_region is None:
         return None
-    times_us = {outcome.winner: outcome.time_us for outcome in bare}
-    timings = tuple(
-        Timing(timing.winner, _rounded_or_none(times_us.get(timing.winner)))
-        for timing in in_region.timings
-    )
+    by_winner = {one.winner: one for one in bare}
+    timings = tuple(by_winner.get(one.winner, Outcome(winner=one.winner)) for one in outcomes)
     evidence = replace(in_region.row.evidence, rejected=())  # `make_fused_row` adds its own
     alone = Tuned(key, replace(in_region.row, evidence=evidence), timings)
     fused = make_fused_row(alone, outcomes, library, method, is_disturbed=is_disturbed)
     if fused is None:
         return None
-    evidence = replace(fused.row.evidence, clock_mhz=clock_mhz, bare_ranking=ranking_of(alone))
+    evidence = replace(fused.row.evidence, bare_ranking=ranking_of(alone))
     return replace(fused, row=replace(fused.row, evidence=evidence))
 
 
@@ -331,16 +289,18 @@ def _flags(share: float | None, samples: Samples) -> tuple[Flag, ...]:
     return (Flag.FAR_BELOW_PEAK,) if is_slow else ()
 
 
-def _short(error: float | None) -> float | None:
-    return None if error is None else float(f"{error:.3g}")
+def times_of(winner: Outcome) -> dict[str, Any]:
+    assert winner.samples is not None
+    return {
+        "time_us": _rounded(winner.samples.median),
+        "host_us": _rounded(winner.host_us),
+        "spread": round(winner.samples.spread, 4),
+        "error": None if winner.error is None else float(f"{winner.error:.3g}"),
+    }
 
 
-def _rounded(time_us: float) -> float:
-    return round(time_us, _EVIDENCE_DIGITS)
-
-
-def _rounded_or_none(time_us: float | None) -> float | None:
-    return None if time_us is None else _rounded(time_us)
+def _rounded(time_us: float | None) -> float | None:
+    return None if time_us is None else round(time_us, _EVIDENCE_DIGITS)
 
 
 # Regret: a winner's time over the best time, at several sizes of the key's range.
@@ -412,7 +372,7 @@ def with_range_regret(
     return replace(
         tuned,
         row=replace(tuned.row, evidence=evidence),
-        timings=tuple(_with_times(timing, sizes) for timing in tuned.timings),
+        timings=tuple(_with_times(one, sizes) for one in tuned.timings),
     )
 
 
@@ -446,16 +406,10 @@ def worst_regret_over_bound(evidence: Evidence) -> tuple[int, float] | None:
     return (size, ratio) if ratio > _LIMIT else None
 
 
-def _with_times(timing: Timing, sizes: Sequence[SizeOutcomes]) -> Timing:
-    outcomes = [(each.size, _outcome(timing.winner, each)) for each in sizes[:-1]]
-    return replace(
-        timing,
-        along_us=tuple(
-            (size, None if outcome.time_us is None else round(outcome.time_us, _REGRET_DIGITS))
-            for size, outcome in outcomes
-            if outcome is not None
-        ),
-    )
+def _with_times(own: Outcome, sizes: Sequence[SizeOutcomes]) -> Outcome:
+    outcomes = [(each.size, _outcome(own.winner, each)) for each in sizes[:-1]]
+    along_us = ((size, _rounded(one.time_us)) for size, one in outcomes if one is not None)
+    return replace(own, along_us=tuple(along_us))
 
 
 def ratios_of(winner: Winner, tuned: Tuned) -> tuple[tuple[int, float | None], ...]:

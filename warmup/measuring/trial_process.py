@@ -6,16 +6,15 @@ long, that candidate is rejected and a new child runs the others.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Final
 
 import msgspec
 
@@ -35,16 +34,14 @@ _MOST_CONTROL_DEATHS: Final = 1  # of one trial; a busy machine can end or delay
 _ROOT: Final = str(Path(__file__).resolve().parents[2])
 
 
-@dataclass(frozen=True, slots=True)
-class TrialResult:
-    """The outcomes of a trial, in the order of its candidates, and the SM clock if known."""
-
-    outcomes: tuple[Outcome, ...]
-    clock_mhz: int | None = None
-
-
 class TrialNotRunError(Exception):
     """A trial could not be run at all; the message says why."""
+
+
+class _ChildEndedError(Exception):
+    def __init__(self, winner: Winner | None, reason: Rejection, message: str) -> None:
+        super().__init__(message)
+        self.winner, self.reason = winner, reason  # the candidate that was running
 
 
 @dataclass
@@ -58,51 +55,57 @@ class TrialProcess:
     command: Sequence[str]
     limit_s: float = _LIMIT_S
     log: IO[bytes] | None = None
-    _child: _TrialChild | None = None
+    _child: Child | None = None
+    _is_ready: bool = False
     _owner: int = field(default_factory=os.getpid)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def start(self) -> None:
         self._leave_to_parent()
-        if self._child is None:
-            self._child = _TrialChild(self.command, self.log)
+        if self._child is not None:
+            return
+        path = [_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment = {
+            **os.environ,
+            "TORCH_WARM_POOL": "0",  # compile workers start with `WORKERS` only, not on import
+            "PYTHONPATH": os.pathsep.join(path),
+            RECORDING_VARIABLE: "",  # what it compiles is no question of a program
+        }
+        with tempfile.TemporaryFile() as own:  # the child has a descriptor of its own
+            self._child = Child(self.command, environment, self.log or own)
+        self._is_ready = False
 
     @property
     def pid(self) -> int | None:
         return None if self._child is None else self._child.pid
 
-    def run(self, trial: Trial) -> TrialResult:
-        """Return the result of *trial*; trials of other threads wait.
+    def run(self, trial: Trial) -> tuple[Outcome, ...]:
+        """Return the outcomes of *trial*; trials of other threads wait.
 
         Raises TrialNotRunError where no candidate could be run, for example for lack of memory, and
         BuildError where the child does not start, or dies before it runs a candidate.
         """
-        with self._lock:
-            return self._run(trial)
-
-    def _run(self, trial: Trial) -> TrialResult:
-        rejected: list[Outcome] = []
+        rejected: dict[Winner, Outcome] = {}
         restarts = control_deaths = 0
-        for _ in range(_MOST_DEATHS):
-            self.start()
-            assert self._child is not None
-            try:
-                return self._child.run(trial, rejected, self.limit_s)
-            except _ChildEndedError as dead:
-                was_ready = self._child.is_ready
-                self.close()
-                if dead.winner == trial.library and control_deaths < _MOST_CONTROL_DEATHS:
-                    control_deaths += 1
-                elif dead.winner is not None:
-                    rejected.append(
-                        Outcome(winner=dead.winner, rejection=dead.reason, said=str(dead))
-                    )
-                elif was_ready and restarts < _MOST_RESTARTS:
-                    restarts += 1  # between two trials, or while the operands were made
-                else:
-                    raise BuildError(
-                        f"the process that measures candidates {dead}", "run `warmup doctor`"
-                    ) from None
+        with self._lock:
+            for _ in range(_MOST_DEATHS):
+                self.start()
+                try:
+                    return self._run(trial, rejected)
+                except _ChildEndedError as dead:
+                    self.close()
+                    if dead.winner == trial.library and control_deaths < _MOST_CONTROL_DEATHS:
+                        control_deaths += 1
+                    elif dead.winner is not None:
+                        rejected[dead.winner] = Outcome(
+                            winner=dead.winner, rejection=dead.reason, said=str(dead)
+                        )
+                    elif self._is_ready and restarts < _MOST_RESTARTS:
+                        restarts += 1  # between two trials, or while the operands were made
+                    else:
+                        raise BuildError(
+                            f"the process that measures candidates {dead}", "run `warmup doctor`"
+                        ) from None
         raise TrialNotRunError(f"{_MOST_DEATHS} candidates took the process down")
 
     def _leave_to_parent(self) -> None:
@@ -113,93 +116,45 @@ class TrialProcess:
     def close(self) -> None:
         self._leave_to_parent()
         if self._child is not None:
-            self._child.close()
+            self._child.kill()
             self._child = None
 
-
-class _ChildEndedError(Exception):
-    def __init__(self, winner: Winner | None, reason: Rejection, message: str) -> None:
-        super().__init__(message)
-        self.winner = winner
-        self.reason = reason
-
-
-class _TrialChild:
-    def __init__(self, command: Sequence[str], log: IO[bytes] | None) -> None:
-        path = [_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
-        environment = {
-            **os.environ,
-            "TORCH_WARM_POOL": "0",  # compile workers start with `WORKERS` only, not on import
-            "PYTHONPATH": os.pathsep.join(path),
-            RECORDING_VARIABLE: "",  # what it compiles is no question of a program
-        }
-        with contextlib.nullcontext(log) if log is not None else tempfile.TemporaryFile() as file:
-            self._child = Child(command, environment, file)
-        self.is_ready = False
-
-    @property
-    def pid(self) -> int:
-        return self._child.pid
-
-    def run(self, trial: Trial, rejected: Sequence[Outcome], limit_s: float) -> TrialResult:
-        if not self.is_ready:
+    def _run(self, trial: Trial, rejected: dict[Winner, Outcome]) -> tuple[Outcome, ...]:
+        assert self._child is not None
+        if not self._is_ready:
             self._receive(None, _START_S)
-            self.is_ready = True
-        skipped = {outcome.winner: outcome for outcome in rejected}
-        numbers = [i for i, each in enumerate(trial.candidates) if each.winner in skipped]
+            self._is_ready = True
+        numbers = [i for i, each in enumerate(trial.candidates) if each.winner in rejected]
         self._child.send({"trial": trial_to_json(trial), "skip": numbers})
         current: Winner | None = None
         stages: dict[str, float] = {}
         stage, since = _OPERANDS_STAGE, time.monotonic()
         while True:
             # Before the first candidate the child makes the operands and the reference.
-            message = self._receive(current, limit_s if current is not None else _START_S)
+            message = self._receive(current, self.limit_s if current is not None else _START_S)
             now = time.monotonic()
             stages[stage] = stages.get(stage, 0.0) + now - since
             stage, since = message.get("stage", stage), now
             if "at" in message:
                 current = trial.candidates[message["at"]].winner
             elif "lost" in message:
-                reason = Rejection(message["reason"])
-                raise _ChildEndedError(current, reason, str(message["lost"]))
+                raise _ChildEndedError(current, Rejection(message["reason"]), message["lost"])
             elif "failed" in message:
-                raise TrialNotRunError(str(message["failed"]))
+                raise TrialNotRunError(message["failed"])
             else:
                 spent = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in stages.items())
                 logger.debug("%d candidates: %s: %s", len(trial.candidates), spent, trial.key)
-                return _read_result(trial, message, skipped)
-
-    def close(self) -> None:
-        self._child.kill()
+                outcomes = msgspec.convert(message["outcomes"], tuple[Outcome, ...])
+                return tuple(rejected.get(one.winner, one) for one in outcomes)
 
     def _receive(self, current: Winner | None, limit_s: float) -> Message:
+        assert self._child is not None
         try:
             return self._child.receive(limit_s)
         except ChildTimeoutError as silent:
             raise _ChildEndedError(current, Rejection.TIMED_OUT, str(silent)) from None
         except ChildError as lost:
             raise _ChildEndedError(current, Rejection.CRASHED, str(lost)) from None
-
-
-def _read_result(
-    trial: Trial, message: Mapping[str, Any], skipped: Mapping[Winner, Outcome]
-) -> TrialResult:
-    outcomes = [
-        skipped.get(candidate.winner) or outcome_from_json(candidate.winner, fields)
-        for candidate, fields in zip(trial.candidates, message["outcomes"], strict=True)
-    ]
-    return TrialResult(tuple(outcomes), message["clock_mhz"])
-
-
-def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
-    """Return *outcome*, except its winner, as JSON values."""
-    fields: dict[str, Any] = msgspec.to_builtins(outcome)
-    del fields["winner"]
-    return fields
-
-
-def outcome_from_json(winner: Winner, fields: Mapping[str, Any]) -> Outcome:
-    return msgspec.convert({**fields, "winner": msgspec.to_builtins(winner)}, Outcome)
 
 
 def own_command(*, workers: bool = False) -> list[str]:

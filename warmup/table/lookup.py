@@ -41,8 +41,9 @@ from warmup.core.events import (
     warn,
 )
 from warmup.core.method import Search
-from warmup.core.rows import Row, Tuned, Winner, is_for_host
+from warmup.core.rows import Row, Winner, is_for_host
 from warmup.core.text import counted
+from warmup.core.trial import Tuned
 from warmup.keys.kind import Linear, Problem
 from warmup.keys.question import GemmQuestion, Question, Settings
 from warmup.keys.registry import covers, kind_of, linears_of, nearest_row, neighbours_of

@@ -439,9 +439,8 @@ def measure_regions(compiler: BucketCompiler) -> None:
             # The model may never ask for the keys that only the region gave up.
             for key in set(tuner.rows.not_tuned) - given_up:
                 tuner.rows.forget(key)
-            clock_mhz = sm_clock_mhz(tuner.device)
             tuned = tuner.rows.variants_row(
-                *(one, timed.outcomes, clock_mhz),
+                *(one, timed.outcomes),
                 failure=timed.failure,
                 is_disturbed=timed.is_disturbed,
             )
@@ -486,6 +485,8 @@ def _time_variants(compiler: BucketCompiler, waiting: WaitingQuestion) -> _Timed
                 outcomes = run_trial(
                     trial, make_sets, variants.make_call, make_reference=variants.make_reference
                 )
+            clock_mhz = sm_clock_mhz(tuner.device)
+            outcomes = [replace(one, clock_mhz=clock_mhz) for one in outcomes]
             return _TimedVariants(outcomes, "", is_disturbed(), variants.keys)
         except WarmupError:
             raise

@@ -76,9 +76,11 @@ class ThisProcess:
             if options.dry_run:
                 plan, table = work.plan(), progress.table
                 return BuildReport(
-                    *(progress.path, table, digest_of(table), (), ()),
-                    time.monotonic() - context.started,
-                    work.known,
+                    path=progress.path,
+                    table=table,
+                    digest=digest_of(table),
+                    seconds=time.monotonic() - context.started,
+                    known=work.known,
                     plan=plan,
                     rows_from=earlier.used() if earlier else (),
                 )
@@ -96,15 +98,19 @@ class ThisProcess:
         work.check(done, given_up)
         bundle, final = work.pack(), read(progress.path)
         return BuildReport(
-            *(progress.path, final, digest_of(final), tuple(done.buckets), progress.measured),
-            time.monotonic() - context.started,
-            work.known,
-            done.not_rebuilt,
-            {**given_up, **dict.fromkeys(done.not_begun, NOT_BEGUN)},
-            dict(tuner.rows.not_fused),
-            tuner.bounds.known,
-            done.prepared,
-            bundle,
+            path=progress.path,
+            table=final,
+            digest=digest_of(final),
+            buckets=tuple(done.buckets),
+            timings=progress.measured,
+            seconds=time.monotonic() - context.started,
+            known=work.known,
+            not_rebuilt=done.not_rebuilt,
+            not_tuned={**given_up, **dict.fromkeys(done.not_begun, NOT_BEGUN)},
+            not_fused=dict(tuner.rows.not_fused),
+            peaks=tuner.bounds.known,
+            prepared=done.prepared,
+            bundle=bundle,
             distrusted=dict(progress.distrusted),
             machine=machine,
             retried=progress.revisit.retried,

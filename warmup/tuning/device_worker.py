@@ -1,13 +1,12 @@
 """The worker of one device: ``python -m warmup.tuning.device_worker FD``.
 
-It is the tuner of a build on one device, which takes its problems from a parent process. Messages
-are JSON objects, one per line. The order and then the tasks arrive on standard input; answers go to
-the file descriptor FD. The other end is `warmup.tuning.device_host`.
+The tuner of a build on one device, which takes its problems from a parent process, by the messages
+of `warmup.tuning.devices`. The order and then the tasks arrive on standard input; answers go to the
+file descriptor FD.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import sys
@@ -18,18 +17,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+import msgspec
 import torch
 
 from warmup.core.errors import BuildError, ModelError, ProblemError, WarmupError, cause_in
 from warmup.core.files import DeviceLock
 from warmup.core.processes import end_with_parent
 from warmup.core.rows import Family, Winner
-from warmup.measuring.machine import family_of
+from warmup.measuring.machine import descendants_of
 from warmup.measuring.trial import time_calls
 from warmup.tuning.build import ThisProcess, open_context, seconds_to_wait
-from warmup.tuning.device_host import FinishedProblem, ProblemTask, ReadyWorker, WorkerOrder
+from warmup.tuning.devices import ProblemTask, ReadyWorker, WorkerOrder, to_message
 from warmup.tuning.problems import ProblemsSource, tune_rebuilt
-from warmup.tuning.report import BucketResult, Observer
+from warmup.tuning.report import BucketResult, Observer, ProblemResults
 from warmup.tuning.request import BuildContext, BuildRequest
 from warmup.tuning.tuner import Tuner
 
@@ -44,12 +44,11 @@ Send = Callable[[Mapping[str, Any]], None]
 
 def serve(requests: BinaryIO, send: Send) -> None:
     """Start as the first line of *requests* orders, and tune each problem that follows."""
-    order = WorkerOrder.from_json(json.loads(requests.readline()))
+    order = msgspec.json.decode(requests.readline(), type=WorkerOrder)
     with ExitStack() as stack:
         try:
-            # Which rows are measured again, the tasks say.
             request = BuildRequest(
-                source=ProblemsSource(()),
+                source=ProblemsSource(()),  # the tasks say which
                 runner=ThisProcess(),
                 out=Path(order.folder, "rows.json"),
                 options=order.options,
@@ -59,14 +58,13 @@ def serve(requests: BinaryIO, send: Send) -> None:
         except WarmupError as error:
             send({"gone": str(error)})
             return
-        send({"ready": ready.to_json()})
+        send({"ready": to_message(ready)})
         for line in requests:
-            task = ProblemTask.from_json(json.loads(line))
-            finished = _tune(task, context)
+            finished = _tune(msgspec.json.decode(line, type=ProblemTask), context)
             if isinstance(finished, str):
                 send({"lost": f"ran out of memory: {finished}"})
                 return  # the memory of this process is free again when it has ended
-            send({"finished": finished.to_json()})
+            send({"finished": to_message(finished)})
 
 
 def _start(order: WorkerOrder, context: BuildContext, send: Send) -> ReadyWorker:
@@ -87,9 +85,6 @@ def time_control(tuner: Tuner) -> float:
     """Return the time of the control problem on the tuner's device, in microseconds.
 
     The smallest of several medians: what disturbs a measurement makes it longer.
-
-    Raises:
-        BuildError: the device cannot run the control problem.
     """
     device = tuner.device
     size, dtype = _GPU_CONTROL_SIZE, torch.bfloat16
@@ -97,12 +92,10 @@ def time_control(tuner: Tuner) -> float:
         size, dtype = _CPU_CONTROL_SIZE, torch.float32
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     out = torch.empty(size, size, device=device, dtype=dtype)
-    times = []
+    calls, times = {_CONTROL: lambda _: torch.mm(a, b, out=out)}, []
     for _ in range(_REPEATS):
         with tuner.watch.measuring(), torch.no_grad():
-            (outcome,) = time_calls(
-                {_CONTROL: lambda _: torch.mm(a, b, out=out)}, _CONTROL, device, tuner.method
-            )
+            (outcome,) = time_calls(calls, _CONTROL, device, tuner.method)
         if outcome.time_us is None:
             raise BuildError(
                 f"the control problem, a product of {size} x {size}, failed: {outcome.said}",
@@ -112,10 +105,9 @@ def time_control(tuner: Tuner) -> float:
     return min(times)
 
 
-def _tune(task: ProblemTask, context: BuildContext) -> FinishedProblem | str:
+def _tune(task: ProblemTask, context: BuildContext) -> ProblemResults | str:
     """Return what came of *task*, or what said that this process has no memory left for it."""
-    progress, tuner = context.progress, context.tuner
-    key = task.key
+    progress, tuner, key = context.progress, context.tuner, task.key
     progress.receive(task.rows)
     progress.reopen([key])
     if task.is_again:
@@ -134,8 +126,8 @@ def _tune(task: ProblemTask, context: BuildContext) -> FinishedProblem | str:
         {name: why for name, why in now.items() if earlier.get(name) != why}
         for now, earlier in zip(known, before, strict=True)
     )
-    return FinishedProblem(
-        tuned=tuple(tuned.values()),
+    return ProblemResults(
+        timings=tuple(tuned.values()),
         peaks=progress.table.provenance.peaks,
         buckets=tuple(buckets),
         not_rebuilt=not_rebuilt,
@@ -147,21 +139,7 @@ def _tune(task: ProblemTask, context: BuildContext) -> FinishedProblem | str:
     )
 
 
-def descendants_of(pid: int, root: Path = Path("/proc")) -> frozenset[int]:
-    """Return *pid* and all processes that descend from it; *pid* alone where that is not known."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        return frozenset(family_of(pid, root))
-    return frozenset({pid})
-
-
-def _beat(send: Send, ended: threading.Event) -> None:
-    """Send a sign of life every few seconds until *ended*, as long as this process runs Python."""
-    while not ended.wait(_BEAT_S):
-        send({"beat": True})
-
-
 def main() -> None:
-    """Serve the parent process; the last argument is the file descriptor for answers."""
     end_with_parent()
     lock = threading.Lock()
     with os.fdopen(int(sys.argv[-1]), "wb") as answers:
@@ -173,7 +151,12 @@ def main() -> None:
                 answers.flush()
 
         ended = threading.Event()
-        threading.Thread(target=_beat, args=(send, ended), daemon=True).start()
+
+        def beat() -> None:  # a sign of life as long as this process runs Python
+            while not ended.wait(_BEAT_S):
+                send({"beat": True})
+
+        threading.Thread(target=beat, daemon=True).start()
         try:
             serve(sys.stdin.buffer, send)
         finally:  # else the last words of this process are those of a beat without a pipe

@@ -1,7 +1,8 @@
 """`Devices`: the runner that tunes problems on all devices of a host at the same time.
 
-This process holds the queue and the table, and needs no device itself: what it knows of the devices
-is what their workers say.
+This process holds the queue and the table, and needs no device itself. Each device has workers
+(`warmup.tuning.device_worker`) that take turns on it. A message is one JSON object in a line, and
+`msgspec` checks the type of every value. Rows travel with all their evidence.
 """
 
 from __future__ import annotations
@@ -9,33 +10,29 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import statistics
+import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
 
 from warmup.core.device import NOT_CHECKED, MachineState, Runtime, compare_runtimes, united
 from warmup.core.errors import BuildError, SettingsError
+from warmup.core.processes import Child, ChildError, ChildTimeoutError, Message
 from warmup.core.rows import Row
 from warmup.table.codec import digest_of
+from warmup.table.schema import Policy
 from warmup.table.store import read_folded
 from warmup.tuning.build import TableOrigin, ThisProcess, check_out, open_table, seconds_to_wait
-from warmup.tuning.device_host import (
-    PROBLEM_S,
-    FinishedProblem,
-    LocalRunner,
-    ProblemTask,
-    ReadyWorker,
-    RunnerGoneError,
-    RunnerLostError,
-    WorkerOrder,
-    parse_devices,
-    runners_of,
-)
 from warmup.tuning.problems import MissedKeys, ProblemsSource, check_written, deadline_of
 from warmup.tuning.progress import Progress
 from warmup.tuning.report import (
@@ -43,58 +40,299 @@ from warmup.tuning.report import (
     BuildReport,
     DeviceShare,
     Observer,
+    ProblemResults,
+    joined,
     open_earlier,
-    summed,
 )
-from warmup.tuning.request import BuildRequest
+from warmup.tuning.request import BuildOptions, BuildRequest
 
+ALL: Final = "all"
+# Workers of a GPU: one times while the others compile. Of two, none timed for 40 % of a build on
+# two H100s with 32 cores (docs/benchmarks/devices.py): the problems take from 2 to 25 s.
+GPU_LANES: Final = 3
+VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+PROBLEM_S: Final = 1800.0
 MOST_LOSSES: Final = 2  # of one problem: the first device's, and that of the one that takes over
 MOST_LOSSES_IN_A_ROW: Final = 3  # of one worker: then the device is to blame, not a problem
-# Calls under way; without a key the worker starts again.
-_Calls = dict[Future[Any], tuple[LocalRunner, str | None]]
+WORKER_COMMAND: Final = (sys.executable, "-P", "-m", "warmup.tuning.device_worker")
+_DEVICE_NAME: Final = re.compile(r"cpu|cuda:[0-9]{1,3}")
+_PACKAGE_ROOT: Final = str(Path(__file__).resolve().parents[2])
+_THREADS_VARIABLE: Final = "TORCHINDUCTOR_COMPILE_THREADS"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOrder:
+    """What a worker needs to start: the ``options`` of the build on its device.
+
+    It measures only while it holds the lock of the file ``turn``, which all workers of one device
+    share. ``folder`` is its own, empty at first. ``parent`` is the process whose descendants are
+    all of this build. The first worker of a device times the control problem, for all of them.
+    """
+
+    folder: str
+    turn: str
+    parent: int
+    options: BuildOptions = field(default_factory=BuildOptions)
+    is_first: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadyWorker:
+    """A worker that has started: its device and software, how it measures, remarks about it."""
+
+    runtime: Runtime
+    policy: Policy
+    control_us: float | None = None
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProblemTask:
+    """A problem to tune, and the ``rows`` of the table that the worker does not have yet.
+
+    ``is_again``: a row that the key has is measured again.
+    """
+
+    key: str
+    rows: Mapping[str, Row] = field(default_factory=dict)
+    is_again: bool = False
+
+
+def to_message(record: object) -> Message:
+    """Return *record* as JSON values."""
+    message: Message = msgspec.to_builtins(record, enc_hook=str)  # torch's version is no plain str
+    return message
+
+
+class RunnerLostError(Exception):
+    """The worker died, hung or ran out of memory during a problem; the text says which."""
+
+
+class RunnerGoneError(Exception):
+    """The worker did not start; the text says why. No problem is to blame."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSlot:
+    """A device of this host: its ``name`` here, and how its ``lanes`` workers are started.
+
+    They call the device ``inside`` and have the variables ``environment``.
+    """
+
+    name: str
+    inside: str
+    lanes: int = 1
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def parse_devices(text: str) -> tuple[DeviceSlot, ...]:
+    """Return the devices that *text* names, such as ``cuda:0,cuda:1``, or all GPUs for ``all``.
+
+    ``cpu`` may be named several times: that many processes then take turns on it.
+    """
+    import torch
+
+    gpus = torch.cuda.device_count()
+    names = [name.strip() for name in text.split(",")]
+    if names == [ALL]:
+        names = [f"cuda:{index}" for index in range(gpus)]
+        if not names:
+            raise SettingsError("--devices all: there is no GPU here", "name devices, or leave it")
+    visible = os.environ.get(VISIBLE)
+    shown = visible.split(",") if visible else [str(index) for index in range(gpus)]
+    slots = []
+    for name in dict.fromkeys(names):
+        if not _DEVICE_NAME.fullmatch(name):
+            raise SettingsError(
+                f"--devices {text!r}: {name!r} is not a device",
+                "use all, or names such as cuda:0,cuda:1",
+            )
+        if name == "cpu":
+            slots.append(DeviceSlot(name="cpu", inside="cpu", lanes=names.count("cpu")))
+            continue
+        if names.count(name) > 1:
+            raise SettingsError(f"--devices {text!r} has {name} twice", "name each GPU once")
+        if (index := int(name.partition(":")[2])) >= gpus:
+            raise SettingsError(
+                f"--devices {text!r}: there are {gpus} GPUs here, and {name} is not one",
+                "name GPUs that exist, or use all",
+            )
+        own = {VISIBLE: shown[index].strip()}  # it sees no other GPU, so that nothing lands there
+        slots.append(DeviceSlot(name=name, inside="cuda:0", lanes=GPU_LANES, environment=own))
+    return tuple(slots)
+
+
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(kw_only=True)
+class LocalRunner:
+    """A worker process that does ``order``, with ``environment`` over that of this process.
+
+    It tunes one problem at a time, and is killed where it takes longer than ``problem_s`` seconds,
+    or gives no sign of life for ``silence_s``. ``name`` and ``device`` are for people; several
+    workers may share a device. ``observer`` gets the event that the worker waits for quiet.
+    """
+
+    name: str
+    device: str
+    order: WorkerOrder
+    environment: Mapping[str, str] = field(default_factory=dict)
+    start_s: float = 300.0
+    silence_s: float = 120.0
+    problem_s: float = PROBLEM_S
+    command: Sequence[str] = WORKER_COMMAND
+    observer: Observer = field(default_factory=Observer)
+    _child: Child | None = None
+    _is_stopped: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def start(self) -> ReadyWorker:
+        """Start the process; a RunnerGoneError says that it did not start, or `stop` came first."""
+        folder = tempfile.mkdtemp(prefix="worker-", dir=self.order.folder)
+        path = [_PACKAGE_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
+        plain = {key: value for key, value in os.environ.items() if not key.startswith("WARMUP_")}
+        environment = {**plain, "PYTHONPATH": os.pathsep.join(path), **self.environment}
+        try:
+            with tempfile.TemporaryFile() as log:
+                child = Child(self.command, environment, log)
+        except OSError as error:
+            raise RunnerGoneError(f"cannot be started: {error}") from None
+        with self._lock:
+            self._child = child
+            if self._is_stopped:
+                child.end()
+        try:
+            # A process that imports torch gives no sign of life before it can.
+            order, start_s = replace(self.order, folder=folder), self.start_s
+            return self._ask(order, "ready", ReadyWorker, limit_s=start_s, silence_s=start_s)
+        except RunnerLostError as lost:
+            raise RunnerGoneError(str(lost)) from None
+
+    def run(self, task: ProblemTask) -> ProblemResults:
+        """Return what came of *task*; a RunnerLostError says that the process has ended."""
+        limits = {"limit_s": self.problem_s, "silence_s": self.silence_s}
+        return self._ask(task, "finished", ProblemResults, **limits)
+
+    def stop(self) -> None:
+        """End the process for good; a call that waits for it raises."""
+        with self._lock:
+            self._is_stopped = True
+            if self._child is not None:
+                self._child.end()
+
+    def close(self) -> None:
+        """End the process and close the pipes to it."""
+        self.stop()
+        self._kill()
+
+    def _ask(
+        self, record: object, wanted: str, kind: type[_Answer], *, limit_s: float, silence_s: float
+    ) -> _Answer:
+        """Return the answer to *record*: of *kind*, and named *wanted*. Without one it is lost."""
+        child, deadline = self._child, time.monotonic() + limit_s
+        if child is None:
+            raise RunnerLostError("has not started")
+        # A pipe that nobody reads fills up: a child that does not take what is sent is ended.
+        timer = threading.Timer(self.silence_s, child.end)
+        timer.daemon = True
+        timer.start()
+        reason = f"took longer than {limit_s:g} s"
+        try:
+            child.send(to_message(record))
+            timer.cancel()
+            while (left := deadline - time.monotonic()) > 0:
+                answer = child.receive(min(left, silence_s))
+                if wanted in answer:
+                    return msgspec.convert(answer[wanted], kind)
+                if (ending := answer.get("lost") or answer.get("gone")) is not None:
+                    reason = str(ending)
+                    break
+                if "waiting" in answer:
+                    waiting = f"{self.name}: {answer['waiting']}"
+                    self.observer.waiting_started(waiting, answer["seconds"])
+        except ChildTimeoutError as silent:
+            reason = reason if time.monotonic() >= deadline else str(silent)
+        except ChildError as ended:
+            reason = str(ended)
+        except msgspec.ValidationError as error:
+            reason = f"sent a damaged message: {error}"
+        finally:
+            timer.cancel()
+        self._kill()
+        raise RunnerLostError(reason)
+
+    def _kill(self) -> None:
+        with self._lock:
+            if self._child is not None:
+                self._child.kill()
+                self._child = None
+
+
+def runners_of(
+    slots: Sequence[DeviceSlot], order: WorkerOrder, problem_s: float, observer: Observer
+) -> list[LocalRunner]:
+    """Return a runner of *order* for each worker of *slots*, the first of all devices first."""
+    threads = compile_threads(sum(slot.lanes for slot in slots), devices=len(slots))
+    return [
+        LocalRunner(
+            name=slot.name if not lane else f"{slot.name} ({lane + 1})",
+            device=slot.name,
+            order=replace(
+                order,
+                options=replace(order.options, device=slot.inside),
+                turn=str(Path(order.folder, f"turn-{slot.name.replace(':', '-')}")),
+                is_first=not lane,
+            ),
+            environment={**slot.environment, **threads},
+            problem_s=problem_s,
+            observer=observer,
+        )
+        for lane in range(max(slot.lanes for slot in slots))
+        for slot in slots
+        if lane < slot.lanes
+    ]
+
+
+def compile_threads(workers: int, *, devices: int) -> dict[str, str]:
+    """Return the variable by which each of *workers* has its share of the CPU cores for compiling.
+
+    One worker of each of *devices* times and has a core for that; the others compile. Where each
+    device has one worker, all compile. Empty where the environment has that variable already.
+    """
+    if _THREADS_VARIABLE in os.environ:
+        return {}
+    cores = len(os.sched_getaffinity(0))
+    share = (cores - devices) // (workers - devices) if workers > devices else cores // workers
+    return {_THREADS_VARIABLE: str(max(1, share))}
 
 
 @dataclass(kw_only=True)
 class SharedBuild:
     """A build of problems by several processes: its table on disk, and its report.
 
-    After ``deadline`` no problem is begun. ``known`` are the keys that had a row. ``shares`` has
-    what each device did, ``machines`` what disturbed each process, and ``failed``, by key, why a
-    problem was given up.
+    After ``deadline`` no problem is begun. ``known`` are the keys that had a row. ``machines`` has
+    what disturbed each process, and ``failed``, by key, why a problem was given up.
     """
 
     request: BuildRequest
     observer: Observer
-    keys: MissedKeys
-    deadline: float
-    started: float
     known: tuple[str, ...] = ()
     progress: Progress | None = None
-    results: list[FinishedProblem] = field(default_factory=list)
+    results: list[ProblemResults] = field(default_factory=list)
     shares: dict[str, DeviceShare] = field(default_factory=dict)
     machines: dict[tuple[str, int], MachineState] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
+    started: float = field(default_factory=time.monotonic)
+    keys: MissedKeys = field(init=False)
+    deadline: float = field(init=False)
 
-    @classmethod
-    def of(cls, request: BuildRequest, observer: Observer) -> SharedBuild:
-        """Return the build of *request*, whose source are problems; nothing is tuned yet.
-
-        Raises:
-            SettingsError: the document cannot be used.
-            TableWriteError: the table cannot be written.
-            NothingRecordedError: the share is empty.
-        """
-        started, source, options = time.monotonic(), request.source, request.options
+    def __post_init__(self) -> None:
+        source, options = self.request.source, self.request.options
         assert isinstance(source, ProblemsSource)
-        keys = MissedKeys(source.missed(), source.search(options), force=options.force)
-        check_out(request.path)
-        return cls(
-            request=request,
-            observer=observer,
-            keys=keys,
-            deadline=deadline_of(options, started),
-            started=started,
-        )
+        self.keys = MissedKeys(source.missed(), source.search(options), force=options.force)
+        check_out(self.request.path)
+        self.deadline = deadline_of(options, self.started)
 
     def split(self, rows: Mapping[str, Row]) -> list[str]:
         """Return the keys to tune; the others, which a row of *rows* answers, are ``known``."""
@@ -102,11 +340,7 @@ class SharedBuild:
         return wanted
 
     def open(self, origin: TableOrigin) -> Progress:
-        """Open the table, for rows that are measured as by *origin*.
-
-        Raises:
-            TableError: the table, or one of the tables to take rows from, cannot be used.
-        """
+        """Open the table, for rows that are measured as by *origin*."""
         from warmup.inductor import connect
 
         path, options = self.request.path, self.request.options
@@ -128,70 +362,63 @@ class SharedBuild:
         )
         return self.progress
 
-    def add(self, finished: FinishedProblem, keys: Collection[str], device: str) -> None:
-        """Write the rows of *finished*, what came of *keys* on *device*, to the table.
+    def add(self, results: ProblemResults, keys: Collection[str], device: str) -> None:
+        """Write the rows of *results*, what came of *keys* on *device*, to the table.
 
         A row that another problem has measured meanwhile, on the way, stays.
-
-        Raises:
-            TableError: the table cannot be written.
         """
         progress = self.progress
         assert progress is not None
-        if (peaks := finished.peaks) is not None:
-            progress.measured_peaks = lambda: peaks
+        progress.measured_peaks = lambda: results.peaks
         measured = progress.keys_since(0)
         progress.save(
-            *(one for one in finished.tuned if one.key in keys or one.key not in measured)
+            *(one for one in results.timings if one.key in keys or one.key not in measured)
         )
-        for key, reason in finished.distrusted.items():
+        for key, reason in results.distrusted.items():
             if key in progress.table.rows:
                 progress.distrust([key], reason)
-        self.results.append(finished)
-        share = self.shares.get(device, DeviceShare(name=device, problems=0))
-        self.shares[device] = replace(share, problems=share.problems + len(keys))
+        self.results.append(results)
+        self.note(device, problems=self._share(device).problems + len(keys))
 
     def leave_out(self, device: str, reason: str) -> None:
         """Record that *device* takes no further problem, for *reason*."""
-        share = self.shares.get(device, DeviceShare(name=device, problems=0))
-        self.shares[device] = replace(share, left_out=reason)
+        self.note(device, left_out=reason)
         self.observer.device_left_out(device, reason)
 
-    def report(self) -> BuildReport:
-        """Return the report of the build, which has ended.
+    def note(self, device: str, **changes: Any) -> None:
+        """Change the share of *device* in the report."""
+        self.shares[device] = replace(self._share(device), **changes)
 
-        Raises:
-            NothingRecordedError: there is no table.
-        """
-        timings = () if self.progress is None else self.progress.measured
-        earlier = None if self.progress is None else self.progress.earlier
-        tuned, path = {one.key for one in timings}, self.request.path
-        not_rebuilt = _joined(each.not_rebuilt for each in self.results)
+    def _share(self, device: str) -> DeviceShare:
+        return self.shares.get(device, DeviceShare(name=device, problems=0))
+
+    def report(self) -> BuildReport:
+        """Return the report of the build, which has ended."""
+        path, progress = self.request.path, self.progress
+        timings = () if progress is None else progress.measured
+        tuned, together = {one.key for one in timings}, joined(self.results)
         # What a worker gave up may have been measured on the way to another problem.
-        given_up = _joined([*(each.not_tuned for each in self.results), self.failed])
+        given_up = {**together.not_tuned, **self.failed}
         not_tuned = {key: why for key, why in given_up.items() if key not in tuned}
-        check_written(path, len(self.keys.missed), not_rebuilt, not_tuned)
+        check_written(path, len(self.keys.missed), together.not_rebuilt, not_tuned)
         final = read_folded(path)
-        return BuildReport(
-            *(path, final, digest_of(final)),
-            tuple(result for each in self.results for result in each.buckets),
-            timings,
-            time.monotonic() - self.started,
-            self.known,
-            not_rebuilt,
-            not_tuned,
-            _joined(each.not_fused for each in self.results),
-            final.provenance.peaks,
-            distrusted=_joined(each.distrusted for each in self.results),
+        results = replace(
+            together,
+            timings=timings,
+            not_tuned=not_tuned,
+            peaks=final.provenance.peaks,
             machine=united(self.machines.values()),
-            stages=summed(each.stages for each in self.results),
-            rows_from=earlier.used(tuned) if earlier else (),
+        )
+        return BuildReport(
+            **results.results(),
+            path=path,
+            table=final,
+            digest=digest_of(final),
+            seconds=time.monotonic() - self.started,
+            known=self.known,
+            rows_from=progress.earlier.used(tuned) if progress and progress.earlier else (),
             devices=tuple(self.shares.values()),
         )
-
-
-def _joined(parts: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    return {key: why for part in parts for key, why in part.items()}
 
 
 def check_one_kind(runtimes: Mapping[str, Runtime]) -> None:
@@ -201,17 +428,9 @@ def check_one_kind(runtimes: Mapping[str, Runtime]) -> None:
         is_other = any(mismatch.is_hard for mismatch in compare_runtimes(expected, runtime))
         if is_other or runtime.device.name != expected.device.name:
             raise SettingsError(
-                f"--devices mixes kinds: {first} is {_described(expected)}, {name} is "
-                f"{_described(runtime)}",
+                f"--devices mixes kinds: {first} is {expected}, {name} is {runtime}",
                 "name devices of one kind, and build for each kind into a table of its own",
             )
-
-
-def _described(runtime: Runtime) -> str:
-    device = runtime.device
-    counts = ((device.sm_count, "SMs"), (device.memory_gib, "GiB"), (device.threads, "threads"))
-    known = " and ".join(f"{count} {unit}" for count, unit in counts if count is not None)
-    return f"{device.name}{f' {device.mig}' if device.mig else ''} with {known}"
 
 
 def devices_off(control_us: Mapping[str, float], band: float) -> dict[str, str]:
@@ -314,10 +533,8 @@ def start_workers(
     takes_part = [each for each in runners if each.name in ready and each.device not in left_out]
     if not takes_part:
         raise _no_device("can be used", left_out)
-    for device in dict.fromkeys(runner.device for runner in runners):
-        build.shares[device] = DeviceShare(
-            name=device, problems=0, control_us=control_us.get(device)
-        )
+    for runner in runners:
+        build.note(runner.device, control_us=control_us.get(runner.device))
     remarks = (text for name in ready for text in _named(name, ready[name].remarks))
     build.observer.device_looked_at(tuple(dict.fromkeys(remarks)))
     for device, reason in left_out.items():
@@ -332,14 +549,12 @@ def start_workers(
 
 def _without_worker(runners: Sequence[LocalRunner], gone: Mapping[str, str]) -> dict[str, str]:
     """Return, by device, why none of its *runners* is left; *gone* has the reason by runner."""
-    reasons: dict[str, list[str | None]] = {}
-    for runner in runners:
-        reasons.setdefault(runner.device, []).append(gone.get(runner.name))
-    return {
-        device: "; ".join(dict.fromkeys(filter(None, own)))
-        for device, own in reasons.items()
-        if None not in own
-    }
+    left = {each.device for each in runners if each.name not in gone}
+    reasons: dict[str, dict[str, None]] = {}
+    for each in runners:
+        if each.device not in left:
+            reasons.setdefault(each.device, {})[gone[each.name]] = None
+    return {device: "; ".join(own) for device, own in reasons.items()}
 
 
 def _no_device(what: str, reasons: Mapping[str, str]) -> BuildError:
@@ -365,6 +580,7 @@ class Dispatch:
     gone: dict[str, str] = field(default_factory=dict)
     _sent: dict[str, dict[str, Row]] = field(default_factory=dict)
     _lost: Counter[str] = field(default_factory=Counter)  # problems of each worker
+    _in_a_row: Counter[str] = field(default_factory=Counter)
 
     def run(self, runners: Sequence[LocalRunner], pool: ThreadPoolExecutor) -> None:
         """Run every problem of the queue on *runners*, which have started.
@@ -372,44 +588,44 @@ class Dispatch:
         *pool* has a thread for each. Problems that no worker was left for are in ``queue.failed``.
         Where the table cannot be written, the error leaves calls under way.
         """
-        idle, under_way, in_a_row = list(runners), _Calls(), Counter[str]()
+        idle = list(runners)
+        # Calls under way; without a key the worker starts again.
+        under_way = dict[Future[Any], tuple[LocalRunner, str | None]]()
         while True:
-            self._assign(idle, under_way, pool)
+            in_use = [*idle, *(runner for runner, _ in under_way.values())]
+            for runner in tuple(idle):
+                if (key := self._take(runner, in_use)) is not None:
+                    idle.remove(runner)
+                    under_way[pool.submit(runner.run, self._task_for(runner, key))] = runner, key
             is_needed = len(self.queue) > 0 or any(key for _, key in under_way.values())
             if not under_way or not is_needed:  # a worker may start again, for nothing
                 break
             for call in wait(under_way, return_when=FIRST_COMPLETED).done:
                 runner, key = under_way.pop(call)
-                try:
-                    answer = call.result()
-                except RunnerGoneError as error:
-                    self.gone[runner.name] = f"did not start again: {error}"
-                    continue
-                except RunnerLostError as error:
-                    assert key is not None
-                    in_a_row[runner.name] += 1
-                    self._lose(runner, key, str(error))
-                    if in_a_row[runner.name] >= MOST_LOSSES_IN_A_ROW:
-                        lost = f"lost {in_a_row[runner.name]} problems in a row"
-                        self.gone[runner.name] = f"{lost}: {error}"
-                    elif len(self.queue):
-                        under_way[pool.submit(runner.start)] = runner, None
-                    continue
-                if key is not None:
-                    in_a_row[runner.name] = 0
-                    self._finish(runner, key, answer)
-                idle.append(runner)
+                if self._has_ended_well(runner, key, call):
+                    idle.append(runner)
+                elif runner.name not in self.gone and len(self.queue):
+                    under_way[pool.submit(runner.start)] = runner, None
         if len(self.queue):
             self.queue.fail_rest("no device is left")
 
-    def _assign(self, idle: list[LocalRunner], under_way: _Calls, pool: ThreadPoolExecutor) -> None:
-        """Give each worker in *idle* a problem that it may take, if there is one."""
-        in_use = [*idle, *(runner for runner, _ in under_way.values())]
-        for runner in tuple(idle):
-            others = {each.device for each in in_use if each is not runner}
-            if (key := self.queue.take(runner.device, others)) is not None:
-                idle.remove(runner)
-                under_way[pool.submit(runner.run, self._task_for(runner, key))] = runner, key
+    def _has_ended_well(self, runner: LocalRunner, key: str | None, call: Future[Any]) -> bool:
+        try:
+            answer = call.result()
+        except RunnerGoneError as error:
+            self.gone[runner.name] = f"did not start again: {error}"
+            return False
+        except RunnerLostError as error:
+            assert key is not None
+            self._lose(runner, key, str(error))
+            return False
+        if key is not None:
+            self._finish(runner, key, answer)
+        return True
+
+    def _take(self, runner: LocalRunner, in_use: Sequence[LocalRunner]) -> str | None:
+        others = {each.device for each in in_use if each is not runner}
+        return self.queue.take(runner.device, others)
 
     def _task_for(self, runner: LocalRunner, key: str) -> ProblemTask:
         """Return the task for *key*, with the rows that *runner* does not have yet."""
@@ -420,11 +636,12 @@ class Dispatch:
         self.build.observer.problem_given(key, runner.device, self.queue.total)
         return ProblemTask(key=key, rows=fresh, is_again=key in self.progress.revisit.keys)
 
-    def _finish(self, runner: LocalRunner, key: str, finished: FinishedProblem) -> None:
-        self.build.add(finished, [key], runner.device)
-        for result in finished.buckets:
+    def _finish(self, runner: LocalRunner, key: str, results: ProblemResults) -> None:
+        self._in_a_row[runner.name] = 0
+        self.build.add(results, [key], runner.device)
+        for result in results.buckets:
             self.build.observer.bucket_finished(result)
-        state = finished.machine  # since the process started: the last of each process counts
+        state = results.machine  # since the process started: the last of each process counts
         self.build.machines[runner.name, self._lost[runner.name]] = replace(
             state,
             complaints=_named(runner.name, state.complaints),
@@ -433,10 +650,14 @@ class Dispatch:
 
     def _lose(self, runner: LocalRunner, key: str, reason: str) -> None:
         """Let another device take *key* over, and forget which rows the lost worker had."""
+        name = runner.name
         goes_on = self.queue.lose(key, runner.device, reason)
-        self._lost[runner.name] += 1
-        self._sent.pop(runner.name, None)
+        self._lost[name] += 1
+        self._in_a_row[name] += 1
+        self._sent.pop(name, None)
         self.build.observer.problem_lost(key, runner.device, reason, goes_on=goes_on)
+        if self._in_a_row[name] >= MOST_LOSSES_IN_A_ROW:
+            self.gone[name] = f"lost {self._in_a_row[name]} problems in a row: {reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -455,12 +676,10 @@ class Devices:
 
     @property
     def label(self) -> str:
-        """The option of the command line."""
         return f"--devices {self.names}"
 
     @property
     def first_device(self) -> str:
-        """The name of the first device."""
         return parse_devices(self.names)[0].name
 
     def refuses(self, request: BuildRequest) -> frozenset[str]:
@@ -472,38 +691,31 @@ class Devices:
     def tune(self, request: BuildRequest, observer: Observer) -> BuildReport:
         """Tune the problems of *request*; a plan is made with the first device alone.
 
-        Raises:
-            SettingsError: the devices cannot be used, or are of several kinds.
-            BuildError: no device started.
+        A SettingsError says that the devices cannot be used, or are of several kinds, a BuildError
+        that none started.
         """
         slots, options = parse_devices(self.names), request.options
         if options.dry_run:
             options = replace(options, device=slots[0].name)
             return ThisProcess().tune(replace(request, options=options), observer)
-        build = SharedBuild.of(request, observer)
+        build = SharedBuild(request=request, observer=observer)
         with tempfile.TemporaryDirectory(
             prefix="warmup-devices-", ignore_cleanup_errors=True
         ) as folder:
-            order = WorkerOrder(
-                folder=folder,
-                turn="",
-                parent=self.parent or os.getpid(),
-                options=replace(
-                    options,
-                    wait_for_quiet=seconds_to_wait(options.wait_for_quiet),
-                    rows_from=(),
-                    force=False,
-                    budget=None,
-                ),
+            of_worker = replace(
+                options,
+                wait_for_quiet=seconds_to_wait(options.wait_for_quiet),
+                rows_from=(),
+                force=False,
+                budget=None,
             )
+            parent = self.parent or os.getpid()
+            order = WorkerOrder(folder=folder, turn="", parent=parent, options=of_worker)
             return tune_with(runners_of(slots, order, self.problem_limit_s, observer), build)
 
 
 def tune_with(runners: Sequence[LocalRunner], build: SharedBuild) -> BuildReport:
-    """Tune the problems of *build* on *runners*, none of which has started.
-
-    Raises as `Devices.tune` does.
-    """
+    """Tune the problems of *build* on *runners*, none of which has started."""
     with contextlib.ExitStack() as stack:
         for runner in runners:
             stack.callback(runner.close)

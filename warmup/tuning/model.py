@@ -17,7 +17,6 @@ from warmup.core.buckets import (
     parse_inputs,
     with_ranges,
 )
-from warmup.core.device import united
 from warmup.core.errors import NothingRecordedError, SettingsError
 from warmup.core.events import Uncompiled, selections
 from warmup.core.phases import BuildStage
@@ -32,7 +31,7 @@ from warmup.tuning.report import (
     BuildReport,
     Observer,
     PlannedBucket,
-    summed,
+    joined,
     united_sources,
 )
 from warmup.tuning.request import BuildContext, BuildOptions, BuildRequest, TunedWork, Work
@@ -163,14 +162,14 @@ class ModelSource:
 
 
 def _joined(planned: BuildReport, ahead: BuildReport, final: BuildReport) -> BuildReport:
-    again = {one.key for one in final.timings}
+    together = joined([ahead, final])
     return replace(
         final,
-        timings=(*(one for one in ahead.timings if one.key not in again), *final.timings),
-        not_fused={**ahead.not_fused, **final.not_fused},
+        timings=tuple({one.key: one for one in together.timings}.values()),
+        not_fused=together.not_fused,
         rows_from=united_sources(planned.rows_from, final.rows_from),
-        machine=united([ahead.machine, final.machine]),
-        stages=summed([ahead.stages, final.stages]),
+        machine=together.machine,
+        stages=together.stages,
         devices=ahead.devices,
     )
 

@@ -98,7 +98,9 @@ class ProgramSource:
                 setup = find_setup(options.device, options)
                 table = origin or open_table(path, setup, force=False)[0]
             seconds = time.monotonic() - started
-            return BuildReport(path, table, digest_of(table), (), (), seconds, program=program)
+            return BuildReport(
+                path=path, table=table, digest=digest_of(table), seconds=seconds, program=program
+            )
         source = ProblemsSource(problems, again=again, regions=regions)
         rest = replace(request, source=source, options=replace(options, freezing=None))
         try:

@@ -14,7 +14,8 @@ from warmup.core.device import CallCost
 from warmup.core.errors import SettingsError, TableError
 from warmup.core.method import Search
 from warmup.core.roofline import Peaks
-from warmup.core.rows import Evidence, Row, Tuned, evidence_rank, ranking_of
+from warmup.core.rows import Evidence, Row, evidence_rank
+from warmup.core.trial import Tuned, ranking_of
 from warmup.keys.registry import kind_of
 from warmup.table.schema import Table
 from warmup.table.store import TableWriter
@@ -53,7 +54,7 @@ class Progress:
     path: Path
     table: Table
     replaces: bool
-    observer: Observer
+    observer: Observer = field(default_factory=Observer)
     can_search: bool = False
     given_up: Mapping[str, str] = field(default_factory=dict)
     measured_peaks: Callable[[], Peaks | None] = lambda: None

@@ -1,14 +1,14 @@
 """`Cluster`: the runner that tunes problems on the machines of a Ray cluster.
 
 Each Ray task does a `BuildRequest` for a small share of the problems on one GPU, or on the CPU of
-one machine, and returns its rows; the driver adds them to the table on disk at once. Placement and
-retries are Ray's. Driver and task exchange JSON text, so that Ray carries no object of ours.
+one machine; the driver adds its rows to the table on disk at once. Placement and retries are Ray's.
+Driver and task exchange JSON values: Ray carries no object of ours, which two versions may read
+otherwise.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import math
 import os
@@ -37,18 +37,19 @@ from warmup.table.codec import encode
 from warmup.table.schema import Table
 from warmup.table.store import check_same_origin, read
 from warmup.tuning.build import build
-from warmup.tuning.device_host import (
+from warmup.tuning.devices import (
     ALL,
     GPU_LANES,
     PROBLEM_S,
     VISIBLE,
-    FinishedProblem,
+    Devices,
     ReadyWorker,
+    SharedBuild,
     compile_threads,
+    to_message,
 )
-from warmup.tuning.devices import Devices, SharedBuild
 from warmup.tuning.problems import ProblemsSource, as_problems
-from warmup.tuning.report import NOT_BEGUN, BuildReport, Observer
+from warmup.tuning.report import NOT_BEGUN, BuildReport, Observer, ProblemResults
 from warmup.tuning.request import BuildOptions, BuildRequest
 
 _MOST_PROBLEMS: Final = 16  # of a task: what a killed worker loses
@@ -58,7 +59,7 @@ _LOOK_S: Final = 1.0
 _GONE_S: Final = 45.0  # without a slot, until the build ends. After 60 s Ray ends this process
 _CLIENT_PORT: Final = 10001  # of ray://HOST
 _ANSWER_S: Final = 5.0  # for a connection to the head node
-Task = Callable[[str], str]
+Task = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,18 +80,16 @@ class Cluster:
     task: Task | None = None
 
     def refuses(self, request: BuildRequest) -> frozenset[str]:
-        """Return what needs the driver's own device."""
         of_source = () if isinstance(request.source, ProblemsSource) else ("model",)
         return frozenset({"device", "dry_run", "rows_from", *of_source})
 
     def tune(self, request: BuildRequest, observer: Observer) -> BuildReport:
         """Give the problems of *request* to tasks, and merge their rows.
 
-        Raises:
-            SettingsError: Ray is not installed, no cluster answers, or it has no such device.
-            BuildError: no machine can tune for this table, or the cluster is gone.
+        A SettingsError says that Ray, a cluster or the device is not there, a BuildError that no
+        machine can tune for this table, or that the cluster is gone.
         """
-        build = SharedBuild.of(request, observer)
+        build = SharedBuild(request=request, observer=observer)
         table = read(request.path) if request.path.exists() else None
         if keys := build.split({} if table is None else table.rows):
             with _connected(self.address) as (ray, head):
@@ -103,8 +102,7 @@ class Cluster:
 class _Driver:
     """The shares of a build on the cluster to which the module ``ray`` is connected.
 
-    ``head`` is the host and port that answer as long as there is a cluster. ``refused`` has, by
-    node, why it cannot tune for the table.
+    ``head`` answers as long as there is a cluster. ``refused`` says, by node, why it cannot tune.
     """
 
     ray: Any
@@ -118,7 +116,6 @@ class _Driver:
     usable_at: float = 0.0  # when the cluster was last seen with a slot
 
     def run(self, keys: Sequence[str], task: Task) -> None:
-        """Give *keys* to tasks, share by share, and add their rows to the table."""
         slots, _ = self._room()
         if not slots:
             raise SettingsError(
@@ -208,7 +205,7 @@ class _Driver:
         grpc: Any = sys.modules.get("grpc")  # of Ray Client, which passes its errors on
         return (self.ray.exceptions.RayError, OSError, *([grpc.RpcError] if grpc else []))
 
-    def _request(self, share: Sequence[str]) -> str:
+    def _request(self, share: Sequence[str]) -> dict[str, Any]:
         build, seconds = self.build, self.build.deadline - time.monotonic()
         budget = None if math.isinf(seconds) else max(0.0, seconds)
         options = replace(build.request.options, budget=budget, force=False)
@@ -216,21 +213,19 @@ class _Driver:
         if table is not None:  # without rows that are to be measured again
             rows = {key: row for key, row in table.rows.items() if key not in share}
             table = replace(table, rows=rows)
-        return json.dumps(
-            {
-                "version": __version__,
-                "keys": share,
-                "table": None if table is None else encode(table),
-                "options": msgspec.to_builtins(options),
-                "problem_limit_s": self.cluster.problem_limit_s,
-            }
-        )
+        return {
+            "version": __version__,
+            "keys": share,
+            "table": None if table is None else encode(table),
+            "options": to_message(options),
+            "problem_limit_s": self.cluster.problem_limit_s,
+        }
 
     def _merge(self, call: Any, share: Sequence[str]) -> bool:
         """Merge what came of *share*; return whether it is done, and not for another machine."""
         build = self.build
         try:
-            answer = json.loads(self.ray.get(call, timeout=_GONE_S))
+            answer = self.ray.get(call, timeout=_GONE_S)
         except self._losses as error:
             answer = {"failed": f"its task was lost: {first_line(error)}"}
         if "failed" in answer:
@@ -238,7 +233,7 @@ class _Driver:
             return True
         name, refused = answer["name"], answer.get("refused")
         if refused is None:
-            ready = ReadyWorker.from_json(answer["ready"])
+            ready = msgspec.convert(answer["ready"], ReadyWorker)
             try:
                 table = (build.progress or build.open(ready)).table
                 check_same_origin(build.request.path, table, ready.runtime, ready.policy)
@@ -248,63 +243,60 @@ class _Driver:
             self.refused[answer["node"]] = f"{name}: {refused}"
             build.leave_out(name, refused)
             return False
-        finished = FinishedProblem.from_json(answer["finished"])
-        build.add(finished, share, name)
-        build.machines[name, len(build.results)] = finished.machine
-        build.shares[name] = replace(build.shares[name], control_us=ready.control_us)
+        results = msgspec.convert(answer["finished"], ProblemResults)
+        build.add(results, share, name)
+        build.machines[name, len(build.results)] = results.machine
+        build.note(name, control_us=ready.control_us)
         return True
 
 
-def tune_share(request: str) -> str:
+def tune_share(request: dict[str, Any]) -> dict[str, Any]:
     """Return what came of the problems of *request* on the device that Ray gave this task.
 
-    That is a JSON object with the rows, or with ``refused``, why this machine cannot tune for the
-    table: its device, its software, or a device that does not start.
+    That is ``finished``, or ``refused``, why this machine cannot tune for the table: its device,
+    its software, or a device that does not start.
     """
     import ray
 
-    asked, node = json.loads(request), ray.get_runtime_context().get_node_id()
+    node = ray.get_runtime_context().get_node_id()
     gpu = os.environ.get(VISIBLE) if ray.get_gpu_ids() else None
     answer = {"node": node, "name": platform.node() + (f" gpu {gpu}" if gpu else "")}
     listed: Any = ray.nodes
     gpus = next(int(n["Resources"].get("GPU", 0)) for n in listed() if n["NodeID"] == node)
     if gpu:
         os.environ.update(compile_threads(GPU_LANES * gpus, devices=gpus))
-    if asked["version"] != __version__:
-        refused = f"it has warmup {__version__}, and the driver {asked['version']}"
-        return json.dumps({**answer, "refused": refused})
+    if request["version"] != __version__:
+        refused = f"it has warmup {__version__}, and the driver {request['version']}"
+        return {**answer, "refused": refused}
     with tempfile.TemporaryDirectory(prefix="warmup-share-", ignore_cleanup_errors=True) as folder:
         out = Path(folder, "rows.json")
-        if asked["table"] is not None:
-            out.write_text(asked["table"], encoding="utf-8")
+        if request["table"] is not None:
+            out.write_text(request["table"], encoding="utf-8")
         runner = Devices(
             names="cuda:0" if gpu else "cpu",
-            problem_limit_s=asked["problem_limit_s"],
+            problem_limit_s=request["problem_limit_s"],
             parent=os.getppid(),  # Ray's process of this node, whose other tasks are ours
         )
         try:
             report = build(
                 BuildRequest(
-                    source=ProblemsSource(as_problems(asked["keys"])),
+                    source=ProblemsSource(as_problems(request["keys"])),
                     runner=runner,
                     out=out,
-                    options=msgspec.convert(asked["options"], BuildOptions),
+                    options=msgspec.convert(request["options"], BuildOptions),
                 )
             )
         except NothingRecordedError as error:
-            return json.dumps({**answer, "failed": str(error)})
+            return {**answer, "failed": str(error)}
         except WarmupError as error:
-            return json.dumps({**answer, "refused": str(error)})
+            return {**answer, "refused": str(error)}
     ready = ReadyWorker(
         runtime=report.table.provenance.runtime,
         policy=report.table.policy,
         control_us=report.devices[0].control_us,
     )
-    shared = {*FinishedProblem.__struct_fields__} - {"tuned"}
-    finished = FinishedProblem(
-        tuned=report.timings, **{name: getattr(report, name) for name in shared}
-    )
-    return json.dumps({**answer, "ready": ready.to_json(), "finished": finished.to_json()})
+    finished = ProblemResults(**report.results())
+    return {**answer, "ready": to_message(ready), "finished": to_message(finished)}
 
 
 @contextlib.contextmanager

@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from warmup.core.buckets import Bucket
-from warmup.core.device import CallCost, MachineState, Runtime
+from warmup.core.device import CallCost, MachineState, Runtime, united
 from warmup.core.events import NONE_UNCOMPILED, Uncompiled
 from warmup.core.method import Method
 from warmup.core.phases import BuildStage, StageSeconds
 from warmup.core.roofline import Peaks
-from warmup.core.rows import Family, Row, Tuned
+from warmup.core.rows import Family, Row
+from warmup.core.trial import Tuned
 from warmup.table.merge import best_row
 from warmup.table.schema import Table
 from warmup.table.store import origin_differences, read
@@ -398,40 +399,74 @@ class ProgramRun:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class BuildReport:
-    """A finished build: ``timings`` has every candidate of the problems that it tuned.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProblemResults:
+    """What came of the problems of a build, or of a part of it by another process.
+
+    ``timings`` has every candidate of the problems that were tuned, ``peaks`` are those of the
+    device. By key with the reason: ``not_rebuilt`` could not be tuned, ``not_tuned`` had no
+    measurable candidate (an older row stays), ``not_fused`` was measured bare, ``distrusted`` has a
+    row that is not served. ``stages`` says how the seconds divide, summed over all workers.
+    """
+
+    timings: tuple[Tuned, ...] = ()
+    buckets: tuple[BucketResult, ...] = ()
+    not_rebuilt: Mapping[str, str] = field(default_factory=dict)
+    not_tuned: Mapping[str, str] = field(default_factory=dict)
+    not_fused: Mapping[str, str] = field(default_factory=dict)
+    distrusted: Mapping[str, str] = field(default_factory=dict)
+    peaks: Peaks | None = None
+    machine: MachineState = field(default_factory=MachineState)
+    stages: StageSeconds = field(default_factory=dict)
+
+    def results(self) -> dict[str, Any]:
+        """Return these fields, without those of a `BuildReport`, by name."""
+        return {each.name: getattr(self, each.name) for each in fields(ProblemResults)}
+
+
+def joined(parts: Sequence[ProblemResults]) -> ProblemResults:
+    """Return what came of all *parts* of a build, one after another."""
+
+    def reasons(name: str) -> dict[str, str]:
+        return {key: why for part in parts for key, why in getattr(part, name).items()}
+
+    stages = Counter[BuildStage]()
+    for part in parts:
+        stages.update(part.stages)
+    return ProblemResults(
+        timings=tuple(one for part in parts for one in part.timings),
+        buckets=tuple(one for part in parts for one in part.buckets),
+        not_rebuilt=reasons("not_rebuilt"),
+        not_tuned=reasons("not_tuned"),
+        not_fused=reasons("not_fused"),
+        distrusted=reasons("distrusted"),
+        peaks=next((part.peaks for part in parts if part.peaks), None),
+        machine=united(part.machine for part in parts),
+        stages=dict(stages),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildReport(ProblemResults):
+    """A finished build.
 
     ``buckets`` has a second result where weights were padded as well. Of problems, ``known`` are
-    keys that the table had already. By key with the reason: ``not_rebuilt`` could not be tuned,
-    ``not_tuned`` had no measurable candidate (an older row stays), ``not_fused`` was measured bare,
-    ``distrusted`` has a row that is not served, and ``kept`` was retried and is no better, so that
-    the older row stays. ``prepared`` says which weights the second runs padded, None when weights
-    were not measured. ``plan`` is that of a dry run, which has nothing else. ``stages`` says how
-    ``seconds`` divide, without those of packing a bundle; of several ``devices`` they are summed
-    over all workers. With a ``program`` the other fields are about what was tuned when it had
-    ended.
+    keys that the table had already. ``kept`` has, by key, why a row that was retried is no better,
+    so that the older row stays. ``prepared`` says which weights the second runs padded, None when
+    weights were not measured. ``plan`` is that of a dry run, which has nothing else. With a
+    ``program`` the other fields are about what was tuned when it had ended.
     """
 
     path: Path
     table: Table
     digest: str
-    buckets: tuple[BucketResult, ...]
-    timings: tuple[Tuned, ...]
     seconds: float
     known: tuple[str, ...] = ()
-    not_rebuilt: Mapping[str, str] = field(default_factory=dict)
-    not_tuned: Mapping[str, str] = field(default_factory=dict)
-    not_fused: Mapping[str, str] = field(default_factory=dict)
-    peaks: Peaks | None = None
     prepared: Prepared | None = None
     bundle: PackedBundle | None = None
-    distrusted: Mapping[str, str] = field(default_factory=dict)
-    machine: MachineState = field(default_factory=MachineState)
     retried: frozenset[str] | None = None
     kept: Mapping[str, str] = field(default_factory=dict)
     plan: BuildPlan | None = None
-    stages: StageSeconds = field(default_factory=dict)
     rows_from: tuple[RowSource, ...] = ()
     devices: tuple[DeviceShare, ...] = ()
     program: ProgramRun | None = None
@@ -460,10 +495,3 @@ class BuildReport:
 def name_of(bucket: Bucket, *, weights_padded: bool = False) -> str:
     """Return the name of *bucket* for people: whether weights are padded."""
     return f"{bucket}, weights padded" if weights_padded else str(bucket)
-
-
-def summed(parts: Iterable[StageSeconds]) -> dict[BuildStage, float]:
-    seconds = dict[BuildStage, float]()
-    for stage, spent in (item for part in parts for item in part.items()):
-        seconds[stage] = seconds.get(stage, 0.0) + spent
-    return seconds

@@ -15,11 +15,12 @@ from warmup.core.errors import BuildError, ModelError, WarmupError
 from warmup.core.events import logger
 from warmup.core.method import Launch
 from warmup.core.phases import BuildStage
-from warmup.core.rows import Family, Row, Scope, Timing, Tuned, Winner
+from warmup.core.rows import Family, Row, Scope, Winner
 from warmup.core.text import counted
+from warmup.core.trial import Tuned
 from warmup.inductor.caches import kept_kernels
 from warmup.keys.weight import Padding
-from warmup.measuring.selection import fixed_order, is_within_bound, ratios_of
+from warmup.measuring.selection import fixed_order, is_within_bound, ratios_of, times_of
 from warmup.models.inputs import mark_inputs, naming_dtypes, sizes_within
 from warmup.models.loading import Inputs, cause_of, make_inputs
 from warmup.models.outputs import noted_tensors
@@ -367,12 +368,10 @@ def choose_for_host(
 
 
 def with_host_winner(tuned: Tuned, winner: Winner) -> Tuned:
-    before, is_fused = tuned.row.evidence, tuned.row.evidence.scope is Scope.FUSED
-    by_winner = {timing.winner: timing for timing in tuned.timings}
-    timing, other = by_winner[winner], tuned.row.winner
-    time_us = _time_us(timing, is_fused=is_fused)
-    assert time_us is not None
-    alone_before, alone = before.bare_us or before.time_us, timing.time_us
+    before, other = tuned.row.evidence, tuned.row.winner
+    alone = next(one.time_us for one in tuned.timings if one.winner == winner)
+    own = next(one for one in tuned.deciding if one.winner == winner)
+    alone_before = before.bare_us or before.time_us
     rates: dict[str, Any] = {
         name: None if rate is None or alone is None else float(f"{rate * alone_before / alone:.4g}")
         for name in ("tflops", "gbps", "peak_share")
@@ -380,16 +379,13 @@ def with_host_winner(tuned: Tuned, winner: Winner) -> Tuned:
     }
     evidence = replace(
         before,
-        time_us=time_us,
+        **times_of(own),
         runner_up=str(other),
         runner_up_us=before.time_us,
-        bare_us=alone if is_fused else None,
-        host_us=timing.host_us,
+        bare_us=alone and round(alone, 3) if before.scope is Scope.FUSED else None,
         kernels=None,  # what was compiled for it was not kept
         spills=None,
         registers=None,
-        spread=timing.spread,
-        error=timing.error,
         flags=(),
         # At the last size the host decided, and not the time over the best.
         along=(*ratios_of(winner, tuned)[:-1], *((size, None) for size, _ in before.along[-1:])),
@@ -400,23 +396,16 @@ def with_host_winner(tuned: Tuned, winner: Winner) -> Tuned:
 
 def _alternatives(tuned: Tuned, count: int) -> Iterator[_Alternative]:
     evidence, winner = tuned.row.evidence, tuned.row.winner
-    is_fused, own_us = evidence.scope is Scope.FUSED, evidence.host_us
+    own_us = evidence.host_us
     if not count or own_us is None or evidence.is_unstable or winner.family is Family.WEIGHT:
         return
-    for timing in tuned.timings:
-        time_us, host_us = _time_us(timing, is_fused=is_fused), timing.host_us
-        if timing.winner == winner or timing.rejection or time_us is None or host_us is None:
+    for one in tuned.deciding:
+        if one.winner == winner or one.time_us is None or one.host_us is None:
             continue
-        if host_us < own_us * (1 - _CHEAPER) and is_within_bound(timing.winner, tuned):
-            more_us = time_us - evidence.time_us
-            yield _Alternative(
-                tuned.key, timing.winner, count * (host_us - own_us), count * more_us
-            )
+        if one.host_us < own_us * (1 - _CHEAPER) and is_within_bound(one.winner, tuned):
+            host_us, device_us = one.host_us - own_us, one.time_us - evidence.time_us
+            yield _Alternative(tuned.key, one.winner, count * host_us, count * device_us)
 
 
 def _is_pad(tuned: Tuned) -> bool:
     return tuned.row.winner.family is Family.PAD
-
-
-def _time_us(timing: Timing, *, is_fused: bool) -> float | None:
-    return timing.fused_us if is_fused else timing.time_us

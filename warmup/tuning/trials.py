@@ -14,8 +14,8 @@ import torch
 from warmup.core.events import logger
 from warmup.core.method import L2, Method, Search
 from warmup.core.roofline import Peaks, Work, share_of_peak, torch_name
-from warmup.core.rows import Evidence, Row, Tuned, Winner
-from warmup.core.trial import Candidate, Outcome, Region, Step, TensorSpec, Trial, ViewSpec
+from warmup.core.rows import Evidence, Row, Winner
+from warmup.core.trial import Candidate, Outcome, Region, Step, TensorSpec, Trial, Tuned, ViewSpec
 from warmup.keys.gemm import at_upper_end
 from warmup.keys.question import GemmQuestion, RegionQuestion
 from warmup.keys.registry import ingredients_of
@@ -327,7 +327,6 @@ class RowMaker:
         library: Winner,
         *,
         work: Work | None = None,
-        clock_mhz: int | None = None,
         search: Search = Search.DEFAULT,
         winner: Winner | None = None,
         is_disturbed: bool = False,
@@ -341,7 +340,6 @@ class RowMaker:
             method or self.method,
             work=work,
             peaks=self.bounds.bounding(work),
-            clock_mhz=clock_mhz,
             search=search,
             winner=winner,
             is_disturbed=is_disturbed,
@@ -358,7 +356,6 @@ class RowMaker:
         self,
         waiting: WaitingQuestion,
         outcomes: Sequence[Outcome],
-        clock_mhz: int | None,
         *,
         failure: str,
         is_disturbed: bool,
@@ -372,7 +369,6 @@ class RowMaker:
         as_is = next((one for one in outcomes if one.winner == library), None)
         tuned = make_variants_row(
             *(key, outcomes, waiting.bare, library, self.method),
-            clock_mhz=clock_mhz,
             is_disturbed=is_disturbed,
         )
         if tuned is None or as_is is None or as_is.time_us is None:

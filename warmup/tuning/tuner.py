@@ -24,13 +24,12 @@ from warmup.core.device import CallCost
 from warmup.core.events import logger
 from warmup.core.method import Method, OptionValue, Search, SearchCounts
 from warmup.core.phases import BuildClock, BuildStage
-from warmup.core.rows import Family, Rejection, Tuned, Winner
-from warmup.core.trial import Candidate, LiveSearch, Outcome, Region, Trial
+from warmup.core.rows import Family, Rejection, Winner
+from warmup.core.trial import Candidate, LiveSearch, Outcome, Region, Trial, Tuned
 from warmup.keys.gemm import GemmProblem
 from warmup.keys.question import (
     CallsQuestion,
     GemmQuestion,
-    LiveTrial,
     Question,
     RegionQuestion,
     SearchQuestion,
@@ -52,7 +51,7 @@ from warmup.measuring.selection import (
     with_range_regret,
 )
 from warmup.measuring.trial import run_trial, time_calls, time_search, with_narrow_band
-from warmup.measuring.trial_process import TrialNotRunError, TrialProcess, TrialResult, own_command
+from warmup.measuring.trial_process import TrialNotRunError, TrialProcess, own_command
 from warmup.table.schema import Policy
 from warmup.tuning.trials import (
     PeakBounds,
@@ -72,7 +71,7 @@ MAX_SPILLS: Final = 8  # inductor fuses no kernel that spills more (codegen/trit
 
 
 def run_variants(
-    run: Callable[[Trial], TrialResult],
+    run: Callable[[Trial], Sequence[Outcome]],
     trial: Trial,
     others: Sequence[Winner],
     may_win_alone: Iterable[Winner],
@@ -88,7 +87,7 @@ def run_variants(
 
     def outcomes_of(*winners: Winner) -> tuple[Outcome, ...]:
         candidates = tuple(map(Candidate, winners))
-        return as_decided(run(replace(trial, candidates=candidates)).outcomes)
+        return as_decided(run(replace(trial, candidates=candidates)))
 
     variants = variants_of(others[:most], may_win_alone, fuses=fuses)
     outcomes = outcomes_of(trial.library, *variants)
@@ -275,7 +274,7 @@ class BareTrials:
     seed: int
     bounds: PeakBounds
     watch: MachineWatch
-    _results: dict[_Tried, TrialResult] = field(default_factory=dict)
+    _results: dict[_Tried, Sequence[Outcome]] = field(default_factory=dict)
 
     @contextlib.contextmanager
     def measuring(self) -> Iterator[Callable[[], bool]]:
@@ -287,7 +286,7 @@ class BareTrials:
             for tried in [*self._results][before:]:
                 del self._results[tried]
 
-    def run(self, question: GemmQuestion) -> TrialResult:
+    def run(self, question: GemmQuestion) -> Sequence[Outcome]:
         """Run the trial of the bare GEMM, unless the same GEMM was measured before.
 
         In the child process the epilogue makes no difference; in this process a CPU's library call
@@ -306,8 +305,13 @@ class BareTrials:
             floor_us=floor,
             doubtful_us=None if floor is None else doubtful_us(floor),
         )
-        result = _run_here(trial, live) if live else self.process.run(trial)
-        control = next((one for one in result.outcomes if one.winner == trial.library), None)
+        result: Sequence[Outcome]
+        if live:
+            with torch.no_grad():
+                result = run_trial(trial, live.make_sets, live.make_call)
+        else:
+            result = self.process.run(trial)
+        control = next((one for one in result if one.winner == trial.library), None)
         rejection = None if control is None else control.rejection
         if rejection is None or not rejection.may_be_noise:
             self._results[tried] = result
@@ -315,11 +319,6 @@ class BareTrials:
         at_size = "" if question.size is None else f" at {question.size}"
         logger.debug("%d candidates in %.2f s%s: %s", count, seconds, at_size, problem.key)
         return result
-
-
-def _run_here(trial: Trial, live: LiveTrial) -> TrialResult:
-    with torch.no_grad():
-        return TrialResult(tuple(run_trial(trial, live.make_sets, live.make_call)))
 
 
 @dataclass
@@ -411,8 +410,8 @@ class Tuner:
         except TrialNotRunError as error:
             self.rows.give_up(question.problem.key, library, str(error))
             return None
-        if result.clock_mhz is not None:
-            self.watch.clocks.append(result.clock_mhz)
+        clocks = (one.clock_mhz for one in result)
+        self.watch.clocks += [next(filter(None, clocks))] if any(clocks) else []
         uncompiled = (
             Outcome(winner=winner, rejection=Rejection.COMPILE, said=reason)
             for winner, reason in question.uncompiled.items()
@@ -422,10 +421,9 @@ class Tuner:
             question.problem.key,
             library=library,
             work=work_of(question),
-            clock_mhz=result.clock_mhz,
             search=question.searched.search if question.searched else Search.DEFAULT,
         )
-        outcomes = (*result.outcomes, *uncompiled)
+        outcomes = (*result, *uncompiled)
         tuned = row_for(outcomes, is_disturbed=is_disturbed())
         if tuned is None or not question.smaller_sizes:
             return tuned
@@ -435,7 +433,7 @@ class Tuner:
                 outcomes,
                 tuned.row.winner,
                 self.method,
-                lambda q: self.bare.run(q).outcomes,
+                self.bare.run,
             )
         if is_disturbed():
             tuned = row_for(outcomes, is_disturbed=True) or tuned
@@ -452,7 +450,7 @@ class Tuner:
         started = time.monotonic()
         try:
             with self.watch.measuring() as is_disturbed:
-                outcomes = self.process.run(trial).outcomes
+                outcomes = self.process.run(trial)
                 others = [
                     one
                     for one in challengers(bare, library, region, outcomes[0].time_us)

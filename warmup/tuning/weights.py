@@ -22,8 +22,9 @@ from warmup.core.buckets import Bucket
 from warmup.core.errors import BuildError, OutputMismatchError, warmup_error_in
 from warmup.core.events import Emitter
 from warmup.core.method import Launch
-from warmup.core.rows import Flag, Row, Tuned, Winner
+from warmup.core.rows import Flag, Row, Winner
 from warmup.core.text import counted
+from warmup.core.trial import Tuned
 from warmup.inductor.adapter import compile_model, mark_range
 from warmup.inductor.caches import empty_caches
 from warmup.keys.gemm import Dim
@@ -39,6 +40,7 @@ from warmup.keys.weight import (
     parse_weight,
     winner_of,
 )
+from warmup.measuring.selection import times_of
 from warmup.models.loading import DTYPES, Inputs
 from warmup.models.outputs import run_wide
 from warmup.models.padding import Prepared, pad_by_rows
@@ -302,7 +304,7 @@ def _make_call(session: Session, group: Group, m: Dim, size: int) -> Callable[[i
 
 
 def _times(tuned: Tuned) -> dict[Winner, float]:
-    return {timing.winner: timing.time_us for timing in tuned.timings if timing.time_us is not None}
+    return {one.winner: one.time_us for one in tuned.timings if one.time_us is not None}
 
 
 def _pays(measured: Iterable[Tuned], padded: Winner, as_is: Winner, band: float) -> bool:
@@ -319,18 +321,15 @@ def _pays(measured: Iterable[Tuned], padded: Winner, as_is: Winner, band: float)
 
 def _with_winner(tuned: Tuned, chosen: Winner, other: Winner) -> Tuned:
     """Return *tuned* with the winner *chosen*, also where *other* is faster for its rows."""
-    times, by_winner = _times(tuned), {timing.winner: timing for timing in tuned.timings}
-    before = tuned.row.evidence
+    by_winner, before = {one.winner: one for one in tuned.timings}, tuned.row.evidence
     flags: tuple[Any, ...] = before.flags
     if chosen != tuned.row.winner and Flag.NEAR_TIE not in flags:
         flags = (*flags, Flag.NEAR_TIE)
     evidence = replace(
         before,
-        time_us=round(times[chosen], 3),
+        **times_of(by_winner[chosen]),
         runner_up=str(other),
-        runner_up_us=round(times[other], 3),
-        spread=by_winner[chosen].spread,
-        error=by_winner[chosen].error,
+        runner_up_us=times_of(by_winner[other])["time_us"],
         flags=flags,
     )
     return replace(tuned, row=Row(chosen, evidence))

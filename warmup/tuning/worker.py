@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
+import msgspec
 import torch
 
 from warmup.core.errors import BuildError
@@ -45,7 +46,7 @@ from warmup.keys.gemm import GemmProblem
 from warmup.measuring.machine import sm_clock_mhz
 from warmup.measuring.reference import OperandSets, full_precision, poison_of, wide_dtype
 from warmup.measuring.trial import StageCallback, reason_for, run_trial
-from warmup.measuring.trial_process import WORKERS, outcome_to_json
+from warmup.measuring.trial_process import WORKERS
 from warmup.models.rebuilt import precision_of
 from warmup.table.lookup import Lookup
 from warmup.table.schema import OnMiss
@@ -279,8 +280,11 @@ def _run(trial: Trial, skip: list[int], send: Any, compiler: RegionCompiler | No
                 rejected=skipped,
                 is_lost=is_lost,
             )
-        if compiler is not None:
-            outcomes = [replace(one, kernels=compiler.kernels_of(one.winner)) for one in outcomes]
+        kernels_of = compiler.kernels_of if compiler else lambda _winner: None
+        clock_mhz = sm_clock_mhz(device)
+        outcomes = [
+            replace(one, kernels=kernels_of(one.winner), clock_mhz=clock_mhz) for one in outcomes
+        ]
     except Exception as error:  # noqa: BLE001  reported to the other end
         message = f"{type(error).__name__}: {error}".partition("\n")[0]
         if _device_works(device):
@@ -291,7 +295,7 @@ def _run(trial: Trial, skip: list[int], send: Any, compiler: RegionCompiler | No
     finally:
         if device.type == "cuda" and _device_works(device):
             torch.cuda.empty_cache()
-    send({"outcomes": [*map(outcome_to_json, outcomes)], "clock_mhz": sm_clock_mhz(device)})
+    send({"outcomes": msgspec.to_builtins(outcomes)})
     return True
 
 

@@ -1,0 +1,378 @@
+"""Regions of a build: fused GEMMs, pad decisions and split reductions, compiled as they run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from sample_tables import make_key, make_outcome, make_row, make_table
+from torch._inductor.kernel import mm
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from warmup.core.events import Emitter
+from warmup.core.method import CompileOrder, Launch, Method
+from warmup.core.phases import BuildClock
+from warmup.core.rows import Family, Rejection, Row, Scope, Winner, bare_ranked
+from warmup.core.trial import Candidate, Fill, Region, Step, TensorSpec, Trial, Tuned, ranking_of
+from warmup.inductor.gemm.regions import module_of, region_of
+from warmup.keys.gemm import GemmProblem
+from warmup.keys.kind import ProblemOfKey
+from warmup.keys.pad import AS_IS, PADDED
+from warmup.keys.question import GemmQuestion, Question, RegionQuestion
+from warmup.keys.reduction import split_into
+from warmup.measuring.reference import judge_output
+from warmup.measuring.selection import make_variants_row
+from warmup.table.lookup import Lookup
+from warmup.table.schema import TOLERANCE, OnMiss
+from warmup.table.store import read
+from warmup.tuning.bucket_compiler import BucketCompiler, ServedBucket, _with_finite_result
+from warmup.tuning.progress import Progress
+from warmup.tuning.trials import RegionQuestions, WaitingQuestion, region_trial, variants_trial
+from warmup.tuning.tuner import Tuner
+from warmup.tuning.worker import RegionCompiler, RegionSets
+
+PROGRAMS = Path(__file__).resolve().parents[1] / "programs"
+CPU, FP8 = torch.device("cpu"), torch.float8_e4m3fn
+ROWS, WIDTH, INNER = 48, 64, 96
+LIBRARY = Winner(Family.EXTERN, "aten::mm")
+_aten = torch.ops.aten
+
+
+def trial_of(function: Any, inputs: Any, target: Any, key: str) -> Trial:
+    """Return the trial of the region of *target* that *function* has on the CPU."""
+    graph = make_fx(function, tracing_mode="fake")(*inputs)
+    gemm = next(node for node in graph.graph.nodes if node.target is target)
+    region = region_of(gemm, (), has_epilogue=True)
+    assert region is not None
+    question = GemmQuestion(GemmProblem.of_key(key), "cpu", (), library=LIBRARY)
+    return replace(region_trial(question, region, Method(), TOLERANCE, seed=0), device="cpu")
+
+
+def test_a_region_of_an_mm_asks_for_the_mm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch would fold its sum into an addmm; its weights are inputs with a choice, as on a GPU."""
+    original = mm.use_cpp_gemm_template
+
+    def use(*args: Any, **kwargs: Any) -> Any:
+        return original(*args, **{**kwargs, "require_constant_mat2": False})
+
+    monkeypatch.setattr(mm, "use_cpp_gemm_template", use)
+    factors = torch.randn(2, 32), torch.randn(48, 32), torch.randn(2, 48)
+    key = "mm m=2 n=48 k=32 f32 a=row b=col out=f32 fp32=ieee | epilogue=add(f32[2,48])"
+    trial = trial_of(lambda x, w, y: torch.mm(x, w.t()) + y, factors, _aten.mm.default, key)
+    options = {"max_autotune_gemm": True, "max_autotune_gemm_backends": "ATEN,CPP"}
+    trial = replace(trial, options=options)
+    sets = RegionSets(trial, CPU, seed=1, most=1)
+    compiler = RegionCompiler(trial, CPU)
+    try:
+        (out,) = compiler.make_call(Candidate(LIBRARY), sets)(0)  # type: ignore[misc]  # a tuple
+        (expected,) = compiler.make_reference(sets)
+    finally:
+        compiler.close()
+    assert torch.allclose(out, expected.float(), rtol=1e-4, atol=1e-4)
+
+
+def gate(x: Any, up: Any, weight: Any, of_x: Any, of_weight: Any) -> Any:
+    """Return a gated product quantized again, and its scales, as the input of the next product."""
+    y = torch._scaled_mm(x, weight.t(), of_x, of_weight, out_dtype=torch.bfloat16)
+    y = torch.relu(y) * up
+    scale = y.abs().amax(-1, keepdim=True).float() / 448
+    return (y.float() / scale).clamp(-448, 448).to(FP8), scale
+
+
+def dequantize(x: Any, up: Any, weight: Any, of_x: Any, of_weight: Any) -> Any:
+    """Return an integer product times its scales, quantized again, and the bf16 in between."""
+    y = (torch._int_mm(x, weight.t()) * of_x * of_weight).to(torch.bfloat16) * up
+    scale = y.abs().amax().float() / 127
+    return (y.float() / scale).round().to(torch.int8), y
+
+
+def test_of_8_bits_only_what_eager_computes_passes() -> None:
+    """Each output is within its tolerance of the region in higher precision; 1.25 times fails."""
+    for function, dtype, target, op, out in (
+        (gate, FP8, _aten._scaled_mm.default, "scaled_mm", "bf16"),
+        (dequantize, torch.int8, _aten._int_mm.default, "int_mm", "i32"),
+    ):
+        up = torch.randn(ROWS, WIDTH, dtype=torch.bfloat16)
+        factors = torch.randn(ROWS, INNER).to(dtype), up, torch.randn(WIDTH, INNER).to(dtype)
+        # On the CPU torch 2.11 multiplies in fp8 with one scale for each factor only.
+        scales: Any = [(), ()] if dtype is FP8 else [(ROWS, 1), (1, WIDTH)]
+        key = f"{op} m={ROWS} n={WIDTH} k={INNER} i8 a=row b=col out={out} | epilogue=none"
+        trial = trial_of(function, (*factors, *map(torch.ones, scales)), target, key)
+        assert trial.region is not None
+        assert trial.tolerance is not None
+        sets = RegionSets(trial, CPU, seed=1, most=1)
+        outputs = module_of(trial.region, CPU)(*sets.views(0))
+        compiler = RegionCompiler(trial, CPU)
+        try:
+            expected = compiler.make_reference(sets)
+        finally:
+            compiler.close()
+        for made, reference in zip(outputs, expected, strict=True):
+            name = str(made.dtype).removeprefix("torch.")
+            tolerance = trial.tolerances.get(name, trial.tolerance)
+            assert judge_output(made, reference, tolerance)[1] is None, (op, name)
+            wrong = (made.float() * 1.25).to(made.dtype)
+            assert judge_output(wrong, reference, tolerance)[1] is Rejection.WRONG, (op, name)
+
+
+# Rows that inductor fuses in their region and not in the model.
+
+FUSED = Winner(Family.TEMPLATE, "triton::mm", (("BLOCK_M", 16),), "0123abcd", fused=True)
+APART = replace(FUSED, fused=False)
+
+
+@dataclass
+class _Tuner:
+    device: Any = field(default_factory=lambda: SimpleNamespace(type="cpu"))
+    region_questions: RegionQuestions = field(default_factory=RegionQuestions)
+    apart: set[str] = field(default_factory=set)
+    clock: BuildClock = field(default_factory=BuildClock)
+    method: Method = field(default_factory=Method)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Compiler(BucketCompiler):
+    """Compiles nothing: in its model, inductor fuses nothing into the GEMM of ``key``."""
+
+    key: str
+    compiled: list[str] = field(default_factory=list)
+
+    def _compile(
+        self,
+        calls: object,
+        name: str,
+        on_miss: OnMiss = OnMiss.FALLBACK,
+        *,
+        measures: bool = False,
+        order: CompileOrder = CompileOrder.AS_ASKED,
+    ) -> ServedBucket:
+        self.compiled.append("tune" if measures else on_miss)
+        if measures and self.progress.must_tune(self.key):
+            winner = APART if self.key in self.tuner.apart else FUSED
+            self.progress.save(Tuned(self.key, replace(make_row(), winner=winner), ()))
+        differs = self.progress.rows[self.key].winner.fused is True
+        found = (self.key,) if differs else ()
+        return ServedBucket(keys=(self.key,), outputs=[], uncovered={}, differing=found)
+
+
+def test_a_row_that_is_not_fused_in_the_model_is_measured_again_once(
+    make_progress: Callable[..., Progress],
+) -> None:
+    """The row on disk is not fused then, and the bucket was served from it; so an earlier row."""
+    key, unused = make_key(16), dict[str, Any](setup=None, model=None)
+    for has_row in (False, True):
+        table = make_table({key: replace(make_row(), winner=FUSED)} if has_row else {})
+        tuner: Any = _Tuner()
+        compiler = _Compiler(progress=make_progress(table), key=key, tuner=tuner, **unused)
+        assert compiler.tune_as_is([], "seqlen=16").differing == (), has_row
+        assert compiler.compiled == ["tune", "tune", "strict"], has_row
+        assert read(compiler.progress.path).rows[key].winner == APART, has_row
+        assert [tuned.row.winner for tuned in compiler.progress.measured] == [APART], has_row
+    tuner = _Tuner(apart={key})  # measured apart before, and still fused: the build ends
+    compiler = _Compiler(progress=make_progress(table), key=key, tuner=tuner, **unused)
+    assert compiler.tune_as_is([], "seqlen=16").differing == (key,)
+    assert compiler.compiled == ["tune"]
+
+
+def test_the_order_of_compiles_follows_from_what_is_measured() -> None:
+    """Workers are idle where the host is timed; a single question has nothing to compile beside."""
+    unused = dict[str, Any](setup=None, model=None, progress=None)
+    for device, launch, is_rebuilt, order in (
+        ("cuda", Launch.CUDAGRAPH, False, CompileOrder.BESIDE),
+        ("cuda", Launch.EAGER, False, CompileOrder.BEFORE),
+        ("cuda", Launch.CUDAGRAPH, True, CompileOrder.AS_ASKED),
+        ("cpu", Launch.EAGER, False, CompileOrder.AS_ASKED),
+    ):
+        tuner: Any = _Tuner(SimpleNamespace(type=device), method=Method(launch=launch))
+        compiler = BucketCompiler(tuner=tuner, is_rebuilt=is_rebuilt, **unused)
+        assert compiler.order is order, (device, launch, is_rebuilt)
+
+
+# Pad decisions and split reductions, which are made by the compiled region.
+
+PAD = "pad mm m=8 n=96 k=63 f32 a=row b=col free=a fp32=ieee"
+GEMM = "packed_linear m=8 n=96 k=64 f32 a=row b=packed out=f32 fp32=ieee | epilogue=relu"
+SPLIT = "split sum x=8 r=4096 f32 out=f32 reads=f32 hint=inner rule=4 input=again"
+SPEC = TensorSpec((8, 8), (8, 1), 0, "float32")
+REGION = Region((SPEC,), (), (), (1,))
+OWN_CALLS = [make_outcome(AS_IS, 10.0), make_outcome(PADDED, 20.0)]
+
+
+def question(region: Region | None, reason: str = "") -> RegionQuestion:
+    calls = {way: (lambda _number: None) for way in (AS_IS, PADDED)}
+    own = frozenset({PAD})
+    return RegionQuestion(ProblemOfKey(PAD), (AS_IS, PADDED), region, own, reason, calls)
+
+
+def test_operands_are_positive_where_the_result_would_not_be_finite() -> None:
+    """The region of a GEMM on a logarithm has no finite result for normally distributed values."""
+    for function, fill in (("log", Fill.POSITIVE), ("exp", Fill.NORMAL)):
+        steps = (
+            Step(f"aten.{function}.default", ({"input": 0},), {}),
+            Step("aten.mm.default", ({"step": 0}, {"input": 1}), {}),
+            Step("prims.convert_element_type.default", ({"step": 1}, {"dtype": "bfloat16"}), {}),
+        )
+        asked = question(Region((SPEC, SPEC), steps, (1,), (1,)))
+        policy = {"f32": 1e-5, "bf16": 1e-2}
+        trial = variants_trial(asked, CPU, Method(), policy, seed=0)
+        assert {spec.fill for spec in _with_finite_result(trial).operands} == {fill}, function
+        # A result is as exact as the bf16 that it passed through, also where it is int8.
+        assert trial.tolerance == 1e-5
+        assert trial.tolerances["int8"] == trial.tolerances["bfloat16"] == 1e-2
+
+
+@pytest.fixture
+def tuner(monkeypatch: pytest.MonkeyPatch) -> Tuner:
+    monkeypatch.setattr("warmup.tuning.tuner.time_calls", lambda *_: OWN_CALLS)
+    return Tuner(CPU, Method(), {})
+
+
+def test_a_question_waits_once_for_its_region(tuner: Tuner) -> None:
+    """Equal layers ask the same; a region's own questions are not kept, and calls are dropped."""
+    tuner.region_questions.is_used = True
+    for _ in range(2):
+        assert tuner.measure(question(REGION)) is None
+    with tuner.region_questions.measuring() as waiting:
+        assert tuner.measure(question(REGION)) is None
+        ((key, calls),) = [(one.question.key, one.question.calls) for one in waiting]
+    assert (key, dict(calls), tuner.region_questions.waiting) == (PAD, {}, {})
+
+
+def test_without_a_region_or_a_second_compile_inductors_own_calls_decide(
+    tuner: Tuner, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At once, and the reason is kept and logged; a split without such calls has no row."""
+    caplog.set_level("INFO", "warmup")
+    for region, is_used, said in (
+        (None, True, "inductor's own calls decided: a range"),
+        (REGION, False, "inductor's own calls decided: it was asked while serving"),
+    ):
+        tuner.region_questions.is_used = is_used
+        tuned = tuner.measure(question(region, "" if region else "a range"))
+        assert tuned is not None
+        assert (tuned.row.winner, tuned.row.evidence.scope) == (AS_IS, Scope.BARE)
+        assert tuner.rows.not_fused[PAD].startswith(said)
+        assert f"{PAD}: {tuner.rows.not_fused[PAD]}" in caplog.messages
+    parts = split_into(4), split_into(1)
+    assert tuner.measure(RegionQuestion(ProblemOfKey(SPLIT), parts, REGION)) is None
+    assert tuner.rows.not_tuned[SPLIT].startswith("it was asked while serving")
+    assert tuner.rows.library_rows[SPLIT].winner == split_into(4)
+
+
+def test_a_region_without_a_time_as_it_is_decides_nothing(tuner: Tuner) -> None:
+    """Then the times of inductor's own calls are the row, and why is kept; padded may fail."""
+    waiting = WaitingQuestion(question(REGION), OWN_CALLS, is_disturbed=False)
+    for way, time_us, why in (
+        (AS_IS, 10.0, {PAD: "inductor's own calls decided: it failed"}),
+        (PADDED, 30.0, {}),
+    ):
+        timed = [
+            make_outcome(winner, None if winner == way else us, said="it failed")
+            for winner, us in ((AS_IS, 30.0), (PADDED, 40.0))
+        ]
+        tuned = tuner.rows.variants_row(waiting, timed, failure="", is_disturbed=False)
+        assert tuned is not None
+        assert (tuned.row.evidence.time_us, tuner.rows.not_fused) == (time_us, why)
+
+
+def test_a_failure_of_inductors_own_calls_rejects_nothing() -> None:
+    """They are evidence only: the region decides, and no way of it counts as rejected."""
+    failed = [make_outcome(way, rejection=Rejection.CRASHED) for way in (AS_IS, PADDED)]
+    timed = [make_outcome(AS_IS, 20.0), make_outcome(PADDED, 10.0)]
+    tuned = make_variants_row(PAD, timed, failed, AS_IS, Method())
+    assert isinstance(tuned, Tuned)
+    evidence = tuned.row.evidence
+    assert (tuned.row.winner, evidence.scope, evidence.bare_us) == (PADDED, Scope.FUSED, None)
+    assert (evidence.tried, evidence.rejected, bare_ranked(evidence)) == (2, (), ())
+    assert ranking_of(tuned) == "10 padded; 20 as_is"
+
+
+def test_padding_that_was_wrong_is_not_offered_again() -> None:
+    """The question of a key whose padded row is not trusted has the unpadded way alone."""
+    row = Row(PADDED, make_row().evidence, untrusted="the output was wrong")
+    asked: list[RegionQuestion] = []
+
+    def measure(question: Question) -> None:
+        assert isinstance(question, RegionQuestion)
+        asked.append(question)
+
+    measurer: Any = SimpleNamespace(measure=measure)
+    lookup = Lookup({PAD: row}, OnMiss.FALLBACK, Emitter([]), tuner=measurer)
+    assert lookup.measure(question(REGION)) is None
+    assert [(one.variants, list(one.calls)) for one in asked] == [((AS_IS,), [AS_IS])]
+
+
+MODELS = """
+import torch
+from torch import nn
+
+
+class Gate(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(63, 96, bias=False)
+
+    def forward(self, hidden_states):
+        return torch.relu(self.up(hidden_states * 0.5))
+
+
+class Norm(nn.Module):
+    def forward(self, x):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
+
+
+def example_inputs(seqlen):
+    return (torch.randn(seqlen, 4096),)
+"""
+
+
+def run(run_once: Any, folder: Path, program: str, model: str, *words: str) -> dict[str, Any]:
+    """Return what *program* printed: a first build, what was served, and a build once more."""
+    path = folder / "region_models.py"
+    path.write_text(MODELS if model == "Norm" else MODELS.partition("\n\ndef ex")[0])
+    _, said = run_once(program, str(PROGRAMS / program), f"{path}:{model}", "table.json", *words)
+    found: dict[str, Any] = json.loads(said)
+    return found
+
+
+@pytest.mark.long
+def test_a_build_pads_as_the_region_decides(run_once: Any, tmp_path: Path) -> None:
+    """Both ways were compiled, called and checked; the GEMM of the loser has no row."""
+    built = run(run_once, tmp_path, "build_unaligned.py", "Gate", "padded")
+    first, served, again = built["first"], built["served"], built["again"]
+    row = first["rows"][PAD]
+    assert (first["regions"], row["winner"], row["scope"]) == (
+        ["as_is", "padded"],
+        "padded",
+        "fused",
+    )
+    assert (row["time_us"], row["library_us"], row["bare_us"]) == (10.0, 20.0, 20.0)
+    assert (row["ranking"], row["bare_ranking"]) == ("10 padded; 20 as_is", "10 as_is; 20 padded")
+    keys = sorted([PAD, GEMM])
+    assert sorted(first["asked"]) == sorted(first["rows"]) == sorted(first["tuned"]) == keys
+    assert (first["not_fused"], first["not_tuned"]) == ({}, {})
+    assert (served["hits"], served["misses"], served["unused"]) == (keys, {}, [])
+    assert served["error"] < 1e-6
+    # A later build of the bucket compiles it, and no region; nothing is tuned.
+    assert (again["regions"], again["tuned"], again["rows"]) == ([], [], first["rows"])
+
+
+@pytest.mark.long
+def test_a_build_splits_into_the_fastest_number_of_parts(run_once: Any, tmp_path: Path) -> None:
+    """Each was run against a reference in higher precision; the rule's number is the control."""
+    built = run(run_once, tmp_path, "build_split.py", "Norm", "2")
+    ways, first, served, again = (built[name] for name in ("ways", "first", "served", "again"))
+    assert [one["way"] for one in ways] == [f"split(parts={parts})" for parts in (4, 1, 2, 8)]
+    assert all(one["rejection"] is None and one["error"] < 1e-5 for one in ways)
+    row = {"winner": "split(parts=2)", "scope": "fused", "tried": 4, "library_us": 20.0}
+    assert first["rows"] == again["rows"] == {SPLIT: row}
+    assert (first["asked"], first["tuned"], first["not_tuned"]) == ([SPLIT], [SPLIT], {})
+    assert (served["hits"], served["parts"]) == ([SPLIT], [2])
+    assert served["error"] < 1e-6
+    assert (again["ways"], again["tuned"]) == ([], [])

@@ -1,0 +1,307 @@
+"""`Tuner`: rows of GEMMs from stated times, bare, in their region, and along a range."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+import torch
+from sample_tables import make_key, make_outcome
+
+from warmup.core.method import L2, Method
+from warmup.core.rows import Evidence, Family, Rejection, Row, Scope, Winner
+from warmup.core.trial import Candidate, Outcome, Region, RegionKernels, Step, Trial, Tuned
+from warmup.keys.gemm import GemmProblem
+from warmup.keys.question import GemmQuestion, SmallerSize
+from warmup.measuring.selection import SizeOutcomes
+from warmup.measuring.trial_process import TrialNotRunError
+from warmup.table.schema import TOLERANCE
+from warmup.tuning import trials as row_maker
+from warmup.tuning.trials import PeakBounds, challengers, faster_alone, region_trial
+from warmup.tuning.tuner import Tuner, as_decided, choose_for_range, less_demanding, variants_of
+
+MM = "mm m={} n=512 k=256 bf16 a=row b=row out=bf16 | epilogue={}"
+INT_MM = "int_mm m=64 n=512 k=256 i8 a=row b=col out=i32 | epilogue=mul(f32[64,1])"
+LIBRARY = Winner(Family.EXTERN, "aten::mm")
+SPLIT = Winner(Family.SUBGRAPH, "decompose_k", (("k_split", 4),))
+CPU = torch.device("cpu")
+
+
+def template(rows: int, columns: int = 64, warps: int = 4) -> Winner:
+    kwargs = (("BLOCK_M", rows), ("BLOCK_N", columns), ("num_warps", warps))
+    return Winner(Family.TEMPLATE, "triton::mm", kwargs, "0123")
+
+
+SMALL, LARGE, WIDE = template(64), template(128, 128), template(128, 128, 8)
+
+
+def bare_row(times_us: Mapping[Winner, float | None]) -> Tuned:
+    evidence = Evidence(time_us=8, library_us=10, runner_up=None, runner_up_us=None, tried=6)
+    timings = tuple(make_outcome(winner, time_us) for winner, time_us in times_us.items())
+    return Tuned("k", Row(SMALL, evidence), timings)
+
+
+def test_candidates_that_cannot_win_in_the_region_are_left_out() -> None:
+    """Fusing operations cannot make a kernel faster than it is bare; fastest first."""
+    times_us = {template(n): float(n) for n in (64, 8, 12, 16)}
+    bare = bare_row({**times_us, LIBRARY: 10.0, template(256): None})
+    for flops, whole_us, left in (
+        ((), 15.0, [8, 12]),
+        # Other GEMMs count for four fifths of their estimated time: 32 of 46 us, which leaves 14.
+        ((400,), 46.0, [8, 12]),
+        # 20 us are less than 10 and 32 us: the other GEMM takes less than estimated.
+        ((400,), 20.0, [8, 12, 16]),
+        # A region faster than the GEMM in it was timed when the device had less to do.
+        ((), 5.0, [8]),
+        ((), None, [8, 12, 16, 64]),
+    ):
+        region = Region(inputs=(), steps=(), outputs=(), flops=(100, *flops))
+        winners = challengers(bare, LIBRARY, region, whole_us)
+        assert [dict(winner.kwargs)["BLOCK_M"] for winner in winners] == left, (flops, whole_us)
+
+
+def test_templates_are_compiled_both_ways_where_that_may_win() -> None:
+    """Near ties with the library count as faster; without its time every candidate does."""
+    for library_us, faster in ((10.0, [SMALL, LARGE]), (None, [SMALL, LARGE, WIDE])):
+        bare = bare_row({LIBRARY: library_us, SMALL: 9.0, LARGE: 10.2, WIDE: 11.0})
+        found = faster_alone(bare, LIBRARY, Method(near_tie=0.03))
+        assert [one for one in found if one != LIBRARY] == faster, library_us
+    both = replace(LARGE, fused=True), replace(LARGE, fused=False)
+    fused = replace(SMALL, fused=True)
+    assert variants_of([LARGE, SMALL, SPLIT], may_win_alone=[LARGE]) == (*both, fused, SPLIT)
+    assert variants_of([LARGE, SMALL], [LARGE], fuses=False) == both[1:]
+    # Where nothing could be fused into a template, no outcome says that it was fused.
+    kept = make_outcome(LIBRARY), make_outcome(both[0], kernels=RegionKernels(1, 0, 9, True))
+    refused = make_outcome(fused, kernels=RegionKernels(1, 0, 9, False))
+    assert as_decided([refused, *kept]) == kept
+
+
+def test_where_a_kernel_spills_tiles_with_less_output_in_a_thread_follow() -> None:
+    """A tile of 128 x 128 spills with 4 warps: 64 x 64, and 8 warps, are added in their order."""
+    for spills, added in ((9, [WIDE, SMALL]), (8, []), (None, [])):
+        kernels = RegionKernels(1, spills, 128, is_as_decided=True)
+        outcomes = make_outcome(replace(LARGE, fused=True), kernels=kernels), make_outcome(LIBRARY)
+        assert less_demanding([template(256, 128, 8), WIDE, SMALL, SPLIT], outcomes) == added
+
+
+def test_outputs_have_the_limit_of_their_way() -> None:
+    def limits_of(key: str, *casts: str) -> dict[str, float]:
+        steps = tuple(
+            Step("prims.convert_element_type.default", ({"dtype": name},), {}) for name in casts
+        )
+        question = GemmQuestion(GemmProblem.of_key(key), "cuda", (), library=LIBRARY)
+        region = Region(inputs=(), steps=steps, outputs=(), flops=(1,))
+        trial = region_trial(question, region, Method(), TOLERANCE, 0)
+        assert trial.tolerance is not None
+        return {"the product's": trial.tolerance, **trial.tolerances}
+
+    # An integer product is exact; dequantized in bf16, the float32 after it is no better.
+    limits = limits_of(INT_MM, "bfloat16", "float32")
+    assert limits["the product's"] == 0
+    assert limits["float32"] == limits["bfloat16"] == TOLERANCE["bf16"]
+    assert limits_of(INT_MM, "float32")["float32"] == TOLERANCE["f32"]
+    # Rounding to e4m3 alone is 2.4e-2; an int8 output is a rounded result, not an exact one.
+    limits = limits_of(MM.format(64, "none"), "float8_e4m3fn", "int8")
+    assert (limits["float8_e4m3fn"], limits["int8"]) == (5e-2, TOLERANCE["bf16"])
+
+
+# Rows from a process that states times: `BARE_US` alone, and what *compiles* says in a region.
+
+BARE_US = {LIBRARY: 104.0, LARGE: 90.0, WIDE: 106.0, SMALL: 120.0}
+Compile = Callable[[Winner], tuple[float, RegionKernels]]
+
+
+def gelu(winner: Winner) -> tuple[float, RegionKernels]:
+    """State what a GELU costs: 60 us fused where the kernel spills, 5 us where it does not."""
+    if not winner.fused:
+        return BARE_US[winner.choice] + 51.0, RegionKernels(2, None, None, is_as_decided=True)
+    spills = 22 if winner.choice == LARGE else 0
+    time_us = BARE_US[winner.choice] + (60.0 if spills else 5.0)
+    return time_us, RegionKernels(1, spills, 255, is_as_decided=True)
+
+
+@dataclass
+class StatedProcess:
+    """A process that states times; in the first trial the control fails with ``rejection``."""
+
+    compiles: Compile = gelu
+    rejection: Rejection | None = None
+    pid: int | None = None
+    trials: int = 0
+    regions: list[list[Winner]] = field(default_factory=list)
+
+    def run(self, trial: Trial) -> tuple[Outcome, ...]:
+        self.trials += 1
+        winners = [candidate.winner for candidate in trial.candidates]
+        if trial.region is None:
+            outcomes = [make_outcome(winner, BARE_US[winner]) for winner in winners]
+            if self.rejection and self.trials == 1:
+                outcomes[0] = make_outcome(LIBRARY, rejection=self.rejection, said="no")
+            return tuple(outcomes)
+        self.regions.append(winners)
+        return tuple(
+            make_outcome(winner, time_us, kernels=kernels)
+            for winner in winners
+            for time_us, kernels in (self.compiles(winner),)
+        )
+
+    def close(self) -> None:
+        pass
+
+
+def make_tuner(process: StatedProcess, *disturbed: bool, top_k: int = 0) -> Tuner:
+    """Return a tuner whose measurements are *disturbed* in turn, and then not."""
+    states = [*disturbed]
+
+    @contextlib.contextmanager
+    def measuring() -> Iterator[Callable[[], bool]]:
+        is_disturbed = states.pop(0) if states else False
+        yield lambda: is_disturbed
+
+    stated: Any = process
+    tuner = Tuner(CPU, Method(fused_top_k=top_k), {"bf16": 2e-2}, process=stated)
+    tuner.watch.measuring = measuring  # type: ignore[method-assign]
+    return tuner
+
+
+def ask(tuner: Tuner, epilogue: str, region: Region | None = None) -> Tuned | None:
+    candidates = tuple(map(Candidate, BARE_US))
+    problem = GemmProblem.of_key(MM.format(64, epilogue))
+    return tuner.measure(GemmQuestion(problem, "cpu", candidates, library=LIBRARY, region=region))
+
+
+def test_a_gemm_is_measured_once_for_all_its_epilogues_and_again_after_noise() -> None:
+    """Nothing else on the machine makes a kernel that cannot be launched."""
+    for rejection, disturbed, first, trials in (
+        (None, False, LARGE, 1),
+        (Rejection.LAUNCH, False, LARGE, 1),
+        (Rejection.OUT_OF_MEMORY, False, None, 2),
+        (Rejection.TIMED_OUT, False, None, 2),
+        (Rejection.IMPLAUSIBLE, False, None, 2),
+        (None, True, LIBRARY, 2),
+    ):
+        process = StatedProcess(rejection=rejection)
+        tuner = make_tuner(process, disturbed)
+        rows = [ask(tuner, epilogue) for epilogue in ("none", "relu")]
+        assert [row and row.row.winner for row in rows] == [first, LARGE], (rejection, disturbed)
+        assert process.trials == trials, (rejection, disturbed)
+
+
+def fused(compiles: Compile, top_k: int = 1) -> tuple[Tuned, StatedProcess]:
+    process = StatedProcess(compiles)
+    tuned = ask(make_tuner(process, top_k=top_k), "gelu", Region((), (), (), (1,)))
+    assert tuned is not None
+    return tuned, process
+
+
+def test_a_tile_that_does_not_spill_follows_the_one_that_does() -> None:
+    """The fastest tile alone spills when fused; the next with less output in a warp wins fused."""
+    tuned, process = fused(gelu)
+    assert tuned.row.winner == replace(WIDE, fused=True)
+    evidence = tuned.row.evidence
+    assert (evidence.time_us, evidence.kernels, evidence.library_kernels) == (111.0, 1, 2)
+    assert (evidence.spills, evidence.scope) == (0, Scope.FUSED)
+    ways = [LIBRARY, replace(LARGE, fused=True), replace(LARGE, fused=False)]
+    assert process.regions == [[LIBRARY], ways, [*ways, replace(WIDE, fused=True)]]
+
+
+def test_a_row_never_says_fused_where_nothing_was() -> None:
+    """Although its stated time is the best, a way that inductor did not compile cannot win."""
+
+    def unfusable(winner: Winner) -> tuple[float, RegionKernels]:
+        time_us, kernels = gelu(winner)
+        return time_us, replace(kernels, is_as_decided=not winner.fused, spills=0)
+
+    tuned, process = fused(unfusable, top_k=4)
+    assert tuned.row.winner == replace(LARGE, fused=False)
+    assert (tuned.row.evidence.time_us, tuned.row.evidence.kernels) == (141.0, 2)
+    assert not any(one.winner.fused for one in tuned.timings)
+    assert (tuned.row.evidence.rejected, len(process.regions)) == ((), 2)
+
+
+def test_peaks_are_measured_in_the_turn_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another worker's times would be disturbed; it sets the lock after the tuner was made."""
+    held: list[bool] = []
+
+    @contextlib.contextmanager
+    def turn() -> Iterator[None]:
+        held.append(True)
+        yield
+        held.append(False)
+
+    monkeypatch.setattr(row_maker, "measured_peaks", lambda _device: held.append(held[-1]))
+    tuner = Tuner(CPU, Method(l2=L2.COLD), {})
+    assert isinstance(tuner.bounds, PeakBounds)
+    tuner.watch.device_lock = turn
+    assert tuner.bounds.peaks() is tuner.bounds.peaks() is None
+    assert held == [True, True, False]
+
+
+# `choose_for_range`: times are stated for the sizes 257 and 408, and for the range's end, 560.
+
+OWN = {LIBRARY: 22.0, LARGE: 20.0, SMALL: 20.9}
+GOOD = dict.fromkeys(OWN, 10.0)
+BAD = {LIBRARY: 15.0, LARGE: 20.0, SMALL: 10.0}
+Times = Mapping[Winner, float]
+
+
+def look(
+    low: Times | None, middle: Times | None, *, alone: float | Rejection | None = 20.9
+) -> tuple[Winner, tuple[SizeOutcomes, ...], list[tuple[int | None, list[Winner]]]]:
+    """Return the winner, the outcomes by size, and the runs by size.
+
+    *alone* is the time of a new winner at 560. None is a size whose trial cannot be run.
+    """
+    problem, candidates = GemmProblem.of_key(make_key("257..560")), tuple(map(Candidate, OWN))
+    base = GemmQuestion(problem, "cpu", candidates, library=LIBRARY, size=560)
+    asked: list[tuple[int | None, list[Winner]]] = []
+    stated = {257: low, 408: middle}
+
+    def ask(size: int, winners: Sequence[Winner]) -> GemmQuestion:
+        return replace(base, candidates=tuple(map(Candidate, winners)), size=size)
+
+    def run(question: GemmQuestion) -> list[Outcome]:
+        winners = [one.winner for one in question.candidates]
+        asked.append((question.size, winners))
+        if isinstance(alone, Rejection) and question.size == 560:
+            return [make_outcome(winner, rejection=alone) for winner in winners]
+        times = dict.fromkeys(winners, alone) if question.size == 560 else stated[question.size]
+        if times is None or (alone is None and question.size == 560):
+            raise TrialNotRunError("for want of memory")
+        return [make_outcome(one, times[one]) for one in winners if one in times]
+
+    smaller_sizes = tuple(
+        SmallerSize(size, lambda winners, size=size: ask(size, winners)) for size in stated
+    )
+    question = replace(base, smaller_sizes=smaller_sizes)
+    own = [make_outcome(winner, time_us) for winner, time_us in OWN.items()]
+    return *choose_for_range(question, own, LARGE, Method(), run), asked
+
+
+def test_a_good_winner_costs_a_trial_for_each_size() -> None:
+    winner, places, asked = look(GOOD, GOOD)
+    assert (winner, [place.size for place in places]) == (LARGE, [257, 408, 560])
+    assert [(size, set(winners)) for size, winners in asked] == [(257, {*OWN}), (408, {*OWN})]
+
+
+def test_another_winner_is_confirmed_at_the_largest_size() -> None:
+    """It is run there once more, alone; where it is rejected, the others are compared without."""
+    winner, places, asked = look(BAD, GOOD, alone=20.5)
+    assert (winner, asked[2:]) == (SMALL, [(560, [SMALL])])
+    assert {one.winner: one.time_us for one in places[-1].outcomes} == {**OWN, SMALL: 20.5}
+    winner, places, asked = look(BAD, GOOD, alone=Rejection.WRONG)
+    assert (winner, [winners for _, winners in asked[2:]]) == (LARGE, [[SMALL], [LIBRARY]])
+    assert [one.winner for one in places[0].outcomes] == [LARGE]
+
+
+def test_a_size_that_cannot_be_run_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="warmup"):
+        winner, places, _ = look(None, GOOD)
+        assert (winner, places[0]) == (LARGE, SizeOutcomes(257, ()))
+        assert look(BAD, GOOD, alone=None)[0] == LARGE
+    assert "not timed at 257" in caplog.text
+    assert "for want of memory" in caplog.text
