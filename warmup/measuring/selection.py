@@ -290,6 +290,7 @@ def _flags(share: float | None, samples: Samples) -> tuple[Flag, ...]:
 
 
 def times_of(winner: Outcome) -> dict[str, Any]:
+    """Return the times, the spread and the error of *winner* as fields of `Evidence`."""
     assert winner.samples is not None
     return {
         "time_us": _rounded(winner.samples.median),
