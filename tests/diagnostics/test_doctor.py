@@ -158,7 +158,7 @@ def test_a_trouble_is_found_and_its_fix_is_named() -> None:
         assert all((each.state is FindingState.OK) != bool(each.fix) for each in found.values())
     for facts in (GPU, CPU):
         assert {each.state for each in judge(facts)} == {FindingState.OK}
-    assert Diagnosis(judge(replace(GPU, triton="3.7.1", compiler=Compiler("C")))).failed == (
+    assert Diagnosis((*judge(replace(GPU, triton="3.7.1", compiler=Compiler("C"))),)).failed == (
         "compiler",
     )
 

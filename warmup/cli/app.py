@@ -13,12 +13,10 @@ from warmup.cli.bench import bench
 from warmup.cli.build import build
 from warmup.cli.check import check
 from warmup.cli.compare import compare
-from warmup.cli.doctor import doctor
-from warmup.cli.explain import explain
+from warmup.cli.explain import doctor, explain, suggest
 from warmup.cli.options import with_options
 from warmup.cli.output import print_line
 from warmup.cli.profile import profile
-from warmup.cli.suggest import suggest
 from warmup.cli.tables import diff, export, merge, show
 from warmup.core.text import __version__
 

@@ -1,24 +1,42 @@
-"""`warmup explain`: the command, and its report with a picture of the ranges."""
+"""`warmup explain`, `suggest` and `doctor`: ranges of sizes, buckets, and what a machine lacks."""
 
 from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final, Literal
 
 import typer
 
 from warmup.cli import options
-from warmup.cli.output import TEXT_WIDTH, fold, print_report, say, terminal_width
+from warmup.cli.output import (
+    TEXT_WIDTH,
+    complain,
+    fold,
+    print_report,
+    record,
+    say,
+    terminal_width,
+    times,
+)
+from warmup.cli.streams import EXIT_FOUND
 from warmup.core.device import ASSUMED_DEVICES, AssumedDevice
 from warmup.core.text import counted
+from warmup.diagnostics.doctor import Diagnosis, diagnose
 from warmup.diagnostics.explain import Explanation, Graph, Section, Span
 from warmup.diagnostics.explain import explain as explain_model
+from warmup.diagnostics.suggest import MAX_SUGGESTED, Cost, Suggestion
+from warmup.diagnostics.suggest import suggest as choose_buckets
 
 _NAMED: Final = 16  # columns of the picture that name a range
 _LISTED: Final = 8  # sizes of a range that are listed; of more sizes their number is
+_BAR_COLUMNS: Final = 46  # the bar of all work, beside three columns of numbers
+_STATE_COLUMNS: Final = 5
+_CHECK_COLUMNS: Final = 17
 
 
 def _refuse_program(words: list[str] | None) -> None:
@@ -39,7 +57,7 @@ def explain(
     *,
     model: options.ModelOptions,
     mode: Annotated[
-        str, typer.Option(help="The torch.compile mode: default or max-autotune.")
+        Literal["default", "max-autotune"], typer.Option(help="The torch.compile mode.")
     ] = "default",
     grad: Annotated[
         bool | None, typer.Option(help="Only with gradients, or only without; default both.")
@@ -68,10 +86,6 @@ def explain(
 
 
 def _spell(found: Explanation) -> Iterator[str]:
-    """Yield each section: the ranges as a picture, then each range with its ends.
-
-    Lines are at most as wide as the terminal where words allow.
-    """
     width = min(terminal_width() or TEXT_WIDTH, 2 * TEXT_WIDTH)
     assumed = "" if found.assumed is None else f" (assumed: {_facts(found.assumed)})"
     head = f"{found.model} on {found.device}{assumed}, torch {found.torch}, mode {found.mode}"
@@ -139,16 +153,14 @@ def _span(span: Span, width: int) -> Iterator[str]:
             for place in (cause.place, cause.user):
                 if place is not None:
                     yield f"      at {_where(place.path)}:{place.line} in {place.function}"
-    doubts = []
     if span.unexpected:
-        doubts.append(
+        doubt = (
             f"an earlier artifact's guards on this dim allow {span.tuned_at}; dynamo compiled "
             f"again for another reason: {span.unexpected}"
         )
+        yield from fold(doubt, "    ! ", width=width)
     if span.unbound:
-        unbound = ", ".join(span.unbound)
-        doubts.append(f"symbolic sizes that do not follow from this dim: {unbound}")
-    for doubt in doubts:
+        doubt = f"symbolic sizes that do not follow from this dim: {', '.join(span.unbound)}"
         yield from fold(doubt, "    ! ", width=width)
 
 
@@ -198,3 +210,76 @@ def _where(path: str) -> str:
     if not Path(path).is_absolute():
         return path
     return min(path, os.path.relpath(path), key=len)
+
+
+def suggest(
+    *,
+    histogram: Annotated[
+        str,
+        typer.Option(
+            help="File with a line for each size: SIZE or SIZE,COUNT or JSON with both; - is stdin."
+        ),
+    ],
+    max_buckets: Annotated[
+        int, typer.Option(help=f"The most buckets to suggest, 1 to {MAX_SUGGESTED}.")
+    ] = 8,
+    multiple: Annotated[
+        int, typer.Option(help="Round buckets up to multiples of this, such as 64.")
+    ] = 1,
+    cost: Annotated[
+        Cost, typer.Option(help="Growth of the work with the size; attention is quadratic.")
+    ] = Cost.LINEAR,
+    as_json: options.AsJson = False,
+) -> None:
+    """Choose buckets that add the least padding to observed sizes."""
+    source = sys.stdin.buffer if histogram == "-" else histogram
+    found = choose_buckets(source, max_buckets=max_buckets, multiple=multiple, cost=cost.value)
+    document = {"multiple": multiple, "cost": cost, **_suggestion(found)}
+    print_report(found, partial(_spell_curve, cost=cost), lambda _: document, as_json=as_json)
+
+
+def _spell_curve(found: Suggestion, cost: Cost) -> Iterator[str]:
+    """Yield the buckets as an option of `build`, then the padded work for 1, 2, 3 ... of them.
+
+    A bar is the share of all work that is done on padding.
+    """
+    yield f"--seqlens {_value(found)}"
+    yield ""
+    sizes = f"{found.observed} sizes from {found.smallest} to {found.largest}"
+    yield f"{found.requests} requests, {sizes}; work {cost} in the size"
+    buckets = counted(len(found.curve), "bucket")
+    yield f"with {buckets} the padded work is {times(found.padded(found.best))} the unpadded work"
+    yield ""
+    yield "buckets  padded work  padding"
+    for number, pick in enumerate(found.curve, start=1):
+        share = 1 - found.work / pick.work
+        bar = "#" * round(_BAR_COLUMNS * share)
+        yield f"{number:>7}  {times(found.padded(pick)):>11}  {share:>7.1%}  {bar}".rstrip()
+
+
+def _suggestion(found: Suggestion) -> dict[str, Any]:
+    picks = [{**record(pick), "padded": found.padded(pick)} for pick in found.curve]
+    return {**record(found), "curve": picks, "value": _value(found)}
+
+
+def _value(found: Suggestion) -> str:
+    return ",".join(map(str, found.best.sizes))
+
+
+def doctor(*, device: options.DeviceOption = "auto", as_json: options.AsJson = False) -> None:
+    """Check this machine before a build or a server. Exit code 1 when a check fails."""
+    diagnosis = diagnose(device)
+    print_report(diagnosis, _findings, lambda found: record(found.findings), as_json=as_json)
+    if diagnosis.failed:
+        complain(f"doctor failed on: {', '.join(diagnosis.failed)}")
+        raise typer.Exit(EXIT_FOUND)
+
+
+def _findings(diagnosis: Diagnosis) -> Iterator[str]:
+    """Yield a line for each finding and a line for its fix, folded to the terminal's width."""
+    width, indent = terminal_width(), " " * (_STATE_COLUMNS + _CHECK_COLUMNS)
+    for finding in diagnosis.findings:
+        head = f"{finding.state:{_STATE_COLUMNS}}{finding.name:{_CHECK_COLUMNS}}"
+        yield from fold(finding.said, head, width=width)
+        if finding.fix:
+            yield from fold(f"fix: {finding.fix}", indent, indent=len(indent) + 5, width=width)

@@ -1,16 +1,15 @@
 """`explain`: the ranges of sizes for which torch.compile makes an artifact each, and why.
 
-Nothing is tuned or timed, and no kernel is built: the model is compiled with dynamic shapes up to
-the code of its kernels, and runs uncompiled. Inductor's questions on the way are answered as by a
-server with an empty table. Torch is imported by the call.
+Nothing is tuned or timed: the model is compiled with dynamic shapes up to the code of its kernels,
+and runs uncompiled. Inductor's questions are answered as by a server with an empty table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from warmup.core.buckets import Bucket, parse_buckets, parse_inputs
 from warmup.core.device import ASSUMED_DEVICES, AssumedDevice
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     )
     from warmup.models.loading import Inputs
 
-EXPLAINED_MODES: Final = ("default", "max-autotune")
 _DRIVER_NEEDED: Final = (
     "some operations need a CUDA build of torch, which needs no GPU; or leave out --assume, on the "
     "device itself"
@@ -73,10 +71,10 @@ class Cause:
 class Span:
     """The sizes that one artifact serves: ``low`` to ``high``, both inclusive, None for no end.
 
-    All of them run the kernels that were chosen for ``tuned_at``, the size at which the artifact
-    was compiled. ``sizes`` are the requested sizes that it serves. With ``conditions`` it serves
-    only the sizes that meet them. ``unexpected`` is dynamo's reason for compiling where an earlier
-    artifact should have served ``tuned_at``, else empty.
+    All run the kernels chosen for ``tuned_at``, the size at which the artifact was compiled.
+    ``sizes`` are the requested sizes among them. With ``conditions`` it serves only the sizes that
+    meet them. ``unexpected`` is dynamo's reason for compiling where an earlier artifact should have
+    served ``tuned_at``. ``unbound`` names symbolic sizes that do not follow from the dim.
     """
 
     graph: int
@@ -93,7 +91,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A graph of the model and the code it comes from; with graph breaks there are several."""
+    """A graph of the model and its code; with graph breaks there are several."""
 
     number: int
     function: str
@@ -125,9 +123,9 @@ class Section:
 class Explanation:
     """The explanation of a model: a section for each dim that has several sizes.
 
-    ``assumptions`` are the model and inputs that nobody named, with how to name others.
-    ``assumed`` are the facts of the device where it is assumed, else None. ``caveats`` are what
-    else limits the answer, such as frames that torch.compile leaves uncompiled.
+    ``assumptions`` are the model and inputs that nobody named. ``assumed`` are the facts of an
+    assumed device. ``caveats`` limit the answer, such as frames that torch.compile leaves
+    uncompiled.
     """
 
     model: str
@@ -149,7 +147,7 @@ def explain(
     inputs: Sequence[str] = (),
     device: str = "auto",
     dtype: str | None = None,
-    mode: str = "default",
+    mode: Literal["default", "max-autotune"] = "default",
     grad: bool | None = None,
     largest: int | None = None,
     max_compiles: int = 16,
@@ -159,20 +157,22 @@ def explain(
 
     Each dim with two sizes or more is marked dynamic in turn, with the other dims held at their
     first size. Its sizes are compiled in the order given, then the sizes up to *largest* (by
-    default the largest of them) that no artifact serves, at most *max_compiles* in all. *grad* says
-    whether gradients are on; None explains both. With gradients the model is in training mode.
-    *assume* names a GPU (`ASSUMED_DEVICES`) to compile for, which this machine need not have; the
-    model itself runs on the CPU.
+    default the largest of them) that no artifact serves, at most *max_compiles* in all. With
+    gradients (*grad*; None explains both) the model is in training mode. *assume* names a GPU
+    (`ASSUMED_DEVICES`) to compile for; the model itself then runs on the CPU.
 
     Raises:
         SettingsError: an argument cannot be used, or no input depends on the dim.
         ModelError: the model or its inputs cannot be loaded, run or compiled.
     """
-    if mode not in EXPLAINED_MODES:
+    assumed = None
+    if assume is not None and device != "auto":
         raise SettingsError(
-            f"--mode {mode!r} cannot be explained", f"use {' or '.join(EXPLAINED_MODES)}"
+            f"--assume {assume} and --device {device} name two devices", "leave one of them out"
         )
-    assumed = None if assume is None else _assumed(assume, device)
+    if assume is not None and (assumed := ASSUMED_DEVICES.get(assume)) is None:
+        known = ", ".join(ASSUMED_DEVICES)
+        raise SettingsError(f"--assume {assume!r} is no known device", f"use one of {known}")
     buckets, specs = parse_buckets(seqlens, dims), parse_inputs(inputs)
     varying = _varying_dims(buckets)
     import torch
@@ -228,33 +228,18 @@ def explain(
     )
 
 
-def _assumed(name: str, device: str) -> AssumedDevice:
-    if device != "auto":
-        raise SettingsError(
-            f"--assume {name} and --device {device} name two devices", "leave one of them out"
-        )
-    if name not in ASSUMED_DEVICES:
-        raise SettingsError(
-            f"--assume {name!r} is no known device", f"use one of {', '.join(ASSUMED_DEVICES)}"
-        )
-    return ASSUMED_DEVICES[name]
-
-
-def _caveats(place: torch.device, assumed: AssumedDevice | None) -> tuple[str, ...]:
+def _caveats(place: torch.device, assumed: AssumedDevice | None) -> Iterator[str]:
     if assumed is not None:
-        caveat = (
+        yield (
             f"{assumed.name} is assumed, not here: torch traced the model on the CPU, and inductor "
             "compiled the graph for the assumed device; what the model or torch decide by the "
             "device before that is the CPU's (such as the kernel of an attention)"
         )
     elif place.type == "cpu":
-        caveat = (
+        yield (
             "this is the answer for a CPU, and a GPU may have other ranges: "
             f"--assume {'|'.join(ASSUMED_DEVICES)} explains a GPU without having it"
         )
-    else:
-        return ()
-    return (caveat,)
 
 
 def _varying_dims(buckets: Sequence[Bucket]) -> dict[str, tuple[int, ...]]:
@@ -285,7 +270,6 @@ class _DimCompiler:
     frames: Collection[str]  # left uncompiled so far
 
     def section(self, largest: int, limit: int, *, with_grad: bool) -> Section:
-        """Return the section of the dim up to *largest*, after compiling at most *limit* sizes."""
         import torch
 
         from warmup.inductor.guards import Recorder, record
@@ -328,7 +312,6 @@ class _DimCompiler:
         marks: Collection[tuple[int, int]],
         recorder: Recorder,
     ) -> Sequence[Artifact]:
-        """Run the model at *size* and return the artifacts that this compiled."""
         from warmup.inductor.guards import mark_unless_fixed
         from warmup.models.inputs import naming_dtypes
 
@@ -357,10 +340,7 @@ class _DimCompiler:
         return self.inputs_of(self.first.at({self.dim: size}))
 
     def _find_marks(self) -> dict[tuple[int, int], DerivedSize]:
-        """Return how sizes of inputs depend on the dim, by number of the input and of its dim.
-
-        The inputs for up to three sizes are compared.
-        """
+        """Return how sizes of inputs depend on the dim, by number of the input and of its dim."""
         from warmup.inductor.guards import DerivedSize
 
         compared = self.sizes[:3]
@@ -398,9 +378,9 @@ class _DimCompiler:
 
 @dataclass
 class Coverage:
-    """The sizes that artifacts serve, so far: ``sizes`` are the requested ones.
+    """The sizes that artifacts serve, so far, of the requested ``sizes`` and up to ``largest``.
 
-    Sizes count from the smallest of them to ``largest``. The model ran at the sizes ``tried``.
+    The model ran at the sizes ``tried``.
     """
 
     sizes: tuple[int, ...]
@@ -410,19 +390,16 @@ class Coverage:
 
     @property
     def spans(self) -> tuple[Span, ...]:
-        """The spans of every graph, ascending."""
         spans = (span for _, span in self._served)
         return tuple(sorted(spans, key=lambda span: (span.graph, span.low)))
 
     @property
     def uncovered(self) -> int | None:
-        """The smallest size for which a graph has no artifact, None where every size has one."""
         graphs = {artifact.graph for artifact, _ in self._served}
         sizes = [size for graph in graphs if (size := self._uncovered_in(graph)) is not None]
         return min(sizes, default=None)
 
     def run(self, compile_at: Callable[[int], Sequence[Artifact]], size: int) -> None:
-        """Run the model at *size*, and keep the artifacts that this compiled."""
         serving = {artifact.graph for artifact, _ in self._served if artifact.serves(size)}
         self.tried += (size,)
         for artifact in compile_at(size):
@@ -549,9 +526,7 @@ _KNOWN: Final = (
 
 
 def cause_of(guard: Guard) -> Cause:
-    """Return the cause of *guard*."""
-    kind, sentence = _classify(guard)
-    return Cause(kind, sentence, guard.expression, guard.place, guard.user)
+    return Cause(*_classify(guard), guard.expression, guard.place, guard.user)
 
 
 def _classify(guard: Guard) -> tuple[CauseKind, str]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from array import array
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import BinaryIO, Final, TypeGuard
+from typing import BinaryIO, Final, Literal, TypeGuard
 
 from warmup.core.buckets import MAX_SIZE
 from warmup.core.errors import SettingsError
@@ -67,15 +68,13 @@ def suggest(
     *,
     max_buckets: int,
     multiple: int = 1,
-    cost: str = Cost.LINEAR,
+    cost: Literal["linear", "quadratic"] = "linear",
 ) -> Suggestion:
     """Return the buckets, at most *max_buckets*, for which padding adds the least work.
 
-    Each size is served by the smallest bucket that holds it, so the last bucket is the largest
-    observed size. Buckets are observed sizes, rounded up to a multiple of *multiple*: any other
-    bucket could be lowered to such a size and serve the same requests. *histogram* is a file for
-    `warmup.diagnostics.suggest.read_histogram`, or the count of each size. Fewer than *max_buckets*
-    are returned where more would not reduce the padded work.
+    Buckets are observed sizes, rounded up to a multiple of *multiple*: any other bucket could be
+    lowered to such a size and serve the same requests. *histogram* is a file for `read_histogram`,
+    or the count of each size. Fewer are returned where more would not reduce the padded work.
 
     Raises:
         SettingsError: the histogram cannot be read or is empty, or an argument is out of bounds.
@@ -123,17 +122,14 @@ def partitions(
     """Return the best ends of 1, 2 ... *most* intervals, each with its cost.
 
     An interval that ends at *j* costs ``works[j]`` for each count in it; *works* ascend strictly.
-    There are never more intervals than positions.
-
     With ``total[i]`` the counts before *i*, the best cost of *k* intervals that end at *j* is ::
 
         best[k][j] = works[j] * total[j + 1] + min over i of best[k-1][i-1] - total[i] * works[j]
 
-    The terms under the minimum are lines in ``works[j]`` whose slopes fall with *i*, and they are
-    evaluated at rising points. So their lower envelope is kept as a queue, which each line enters
-    and leaves once: O(n) for each *k* and O(n * most) in all, in exact integers. The method is
-    P. Brucker's, "Efficient algorithms for some path partitioning problems", Discrete Applied
-    Mathematics 62 (1995), known as the convex hull trick.
+    The terms under the minimum are lines in ``works[j]`` whose slopes fall with *i*, evaluated at
+    rising points. So their lower envelope is a queue, which each line enters and leaves once:
+    O(n * most) in all, in exact integers: P. Brucker, "Efficient algorithms for some path
+    partitioning problems", Discrete Applied Mathematics 62 (1995), the convex hull trick.
     """
     total = [0, *accumulate(counts)]
     last = len(works) - 1
@@ -158,31 +154,24 @@ def _extend(
     The first *k* elements are placeholders: no k + 1 intervals end there.
     """
     costs, starts = [0] * k, array("i", [0]) * k
-    # The envelope, a line for each possible start of the last interval: the start, the cost and the
-    # number of requests before it, and the least work from which this line is the lowest.
-    line_starts: list[int] = []
-    line_costs: list[int] = []
-    line_totals: list[int] = []
-    lowest_from: list[int] = []
-    first, last = 0, -1
+    # The envelope: for each possible start of the last interval the least work from which its line
+    # is the lowest, the start, and the cost and the number of requests before it.
+    lines: deque[tuple[int, int, int, int]] = deque()
     positions = zip(best[k - 1 :], total[k:], works[k:], total[k + 1 :], strict=False)
     for j, (cost, before, work, until) in enumerate(positions, start=k):
         crossing = 0
-        while last >= first:
-            crossing = -((line_costs[last] - cost) // (before - line_totals[last]))  # rounded up
-            if crossing > lowest_from[last]:
+        while lines:
+            lowest_from, _, line_cost, line_total = lines[-1]
+            crossing = -((line_cost - cost) // (before - line_total))  # rounded up
+            if crossing > lowest_from:
                 break
-            del line_starts[last], line_costs[last], line_totals[last], lowest_from[last]
-            last -= 1
-        line_starts.append(j)
-        line_costs.append(cost)
-        line_totals.append(before)
-        lowest_from.append(crossing)
-        last += 1
-        while first < last and lowest_from[first + 1] <= work:
-            first += 1
-        starts.append(line_starts[first])
-        costs.append(line_costs[first] + work * (until - line_totals[first]))
+            lines.pop()
+        lines.append((crossing if lines else 0, j, cost, before))
+        while len(lines) > 1 and lines[1][0] <= work:
+            lines.popleft()
+        _, start, line_cost, line_total = lines[0]
+        starts.append(start)
+        costs.append(line_cost + work * (until - line_total))
     return costs, starts
 
 
@@ -192,7 +181,6 @@ MAX_SIZES: Final = 100_000
 MAX_REQUESTS: Final = 10**12
 _MAX_COUNT_DIGITS = 13
 _SHOWN_LETTERS = 40
-_MAX_COLUMNS = 2
 _HEADERS = {"size", "size,count", '"size"', '"size","count"'}
 _LINES = 'write SIZE, SIZE,COUNT or {"size": SIZE, "count": COUNT} on each line'
 
@@ -200,10 +188,9 @@ _LINES = 'write SIZE, SIZE,COUNT or {"size": SIZE, "count": COUNT} on each line'
 def read_histogram(source: str | Path | BinaryIO) -> dict[int, int]:
     """Return the count of each size in *source*, the path of a file or a binary stream.
 
-    Each line is ``SIZE``, ``SIZE,COUNT`` or ``{"size": SIZE, "count": COUNT}``. A missing count
-    is 1, counts of the same size add up, and sizes with the count 0 are left out. The first line
-    may be the header ``size`` or ``size,count``. Blank lines are skipped. Memory is bounded by the
-    limits of this module; the file is read line by line.
+    Each line is ``SIZE``, ``SIZE,COUNT`` or ``{"size": SIZE, "count": COUNT}``; the first may be
+    the header ``size`` or ``size,count``, and blank lines are skipped. A missing count is 1, counts
+    of the same size add up, and sizes with the count 0 are left out. Memory is bounded.
 
     Raises:
         SettingsError: the file cannot be read, a line has another form, a limit is exceeded, or no
@@ -281,18 +268,16 @@ def _lines(stream: BinaryIO, name: str) -> Iterator[bytes]:
 
 
 def _columns(text: str) -> tuple[int, int]:
-    cells = text.split(",")
-    if len(cells) > _MAX_COLUMNS:
+    cells = [cell.strip() for cell in text.split(",")]
+    if len(cells) > 2:  # noqa: PLR2004  size and count
         raise ValueError(f"{len(cells)} columns instead of size,count")
-    return _checked(*(_number(cell.strip()) for cell in cells))
+    return _checked(*map(_number, cells))
 
 
 def _number(cell: str) -> object:
-    if cell.startswith('"') and cell.endswith('"'):
-        cell = cell[1:-1]
-    if cell.isascii() and cell.removeprefix("-").isdigit() and len(cell) <= _MAX_COUNT_DIGITS:
-        return int(cell)
-    return cell
+    text = cell[1:-1] if cell.startswith('"') and cell.endswith('"') else cell
+    is_number = text.isascii() and text.removeprefix("-").isdigit()
+    return int(text) if is_number and len(text) <= _MAX_COUNT_DIGITS else text
 
 
 def _object(text: str) -> tuple[int, int]:
