@@ -1,4 +1,4 @@
-"""Fixtures of the tests that need a GPU."""
+"""Fixtures of the tests that need a GPU; all of them are skipped without one."""
 
 from __future__ import annotations
 
@@ -15,20 +15,28 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def needs_gpu() -> None:
+    if not pytest.importorskip("torch").cuda.is_available():
+        pytest.skip("needs a GPU")
+
+
 @pytest.fixture(scope="session")
 def start() -> Callable[..., subprocess.CompletedProcess[str]]:
     """``start(folder, *command, **environment)``: run Python with the caches in *folder*."""
 
-    def run(folder: Path, *command: str, **extra: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        folder: Path, *command: object, cwd: Path = ROOT, **extra: str
+    ) -> subprocess.CompletedProcess[str]:
         caches = {
             "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
             "TRITON_CACHE_DIR": str(folder / "triton"),
         }
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
         return subprocess.run(
-            [sys.executable, *command],
+            [sys.executable, *map(str, command)],
             env={**os.environ, **caches, "PYTHONPATH": path, **extra},
-            cwd=ROOT,
+            cwd=cwd,
             capture_output=True,
             text=True,
             check=False,
@@ -41,35 +49,32 @@ def start() -> Callable[..., subprocess.CompletedProcess[str]]:
 def run(start: Callable[..., subprocess.CompletedProcess[str]]) -> Callable[..., str]:
     """``run(folder, *command)``: as `start`, must succeed; returns what was printed."""
 
-    def run(folder: Path, *command: str) -> str:
+    def run(folder: Path, *command: object) -> str:
         done = start(folder, *command)
-        assert done.returncode in {0, 4}, done.stderr[-6000:]
+        assert done.returncode in {0, 4}, done.stderr[-6000:]  # 4: a noisy machine
         return done.stdout
 
     return run
 
 
 @pytest.fixture(scope="session")
-def built(run: Callable[..., str]) -> Callable[..., Path]:
-    """``built(folder, model, seqlen)``: the table of *model* for one size, built in *folder*."""
+def result_of(run: Callable[..., str]) -> Callable[..., dict[str, Any]]:
+    """``result_of(folder, *command)``: the JSON that the command printed behind RESULT."""
 
-    def build(folder: Path, model: str, seqlen: int) -> Path:
-        out = folder / "table.json"
-        words = ("--model", model, "--seqlens", str(seqlen), "--out", str(out))
-        run(folder, "-m", "warmup", "build", *words)
-        return out
+    def result(folder: Path, *command: object) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(run(folder, *command).split("RESULT ")[1])
+        return found
 
-    return build
+    return result
 
 
 @pytest.fixture(scope="session")
-def serve_reductions(run: Callable[..., str]) -> Callable[..., dict[str, Any]]:
-    """``serve_reductions(folder, model, seqlen, table, on_miss)``: what its program printed."""
+def build(run: Callable[..., str]) -> Callable[..., dict[str, Any]]:
+    """``build(folder, *words)``: the document of a build of the table t.json in *folder*."""
 
-    def serve(folder: Path, *words: object) -> dict[str, Any]:
-        program = str(ROOT / "tests/programs/serve_reductions.py")
-        out = run(folder, program, *map(str, words))
-        found: dict[str, Any] = json.loads(out.split("RESULT ")[1])
-        return found
+    def build(folder: Path, *words: object) -> dict[str, Any]:
+        out = ("--out", folder / "t.json", "--json")
+        document: dict[str, Any] = json.loads(run(folder, "-m", "warmup", "build", *words, *out))
+        return document
 
-    return serve
+    return build

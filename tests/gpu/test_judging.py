@@ -14,9 +14,7 @@ import pytest
 
 from warmup.table.store import read
 
-torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = f"{ROOT / 'docs/benchmarks/zoo_models/decoders.py'}:qwen2"

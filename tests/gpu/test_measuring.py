@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,16 +11,15 @@ from typing import Any
 
 import pytest
 
+from warmup.core.device import CallCost
 from warmup.core.method import L2, Launch
+from warmup.keys.registry import kind_of
 from warmup.measuring.clock import batch_of
-from warmup.table.schema import Table
 from warmup.table.store import read
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
-ROOT = Path(__file__).resolve().parents[2]
-MODEL = "tests/programs/models/plain_linear.py:PlainLinear"
+Run = Callable[..., str]
 REASONS = {
     "bad_zeros": "wrong",
     "bad_half": "unwritten",
@@ -33,73 +33,47 @@ REASONS = {
 }
 
 
-@pytest.fixture(scope="module")
-def built(
-    run: Callable[..., str], tmp_path_factory: pytest.TempPathFactory
-) -> tuple[dict[str, Any], Table]:
-    """A build in which library calls that misbehave are offered, and its table."""
-    folder = tmp_path_factory.mktemp("bad")
-    program, table = str(ROOT / "tests/programs/build_with_bad.py"), folder / "table.json"
+def test_bad_candidates_are_rejected_and_the_winner_has_its_evidence(
+    run: Run, tmp_path: Path
+) -> None:
+    """Each library call that misbehaves is rejected for what it does; the row counts them.
+
+    The row has its rates, their share of the measured peaks, its error, its spread and the band
+    within which candidates tied. Without CUDA graphs in the mode, calls are launched one by one.
+    """
+    path = tmp_path / "t.json"
     # Of 4096 rows the device works longer than the host takes to launch: only then does the host's
     # clock contradict a time that is too short.
-    said = run(folder, program, MODEL, "4096", str(table), str(folder / "timings.json"), "15")
-    return json.loads(said.splitlines()[-1]), read(table)
-
-
-@pytest.mark.parametrize("name", REASONS)
-def test_a_bad_candidate_is_rejected_for_what_it_does(
-    built: tuple[dict[str, Any], Table], name: str
-) -> None:
-    (problem,) = built[0].values()
+    model = ("tests/programs/models/plain_linear.py:PlainLinear", 4096, path)
+    words = ("tests/programs/build_with_bad.py", *model, tmp_path / "timings.json", 15)
+    (problem,) = json.loads(run(tmp_path, *words).splitlines()[-1]).values()
     found = {uid.rpartition("::")[2]: reason for uid, (reason, _) in problem["rejected"].items()}
-    assert found[name] == REASONS[name]
-
-
-def test_no_bad_candidate_wins(built: tuple[dict[str, Any], Table]) -> None:
-    """The winner is none of them, and the row counts them."""
-    (row,) = built[1].rows.values()
-    assert "bad_" not in row.winner.uid
-    assert row.evidence.failed >= len(REASONS)
-
-
-def test_a_row_says_how_near_to_the_peaks_it_is(built: tuple[dict[str, Any], Table]) -> None:
-    """On a known device a row has its rates, their share of the measured peaks, and its error."""
-    (row,) = built[1].rows.values()
+    assert {name: found[name] for name in REASONS} == REASONS
+    table = read(path)
+    (row,) = table.rows.values()
     evidence = row.evidence
-    assert evidence.tflops is not None
-    assert evidence.gbps is not None
+    assert "bad_" not in row.winner.uid
+    assert evidence.failed >= len(REASONS)
+    assert None not in (evidence.tflops, evidence.gbps, evidence.spread)
     assert evidence.peak_share is not None
     assert 0 < evidence.peak_share <= 1.1
     assert evidence.error is not None
     assert 0 < evidence.error < 0.2
+    assert evidence.band is not None
+    assert evidence.band >= table.policy.timing.near_tie
+    assert (table.policy.timing.launch, table.policy.timing.l2) == ("eager", "cold")
 
 
-def test_a_row_says_how_sure_it_is(built: tuple[dict[str, Any], Table]) -> None:
-    """A row has the spread of its winner and the band within which candidates tied."""
-    (row,) = built[1].rows.values()
-    assert row.evidence.spread is not None
-    assert row.evidence.band is not None
-    assert row.evidence.band >= built[1].policy.timing.near_tie
-
-
-def test_a_split_product_is_measured_in_the_child(run: Callable[..., str], tmp_path: Path) -> None:
+def test_a_split_product_is_measured_in_the_child(
+    build: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
     """Where inductor offers to split K, those candidates have times, and one may win."""
-    said = run(
-        tmp_path,
-        *("-m", "warmup", "build", "--model", "tests/programs/models/plain_linear.py:deep"),
-        *("--input", "hidden_states=[seqlen,32768]:bf16", "--seqlens", "64"),
-        *("--out", str(tmp_path / "table.json"), "--json"),
-    )
-    (problem,) = json.loads(said)["problems"]
+    model = ("--model", "tests/programs/models/plain_linear.py:deep")
+    words = ("--input", "hidden_states=[seqlen,32768]:bf16", "--seqlens", 64)
+    (problem,) = build(tmp_path, *model, *words)["problems"]
     split = [one for one in problem["candidates"] if "decompose_k" in one["choice"]]
     assert split
     assert all(one["time_us"] for one in split)
-
-
-def test_candidates_are_timed_as_the_mode_serves(built: tuple[dict[str, Any], Table]) -> None:
-    """Without CUDA graphs in the mode, calls are launched one by one, from a cold L2."""
-    timing = built[1].policy.timing
-    assert (timing.launch, timing.l2) == ("eager", "cold")
 
 
 def test_calls_run_again_where_the_host_became_slower_than_the_sleep_ahead_of_them() -> None:
@@ -123,3 +97,122 @@ def test_calls_run_again_where_the_host_became_slower_than_the_sleep_ahead_of_th
     made = 0
     batch.time()
     assert made == batch.calls
+
+
+def test_calls_that_launch_nothing_have_no_time() -> None:
+    """An empty CUDA graph takes a microsecond, which would beat every kernel."""
+    device = torch.device("cuda", 0)
+    with pytest.raises(RuntimeError, match="launches nothing on the stream"):
+        batch_of(lambda _number: None, device, Launch.CUDAGRAPH, L2.COLD, 1)
+    busy = torch.zeros(1 << 20, device=device)
+    assert batch_of(lambda _number: busy.add_(1), device, Launch.CUDAGRAPH, L2.COLD, 1).time() > 0
+
+
+GRAPHS = """
+import json, sys, torch, warmup
+from examples.mlp import MLP
+model = MLP().cuda().bfloat16().eval()
+served = warmup.compile(
+    model,
+    dims={"hidden_states": {0: "seqlen"}},
+    buckets="16",
+    policy="pad",
+    independent=("seqlen",),
+    mode="reduce-overhead",
+    table=sys.argv[1],
+    on_miss="strict",
+)
+replays, replay = [0], torch.cuda.CUDAGraph.replay
+def count(graph):
+    replays[0] += 1
+    replay(graph)
+torch.cuda.CUDAGraph.replay = count
+worst = 0.0
+with torch.no_grad():
+    for size in (5, 16, 9, 3, 16, 1):
+        x = torch.randn(size, 256, dtype=torch.bfloat16, device="cuda")
+        before = replays[0]
+        found, expected = served(x).clone(), model(x)
+        worst = max(worst, float((found - expected).norm() / expected.norm()))
+report = served.handle.report()
+print("RESULT", json.dumps({
+    "error": worst,
+    "replays of the last": replays[0] - before,
+    "hits": len(report.hits),
+    "misses": dict(report.misses),
+    "uncovered": dict(report.uncovered),
+    "artifacts": dict(served.report().artifacts),
+    "outside": dict(served.report().outside),
+}))
+"""
+
+
+def test_where_the_host_limits_a_bucket_is_measured_stored_and_printed(
+    start: Callable[..., subprocess.CompletedProcess[str]],
+    result_of: Callable[..., dict[str, Any]],
+    tmp_path: Path,
+) -> None:
+    """A small MLP of 16 rows, launched one by one, takes the host longer than the device.
+
+    No candidate that was timed as the row was is clearly faster for both than the winner. From the
+    table padded calls replay one graph: every row hits, nothing misses, and they are right.
+    """
+    path = tmp_path / "t.json"
+    words = ("--model", "examples/mlp.py:MLP", "--seqlens", 16, "--dtype", "bf16")
+    options = ("--no-pad-weights", "--launch", "eager", "--out", path, "--json")
+    done = start(tmp_path, "-m", "warmup", "build", *words, *options)
+    assert done.returncode in {0, 4}, done.stderr[-6000:]  # 4: a noisy machine
+    document, table = json.loads(done.stdout), read(path)
+    (bucket,) = document["buckets"]
+    assert bucket["cost"]["host_us"] > bucket["cost"]["device_us"] > 0
+    assert "the host limits it" in done.stderr
+    assert table.provenance.calls == (("mlp seqlen=16", CallCost(**bucket["cost"])),)
+    assert table.policy.timing.launch is Launch.EAGER
+    gemms = {key: row for key, row in table.rows.items() if kind_of(key).name == "gemm"}
+    assert gemms
+    assert all(row.evidence.host_us for row in gemms.values())
+    for problem in document["problems"]:
+        evidence, candidates = table.rows[problem["key"]].evidence, problem["candidates"]
+        if problem["key"] in gemms:
+            assert sum(one["host_us"] is not None for one in candidates) > 1
+        field = "fused_us" if evidence.scope == "fused" else "time_us"
+        for one in candidates:
+            if one["host_us"] is not None and one[field] is not None and evidence.host_us:
+                is_faster = one[field] < evidence.time_us * 0.8
+                assert not (is_faster and one["host_us"] < evidence.host_us * 0.8)
+    found = result_of(tmp_path / "graphs", "-c", GRAPHS, path)
+    assert found.pop("error") < 2e-2
+    assert found == {
+        "replays of the last": 1,
+        "hits": len(table.rows),
+        "misses": {},
+        "uncovered": {},
+        "artifacts": {"seqlen=16": 1},
+        "outside": {},
+    }
+
+
+def test_a_searched_launch_config_is_forced_and_no_less_exact(run: Run, tmp_path: Path) -> None:
+    """Every kernel hits with the config of its row, and inductor measures nothing.
+
+    Configs were tried that inductor lists nowhere, none of them wrote something wrong. Another
+    order of a reduction is no larger error.
+    """
+    cases = [
+        "add, LayerNorm 10960 x 768",
+        "GELU 10960 x 3072",
+        "add, RMSNorm 2048 x 4096",
+        "transpose 4096 x 4096",
+    ]
+    out = tmp_path / "race.json"
+    run(tmp_path, "tests/programs/launch_race.py", out, 600, *cases)
+    for case, found in json.loads(out.read_text())["kernels"].items():
+        variants, rows = found["variants"], found["rows"]
+        assert variants["table"]["events"] == {"lookup.hit": len(rows)}, case
+        assert variants["table"]["benchmarks"] == {}, case
+        assert variants["build"]["events"] == {"problem.tuned": len(rows)}, case
+        for row in rows:
+            assert "descent" in row["searched"], case
+            assert row["rejected"].keys() <= {"launch", "compile"}, row["said"]
+        errors = {name: one["error"] for name, one in variants.items()}
+        assert errors["table"] <= 1.5 * errors["default"] + 1e-6, (case, errors)
