@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 from collections.abc import Callable, Sequence
@@ -130,22 +129,18 @@ def report(**reasons: Any) -> BuildReport:
     )
 
 
-@pytest.mark.parametrize(("reasons", "is_error"), [("", False), ("pad mm m=1: too large", True)])
-def test_a_budget_that_is_spent_at_once_is_no_error(
-    tmp_path: Path, reasons: str, is_error: bool
-) -> None:
-    """A build that recorded nothing is an error where it gives reasons."""
+def test_a_build_that_recorded_nothing_is_an_error_where_it_gives_reasons(tmp_path: Path) -> None:
+    """A budget that is spent at once is none."""
+    keys, reasons = keys_of(3), ""
 
     def build(*_: Any, **__: Any) -> BuildReport:
         raise NothingRecordedError("none", reasons)
 
-    keys = keys_of(3)
-    expected = pytest.raises(WarmupError, match="no sample could be measured; pad mm m=1: too")
-    with (
-        SampleFile(tmp_path / "p.jsonl", lambda _: None) as file,
-        expected if is_error else contextlib.nullcontext(),
-    ):
+    with SampleFile(tmp_path / "p.jsonl", lambda _: None) as file:
         assert measure_samples(keys, file, build).left == 3
+        reasons = "pad mm m=1: too large"
+        with pytest.raises(WarmupError, match="no sample could be measured; pad mm m=1: too"):
+            measure_samples(keys, file, build)
 
 
 def test_a_line_that_a_killed_run_cut_is_dropped_with_a_sentence(tmp_path: Path) -> None:
@@ -158,9 +153,6 @@ def test_a_line_that_a_killed_run_cut_is_dropped_with_a_sentence(tmp_path: Path)
         path.write_bytes(whole[:cut])
         assert write(path, [])[0].endswith("pad.jsonl: the last line was cut, and is dropped"), cut
         assert path.read_bytes() == whole[:first], cut
-    path.write_bytes(whole)
-    assert write(path, []) == []
-    assert path.read_bytes() == whole
 
 
 def test_another_file_is_refused_and_stays(tmp_path: Path) -> None:
@@ -173,9 +165,7 @@ def test_another_file_is_refused_and_stays(tmp_path: Path) -> None:
         b'{"a": 1}',
         b"\n",
         line + b"notes",
-        b"[" * 100_000,
         line.replace(b'"op"', b'"no"'),
-        line.replace(b'"m":', b'"m":1,"m":'),
         line.replace(b'"schema":1', b'"schema":2'),
         line.replace(b'"padded_us":20.0', b'"padded_us":NaN'),
         line.replace(key.encode(), b"mm"),

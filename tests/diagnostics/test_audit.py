@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import random
-import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,22 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from sample_tables import make_key, make_table
 
 from warmup.cli.audit import spell
 from warmup.core.errors import SettingsError, TableFormatError, TableNotFoundError
 from warmup.core.events import Emitter, Event, EventName, JsonLinesSink, Sink, log_event
-from warmup.serving.audit import FAILURES, MAX_LINE, AuditReport, Counts, Divergence, Miss, audit
+from warmup.serving.audit import MAX_LINE, AuditReport, Counts, Divergence, Miss, audit
 from warmup.table.codec import digest_of
 from warmup.table.merge import combine
 from warmup.table.store import write
 
-FIELDS = (
-    "event schema run pid seq digest paths table key reason differs nearest choice site option "
-    "decisions rank winner misses calls"
-)
 MISS: dict[str, Any] = {
     "kind": "gemm",
     "key": "k2",
@@ -39,13 +32,6 @@ MISS: dict[str, Any] = {
     "choice": "bias_addmm",
 }
 INSTALLED: dict[str, Any] = {"paths": [], "table": "d", "rows": 2, "on_miss": "fallback"}
-VALUES = st.sampled_from([float("inf"), float("nan"), 10**40, -1, "\x00", "\ud800"]) | st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
-    lambda inner: (
-        st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2)
-    ),
-    max_leaves=4,
-)
 # What a server with one hit, two misses and one uncovered benchmark emits.
 SERVED_EVENTS: tuple[tuple[EventName, dict[str, Any]], ...] = (
     (EventName.INSTALLED, INSTALLED),
@@ -171,11 +157,6 @@ LOGS: dict[str, tuple[list[dict[str, Any]], Callable[[AuditReport], Any], Any]] 
         lambda report: (report.runs, report.hits),
         (3, {"k1": 3}),
     ),
-    "each digest is named once": (
-        [{"run": "a", "digest": "e"}, {"run": "b"}, {"run": "c", "digest": "e"}],
-        lambda report: report.digests,
-        ("d", "e"),
-    ),
     "misses are counted by key and reason, in natural order": (
         [missed("m=16"), missed("m=2"), missed("m=2", "y"), missed("m=2", "y")],
         lambda report: (
@@ -184,11 +165,6 @@ LOGS: dict[str, tuple[list[dict[str, Any]], Callable[[AuditReport], Any], Any]] 
             report.miss_count,
         ),
         ([("m=2", "x", 1), ("m=2", "y", 2), ("m=16", "x", 1)], {"x": 2, "y": 2}, 4),
-    ),
-    "tuned problems are counted": (
-        [happened(EventName.TUNED, key="k1")],
-        lambda report: report.tuned,
-        {"k1": 1},
     ),
     "a contradiction of many runs is named once": (
         [
@@ -236,18 +212,8 @@ LOGS: dict[str, tuple[list[dict[str, Any]], Callable[[AuditReport], Any], Any]] 
         lambda report: (report.silent, report.from_cache, report.cached_decisions),
         ((), 2, 7),
     ),
-    "one silent run among others is named": (
-        [happened(EventName.INSTALLED, run="loud"), hit("loud"), happened(CACHED, decisions=0)],
-        SILENT,
-        ["r"],
-    ),
     "a run that was killed after the install is silent": (
         [happened(EventName.INSTALLED)],
-        SILENT,
-        ["r"],
-    ),
-    "an ended run without a lookup is silent": (
-        [happened(EventName.INSTALLED), happened(EventName.SUMMARY, **SERVED_EVENTS[-1][1])],
         SILENT,
         ["r"],
     ),
@@ -259,21 +225,10 @@ LOGS: dict[str, tuple[list[dict[str, Any]], Callable[[AuditReport], Any], Any]] 
         )
         for name in (EventName.HIT, EventName.TUNED, EventName.MISSED)
     },
-    "a cached graph with misses fails the audit": (
-        [happened(CACHED, decisions=3, misses=2)],
-        lambda report: (report.cached_misses, report.failures(("miss",))),
-        (2, ("miss",)),
-    ),
-    "a hit fails nothing": ([{}], lambda report: report.failures(FAILURES), ()),
     "no run at all is silent": (
         [],
         lambda report: report.failures(("silent", "miss")),
         ("silent",),
-    ),
-    "calls outside are no misses and no lookups": (
-        [happened(OUTSIDE, reason="x", said="n=9", calls=1)],
-        lambda report: report.failures(("miss", "uncovered", "diverged", "silent", "outside")),
-        ("silent", "outside"),
     ),
     "two winners of one key under one table are named with their runs": (
         [hit("a"), hit("b", "w2"), hit("c"), hit("c", "w3", key="other")],
@@ -298,11 +253,6 @@ LOGS: dict[str, tuple[list[dict[str, Any]], Callable[[AuditReport], Any], Any]] 
         CHOICES,
         (),
     ),
-    "replicas without a rank may serve other tables, which choose otherwise": (
-        [hit("a"), hit("b", "w2", digest="e")],
-        lambda report: (report.diverged, report.failures(("diverged",))),
-        ((), ()),
-    ),
     "ranks with different tables diverged": (
         [hit("a", rank="0"), hit("b", rank="1", digest="e")],
         CHOICES,
@@ -319,17 +269,6 @@ LOGS: dict[str, tuple[list[dict[str, Any]], Callable[[AuditReport], Any], Any]] 
 def test_what_an_audit_says_of_a_log(tmp_path: Path) -> None:
     for case, (events, read, expected) in LOGS.items():
         assert read(audited(tmp_path / "a.log", *events)) == expected, case
-
-
-def test_an_audit_fails_on_what_it_found_and_was_asked_for() -> None:
-    for wanted, failed in (
-        ((), ()),
-        (("miss",), ("miss",)),
-        (("uncovered", "miss"), ("uncovered", "miss")),
-        (("silent",), ()),
-        (("silent", "miss"), ("miss",)),
-    ):
-        assert SERVED.failures(wanted) == failed, wanted
 
 
 DAMAGED = (
@@ -414,18 +353,6 @@ EVERYTHING = {**MISS, **INSTALLED, "decisions": 2, "site": "s", "option": "o", "
 EVERYTHING |= {"found": "2"}
 
 
-@given(event=st.sampled_from(EventName), field=st.sampled_from(FIELDS.split()), value=VALUES)
-def test_no_value_in_a_log_breaks_the_audit(
-    tmp_path_factory: pytest.TempPathFactory, event: EventName, field: str, value: Any
-) -> None:
-    """An event with any JSON value in any field is counted, for a run or not, or damaged."""
-    line = raw(**{**EVERYTHING, "event": event, field: value})
-    path = tmp_path_factory.getbasetemp() / "fuzzed.log"
-    path.write_text(f"warmup-event {line}\n", encoding="utf-8")
-    report = audit([path])
-    assert (report.damaged, report.runs + report.failed + report.mismatch) in {(0, 1), (1, 0)}
-
-
 def test_a_mutated_log_is_audited(tmp_path: Path) -> None:
     """Of 5,000 events with bytes changed, removed and doubled none stops the audit of the rest."""
     chance = random.Random(20)  # noqa: S311  no secret
@@ -452,46 +379,19 @@ def test_a_mutated_log_is_audited(tmp_path: Path) -> None:
     assert "".join(spell(report, "").split("\n")).isprintable()
 
 
-def _calls_and_memory(path: Path) -> tuple[int, int]:
-    """Return the number of calls that an audit of *path* makes, and the peak of its memory."""
-    calls = 0
-
-    def count(_frame: Any, event: str, _value: Any) -> None:
-        nonlocal calls
-        calls += event == "call"
-
-    tracemalloc.start()
-    sys.setprofile(count)
-    try:
+def test_an_audit_takes_three_times_the_memory_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    for case, make in {
+        "one key": lambda seq: raw(key="one", seq=seq),
+        "misses": lambda seq: raw(**missed(f"addmm m={seq} n=1280 k=3420 bf16"), seq=seq),
+        "damaged": lambda seq: raw(seq=None, key=str(seq)),
+    }.items():
+        path.write_text("".join(f"warmup-event {make(number)}\n" for number in range(3000)))
+        tracemalloc.start()
         audit([path])
-    finally:
-        sys.setprofile(None)
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-    return calls, peak
-
-
-def test_an_audit_takes_linear_time_and_three_times_the_file(tmp_path: Path) -> None:
-    """Twice the lines are twice the calls, and the memory is bounded by the size of the log."""
-    key = "addmm m=M n=1280 k=3420 bf16 a=row b=col bias=1d out=bf16 | epilogue=none"
-    winner = "triton::triton_mm(BLOCK_K=64,BLOCK_M=64,BLOCK_N=128,num_stages=3,num_warps=4)"
-    makers: dict[str, Callable[[str, int], str]] = {
-        "one key": lambda _, seq: raw(key="one", winner=winner, seq=seq),
-        "many keys": lambda key, seq: raw(key=key, winner=winner, seq=seq),
-        "misses": lambda key, seq: raw(**missed(key), seq=seq),
-        "damaged": lambda key, seq: raw(seq=None, key=key + str(seq)),
-        "text": lambda key, seq: key + "x" * (seq % 300),
-    }
-    path = tmp_path / "a.log"
-    for case, make in makers.items():
-        counted = []
-        for lines in (1500, 3000):
-            events = (make(key.replace("M", str(number)), number) for number in range(lines))
-            path.write_text("".join(f"warmup-event {event}\n" for event in events))
-            calls, peak = _calls_and_memory(path)
-            assert peak < 3 * path.stat().st_size + 500_000, case
-            counted.append(calls)
-        assert counted[1] < 2.3 * counted[0], case
+        assert peak < 3 * path.stat().st_size + 500_000, case
 
 
 def test_a_log_that_cannot_be_read_is_refused(tmp_path: Path) -> None:

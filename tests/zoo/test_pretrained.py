@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -137,45 +137,53 @@ def environment(folder: Path, variables: Mapping[str, str]) -> dict[str, str]:
     return {**os.environ, **variables, **caches}
 
 
-@pytest.fixture(scope="module")
-def served(folder: Path, variables: Mapping[str, str]) -> Iterator[tuple[list[int], int]]:
-    """What the page's server answered, and its exit code after SIGINT; fresh caches."""
-    process = subprocess.Popen(
-        said("warmup run"),
-        env={**environment(folder, variables), "TORCHINDUCTOR_CACHE_DIR": str(folder / "served")},
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert line.startswith("serving on port"), process.communicate()[1][-3000:]
-        url = f"http://127.0.0.1:{int(line.split()[-1])}"
-        with urllib.request.urlopen(url, b"[5, 6, 7]", timeout=LIMIT_S) as answer:
-            tokens = json.load(answer)
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=LIMIT_S)
-        yield tokens, process.returncode
-    finally:
-        process.kill()
-
-
 def test_the_server_of_the_page_answers_from_its_table(
-    served: tuple[list[int], int], folder: Path
+    folder: Path, variables: Mapping[str, str]
 ) -> None:
     """A prompt of three tokens is continued to max_length, and SIGTERM ends the server.
 
     Prefill and decode of generate() with a static cache: every decision is a hit, and no row of
     the two sets of buckets is unused.
     """
-    tokens, code = served
-    assert (len(tokens), code) == (48, 128 + signal.SIGTERM)
+    with subprocess.Popen(
+        said("warmup run"),
+        env={**environment(folder, variables), "TORCHINDUCTOR_CACHE_DIR": str(folder / "served")},
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line.startswith("serving on port"), process.communicate()[1][-3000:]
+            url = f"http://127.0.0.1:{int(line.split()[-1])}"
+            with urllib.request.urlopen(url, b"[5, 6, 7]", timeout=LIMIT_S) as answer:
+                assert len(json.load(answer)) == 48
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=LIMIT_S)
+        finally:
+            process.kill()
+    assert process.returncode == 128 + signal.SIGTERM
     audited = audit([folder / "audit.jsonl"], table=folder / "tiny.json")
     assert (audited.miss_count, audited.uncovered, audited.silent) == (0, {}, ())
     assert audited.hits
     assert audited.unused == ()
+
+
+def test_weights_come_from_safetensors_and_arguments_are_fields_of_the_config(
+    tmp_path: Path,
+) -> None:
+    path = config(tmp_path, "bert", architectures=["BertModel"], **SMALL)
+    saved = load_model(f"hf-random:{path}")
+    saved.module.save_pretrained(tmp_path / "saved")
+    loaded = load_model(f"hf:{tmp_path / 'saved'}")
+    weight = "encoder.layer.0.output.dense.weight"
+    assert bool((loaded.module.state_dict()[weight] == saved.module.state_dict()[weight]).all())
+    deep = load_model(f'hf-random:{path}{{"num_hidden_layers": 3}}')
+    assert len(deep.module.encoder.layer) == 3
+    with pytest.raises(ModelError, match="BertConfig has no field layers"):
+        load_model(f'hf-random:{path}{{"layers": 3}}')
 
 
 def load(folder: Path, kind: str) -> LoadedModel:
@@ -211,35 +219,6 @@ def test_a_model_with_an_encoder_has_a_decode_step(tmp_path: Path) -> None:
         first, second = (loaded.module(**inputs) for _ in range(2))
         assert first.shape == (1, 1, 99), kind
         assert bool((first == second).all()), kind
-
-
-def test_weights_come_from_safetensors(tmp_path: Path) -> None:
-    saved = load_model(
-        f"hf-random:{config(tmp_path, 'bert', architectures=['BertModel'], **SMALL)}"
-    )
-    saved.module.save_pretrained(tmp_path / "saved")
-    loaded = load_model(f"hf:{tmp_path / 'saved'}")
-    weight = "encoder.layer.0.output.dense.weight"
-    assert bool((loaded.module.state_dict()[weight] == saved.module.state_dict()[weight]).all())
-
-
-def test_arguments_are_fields_of_the_config(tmp_path: Path) -> None:
-    """An argument makes a deeper model, and names a field that is none."""
-    path = config(tmp_path, "bert", architectures=["BertModel"], **SMALL)
-    deep = load_model(f'hf-random:{path}{{"num_hidden_layers": 3}}')
-    assert len(deep.module.encoder.layer) == 3
-    with pytest.raises(ModelError, match="BertConfig has no field layers"):
-        load_model(f'hf-random:{path}{{"layers": 3}}')
-
-
-def test_a_number_that_json_lacks_is_read_as_transformers_writes_it(tmp_path: Path) -> None:
-    """``{"__float__": "Infinity"}``, in a config that save_pretrained() wrote."""
-    limit = [0.0, {"__float__": "Infinity"}]
-    fields = {"hidden_size": 64, "num_hidden_layers": 1, "num_heads": 4, "head_dim": 32}
-    sizes = {"state_size": 16, "n_groups": 1, "vocab_size": 99, "time_step_limit": limit}
-    path = config(tmp_path, "mamba2", architectures=["Mamba2Model"], **fields, **sizes)
-    loaded = load_model(f"hf-random:{path}")
-    assert tuple(loaded.module.config.time_step_limit) == (0.0, float("inf"))
 
 
 def _pickled(folder: Path) -> str:
