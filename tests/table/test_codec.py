@@ -1,19 +1,20 @@
-"""The canonical text of a table, its digest, and the field ``along``."""
+"""The canonical text of a table, its digest, and fields of features that have left."""
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sample_tables import make_key, make_row, make_runtime, make_table
+from sample_tables import make_key, make_row, make_rows, make_runtime, make_table
 
+from warmup.cli.tables import spell_table
 from warmup.core.device import CallCost
 from warmup.core.errors import TableFormatError
 from warmup.core.method import L2, Launch, Method, Search
@@ -21,6 +22,7 @@ from warmup.core.roofline import Peaks
 from warmup.core.rows import Family, Flag, Rejection, Scope
 from warmup.table.codec import decode, digest_of, encode
 from warmup.table.schema import Policy, Table
+from warmup.table.store import TableWriter, read
 
 OTHER = {
     "str": "other",
@@ -55,16 +57,16 @@ def _changed(value: Any) -> Iterator[tuple[str, Any]]:
         inner = getattr(value, field.name)
         if dataclasses.is_dataclass(inner):
             for name, changed in _changed(inner):
-                yield f"{field.name}.{name}", dataclasses.replace(value, **{field.name: changed})
+                yield f"{field.name}.{name}", replace(value, **{field.name: changed})
         elif field.name == "rows":
             (key, row), *_ = inner.items()
             for name, changed in _changed(row):
                 rows = {**inner, key: changed}
-                yield f"rows.{name}", dataclasses.replace(value, rows=rows)
+                yield f"rows.{name}", replace(value, rows=rows)
         else:
             other = OTHER[str(field.type)]
             assert other != inner
-            yield field.name, dataclasses.replace(value, **{field.name: other})
+            yield field.name, replace(value, **{field.name: other})
 
 
 @given(data=st.data())
@@ -93,145 +95,127 @@ def test_a_version_that_is_more_than_a_string_is_written_as_one() -> None:
 
 
 def test_the_order_of_rows_does_not_matter() -> None:
-    """Tables with the same rows in another order have the same text."""
-    rows = {make_key(m): make_row(BLOCK_M=m) for m in (1024, 16, 560)}
+    rows = make_rows(1024, 16, 560)
     assert encode(make_table(rows)) == encode(make_table(dict(reversed(rows.items()))))
 
 
 def test_the_document_has_the_designed_shape() -> None:
-    """The top of the document is schema, provenance, policy and rows by kind."""
+    """Fields that came later are absent without a value, so that older digests stay."""
     document = json.loads(encode(make_table()))
     assert {name: sorted(document[name]) for name in ("provenance", "policy", "rows")} == {
         "provenance": ["created", "device", "digest", "runtime", "warmup"],
         "policy": ["mode", "options", "seed", "timing", "tolerance"],
         "rows": ["gemm"],
     }
+    (row,) = json.loads(encode(make_table(make_rows(1))))["rows"]["gemm"].values()
+    assert row.keys() == {"evidence", "winner"}
+    assert not row["evidence"].keys() & {"along", "host_us", "kernels"}
 
 
 def test_every_difference_changes_the_digest() -> None:
     table = make_table()
     digests = {name: digest_of(other) for name, other in _changed(table)}
     digests["nothing"] = digest_of(table)
+    digests["a row less"] = digest_of(replace(table, rows=dict([*table.rows.items()][1:])))
     assert len(set(digests.values())) == len(digests)
-    # A removed row changes the digest.
-    table = make_table()
-    fewer = dataclasses.replace(table, rows=dict(list(table.rows.items())[1:]))
-    assert digest_of(fewer) != digest_of(table)
 
 
-def test_whole_numbers_can_be_read_back() -> None:
-    """A tolerance given as the integer 0 or 1 makes a canonical text that decodes."""
-    for tolerance in (0, 1):
-        policy = dataclasses.replace(make_table().policy, tolerance={"bf16": tolerance})
-        text = encode(make_table(policy=policy))
-        assert encode(decode(text, "t.json")) == text, tolerance
-    # A time given as an integer number of microseconds makes a canonical text that decodes.
-    text = encode(make_table({make_key(): make_row(time_us=5)}))
-    assert encode(decode(text, "t.json")) == text
-
-
-def test_equal_numbers_of_other_types_stay_apart() -> None:
-    """Winners that differ only in 1 and true stay different."""
-    rows = {make_key(1): make_row(EVEN_K=1), make_key(2): make_row(EVEN_K=True)}
-    found = decode(encode(make_table(rows)), "t.json").rows
-    assert [type(found[make_key(m)].winner.kwargs[0][1]) for m in (1, 2)] == [int, bool]
-
-
-def test_rows_are_answered_as_written() -> None:
-    """A decoded winner has the types of its kwargs: integer, boolean, text and null."""
-    row = make_row(BLOCK_M=64, EVEN_K=True, ALLOW_TF32=False, ACC_TYPE="tl.float32", hint=None)
-    (found,) = decode(encode(make_table({make_key(): row})), "t.json").rows.values()
-    assert [(name, type(value)) for name, value in found.winner.kwargs] == [
-        ("ACC_TYPE", str),
-        ("ALLOW_TF32", bool),
-        ("BLOCK_M", int),
-        ("EVEN_K", bool),
-        ("hint", type(None)),
-    ]
+def test_a_number_has_the_type_that_it_was_written_with() -> None:
+    """Winners that differ only in 1 and true stay different; whole numbers may stand for floats."""
+    kwargs = {"ACC_TYPE": "tl.float32", "ALLOW_TF32": False, "BLOCK_M": 64, "EVEN_K": True}
+    rows = {
+        make_key(1): make_row(time_us=5, hint=None, **kwargs),  # type: ignore[arg-type]
+        make_key(2): make_row(EVEN_K=1),
+        make_key(3): make_row(EVEN_K=True),
+    }
+    policy = replace(make_table().policy, tolerance={"bf16": 0, "f32": 1})
+    text = encode(make_table(rows, policy=policy))
+    found = decode(text, "t.json")
+    types = [[type(value) for _, value in row.winner.kwargs] for row in found.rows.values()]
+    assert types == [[str, bool, int, bool, type(None)], [int], [bool]]
+    assert encode(found) == text
 
 
 def test_an_empty_table_is_a_table() -> None:
-    """A table without rows, options or tolerances survives the round trip."""
     policy = Policy(mode="m", options={}, timing=Method(), seed=0, tolerance={})
     table = make_table({}, policy=policy)
     assert decode(encode(table), "t.json") == table
 
 
 def test_a_changed_copy_of_a_read_table_has_a_digest_of_its_own() -> None:
-    """The digest that is kept with a table object does not pass to a copy with other rows."""
     table = decode(encode(make_table()), "t.json")
-    assert json.loads(encode(table))["provenance"]["digest"] == digest_of(table)
-    fewer = dataclasses.replace(table, rows={})
+    fewer = replace(table, rows={})
     assert digest_of(fewer) != digest_of(table)
-    assert json.loads(encode(fewer))["provenance"]["digest"] == digest_of(fewer)
+    for each in (table, fewer):
+        assert json.loads(encode(each))["provenance"]["digest"] == digest_of(each)
 
 
 def test_a_reformatted_table_is_read() -> None:
     """Spaces, tabs and the order of names are not content: the digest still holds."""
-    table = make_table()
-    document = json.loads(encode(table))
-    texts = (
+    document = json.loads(encode(make_table()))
+    for text in (
         json.dumps(document),
         json.dumps(document, indent="\t"),
         json.dumps(dict(reversed(document.items())), indent=1, separators=(" , ", " : ")),
-    )
-    assert all(decode(text, "t.json") == table for text in texts)
+    ):
+        assert decode(text, "t.json") == make_table(), text
 
 
-def test_a_row_of_the_search_that_left_is_read() -> None:
-    """A table that an earlier ``build --search predicted`` wrote: narrow rows, the same digest."""
-    key = make_key()
-    document = json.loads(encode(make_table(rows={key: make_row()})))
-    document["rows"]["gemm"][key]["evidence"]["search"] = "predicted"
-    del document["provenance"]["digest"]
-    compact = json.dumps(document, sort_keys=True, separators=(",", ":"))
-    digest = hashlib.sha256(compact.encode()).hexdigest()
-    document["provenance"]["digest"] = digest
-    table = decode(json.dumps(document, indent=2, sort_keys=True) + "\n", "t.json")
-    assert table.rows[key].evidence.search.is_narrower_than(Search.DEFAULT)
-    assert digest_of(table) == digest
-
-
-def make_document(*along: tuple[int, float | None]) -> tuple[Any, Any]:
-    """``make_document(*along)``: the document of a table with one ranged row, and its evidence."""
-    row = make_row()
-    row = replace(row, evidence=replace(row.evidence, along=along))
+def test_sizes_along_a_range_are_pairs_of_size_and_ratio() -> None:
+    """The winner's time over the best time there; null where it was not timed."""
+    row, along = make_row(), ((257, 1.25), (408, None), (560, 1.0))
     key = make_key("257..560")
-    document = json.loads(encode(make_table({key: row})))
-    return document, document["rows"]["gemm"][key]["evidence"]
-
-
-def test_a_ranged_row_alone_has_pairs_of_size_and_ratio() -> None:
-    """Tables from before the field was introduced keep their text and digest."""
-    assert "along" not in make_document()[1]
-    # The size, then the winner's time over the best time there; null where it was not timed.
-    assert make_document((257, 1.25), (408, None), (560, 1.0))[1]["along"] == [
+    table = make_table({key: replace(row, evidence=replace(row.evidence, along=along))})
+    document = json.loads(encode(table))
+    assert document["rows"]["gemm"][key]["evidence"]["along"] == [
         [257, 1.25],
         [408, None],
         [560, 1.0],
     ]
 
 
-def test_any_other_form_is_refused_with_its_pointer() -> None:
-    """Sizes must ascend, ratios be at least 1, and pairs be at most eight."""
-    for along in (
-        None,
-        [],
-        {},
-        [[257]],
-        [[257, 1.0, 2.0]],
-        [["257", 1.0]],
-        [[257.0, 1.0]],
-        [[0, 1.0]],
-        [[257, 0.5]],
-        [[257, "1"]],
-        [[257, True]],
-        [[408, 1.0], [257, 1.0]],
-        [[257, 1.0], [257, 1.0]],
-        [[size, 1.0] for size in range(1, 10)],
+DATA = Path(__file__).parent / "data"
+# Written by warmup at commit cec4e474, with the forms of repeated layers, and a predicted
+# row; also the cost of a call without two of its layers, which is still a field.
+EARLIER = DATA / "with-retired-fields.json"
+# Written by warmup at commit ead5a9b9, with a config that `warmup import` did not measure.
+WITH_CONFIG = DATA / "with-imported-configs.json"
+
+
+def test_fields_of_features_that_left_are_ignored(tmp_path: Path) -> None:
+    """The digest is that of the file, `warmup show` names them, and the next build has none."""
+    retired = ("/provenance/layers", "/rows/*/*/evidence/search")
+    for path, ignored in ((EARLIER, retired), (WITH_CONFIG, ("/imported",))):
+        table = read(path)
+        stored = json.loads(path.read_text())["provenance"]["digest"]
+        assert (digest_of(table), table.ignored) == (stored, ignored)
+        (line,) = (line for line in spell_table(table) if "ignored" in line)
+        assert line.strip() == f"ignored, of features that left warmup: {', '.join(ignored)}"
+        again = tmp_path / path.name
+        again.write_bytes(path.read_bytes())
+        TableWriter(again).fold()
+        after = read(again)
+        assert (after, after.ignored, encode(after)) == (table, (), again.read_text())
+        assert digest_of(after) != stored, path
+    table = read(EARLIER)
+    searches = [row.evidence.search for row in table.rows.values()]
+    assert searches == [Search.IMPORTED, Search.WIDE]
+    assert ("Llama seqlen=32", CallCost(130.0, 48.5)) in table.provenance.calls
+    assert any(cost.left_out == 2 for _, cost in table.provenance.calls)
+    (key,) = json.loads(WITH_CONFIG.read_text())["imported"]
+    assert key not in read(WITH_CONFIG).rows
+
+
+def test_damage_beside_a_retired_field_is_damage() -> None:
+    """The digest is checked over all bytes, and fields that no warmup had are refused."""
+    text = EARLIER.read_text()
+    for old, new, pointer in (
+        ('"once"', '"whole"', "/provenance/digest"),
+        ('"predicted"', '"default"', "/provenance/digest"),
+        ('"layers"', '"players"', "/provenance/players"),
+        ('"earlier builds"', '"Llama seqlen=16"', ""),
     ):
-        document, evidence = make_document((257, 1.25))
-        evidence["along"] = along
+        assert old in text
         with pytest.raises(TableFormatError) as caught:
-            decode(json.dumps(document), "t.json")
-        assert "/evidence/along" in str(caught.value), along
+            decode(text.replace(old, new), "t.json")
+        assert caught.value.pointer == pointer

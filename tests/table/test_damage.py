@@ -6,17 +6,26 @@ import contextlib
 import copy
 import json
 import os
+import time
 from collections.abc import Iterator
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sample_tables import make_row, make_table
+from own_processes import run_python
+from sample_tables import make_key, make_row, make_table
 
-from warmup.core.errors import TableError, TableFormatError, TableNotFoundError, TableSchemaError
+from warmup.core.errors import (
+    SettingsError,
+    TableError,
+    TableFormatError,
+    TableNotFoundError,
+    TableSchemaError,
+)
+from warmup.serving.audit import read_misses
+from warmup.table import store
 from warmup.table.codec import decode, encode
 from warmup.table.schema import MAX_TABLE_BYTES, SCHEMA_VERSION
 from warmup.table.store import read
@@ -24,38 +33,55 @@ from warmup.table.store import read
 PATH = "tables/h200/mlp.json"
 LONG = '"' + "y" * 5000 + '"'
 WRONG = ["null", "true", "-1", "0", "1e400", '"x"', "[]", "{}", "0.5", "9" * 5000, LONG]
-KEY = "addmm m=560 n=1280 k=3420 bf16 a=row b=col bias=1d out=bf16 | epilogue=none"
+KEY = make_key()
+ROW = ("rows", "gemm", KEY)
+EVIDENCE, WINNER, KWARGS = (*ROW, "evidence"), (*ROW, "winner"), (*ROW, "winner", "kwargs")
+OPTIONS, TOLERANCE, TIMING = (("policy", name) for name in ("options", "tolerance", "timing"))
 MARK = "@@here@@"
+TEXT = encode(make_table({KEY: make_row()}))
+DOCUMENT = json.loads(TEXT)
+Place = tuple[str, ...]
+
+# Prints the peak memory in MB of reading a file, beyond what a small file takes.
+PEAK = """
+import resource, sys
+from pathlib import Path
+from warmup.core.errors import WarmupError
+from warmup.serving.audit import read_misses
+from warmup.table.store import read
+work, said, peaks = read if sys.argv[1] == "table" else read_misses, "read", []
+for path in sys.argv[2:]:
+    try:
+        work(Path(path))
+    except WarmupError as error:
+        said = str(error)
+    peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+print(round(peaks[-1] - peaks[0]), said)
+"""
 
 
-@pytest.fixture(scope="module")
-def text() -> str:
-    """The text of a table with one row."""
-    return encode(make_table({KEY: make_row()}))
-
-
-def _places(value: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+def _places(value: Any, place: Place = ()) -> Iterator[Place]:
     yield place
     if isinstance(value, dict):
         for name, inner in value.items():
             yield from _places(inner, (*place, name))
 
 
-def _pointer(place: tuple[str, ...]) -> str:
+def _pointer(place: Place) -> str:
     return "".join("/" + name.replace("~", "~0").replace("/", "~1") for name in place)
 
 
-def _at(document: Any, place: tuple[str, ...]) -> Any:
+def _at(document: Any, place: Place) -> Any:
     for name in place:
         document = document[name]
     return document
 
 
-def _with(text: str, place: tuple[str, ...], raw: str) -> str:
+def _with(place: Place, raw: str, text: str = TEXT) -> str:
     """Return *text* with the JSON *raw* at *place*, however ill-formed that is as a value."""
     if not place:
         return raw
-    document = copy.deepcopy(json.loads(text))
+    document = json.loads(text)
     _at(document, place[:-1])[place[-1]] = MARK
     return json.dumps(document, indent=2, sort_keys=True).replace(json.dumps(MARK), raw) + "\n"
 
@@ -64,123 +90,138 @@ def _complaint(text: str) -> TableFormatError:
     with pytest.raises(TableFormatError) as caught:
         decode(text, PATH)
     assert caught.value.path == PATH
+    assert str(caught.value).isprintable()  # neither breaks into lines nor colours a terminal
     return caught.value
 
 
-def test_every_truncation_is_noticed(text: str) -> None:
-    """The text cut at any byte before its last newline is damage, and the file is named."""
-    found = set()
-    for end in range(len(text) - 1):
-        with pytest.raises(TableFormatError) as caught:
-            decode(text[:end], PATH)
-        found.add((caught.value.path, caught.value.pointer))
-    assert found == {(PATH, "")}
+def test_every_truncation_is_noticed() -> None:
+    """At any byte before the last newline, and the error is about the whole file."""
+    assert {_complaint(TEXT[:end]).pointer for end in range(len(TEXT) - 1)} == {""}
 
 
-def test_every_flipped_byte_is_noticed(text: str) -> None:
-    """The text with any one character replaced by a digit is a TableError, or equal in meaning."""
-    meant = json.loads(text)
-    accepted = []
-    for index in range(len(text)):
-        damaged = text[:index] + "7" + text[index + 1 :]
-        try:
+def test_every_flipped_byte_is_noticed() -> None:
+    """The text with any character replaced by a digit is a TableError, or equal in meaning."""
+    for index in range(len(TEXT)):
+        damaged = TEXT[:index] + "7" + TEXT[index + 1 :]
+        with contextlib.suppress(TableError):
             decode(damaged, PATH)
-        except TableError:
-            continue
-        accepted.append(json.loads(damaged) == meant)
-    assert all(accepted)
+            assert json.loads(damaged) == DOCUMENT, index
 
 
-def test_every_wrong_value_is_noticed(text: str) -> None:
-    """Any other value at any place of the document is a TableError, never another exception."""
-    document = json.loads(text)
+def test_every_wrong_value_is_noticed() -> None:
+    """Any other value at any place is a TableError, and a wrong type is pointed at."""
     accepted = []
-    for place in _places(document):
+    for place in _places(DOCUMENT):
         for raw in WRONG:
-            if raw == json.dumps(_at(document, place)):
-                continue
-            with contextlib.suppress(TableError):
-                decode(_with(text, place, raw), PATH)
-                accepted.append((place, raw))
+            if raw != json.dumps(_at(DOCUMENT, place)):
+                with contextlib.suppress(TableError):
+                    decode(_with(place, raw), PATH)
+                    accepted.append((place, raw))
+        pointer = f"{_pointer(place)}/0" if place[-1:] == ("flags",) else _pointer(place) or "/"
+        assert _complaint(_with(place, "[[]]")).pointer == pointer
     assert accepted == []
 
 
-def test_a_wrong_type_is_pointed_at(text: str) -> None:
-    """An array of arrays at any place is reported with the JSON pointer of that place."""
-    wrong = {
-        _pointer(place): pointer
-        for place in _places(json.loads(text))
-        if (pointer := _complaint(_with(text, place, "[[]]")).pointer)
-        != (f"{_pointer(place)}/0" if place[-1:] == ("flags",) else _pointer(place) or "/")
+def test_a_missing_field_is_pointed_at() -> None:
+    """At the object that lacks it, or, where any names may stand, by the digest."""
+    free = {("rows",), ("rows", "gemm"), OPTIONS, TOLERANCE, KWARGS, (*EVIDENCE, "rejected")}
+    for place in _places(DOCUMENT):
+        if place:
+            damaged = copy.deepcopy(DOCUMENT)
+            del _at(damaged, place[:-1])[place[-1]]
+            expected = _pointer(place[:-1]) or "/"
+            expected = "/provenance/digest" if place[:-1] in free else expected
+            assert _complaint(json.dumps(damaged)).pointer == expected, place
+
+
+def test_an_unknown_field_is_pointed_at() -> None:
+    origins = ((), ("provenance",), ("provenance", "device"), ("provenance", "runtime"))
+    for place in (*origins, ("policy",), ("rows",), ROW, WINNER, EVIDENCE):
+        error = _complaint(_with((*place, "~a/b"), "1"))
+        assert error.pointer == f"{_pointer(place)}/~0a~1b"
+
+
+def test_a_value_that_a_field_cannot_have_is_refused_at_its_place() -> None:
+    """A text that could become source code or reach a terminal, a word and a number without use."""
+    code = ["__import__('os')", "tl.float32);import os", "tl.float32\nimport os", "tl.float32\n"]
+    code += ["tl.float32.to", "TL.float32", "a b", "a=1", "0]", "{{x}}", "é", "x" * 33]
+    uids = ["", "a b", "os.system('x')", "../x", "a/b", "u" * 129, "a\n"]
+    texts: dict[Place, list[str]] = {
+        (*KWARGS, "ACC_TYPE"): code,
+        (*WINNER, "uid"): uids,
+        ("provenance", "device", "name"): ["a\nb", "\x1b[31m", "\u202e", "\x00"],
+        (*ROW, "untrusted"): ["a\nb", "x" * 513],
     }
-    assert wrong == {}
+    values: dict[Place, list[str]] = {
+        place: [json.dumps(text) for text in some] for place, some in texts.items()
+    }
+    values |= {
+        (*ROW, "untrusted"): ["null", "5", *values[*ROW, "untrusted"]],
+        (*WINNER, "fused"): ["null", "1"],
+        (*EVIDENCE, "rejected"): ['{"tired": 1}', '{"crashed": 0}', '{"crashed": 1.5}', "[]"],
+        (*EVIDENCE, "flags"): ['["flagged"]', "{}", "[1]"],
+        (*EVIDENCE, "scope"): ['"whole"', "1", "null"],
+        (*EVIDENCE, "search"): ['"narrow"', "null"],
+        (*EVIDENCE, "spread"): ["-0.1"],
+        (*EVIDENCE, "peak_share"): ["true"],
+        (*EVIDENCE, "clock_mhz"): ["0"],
+        (*EVIDENCE, "bare_us"): ["0"],
+        (*EVIDENCE, "kernels"): ["0"],
+        (*EVIDENCE, "library_kernels"): ["1.5"],
+        (*EVIDENCE, "spills"): ["-1"],
+        (*EVIDENCE, "registers"): ["null"],
+        # Sizes ascend, ratios are at least 1, and pairs are at most eight.
+        (*EVIDENCE, "along"): ["null", "[]", "{}", "[[257]]", "[[257, 1.0, 2.0]]"],
+        (*TIMING, "launch"): ['"fast"'],
+        (*TIMING, "l2"): ['"hot"'],
+        (*TIMING, "near_tie"): ["2"],
+        (*TIMING, "max_spread"): ["null"],
+        (*TIMING, "fused_top_k"): ["-1"],
+        (*OPTIONS, "freezing"): ["1e400", "-1e400", "9" * 400 + ".5"],
+        ("policy", "seed"): ["9" * 19, "9" * 5000, "9" * 1_000_000],
+        ("schema",): ["0", "-1", "1.0", "2.0", "true", '"1"', '"2"', "null"],
+    }
+    pairs = ['["257", 1.0]', "[257.0, 1.0]", "[0, 1.0]", "[257, 0.5]", '[257, "1"]', "[257, true]"]
+    pairs += ["[408, 1.0], [257, 1.0]", "[257, 1.0], [257, 1.0]"]
+    pairs += [", ".join(f"[{size}, 1.0]" for size in range(1, 10))]
+    values[*EVIDENCE, "along"] += [f"[{each}]" for each in pairs]
+    for place, raws in values.items():
+        for raw in raws:
+            pointer = _complaint(_with(place, raw)).pointer
+            assert pointer.startswith(_pointer(place)), (place, raw[:50])
+    library = _with((*WINNER, "family"), '"extern"')  # whose winner is neither fused nor not
+    assert _complaint(_with((*WINNER, "fused"), "true", library)).pointer.endswith("/fused")
 
 
-def test_a_missing_field_is_pointed_at(text: str) -> None:
-    """A field taken away anywhere is reported at the object that lacks it, or by the digest."""
-    document = json.loads(text)
-    kwargs = ("rows", "gemm", KEY, "winner", "kwargs")
-    rejected = ("rows", "gemm", KEY, "evidence", "rejected")
-    free = [("rows",), ("rows", "gemm"), ("policy", "options"), ("policy", "tolerance")]
-    free += [kwargs, rejected]
-    wrong = []
-    for place in _places(document):
-        if not place:
-            continue
-        damaged = copy.deepcopy(document)
-        del _at(damaged, place[:-1])[place[-1]]
-        expected = "/provenance/digest" if place[:-1] in free else _pointer(place[:-1]) or "/"
-        if (pointer := _complaint(json.dumps(damaged)).pointer) != expected:
-            wrong.append((place, pointer))
-    assert wrong == []
+def test_a_name_that_cannot_be_is_refused_at_its_place() -> None:
+    words = ["", "a b", "x)", "__import__('os')", "1a", "a.b", "a" * 65, "a\n"]
+    names: dict[Place, list[str]] = {
+        KWARGS: words,
+        OPTIONS: ["", "Freezing", "a.b.c", "__class__.x;y", "a b", "a\n"],
+        TOLERANCE: ["", "a\nb", "n" * 5000],
+        ("rows", "gemm"): ["", "mm", KEY + "\n", KEY + " ", KEY.upper()],
+        ("policy",): ["a\nb", "a\u2028b", "\x1b[31mred"],
+    }
+    raws = {KWARGS: "1", OPTIONS: "true", TOLERANCE: "0.5", ("policy",): "1"}
+    for place, some in names.items():
+        for name in some:
+            raw = raws.get(place, json.dumps(_at(DOCUMENT, ROW)))
+            pointer = _complaint(_with((*place, name), raw)).pointer
+            assert pointer.startswith(_pointer(place)), (place, name)
 
 
-def test_an_unknown_field_is_pointed_at(text: str) -> None:
-    named = [
-        (),
-        ("provenance",),
-        ("provenance", "device"),
-        ("provenance", "runtime"),
-        ("policy",),
-        ("rows",),
-        ("rows", "gemm", KEY),
-        ("rows", "gemm", KEY, "winner"),
-        ("rows", "gemm", KEY, "evidence"),
-    ]
-    found = [_complaint(_with(text, (*place, "~a/b"), "1")) for place in named]
-    assert [error.pointer for error in found] == [f"{_pointer(place)}/~0a~1b" for place in named]
-
-
-def test_a_complaint_is_one_printable_line(text: str) -> None:
-    """A hostile field name can neither break the message into lines nor colour a terminal."""
-    for name in ("a\nb", "a\u2028b", "\x1b[31mred", "\ud800"):
-        error = _complaint(_with(text, ("policy", name), "1"))
-        assert str(error).isprintable(), name
-
-
-def test_a_tolerance_is_for_a_dtype(text: str) -> None:
-    for case, name in {"empty": "", "lines": "a\nb", "long": "n" * 5000}.items():
-        error = _complaint(_with(text, ("policy", "tolerance", name), "0.5"))
-        assert error.pointer != "/provenance/digest", case
-
-
-def test_numbers_that_cannot_be_are_refused(text: str) -> None:
-    for raw, name in product(("NaN", "Infinity", "-Infinity"), ("time_us", "library_us", "tried")):
-        error = _complaint(_with(text, ("rows", "gemm", KEY, "evidence", name), raw))
-        assert error.reason == f"{raw} is not a JSON number", (raw, name)
-    # An integer of many digits is refused at its place, and not made into a number.
-    for digits in (19, 5000, 1_000_000):
-        error = _complaint(_with(text, ("policy", "seed"), "9" * digits))
-        said = "expected an integer <= 2147483647", "integer value out of range"
-        assert (error.pointer, error.reason) == ("/policy/seed", said[digits > 4300])
-    # A number that overflows is out of range at its place.
-    for raw in ("1e400", "-1e400", "9" * 400 + ".5"):
-        error = _complaint(_with(text, ("policy", "options", "freezing"), raw))
-        assert error.pointer == "/policy/options/freezing", raw
-
-
-def test_deep_nesting_is_refused() -> None:
-    """A hundred thousand levels are a TableFormatError, not a crash."""
+def test_what_is_no_json_is_refused() -> None:
+    """A lone surrogate, a number of Python's, a repeated name, and a hundred thousand levels."""
+    reason = _complaint(_with(("provenance", "device", "name"), r'"\ud800"')).reason
+    assert reason.startswith("not JSON: unexpected end of escaped utf-16 surrogate pair (line ")
+    for raw in ("NaN", "Infinity", "-Infinity"):
+        for name in ("time_us", "library_us", "tried"):
+            reason = _complaint(_with((*EVIDENCE, name), raw)).reason
+            assert reason == f"{raw} is not a JSON number", name
+    for place in (("schema",), ("policy", "seed"), ROW, ("provenance", "digest")):
+        value = json.dumps(_at(DOCUMENT, place))
+        doubled = _with(place, f"{value}, {json.dumps(place[-1])}: {value}")
+        assert _complaint(doubled).reason == f"the name {place[-1]!r} appears twice in one object"
     for before, opening, reason in (
         ("", "[", "expected an object, found an array"),
         ("", '{"a":', "unknown field"),
@@ -191,124 +232,15 @@ def test_deep_nesting_is_refused() -> None:
         assert _complaint(before + opening * 100_000).reason == reason
 
 
-def test_a_repeated_name_is_refused(text: str) -> None:
-    """An object that has a name twice is refused, even when both values agree."""
-    for place in (("schema",), ("policy", "seed"), ("rows", "gemm", KEY), ("provenance", "digest")):
-        value = json.dumps(_at(json.loads(text), place))
-        doubled = _with(text, place, f"{value}, {json.dumps(place[-1])}: {value}")
-        assert _complaint(doubled).reason == f"the name {place[-1]!r} appears twice in one object"
-
-
-def test_code_is_no_template_parameter(text: str) -> None:
-    """A word that could become source code is refused at its place."""
-    for word in (
-        "__import__('os')",
-        "tl.float32);import os",
-        "tl.float32\nimport os",
-        "tl.float32\n",
-        "tl.float32.to",
-        "TL.float32",
-        "a b",
-        "a=1",
-        "0]",
-        "{{x}}",
-        "é",
-        "x" * 33,
-    ):
-        place = ("rows", "gemm", KEY, "winner", "kwargs", "ACC_TYPE")
-        assert _complaint(_with(text, place, json.dumps(word))).pointer == _pointer(place)
-
-
-def test_names_are_names(text: str) -> None:
-    for name in ("", "a b", "x)", "__import__('os')", "1a", "a.b", "a" * 65, "a\n"):
-        place = ("rows", "gemm", KEY, "winner", "kwargs", name)
-        assert _complaint(_with(text, place, "1")).pointer == _pointer(place), name
-    # The uid of a winner is a plain dotted name.
-    for uid in ("", "a b", "os.system('x')", "../x", "a/b", "u" * 129, "a\n"):
-        place = ("rows", "gemm", KEY, "winner", "uid")
-        assert _complaint(_with(text, place, json.dumps(uid))).pointer == _pointer(place)
-
-
-def test_only_a_template_is_fused_or_not(text: str) -> None:
-    """The decision of a template is true or false, and a library's winner has none."""
-    for family, raw in (("template", "null"), ("template", "1"), ("extern", "true")):
-        winner = ("rows", "gemm", KEY, "winner")
-        changed = _with(text, (*winner, "family"), json.dumps(family))
-        assert _complaint(_with(changed, (*winner, "fused"), raw)).pointer == _pointer(
-            (*winner, "fused")
-        ), family
-
-
-def test_names_and_text_have_their_form(text: str) -> None:
-    """An inductor option is a lower-case name, or two with a dot between."""
-    for name in ("", "Freezing", "a.b.c", "__class__.x;y", "a b", "a\n"):
-        place = ("policy", "options", name)
-        assert _complaint(_with(text, place, "true")).pointer == _pointer(place), name
-    # A row has the name of a problem.
-    for key in ("", "mm", KEY + "\n", KEY + " ", KEY.upper()):
-        place = ("rows", "gemm", key)
-        row = json.dumps(_at(json.loads(text), ("rows", "gemm", KEY)))
-        assert _complaint(_with(text, place, row)).pointer == _pointer(place), key
-    # A device name with characters that a terminal interprets is refused.
-    for value in ("a\nb", "\x1b[31m", "\u202e", "\x00"):
-        place = ("provenance", "device", "name")
-        assert _complaint(_with(text, place, json.dumps(value))).pointer == _pointer(place)
-    # A surrogate without its pair is refused, as no JSON.
-    raw = _with(text, ("provenance", "device", "name"), r'"\ud800"')
-    assert _complaint(raw).reason.startswith(
-        "not JSON: unexpected end of escaped utf-16 surrogate pair (line "
-    )
-
-
-def test_another_schema_is_its_own_error(text: str) -> None:
+def test_another_schema_is_its_own_error() -> None:
     """It says found and known, whatever else the table holds, and what to do."""
     for schema in (SCHEMA_VERSION + 1, 10**17, SCHEMA_VERSION - 1):
-        other = _with(_with(text, ("news",), "[]"), ("schema",), str(schema))
+        other = _with(("news",), "[]", _with(("schema",), str(schema)))
         advice = "older .* build the table again" if schema < SCHEMA_VERSION else "newer .* upgrade"
         with pytest.raises(TableSchemaError, match=advice) as caught:
             decode(other, PATH)
         error = caught.value
         assert (error.path, error.found, error.known) == (PATH, schema, SCHEMA_VERSION)
-
-
-def test_evidence_and_method_are_checked_to_the_last_value(text: str) -> None:
-    """An unknown word and an impossible number are refused at their pointers."""
-    evidence, timing = ("rows", "gemm", KEY, "evidence"), ("policy", "timing")
-    for name, raw in (
-        ("rejected", '{"tired": 1}'),
-        ("rejected", '{"crashed": 0}'),
-        ("rejected", '{"crashed": 1.5}'),
-        ("rejected", "[]"),
-        ("flags", '["flagged"]'),
-        ("flags", "{}"),
-        ("flags", "[1]"),
-        ("spread", "-0.1"),
-        ("peak_share", "true"),
-        ("clock_mhz", "0"),
-        ("scope", '"whole"'),
-        ("scope", "1"),
-        ("scope", "null"),
-        ("bare_us", "0"),
-        ("search", '"narrow"'),
-        ("search", "null"),
-        ("kernels", "0"),
-        ("library_kernels", "1.5"),
-        ("spills", "-1"),
-        ("registers", "null"),
-        ("launch", '"fast"'),
-        ("l2", '"hot"'),
-        ("near_tie", "2"),
-        ("max_spread", "null"),
-        ("fused_top_k", "-1"),
-    ):
-        is_timing = name in {"launch", "l2", "near_tie", "max_spread", "fused_top_k"}
-        place = (*(timing if is_timing else evidence), name)
-        assert _complaint(_with(text, place, raw)).pointer.startswith(_pointer(place)), name
-
-
-def test_other_schemas_are_damage(text: str) -> None:
-    for raw in ("0", "-1", "1.0", "2.0", "true", '"1"', '"2"', "null"):
-        assert _complaint(_with(text, ("schema",), raw)).pointer == "/schema", raw
 
 
 JSON = st.recursive(
@@ -321,44 +253,95 @@ JSON = st.recursive(
 
 @given(st.text(max_size=200) | JSON.map(json.dumps))
 def test_any_text_is_a_table_error(text: str) -> None:
-    """No text and no JSON makes the decoder raise anything but a TableError."""
     with pytest.raises(TableError):
         decode(text, PATH)
 
 
-def test_a_file_that_is_no_json_says_why(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Empty, binary and non-UTF-8 files are TableFormatErrors with the path and the byte."""
-    for content, reason in (
-        (b"", "empty"),
-        (b"\xff\xfe{}", "not UTF-8 (byte 0)"),
-        (b'{"schema": "\xc3"}', "not UTF-8 (byte 12)"),
-        (b"\x00" * 100, "not JSON: invalid character (line 1, column 1)"),
-        (b"\x80\x04\x95.", "not UTF-8 (byte 0)"),
-    ):
-        tmp_path = tmp_path_factory.mktemp("case")
-        path = tmp_path / "t.json"
-        path.write_bytes(content)
-        with pytest.raises(TableFormatError) as caught:
-            read(path)
-        error = caught.value
-        assert (error.path, error.pointer, error.reason) == (str(path), "", reason), content
-
-
-def test_what_is_no_table_file_is_a_table_error(tmp_path: Path, text: str) -> None:
-    """A folder, a path that leads nowhere or cannot be, a byte order mark, and too many bytes."""
+def test_what_is_no_table_file_is_a_table_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A path that leads nowhere, to no file or to one of other bytes, and a limit on open files."""
     (tmp_path / "file").write_text("")
-    (tmp_path / "mark.json").write_text(text, encoding="utf-8-sig")
     (tmp_path / "large.json").touch()
     os.truncate(tmp_path / "large.json", MAX_TABLE_BYTES + 1)
+    os.mkfifo(tmp_path / "fifo")
+    contents = {
+        "empty": b"",
+        "not UTF-8 (byte 0)": b"\xff\xfe{}",
+        "not UTF-8 (byte 12)": b'{"schema": "\xc3"}',
+        "not JSON: invalid character (line 1, column 1)": b"\x00" * 100,
+        "not JSON": TEXT.encode("utf-8-sig"),
+    }
+    for number, content in enumerate(contents.values()):
+        (tmp_path / f"{number}.json").write_bytes(content)
     for name, kind, said in (
+        *((f"{n}.json", TableFormatError, reason) for n, reason in enumerate(contents)),
         ("", TableFormatError, "cannot be read: Is a directory"),
+        ("fifo", TableFormatError, "cannot be read: it is no regular file"),
         ("absent.json", TableNotFoundError, f"no table at {tmp_path}/absent.json"),
         ("file/t.json", TableError, ""),
         ("nul\x00.json", TableError, ""),
         ("n" * 5000 + ".json", TableError, ""),
-        ("mark.json", TableFormatError, ""),
         ("large.json", TableFormatError, f"larger than {MAX_TABLE_BYTES} bytes"),
     ):
         with pytest.raises(kind) as caught:
             read(tmp_path / name)
         assert said in str(caught.value), name
+    with pytest.raises(SettingsError, match="it is no regular file"):
+        read_misses(tmp_path / "fifo")
+
+    def refuse(*arguments: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(store, "open_regular", refuse)
+    with pytest.raises(TableFormatError, match=r"Too many open files; raise the limit"):
+        read(tmp_path / "0.json")
+
+
+def _peak(kind: str, *paths: Path) -> tuple[int, str]:
+    """Return the memory in MB that the last file of *paths* takes, and the last error."""
+    done = run_python("-c", PEAK, kind, *map(str, paths))
+    megabytes, _, said = done.stdout.partition(" ")
+    assert done.returncode == 0, done.stderr
+    return int(megabytes), said.strip()
+
+
+def test_a_hostile_file_takes_little_memory(tmp_path: Path) -> None:
+    """A file of 20 MB that is refused took at most 60 MB to read, and most far less."""
+    small, large = tmp_path / "small", tmp_path / "large"
+    small.write_text("{}")
+    for kind, text, filler in (
+        ("table", '{"a": [@{}]}', "{},"),
+        ("table", '{"rows": {"gemm": {@"z": {}}}}', '"a": {},'),
+        ("table", f'{{"rows": {{"gemm": {{"{KEY}": [@{{}}]}}}}}}', "{},"),
+        ("table", '{"rows": {@"gemm": {}}}', '"gemm": {},'),
+        ("table", '{"schema": "@"}', "x"),
+        ("table", "{ @", "\n"),
+        ("table", "[@[]]", "[],"),
+        ("misses", '{"schema": 1, "digests": [], "problems": [@{}]}', "{},"),
+        ("misses", '{"schema": 1, "digests": [@""], "problems": []}', '"",'),
+        ("misses", '{"schema": 1, "x": [@{}]}', "{},"),
+    ):
+        large.write_text(text.replace("@", filler * (20_000_000 // len(filler))))
+        megabytes, said = _peak(kind, small, large)
+        assert (said != "read", megabytes <= 60) == (True, True), (text, said, megabytes)
+
+
+def test_reading_takes_memory_for_the_rows_alone(tmp_path: Path) -> None:
+    """A table of 20,000 rows takes less memory than its file has bytes, digest and checks done."""
+    small, large = tmp_path / "small", tmp_path / "large"
+    keys = [(m, n) for m in range(1, 101) for n in range(200)]
+    rows = {make_key(m, n=n): make_row(time_us=m + n / 7) for m, n in keys}
+    small.write_text(TEXT)
+    large.write_text(encode(make_table(rows)))
+    megabytes, said = _peak("table", small, large)
+    assert (said, megabytes * 1e6 < large.stat().st_size) == ("read", True), megabytes
+
+
+def test_a_repeated_name_among_many_is_found_in_linear_time() -> None:
+    """An object with 20,000 names and a repetition; comparing all with all took half a minute."""
+    names = "".join(f'"a{number}": {number}, ' for number in range(20_000))
+    for text in ('{@"a0": 0}', '{"provenance": {@"a0": 0}}', '{"x": {@"a0": 0}}'):
+        begun = time.process_time()
+        _complaint(text.replace("@", names))
+        assert time.process_time() - begun < 5, text
