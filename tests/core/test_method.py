@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -26,16 +25,6 @@ COUNTS = SearchCounts(
 )
 
 
-def test_two_parts_of_a_search_add_up() -> None:
-    first = SearchCounts(search=Search.WIDE, listed=2)
-    assert first + COUNTS == replace(COUNTS, listed=20)
-
-
-def test_listed_and_added_candidates_are_tried() -> None:
-    """The candidates to compile are inductor's and the added ones, without the pruned ones."""
-    assert COUNTS.tried == 28
-
-
 def test_counts_are_one_line_and_plain_json() -> None:
     """The text has the search and every count above zero."""
     assert str(COUNTS) == "wide: 18 listed, 7 tma, 3 tiles, 25 pruned by shared_memory, 1 spilling"
@@ -49,12 +38,6 @@ def test_counts_are_one_line_and_plain_json() -> None:
         "spilling": 1,
         "left_out": 0,
     }
-
-
-def test_candidates_that_no_source_added_count_as_listed() -> None:
-    """More candidates than were counted are inductor's own; fewer leave the counts as they are."""
-    for offered, listed in ((30, 20), (28, 18), (27, 18)):
-        assert COUNTS.completed(offered) == replace(COUNTS, listed=listed)
 
 
 def test_an_argument_goes_before_the_variable() -> None:

@@ -6,13 +6,8 @@ import pytest
 
 from warmup.core import phases
 from warmup.core.phases import (
-    BuildClock,
-    BuildStage,
     Phase,
     PhaseClock,
-    added,
-    document_of,
-    phases_from,
 )
 
 
@@ -75,34 +70,3 @@ def test_more_ends_than_begins_leave_other_under_way(now: Now) -> None:
     clock.leave()
     now.seconds += 1
     assert clock.take() == {Phase.OTHER: 1}
-
-
-def test_sums_are_in_the_order_of_a_start() -> None:
-    total = added(({Phase.OTHER: 1.0, Phase.AOT: 2.0}, {Phase.IMPORT: 4.0, Phase.AOT: 8.0}))
-    assert list(total.items()) == [(Phase.IMPORT, 4.0), (Phase.AOT, 10.0), (Phase.OTHER, 1.0)]
-
-
-def test_a_document_is_read_as_it_was_written() -> None:
-    assert phases_from(document_of({Phase.AOT: 1.23456})) == {Phase.AOT: 1.235}
-
-
-def test_the_stages_of_a_build_add_up(now: Now) -> None:
-    """Trials in a compile are not part of it, and stages come in the order of the page."""
-    clock = BuildClock(since=99.0)
-    with clock.phase(BuildStage.JUDGING), clock.phase(BuildStage.COMPILING):
-        now.seconds += 2
-        with clock.phase(BuildStage.FUSED_TRIALS):
-            now.seconds += 4
-    stages = clock.take()
-    assert list(stages) == [
-        BuildStage.COMPILING,
-        BuildStage.FUSED_TRIALS,
-        BuildStage.JUDGING,
-        BuildStage.OTHER,
-    ]
-    assert document_of(stages) == {
-        "compiling": 2.0,
-        "fused_trials": 4.0,
-        "judging": 0.0,
-        "other": 1.0,
-    }

@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import fields
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from warmup.core.method import L2, Launch, Method
-from warmup.core.rows import MAX_INT, Family, Rejection, Winner
+from warmup.core.rows import Family, Winner
 from warmup.core.trial import (
     Candidate,
     Fill,
-    Outcome,
-    Samples,
+    Region,
+    Step,
     TensorSpec,
     Trial,
     ViewSpec,
@@ -22,89 +19,39 @@ from warmup.core.trial import (
     trial_to_json,
 )
 
-WORDS = st.text(max_size=12)
-SHAPES = st.lists(st.tuples(st.integers(0, 2**31), st.integers(0, 2**31)), max_size=4).map(
-    lambda pairs: (tuple(size for size, _ in pairs), tuple(stride for _, stride in pairs))
-)
-OFFSETS = st.integers(0, 2**40)
-TENSORS = st.builds(
-    lambda shape, offset, dtype, fill: TensorSpec(*shape, offset, dtype, fill),
-    SHAPES,
-    OFFSETS,
-    st.sampled_from(["bfloat16", "float32", "int8", "float8_e4m3fn"]),
-    st.sampled_from(Fill),
-)
-VIEWS = st.builds(
-    lambda base, shape, offset: ViewSpec(base, *shape, offset), st.integers(0, 5), SHAPES, OFFSETS
-)
-KWARGS = st.dictionaries(
-    WORDS, st.none() | st.booleans() | st.integers(-MAX_INT, MAX_INT) | WORDS, max_size=4
-)
-WINNERS = st.builds(
-    lambda family, uid, kwargs, source: Winner(family, uid, tuple(sorted(kwargs.items())), source),
-    st.sampled_from(Family),
-    WORDS,
-    KWARGS,
-    st.none() | WORDS,
-)
-PLAIN = st.recursive(
-    st.none() | st.booleans() | st.integers(-MAX_INT, MAX_INT) | WORDS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=3),
-    max_leaves=8,
-)
-CANDIDATES = st.builds(Candidate, WINNERS, st.dictionaries(WORDS, PLAIN, max_size=3))
-TIMES = st.floats(0, 1e9)
-TRIALS = st.builds(
-    Trial,
-    key=WORDS,
-    op=WORDS,
-    device=WORDS,
-    operands=st.lists(TENSORS, max_size=3).map(tuple),
-    views=st.lists(VIEWS, max_size=3).map(tuple),
-    out=TENSORS,
-    candidates=st.lists(CANDIDATES, max_size=3).map(tuple),
-    library=WINNERS,
-    method=st.builds(
-        Method,
-        launch=st.sampled_from(Launch),
-        l2=st.sampled_from(L2),
-        near_tie=st.floats(0, 1),
-        max_spread=st.floats(0, 1),
-    ),
-    alpha=st.floats(-10, 10),
-    beta=st.floats(-10, 10),
-    tolerance=st.none() | st.floats(0, 1),
-    seed=st.integers(0, 2**62),
-    floor_us=st.none() | TIMES,
-    doubtful_us=st.none() | TIMES,
-    environment=st.dictionaries(WORDS, WORDS, max_size=2),
-)
-LIBRARY = Winner(Family.EXTERN, "aten::mm")
+LIBRARY = Winner(Family.EXTERN, "aten::mm", (("a", None), ("b", 2), ("c", True), ("d", "x")), "f00")
+SPEC = TensorSpec((2, 3), (3, 1), 5, "bfloat16", Fill.POSITIVE)
+STEP = Step("aten.mm.default", ({"input": 0}, [1, None], 0.5), {"dtype": {"dtype": "float32"}})
 
 
-@given(TRIALS)
-def test_a_trial_arrives_as_it_was_sent(trial: Trial) -> None:
+def test_a_trial_arrives_as_it_was_sent() -> None:
     """Through the text of JSON and back every field is equal, and of the same type."""
-    arrived = trial_from_json(json.loads(json.dumps(trial_to_json(trial))))
-    assert arrived == trial
-    assert repr(arrived) == repr(trial)
-
-
-def test_every_field_of_a_trial_is_sent() -> None:
-    """A field that is not sent would arrive as its default."""
-    spec = TensorSpec((2,), (1,), 0, "float32")
     trial = Trial(
         key="k",
         op="mm",
         device="cpu",
-        operands=(spec,),
-        views=(),
-        out=spec,
-        candidates=(),
+        operands=(SPEC,),
+        views=(ViewSpec(0, (2,), (1,), 1 << 40),),
+        out=SPEC,
+        candidates=(Candidate(LIBRARY, {"a": [None, {"b": 1}]}),),
         library=LIBRARY,
-        method=Method(),
+        method=Method(launch=Launch.CUDAGRAPH, l2=L2.WARM, near_tie=0.5),
+        alpha=0.5,
+        beta=2.0,
+        tolerance=1e-3,
+        floor_us=1.5,
+        doubtful_us=2.5,
+        tolerances={"float32": 1e-3},
+        seed=1 << 62,
+        environment={"A": "1"},
+        region=Region((SPEC,), (STEP,), (0,), (12,)),
+        options={"freezing": True, "x": None},
+        known=(("other", LIBRARY),),
     )
-    assert set(trial_to_json(trial)) == {field.name for field in fields(Trial)}
+    arrived = trial_from_json(json.loads(json.dumps(trial_to_json(trial))))
+    assert (arrived, repr(arrived)) == (trial, repr(trial))
+    defaults = {each.name: each.default for each in fields(Trial)}
+    assert [name for name, value in defaults.items() if getattr(trial, name) == value] == []
 
 
 def test_a_span_reaches_from_the_storage_to_the_last_element() -> None:
@@ -119,15 +66,3 @@ def test_a_span_reaches_from_the_storage_to_the_last_element() -> None:
         ((0, 3), (3, 1), 4, 4),
     ):
         assert TensorSpec(sizes, strides, offset, "float32").span == span
-
-
-def test_an_outcome_has_the_median_time_if_any() -> None:
-    assert Outcome(winner=LIBRARY, samples=Samples((3.0, 1.0, 2.0))).time_us == 2.0
-    # An outcome may have no time.
-    for case, outcome in {
-        "not timed": Outcome(winner=LIBRARY),
-        "rejected": Outcome(
-            winner=LIBRARY, samples=Samples((1.0,)), rejection=Rejection.IMPLAUSIBLE
-        ),
-    }.items():
-        assert outcome.time_us is None, case

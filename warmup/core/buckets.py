@@ -1,7 +1,4 @@
-"""`Bucket`: one combination of sizes that a table is built for, and `InputSpec`, a model input.
-
-Also how the command line writes both. Nothing here makes a tensor.
-"""
+"""`Bucket`: sizes that a table is built for, and `InputSpec`, a model input; both as text too."""
 
 from __future__ import annotations
 
@@ -27,10 +24,10 @@ _INPUT_SPEC = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """One combination of dim sizes: ``(("batch", 1), ("seqlen", 560))``.
+    """A combination of dim sizes: ``(("batch", 1), ("seqlen", 560))``.
 
-    A bucket may serve a range of sizes: ``lows`` has the smallest size of each dim with a range,
-    which ends at the dim's size in ``sizes``.
+    ``lows`` has the smallest size of each dim with a range, which ends at the dim's size in
+    ``sizes``.
     """
 
     sizes: tuple[tuple[str, int], ...]
@@ -44,7 +41,6 @@ class Bucket:
         )
 
     def size_of(self, name: str) -> int | None:
-        """Return the size of the dim *name*, or None when the bucket has no such dim."""
         return dict(self.sizes).get(name)
 
     def at(self, sizes: Mapping[str, int]) -> Bucket:
@@ -57,7 +53,7 @@ class InputSpec:
     """A model input: the name of the forward argument, its dims (names or sizes) and its dtype.
 
     Integers are random from 0 to ``below`` - 1. ``inferred_from`` says where an input was taken
-    from that nobody named; it is empty for a named one.
+    from that nobody named.
     """
 
     name: str
@@ -71,11 +67,7 @@ class InputSpec:
         return f"{self.name}=[{','.join(map(str, self.dims))}]{dtype}"
 
     def shape(self, bucket: Bucket) -> tuple[int, ...]:
-        """Return the concrete shape of this input in *bucket*.
-
-        Raises:
-            SettingsError: the bucket has no size for a named dim.
-        """
+        """Return the shape of this input in *bucket*; a SettingsError where a dim has no size."""
         shape: list[int] = []
         for dim in self.dims:
             size = dim if isinstance(dim, int) else bucket.size_of(dim)
@@ -92,11 +84,8 @@ def parse_sizes(text: str, source: str) -> tuple[int, ...]:
     """Return the sizes in text such as ``560,1024``, ranges expanded, in the order given.
 
     ``4..8192`` is 4, 8, 16 and so on, doubled up to 8192; ``128..4096:128`` goes in steps of 128.
-    The end of a range is always its last size, also where no step or doubling reaches it.
-
-    Raises:
-        SettingsError: a size is no positive integer or is given twice, a range starts above its
-            end, or there are more than `MAX_BUCKETS` sizes; *source* names the option in the text.
+    The end of a range is always its last size. A SettingsError names *source*: no size, a size
+    twice, a range above its end, or more than `MAX_BUCKETS` sizes.
     """
     sizes: list[int] = []
     for word in text.split(","):
@@ -116,7 +105,6 @@ def parse_sizes(text: str, source: str) -> tuple[int, ...]:
 
 
 def _span(word: str, source: str) -> Sequence[int]:
-    """Return the sizes of one word: a size, ``START..END`` or ``START..END:STEP``."""
     first, is_range, rest = word.partition("..")
     last, has_step, step = rest.partition(":")
     if not is_range:
@@ -153,11 +141,8 @@ def parse_buckets(
 ) -> tuple[Bucket, ...]:
     """Return every combination of the sizes in ``--seqlens`` and ``--dims``, last dim fastest.
 
-    *seqlens* may also be a sequence of sizes. With several *dims* the combinations of each follow
-    each other, and a bucket that occurs twice is returned once.
-
-    Raises:
-        SettingsError: neither is given, a dim is given twice, or there are too many buckets.
+    With several *dims* the combinations of each follow each other, each bucket once. A
+    SettingsError: neither is given, a dim is given twice, or there are too many buckets.
     """
     if seqlens is not None and not isinstance(seqlens, str):
         seqlens = ",".join(map(str, seqlens))
@@ -202,11 +187,7 @@ def _check_count(count: int) -> None:
 
 
 def describe_count(buckets: Sequence[Bucket]) -> str:
-    """Return a text with the number of *buckets* and the limit.
-
-    For every combination of several dims it has their numbers of sizes too:
-    ``8 buckets (batch 2 x seqlen 4), of at most 4096``.
-    """
+    """Return ``8 buckets (batch 2 x seqlen 4), of at most 4096`` for *buckets*."""
     sizes: dict[str, set[int]] = {}
     for bucket in buckets:
         for name, size in bucket.sizes:
@@ -218,11 +199,7 @@ def describe_count(buckets: Sequence[Bucket]) -> str:
 
 
 def parse_inputs(texts: Sequence[str]) -> tuple[InputSpec, ...]:
-    """Return the inputs in *texts* such as ``hidden_states=[seqlen,3420]:bf16``.
-
-    Raises:
-        SettingsError: a text has another form, or two texts name the same argument.
-    """
+    """Return the inputs in texts such as ``ids=[batch,seqlen]:i64``, or a SettingsError."""
     specs: list[InputSpec] = []
     for text in texts:
         match = _INPUT_SPEC.fullmatch(text.strip())
@@ -268,7 +245,7 @@ class ShapePolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DynamicDim:
-    """A dynamic dim of one input: dim number ``dim`` of the tensor at ``path``.
+    """A dynamic dim of an input: dim number ``dim`` of the tensor at ``path``.
 
     ``path`` starts with the name of an argument of forward; keys of mappings and positions in
     sequences follow. Dynamic dims of the same ``name`` have the same size in each call.
@@ -294,14 +271,11 @@ class Interval:
 
 
 def parse_dynamic_dims(dims: Mapping[str, DimNames]) -> tuple[DynamicDim, ...]:
-    """Return the dynamic dims in *dims*, the argument of `warmup.compile`.
+    """Return the dynamic dims in *dims*, the argument of `warmup.compile`, or a SettingsError.
 
     For example ``{"hidden_states": {1: "seqlen"}, "batch.mask": ("batch", "seqlen")}``. Keys are
     paths, their parts joined by dots. Values name dims by number; in a sequence, numbers and None
     stand for dims that are not dynamic.
-
-    Raises:
-        SettingsError: there is no dynamic dim, or a name or a number cannot be used.
     """
     dynamic_dims: list[DynamicDim] = []
     for path, names in dims.items():
@@ -330,12 +304,9 @@ def _dynamic_dim(path: str, parts: tuple[str | int, ...], dim: object, name: obj
 def parse_bucket_sizes(
     dims: Sequence[DynamicDim], buckets: SizeList | Mapping[str, SizeList]
 ) -> dict[str, tuple[int, ...]]:
-    """Return the bucket sizes of each name in *dims*, ascending.
+    """Return the bucket sizes of each name in *dims*, ascending, or a SettingsError.
 
     *buckets* has them by name; with a single name it may be the sizes themselves.
-
-    Raises:
-        SettingsError: sizes do not ascend, names differ, or there are too many buckets.
     """
     names = tuple(dict.fromkeys(dim.name for dim in dims))
     if not isinstance(buckets, Mapping):
@@ -373,11 +344,6 @@ def _ascending(name: str, sizes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def sizes_by_dim(buckets: Sequence[Bucket]) -> dict[str, tuple[int, ...]]:
-    """Return the sizes of each dim of *buckets*, ascending.
-
-    Raises:
-        SettingsError: sizes do not ascend, or *buckets* are not every combination of them.
-    """
     seen: dict[str, dict[int, None]] = {}
     for bucket in buckets:
         for name, size in bucket.sizes:
@@ -394,8 +360,8 @@ def sizes_by_dim(buckets: Sequence[Bucket]) -> dict[str, tuple[int, ...]]:
 def intervals_of(sizes: Sequence[int]) -> tuple[Interval, ...]:
     """Return the intervals that end at the ascending *sizes* and cover 1 up to the last of them.
 
-    Size 1 has an interval of its own: torch.compile makes another artifact for it, whatever the
-    range of the dim (0/1 specialisation).
+    Size 1 has its own: torch.compile makes another artifact for it, whatever the range (0/1
+    specialisation).
     """
     highs = [size for size in sizes if size > 1]
     lows = [2, *(size + 1 for size in highs[:-1])]
@@ -405,8 +371,7 @@ def intervals_of(sizes: Sequence[int]) -> tuple[Interval, ...]:
 def with_ranges(buckets: Sequence[Bucket]) -> tuple[Bucket, ...]:
     """Return *buckets* with ranges, each from the bucket before it; size 1 has its own bucket.
 
-    Raises:
-        SettingsError: sizes do not ascend, or *buckets* are not every combination of them.
+    A SettingsError: sizes do not ascend, or *buckets* are not every combination of them.
     """
     intervals = [
         [(name, interval) for interval in intervals_of(sizes)]

@@ -2,7 +2,7 @@
 
 Two GPUs are the same device when vendor, architecture, number of multiprocessors, memory class and
 MIG profile agree; on CPU it is model, instruction set and threads. The marketing name of a GPU is
-advisory and may be empty. Nothing here looks at the machine or imports torch.
+advisory and may be empty. Nothing here looks at the machine.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ _CLOSED_GFX: Final = re.compile(r"gfx([1-8]|10)[0-9a-f]{2}")
 
 
 def slug_of(name: str) -> str:
-    """Return *name* with the characters ``[a-z0-9.-]`` only, as in ``nvidia-h200``."""
     return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-.")
 
 
@@ -119,8 +118,7 @@ def compare_runtimes(table: Runtime, here: Runtime) -> tuple[Mismatch, ...]:
 def closed_gate(device: Device) -> Mismatch | None:
     """Return what *device* lacks for inductor to offer GEMM templates on it, None if nothing.
 
-    Without templates inductor still chooses among library kernels, but no row whose winner is a
-    Triton template can be used.
+    Without templates no row whose winner is a Triton template can be used.
     """
     if device.type == "cpu":
         return None
@@ -135,7 +133,6 @@ def closed_gate(device: Device) -> Mismatch | None:
 
 
 def minor_of(version: str | None) -> str | None:
-    """Return ``2.13`` for ``2.13.0+cpu``, and None for None."""
     return None if version is None else ".".join(version.split("+")[0].split(".")[:2])
 
 
@@ -202,9 +199,8 @@ def united(states: Iterable[MachineState]) -> MachineState:
 class AssumedDevice:
     """A GPU by its facts: ``capability`` is (major, minor), shared memory and cache are in bytes.
 
-    ``gbps`` is the bandwidth of its memory, ``tflops`` the dense rate by dtype, both as published:
-    they are stated to the reader. Torch's heuristics calculate their own from the largest clocks
-    of the multiprocessors and the memory, and from the width of the memory's bus.
+    ``gbps`` is the bandwidth of its memory, ``tflops`` the dense rate by dtype, as published: for
+    the reader. Torch's heuristics calculate their own from the largest clocks and the bus width.
     """
 
     name: str
@@ -222,7 +218,7 @@ class AssumedDevice:
 
     @property
     def compute_capability(self) -> int:
-        """The capability as one number, such as 90."""
+        """The capability as a number, such as 90."""
         major, minor = self.capability
         return 10 * major + minor
 
@@ -273,10 +269,9 @@ ASSUMED_DEVICES: Final[Mapping[str, AssumedDevice]] = {
 
 @dataclass(frozen=True, slots=True)
 class CallCost:
-    """Microseconds that the host takes to enqueue a call, and the device to run its kernels.
+    """Microseconds of a call launched alone: of the host to enqueue it, of the device to run it.
 
-    Both are those of calls launched one by one. ``left_out`` repeated layers of the model were left
-    out of the call.
+    ``left_out`` repeated layers of the model were left out of the call.
     """
 
     host_us: float
@@ -285,7 +280,6 @@ class CallCost:
 
     @property
     def is_host_limited(self) -> bool:
-        """Whether the device waits for the host when calls are launched one by one."""
         return self.host_us > self.device_us
 
     @property

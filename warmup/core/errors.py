@@ -1,34 +1,6 @@
 """`WarmupError` and its subclasses: every error that warmup raises on purpose, and every warning.
 
-    WarmupError
-    |- SettingsError(ValueError)            a flag, variable or argument that cannot be used
-    |- ProblemError(ValueError)             a problem or key that cannot be described or parsed
-    |- ModelError                           the user's model or its inputs cannot be loaded or run
-    |- SizeError(ValueError)                no bucket serves the sizes of a call
-    |- TableError
-    |  |- TableNotFoundError(FileNotFoundError)
-    |  |- TableFormatError                  damaged, edited or malformed; .path .pointer .reason
-    |  |- TableSchemaError                  written by a newer or a much older warmup
-    |  |- TableMismatchError                another device, runtime or policy; .mismatches
-    |  |- TableMergeError                   the same key with two winners; .conflicts
-    |  |- TableWriteError(OSError)          the table cannot be written; .path .reason .advice
-    |- BuildError
-    |  |- NothingRecordedError              the model asked inductor for no GEMM choice
-    |  |- OutputMismatchError               compiled and eager outputs disagree
-    |- BundleError                          a bundle cannot be made, read or used; .path .reason
-    |- MissError                            strict serving: no row answered a question of inductor
-    |- UncoveredError                       uncovered="forbid": a measurement was stopped
-    |- ForeignGraphError                    a loaded graph was compiled under another table
-    |- WeightChangedError                   strict serving: a frozen weight was changed
-    |- AdapterError
-       |- UnsupportedTorchError             this torch is outside the supported range
-       |- InductorChangedError              an internal that warmup names is gone or was changed
-
-    WarmupWarning(UserWarning)
-    |- StaleTableWarning                    table and machine differ in one field
-    |- ContradictionWarning                 an inductor option differs from the table's policy
-
-Constructor arguments are positional and reach ``Exception.__init__`` unchanged, so that each error
+docs/reference/errors.md lists them. Constructor arguments are positional, so that each error
 survives pickling across compile workers; ``__str__`` makes the text: what is wrong; what to do.
 """
 
@@ -36,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, TypeVar
 
-from warmup.core.text import sentence, shown
+from warmup.core.text import counted, sentence, shown
 
 # `MissReason`: why no row answered a question, and what to do about it.
 
@@ -140,10 +113,7 @@ def advice_for(reason: MissReason, differs: Iterable[str]) -> str:
 
 
 def advice(misses: Iterable[tuple[str, Iterable[str]]]) -> list[str]:
-    """Return ``REASON: what to do`` for *misses*: a reason, and the nearest row's differences.
-
-    Each text comes once, in their order; an unknown reason has none.
-    """
+    """Return ``REASON: what to do`` once for each of *misses*: a reason, and what differs."""
     known = {reason.value for reason in MissReason}
     return list(
         dict.fromkeys(
@@ -164,6 +134,9 @@ class WarmupError(Exception):
 
     exit_code = 3
 
+    def __str__(self) -> str:
+        return sentence(*self.args)
+
     def lines(self) -> tuple[str, ...]:
         """Return the error as lines for people: the first says what is wrong and what to do."""
         return (str(self),)
@@ -171,9 +144,6 @@ class WarmupError(Exception):
 
 class SettingsError(WarmupError, ValueError):
     """An option, argument or variable cannot be used. Arguments: what is wrong, what to do."""
-
-    def __str__(self) -> str:
-        return sentence(*self.args)
 
 
 class ProblemError(WarmupError, ValueError):
@@ -183,15 +153,9 @@ class ProblemError(WarmupError, ValueError):
 class ModelError(WarmupError):
     """The user's model or its inputs cannot be loaded or run. Arguments: problem, remedy."""
 
-    def __str__(self) -> str:
-        return sentence(*self.args)
-
 
 class SizeError(WarmupError, ValueError):
     """No bucket serves the sizes of a call, and ``outside="error"``. Arguments: problem, remedy."""
-
-    def __str__(self) -> str:
-        return sentence(*self.args)
 
 
 class TableError(WarmupError):
@@ -211,21 +175,14 @@ class TableNotFoundError(TableError, FileNotFoundError):
         return f"{self.wanted}{where}; build one with `warmup build` or name it explicitly"
 
 
+@dataclass(eq=False, repr=False)
 class TableFormatError(TableError):
     """A file is not a valid table. ``pointer`` is the JSON pointer (RFC 6901) of the bad value."""
 
-    def __init__(
-        self,
-        path: str,
-        pointer: str,
-        reason: str,
-        advice: str = "restore the file or build it again",
-    ) -> None:
-        super().__init__(path, pointer, reason, advice)
-        self.path = path
-        self.pointer = pointer
-        self.reason = reason
-        self.advice = advice
+    path: str
+    pointer: str
+    reason: str
+    advice: str = "restore the file or build it again"
 
     def __str__(self) -> str:
         at = f" at {shown(self.pointer)}" if self.pointer else ""
@@ -233,69 +190,58 @@ class TableFormatError(TableError):
         return f"{shown(self.path)}: {problem}; {self.advice}"
 
 
+@dataclass(eq=False, repr=False)
 class TableSchemaError(TableError):
     """A table has an unknown schema. Arguments: path, its schema, the schema this warmup reads."""
 
-    def __init__(self, path: str, found: int, known: int) -> None:
-        super().__init__(path, found, known)
-        self.path = path
-        self.found = found
-        self.known = known
+    path: str
+    found: int
+    known: int
 
     def __str__(self) -> str:
-        if self.found < self.known:
-            return (
-                f"{shown(self.path)}: schema {self.found} is older than this warmup reads "
-                f"({self.known}); build the table again"
-            )
+        is_older = self.found < self.known
+        age, upgrade = ("older", "") if is_older else ("newer", "upgrade inductor-warmup or ")
         return (
-            f"{shown(self.path)}: schema {self.found} is newer than this warmup reads "
-            f"({self.known}); upgrade inductor-warmup or build the table again"
+            f"{shown(self.path)}: schema {self.found} is {age} than this warmup reads "
+            f"({self.known}); {upgrade}build the table again"
         )
 
 
+@dataclass(eq=False, repr=False)
 class TableMismatchError(TableError):
     """A table is for another device, runtime or policy; ``mismatches`` has a line per field.
 
     ``summary``, where it is not None, says the same in one sentence, and is the text.
     """
 
-    def __init__(
-        self, path: str, mismatches: tuple[str, ...], advice: str, summary: str | None = None
-    ) -> None:
-        super().__init__(path, mismatches, advice, summary)
-        self.path = path
-        self.mismatches = mismatches
-        self.advice = advice
-        self.summary = summary
+    path: str
+    mismatches: tuple[str, ...]
+    advice: str
+    summary: str | None = None
 
     def __str__(self) -> str:
         return f"{shown(self.path)}: {self.summary or '; '.join(self.mismatches)}; {self.advice}"
 
 
+@dataclass(eq=False, repr=False)
 class TableMergeError(TableError):
     """Tables cannot be merged; ``conflicts`` has a line per conflicting key or field."""
 
-    def __init__(self, conflicts: tuple[str, ...], advice: str) -> None:
-        super().__init__(conflicts, advice)
-        self.conflicts = conflicts
-        self.advice = advice
+    conflicts: tuple[str, ...]
+    advice: str
 
     def __str__(self) -> str:
-        shown = "; ".join(self.conflicts[:_SHOWN_CONFLICTS])
-        hidden = len(self.conflicts) - _SHOWN_CONFLICTS
-        more = f" and {hidden} more" if hidden > 0 else ""
-        return f"{self._count()}: {shown}{more}; {self.advice}"
+        count, *lines = self._lines(_SHOWN_CONFLICTS)
+        return f"{count}: {'; '.join(lines)}; {self.advice}"
 
     def lines(self) -> tuple[str, ...]:
-        """Return the number of conflicts and what to do, then a line for each conflict."""
-        shown = self.conflicts[:_LISTED_CONFLICTS]
-        hidden = len(self.conflicts) - len(shown)
-        more = (f"and {hidden} more",) if hidden else ()
-        return (f"{self._count()}; {self.advice}:", *shown, *more)
+        count, *lines = self._lines(_LISTED_CONFLICTS)
+        return (f"{count}; {self.advice}:", *lines)
 
-    def _count(self) -> str:
-        return "1 conflict" if len(self.conflicts) == 1 else f"{len(self.conflicts)} conflicts"
+    def _lines(self, most: int) -> tuple[str, ...]:
+        hidden = len(self.conflicts) - most
+        more = (f"and {hidden} more",) if hidden > 0 else ()
+        return (counted(len(self.conflicts), "conflict"), *self.conflicts[:most], *more)
 
 
 class TableWriteError(TableError, OSError):
@@ -314,9 +260,6 @@ class TableWriteError(TableError, OSError):
 class BuildError(WarmupError):
     """A build did not produce a table that can be served. Arguments: problem, remedy."""
 
-    def __str__(self) -> str:
-        return sentence(*self.args)
-
 
 class NothingRecordedError(BuildError):
     """The model asked inductor for no GEMM choice, so there is nothing to put in a table."""
@@ -334,19 +277,19 @@ class OutputMismatchError(BuildError):
     """The compiled output of a bucket is further from eager mode than the tolerance."""
 
 
+@dataclass(eq=False, repr=False)
 class BundleError(WarmupError):
     """A bundle cannot be made, read or used. Arguments: path, reason."""
 
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path = path
-        self.reason = reason
+    path: str
+    reason: str
 
     def __str__(self) -> str:
         problem = f"{shown(self.path)}: {shown(self.reason)}"
         return f"{problem}; make the bundle again with `warmup build --bundle`"
 
 
+@dataclass(eq=False, repr=False)
 class MissError(WarmupError):
     """No row of the table answered a question of inductor, in strict serving.
 
@@ -354,14 +297,10 @@ class MissError(WarmupError):
     ingredients, or the differing fields of table and machine, as ``name: row X, here Y``.
     """
 
-    def __init__(
-        self, key: str, reason: str, nearest: str | None = None, differs: tuple[str, ...] = ()
-    ) -> None:
-        super().__init__(key, reason, nearest, differs)
-        self.key = key
-        self.reason = reason
-        self.nearest = nearest
-        self.differs = differs
+    key: str
+    reason: str
+    nearest: str | None = None
+    differs: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         if self.reason == "cached_miss":
@@ -382,12 +321,11 @@ class MissError(WarmupError):
         return f'{text}; {advised}; or serve with on_miss="fallback"'
 
 
+@dataclass(eq=False, repr=False)
 class UncoveredError(WarmupError):
     """A measurement that no row kind covers was stopped before it ran. Argument: its site."""
 
-    def __init__(self, site: str) -> None:
-        super().__init__(site)
-        self.site = site
+    site: str
 
     def __str__(self) -> str:
         return (
@@ -396,6 +334,7 @@ class UncoveredError(WarmupError):
         )
 
 
+@dataclass(eq=False, repr=False)
 class ForeignGraphError(WarmupError):
     """A graph that was compiled under another table, or under none, was loaded and refused.
 
@@ -403,10 +342,8 @@ class ForeignGraphError(WarmupError):
     None for a graph that was compiled without warmup.
     """
 
-    def __init__(self, compiled_under: str | None, installed: str) -> None:
-        super().__init__(compiled_under, installed)
-        self.compiled_under = compiled_under
-        self.installed = installed
+    compiled_under: str | None
+    installed: str
 
     def __str__(self) -> str:
         origin = "without a table" if self.compiled_under is None else self.compiled_under
@@ -418,17 +355,16 @@ class ForeignGraphError(WarmupError):
         )
 
 
+@dataclass(eq=False, repr=False)
 class WeightChangedError(WarmupError):
     """A weight that a graph had frozen was changed, in strict serving.
 
     Arguments: the first such weight, their number, the function that was compiled.
     """
 
-    def __init__(self, weight: str, changed: int, frame: str) -> None:
-        super().__init__(weight, changed, frame)
-        self.weight = weight
-        self.changed = changed
-        self.frame = frame
+    weight: str
+    changed: int
+    frame: str
 
     def __str__(self) -> str:
         more = f" and {self.changed - 1} more" if self.changed > 1 else ""
@@ -443,13 +379,12 @@ class AdapterError(WarmupError):
     """Base of the errors about the installed torch."""
 
 
+@dataclass(eq=False, repr=False)
 class UnsupportedTorchError(AdapterError):
     """This torch is outside the supported range. Arguments: its version, the supported range."""
 
-    def __init__(self, found: str, supported: str) -> None:
-        super().__init__(found, supported)
-        self.found = found
-        self.supported = supported
+    found: str
+    supported: str
 
     def __str__(self) -> str:
         return (
@@ -481,10 +416,7 @@ class ContradictionWarning(WarmupWarning):
 
 
 def warmup_error_in(error: BaseException) -> WarmupError | None:
-    """Return the first `WarmupError` among *error* and its causes, None if there is none.
-
-    torch.compile wraps errors that are raised during a compile in errors of its own.
-    """
+    """Return the first `WarmupError` among *error* and its causes, None if there is none."""
     return cause_in(error, WarmupError)
 
 

@@ -1,7 +1,6 @@
 """`Event` and `Emitter`: audit events, the records of what happened while serving.
 
-Renaming an event or a field is a breaking change and bumps `EVENT_SCHEMA`. This module knows event
-names and sinks, and nothing of tables or keys.
+Renaming an event or a field is a breaking change and bumps `EVENT_SCHEMA`.
 """
 
 from __future__ import annotations
@@ -97,9 +96,9 @@ FieldValue = Scalar | list[str]
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """The record of an event. ``(run, pid, seq)`` identifies it in every sink.
+    """The record of an event; ``time`` is in seconds since the epoch.
 
-    ``time`` is in seconds since the epoch.
+    ``(run, pid, seq)`` identifies it in every sink.
     """
 
     name: EventName
@@ -110,7 +109,6 @@ class Event:
     fields: Mapping[str, FieldValue]
 
     def to_json(self) -> str:
-        """Return the event as one line of JSON, ASCII only, without a newline."""
         record: dict[str, FieldValue] = {
             "event": self.name.value,
             "schema": EVENT_SCHEMA,
@@ -180,7 +178,7 @@ class FrameSkipped:
 
 @dataclass(frozen=True, slots=True)
 class WeightChanged:
-    """``frame`` is compiled again, since it froze ``weight``, the first of ``changed`` weights.
+    """``frame`` is compiled again, since it froze ``weight``, the first of ``changed``.
 
     Refused in strict serving.
     """
@@ -192,10 +190,7 @@ class WeightChanged:
 
 @dataclass(frozen=True, slots=True)
 class GraphLoaded:
-    """A graph of this table came from inductor's cache; ``misses`` of its decisions had no row.
-
-    Refused in strict serving where there were misses.
-    """
+    """A graph of this table came from a cache; strict serving refuses it with misses."""
 
     decisions: int
     misses: int
@@ -216,10 +211,7 @@ class GraphsRecorded:
 
 @dataclass(frozen=True, slots=True)
 class Contradicted:
-    """The value ``found`` of ``option`` is used instead of the table's.
-
-    ``advice`` is what the caller can do; empty where removing the caller's setting is enough.
-    """
+    """The value ``found`` of ``option`` is used instead of the table's; ``advice`` may be empty."""
 
     option: str
     expected: str
@@ -256,7 +248,6 @@ class Emitter:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def emit(self, name: EventName, **fields: FieldValue) -> Event:
-        """Pass a new event to every sink, and return it."""
         with self._lock:
             event = Event(
                 name,
@@ -282,22 +273,18 @@ def differs_of(event: Event) -> list[str]:
 
 
 def log_event(event: Event) -> None:
-    """Log *event* in one line that starts with `LOG_MARKER`.
-
-    Misses, mismatches, foreign graphs and contradictions are logged as warnings.
-    """
+    """Log *event* in a line that starts with `LOG_MARKER`; what people should see as a warning."""
     level = logging.WARNING if event.name in _WARNING_EVENTS else logging.INFO
     logger.log(level, "%s %s", LOG_MARKER, event.to_json())
 
 
 @dataclass(slots=True)
 class JsonLinesSink:
-    """Appends each event to a file as one line; several processes may share the file.
+    """Appends each event to a file as a line; several processes may share the file.
 
     Each line is a single ``write`` to a descriptor opened with O_APPEND, so that lines of different
     processes do not mix. Where the file ends in half a line, as a full disk or a killed process
-    leaves it, a newline is written in front. A compile that ends after `close` may emit events: the
-    file is opened for each of them.
+    leaves it, a newline is written in front. Events after `close` open the file again.
     """
 
     path: Path
@@ -307,11 +294,7 @@ class JsonLinesSink:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def open(self) -> None:
-        """Open the file for appending; create it if it is missing.
-
-        Raises:
-            SettingsError: the file cannot be written, or is a FIFO that no process reads.
-        """
+        """Open or create the file for appending; a SettingsError where it cannot be written."""
         # A pipe is not opened for reading too: it would never break, and fill.
         self._is_file = self.path.is_file() or not self.path.exists()
         self._is_readable = self._is_file and not (
@@ -332,11 +315,6 @@ class JsonLinesSink:
         self.path = self.path.absolute()  # it may be opened again, from another working folder
 
     def __call__(self, event: Event) -> None:
-        """Append *event* as one line.
-
-        Raises:
-            OSError: the file cannot be written, or only a part of the line could be.
-        """
         with self._lock:  # a closed descriptor's number may belong to another file
             if self._descriptor >= 0:
                 self._append(event)
@@ -361,7 +339,6 @@ class JsonLinesSink:
         return size == 0 or os.pread(self._descriptor, 1, size - 1) in (b"\n", b"")
 
     def close(self) -> None:
-        """Close the file; closing twice is fine."""
         with self._lock:
             self._close()
 
@@ -390,7 +367,6 @@ class Tally:
     changed: Counter[str] = field(default_factory=Counter)
 
     def __call__(self, event: Event) -> None:
-        """Count *event*."""
         text = {name: str(value) for name, value in event.fields.items()}
         if event.name is EventName.HIT:
             self.hits[text["key"]] += 1
@@ -460,15 +436,14 @@ def warn(warning: WarmupWarning) -> None:
 class Uncompiled:
     """The frames that torch.compile left uncompiled, each with torch's reason.
 
-    ``matmuls`` is the number of matrix products and convolutions that a call runs outside of any
-    graph; it is counted only where there are frames.
+    ``matmuls`` counts the products and convolutions of a call outside of any graph, where there are
+    frames.
     """
 
     frames: tuple[str, ...] = ()
     matmuls: int = 0
 
     def with_frames(self, frames: Iterable[str]) -> Uncompiled:
-        """Return these with *frames* too."""
         return replace(self, frames=(*self.frames, *frames))
 
     def lines(self) -> Iterator[str]:

@@ -34,7 +34,7 @@ _NAMED_PIPES_AND_CHARACTERS: Final = (stat.S_ISCHR, stat.S_ISFIFO)
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where a path leads to: ``path`` is without links; ``found`` is None where no file is yet.
+    """Where a path leads to: ``path`` without links, ``found`` if there is a file, or a stream.
 
     A stream is written into: a character device, a FIFO, or what a process has open as a
     descriptor; its ``path`` is as it was named.
@@ -48,9 +48,8 @@ class Destination:
 def destination_of(path: Path) -> Destination:
     """Return where *path* leads to, as the kernel lets this process follow its links.
 
-    Raises:
-        OSError: what is at *path* may not be written: a folder, a block device, a socket, or a file
-            without write permission, for the superuser too.
+    An OSError: it may not be written: a folder, a block device, a socket, or a file without write
+    permission, for the superuser too.
     """
     try:
         found = path.stat()
@@ -70,11 +69,7 @@ def destination_of(path: Path) -> Destination:
 
 
 def regular_file_of(path: Path) -> Path:
-    """Return the path, without links, of the regular file that *path* leads to or would make.
-
-    Raises:
-        OSError: as `destination_of`, or *path* leads to a stream.
-    """
+    """Return the path, without links, of the regular file at *path*, or to be; or an OSError."""
     destination = destination_of(path)
     if destination.is_stream:
         raise OSError(errno.EINVAL, "it is no regular file", str(path))
@@ -84,8 +79,7 @@ def regular_file_of(path: Path) -> Path:
 def write_output(path: Path, content: str | bytes, option: str) -> None:
     """Put *content*, text in UTF-8, at *path*, as `replace_bytes` does.
 
-    Raises:
-        SettingsError: it cannot be written; *option* names the option that gave the path.
+    A SettingsError, which names *option*: it cannot be written.
     """
     try:
         replace_bytes(path, content.encode() if isinstance(content, str) else content)
@@ -94,11 +88,7 @@ def write_output(path: Path, content: str | bytes, option: str) -> None:
 
 
 def make_folder(folder: Path, option: str) -> None:
-    """Make *folder* and the folders above it, where they are missing.
-
-    Raises:
-        SettingsError: it cannot be made; *option* names the option that gave the path.
-    """
+    """Make *folder* and those above it; a SettingsError, which names *option*, where that fails."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
@@ -113,10 +103,9 @@ def _refusal(place: str, verb: str, what: str, error: OSError | ValueError) -> S
 
 
 def remove_output(path: Path) -> None:
-    """Remove the regular file that *path* leads to, if there is one; a link to it stays.
+    """Remove the regular file that *path* leads to, if any; a link to it stays.
 
-    Raises:
-        OSError: the file cannot be removed, or *path* leads to anything else, which stays.
+    An OSError: the file cannot be removed, or *path* leads to anything else, which stays.
     """
     path.parent.stat()
     regular_file_of(path).unlink(missing_ok=True)
@@ -132,10 +121,7 @@ def replace_bytes(path: Path, content: bytes | Iterable[bytes]) -> None:
 
     A regular file is replaced by one with the same mode and, where the system allows it, the same
     owner and group; a new file has the mode 0644. Temporary files of writers that were killed are
-    removed.
-
-    Raises:
-        OSError: the file cannot be written; the old one is unchanged and no temporary file is left.
+    removed. After an OSError the old file is unchanged and no temporary file is left.
     """
     pieces = (content,) if isinstance(content, bytes) else content
     destination = destination_of(path)
@@ -160,11 +146,7 @@ def replace_bytes(path: Path, content: bytes | Iterable[bytes]) -> None:
 
 
 def probe_folder(path: Path) -> None:
-    """Check that a file could be written to *path*, and remove leftovers of killed writers.
-
-    Raises:
-        OSError: it could not.
-    """
+    """Remove what killed writers left; an OSError where no file could be written to *path*."""
     target = destination_of(path).path
     _remove_leftovers(target)
     descriptor, temporary = _make_temporary(target)
@@ -175,11 +157,8 @@ def probe_folder(path: Path) -> None:
 def open_regular(path: Path, *, follows_links: bool = True) -> BinaryIO:
     """Open the regular file at *path* for reading: no device and no FIFO, which may never end.
 
-    A link at *path* is an error unless *follows_links*.
-
-    Raises:
-        OSError: it cannot be opened, or is no regular file.
-        ValueError: *path* has a character that no path has.
+    A link at *path* is an error unless *follows_links*. An OSError or a ValueError, where no path
+    has such a character.
     """
     # O_NONBLOCK: without waiting for the writer of a FIFO.
     more = os.O_NONBLOCK | (0 if follows_links else os.O_NOFOLLOW)
@@ -191,12 +170,9 @@ def open_regular(path: Path, *, follows_links: bool = True) -> BinaryIO:
 
 
 def create_like(path: Path, pattern: Path) -> int:
-    """Open the regular file at *path* for appending, and return its descriptor.
+    """Open the regular file at *path* for appending, or an OSError, and return its descriptor.
 
     A new file has the mode, the owner and the group of the file *pattern*.
-
-    Raises:
-        OSError: it cannot be opened, is a link, or is no regular file.
     """
     flags = os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
@@ -266,7 +242,6 @@ def _make_temporary(target: Path) -> tuple[int, str]:
 
 
 def _lock_if_free(descriptor: int) -> bool:
-    """Lock the file of *descriptor*; return False where another process has it locked."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -360,7 +335,6 @@ _CREATION_S: Final = 0.2  # another user's new folder or lock file has its mode 
 
 
 def lock_path(path: Path) -> Path:
-    """Return the path of the lock file of *path*."""
     return path.parent / LOCKS_FOLDER / f"{path.name}.lock"
 
 
@@ -371,11 +345,7 @@ def locked(path: Path, timeout_s: float) -> Iterator[None]:
     The lock file stays, empty, as does its folder, which has the permissions and the group of the
     folder of *path*: every user that may write there can lock. The kernel gives up the lock of a
     process that ends in whatever way. *path* is without links, so that a file has one lock under
-    all its names.
-
-    Raises:
-        TimeoutError: another writer held the lock for *timeout_s* seconds.
-        OSError: the lock file cannot be made or opened.
+    all its names. A TimeoutError: another writer held the lock for *timeout_s* seconds.
     """
     from filelock import FileLock, Timeout  # 40 ms that readers need not wait for
 
@@ -421,10 +391,7 @@ _LONGEST_TURN_S: Final = 24 * 3600.0
 
 @dataclass
 class DeviceLock:
-    """The right to measure, which one thread of one process has at a time; a lock beside *path*.
-
-    The kernel takes it from a process that ends in whatever way.
-    """
+    """The right to measure, of one thread of one process at a time: a lock beside *path*."""
 
     path: Path
     _lock: threading.RLock = field(default_factory=threading.RLock)
@@ -432,12 +399,7 @@ class DeviceLock:
 
     @contextlib.contextmanager
     def taken(self) -> Iterator[None]:
-        """Wait for the turn and hold it; a thread that has it takes it again at once.
-
-        Raises:
-            TimeoutError: another process held it for a day.
-            OSError: the lock cannot be made.
-        """
+        """Wait for the turn and hold it, or a TimeoutError after a day; reentrant for a thread."""
         with self._lock, contextlib.ExitStack() as stack:
             if not self._depth:
                 stack.enter_context(locked(self.path, _LONGEST_TURN_S))

@@ -40,7 +40,6 @@ class Search(StrEnum):
     EXHAUSTIVE = "exhaustive"  # also every tile of inductor's exhaustive list
 
     def is_narrower_than(self, other: Search) -> bool:
-        """Whether *other* tries candidates that this search does not."""
         order = list(Search)
         return order.index(self) < order.index(other)
 
@@ -51,8 +50,8 @@ class Method:
 
     Candidates within ``near_tie`` of the fastest, as a share of its time, tie with it. A row whose
     spread (distance between the quartiles over the median) stays above ``max_spread`` keeps the
-    library default. The library default and at most ``fused_top_k`` other candidates are also timed
-    with the operations that inductor can fuse into the GEMM; with 0 every GEMM is timed alone.
+    library default. The library default and ``fused_top_k`` others are also timed with the
+    operations that inductor can fuse into the GEMM; with 0 every GEMM is timed alone.
     """
 
     launch: Launch = Launch.EAGER
@@ -69,11 +68,10 @@ COMPILE_MODES: Final = ("default", "reduce-overhead", "max-autotune", "max-autot
 
 
 class CompileOrder(StrEnum):
-    """When the candidates of a graph are compiled: as asked, or all at the same time.
+    """When the candidates of a graph are compiled.
 
-    ``AS_ASKED``: those of a question when inductor asks it. ``BESIDE``: all are sent to the workers
-    before the first question is measured, and compile beside measurements. ``BEFORE``: all are
-    compiled before the first question is measured, so that the host is idle while it is timed.
+    ``AS_ASKED``: those of a question when inductor asks it. ``BESIDE``: all at once, beside
+    measurements. ``BEFORE``: all before the first measurement, so that the host is idle then.
     """
 
     AS_ASKED = "as asked"
@@ -87,10 +85,7 @@ class CompileOrder(StrEnum):
 def read_flag(argument: bool | None, variable: str) -> bool:  # noqa: FBT001  passed on
     """Return *argument* or, where it is None, whether the environment *variable* is ``1``.
 
-    Unset, empty and ``0`` mean off.
-
-    Raises:
-        SettingsError: the variable has another value.
+    Unset, empty and ``0`` mean off; a SettingsError for any other value.
     """
     if argument is not None:
         return argument
@@ -130,10 +125,10 @@ class Resource(StrEnum):
 class SearchCounts:
     """How many candidates a decision had.
 
-    ``listed`` counts inductor's own candidates, ``added`` the others by source; a candidate of
-    several sources counts for the first. ``pruned`` counts, by resource, the candidates that were
-    left out because their launch is impossible, and ``spilling`` those of the added that spill
-    registers. ``left_out`` counts the candidates that the bound of a search kept from being tried.
+    ``listed`` counts inductor's own, ``added`` the others by source; a candidate of several counts
+    for the first. ``pruned`` counts, by resource, those whose launch is impossible, ``spilling``
+    those of the added that spill registers, and ``left_out`` those that the bound of a search kept
+    from being tried.
     """
 
     search: Search
@@ -151,8 +146,8 @@ class SearchCounts:
     def completed(self, offered: int) -> SearchCounts:
         """Return these counts for a selection of *offered* candidates; the rest count as listed.
 
-        Inductor adds C++ templates, and all candidates of a CPU linear, outside of the heuristics
-        whose lists are counted.
+        Inductor adds C++ templates, and all candidates of a CPU linear, outside of the counted
+        lists.
         """
         return replace(self, listed=self.listed + max(offered - self.tried, 0))
 
@@ -170,7 +165,6 @@ class SearchCounts:
         return f"{self.search}: {self.by_source}"
 
     def __add__(self, later: SearchCounts) -> SearchCounts:
-        """Return the sums of these and *later* counts of the same selection."""
         return replace(
             later,
             listed=self.listed + later.listed,

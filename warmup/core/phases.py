@@ -36,7 +36,6 @@ class Phase(StrEnum):
 
     @property
     def label(self) -> str:
-        """The phase as reports print it."""
         return "AOT" if self is Phase.AOT else self.value.replace("_", " ")
 
 
@@ -47,11 +46,9 @@ StageSeconds = Mapping["BuildStage", float]
 class BuildStage(StrEnum):
     """What a build spends time on. A second belongs to the innermost stage under way.
 
-    `COMPILING` are compiles and first calls of a bucket without what is measured in them, and with
-    the kernels that a decision between two forms of a reduction begins with. `BARE_TRIALS` compile
-    nothing; the other trials and searches compile what they time. `REGIONS` are the compiled ways
-    of paddings and splits, without the searches in them. `JUDGING` has eager's outputs, and what a
-    call costs.
+    `COMPILING` are compiles and first calls of a bucket without what is measured in them.
+    `BARE_TRIALS` compile nothing; other trials and searches compile what they time. `REGIONS` are
+    the compiled ways of paddings and splits. `JUDGING` has eager's outputs, and what a call costs.
     """
 
     COMPILING = "compiling"
@@ -66,7 +63,6 @@ class BuildStage(StrEnum):
 
     @property
     def label(self) -> str:
-        """The stage as reports print it."""
         return self.value.replace("_", " ")
 
 
@@ -91,7 +87,6 @@ class _NestedClock(Generic[_P]):
         self._under_way.append(phase)
 
     def leave(self) -> None:
-        """End the innermost phase that was entered."""
         self.charge(self._under_way[-1])
         if len(self._under_way) > 1:
             self._under_way.pop()
@@ -114,10 +109,7 @@ class _NestedClock(Generic[_P]):
         self._since = now
 
     def take(self) -> dict[_P, float]:
-        """Return the seconds of each phase since the last `take`, or since the clock began.
-
-        Phases that were not entered are missing.
-        """
+        """Return the seconds of each phase that was entered since the last `take`."""
         self.charge(self._under_way[-1])
         taken, self._seconds = self._seconds, {}
         return {phase: taken[phase] for phase in type(self._under_way[0]) if phase in taken}
@@ -152,5 +144,4 @@ def document_of(seconds: PhaseSeconds | StageSeconds) -> dict[str, float]:
 
 
 def phases_from(document: Mapping[str, float]) -> dict[Phase, float]:
-    """Return the phases of what `document_of` returned."""
     return {Phase(name): seconds for name, seconds in document.items()}

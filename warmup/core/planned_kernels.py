@@ -33,11 +33,11 @@ class PlannedBy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedKernel:
-    """One launch of the generated code, or one call of a library.
+    """A launch of the generated code, or a call of a library.
 
     ``name`` is the generated kernel's, or the operator of a library call (``aten.mm.out``).
-    ``keys`` are the keys of the decisions behind it: that of its GEMM first. ``flops`` and
-    ``moved`` bytes are the least of one launch, None where the graph does not say.
+    ``keys`` are those of the decisions behind it, that of its GEMM first. ``flops`` and ``moved``
+    bytes are the least of a launch, None where the graph does not say.
     """
 
     name: str
@@ -60,9 +60,8 @@ class GraphPlan:
 class RecordedPlan:
     """What a recording knows beside the events: the plans of each bucket's graphs, by bucket.
 
-    ``calls`` are the calls of each bucket that the trace has. ``clocks`` are SM clocks in MHz that
-    were read while the calls ran, ``device`` is the device's name, ``table`` the digest of the
-    table that was served, None without a table.
+    ``calls`` are the calls of each bucket in the trace, ``clocks`` SM clocks in MHz while they ran,
+    and ``table`` is the digest of the served table, if any.
     """
 
     plans: Mapping[str, tuple[GraphPlan, ...]]
@@ -73,16 +72,11 @@ class RecordedPlan:
     clocks: tuple[Count, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the plan as JSON values."""
         return {"schema": PLAN_SCHEMA, **asdict(self)}
 
 
 def plan_from_json(document: Any, path: str) -> RecordedPlan:
-    """Return the plan in *document*, which a trace at *path* has.
-
-    Raises:
-        SettingsError: it is none, or of another schema.
-    """
+    """Return the plan in *document*, which a trace at *path* has, or a SettingsError."""
     problem = "has another schema"
     if isinstance(document, dict) and document.get("schema") == PLAN_SCHEMA:
         try:

@@ -45,19 +45,14 @@ class Caches:
 
     @property
     def inductor(self) -> Path:
-        """The folder of inductor's cache."""
         return self.folder / "inductor"
 
     @property
     def triton(self) -> Path:
-        """The folder of Triton's cache."""
         return self.folder / "triton"
 
     def environment(self) -> dict[str, str]:
-        """Return this process's environment with these caches and without any WARMUP_ variable.
-
-        A process that is started with it serves from no table.
-        """
+        """Return this process's environment with these caches and without any WARMUP_ variable."""
         plain = {key: value for key, value in os.environ.items() if not key.startswith("WARMUP_")}
         return {
             **plain,
@@ -100,11 +95,10 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The process ID."""
         return self._process.pid
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Send *message* as one line; of a child that has ended only `receive` reports it."""
+        """Send *message* as a line; of a child that has ended only `receive` reports it."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps(message).encode() + b"\n")
@@ -113,9 +107,8 @@ class Child:
     def receive(self, limit_s: float) -> Message:
         """Return the child's next answer.
 
-        Raises:
-            ChildError: the child ended; the text says how, with the last line it printed.
-            ChildTimeoutError: no answer came for *limit_s* seconds.
+        A ChildTimeoutError: none came for *limit_s* seconds. A ChildError says how the child ended,
+        with the last line it printed.
         """
         deadline = time.monotonic() + limit_s
         while b"\n" not in self._buffer:
@@ -158,7 +151,6 @@ class Child:
         return f"ended with exit code {code}{self._last_line()}"
 
     def _last_line(self) -> str:
-        """Return the last line that the child printed, in brackets; empty without any."""
         size = os.fstat(self._log).st_size
         start = max(0, size - _TAIL_BYTES)
         # pread, since the child shares this descriptor's offset and may still write.
@@ -168,10 +160,7 @@ class Child:
 
 
 def end_with_parent() -> None:
-    """Make this process kill itself soon after its parent ends, whatever it is doing then.
-
-    Child programs call it when they start.
-    """
+    """Make this process kill itself soon after its parent ends, whatever it is doing then."""
     parent = os.getppid()
 
     def watch() -> None:
@@ -195,10 +184,10 @@ _TURN_FILE: Final = "turn"
 class RecordingOrder:
     """The table to complete, how to measure, and the folder that the processes share meanwhile.
 
-    ``session`` names the recording in the cache keys of inductor, so that no graph of an earlier
-    run answers in place of a compile. With ``after`` the processes measure nothing: their misses
-    are tuned when the command has ended. ``options`` are the arguments of `PolicyOptions`. The
-    other fields are those of `warmup.tuning.request.BuildOptions`.
+    ``session`` is in inductor's cache keys, so that no graph of an earlier run answers in place of
+    a compile. With ``after`` the processes measure nothing: their misses are tuned when the command
+    has ended. ``options`` are the arguments of `PolicyOptions`; the other fields are those of
+    `warmup.tuning.request.BuildOptions`.
     """
 
     out: str
@@ -231,16 +220,11 @@ class RecordingOrder:
         return Path(self.folder) / _TURN_FILE
 
     def to_json(self) -> str:
-        """Return the order as the value of its variable."""
         return json.dumps(asdict(self))
 
 
 def order_in_environment() -> RecordingOrder | None:
-    """Return the order that this process has; None in a process that nobody records.
-
-    Raises:
-        SettingsError: the variable is no order.
-    """
+    """Return the order that this process has, None if nobody records it, or a SettingsError."""
     text = os.environ.get(RECORDING_VARIABLE)
     if not text:
         return None

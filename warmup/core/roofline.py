@@ -19,12 +19,12 @@ PASSES: Final = 2  # a loop over a reduction reads its input twice; an input may
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peaks:
-    """The largest rates measured on one device, with the date and the SM clock of the measurement.
+    """The largest rates measured on a device, with the date and the SM clock of the measurement.
 
     ``tflops`` is by the short dtype name of the operands (``bf16``); ``gbps`` counts bytes read
     plus bytes written. ``clock_mhz`` is the clock after all of it, and ``clocks`` has, by dtype,
-    the clock right after its matmuls, which a limit of power may have lowered. None and absent
-    where the clock could not be read.
+    the clock right after its matmuls, which a limit of power may have lowered; absent where it
+    could not be read.
     """
 
     tflops: Mapping[str, float]
@@ -38,8 +38,7 @@ class Peaks:
 class Work:
     """The least work of a problem: operations (None where unknown) and bytes moved.
 
-    ``most_moved`` is an upper bound of the bytes, where a key has rounded sizes; None where the
-    least is also what a sensible kernel moves.
+    ``most_moved`` bounds the bytes where a key has rounded sizes; None where ``moved`` is exact.
     """
 
     dtype: str
@@ -85,12 +84,10 @@ class PeaksJson(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     tflops: dict[_Dtype, _Rate]
 
     def peaks(self) -> Peaks:
-        """Return the peaks."""
         return Peaks(**msgspec.structs.asdict(self))
 
     @classmethod
     def of(cls, peaks: Peaks) -> PeaksJson:
-        """Return *peaks* as they are written."""
         return cls(
             clock_mhz=peaks.clock_mhz,
             clocks=dict(peaks.clocks),

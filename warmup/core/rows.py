@@ -1,6 +1,5 @@
-"""`Row`: what a table holds for one key, the winner and the evidence for it.
+"""`Row`: what a table holds for a key, the winner and the evidence for it.
 
-The closed lists of words that stand in tables and events, and the winner itself are here too.
 Nothing here knows how keys are written or how tables are stored.
 """
 
@@ -140,34 +139,29 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """The measurements behind a winner. Times are medians in microseconds.
+    """The measurements behind a winner. Times are medians in microseconds; None was not measured.
 
     ``library_us`` is the time of the library default, None when no library kernel was a candidate.
     ``spread`` is the distance between the winner's quartiles over its median, ``band`` the share of
     the fastest time within which candidates tied, ``error`` the largest element error against the
-    reference in units of the reference's root mean square. Rates and ``peak_share`` are None where
-    the work or the device's peaks are unknown, ``clock_mhz`` where the SM clock could not be read.
-    ``search`` says which candidates were tried.
+    reference in units of the reference's root mean square. Rates and ``peak_share`` need known work
+    and peaks. ``search`` says which candidates were tried.
 
     With the scope ``fused`` the three times, the spread, the band and the error are those of the
     GEMM with the operations fused into it; ``bare_us`` is then the winner's time for the GEMM
-    alone, and the rates belong to that time. ``kernels`` and ``library_kernels`` are then how many
-    kernels the region launches with the winner and with the library default, counted in the code
-    that inductor generated. ``spills`` and ``registers`` are those of the kernel that holds the
-    winner's template, for each thread, as the driver reports them. All four are None where they
-    were not read: on a CPU, in older rows, and the last two for a library call.
+    alone, and the rates belong to that time. ``kernels`` and ``library_kernels`` count what the
+    region launches with the winner and with the library default, in the code that inductor
+    generated. ``spills`` and ``registers``, for each thread, are those of the kernel that holds the
+    winner's template.
 
     For a key with a range ``along`` has ``(size, ratio)`` at sizes of the range, ascending: the
-    winner's time over the best time at that size, None where its time is missing or unstable. The
-    last size is the one at which all other times were taken.
+    winner's time over the best time at that size, None where its time is missing or unstable. All
+    other times were taken at the last size.
 
-    ``ranking`` has the fastest candidates as text, at most ten, which `ranked` reads: they were
-    timed as ``scope`` says. It is empty in rows of older tables. ``bare_ranking`` is the same for
-    the times of a pad row's library products with pad kernels of their own, which did not decide.
-
-    ``host_us`` is the host's time to enqueue the winner, and ``library_host_us`` that of the
-    library default, in what ``scope`` says; None where candidates were not timed launched one by
-    one on a GPU.
+    ``ranking`` has the fastest candidates as text, which `ranked` reads; empty in older rows.
+    ``bare_ranking`` is the same for a pad row's library products with pad kernels of their own,
+    which did not decide. ``host_us`` and ``library_host_us`` are the host's times to enqueue, in
+    what ``scope`` says, where candidates were timed launched one by one on a GPU.
     """
 
     time_us: float
@@ -199,7 +193,6 @@ class Evidence:
 
     @property
     def failed(self) -> int:
-        """The number of rejected candidates."""
         return sum(count for _, count in self.rejected)
 
     @property

@@ -1,9 +1,8 @@
-"""`read_json`: JSON from files that are not trusted.
+"""`read_json`: untrusted JSON as the `msgspec.Struct` that its caller declares.
 
-It returns the `msgspec.Struct` that its caller declares: the struct says which members there are,
-of which types and in which bounds. All else is refused, and so are names that an object has twice,
-NaN and deep nesting. Errors of msgspec lack the names of a dict's members, which are looked up
-here, so that each error has the file and the JSON pointer of the value.
+All else is refused, and so are names that an object has twice, NaN and deep nesting. Errors of
+msgspec lack the names of a dict's members, which are looked up here, so that each error has the
+file and the JSON pointer of the value.
 """
 
 from __future__ import annotations
@@ -51,15 +50,13 @@ _TOKEN: Final = re.compile(rb'("(?:[^"\\]|\\.)*")(:?)|[{}]')
 
 
 def repetition(name: str) -> str:
-    """Return what is wrong with an object that has *name* twice."""
     return f"the name {name[:80]!r} appears twice in one object"
 
 
 def read_json(data: bytes, expected: type[_T], path: str) -> tuple[_T, bytes]:
     """Return *data* as an *expected*, and without whitespace; *path* is for error texts only.
 
-    Raises:
-        TableFormatError: it is not JSON, has a name twice, or is not as *expected* declares.
+    A TableFormatError: it is not JSON, has a name twice, or is not as *expected* declares.
     """
     value = decode_json(data, expected, path)
     compact = msgspec.json.format(data, indent=-1)
@@ -70,11 +67,7 @@ def read_json(data: bytes, expected: type[_T], path: str) -> tuple[_T, bytes]:
 
 
 def decode_json(data: bytes, expected: type[_T], path: str) -> _T:
-    """Return *data* as an *expected*; of a name that is there twice the last value is taken.
-
-    Raises:
-        TableFormatError: it is not JSON, or is not as *expected* declares.
-    """
+    """Return *data* as an *expected*, or a TableFormatError; the last of equal names counts."""
     try:
         return msgspec.json.decode(data, type=expected)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -110,11 +103,7 @@ def pointer_of(*parts: str | int) -> str:
 
 
 def check_texts(value: Any, path: str, *parts: str | int) -> None:
-    """Check that each text in *value*, struct or JSON, and each name is printable.
-
-    Raises:
-        TableFormatError: one is not; the error has its pointer, below *parts*.
-    """
+    """Raise a TableFormatError, with a pointer below *parts*, for text that is not printable."""
     for place, text in _texts(msgspec.to_builtins(value), parts):
         if not text.isprintable():
             raise TableFormatError(path, pointer_of(*place), "expected printable characters")

@@ -1,7 +1,6 @@
 """`Trial`: everything needed to measure the candidates for one key; `Outcome`; `Tuned`.
 
-Plain numbers and text, so that a trial can be sent to another process as JSON. No torch here: the
-protocol `Operands` names tensors as `Any`.
+Plain numbers and text, so that a trial can be sent to another process as JSON. No torch here.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ class Samples:
 
     @property
     def median(self) -> float:
-        """The median time in microseconds."""
         return statistics.median(self.times_us)
 
     @property
@@ -50,8 +48,8 @@ class Samples:
         """The 95 % confidence interval of the median, whatever the distribution of the times.
 
         Its ends are order statistics, with ranks from the binomial distribution (Conover, Practical
-        Nonparametric Statistics, section 3.2). Below six samples it is the whole range, whose
-        confidence is then below 95 %.
+        Nonparametric Statistics, section 3.2). Below six samples it is the whole range, of less
+        confidence.
         """
         return interval_of(self.times_us)
 
@@ -68,8 +66,8 @@ class Samples:
 def busy_sentence(control: str, samples: Samples) -> str | None:
     """Return why *samples* of the control are no basis of a ratio; None where they are.
 
-    The times of a control, the call that the others are compared with, say how far the machine can
-    be believed: nothing but the machine changes between them.
+    Nothing but the machine changes between the times of a control, the call that others are
+    compared with.
     """
     if samples.width <= WIDEST_CONTROL:
         return None
@@ -168,11 +166,10 @@ class Step:
 class Region:
     """A GEMM, or a reduction, with the operations that may be fused into it or what follows it.
 
-    Which kernels run beside a GEMM depends on the GEMM's own kernel: a Triton template computes the
-    operations that follow in the same kernel, a library call leaves them to another one. A region
-    is the part of the graph that shows this difference. ``steps`` are in order, and ``outputs`` are
-    the numbers of the steps whose results are returned. ``flops`` counts the operations of each
-    GEMM in the region, that of the trial's own GEMM first.
+    A Triton template computes the operations that follow in the same kernel, a library call leaves
+    them to another: a region is the part of the graph that shows this difference. ``steps`` are in
+    order, ``outputs`` are the numbers of the steps whose results are returned, and ``flops`` counts
+    the operations of each GEMM, that of the trial's own GEMM first.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -228,12 +225,12 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class RegionKernels:
-    """What inductor compiled for a region with one candidate.
+    """What inductor compiled for a region with a candidate.
 
     ``count`` is how many kernels and library calls the generated code launches. ``spills`` and
-    ``registers`` belong to the kernel with the candidate's template, for each thread. None where
-    they could not be read. ``is_as_decided`` is false where inductor fused another way than the
-    candidate, or the winner of another GEMM of the region, says.
+    ``registers`` are those of each thread of the template's kernel. None where they could not be
+    read. ``is_as_decided`` is false where inductor fused another way than a winner of the region
+    says.
     """
 
     count: int | None
@@ -268,7 +265,6 @@ class Outcome:
 
     @property
     def host_us(self) -> float | None:
-        """The median of the host's times in microseconds, None without any."""
         return None if self.host is None else self.host.median
 
     @property
@@ -348,11 +344,7 @@ def trial_to_json(trial: Trial) -> dict[str, Any]:
 
 
 def trial_from_json(document: JsonObject) -> Trial:
-    """Return the trial that `trial_to_json` wrote.
-
-    Raises:
-        msgspec.ValidationError: it is another document.
-    """
+    """Return the trial that `trial_to_json` wrote, or a msgspec.ValidationError."""
     return msgspec.convert(document, Trial)
 
 
@@ -363,13 +355,12 @@ def trial_from_json(document: JsonObject) -> Trial:
 class LiveSearch:
     """A decision measured in this process, whose candidates are made while others are timed.
 
-    ``listed`` are the candidates among which default mode chooses, in its order, and ``calls`` are
-    their calls. ``more`` takes the microseconds of all candidates so far, infinite for a rejected
-    one, and returns the calls of further candidates; without any the search is over. ``written``
-    calls a candidate once and returns copies of the tensors that it wrote. ``uncompiled`` has the
-    candidates that did not compile, with the reason, and ``counts`` returns how many were tried:
-    both grow while the search goes on. ``is_cut`` returns whether it ended early, since another
-    kernel is so much faster that no further candidate can matter. ``banned`` is left out.
+    ``listed`` are the candidates among which default mode chooses, in its order. ``more`` takes the
+    microseconds of all candidates so far, infinite for a rejected one, and returns the calls of
+    further candidates; without any the search is over. ``written`` calls a candidate once and
+    returns copies of the tensors that it wrote. ``uncompiled`` has the candidates that did not
+    compile, with the reason, and ``counts`` returns how many were tried: both grow. ``is_cut``: the
+    search ended early, since another kernel is so much faster that no further candidate can matter.
     """
 
     listed: tuple[Winner, ...]

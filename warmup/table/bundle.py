@@ -1,4 +1,4 @@
-"""`Manifest` and the bundle file: the compiled winners of a table, in one file beside the table.
+"""`Manifest` and the bundle file: the compiled winners of a table, in a file beside the table.
 
 A zip archive. Its first member, ``manifest.json``, has the digest of the table, the facts of the
 machine that must be equal, and every other member with its size and SHA-256. The other members are
@@ -58,13 +58,7 @@ class ArchiveEntry:
 
 
 class Archive:
-    """The open archive *file*, whose directory has been checked; *path* is for messages.
-
-    ``entries`` are in the order of the file.
-
-    Raises:
-        BundleError: the file is no archive of the accepted form.
-    """
+    """The open archive *file*, whose directory is checked: a BundleError for another form."""
 
     entries: tuple[ArchiveEntry, ...]
 
@@ -74,10 +68,8 @@ class Archive:
         self.entries = tuple(self._read_directory())
 
     def read(self, entry: ArchiveEntry) -> Iterator[bytes]:
-        """Yield the content of *entry* in pieces of at most 256 KiB.
-
-        Raises:
-            BundleError: the content is damaged, or has another size than the directory states.
+        """Yield the content of *entry* in pieces of at most 256 KiB; a BundleError where it is
+        damaged.
         """
         local = self._read_at(entry.offset, _LOCAL.size + len(entry.name))
         signature, _, flags, method, _, _, *numbers, name_length, extra = _LOCAL.unpack_from(local)
@@ -220,11 +212,10 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The table, the requirements and the files of a bundle.
+    """The digest of the table, the facts of a machine that must be equal, and the files of a
+    bundle.
 
-    ``table`` is the digest of the table that the bundle was made from. ``needs`` has the facts of
-    the machine, by name, that must be equal where the bundle is used. ``members`` has the files by
-    name, with ``/`` between folders.
+    Names of ``members`` have ``/`` between folders.
     """
 
     table: str
@@ -232,10 +223,7 @@ class Manifest:
     members: Mapping[str, Member]
 
     def differences(self, table: str, here: Mapping[str, str]) -> tuple[str, ...]:
-        """Return why the bundle cannot be used with the table digest *table* and the facts *here*.
-
-        A line for each difference; empty when the bundle fits.
-        """
+        """Return a line for each fact *here*, or table, with which the bundle cannot be used."""
         expected = {"table": self.table, **self.needs}
         actual = {"table": table, **here}
         return tuple(
@@ -248,12 +236,9 @@ class Manifest:
 def write_bundle(
     path: Path, table: str, needs: Mapping[str, str], files: Mapping[str, bytes]
 ) -> Manifest:
-    """Write a bundle of *files* to *path*, and return its manifest.
+    """Write a bundle of *files* to *path*, and return its manifest, or a BundleError.
 
     Equal arguments give equal bytes. A reader of *path* sees the old file or the new one, whole.
-
-    Raises:
-        BundleError: the file cannot be written, or `read_manifest` would refuse its manifest.
     """
     members = {
         name: Member(len(content), hashlib.sha256(content).hexdigest())
@@ -293,8 +278,7 @@ class OpenBundle:
     def members(self) -> Iterator[tuple[str, Iterator[bytes]]]:
         """Yield the name of each member, and its content in pieces, to be read before the next.
 
-        Raises:
-            BundleError: a member differs from the manifest; known behind its last piece.
+        A BundleError behind the last piece: the member differs from the manifest.
         """
         for entry in self._entries:
             yield entry.name, self._pieces(entry)
@@ -312,11 +296,8 @@ class OpenBundle:
 def open_bundle(path: Path) -> Iterator[OpenBundle]:
     """Open the bundle at *path*, with its manifest and the directory of its files checked.
 
-    The file is opened once: the bundle that was checked is the bundle that is read, even if *path*
-    is replaced meanwhile.
-
-    Raises:
-        BundleError: there is no bundle at *path*, it is invalid, or every user can write it.
+    The file is opened once: the bundle that was checked is read, even if *path* is replaced
+    meanwhile. A BundleError: there is none, it is invalid, or every user can write it.
     """
     try:
         file = open_regular(path)
@@ -349,7 +330,6 @@ def _read_manifest(archive: Archive, path: Path) -> Manifest:
 
 
 def _manifest_of(text: bytes, path: Path) -> Manifest:
-    """Return the manifest in *text*, which is not trusted."""
     try:
         json, _ = read_json(text, _ManifestJson, str(path))
         check_texts(json.needs, str(path), "needs")
@@ -378,8 +358,7 @@ def _entry(name: str) -> zipfile.ZipInfo:
 def needs_of(runtime: Runtime) -> dict[str, str]:
     """Return the facts that must be equal for compiled code to run: for `Manifest.needs`.
 
-    Device, torch, Triton, CUDA and Python. Not the driver, which runs code from older drivers, nor
-    the facts that change the speed alone.
+    Not the driver, which runs code from older drivers, nor the facts that change the speed alone.
     """
     device = runtime.device
     needs = {

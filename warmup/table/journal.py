@@ -47,7 +47,6 @@ class EntryJson(Json, kw_only=True):
 
 
 def journal_path(table: Path) -> Path:
-    """Return the path of the journal of the file *table*, which is no link."""
     return table.with_name(f"{table.name}.journal")
 
 
@@ -67,8 +66,7 @@ class Journal:
     def read_on(self) -> list[Entry]:
         """Return the entries behind those that were read, also where there is no file.
 
-        Raises:
-            TableFormatError: the file is no journal, is damaged, or is shorter than before.
+        A TableFormatError: the file is no journal, is damaged, or is shorter than before.
         """
         try:
             with open_regular(self.path, follows_links=False) as file:
@@ -96,11 +94,7 @@ class Journal:
         """Append *entry* and sync it; a new journal is for the file *table*, which has *digest*.
 
         Where the journal would have more than *room* bytes, nothing is written: return False. The
-        caller holds the lock of the table and has read on.
-
-        Raises:
-            OSError: it cannot be written; the file is as before.
-            TableFormatError: the entry could not be read back.
+        caller holds the lock of the table and has read on. After an OSError the file is as before.
         """
         entries = [entry] if self.size else [Entry(digest=digest), entry]
         lines, checksum = self._lines_of(entries)
@@ -133,7 +127,6 @@ class Journal:
         self.torn = 0
 
     def remove(self) -> None:
-        """Remove the file, whose entries are in the table."""
         self.path.unlink(missing_ok=True)
 
     def _lines_of(self, entries: Iterable[Entry]) -> tuple[bytes, hashlib._Hash]:
@@ -195,10 +188,8 @@ def entries_for(
 ) -> list[Entry]:
     """Return those of *entries*, all of the journal at *path*, that a table does not have yet.
 
-    The table's file has *digest* and *runtime*; both are empty where there is none.
-
-    Raises:
-        TableFormatError: the journal is of another table, device or software.
+    The table's file has *digest* and *runtime*; both are empty where there is none. A
+    TableFormatError: the journal is of another table, device or software.
     """
     if not entries:
         return []

@@ -1,7 +1,7 @@
 """`Lookup`: answers inductor's questions from the rows of a table, and emits an event for each.
 
-It implements `warmup.keys.question.Answers`. It knows rows and keys, and neither torch nor how
-candidates are measured.
+It implements `warmup.keys.question.Answers`. It knows neither torch nor how candidates are
+measured.
 """
 
 from __future__ import annotations
@@ -88,7 +88,6 @@ class Disagreements:
                 )
 
     def _note_fusion(self, event: Scheduled) -> None:
-        """Keep the key where inductor fused another way than expected, and warn of it."""
         key = event.key
         if event.expected == event.found:
             return
@@ -120,7 +119,6 @@ class Disagreements:
             warn(ContradictionWarning(message))
 
     def _is_first_report(self, option: str) -> bool:
-        """Return whether *option* was never reported before, and note that it is now."""
         with self._lock:
             is_first = option not in self._reported
             self._reported.add(option)
@@ -162,15 +160,14 @@ def _never(_key: str) -> bool:
 
 @dataclass
 class Lookup:
-    """The rows of one table, with a policy for misses and for uncovered measurements.
+    """The rows of a table, with a policy for misses and for uncovered measurements.
 
     With a hard mismatch in ``mismatches`` every lookup is a miss for that reason. Each problem that
     ``tuner`` measures is passed to ``on_tuned`` and is answered from then on. A key for which
-    ``retunes`` is true is a miss although it has a row, until it is measured again.
-
-    A row that is not trusted is a miss, and is measured again without its winner. The keys in
-    ``excused`` are not measured, and their misses are reported without an error. ``searches`` are
-    those of the table's policy.
+    ``retunes`` is true is a miss although it has a row, until it is measured again. A row that is
+    not trusted is a miss, and is measured again without its winner. The keys in ``excused`` are not
+    measured, and their misses are reported without an error. ``searches`` are those of the table's
+    policy.
 
     Where inductor fused another way than a row says, that is reported, unless ``settles``: whoever
     compiles, a build, chooses other winners for the keys ``differing``, and reports what our own
@@ -199,7 +196,6 @@ class Lookup:
 
     @property
     def differing(self) -> Collection[str]:
-        """The keys for which inductor fused another way than their rows say."""
         return self._disagreements.fusions
 
     @property
@@ -216,11 +212,9 @@ class Lookup:
 
     @property
     def measures(self) -> bool:
-        """Whether a problem without a row is measured, not missed."""
         return self.tuner is not None
 
     def neighbours(self, problem: Problem) -> Sequence[Winner]:
-        """Return the winners of GEMM problems similar to *problem*, nearest first."""
         with self._lock:
             return neighbours_of(problem.key, {**self.rows, **self._tuned_rows})
 
@@ -344,8 +338,7 @@ class Lookup:
     def needs_freezing(self, linears: Iterable[Linear]) -> None:
         """Report a miss for each of *linears* whose frozen form has a row that would be served.
 
-        Raises:
-            MissError: misses are refused.
+        A MissError in strict serving.
         """
         for linear in linears:
             if (key := self._frozen.get(linear)) is not None:
@@ -354,17 +347,14 @@ class Lookup:
 
     @cached_property
     def _frozen(self) -> dict[Linear, str]:
-        """The rows for frozen weights, without those that are not trusted."""
         trusted = (key for key, row in self.rows.items() if row.untrusted is None)
         return {linear: key for key in trusted for linear in linears_of(key)}
 
     def close(self) -> None:
-        """Close the tuner, if there is one."""
         if self.tuner is not None:
             self.tuner.close()
 
     def _is_current(self, key: str) -> bool:
-        """Whether the row of *key* need not be measured again."""
         return key in self._tuned_rows or not self.retunes(key)
 
     def _rejection(self) -> MissReason | None:
@@ -393,7 +383,6 @@ class Lookup:
 
 
 def _absence_of(key: str) -> MissReason:
-    """Return why *key* has no row: it is no key, or its range or its sizes were not built."""
     kind = kind_of(key)
     try:
         parts = kind.ingredients(key)

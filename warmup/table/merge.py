@@ -34,10 +34,6 @@ def best_row(rows: Sequence[Row], near_tie: float) -> Row:
 
 
 def by_trust(row_a: Row, row_b: Row) -> Row | None:
-    """Return the row to take where only one of two rows is trusted, else None.
-
-    A winner that was wrong in one model is not served in another.
-    """
     if (row_a.untrusted is None) == (row_b.untrusted is None):
         return None
     trusted, other = (row_a, row_b) if row_a.untrusted is None else (row_b, row_a)
@@ -45,7 +41,7 @@ def by_trust(row_a: Row, row_b: Row) -> Row | None:
 
 
 def better_measured(near_tie: float, row_a: Row, row_b: Row) -> Row:
-    """Return the one of two rows that was measured better; *row_a* where both are as good."""
+    """Return the row of two that was measured better; *row_a* where both are as good."""
     return min(row_a, row_b, key=lambda row: evidence_rank(row.evidence, near_tie))
 
 
@@ -64,16 +60,15 @@ class Difference:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the tables have the same provenance, policy, keys, winners and trust in them."""
         return not (self.context or self.only_a or self.only_b or self.changed)
 
 
 def combine(tables: Sequence[Table]) -> tuple[Table, tuple[str, ...]]:
     """Return the union of *tables*, which are for one device and runtime, and a line per conflict.
 
-    Of two rows for a key the newer table's is taken, unless only one of them is trusted (`merge`).
-    A winner that one table does not trust is not trusted, whichever tables have it.
-    Provenance and policy are the newest table's, but ``searches`` are those of all tables.
+    Of two rows for a key the newer table's is taken, unless only one of them is trusted. A winner
+    that one table does not trust is not trusted, whichever tables have it. Provenance and policy
+    are the newest table's, but ``searches`` are those of all tables.
     """
     ordered = sorted(tables, key=lambda table: table.provenance.created)
     rows: dict[str, Row] = {}
@@ -100,15 +95,13 @@ def combine(tables: Sequence[Table]) -> tuple[Table, tuple[str, ...]]:
 def merge(a: Table, b: Table, prefer: Preference | None = None) -> Table:
     """Return the union of two tables for the same device, runtime and policy.
 
-    *prefer* decides keys with two winners: ``a``, ``b``, ``evidence`` (the row that was measured
-    better, see `evidence_rank`) or ``faster`` (the lower measured time, however it was measured).
-    Of two rows with the same winner the better measured one is taken, unless *prefer* is
-    ``faster``. Where one row is not trusted, the trusted row is taken if its winner is another,
-    else the row that is not trusted. The provenance is the older table's, with the assumptions of
-    both.
-
-    Raises:
-        TableMergeError: provenance or policy differ, or winners differ and *prefer* is None.
+    *prefer* decides keys with two winners: ``a``, ``b``, ``evidence`` (the better measured row) or
+    ``faster`` (the lower time, however it was measured). Of two rows with the same winner the
+    better measured one is taken, unless *prefer* is ``faster``. Where one row is not trusted, the
+    trusted row is taken if its winner is another, else the row that is not trusted: a winner that
+    was wrong in one model is not served in another. The provenance is the older table's, with the
+    assumptions of both. A TableMergeError: provenance or policy differ, or winners differ and
+    *prefer* is None.
     """
     context = _context_differences(a, b, hard_only=True)
     if context:

@@ -1,9 +1,8 @@
 """`review`: each time of a table held against what the device can do, and against its neighbours.
 
-Shares of a peak count in two directions: a call that is faster than the peaks allow did not do its
-work, and a call far below them was disturbed or is a bad choice. The time that a call takes
-whatever it does is left out of the second. A table of an earlier warmup has no peaks of its own;
-they follow from its rows.
+A call that is faster than the peaks allow did not do its work, and a call far below them was
+disturbed or is a bad choice; the time that a call takes whatever it does is left out of the second.
+A table of an earlier warmup has no peaks of its own; they follow from its rows.
 """
 
 from __future__ import annotations
@@ -59,7 +58,6 @@ class TimedRow:
 
     @property
     def evidence(self) -> Evidence:
-        """The measurements behind the row."""
         return self.row.evidence
 
     @property
@@ -71,10 +69,10 @@ class TimedRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reviewed:
-    """All rows of a table, with the peaks that they are held against.
+    """All rows of a table, and the peaks, from ``origin``, that they are held against.
 
-    ``is_cold``: calls read their operands from memory, and not from a cache. ``latency_us`` is what
-    a call takes that does nothing. ``origin`` says where the peaks come from.
+    ``is_cold``: calls read their operands from memory. ``latency_us`` is of a call that does
+    nothing.
     """
 
     rows: tuple[TimedRow, ...]
@@ -116,9 +114,7 @@ def review_table(table: Table, peaks: Peaks | None = None) -> Reviewed:
 def peaks_in(path: Path) -> Peaks:
     """Return the peaks of the table *path*, the value of `--peaks`: stored, or else implied.
 
-    Raises:
-        SettingsError: no row of the table has a share of a peak.
-        TableError: the table cannot be read.
+    A SettingsError: no row of the table has a share of a peak.
     """
     table = read(path)
     peaks = table.provenance.peaks or implied_peaks(table)
@@ -193,7 +189,6 @@ def _at_clock(peaks: Peaks, dtype: str, clock_mhz: int | None) -> Peaks:
 
 
 def _doubts_of_row(one: TimedRow, reviewed: Reviewed) -> Iterator[Doubt]:
-    """Yield what of *one* is doubtful by itself."""
     found = one.evidence
     least, most = share_at_least(reviewed, one), _share_at_most(reviewed, one)
     clock = "" if found.clock_mhz is None else f" at {found.clock_mhz} MHz"

@@ -25,10 +25,10 @@ MAX_REASON: Final = 512
 class Provenance:
     """The device and runtime that rows were tuned on, the version of warmup, and the time.
 
-    ``created`` is the time of the first row in UTC, ISO 8601. ``peaks`` are the measured peaks of
-    the device, None in a table of an earlier warmup. ``assumptions`` are what builds of the table
-    took because nobody named it, such as inferred inputs, in the order of the builds. ``calls`` has
-    what a call of a bucket costs, by model and bucket, sorted; empty on a CPU.
+    ``created`` is the time of the first row in UTC, ISO 8601. ``peaks`` are None in a table of an
+    earlier warmup. ``assumptions`` are what builds took because nobody named it, such as inferred
+    inputs. ``calls`` has what a call of a bucket costs, by model and bucket, sorted; empty on a
+    CPU.
     """
 
     runtime: Runtime
@@ -49,7 +49,6 @@ class Provenance:
         return replace(self, calls=tuple(sorted(union.items())[:MAX_COSTS]))
 
     def without_costs(self, names: Collection[str]) -> Provenance:
-        """Return this provenance without the calls *names*."""
         return replace(self, calls=tuple(call for call in self.calls if call[0] not in names))
 
 
@@ -66,12 +65,12 @@ SEARCH_FIELDS: Final = {  # by kind
 class Policy:
     """How rows were measured, and the inductor options that serving must share.
 
-    ``options`` has the names and values of inductor's config that `install` sets. ``tolerance`` has
-    by dtype the largest relative L2 error that the build accepted, of a bucket's output against
-    eager mode and of a candidate against its reference. ``searches`` has the kinds of which every
-    decision has a row: ``launch``, also where inductor lists one config; ``reduction``, for those
-    that may be persistent or looped; ``split``, for those of fixed sizes that inductor's rule
-    splits; ``grouped_mm``.
+    ``options`` are those of inductor's config that `install` sets. ``tolerance`` has by dtype the
+    largest relative L2 error that the build accepted, of a bucket's output against eager mode and
+    of a candidate against its reference. ``searches`` has the kinds of which every decision has a
+    row: ``launch``, also where inductor lists one config; ``reduction``, for those that may be
+    persistent or looped; ``split``, for those of fixed sizes that inductor's rule splits;
+    ``grouped_mm``.
     """
 
     mode: str
@@ -120,7 +119,6 @@ class Entry:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it changes nothing."""
         return not (self.rows or self.removed or self.provenance)
 
 
@@ -192,13 +190,10 @@ class PolicyOptions:
 def choose_policy(
     asked: PolicyOptions, device_type: str, switches: Mapping[str, bool | int | str]
 ) -> Policy:
-    """Return the policy of a build with the options *asked* on a *device_type*.
+    """Return the policy of a build with the options *asked* on a *device_type*, or a SettingsError.
 
     *switches* are the inductor options that decide what is measured, with the values that switch
     measurements off.
-
-    Raises:
-        SettingsError: an option is unknown, or cannot be used on *device_type*.
     """
     if asked.mode not in BUILD_MODES:
         raise SettingsError(
@@ -236,20 +231,17 @@ def choose_policy(
 def options_served(policy: Policy, *, freezes: bool) -> dict[str, OptionValue]:
     """Return the options of *policy* that a compile gets.
 
-    ``freezing`` is among them only where the caller says that it *freezes*: a weight that changes
-    after the compile is ignored then. Without, it stays as the program has it.
+    ``freezing`` is among them only where the caller *freezes*: a weight that changes after the
+    compile is ignored then. Without, it stays as the program has it.
     """
     return {key: value for key, value in policy.options.items() if freezes or key != "freezing"}
 
 
 def choose_method(asked: PolicyOptions, device_type: str) -> Method:
-    """Return how candidates are timed, by default as they will be served.
+    """Return how candidates are timed, by default as they will be served, or a SettingsError.
 
     On a GPU that is from a cold L2, and in one CUDA graph for the mode ``max-autotune``, which
     serves with CUDA graphs; for other modes calls are launched one at a time. A CPU is timed warm.
-
-    Raises:
-        SettingsError: an option is unknown, or cannot be used on *device_type*.
     """
     launch, l2 = asked.launch, asked.l2
     top_k = TOP_K if asked.fused_top_k is None else asked.fused_top_k

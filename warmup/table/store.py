@@ -1,12 +1,11 @@
 """`read`, `write` and `TableWriter`: a table on disk is a file and what its journal adds to it.
 
-Reading writes nothing, needs no HOME and works on a read-only mount: a journal beside the table
-(`warmup.table.journal`) is read into memory. A build appends to the journal and folds it into the
-table at its end; what a killed build left is folded by the next build, or by a command such as
-`warmup show` where it may write. Folding and `write` replace the file: a temporary file, fsync and
-an atomic rename under a file lock, so that a reader sees the old table or the new one. Lock,
-journal and temporary file stand beside the file to which links lead; those of a writer that was
-killed are removed by the next writer.
+Reading writes nothing, needs no HOME and works on a read-only mount. A build appends to the journal
+(`warmup.table.journal`) and folds it into the table at its end; what a killed build left is folded
+by the next build, or by a command such as `warmup show` where it may write. Folding and `write`
+replace the file: a temporary file, fsync and an atomic rename under a file lock, so that a reader
+sees the old table or the new one. Lock, journal and temporary file stand beside the file to which
+links lead.
 """
 
 from __future__ import annotations
@@ -62,10 +61,8 @@ _FOLD_S: Final = 0.1
 def read(path: str | os.PathLike[str]) -> Table:
     """Return the table in the file *path*, with what its journal adds to it.
 
-    Raises:
-        TableNotFoundError: there is no such file.
-        TableFormatError, TableSchemaError: the file is not a table that this warmup reads, or its
-            journal is damaged or of another table.
+    A TableNotFoundError: there is no such file. A TableFormatError or TableSchemaError: it is no
+    table that this warmup reads, or its journal is damaged or of another table.
     """
     table, remarks = _read_all(Path(path))
     for remark in remarks:
@@ -113,7 +110,6 @@ def _torn(journal: Journal) -> tuple[str, ...]:
 
 
 def _read_file(path: Path) -> Table:
-    """Return the table in the file *path* without its journal; raises as `read` does."""
     try:
         with open_regular(path) as file:
             if os.fstat(file.fileno()).st_size > MAX_TABLE_BYTES:
@@ -136,11 +132,9 @@ def write(path: Path, table: Table, known: Sequence[Table] = ()) -> None:
 
     The journal of the old table is removed. Links are followed and stay, and a file keeps its mode,
     its owner and its group. A character device or a FIFO is written into. Rows of *known*, tables
-    that were read, are not checked again.
-
-    Raises:
-        TableFormatError: the table could not be read back, or the journal beside *path* is damaged.
-        TableWriteError: the folder or the file cannot be written, or the table is too large.
+    that were read, are not checked again. A TableFormatError: the table could not be read back, or
+    the journal beside *path* is damaged. A TableWriteError: the file cannot be written, or is too
+    large.
     """
     try:
         is_stream = destination_of(path).is_stream
@@ -182,12 +176,9 @@ class TableWriter:
         *,
         redo: bool = False,
     ) -> Table:
-        """Add *rows* to the table, which is created if missing.
+        """Add *rows* to the table, which is created if missing; with *redo* in place of its rows.
 
-        A row that exists already is kept, unless *redo* is true.
-
-        Raises:
-            TableMismatchError: the file is for another device, runtime or policy.
+        A TableMismatchError: the file is for another device, runtime or policy.
         """
         with self._locked() as target:
             before = self._load(target)
@@ -201,7 +192,6 @@ class TableWriter:
             return self._append(target, before, Entry(added, provenance=origin))
 
     def remove(self, keys: Collection[str]) -> Table:
-        """Remove the rows *keys*."""
         return self._change(
             lambda table: Entry(removed=tuple(sorted(table.rows.keys() & set(keys))))
         )
@@ -330,11 +320,7 @@ def _stamp_of(path: Path) -> tuple[int, ...]:
 
 
 def check_same_origin(path: Path, table: Table, runtime: Runtime, policy: Policy) -> None:
-    """Check that rows tuned on *runtime* under *policy* may be added to *table*.
-
-    Raises:
-        TableMismatchError: they may not; the error names each differing field.
-    """
+    """Raise a TableMismatchError unless rows of *runtime* and *policy* may be added to *table*."""
     differs = origin_differences(table, runtime, policy)
     if differs:
         advice = "write to another file with --out, or remove this one"
@@ -342,10 +328,7 @@ def check_same_origin(path: Path, table: Table, runtime: Runtime, policy: Policy
 
 
 def origin_differences(table: Table, runtime: Runtime, policy: Policy) -> tuple[str, ...]:
-    """Return a line for each field that forbids adding rows of *runtime* and *policy* to *table*.
-
-    Empty when rows may be added.
-    """
+    """Return a line for each field that forbids adding rows of *runtime* and *policy* to *table*."""
     hard = [str(m) for m in compare_runtimes(table.provenance.runtime, runtime) if m.is_hard]
     settings = [
         f"{field}: table {expected}, here {actual}"
@@ -357,10 +340,8 @@ def origin_differences(table: Table, runtime: Runtime, policy: Policy) -> tuple[
 def check_writable(path: Path) -> None:
     """Check that a table can be written to *path*; create its folder, and fold its journal.
 
-    Raises:
-        SettingsError: *path* is a folder or not a ``.json`` file.
-        TableWriteError: the folder or the file cannot be written.
-        TableFormatError: there is a journal, and it or the table is damaged.
+    A SettingsError: *path* is a folder or no ``.json`` file. A TableWriteError: it cannot be
+    written. A TableFormatError: there is a journal, and it or the table is damaged.
     """
     if path.is_dir() or path.suffix != ".json":
         raise SettingsError(
@@ -442,7 +423,6 @@ class FoundTable:
 
     @property
     def origin(self) -> str:
-        """The paths of the files as one text."""
         return ", ".join(str(path) for path in self.paths)
 
 
@@ -452,7 +432,6 @@ def shipped_folder() -> Path:
 
 
 def search_folders() -> tuple[Path, ...]:
-    """Return the folders in which `discover` looks for tables, first to last."""
     from platformdirs import user_data_path
 
     folders = [Path("tables")]
@@ -466,9 +445,7 @@ def search_folders() -> tuple[Path, ...]:
 def find(explicit: str | os.PathLike[str] | None, environment: Mapping[str, str]) -> FoundTable:
     """Return the table at the path *explicit* or, without it, at ``WARMUP_TABLE``.
 
-    Raises:
-        TableNotFoundError: neither is given, or there is no such file.
-        TableFormatError, TableSchemaError: the file is not a table that this warmup reads.
+    A TableNotFoundError: neither is given, or there is no such file. Raises as `read` does.
     """
     named = explicit if explicit is not None else environment.get("WARMUP_TABLE")
     if not named:
@@ -482,13 +459,10 @@ def discover(here: Runtime, folders: tuple[Path, ...] | None = None) -> FoundTab
     """Return the union of all tables for this machine in the first folder that has any.
 
     Folders are searched in the order of `search_folders`, in each first the folder of the device's
-    slug, then the others, because the same device may have several names. Of two rows for a key
-    the newer file's is taken, with a remark on a conflict. Left out with a remark are damaged
-    files, files under the device's slug that are for another runtime, and files with other
-    inductor options than the first.
-
-    Raises:
-        TableNotFoundError: no folder has a table for this machine.
+    slug, then the others, because the same device may have several names. Left out with a remark
+    are damaged files, files under the device's slug that are for another runtime, and files with
+    other inductor options than the first. A TableNotFoundError: no folder has a table for this
+    machine.
     """
     remarks: list[str] = []
     searched = search_folders() if folders is None else folders
