@@ -12,7 +12,6 @@ from warmup.core.buckets import (
     MAX_BUCKETS,
     Bucket,
     InputSpec,
-    describe_count,
     parse_buckets,
     parse_inputs,
     parse_sizes,
@@ -48,20 +47,6 @@ def test_what_is_no_positive_integer_is_refused() -> None:
     ):
         with pytest.raises(SettingsError, match=r"^--seqlens: .* is not a positive integer"):
             parse_sizes(text, "--seqlens")
-
-
-def test_sizes_up_to_the_limit_are_taken() -> None:
-    """A size above the limit is refused, with any number of zeros before it."""
-    for text in ("0" * 11 + "1" + "9" * 20, "0" * 11 + "1" + HUGE):
-        with pytest.raises(SettingsError, match=r"is not a positive integer below 2147483648"):
-            parse_sizes(text, "--seqlens")
-    # The largest size is accepted.
-    assert parse_sizes(str(2**31 - 1), "--seqlens") == (2**31 - 1,)
-
-
-def test_a_repeated_size_is_named() -> None:
-    with pytest.raises(SettingsError, match="8, 16 are given more than once"):
-        parse_sizes("16,8,4,8,16", "--seqlens")
 
 
 def test_a_range_doubles_or_steps_to_its_end() -> None:
@@ -133,17 +118,6 @@ def test_ranges_of_too_many_sizes_are_refused() -> None:
             parse_sizes(text, "--seqlens")
     # As many sizes as the limit are taken.
     assert len(parse_sizes(f"1..{MAX_BUCKETS}:1", "--seqlens")) == MAX_BUCKETS
-
-
-def test_buckets_are_counted_for_people() -> None:
-    """The text has the number of buckets, the numbers of sizes by dim, and the limit."""
-    for seqlens, dims, said in (
-        ("560", None, "1 bucket, of at most 4096"),
-        ("4..64", None, "5 buckets, of at most 4096"),
-        ("4..64", "batch=1,8", "10 buckets (batch 2 x seqlen 5), of at most 4096"),
-        (None, ["n=1;k=2,3", "n=2;k=4"], "3 buckets, of at most 4096"),
-    ):
-        assert describe_count(parse_buckets(seqlens, dims)) == said
 
 
 def test_forms_of_the_same_buckets_are_equal() -> None:
@@ -240,15 +214,6 @@ def test_a_misspelled_input_is_refused() -> None:
             parse_inputs([text])
 
 
-def test_inputs_that_cannot_be_are_refused() -> None:
-    for dim in (str(2**31), HUGE, "0" * 11 + "1" + HUGE):
-        with pytest.raises(SettingsError):
-            parse_inputs([f"x=[{dim}]"])
-    # The second input of the same name is refused by name.
-    with pytest.raises(SettingsError, match="'x' is given twice"):
-        parse_inputs(["x=[1]", "x=[2]"])
-
-
 @given(st.from_regex(r"\A\w*=\[[^\n]{0,20}\](:\w*)?\Z"))
 def test_any_text_is_an_input_or_a_settings_error(text: str) -> None:
     try:
@@ -264,9 +229,3 @@ def test_a_shape_takes_named_sizes_from_the_bucket() -> None:
     # An unbound dim is named.
     with pytest.raises(SettingsError, match="--input x: nothing binds the dim 'batch'"):
         InputSpec("x", ("batch",), None).shape(Bucket((("seqlen", 560),)))
-
-
-def test_several_dims_follow_each_other() -> None:
-    """Each option gives its own combinations; a bucket in two of them is built once."""
-    buckets = parse_buckets(None, ["n=1;k=2,3", "n=1;k=3,4"])
-    assert [dict(bucket.sizes)["k"] for bucket in buckets] == [2, 3, 4]

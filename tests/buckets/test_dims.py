@@ -9,14 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmup.core.buckets import (
-    Bucket,
     DynamicDim,
     Interval,
     intervals_of,
     parse_bucket_sizes,
     parse_buckets,
     parse_dynamic_dims,
-    sizes_by_dim,
     with_ranges,
 )
 from warmup.core.errors import SettingsError
@@ -73,21 +71,10 @@ def test_bucket_sizes_that_cannot_be_used_are_refused() -> None:
             parse_bucket_sizes(SEQLEN, buckets)
 
 
-def test_sizes_without_a_name_are_refused_for_two_dims() -> None:
-    """Sizes without a name could belong to either dim."""
-    with pytest.raises(SettingsError, match="without names"):
-        parse_bucket_sizes(parse_dynamic_dims({"x": ("rows", "seqlen")}), "16")
-
-
 def test_size_one_has_an_interval_of_its_own() -> None:
     """torch.compile makes another artifact for size 1, so no interval joins it to others."""
     assert intervals_of((16, 256)) == (Interval(1, 1), Interval(2, 16), Interval(17, 256))
     assert intervals_of((1, 16)) == (Interval(1, 1), Interval(2, 16))
-
-
-def test_the_text_of_an_interval_is_a_range() -> None:
-    """The text is that of a dynamic dim in a key; an interval of one size is that size."""
-    assert list(map(str, intervals_of((2, 5)))) == ["1", "2", "3..5"]
 
 
 @given(st.sets(st.integers(1, 60), min_size=1))
@@ -120,14 +107,3 @@ def test_buckets_that_cannot_have_ranges_are_refused() -> None:
     ):
         with pytest.raises(SettingsError, match=message):
             with_ranges(parse_buckets(seqlens, dims))
-
-
-def test_a_size_given_twice_is_refused() -> None:
-    """`parse_buckets` refuses it, so that no policy gets buckets with a repeated size."""
-    with pytest.raises(SettingsError, match="16 is given more than once"):
-        parse_buckets("4..16,16", None)
-
-
-def test_every_combination_has_the_sizes_of_its_dims() -> None:
-    buckets = [Bucket((("a", a), ("b", b))) for a in (1, 8) for b in (4, 16, 64)]
-    assert sizes_by_dim(buckets) == {"a": (1, 8), "b": (4, 16, 64)}

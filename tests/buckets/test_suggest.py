@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 import warmup
 from warmup.core.errors import SettingsError
-from warmup.diagnostics.suggest import MAX_SIZES, MAX_SUGGESTED, Cost, suggest
+from warmup.diagnostics.suggest import MAX_SUGGESTED, Cost, suggest
 
 HISTOGRAMS = st.dictionaries(st.integers(1, 14), st.integers(1, 9), min_size=1, max_size=9)
 COSTS = st.sampled_from(list(Cost))
@@ -72,81 +71,10 @@ def test_the_work_is_that_of_the_buckets(counts: dict[int, int], most: int, cost
     assert works == sorted(set(works), reverse=True)
 
 
-@given(HISTOGRAMS, st.integers(1, 12))
-def test_the_curve_counts_buckets(counts: dict[int, int], most: int) -> None:
-    """The curve has picks of 1, 2, 3 ... ascending observed sizes, the last of them the largest."""
-    found = suggest(counts, max_buckets=most)
-    assert [len(pick.sizes) for pick in found.curve] == [*range(1, min(most, len(counts)) + 1)]
-    assert all(pick.sizes == tuple(sorted(set(pick.sizes) & counts.keys())) for pick in found.curve)
-    assert {pick.sizes[-1] for pick in found.curve} == {max(counts)}
-
-
-def slow_works(counts: Mapping[int, int], most: int) -> list[int]:
-    """Return the best work of 1 ... *most* buckets by the recurrence itself, in O(n * n * most)."""
-    sizes = sorted(counts)
-    total = [0, *itertools.accumulate(counts[size] for size in sizes)]
-    best = [size * total[j + 1] for j, size in enumerate(sizes)]
-    works = [best[-1]]
-    for k in range(1, most):
-        best = [
-            min(
-                (best[i - 1] + size * (total[j + 1] - total[i]) for i in range(k, j + 1)), default=0
-            )
-            for j, size in enumerate(sizes)
-        ]
-        works.append(best[-1])
-    return works
-
-
-def test_the_envelope_finds_what_the_recurrence_does() -> None:
-    """On sizes near each other and far apart the fast search is as good as the plain recurrence."""
-    for largest in (60, 600, 60_000):
-        chance = random.Random(largest)  # noqa: S311  a fixed seed
-        histograms = [
-            {
-                size: int(chance.paretovariate(0.7))
-                for size in chance.sample(range(1, largest + 1), 50)
-            }
-            for _ in range(60)
-        ]
-        found = [[pick.work for pick in suggest(each, max_buckets=6).curve] for each in histograms]
-        assert found == [slow_works(each, 6) for each in histograms], largest
-
-
-def test_the_limits_can_be_asked_for() -> None:
-    """With the largest allowed numbers of sizes or of buckets the pick has all the buckets."""
-    for observed, most in ((MAX_SIZES, 4), (2000, MAX_SUGGESTED)):
-        counts = {3 * number + 1: 1 + number % 7 for number in range(observed)}
-        found = suggest(counts, max_buckets=most)
-        assert found.best.work == padded_total(counts, found.best.sizes), (observed, most)
-        assert len(found.best.sizes) == most, (observed, most)
-
-
-def padded_total(counts: Mapping[int, int], buckets: tuple[int, ...]) -> int:
-    """Return linear padded work in one pass over ascending sizes."""
-    waiting = iter(buckets)
-    bucket, work = next(waiting), 0
-    for size in sorted(counts):
-        while bucket < size:
-            bucket = next(waiting)
-        work += counts[size] * bucket
-    return work
-
-
-def test_enough_buckets_pad_nothing() -> None:
-    found = suggest({16: 5, 560: 1}, max_buckets=8)
-    assert (found.best.sizes, found.padded(found.best)) == ((16, 560), 1.0)
-
-
 def test_a_multiple_pads_what_it_rounds() -> None:
     """The work without padding is that of the requested sizes."""
     found = suggest({60: 1, 100: 1}, max_buckets=8, multiple=64)
     assert (found.best.sizes, found.work, found.best.work) == ((64, 128), 160, 192)
-
-
-def test_the_histogram_is_summed_up() -> None:
-    found = suggest({16: 5, 560: 2, 24: 1}, max_buckets=1)
-    assert (found.requests, found.observed, found.smallest, found.largest) == (8, 3, 16, 560)
 
 
 def test_a_file_is_as_good_as_a_mapping(tmp_path: Path) -> None:

@@ -321,8 +321,7 @@ def test_other_text_is_no_key() -> None:
 def test_no_text_breaks_the_reader_of_keys(text: str) -> None:
     try:
         first = next(iter(ingredients_of(text)))
-    except ProblemError as error:
-        assert len(str(error)) < 200  # noqa: PT017  a long text is not quoted whole
+    except ProblemError:
         return
     assert first == "op"
 

@@ -48,11 +48,6 @@ def test_every_shipped_table_gains_over_default_mode() -> None:
         assert any(speedup["low"] > 1 for _, _, speedup in gained), path.name
 
 
-def test_ci_runs_the_readmes_test_command() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert len(re.findall(r"\[test,lint\]", readme)) == 1
-
-
 def test_every_relative_link_in_the_pages_leads_somewhere() -> None:
     """Links between README and docs point at files that exist."""
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "tables").rglob("*.md")]

@@ -8,16 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from warmup.core.errors import ProblemError
 from warmup.core.rows import Family, Winner
-from warmup.keys.convolution import CONVOLUTION, ConvolutionProblem
-from warmup.keys.gemm import GEMM, GemmProblem, parse_epilogue
+from warmup.keys.gemm import GEMM, GemmProblem, ProductProblem, parse_epilogue
 from warmup.keys.grouped import GROUPED, GroupedProblem
-from warmup.keys.launch import LAUNCH, LaunchProblem
+from warmup.keys.kind import Kind
 from warmup.keys.pad import PAD, PadProblem
-from warmup.keys.reduction import REDUCTION, SPLIT, ReductionProblem, SplitProblem
+from warmup.keys.reduction import SPLIT
 from warmup.keys.registry import ingredients_of, kind_of
 from warmup.keys.weight import WEIGHT, features_of, parse_weight, winner_of
 from warmup.table.schema import Table
@@ -48,113 +45,26 @@ FORMS = {
     Family.REDUCTION: Form("persistent|looped"),
     Family.WEIGHT: Form("padded|as_is", frozenset({"features"})),
 }
+PRODUCTS: Mapping[Kind, type[ProductProblem]] = {
+    GEMM: GemmProblem,
+    PAD: PadProblem,
+    GROUPED: GroupedProblem,
+}
 SPLIT_FORM = Form("split", frozenset({"parts"}))
 
 
 def key_is_canonical(key: str, winner: Winner) -> Iterator[str]:
-    """The key, parsed by its kind, spells itself."""
+    """The key, parsed by its kind, spells itself; kernels have a hash of what is not in the key."""
+    kind = kind_of(key)
     try:
-        spelled = _spell_again(key)
+        if kind is GEMM and "~" not in ingredients_of(key)["epilogue"]:
+            parse_epilogue(ingredients_of(key)["epilogue"])  # a hash is of what is too long
+        if kind in PRODUCTS and PRODUCTS[kind].of_key(key).key != key:
+            yield f"would be spelled {PRODUCTS[kind].of_key(key).key}"
+        if kind is WEIGHT:
+            parse_weight(key)
     except ProblemError as error:
         yield str(error)
-        return
-    if spelled != key:
-        yield f"would be spelled {spelled}"
-
-
-def _spell_again(key: str) -> str:
-    kind, named = kind_of(key), ingredients_of(key)
-    if kind is GEMM:
-        problem = GemmProblem.of_key(key)
-        if "~" not in problem.epilogue:  # a hash stands for what was too long to spell
-            parse_epilogue(problem.epilogue)
-        return problem.key
-    if kind is WEIGHT:
-        structure, rows = parse_weight(key)
-        return structure.key(rows)
-    if kind is PAD:
-        return PadProblem.of_key(key).key
-    if kind is CONVOLUTION:
-        return _convolution_problem(named).key
-    if kind is GROUPED:
-        return GroupedProblem.of_key(key).key
-    if kind is SPLIT:
-        return _split_problem(named).key
-    if kind is REDUCTION:
-        return _reduction_problem(named).key.rpartition("=")[0] + "=" + named["body"]
-    names = [name for name in named if name not in {"kind", "kernel", "args", "source"}]
-    sizes = tuple((name, int(named[name])) for name in names)
-    return LaunchProblem(
-        named["kernel"], sizes, tuple(named["args"].split(",")), named["source"]
-    ).key
-
-
-def _convolution_problem(named: dict[str, str]) -> ConvolutionProblem:
-    """Return the convolution of *named*; of the output it has the strides and not the sizes."""
-    x, w = (_sizes(named[name]) for name in ("x", "w"))
-    stride, padding = (_sizes(named[name]) for name in ("stride", "padding"))
-    out = [x[0], w[0]]
-    for size, kernel, step, margin in zip(x[2:], w[2:], stride, padding, strict=True):
-        out.append((size + 2 * margin - kernel) // step + 1)
-    return ConvolutionProblem(
-        x=(x, _strides(x, named["a"])),
-        w=(w, _strides(w, named["b"])),
-        out=(out, _strides(out, named["out"])),
-        stride=stride,
-        padding=padding,
-        groups=int(named["groups"]),
-        dtype=named["dtype"],
-        fp32=named.get("fp32"),
-    )
-
-
-def _sizes(text: str) -> list[int]:
-    return [int(size) for size in text.split("x")]
-
-
-def _strides(sizes: list[int], layout: str) -> list[int]:
-    """Return the strides of a tensor of *sizes*: channels first, channels last, or as spelled."""
-    formats = {"first": torch.contiguous_format, "last": torch.channels_last}
-    if layout not in formats:
-        return [int(stride) for stride in layout.removeprefix("any(").removesuffix(")").split(",")]
-    empty = torch.empty(sizes, device="meta", memory_format=formats[layout])
-    return list(empty.stride())
-
-
-def _reduction_problem(named: dict[str, str]) -> ReductionProblem:
-    """Return the reduction of *named*, whose body is a hash of a text that the key has not."""
-    return ReductionProblem(
-        ops=named["op"].split("+"),
-        x=int(named["x"]),
-        r=int(named["r"]),
-        hint=named["hint"],
-        reads=named["reads"].split(","),
-        writes=named["writes"].split(","),
-        body="",
-    )
-
-
-def _split_problem(named: dict[str, str]) -> SplitProblem:
-    return SplitProblem(
-        op=named["op"],
-        x=int(named["x"]),
-        r=int(named["r"]),
-        dtype=named["dtype"],
-        out=named["out"],
-        reads=named["reads"].split(","),
-        hint=named["hint"],
-        rule=int(named["rule"]),
-        is_read_again=named["input"] == "again",
-    )
-
-
-def hints_are_powers_of_two(key: str, winner: Winner) -> Iterator[str]:
-    """Inductor rounds the size hints of a kernel up to powers of two."""
-    if kind_of(key) is LAUNCH:
-        for name in ("x", "y", "z", "r0_", "r1_"):
-            size = int(ingredients_of(key).get(name, 1))
-            if size.bit_count() != 1:
-                yield f"{name}={size} is no power of two"
 
 
 def winner_is_whole(key: str, winner: Winner) -> Iterator[str]:
@@ -196,7 +106,6 @@ def features_were_tried(key: str, winner: Winner) -> Iterator[str]:
 
 CLAIMS: tuple[Claim, ...] = (
     key_is_canonical,
-    hints_are_powers_of_two,
     winner_is_whole,
     what_is_said_of_k_is_true,
     features_were_tried,
@@ -252,10 +161,8 @@ DAMAGES = [
     ("template", key_is_canonical, respelled("row/3456", "row/03456")),
     ("template", key_is_canonical, respelled("3420])", "3420]")),
     ("template", key_is_canonical, respelled(" k=1280", "")),
-    ("launch", key_is_canonical, respelled("x=8", "x=08")),
     ("pad", key_is_canonical, respelled("k=3420", "k=03420")),
     ("weight", key_is_canonical, respelled("bias=111", "bias=11")),
-    ("launch", hints_are_powers_of_two, respelled("x=8388608", "x=8388607")),
     ("template", winner_is_whole, rewon(source_hash=None)),
     ("template", winner_is_whole, rewon(kwargs=TILED.kwargs[1:])),
     ("template", winner_is_whole, rewon(uid="triton_mm_12")),

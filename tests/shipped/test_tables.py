@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from warmup.core.errors import SettingsError, TableError
+from warmup.core.errors import SettingsError
 from warmup.inductor.options import _QUIET, check_options
 from warmup.serving.check import Readiness, check
 from warmup.table.codec import encode
 from warmup.table.schema import PolicyOptions, Table, choose_policy, compare_policies
-from warmup.table.store import read, write
+from warmup.table.store import write
 
 ROOT = Path(__file__).resolve().parents[2]
 CONVOLUTIONS = "max_autotune_conv_backends"
@@ -128,31 +127,16 @@ def _of_timing(**changes: Any) -> Callable[[Table], Table]:
     return damage
 
 
-TEXT_DAMAGES: dict[str, Callable[[str], str]] = {
-    "another time": lambda text: re.sub(r'("time_us": )[0-9]+', r"\g<1>77", text, count=1),
-    "another digest": lambda text: re.sub(r'("digest": ")[0-9a-f]{8}', r"\g<1>00000000", text),
-    "another policy": lambda text: text.replace('"seed": 0', '"seed": 1'),
-    "another device": lambda text: text.replace('"vendor": "', '"vendor": "not '),
-    "one line": lambda text: json.dumps(json.loads(text), sort_keys=True) + "\n",
-    "Windows line ends": lambda text: text.replace("\n", "\r\n"),
-    "no last newline": lambda text: text[:-1],
-    "half of it": lambda text: text[: len(text) // 2],
-}
 TABLE_DAMAGES = [
-    *((origin_is_complete, _of_device(**{name: None})) for name in ("sm_count", "memory_gib")),
-    *((origin_is_complete, _of_device(**{name: ""})) for name in ("vendor", "name", "arch")),
-    *(
-        (origin_is_complete, _of_runtime(**{name: None}))
-        for name in ("triton", "cuda", "driver", "cublas")
-    ),
-    (origin_is_complete, _of_runtime(torch="")),
+    (origin_is_complete, _of_device(sm_count=None)),
+    (origin_is_complete, _of_device(arch="")),
+    *((origin_is_complete, _of_runtime(**{name: None})) for name in ("triton", "driver")),
     (origin_is_complete, _of_origin(warmup="")),
     (origin_is_complete, _of_origin(created="2026-13-01T00:00:00Z")),
     (policy_is_known, _of_policy(mode="fast")),
     (policy_is_known, _of_policy(seed=1)),
     (policy_is_known, _of_policy(tolerance={"bf16": 0.5})),
     (policy_is_known, _of_timing(near_tie=0.2)),
-    (policy_is_known, _of_timing(max_spread=0.5)),
     (policy_is_known, _of_options({"max_autotune": True})),
     (policy_is_known, _of_options({"post_grad_custom_pre_pass": "x"})),
     (policy_is_known, _of_options({"max_autotune_gemm_backends": "CUTLASS"})),
@@ -173,22 +157,6 @@ def test_nothing_speaks_against_a_shipped_table(shipped: Mapping[Path, Table]) -
             assert list(of_file(path, table)) == [], (path.name, of_file)
         for of_table in (origin_is_complete, policy_is_known):
             assert list(of_table(table)) == [], (path.name, of_table)
-
-
-def test_a_damaged_copy_is_told(sound: Table, tmp_path: Path) -> None:
-    """Other content is refused, and the same content in another form is not whole."""
-    copy = tmp_path / "t.json"
-    write(copy, sound)
-    text = copy.read_text(encoding="ascii")
-    assert list(is_whole(copy, read(copy))) == []
-    for damage, edit in TEXT_DAMAGES.items():
-        copy.write_text(edit(text), encoding="ascii", newline="")
-        assert copy.read_bytes() != text.encode(), damage
-        try:
-            said = list(is_whole(copy, read(copy)))
-        except TableError as error:
-            said = [str(error)]
-        assert said != [], damage
 
 
 def test_a_misplaced_copy_is_told(sound: Table, tmp_path: Path) -> None:

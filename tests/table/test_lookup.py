@@ -6,14 +6,12 @@ import dataclasses
 import threading
 import warnings
 from collections.abc import Callable
-from itertools import product
 
 import pytest
 from sample_tables import make_key, make_row, make_runtime, make_table
 
 from warmup.core.device import Mismatch, compare_runtimes
 from warmup.core.errors import (
-    ContradictionWarning,
     ForeignGraphError,
     MissError,
     MissReason,
@@ -98,20 +96,6 @@ def test_a_kind_says_which_ingredients_are_ranges(toy_kind: Kind) -> None:
     for m, reason in (("8", MissReason.NOT_IN_TABLE), ("1..8", MissReason.DYNAMIC_DIM)):
         lookup, _ = make_lookup()
         assert find(lookup, f"toy cat m={m} n=4 via=sum f32 tag=7") is reason
-
-
-def test_a_hard_mismatch_is_the_reason_of_every_miss() -> None:
-    """On another device or runtime every lookup misses for that reason, known key or not."""
-    for m, (case, (mismatches, reason)) in product(
-        ("560", "7", "1.."),
-        {
-            "device": ((HARD_DEVICE,), MissReason.WRONG_DEVICE),
-            "torch": ((HARD_TORCH,), MissReason.WRONG_RUNTIME),
-            "both": ((SOFT, HARD_TORCH, HARD_DEVICE), MissReason.WRONG_DEVICE),
-        }.items(),
-    ):
-        lookup, _ = make_lookup(OnMiss.FALLBACK, *mismatches)
-        assert find(lookup, make_key(m)) is reason, (case, m)
 
 
 def test_a_soft_mismatch_changes_no_answer() -> None:
@@ -205,21 +189,6 @@ def test_what_strict_and_forbid_refuse_is_an_event_and_an_error() -> None:
     assert [event.name for event in events] == [EventName.CACHED]
 
 
-def test_a_strict_miss_raises_what_the_event_says() -> None:
-    """Strict serving raises key, reason, nearest row and each differing ingredient."""
-    lookup, _ = make_lookup(OnMiss.STRICT)
-    asked = make_key(1030, epilogue="relu")
-    with pytest.raises(MissError) as caught:
-        lookup.emit(Missed(asked, MissReason.NOT_IN_TABLE, "bias_addmm"))
-    error = caught.value
-    assert (error.key, error.reason, error.nearest, error.differs) == (
-        asked,
-        "not_in_table",
-        make_key(1024),
-        ("m: row 1024, here 1030", "epilogue: row none, here relu"),
-    )
-
-
 def test_a_miss_names_its_nearest_row_if_any() -> None:
     """When the table has no row for the op, there is no nearest row."""
     lookup, _ = make_lookup(OnMiss.STRICT)
@@ -241,12 +210,6 @@ def test_a_miss_names_its_nearest_row_if_any() -> None:
     assert (events[0].fields["nearest"], events[0].fields["differs"]) == (None, [])
 
 
-def test_a_lookup_measures_where_it_has_a_measurer() -> None:
-    for measures, on_miss in product((False, True), OnMiss):
-        lookup, _ = make_lookup(on_miss, measures=measures)
-        assert lookup.settings.measures == measures, on_miss
-
-
 def test_a_tuned_problem_is_answered_before_the_tables() -> None:
     """A row measured in this process is used, also when the table is for another device."""
     for case, mismatches in {"here": (), "wrong-device": (HARD_DEVICE,)}.items():
@@ -261,15 +224,6 @@ def test_a_tuned_problem_is_answered_before_the_tables() -> None:
     lookup, _ = make_lookup(OnMiss.FALLBACK, tuned=Tuned(make_key(560), row, ()))
     lookup.measure(CallsQuestion(ProblemOfKey(make_key(560)), row.winner, {}))
     assert find(lookup, make_key(560)) == row.winner
-
-
-def test_a_tuned_problem_is_one_event_and_is_handed_on() -> None:
-    """A finished problem emits one event and reaches the builder once."""
-    handed: list[Tuned] = []
-    result = Tuned(make_key(7), make_row(), ())
-    lookup, events = make_lookup(OnMiss.FALLBACK, on_tuned=handed.append, tuned=result)
-    lookup.measure(CallsQuestion(ProblemOfKey(make_key(7)), result.row.winner, {}))
-    assert ([event.name for event in events], handed) == ([EventName.TUNED], [result])
 
 
 def test_a_problem_that_could_not_be_measured_has_no_answer() -> None:
@@ -302,14 +256,6 @@ def test_a_selection_that_tunes_is_not_uncovered() -> None:
     assert [event.fields["site"] for event in events] == ["conv.py:tuned_conv"]
 
 
-def test_what_tunes_a_kind_is_not_uncovered(toy_kind: Kind) -> None:
-    """A measurement at a site of any kind in the registry becomes a row."""
-    lookup, events = make_lookup(measures=True)
-    for site in ("toy_pass", "other_pass"):
-        lookup.emit(Benchmarked(site))
-    assert [event.fields["site"] for event in events] == ["other_pass"]
-
-
 def test_an_overruled_option_is_one_event() -> None:
     """A switch of the caller's that the table replaces is one event, without a warning."""
     lookup, events = make_lookup()
@@ -323,12 +269,6 @@ def test_an_overruled_option_is_one_event() -> None:
             {"option": "coordinate_descent_tuning", "table": "False", "found": "True"},
         )
     ]
-
-
-def test_a_contradiction_is_warned_of() -> None:
-    lookup, _ = make_lookup()
-    with pytest.warns(ContradictionWarning, match="option freezing is False here, .* with True"):
-        lookup.emit(Contradicted("freezing", "True", "False"))
 
 
 def test_a_contradiction_is_reported_once() -> None:

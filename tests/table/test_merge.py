@@ -16,18 +16,10 @@ from warmup.core.method import L2, Method
 from warmup.core.rows import Flag, Row
 from warmup.table.codec import decode, digest_of, encode
 from warmup.table.merge import combine, diff, merge
-from warmup.table.schema import SEARCH_FIELDS, Policy, PolicyOptions, Table, choose_policy
+from warmup.table.schema import SEARCH_FIELDS, Policy, Table
 
 Rows = dict[str, Row]
 KEY = "mm m=1 n=2 k=3 f32 a=row b=row out=f32 | epilogue=none"
-
-
-@given(data=st.data())
-def test_merging_a_table_with_itself_changes_nothing(
-    data: st.DataObject, tables: st.SearchStrategy[Table]
-) -> None:
-    table = data.draw(tables)
-    assert merge(table, table) == table
 
 
 @given(data=st.data())
@@ -39,13 +31,6 @@ def test_without_conflicts_the_order_does_not_matter(
     agreed = {k: row for k, row in b.items() if k not in a or a[k].winner == row.winner}
     one, other = make_table(a), make_table(agreed)
     assert merge(one, other) == merge(other, one)
-
-
-@given(data=st.data())
-def test_the_union_has_every_row(data: st.DataObject, row_sets: st.SearchStrategy[Rows]) -> None:
-    a, b = data.draw(row_sets), data.draw(row_sets)
-    prefer = data.draw(st.sampled_from(["a", "b", "evidence", "faster"]))
-    assert merge(make_table(a), make_table(b), prefer).rows.keys() == a.keys() | b.keys()
 
 
 @given(data=st.data())
@@ -111,21 +96,6 @@ def test_the_better_measured_row_is_taken() -> None:
         )
 
 
-def test_equal_winners_measured_alike_keep_the_faster_evidence() -> None:
-    """The same winner measured twice is no conflict, and the lower time stays."""
-    for times in ((1.0, 9.0), (9.0, 1.0)):
-        a, b = (make_table({make_key(): make_row("mm", time)}) for time in times)
-        assert merge(a, b).rows[make_key()].evidence.time_us == 1.0, times
-
-
-def test_a_conflict_says_key_and_winners() -> None:
-    a = make_table({make_key(): make_row("mm", BLOCK_M=1)})
-    b = make_table({make_key(): make_row("mm", BLOCK_M=2)})
-    with pytest.raises(TableMergeError) as caught:
-        merge(a, b)
-    assert caught.value.conflicts == (f"{make_key()}: mm(BLOCK_M=1) or mm(BLOCK_M=2)",)
-
-
 def test_tables_of_another_runtime_are_refused() -> None:
     """With any preference tables of different devices, torch or Triton minors are refused."""
     for changes, prefer in product(
@@ -150,12 +120,6 @@ def test_tables_of_another_policy_are_refused() -> None:
             merge(make_table(), make_table({}, policy=policy))
 
 
-def test_a_newer_driver_is_no_obstacle() -> None:
-    """Tables with soft differences only can be merged."""
-    newer = make_table({}, runtime=make_runtime(driver="999", cublas="14"))
-    assert merge(make_table(), newer).rows == make_table().rows
-
-
 def test_the_union_is_as_old_as_its_first_row() -> None:
     """The union has the creation time of the older table, in either order."""
     for is_swapped in (False, True):
@@ -165,40 +129,6 @@ def test_the_union_is_as_old_as_its_first_row() -> None:
         )
         union = merge(*(pair[::-1] if is_swapped else pair))
         assert union.provenance.created == "2026-01-01T00:00:00Z", is_swapped
-
-
-def test_merging_leaves_its_arguments_alone() -> None:
-    """Neither table has more rows after a merge than before."""
-    a, b = make_table({make_key(1): make_row()}), make_table({make_key(2): make_row()})
-    merge(a, b)
-    assert (list(a.rows), list(b.rows)) == ([make_key(1)], [make_key(2)])
-
-
-def test_several_conflicts_are_counted_and_three_shown() -> None:
-    """The message of many conflicts stays short and says how many there are."""
-    a = make_table({make_key(m): make_row("mm_a") for m in range(1, 9)})
-    b = make_table({make_key(m): make_row("mm_b") for m in range(1, 9)})
-    with pytest.raises(TableMergeError, match=r"^8 conflicts: .* and 5 more; settle"):
-        merge(a, b)
-
-
-@given(data=st.data())
-def test_a_table_does_not_differ_from_itself(
-    data: st.DataObject, tables: st.SearchStrategy[Table]
-) -> None:
-    table = data.draw(tables)
-    assert diff(table, table).is_empty
-
-
-@given(data=st.data())
-def test_the_difference_the_other_way_round_is_its_mirror(
-    data: st.DataObject, row_sets: st.SearchStrategy[Rows]
-) -> None:
-    """Swapping the tables swaps the sides and nothing else."""
-    a, b = make_table(data.draw(row_sets)), make_table(data.draw(row_sets))
-    there, back = diff(a, b), diff(b, a)
-    mirrored = tuple((key, new, old) for key, old, new in back.changed)
-    assert (there.only_a, there.only_b, there.changed) == (back.only_b, back.only_a, mirrored)
 
 
 def test_a_difference_says_what_is_where() -> None:
@@ -212,13 +142,6 @@ def test_a_difference_says_what_is_where() -> None:
         (make_key(9),),
         ((make_key(1), old, new),),
     )
-
-
-def test_another_measurement_is_no_difference() -> None:
-    """The same winner with another time does not make tables differ."""
-    a = make_table({make_key(): make_row("mm", 1.0)})
-    b = make_table({make_key(): make_row("mm", 2.0)})
-    assert diff(a, b).is_empty
 
 
 def test_a_difference_names_the_runtime_and_the_policy() -> None:
@@ -283,14 +206,6 @@ def test_only_a_searched_table_says_so() -> None:
             with pytest.raises(TableFormatError) as caught:
                 decode(json.dumps(document), "t.json")
             assert caught.value.pointer == f"/policy/{name}", value
-
-
-def test_every_build_on_a_gpu_searches() -> None:
-    """Whatever the mode; a CPU's kernels have no launch config, and reduce without Triton."""
-    modes = ("max-autotune-gemm", "max-autotune")
-    for name, device, mode in product(SEARCH_FIELDS.values(), ("cuda", "cpu"), modes):
-        policy = choose_policy(PolicyOptions(mode=mode), device, {})
-        assert has(policy, name) is (device == "cuda"), (name, device, mode)
 
 
 def test_tables_searched_differently_are_not_merged() -> None:

@@ -144,4 +144,5 @@ def document_of(seconds: PhaseSeconds | StageSeconds) -> dict[str, float]:
 
 
 def phases_from(document: Mapping[str, float]) -> dict[Phase, float]:
+    """Return the phases of what `document_of` returned."""
     return {Phase(name): seconds for name, seconds in document.items()}

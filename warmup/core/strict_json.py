@@ -50,6 +50,7 @@ _TOKEN: Final = re.compile(rb'("(?:[^"\\]|\\.)*")(:?)|[{}]')
 
 
 def repetition(name: str) -> str:
+    """Return what is wrong with an object that has *name* twice."""
     return f"the name {name[:80]!r} appears twice in one object"
 
 

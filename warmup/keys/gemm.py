@@ -278,6 +278,8 @@ class GemmProblem(ProductProblem):
         return replace(self, **self._ends(), scale=scale, epilogue=fix(self.epilogue))
 
     def _spell(self) -> str:
+        if self.dtype_b == self.dtype:
+            return replace(self, dtype_b=None).key
         return f"{super()._spell()} | epilogue={self.epilogue}"
 
 

@@ -68,9 +68,7 @@ class Archive:
         self.entries = tuple(self._read_directory())
 
     def read(self, entry: ArchiveEntry) -> Iterator[bytes]:
-        """Yield the content of *entry* in pieces of at most 256 KiB; a BundleError where it is
-        damaged.
-        """
+        """Yield the content of *entry* in pieces of at most 256 KiB; a BundleError if damaged."""
         local = self._read_at(entry.offset, _LOCAL.size + len(entry.name))
         signature, _, flags, method, _, _, *numbers, name_length, extra = _LOCAL.unpack_from(local)
         self._check(
@@ -212,10 +210,9 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The digest of the table, the facts of a machine that must be equal, and the files of a
-    bundle.
+    """The digest of the table, and the facts of the machine and the files that a bundle needs.
 
-    Names of ``members`` have ``/`` between folders.
+    Facts must be equal where it is used. Names of ``members`` have ``/`` between folders.
     """
 
     table: str

@@ -1,7 +1,9 @@
 """`encode` and `decode`: a `Table` as canonical JSON, and back. Tables are not trusted.
 
 Canonical form: sorted names, two-space indent, LF, ASCII, so that tables can be compared in review.
-The digest is SHA-256 over the document without the digest and without whitespace.
+The digest is SHA-256 over the document without the digest and without whitespace. Structs say which
+members each object has, and the bounds of each value. Nothing in a table is executable: kwargs are
+numbers, booleans, null and a closed set of words.
 
 A table that is read is held to one rule, row by row: ``encode(decode(text)) == text``. So no name
 is there twice, and a large table takes memory for its rows alone. A file that breaks the rule is
@@ -13,101 +15,405 @@ from __future__ import annotations
 
 import hashlib
 import io
+import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, Final
+from operator import attrgetter
+from typing import Annotated, Any, BinaryIO, Final, TypeVar
 
 import msgspec
+from msgspec import UNSET, Meta, UnsetType
+from msgspec.structs import asdict
 
+from warmup.core.device import CallCost, Device, Runtime
 from warmup.core.errors import ProblemError, TableFormatError, TableSchemaError
-from warmup.core.rows import Row, Winner
-from warmup.core.strict_json import decode_json, pointer_of, read_json, repeated_name, repetition
+from warmup.core.method import L2, MAX_TOP_K, Launch, Method, Search
+from warmup.core.roofline import PeaksJson
+from warmup.core.rows import (
+    MAX_INT,
+    MAX_RANKED,
+    Evidence,
+    Family,
+    Flag,
+    Rejection,
+    Row,
+    Scope,
+    Winner,
+)
+from warmup.core.strict_json import (
+    check_texts,
+    decode_json,
+    pointer_of,
+    read_json,
+    repeated_name,
+    repetition,
+)
 from warmup.keys.kind import Kind
 from warmup.keys.registry import KINDS, kind_of
-from warmup.table.schema import MAX_TABLE_BYTES, SCHEMA_VERSION, Table
-from warmup.table.wire import (
-    MAX_ROW_BYTES,
-    EvidenceJson,
-    Refusal,
-    RowJson,
-    TableJson,
-    WinnerJson,
-    evidence_from,
-    policy_from,
-    policy_json,
-    provenance_from,
-    provenance_json,
-    row_json,
-    winner_from,
-    winner_json,
+from warmup.table.schema import (
+    MAX_ASSUMPTION,
+    MAX_ASSUMPTIONS,
+    MAX_COSTS,
+    MAX_REASON,
+    MAX_TABLE_BYTES,
+    SCHEMA_VERSION,
+    SEARCH_FIELDS,
+    Policy,
+    Provenance,
+    Table,
 )
 
-# `without_retired`: a table without what it has of features that warmup no longer has.
+_MAX_ROW_BYTES: Final = 256 * 1024  # of a winner without whitespace
+_MAX_OPTIONS: Final = 4096
+_MAX_CANDIDATES: Final = 100_000
+_ENTRY: Final = r"[0-9]{1,9}(?:\.[0-9]{1,9})?(?:e[+-][0-9]{1,2})? [!-:<-~][ -:<-~]{0,159}"
+
+_Short = Annotated[str, Meta(max_length=64)]
+_Text = Annotated[str, Meta(max_length=MAX_ASSUMPTION)]
+_Count = Annotated[int, Meta(ge=1, le=MAX_INT)]
+_Integer = Annotated[int, Meta(ge=-MAX_INT, le=MAX_INT)]
+_Share = Annotated[float, Meta(ge=0, le=1)]
+_Ratio = Annotated[float, Meta(ge=1, le=1e6)]
+_Excess = Annotated[float, Meta(ge=0, le=1e6)]
+_Rate = Annotated[float, Meta(ge=0, le=1e9)]
+_Us = Annotated[float, Meta(ge=1e-6, le=1e9)]
+_CallUs = Annotated[float, Meta(ge=0, le=1e12)]
+_Kernels = Annotated[int, Meta(ge=1, le=1000)]
+_Tried = Annotated[int, Meta(ge=1, le=_MAX_CANDIDATES)]
+_Registers = Annotated[int, Meta(ge=1, le=1024)]
+_Spills = Annotated[int, Meta(ge=0, le=MAX_INT)]
+_Choice = Annotated[str, Meta(max_length=512)]
+_Ranking = Annotated[
+    str,
+    Meta(max_length=2048, pattern=rf"\A{_ENTRY}(?:; {_ENTRY}){{0,{MAX_RANKED - 1}}}\Z"),
+]
+_Uid = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_.:]{1,128}\Z")]
+_KwargName = Annotated[str, Meta(pattern=r"\A[A-Za-z_][A-Za-z0-9_]{0,63}\Z")]
+# Inductor pastes template kwargs into kernel source: a text is a Triton dtype or a plain name.
+_KwargWord = Annotated[str, Meta(pattern=r"\A(?:tl\.[a-z0-9]{1,24}|[A-Za-z0-9_]{0,32})\Z")]
+_Hash = Annotated[str, Meta(pattern=r"\A[0-9a-f]{8,64}\Z")]
+_OptionName = Annotated[
+    str, Meta(max_length=4096, pattern=r"\A[a-z_][a-z0-9_]*(?:\.[a-z_][a-z0-9_]*)?\Z")
+]
+_OptionNumber = Annotated[float, Meta(ge=-1e30, le=1e30)]
+_DtypeName = Annotated[str, Meta(pattern=r"\A[a-z][a-z0-9_]{0,31}\Z")]
+_Along = tuple[_Count, _Ratio | None]
 
 
-@dataclass(frozen=True, slots=True)
-class _Retired:
-    """The members behind *names*, ``*`` for any, which are ignored.
-
-    With *words* a member is kept where it is one of these, as the word that takes its place.
-    """
-
-    names: tuple[str, ...]
-    words: Mapping[bytes, bytes] | None = None
-
-    @property
-    def pointer(self) -> str:
-        return "/" + "/".join(self.names)
+_J = TypeVar("_J", bound="Json")
+_ABSENT: Final[Any] = None  # the default of a member that is left out and that may not be null
 
 
-_RETIRED: Final[Sequence[_Retired]] = (
-    _Retired(("imported",)),  # configs that nobody had measured
-    _Retired(("provenance", "layers")),  # in which forms repeated layers were compiled
+class Json(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, gc=False):
+    """An object of a table; a member without a default is always there."""
+
+
+class _DeviceJson(Json, kw_only=True):
+    arch: _Short
+    memory_gib: _Count | None
+    mig: _Short | None
+    name: Annotated[str, Meta(max_length=256)]
+    sm_count: _Count | None
+    threads: _Count | None
+    type: Annotated[str, Meta(max_length=32)]
+    vendor: _Short
+
+
+class _RuntimeJson(Json, kw_only=True):
+    cublas: _Short | None
+    cuda: _Short | None
+    driver: _Short | None
+    torch: _Short
+    triton: _Short | None
+
+
+class _CallJson(Json):
+    device_us: _CallUs
+    host_us: _CallUs
+    left_out: _Count = _ABSENT
+
+
+class ProvenanceJson(Json, kw_only=True):
+    """A `Provenance`, with the digest of the table."""
+
+    assumptions: Annotated[tuple[_Text, ...], Meta(min_length=1, max_length=MAX_ASSUMPTIONS)] = ()
+    calls: Annotated[dict[_Text, _CallJson], Meta(max_length=MAX_COSTS)] = {}
+    created: _Short
+    device: _DeviceJson
+    digest: _Short
+    peaks: PeaksJson = _ABSENT
+    runtime: _RuntimeJson
+    warmup: _Short
+
+
+class _TimingJson(Json, kw_only=True):
+    fused_top_k: Annotated[int, Meta(ge=0, le=MAX_TOP_K)]
+    l2: L2
+    launch: Launch
+    max_spread: _Share
+    near_tie: _Share
+
+
+class _PolicyJson(Json, kw_only=True):
+    grouped_search: bool | UnsetType = UNSET
+    launch_search: bool | UnsetType = UNSET
+    mode: _Short
+    options: Annotated[
+        dict[
+            _OptionName,
+            bool | _Integer | _OptionNumber | Annotated[str, Meta(max_length=256)] | None,
+        ],
+        Meta(max_length=_MAX_OPTIONS),
+    ]
+    reduction_search: bool | UnsetType = UNSET
+    seed: Annotated[int, Meta(ge=0, le=MAX_INT)]
+    split_search: bool | UnsetType = UNSET
+    timing: _TimingJson
+    tolerance: Annotated[dict[_DtypeName, _Share], Meta(max_length=_MAX_OPTIONS)]
+
+
+class _EvidenceJson(Json, kw_only=True):
+    """Null is a value that is unknown; a value that was not measured is left out."""
+
+    along: Annotated[tuple[_Along, ...], Meta(min_length=1, max_length=8)] = ()
+    band: _Excess | None
+    bare_ranking: _Ranking = ""
+    bare_us: _Us | None
+    clock_mhz: _Count | None
+    error: _Excess | None
+    flags: Annotated[tuple[Flag, ...], Meta(max_length=len(Flag))]
+    gbps: _Rate | None
+    host_us: _Us = _ABSENT
+    kernels: _Kernels = _ABSENT
+    library_host_us: _Us = _ABSENT
+    library_kernels: _Kernels = _ABSENT
+    library_us: _Us | None
+    peak_share: _Excess | None
+    ranking: _Ranking = ""
+    registers: _Registers = _ABSENT
+    rejected: dict[Rejection, _Tried]
+    runner_up: _Choice | None
+    runner_up_us: _Us | None
+    scope: Scope
+    search: Search
+    spills: _Spills = _ABSENT
+    spread: _Excess | None
+    tflops: _Rate | None
+    time_us: _Us
+    tried: _Tried
+
+
+class _WinnerJson(Json, kw_only=True):
+    family: Family
+    fused: bool = _ABSENT
+    kwargs: dict[_KwargName, bool | _Integer | _KwargWord | None]
+    source_hash: _Hash | None
+    uid: _Uid
+
+
+class RowJson(Json, kw_only=True):
+    """A `Row`."""
+
+    evidence: _EvidenceJson
+    untrusted: Annotated[str, Meta(max_length=MAX_REASON)] = _ABSENT
+    winner: _WinnerJson
+
+
+class _TableJson(Json, kw_only=True):
+    policy: _PolicyJson
+    provenance: ProvenanceJson
+    rows: dict[str, dict[str, RowJson]]
+    schema: Annotated[int, Meta(ge=SCHEMA_VERSION, le=SCHEMA_VERSION)]
+
+
+_EVIDENCE_NAMES: Final = tuple(name for name in Evidence.__slots__ if name != "rejected")
+_evidence_values: Final = attrgetter(*_EVIDENCE_NAMES)
+# A frozen dataclass fills its slots three times as slowly.
+_SLOTS: Final = tuple(getattr(Evidence, name).__set__ for name in (*_EVIDENCE_NAMES, "rejected"))
+_FLOATS: Final = frozenset(
+    name
+    for name, kind in _EvidenceJson.__annotations__.items()
+    if kind.split(" ")[0] in {"_Us", "_Rate", "_Excess"}
+)
+
+
+class _Refusal(Exception):  # noqa: N818  becomes a TableFormatError, which knows the file
+    """A value is refused that its struct allows; ``parts`` lead to it within the struct."""
+
+    def __init__(self, reason: str, *parts: str | int) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.parts = parts
+
+
+def _evidence_from(json: _EvidenceJson) -> Evidence:
+    for number, ((before, _), (after, _)) in enumerate(itertools.pairwise(json.along), start=1):
+        if after <= before:
+            raise _Refusal(f"expected a size above {before}", "along", number, 0)
+    if json.runner_up is not None and not json.runner_up.isprintable():
+        raise _Refusal("expected printable characters", "runner_up")
+    evidence = object.__new__(Evidence)
+    rejected = tuple(sorted(json.rejected.items()))
+    for fill, value in zip(_SLOTS, (*_evidence_values(json), rejected), strict=True):
+        fill(evidence, value)
+    return evidence
+
+
+def _evidence_json(evidence: Evidence) -> _EvidenceJson:
+    values: dict[str, Any] = dict(zip(_EVIDENCE_NAMES, _evidence_values(evidence), strict=True))
+    for name in _FLOATS:
+        if type(value := values[name]) is int:
+            values[name] = float(value)
+    if evidence.along:
+        values["along"] = tuple(
+            (size, None if ratio is None else float(ratio)) for size, ratio in evidence.along
+        )
+    return _EvidenceJson(rejected=dict(evidence.rejected), **values)
+
+
+def _winner_from(json: _WinnerJson, kind: Kind) -> Winner:
+    if json.family not in kind.families:
+        raise _Refusal(f"expected one of {', '.join(sorted(kind.families))}", "family")
+    if json.fused is not None and json.family is not Family.TEMPLATE:
+        raise _Refusal("only a winner of the family template is fused or not", "fused")
+    kwargs = tuple(sorted(json.kwargs.items()))
+    return Winner(json.family, json.uid, kwargs, json.source_hash, json.fused)
+
+
+def _winner_json(winner: Winner) -> _WinnerJson:
+    fused: Any = winner.fused
+    return _WinnerJson(
+        family=winner.family,
+        fused=fused,
+        kwargs=dict(winner.kwargs),
+        source_hash=winner.source_hash,
+        uid=winner.uid,
+    )
+
+
+def _row_json(row: Row, winner: _WinnerJson) -> RowJson:
+    untrusted: Any = None if row.untrusted is None else row.untrusted[:MAX_REASON]
+    return RowJson(evidence=_evidence_json(row.evidence), untrusted=untrusted, winner=winner)
+
+
+def provenance_from(json: ProvenanceJson, path: str) -> Provenance:
+    """Return the provenance in *json*, a part of the table *path*, or a TableFormatError."""
+    check_texts(json, path, "provenance")
+    return Provenance(
+        runtime=Runtime(device=Device(**asdict(json.device)), **asdict(json.runtime)),
+        warmup=json.warmup,
+        created=json.created,
+        peaks=None if json.peaks is None else json.peaks.peaks(),
+        assumptions=json.assumptions,
+        calls=tuple(
+            (name, CallCost(call.host_us, call.device_us, call.left_out or 0))
+            for name, call in json.calls.items()
+        ),
+    )
+
+
+def provenance_json(provenance: Provenance, digest: str) -> ProvenanceJson:
+    """Return *provenance*, of the table with *digest*, as it is written."""
+    runtime = provenance.runtime
+    peaks: Any = None if provenance.peaks is None else PeaksJson.of(provenance.peaks)
+    return ProvenanceJson(
+        assumptions=provenance.assumptions,
+        calls={
+            name: _CallJson(float(cost.device_us), float(cost.host_us), cost.left_out or _ABSENT)
+            for name, cost in provenance.calls
+        },
+        created=provenance.created,
+        device=_with_fields_of(runtime.device, _DeviceJson),
+        digest=digest,
+        peaks=peaks,
+        runtime=_with_fields_of(runtime, _RuntimeJson),
+        warmup=provenance.warmup,
+    )
+
+
+def _with_fields_of(value: object, json: type[_J]) -> _J:
+    """Return a *json* with the fields of *value*; a version of torch is more than a string."""
+    values = {name: getattr(value, name) for name in json.__struct_fields__}
+    return json(
+        **{name: str(each) if isinstance(each, str) else each for name, each in values.items()}
+    )
+
+
+def _policy_from(json: _PolicyJson, path: str) -> Policy:
+    check_texts(json, path, "policy")
+    searches = {
+        kind: value
+        for kind, name in SEARCH_FIELDS.items()
+        if (value := getattr(json, name)) is not UNSET
+    }
+    for kind, value in searches.items():
+        if not value:
+            reason = "expected true; without the field it is false"
+            raise TableFormatError(path, pointer_of("policy", SEARCH_FIELDS[kind]), reason)
+    return Policy(
+        mode=json.mode,
+        options=json.options,
+        timing=Method(**asdict(json.timing)),
+        seed=json.seed,
+        tolerance=json.tolerance,
+        searches=frozenset(searches),
+    )
+
+
+def _policy_json(policy: Policy) -> _PolicyJson:
+    return _PolicyJson(
+        mode=policy.mode,
+        options=dict(policy.options),
+        seed=policy.seed,
+        timing=msgspec.convert(policy.timing, _TimingJson, from_attributes=True),
+        tolerance={name: float(limit) for name, limit in policy.tolerance.items()},
+        **{name: True for kind, name in SEARCH_FIELDS.items() if kind in policy.searches},
+    )
+
+
+# What tables have of features that warmup no longer has: the pointers of members that are ignored,
+# ``*`` for any name, and the words that take the place of other words.
+_RETIRED: Final[Mapping[str, Mapping[bytes, bytes] | None]] = {
+    "/imported": None,  # configs that nobody had measured
+    "/provenance/layers": None,  # in which forms repeated layers were compiled
     # A build that searches such a row again then tries more candidates, as before.
-    _Retired(("rows", "*", "*", "evidence", "search"), words={b'"predicted"': b'"imported"'}),
-)
+    "/rows/*/*/evidence/search": {b'"predicted"': b'"imported"'},
+}
 
 
-def without_retired(data: bytes) -> tuple[bytes, tuple[str, ...]]:
+def _without_retired(data: bytes) -> tuple[bytes, tuple[str, ...]]:
     """Return the table *data* without retired fields, and the JSON pointers of these, if any."""
     pointers = []
-    for retired in _RETIRED:
-        changed = _changed(data, retired.names, retired)
-        if changed is not None:
+    for pointer, words in _RETIRED.items():
+        if (changed := _changed(data, pointer.split("/")[1:], words)) is not None:
             data = changed
-            pointers.append(retired.pointer)
+            pointers.append(pointer)
     return data, tuple(pointers)
 
 
-def _changed(data: bytes, names: tuple[str, ...], retired: _Retired) -> bytes | None:
-    """Return *data* without what is *retired* behind *names*; None where it has nothing of it."""
-    members = _members(data)
+def _changed(
+    data: bytes, names: Sequence[str], words: Mapping[bytes, bytes] | None
+) -> bytes | None:
+    """Return *data* with the member behind *names* changed; None where nothing is to change."""
+    try:
+        members = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+    first, *rest = names
     is_changed = False
-    for name in list(members) if names[0] == "*" else names[:1]:
-        if name not in members:
-            continue
+    for name in list(members) if first == "*" else members.keys() & {first}:
         raw = bytes(members[name])
-        if names[1:]:
-            new = _changed(raw, names[1:], retired)
-        elif retired.words is not None:
-            new = retired.words.get(raw)
-        else:
-            del members[name]
-            is_changed = True
-            continue
+        new = _changed(raw, rest, words) if rest else (words or {}).get(raw)
         if new is not None:
             members[name] = msgspec.Raw(new)
-            is_changed = True
+        elif not rest and words is None:
+            del members[name]
+        else:
+            continue
+        is_changed = True
     return msgspec.json.encode(members) if is_changed else None
-
-
-def _members(data: bytes) -> dict[str, msgspec.Raw]:
-    try:
-        return msgspec.json.decode(data, type=dict[str, msgspec.Raw])
-    except (msgspec.MsgspecError, RecursionError):
-        return {}
 
 
 _BLOCK_BYTES: Final = 256 * 1024
@@ -122,7 +428,7 @@ _SECTION_END: Final = b"\n    }"
 _ROWS_END: Final = b"\n  },\n"
 _DIGEST: Final = re.compile(rb',"digest":"[^"\\]*"(?=\})|"digest":"[^"\\]*",?')
 _ROW: Final = msgspec.json.Decoder(RowJson)
-_EVIDENCE_DECODER: Final = msgspec.json.Decoder(EvidenceJson)
+_EVIDENCE_DECODER: Final = msgspec.json.Decoder(_EvidenceJson)
 _compact: Final = msgspec.json.Encoder(order="deterministic").encode
 
 
@@ -137,20 +443,17 @@ def encode(table: Table) -> str:
 
 def encode_pieces(table: Table) -> tuple[str, list[bytes]]:
     """Return the digest of *table*, and its canonical text in pieces, most of them a row."""
-    digest, pieces = _spell_table(table, spells_text=True)
+    digest, pieces = _spell_table(table)
     if table._digest is None:  # noqa: SLF001  kept for `digest_of`
         _keep(table, digest)
     return digest, pieces
 
 
 def digest_of(table: Table) -> str:
-    """Return the digest of the content: 64 hex digits that change when anything in *table* does.
-
-    It is computed once for each table object; that of a table which was read is known already.
-    """
+    """Return the digest of the content: 64 hex digits that change when anything in *table* does."""
     known = table._digest  # noqa: SLF001  kept for this function
     if known is None:
-        known = _spell_table(table, spells_text=False)[0]
+        known = _spell_table(table)[0]
         _keep(table, known)
     return known
 
@@ -163,9 +466,8 @@ def _keep(table: Table, digest: str, ignored: tuple[str, ...] = ()) -> None:
 def decode(text: str, path: str) -> Table:
     """Return the table in *text*, which is not trusted; *path* is for error texts only.
 
-    Raises:
-        TableFormatError: the text is not a table, or its digest does not match its content.
-        TableSchemaError: the table has another schema than this warmup reads.
+    A TableFormatError: it is no table, or its digest does not match its content. A
+    TableSchemaError: it has another schema than this warmup reads.
     """
     return decode_file(io.BytesIO(text.encode("utf-8", "surrogatepass")), path)
 
@@ -186,16 +488,12 @@ def row_sections(rows: Mapping[str, Row]) -> dict[str, dict[str, RowJson]]:
     """Return *rows* as they are written, by kind and key."""
     sections: dict[str, dict[str, RowJson]] = {}
     for key, row in rows.items():
-        sections.setdefault(kind_of(key).name, {})[key] = row_json(row, winner_json(row.winner))
+        sections.setdefault(kind_of(key).name, {})[key] = _row_json(row, _winner_json(row.winner))
     return sections
 
 
 def rows_from(sections: Mapping[str, Mapping[str, RowJson]], path: str) -> dict[str, Row]:
-    """Return the rows in *sections*, by kind and key, of the file *path*.
-
-    Raises:
-        TableFormatError: a kind, a key or a row is none.
-    """
+    """Return the rows in *sections*, by kind and key, of the file *path*, or a TableFormatError."""
     rows = _Rows(path)
     for name, section in sections.items():
         kind = rows.kind(name)
@@ -207,10 +505,9 @@ def rows_from(sections: Mapping[str, Mapping[str, RowJson]], path: str) -> dict[
 # Writing.
 
 
-def _spell_table(table: Table, *, spells_text: bool) -> tuple[str, list[bytes]]:
-    """Return the digest of *table* and, where asked for, its canonical text in pieces."""
+def _spell_table(table: Table) -> tuple[str, list[bytes]]:
     document: dict[str, Any] = {
-        "policy": msgspec.to_builtins(policy_json(table.policy)),
+        "policy": msgspec.to_builtins(_policy_json(table.policy)),
         "provenance": msgspec.to_builtins(provenance_json(table.provenance, "")),
         "rows": {},
         "schema": SCHEMA_VERSION,
@@ -221,35 +518,29 @@ def _spell_table(table: Table, *, spells_text: bool) -> tuple[str, list[bytes]]:
     before, after = _halves(_dumps({**document, "provenance": without_digest}), b'"rows":{')
     sha = hashlib.sha256(before)
     pieces: list[bytes] = []
-    winners: dict[int, WinnerJson] = {}  # rows that were read share their winners
+    winners: dict[int, _WinnerJson] = {}  # rows that were read share their winners
     section = ""
     for name, key in sorted((kind_of(key).name, key) for key in table.rows):
         comma = b"," if name == section else b""
         if not comma:
             opening = f'{"}," if section else ""}"{name}":{{'
             sha.update(opening.encode())
-            pieces.append(f'{_after(section)}\n    "{name}": {{'.encode())
+            ending = "\n    }," if section else ""
+            pieces.append(f'{ending}\n    "{name}": {{'.encode())
             section = name
         row = table.rows[key]
         winner = winners.get(id(row.winner))
         if winner is None:
-            winner = winners[id(row.winner)] = winner_json(row.winner)
-        compact, quoted = _spell(row_json(row, winner)), _dumps(key)
+            winner = winners[id(row.winner)] = _winner_json(row.winner)
+        compact, quoted = _spell(_row_json(row, winner)), _dumps(key)
         sha.update(b"%b%b:%b" % (comma, quoted, compact))
-        if spells_text:
-            pieces.append(b"%b\n      %b: %b" % (comma, quoted, _indented(compact, 3)))
+        pieces.append(b"%b\n      %b: %b" % (comma, quoted, _indented(compact, 3)))
     sha.update(b"}" + after if section else after)
     digest = sha.hexdigest()
-    if spells_text:
-        document["provenance"]["digest"] = digest
-        text = json.dumps(document, indent=2, sort_keys=True).encode() + b"\n"
-        head, tail = _halves(text, b'\n  "rows": {')
-        pieces = [head, *pieces, b"\n    }\n  " + tail if section else tail]
-    return digest, pieces
-
-
-def _after(section: str) -> str:
-    return "\n    }," if section else ""
+    document["provenance"]["digest"] = digest
+    text = json.dumps(document, indent=2, sort_keys=True).encode() + b"\n"
+    head, tail = _halves(text, b'\n  "rows": {')
+    return digest, [head, *pieces, b"\n    }\n  " + tail if section else tail]
 
 
 def _halves(text: bytes, end: bytes) -> tuple[bytes, bytes]:
@@ -258,7 +549,7 @@ def _halves(text: bytes, end: bytes) -> tuple[bytes, bytes]:
     return text[:at], text[at:]
 
 
-def _spell(value: RowJson | EvidenceJson | WinnerJson) -> bytes:
+def _spell(value: RowJson | _EvidenceJson | _WinnerJson) -> bytes:
     """Return *value* in canonical JSON without whitespace.
 
     msgspec writes a small number in another form than Python, which writes tables: 0.00001 and 1e-7
@@ -304,8 +595,8 @@ class _Rows:
         try:
             winner = self._winner(kind, row.winner)
             part = "evidence"
-            evidence = evidence_from(row.evidence)
-        except Refusal as error:
+            evidence = _evidence_from(row.evidence)
+        except _Refusal as error:
             place = pointer_of(*at, part, *error.parts)
             raise TableFormatError(self.path, place, error.reason) from None
         if row.untrusted is not None and not row.untrusted.isprintable():
@@ -316,11 +607,8 @@ class _Rows:
     def add_text(self, kind: Kind, key: str, text: bytes) -> bytes:
         """Add the row with the canonical *text*, and return it without whitespace.
 
-        Many rows have one of a few winners, whose text is read once.
-
-        Raises:
-            _NotCanonicalError: `encode` would write the row in another way.
-            TableFormatError: as `add` does.
+        Many rows have one of a few winners, whose text is read once. A _NotCanonicalError: `encode`
+        would write another text.
         """
         evidence, _, winner = text.rpartition(_WINNER_BEGIN)
         known = self._texts.get((kind.name, winner))
@@ -337,7 +625,7 @@ class _Rows:
         compact = _spell(json)
         if evidence != _EVIDENCE_BEGIN + _indented(compact, 4):
             raise _NotCanonicalError
-        self.rows[key] = Row(known[0], evidence_from(json))
+        self.rows[key] = Row(known[0], _evidence_from(json))
         return b'{"evidence":%b,"winner":%b}' % (compact, known[1])
 
     def _check_key(self, kind: Kind, key: str) -> None:
@@ -348,13 +636,13 @@ class _Rows:
             reason = f"the name of this row is not a {kind.name} key"
             raise TableFormatError(self.path, place, reason) from None
 
-    def _winner(self, kind: Kind, winner: WinnerJson) -> Winner:
+    def _winner(self, kind: Kind, winner: _WinnerJson) -> Winner:
         text = _compact(winner)
         known = self._winners.get((kind.name, text))
         if known is None:
-            if len(text) > MAX_ROW_BYTES:
-                raise Refusal(f"a value of more than {MAX_ROW_BYTES} characters")
-            known = self._winners[kind.name, text] = winner_from(winner, kind)
+            if len(text) > _MAX_ROW_BYTES:
+                raise _Refusal(f"a value of more than {_MAX_ROW_BYTES} characters")
+            known = self._winners[kind.name, text] = _winner_from(winner, kind)
         return known
 
 
@@ -372,7 +660,7 @@ def _read_canonical(file: BinaryIO, path: str) -> Table:
         compact = msgspec.json.format(head[:at] + b"}}", indent=-1)
         sha = hashlib.sha256(_without_digest(compact[: -len(b"}}")]))
         tail = _read_rows(_row_texts(file, head[at:]), rows, sha)
-        document, compact = read_json(head[:at] + b"}" + tail, TableJson, path)
+        document, compact = read_json(head[:at] + b"}" + tail, _TableJson, path)
         sha.update(compact[compact.rindex(b'"rows":{') + len(b'"rows":{') :])
         table = _table(document, rows.rows, path)
     except (msgspec.MsgspecError, TableFormatError, ValueError, RecursionError):
@@ -388,7 +676,7 @@ def _row_texts(file: BinaryIO, rest: bytes) -> Iterator[bytes]:
     size = 0
     while block := file.read(_BLOCK_BYTES):
         size += len(block)
-        if len(rest) > MAX_ROW_BYTES + _BLOCK_BYTES or size > MAX_TABLE_BYTES:
+        if len(rest) > _MAX_ROW_BYTES + _BLOCK_BYTES or size > MAX_TABLE_BYTES:
             raise _NotCanonicalError
         *whole, rest = (rest + block).split(_ROW_BEGIN)
         yield from whole
@@ -433,13 +721,13 @@ def _read_whole(data: bytes, path: str) -> Table:
     """Return the table in *data*, in whatever form; raises as `decode` does."""
     ignored: tuple[str, ...] = ()
     try:
-        document = decode_json(data, TableJson, path)
+        document = decode_json(data, _TableJson, path)
     except TableFormatError:
         _check_schema(data, path)
-        kept, ignored = without_retired(data)
+        kept, ignored = _without_retired(data)
         if not ignored:
             raise
-        document = decode_json(kept, TableJson, path)
+        document = decode_json(kept, _TableJson, path)
     compact = msgspec.json.format(data, indent=-1)
     name = repeated_name(compact)
     if name is not None:
@@ -469,9 +757,9 @@ def _check_schema(data: bytes, path: str) -> None:
         raise TableSchemaError(path, schema, SCHEMA_VERSION)
 
 
-def _table(document: TableJson, rows: Mapping[str, Row], path: str) -> Table:
+def _table(document: _TableJson, rows: Mapping[str, Row], path: str) -> Table:
     provenance = provenance_from(document.provenance, path)
-    return Table(provenance, policy_from(document.policy, path), rows)
+    return Table(provenance, _policy_from(document.policy, path), rows)
 
 
 def _without_digest(compact: bytes) -> bytes:

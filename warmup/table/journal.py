@@ -29,9 +29,16 @@ from warmup.core.device import Runtime
 from warmup.core.errors import TableFormatError
 from warmup.core.files import create_like, open_regular, sync_folder
 from warmup.core.strict_json import read_json
-from warmup.table.codec import row_sections, rows_from
+from warmup.table.codec import (
+    Json,
+    ProvenanceJson,
+    RowJson,
+    provenance_from,
+    provenance_json,
+    row_sections,
+    rows_from,
+)
 from warmup.table.schema import MAX_TABLE_BYTES, Entry
-from warmup.table.wire import Json, ProvenanceJson, RowJson, provenance_from, provenance_json
 
 _CHECKSUM_DIGITS: Final = 16
 _Digest = Annotated[str, Meta(pattern=r"\A(?:[0-9a-f]{64})?\Z")]

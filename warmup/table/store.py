@@ -328,7 +328,7 @@ def check_same_origin(path: Path, table: Table, runtime: Runtime, policy: Policy
 
 
 def origin_differences(table: Table, runtime: Runtime, policy: Policy) -> tuple[str, ...]:
-    """Return a line for each field that forbids adding rows of *runtime* and *policy* to *table*."""
+    """Return a line for each field that forbids adding rows of *runtime* and *policy*."""
     hard = [str(m) for m in compare_runtimes(table.provenance.runtime, runtime) if m.is_hard]
     settings = [
         f"{field}: table {expected}, here {actual}"

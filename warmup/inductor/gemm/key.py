@@ -376,7 +376,7 @@ def _describe(name: str, inputs: list[Any], layout: Any, post_op: PostOp | None)
         k=_dim(k),
         batch=None if batch is None else _dim(batch),
         dtype=dtype_name(dtype),
-        dtype_b=None if second.get_dtype() == dtype else dtype_name(second.get_dtype()),
+        dtype_b=dtype_name(second.get_dtype()),
         a=layout_of_operand(first),
         b=Layout("packed") if name in CPU_LINEAR else layout_of_operand(second),
         a2=layout_of_operand(inputs[-2]) if pairs else None,
