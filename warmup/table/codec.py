@@ -363,11 +363,18 @@ def _policy_from(json: _PolicyJson, path: str) -> Policy:
 
 
 def _policy_json(policy: Policy) -> _PolicyJson:
+    timing = policy.timing
     return _PolicyJson(
         mode=policy.mode,
         options=dict(policy.options),
         seed=policy.seed,
-        timing=msgspec.convert(policy.timing, _TimingJson, from_attributes=True),
+        timing=_TimingJson(
+            fused_top_k=timing.fused_top_k,
+            l2=timing.l2,
+            launch=timing.launch,
+            max_spread=float(timing.max_spread),
+            near_tie=float(timing.near_tie),
+        ),
         tolerance={name: float(limit) for name, limit in policy.tolerance.items()},
         **{name: True for kind, name in SEARCH_FIELDS.items() if kind in policy.searches},
     )
