@@ -50,25 +50,22 @@ DOCKER_INSTRUCTIONS = {
 }
 
 
-def resources() -> list[dict[str, Any]]:
-    texts = [path.read_text(encoding="utf-8") for path in MANIFESTS]
+def documents(paths: list[Path]) -> list[dict[str, Any]]:
+    texts = [path.read_text(encoding="utf-8") for path in paths]
     return [document for text in texts for document in yaml.safe_load_all(text)]
 
 
-def of_vllm(kind: str) -> dict[str, Any]:
-    texts = [path.read_text(encoding="utf-8") for path in VLLM_MANIFESTS]
-    documents = [document for text in texts for document in yaml.safe_load_all(text)]
-    (found,) = [document for document in documents if document["kind"] == kind]
+def of_kind(kind: str, paths: list[Path] = MANIFESTS) -> dict[str, Any]:
+    (found,) = [document for document in documents(paths) if document["kind"] == kind]
     return found
 
 
-def pod_of(kind: str) -> dict[str, Any]:
-    (found,) = [resource for resource in resources() if resource["kind"] == kind]
-    return found["spec"]["template"]["spec"]
+def pod_of(kind: str, paths: list[Path] = MANIFESTS) -> dict[str, Any]:
+    pod: dict[str, Any] = of_kind(kind, paths)["spec"]["template"]["spec"]
+    return pod
 
 
-def containers() -> list[dict[str, Any]]:
-    pods = [pod_of("Job"), pod_of("Deployment")]
+def containers(*pods: dict[str, Any]) -> list[dict[str, Any]]:
     return [one for pod in pods for one in (*pod["initContainers"], *pod["containers"])]
 
 
@@ -88,26 +85,32 @@ def image() -> list[dict[str, Any]]:
 
 def test_every_manifest_follows_the_schema_of_its_kind() -> None:
     for version in (OLDEST_KUBERNETES, latest_version()):
-        vllm = map(of_vllm, ("Deployment", "Service", "ConfigMap", "Job"))
-        for resource in (*resources(), *vllm):
+        for resource in documents([*MANIFESTS, *VLLM_MANIFESTS]):
             validate(resource, version, strict=True)
 
 
 def test_every_container_is_locked_down() -> None:
     """Read-only root, no privileges, a UID that no image knows, and no home folder."""
-    for pod in (pod_of("Job"), pod_of("Deployment")):
+    pods = [pod_of(kind) for kind in ("Job", "Deployment")]
+    for pod in pods:
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"]["runAsUser"] == 1000770000
-    for container in containers():
+    vllm = [pod_of(kind, VLLM_MANIFESTS) for kind in ("Job", "Deployment")]
+    for container in containers(*pods, *vllm):
         security = container["securityContext"]
         assert security["readOnlyRootFilesystem"] is True
-        assert security["allowPrivilegeEscalation"] is False
         assert security["capabilities"] == {"drop": ["ALL"]}
+    for container in containers(*pods):
+        assert container["securityContext"]["allowPrivilegeEscalation"] is False
         assert "HOME" not in environment_of(container)
 
 
-def test_init_container_and_server_share_one_cache_at_one_path() -> None:
-    """The warm caches are found: the same volume, path and variables in both."""
+def test_init_container_and_server_share_one_cache_and_one_table() -> None:
+    """The warm caches are found: the same volume, path and variables in both.
+
+    The table is the ConfigMap's file, which nobody can write; the startup probe waits for the file
+    that the init container writes.
+    """
     pod = pod_of("Deployment")
     (prime,), (server,) = pod["initContainers"], pod["containers"]
     assert environment_of(prime) == environment_of(server)
@@ -115,20 +118,10 @@ def test_init_container_and_server_share_one_cache_at_one_path() -> None:
     (path,) = [m["mountPath"] for m in server["volumeMounts"] if m["name"] == "cache"]
     assert environment_of(server)["TORCHINDUCTOR_CACHE_DIR"].startswith(f"{path}/")
     assert {volume["name"] for volume in pod["volumes"] if "emptyDir" in volume} == {"cache", "tmp"}
-
-
-def test_the_startup_probe_waits_for_the_file_that_the_init_container_writes() -> None:
-    pod = pod_of("Deployment")
-    (prime,), (server,) = pod["initContainers"], pod["containers"]
     ready = prime["args"][prime["args"].index("--ready-file") + 1]
     assert server["startupProbe"]["exec"]["command"] == ["test", "-f", ready]
-
-
-def test_the_table_is_mounted_read_only_from_the_configmap() -> None:
-    """Server and init container read the ConfigMap's file, and cannot write it."""
-    pod = pod_of("Deployment")
     (volume,) = [one for one in pod["volumes"] if "configMap" in one]
-    for container in (*pod["initContainers"], *pod["containers"]):
+    for container in (prime, server):
         (mount,) = [m for m in container["volumeMounts"] if m["name"] == volume["name"]]
         assert mount["readOnly"] is True
         assert f"{mount['mountPath']}/table.json" in container["command"]
@@ -138,47 +131,36 @@ def test_the_table_is_mounted_read_only_from_the_configmap() -> None:
 
 
 def test_the_table_of_vllm_is_built_for_the_sizes_that_are_served() -> None:
-    """The program of the Job compiles the static sizes of the Deployment's command line."""
-    (server,) = of_vllm("Deployment")["spec"]["template"]["spec"]["containers"]
+    """The Job runs the ConfigMap's program, which compiles the Deployment's static sizes."""
+    (server,) = pod_of("Deployment", VLLM_MANIFESTS)["containers"]
     config = server["args"][server["args"].index("--compilation-config") + 1]
     served = json.loads(config)["compile_sizes"]
-    program = ast.parse(of_vllm("ConfigMap")["data"]["start.py"])
-    dicts = [ast.literal_eval(one) for one in ast.walk(program) if isinstance(one, ast.Dict)]
+    program = of_kind("ConfigMap", VLLM_MANIFESTS)
+    nodes = ast.walk(ast.parse(program["data"]["start.py"]))
+    dicts = [ast.literal_eval(one) for one in nodes if isinstance(one, ast.Dict)]
     assert dicts == [{"compile_sizes": served}]
-
-
-def test_the_job_runs_the_program_of_its_configmap() -> None:
-    pod = of_vllm("Job")["spec"]["template"]["spec"]
+    pod = pod_of("Job", VLLM_MANIFESTS)
     (build,) = pod["initContainers"]
     (mount,) = [one for one in build["volumeMounts"] if one["name"] == "program"]
     (volume,) = [one for one in pod["volumes"] if one["name"] == "program"]
-    config = of_vllm("ConfigMap")
-    assert volume["configMap"]["name"] == config["metadata"]["name"]
-    assert build["args"][-1] == f"{mount['mountPath']}/{next(iter(config['data']))}"
+    assert volume["configMap"]["name"] == program["metadata"]["name"]
+    assert build["args"][-1] == f"{mount['mountPath']}/{next(iter(program['data']))}"
 
 
-def test_vllm_has_a_cache_for_each_table() -> None:
+def test_vllm_has_a_cache_for_each_table_and_is_ready_when_it_answers() -> None:
     """The ConfigMap of the table and vLLM's cache folder end with the same digest."""
-    pod = of_vllm("Deployment")["spec"]["template"]["spec"]
+    pod = pod_of("Deployment", VLLM_MANIFESTS)
     (table,) = [one["configMap"]["name"] for one in pod["volumes"] if "configMap" in one]
-    for container in (*pod["initContainers"], *pod["containers"]):
+    for container in containers(pod):
         folder = environment_of(container)["VLLM_CACHE_ROOT"]
         assert folder.rpartition("-")[2] == table.rpartition("-")[2]
-
-
-def test_vllm_is_locked_down_and_ready_when_it_answers() -> None:
-    """Read-only root, no privileges, the table read-only; both probes ask vLLM's own path."""
-    pods = [of_vllm(kind)["spec"]["template"]["spec"] for kind in ("Job", "Deployment")]
-    for container in (one for pod in pods for one in (*pod["initContainers"], *pod["containers"])):
-        assert container["securityContext"]["readOnlyRootFilesystem"] is True
-        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-    for container in (*pods[1]["initContainers"], *pods[1]["containers"]):
         (mount,) = [one for one in container["volumeMounts"] if one["name"] == "table"]
         assert mount["readOnly"] is True
-    (server,) = pods[1]["containers"]
+    (server,) = pod["containers"]
     probes = [server[name]["httpGet"]["path"] for name in ("startupProbe", "readinessProbe")]
     assert probes == ["/health", "/health"]
-    assert of_vllm("Service")["spec"]["selector"] == {"app": "vllm-server"}
+    service = of_kind("Service", VLLM_MANIFESTS)
+    assert service["spec"]["selector"] == {"app": "vllm-server"}
 
 
 # Docker

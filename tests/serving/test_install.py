@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import json
 import threading
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from sample_tables import make_table
+from sample_tables import make_runtime, make_table
 
 import warmup
-from warmup.core.errors import TableMismatchError, TableNotFoundError
+from warmup.core.device import compare_runtimes
+from warmup.core.errors import StaleTableWarning, TableMismatchError, TableNotFoundError
 from warmup.inductor import connect
 from warmup.serving.audit import audit
 from warmup.serving.handle import installed
-from warmup.table.schema import Policy, Table
-from warmup.table.store import write
+from warmup.serving.install import admit
+from warmup.table.schema import OnMiss, Policy, Table
+from warmup.table.store import FoundTable, write
 
 ROUNDS = 10
 
@@ -28,8 +30,6 @@ ROUNDS = 10
 def tables() -> tuple[Table, Table]:
     """Two tables for this machine, without and with a row."""
     inductor = connect()
-    runtime = inductor.runtime("cpu")
-    rows = make_table().rows
     policy = Policy(
         mode="max-autotune-gemm",
         options={**inductor.quiet_switches(), "max_autotune_gemm_backends": "ATEN,CPP"},
@@ -37,10 +37,9 @@ def tables() -> tuple[Table, Table]:
         seed=0,
         tolerance={},
     )
-    return (
-        make_table({}, runtime=runtime, policy=policy),
-        make_table(dict(rows), runtime=runtime, policy=policy),
-    )
+    rows, runtime = dict(make_table().rows), inductor.runtime("cpu")
+    empty, filled = (make_table(each, runtime=runtime, policy=policy) for each in ({}, rows))
+    return empty, filled
 
 
 @pytest.fixture(autouse=True)
@@ -56,13 +55,10 @@ def nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         handle = installed()
 
 
-def install(table: Table | None = None, **settings: Any) -> warmup.Handle:
-    """Install *table*."""
-    return warmup.install(table, **settings)
+install = warmup.install
 
 
 def event_names(log: Path) -> list[str]:
-    """Return the names of the events in *log*."""
     return [json.loads(line)["event"] for line in log.read_text().splitlines()]
 
 
@@ -101,14 +97,11 @@ def test_other_settings_are_an_error(
             assert (installed(), list(tmp_path.iterdir())) == (first, []), case
 
 
-def test_an_install_that_fails_opens_no_log(
-    tables: tuple[Table, Table], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A switch that is no switch is refused before the audit log is made."""
-    monkeypatch.setenv("WARMUP_QUIET", "perhaps")
-    with pytest.raises(warmup.SettingsError, match="WARMUP_QUIET"):
-        install(tables[0], audit_log=tmp_path / "audit.jsonl")
-    assert [*tmp_path.iterdir()] == []
+def with_threads(table: Table, threads: int) -> Table:
+    """Return *table* as one of a CPU with so many threads."""
+    runtime = table.provenance.runtime
+    runtime = replace(runtime, device=replace(runtime.device, threads=threads))
+    return replace(table, provenance=replace(table.provenance, runtime=runtime))
 
 
 def test_where_no_table_of_the_searched_folders_fits(
@@ -120,16 +113,15 @@ def test_where_no_table_of_the_searched_folders_fits(
     for on_miss in ("fallback", "strict"):
         with pytest.raises(TableNotFoundError):
             install(on_miss=on_miss)
-    provenance = tables[0].provenance
-    device = replace(provenance.runtime.device, threads=10_000)
-    other = replace(provenance, runtime=replace(provenance.runtime, device=device))
-    for folder in (shipped / "another-name", own / device.slug):  # of a shipped one the name counts
+    other = with_threads(tables[0], 10_000)
+    slug = other.provenance.runtime.device.slug
+    for folder in (shipped / "another-name", own / slug):  # of a shipped one the name counts
         with pytest.raises(TableNotFoundError):
             install()
         folder.mkdir(parents=True)
-        write(folder / "t.json", replace(tables[0], provenance=other))
+        write(folder / "t.json", other)
     with install() as handle:
-        assert str(handle.refused).startswith(f"{own / device.slug / 't.json'}: tuned on ")
+        assert str(handle.refused).startswith(f"{own / slug / 't.json'}: tuned on ")
         assert handle.report().mismatch == 1
     with pytest.raises(TableNotFoundError, match="threads"):
         install(on_miss="strict")
@@ -172,10 +164,7 @@ def test_of_a_table_for_another_machine_nothing_is_applied(
     from torch._inductor import config
 
     monkeypatch.setattr("warmup.serving.handle._given", set())  # a process says it once
-    provenance = tables[1].provenance
-    device = replace(provenance.runtime.device, threads=10_000)
-    runtime = replace(provenance.runtime, device=device)
-    other = replace(tables[1], provenance=replace(provenance, runtime=runtime))
+    other = with_threads(tables[1], 10_000)
     log = tmp_path / "audit.jsonl"
     before = (config.save_config_portable(), torch._inductor.compile_fx.compile_fx)  # type: ignore[no-untyped-call]
     with install(other, audit_log=log) as handle:
@@ -202,10 +191,10 @@ def test_of_a_table_for_another_machine_nothing_is_applied(
 
 def test_another_table_is_an_error_until_the_first_is_closed(tables: tuple[Table, Table]) -> None:
     """The error has both digests."""
-    first = install(tables[0])
-    with pytest.raises(warmup.SettingsError, match=f"digest: installed {first.digest}, asked "):
-        install(tables[1])
-    first.close()
+    with install(tables[0]) as first:
+        message = f"digest: installed {first.digest}, asked "
+        with pytest.raises(warmup.SettingsError, match=message):
+            install(tables[1])
     with install(tables[1]) as second:
         assert installed() is second
 
@@ -233,11 +222,11 @@ def install_at_once(one: Table, other: Table) -> list[warmup.Handle | Exception]
 def test_of_two_tables_installed_at_once_one_wins(tables: tuple[Table, Table]) -> None:
     """In every round one thread has the installed handle, and the other the typed error."""
     for _ in range(ROUNDS):
-        results = install_at_once(*tables)
-        handles = [each for each in results if isinstance(each, warmup.Handle)]
-        errors = [each for each in results if isinstance(each, warmup.SettingsError)]
-        assert (len(handles), len(errors), handles) == (1, 1, [installed()])
-        handles[0].close()
+        handle, error = sorted(install_at_once(*tables), key=lambda got: isinstance(got, Exception))
+        assert isinstance(error, warmup.SettingsError)
+        assert isinstance(handle, warmup.Handle)
+        assert handle is installed()
+        handle.close()
         assert installed() is None
 
 
@@ -253,3 +242,39 @@ def test_one_table_installed_at_once_by_two_threads_is_one_install(
         assert installed() is one
         one.close()
         assert installed() is None
+
+
+def admitted(
+    on_miss: OnMiss = OnMiss.STRICT, *, is_allowed: bool = False, **changes: str | int
+) -> list[str]:
+    """``admitted(is_allowed=True, sm_count=78)``: the warnings of a table on such a machine."""
+    found, here = FoundTable(make_table(), ()), make_runtime(**changes)
+    mismatches = compare_runtimes(found.table.provenance.runtime, here)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        refused = admit(found, here, mismatches, on_miss=on_miss, is_allowed=is_allowed)
+    assert all(each.category is StaleTableWarning for each in caught)
+    return [str(each.message) for each in caught] + ([refused] if refused else [])
+
+
+def test_a_table_of_another_machine_is_refused_with_a_sentence() -> None:
+    """It says what the table was tuned on and what is here: an error but in fallback."""
+    said = (
+        "the table: tuned on NVIDIA H200 (sm_90, 132 SMs, 140 GiB) with torch 2.13.0 and "
+        "triton 3.7.0, and here is NVIDIA H200 (sm_90, "
+    )
+    for changes in ({"sm_count": 78}, {"torch": "2.12.0"}, {"triton": "3.5.0"}):
+        with pytest.raises(TableMismatchError) as caught:
+            admitted(OnMiss.STRICT, **changes)
+        assert str(caught.value).startswith(said), changes
+        (refused,) = admitted(OnMiss.FALLBACK, **changes)
+        assert refused.startswith(said), changes
+    (allowed,) = admitted(is_allowed=True, sm_count=78, arch="sm_80", torch="2.12.0")
+    assert allowed.endswith(": every lookup is a miss")
+
+
+def test_soft_differences_are_a_warning_and_refuse_nothing() -> None:
+    assert admitted() == []
+    assert admitted(driver="581", cuda="12.9") == [
+        "the table: cuda: table 13.0, here 12.9; driver: table 580.65, here 581: timings may be off"
+    ]

@@ -18,19 +18,22 @@ from warmup.core.rows import Row, Winner
 from warmup.core.trial import Tuned
 from warmup.keys.kind import ProblemOfKey
 from warmup.keys.question import CallsQuestion, Question
-from warmup.table.schema import OnMiss, Table
+from warmup.table.schema import OnMiss
 from warmup.table.store import write
 from warmup.tuning.progress import Progress
 from warmup.tuning.recorder import RecordingLookup
 from warmup.tuning.report import Observer
 
+KEY, ROW = next(iter(make_table().rows.items()))
+
 
 class Recording:
     """A lookup over an empty table on disk, whose tuner answers with ``measured``."""
 
-    def __init__(self, folder: Path, table: Table, measured: Row | None) -> None:
-        self.path, self.table, self.asked, self.events = folder / "t.json", table, [], list[Event]()
-        empty = replace(table, rows={})
+    def __init__(self, folder: Path, measured: Row | None) -> None:
+        self.path, self.table, self.asked = folder / "t.json", make_table(), []
+        self.events: list[Event] = []
+        empty = replace(self.table, rows={})
         write(self.path, empty)
         progress = Progress(
             path=self.path,
@@ -43,9 +46,8 @@ class Recording:
         )
 
         def measure(question: Question) -> Tuned | None:
-            key = question.problem.key
-            self.asked.append(key)
-            return None if measured is None else Tuned(key, measured, ())
+            self.asked.append(question.problem.key)
+            return None if measured is None else Tuned(question.problem.key, measured, ())
 
         tuner: Any = SimpleNamespace(measure=measure)
         self.lookup = RecordingLookup(
@@ -60,66 +62,54 @@ class Recording:
             later=lambda _question: None,
         )
 
-    def measure(self, key: str, winner: Winner) -> Winner | None:
-        """Ask the lookup about *key*, with *winner* as the only candidate."""
+    def measure(self, winner: Winner = ROW.winner) -> Winner | None:
+        """Ask the lookup about the key, with *winner* as the only candidate."""
         calls = {winner: lambda _number: None}
-        return self.lookup.measure(CallsQuestion(ProblemOfKey(key), winner, calls))
+        return self.lookup.measure(CallsQuestion(ProblemOfKey(KEY), winner, calls))
 
-    def find(self, key: str) -> Winner | MissReason:
-        """Look up *key*."""
-        return self.lookup.find(ProblemOfKey(key))
-
-
-@pytest.fixture
-def key_and_row() -> tuple[str, Row]:
-    return next(iter(make_table().rows.items()))
+    def find(self) -> Winner | MissReason:
+        return self.lookup.find(ProblemOfKey(KEY))
 
 
-def test_a_row_of_another_process_is_taken(tmp_path: Path, key_and_row: tuple[str, Row]) -> None:
+def test_a_row_of_another_process_is_taken(tmp_path: Path) -> None:
     """It was written after the lookup had missed it: it is a hit, and nothing is measured."""
-    key, row = key_and_row
-    recording = Recording(tmp_path, make_table(), measured=None)
-    assert recording.find(key) is MissReason.NOT_IN_TABLE
+    recording = Recording(tmp_path, measured=None)
+    assert recording.find() is MissReason.NOT_IN_TABLE
     write(recording.path, recording.table)
-    assert recording.measure(key, row.winner) == row.winner
+    assert recording.measure() == ROW.winner
     assert (recording.asked, [event.name for event in recording.events]) == ([], [EventName.HIT])
 
 
-def test_a_row_whose_winner_is_not_offered_is_measured(
-    tmp_path: Path, key_and_row: tuple[str, Row]
-) -> None:
+def test_a_row_whose_winner_is_not_offered_is_measured(tmp_path: Path) -> None:
     """The other process had another list of candidates."""
-    key, row = key_and_row
-    own = replace(row, winner=replace(row.winner, uid="another"))
-    recording = Recording(tmp_path, make_table(), measured=own)
-    recording.find(key)
+    own = replace(ROW, winner=replace(ROW.winner, uid="another"))
+    recording = Recording(tmp_path, measured=own)
+    recording.find()
     write(recording.path, recording.table)
-    assert recording.measure(key, own.winner) == own.winner
-    assert recording.asked == [key]
+    assert recording.measure(own.winner) == own.winner
+    assert recording.asked == [KEY]
 
 
-def test_what_cannot_be_measured_is_a_miss(tmp_path: Path, key_and_row: tuple[str, Row]) -> None:
-    key, row = key_and_row
-    recording = Recording(tmp_path, make_table(), measured=None)
-    assert recording.measure(key, row.winner) is None
+def test_what_cannot_be_measured_is_a_miss(tmp_path: Path) -> None:
+    recording = Recording(tmp_path, measured=None)
+    assert recording.measure() is None
     (event,) = recording.events
-    assert (event.name, event.fields["key"]) == (EventName.MISSED, key)
+    assert (event.name, event.fields["key"]) == (EventName.MISSED, KEY)
 
 
 @pytest.mark.filterwarnings("ignore::warmup.core.errors.ContradictionWarning")
 def test_what_the_program_does_not_fuse_is_measured_apart_when_it_is_asked_again(
-    tmp_path: Path, key_and_row: tuple[str, Row]
+    tmp_path: Path,
 ) -> None:
     """Once: the layer after the first one takes the row that was measured apart."""
-    key, row = key_and_row
-    recording = Recording(tmp_path, make_table(), measured=row)
-    recording.measure(key, row.winner)
-    recording.lookup.emit(Scheduled(key, expected=True, found=False))
-    assert recording.find(key) is MissReason.NOT_IN_TABLE
-    assert recording.measure(key, row.winner) == row.winner
-    recording.lookup.emit(Scheduled(key, expected=True, found=False))
-    assert recording.find(key) == row.winner
-    assert (recording.asked, recording.lookup.apart) == ([key, key], {key})
+    recording = Recording(tmp_path, measured=ROW)
+    recording.measure()
+    recording.lookup.emit(Scheduled(KEY, expected=True, found=False))
+    assert recording.find() is MissReason.NOT_IN_TABLE
+    assert recording.measure() == ROW.winner
+    recording.lookup.emit(Scheduled(KEY, expected=True, found=False))
+    assert recording.find() == ROW.winner
+    assert (recording.asked, recording.lookup.apart) == ([KEY, KEY], {KEY})
 
 
 def test_one_turn_at_a_time(tmp_path: Path) -> None:

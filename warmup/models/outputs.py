@@ -62,12 +62,11 @@ def output_limits(outputs: Any, tolerance: Mapping[str, float]) -> list[float]:
 
 def worst_tensor(errors: list[float], limits: list[float]) -> int | None:
     """Return the number of the tensor with the largest of *errors* over *limits*; None for none."""
-
-    def share(number: int) -> float:
-        error, limit = errors[number], limits[number]
-        return error / limit if limit else math.inf if error else 0.0
-
-    return max(range(len(errors)), key=share, default=None)
+    shares = [
+        error / limit if limit else math.inf if error else 0.0
+        for error, limit in zip(errors, limits, strict=True)
+    ]
+    return max(range(len(shares)), key=shares.__getitem__, default=None)
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
@@ -103,7 +102,11 @@ def _relative_error(expected: torch.Tensor, actual: torch.Tensor) -> float:
     exacts, others = dense_parts(expected), dense_parts(actual)
     if [each.shape for each in exacts] != [each.shape for each in others]:
         return math.inf
-    for exact, other in itertools.chain(*map(_chunk_pairs, exacts, others)):
+    pairs = (
+        zip(_chunks(exact), _chunks(other.to(exact.device)), strict=True)
+        for exact, other in zip(exacts, others, strict=True)
+    )
+    for exact, other in itertools.chain.from_iterable(pairs):
         finite = exact.isfinite()
         same = (exact == other) | (exact.isnan() & other.isnan())
         if not bool((same | (finite & other.isfinite())).all()):
@@ -111,12 +114,6 @@ def _relative_error(expected: torch.Tensor, actual: torch.Tensor) -> float:
         squares += float(exact.masked_fill(~finite, 0).square().sum())
         distances += float((other - exact).masked_fill(same, 0).square().sum())
     return math.sqrt(distances / squares) if squares else math.sqrt(distances)
-
-
-def _chunk_pairs(
-    expected: torch.Tensor, actual: torch.Tensor
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    return zip(_chunks(expected), _chunks(actual.to(expected.device)), strict=True)
 
 
 def _chunks(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
@@ -171,7 +168,19 @@ def noted_tensors(
 
     Tensors made in inference mode, whose writes nobody counts, are left out.
     """
-    return tuple(_noted(module, calls))
+    noted: list[NotedTensor] = []
+    own = (("parameter", module.named_parameters()), ("buffer", module.named_buffers()))
+    for kind, name, tensor in ((kind, *pair) for kind, pairs in own for pair in pairs):
+        if not tensor.is_inference():
+            holder, _, attribute = name.rpartition(".")
+            place = module.get_submodule(holder), attribute
+            noted.append(NotedTensor.of(f"{kind} {name}", tensor, *place))
+    for args, kwargs in calls:
+        named = {**{str(number): value for number, value in enumerate(args)}, **kwargs}
+        for argument, value in named.items():
+            tensors = (each for each in tensors_of(value) if not each.is_inference())
+            noted += [NotedTensor.of(f"input {argument}", tensor) for tensor in tensors]
+    return tuple(noted)
 
 
 def written(noted: Iterable[NotedTensor]) -> tuple[str, ...]:
@@ -229,24 +238,6 @@ class CallState:
         return torch.utils._pytree.tree_map_only(torch.Tensor, torch.clone, output)  # noqa: SLF001  no public name
 
 
-def _noted(
-    module: nn.Module, calls: Iterable[tuple[tuple[Any, ...], Mapping[str, Any]]]
-) -> Iterator[NotedTensor]:
-    own = (("parameter", module.named_parameters()), ("buffer", module.named_buffers()))
-    for kind, tensors in own:
-        for name, tensor in tensors:
-            if not tensor.is_inference():
-                holder, _, attribute = name.rpartition(".")
-                place = module.get_submodule(holder), attribute
-                yield NotedTensor.of(f"{kind} {name}", tensor, *place)
-    for args, kwargs in calls:
-        named = {**{str(number): value for number, value in enumerate(args)}, **kwargs}
-        for argument, value in named.items():
-            for leaf in torch.utils._pytree.tree_leaves(value):  # noqa: SLF001  as above
-                if isinstance(leaf, torch.Tensor) and not leaf.is_inference():
-                    yield NotedTensor.of(f"input {argument}", leaf)
-
-
 _MEMINFO: Final = Path("/proc/meminfo")
 _CGROUP: Final = Path("/sys/fs/cgroup")
 
@@ -276,8 +267,7 @@ def run_wide(
     *available* returns the free bytes of a device, `available_bytes` by default.
     """
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    leaves = [leaf for call in calls for leaf in _leaves((call.args, call.kwargs))]
-    inputs = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    inputs = [tensor for call in calls for tensor in tensors_of((call.args, call.kwargs))]
     floating = [each.dtype for each in (*tensors.values(), *inputs) if each.is_floating_point()]
     if not floating:
         return WideRun(None, "the model has no floating tensor")
@@ -351,7 +341,3 @@ def _run(
         args, kwargs = torch.utils._pytree.tree_map(widen, (call.args, call.kwargs))  # noqa: SLF001  no public name
         outputs.append(torch.func.functional_call(module, widened, args, kwargs))
     return outputs
-
-
-def _leaves(value: Any) -> list[Any]:
-    return torch.utils._pytree.tree_leaves(value)  # noqa: SLF001  as above

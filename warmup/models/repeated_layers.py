@@ -39,10 +39,15 @@ def shortened(model: nn.Module, *, has_kernels: bool) -> Iterator[int]:
     stay. With *has_kernels*, generated kernels between GEMMs are tuned too: five or six stay, the
     last among them. Equal layers have the same classes, names and plain attributes, and tensors of
     the same sizes, strides and dtypes; an attribute may also be the layer's index in its list.
-    Layers and lists with a hook, or that are reached in several ways, stay. Afterwards all lists
-    are as before.
+    Layers and lists with a hook, or that are reached in several ways, stay.
     """
-    shared = _shared_modules(model)
+    holders = Counter(
+        child
+        for module in model.modules()
+        for child in vars(module)["_modules"].values()
+        if child is not None
+    )
+    shared = {module for module, count in holders.items() if count > 1}
     before = {
         container: vars(container)["_modules"]
         for container in model.modules()
@@ -62,21 +67,9 @@ def shortened(model: nn.Module, *, has_kernels: bool) -> Iterator[int]:
             vars(container)["_modules"] = layers
 
 
-def _shared_modules(model: nn.Module) -> set[nn.Module]:
-    """Return the modules of *model* that several modules, or several names of one, hold."""
-    counts = Counter(
-        child
-        for module in model.modules()
-        for child in vars(module)["_modules"].values()
-        if child is not None
-    )
-    return {module for module, count in counts.items() if count > 1}
-
-
 def _kept_indices(
     layers: Sequence[nn.Module | None], shared: set[nn.Module], *, has_kernels: bool
 ) -> list[int]:
-    """Return the indices of the layers that stay."""
     runs: list[list[int]] = []
     for index, layer in enumerate(layers):
         first = runs[-1][0] if runs else index

@@ -6,8 +6,7 @@ import os
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -36,7 +35,7 @@ _REMEDY: Final = (
 
 
 class Readiness(StrEnum):
-    """The state of a table on a machine. `warmup check` exits with its code, which is stable."""
+    """The state of a table on a machine."""
 
     READY = "ready"
     MISMATCH = "mismatch"
@@ -45,7 +44,7 @@ class Readiness(StrEnum):
 
     @property
     def exit_code(self) -> int:
-        """0 ready, 10 mismatch, 11 partly, 12 invalid."""
+        """The exit code of `warmup check`."""
         return {"ready": 0, "mismatch": 10, "partly": 11, "invalid": 12}[self.value]
 
 
@@ -120,8 +119,8 @@ class CheckReport:
             f"{len(self.unstable)} of {sum(self.rows.values())} rows are unstable: measure them "
             "again with `warmup build ... --retry unstable`"
         )
-        said = set() if self.table is None else set(_unstable(self.table))  # now an error
-        remarks = tuple(remark for remark in self.remarks if remark not in said)
+        said = "" if self.table is None else _unstable(self.table)  # now a problem
+        remarks = tuple(remark for remark in self.remarks if remark != said)
         return replace(self, remarks=remarks).with_problems(Readiness.PARTLY, problem)
 
     def with_problems(self, state: Readiness, *problems: str) -> CheckReport:
@@ -157,40 +156,43 @@ def check(
         file = find(path, {})
     except TableError as error:
         return CheckReport(state=Readiness.INVALID, path=path, problems=(str(error),))
+    table_digest = digest_of(file.table)
     report = CheckReport(
         state=Readiness.READY,
         path=path,
-        remarks=(*file.remarks, *_doubts(file.table), *_unstable(file.table)),
+        remarks=(*file.remarks, *filter(None, (_untrusted(file.table), _unstable(file.table)))),
         table=file.table,
-        digest=digest_of(file.table),
+        digest=table_digest,
         here=here,
     )
-    report = _compare_digest(report, expect_digest)
+    if expect_digest is not None and table_digest != expect_digest.lower():
+        other = Mismatch("digest", expect_digest.lower(), table_digest, is_hard=True)
+        report = replace(report, state=Readiness.MISMATCH, mismatches=(other,))
     report = _describe_here(report, file.table, device, clock) if here is None else report
     report = _compare_machines(report, file.table)
     report = report if bundle is None else _compare_bundle(report, Path(bundle))
     return replace(report, phases_before=clock.take())
 
 
-def _doubts(table: Table) -> Iterator[str]:
-    """Yield a remark on the rows that are not trusted, if there are any."""
+def _untrusted(table: Table) -> str:
     count = sum(row.untrusted is not None for row in table.rows.values())
-    if count:
-        yield (
-            f"rows not trusted: {count} of {len(table.rows)}; each is a miss at serving: "
-            "`warmup show` names them, `warmup build` measures their keys again"
-        )
+    if not count:
+        return ""
+    return (
+        f"rows not trusted: {count} of {len(table.rows)}; each is a miss at serving: "
+        "`warmup show` names them, `warmup build` measures their keys again"
+    )
 
 
-def _unstable(table: Table) -> Iterator[str]:
-    """Yield a remark on the rows whose times carry no decision, if there are any."""
+def _unstable(table: Table) -> str:
     count = sum(row.evidence.is_unstable for row in table.rows.values())
-    if count:
-        yield (
-            f"{count} of {len(table.rows)} rows are unstable, and have the library's kernel for "
-            "want of better times: `warmup show` marks them, `warmup build ... --retry unstable` "
-            "measures them again"
-        )
+    if not count:
+        return ""
+    return (
+        f"{count} of {len(table.rows)} rows are unstable, and have the library's kernel for "
+        "want of better times: `warmup show` marks them, `warmup build ... --retry unstable` "
+        "measures them again"
+    )
 
 
 def _compare_bundle(report: CheckReport, path: Path) -> CheckReport:
@@ -201,13 +203,6 @@ def _compare_bundle(report: CheckReport, path: Path) -> CheckReport:
     except BundleError as error:
         return report.with_problems(Readiness.PARTLY, f"bundle {path}: {error.reason}")
     return report
-
-
-def _compare_digest(report: CheckReport, expected: str | None) -> CheckReport:
-    if expected is None or report.digest == expected.lower():
-        return report
-    other = Mismatch("digest", expected.lower(), str(report.digest), is_hard=True)
-    return replace(report, state=Readiness.MISMATCH, mismatches=(other,))
 
 
 def _compare_machines(report: CheckReport, table: Table) -> CheckReport:
@@ -231,7 +226,8 @@ def _describe_here(
     report: CheckReport, table: Table, device: str, clock: PhaseClock
 ) -> CheckReport:
     """Add this machine to *report*, and the problems that a server would have on it."""
-    with _cuda_warnings() as warned:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         try:
             with clock.phase(Phase.IMPORT):
                 from warmup.inductor import connect
@@ -252,20 +248,10 @@ def _describe_here(
         check_options(table.policy.options)
     except SettingsError as error:
         return report.with_problems(Readiness.INVALID, str(error))
+    # Such as an old driver.
+    warned = [first_line(each.message) for each in caught if "CUDA" in str(each.message)]
     try:
         check_compiler(wanted)
     except SettingsError as error:
         warned.append(str(error))
     return replace(report, remarks=(*report.remarks, *warned))
-
-
-@contextmanager
-def _cuda_warnings() -> Iterator[list[str]]:
-    """Collect torch's warnings about CUDA, such as an old driver, instead of printing them."""
-    messages: list[str] = []
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield messages
-    messages += [
-        first_line(warning.message) for warning in caught if "CUDA" in str(warning.message)
-    ]

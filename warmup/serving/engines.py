@@ -49,8 +49,16 @@ def register() -> None:
     startup = TableStartup(on_miss, uncovered, "warmup plugin")
     try:
         digest = digest_of(find(None, os.environ).table)
-        _check_installed(digest)
-        _enter_vllm_key(cache_tag(digest))
+        handle = installed()
+        if handle is not None and handle.digest != digest:
+            raise SettingsError(
+                f"a table with the digest {handle.digest[:16]} is installed already, and "
+                f"WARMUP_TABLE has the digest {digest[:16]}",
+                "name the same table in both places, or unset WARMUP_TABLE",
+            )
+        if (engine := sys.modules.get("vllm.envs")) is not None:
+            tag = cache_tag(digest)
+            engine.environment_variables.setdefault(VLLM_KEY, lambda: _tag_in_use(tag))
     except (WarmupError, OSError) as error:
         startup.report_failure(error)
         if on_miss == OnMiss.STRICT:
@@ -65,22 +73,6 @@ def _start(startup: TableStartup) -> None:
     # By name: `warmup run` has the same class under another module's name.
     if not any(type(finder).__name__ == TableStartup.__name__ for finder in sys.meta_path):
         startup.start()
-
-
-def _check_installed(digest: str) -> None:
-    handle = installed()
-    if handle is not None and handle.digest != digest:
-        raise SettingsError(
-            f"a table with the digest {handle.digest[:16]} is installed already, and WARMUP_TABLE "
-            f"has the digest {digest[:16]}",
-            "name the same table in both places, or unset WARMUP_TABLE",
-        )
-
-
-def _enter_vllm_key(tag: str) -> None:
-    engine = sys.modules.get("vllm.envs")
-    if engine is not None:
-        engine.environment_variables.setdefault(VLLM_KEY, lambda: _tag_in_use(tag))
 
 
 def _tag_in_use(tag: str) -> str:
@@ -105,17 +97,19 @@ def vllm_command(
 
     *model* is a folder in the form of transformers, or the ``config.json`` in it. *ranks* is the
     engine's tensor parallel size: each rank is a process with its share of every layer. *engine*
-    are other arguments of vLLM's `LLM`, such as ``max_model_len`` or ``dtype``.
-
-    Raises:
-        SettingsError: *model* has no config, a size is not positive or given twice, vLLM is not
-            installed here, *engine* has an argument that is named otherwise here, or there are
-            fewer GPUs than *ranks*.
+    are other arguments of vLLM's `LLM`, such as ``max_model_len`` or ``dtype``. A SettingsError
+    where one of them cannot be used, or vLLM is not installed here.
     """
-    folder = _folder_of(Path(model))
-    if not sizes or min(sizes) < 1 or len(set(sizes)) < len(sizes):
+    folder = Path(model).parent if Path(model).name == _ENGINE_CONFIG else Path(model)
+    if not (folder / _ENGINE_CONFIG).is_file():
         raise SettingsError(
-            f"compile sizes {_spell(sizes)} are not positive numbers of tokens, each once",
+            f"{printable(str(model))} has no {_ENGINE_CONFIG}",
+            "name a folder of a model of transformers, or its config.json; it needs no weights",
+        )
+    if not sizes or min(sizes) < 1 or len(set(sizes)) < len(sizes):
+        spelled = ",".join(map(str, sizes)) or "none"
+        raise SettingsError(
+            f"compile sizes {spelled} are not positive numbers of tokens, each once",
             "name those that the server will be started with, such as 1,8,64",
         )
     if ranks < 1:
@@ -136,11 +130,17 @@ def vllm_command(
             f"vLLM is not installed for {sys.executable}",
             "install warmup where the engine is installed, and build there",
         )
-    _check_gpus(ranks)
+    import torch
+
+    if 0 < (found := torch.cuda.device_count()) < ranks:  # on a CPU ranks are processes
+        raise SettingsError(
+            f"a tensor parallel size of {ranks} needs {ranks} GPUs, and this machine has {found}",
+            "build on a machine like that which will serve",
+        )
     arguments = {
         "skip_tokenizer_init": True,
         **given,
-        "model": str(folder),
+        "model": str(folder.absolute()),
         "load_format": "dummy",
         "tensor_parallel_size": ranks,
         _COMPILATION: {**compilation, _STATIC_SIZES: sorted(sizes)},
@@ -153,32 +153,6 @@ def is_on_gpu() -> bool:
     import torch
 
     return torch.cuda.is_available()
-
-
-def _folder_of(model: Path) -> Path:
-    folder = model.parent if model.name == _ENGINE_CONFIG else model
-    if not (folder / _ENGINE_CONFIG).is_file():
-        raise SettingsError(
-            f"{printable(str(model))} has no {_ENGINE_CONFIG}",
-            "name a folder of a model of transformers, or its config.json; it needs no weights",
-        )
-    return folder.absolute()
-
-
-def _spell(sizes: Sequence[int]) -> str:
-    return ",".join(map(str, sizes)) or "none"
-
-
-def _check_gpus(ranks: int) -> None:
-    """Raise where the machine has GPUs, and fewer than *ranks*; on a CPU ranks are processes."""
-    import torch
-
-    found = torch.cuda.device_count()
-    if 0 < found < ranks:
-        raise SettingsError(
-            f"a tensor parallel size of {ranks} needs {ranks} GPUs, and this machine has {found}",
-            "build on a machine like that which will serve",
-        )
 
 
 def _main() -> None:

@@ -76,9 +76,8 @@ def prime(
     The model is compiled as a server compiles it, without gradients: the table is installed with
     *on_miss*, the weights are padded as the table says, unless *pad_weights* is false, and the
     model is compiled by `torch.compile(model, dynamic=False)` in the server's *mode*, or with the
-    *policy* ``range`` by `warmup.compile` with the same buckets. Weights are frozen as `install`
-    does with *freezing*. Afterwards inductor's caches are warm for servers that install this table
-    in the same way.
+    *policy* ``range`` by `warmup.compile` with the same buckets. *freezing* is as in `install`.
+    Afterwards inductor's caches are warm for servers that install this table in the same way.
 
     A measurement that no row covers is refused. A bucket that fails does not stop the others. A
     *bundle* is unpacked first; a bundle that does not fit is a problem. Arguments have the form of
@@ -87,7 +86,9 @@ def prime(
     Raises:
         SettingsError, ModelError: an argument or the model cannot be used.
     """
-    _check_words(mode, policy)
+    for name, word, known in (("mode", mode, COMPILE_MODES), ("policy", policy, [*ShapePolicy])):
+        if word not in known:
+            raise SettingsError(f"{name} {word!r} is unknown", f"use one of {', '.join(known)}")
     if checked.state is not Readiness.READY or checked.table is None:
         return checked
     watcher = observer or PrimeObserver()
@@ -124,15 +125,21 @@ def prime(
             handle = stack.enter_context(install_as(request))
             unpacked = handle.bundle
             if policy == ShapePolicy.RANGE:
-                work.compile_buckets(policy, buckets)
+                from warmup.serving.compile import compile_for
+
+                module = work.model.module
+                work.compiled = compile_for(module, work.inputs, buckets, mode=mode, policy=policy)
         prepared = handle.prepared
         if prepared is not None and prepared.padded:
             watcher.model_prepared(prepared)
         before = added((checked.phases_before, clock.take()))
         watcher.buckets_begin(before)
-        work.run_all(buckets, handle, watcher)
+        for bucket in buckets:
+            watcher.bucket_started(bucket)
+            work.done.append(work.run(bucket, handle))
+            watcher.bucket_finished(work.done[-1])
         is_silent = handle.report().is_silent
-    problems = work.problems
+    problems = work.problems()
     if is_silent and not problems:
         problems.append("no bucket asked for a decision: the table is for another model")
     if unpacked is not None and unpacked.refused is not None:
@@ -142,7 +149,7 @@ def prime(
         for warning in caught
         if isinstance(warning.message, ContradictionWarning)
     )
-    remarks = (*checked.remarks, *contradictions, *work.remarks)
+    remarks = (*checked.remarks, *contradictions, *work.remarks())
     primed = replace(
         checked, phases_before=before, buckets=tuple(work.done), remarks=remarks, bundle=unpacked
     )
@@ -164,14 +171,11 @@ class _Priming:
     compiled: CompiledModel | None = None  # serves buckets of a range
     uncompiled: dict[Bucket, Uncompiled] = field(default_factory=dict)
 
-    @property
     def problems(self) -> list[str]:
-        """The problems of the buckets so far."""
         return [f"bucket {done.bucket}: {done.problem}" for done in self.done if done.problem]
 
-    @property
     def remarks(self) -> list[str]:
-        """Where the graph of the model breaks, and what of each bucket ran uncompiled."""
+        """Return where the graph of the model breaks, and what of each bucket ran uncompiled."""
         breaks = () if self.compiled is None else self.compiled.report().breaks
         uncompiled = dict.fromkeys(
             f"bucket {bucket}: {line}"
@@ -181,32 +185,12 @@ class _Priming:
         return [*(f"the graph breaks: {reason}" for reason in breaks), *uncompiled]
 
     def move_model(self) -> None:
-        """Move the model to its device, as its dtype."""
         try:
             self.model.module.to(device=self.device, dtype=self.dtype)
         except RuntimeError as error:
             raise ModelError(
                 f"the model does not fit on {self.device} ({first_line(error)})"
             ) from error
-
-    def compile_buckets(self, policy: str, buckets: Sequence[Bucket]) -> None:
-        """Serve *buckets* by `warmup.compile`."""
-        from warmup.serving.compile import compile_for
-
-        self.compiled = compile_for(
-            self.model.module,
-            self._inputs,
-            buckets,
-            mode=self.mode,
-            policy=policy,
-        )
-
-    def run_all(self, buckets: Sequence[Bucket], handle: Handle, observer: PrimeObserver) -> None:
-        """Run every bucket, and tell *observer*."""
-        for bucket in buckets:
-            observer.bucket_started(bucket)
-            self.done.append(self.run(bucket, handle))
-            observer.bucket_finished(self.done[-1])
 
     def run(self, bucket: Bucket, handle: Handle) -> PrimedBucket:
         """Compile and call one bucket; return what that added to the table's report."""
@@ -254,7 +238,7 @@ class _Priming:
         if self.compiled is None:
             torch.compiler.reset()  # past its recompile limit dynamo runs the model uncompiled
         with self.clock.phase(Phase.LOAD):
-            inputs = self._inputs(bucket)
+            inputs = self.inputs(bucket)
         served = self.compiled or compile_model(self.model.module, self.mode)
         with (
             self.clock.phase(Phase.FIRST_CALLS),
@@ -268,23 +252,13 @@ class _Priming:
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
 
-    def _inputs(self, bucket: Bucket) -> Inputs:
+    def inputs(self, bucket: Bucket) -> Inputs:
         import torch
 
         from warmup.models.loading import make_inputs
 
         torch.manual_seed(self.seed)
         return make_inputs(self.model, self.specs, bucket, self.device, self.dtype)
-
-
-def _check_words(mode: str, policy: str) -> None:
-    """Raise a SettingsError for a mode or a policy that is unknown."""
-    if mode not in COMPILE_MODES:
-        raise SettingsError(
-            f"--mode {mode!r} is not a mode", f"use one of {', '.join(COMPILE_MODES)}"
-        )
-    if policy not in set(ShapePolicy):
-        raise SettingsError(f"policy={policy!r}", f"use one of {', '.join(ShapePolicy)}")
 
 
 def _increased(before: Mapping[str, int], after: Mapping[str, int]) -> tuple[str, ...]:

@@ -31,14 +31,7 @@ from warmup.table.store import read
 
 STARTUP: Final = Path(__file__).resolve().parent / "startup"
 FORWARDED: Final = frozenset(
-    {
-        signal.SIGTERM,
-        signal.SIGINT,
-        signal.SIGHUP,
-        signal.SIGUSR1,
-        signal.SIGUSR2,
-        signal.SIGQUIT,
-    }
+    getattr(signal, f"SIG{name}") for name in ("TERM", "INT", "HUP", "USR1", "USR2", "QUIT")
 )
 _AWAITED: Final = FORWARDED | {signal.SIGCHLD}
 _KILLED: Final = 128  # plus the signal's number: the exit code that shells use
@@ -59,8 +52,6 @@ class RunReport:
     def __str__(self) -> str:
         audit = self.audit
         missed = f", {audit.cached_misses} without a row" if audit.cached_misses else ""
-        others = counted(sum(audit.foreign.values()), "graph")
-        foreign = [f"foreign {others}{in_brackets(audit.foreign)}"] if audit.foreign else []
         graphs = counted(audit.from_cache, "graph")
         decisions = counted(audit.cached_decisions, "decision")
         parts = [
@@ -68,16 +59,17 @@ class RunReport:
             f"misses {audit.miss_count}{in_brackets(audit.reasons)}",
             f"uncovered {sum(audit.uncovered.values())}{in_brackets(audit.uncovered)}",
             f"from cache {graphs} ({decisions}{missed})",
-            *foreign,
-            f"processes {audit.runs}",
-            f"silent {len(audit.silent)}",
         ]
-        if audit.mismatch:
-            parts.append(f"mismatch {audit.mismatch}")
-        if audit.failed:
-            parts.append(f"could not install {audit.failed}")
-        if audit.damaged:
-            parts.append(f"unreadable event lines {audit.damaged}")
+        if audit.foreign:
+            others = counted(sum(audit.foreign.values()), "graph")
+            parts.append(f"foreign {others}{in_brackets(audit.foreign)}")
+        parts += [f"processes {audit.runs}", f"silent {len(audit.silent)}"]
+        rare = ("mismatch", audit.mismatch), ("could not install", audit.failed)
+        parts += [
+            f"{name} {count}"
+            for name, count in (*rare, ("unreadable event lines", audit.damaged))
+            if count
+        ]
         if self.unread:
             parts.append(f"and more, since the log was not read to its end ({self.unread})")
         return printable(f"warmup run: {', '.join(parts)}")
@@ -98,12 +90,11 @@ def run(
 
     *on_miss* is ``fallback`` or ``strict``; it, *uncovered*, *bundle*, *allow_mismatch* and
     *freezing* are as in `install`. With ``strict`` a process that describes this machine checks
-    the table first.
-    Events are appended to *audit_log*, or ``WARMUP_AUDIT_LOG``, or a temporary file; the report
-    counts all that is appended meanwhile, which programs that share the file do, too. Signals that
-    arrive meanwhile go to the command, unless a terminal has sent them to both processes. The exit
-    code is the command's own, or 128 plus the number of the signal that killed the command. To be
-    called from the main thread.
+    the table first. Events are appended to *audit_log*, or ``WARMUP_AUDIT_LOG``, or a temporary
+    file; the report counts all that is appended meanwhile, which programs that share the file do,
+    too. Signals that arrive meanwhile go to the command, unless a terminal has sent them to both
+    processes. The exit code is the command's own, or 128 plus the number of the signal that killed
+    the command. To be called from the main thread.
 
     Raises:
         SettingsError: an argument cannot be used, or the command cannot be started.
@@ -111,8 +102,7 @@ def run(
             runtime; the command was not started.
     """
     check_actions(on_miss, uncovered)
-    if not command:
-        raise _no_command()
+    _check_command(command)
     read(table)
     if on_miss == "strict" and not read_flag(allow_mismatch or None, "WARMUP_ALLOW_MISMATCH"):
         _refuse_mismatch(Path(table))
@@ -131,11 +121,7 @@ def run(
 
 
 def _refuse_mismatch(table: Path) -> None:
-    """Check *table* in a process of its own: torch, and the GPU's context, are not for this one.
-
-    Raises:
-        TableMismatchError: the table is for another device or runtime, or torch cannot be used.
-    """
+    """Check *table* in a process of its own: torch, and the GPU's context, are not for this one."""
     words = [sys.executable, "-P", "-m", "warmup", "check", str(table.absolute()), "--json"]
     done = subprocess.run(  # noqa: S603  this Python, and a path as one argument
         words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False
@@ -160,34 +146,32 @@ def run_with(
 
     Log, signals, exit code and errors are as in `run`. With *stdout_to_stderr* what the command
     prints goes to this process's stderr.
-
-    Raises:
-        SettingsError: no command is given, it cannot be started, or the log cannot be written.
     """
-    if not command:
-        raise _no_command()
+    _check_command(command)
     named = audit_log or os.environ.get("WARMUP_AUDIT_LOG")
     with _signals_held() as mask, contextlib.ExitStack() as stack:
         own = temporary_folder("warmup-run-", ", or name an --audit-log")
         with contextlib.nullcontext() if named else own as folder:
             log = Path(named or f"{folder}/audit.jsonl").absolute()
             events = stack.enter_context(_AppendedEvents(log))
-            environment = _environment(os.environ, {**settings, "WARMUP_AUDIT_LOG": str(log)})
-            pid = _start(command, environment, mask, stdout_to_stderr=stdout_to_stderr)
-            exit_code = _wait(pid)
+            path = os.environ.get("PYTHONPATH")  # an empty entry would be the working folder
+            environment = {
+                **os.environ,
+                **settings,
+                "WARMUP_AUDIT_LOG": str(log),
+                "PYTHONPATH": f"{STARTUP}{os.pathsep}{path}" if path else str(STARTUP),
+            }
+            exit_code = _wait(_start(command, environment, mask, to_stderr=stdout_to_stderr))
         return _report(exit_code, events)
 
 
-def _no_command() -> SettingsError:
-    return SettingsError("no command is given", "name one, such as -- python serve.py")
+def _check_command(command: Sequence[str]) -> None:
+    if not command:
+        raise SettingsError("no command is given", "name one, such as -- python serve.py")
 
 
 class _AppendedEvents(io.RawIOBase):
-    """What is appended to *log* from now until the first read; stays that file if it is renamed.
-
-    Raises:
-        SettingsError: the log cannot be written and read, or is no regular file.
-    """
+    """What is appended to *log* from now until the first read; stays that file if it is renamed."""
 
     def __init__(self, log: Path) -> None:
         super().__init__()
@@ -249,15 +233,6 @@ def _report(exit_code: int, events: _AppendedEvents) -> RunReport:
     return RunReport(exit_code, counts, arrived)
 
 
-def _environment(outer: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, str]:
-    path = outer.get("PYTHONPATH")  # an empty entry would stand for the working folder
-    return {
-        **outer,
-        **settings,
-        "PYTHONPATH": f"{STARTUP}{os.pathsep}{path}" if path else str(STARTUP),
-    }
-
-
 @contextlib.contextmanager
 def _signals_held() -> Iterator[set[int]]:
     """Block forwarded signals, so that none ends this process before it has cleaned up.
@@ -279,11 +254,7 @@ def _signals_held() -> Iterator[set[int]]:
 
 @contextlib.contextmanager
 def temporary_folder(prefix: str, advice: str = "") -> Iterator[Path]:
-    """Make a folder whose name begins with *prefix*; it is removed afterwards.
-
-    Raises:
-        SettingsError: no folder can be made; *advice* follows what to do about it.
-    """
+    """Make a folder whose name begins with *prefix*, removed afterwards, or raise with *advice*."""
     try:
         folder = tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
     except OSError as error:
@@ -296,22 +267,16 @@ def temporary_folder(prefix: str, advice: str = "") -> Iterator[Path]:
 
 
 def _start(
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    mask: set[int],
-    *,
-    stdout_to_stderr: bool,
+    command: Sequence[str], environment: Mapping[str, str], mask: set[int], *, to_stderr: bool
 ) -> int:
     # Not Popen: posix_spawn sets the child's signal mask without Python code between fork and
     # exec, and the child inherits the descriptors that this process inherited.
-    ignored_by_python = [signal.SIGPIPE, signal.SIGXFSZ]
-    actions = [(os.POSIX_SPAWN_DUP2, 2, 1)] if stdout_to_stderr else []
     try:
         return os.posix_spawnp(
             *(command[0], list(command), environment),
-            file_actions=actions,
+            file_actions=[(os.POSIX_SPAWN_DUP2, 2, 1)] if to_stderr else [],
             setsigmask=mask,
-            setsigdef=ignored_by_python,
+            setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],  # Python ignores them
         )
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
