@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from own_processes import MODELS, Done, environment, warmup_in
+from own_processes import MODELS, ROOT, Done, environment, warmup_in
 
 from warmup.cli import main
-from warmup.table.store import read
+from warmup.core.method import L2, Launch
+from warmup.core.rows import Family, Rejection, Row
+from warmup.table.store import read, write
 
 PLAIN = MODELS / "plain_script.py"
 INPUT = ("--input", "x=[seqlen,32]:f32")
@@ -167,3 +172,184 @@ def test_a_dry_run_measures_and_writes_nothing(net: Built, tmp_path: Path) -> No
     assert buckets == [([known], []), ([], missing)]
     assert [path.name for path in tmp_path.iterdir() if path.name != "inductor"] == ["net.json"]
     assert (tmp_path / "net.json").read_bytes() == before
+
+
+def test_a_row_says_how_it_was_measured(built: Built) -> None:
+    """Spread, band of near ties, error against the reference, and the time of the library's kernel.
+
+    The winner is no slower than the library's kernel. A CPU claims no share of a peak, and every
+    candidate is one that inductor listed.
+    """
+    table = read(built[0])
+    assert (table.policy.timing.launch, table.policy.timing.l2) == (Launch.EAGER, L2.WARM)
+    assert table.rows
+    for key, row in table.rows.items():
+        evidence = row.evidence
+        found = (evidence.spread, evidence.band, evidence.error, evidence.library_us)
+        assert None not in found, key
+        assert (evidence.spread or 0) >= 0, key
+        assert (evidence.band or 0) >= table.policy.timing.near_tie, key
+        assert 0 <= (evidence.error or 0) <= 10 * max(table.policy.tolerance.values()), key
+        assert evidence.tried > 1, key
+        assert evidence.time_us <= (evidence.library_us or 0), key
+        assert row.winner.family in {Family.EXTERN, Family.CPP}, key
+        assert (evidence.peak_share, evidence.clock_mhz) == (None, None), key
+    none = {"added": {}, "pruned": {}, "spilling": 0, "left_out": 0}
+    for problem in built[1]["problems"]:
+        listed = {"search": "default", "listed": len(problem["candidates"])}
+        assert problem["searched"] == {**listed, **none}, problem["key"]
+
+
+@pytest.mark.long
+def test_a_forced_build_measures_the_same_keys(net: Built, tmp_path: Path) -> None:
+    """--retry all tunes what is there again: the same questions, by the same method."""
+    shutil.copy(net[0], tmp_path / "again.json")
+    words = ("--seqlens", "8", "--out", "again.json", "--retry", "all", "--json")
+    report = json.loads(build(tmp_path, *NET, *words).stdout)
+    first, second = read(net[0]), read(tmp_path / "again.json")
+    assert set(second.rows) == set(first.rows)
+    assert second.policy == first.policy
+    tuned = [sum(bucket["tuned"] for bucket in one["buckets"]) for one in (net[1], report)]
+    assert tuned == [len(first.rows)] * 2
+
+
+@pytest.mark.long
+def test_a_build_tunes_what_earlier_tables_lack(built: Built, tmp_path: Path) -> None:
+    """Half of the rows are taken, evidence included; another device's table is refused whole."""
+    source, folder = read(built[0]), tmp_path
+    half = dict(list(source.rows.items())[::2])
+    write(folder / "half.json", replace(source, rows=half))
+    device = replace(source.provenance.runtime.device, threads=99)
+    runtime = replace(source.provenance.runtime, device=device)
+    other = replace(source, provenance=replace(source.provenance, runtime=runtime))
+    write(folder / "other.json", other)
+    words = [f"--rows-from={folder / name}.json" for name in ("half", "other")]
+    model = (
+        "--model",
+        str(ROOT / "examples" / "mlp.py"),
+        "--seqlens",
+        "16,64",
+        "--out",
+        "again.json",
+    )
+    report = json.loads(
+        warmup_in(folder, "build", "--json", "--device", "cpu", *model, *words).stdout
+    )
+    tuned = {one["key"] for one in report["problems"]}
+    assert tuned == source.rows.keys() - half.keys()
+    assert len(tuned) > 0
+    taken, refused = report["rows_from"]
+    assert ({*taken["taken"]}, taken["refused"]) == ({*half}, {})
+    assert refused["refused"].keys() == source.rows.keys()
+    assert all("threads" in reason for reason in refused["refused"].values())
+    rows = read(folder / "again.json").rows
+    assert {key: rows[key] for key in half} == half
+
+
+@pytest.mark.long
+def test_each_run_of_a_build_begins_with_the_same_values(tmp_path: Path) -> None:
+    """Calls write buffers and inputs, and the compiled output is eager's all the same."""
+    words = ("--model", f"{MODELS / 'written.py'}:Written", "--seqlens", "8,4", "--out", "t.json")
+    buckets = json.loads(build(tmp_path, *words, "--json").stdout)["buckets"]
+    assert [bucket["error"] < 1e-5 for bucket in buckets] == [True, True]
+
+
+LINEAR = "m=16 n=96 k=64 f32 a=row b=packed out=f32 fp32=ieee | epilogue"
+BMM = "bmm batch=4 m=16 n=96 k=64 f32 a=row b=row out=f32 fp32=ieee | epilogue=none"
+PACKED = f"packed_linear {LINEAR}=none"
+UNKNOWN = f"packed_linear {LINEAR}=frobnicate"
+
+
+@pytest.mark.long
+def test_real_workers_tune_what_a_build_on_one_device_does(tmp_path: Path) -> None:
+    """Each problem has its row, and the one that cannot be rebuilt its reason: exit code 1.
+
+    The report counts the problems of the device, and has its time of the control problem.
+    """
+    problems = [
+        {"key": key, "kind": "gemm", "reason": "not_in_table", "count": 1}
+        for key in (BMM, UNKNOWN, PACKED)
+    ]
+    document = {"schema": 1, "digests": [], "problems": problems}
+    (tmp_path / "misses.json").write_text(json.dumps(document))
+    words = ("build", "--problems", "misses.json", "--devices", "cpu,cpu", "--out", "t.json")
+    report = json.loads(warmup_in(tmp_path, *words, "--json", *ALONE, code=1).stdout)
+    assert read(tmp_path / "t.json").rows.keys() == {BMM, PACKED}
+    assert "frobnicate is unknown" in report["not_rebuilt"][UNKNOWN]
+    assert {problem["key"] for problem in report["problems"]} == {BMM, PACKED}
+    (device,) = report["devices"]
+    assert (device["name"], device["problems"], device["left_out"]) == ("cpu", 3, "")
+    assert device["control_us"] > 0
+
+
+@pytest.fixture
+def busy_cores() -> Iterator[None]:
+    busy = [
+        subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"])
+        for _ in os.sched_getaffinity(0)
+    ]
+    yield
+    for process in busy:
+        process.kill()
+        process.wait()
+
+
+def won_by_noise(row: Row) -> Row:
+    """Return *row* as a build stored it that had refused the time of the library's kernel."""
+    refused = ((Rejection.IMPLAUSIBLE, 1),)
+    changes: dict[str, Any] = {"library_us": None, "rejected": refused, "flags": (), "spread": 0.0}
+    return Row(replace(row.winner, kwargs=()), replace(row.evidence, **changes))
+
+
+@pytest.mark.nightly
+@pytest.mark.usefixtures("busy_cores")
+def test_a_retry_on_a_busy_machine_keeps_the_librarys_kernel(net: Built, tmp_path: Path) -> None:
+    """Of a row that won since the library's time was refused; the other rows stay as they were.
+
+    However busy the cores are, the library's kernel has a time. The load is seen, and the row is
+    unstable.
+    """
+    table = read(net[0])
+    ((key, row),) = table.rows.items()
+    stable, left = key.replace("m=8 ", "m=7 "), key.replace("m=8 ", "m=9 ")  # no bucket asks
+    rows = {left: won_by_noise(row), stable: row}
+    write(tmp_path / "net.json", replace(table, rows={key: won_by_noise(row), **rows}))
+    retry = ("--out", "net.json", "--retry", "unstable", "--json")
+    done = build(
+        tmp_path, *NET, "--seqlens", "8,24", *retry, code=1
+    )  # m=24 has no row, and gets none
+    report, after = json.loads(done.stdout), read(tmp_path / "net.json").rows
+    assert [one["key"] for one in report["problems"]] == [key]
+    assert {one: row for one, row in after.items() if one != key} == rows
+    machine = report["machine"]
+    assert (machine["measured"], machine["disturbed"], machine["waited_s"]) == (1, 1, 0)
+    assert machine["worst_share"] > 0.1
+    assert key in report["unstable"]
+    assert after[key].evidence.library_us is not None
+    assert after[key].evidence.time_us == after[key].evidence.library_us
+    assert str(after[key].winner).startswith("aten::")
+
+
+SIZES = ("--seqlens", "8")
+QUICK = ("--rounds", "6", "--variants", "eager,table")
+EXPLAINED = {  # by model: the code of `explain`, and what it says of the inputs
+    "not_dense": (3, "an input is a nested tensor"),
+    "not_dense_inputs": (0, "torch.compile does not support sparse Tensors"),
+}
+
+
+@pytest.mark.nightly
+def test_tensors_that_are_not_dense_are_compared_by_their_dense_form(tmp_path: Path) -> None:
+    """`build` judges, `check --prime` and `compare` serve from the table; `explain` names them."""
+    for name, (code, said_of_inputs) in EXPLAINED.items():
+        model = ("--model", str(MODELS / f"{name}.py"), "--device", "cpu")
+        table = f"{name}.json"
+        done = warmup_in(tmp_path, "build", *model, *SIZES, "--out", table, "--json", "--quiet")
+        (bucket,) = json.loads(done.stdout)["buckets"]
+        assert bucket["error"] < 1e-5, name
+        warmup_in(tmp_path, "check", table, "--prime", "--freezing", *model, *SIZES)
+        warmup_in(tmp_path, "compare", "--freezing", "--table", table, *model, *SIZES, *QUICK)
+        words = ("explain", *model, "--seqlens", "8,16", "--no-grad")
+        explained = warmup_in(tmp_path, *words, code=code)
+        assert said_of_inputs in " ".join((explained.stdout + explained.stderr).split()), name
+        assert "Traceback" not in explained.stderr, name
