@@ -3,10 +3,8 @@
     python two_candidates.py MODEL.py:NAME SEQLENS TABLE.json TOP_K    prints the rows as JSON
     python two_candidates.py FD                                        is the child program
 
-Beside torch's own there is ``slow_mm``, which multiplies ten times; with TWINS in the environment
-there are ``one_mm`` and ``other_mm`` instead, which multiply once as it does, and all challenge
-torch's own, whatever their times alone say. With RANGE the rows are those of ranges, and with
-STRICT no candidate is within the bound of a regret.
+Beside torch's own there is ``slow_mm``, which multiplies ten times. With RANGE in the environment
+the rows are those of ranges, and no candidate is within the bound of a regret.
 """
 
 from __future__ import annotations
@@ -21,8 +19,6 @@ import torch
 from torch._inductor.kernel import mm
 from torch._inductor.select_algorithm import ExternKernelChoice
 
-from warmup.core.rows import Winner
-from warmup.core.trial import Tuned
 from warmup.measuring import selection as range_regret
 from warmup.measuring.trial_process import TrialProcess
 from warmup.tuning import tuner, worker
@@ -36,23 +32,14 @@ def slow_mm(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Ten
     return out
 
 
-def one_mm(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
-    return torch.mm(a, b, out=out)
-
-
-def other_mm(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
-    return torch.mm(a, b, out=out)
-
-
 def offer() -> None:
-    calls = (one_mm, other_mm) if "TWINS" in os.environ else (slow_mm,)
-    offered = [ExternKernelChoice(call, None, name=call.__name__) for call in calls]
+    offered = ExternKernelChoice(slow_mm, None, name="slow_mm")
     original = mm.autotune_select_algorithm
 
     @functools.wraps(original)
     def select(name: str, choices: Any, nodes: Any, layout: Any, *args: Any, **kw: Any) -> Any:
         if name == "mm":
-            choices = [*choices, *(one.bind(nodes, layout) for one in offered)]
+            choices = [*choices, offered.bind(nodes, layout)]
         return original(name, choices, nodes, layout, *args, **kw)
 
     mm.autotune_select_algorithm = select
@@ -72,13 +59,7 @@ def main() -> None:
         return made
 
     tuner.make_tuner = make_tuner
-    if "TWINS" in os.environ:
-
-        def everyone(bare: Tuned, library: Winner, *_: object) -> list[Winner]:
-            return [timing.winner for timing in bare.timings if timing.winner != library]
-
-        tuner.challengers = everyone
-    if "STRICT" in os.environ:
+    if "RANGE" in os.environ:
         range_regret._LIMIT = 0.0
     options = BuildOptions(
         fused_top_k=int(top_k), policy="range" if "RANGE" in os.environ else "exact"
