@@ -9,15 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from own_processes import MODELS, PROGRAMS, ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 MLP = ("--model", str(ROOT / "examples" / "mlp.py"), "--seqlens", "16,64")
-NET = (
-    *("--model", f"{ROOT / 'tests' / 'programs' / 'models' / 'plain_script.py'}:Net"),
-    *("--input", "x=[seqlen,32]:f32", "--seqlens", "8"),
-)
-
-BATCHED = ("--model", f"{ROOT / 'tests' / 'programs' / 'models' / 'batched.py'}:Batched")
+NET = ("--model", f"{MODELS / 'plain_script.py'}:Net", "--input", "x=[seqlen,32]:f32")
+BATCHED = ("--model", f"{MODELS / 'batched.py'}:Batched", "--set", "bundle_graphs=default")
 
 RunOnce = Callable[..., tuple[Path, str]]
 Built = tuple[Path, dict[str, Any]]
@@ -34,33 +30,39 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def built(run_once: RunOnce, variables: dict[str, str]) -> Built:
+def build_once(run_once: RunOnce, variables: dict[str, str]) -> Callable[..., Built]:
+    """``build_once("mlp", ...)``: the path of mlp.json, and what `warmup build` printed."""
+
+    def build(name: str, *words: str) -> Built:
+        command = ("-m", "warmup", "build", "--json", "--device", "cpu", "--out", f"{name}.json")
+        folder, said = run_once(name, *command, *words, **variables)
+        return folder / f"{name}.json", json.loads(said)
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def built(build_once: Callable[..., Built]) -> Built:
     """A table of the example's MLP, which no option names, and what `warmup build` printed."""
-    words = ("-m", "warmup", "build", "--json", "--device", "cpu", *MLP, "--out", "mlp.json")
-    folder, said = run_once("mlp", *words, **variables)
-    return folder / "mlp.json", json.loads(said)
+    return build_once("mlp", *MLP)
 
 
 @pytest.fixture(scope="session")
-def net(run_once: RunOnce, variables: dict[str, str]) -> Built:
+def net(build_once: Callable[..., Built]) -> Built:
     """A table of the plain script's model for 8 rows, and what `warmup build` printed."""
-    words = ("-m", "warmup", "build", "--json", "--device", "cpu", *NET, "--out", "net.json")
-    folder, said = run_once("net", *words, **variables)
-    return folder / "net.json", json.loads(said)
+    return build_once("net", *NET, "--seqlens", "8")
 
 
 @pytest.fixture(scope="session")
-def bundled(run_once: RunOnce, variables: dict[str, str]) -> Built:
+def bundled(build_once: Callable[..., Built]) -> Built:
     """A folder with a table of the batched product for 8 rows and its bundle, graphs included."""
-    words = ("-m", "warmup", "build", "--json", "--device", "cpu", *BATCHED)
-    words += ("--seqlens", "8", "--out", "t.json", "--set", "bundle_graphs=default")
-    folder, said = run_once("bundled", *words, **variables)
-    return folder, json.loads(said)
+    path, said = build_once("t", *BATCHED, "--seqlens", "8")
+    return path.parent, said
 
 
 @pytest.fixture(scope="session")
 def bmm_tables(run_once: RunOnce, variables: dict[str, str]) -> tuple[Path, Path]:
     """Two tables for one batched product: the library call, and the C++ template."""
-    program = str(ROOT / "tests" / "programs" / "build_bmm.py")
+    program = str(PROGRAMS / "build_bmm.py")
     folder, _ = run_once("bmm", program, "library.json", "template.json", **variables)
     return folder / "library.json", folder / "template.json"

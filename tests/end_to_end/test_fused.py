@@ -42,7 +42,7 @@ def build(tmp_path: Path) -> Build:
     (tmp_path / "model.py").write_text(MODEL, encoding="utf-8")
 
     def run(name: str, **variables: str) -> dict[str, Any]:
-        words = (f"{tmp_path / 'model.py'}:{name}", "16", f"{name}.json", "4")
+        words = (f"{tmp_path / 'model.py'}:{name}", "16", "table.json")
         done = python_in(tmp_path, str(PROGRAMS / "two_candidates.py"), *words, **variables)
         found: dict[str, Any] = answer_of(done.stdout)
         return found

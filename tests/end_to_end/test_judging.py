@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ pytestmark = pytest.mark.long
 WRONG = "mm m=24 n=64 k=24 f32 a=row b=row out=f32 fp32=ieee | epilogue=none"
 SHARED = "packed_linear m=48 n=48 k=48 f32 a=row b=packed out=f32 fp32=ieee | epilogue=none"
 ALONE = ("--set", "fused_top_k=0")  # how a row is measured is not the matter
-RunOnce = Callable[..., tuple[Path, str]]
+RunOnce = Callable[..., tuple[Path, Any]]
 Builds = list[dict[str, Any]]
 
 
@@ -60,13 +59,12 @@ def test_the_next_build_measures_the_marked_key_without_its_winner(builds: Build
     assert WRONG in then["buckets"]["seqlen=24"][0]
 
 
-def test_rounding_alone_fails_no_build(run_once: RunOnce, variables: dict[str, str]) -> None:
+def test_rounding_alone_fails_no_build(build_once: RunOnce) -> None:
     """Beyond the constant for bf16, but no further from float32 than 1.5 times eager."""
     model = ("--model", f"{MODELS / 'contrast.py'}:Contrast", "--seqlens", "16", "--dtype", "bf16")
-    words = ("-m", "warmup", "build", "--json", "--device", "cpu", *model, "--out", "t.json")
-    folder, said = run_once("contrast", *words, *ALONE, **variables)
-    judgement = json.loads(said)["buckets"][0]["judgement"]
+    path, said = build_once("contrast", *model, *ALONE)
+    judgement = said["buckets"][0]["judgement"]
     assert judgement["reference"] == "float32 eager on cpu"
-    assert read(folder / "t.json").policy.tolerance["bf16"] < judgement["error"]
+    assert read(path).policy.tolerance["bf16"] < judgement["error"]
     assert judgement["error"] <= judgement["limit"] == pytest.approx(1.5 * judgement["eager"])
-    assert {row.untrusted for row in read(folder / "t.json").rows.values()} == {None}
+    assert {row.untrusted for row in read(path).rows.values()} == {None}

@@ -1,7 +1,7 @@
 """More library calls for every product, in a build and in the child program of its measurements.
 
-    python two_candidates.py MODEL.py:NAME SEQLENS TABLE.json TOP_K    prints the rows as JSON
-    python two_candidates.py FD                                        is the child program
+    python two_candidates.py MODEL.py:NAME SEQLENS TABLE.json    prints the rows as JSON
+    python two_candidates.py FD                                  is the child program
 
 Beside torch's own there is ``slow_mm``, which multiplies ten times. With RANGE in the environment
 the rows are those of ranges, and no candidate is within the bound of a regret.
@@ -50,7 +50,7 @@ def main() -> None:
     if len(sys.argv) == 2:
         worker.main()
         return
-    model, seqlens, out, top_k = sys.argv[1:]
+    model, seqlens, out = sys.argv[1:]
     make = tuner.make_tuner
 
     def make_tuner(*args: Any) -> Any:
@@ -61,9 +61,7 @@ def main() -> None:
     tuner.make_tuner = make_tuner
     if "RANGE" in os.environ:
         range_regret._LIMIT = 0.0
-    options = BuildOptions(
-        fused_top_k=int(top_k), policy="range" if "RANGE" in os.environ else "exact"
-    )
+    options = BuildOptions(policy="range" if "RANGE" in os.environ else "exact")
     report = build_model(model, seqlens, out, options=options)
     rows = {
         one.key: {
