@@ -49,7 +49,7 @@ THIRD_PARTY: Mapping[str, frozenset[str]] = {
     "bench.helion": frozenset({"torch", "helion"}),
     "bench.pad": frozenset({"msgspec"}),
     "bench.attribution": frozenset({"torch", "msgspec"}),
-    "bench.trace": frozenset({"msgspec"}),
+    "bench.trace": frozenset({"torch", "msgspec"}),
     "cli": frozenset({"typer", "rich"}),
 }
 # The start-up file of `warmup run` waits for modules of torch that it never imports.

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from warmup.bench.profile import RECORDED_CALLS
+from warmup.bench.trace import RECORDED_CALLS
 from warmup.core.rows import Family
 from warmup.keys.registry import KINDS, kind_of
 from warmup.table.store import read

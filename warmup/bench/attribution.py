@@ -1,20 +1,17 @@
 """`attribute`: which decision, which row and which work are behind each kernel of a trace.
 
 In the order of certainty: by the plan that was recorded with the trace, by the shapes that the
-profiler recorded, by the kernel's name. What stays unknown is said.
+profiler recorded, by the kernel's name. A plan lists the kernels of a compiled graph in order, the
+generated ones by name; a library's kernels, of which one call may launch several, are matched by
+their place between generated kernels.
 
-A plan lists the kernels of a compiled graph in order. Generated kernels are found there by name.
-What a library launches has names of its own, and may be several kernels for one call, so a
-library's kernels are matched by their place between generated kernels.
+Without a plan the rows of matmuls follow from shapes, those of launches from the kernel's name and
+config. A key's epilogue, and whether an addmm's bias was expanded, are not in a trace: rows that
+differ in these alone are equal here where their winners are, and else the match is not certain.
 
-Without a plan the rows of matmuls are found by shapes, those of launches by the kernel's name and
-config; names lose their number, which differs between graphs. A key's epilogue, and whether an
-addmm's bias was expanded, are not in a trace: rows that differ in these alone are equal here where
-their winners are, and else the match is not certain.
-
-Work is that of the plan, else of the operator, from the shapes that the profiler recorded: each
-operand and the result once, and the operations by the formulas of `torch.utils.flop_counter`, also
-for operators that compute the same under another name: a fused linear, products of groups.
+Work is that of the plan, else of the operator, from its shapes: each operand and the result once,
+and the operations by the formulas of `torch.utils.flop_counter`, also for operators that compute
+the same under another name: a fused linear, products of groups.
 """
 
 from __future__ import annotations
@@ -92,7 +89,6 @@ _NAMESPACE: Final = re.compile(r"^(?:aten|mkl|mkldnn|onednn)::")
 _MOST: Final = 1 << 40  # a size of a tensor: a terabyte of bytes
 _MOST_DIMS: Final = 8
 _MOST_FLOPS: Final = 1 << 62
-_DIMS_OF_BATCHES: Final = 3
 # The places of the two matrices among the arguments, and how many first arguments are read: an
 # ``out`` argument comes after them.
 _MATMULS: Final = {
@@ -163,15 +159,14 @@ class Attributed:
 def attribute(trace: Trace, table: Table | None) -> tuple[Attributed, ...]:
     """Return every event of *trace* with its decision, in the trace's order."""
     index, planned = _RowIndex(table), _planned(trace)
-    found = []
-    for event in trace.events:
-        if event.category in COPIES:
-            copy = Attributed(event=event, known=Known.NAME, call=event, reason=Reason.COPY)
-            found.append(copy)
-        elif event in planned:
-            found.append(_from_plan(event, *planned[event], table))
-        else:
-            found.append(_from_trace(event, table, index))
+    found = [
+        Attributed(event=event, known=Known.NAME, call=event, reason=Reason.COPY)
+        if event.category in COPIES
+        else _from_plan(event, *planned[event], table)
+        if event in planned
+        else _from_trace(event, table, index)
+        for event in trace.events
+    ]
     longest: dict[object, Attributed] = {}
     for each in found:
         other = longest.get(each.call)
@@ -183,7 +178,6 @@ def attribute(trace: Trace, table: Table | None) -> tuple[Attributed, ...]:
 
 
 def name_of(event: DeviceEvent) -> str:
-    """Return the kernel's name in the code that inductor generated, where it has one."""
     return _GRAPH_PREFIX.sub("", event.name)
 
 
@@ -193,10 +187,7 @@ def unnumbered(name: str) -> str:
 
 
 def matmul_of(key: str) -> str:
-    """Return what *key* computes, equal for the ops by which inductor may spell the same matmul.
-
-    The keys of other kinds are returned unchanged.
-    """
+    """Return what a GEMM's *key* computes, equal for the ops of one matmul; else *key*."""
     if kind_of(key) is not GEMM:
         return key
     named = GEMM.ingredients(key)
@@ -222,10 +213,7 @@ def _planned(trace: Trace) -> dict[DeviceEvent, tuple[list[PlannedKernel], objec
 
 
 def _kernels_of(event: DeviceEvent, recorded: RecordedPlan) -> list[PlannedKernel]:
-    """Return the planned kernels of the graph that launched *event*, empty where it has no plan.
-
-    Where a trace does not say the graph, the plans of the bucket's graphs follow each other.
-    """
+    """Return the planned kernels of the graph of *event*, where unknown those of all its graphs."""
     plans: Sequence[GraphPlan] = recorded.plans.get(event.bucket or "", ())
     if event.graph is not None and len(plans) > 1:
         plans = [plan for plan in plans if plan.graph == event.graph.name][:1]
@@ -358,13 +346,7 @@ def _from_trace(event: DeviceEvent, table: Table | None, index: _RowIndex) -> At
             if operator.name in _OPS:
                 reason = Reason.NO_TABLE if table is None else Reason.MISS
     return Attributed(
-        event=event,
-        known=known,
-        call=id(call),
-        keys=keys,
-        row=row,
-        reason=reason,
-        work=work,
+        event=event, known=known, call=id(call), keys=keys, row=row, reason=reason, work=work
     )
 
 
@@ -478,16 +460,12 @@ class _Tensor:
 
     @property
     def bytes(self) -> int:
-        """The bytes of its elements."""
         return math.prod(self.sizes) * item_bytes(self.dtype)
 
 
 @functools.cache
 def _tensors_of(operator: HostOperator) -> list[_Tensor | None]:
-    """Return the arguments of *operator* in order, None for each that is no tensor.
-
-    Empty where the profiler recorded no shapes.
-    """
+    """Return the arguments of *operator*, None for each that is no tensor; empty without shapes."""
     dims, types = operator.arguments.get("Input Dims"), operator.arguments.get("Input type")
     if not isinstance(dims, list) or not isinstance(types, list):
         return []
@@ -517,15 +495,14 @@ def _linear_product(tensors: Sequence[Any]) -> tuple[int, int, int, bool] | None
 
 
 def _has_formula(operator: HostOperator) -> bool:
-    """Return whether the operations of *operator* are known from its shapes."""
     return _NAMESPACE.sub("", operator.name) in _FORMULAS
 
 
 @functools.cache
 def work_of_operator(operator: HostOperator) -> Work | None:
-    """Return the work of one call of *operator*; its operations are None where they are not known.
+    """Return the work of one call of *operator*; None where the profiler recorded no shapes.
 
-    None where the profiler recorded no shapes. A recorded flop count of a generated kernel counts.
+    A recorded flop count of a generated kernel counts.
     """
     tensors = _tensors_of(operator)
     present = [each for each in tensors if each is not None]
@@ -555,7 +532,7 @@ def _formula(name: str, tensors: list[Any], concrete: Any) -> tuple[int, int]:
     if name in _MATMULS:
         first, second, _ = _MATMULS[name]
         a, b = tensors[first].sizes, tensors[second].sizes
-        if len(a) == len(b) == _DIMS_OF_BATCHES:
+        if len(a) == len(b) == _DIMS_OF_A_BATCH:
             return bmm_flop(a, b), a[0] * a[1] * b[2]
         # Each row of a, column of b, or step of the sum belongs to one group, whichever it is.
         is_sum = "grouped" in name and len(a) == len(b)
@@ -580,7 +557,6 @@ def _formula(name: str, tensors: list[Any], concrete: Any) -> tuple[int, int]:
 
 
 def _result_of_convolution(name: str, x: Shape, w: Shape, concrete: Any) -> tuple[list[int], bool]:
-    """Return the sizes of the result, and whether the convolution is a transposed one."""
 
     def spread(place: int) -> list[int]:
         value = msgspec.json.decode(concrete[place], type=int | list[int])

@@ -46,7 +46,6 @@ class How(StrEnum):
 
     @property
     def is_served(self) -> bool:
-        """True when the variant serves from a table."""
         return self in (How.TABLE, How.TABLE_PADDED)
 
 
@@ -68,10 +67,8 @@ class CompareRequest:
     """A model, its buckets and variants, and how they are timed, as text of the command line.
 
     Without ``variants`` all are compared; the variant with padded weights only if the table pads
-    weights on this device. There is a comparison for each of ``launches``; every variant starts
-    once for all. ``out`` is the folder for the logs of the processes, created if missing.
-    ``timeout_s`` is the longest wait for a variant's answer, in seconds; for its start, which
-    compiles every bucket, the wait for each bucket. ``freezing`` is that of `install`.
+    weights on this device. Every variant starts once for all ``launches``. ``out`` is the folder
+    for the logs. ``timeout_s`` is the longest wait for an answer, at the start for each bucket.
     """
 
     model: str
@@ -93,10 +90,9 @@ class CompareRequest:
 class FirstOutput(TypedDict):
     """The first call of a bucket, until its outputs are computed, as JSON values.
 
-    ``process_seconds`` run from the start of the process to the end of the call. ``call_seconds``
-    are those of the call, and ``phases`` say what they were spent on. ``benchmarks``, ``hits`` and
-    ``misses`` are counts of this call; hits and misses are None without a table. ``peak_bytes`` is
-    the peak memory of the process so far: allocated memory on a GPU, resident memory on CPU.
+    ``process_seconds`` run from the start of the process, ``call_seconds`` are those of the call,
+    by ``phases``. Counts are of this call, hits and misses None without a table. ``peak_bytes`` is
+    the peak memory of the process so far: allocated on a GPU, resident on a CPU.
     """
 
     process_seconds: float
@@ -111,10 +107,8 @@ class FirstOutput(TypedDict):
 class Start(FirstOutput):
     """The start of a variant: ``outputs`` are the first outputs of all buckets, in order.
 
-    Counts and ``call_seconds`` are their sums. ``phases`` are those of the whole start, and
-    ``phases_before`` those before the first call: importing torch and inductor, loading the model
-    and its inputs, and installing a table. ``sites`` counts benchmarks by the site in inductor that
-    asked for them.
+    Counts and ``call_seconds`` are their sums. ``phases_before`` are those before the first call.
+    ``sites`` counts benchmarks by the site in inductor that ran them.
     """
 
     phases_before: Mapping[str, float]
@@ -128,7 +122,7 @@ class BucketTime:
     """The times of a variant in a bucket, one sample a round, and its error against eager.
 
     ``host`` are the host's times to enqueue a call, ``wall`` those until its outputs are computed.
-    ``error`` is the largest relative L2 error over all outputs, ``limit`` the largest allowed.
+    ``error`` is the largest relative L2 error of all outputs.
     """
 
     device: Samples
@@ -139,28 +133,23 @@ class BucketTime:
 
     @property
     def agrees(self) -> bool:
-        """True when the outputs are within the tolerance of eager's."""
         return self.error <= self.limit
 
     @property
     def median_us(self) -> float:
-        """The median device time of a call, as printed."""
         return rounded(self.device.median)
 
     @property
     def interval_us(self) -> tuple[float, float]:
-        """The 95 % interval of the median device time."""
         low, high = self.device.interval
         return rounded(low), rounded(high)
 
     @property
     def wall_us(self) -> float:
-        """The median host time of a call until its outputs are computed, as printed."""
         return rounded(self.wall.median)
 
     @property
     def cost(self) -> CallCost:
-        """What a call costs the host and the device, as printed."""
         return CallCost(host_us=rounded(self.host.median), device_us=self.median_us)
 
 
@@ -168,9 +157,8 @@ class BucketTime:
 class Result:
     """The start and the times of a variant, or why it failed.
 
-    ``start`` is None when the variant did not compute the first outputs of all buckets, ``cells``
-    is empty when it was not timed to the end; ``failure`` is the reason. ``log`` is the name of the
-    log file of its process, in the folder of the report.
+    ``start`` is None without the first outputs of all buckets, ``cells`` is empty when the variant
+    was not timed to the end. ``log`` is the name of the log file of its process.
     """
 
     variant: Variant
@@ -181,7 +169,6 @@ class Result:
 
     @property
     def is_sound(self) -> bool:
-        """True when the variant was timed to the end and agrees with eager in every bucket."""
         return bool(self.cells) and all(cell.agrees for cell in self.cells)
 
 
@@ -239,13 +226,11 @@ class Comparison:
 
     @property
     def failed(self) -> tuple[str, ...]:
-        """The variants served from a table that failed or disagree with eager."""
         served = (result for result in self.results if result.variant.how.is_served)
         return tuple(result.variant.name for result in served if not result.is_sound)
 
     @property
     def too_busy(self) -> str | None:
-        """Why the baseline's times allow no verdict, with the first such bucket, else None."""
         base = self.baseline
         cells = zip(self.buckets, base.cells, strict=True) if base is not None else ()
         return first_busy_sentence(
@@ -253,10 +238,9 @@ class Comparison:
         )
 
     def speedups(self, result: Result) -> tuple[Ratio | None, ...]:
-        """Return the speed-up of *result* in each bucket.
+        """Return the speed-up of *result* by bucket, None where the baseline scatters too far.
 
-        None where the baseline's times scatter too far for a ratio. Empty for the baseline itself,
-        and for a variant that failed or disagrees with eager.
+        Empty for the baseline itself, and for a variant that failed or disagrees with eager.
         """
         return tuple(
             None
@@ -266,10 +250,7 @@ class Comparison:
         )
 
     def overall(self, result: Result) -> Ratio | None:
-        """Return the geometric mean of the speed-ups of all buckets; None unless all have one.
-
-        Its interval comes from the geometric means of the single rounds.
-        """
+        """Return the geometric mean of the speed-ups of all buckets; None unless all have one."""
         pairs = self._pairs(result)
         if not pairs or self.too_busy is not None:
             return None
@@ -301,7 +282,7 @@ class Comparison:
     def host_limits(self) -> tuple[tuple[Bucket, dict[str, CallCost]], ...]:
         """Return the buckets in which the host limits a compiled variant, launched one by one.
 
-        With each comes what a call costs in every sound variant, by name. Empty on a CPU.
+        With each comes what a call costs in every sound variant. Empty on a CPU.
         """
         if self.origin.runtime.device.type == "cpu":
             return ()
@@ -339,10 +320,8 @@ class CompareObserver:
 def parse_variants(text: str | None, model: str, *, pads: bool = False) -> tuple[Variant, ...]:
     """Return the variants in the comma-separated *text*; eager and default always, and first.
 
-    An item is a `How`, of *model*, or another model: ``NAME=MODEL`` or ``NAME=MODEL+HOW``, such as
-    ``padded=examples/mlp.py:Padded+table``; without HOW its compile is default. Without *text* all
-    variants of *model* are returned; the variant with padded weights only if the table *pads*
-    weights.
+    An item is a `How`, of *model*, or another model: ``NAME=MODEL`` or ``NAME=MODEL+HOW``. Without
+    *text* all variants of *model* are returned, padded weights only if the table *pads* weights.
 
     Raises:
         SettingsError: an item has another form, or a name is given twice.
@@ -420,10 +399,9 @@ def document(report: Comparison) -> dict[str, Any]:
 
 
 def chart_of(report: Comparison) -> Chart:
-    """Return the chart of *report*: the speed of each timed variant, by bucket.
+    """Return the chart of *report*: the speed of each timed variant over default mode, by bucket.
 
-    A speed is the median of default mode over that of the variant, or of eager where default mode
-    was not timed, with the 95 % interval of the variant.
+    Over eager where default mode was not timed; the intervals are those of the variant.
     """
     origin, here = report.origin, report.origin.runtime
     timed = {result.variant.name: result.cells for result in report.results if result.cells}

@@ -1,9 +1,8 @@
 """`bench_pad`: random unaligned GEMMs, each timed compiled as it is and padded, as JSON lines.
 
-A sample is measured as a build measures a pad row: the GEMM is compiled both ways, with what makes
-an operand whose padding is free, the kernels of either way are tuned, and both are timed as they
-run. The samples are data to learn from when padding pays, which inductor's pad_mm pass decides for
-each GEMM. A finished sample is on disk before the next one begins, and is not measured again.
+A sample is measured as a build measures a pad row. The samples are data to learn from when padding
+pays, which inductor's pad_mm pass decides for each GEMM. A finished sample is on disk before the
+next one begins, and is not measured again.
 """
 
 from __future__ import annotations
@@ -46,9 +45,7 @@ _MOST_BYTES: Final = 8 * 2**30  # of the operands and the result
 _LARGEST_SIZE: Final = 65536
 _LARGEST_POWER: Final = 16
 _LARGEST_BATCH_POWER: Final = 6
-_UNIFORM: Final = 0.5
 _BETWEEN: Final = 0.25
-_TRANSPOSED: Final = 0.5
 _FREE: Final = 0.2
 _TF32: Final = 0.5
 _MOST_DRAWS: Final = 100_000  # of a GEMM that is thrown away, or was drawn before
@@ -63,11 +60,9 @@ _FIRST_LETTERS: Final = b'{"schema":1,'  # of every line
 class PadSample(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One line of a file of samples: a GEMM, the times of both ways, and where they were measured.
 
-    Sizes are in elements, times medians in microseconds. ``as_is_us`` and ``padded_us`` are those
-    of the compiled graph. ``own_as_is_us`` and ``own_padded_us`` are those of the library calls
-    that inductor's pass compares, None where a call has none. ``free`` names the operands whose
-    padding costs nothing, since the kernel that makes them can write them padded. With
-    ``is_unstable`` other work disturbed the measurement.
+    Times are medians in microseconds, ``own`` ones those of the library calls that inductor's pass
+    compares. ``free`` names the operands whose padding costs nothing, since the kernel that makes
+    them can write them padded. With ``is_unstable`` other work disturbed the measurement.
     """
 
     schema: int
@@ -111,7 +106,6 @@ class PadRun(msgspec.Struct, frozen=True):
 
     @property
     def left(self) -> int:
-        """How many samples were not begun."""
         return self.count - self.known - self.measured - len(self.failed)
 
 
@@ -124,10 +118,10 @@ def bench_pad(
     seconds: float | None = None,
     say: Callable[[str], None] = print,
 ) -> PadRun:
-    """Measure the first *count* samples on *device* that the file *out* lacks, into it.
+    """Measure those of the first *count* samples that the file *out* lacks, into it.
 
-    Of the GEMMs that are drawn those count about which inductor asks on *device*. No sample is
-    begun once *seconds* have passed. *say* takes a line for each finished sample.
+    Only GEMMs about which inductor asks on *device* are samples. No sample is begun once *seconds*
+    have passed.
 
     Raises:
         SettingsError: an argument or *out* cannot be used, *out* has samples of another machine,
@@ -162,11 +156,6 @@ def bench_pad(
 def measure_samples(
     keys: Sequence[str], file: SampleFile, build: Callable[..., BuildReport]
 ) -> PadRun:
-    """Measure those of the samples *keys* that the open *file* lacks, as *build* does.
-
-    Raises:
-        BuildError: no sample could be measured.
-    """
     wanted = [key for key in keys if key not in file.samples]
     failed: dict[str, str] = {}
     if wanted:
@@ -195,12 +184,8 @@ def measure_samples(
 class SampleFile(Observer):
     """The file of samples at *path*, which one process at a time opens, as a build's observer.
 
-    ``samples`` has the samples by key. A last line that a killed run cut is removed where the file
-    is opened, and *say* takes a sentence about that, and about each sample that is added.
-
-    Raises:
-        SettingsError: on entering, another process has the file open, it cannot be read and
-            written, or it has a line that is no sample.
+    A last line that a killed run cut is removed where the file is opened; *say* takes a sentence
+    about that, and about each sample that is added. A file with another line is refused.
     """
 
     def __init__(self, path: Path, say: Callable[[str], None]) -> None:
@@ -232,7 +217,7 @@ class SampleFile(Observer):
         self._stack.close()
 
     def _read(self) -> int:
-        """Read the samples, and return how many bytes their whole lines have."""
+        """Read the samples; return how many bytes their whole lines have."""
         whole = 0
         with open_regular(self.path) as file:
             while line := file.readline(_LONGEST_LINE):
@@ -251,11 +236,6 @@ class SampleFile(Observer):
         return whole
 
     def measuring_on(self, here: Runtime, method: Method) -> None:
-        """Note where and how all further samples are measured.
-
-        Raises:
-            SettingsError: the samples of the file are of another machine, version or method.
-        """
         device = here.device
         self._origin = {
             "device": device.name,
@@ -275,14 +255,10 @@ class SampleFile(Observer):
                     )
 
     def waiting_started(self, reason: str, seconds: float) -> None:
-        """Say that the machine is busy."""
         self.say(f"{reason}: waiting up to {seconds:.0f} s for quiet")
 
     def problem_finished(self, tuned: Tuned) -> None:
-        """Append the sample of *tuned*, so that it survives a kill; nothing without both times.
-
-        What is no pad decision, and a sample that the file has, is left out too.
-        """
+        """Append the sample of *tuned*, so that it survives a kill; nothing without both times."""
         assert self._file is not None
         if kind_of(tuned.key) is not PAD or tuned.key in self.samples:
             return
@@ -299,19 +275,14 @@ def draw_pad_keys(seed: int, dtypes: Sequence[str]) -> Iterator[str]:
     """Yield different pad keys without end: those of fewer samples are the first of more samples.
 
     Half of the GEMMs have sizes drawn uniformly from 1 to 65536. In the other half each size is a
-    power of two from 2 to 65536 or, with probability 0.25, a number between two such powers. A GEMM
-    that needs no padding, or is too large, is thrown away, and another is drawn. The op is one of
-    `SAMPLED_OPS`; an addmm has a bias of one dim, a bmm 2 to 64 products. Each operand is
-    transposed with probability 0.5, and free, made by an operation before the GEMM, with
-    probability 0.2 if it is contiguous. In f32 one half is multiplied as tf32.
-
-    Raises:
-        SettingsError: nearly nothing that is drawn is small enough.
+    power of two or, with probability 0.25, a number between two such powers. A GEMM that needs no
+    padding, or is too large, is thrown away. A contiguous operand is free, made by an operation
+    before the GEMM, with probability 0.2.
     """
     chance = random.Random(seed)  # noqa: S311  no secret
     drawn: set[str] = set()
     while True:
-        is_uniform = chance.random() < _UNIFORM  # of a sample, however often it is drawn again
+        is_uniform = chance.random() < 1 / 2  # of a sample, however often it is drawn again
         for _ in range(_MOST_DRAWS):
             key = _draw(chance, dtypes, is_uniform=is_uniform)
             if key is not None and key not in drawn:
@@ -323,11 +294,6 @@ def draw_pad_keys(seed: int, dtypes: Sequence[str]) -> Iterator[str]:
 
 
 def parse_dtypes(text: str) -> tuple[str, ...]:
-    """Return the dtypes in *text*, such as ``f16,bf16``.
-
-    Raises:
-        SettingsError: a dtype is not sampled, or none is named.
-    """
     dtypes = tuple(dict.fromkeys(word.strip() for word in text.split(",")))
     if unknown := [word for word in dtypes if word not in SAMPLED_DTYPES]:
         raise SettingsError(
@@ -338,7 +304,6 @@ def parse_dtypes(text: str) -> tuple[str, ...]:
 
 
 def _draw(chance: random.Random, dtypes: Sequence[str], *, is_uniform: bool) -> str | None:
-    """Return one key; None for a GEMM that needs no padding or is too large."""
     op, dtype = chance.choice(SAMPLED_OPS), chance.choice(dtypes)
     m, n, k = (_draw_size(chance, is_uniform=is_uniform) for _ in range(3))
     batch = 1 << chance.randint(1, _LARGEST_BATCH_POWER) if op == "bmm" else 1
@@ -347,14 +312,14 @@ def _draw(chance: random.Random, dtypes: Sequence[str], *, is_uniform: bool) -> 
     is_large = 2 * batch * m * n * k > _MOST_OPERATIONS[dtype]
     if is_aligned or is_large or batch * (m * k + k * n + m * n) * size > _MOST_BYTES:
         return None
-    orders = ["col" if chance.random() < _TRANSPOSED else "row" for _ in range(2)]
-    for operand, sides in enumerate(((m, k), (k, n))):
-        if 1 in sides:  # rows and columns are the same, and a key says rows
-            orders[operand] = "row"
+    transposed = [chance.random() < 1 / 2 for _ in range(2)]
+    # Where a side is 1 rows and columns are the same, and a key says rows.
+    orders = {
+        letter: "col" if is_transposed and 1 not in sides else "row"
+        for letter, is_transposed, sides in zip("ab", transposed, ((m, k), (k, n)), strict=True)
+    }
     free = "".join(
-        letter
-        for letter, order in zip("ab", orders, strict=True)
-        if order == "row" and chance.random() < _FREE
+        each for each, order in orders.items() if order == "row" and chance.random() < _FREE
     )
     precision = ("tf32" if chance.random() < _TF32 else "ieee") if dtype == "f32" else None
     return PadProblem(
@@ -364,8 +329,8 @@ def _draw(chance: random.Random, dtypes: Sequence[str], *, is_uniform: bool) -> 
         n=Dim.of(n),
         k=Dim.of(k),
         dtype=dtype,
-        a=Layout(orders[0]),
-        b=Layout(orders[1]),
+        a=Layout(orders["a"]),
+        b=Layout(orders["b"]),
         bias="1d" if op == "addmm" else None,
         free=free,
         fp32=precision,
@@ -382,7 +347,7 @@ def _draw_size(chance: random.Random, *, is_uniform: bool) -> int:
 
 
 def _sample_of(tuned: Tuned, origin: Mapping[str, Any]) -> PadSample | None:
-    """Return the sample of the pad decision *tuned*; None where a way has no time as it runs."""
+    """Return the sample of *tuned*; None where a way has no time as it runs."""
     times = {one.winner: (one.fused_us, one.time_us) for one in tuned.timings}
     as_is_us, own_as_is_us = times.get(AS_IS, (None, None))
     padded_us, own_padded_us = times.get(PADDED, (None, None))

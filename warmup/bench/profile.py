@@ -2,23 +2,17 @@
 
 `differences_of` compares two profiles call by call, so that traces of different lengths compare: a
 decision by its key, whichever kernel serves it, and a kernel without a key by its name.
-`record_trace` serves buckets of a model under torch's profiler, and keeps the kernels' plan.
 """
 
 from __future__ import annotations
 
-import contextlib
-import gzip
 import itertools
-import json
 import statistics
-import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from warmup.bench.attribution import (
     Attributed,
@@ -30,24 +24,13 @@ from warmup.bench.attribution import (
     unnumbered,
 )
 from warmup.bench.trace import DeviceEvent, Range, Trace
-from warmup.core.buckets import parse_buckets, parse_inputs
-from warmup.core.errors import ModelError, SettingsError
-from warmup.core.files import replace_bytes
-from warmup.core.method import COMPILE_MODES, SEED
-from warmup.core.planned_kernels import BUCKET_MARK, PLAN_NAME, GraphPlan, RecordedPlan
 from warmup.core.roofline import Peaks, Work, gbps_of, share_of_peak, tflops_of
 from warmup.core.rows import Row, Scope
+from warmup.core.text import counted
 from warmup.core.trial import Samples
-from warmup.serving.install import InstallRequest, install_as
 from warmup.table.codec import digest_of
 from warmup.table.review import CPU_LATENCY_US, GPU_LATENCY_US, LOW_SHARE
 from warmup.table.schema import Table
-
-if TYPE_CHECKING:
-    import torch
-
-    from warmup.models.loading import Inputs
-
 
 _DRIFT: Final = 0.1  # a trace's time may differ from the row's by this share
 
@@ -65,11 +48,10 @@ class Limit(StrEnum):
 class KernelLine:
     """All events of one name in one bucket that are about one decision.
 
-    ``us`` are their times in the trace's order, and ``per_iteration`` the sum in each iteration.
-    ``share`` is of the bucket's device time. ``work`` is of one call, ``tflops`` and ``gbps`` the
-    rates over the kernel's median time, ``peak_share`` the share of the peak named by ``limit``.
-    ``row_us`` is the row's own time, ``ratio`` the median of whole calls over it. ``is_whole``: the
-    row's time is that of the whole kernel. Fields are None where not known.
+    ``us`` are their times, ``per_iteration`` the sum in each iteration, ``share`` is of the
+    bucket's device time. ``work`` is of one call, rates are over the kernel's median time, and
+    ``peak_share`` is of the peak named by ``limit``. ``row_us`` is the row's own time, ``ratio``
+    the median of whole calls over it; ``is_whole``: the row's time is that of the whole kernel.
     """
 
     name: str
@@ -91,7 +73,6 @@ class KernelLine:
 
     @property
     def total_us(self) -> float:
-        """The time of all events."""
         return sum(self.us)
 
     @property
@@ -104,9 +85,8 @@ class KernelLine:
 class BucketProfile:
     """The lines of one bucket, the most time first; None is the bucket of a trace without marks.
 
-    ``iterations`` is how often the model was called, 1 where the trace does not say. ``busy_us`` is
-    when kernels ran, ``host_gap_us`` when the device waited for kernels that the host enqueued
-    late, ``device_gap_us`` when it waited though the next kernel was enqueued.
+    ``busy_us`` is when kernels ran, ``host_gap_us`` when the device waited for kernels that the
+    host enqueued late, ``device_gap_us`` when it waited though the next kernel was enqueued.
     """
 
     bucket: str | None
@@ -119,10 +99,9 @@ class BucketProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """A profiled trace. ``clock_mhz`` is the SM clock that was seen while it was recorded.
+    """A profiled trace; ``peaks`` are at the SM clock that was seen while it was recorded.
 
-    ``peaks`` are the measured peaks, at that clock where it is known. ``outside_us`` is the time of
-    events outside of any iteration. ``assumptions`` say what the figures rest on.
+    ``outside_us`` is the time of events outside of any iteration.
     """
 
     device: str
@@ -137,12 +116,10 @@ class Profile:
 
     @property
     def lines(self) -> tuple[KernelLine, ...]:
-        """The lines of all buckets."""
         return tuple(line for bucket in self.buckets for line in bucket.lines)
 
     @property
     def device_us(self) -> float:
-        """The time of all kernels, those that ran beside others too."""
         return sum(line.total_us for line in self.lines)
 
     @property
@@ -155,7 +132,6 @@ class Profile:
         return dict(sorted(found.items(), key=lambda each: -each[1]))
 
     def share_of(self, reason: Reason | None) -> float:
-        """Return the share of device time in kernels with *reason*; None: in those with a row."""
         own = sum(line.total_us for line in self.lines if line.no_row is reason)
         return own / self.device_us if self.device_us else 0.0
 
@@ -186,7 +162,7 @@ def profile_trace(trace: Trace, table: Table | None) -> Profile:
         table=digest,
         outside_us=sum(e.event.us for e in events) - sum(e.event.us for e in inside),
         skipped=trace.skipped,
-        assumptions=tuple(_assumptions(trace, peaks, clock, digest)),
+        assumptions=(*_assumptions(trace, peaks, clock, digest), *_unfrozen(events, table)),
     )
 
 
@@ -218,6 +194,17 @@ def _assumptions(
         yield f"the trace was recorded from {served}, not from {digest[:16]}"
 
 
+def _unfrozen(events: Sequence[Attributed], table: Table | None) -> Iterator[str]:
+    """Yield why no row for frozen weights of a CPU's *table* has a hit, where none has."""
+    frozen = [key for key in table.rows if " b=packed " in key] if table is not None else []
+    ran = {key for each in events for key in each.keys}
+    if frozen and ran.isdisjoint(frozen):
+        yield (
+            f"the table's {counted(len(frozen), 'row')} for frozen weights ran nowhere: the trace "
+            "is of weights that are not frozen; record it with WARMUP_FREEZING=1"
+        )
+
+
 def _bucket(
     name: str | None, found: Sequence[Attributed], trace: Trace, peaks: Peaks | None, count: int
 ) -> BucketProfile:
@@ -247,10 +234,7 @@ def _bucket(
 
 
 def _gaps(events: Sequence[DeviceEvent], mark: Range | None) -> tuple[float, float, float]:
-    """Return when one device was busy, waited for the host, and idled, in the iteration of *mark*.
-
-    Without a mark the time goes from the first event to the last.
-    """
+    """Return when one device was busy, waited for the host, and idled, in one iteration."""
     ordered = sorted(events, key=lambda event: event.begin)
     at = ordered[0].begin if mark is None else mark.begin
     busy = host = idle = 0.0
@@ -309,9 +293,8 @@ def _line(
 def row_us(row: Row) -> tuple[float, bool]:
     """Return the time that *row* has for the kernels of its decision alone, and if it is whole.
 
-    That is the GEMM without its epilogue where the winner leaves the epilogue to other kernels, and
-    the whole region where the winner's only kernel has it. Where a fused winner's region has other
-    kernels too, only the GEMM's own time is known, which is not whole: its kernel does more.
+    Where a fused winner's region has other kernels too, only the GEMM's own time is known, which is
+    not whole: its kernel does more.
     """
     found = row.evidence
     if found.scope is Scope.BARE or found.bare_us is None:
@@ -323,11 +306,10 @@ def row_us(row: Row) -> tuple[float, bool]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelDifference:
-    """One decision or kernel in two traces: microseconds of an iteration, the median of each.
+    """One decision or kernel in two traces: the median microseconds of an iteration.
 
-    None where a trace does not have it. ``before`` and ``after`` name the kernels. ``interval`` is
-    of the ratio, from the 95 % intervals of the two medians; None where a trace has a single
-    iteration.
+    ``before`` and ``after`` name the kernels. ``interval`` is of the ratio, from the 95 % intervals
+    of the two medians; None where a trace has a single iteration.
     """
 
     bucket: str | None
@@ -345,7 +327,6 @@ class KernelDifference:
 
     @property
     def ratio(self) -> float | None:
-        """The time after over the time before, None where one of them is missing."""
         return self.after_us / self.before_us if self.before_us and self.after_us else None
 
     @property
@@ -400,126 +381,5 @@ def _difference(
 
 
 def _samples(lines: Sequence[KernelLine]) -> Samples | None:
-    """Return the time of each iteration, all *lines* together."""
     columns = itertools.zip_longest(*(line.per_iteration for line in lines), fillvalue=0.0)
     return Samples(tuple(map(sum, columns))) if lines else None
-
-
-RECORDED_CALLS: Final = 10  # of each bucket
-_SETTLING_CALLS: Final = 3  # a CUDA graph is recorded by the second call of a bucket
-
-
-def record_trace(
-    out: Path,
-    *,
-    model: str,
-    table: Table | None,
-    seqlens: str | Sequence[int] | None,
-    dims: str | Sequence[str] | None,
-    inputs: Sequence[str],
-    dtype: str | None,
-    device: str,
-    mode: str,
-) -> None:
-    """Write a trace of *model*, served from *table*, to *out*; gzipped where it ends in ``.gz``.
-
-    The graph of each bucket is compiled anew, called a few times, then called under the profiler,
-    each call between marks with the bucket's name. The table, if there is one, is installed as a
-    server does, its padding of weights included, and a miss takes inductor's default. Arguments
-    have the form of the command line's options.
-
-    Raises:
-        SettingsError, ModelError: an option or the model cannot be used, or *out* not be written.
-    """
-    if mode not in COMPILE_MODES:
-        raise SettingsError(f"--mode {mode!r}", f"use one of {', '.join(COMPILE_MODES)}")
-    buckets, specs = parse_buckets(seqlens, dims), parse_inputs(inputs)
-    import torch
-
-    from warmup.inductor.adapter import compile_model
-    from warmup.inductor.kernel_plans import fresh_graphs, watching_plans
-    from warmup.inductor.machine import describe_runtime, resolve_device
-    from warmup.models.inputs import resolve_inputs
-    from warmup.models.loading import load_model, make_inputs, parse_cast
-
-    on, cast = resolve_device(device), parse_cast(dtype)
-    loaded = load_model(model)
-    resolved = resolve_inputs(loaded, specs, buckets, cast)
-    try:
-        loaded.module.to(device=on, dtype=cast)
-    except RuntimeError as error:
-        raise ModelError(f"the model does not fit on {on} ({error})") from error
-    runtime = describe_runtime(on)
-    with contextlib.ExitStack() as stack:
-        if table is not None:
-            handle = install_as(
-                InstallRequest(table=table, device=str(on), model=loaded.module, quiet=True)
-            )
-            stack.enter_context(handle)
-            if handle.refused is not None:
-                raise SettingsError(handle.refused, "record on the machine of the table")
-        torch.compiler.config.recompile_limit = 8 * len(buckets)
-        stack.enter_context(torch.no_grad())
-        stack.enter_context(fresh_graphs())
-        compiled = compile_model(loaded.module, mode)
-        plans: dict[str, tuple[GraphPlan, ...]] = {}
-        ready: dict[str, Inputs] = {}
-        for bucket in buckets:
-            torch.manual_seed(SEED)
-            given = make_inputs(loaded, resolved.specs, bucket, on, cast)
-            with watching_plans() as watch:
-                for _ in range(_SETTLING_CALLS):
-                    compiled(*given.args, **given.kwargs)
-                plans[str(bucket)] = watch.plans()
-            ready[str(bucket)] = given
-        document, clocks = _profile(compiled, ready, on)
-    plan = RecordedPlan(
-        plans=plans,
-        calls=RECORDED_CALLS,
-        device=runtime.device.name,
-        torch=runtime.torch,
-        table=None if table is None else digest_of(table),
-        clocks=clocks,
-    )
-    raw = json.dumps({**document, PLAN_NAME: plan.to_json()}, separators=(",", ":")).encode()
-    try:
-        replace_bytes(out, gzip.compress(raw, mtime=0) if out.suffix == ".gz" else raw)
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"--out {out}: cannot be written ({error})", "name a file") from error
-
-
-def _profile(
-    compiled: Any, ready: dict[str, Inputs], device: torch.device
-) -> tuple[Any, tuple[int, ...]]:
-    """Return the trace's document, and the clocks that were seen while the buckets were called."""
-    import torch
-    from torch.profiler import ProfilerActivity, profile, record_function
-
-    from warmup.measuring.machine import sm_clock_mhz
-
-    is_cuda = device.type == "cuda"
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_cuda else [])]
-    clocks: list[int] = []
-
-    def synchronize() -> None:
-        if is_cuda:
-            torch.cuda.synchronize(device)
-
-    synchronize()
-    with profile(activities=activities, record_shapes=True) as profiler:
-        for name, inputs in ready.items():
-            compiled(*inputs.args, **inputs.kwargs)  # the profiler's own first call
-            synchronize()
-            for _ in range(RECORDED_CALLS):
-                with record_function(f"{BUCKET_MARK}{name}"):
-                    compiled(*inputs.args, **inputs.kwargs)
-                    synchronize()
-            if is_cuda:  # the clock is that of a call in flight, which is outside of any mark
-                compiled(*inputs.args, **inputs.kwargs)
-                clock = sm_clock_mhz(device)
-                clocks += [] if clock is None else [clock]
-                synchronize()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "trace.json"
-        profiler.export_chrome_trace(str(path))
-        return json.loads(path.read_bytes()), tuple(clocks)

@@ -1,12 +1,9 @@
 """`race`: start a model in several variants, time each in turn, and return a `Comparison`.
 
 Each variant has its own process with empty caches, and only one process works at a time. First the
-variants compute their first outputs, one after the other; then they are timed in rounds. A round
-times every bucket once in every variant, and each round begins with another variant. A process that
-fails, dies or hangs is ended, and the others go on.
-
-`Remote` and `serve` are the two sides of such a process, which the benchmark programs use too.
-Neither side's import loads torch.
+variants compute their first outputs; then a round times every bucket once in every variant, and
+each round begins with another variant. A process that fails, dies or hangs is ended. `Remote` and
+`serve` are the two sides of such a process; neither side's import loads torch.
 """
 
 from __future__ import annotations
@@ -42,7 +39,7 @@ from warmup.bench.compare import (
 )
 from warmup.core.buckets import parse_buckets, parse_inputs
 from warmup.core.device import Runtime, compare_runtimes
-from warmup.core.errors import ModelError, SettingsError, warmup_error_in
+from warmup.core.errors import MissReason, ModelError, SettingsError, warmup_error_in
 from warmup.core.files import make_folder
 from warmup.core.method import L2, SEED, Launch
 from warmup.core.processes import Caches, Child, ChildError, end_with_parent, in_turn
@@ -63,9 +60,7 @@ def race(
 ) -> tuple[Comparison, ...]:
     """Return how the model of *request* starts and runs in every bucket, for each of its launches.
 
-    Two variants always run: eager, whose outputs are the reference, and default, the baseline of
-    the speed-ups. A variant that fails, dies, or does not answer in time has its failure in the
-    result, and the other variants go on.
+    A variant that fails, dies, or does not answer in time has its failure in the result.
 
     Raises:
         SettingsError: a field cannot be used, or a variant needs padded weights and the table pads
@@ -121,15 +116,11 @@ def race(
                 table=None if table is None else table.origin,
                 digest=None if table is None else digest_of(table.table),
             )
-            results = [each.result(has_log=request.out is not None) for each in running.entrants]
+            results = (each.result(has_log=request.out is not None) for each in running.entrants)
             remarks = (*_remarks(table, runtime, launch), *running.remarks, *running.idle())
+            unique = tuple(dict.fromkeys(remarks))
             reports.append(
-                Comparison(
-                    origin=origin,
-                    buckets=buckets,
-                    results=tuple(results),
-                    remarks=tuple(dict.fromkeys(remarks)),
-                )
+                Comparison(origin=origin, buckets=buckets, results=tuple(results), remarks=unique)
             )
     return tuple(reports)
 
@@ -194,10 +185,10 @@ def _remarks(table: FoundTable | None, here: Runtime, launch: Launch) -> Iterato
 
 
 class Remote(Child):
-    """A child that runs ``python PROGRAM... FD`` and prints into the file *log*, which is replaced.
+    """A child that runs ``python PROGRAM... FD``, calls `serve`, and prints into the file *log*.
 
-    *program* is the path of a program, or ``-m`` and a module. The program calls `serve`. `kill`,
-    or the exit of the context manager, ends it.
+    *program* is the path of a program, or ``-m`` and a module. `kill`, or the exit of the context
+    manager, ends it.
     """
 
     def __init__(self, program: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
@@ -214,8 +205,7 @@ class Remote(Child):
         """Return the child's answer to *request*.
 
         Raises:
-            ChildError: the child answered that it failed, ended, or did not answer within
-                *timeout_s* seconds; send no further request.
+            ChildError: the child failed, ended, or did not answer in time; ask nothing more.
         """
         self.send(request)
         answer = self.receive(timeout_s)
@@ -226,10 +216,9 @@ class Remote(Child):
 
 @dataclass(kw_only=True)
 class Entrant:
-    """A remote that is measured in turn with others, until it fails.
+    """A remote that is measured in turn with others, until it fails; ``failure`` is the reason.
 
-    ``failure`` is the reason of the failure, None until then; ``on_failure`` is called with the
-    reason, once. ``timeout_s`` is the longest wait for an answer, in seconds.
+    ``on_failure`` is called with the reason, once.
     """
 
     remote: Remote
@@ -238,10 +227,7 @@ class Entrant:
     failure: str | None = None
 
     def ask(self, what: str, *, waits: int = 1, **arguments: Any) -> Answer | None:
-        """Return the answer to the request *what*; None if the process fails or failed before.
-
-        The answer may take *waits* times as long as others.
-        """
+        """Return the answer to the request *what*; None if the process fails or failed before."""
         if self.failure is not None:
             return None
         try:
@@ -251,7 +237,6 @@ class Entrant:
             return None
 
     def fail(self, reason: str) -> None:
-        """End the process, and record and report *reason*."""
         self.failure = reason
         self.remote.kill()
         self.on_failure(reason)
@@ -268,7 +253,6 @@ class _VariantEntrant(Entrant):
     times: Sequence[list[Answer]] = ()
 
     def result(self, *, has_log: bool) -> Result:
-        """Return the start and the times of the variant, or why it failed."""
         pairs = () if self.failure is not None else zip(self.times, self.errors, strict=True)
         cells = [
             BucketTime(
@@ -337,8 +321,8 @@ class Race:
     def allow_rounding(self) -> None:
         """Let every variant be as far from eager as the baseline is, times `MOST_TIMES`.
 
-        Eager rounds too: in a deep bf16 model default mode, which nobody tuned, is further from
-        eager than the tolerance. A baseline beyond `MOST_DEFAULT` tolerances excuses nothing.
+        In a deep bf16 model default mode, which nobody tuned, is further from eager than the
+        tolerance. A baseline beyond `MOST_DEFAULT` tolerances excuses nothing.
         """
         named = (entrant for entrant in self._running() if entrant.variant.name == BASELINE)
         baseline = next(named, None)
@@ -353,10 +337,10 @@ class Race:
             entrant.errors = [(error, max(own, limit)) for (error, own), limit in pairs]
 
     def prepare(self, launch: str, l2: str) -> None:
-        """Prepare the timing of every variant, with *launch* and *l2*.
+        """Prepare the timing of every variant; what an earlier preparation holds is freed before.
 
         All variants have equal room for copies, so that the fixed cost of a batch is shared by
-        equally many calls. What an earlier preparation holds is freed before.
+        equally many calls.
         """
         freed = [entrant.ask("release") for entrant in self._running()]
         running = self._running()
@@ -369,7 +353,6 @@ class Race:
                 self.remarks += [f"{name}: {remark}" for remark in prepared["remarks"]]
 
     def run(self, rounds: int, buckets: int) -> None:
-        """Time every bucket in every variant, *rounds* times."""
         for entrant in self._running():
             entrant.times = [[] for _ in range(buckets)]
         for number in range(rounds):
@@ -381,13 +364,20 @@ class Race:
             self.observer.round_finished(number + 1, rounds)
 
     def idle(self) -> Iterator[str]:
-        """Yield a remark for each variant of max-autotune that had nothing to tune."""
+        """Yield a remark for each variant that tuned nothing, or missed rows for frozen weights."""
         on_cpu = ": on a CPU it tunes frozen weights only, and only a table's variant freezes them"
         cause = on_cpu if self.case["device"] == "cpu" else ""
         for entrant in self.entrants:
             start = entrant.started if entrant.variant.how is How.MAX_AUTOTUNE else None
             if start is not None and start["benchmarks"] == 0:
                 yield f"{entrant.variant.name} measured nothing{cause}"
+        for entrant in self.entrants:
+            reasons = {} if entrant.started is None else entrant.started["miss_reasons"]
+            if unfrozen := reasons.get(MissReason.NEEDS_FREEZING, 0):
+                yield (
+                    f"{entrant.variant.name}: {unfrozen} of its misses have a row for frozen "
+                    "weights; compare with --freezing"
+                )
 
     def _running(self) -> list[_VariantEntrant]:
         return [entrant for entrant in self.entrants if entrant.failure is None]
@@ -409,11 +399,10 @@ class Race:
 
 
 def serve(handlers: Mapping[str, Callable[..., Answer]], answers: int) -> None:
-    """Answer requests with *handlers* until standard input is closed; runs in the child.
+    """Answer requests of standard input with *handlers* on the file descriptor *answers*.
 
-    Requests come on standard input, answers go to the file descriptor *answers*. A request
-    ``{"do": NAME, ...}`` calls the handler NAME with the other fields as arguments. An exception of
-    the handler is answered as ``{"failed": REASON}``, and its traceback is printed to stderr.
+    A request ``{"do": NAME, ...}`` calls the handler NAME with the other fields as arguments. An
+    exception of the handler is answered as ``{"failed": REASON}``, its traceback goes to stderr.
     """
     end_with_parent()
     inherited = False  # else a process started here would keep the pipe open

@@ -1,22 +1,44 @@
-"""`read_trace`: a device's kernels, the host's calls that launched them, and marked iterations."""
+"""`read_trace`: a device's kernels, the host's calls that launched them, and marked iterations.
+
+`record_trace` serves buckets of a model under torch's profiler, and keeps the kernels' plan.
+"""
 
 from __future__ import annotations
 
 import bisect
+import contextlib
 import gzip
+import json
+import tempfile
 import zlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from warmup.core.errors import SettingsError
-from warmup.core.files import open_regular
-from warmup.core.planned_kernels import BUCKET_MARK, RecordedPlan, plan_from_json
+from warmup.core.buckets import parse_buckets, parse_inputs
+from warmup.core.errors import ModelError, SettingsError
+from warmup.core.files import open_regular, replace_bytes
+from warmup.core.method import COMPILE_MODES, SEED
+from warmup.core.planned_kernels import (
+    BUCKET_MARK,
+    PLAN_NAME,
+    GraphPlan,
+    RecordedPlan,
+    plan_from_json,
+)
 from warmup.core.text import shown
+from warmup.serving.install import InstallRequest, install_as
+from warmup.table.codec import digest_of
+from warmup.table.schema import Table
+
+if TYPE_CHECKING:
+    import torch
+
+    from warmup.models.loading import Inputs
 
 LARGEST_TRACE: Final = 1 << 30  # bytes of a trace once unpacked; all of them are in memory
 _GZIP: Final = b"\x1f\x8b"
@@ -50,9 +72,9 @@ class Range(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HostOperator:
-    """An operator, or a generated kernel, as the host called it; equal calls share one object.
+    """An operator, or a generated kernel, with its arguments by the profiler's names.
 
-    ``arguments`` has what the profiler recorded of its arguments, by the profiler's names.
+    Equal calls share one object.
     """
 
     name: str
@@ -90,7 +112,6 @@ class DeviceEvent:
 
     @property
     def bucket(self) -> str | None:
-        """The bucket that the model was called in."""
         return None if self.iteration is None else self.iteration.name
 
 
@@ -98,9 +119,9 @@ class DeviceEvent:
 class Trace:
     """The events of a trace by device and time, and what else its file says.
 
-    ``iterations`` are the calls of the model by time: those marked with a bucket, else the
-    profiler's steps. ``is_cpu``: the trace has no device but the CPU, and its events are the
-    outermost operators of the host. ``skipped`` counts events of the device that have no time.
+    ``iterations`` are the calls of the model: those marked with a bucket, else the profiler's
+    steps. With ``is_cpu`` the events are the outermost operators of the host. ``skipped`` counts
+    events of the device that have no time.
     """
 
     events: tuple[DeviceEvent, ...]
@@ -201,7 +222,6 @@ class _Host:
         self._operators: dict[tuple[str, str], HostOperator] = {}
 
     def add(self, event: _Event, begin: float, end: float) -> None:
-        """Take in a range of the host."""
         name, given = str(event.name), event.args
         thread = _identity(event.pid), _identity(event.tid)
         if event.cat in _LAUNCHES:
@@ -262,7 +282,6 @@ class _Host:
         return events
 
     def _around(self, thread: Thread | None, at: float) -> tuple[Range | None, Range | None]:
-        """Return the iteration and the call of a graph around the time *at*."""
         return _innermost(self.iterations, at), _innermost(self._graphs.get(thread, []), at)
 
 
@@ -282,3 +301,122 @@ def _time(value: Any) -> float | None:
 
 def _identity(value: Any) -> Identity:
     return value if isinstance(value, (int, str)) else None
+
+
+RECORDED_CALLS: Final = 10  # of each bucket
+_SETTLING_CALLS: Final = 3  # a CUDA graph is recorded by the second call of a bucket
+
+
+def record_trace(
+    out: Path,
+    *,
+    model: str,
+    table: Table | None,
+    seqlens: str | Sequence[int] | None,
+    dims: str | Sequence[str] | None,
+    inputs: Sequence[str],
+    dtype: str | None,
+    device: str,
+    mode: str,
+) -> None:
+    """Write a trace of *model*, served from *table*, to *out*; gzipped where it ends in ``.gz``.
+
+    The graph of each bucket is compiled anew, called a few times, then called under the profiler,
+    each call between marks with the bucket's name. The table is installed as a server does, its
+    padding of weights included, and a miss takes inductor's default.
+
+    Raises:
+        SettingsError, ModelError: an option or the model cannot be used, or *out* not be written.
+    """
+    if mode not in COMPILE_MODES:
+        raise SettingsError(f"--mode {mode!r}", f"use one of {', '.join(COMPILE_MODES)}")
+    buckets, specs = parse_buckets(seqlens, dims), parse_inputs(inputs)
+    import torch
+
+    from warmup.inductor.adapter import compile_model
+    from warmup.inductor.kernel_plans import fresh_graphs, watching_plans
+    from warmup.inductor.machine import describe_runtime, resolve_device
+    from warmup.models.inputs import resolve_inputs
+    from warmup.models.loading import load_model, make_inputs, parse_cast
+
+    on, cast = resolve_device(device), parse_cast(dtype)
+    loaded = load_model(model)
+    resolved = resolve_inputs(loaded, specs, buckets, cast)
+    try:
+        loaded.module.to(device=on, dtype=cast)
+    except RuntimeError as error:
+        raise ModelError(f"the model does not fit on {on} ({error})") from error
+    runtime = describe_runtime(on)
+    with contextlib.ExitStack() as stack:
+        if table is not None:
+            handle = install_as(
+                InstallRequest(table=table, device=str(on), model=loaded.module, quiet=True)
+            )
+            stack.enter_context(handle)
+            if handle.refused is not None:
+                raise SettingsError(handle.refused, "record on the machine of the table")
+        torch.compiler.config.recompile_limit = 8 * len(buckets)
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(fresh_graphs())
+        compiled = compile_model(loaded.module, mode)
+        plans: dict[str, tuple[GraphPlan, ...]] = {}
+        ready: dict[str, Inputs] = {}
+        for bucket in buckets:
+            torch.manual_seed(SEED)
+            given = make_inputs(loaded, resolved.specs, bucket, on, cast)
+            with watching_plans() as watch:
+                for _ in range(_SETTLING_CALLS):
+                    compiled(*given.args, **given.kwargs)
+                plans[str(bucket)] = watch.plans()
+            ready[str(bucket)] = given
+        document, clocks = _recorded(compiled, ready, on)
+    plan = RecordedPlan(
+        plans=plans,
+        calls=RECORDED_CALLS,
+        device=runtime.device.name,
+        torch=runtime.torch,
+        table=None if table is None else digest_of(table),
+        clocks=clocks,
+    )
+    raw = json.dumps({**document, PLAN_NAME: plan.to_json()}, separators=(",", ":")).encode()
+    try:
+        replace_bytes(out, gzip.compress(raw, mtime=0) if out.suffix == ".gz" else raw)
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"--out {out}: cannot be written ({error})", "name a file") from error
+
+
+def _recorded(
+    compiled: Any, ready: dict[str, Inputs], device: torch.device
+) -> tuple[Any, tuple[int, ...]]:
+    """Return the trace's document, and the clocks that were seen while the buckets were called."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile, record_function
+
+    from warmup.measuring.machine import sm_clock_mhz
+
+    is_cuda = device.type == "cuda"
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_cuda else [])]
+    clocks: list[int] = []
+
+    def synchronize() -> None:
+        if is_cuda:
+            torch.cuda.synchronize(device)
+
+    synchronize()
+    with profile(activities=activities, record_shapes=True) as profiler:
+        for name, inputs in ready.items():
+            compiled(*inputs.args, **inputs.kwargs)  # the profiler's own first call
+            synchronize()
+            for _ in range(RECORDED_CALLS):
+                with record_function(f"{BUCKET_MARK}{name}"):
+                    compiled(*inputs.args, **inputs.kwargs)
+                    synchronize()
+            if is_cuda:  # the clock is that of a call in flight, which is outside of any mark
+                compiled(*inputs.args, **inputs.kwargs)
+                clock = sm_clock_mhz(device)
+                clocks += [] if clock is None else [clock]
+                synchronize()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(path))
+        return json.loads(path.read_bytes()), tuple(clocks)

@@ -56,7 +56,7 @@ _INTEGER_OF_SIZE: Final = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: tor
 class Case:
     """The model that a process starts, how it is compiled, and its buckets; sent as JSON.
 
-    ``spawned`` is the time at which the process was started, by `time.monotonic`.
+    ``spawned`` is the start of the process by `time.monotonic`.
     """
 
     model: str
@@ -86,11 +86,7 @@ class VariantProcess:
         self._handle: Handle | None = None
 
     def start(self, **case: Any) -> Answer:
-        """Load, compile and call the model in every bucket.
-
-        The answer has a `Start`, its remarks, the dtype of the weights, and what was assumed of the
-        model and inputs because nobody named it.
-        """
+        """Load, compile and call the model in every bucket."""
         given = Case(**case)
         clock = PhaseClock(since=given.spawned)
         clock.charge(Phase.IMPORT)
@@ -130,8 +126,7 @@ class VariantProcess:
     def agree(self, folder: str, keep: bool) -> Answer:  # noqa: FBT001  a field of the request
         """Answer with the error against the outputs in *folder* and its limit, by bucket.
 
-        With *keep* the outputs of another call are written there first, as the reference. The
-        answer also has digests of the weights and of the inputs.
+        With *keep* the outputs of another call are written there first, as the reference.
         """
         errors = []
         for number in range(len(self._inputs)):
@@ -150,10 +145,7 @@ class VariantProcess:
         return {"errors": errors, "weights": weights, "inputs": inputs}
 
     def release(self) -> Answer:
-        """Free the graphs and the copies that an earlier `prepare` made.
-
-        Answer with the bytes of room for the copies of all variants on this device.
-        """
+        """Free what an earlier `prepare` made; answer with the room for copies of all variants."""
         self._batches.clear()
         gc.collect()
         torch.cuda.empty_cache()  # nothing where CUDA is not in use
@@ -162,10 +154,7 @@ class VariantProcess:
         return {"room": torch.cuda.mem_get_info(self._device)[0] // 2}
 
     def prepare(self, launch: str, l2: str, room: int) -> Answer:
-        """Prepare the timing of every bucket, with up to *room* bytes of copies for a cold L2.
-
-        Answer with remarks for the report.
-        """
+        """Prepare the timing of every bucket, with up to *room* bytes of copies for a cold L2."""
         is_cold = l2 == L2.COLD
         copies = copy_operands(self._module, self._inputs, room) if is_cold else None
         for number in range(len(self._inputs)):
@@ -176,10 +165,7 @@ class VariantProcess:
         return {"remarks": [_LONELY] if lonely else []}
 
     def time(self, bucket: int) -> Answer:
-        """Answer with the device time of a call, and the host's time for another one.
-
-        That is the time until the call is enqueued, and until its outputs are ready.
-        """
+        """Answer with the device time of a call, and the host's time for another one."""
         batch = self._batches[bucket]
         batch.time()  # not reported: the device has just worked for another process
         device_us = batch.time()
@@ -301,10 +287,9 @@ class VariantProcess:
 class Copies:
     """Copies of weights and inputs, used in turn, so that no call finds them in a cache.
 
-    An operand of a GEMM may be a parameter or an input of the model, so both are copied, as all
-    operands are where candidates are measured. The compiled graph takes both as arguments, so it is
-    compiled once for all copies. ``contents`` are those of the ``weights`` in each copy, ``inputs``
-    are by bucket and copy; copy 0 is the original, and numbers of copies go round.
+    The compiled graph takes both as arguments, so it is compiled once for all copies. ``contents``
+    are those of the ``weights`` in each copy, ``inputs`` are by bucket and copy; copy 0 is the
+    original, and numbers of copies go round.
     """
 
     weights: tuple[torch.Tensor, ...]

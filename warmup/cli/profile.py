@@ -17,7 +17,7 @@ from warmup.bench.profile import (
     differences_of,
     profile_trace,
 )
-from warmup.bench.trace import read_trace
+from warmup.bench.trace import RECORDED_CALLS, read_trace, record_trace
 from warmup.cli import options
 from warmup.cli.output import (
     ABSENT,
@@ -93,8 +93,6 @@ def profile(
                 "--model records a trace, and has no file for it",
                 "name one: --out trace.json.gz",
             )
-        from warmup.bench.profile import RECORDED_CALLS, record_trace
-
         record_trace(out, model=model.model, table=tuned, **model.words(), mode=mode)
         say(f"{out}: {RECORDED_CALLS} calls of each bucket")
         given = [out]

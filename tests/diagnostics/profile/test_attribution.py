@@ -9,7 +9,7 @@ from gpu_events import GpuTrace, plan_of
 from sample_tables import make_row, make_table
 
 from warmup.bench.attribution import Attributed, Known, Reason, attribute
-from warmup.bench.profile import row_us
+from warmup.bench.profile import profile_trace, row_us
 from warmup.bench.trace import read_trace
 from warmup.core.planned_kernels import GraphPlan, PlannedBy, PlannedKernel
 from warmup.core.rows import Evidence, Family, Row, Scope, Winner
@@ -197,6 +197,21 @@ def test_the_linears_of_a_cpu_find_their_rows(tmp_path: Path) -> None:
         assert found.work is not None
         assert found.work.flops == 2 * 16 * 64 * 32, (operator, sizes)
         assert found.work.moved < 2 * (2 * 64 * 32 + 4 * 16 * 64), (operator, sizes)
+
+
+def test_rows_for_frozen_weights_that_ran_nowhere_are_explained(tmp_path: Path) -> None:
+    """A CPU's packed rows are those of frozen weights, which an unfrozen trace never names."""
+    key = "packed_linear m=16 n=64 k=32 bf16 a=row b=packed out=bf16 | epilogue=none"
+    table = make_table({key: make_row("aten::linear", 9.0)})
+    for operator, sizes, is_said in (
+        ("mkl::_mkl_linear", ([16, 32], [9999, 1], [64, 32]), False),
+        ("aten::mm", ([16, 32], [32, 64]), True),
+    ):
+        trace = GpuTrace()
+        trace.operator(operator, 0, 9, **shapes(*sizes))
+        found = profile_trace(read_trace(trace.write(tmp_path / "t.json")), table)
+        said = "table's 1 row for frozen weights ran nowhere" in " ".join(found.assumptions)
+        assert said is is_said, operator
 
 
 def test_products_of_other_sizes_are_not_the_same_row(tmp_path: Path) -> None:
