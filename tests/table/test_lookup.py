@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import threading
 import warnings
-from collections.abc import Callable
+from typing import Any
 
 import pytest
 from sample_tables import make_key, make_row, make_runtime, make_table
 
 from warmup.core.device import Mismatch, compare_runtimes
 from warmup.core.errors import (
+    ContradictionWarning,
     ForeignGraphError,
     MissError,
     MissReason,
@@ -42,31 +43,9 @@ from warmup.keys.question import CallsQuestion, Question
 from warmup.table.lookup import Lookup, cache_tag
 from warmup.table.schema import OnMiss, Uncovered
 
-Lookups = Callable[..., tuple[Lookup, list[Event]]]
 HARD_DEVICE = Mismatch("device.sm_count", "132", "78", is_hard=True)
 HARD_TORCH = Mismatch("torch minor", "2.13", "2.14", is_hard=True)
 SOFT = Mismatch("driver", "580", "581", is_hard=False)
-
-
-def make_lookup(
-    on_miss: OnMiss = OnMiss.FALLBACK,
-    *mismatches: Mismatch,
-    on_uncovered: Uncovered = Uncovered.LIBRARY,
-    on_tuned: Callable[[Tuned], None] | None = None,
-    tuned: Tuned | None = None,
-    measures: bool = False,
-) -> tuple[Lookup, list[Event]]:
-    """``make_lookup(OnMiss.STRICT)``: a lookup over two rows, and the events it emits."""
-    events: list[Event] = []
-    emitter = Emitter([events.append])
-    rows = make_table().rows
-    tuner = _Finished(tuned) if measures or tuned else None
-    lookup = Lookup(rows, on_miss, emitter, mismatches, on_uncovered, tuner, on_tuned)
-    return lookup, events
-
-
-def find(lookup: Lookup, key: str) -> Winner | MissReason:
-    return lookup.find(ProblemOfKey(key))
 
 
 class _Finished:
@@ -82,38 +61,48 @@ class _Finished:
         pass
 
 
-def test_a_known_key_is_answered_with_its_winner() -> None:
-    lookup, _ = make_lookup()
-    assert find(lookup, make_key(560)) == make_table().rows[make_key(560)].winner
-    # Finding emits nothing.
-    lookup, events = make_lookup()
-    find(lookup, make_key(560))
-    find(lookup, make_key(7))
-    assert events == []
+def make_lookup(
+    on_miss: OnMiss = OnMiss.FALLBACK, *mismatches: Mismatch, **fields: Any
+) -> tuple[Lookup, list[Event]]:
+    """``make_lookup(OnMiss.STRICT)``: a lookup over two rows, and the events it emits."""
+    events: list[Event] = []
+    emitter = Emitter([events.append])
+    return Lookup(make_table().rows, on_miss, emitter, mismatches, **fields), events
 
 
-def test_a_kind_says_which_ingredients_are_ranges(toy_kind: Kind) -> None:
-    for m, reason in (("8", MissReason.NOT_IN_TABLE), ("1..8", MissReason.DYNAMIC_DIM)):
-        lookup, _ = make_lookup()
-        assert find(lookup, f"toy cat m={m} n=4 via=sum f32 tag=7") is reason
+def find(lookup: Lookup, key: str) -> Winner | MissReason:
+    return lookup.find(ProblemOfKey(key))
 
 
-def test_a_soft_mismatch_changes_no_answer() -> None:
-    """With another driver the rows are still used."""
-    lookup, _ = make_lookup(OnMiss.FALLBACK, SOFT)
-    assert find(lookup, make_key(560)) == make_table().rows[make_key(560)].winner
-    # What compare_runtimes finds between table and machine becomes the reason.
-    for changes, reason in (
-        ({"arch": "sm_100"}, MissReason.WRONG_DEVICE),
-        ({"triton": "3.8.0"}, MissReason.WRONG_RUNTIME),
+def fields_of(events: list[Event], name: EventName) -> list[dict[str, object]]:
+    """Return the fields of *events*, all of which have the *name*."""
+    assert {event.name for event in events} <= {name}
+    return [dict(event.fields) for event in events]
+
+
+def test_a_known_key_is_answered_with_its_winner_and_without_an_event() -> None:
+    """With another driver too; on another device or runtime all keys miss for that reason."""
+    for mismatches, reason in (
+        ((), None),
+        ((SOFT,), None),
+        ((HARD_DEVICE,), MissReason.WRONG_DEVICE),
+        ((HARD_TORCH,), MissReason.WRONG_RUNTIME),
+        ((SOFT, HARD_TORCH, HARD_DEVICE), MissReason.WRONG_DEVICE),
+        (compare_runtimes(make_runtime(), make_runtime(arch="sm_100")), MissReason.WRONG_DEVICE),
+        (compare_runtimes(make_runtime(), make_runtime(triton="3.8.0")), MissReason.WRONG_RUNTIME),
     ):
-        mismatches = compare_runtimes(make_runtime(), make_runtime(**changes))
-        lookup, _ = make_lookup(OnMiss.FALLBACK, *mismatches)
-        assert find(lookup, make_key(560)) is reason, changes
+        lookup, events = make_lookup(OnMiss.FALLBACK, *mismatches)
+        for m, answer in (
+            (560, make_table().rows[make_key(560)].winner),
+            (7, MissReason.NOT_IN_TABLE),
+            ("1..", MissReason.DYNAMIC_DIM),
+        ):
+            assert find(lookup, make_key(m)) == (reason or answer), (mismatches, m)
+        assert events == []
 
 
-def test_a_range_is_answered_by_its_own_row_alone() -> None:
-    """A key with a range misses as ``dynamic_dim``, one without as ``not_in_table``."""
+def test_a_range_is_answered_by_its_own_row_alone(toy_kind: Kind) -> None:
+    """A key with a range misses as ``dynamic_dim``, a key without as ``not_in_table``."""
     lookup = Lookup({make_key("257..560"): make_row()}, OnMiss.FALLBACK, Emitter([]))
     assert find(lookup, make_key("257..560")) == make_row().winner
     for m in ("257..559", "258..560", "257..1024", "2..560", "257..", "561..1024"):
@@ -122,6 +111,8 @@ def test_a_range_is_answered_by_its_own_row_alone() -> None:
         assert find(lookup, make_key(m)) is MissReason.NOT_IN_TABLE, m
     assert find(lookup, make_key(560, n="8..64")) is MissReason.DYNAMIC_DIM
     assert find(lookup, "conv 3x3") is MissReason.NOT_DESCRIBED
+    for size, reason in (("8", MissReason.NOT_IN_TABLE), ("1..8", MissReason.DYNAMIC_DIM)):
+        assert find(lookup, f"toy cat m={size} n=4 via=sum f32 tag=7") is reason
 
 
 WINNER = make_table().rows[make_key(560)].winner
@@ -189,120 +180,106 @@ def test_what_strict_and_forbid_refuse_is_an_event_and_an_error() -> None:
     assert [event.name for event in events] == [EventName.CACHED]
 
 
-def test_a_miss_names_its_nearest_row_if_any() -> None:
-    """When the table has no row for the op, there is no nearest row."""
-    lookup, _ = make_lookup(OnMiss.STRICT)
-    with pytest.raises(MissError) as caught:
-        lookup.emit(Missed(make_key(op="bmm"), MissReason.NOT_IN_TABLE, "bmm"))
-    assert (caught.value.nearest, caught.value.differs) == (None, ())
-    # A miss on another device names the hard fields.
-    lookup, _ = make_lookup(OnMiss.STRICT, HARD_DEVICE, SOFT)
-    with pytest.raises(MissError) as caught:
-        lookup.emit(Missed(make_key(560), MissReason.WRONG_DEVICE, "bias_addmm"))
-    assert caught.value.differs == ("device.sm_count: table 132, here 78",)
-    # A rejected choice names the row of the very key, and its winner.
-    lookup, events = make_lookup()
-    lookup.emit(Missed(make_key(560), MissReason.CHOICE_REJECTED, "bias_addmm"))
-    assert events[0].fields["nearest"] == make_key(560)
-    # A problem without a key is a miss without nearest row, whatever its text.
-    lookup, events = make_lookup()
-    lookup.emit(Missed("conv 3x3", MissReason.NOT_DESCRIBED, "conv"))
-    assert (events[0].fields["nearest"], events[0].fields["differs"]) == (None, [])
+def test_a_miss_says_what_differs_from_the_nearest_row_if_any() -> None:
+    """In the event and in the error of strict serving."""
+    asked, known = make_key(1030, epilogue="relu"), make_key(560)
+    differs = ("m: row 1024, here 1030", "epilogue: row none, here relu")
+    wrong = ("device.sm_count: table 132, here 78",)
+    rejected = (f"choice: row {WINNER}, not built by this torch here",)
+    for key, reason, nearest, expected in (
+        (asked, MissReason.NOT_IN_TABLE, make_key(1024), differs),
+        (make_key(op="bmm"), MissReason.NOT_IN_TABLE, None, ()),
+        (known, MissReason.WRONG_DEVICE, known, wrong),
+        (known, MissReason.CHOICE_REJECTED, known, rejected),
+        ("conv 3x3", MissReason.NOT_DESCRIBED, None, ()),
+    ):
+        mismatches = (HARD_DEVICE, SOFT) if reason is MissReason.WRONG_DEVICE else ()
+        lookup, events = make_lookup(OnMiss.STRICT, *mismatches)
+        with pytest.raises(MissError) as caught:
+            lookup.emit(Missed(key, reason, "bias_addmm"))
+        error = caught.value
+        assert (error.key, error.reason, error.nearest) == (key, reason.value, nearest)
+        assert error.differs == expected, key
+        (fields,) = fields_of(events, EventName.MISSED)
+        assert (fields["nearest"], fields["differs"]) == (nearest, [*expected])
 
 
-def test_a_tuned_problem_is_answered_before_the_tables() -> None:
-    """A row measured in this process is used, also when the table is for another device."""
-    for case, mismatches in {"here": (), "wrong-device": (HARD_DEVICE,)}.items():
-        row = make_row(BLOCK_M=7)
-        lookup, _ = make_lookup(OnMiss.FALLBACK, *mismatches, tuned=Tuned(make_key(7), row, ()))
-        assert (
-            lookup.measure(CallsQuestion(ProblemOfKey(make_key(7)), row.winner, {})) == row.winner
-        ), case
-        assert find(lookup, make_key(7)) == row.winner, case
-    # A key tuned again is answered with the new winner.
+def test_a_row_measured_in_this_process_goes_before_the_table() -> None:
+    """Also when the table is for another device; it is one event and reaches the builder once."""
     row = make_row(BLOCK_M=7)
-    lookup, _ = make_lookup(OnMiss.FALLBACK, tuned=Tuned(make_key(560), row, ()))
-    lookup.measure(CallsQuestion(ProblemOfKey(make_key(560)), row.winner, {}))
-    assert find(lookup, make_key(560)) == row.winner
+    for m, mismatches in ((7, ()), (560, ()), (7, (HARD_DEVICE,))):
+        handed: list[Tuned] = []
+        tuned, problem = Tuned(make_key(m), row, ()), ProblemOfKey(make_key(m))
+        lookup, events = make_lookup(
+            OnMiss.FALLBACK, *mismatches, tuner=_Finished(tuned), on_tuned=handed.append
+        )
+        assert lookup.settings.measures
+        assert lookup.measure(CallsQuestion(problem, row.winner, {})) == row.winner
+        assert lookup.find(problem) == row.winner, (m, mismatches)
+        assert (len(fields_of(events, EventName.TUNED)), handed) == (1, [tuned])
 
 
 def test_a_problem_that_could_not_be_measured_has_no_answer() -> None:
-    """Without a result there is no winner, no event and no row."""
-    lookup, events = make_lookup(measures=True)
+    lookup, events = make_lookup(tuner=_Finished(None))
     found = lookup.measure(CallsQuestion(ProblemOfKey(make_key(7)), make_row().winner, {}))
     assert (found, events, find(lookup, make_key(7))) == (None, [], MissReason.NOT_IN_TABLE)
 
 
 def test_a_selection_of_no_kind_takes_the_library_unless_told_otherwise() -> None:
     """``library`` reports the site and the choice; else the measurement reports itself."""
-    for word, reported in ((Uncovered.LIBRARY, 1), (Uncovered.MEASURE, 0), (Uncovered.FORBID, 0)):
+    site = "select:qlinear_unary"
+    for word in Uncovered:
         lookup, events = make_lookup(on_uncovered=word)
         takes_library = lookup.settings.takes_library
-        choice = "aten::qlinear" if takes_library else None
-        lookup.emit(Selected("select:qlinear_unary", choice))
-        assert (takes_library, len(events)) == (bool(reported), reported), word
-    lookup, events = make_lookup()
-    lookup.emit(Selected("select:qlinear_unary", "aten::qlinear"))
-    wanted = {"site": "select:qlinear_unary", "refused": False, "choice": "aten::qlinear"}
-    assert [(event.name, dict(event.fields)) for event in events] == [(EventName.UNCOVERED, wanted)]
+        assert takes_library is (word is Uncovered.LIBRARY)
+        lookup.emit(Selected(site, "aten::qlinear" if takes_library else None))
+        reported = [{"site": site, "refused": False, "choice": "aten::qlinear"}]
+        assert fields_of(events, EventName.UNCOVERED) == (reported if takes_library else []), word
 
 
-def test_a_selection_that_tunes_is_not_uncovered() -> None:
-    """A measurement that becomes a row is not uncovered where questions are measured."""
-    lookup, events = make_lookup(measures=True)
-    for site in ("select:mm", "launch", "pad"):
+def test_a_measurement_that_becomes_a_row_is_not_uncovered(toy_kind: Kind) -> None:
+    """Where questions are measured, at a site of any kind in the registry."""
+    lookup, events = make_lookup(tuner=_Finished(None))
+    for site in ("select:mm", "launch", "pad", "toy_pass", "other_pass", "conv.py:tuned_conv"):
         lookup.emit(Benchmarked(site))
-    lookup.emit(Benchmarked("conv.py:tuned_conv"))
-    assert [event.fields["site"] for event in events] == ["conv.py:tuned_conv"]
+    sites = [fields["site"] for fields in fields_of(events, EventName.UNCOVERED)]
+    assert sites == ["other_pass", "conv.py:tuned_conv"]
 
 
-def test_an_overruled_option_is_one_event() -> None:
-    """A switch of the caller's that the table replaces is one event, without a warning."""
+def test_an_overruled_option_is_one_event_without_a_warning() -> None:
     lookup, events = make_lookup()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for _ in range(2):
             lookup.emit(Overruled("coordinate_descent_tuning", "False", "True"))
-    assert [(event.name, dict(event.fields)) for event in events] == [
-        (
-            EventName.OVERRULED,
-            {"option": "coordinate_descent_tuning", "table": "False", "found": "True"},
-        )
-    ]
+    wanted = {"option": "coordinate_descent_tuning", "table": "False", "found": "True"}
+    assert fields_of(events, EventName.OVERRULED) == [wanted]
 
 
-def test_a_contradiction_is_reported_once() -> None:
-    """The same option contradicted from many threads is one event and one warning."""
+def test_a_contradiction_is_one_event_and_one_warning() -> None:
+    """From however many threads; a fusion that is as the row says is none."""
     lookup, events = make_lookup()
+    freezing = Contradicted("freezing", "True", "False")
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        threads = [
-            threading.Thread(target=lookup.emit, args=(Contradicted("freezing", "True", "False"),))
-            for _ in range(8)
-        ]
+        threads = [threading.Thread(target=lookup.emit, args=(freezing,)) for _ in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-    assert (len(events), len(warned)) == (1, 1)
-
-
-def test_a_fusion_that_differs_from_the_row_is_reported_once() -> None:
-    """What is fused as the row says is no event; else one event and warning for each key."""
-    lookup, events = make_lookup()
-    with warnings.catch_warnings(record=True) as warned:
-        warnings.simplefilter("always")
         lookup.emit(Scheduled("mm 1", False, False))
         for key in ("mm 1", "mm 1", "mm 2"):
             lookup.emit(Scheduled(key, True, False))
-    assert [(event.name, dict(event.fields)) for event in events] == [
-        (
-            EventName.CONTRADICTED,
-            {"option": f"fusion of {key}", "expected": "fused", "found": "not fused"},
-        )
-        for key in ("mm 1", "mm 2")
+    fused = {"expected": "fused", "found": "not fused"}
+    assert fields_of(events, EventName.CONTRADICTED) == [
+        {"option": "freezing", "expected": "True", "found": "False"},
+        {"option": "fusion of mm 1", **fused},
+        {"option": "fusion of mm 2", **fused},
     ]
-    assert [str(one.message).partition(":")[0] for one in warned] == ["mm 1", "mm 2"]
+    first, *others = (str(each.message) for each in warned)
+    assert first.startswith("inductor option freezing is False here, the table was built with True")
+    assert [text.partition(":")[0] for text in others] == ["mm 1", "mm 2"]
+    assert {each.category for each in warned} == {ContradictionWarning}
 
 
 def test_a_contradiction_ends_no_compile_even_when_warnings_are_errors(
@@ -313,7 +290,7 @@ def test_a_contradiction_ends_no_compile_even_when_warnings_are_errors(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         lookup.emit(Contradicted("freezing", "True", "False"))
-    assert dataclasses.astuple(events[0])[0] is EventName.CONTRADICTED
+    assert len(fields_of(events, EventName.CONTRADICTED)) == 1
     assert capsys.readouterr().err.startswith("warmup: inductor option freezing is False here")
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from itertools import product
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,208 +15,185 @@ from warmup.core.errors import TableFormatError, TableMergeError
 from warmup.core.method import L2, Method
 from warmup.core.rows import Flag, Row
 from warmup.table.codec import decode, digest_of, encode
-from warmup.table.merge import combine, diff, merge
-from warmup.table.schema import SEARCH_FIELDS, Policy, Table
+from warmup.table.merge import Preference, combine, diff, merge
+from warmup.table.schema import SEARCH_FIELDS, Table
 
 Rows = dict[str, Row]
-KEY = "mm m=1 n=2 k=3 f32 a=row b=row out=f32 | epilogue=none"
+KEY = make_key()
+UNSTABLE = {"flags": (Flag.UNSTABLE,)}
+PREFERENCES: tuple[Preference | None, ...] = (None, "a", "b", "evidence", "faster")
+OTHER_POLICIES: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"mode": "max-autotune"}, "policy mode: max-autotune-gemm and max-autotune"),
+    ({"timing": Method(l2=L2.WARM)}, "l2"),
+    ({"seed": 1}, "seed"),
+    ({"options": {"dynamic_scale_rblock": False}}, "max_autotune_gemm_backends"),
+    ({"tolerance": {"bf16": 0.5, "f32": 0.0001}}, "tolerance"),
+)
+
+
+def with_policy(changes: dict[str, Any]) -> Table:
+    return make_table(policy=replace(make_table().policy, **changes))
 
 
 @given(data=st.data())
-def test_without_conflicts_the_order_does_not_matter(
+def test_a_table_and_itself_have_its_rows_and_no_difference(
+    data: st.DataObject, tables: st.SearchStrategy[Table]
+) -> None:
+    table = data.draw(tables)
+    assert merge(table, table) == table
+    assert diff(table, table).is_empty
+
+
+@given(data=st.data())
+def test_the_union_has_every_row_and_names_every_conflict(
     data: st.DataObject, row_sets: st.SearchStrategy[Rows]
 ) -> None:
-    """Tables that agree on the winners have one union, whichever is named first."""
-    a, b = data.draw(row_sets), data.draw(row_sets)
-    agreed = {k: row for k, row in b.items() if k not in a or a[k].winner == row.winner}
-    one, other = make_table(a), make_table(agreed)
-    assert merge(one, other) == merge(other, one)
-
-
-@given(data=st.data())
-def test_every_conflict_is_named(data: st.DataObject, row_sets: st.SearchStrategy[Rows]) -> None:
-    """Without a preference the error names each key with two winners, and no other key."""
-    a, b = data.draw(row_sets), data.draw(row_sets)
-    disputed = {key for key in a.keys() & b.keys() if a[key].winner != b[key].winner}
-    try:
-        merge(make_table(a), make_table(b))
-    except TableMergeError as error:
-        said = {line.split(": ")[0] for line in error.conflicts}
-    else:
-        said = set()
-    assert said == disputed
+    """Without a preference each key with two winners; where there is none, in any order."""
+    a, b = make_table(data.draw(row_sets)), make_table(data.draw(row_sets))
+    before = dict(a.rows), dict(b.rows)
+    shared = a.rows.keys() & b.rows.keys()
+    disputed = {key for key in shared if a.rows[key].winner != b.rows[key].winner}
+    for prefer in PREFERENCES:
+        said: set[str] = set()
+        try:
+            union = merge(a, b, prefer)
+        except TableMergeError as error:
+            said = {line.split(": ")[0] for line in error.conflicts}
+        else:
+            assert union.rows.keys() == a.rows.keys() | b.rows.keys()
+            assert prefer or union == merge(b, a)
+        assert said == (set() if prefer else disputed), prefer
+    there, back = diff(a, b), diff(b, a)
+    mirrored = tuple((key, new, old) for key, old, new in back.changed)
+    assert (there.only_a, there.only_b, there.changed) == (back.only_b, back.only_a, mirrored)
+    assert {key for key, *_ in there.changed} == disputed
+    assert (a.rows, b.rows) == before
 
 
 def test_a_preference_settles_conflicts() -> None:
     """Prefer a or b takes that table's row, faster the lower time and a's row on a tie."""
-    for prefer, times, taken in (
+    cases: tuple[tuple[Preference, tuple[float, float], str], ...] = (
         ("a", (9.0, 1.0), "mm_a"),
         ("b", (1.0, 9.0), "mm_b"),
         ("faster", (1.0, 9.0), "mm_a"),
         ("faster", (9.0, 1.0), "mm_b"),
         ("faster", (5.0, 5.0), "mm_a"),
-    ):
+    )
+    for prefer, times, taken in cases:
         a, b = (
             make_table({KEY: make_row(uid, time)})
             for uid, time in zip(("mm_a", "mm_b"), times, strict=True)
         )
-        assert merge(a, b, prefer).rows[KEY].winner.uid == taken
-
-
-UNSTABLE = {"flags": (Flag.UNSTABLE,)}
+        assert merge(a, b, prefer).rows[KEY].winner.uid == taken, (prefer, times)
 
 
 def test_the_better_measured_row_is_taken() -> None:
-    """Of two rows with one winner, and of two winners if asked, whichever table is named first."""
-    for (case, (worse, better)), prefer in product(
-        {
-            "unstable": ({"time_us": 1.0, **UNSTABLE}, {"time_us": 9.0}),
-            "spread": ({"time_us": 1.0, "spread": 0.08}, {"time_us": 9.0, "spread": 0.04}),
-            "both steady": ({"time_us": 9.0, "spread": 0.001}, {"time_us": 1.0, "spread": 0.029}),
-            "over the peak": (
-                {"time_us": 1.0, "flags": (Flag.OVER_PEAK,)},
-                {"time_us": 9.0, "spread": 0.09},
-            ),
-            "no control": ({"time_us": 1.0, "library_us": None}, {"time_us": 9.0}),
-            "both unstable": ({"spread": 0.3, **UNSTABLE}, {"spread": 0.2, **UNSTABLE}),
-        }.items(),
-        (None, "evidence"),
-    ):
-        uids = ("mm", "mm") if prefer is None else ("mm_a", "mm_b")
-        bad, good = (
-            dataclasses.replace(row, evidence=dataclasses.replace(row.evidence, **changes))
-            for row, changes in zip(
-                (make_row(uids[0]), make_row(uids[1])), (worse, better), strict=True
+    """Of two rows with one winner, and of two winners on demand, whichever table is first."""
+    cases: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+        "unstable": ({"time_us": 1.0, **UNSTABLE}, {"time_us": 9.0}),
+        "spread": ({"time_us": 1.0, "spread": 0.08}, {"time_us": 9.0, "spread": 0.04}),
+        "both steady": ({"time_us": 9.0, "spread": 0.001}, {"time_us": 1.0, "spread": 0.029}),
+        "over the peak": (
+            {"time_us": 1.0, "flags": (Flag.OVER_PEAK,)},
+            {"time_us": 9.0, "spread": 0.09},
+        ),
+        "no control": ({"time_us": 1.0, "library_us": None}, {"time_us": 9.0}),
+        "both unstable": ({"spread": 0.3, **UNSTABLE}, {"spread": 0.2, **UNSTABLE}),
+        "alike": ({"time_us": 9.0}, {"time_us": 1.0}),
+    }
+    for case, changes in cases.items():
+        for prefer, uids in ((None, ("mm", "mm")), ("evidence", ("mm_a", "mm_b"))):
+            bad, good = (
+                replace(row, evidence=replace(row.evidence, **fields))
+                for row, fields in zip(map(make_row, uids), changes, strict=True)
             )
-        )
-        a, b = make_table({KEY: bad}), make_table({KEY: good})
-        assert merge(a, b, prefer).rows[KEY] == merge(b, a, prefer).rows[KEY] == good, (
-            case,
-            prefer,
-        )
+            a, b = make_table({KEY: bad}), make_table({KEY: good})
+            assert merge(a, b, prefer).rows[KEY] == good, (case, prefer)
+            assert merge(b, a, prefer).rows[KEY] == good, (case, prefer)
 
 
-def test_tables_of_another_runtime_are_refused() -> None:
-    """With any preference tables of different devices, torch or Triton minors are refused."""
-    for changes, prefer in product(
-        ({"sm_count": 78}, {"arch": "sm_100"}, {"torch": "2.14.0"}, {"triton": "3.8.0"}),
-        (None, "a", "b", "evidence", "faster"),
-    ):
-        other = make_table({}, runtime=make_runtime(**changes))
-        with pytest.raises(TableMergeError, match="one device, runtime and policy"):
-            merge(make_table(), other, prefer)
+def test_conflicts_say_key_and_winners_and_are_counted() -> None:
+    """The message of many conflicts shows three and says how many there are."""
+    a, b = ({make_key(m): make_row(uid, BLOCK_M=m) for m in range(1, 9)} for uid in ("old", "new"))
+    with pytest.raises(TableMergeError, match=r"^8 conflicts: .* and 5 more; settle") as caught:
+        merge(make_table(a), make_table(b))
+    assert caught.value.conflicts[0] == f"{make_key(1)}: old(BLOCK_M=1) or new(BLOCK_M=1)"
 
 
-def test_tables_of_another_policy_are_refused() -> None:
-    for changes in (
-        {"mode": "max-autotune"},
-        {"timing": Method(l2=L2.WARM)},
-        {"seed": 1},
-        {"options": {}},
-        {"tolerance": {"bf16": 0.5}},
-    ):
-        policy = dataclasses.replace(make_table().policy, **changes)  # type: ignore[arg-type]
-        with pytest.raises(TableMergeError):
-            merge(make_table(), make_table({}, policy=policy))
+def test_tables_of_another_device_runtime_or_policy_are_refused() -> None:
+    """With any preference; a newer driver or library is no obstacle."""
+    changes = ({"sm_count": 78}, {"arch": "sm_100"}, {"torch": "2.14.0"}, {"triton": "3.8.0"})
+    others = [make_table({}, runtime=make_runtime(**fields)) for fields in changes]  # type: ignore[arg-type]
+    others += [with_policy(fields) for fields, _ in OTHER_POLICIES]
+    for other in others:
+        for prefer in PREFERENCES:
+            with pytest.raises(TableMergeError, match="one device, runtime and policy"):
+                merge(make_table(), other, prefer)
+    newer = make_table({}, runtime=make_runtime(driver="999", cublas="14"))
+    assert merge(make_table(), newer).rows == make_table().rows
 
 
 def test_the_union_is_as_old_as_its_first_row() -> None:
-    """The union has the creation time of the older table, in either order."""
-    for is_swapped in (False, True):
-        pair = (
-            make_table(created="2026-01-01T00:00:00Z"),
-            make_table(created="2026-02-01T00:00:00Z"),
-        )
-        union = merge(*(pair[::-1] if is_swapped else pair))
-        assert union.provenance.created == "2026-01-01T00:00:00Z", is_swapped
+    older, newer = (make_table(created=f"2026-0{month}-01T00:00:00Z") for month in (1, 2))
+    for a, b in ((older, newer), (newer, older)):
+        assert merge(a, b).provenance.created == "2026-01-01T00:00:00Z"
 
 
 def test_a_difference_says_what_is_where() -> None:
-    """Keys of one table only and changed winners are listed, in natural order."""
-    same, old, new = make_row("mm_same"), make_row("mm_old"), make_row("mm_new")
+    """Keys of one table only and changed winners, in natural order; times are no difference."""
+    same, old, new = make_row("mm_same", 1.0), make_row("mm_old"), make_row("mm_new")
     a = {make_key(128): same, make_key(16): same, make_key(1): old, make_key(2): same}
-    b = {make_key(1): new, make_key(2): same, make_key(9): same}
+    b = {make_key(1): new, make_key(2): make_row("mm_same", 2.0), make_key(9): same}
     found = diff(make_table(a), make_table(b))
-    assert (found.only_a, found.only_b, found.changed) == (
-        (make_key(16), make_key(128)),
-        (make_key(9),),
-        ((make_key(1), old, new),),
-    )
+    assert found.only_a == (make_key(16), make_key(128))
+    assert found.only_b == (make_key(9),)
+    assert found.changed == ((make_key(1), old, new),)
 
 
 def test_a_difference_names_the_runtime_and_the_policy() -> None:
-    for changes, said in (
+    runtimes: tuple[tuple[dict[str, Any], str], ...] = (
         ({"driver": "999"}, "driver: 580.65 and 999"),
         ({"sm_count": 78}, "device.sm_count: 132 and 78"),
         ({"name": "H200 NVL"}, "device.name: NVIDIA H200 and H200 NVL"),
-    ):
+    )
+    for changes, said in runtimes:
         assert diff(make_table(), make_table(runtime=make_runtime(**changes))).context == (said,)
-    # A difference names the policy.
-    for changes, said in (
-        ({"mode": "max-autotune"}, "policy mode: max-autotune-gemm and max-autotune"),
-        ({"options": {"dynamic_scale_rblock": False}}, "max_autotune_gemm_backends"),
-        ({"tolerance": {"bf16": 0.5, "f32": 0.0001}}, "tolerance"),
-    ):
-        policy = dataclasses.replace(make_table().policy, **changes)  # type: ignore[arg-type]
-        context = diff(make_table(), make_table(policy=policy)).context
-        assert [said in line for line in context] == [True], changes
+    for changes, said in OTHER_POLICIES:
+        (line,) = diff(make_table(), with_policy(changes)).context
+        assert said in line, changes
 
 
-def test_combining_takes_the_newest_and_tells_each_conflict() -> None:
-    """Three tables with three winners for a key give the newest row and a line per change."""
+def test_discovery_takes_the_newest_row_and_tells_each_conflict() -> None:
     rows = [make_row(f"mm_{n}", BLOCK_M=n) for n in (1, 2, 3)]
     tables = [
-        make_table({make_key(): row}, created=f"2026-01-0{n}T00:00:00Z")
-        for n, row in zip((1, 2, 3), rows, strict=True)
+        make_table({KEY: row}, created=f"2026-01-0{n}T00:00:00Z")
+        for n, row in enumerate(rows, start=1)
     ]
     union, conflicts = combine([tables[2], tables[0], tables[1]])
-    assert (union.rows, conflicts) == (
-        {make_key(): rows[2]},
-        (
-            f"{make_key()}: mm_1(BLOCK_M=1) or mm_2(BLOCK_M=2)",
-            f"{make_key()}: mm_2(BLOCK_M=2) or mm_3(BLOCK_M=3)",
-        ),
+    assert union.rows == {KEY: rows[2]}
+    assert conflicts == (
+        f"{KEY}: mm_1(BLOCK_M=1) or mm_2(BLOCK_M=2)",
+        f"{KEY}: mm_2(BLOCK_M=2) or mm_3(BLOCK_M=3)",
     )
 
 
-def has(policy: Policy, name: str) -> bool:
-    """Return whether *policy* has the kind of the field *name*."""
-    return name in {SEARCH_FIELDS[kind] for kind in policy.searches}
-
-
-def searched(table: Table, name: str) -> Table:
-    """Return *table* as a build on a GPU writes it, with the field *name*."""
-    kinds = frozenset(kind for kind, field in SEARCH_FIELDS.items() if field == name)
-    return dataclasses.replace(table, policy=dataclasses.replace(table.policy, searches=kinds))
-
-
-def test_only_a_searched_table_says_so() -> None:
-    """The field is read back as true, and nothing else; without it the digest is as before."""
-    table = make_table()
-    for name in SEARCH_FIELDS.values():
-        text = encode(searched(table, name))
-        assert decode(text, "t.json") == searched(table, name), name
-        assert json.loads(text)["policy"][name] is True, name
-        assert name not in json.loads(encode(table))["policy"]
-        assert not has(decode(encode(table), "t.json").policy, name)
-        assert digest_of(table) != digest_of(searched(table, name)), name
+def test_a_searched_table_says_so_and_is_merged_with_its_like() -> None:
+    """Rows were chosen among other configs: a table is searched if all of a union are."""
+    plain = make_table()
+    assert not json.loads(encode(plain))["policy"].keys() & set(SEARCH_FIELDS.values())
+    for kind, name in SEARCH_FIELDS.items():
+        searched = with_policy({"searches": frozenset({kind})})
+        text = encode(searched)
+        assert (decode(text, "t.json"), json.loads(text)["policy"][name]) == (searched, True)
+        assert digest_of(plain) != digest_of(searched), name
         for value in (False, 1, "true", None):
             document = json.loads(text)
             document["policy"][name] = value
             with pytest.raises(TableFormatError) as caught:
                 decode(json.dumps(document), "t.json")
             assert caught.value.pointer == f"/policy/{name}", value
-
-
-def test_tables_searched_differently_are_not_merged() -> None:
-    """Their rows were chosen among other configs: a table is searched if all of a union are."""
-    table = make_table()
-    for name in SEARCH_FIELDS.values():
         with pytest.raises(TableMergeError, match=name):
-            merge(table, searched(table, name))
-        for others, is_searched in (
-            ([searched(table, name), searched(table, name)], True),
-            ([searched(table, name), table], False),
-            ([table, searched(table, name)], False),
-        ):
-            assert has(combine(others)[0].policy, name) is is_searched, name
+            merge(plain, searched)
+        for tables in ([searched, searched], [searched, plain], [plain, searched]):
+            searches = combine(tables)[0].policy.searches
+            assert searches == ({kind} if plain not in tables else set()), name

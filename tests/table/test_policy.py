@@ -8,7 +8,14 @@ import pytest
 
 from warmup.core.errors import SettingsError
 from warmup.core.method import L2, Launch, Method
-from warmup.table.schema import BUILD_MODES, TOLERANCE, PolicyOptions, choose_method, choose_policy
+from warmup.table.schema import (
+    BUILD_MODES,
+    SEARCH_FIELDS,
+    TOLERANCE,
+    PolicyOptions,
+    choose_method,
+    choose_policy,
+)
 
 
 def test_a_policy_is_timed_as_it_will_serve_on_each_device() -> None:
@@ -43,6 +50,11 @@ def test_an_option_that_cannot_be_used_is_refused() -> None:
         with pytest.raises(SettingsError) as caught:
             choose_method(PolicyOptions(launch=launch, l2=l2), device)
         assert words in str(caught.value), device
+    for top_k in (-1, 65):
+        with pytest.raises(SettingsError, match="give a number from 0 to 64"):
+            choose_method(PolicyOptions(fused_top_k=top_k), "cuda")
+    with pytest.raises(SettingsError, match="use one of max-autotune-gemm, max-autotune"):
+        choose_policy(PolicyOptions(mode="fast"), "cuda", {})
 
 
 def test_a_policy_has_the_method_and_the_limits() -> None:
@@ -50,6 +62,16 @@ def test_a_policy_has_the_method_and_the_limits() -> None:
     policy = choose_policy(asked, "cuda", {"x": 1})
     assert policy.timing == Method(launch=Launch.CUDAGRAPH, l2=L2.WARM, fused_top_k=2)
     assert (policy.tolerance, policy.options["x"]) == (dict(TOLERANCE), 1)
+
+    # Whatever the mode; a CPU's kernels have no launch config, and reduce without Triton.
+    for mode, device in product(BUILD_MODES, ("cuda", "cpu")):
+        searches = choose_policy(PolicyOptions(mode=mode), device, {}).searches
+        assert searches == (set(SEARCH_FIELDS) if device == "cuda" else set()), (mode, device)
+
+
+def test_one_tolerance_is_for_all_dtypes() -> None:
+    policy = choose_policy(PolicyOptions(tolerance=0.5), "cpu", {})
+    assert policy.tolerance == dict.fromkeys(TOLERANCE, 0.5)
 
 
 def test_backends_have_a_canonical_order() -> None:
