@@ -63,9 +63,9 @@ OF_ONE_KIND = (
     *("warmup.models.rebuilt", "warmup.models.padd", "warmup.models.weight_groups"),
     "warmup.bench.pad",
     # These run a bucket once more with padded weights, the kind `weight`.
-    *("warmup.tuning.session", "warmup.tuning.output_check", "warmup.tuning.weights"),
+    *("warmup.tuning.session", "warmup.tuning.weights"),
     "warmup.bench.attribution",
-    "warmup.tuning.lookup_table",  # torch's, of GEMMs
+    "warmup.tuning.problems",  # torch's lookup table, of GEMMs
     *("warmup.tuning.trials", "warmup.tuning.tuner", "warmup.tuning.worker"),  # GEMM trials
 )
 OF_EVERY_KIND = frozenset(

@@ -51,9 +51,9 @@ if TYPE_CHECKING:
     from warmup.serving.install import install
     from warmup.serving.prime import prime
     from warmup.table.store import read as load
+    from warmup.tuning.build import BuildOptions
     from warmup.tuning.model import build_model as build
     from warmup.tuning.report import BuildReport
-    from warmup.tuning.request import BuildOptions
 
 _HOMES = {
     "AdapterError": "core.errors",

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from warmup.core.roofline import Peaks, PeaksJson
-from warmup.measuring import peaks as device_peaks
-from warmup.measuring.peaks import measure_peaks, measured_peaks
+from warmup.measuring import machine as device_peaks
+from warmup.measuring.machine import measure_peaks, measured_peaks
 
 CUDA = torch.device("cuda", 0)
 PEAKS = Peaks(

@@ -25,11 +25,10 @@ import warmup
 from warmup.core.trial import Trial
 from warmup.measuring.trial_process import TrialNotRunError
 from warmup.tuning import tuner as bare_trials
-from warmup.tuning.build import ThisProcess
+from warmup.tuning.build import BuildRequest, ThisProcess
 from warmup.tuning.build import build as build_problems
 from warmup.tuning.problems import ProblemsSource
 from warmup.tuning.report import BuildReport
-from warmup.tuning.request import BuildRequest
 
 SAID = "for want of memory"
 

@@ -23,9 +23,9 @@ from warmup.core.trial import Tuned
 from warmup.keys.question import GemmQuestion, Question
 from warmup.table.codec import decode
 from warmup.tuning import tuner
+from warmup.tuning.build import BuildOptions
 from warmup.tuning.model import build_model
 from warmup.tuning.report import BuildReport, CheckedOutput, Observer
-from warmup.tuning.request import BuildOptions
 
 _measuring: list[Question] = []  # the question that is measured now
 

@@ -16,11 +16,10 @@ from unittest import mock
 
 from warmup.core.trial import Tuned
 from warmup.table.codec import decode
-from warmup.tuning.build import build
+from warmup.tuning.build import BuildRequest, build
 from warmup.tuning.problems import ProblemsSource, as_problems
 from warmup.tuning.ray_build import Cluster
 from warmup.tuning.report import Observer
-from warmup.tuning.request import BuildRequest
 
 GIVEN: dict[str, Any] = json.loads(sys.argv[1])
 EVENTS = sys.stdout  # a build on a cluster redirects it

@@ -40,7 +40,7 @@ from warmup.inductor import connect
 from warmup.table.lookup import Lookup
 from warmup.table.schema import OnMiss
 from warmup.table.store import read
-from warmup.tuning.lookup_table import export_lookup_table
+from warmup.tuning.problems import export_lookup_table
 
 H100 = Path(__file__).resolve().parents[2] / "tables/nvidia-h100-80gb-hbm3/zoo.t5.bf16.json"
 TEMPLATES = {"bmm": "triton::bmm", "baddbmm": "triton::bmm", "mm_plus_mm": "triton::mm_plus_mm"}

@@ -71,9 +71,8 @@ def main() -> None:
     if sys.argv[1] == "--program":
         program()
     from warmup.serving.run import run
-    from warmup.tuning.build import ThisProcess, build
+    from warmup.tuning.build import BuildOptions, BuildRequest, ThisProcess, build
     from warmup.tuning.program import ProgramSource
-    from warmup.tuning.request import BuildOptions, BuildRequest
 
     def record(name: str, source: ProgramSource) -> Any:
         how: dict[str, Any] = {"wait_for_quiet": 0, "fused_top_k": 0, "freezing": True}

@@ -22,8 +22,8 @@ from torch._inductor.select_algorithm import ExternKernelChoice
 from warmup.measuring import selection as range_regret
 from warmup.measuring.trial_process import TrialProcess
 from warmup.tuning import tuner, worker
+from warmup.tuning.build import BuildOptions
 from warmup.tuning.model import build_model
-from warmup.tuning.request import BuildOptions
 
 
 def slow_mm(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:

@@ -20,8 +20,8 @@ from warmup.keys.kind import ProblemOfKey
 from warmup.keys.question import CallsQuestion, Question
 from warmup.table.schema import OnMiss
 from warmup.table.store import write
+from warmup.tuning.program import RecordingLookup
 from warmup.tuning.progress import Progress
-from warmup.tuning.recorder import RecordingLookup
 from warmup.tuning.report import Observer
 
 KEY, ROW = next(iter(make_table().rows.items()))

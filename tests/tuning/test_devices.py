@@ -32,6 +32,7 @@ from warmup.table.codec import encode
 from warmup.table.schema import Table
 from warmup.table.store import read, write
 from warmup.tuning import device_worker as worker
+from warmup.tuning.build import BuildOptions, BuildRequest
 from warmup.tuning.devices import (
     GPU_LANES,
     Devices,
@@ -52,7 +53,6 @@ from warmup.tuning.devices import (
 )
 from warmup.tuning.problems import ProblemsSource, as_problems, share_of
 from warmup.tuning.report import BucketResult, BuildReport, CheckedOutput, Observer, ProblemResults
-from warmup.tuning.request import BuildOptions, BuildRequest
 
 FAKE = Path(__file__).resolve().parents[1] / "programs" / "fake_device_worker.py"
 KEYS = [make_key(size) for size in (16, 32, 64, 128)]

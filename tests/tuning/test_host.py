@@ -30,10 +30,9 @@ from warmup.keys.pad import AS_IS, PADDED
 from warmup.models.outputs import WideRun
 from warmup.table.store import read
 from warmup.tuning.bucket_compiler import BucketCompiler, ServedBucket
-from warmup.tuning.output_check import OutputCheck
 from warmup.tuning.progress import Progress
 from warmup.tuning.report import Observer
-from warmup.tuning.session import choose_for_host, prefer_host, with_host_winner
+from warmup.tuning.session import OutputCheck, choose_for_host, prefer_host, with_host_winner
 
 LIBRARY = Winner(Family.EXTERN, "aten::addmm")
 TRITON = Winner(Family.TEMPLATE, "triton::mm", (("BLOCK_M", 16),), "0123abcd")

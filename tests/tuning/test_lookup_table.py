@@ -16,7 +16,7 @@ from warmup.core.errors import SettingsError
 from warmup.core.method import Search
 from warmup.core.rows import Family, Winner
 from warmup.table.store import read
-from warmup.tuning.lookup_table import Entry, export_lookup_table, read_lookup_table, winner_of
+from warmup.tuning.problems import Entry, export_lookup_table, read_lookup_table, winner_of
 
 ROOT = Path(__file__).resolve().parents[2]
 TILE = {"BLOCK_M": 64, "BLOCK_N": 128, "BLOCK_K": 64, "GROUP_M": 8, "num_stages": 3, "num_warps": 8}

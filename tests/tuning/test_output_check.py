@@ -19,15 +19,15 @@ from warmup.keys.weight import Padding, Structure, winner_of
 from warmup.models.outputs import WideRun
 from warmup.table.store import read
 from warmup.tuning.bucket_compiler import ServedBucket
-from warmup.tuning.output_check import (
+from warmup.tuning.progress import Progress, Revisit
+from warmup.tuning.report import CheckedOutput, Observer
+from warmup.tuning.session import (
     BisectedRow,
     OutputCheck,
     bisect_rows,
     most_trials,
     reject_rows,
 )
-from warmup.tuning.progress import Progress, Revisit
-from warmup.tuning.report import CheckedOutput, Observer
 
 TRUE = torch.tensor([3.0, 4.0])
 EXACT = TRUE.double()

@@ -22,9 +22,8 @@ from warmup.keys.pad import AS_IS, PADDED
 from warmup.keys.question import CallsQuestion, GemmQuestion, Question
 from warmup.serving.audit import encode_problems
 from warmup.table.schema import OnMiss
-from warmup.tuning.build import ThisProcess, build
+from warmup.tuning.build import BuildOptions, BuildRequest, ThisProcess, build
 from warmup.tuning.problems import OneKeyLookup, ProblemsSource
-from warmup.tuning.request import BuildOptions, BuildRequest
 
 GEMM = "mm m=16 n=96 k=64 f32 a=row b=row out=f32 | epilogue=none"
 PAD = "pad mm m=16 n=96 k=64 f32 a=row b=row"

@@ -19,6 +19,7 @@ from warmup.core.trial import Tuned
 from warmup.table.codec import encode
 from warmup.table.schema import Table
 from warmup.table.store import read, write
+from warmup.tuning.build import BuildOptions
 from warmup.tuning.model import revisit_for
 from warmup.tuning.progress import (
     Progress,
@@ -40,7 +41,6 @@ from warmup.tuning.report import (
     open_earlier,
     united_sources,
 )
-from warmup.tuning.request import BuildOptions
 
 DEFAULT = SearchBudget(Search.DEFAULT)
 RETRY = BuildOptions(retry="unstable")

@@ -22,14 +22,13 @@ from warmup.serving.audit import AuditReport, encode_problems
 from warmup.serving.run import RunReport
 from warmup.table.store import write
 from warmup.tuning import program
-from warmup.tuning.build import ThisProcess, build
+from warmup.tuning.build import BuildOptions, BuildRequest, ThisProcess, build
 from warmup.tuning.devices import Devices
 from warmup.tuning.model import ModelSource
 from warmup.tuning.problems import ProblemsSource, as_problems
 from warmup.tuning.program import ProgramSource
 from warmup.tuning.ray_build import Cluster, tune_share
 from warmup.tuning.report import BuildPlan, BuildReport, DeviceShare, Observer
-from warmup.tuning.request import BuildOptions, BuildRequest
 
 GEMM = make_key(64)
 LAUNCH = "launch triton_poi_fused_mul x=16 args=*bf16 source=3f2a9c0d41b7e865"

@@ -51,7 +51,7 @@ from warmup.inductor.caches import empty_caches, with_own_code
 from warmup.inductor.machine import check_compiler, resolve_device
 from warmup.inductor.options import compiling_with
 from warmup.measuring.clock import Batch, batch_of, run_rounds
-from warmup.measuring.peaks import measured_peaks
+from warmup.measuring.machine import measured_peaks
 from warmup.measuring.reference import (
     MAX_OPERAND_SETS,
     full_precision,
@@ -64,8 +64,8 @@ from warmup.serving.install import InstallRequest, install_as
 from warmup.table.codec import digest_of
 from warmup.table.schema import TOLERANCE, Table
 from warmup.table.store import read
+from warmup.tuning.build import BuildOptions
 from warmup.tuning.model import build_model
-from warmup.tuning.request import BuildOptions
 
 DTYPES: Final = ("bf16", "f16", "f32")
 FORWARD_ONLY: Final = (TABLE, "helion")  # a table serves without gradients

@@ -31,10 +31,9 @@ from warmup.keys.pad import AS_IS, PAD, PADDED, PadProblem
 from warmup.keys.registry import kind_of
 from warmup.keys.weight import ALIGNED_BYTES
 from warmup.serving.audit import MissedProblem
-from warmup.tuning.build import ThisProcess, build
+from warmup.tuning.build import BuildOptions, BuildRequest, ThisProcess, build
 from warmup.tuning.problems import ProblemsSource
 from warmup.tuning.report import NOT_BEGUN, BuildReport, Observer
-from warmup.tuning.request import BuildOptions, BuildRequest
 
 SAMPLED_DTYPES: Final = ("f16", "bf16", "f32")
 SAMPLED_OPS: Final = ("mm", "addmm", "bmm")

@@ -23,8 +23,8 @@ from warmup.core.errors import NothingRecordedError, SettingsError
 from warmup.core.method import Launch, Search
 
 if TYPE_CHECKING:
+    from warmup.tuning.build import BuildRequest, Runner, Source
     from warmup.tuning.report import BuildReport
-    from warmup.tuning.request import BuildRequest, Runner, Source
 
 _CONFIG_MAP_BYTES: Final = 2**20
 
@@ -277,11 +277,10 @@ def _request_of(
     given: Collection[str] = (),
 ) -> BuildRequest:
     """Return the request for *source* that *words* describe; those *given* besides are refused."""
-    from warmup.tuning.build import ThisProcess
+    from warmup.tuning.build import BuildOptions, BuildRequest, ThisProcess
     from warmup.tuning.devices import ALL, Devices
     from warmup.tuning.progress import parse_seconds
     from warmup.tuning.ray_build import Cluster
-    from warmup.tuning.request import BuildOptions, BuildRequest
 
     how = {name: value for name, value in words.items() if name not in _OF_SOURCES}
     seconds = parse_seconds(how.pop("problem_limit", "30m"), "--set problem_limit")
@@ -344,8 +343,8 @@ def _measure_lookup_table(
     path: Path, out: Path | None, words: Mapping[str, Any], *, as_json: bool
 ) -> None:
     from warmup.cli import build_render as render
-    from warmup.tuning.lookup_table import measure_configs, read_lookup_table
-    from warmup.tuning.request import BuildOptions
+    from warmup.tuning.build import BuildOptions
+    from warmup.tuning.problems import measure_configs, read_lookup_table
 
     _refuse("torch's lookup table", words.keys() - {"device", "mode", "wait_for_quiet"})
     assert out is not None

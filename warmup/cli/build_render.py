@@ -33,9 +33,9 @@ from warmup.core.trial import Outcome, Tuned
 from warmup.keys.kind import Kind, natural_order
 from warmup.keys.registry import KINDS, kind_of
 from warmup.measuring.selection import rejections, worst_regret_over_bound
-from warmup.tuning.lookup_table import ASSUMED, Entry, MeasuredConfigs
-from warmup.tuning.output_check import most_trials
+from warmup.tuning.problems import ASSUMED, Entry, MeasuredConfigs
 from warmup.tuning.report import BucketResult, BuildReport, Observer, name_of
+from warmup.tuning.session import most_trials
 
 if TYPE_CHECKING:
     from warmup.serving.run import RunReport

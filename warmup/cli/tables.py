@@ -56,7 +56,7 @@ from warmup.table.review import Doubt, Level, Reviewed, peaks_in, review_table, 
 from warmup.table.review import review as find_doubts
 from warmup.table.schema import Table
 from warmup.table.store import read, read_folded, write
-from warmup.tuning.lookup_table import export_lookup_table
+from warmup.tuning.problems import export_lookup_table
 
 _PLAIN_SIZE: Final = re.compile(r"[0-9]+(\.\.[0-9]*)?")
 DoubtedTables = Mapping[Path, tuple[Reviewed, tuple[Doubt, ...]]]

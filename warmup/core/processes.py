@@ -187,7 +187,7 @@ class RecordingOrder:
     ``session`` is in inductor's cache keys, so that no graph of an earlier run answers in place of
     a compile. With ``after`` the processes measure nothing: their misses are tuned when the command
     has ended. ``options`` are the arguments of `PolicyOptions`; the other fields are those of
-    `warmup.tuning.request.BuildOptions`.
+    `warmup.tuning.build.BuildOptions`.
     """
 
     out: str

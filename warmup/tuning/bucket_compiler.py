@@ -46,8 +46,8 @@ from warmup.tuning.worker import NO_EVIDENCE, Compiled, RegionSets, region_refer
 if TYPE_CHECKING:
     from warmup.keys.question import RegionQuestion
     from warmup.models.model_target import LoadedModel
+    from warmup.tuning.build import BuildSetup
     from warmup.tuning.progress import Progress
-    from warmup.tuning.request import BuildSetup
     from warmup.tuning.trials import WaitingQuestion
     from warmup.tuning.tuner import Tuner
 

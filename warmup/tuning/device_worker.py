@@ -26,11 +26,16 @@ from warmup.core.processes import end_with_parent
 from warmup.core.rows import Family, Winner
 from warmup.measuring.machine import descendants_of
 from warmup.measuring.trial import time_calls
-from warmup.tuning.build import ThisProcess, open_context, seconds_to_wait
+from warmup.tuning.build import (
+    BuildContext,
+    BuildRequest,
+    ThisProcess,
+    open_context,
+    seconds_to_wait,
+)
 from warmup.tuning.devices import ProblemTask, ReadyWorker, WorkerOrder, to_message
 from warmup.tuning.problems import ProblemsSource, tune_rebuilt
 from warmup.tuning.report import BucketResult, Observer, ProblemResults
-from warmup.tuning.request import BuildContext, BuildRequest
 from warmup.tuning.tuner import Tuner
 
 _GPU_CONTROL_SIZE: Final = 4096  # limited by the clock, not by launches

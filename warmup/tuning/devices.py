@@ -32,7 +32,15 @@ from warmup.core.rows import Row
 from warmup.table.codec import digest_of
 from warmup.table.schema import Policy
 from warmup.table.store import read_folded
-from warmup.tuning.build import TableOrigin, ThisProcess, check_out, open_table, seconds_to_wait
+from warmup.tuning.build import (
+    BuildOptions,
+    BuildRequest,
+    TableOrigin,
+    ThisProcess,
+    check_out,
+    open_table,
+    seconds_to_wait,
+)
 from warmup.tuning.problems import MissedKeys, ProblemsSource, check_written, deadline_of
 from warmup.tuning.progress import Progress
 from warmup.tuning.report import (
@@ -44,7 +52,6 @@ from warmup.tuning.report import (
     joined,
     open_earlier,
 )
-from warmup.tuning.request import BuildOptions, BuildRequest
 
 ALL: Final = "all"
 # Workers of a GPU: one times while the others compile. Of two, none timed for 40 % of a build on

@@ -23,7 +23,17 @@ from warmup.core.phases import BuildStage
 from warmup.keys.registry import kind_of
 from warmup.serving.bundle import PackedBundle, input_options, pack
 from warmup.table.schema import Table
-from warmup.tuning.build import ThisProcess, build, open_progress, out_path
+from warmup.tuning.build import (
+    BuildContext,
+    BuildOptions,
+    BuildRequest,
+    ThisProcess,
+    TunedWork,
+    Work,
+    build,
+    open_progress,
+    out_path,
+)
 from warmup.tuning.progress import Revisit, SearchBudget, parse_budget, spend_budget
 from warmup.tuning.report import (
     BucketResult,
@@ -34,7 +44,6 @@ from warmup.tuning.report import (
     joined,
     united_sources,
 )
-from warmup.tuning.request import BuildContext, BuildOptions, BuildRequest, TunedWork, Work
 
 if TYPE_CHECKING:
     from warmup.models.padding import Prepared

@@ -36,7 +36,7 @@ from warmup.core.text import __version__, first_line, shown
 from warmup.table.codec import encode
 from warmup.table.schema import Table
 from warmup.table.store import check_same_origin, read
-from warmup.tuning.build import build
+from warmup.tuning.build import BuildOptions, BuildRequest, build
 from warmup.tuning.devices import (
     ALL,
     GPU_LANES,
@@ -50,7 +50,6 @@ from warmup.tuning.devices import (
 )
 from warmup.tuning.problems import ProblemsSource, as_problems
 from warmup.tuning.report import NOT_BEGUN, BuildReport, Observer, ProblemResults
-from warmup.tuning.request import BuildOptions, BuildRequest
 
 _MOST_PROBLEMS: Final = 16  # of a task: what a killed worker loses
 _SHARES_EACH: Final = 4  # tasks for each slot of the cluster, so that no slot is idle for long

@@ -1,9 +1,18 @@
-"""`Session`: tunes a model bucket by bucket, and judges the outputs of each bucket."""
+"""`Session`: tunes a model bucket by bucket, and judges the outputs of each bucket.
+
+Neither eager nor default mode is exact: in a narrow dtype their errors grow with the depth of the
+model. Both are compared with a run in higher precision, and bound the error of what is judged. What
+is not needed is not computed: outputs within the floor of eager's are right, and default mode is
+compiled only for outputs that are further from the run in higher precision than eager's are.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import math
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -11,7 +20,7 @@ import torch
 
 from warmup.core.buckets import Bucket, InputSpec
 from warmup.core.device import CallCost
-from warmup.core.errors import BuildError, ModelError, WarmupError
+from warmup.core.errors import BuildError, ModelError, OutputMismatchError, WarmupError
 from warmup.core.events import logger
 from warmup.core.method import Launch
 from warmup.core.phases import BuildStage
@@ -19,15 +28,329 @@ from warmup.core.rows import Family, Row, Scope, Winner
 from warmup.core.text import counted
 from warmup.core.trial import Tuned
 from warmup.inductor.caches import kept_kernels
-from warmup.keys.weight import Padding
+from warmup.keys.registry import kind_of
+from warmup.keys.weight import WEIGHT, Padding, Structure, features_of, parse_weight
 from warmup.measuring.selection import fixed_order, is_within_bound, ratios_of, times_of
 from warmup.models.inputs import mark_inputs, naming_dtypes, sizes_within
 from warmup.models.loading import Inputs, cause_of, make_inputs
-from warmup.models.outputs import noted_tensors
-from warmup.models.weight_groups import Group
+from warmup.models.outputs import (
+    WideRun,
+    noted_tensors,
+    output_errors,
+    output_limits,
+    release_memory,
+    run_wide,
+    worst_tensor,
+)
+from warmup.models.weight_groups import Group, pad, restore
+from warmup.table.schema import MOST_DEFAULT, MOST_TIMES
 from warmup.tuning.bucket_compiler import BucketCompiler, ServedBucket
-from warmup.tuning.output_check import BucketRun, OutputCheck, padding, reject_rows
 from warmup.tuning.report import BucketResult, CheckedOutput, PlannedBucket, name_of
+
+MOST_ERROR: Final = 0.5  # no output is right with a larger error, whatever eager's: it is random
+
+
+@dataclass(kw_only=True)
+class OutputCheck:
+    """Judges the outputs of variants of one model, all for the same calls.
+
+    ``floors`` is the error that is always accepted, by dtype of the output. Without ``run_default``
+    eager alone bounds the error. Each run is made once at most, when its outputs are first needed.
+    """
+
+    eager: Sequence[Any]
+    floors: Mapping[str, float]
+    run_wide: Callable[[], WideRun]
+    run_default: Callable[[], Sequence[Any]] | None = None
+    _wide: WideRun | None = None
+    _default: Sequence[Any] | str | None = None
+
+    def compare(self, outputs: Sequence[Any]) -> CheckedOutput:
+        """Return how far *outputs* are from the exact result, and how far they may be."""
+        floors = output_limits(self.eager, self.floors)
+        distances = output_errors(self.eager, outputs)
+        near = _judgement(distances, floors)
+        if near.is_right:
+            return near
+        if self._wide is None:
+            self._wide = self.run_wide()
+        wide = self._wide
+        if wide.outputs is None:  # eager and default mode are held against each other
+            of_default, remark = self._default_errors(self.eager)
+            remark = "; ".join(filter(None, (wide.name, remark)))
+            return _judgement(distances, floors, default=of_default, remark=remark)
+        errors = output_errors(wide.outputs, outputs)
+        of_eager = output_errors(wide.outputs, self.eager)
+        judged = _judgement(errors, floors, reference=wide.name, eager=of_eager)
+        if judged.is_right:
+            return judged
+        of_default, remark = self._default_errors(wide.outputs)
+        return _judgement(
+            errors, floors, reference=wide.name, eager=of_eager, default=of_default, remark=remark
+        )
+
+    def _default_errors(self, reference: Sequence[Any]) -> tuple[list[float] | None, str]:
+        if self.run_default is None:
+            return None, ""
+        if self._default is None:
+            try:
+                self._default = self.run_default()
+            except WarmupError as error:
+                self._default = f"default mode was not compared: {error}"
+        if isinstance(self._default, str):
+            return None, self._default
+        return output_errors(reference, self._default), ""
+
+
+def _judgement(
+    errors: list[float],
+    floors: list[float],
+    *,
+    eager: list[float] | None = None,
+    default: list[float] | None = None,
+    reference: str = "eager",
+    remark: str = "",
+) -> CheckedOutput:
+    nothing = [0.0] * len(floors)
+    limits = [
+        _limit(*each) for each in zip(floors, eager or nothing, default or nothing, strict=True)
+    ]
+    worst = worst_tensor(errors, limits)
+    if worst is None:  # no output is a tensor
+        return CheckedOutput(error=0.0, limit=0.0)
+    return CheckedOutput(
+        error=errors[worst],
+        limit=limits[worst],
+        reference=reference,
+        eager=None if eager is None else eager[worst],
+        default=None if default is None else default[worst],
+        remark=remark,
+    )
+
+
+def _limit(floor: float, eager: float, default: float) -> float:
+    counted = default if default <= MOST_DEFAULT * max(floor, eager) else 0.0
+    return max(floor, min(MOST_ERROR, MOST_TIMES * max(eager, counted)))
+
+
+# `bisect_rows`: which row makes the output of a bucket wrong.
+
+
+@dataclass(frozen=True, slots=True)
+class BisectedRow:
+    """The row to blame (None: wrong without any row), and whether it is wrong alone."""
+
+    key: str | None
+    is_alone: bool
+    trials: int
+
+
+def bisect_rows(keys: Sequence[str], is_wrong: Callable[[Sequence[str]], bool]) -> BisectedRow:
+    """Return which of *keys* makes the output wrong, after at most `most_trials` trials.
+
+    *is_wrong* serves the bucket from the given keys alone; with all *keys* the output is wrong. Of
+    several rows that are wrong only together, the last in the order of *keys* is to blame.
+    """
+    right, wrong, trials = 0, len(keys), 1  # right with the first `right` rows, wrong with `wrong`
+    if not keys or is_wrong(()):
+        return BisectedRow(None, is_alone=False, trials=trials)
+    while wrong - right > 1:
+        middle = (right + wrong) // 2
+        trials += 1
+        if is_wrong(keys[:middle]):
+            wrong = middle
+        else:
+            right = middle
+    key = keys[right]
+    if right == 0:
+        return BisectedRow(key, is_alone=True, trials=trials)
+    return BisectedRow(key, is_alone=is_wrong((key,)), trials=trials + 1)
+
+
+def most_trials(rows: int) -> int:
+    """Return how many trials `bisect_rows` needs at most for so many rows."""
+    return 2 + math.ceil(math.log2(max(1, rows)))
+
+
+# `BucketRun`: a bucket in the form that is compiled, to be served or run in other ways.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketRun:
+    """The bucket *name* in the form that is compiled; the model is as before after each method.
+
+    The groups in ``padded`` are padded while it is served; ``is_shortened``: repeated layers are
+    left out.
+    """
+
+    compiler: BucketCompiler
+    calls: tuple[Inputs, ...]
+    name: str
+    padded: Mapping[Group, Padding]
+    is_shortened: bool
+
+    def serve(self) -> ServedBucket:
+        """Serve the bucket from the trusted rows; other questions get the library's kernel."""
+        with padding(self.compiler, self.padded), self._shortened():
+            return self.compiler.ask(self.calls, self.name)
+
+    def tune(self) -> ServedBucket:
+        """Serve the bucket from the trusted rows; other questions are measured."""
+        with padding(self.compiler, self.padded), self._shortened():
+            return self.compiler.tune_as_is(self.calls, self.name)
+
+    def serve_from(self, keys: Collection[str]) -> list[Any]:
+        with padding(self.compiler, self.padded), self._shortened():
+            return self.compiler.serve_from(keys, self.calls, self.name)
+
+    def run_default(self) -> list[Any]:
+        release_memory()
+        with self._shortened():
+            return self.compiler.run_default(self.calls, self.name)
+
+    def run_wide(self) -> WideRun:
+        release_memory()
+        with self._shortened():
+            run = run_wide(self.compiler.model.module, self.calls, self.compiler.setup.device)
+        self.compiler.state.restore()  # where nothing is converted, it runs on the model's tensors
+        release_memory()  # the process that measures needs memory of the same GPU
+        return run
+
+    def _shortened(self) -> AbstractContextManager[object]:
+        return self.compiler.shortened() if self.is_shortened else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def padding(compiler: BucketCompiler, padded: Mapping[Group, Padding]) -> Iterator[None]:
+    if not padded:
+        yield
+        return
+    pad(compiler.model.module, padded)
+    try:
+        yield
+    finally:
+        restore(compiler.model.module)
+
+
+# `padding_keys`: the rows of a table that pad given groups of weights.
+
+
+def padding_keys(rows: Mapping[str, Row], structures: Collection[Structure]) -> list[str]:
+    """Return the keys of those *rows* that pad one of *structures* to more features."""
+    about = {
+        key: structure
+        for key in rows
+        if kind_of(key) is WEIGHT and (structure := parse_weight(key)[0]) in structures
+    }
+    return [
+        key
+        for key, structure in about.items()
+        if features_of(structure, rows[key].winner) != structure.features
+    ]
+
+
+# `reject_rows`: finds the rows that make a bucket's output wrong, and serves it without them.
+
+MOST_REJECTED: Final = 3  # rows found by bisection in one bucket; then all others are doubtful
+_REPORT: Final = "report this with the model"
+_NAME_DRAWN: Final = (
+    "eager is as far away, as where a model draws random numbers: pass what it draws as an input "
+    "with --input, or build it with the drawing turned off"
+)
+
+
+def reject_rows(
+    run: BucketRun,
+    served: ServedBucket,
+    check: OutputCheck,
+    checked: CheckedOutput,
+    judged: Collection[str],
+) -> tuple[ServedBucket, CheckedOutput]:
+    """Mark the rows to blame for the wrong outputs of *served*; return the bucket without them.
+
+    At most `MOST_REJECTED` rows are marked, each by bisection over the rows of the bucket. If that
+    is not enough, or fails, all rows are marked but those in *judged*, with which other buckets
+    were right. A marked row keeps its evidence and is not served. An OutputMismatchError says that
+    the output is wrong also without any row (then only rows of padded weights are marked), or
+    without the marked rows.
+    """
+    trials = _RowTrials(run, check)
+    observer = run.compiler.progress.observer
+    observer.output_wrong(run.name, len(served.keys), checked)
+    for _ in range(MOST_REJECTED):
+        # Of rows that are wrong together the last is found: not one that other buckets need.
+        keys = sorted(served.keys, key=lambda key: key in judged, reverse=True)
+        try:
+            blame = bisect_rows(keys, trials.is_wrong)
+        except BuildError as error:
+            return _reject_all(trials, served, checked, judged, f"bisection failed ({error})")
+        if blame.key is None:
+            raise _no_row_to_blame(trials, checked)
+        before, together = checked, "" if blame.is_alone else ", together with other rows"
+        served, checked = trials.distrust([blame.key], f"{before}{together}")
+        observer.rows_rejected(
+            f"{run.name}: 1 of {len(keys)} rows is not trusted{together}: {blame.key}: with it the "
+            f"output is {before}; without it {checked.error:.2e}. Its winner is not served, the "
+            "library's kernel is; `warmup build` measures the key again without that winner"
+        )
+        if checked.is_right:
+            return served, checked
+    return _reject_all(trials, served, checked, judged, f"{MOST_REJECTED} rows were not enough")
+
+
+@dataclass(frozen=True, slots=True)
+class _RowTrials:
+    run: BucketRun
+    check: OutputCheck
+
+    def is_wrong(self, keys: Sequence[str]) -> bool:
+        checked = self.check.compare(self.run.serve_from(keys))
+        self.run.compiler.progress.observer.rows_tried(self.run.name, len(keys), checked)
+        return not checked.is_right
+
+    def distrust(self, keys: Collection[str], reason: str) -> tuple[ServedBucket, CheckedOutput]:
+        text = f"bucket {self.run.name}: with it the output was {reason}"
+        self.run.compiler.progress.distrust(keys, text)
+        served = self.run.serve()
+        return served, self.check.compare(served.outputs)
+
+
+def _reject_all(
+    trials: _RowTrials,
+    served: ServedBucket,
+    checked: CheckedOutput,
+    judged: Collection[str],
+    why: str,
+) -> tuple[ServedBucket, CheckedOutput]:
+    run = trials.run
+    keys = [key for key in served.keys if key not in judged]
+    problem = f"bucket {run.name}: the compiled output is {checked}; {why}"
+    if not keys:
+        raise OutputMismatchError(problem, f"with its rows other buckets are right; {_REPORT}")
+    served, after = trials.distrust(keys, f"{checked}; no single row is to blame: {why}")
+    told = f"its {len(keys)} rows that no other bucket was right with are not trusted"
+    if not after.is_right:
+        raise OutputMismatchError(problem, f"{told}, and without them it is {after}; {_REPORT}")
+    run.compiler.progress.observer.rows_rejected(
+        f"{problem}: {told}; without them it is {after}; `warmup build` measures them again"
+    )
+    return served, after
+
+
+def _no_row_to_blame(trials: _RowTrials, checked: CheckedOutput) -> OutputMismatchError:
+    run, progress = trials.run, trials.run.compiler.progress
+    problem = f"bucket {run.name}: the compiled output is {checked}, also without any row"
+    weights = padding_keys(progress.rows, {group.structure for group in run.padded})
+    if not weights:
+        is_random = checked.eager is not None and checked.eager * MOST_TIMES > MOST_ERROR
+        advice = _NAME_DRAWN if is_random else _REPORT
+        return OutputMismatchError(problem, f"no row is to blame, and all stay; {advice}")
+    progress.distrust(weights, f"bucket {run.name}: with padded weights the output was {checked}")
+    return OutputMismatchError(
+        problem,
+        f"the {len(weights)} rows that pad its weights are not trusted, and all stay; build again "
+        "to serve these weights unpadded",
+    )
 
 
 @dataclass(kw_only=True)

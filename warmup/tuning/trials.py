@@ -19,7 +19,7 @@ from warmup.core.trial import Candidate, Outcome, Region, Step, TensorSpec, Tria
 from warmup.keys.gemm import at_upper_end
 from warmup.keys.question import GemmQuestion, RegionQuestion
 from warmup.keys.registry import ingredients_of
-from warmup.measuring.peaks import measured_peaks
+from warmup.measuring.machine import measured_peaks
 from warmup.measuring.reference import NARROW_TOLERANCE, dtype_named
 from warmup.measuring.selection import make_row, make_variants_row
 

@@ -48,9 +48,8 @@ from warmup.models.weight_groups import Group, UnpaddedLinears, find_groups, pad
 from warmup.table.lookup import Lookup
 from warmup.table.schema import OnMiss
 from warmup.tuning.bucket_compiler import BucketCompiler, measure_regions
-from warmup.tuning.output_check import OutputCheck, padding_keys
 from warmup.tuning.report import BucketResult
-from warmup.tuning.session import WORTH
+from warmup.tuning.session import WORTH, OutputCheck, padding_keys
 
 if TYPE_CHECKING:
     from warmup.tuning.progress import Progress

@@ -138,7 +138,7 @@ class TableStartup:
 
     def _install(self, *, freezing: bool | None) -> None:
         if os.environ.get("WARMUP_RECORDING"):
-            from warmup.tuning.recorder import record
+            from warmup.tuning.program import record
 
             record(freezing=freezing)
             return
