@@ -59,7 +59,7 @@ _HOMES = {
     "AdapterError": "core.errors",
     "AuditReport": "serving.audit",
     "BuildError": "core.errors",
-    "BuildOptions": "tuning.request",
+    "BuildOptions": "tuning.build",
     "BuildReport": "tuning.report",
     "BundleError": "core.errors",
     "CheckReport": "serving.check",
