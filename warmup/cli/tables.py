@@ -56,7 +56,6 @@ from warmup.table.review import Doubt, Level, Reviewed, peaks_in, review_table, 
 from warmup.table.review import review as find_doubts
 from warmup.table.schema import Table
 from warmup.table.store import read, read_folded, write
-from warmup.tuning.problems import export_lookup_table
 
 _PLAIN_SIZE: Final = re.compile(r"[0-9]+(\.\.[0-9]*)?")
 DoubtedTables = Mapping[Path, tuple[Reviewed, tuple[Doubt, ...]]]
@@ -460,6 +459,8 @@ def export(
     out: Annotated[Path, typer.Option(help="The file for torch's lookup table, JSON.")],
 ) -> None:
     """Write the GEMM rows of a table as torch's own lookup table, which needs no warmup."""
+    from warmup.tuning.problems import export_lookup_table
+
     exported = export_lookup_table(read(table))
     write_output(out, json.dumps(exported.entries, indent=1) + "\n", "--out")
     several = sum(len(configs) > 1 for configs in exported.entries.values())
