@@ -88,7 +88,6 @@ def summary(report: BuildReport, steps: Steps) -> dict[str, Any]:
         "times": {key: row.evidence.time_us for key, row in table.rows.items()},
         "untrusted": {key: row.untrusted for key, row in table.rows.items() if row.untrusted},
         "tuned": [one.key for one in report.timings],
-        "not_tuned": dict(report.not_tuned),
         "distrusted": dict(report.distrusted),
         "buckets": {one.name: [sorted(one.keys), asdict(one.judgement)] for one in report.buckets},
         "tried": steps.tried,

@@ -9,6 +9,7 @@ The form ``whole`` is `torch.compile(model)`, a graph of all layers. The form ``
 
 from __future__ import annotations
 
+import copy
 import json
 import sys
 from pathlib import Path
@@ -24,27 +25,22 @@ from tiny_llama import TINY_LLAMA
 LENGTHS = (8, 16)
 
 
-def make_model() -> LlamaForCausalLM:
-    torch.manual_seed(0)
-    return LlamaForCausalLM(LlamaConfig(**TINY_LLAMA, use_cache=False)).eval()
-
-
-def compiled(form: str) -> Any:
-    model = make_model()
-    if form == "whole":
-        return torch.compile(model, dynamic=False)
-    for layer in model.model.layers:
-        layer.compile(dynamic=False)
-    return model
-
-
 def largest_error(form: str) -> float:
+    """Call a model in *form*; return the largest relative L2 distance to the uncompiled model."""
     torch.compiler.reset()
-    served, eager, errors = compiled(form), make_model(), []
+    torch.manual_seed(0)
+    eager = LlamaForCausalLM(LlamaConfig(**TINY_LLAMA, use_cache=False)).eval()
+    model: Any = copy.deepcopy(eager)
+    if form == "whole":
+        model = torch.compile(model, dynamic=False)
+    else:
+        for layer in model.model.layers:
+            layer.compile(dynamic=False)
+    errors = []
     with torch.no_grad():
         for length in LENGTHS:
             tokens = torch.arange(length).reshape(1, -1)
-            actual, expected = served(tokens).logits, eager(tokens).logits
+            actual, expected = model(tokens).logits, eager(tokens).logits
             errors.append(((actual - expected).norm() / expected.norm()).item())
     return max(errors)
 
