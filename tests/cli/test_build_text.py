@@ -37,6 +37,7 @@ QUIET = MachineState(measured=4, cpus=2.0, worst_share=0.03)
 NOISY: Mapping[str, Any] = {"flags": (Flag.UNSTABLE,)}
 LAUNCH = "launch triton_poi_fused_mul x={} args=*bf16 source=3f2a9c0d41b7e865"
 RANGE = Bucket((("batch", 1), ("seqlen", 560)), (("seqlen", 257),))
+FIELDS: dict[str, Any] = {"judgement": CheckedOutput(error=0, limit=1), "seconds": 0.5}
 
 
 def of_rows(rows: Mapping[str, Row], bucket: Bucket | None = None, **fields: Any) -> BuildReport:
@@ -171,9 +172,6 @@ def test_each_device_has_a_line() -> None:
     assert set(lines) <= set(spell(found))
     fields = {"name": "cuda:1", "problems": 0, "control_us": None, "left_out": "no CUDA driver"}
     assert document(found)["devices"][1] == fields
-
-
-FIELDS: dict[str, Any] = {"judgement": CheckedOutput(error=0, limit=1), "seconds": 0.5}
 
 
 def test_a_log_says_that_a_silent_build_goes_on(

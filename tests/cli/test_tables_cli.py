@@ -35,6 +35,10 @@ sys.modules["torch"] = sys.modules["triton"] = None
 from warmup.cli import main
 main(sys.argv[1:])
 """
+TABLES = ROOT / "tables" / "nvidia-h200"
+TABLE = TABLES / "products.bf16.json"
+SOUND = TABLES / "unaligned.gpt2head.bf16.json"
+WITH_PEAKS = TABLES / "zoo.llama3-8b.bf16.json"
 
 
 @pytest.fixture
@@ -248,12 +252,6 @@ def test_what_the_host_limits_is_shown() -> None:
         assert "launched one by one, 1 of 2 buckets is limited by the host" in text
         assert advice in text
         assert max(map(len, lines)) <= 80
-
-
-TABLES = ROOT / "tables" / "nvidia-h200"
-TABLE = TABLES / "products.bf16.json"
-SOUND = TABLES / "unaligned.gpt2head.bf16.json"
-WITH_PEAKS = TABLES / "zoo.llama3-8b.bf16.json"
 
 
 def run(*arguments: object) -> tuple[int, str]:

@@ -27,6 +27,49 @@ INPUT = ("--input", "x=[seqlen,32]:f32")
 NET = ("--model", f"{PLAIN}:Net", *INPUT)
 ALONE = ("--set", "fused_top_k=0")  # how a row is measured is not the matter
 Built = tuple[Path, dict[str, Any]]
+PLAIN_NET = f"--model {PLAIN}:Net"
+SOUND = f"{PLAIN_NET} --input x=[seqlen,32]:f32 --seqlens 8"
+BAD = (
+    ("--model nowhere.py --seqlens 8", "there is no file nowhere.py"),
+    (f"--model {PLAIN}:Nope --seqlens 8", "has no 'Nope'"),
+    (f"--model {PLAIN} --seqlens 8", "Net, NeedsArguments"),
+    (f"--model {PLAIN}:NeedsArguments --seqlens 8", "needs arguments (width)"),
+    (f"--model {PLAIN}:number --seqlens 8", "not a class"),
+    (f"--model {PLAIN}:Net(8) --seqlens 8", "def model(): return Net(8)"),
+    ("--model org/gpt2 --seqlens 8", "models are not downloaded"),
+    ("--model no.such:Net --seqlens 8", "importing no.such failed"),
+    ("--model Net --seqlens 8", "names no model"),
+    (
+        f"--model {MODELS / 'no_parameters.py'} --seqlens 8",
+        'cannot be inferred (no layer suggests a form); name them, such as --input "x=[seqlen',
+    ),
+    (f"{PLAIN_NET} --seqlens 8,x", "'x' is not a positive integer"),
+    (f"{PLAIN_NET} --input x=[seqlen,32]", "no bucket is given"),
+    (f"{PLAIN_NET} --input x=[rows,32] --seqlens 8", "nothing binds the dim"),
+    (f"{PLAIN_NET} --input y=[seqlen,32] --seqlens 8", "forward takes x"),
+    (f"{PLAIN_NET} --input x(8) --seqlens 8", "is not NAME=[DIM,...]:DTYPE"),
+    (f"{PLAIN_NET} --input x=[seqlen,31] --seqlens 8", "failed in eager mode"),
+    (f"{PLAIN_NET} --seqlens 8 --dtype i8", "use one of f64, f32"),
+    (f"{SOUND} --dtype f12", "'f12' is not a dtype"),
+    (f"{SOUND} --device tpu", "is not a device"),
+    (f"{SOUND} --device cuda:99", "CUDA devices here"),
+    (f"{SOUND} --set mode=fast", "'fast' is not a mode"),
+    (f"{SOUND} --set backends=CUTLASS", "cannot be used"),
+    (f"{SOUND} --set l2=cold", "a CPU has no CUDA graphs and is timed warm"),
+    (f"{SOUND} --launch cudagraph", "a CPU has no CUDA graphs and is timed warm"),
+    (f"{SOUND} --out t.txt", "is not a .json file"),
+    (f"{SOUND} --out {PLAIN / 't.json'}", "cannot write the table"),
+)
+LINEAR = "m=16 n=96 k=64 f32 a=row b=packed out=f32 fp32=ieee | epilogue"
+BMM = "bmm batch=4 m=16 n=96 k=64 f32 a=row b=row out=f32 fp32=ieee | epilogue=none"
+PACKED = f"packed_linear {LINEAR}=none"
+UNKNOWN = f"packed_linear {LINEAR}=frobnicate"
+SIZES = ("--seqlens", "8")
+QUICK = ("--rounds", "6", "--variants", "eager,table")
+EXPLAINED = {  # by model: the code of `explain`, and what it says of the inputs
+    "not_dense": (3, "an input is a nested tensor"),
+    "not_dense_inputs": (0, "torch.compile does not support sparse Tensors"),
+}
 
 
 def build(folder: Path, *words: str, code: int | None = None, **variables: str) -> Done:
@@ -106,41 +149,6 @@ def test_no_compiler_on_cpu_is_said_so_before_any_work(tmp_path: Path) -> None:
     words = (*NET, "--seqlens", "8", "--out", "n.json")
     done = build(tmp_path, *words, code=3, CXX="no-such-compiler")
     assert done.stderr.startswith("error: inductor finds no C++ compiler")
-
-
-PLAIN_NET = f"--model {PLAIN}:Net"
-SOUND = f"{PLAIN_NET} --input x=[seqlen,32]:f32 --seqlens 8"
-BAD = (
-    ("--model nowhere.py --seqlens 8", "there is no file nowhere.py"),
-    (f"--model {PLAIN}:Nope --seqlens 8", "has no 'Nope'"),
-    (f"--model {PLAIN} --seqlens 8", "Net, NeedsArguments"),
-    (f"--model {PLAIN}:NeedsArguments --seqlens 8", "needs arguments (width)"),
-    (f"--model {PLAIN}:number --seqlens 8", "not a class"),
-    (f"--model {PLAIN}:Net(8) --seqlens 8", "def model(): return Net(8)"),
-    ("--model org/gpt2 --seqlens 8", "models are not downloaded"),
-    ("--model no.such:Net --seqlens 8", "importing no.such failed"),
-    ("--model Net --seqlens 8", "names no model"),
-    (
-        f"--model {MODELS / 'no_parameters.py'} --seqlens 8",
-        'cannot be inferred (no layer suggests a form); name them, such as --input "x=[seqlen',
-    ),
-    (f"{PLAIN_NET} --seqlens 8,x", "'x' is not a positive integer"),
-    (f"{PLAIN_NET} --input x=[seqlen,32]", "no bucket is given"),
-    (f"{PLAIN_NET} --input x=[rows,32] --seqlens 8", "nothing binds the dim"),
-    (f"{PLAIN_NET} --input y=[seqlen,32] --seqlens 8", "forward takes x"),
-    (f"{PLAIN_NET} --input x(8) --seqlens 8", "is not NAME=[DIM,...]:DTYPE"),
-    (f"{PLAIN_NET} --input x=[seqlen,31] --seqlens 8", "failed in eager mode"),
-    (f"{PLAIN_NET} --seqlens 8 --dtype i8", "use one of f64, f32"),
-    (f"{SOUND} --dtype f12", "'f12' is not a dtype"),
-    (f"{SOUND} --device tpu", "is not a device"),
-    (f"{SOUND} --device cuda:99", "CUDA devices here"),
-    (f"{SOUND} --set mode=fast", "'fast' is not a mode"),
-    (f"{SOUND} --set backends=CUTLASS", "cannot be used"),
-    (f"{SOUND} --set l2=cold", "a CPU has no CUDA graphs and is timed warm"),
-    (f"{SOUND} --launch cudagraph", "a CPU has no CUDA graphs and is timed warm"),
-    (f"{SOUND} --out t.txt", "is not a .json file"),
-    (f"{SOUND} --out {PLAIN / 't.json'}", "cannot write the table"),
-)
 
 
 def test_bad_input_is_one_line_and_an_exit_code(
@@ -254,12 +262,6 @@ def test_each_run_of_a_build_begins_with_the_same_values(tmp_path: Path) -> None
     assert [bucket["error"] < 1e-5 for bucket in buckets] == [True, True]
 
 
-LINEAR = "m=16 n=96 k=64 f32 a=row b=packed out=f32 fp32=ieee | epilogue"
-BMM = "bmm batch=4 m=16 n=96 k=64 f32 a=row b=row out=f32 fp32=ieee | epilogue=none"
-PACKED = f"packed_linear {LINEAR}=none"
-UNKNOWN = f"packed_linear {LINEAR}=frobnicate"
-
-
 @pytest.mark.long
 def test_real_workers_tune_what_a_build_on_one_device_does(tmp_path: Path) -> None:
     """Each problem has its row, and the one that cannot be rebuilt its reason: exit code 1.
@@ -328,14 +330,6 @@ def test_a_retry_on_a_busy_machine_keeps_the_librarys_kernel(net: Built, tmp_pat
     assert after[key].evidence.library_us is not None
     assert after[key].evidence.time_us == after[key].evidence.library_us
     assert str(after[key].winner).startswith("aten::")
-
-
-SIZES = ("--seqlens", "8")
-QUICK = ("--rounds", "6", "--variants", "eager,table")
-EXPLAINED = {  # by model: the code of `explain`, and what it says of the inputs
-    "not_dense": (3, "an input is a nested tensor"),
-    "not_dense_inputs": (0, "torch.compile does not support sparse Tensors"),
-}
 
 
 @pytest.mark.nightly
