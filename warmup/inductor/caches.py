@@ -97,7 +97,7 @@ def add_to_caches(members: Iterable[tuple[str, Iterable[bytes]]], device: torch.
                 raise ValueError(f"{name} is neither a kernel nor a graph")
             root, path = roots[kind], roots[kind] / rest
             if path.exists():
-                collections.deque(pieces, maxlen=0)  # as above
+                collections.deque(pieces, maxlen=0)  # read, so that it is verified
                 continue
             if root not in folders:  # caches that have every file may be read-only
                 folders[root] = Path(stack.enter_context(_temporary_folder(root)))

@@ -226,7 +226,6 @@ def _refuse_misspelled(model: LoadedModel, bucket: Bucket, dtype: torch.dtype | 
 
 
 def _device_of(module: nn.Module) -> torch.device:
-    """Return the device of the parameters on fake tensors; those without one are on the CPU."""
     devices = (parameter.device for parameter in module.parameters())
     return next((device for device in devices if device.type != "meta"), torch.device("cpu"))
 
@@ -393,10 +392,7 @@ def naming_dtypes(module: nn.Module, inputs: Inputs) -> Iterator[None]:
     """Turn a failure of *module* on *inputs* into a remedy where their dtypes are the reason.
 
     They are when on fake tensors the model fails as well, and does not fail with inputs of the
-    parameters' dtype. Other failures pass unchanged.
-
-    Raises:
-        ModelError: the dtypes are the reason; it names both, and the options that change them.
+    parameters' dtype. The ModelError names both, and the options that change them.
     """
     try:
         yield

@@ -265,11 +265,7 @@ class Inputs:
 
 
 def parse_dtype(text: str, source: str) -> torch.dtype:
-    """Return the dtype called *text*: ``bf16``, ``bfloat16``, ``torch.bfloat16`` or ``fp16``.
-
-    Raises:
-        SettingsError: no dtype has that name; *source* is the option named in the message.
-    """
+    """Return the dtype called *text*, by torch or usually; *source* is the option it is for."""
     name = text.removeprefix("torch.")
     dtype = DTYPES.get(name) or _OTHER_NAMES.get(name)
     if dtype is None:
@@ -295,10 +291,9 @@ def load_model(target: str) -> LoadedModel:
 
     NAME is an `nn.Module` class whose arguments have defaults, an instance, or a function that
     returns a module. Without NAME it is the value called ``model``, else the only class, else the
-    only class that takes the file's ``example_inputs``. The file is imported, so its ``__main__``
-    block does not run. A JSON object behind the text has arguments for a class or a function.
-    ``hf:FOLDER`` and ``hf-random:CONFIG.json`` are models of the transformers library; see
-    `warmup.models.pretrained`.
+    only class that takes the file's ``example_inputs``. A JSON object behind the text has arguments
+    for a class or a function. ``hf:FOLDER`` and ``hf-random:CONFIG.json`` are models of the
+    transformers library (`warmup.models.pretrained`).
 
     Raises:
         ModelError: there is no such file, module or name, NAME gives no model, or without NAME the

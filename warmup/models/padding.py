@@ -89,11 +89,7 @@ def paddings(table: Table, mismatches: Iterable[Mismatch]) -> dict[Structure, Pa
 
 
 def pad_by_rows(model: nn.Module, rows: Mapping[str, Row], refusal: str | None = None) -> Prepared:
-    """Pad *model* as `prepare` does, from *rows*; with a *refusal* pad nothing, for that reason.
-
-    Raises:
-        SettingsError: the model is in training mode, or padded already.
-    """
+    """Pad *model* as `prepare` does, from *rows*; with a *refusal* pad nothing, for that reason."""
     from warmup.models.weight_groups import UnpaddedLinears, find_groups, pad
 
     found = find_groups(model)
@@ -112,10 +108,7 @@ def pad_by_rows(model: nn.Module, rows: Mapping[str, Row], refusal: str | None =
 
 
 def _sizes_by_structure(rows: Mapping[str, Row]) -> dict[Structure, dict[Dim, int | str]]:
-    """Return the sizes that *rows* name for each structure, by number of rows.
-
-    A row without a usable size, or that is not trusted, has the reason in its place.
-    """
+    """Return by structure and number of rows the size that *rows* name, or why they name none."""
     sizes: dict[Structure, dict[Dim, int | str]] = {}
     for key, row in rows.items():
         if kind_of(key) is not WEIGHT:

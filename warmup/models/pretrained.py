@@ -62,10 +62,10 @@ class GenerationStep(nn.Module):
     """``model``, which has generate(). Without ``max_length`` forward is the model's own.
 
     With ``max_length`` forward is a step of ``generate(cache_implementation="static")`` for a cache
-    of so many tokens: the first one, on a prompt, or where ``input_ids`` is a single token, or the
-    model has an encoder, the second one, on a new token. generate() itself makes the step's
-    arguments, outside of the compiled graph; the graph is that of ``model`` alone. The output is
-    the logits, and every call starts with the same cache.
+    of so many tokens: the first one, on a prompt, or the second one, on a new token, where
+    ``input_ids`` is a single token or the model has an encoder. generate() makes the step's
+    arguments outside of the compiled graph, which is that of ``model`` alone. The output is the
+    logits, and every call starts with the same cache.
     """
 
     def __init__(self, model: Any) -> None:
@@ -189,7 +189,6 @@ class ForwardInputs:
 
     @property
     def are_known(self) -> bool:
-        """Whether the model's main argument is among those that inputs can be made for."""
         return self._known_dims(self._model.main_input_name) is not None
 
     def __str__(self) -> str:
@@ -363,11 +362,8 @@ def load_pretrained(target: ModelTarget) -> LoadedModel:
 
     CLASS is a model class of transformers; without it, it is the first of the config's
     ``architectures``. The arguments of *target* replace fields of the config. Random weights are
-    the same in each process.
-
-    Raises:
-        ModelError: transformers is missing, there is no such folder, file, class or field, the
-            model needs code of its own, or the weights are absent, incomplete or no safetensors.
+    the same in each process. A ModelError where the library, a file, class or field is missing, the
+    model needs code of its own, or the weights are incomplete or no safetensors.
     """
     try:
         import transformers
@@ -526,7 +522,6 @@ def _seeded() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _errors_of(target: ModelTarget) -> Iterator[None]:
-    """Turn what transformers raises into a `ModelError` about *target*."""
     try:
         yield
     except ModelError:

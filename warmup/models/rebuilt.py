@@ -89,7 +89,7 @@ _ONE: Final = Dim.of(1)
 
 @dataclass(frozen=True, slots=True)
 class OperandTensor:
-    """A tensor that `make` makes: sizes may be dynamic, strides are static; both in elements.
+    """A tensor to make: sizes may be dynamic, strides are static; both in elements.
 
     Random values of floating dtypes are multiplied by ``scale``, and positive if ``is_positive``.
     """
@@ -219,7 +219,6 @@ def _bias_sizes(problem: GemmProblem, form: str) -> list[Dim]:
 
 
 def _operand_sizes(operand: Operand, out: Sequence[Dim]) -> list[Dim]:
-    """Return the sizes of an epilogue's *operand*, after a GEMM of the sizes *out*."""
     dynamic = {dim for dim in out if not dim.is_static}
     if None in operand.sizes and len(dynamic) != 1:
         raise ProblemError("an operand of the epilogue has a size that the key does not name")
@@ -252,11 +251,7 @@ def _strides(batch: Sequence[Dim], rows: Dim, cols: Dim, layout: Layout) -> tupl
 
 
 def size_of(dim: Dim) -> int:
-    """Return the size of a static dim, the largest size of a range.
-
-    Raises:
-        ProblemError: the range has no upper end.
-    """
+    """Return the size of a static dim, or the largest of a range; a ProblemError without an end."""
     if dim.high is None:
         raise ProblemError(
             f"the range {dim} has no upper end, so that it has no largest size to measure; "
@@ -361,10 +356,9 @@ def factors_of(problem: GroupedProblem) -> tuple[OperandTensor, OperandTensor]:
 
 
 def ends_for(problem: GroupedProblem) -> Sequence[int]:
-    """Return where the groups of *problem* end, in elements of the size that they divide.
+    """Return where the groups of *problem* end, in elements; empty where nothing is divided.
 
-    Groups of columns and of factors have about the same size, with aligned ends; empty where
-    nothing is divided.
+    Groups of columns and of factors have about the same size, with aligned ends.
     """
     if problem.over is Over.NOTHING:
         return ()
@@ -400,8 +394,7 @@ _OF_ALL_BACKENDS: Final = {"ieee": "highest", "tf32": "high", "bf16": "medium"}
 def precision_of(problem: GemmProblem, device: torch.device) -> Iterator[None]:
     """Compute with the float32 precision and the reductions of *problem* while open.
 
-    Raises:
-        ProblemError: this torch does not know the float32 precision.
+    A ProblemError where this torch does not know the precision.
     """
     with contextlib.ExitStack() as settings:
         if problem.fp32 is not None:
@@ -566,10 +559,7 @@ def _scaled_mm(
 
 
 def _compose(expression: Expression, numbers: Iterator[int]) -> _EpilogueStep:
-    """Return *expression* as a function of the value so far and of all operands.
-
-    *numbers* counts the operands in the order in which they are read.
-    """
+    """Return *expression* as a function of the value so far and of all operands."""
     if expression == INPUT:
         return lambda x, _: x
     if isinstance(expression, Operand):

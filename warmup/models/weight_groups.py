@@ -50,9 +50,8 @@ class _NoChainError(Exception):
 class Group:
     """Linears of one model, by name, whose features are padded together or not at all.
 
-    The features are output of ``producers`` and input of ``consumers``. In a chain ``between``
-    computes the consumers' inputs, a tuple, from the producers' outputs, its placeholders;
-    ``sources`` numbers the activation that each producer reads.
+    In a chain ``between`` computes the consumers' inputs, a tuple, from the producers' outputs, its
+    placeholders; ``sources`` numbers the activation that each producer reads.
     """
 
     structure: Structure
@@ -63,7 +62,7 @@ class Group:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of all its Linears; a model that is itself a Linear has an empty name."""
+        """Return all its names; a model that is itself a Linear has an empty name."""
         return (*self.producers, *self.consumers)
 
     def __str__(self) -> str:
@@ -91,11 +90,7 @@ class FoundGroups:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Unaligned:
-    """A Linear with an unaligned size, and why it cannot be padded, None if it can.
-
-    ``names`` are all its names in the model; ``tied`` are the names of the other modules that have
-    its weight or bias.
-    """
+    """A Linear with an unaligned size; ``tied`` are other modules that have its parameters."""
 
     linear: nn.Linear
     dtype: str
@@ -126,7 +121,7 @@ def find_groups(model: nn.Module) -> FoundGroups:
     """Return the groups of *model*: chains where zeros are sure to survive, else single Linears.
 
     Each Linear is in one group at most. A single Linear with two unaligned sizes has its input
-    features padded. The same model gives the same groups, in the order of its modules.
+    features padded. The groups have the order of the modules.
     """
     candidates = _unaligned_linears(model)
     unpadded = [UnpaddedLinears(c.names[:1], c.refusal) for c in candidates if c.refusal]
@@ -172,7 +167,6 @@ def _spelled(names: Sequence[str]) -> str:
 
 
 def _names_of(model: nn.Module) -> Mapping[nn.Module, list[str]]:
-    """Return all names of each module."""
     names = defaultdict[nn.Module, list[str]](list)
     for name, module in model.named_modules(remove_duplicate=False):
         names[module].append(name)
@@ -311,8 +305,7 @@ def _chains_in(
 ) -> tuple[list[Group], list[UnpaddedLinears]]:
     """Return the chains among the Linears *inside* of *module*, and the broken ones with reasons.
 
-    A consumer of a chain is no producer of another. Linears that are called more than once are in
-    no chain.
+    A consumer of a chain is no producer of another; Linears called more than once are in no chain.
     """
     untied = [candidate for candidate in inside if not candidate.tied]
     producers = {c for c in untied if any(c.feeds(other) for other in untied)}
@@ -352,9 +345,8 @@ def _no_chain(candidates: Sequence[_Unaligned], reason: str) -> UnpaddedLinears:
 def _trace(module: nn.Module) -> fx.Graph:
     """Return the traced forward of *module*; no operation on a tensor runs.
 
-    Raises:
-        _NoChainError: the forward branches on values, sets attributes, fails on proxies, or was
-            replaced on the instance; or a module inside has hooks, which would see padded values.
+    A module inside that has hooks would see padded values, and attributes that forward sets would
+    be read elsewhere: such a module has no chain.
     """
     kind = type(module).__name__
     if "forward" in vars(module):
@@ -424,15 +416,12 @@ class _PaddingFlow:
                 self._calls[linear] = node
 
     def roots(self) -> list[_Unaligned]:
-        """Return one producer of each chain, in the order of their calls."""
         return [linear for linear, root in self._roots.items() if linear is root]
 
     def producers_of(self, root: _Unaligned) -> list[_Unaligned]:
-        """Return the producers that belong to *root*, in the order of their calls."""
         return [linear for linear in self._calls if self._root(linear) is root]
 
     def consumers_of(self, root: _Unaligned) -> list[_Unaligned]:
-        """Return the consumers of the features of *root*, in the order of their calls."""
         return [self._called[node] for node, _ in self._consumer_calls(root)]
 
     def broken_roots(self) -> dict[_Unaligned, str]:
@@ -450,7 +439,6 @@ class _PaddingFlow:
         return reasons
 
     def group_of(self, root: _Unaligned) -> Group:
-        """Return the chain of *root*, which is not broken."""
         producers = self.producers_of(root)
         activations = [self._calls[producer].all_input_nodes[0] for producer in producers]
         numbers = {node: number for number, node in enumerate(dict.fromkeys(activations))}
@@ -522,9 +510,8 @@ class _PaddedValues:
 def _propagate(node: fx.Node, known: Mapping[fx.Node, Any]) -> Any:
     """Return the result of *node*, run on *known* values: `_PaddedValues`, or a dtype or device.
 
-    Raises:
-        _NoChainError: *node* is no operation, or one that reads sizes, does not compute element by
-            element, uses a value that is not known, or cannot be run on the CPU.
+    A _NoChainError where *node* is no operation, reads sizes, does not compute element by element,
+    uses a value that is not known, or cannot be run on the CPU.
     """
     if node.op not in ("call_function", "call_method"):
         reader = "the caller" if node.op == "output" else node.target
@@ -584,7 +571,6 @@ class _PaddingTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # unt
         return result
 
     def expression_of(self, value: torch.Tensor) -> str:
-        """Return the expression that computes *value*."""
         return self._expressions[id(value)][1]
 
     def _word(self, value: Any) -> str:
@@ -606,16 +592,15 @@ class PaddedLinear(nn.Linear):
     """A Linear that computes with more features than its parameters have; the added ones are zero.
 
     Padding changes the class of an existing Linear: references to it, its names and `isinstance`
-    stay valid, and undoing needs no parent. ``weight`` and ``bias`` stay the same parameters with
-    their own sizes, now views of the padded tensors, which are buffers outside of the state dict:
-    code that reads sizes, or loads, ties or changes a parameter in place works as before, and the
-    weight is in memory once. Moves, casts, copies, pickles and assignments are followed; only an
-    assignment to ``parameter.data`` from outside is not.
+    stay valid. ``weight`` and ``bias`` stay the same parameters with their own sizes, now views of
+    the padded tensors, which are buffers outside of the state dict: what reads sizes, or loads,
+    ties or changes a parameter in place works as before, and the weight is in memory once. Moves,
+    casts, copies, pickles and assignments are followed; only an assignment to ``parameter.data`` is
+    not.
 
-    With ``takes_padded`` its input is padded already, else `forward` pads the input where the
-    weight needs it. With ``returns_padded`` its output stays padded, else `forward` cuts it to
-    size. ``as_is`` has ranges of rows, lowest and highest (None: no limit), for which the unpadded
-    parameters are used.
+    With ``takes_padded`` its input is padded already, with ``returns_padded`` its output stays
+    padded. For ranges of rows in ``as_is``, lowest and highest (None: no limit), the parameters are
+    used.
     """
 
     padded_weight: torch.Tensor
@@ -687,10 +672,9 @@ class PaddedLinear(nn.Linear):
 
 
 def pad(model: nn.Module, choices: Mapping[Group, Padding]) -> None:
-    """Pad the weights of *model* in place, each group of *choices* to its `Padding`.
+    """Pad the weights of *model* in place, each group that `find_groups` returned to its `Padding`.
 
-    The groups are those that `find_groups` returned for this model. The unpadded weights are freed
-    one Linear at a time. After an error nothing is padded.
+    The unpadded weights are freed one Linear at a time. After an error nothing is padded.
 
     Raises:
         SettingsError: the model is in training mode or padded already.

@@ -124,7 +124,6 @@ class Run:
 
     @property
     def label(self) -> str:
-        """The name, after the rank if there is one."""
         return f"rank {self.rank} ({self.name})" if self.rank else self.name
 
 
@@ -351,7 +350,6 @@ class AuditReport:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the logs have no event at all."""
         return self.runs == self.failed == self.mismatch == self.damaged == 0
 
     @property
@@ -372,12 +370,10 @@ class AuditReport:
 
     @property
     def miss_count(self) -> int:
-        """The number of decisions that no row answered."""
         return sum(miss.count for miss in self.misses)
 
     @property
     def reasons(self) -> Mapping[str, int]:
-        """The number of misses by reason."""
         counts: Counter[str] = Counter()
         for miss in self.misses:
             counts[miss.reason] += miss.count
@@ -399,11 +395,10 @@ class AuditReport:
 
 
 def audit(logs: Sequence[str | Path], *, table: str | Path | None = None) -> AuditReport:
-    """Return the counts of all events in *logs*.
+    """Return the counts of all events in *logs*, files of JSON lines or a server's text.
 
-    A log is a file of JSON lines, or a text log with ``warmup-event`` lines among others. Unused
-    rows are those of *table* or, without it, of the files that the runs installed, if these still
-    have the installed digest.
+    Unused rows are those of *table* or, without it, of the files that the runs installed, if these
+    still have the installed digest.
 
     Raises:
         SettingsError: a log cannot be read.
@@ -586,8 +581,7 @@ class _Document(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 def encode_misses(report: AuditReport) -> str:
     """Return the misses document of *report*: its misses and its tuned problems.
 
-    Keys come from logs and are not trusted: characters that cannot be printed are escaped, and keys
-    are cut to the length that `read_misses` accepts.
+    Keys come from logs and are not trusted: they are escaped and cut to what `read_misses` accepts.
     """
     counts: Counter[tuple[str, str]] = Counter()
     for miss in report.misses:
@@ -617,9 +611,8 @@ def encode_problems(counts: Mapping[tuple[str, str], int], digests: Iterable[str
 def read_misses(path: str | Path) -> tuple[MissedProblem, ...]:
     """Return the problems in the misses document *path*, in its order.
 
-    Raises:
-        SettingsError: the file cannot be read, or is not a misses document; the text has the JSON
-            pointer.
+    A SettingsError where the file cannot be read, or is no misses document; it has the JSON
+    pointer.
     """
     path = Path(path)
     remedy = "write it with `warmup audit LOG... --misses-out FILE`"

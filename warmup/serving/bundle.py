@@ -83,10 +83,9 @@ def pack(
     """Write the bundle of *table* beside it, ``NAME.bundle``; return its contents in numbers.
 
     ``warmup check --prime`` compiles and calls *model* in a process and in caches of its own, with
-    *words* as options for the inputs (`input_options`) and the device. The kernels are packed that
-    a server compiles; a model whose weights the table pads is primed twice, with padded and with
-    unpadded weights. With *graphs_for*, a mode of torch.compile, the graphs that such a server in
-    that mode compiles are packed as well.
+    *words* as options for the inputs (`input_options`) and the device; a model whose weights the
+    table pads is primed twice, with padded and with unpadded weights. With *graphs_for*, a mode of
+    torch.compile, the graphs are packed as well that a server in that mode compiles.
 
     Raises:
         BundleError: the table does not serve the model, or the bundle cannot be written.
@@ -163,9 +162,8 @@ def unpack(
     """Put the files of the bundle at *path* into inductor's caches for *device*, if it fits.
 
     A bundle fits when it is intact, and was made from the table of the digest *table* for what
-    `needs_of` lists of *runtime*. Serving works without the bundle, only its start takes longer: a
-    bundle that does not fit is refused with a warning in the log instead of an error, and none of
-    its files is unpacked.
+    `needs_of` lists of *runtime*. Another is refused with a warning in the log, and none of its
+    files is unpacked: serving works without, only its start takes longer.
     """
     from warmup.inductor.caches import add_to_caches, is_graph
 
@@ -187,11 +185,7 @@ def unpack(
 
 
 def verify(path: Path, table: str, runtime: Runtime) -> None:
-    """Read the bundle at *path* to its end; nothing is unpacked.
-
-    Raises:
-        BundleError: the bundle does not fit, is damaged, or every user can write it or its folder.
-    """
+    """Read the bundle at *path* to its end, or raise a BundleError where it may not be used."""
     with _open_fitting(path, table, runtime) as bundle:
         for _, pieces in bundle.members():
             for _ in pieces:

@@ -50,12 +50,11 @@ class Readiness(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrimedBucket:
-    """A bucket that was compiled and called.
+    """A bucket that was compiled and called; ``problem`` is why it is not ready.
 
-    ``misses`` are keys without a usable row, ``uncovered`` the sites of decisions of no kind.
+    ``misses`` are keys without a usable row, ``uncovered`` the sites of decisions of no kind,
     ``cached`` counts the decisions of graphs from inductor's caches, ``cached_misses`` those of
-    them without a row. ``problem`` is why the bucket is not ready, None when it is ready.
-    ``phases`` say what the time of the bucket was spent on.
+    them without a row.
     """
 
     bucket: Bucket
@@ -101,7 +100,6 @@ class CheckReport:
 
     @property
     def rows(self) -> Mapping[str, int]:
-        """The number of rows by kind."""
         return Counter(kind_of(key).name for key in self.table.rows) if self.table else {}
 
     @property
@@ -141,10 +139,8 @@ def check(
     """Return whether the file *table* is intact, the expected one, and usable on this machine.
 
     A *bundle* must fit the table and the machine; nothing is unpacked. With *here*, the table is
-    checked for that machine instead of this one, and torch is not imported.
-
-    Raises:
-        SettingsError: *expect_digest* is not a SHA-256 digest.
+    checked for that machine instead of this one, and torch is not imported. A SettingsError where
+    *expect_digest* is no SHA-256 digest.
     """
     path, clock = Path(table), PhaseClock()
     if expect_digest is not None and _DIGEST.fullmatch(expect_digest.lower()) is None:

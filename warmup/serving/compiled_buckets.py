@@ -232,7 +232,6 @@ class BucketArtifact:
 
 
 def resized(tensor: torch.Tensor, dim: int, size: int) -> torch.Tensor:
-    """Return *tensor* with *size* elements in the dim *dim*, cut or repeated."""
     indices = torch.arange(size, device=tensor.device) % tensor.shape[dim]
     return tensor.index_select(dim, indices)
 
@@ -249,11 +248,9 @@ class _Cut:
 class PaddedArtifact(BucketArtifact):
     """A static artifact, for which inputs are padded with zeros and outputs cut.
 
-    The first padded call is computed by the uncompiled model as well. The two outputs show which
-    dims have to be cut, and whether padding changes anything else; so do the buffers and inputs
-    that the model writes.
-
-    In a mode that records CUDA graphs, inputs on a GPU are padded where the graph reads them.
+    The first padded call is computed by the uncompiled model as well: the two outputs, and what the
+    model writes, show which dims have to be cut, and whether padding changes anything else. In a
+    mode that records CUDA graphs, inputs on a GPU are padded where the graph reads them.
     """
 
     _compiled: ServingCall
@@ -366,11 +363,7 @@ class PaddedArtifact(BucketArtifact):
 def _cuts_of(
     expected: Any, padded: Any, sizes: Mapping[str, int], full: Mapping[str, int]
 ) -> tuple[_Cut, ...]:
-    """Return the dims of the outputs that padding made longer, each with its dynamic dim.
-
-    Raises:
-        ModelError: no dynamic dim, or more than one, explains the length of an output's dim.
-    """
+    """Return the dims of the outputs that padding made longer, each with its dynamic dim."""
     cuts: list[_Cut] = []
     pairs = zip(_leaves(expected), _leaves(padded), strict=True)
     for number, (own, grown) in enumerate(pairs):
@@ -507,11 +500,10 @@ def warm_together(calls: Mapping[BucketArtifact, Callable[[], object]]) -> None:
     """Compile each bucket with its call of *calls*, and call it.
 
     Dynamo traces one graph at a time, so threads would gain nothing. First every bucket is traced,
-    and its kernels go to inductor's workers; then each bucket is called as soon as its own kernels
-    are compiled, and compiles parts that the first pass leaves out, such as those after a graph
-    break. A bucket that cannot be traced ends the first pass. A bucket whose kernels cannot be
-    compiled loses its artifact; the others are called. The first error is raised, with a note that
-    names the bucket.
+    to the first that cannot be, and its kernels go to inductor's workers; then each bucket is
+    called as soon as its own kernels are compiled, which compiles parts such as those after a graph
+    break. A bucket whose kernels fail loses its artifact. The first error is raised, with a note
+    that names the bucket.
     """
     pending: dict[BucketArtifact, DeferredCompile] = {}
     failed: list[tuple[BucketArtifact, Exception]] = []

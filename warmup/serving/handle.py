@@ -154,10 +154,7 @@ class Report:
 
     @property
     def is_clean(self) -> bool:
-        """Whether the table was asked, rows answered each decision, and nothing was measured.
-
-        No loaded graph is another table's either.
-        """
+        """Whether rows answered each decision, there was one, and no graph is another table's."""
         is_missed = self.misses or self.cached_misses or self.foreign
         return not (is_missed or self.uncovered or self.is_silent)
 
@@ -391,7 +388,6 @@ class ProcessWatch:
             self.idle_timer(event)
 
     def compile_started(self) -> None:
-        """Count a compile."""
         with self._lock:
             self.compiles += 1
             self._since[threading.get_ident()] = time.monotonic()
@@ -399,7 +395,6 @@ class ProcessWatch:
             self.idle_timer.compile_started()
 
     def compile_ended(self) -> None:
-        """Add the time of this compile, and wait for the next one."""
         with self._lock:
             now = time.monotonic()
             self._ended_s += now - self._since.pop(threading.get_ident(), now)
@@ -503,7 +498,6 @@ def _is_logged() -> bool:
 
 
 def _what_was_compiled(compiles: int) -> str:
-    """Return what is known of a process whose *compiles* asked nothing."""
     if not compiles:
         return (
             "nothing was compiled after the install: call what torch.compile returns after it, and "
@@ -571,11 +565,9 @@ class IdleTimer:
             self._disturb(0)
 
     def compile_started(self) -> None:
-        """Wait at least until the compile has ended."""
         self._disturb(1)
 
     def compile_ended(self) -> None:
-        """Wait anew."""
         self._disturb(-1)
 
     def report_now(self) -> None:

@@ -293,11 +293,8 @@ def admit(
 ) -> str | None:
     """Return why nothing of the table can be applied here, None where it is to be installed.
 
-    What differs and is allowed, or makes no row useless, is a warning in one sentence.
-
-    Raises:
-        TableMismatchError: the table is for another device or runtime, that is not allowed, and
-            *on_miss* is not ``fallback``.
+    What differs and is allowed, or makes no row useless, is a warning in one sentence. Without
+    ``fallback`` a difference that is not allowed is a TableMismatchError.
     """
     hard = [mismatch for mismatch in mismatches if mismatch.is_hard]
     tuned_on = found.table.provenance.runtime
