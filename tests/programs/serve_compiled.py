@@ -15,9 +15,8 @@ import pickle
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -28,18 +27,13 @@ from torch._inductor.runtime.runtime_utils import cache_dir, triton_cache_dir
 from torch._inductor.triton_bundler import TritonBundler
 
 import warmup
-from warmup.core.errors import MissReason
-from warmup.core.events import Emitter, Hit, Missed
 from warmup.inductor import connect
-from warmup.inductor.cached_graphs import CachedGraphs, counting_for_graph, deferring_kernels
+from warmup.inductor.cached_graphs import deferring_kernels
 from warmup.inductor.patches import Patches
-from warmup.table.lookup import Lookup
-from warmup.table.schema import OnMiss
 
 SIZES = (5, 200, 400, 1, 16, 2, 3, 17, 256, 257, 560, 300)
 BLOCK_DIMS = {"x": {0: "n"}, "mask": ("n",), "extra.bias.0": ("n", None)}
 KERNEL = "a" * 52  # the folder of a kernel in Triton's cache, as if one had been compiled
-KEY = "addmm m=560 n=1280 k=3420 bf16 a=row b=col bias=1d out=bf16 | epilogue=none"
 said: list[str] = []
 
 
@@ -409,38 +403,6 @@ def early() -> dict[str, Any]:
     return {"calls then": calls_then, "calls": len(errors), "error": max(errors)}
 
 
-def queued() -> dict[str, bool]:
-    """Whether kernels go to the workers, before these are ready."""
-    ready = AsyncCompile._ready_future
-    AsyncCompile._ready_future = Future()
-    found = {"before": AsyncCompile.use_process_pool()}
-
-    def call() -> None:
-        found["inside"] = AsyncCompile.use_process_pool()
-        with ThreadPoolExecutor() as other:
-            found["elsewhere"] = other.submit(AsyncCompile.use_process_pool).result()
-
-    try:
-        with deferring_kernels() as handover:
-            handover.compile(call)
-            found["after"] = AsyncCompile.use_process_pool()
-    finally:
-        AsyncCompile._ready_future = ready
-    return found
-
-
-def late() -> dict[str, int]:
-    """Decisions about the kernels of a graph that is compiled already."""
-    answers = CachedGraphs(Lookup({}, OnMiss.FALLBACK, Emitter([])), "a tag").counting_answers()
-    graph = SimpleNamespace(_warmup_compiled=("a tag", "this process", 2, 0))
-    with counting_for_graph(graph):
-        answers.emit(Hit(KEY, "pointwise"))
-        answers.emit(Missed(KEY, MissReason.NOT_IN_TABLE, "first"))
-    answers.emit(Hit(KEY, "pointwise"))
-    _, _, decisions, misses = graph._warmup_compiled
-    return {"decisions": decisions, "misses": misses}
-
-
 CASES: dict[str, Any] = {
     "range": limited,
     "pad": lambda: block("pad", independent=("n",)),
@@ -467,8 +429,6 @@ CASES: dict[str, Any] = {
     "untraceable": untraceable,
     "threads": threads,
     "early": early,
-    "queued": queued,
-    "late": late,
 }
 
 

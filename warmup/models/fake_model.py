@@ -6,7 +6,7 @@ import contextlib
 import copy
 import io
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
@@ -34,10 +34,6 @@ _CONVOLUTIONS: Final = frozenset({"conv1d", "conv2d"})
 _GROUPED_PRODUCT: Final = "_grouped_mm"
 _PRODUCTS: Final = frozenset({"matmul", "mm", "__matmul__"})
 _GROUPS_POSITION: Final = 6  # of `groups` among the arguments of a convolution
-
-
-class MatmulDtypeError(RuntimeError):
-    """The operands of a matmul have different dtypes. Argument: which."""
 
 
 class NeedKind(StrEnum):
@@ -100,7 +96,12 @@ class FakeModel:
             RejectedCallError: forward raised, or multiplied tensors of different dtypes.
         """
         module, found = self.make(), Encounters()
-        with _unheard(), fake_tensors(self.mode):
+        with (
+            contextlib.redirect_stdout(io.StringIO()),
+            warnings.catch_warnings(),
+            fake_tensors(self.mode),
+        ):
+            warnings.simplefilter("ignore")
             args, kwargs = make_arguments()
             try:
                 with _Reality(), _Encountering(kwargs, found):  # type: ignore[no-untyped-call]  # torch's own
@@ -140,13 +141,6 @@ def fake_instance(definition: Callable[[], nn.Module]) -> FakeModel:
     return fake_copy(module)
 
 
-@contextlib.contextmanager
-def _unheard() -> Iterator[None]:
-    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
 class _OnMeta(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
     """Makes every tensor on the meta device, whatever device is asked for."""
 
@@ -169,7 +163,7 @@ class _Reality(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's o
         if name in _MATMULS:
             dtypes = [dtype_name(arg.dtype) for arg in args if isinstance(arg, torch.Tensor)]
             if len({*dtypes}) > 1:
-                raise MatmulDtypeError(f"a matmul of {' and '.join(dtypes)}")
+                raise RuntimeError(f"a matmul of {' and '.join(dtypes)}")
         if name in _TESTS:
             return True
         if name in _SCALARS:

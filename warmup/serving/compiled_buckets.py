@@ -566,19 +566,18 @@ def find_dims(
 
 
 def _shapes(model: nn.Module, inputs: Inputs) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each tensor of a call, by its path in ``dims``."""
     try:
         named = inspect.signature(model.forward).bind_partial(*inputs.args).arguments
     except TypeError as error:
         raise ModelError(f"forward does not take the inputs made for it ({error})") from error
-    return dict(_walk({**named, **inputs.kwargs}, ()))
+    return dict(_walk({**named, **inputs.kwargs}, ""))
 
 
-def _walk(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[str, tuple[int, ...]]]:
+def _walk(value: Any, path: str) -> Iterator[tuple[str, tuple[int, ...]]]:
     if isinstance(value, torch.Tensor):
-        yield ".".join(map(str, path)), tuple(value.shape)
-    elif isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _walk(inner, (*path, key))
-    elif isinstance(value, (list, tuple)):
-        for index, inner in enumerate(value):
-            yield from _walk(inner, (*path, index))
+        yield path.removeprefix("."), tuple(value.shape)
+    elif isinstance(value, (Mapping, list, tuple)):
+        items = value.items() if isinstance(value, Mapping) else enumerate(value)
+        for key, inner in items:
+            yield from _walk(inner, f"{path}.{key}")

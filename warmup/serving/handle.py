@@ -24,6 +24,7 @@ from warmup.core.errors import (
     ForeignGraphError,
     MissError,
     MissReason,
+    SettingsError,
     UncoveredError,
     WarmupError,
     WeightChangedError,
@@ -260,8 +261,17 @@ class Handle(AbstractContextManager["Handle"]):
             unused=tuple(sorted(key for key in unasked if kind_of(key).is_asked)),
         )
 
-    def shared(self) -> Handle:
-        """Return this handle for one more install, which has to close it as well."""
+    def shared(self, asked: InstallSettings | None = None) -> Handle:
+        """Return this handle for one more install, which has to close it as well.
+
+        A SettingsError where the settings *asked* are those of another install.
+        """
+        if asked is not None:
+            if difference := self.settings.difference(asked):
+                raise SettingsError(
+                    f"a table is installed already ({difference})", "close() its handle first"
+                )
+            logger.info("the table %s is installed already, with these settings", self.digest[:16])
         self._installs += 1
         return self
 

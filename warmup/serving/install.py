@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from warmup.inductor.adapter import Inductor
-    from warmup.serving.bundle import UnpackedBundle
 
 MissAction: TypeAlias = Literal["fallback", "strict"]
 UncoveredAction: TypeAlias = Literal["library", "measure", "forbid"]
@@ -161,7 +160,8 @@ def _install(request: InstallRequest, on_miss: OnMiss) -> Handle:
     inductor, unsupported = _connect(request.device_name(), on_miss)
     from warmup.inductor.machine import describe_runtime, resolve_device
 
-    here = describe_runtime(resolve_device(request.device_name()))
+    device = resolve_device(request.device_name())
+    here = describe_runtime(device)
     found = find_table(request.table, here, on_miss)
     settings = InstallSettings(
         digest=digest_of(found.table),
@@ -174,12 +174,7 @@ def _install(request: InstallRequest, on_miss: OnMiss) -> Handle:
         pads_model=request.model is not None,
     )
     if (current := installed()) is not None:
-        if difference := current.settings.difference(settings):
-            raise SettingsError(
-                f"a table is installed already ({difference})", "close() its handle first"
-            )
-        logger.info("the table %s is installed already, with these settings", settings.digest[:16])
-        return current.shared()
+        return current.shared(settings)
     for remark in found.remarks:
         logger.warning("%s", remark)
     mismatches = compare_runtimes(found.table.provenance.runtime, here)
@@ -209,7 +204,10 @@ def _install(request: InstallRequest, on_miss: OnMiss) -> Handle:
         unpacked = attachment = None
         functions, is_compiling = 0, False
         if inductor is not None and refused is None:
-            unpacked = _unpack(settings, here, request.device_name())
+            if settings.bundle:
+                from warmup.serving.bundle import unpack
+
+                unpacked = unpack(settings.bundle, settings.digest, here, device)
             functions, is_compiling = inductor.earlier_compiles()
             options = options_served(found.table.policy, freezes=settings.freezes)
             if "freezing" in found.table.policy.options and not settings.freezes:
@@ -361,12 +359,3 @@ def _prepare(model: nn.Module | None, table: Table, refusal: str | None) -> Prep
             ", ".join(texts),
         )
     return None
-
-
-def _unpack(settings: InstallSettings, here: Runtime, device: str) -> UnpackedBundle | None:
-    if not settings.bundle:
-        return None
-    from warmup.inductor.machine import resolve_device
-    from warmup.serving.bundle import unpack
-
-    return unpack(settings.bundle, settings.digest, here, resolve_device(device))
