@@ -7,7 +7,6 @@ import logging
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -38,16 +37,6 @@ sink.close()
 """
 
 
-@pytest.fixture
-def warmup_log() -> Iterator[logging.Logger]:
-    """The package's logger at INFO, restored after."""
-    logger = logging.getLogger("warmup")
-    level = logger.level
-    logger.setLevel(logging.INFO)
-    yield logger
-    logger.setLevel(level)
-
-
 def test_threads_share_one_sequence_and_sinks_see_it_in_order() -> None:
     seen: list[int] = []
     emitter = Emitter([lambda event: seen.append(event.seq)])
@@ -66,17 +55,15 @@ def test_threads_share_one_sequence_and_sinks_see_it_in_order() -> None:
 
 def test_a_broken_sink_is_detached_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
     """A sink that raises is called once, which is logged; the others get every event."""
-    before: list[Event] = []
-    after: list[Event] = []
-    calls: list[Event] = []
+    before, after, calls = list[Event](), list[Event](), list[Event]()
 
     def broken(event: Event) -> None:
         calls.append(event)
         raise OSError(28, "No space left on device")
 
     emitter = Emitter([before.append, broken, after.append])
-    emitter.emit(EventName.UNCOVERED, site="one")
-    emitter.emit(EventName.UNCOVERED, site="two")
+    for site in ("one", "two"):
+        emitter.emit(EventName.UNCOVERED, site=site)
     assert (len(before), len(calls), len(after)) == (2, 1, 2)
     assert [("No space left" in record.message) for record in caplog.records] == [True]
 
@@ -98,11 +85,10 @@ def test_the_json_of_an_event_is_complete() -> None:
     }
 
 
-def test_what_needs_attention_is_a_warning(
-    warmup_log: logging.Logger, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_needs_attention_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     """Misses and contradictions are warnings, the rest information; each has the marker."""
     attention = {EventName.MISSED, EventName.CONTRADICTED}
+    caplog.set_level(logging.INFO, "warmup")
     for name in (EventName.HIT, EventName.INSTALLED, EventName.SUMMARY, *attention):
         caplog.clear()
         event = Emitter([log_event]).emit(name)
@@ -124,14 +110,18 @@ def test_processes_that_share_a_file_keep_lines_whole(tmp_path: Path) -> None:
     assert found == [(f"run{n}", seq) for n in range(4) for seq in range(1500)]
 
 
-def test_a_log_that_cannot_be_written_is_a_settings_error(
-    tmp_path_factory: pytest.TempPathFactory,
+def test_a_log_that_cannot_be_written_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error for a path in a missing folder, or of a folder, names the setting to change."""
-    for path in ("absent/audit.jsonl", "."):
-        tmp_path = tmp_path_factory.mktemp("case")
+    """In a missing folder or at a folder, and where a disk takes half of an event."""
+    for place in ("absent/audit.jsonl", "."):
         with pytest.raises(SettingsError, match="WARMUP_AUDIT_LOG"):
-            JsonLinesSink(tmp_path / path).open()
+            JsonLinesSink(tmp_path / place).open()
+    sink, write = JsonLinesSink(tmp_path / "a.jsonl"), os.write
+    sink.open()
+    monkeypatch.setattr(os, "write", lambda number, line: write(number, line[:10]))
+    with pytest.raises(OSError, match="a part of an event could not be written"):
+        sink(Emitter([]).emit(EventName.UNCOVERED, site="x"))
 
 
 def test_a_tally_counts_each_kind_of_event() -> None:
@@ -139,8 +129,8 @@ def test_a_tally_counts_each_kind_of_event() -> None:
     tally = Tally()
     emitter = Emitter([tally])
     emitter.emit(EventName.INSTALLED, path="p")
-    emitter.emit(EventName.HIT, key="a", winner="w")
-    emitter.emit(EventName.HIT, key="a", winner="w")
+    for _ in range(2):
+        emitter.emit(EventName.HIT, key="a", winner="w")
     emitter.emit(EventName.MISSED, key="b", reason="dynamic_dim")
     emitter.emit(EventName.UNCOVERED, site="conv")
     emitter.emit(EventName.TUNED, key="c", winner="w")
@@ -179,16 +169,6 @@ def test_half_a_line_swallows_no_event(tmp_path: Path) -> None:
     lines = path.read_text().splitlines()
     assert lines[1] == '{"event":"lookup.missed","sch'
     assert [json.loads(line)["site"] for line in (lines[0], *lines[2:])] == ["1", "2", "3"]
-
-
-def test_a_part_of_a_line_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that takes half of an event is told, as one that takes nothing."""
-    sink = JsonLinesSink(tmp_path / "a.jsonl")
-    sink.open()
-    write = os.write
-    monkeypatch.setattr(os, "write", lambda number, line: write(number, line[:10]))
-    with pytest.raises(OSError, match="a part of an event could not be written"):
-        sink(Emitter([]).emit(EventName.UNCOVERED, site="x"))
 
 
 def test_an_event_after_closing_is_appended_all_the_same(

@@ -1,46 +1,31 @@
-"""Outputs: regular files are replaced whole, links stay, and what is no regular file stays too."""
+"""Outputs are replaced whole, links and what is no regular file stay, and a lock has one holder."""
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import socket
 import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from other_users import OTHER_USER, needs_root, public_folder, run_as_other
 
 from warmup.core.errors import SettingsError
 from warmup.core.files import (
+    LOCKS_FOLDER,
+    lock_path,
+    locked,
     open_regular,
     other_writers,
     remove_output,
     replace_bytes,
     write_output,
 )
-
-IS_ROOT = os.geteuid() == 0
-needs_root = pytest.mark.skipif(not IS_ROOT, reason="makes devices and other users' files")
-OTHER_USER = 54321
-
-
-@pytest.fixture
-def null(tmp_path: Path) -> Path:
-    """A device node like /dev/null."""
-    node = tmp_path / "null"
-    os.mknod(node, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
-    return node
-
-
-@pytest.fixture
-def listener(tmp_path: Path) -> Iterator[Path]:
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(tmp_path / "socket"))
-        yield tmp_path / "socket"
 
 
 def test_a_link_stays_and_its_file_is_replaced(tmp_path: Path) -> None:
@@ -59,19 +44,36 @@ def test_a_link_stays_and_its_file_is_replaced(tmp_path: Path) -> None:
 
 @needs_root
 def test_what_is_no_file_is_refused_and_stays(
-    tmp_path: Path, listener: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A disk, a socket and a folder, however that is named; for root too."""
+    """A disk, a socket, a folder, and a FIFO that nobody reads; no removal takes a device."""
     monkeypatch.chdir(tmp_path)
-    disk = tmp_path / "disk"
-    os.mknod(disk, 0o666 | stat.S_IFBLK, os.makedev(7, 4000))
-    (tmp_path / "folder").mkdir()
-    for path in (disk, listener, *map(Path, ("", ".", "/", "folder"))):
-        mode = path.lstat().st_mode
-        said = "it is a folder" if stat.S_ISDIR(mode) else "no regular file"
-        with pytest.raises(OSError, match=said):
-            replace_bytes(path, b"x")
-        assert path.lstat().st_mode == mode, path
+    os.mknod("disk", 0o666 | stat.S_IFBLK, os.makedev(7, 4000))
+    os.mknod("null", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+    os.mkfifo("fifo")
+    Path("folder").mkdir()
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("socket")
+        for name in ("disk", "socket", "fifo", "", ".", "/", "folder"):
+            path = Path(name)
+            mode = path.lstat().st_mode
+            said = "it is a folder" if stat.S_ISDIR(mode) else "no regular file"
+            with pytest.raises(OSError, match="nobody reads from it" if name == "fifo" else said):
+                replace_bytes(path, b"x")
+            assert path.lstat().st_mode == mode, name
+    replace_bytes(Path("null"), b"x")
+    with pytest.raises(OSError, match="no regular file"):
+        remove_output(Path("null"))
+    assert stat.S_ISCHR(Path("null").lstat().st_mode)
+    Path("file").write_text("")
+    Path("link").symlink_to("file")
+    remove_output(Path("link"))
+    remove_output(Path("link"))
+    assert (Path("link").is_symlink(), Path("file").exists()) == (True, False)
+    # What may never end is not read either.
+    for path in (Path("fifo"), Path("/dev/zero")):
+        with pytest.raises(OSError, match="no regular file"):
+            open_regular(path)
 
 
 def test_a_fifo_is_written_into(tmp_path: Path) -> None:
@@ -93,13 +95,6 @@ def test_a_fifo_is_written_into(tmp_path: Path) -> None:
     assert (b"".join(got), stat.S_ISFIFO((tmp_path / "fifo").lstat().st_mode)) == (content, True)
 
 
-def test_a_fifo_that_nobody_reads_is_an_error(tmp_path: Path) -> None:
-    """Writing to a FIFO without a reader does not wait for one."""
-    os.mkfifo(tmp_path / "fifo")
-    with pytest.raises(OSError, match="nobody reads from it"):
-        replace_bytes(tmp_path / "fifo", b"x")
-
-
 def test_stdout_in_a_file_is_written_into(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Where stdout is a file, its file is added to and not replaced under the process's feet."""
     for name in ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"):
@@ -115,42 +110,36 @@ def test_stdout_in_a_file_is_written_into(tmp_path_factory: pytest.TempPathFacto
         assert found == (number, "before\noutput\n"), name
 
 
-def test_a_file_keeps_its_mode(tmp_path_factory: pytest.TempPathFactory) -> None:
-    for mode in (0o600, 0o640, 0o664, 0o755):
-        tmp_path = tmp_path_factory.mktemp("case")
-        (tmp_path / "file").write_text("old")
-        (tmp_path / "file").chmod(mode)
-        replace_bytes(tmp_path / "file", b"new")
-        found = (tmp_path / "file").stat()
-        assert (stat.S_IMODE(found.st_mode), found.st_size) == (mode, 3)
+def test_a_file_keeps_its_mode(tmp_path: Path) -> None:
+    """A file that nobody may write stays as it is, for root too."""
+    path = tmp_path / "file"
+    for mode in (0o600, 0o640, 0o664, 0o755, 0o444):
+        path.write_text("old")
+        path.chmod(mode)
+        if mode == 0o444:
+            with pytest.raises(PermissionError, match="the file is read-only"):
+                replace_bytes(path, b"new")
+        else:
+            replace_bytes(path, b"new")
+        expected = "old" if mode == 0o444 else "new"
+        assert (path.read_text(), stat.S_IMODE(path.stat().st_mode)) == (expected, mode)
 
 
 @needs_root
 def test_a_file_keeps_its_owner(tmp_path: Path) -> None:
     """A file of another user, written by root, still is that user's, and private if it was."""
-    (tmp_path / "file").write_text("old")
-    os.chown(tmp_path / "file", OTHER_USER, OTHER_USER + 1)
-    (tmp_path / "file").chmod(0o600)
-    replace_bytes(tmp_path / "file", b"new")
-    found = (tmp_path / "file").stat()
-    facts = (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode))
-    assert facts == (OTHER_USER, OTHER_USER + 1, 0o600)
-
-
-def test_a_read_only_file_is_refused(tmp_path: Path) -> None:
-    """A file that nobody may write stays as it is, for root too."""
-    (tmp_path / "file").write_text("old")
-    (tmp_path / "file").chmod(0o444)
-    with pytest.raises(PermissionError, match="the file is read-only"):
-        replace_bytes(tmp_path / "file", b"new")
-    found = (tmp_path / "file").stat()
-    assert ((tmp_path / "file").read_text(), stat.S_IMODE(found.st_mode)) == ("old", 0o444)
+    path = tmp_path / "file"
+    path.write_text("old")
+    os.chown(path, OTHER_USER, OTHER_USER + 1)
+    path.chmod(0o600)
+    replace_bytes(path, b"new")
+    facts = path.stat()
+    assert (facts.st_uid, facts.st_gid) == (OTHER_USER, OTHER_USER + 1)
+    assert stat.S_IMODE(facts.st_mode) == 0o600
 
 
 def test_leftovers_of_killed_writers_are_removed_and_no_others(tmp_path: Path) -> None:
     """The next writer removes temporary files that no process has locked, of this output only."""
-    import fcntl
-
     names = [".t.json.abcdefgh.tmp", ".t.json.zyxwvuts.tmp", ".u.json.abcdefgh.tmp", ".t.json.tmp"]
     for name in names:
         (tmp_path / name).write_text("part")
@@ -164,8 +153,6 @@ def test_a_file_that_another_writer_took_for_left_over_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other has locked it to remove it: the output is written by way of another file."""
-    import fcntl
-
     real, taken = fcntl.flock, []
 
     def flock(descriptor: int, operation: int) -> None:
@@ -189,89 +176,121 @@ def test_a_leftover_that_is_a_link_stays(tmp_path: Path) -> None:
     assert (tmp_path / ".t.json.abcdefgh.tmp").read_text() == "mine"
 
 
-@pytest.mark.parametrize(
-    ("number", "advice"),
-    [
-        (errno.ENOSPC, "free space or inodes on its filesystem"),
-        (errno.EMFILE, "raise the limit of open files (ulimit -n)"),
-        (errno.EROFS, "not mounted read-only"),
-        (errno.EACCES, "name a file that can be written"),
-    ],
-    ids=errno.errorcode.get,
-)
-def test_the_advice_fits_the_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, advice: str
+def test_an_error_is_one_printable_line_with_advice_that_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What to do about a full disk, or a limit, is not to make a folder writable."""
-
-    def refuse(descriptor: int) -> None:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(os, "fsync", refuse)
-    with pytest.raises(SettingsError) as caught:
-        write_output(tmp_path / "f", "x", "--out")
-    assert caught.value.args[1].endswith(advice)
-
-
-def test_a_path_is_one_printable_line_in_an_error(tmp_path: Path) -> None:
-    """A newline and an escape in a path are escaped, and a very long path is cut."""
     with pytest.raises(SettingsError) as caught:
         write_output(tmp_path / "no\n\x1b[31m" / ("x" * 100_000), "x", "--out")
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 1000
+    for number, advice in {
+        errno.ENOSPC: "free space or inodes on its filesystem",
+        errno.EMFILE: "raise the limit of open files (ulimit -n)",
+        errno.EROFS: "not mounted read-only",
+        errno.EACCES: "name a file that can be written",
+    }.items():
+
+        def refuse(descriptor: int, number: int = number) -> None:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(os, "fsync", refuse)
+        with pytest.raises(SettingsError) as caught:
+            write_output(tmp_path / "f", "x", "--out")
+        assert caught.value.args[1].endswith(advice)
 
 
 @needs_root
-def test_removing_an_output_leaves_what_is_no_file(tmp_path: Path, null: Path) -> None:
-    with pytest.raises(OSError, match="no regular file"):
-        remove_output(null)
-    (tmp_path / "file").write_text("")
-    (tmp_path / "link").symlink_to("file")
-    remove_output(tmp_path / "link")
-    remove_output(tmp_path / "link")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "null"]
-
-
-def test_only_regular_files_are_read(tmp_path: Path) -> None:
-    """Opening a FIFO or a device, which may never end, is refused at once."""
-    os.mkfifo(tmp_path / "fifo")
-    for path in (tmp_path / "fifo", Path("/dev/zero")):
-        with pytest.raises(OSError, match="no regular file"):
-            open_regular(path)
-
-
-def _ways(path: Path) -> str:
-    return "; ".join(writer.way for writer in other_writers(path)).replace(f"{path.parent}", "HERE")
-
-
-@needs_root
-def test_who_else_can_write_is_seen(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_who_else_can_write_is_seen(tmp_path: Path) -> None:
     """Owner, group, mode and folder of a file count; in a sticky folder only owners replace."""
+    folder = tmp_path / "folder"
+    file, link = folder / "file", tmp_path / "link"
+    link.symlink_to("folder/file")
+    folder.mkdir()
+    file.write_text("")
     for folder_mode, file_mode, owners, expected in (
-        (0o755, 0o644, (0, 0), ""),
-        (0o755, 0o664, (0, 0), ""),
-        (0o755, 0o666, (0, 0), "every user can write the file"),
-        (0o777, 0o644, (0, 0), "every user can write its folder HERE"),
-        (0o1777, 0o644, (0, 0), ""),
-        (0o755, 0o644, (OTHER_USER, 0), f"the file belongs to user {OTHER_USER}"),
-        (0o755, 0o664, (0, 77), "group 77 can write the file"),
-        (0o755, 0o644, (0, 77), ""),
+        (0o755, 0o644, (0, 0, 0), ""),
+        (0o755, 0o664, (0, 0, 0), ""),
+        (0o755, 0o666, (0, 0, 0), "every user can write the file"),
+        (0o777, 0o644, (0, 0, 0), f"every user can write its folder {folder}"),
+        (0o1777, 0o644, (0, 0, 0), ""),
+        (0o755, 0o644, (OTHER_USER, 0, 0), f"the file belongs to user {OTHER_USER}"),
+        (0o755, 0o664, (0, 77, 0), "group 77 can write the file"),
+        (0o755, 0o644, (0, 77, 0), ""),
+        (0o755, 0o644, (0, 0, OTHER_USER), f"its folder {folder} belongs to user {OTHER_USER}"),
     ):
-        tmp_path = tmp_path_factory.mktemp("case")
-        folder = tmp_path / "folder"
-        folder.mkdir()
-        (folder / "file").write_text("")
-        os.chown(folder / "file", *owners)
-        (folder / "file").chmod(file_mode)
+        os.chown(file, *owners[:2])
+        os.chown(folder, owners[2], owners[2])
+        file.chmod(file_mode)
         folder.chmod(folder_mode)
-        assert _ways(folder / "file") == expected, (folder_mode, file_mode, owners, expected)
+        for path in (file, link):
+            said = "; ".join(writer.way for writer in other_writers(path))
+            assert said == expected, (folder_mode, file_mode, owners, path)
+    with public_folder() as public:  # a user's own file below folders of root's
+        (public / "mine").mkdir()
+        (public / "mine" / "file").write_text("")
+        for path in (public / "mine", public / "mine" / "file"):
+            os.chown(path, OTHER_USER, OTHER_USER)
+        code = "print(files.other_writers(Path(sys.argv[1])))"
+        assert run_as_other(code, public / "mine" / "file") == "()\n"
+
+
+def test_a_second_holder_waits_and_learns_the_lock_file(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    said = r"another writer held .*\.locks/t\.json\.lock for 0.05 s"
+    with locked(path, 1), pytest.raises(TimeoutError, match=said), locked(path, 0.05):
+        pass
+    with locked(path, 0.05):
+        pass
 
 
 @needs_root
-def test_a_folder_of_another_user_is_seen_through_a_link(tmp_path: Path) -> None:
-    (tmp_path / "theirs").mkdir()
-    (tmp_path / "theirs" / "file").write_text("")
-    os.chown(tmp_path / "theirs", OTHER_USER, OTHER_USER)
-    (tmp_path / "link").symlink_to("theirs/file")
-    said = [writer.way for writer in other_writers(tmp_path / "link")]
-    assert said == [f"its folder {tmp_path / 'theirs'} belongs to user {OTHER_USER}"]
+def test_users_that_may_write_the_folder_may_lock(tmp_path: Path) -> None:
+    """By any umask, and without the sticky bit, by which one lock file excludes other users."""
+    lock = "try:\n    with files.locked(Path(sys.argv[1]), 1): print('held')\n"
+    lock += "except PermissionError: print('refused')"
+    before = os.umask(0o077)
+    try:
+        for mode, folder_mode, file_mode in (
+            (0o755, 0o755, 0o644),
+            (0o2775, 0o2775, 0o666),
+            (0o1777, 0o777, 0o666),
+        ):
+            path = tmp_path / f"{mode:o}" / "t.json"
+            path.parent.mkdir()
+            path.parent.chmod(mode)
+            with locked(path, 1):
+                places = path.parent / LOCKS_FOLDER, lock_path(path)
+                found = [stat.S_IMODE(place.stat().st_mode) for place in places]
+            assert found == [folder_mode, file_mode], f"{mode:o}"
+        with public_folder() as public:
+            folder = public / "tables"
+            folder.mkdir()
+            os.chown(folder, -1, 12345)
+            folder.chmod(0o775)
+            with locked(folder / "t.json", 1):
+                pass
+            for name, group, said in (
+                ("t.json", 12345, "held\n"),
+                ("u.json", 12345, "held\n"),
+                ("v.json", 1, "refused\n"),
+            ):
+                assert run_as_other(lock, folder / name, group=group) == said, name
+    finally:
+        os.umask(before)
+
+
+def test_a_link_in_place_of_a_lock_is_an_error_and_stays(tmp_path: Path) -> None:
+    """Nothing is made where a link leads that another user laid."""
+    a, b = tmp_path / "a", tmp_path / "b"
+    a.mkdir()
+    b.mkdir()
+    (a / LOCKS_FOLDER).symlink_to("../b")
+    with pytest.raises(NotADirectoryError, match="no folder"), locked(a / "t.json", 1):
+        pass
+    (b / LOCKS_FOLDER).mkdir()
+    lock_path(b / "t.json").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="symbolic links"), locked(b / "t.json", 1):
+        pass
+    names = sorted(path.name for path in tmp_path.rglob("*"))
+    assert names == [LOCKS_FOLDER, LOCKS_FOLDER, "a", "b", "t.json.lock"]

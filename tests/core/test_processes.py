@@ -1,4 +1,4 @@
-"""The descendants of a process."""
+"""The descendants of a process, and turns."""
 
 from __future__ import annotations
 
@@ -7,27 +7,26 @@ import subprocess
 import sys
 from pathlib import Path
 
+from warmup.core.processes import in_turn
 from warmup.measuring.machine import descendants_of
 
 
 def test_children_of_children_count(tmp_path: Path) -> None:
-    """All that descend from a process are found, whatever its command is called; others are not."""
+    """Whatever their command is; without /proc no other process is taken for an own one."""
     parents = {10: 1, 11: 10, 12: 11, 13: 1, 14: 13}
     for pid, parent in parents.items():
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "stat").write_text(f"{pid} (a) b (c) S {parent} 0 0")
     (tmp_path / "15").mkdir()  # it ended meanwhile
     assert descendants_of(10, tmp_path) == {10, 11, 12}
-
-
-def test_without_proc_it_is_the_process_alone(tmp_path: Path) -> None:
-    """Where nothing can be read, no other process is taken for an own one."""
     assert descendants_of(10, tmp_path / "missing") == {10}
-
-
-def test_a_real_child_is_found() -> None:
-    """A process that this one has started is among its descendants."""
     code = "import sys; sys.stdin.readline()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as child:
         assert {os.getpid(), child.pid} <= descendants_of(os.getpid())
         child.kill()
+
+
+def test_every_item_is_first_once_and_each_round_has_all() -> None:
+    rounds = ["".join(in_turn("abc", number)) for number in range(4)]
+    assert rounds == ["abc", "bca", "cab", "abc"]
+    assert in_turn([], 5) == []
