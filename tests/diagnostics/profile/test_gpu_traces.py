@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from warmup.bench.attribution import Reason
-from warmup.bench.profile import KernelLine, Profile, profile_trace
+from warmup.bench.profile import profile_trace
 from warmup.bench.trace import read_trace
 from warmup.keys.convolution import CONVOLUTION
 from warmup.keys.gemm import GEMM
@@ -34,38 +34,23 @@ SERVED = (
 )
 
 
-@pytest.fixture(scope="module", params=SERVED, ids=[served.trace for served in SERVED])
-def served(request: pytest.FixtureRequest) -> tuple[Served, Profile]:
-    """A profile of a model that was served from its table: kernel by kernel, or a CUDA graph."""
-    trace = read_trace(DATA / f"h100-{request.param.trace}.json.gz")
-    return request.param, profile_trace(trace, read(TABLES / f"{request.param.table}.json"))
+@pytest.mark.parametrize("served", SERVED, ids=[served.trace for served in SERVED])
+def test_what_a_served_model_did_is_explained(served: Served) -> None:
+    """At least 99 % of the time is of rows, library kernels, or copies and fills; none is a miss.
 
-
-def matmuls_of(profile: Profile) -> list[KernelLine]:
-    """The lines whose row has a whole time of its own and decides a matmul or a convolution."""
-    own = [line for line in profile.lines if line.ratio is not None]
-    return [line for line in own if {*map(kind_of, line.keys)} <= {GEMM, CONVOLUTION}]
-
-
-def test_all_device_time_is_attributed(served: tuple[Served, Profile]) -> None:
-    """At least 99 % is of rows, library kernels, or copies and fills, and none is a miss."""
-    _, found = served
+    Operations are those of torch's counter. A matmul takes what its row says within 10 % in 99 % of
+    the time; others are faster than their rows, from a warm L2.
+    """
+    trace = read_trace(DATA / f"h100-{served.trace}.json.gz")
+    found = profile_trace(trace, read(TABLES / f"{served.table}.json"))
     assert found.share_of(Reason.UNTRACED) <= 0.01
     assert found.share_of(Reason.MISS) == 0
     assert len(found.lines) > 10
-
-
-def test_operations_are_those_of_torchs_counter(served: tuple[Served, Profile]) -> None:
-    wanted, found = served
     (bucket,) = found.buckets
     flops = [(line.work.flops or 0) * len(line.us) for line in bucket.lines if line.work]
-    assert sum(flops) / bucket.iterations == wanted.counted + wanted.others
-
-
-def test_a_matmul_takes_what_its_row_says(served: tuple[Served, Profile]) -> None:
-    """Within 10 % in 99 % of the time; others are faster than their rows, from a warm L2."""
-    _, found = served
-    gemms = matmuls_of(found)
+    assert sum(flops) / bucket.iterations == served.counted + served.others
+    own = [line for line in found.lines if line.ratio is not None]
+    gemms = [line for line in own if {*map(kind_of, line.keys)} <= {GEMM, CONVOLUTION}]
     total = sum(line.total_us for line in gemms)
     assert total > found.device_us / 2
     assert sum(line.total_us for line in gemms if not line.has_drifted) > 0.99 * total
