@@ -195,7 +195,6 @@ def matmul_of(key: str) -> str:
 
 
 def _planned(trace: Trace) -> dict[DeviceEvent, tuple[list[PlannedKernel], object]]:
-    """Return the planned kernels that each event may be, and its call."""
     if trace.plan is None:
         return {}
     calls: dict[object, list[DeviceEvent]] = defaultdict(list)
@@ -254,7 +253,6 @@ def _in_segment(
     places: Sequence[int],
     kernels: Sequence[PlannedKernel],
 ) -> dict[int, tuple[int, ...]]:
-    """Return the places of the events *inside* that lie between two generated kernels."""
     tops = {index: _top(events[index]) for index in inside}
     # The events of one operator's call stand together.
     groups = [list(group) for _, group in itertools.groupby(inside, lambda at: tops[at] or at)]
@@ -395,7 +393,6 @@ class _RowIndex:
     def keys_of(
         self, event: DeviceEvent, operator: HostOperator | None
     ) -> tuple[Known, tuple[str, ...]]:
-        """Return the keys whose rows *event* may be: by shapes, else launches by the name."""
         tensors = [] if operator is None else _tensors_of(operator)
         given = {} if operator is None else operator.arguments
         keys: list[str] = []
@@ -441,7 +438,6 @@ def _pair(*sizes: int) -> tuple[int, ...]:
 
 
 def _has_config(row: Row, given: Mapping[str, Any]) -> bool:
-    """Return whether *row*'s winner has the config that the profiler recorded."""
     winner, recorded = dict(row.winner.kwargs), given.get("kernel_kwargs")
     pairs = [each.partition("=") for each in recorded.split(",")] if type(recorded) is str else []
     config = {
@@ -526,7 +522,6 @@ def work_of_operator(operator: HostOperator) -> Work | None:
 
 
 def _formula(name: str, tensors: list[Any], concrete: Any) -> tuple[int, int]:
-    """Return the operations of the operator *name*, and the elements that it writes."""
     from torch.utils.flop_counter import bmm_flop, conv_flop_count, mm_flop, sdpa_flop_count
 
     if name in _MATMULS:

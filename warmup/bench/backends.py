@@ -95,7 +95,6 @@ _COMPILED: Final[Mapping[str, Mapping[str, Mapping[str, OptionValue]]]] = {
 
 
 def compiled_backends(request: BenchRequest) -> Mapping[str, Mapping[str, OptionValue]]:
-    """Return the backends that inductor compiles, with the options of each."""
     is_mm_on_cpu = request.benchmark == "mm" and request.is_cpu
     return _COMPILED["mm on a CPU" if is_mm_on_cpu else request.benchmark]
 
@@ -206,7 +205,6 @@ class _OperandSet:
         return cls(tuple(values[:-1]), operands, values[-1])
 
     def run(self, operator: Operator, step: Pass) -> tuple[torch.Tensor, ...]:
-        """Return the output of *operator*, and with backward the gradients of its operands."""
         if step is Pass.FORWARD:
             with torch.no_grad():
                 return (operator(*self.plain),)
@@ -340,7 +338,6 @@ class LayerAtShape:
         return operator
 
     def batch_of(self, operator: Operator, step: Pass) -> Batch:
-        """Return a batch of calls of *operator* that has run once."""
         sets, launch = self.sets, self._request.launch
 
         def call(number: int) -> object:
@@ -364,7 +361,6 @@ class LayerAtShape:
 
 
 def _gradient(size: torch.Size, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Return a gradient of the output: one for a single number, else random values."""
     if not size:
         return torch.ones((), dtype=dtype, device=device)
     # Other values than those of the inputs: a norm's gradient along its own input cancels.
@@ -551,7 +547,6 @@ def _backends_of(request: BenchRequest, layers: Sequence[OpenLayer]) -> tuple[st
 
 
 def _missing(backend: str, request: BenchRequest) -> str | None:
-    """Return why *backend* cannot be used on the device of *request*, None when it can."""
     if backend not in LIBRARIES:
         return None
     if request.is_cpu:

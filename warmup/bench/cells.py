@@ -107,9 +107,8 @@ def compose(chart: Chart) -> Figure:
     axes.set(xlabel=chart.x_label, ylabel=chart.y_label)
     axes.grid(axis="y", color="#DDDDDD")
     room = max(_LETTERS // max(len(chart.groups), 3), 8)
-    axes.set_xticks(
-        range(len(chart.groups)), [textwrap.fill(group, room) for group in chart.groups]
-    )
+    names = [textwrap.fill(group, room) for group in chart.groups]
+    axes.set_xticks(range(len(names)), names)
     width = _GROUP_WIDTH / max(len(chart.series), 2)
     is_level = len(chart.series) * len(chart.groups) <= _MOST_LEVEL
     missing: list[float] = []
@@ -117,13 +116,12 @@ def compose(chart: Chart) -> Figure:
         shift = width * (number + 0.5 - len(chart.series) / 2)
         places = [group + shift for group in range(len(chart.groups))]
         rows = [bar or _NO_BAR for bar in series]
+        apart = [(value - low, high - value) for low, value, high in rows]
         bars = axes.bar(
             places,
             [value for _, value, _ in rows],
             width * 0.92,
-            yerr=list(
-                zip(*((value - low, high - value) for low, value, high in rows), strict=True)
-            ),
+            yerr=list(zip(*apart, strict=True)),
             label=textwrap.fill(name, 24),
             color=_COLOURS[number % len(_COLOURS)],
         )
@@ -155,7 +153,6 @@ class Pass(StrEnum):
 
     @property
     def short(self) -> str:
-        """The word of tables and charts."""
         return "fwd+bwd" if self is Pass.BOTH else self.value
 
 

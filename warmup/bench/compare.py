@@ -181,7 +181,6 @@ class Ratio:
     high: float
 
     def __str__(self) -> str:
-        """Return a gain, a loss, or neither if the interval contains 1.00, in words."""
         between = f"({self.low:.2f} to {self.high:.2f})"
         if self.low <= 1 <= self.high:
             return f"no measurable gain: {self.value:.2f}x {between}"
@@ -263,7 +262,6 @@ class Comparison:
         )
 
     def verdict(self, result: Result) -> str:
-        """Return the sentence of the report on *result*, with the printed numbers."""
         if result.failure is not None:
             return f"failed: {result.failure}"
         for bucket, cell in zip(self.buckets, result.cells, strict=True):
@@ -379,7 +377,7 @@ def document(report: Comparison) -> dict[str, Any]:
                 "failure": result.failure,
                 "log": result.log,
                 "verdict": report.verdict(result),
-                "speedup": _document_of_ratio(report.overall(result)),
+                "speedup": (overall := report.overall(result)) and asdict(overall),
                 "start": result.start,
             }
             for result in report.results
@@ -422,6 +420,7 @@ def chart_of(report: Comparison) -> Chart:
 
 def _document_of_cell(report: Comparison, result: Result, index: int) -> dict[str, Any]:
     cell, speedups = result.cells[index], report.speedups(result)
+    ratio = speedups[index] if speedups else None
     return {
         "name": result.variant.name,
         "median_us": cell.median_us,
@@ -429,7 +428,7 @@ def _document_of_cell(report: Comparison, result: Result, index: int) -> dict[st
         "spread": round(cell.device.spread, 4),
         "wall_us": cell.wall_us,
         "host_us": cell.cost.host_us,
-        "speedup": _document_of_ratio(speedups[index]) if speedups else None,
+        "speedup": asdict(ratio) if ratio is not None else None,
         "error": cell.error,
         "limit": cell.limit,
         "agrees": cell.agrees,
@@ -439,12 +438,7 @@ def _document_of_cell(report: Comparison, result: Result, index: int) -> dict[st
     }
 
 
-def _document_of_ratio(ratio: Ratio | None) -> dict[str, float] | None:
-    return None if ratio is None else asdict(ratio)
-
-
 def _speed(base: BucketTime, cell: BucketTime) -> Bar | None:
-    """Return the speed of *cell* over *base*, between its bounds."""
     base_us, (low, high) = base.median_us, cell.interval_us
     if not base_us or not cell.median_us:
         return None

@@ -65,7 +65,6 @@ class Layer:
 
 
 def library(name: str) -> Any:
-    """Return the module that has the kernels of *name*, one of `LIBRARIES`."""
     return importlib.import_module(LIBRARIES[name][1])
 
 

@@ -216,7 +216,6 @@ class SampleFile(Observer):
         self._stack.close()
 
     def _read(self) -> int:
-        """Read the samples; return how many bytes their whole lines have."""
         whole = 0
         with open_regular(self.path) as file:
             while line := file.readline(_LONGEST_LINE):
@@ -346,7 +345,6 @@ def _draw_size(chance: random.Random, *, is_uniform: bool) -> int:
 
 
 def _sample_of(tuned: Tuned, origin: Mapping[str, Any]) -> PadSample | None:
-    """Return the sample of *tuned*; None where a way has no time as it runs."""
     times = {one.winner: (one.fused_us, one.time_us) for one in tuned.timings}
     as_is_us, own_as_is_us = times.get(AS_IS, (None, None))
     padded_us, own_padded_us = times.get(PADDED, (None, None))

@@ -167,7 +167,6 @@ def profile_trace(trace: Trace, table: Table | None) -> Profile:
 
 
 def _at_clock(peaks: Peaks, clock_mhz: int | None) -> Peaks:
-    """Return *peaks* with the rates of each dtype at *clock_mhz*, where both clocks are known."""
     if clock_mhz is None:
         return peaks
     rates = {
@@ -322,7 +321,6 @@ class KernelDifference:
 
     @property
     def added_us(self) -> float:
-        """By how much an iteration got slower; negative where it got faster."""
         return (self.after_us or 0.0) - (self.before_us or 0.0)
 
     @property
@@ -331,7 +329,6 @@ class KernelDifference:
 
     @property
     def is_certain(self) -> bool:
-        """Whether the interval leaves out that both are equally fast."""
         return self.interval is not None and not self.interval[0] <= 1 <= self.interval[1]
 
 

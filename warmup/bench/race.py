@@ -141,7 +141,6 @@ def _check_method(request: CompareRequest) -> None:
 def _entries(
     request: CompareRequest,
 ) -> tuple[tuple[Variant, ...], FoundTable | None, Runtime, str]:
-    """Return the variants, the table of those that serve, this machine, and torch's device name."""
     from warmup.inductor import connect
     from warmup.inductor.machine import check_compiler, resolve_device
     from warmup.models.loading import parse_cast
@@ -383,7 +382,6 @@ class Race:
         return [entrant for entrant in self.entrants if entrant.failure is None]
 
     def _judge(self, entrant: _VariantEntrant) -> None:
-        """Compare outputs, weights and inputs with eager's; eager is the first entrant."""
         is_eager = entrant is self.entrants[0]
         answer = entrant.ask("agree", folder=str(self.scratch), keep=is_eager)
         if answer is None:

@@ -260,7 +260,6 @@ class _Host:
                     top = call
 
     def enqueued(self, event: _Event, begin: float, us: float) -> DeviceEvent:
-        """Return the *event* of a device with the call that launched it."""
         given = event.args
         call = self._by_external.get(_identity(given.get("External id")))
         launch = self._launches.get(_identity(given.get("correlation")))
@@ -269,7 +268,6 @@ class _Host:
         return DeviceEvent(str(event.name), begin, us, device, event.cat, call, launched, *around)
 
     def operators(self) -> list[DeviceEvent]:
-        """Return the outermost operators as events, for a trace of the CPU alone."""
         events = []
         for thread, calls in self._calls.items():
             for call in calls:
@@ -286,7 +284,6 @@ class _Host:
 
 
 def _innermost(ranges: Sequence[Range], time: float) -> Range | None:
-    """Return the innermost of the sorted *ranges* around *time*, None without one."""
     last = bisect.bisect_right(ranges, time, key=lambda each: each.begin)
     inner = ranges[max(last - _NESTED_RANGES, 0) : last]
     return next((each for each in reversed(inner) if time < each.end), None)
@@ -388,7 +385,6 @@ def record_trace(
 def _recorded(
     compiled: Any, ready: dict[str, Inputs], device: torch.device
 ) -> tuple[Any, tuple[int, ...]]:
-    """Return the trace's document, and the clocks that were seen while the buckets were called."""
     import torch
     from torch.profiler import ProfilerActivity, profile, record_function
 

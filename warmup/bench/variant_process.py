@@ -86,7 +86,6 @@ class VariantProcess:
         self._handle: Handle | None = None
 
     def start(self, **case: Any) -> Answer:
-        """Load, compile and call the model in every bucket."""
         given = Case(**case)
         clock = PhaseClock(since=given.spawned)
         clock.charge(Phase.IMPORT)
@@ -186,7 +185,6 @@ class VariantProcess:
             self._inputs.append(make_inputs(model, resolved.specs, bucket, self._device, dtype))
 
     def _dtype(self) -> str:
-        """Return the dtype of the weights, else of the inputs; tf32 where GEMMs of f32 use it."""
         inputs = tensors_of([(given.args, given.kwargs) for given in self._inputs])
         tensors = itertools.chain(self._module.parameters(), inputs)
         floats = (tensor.dtype for tensor in tensors if tensor.is_floating_point())
@@ -231,7 +229,6 @@ class VariantProcess:
         self._handle = self._open.enter_context(install_as(request))
 
     def _counts(self) -> tuple[int, int | None, int | None]:
-        """Return benchmarks, hits and misses so far; hits and misses are None without a table."""
         if self._handle is None:
             return self._benchmarks.total(), None, None
         report = self._handle.report()

@@ -180,7 +180,6 @@ def run_bench(
 
 
 def spell(report: BenchReport) -> Iterator[str]:
-    """Yield a table for each layer, the reasons for missing times, and the mean speed-ups."""
     where = report.provenance
     origin = f"{where['device']}, {versions(where['torch'], where['triton'])}, {where['date']}"
     yield from fold(origin, indent=2)

@@ -130,7 +130,6 @@ def spell(report: Comparison) -> Iterator[str]:
 
 
 def heading(report: Comparison) -> Iterator[str]:
-    """Yield where the comparison ran, on what, and how calls were timed."""
     origin = report.origin
     here = origin.runtime
     yield f"{origin.model} ({origin.dtype}) on {here.device.name or 'an unnamed device'}"
@@ -142,7 +141,6 @@ def heading(report: Comparison) -> Iterator[str]:
 
 
 def sentences(report: Comparison) -> Iterator[str]:
-    """Yield the verdict of each variant, then remarks about the run."""
     count = len(report.buckets)
     buckets = "1 bucket" if count == 1 else f"all {count} buckets"
     yield f"speed-up over default, geometric mean of {buckets}, with the 95 % interval:"
@@ -181,7 +179,6 @@ def _host_limits(report: Comparison) -> Iterator[str]:
 
 
 def _latencies(report: Comparison) -> Iterator[str]:
-    """Yield a line for each cell that was timed, bucket by bucket, with its bucket once."""
     timed = [result for result in report.results if result.cells]
     rows = []
     for index, bucket in enumerate(report.buckets):
@@ -232,7 +229,6 @@ def _spell_error(cells: Sequence[BucketTime]) -> str:
 
 
 def _phases(report: Comparison) -> Iterator[Iterator[str]]:
-    """Yield the phases of all starts, and of each compiled variant's by bucket if several."""
     starts = {result.variant: result.start for result in report.results if result.start is not None}
     yield chain(
         [f"what the starts were made of, in seconds ({PHASES_PAGE}):"],

@@ -40,7 +40,6 @@ _CHECK_COLUMNS: Final = 17
 
 
 def _refuse_program(words: list[str] | None) -> None:
-    """Say what explains a program, before the missing --model is named."""
     if words:
         script = next((word for word in words if word.endswith(".py")), "FILE.py")
         raise typer.BadParameter(
@@ -276,7 +275,6 @@ def doctor(*, device: options.DeviceOption = "auto", as_json: options.AsJson = F
 
 
 def _findings(diagnosis: Diagnosis) -> Iterator[str]:
-    """Yield a line for each finding and a line for its fix, folded to the terminal's width."""
     width, indent = terminal_width(), " " * (_STATE_COLUMNS + _CHECK_COLUMNS)
     for finding in diagnosis.findings:
         head = f"{finding.state:{_STATE_COLUMNS}}{finding.name:{_CHECK_COLUMNS}}"

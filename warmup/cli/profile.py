@@ -181,7 +181,6 @@ def _spell_line(line: KernelLine, iterations: int) -> Iterator[str]:
 
 
 def _decision_of(line: KernelLine) -> str:
-    """Return which row chose the kernel of *line*, or why there is no row."""
     if line.row is not None:
         kind = kind_of(line.keys[0])
         question = kind.ingredients(line.keys[0]).get(kind.question or "", "")

@@ -243,7 +243,6 @@ def _caveats(place: torch.device, assumed: AssumedDevice | None) -> Iterator[str
 
 
 def _varying_dims(buckets: Sequence[Bucket]) -> dict[str, tuple[int, ...]]:
-    """Return the sizes of each dim that has several, as given."""
     sizes = {
         name: tuple(dict.fromkeys(bucket.size_of(name) or 0 for bucket in buckets))
         for name, _ in buckets[0].sizes

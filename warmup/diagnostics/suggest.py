@@ -55,7 +55,6 @@ class Suggestion:
 
     @property
     def best(self) -> Pick:
-        """The pick with the least padded work, which has the most buckets."""
         return self.curve[-1]
 
     def padded(self, pick: Pick) -> float:
