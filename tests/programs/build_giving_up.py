@@ -24,7 +24,7 @@ from two_candidates import offer
 import warmup
 from warmup.core.trial import Trial
 from warmup.measuring.trial_process import TrialNotRunError
-from warmup.tuning import tuner as bare_trials
+from warmup.tuning import tuner
 from warmup.tuning.build import BuildRequest, ThisProcess
 from warmup.tuning.build import build as build_problems
 from warmup.tuning.problems import ProblemsSource
@@ -35,14 +35,14 @@ SAID = "for want of memory"
 
 @contextlib.contextmanager
 def failing(begins: str) -> Iterator[None]:
-    run = bare_trials._run_here
+    run = tuner.run_trial
 
-    def run_here(trial: Trial, live: Any) -> Any:
+    def run_trial(trial: Trial, *given: Any) -> Any:
         if trial.key.startswith(begins):
             raise TrialNotRunError(SAID)
-        return run(trial, live)
+        return run(trial, *given)
 
-    with mock.patch.object(bare_trials, "_run_here", run_here):
+    with mock.patch.object(tuner, "run_trial", run_trial):
         yield
 
 
