@@ -59,7 +59,7 @@ NAMES_INTERNALS = ("warmup.inductor", "warmup.serving.startup")
 OF_ONE_KIND = (
     *("warmup.inductor.gemm.", "warmup.inductor.launch.", "warmup.inductor.pad_mm"),
     *("warmup.inductor.reduction", "warmup.inductor.selections", "warmup.keys"),
-    *("warmup.inductor.convolution", "warmup.inductor.grouped", "warmup.inductor.kernel_plans"),
+    "warmup.inductor.kernel_plans",
     *("warmup.models.rebuilt", "warmup.models.padd", "warmup.models.weight_groups"),
     "warmup.bench.pad",
     # These run a bucket once more with padded weights, the kind `weight`.

@@ -25,7 +25,7 @@ from warmup.inductor.internals import (
 )
 from warmup.inductor.launch.hooks import LaunchConfigs
 from warmup.inductor.patches import Patches
-from warmup.inductor.versions import SUPPORTED, version_for
+from warmup.inductor.versions import VERSIONS, version_for
 from warmup.table.lookup import Lookup
 from warmup.table.schema import OnMiss
 
@@ -45,14 +45,15 @@ def test_the_cached_version_of_an_assembler_can_be_cleared() -> None:
         check_internals((name,))
 
 
-def test_this_torchs_version_file_holds() -> None:
-    check_internals(version_for(torch.__version__).INTERNALS)
+def test_what_this_minor_of_torch_has_holds() -> None:
+    check_internals(version_for(torch.__version__).internals)
+    assert (2, 15) in VERSIONS
 
 
 def imported_internals() -> set[tuple[str, str]]:
     """Every (module, name) that warmup/inductor imports from torch's private parts."""
     found: set[tuple[str, str]] = set()
-    for path in set(FOLDER.rglob("*.py")) - set(FOLDER.glob("versions/v*.py")):
+    for path in FOLDER.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom) and node.module:
                 private = node.module.startswith(("torch._", "torch.utils._"))
@@ -88,13 +89,6 @@ def test_an_unsupported_torch_is_one_clear_error() -> None:
         with pytest.raises(UnsupportedTorchError, match=r"supported: 2\.11 to 2\.15") as failed:
             version_for(version)
         assert version in str(failed.value)
-
-
-def test_each_supported_minor_has_its_file() -> None:
-    for minor in SUPPORTED:
-        files = {path.name for path in (FOLDER / "versions").glob("v*.py")}
-        assert f"v{minor[0]}_{minor[1]}.py" in files
-        assert len(files) == len(SUPPORTED), minor
 
 
 def _snapshot() -> dict[str, object]:

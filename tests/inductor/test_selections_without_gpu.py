@@ -200,7 +200,7 @@ def test_experts_that_no_row_can_be_about_are_not_asked(ask: Ask) -> None:
 
 def test_a_template_runs_on_the_stream_that_is_current_when_it_is_called() -> None:
     """Not on that of the time when its function was made: a CUDA graph captures another stream."""
-    from warmup.inductor.selections import ChoiceCall
+    from warmup.inductor.selections import run_of
 
     streams: list[int] = []
 
@@ -209,6 +209,5 @@ def test_a_template_runs_on_the_stream_that_is_current_when_it_is_called() -> No
 
     request = SimpleNamespace(make_run_fn=lambda *_inputs, out: partial(run, stream=99))
     tensor = torch.zeros(2)
-    choice = ChoiceCall.of(SimpleNamespace(bmreq=request), (tensor, tensor), tensor)
-    choice.call(0)
+    run_of(SimpleNamespace(bmreq=request), (tensor, tensor), tensor)(0)
     assert streams == [0]  # a CPU's only stream

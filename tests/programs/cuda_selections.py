@@ -39,15 +39,9 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv  # noqa: E402
 from warmup.core.errors import warmup_error_in  # noqa: E402
 from warmup.core.events import Emitter, Event  # noqa: E402
 from warmup.core.rows import Evidence, Family, Row, Winner  # noqa: E402
-from warmup.inductor import (  # noqa: E402
-    connect,
-    grouped,
-)
-from warmup.inductor import selections as calls  # noqa: E402
-from warmup.inductor.convolution import Convolutions  # noqa: E402
-from warmup.inductor.grouped import GroupedProducts  # noqa: E402
+from warmup.inductor import connect, selections  # noqa: E402
 from warmup.inductor.patches import Patches  # noqa: E402
-from warmup.inductor.selections import winner_of  # noqa: E402
+from warmup.inductor.selections import Convolutions, GroupedProducts  # noqa: E402
 from warmup.keys.grouped import GroupedProblem  # noqa: E402
 from warmup.models.rebuilt import (  # noqa: E402
     ends_for,
@@ -96,7 +90,7 @@ GROUPS = {
     "input gradients": ((8, 64, 512), (1024, 512)),
     "batches": ((8, 64, 512), (8, 256, 512)),
 }
-SELECTIONS = {"convolution": Convolutions(), "grouped_mm": GroupedProducts()}
+SELECTIONS = {kind.name: kind for kind in (Convolutions, GroupedProducts)}
 TritonTemplateCaller.precompile = lambda _: None  # type: ignore[method-assign]  nothing runs
 
 
@@ -104,10 +98,10 @@ def on_the_cpu(operand: Any) -> torch.Tensor:
     return torch.zeros([int(size) for size in operand.get_size()], dtype=operand.get_dtype())
 
 
-calls._random = on_the_cpu
+selections._random = on_the_cpu
 torch.cuda.mem_get_info = lambda *_: (64 << 30, 80 << 30)
 mm_grouped.create_offsets = lambda offsets, *_: on_the_cpu(offsets)
-grouped._offsets_like = lambda offsets, _ends: on_the_cpu(offsets)
+selections._offsets_like = lambda offsets, _ends: on_the_cpu(offsets)
 
 
 def convolution(
@@ -186,8 +180,7 @@ def listed(case: dict[str, Any]) -> list[tuple[str, list[Winner]]]:
             **kw: Any,
         ) -> Any:
             if (kind := SELECTIONS.get(name)) is not None:
-                named = (winner_of(one, kind.templates) for one in choices)
-                winners = [winner for winner in named if winner is not None]
+                winners = [one for one in map(kind.winner_of, choices) if one is not None]
                 found.append((kind.describe(choices, nodes, layout).key, winners))
             return original(cache, name, choices[:1], nodes, layout, *args, **kw)
 

@@ -54,7 +54,7 @@ class Inductor:
     def of_installed_torch(cls) -> Inductor:
         """Check the installed torch and return its adapter."""
         version = version_for(torch.__version__)
-        check_internals((*INTERNALS, *version.INTERNALS))
+        check_internals((*INTERNALS, *version.internals))
         return cls(version)
 
     def runtime(self, device: str) -> Runtime:

@@ -38,7 +38,7 @@ from warmup.core.events import ForeignGraph, GraphLoaded, Hit, HookEvent, Missed
 from warmup.core.rows import Winner
 from warmup.inductor.internals import DEFERRED_KERNEL_INTERNALS, check_internals
 from warmup.inductor.patches import Firewall, Hooks, Patches
-from warmup.inductor.versions import check_supported
+from warmup.inductor.versions import version_for
 from warmup.keys.question import Answers, Question
 from warmup.keys.registry import kind_of
 
@@ -396,7 +396,7 @@ def deferring_kernels() -> Iterator[DeferringCompiler]:
         UnsupportedTorchError: the installed torch is outside the supported range.
         InductorChangedError: an internal is gone or has another signature.
     """
-    check_supported(torch.__version__)
+    version_for(torch.__version__)
     check_internals(DEFERRED_KERNEL_INTERNALS)
     with _deferring:
         patches, compiler = Patches(Firewall.current()), DeferringCompiler()

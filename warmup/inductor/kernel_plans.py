@@ -26,16 +26,15 @@ from torch._inductor.virtualized import V
 from warmup.core.errors import ProblemError
 from warmup.core.planned_kernels import GraphPlan, PlannedBy, PlannedKernel
 from warmup.core.roofline import dtype_name
-from warmup.inductor.convolution import Convolutions
 from warmup.inductor.gemm.choices import post_op_of
 from warmup.inductor.gemm.key import describe
-from warmup.inductor.grouped import GroupedProducts
 from warmup.inductor.launch.kernels import problem_of
 from warmup.inductor.patches import Firewall, Patches
+from warmup.inductor.selections import Convolutions, GroupedProducts
 from warmup.keys.gemm import COVERED, CPU_LINEAR
 from warmup.keys.registry import work_of
 
-_LISTED_ALONE: Final = {one.name: one for one in (Convolutions(), GroupedProducts())}
+_LISTED_ALONE: Final = {one.name: one for one in (Convolutions, GroupedProducts)}
 
 
 def _key_of(name: str, choices: list[Any], inputs: Any, layout: Any) -> str | None:

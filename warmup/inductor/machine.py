@@ -18,7 +18,7 @@ from warmup.core.device import Device, Runtime
 from warmup.core.errors import SettingsError
 from warmup.core.text import GIB
 from warmup.inductor.internals import ASSEMBLER_INTERNALS, WORKER_INTERNALS, check_internals
-from warmup.inductor.versions import check_supported
+from warmup.inductor.versions import version_for
 
 _DRIVER_FILE = Path("/proc/driver/nvidia/version")
 
@@ -149,7 +149,7 @@ def start_workers(device: str, *, for_build: bool = False) -> None:
         UnsupportedTorchError: the installed torch is outside the supported range.
         InductorChangedError: an internal is gone or has another signature.
     """
-    check_supported(torch.__version__)
+    version_for(torch.__version__)
     if device == "cpu" or not torch.cuda.is_available():
         return
     check_internals(WORKER_INTERNALS)

@@ -123,7 +123,7 @@ def force_choice(version: Version, winner: Winner, base: Any) -> Any | MissReaso
     if not _divides_k(wanted, base):
         return MissReason.CHOICE_REJECTED
     return KernelTemplateChoice(
-        base.template, version.TemplateParams(wanted), base.extra_kwargs, base.layout, base.inputs
+        base.template, version.template_params(wanted), base.extra_kwargs, base.layout, base.inputs
     )
 
 

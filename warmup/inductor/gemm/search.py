@@ -81,7 +81,7 @@ def split_candidates(
     for split in splits_of(m, n, k, kernel_inputs.dtype().itemsize, only_even=only_even):
         yield KernelTemplateChoice(
             decompose_k_subgraph_template,
-            version.TemplateParams({"k_split": split}),
+            version.template_params({"k_split": split}),
             {},
             kernel_inputs.output_layout(),
             kernel_inputs,
