@@ -1,9 +1,4 @@
-"""The adapter to torch: hooks into inductor, and the only folder that imports torch._inductor.
-
-Imports `core` and `keys`. `models`, `diagnostics`, `tuning`, `serving` and `bench` reach torch's
-internals through it: `connect()` checks the installed torch and returns the adapter;
-`start_workers()` may be called before, so that inductor's workers start during the imports.
-"""
+"""The adapter to torch: hooks into inductor, and the only folder that imports torch._inductor."""
 
 from __future__ import annotations
 
@@ -16,10 +11,8 @@ if TYPE_CHECKING:
 def connect() -> Inductor:
     """Return the adapter to the installed torch, after checking each internal that warmup uses.
 
-    Raises:
-        SettingsError: inductor's cache folder cannot be made.
-        UnsupportedTorchError: the installed torch is outside the supported range.
-        InductorChangedError: an internal is gone or has another signature.
+    Raises SettingsError where inductor's cache folder cannot be made, UnsupportedTorchError outside
+    of the supported range, InductorChangedError where an internal is gone or has another signature.
     """
     from warmup.inductor.host_facts import check_cache_folder
 
@@ -32,12 +25,7 @@ def connect() -> Inductor:
 def start_workers(device: str, *, for_build: bool = False) -> None:
     """Start inductor's compile workers if *device* is a GPU, before other modules are imported.
 
-    With *for_build* they have a lower priority than what measures beside them.
-
-    Raises:
-        SettingsError: inductor's cache folder cannot be made.
-        UnsupportedTorchError: the installed torch is outside the supported range.
-        InductorChangedError: an internal is gone or has another signature.
+    With *for_build* they have a lower priority than what measures beside them. Raises as `connect`.
     """
     from warmup.inductor.host_facts import check_cache_folder
 

@@ -52,13 +52,11 @@ class Inductor:
 
     @classmethod
     def of_installed_torch(cls) -> Inductor:
-        """Check the installed torch and return its adapter."""
         version = version_for(torch.__version__)
         check_internals((*INTERNALS, *version.internals))
         return cls(version)
 
     def runtime(self, device: str) -> Runtime:
-        """Return the runtime of *device* (``auto``, ``cpu``, ``cuda[:N]``)."""
         from warmup.inductor.machine import describe_runtime, resolve_device
 
         return describe_runtime(resolve_device(device))
@@ -70,7 +68,6 @@ class Inductor:
         return quiet_switches()
 
     def template_sources(self) -> dict[str, str]:
-        """Return the hash of the source of each Triton template of this torch, by its uid."""
         from warmup.inductor.gemm.search import template_sources
 
         return template_sources()
@@ -185,7 +182,6 @@ class Attachment:
     _patches: Patches
 
     def detach(self) -> None:
-        """Remove the hooks and restore the options; detaching twice is fine."""
         from warmup.inductor.compile_watch import forget_earlier_compiles
 
         with _attach_lock:
@@ -200,10 +196,7 @@ def _detach_firewall() -> None:
 
 
 def compile_model(model: Callable[..., Any], mode: str | None = None) -> Callable[..., Any]:
-    """Return *model* compiled in *mode* of torch.compile; only marked dims are dynamic.
-
-    What is measured is decided by the attached options, whatever the mode.
-    """
+    """Return *model* compiled in *mode*; only marked dims are dynamic."""
     return torch.compile(model, dynamic=False, mode=mode)
 
 
@@ -217,10 +210,7 @@ def uncompiled(module: torch.nn.Module) -> torch.nn.Module:
 def mark_range(
     tensor: torch.Tensor, dim: int, low: int, high: int | None, *, hint: int | None = None
 ) -> None:
-    """Make the dim *dim* of *tensor* dynamic from *low* to *high* in later compiles.
-
-    Later compiles take *hint* as the size hint of the dim, by default its size in *tensor*.
-    """
+    """Make the dim *dim* of *tensor* dynamic from *low* to *high*, with the size hint *hint*."""
     torch._dynamo.mark_dynamic(tensor, dim, hint_override=hint, min=low, max=high)
 
 
@@ -255,17 +245,13 @@ _ENDINGS: Final = (
 
 
 class PhaseTimers(Hooks):
-    """Enters and leaves the phases of *clock* as the timers of this thread begin and end.
-
-    Blocks of other threads are ignored: this thread waits for them, or does not need them.
-    """
+    """Enters and leaves the phases of *clock* as the timers of this thread begin and end."""
 
     def __init__(self, clock: PhaseClock) -> None:
         self._clock = clock
         self._thread = threading.get_ident()
 
     def attach(self, patches: Patches) -> None:
-        """Report to the clock until *patches* is restored."""
         patches.on_restore(self._deactivate)
         patches.wrap(ChromiumEventLogger, "log_event_start", self._wrap_start)
         patches.wrap(ChromiumEventLogger, "log_event_end", self._wrap_end)
@@ -294,10 +280,7 @@ class PhaseTimers(Hooks):
         return end
 
     def _wrap_lowering(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return *original* as the phase of lowering: the caches had no graph.
-
-        The timer of the same name is around the lookup in the caches too.
-        """
+        """The caches had no graph; the timer of the same name is around the lookup in them too."""
 
         def lower(*args: Any, **kwargs: Any) -> Any:
             if not self._is_ours:
@@ -317,7 +300,6 @@ class PhaseTimers(Hooks):
 
 
 def _phase_of(event: str) -> Phase | None:
-    """Return the phase of torch's timer *event*; None where it belongs to the timer around it."""
     phase = _PHASES.get(event)
     if phase is None:
         phase = next((found for ending, found in _ENDINGS if event.endswith(ending)), None)
@@ -333,8 +315,7 @@ _X86 = ("x86_64", "AMD64")
 def list_one_isa(patches: Patches) -> None:
     """Let inductor list the first instruction set that works, until *patches* is restored.
 
-    Where a caller names an instruction set, by ``ATEN_CPU_CAPABILITY`` or ``cpp.simdlen``, and on
-    other systems than Linux and Windows or other machines than x86, inductor's own list is used.
+    Where a caller names one, and on other machines than x86, inductor's own list is used.
     """
 
     def wrap(original: Callable[[], list[Any]]) -> Callable[[], list[Any]]:
@@ -354,7 +335,6 @@ def list_one_isa(patches: Patches) -> None:
 
 
 def _first_that_works() -> list[Any]:
-    """Return the first of inductor's instruction sets that the machine has and that works."""
     names = cpu_vec_isa.x86_isa_checker()
     for isa in cpu_vec_isa.supported_vec_isa_list:
         if all(name in names for name in str(isa).split()) and isa:

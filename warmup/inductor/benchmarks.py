@@ -48,10 +48,7 @@ _SELECTION_FRAMES: Final = ("__call__", "do_autotuning", "benchmark")
 
 
 class BenchmarkWatch(Hooks):
-    """Reports every outermost measurement: its site to *report*, and its end to *report_end*.
-
-    A report of the site may raise, and there is no measurement then.
-    """
+    """Reports every outermost measurement to *report*, which may refuse it, and its end."""
 
     def __init__(
         self,
@@ -63,7 +60,6 @@ class BenchmarkWatch(Hooks):
         self._depth = threading.local()
 
     def attach(self, patches: Patches) -> None:
-        """Watch until *patches* is restored."""
         patches.on_restore(self._deactivate)
         for owner in _benchmarkers():
             for name in [name for name in vars(owner) if name.startswith("benchmark")]:
@@ -99,7 +95,6 @@ def _is_of_user(kernel: Any) -> bool:
 
 
 def _benchmarkers() -> list[type]:
-    """Return inductor's benchmarker class and all its subclasses."""
     classes: list[type] = []
     pending: list[type] = [benchmarking.Benchmarker]
     while pending:

@@ -79,8 +79,8 @@ _deferred = threading.local()
 def counting_for_graph(graph: Any) -> Iterator[None]:
     """Add this thread's decisions to the mark of *graph* while the context is open.
 
-    For a graph whose kernels were deferred (deferred_kernels.py): it was marked before its kernels
-    were compiled, and is saved after them.
+    For a graph whose kernels were deferred: it was marked before they were compiled, and is saved
+    afterwards.
     """
     _deferred.graph = graph
     try:
@@ -100,7 +100,6 @@ class CachedGraphs(Hooks):
         self._count = _Count()
 
     def attach(self, patches: Patches) -> None:
-        """Mark and report until *patches* is restored."""
         patches.on_restore(self._deactivate)
         patches.wrap(compile_fx_module, "fx_codegen_and_compile", self._wrap_compile)
         patches.wrap(FxGraphCache, "cache_hit_post_compile", self._wrap_load)
@@ -208,15 +207,10 @@ _deferring = threading.RLock()
 
 
 class GraphNotRun(BaseException):
-    """A graph was compiled but not run.
-
-    A BaseException, so that a model which catches every Exception does not swallow it.
-    """
+    """Ends a call before the compiled graph runs; a model may catch every Exception."""
 
 
 class _DeferredKernel:
-    """Takes the place of a kernel that a worker is compiling."""
-
     def __init__(self, name: str, module: _DeferredModule) -> None:
         self._name, self._module = name, module
 
@@ -247,15 +241,11 @@ class _DeferredModule:
         scope.update({name: _DeferredKernel(name, self) for name in self._kernels})
 
     def kernel(self, name: str) -> Any:
-        """Return the kernel *name*, after waiting for all kernels of the module."""
         self.finish()
         return self._kernels[name]
 
     def finish(self) -> None:
-        """Wait for the kernels and put them into the namespace.
-
-        Decisions about the kernels are counted for their graph, whichever thread waits first.
-        """
+        """Wait for the kernels and put them into the namespace; decisions count for their graph."""
         entry = self._owner.entry
         with self._lock, counting_for_graph(None if entry is None else entry.graph):
             if not self.is_whole:
@@ -281,11 +271,7 @@ class DeferredCompile:
     entry: _DeferredCacheEntry | None = None
 
     def finish(self) -> None:
-        """Wait for the kernels, and write the graph's entry to inductor's cache.
-
-        Raises:
-            Exception: a kernel cannot be compiled.
-        """
+        """Wait for the kernels, and write the graph's entry to inductor's cache."""
         entry = self.entry
         with compile_lock:  # TritonBundler is shared by all threads
             if entry is None:
@@ -313,11 +299,7 @@ class DeferringCompiler:
         self._current: DeferredCompile | None = None
 
     def compile(self, call: Callable[[], object]) -> DeferredCompile:
-        """Run *call* up to its first run of a compiled graph, and return what it compiled.
-
-        Raises:
-            Exception: whatever *call* raises.
-        """
+        """Run *call* up to its first run of a compiled graph, and return what it compiled."""
         self._current = deferred = DeferredCompile()
         try:
             call()
@@ -328,7 +310,6 @@ class DeferringCompiler:
         return deferred
 
     def attach(self, patches: Patches) -> None:
-        """Put the hooks in place until *patches* is restored."""
         patches.wrap(AsyncCompile, "wait", self._wrap_wait)
         patches.wrap(AsyncCompile, "use_process_pool", self._wrap_use_process_pool)
         patches.wrap(FxGraphCache, "_save_graph", self._wrap_save)
@@ -388,13 +369,9 @@ class DeferringCompiler:
 
 @contextlib.contextmanager
 def deferring_kernels() -> Iterator[DeferringCompiler]:
-    """Yield a `DeferringCompiler` for this thread.
+    """Yield a `DeferringCompiler` for this thread, after checking its internals.
 
     Other threads compile and run as usual. A second thread that enters waits for the first.
-
-    Raises:
-        UnsupportedTorchError: the installed torch is outside the supported range.
-        InductorChangedError: an internal is gone or has another signature.
     """
     version_for(torch.__version__)
     check_internals(DEFERRED_KERNEL_INTERNALS)

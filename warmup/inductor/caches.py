@@ -71,21 +71,18 @@ def read_graphs(folder: Path) -> dict[str, bytes]:
 
 
 def is_graph(name: str) -> bool:
-    """Return whether the member *name* of a bundle belongs to a whole graph."""
     return name.partition("/")[0] in _GRAPH_FOLDERS
 
 
 def add_to_caches(members: Iterable[tuple[str, Iterable[bytes]]], device: torch.device) -> int:
     """Write *members*, names and contents in pieces, into the caches for *device*.
 
-    Return the number of new files. All members are written to temporary folders inside of the
+    Returns the number of new files. All members are written to temporary folders inside of the
     caches first, and moved only when the last piece of the last member was read without an error.
     Existing files stay as they are.
 
-    Raises:
-        OSError: a folder cannot be written; files moved before are complete.
-        ValueError: a member is neither a kernel nor a graph, or a group of kernels is malformed;
-            nothing was moved.
+    Raises OSError where a folder cannot be written (files moved before are complete), ValueError
+    where a member is no cache file or a group of kernels is malformed (nothing was moved).
     """
     roots = _roots(device)
     moves: list[tuple[Path, Path]] = []
@@ -164,10 +161,7 @@ def _with_folder(group: Iterable[bytes], folder: Path) -> bytes:
 
 
 def _temporary_folder(root: Path) -> tempfile.TemporaryDirectory[str]:
-    """Make a folder in *root* for members that are not verified yet.
-
-    Folders that a killed process left more than a day ago are removed.
-    """
+    """Make a folder in *root* for unverified members; remove what killed processes left."""
     root.mkdir(parents=True, exist_ok=True)
     for old in root.glob(f"{_TEMPORARY}*"):
         if not _is_newer(old, time.time() - _LEFT_BEHIND_S):
@@ -246,10 +240,9 @@ def with_own_code(model: CompiledEntry, name: str) -> CompiledEntry:
 
 
 def compile_entry(entry: CompiledEntry, mode: str | None, *, whole: bool) -> CompiledEntry:
-    """Return *entry* compiled in *mode*; with *whole*, as a single graph.
+    """Return *entry* compiled in *mode*; with *whole*, as one graph with marked dims alone dynamic.
 
-    With *whole*, only marked dims are dynamic. Otherwise sizes after a graph break, which cannot be
-    marked, become dynamic when they change.
+    Else sizes after a graph break, which cannot be marked, become dynamic when they change.
     """
     if whole:
         return torch.compile(entry, dynamic=False, fullgraph=True, mode=mode)
@@ -287,7 +280,6 @@ def drop_artifacts(entry: CompiledEntry) -> None:
 
 
 def count_graphs() -> int:
-    """Return how many graphs torch.compile has made in this process."""
     return int(counters["stats"]["unique_graphs"])
 
 
@@ -310,7 +302,7 @@ def range_error(error: BaseException, interval: str) -> ModelError | None:
 
 
 def _first_reason(text: str, stack_mark: str) -> str:
-    """Return the reason in the text of dynamo's error, with the innermost line of the model."""
+    """Return the reason in dynamo's error, with the innermost line of the model."""
     reason, _, stack = text.partition(stack_mark)
     lines = [line.strip(" -") for line in reason.splitlines() if line.strip()]
     violated = [line for line in lines[1:] if not line.startswith("For more")]

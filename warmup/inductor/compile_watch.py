@@ -51,20 +51,18 @@ class CompileObserver(Protocol):
     def compile_started(self) -> None:
         """Inductor begins to compile a graph, or to load it from its caches."""
 
-    def compile_ended(self) -> None:
-        """That compile has ended, perhaps with an error."""
+    def compile_ended(self) -> None: ...
 
     def unfrozen(self, linears: Callable[[], Sequence[Linear]]) -> None:
         """A graph that freezes no weights is compiled; *linears* returns those that it has.
 
-        Raises:
-            MissError: a frozen one has a row, and misses are refused.
+        May raise a MissError: a frozen one has a row, and misses are refused.
         """
 
     def left_unfrozen(self) -> None:
         """A graph with a linear was compiled with gradients on although its options freeze weights.
 
-        Torch freezes no weights then (compile_fx.py), and inductor asks nothing about the linear.
+        Torch freezes none then (compile_fx.py), and inductor asks nothing about the linear.
         """
 
 
@@ -76,7 +74,6 @@ class CompileWatch(Hooks):
         self._inside = threading.local()
 
     def attach(self, patches: Patches) -> None:
-        """Report until *patches* is restored."""
         patches.on_restore(self._deactivate)
         patches.wrap(compile_fx_module, "compile_fx", self._wrap)
 
@@ -103,7 +100,6 @@ class CompileWatch(Hooks):
 
 
 def _would_freeze(model: Any, inputs: Any) -> bool:
-    """Return whether *model* is a graph with a linear whose weight would be frozen."""
     if not inductor_config.freezing or not isinstance(model, torch.fx.GraphModule):
         return False
     if not any(isinstance(each, nn.Parameter) for each in (*inputs, *model.parameters())):
@@ -165,7 +161,6 @@ class FrameWatch(Hooks):
         self._answers = answers
 
     def attach(self, patches: Patches) -> None:
-        """Report until *patches* is restored."""
         patches.on_restore(self._deactivate)
         patches.wrap(convert_frame.ConvertFrame, "__call__", self._wrap)
 
@@ -212,10 +207,7 @@ def explanation_of(reason: str) -> str:
 
 
 def count_matmuls_outside(call: Callable[[], object]) -> int:
-    """Return how many matmuls and convolutions *call*, compiled before, runs outside any graph.
-
-    A fused layer of an RNN counts as one.
-    """
+    """Return how many matmuls and convolutions *call*, compiled before, runs outside any graph."""
     # Kineto writes lines of its own to stderr; graphs mark their calls only where the flag is set.
     record: Any = profiler_legacy.profile
     with record() as profiled:
@@ -246,13 +238,11 @@ def count_earlier_compiles() -> int:
 
 
 def forget_earlier_compiles() -> None:
-    """Leave the functions that are compiled by now out of `count_earlier_compiles`."""
     global _known_before  # noqa: PLW0603  dynamo's list is global too
     _known_before = len(convert_frame.output_codes.seen_ids)
 
 
 def is_compiling_elsewhere() -> bool:
-    """Return whether another thread compiles at this moment."""
     if not convert_frame.compile_lock.acquire(blocking=False):
         return True
     convert_frame.compile_lock.release()

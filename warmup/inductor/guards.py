@@ -73,12 +73,7 @@ _IMPORTING: Final = (
 
 @dataclass(frozen=True)
 class AssumedGpu:
-    """Compiles for *device*.
-
-    Raises:
-        SettingsError: there is no Triton, whose code inductor generates for a GPU.
-        InductorChangedError: this torch reports a device in another way.
-    """
+    """Compiles for *device*; a SettingsError without Triton, whose code inductor generates."""
 
     device: AssumedDevice
 
@@ -93,7 +88,6 @@ class AssumedGpu:
         check_internals(ASSUMED_GPU_INTERNALS)
 
     def attach(self, patches: Patches) -> None:
-        """Move each graph to the GPU where inductor's passes begin, until *patches* is restored."""
         name = "_recursive_joint_graph_passes"
         patches.wrap(compile_fx_module, name, self._on_moved_graph)
 
@@ -118,10 +112,7 @@ class AssumedGpu:
 
     @contextlib.contextmanager
     def _reported(self) -> Iterator[None]:
-        """Let torch and Triton report the assumed device while the context is open.
-
-        What torch caches of the facts is forgotten before and afterwards.
-        """
+        """Let torch and Triton report the assumed device, and forget what torch caches of it."""
         from triton.runtime import driver
 
         patches, before = Patches(), driver._active
@@ -136,7 +127,6 @@ class AssumedGpu:
             _forget_facts()
 
     def _replace_facts(self, patches: Patches) -> None:
-        """Replace each attribute of torch that reports a fact of the device."""
         device, properties = self.device, self._properties()
         interface = device_interface.CudaInterface
 
@@ -256,10 +246,7 @@ def _moved_device(value: Any) -> Any:
 
 
 def _moved(value: Any) -> Any:
-    """Return a fake tensor of the CPU as one of the GPU, with the same memory; others as they are.
-
-    Sizes and aliases stay, so that nothing is guarded, and passes that look for views find them.
-    """
+    """Return a fake tensor of the CPU as one of the GPU with the same memory; others unchanged."""
     if not isinstance(value, FakeTensor) or value.device.type != "cpu":
         return value
     mode = value.fake_mode
@@ -285,12 +272,11 @@ class SourceLine:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A condition on a size under which an artifact is valid, and the line that added it.
+    """A condition on a size under which an artifact is valid.
 
-    ``place`` is the line of torch that added the guard, ``user`` the line of the model being traced
-    then. ``is_linear`` means that the guard holds on a single interval, whose ends can be bisected.
-    ``is_default`` marks the range that torch gives every dynamic size before it sees the model;
-    ``is_fixed`` marks a guard that allows a single size.
+    ``place`` is the line of torch that added it, ``user`` the line of the model being traced then.
+    It ``is_linear`` where it holds on a single interval, ``is_default`` as the range that torch
+    gives every dynamic size, ``is_fixed`` where it allows a single size.
     """
 
     expression: str
@@ -302,11 +288,10 @@ class Guard:
     is_fixed: bool = False
 
     def interval(self, size: int, ceiling: int) -> tuple[int, int | None] | None:
-        """Return the ends of the interval on which the guard holds, as it does at *size*.
+        """Return the ends, if any, of the interval around *size* on which the guard holds.
 
-        The upper end is None where there is none. The result is None where the guard holds outside
-        of the interval around *size* too, such as a guard on multiples of 8. A guard that is not
-        linear is evaluated size by size, up to *ceiling*.
+        The result is None where it holds elsewhere too, such as a guard on multiples of 8. A guard
+        that is not linear is evaluated size by size, up to *ceiling*.
         """
         if self.is_linear:
             low = bisect_left(range(size), x=True, key=self.holds)
@@ -325,9 +310,8 @@ class Guard:
 class Artifact:
     """A graph compiled at one size, with the guards under which torch reuses it.
 
-    ``graph`` is the number of the graph in the model: a model with graph breaks has several.
-    ``why`` is dynamo's reason for compiling again, empty for the first compile. ``unbound`` names
-    symbolic sizes that do not follow from the dim; they are held at their sizes in this compile.
+    A model with graph breaks has several, by number. ``why`` is dynamo's reason for compiling
+    again. ``unbound`` symbolic sizes do not follow from the dim, and are held.
     """
 
     graph: int
@@ -337,7 +321,6 @@ class Artifact:
     unbound: tuple[str, ...] = ()
 
     def serves(self, size: int) -> bool:
-        """Return whether every guard holds at *size*."""
         return all(guard.holds(size) for guard in self.guards)
 
 
@@ -349,7 +332,6 @@ class DerivedSize:
     plus: int = 0
 
     def at(self, size: int) -> int:
-        """Return the derived size for the dim at *size*."""
         return self.times * size + self.plus
 
 
@@ -357,8 +339,7 @@ class DerivedSize:
 class Recorder:
     """A backend of torch.compile that records the guards of each graph; see `record`.
 
-    ``dim`` is the name of the varied dim, ``size`` its size in the next calls, and ``follows`` are
-    the sizes of inputs that follow from it. ``gpu`` is the GPU to compile for, if assumed.
+    ``size`` is that of ``dim`` in the next calls, from which the sizes of ``follows`` follow.
     """
 
     dim: str
@@ -430,7 +411,6 @@ class Recorder:
         return Artifact(number, self.size, tuple(guards), unbound=unbound)
 
     def _bind(self, env: Any) -> tuple[dict[Any, DerivedSize], tuple[str, ...]]:
-        """Return the symbols that follow from the dim, and the names of the other symbols."""
         bound: dict[Any, DerivedSize] = {}
         unbound: list[str] = []
         for symbol, value in env.backed_var_to_val.items():
@@ -528,21 +508,15 @@ def record(recorder: Recorder, recompiles: int) -> Iterator[None]:
 
 
 def mark_unless_fixed(tensor: torch.Tensor, dim: int) -> None:
-    """Make the dim *dim* of *tensor* dynamic in later compiles, unless torch fixes it.
-
-    `torch._dynamo.mark_dynamic` raises an error if torch fixes the size; here a fixed size is a
-    result to report.
-    """
+    """Make the dim dynamic in later compiles, unless torch fixes it: mark_dynamic raises."""
     torch._dynamo.maybe_mark_dynamic(tensor, dim)
 
 
 def _first_guard(reason: str | None) -> str:
-    """Return the failed guard in dynamo's recompile reason, without the source lines."""
     return " ".join((reason or "").partition("#")[0].split())
 
 
 def _generate(graph: Any) -> Any:
-    """Generate the code of *graph*, which may add guards, without building it."""
     graph.codegen()
     return types.SimpleNamespace(call=_refuse, runner=None)
 
@@ -564,7 +538,6 @@ def _evaluator(expression: Any, bound: dict[Any, DerivedSize]) -> Callable[[int]
 
 
 def _is_linear(relation: Any, size: Any) -> bool:
-    """Return whether *relation* is linear in *size*, so that it holds on a single interval."""
     if relation in (sympy.true, sympy.false):
         return True
     if not isinstance(relation, _RELATIONS):

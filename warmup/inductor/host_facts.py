@@ -27,10 +27,7 @@ _CPP_STUB: Final = "#include <cmath>\n#include <omp.h>\n" + _C_STUB
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """The host compiler that torch.compile needs; ``error`` says why it failed, None if it works.
-
-    ``command`` is None when no compiler was found.
-    """
+    """The host compiler that torch.compile needs, if any; ``error`` says why it failed."""
 
     language: str
     command: str | None = None
@@ -41,8 +38,8 @@ class Compiler:
 class Folder:
     """A cache folder as this process would use it; ``setting`` is the variable that changes it.
 
-    ``error`` says why no file can be written there. ``is_executable`` is False if code in it
-    cannot be loaded. ``created`` are the folders that the test created, innermost first.
+    ``error`` says why it cannot be written, ``created`` are the folders that the test made,
+    innermost first.
     """
 
     name: str
@@ -55,7 +52,6 @@ class Folder:
 
 
 def temporary_error() -> str | None:
-    """Return why no temporary folder is usable, None when one is."""
     try:
         tempfile.gettempdir()
     except OSError as error:
@@ -81,12 +77,7 @@ def cpp_compiler() -> Compiler:
 
 
 def check_cache_folder() -> None:
-    """Make inductor's cache folder, as importing inductor does, which fails where it cannot.
-
-    Raises:
-        SettingsError: it cannot be made.
-        ModuleNotFoundError: torch is not installed.
-    """
+    """Make inductor's cache folder, as importing inductor does; else a SettingsError."""
     folder = ""
     if importlib.util.find_spec("torch") is None:
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
@@ -102,18 +93,12 @@ def check_cache_folder() -> None:
 
 
 def cache_folders(*, on_gpu: bool) -> tuple[Folder, ...]:
-    """Return inductor's cache folder, and on a GPU Triton's, after testing them.
-
-    Missing folders are created; `remove_created` removes them again.
-    """
+    """Return inductor's cache folder, and on a GPU Triton's; `remove_created` removes new ones."""
     return (_inductor_folder(), _triton_folder()) if on_gpu else (_inductor_folder(),)
 
 
 def remove_created(folders: tuple[Folder, ...]) -> None:
-    """Remove the empty folders that testing *folders* created.
-
-    The server may run as another user, who could not write to a folder left behind.
-    """
+    """Remove the empty folders that testing *folders* created: the server may be another user."""
     for folder in folders:
         for part in folder.created:
             with contextlib.suppress(OSError):
@@ -130,10 +115,7 @@ def _inductor_folder() -> Folder:
 
 
 def _default_folder() -> str:
-    """Return inductor's default folder.
-
-    Runs one source file of inductor alone: importing the package would create the folder.
-    """
+    """Return inductor's default folder without its package, which would create it."""
     torch = importlib.util.find_spec("torch")
     assert torch is not None
     assert torch.origin is not None

@@ -382,11 +382,7 @@ ASSUMED_GPU_INTERNALS: Final = (
 
 
 def check_internals(names: tuple[str, ...] = INTERNALS) -> None:
-    """Check that every internal in *names* exists with the parameters that warmup relies on.
-
-    Raises:
-        InductorChangedError: an internal is gone or has another signature.
-    """
+    """Raise an InductorChangedError where one of *names* is gone or has other parameters."""
     for name in names:
         dotted, opening, parameters = name.partition("(")
         internal = _resolve(dotted)

@@ -52,8 +52,6 @@ def _key_of(name: str, choices: list[Any], inputs: Any, layout: Any) -> str | No
 
 @dataclass(slots=True)
 class _Lowered:
-    """What is known of a graph while it is compiled."""
-
     keys: dict[str, str] = field(default_factory=dict)  # of GEMMs, by buffer
     kernels: dict[str, tuple[str, PlannedBy]] = field(default_factory=dict)  # by buffer
     planned: list[PlannedKernel] = field(default_factory=list)
@@ -68,7 +66,6 @@ class PlanWatch:
         self._lock = threading.Lock()
 
     def plans(self) -> tuple[GraphPlan, ...]:
-        """Return the plan of every graph that was compiled so far."""
         with self._lock:
             return tuple(
                 GraphPlan(str(compiled._fx_graph_cache_key), tuple(lowered.planned))
@@ -76,7 +73,6 @@ class PlanWatch:
             )
 
     def attach(self, patches: Patches) -> None:
-        """Watch until *patches* is restored."""
         from torch._inductor.codegen.cpp import CppScheduling
         from torch._inductor.codegen.triton import TritonScheduling
 
@@ -101,7 +97,6 @@ class PlanWatch:
         after(CompiledFxGraph, "__init__", self._note_compiled)
 
     def planned_in(self, graph: Any) -> list[PlannedKernel]:
-        """Return what *graph*, whose code was generated, launches."""
         return self._of(graph).planned
 
     def _of(self, graph: Any) -> _Lowered:
@@ -153,10 +148,7 @@ class PlanWatch:
 
 @contextlib.contextmanager
 def watching_plans() -> Iterator[PlanWatch]:
-    """Note the graphs that any thread compiles while the context is open.
-
-    Graphs that come whole from inductor's caches are not noted.
-    """
+    """Note the graphs that any thread compiles while the context is open, not those from caches."""
     watch, patches = PlanWatch(), Patches(Firewall.current())
     watch.attach(patches)
     try:
@@ -251,11 +243,7 @@ def _with_launch_key(kernel: PlannedKernel, module: Any) -> PlannedKernel:
 
 @contextlib.contextmanager
 def fresh_graphs() -> Iterator[None]:
-    """Compile every graph anew while the context is open, with the names of its C++ kernels.
-
-    No graph comes from inductor's caches, whose plan nobody would see. Kernels that were compiled
-    before still do.
-    """
+    """Compile every graph anew while the context is open, with the names of its C++ kernels."""
     from torch._inductor import config
     from torch.compiler import config as compiler_config
 

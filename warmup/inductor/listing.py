@@ -63,12 +63,10 @@ def note_sent(task: Future[Any]) -> None:
 
 
 def wait_for_sent(report: Callable[[int, int], None] = lambda _done, _total: None) -> None:
-    """Return when the workers have done what was noted before the call.
+    """Return when the workers have done what was noted before the call, and forget it.
 
-    *report* gets how many of these tasks are done, and of how many, whenever some end. The tasks
-    are forgotten; a task that another thread notes meanwhile is left for the next call.
-    Until then they take the host's time, and write to the caches on disk. Where none of them ends
-    for 120 s, a warning says how many kernels the workers still compile, and nobody waits longer.
+    *report* gets how many of these tasks are done, and of how many, whenever some end. Where none
+    ends for 120 s, a warning says so, and nobody waits longer.
     """
     with _under_way_lock:
         sent = set(_under_way)
@@ -100,7 +98,6 @@ class OwnMeasurements(Hooks):
         self._local = threading.local()
 
     def attach(self, patches: Patches) -> None:
-        """Put the hooks in place until *patches* is restored."""
         self._firewall = patches.firewall or self._firewall
         patches.on_restore(self._deactivate)
         patches.wrap(AlgorithmSelectorCache, "make_benchmark_fn", self._wrap_benchmark)

@@ -24,11 +24,7 @@ _DRIVER_FILE = Path("/proc/driver/nvidia/version")
 
 
 def resolve_device(wanted: str) -> torch.device:
-    """Return the device for ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
-
-    Raises:
-        SettingsError: *wanted* has another form, or this machine has no such device.
-    """
+    """Return the device for ``auto``, ``cpu``, ``cuda`` or ``cuda:N``; else a SettingsError."""
     if wanted == "auto":
         return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     if not re.fullmatch(r"cpu|cuda(:[0-9]{1,3})?", wanted):
@@ -60,11 +56,7 @@ def describe_runtime(device: torch.device) -> Runtime:
 
 
 def check_compiler(device: torch.device) -> None:
-    """Check that inductor finds the C++ compiler that it needs on *device*.
-
-    Raises:
-        SettingsError: *device* is a CPU and there is no C++ compiler.
-    """
+    """Raise a SettingsError where *device* is a CPU and inductor finds no C++ compiler."""
     if device.type != "cpu":
         return
     try:
@@ -141,13 +133,7 @@ _NICENESS: Final = 10
 def start_workers(device: str, *, for_build: bool = False) -> None:
     """Start inductor's compile workers when *device* (``auto``, ``cpu``, ``cuda[:N]``) is a GPU.
 
-    With *for_build* they have a lower priority than what measures beside them.
-
     From then on Triton uses the workers' assembler in this process too (`assemble_as_workers_do`).
-
-    Raises:
-        UnsupportedTorchError: the installed torch is outside the supported range.
-        InductorChangedError: an internal is gone or has another signature.
     """
     version_for(torch.__version__)
     if device == "cpu" or not torch.cuda.is_available():
@@ -166,8 +152,8 @@ def start_workers(device: str, *, for_build: bool = False) -> None:
 def _rank_below_measurements(compiler: Any) -> None:
     """Give the workers a lower priority: they compile while this process or its child measures.
 
-    Workers are forked by the process that the pool starts, after its first job, and inherit its
-    priority. A pool that forks its workers in another way has none.
+    They are forked by the process that the pool starts, after its first job, and inherit its
+    priority.
     """
     process = getattr(compiler.process_pool(), "process", None)
     if process is not None:
@@ -178,16 +164,11 @@ def _rank_below_measurements(compiler: Any) -> None:
 def assemble_as_workers_do() -> None:
     """Make Triton in this process use the same ptxas as inductor's workers.
 
-    torch may bundle a newer ptxas than Triton, and inductor uses torch's in its workers and when it
-    compiles without workers (torch/_inductor/runtime/compile_tasks.py). A candidate that is loaded
-    by other code would be assembled again by Triton's ptxas, unlike the kernel that is served.
-
-    The version of ptxas is part of the keys of Triton's cache, also by way of the source that
-    inductor generates. A bundle's kernels are found only if ptxas is the same from the first kernel
-    on, so functions that have cached the version of another ptxas are cleared.
-
-    Raises:
-        InductorChangedError: an internal is gone.
+    torch may bundle a newer ptxas than Triton, which its workers use
+    (torch/_inductor/runtime/compile_tasks.py). A candidate loaded by other code would be assembled
+    unlike the kernel that is served. The version of ptxas is part of the keys of Triton's cache, so
+    a bundle's kernels are found only if it is the same from the first kernel on: what has cached
+    another version is cleared.
     """
     from torch._inductor.runtime.compile_tasks import _set_triton_ptxas_path
 

@@ -77,11 +77,7 @@ _YIELDING: Final = frozenset(
 
 
 def quiet_switches() -> dict[str, bool | int | str]:
-    """Return each switch of the installed torch, with the value that prevents benchmarks.
-
-    Raises:
-        InductorChangedError: a switch that every supported torch has is gone.
-    """
+    """Return each switch of the installed torch, with the value that prevents benchmarks."""
     known: Mapping[str, Any] = vars(inductor_config)["_config"]
     for name in _MUST_EXIST:
         if name not in known:
@@ -94,25 +90,17 @@ def quiet_switches() -> dict[str, bool | int | str]:
 
 
 def is_switch(name: str) -> bool:
-    """Return whether the option *name* is a switch."""
     return name in _QUIET
 
 
 def is_set_in_environment(name: str) -> bool:
-    """Return whether the environment variable for the option *name* is set.
-
-    Inductor reads the variable on import and takes its value as the option's default.
-    """
+    """Return whether inductor read the default of the option *name* from the environment."""
     variable = _OTHER_VARIABLES.get(name, name.removeprefix("triton.").upper())
     return f"TORCHINDUCTOR_{variable}" in os.environ
 
 
 def check_options(options: Mapping[str, OptionValue]) -> None:
-    """Check that a table may set *options*.
-
-    Raises:
-        SettingsError: a table may not set an option, or its value has the wrong type.
-    """
+    """Raise a SettingsError where a table may not set one of *options* to its value."""
     for name, value in options.items():
         if name not in _YIELDING and name not in _QUIET:
             raise SettingsError(
@@ -134,8 +122,8 @@ _CUDAGRAPHS: Final = "triton.cudagraphs"
 class CompileOptions(Hooks):
     """Runs every compile under *options*, and reports options that the caller set otherwise.
 
-    A switch (switches.py) is replaced, even if it comes from the mode of a compile. The caller's
-    value of any other option stands.
+    A switch is replaced, even if it comes from the mode of a compile. The caller's value of any
+    other option stands.
     """
 
     def __init__(self, options: Mapping[str, OptionValue], answers: Answers) -> None:
@@ -146,7 +134,6 @@ class CompileOptions(Hooks):
             _entry(inductor_config, name)
 
     def attach(self, patches: Patches) -> None:
-        """Apply the options until *patches* is restored."""
         patches.on_restore(self._deactivate)
 
         def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -181,7 +168,6 @@ class CompileOptions(Hooks):
         return compile_under_options
 
     def _options_to_set(self) -> dict[str, Any]:
-        """Return all switches, and the other options that the caller did not set."""
         options: dict[str, Any] = {}
         for name, value in self._options.items():
             current = option_value(name)
@@ -203,7 +189,6 @@ class CompileOptions(Hooks):
         return True
 
     def _without_switches(self, own: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a compile's *own* options without the switches of the table."""
         kept: dict[str, Any] = {}
         for name, value in own.items():
             option = name.replace("-", "_")  # torch.compile accepts both forms
@@ -222,8 +207,8 @@ class CompileOptions(Hooks):
 def tag_caches(tag: str, patches: Patches, version: Version) -> None:
     """Add *tag* to the keys of inductor's FX, AOTAutograd and Triton caches, in every thread.
 
-    Changes the default below the context-local overrides, because the Triton part of the key is
-    read at the first call, outside any compile. A tag set by the caller stays in front.
+    Changes the default below the context-local overrides: the Triton part of the key is read at the
+    first call, outside any compile. A tag set by the caller stays in front.
     """
     before = compiler_config.cache_key_tag
     value = f"{before}+{tag}" if before else tag
@@ -268,7 +253,6 @@ def _entry(module: Any, name: str) -> Any:
 
 
 def _default(module: Any, name: str) -> Any:
-    """Return the option's value in a process that sets nothing."""
     entry = _entry(module, name)
     from_environment = entry.env_value_default
     return from_environment if isinstance(from_environment, (bool, str)) else entry.default
@@ -283,10 +267,7 @@ _AUTOTUNING_LOGGERS = (
 
 
 def silence_autotuning(patches: Patches) -> dict[str, bool]:
-    """Drop inductor's autotuning messages until *patches* is restored.
-
-    Returns the options under which compiles must run for that.
-    """
+    """Drop inductor's autotuning messages until restored; return the options for that."""
     patches.wrap(select_algorithm, "PRINT_AUTOTUNE", lambda _: False)
     for name in _AUTOTUNING_LOGGERS:
         logger = logging.getLogger(name)
@@ -297,10 +278,7 @@ def silence_autotuning(patches: Patches) -> dict[str, bool]:
 
 @contextlib.contextmanager
 def compiling_with(options: Mapping[str, OptionValue]) -> Iterator[None]:
-    """Compile with *options* of inductor in this context, and drop its autotuning messages.
-
-    Dynamo reads ``freezing`` before inductor reads the options of a compile, so they are set here.
-    """
+    """Compile with *options* of inductor in this context, and without its autotuning messages."""
     patches = Patches()
     try:
         with inductor_config.patch({**silence_autotuning(patches), **options}):
@@ -322,9 +300,6 @@ def mm_unfolded() -> Iterator[None]:
 
     Inductor does so on a GPU where every use of the sum is pointwise, which a key does not tell,
     and folds the add into an addmm elsewhere (fx_passes/post_grad.py, is_valid_addmm_fusion).
-
-    Raises:
-        InductorChangedError: the internal is gone or has another signature.
     """
     check_internals(FOLDING_INTERNALS)
     patches = Patches()

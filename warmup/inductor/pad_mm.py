@@ -43,7 +43,6 @@ class PadDecisions(KindHooks):
         self._local = threading.local()
 
     def attach(self, patches: Patches) -> None:
-        """Put the hooks in place until *patches* is restored."""
         patches.on_restore(self._deactivate)
         patches.wrap(pad_mm, "_should_pad", self._wrap_question)
         patches.wrap(pad_mm, "is_mm_compute_bound", self._wrap_bound)
@@ -168,8 +167,6 @@ def _question(site: _PadSite, calls: Mapping[Winner, Callable[[int], object]]) -
 
 
 def _numbered(call: Callable[[], Any]) -> Callable[[int], object]:
-    """Return *call* with the parameter of a `TimedCall`; its operands are always the same."""
-
     def numbered(_number: int) -> object:
         return call()
 
@@ -177,11 +174,7 @@ def _numbered(call: Callable[[], Any]) -> Callable[[int], object]:
 
 
 def describe_padding(match: Any, mat1: Any, mat2: Any, op: Any, bias: Any) -> PadProblem:
-    """Return the padding problem of the tensors *mat1* and *mat2*.
-
-    Raises:
-        ProblemError: a key cannot describe the problem.
-    """
+    """Return the padding problem of *mat1* and *mat2*; a ProblemError where no key describes it."""
     try:
         batch = mat1.shape[0] if mat1.dim() == _BATCHED else None
         free = [
@@ -222,10 +215,8 @@ def _layout(tensor: Any) -> Layout:
 def pads_asked_on(device: torch.device) -> Callable[[str], bool]:
     """Return whether the pass would measure the GEMM of a pad key on *device*.
 
-    It rules out GEMMs that need no padding, and those that memory limits.
-
-    Raises:
-        SettingsError: the pass asks about no GEMM on such devices.
+    It rules out GEMMs that need no padding, and those that memory limits. Raises SettingsError
+    where it pads nothing on such devices.
     """
     probe = torch.empty(1, device=device)
     if not pad_mm.check_device(probe, probe):

@@ -78,10 +78,10 @@ class Firewall:
     ) -> Callable[..., Any]:
         """Return ``make(function)``, a hook, such that only what *function* raises leaves it.
 
-        *place* names the hook in reports. Where the hook raises after *function* returned, the call
+        *place* names it in reports. Where the hook raises after *function* returned, the call
         returns what *function* returned first: of further calls the hook may have used the result,
-        such as a kernel whose code was generated to be timed. Else ``plain(function)``, by default
-        *function*, is called with the same arguments.
+        such as a kernel that was generated to be timed. Else ``plain(function)``, by default
+        *function*, is called.
         """
         calls = _Calls()
 
@@ -187,8 +187,7 @@ class Patches:
     ) -> None:
         """Replace attribute *name* of *owner* by ``make(original)``; classmethods stay so.
 
-        Where the replacement raises, ``plain(original)`` is called in its place, by default the
-        original itself.
+        Where the replacement raises, ``plain(original)`` is called, by default the original itself.
         """
 
         def replaced(function: Any) -> Any:
@@ -275,17 +274,12 @@ class KindHooks(Hooks):
     """
 
     def __init__(self, version: Version, answers: Answers) -> None:
-        """Make the hooks, which ask *answers*; *version* has what differs between minors of torch.
-
-        Nothing in inductor changes before `attach`.
-        """
         self._version, self._answers, self._settings = version, answers, answers.settings
 
     def attach(self, patches: Patches) -> None:
         """Put the hooks in place until *patches* is restored.
 
-        A hook that somebody else wrapped in the meantime stays in place, and from then on only
-        calls the function that it replaced.
+        A hook that somebody else wrapped in the meantime stays, and only calls what it replaced.
         """
         raise NotImplementedError
 
@@ -296,7 +290,6 @@ def unwrapped(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _dig_out() -> None:
-    """Put back every buried attribute that is no longer wrapped."""
     while bare := [each for each in _buried if vars(each[0]).get(each[1]) is each[2]]:
         for owner, name, _, raw in bare:
             setattr(owner, name, raw)

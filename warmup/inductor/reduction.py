@@ -72,13 +72,10 @@ _SYMBOL: Final = re.compile(r"\b(?:ks|[su])\d+\b")
 
 
 def reduction_problem(features: Any) -> ReductionProblem:
-    """Return the problem of the reduction with *features*.
+    """Return the problem of the reduction with *features*; else a ProblemError.
 
-    A number of rows that is a range is spelled as inductor's size hint for it, rounded up to a
-    power of two, as in keys of launch configs.
-
-    Raises:
-        ProblemError: a key cannot describe the reduction.
+    A number of rows that is a range is spelled as inductor's size hint, a power of two, as in keys
+    of launch configs.
     """
     nodes = list(features.scheduler_nodes())
     try:
@@ -153,10 +150,7 @@ _NO_CONFIGS: Final = SearchCounts(search=Search.DEFAULT, listed=0)
 
 @dataclass(slots=True)
 class _Loaded:
-    """A kernel with the configs that inductor offers for it, those to compile ahead, and arguments.
-
-    ``make_args`` makes arguments for it; ``args`` are those that it is called with.
-    """
+    """A kernel with the configs that inductor offers, those to compile ahead, and its arguments."""
 
     kernel: Any
     offered: tuple[Any, ...]
@@ -167,10 +161,7 @@ class _Loaded:
 
 @dataclass(frozen=True, slots=True)
 class _Variant:
-    """The kernel of one variant with the launch config found for it, as a call on its arguments.
-
-    ``time_us`` is the least time that the search saw.
-    """
+    """The kernel of one variant with the launch config found for it, as a call on its arguments."""
 
     call: TimedCall
     arguments: OwnArguments
@@ -187,8 +178,8 @@ def search_of(
 ) -> LiveSearch:
     """Return the decision between *variants*, that of inductor's rule first, ready to be measured.
 
-    *create* returns the kernels that inductor makes for a variant. *answers* search the launch
-    config of each, ``counts`` has the configs, ``uncompiled`` the variants that do not compile.
+    *create* returns the kernels that inductor makes for a variant; *answers* search the launch
+    config of each.
     """
     made: dict[Winner, _Variant] = {}
     loaded: dict[Winner, _Loaded] = {}
@@ -234,10 +225,7 @@ def search_of(
 def send_ahead(
     scheduling: Any, features: Any, variants: Sequence[Winner], create: Callable[[Winner], Any]
 ) -> None:
-    """Send what `search_of` begins with, for each of *variants*, to the workers; do not wait.
-
-    A variant that cannot be generated is left out; `search_of` says why.
-    """
+    """Send what `search_of` begins with, for each of *variants*, to the workers; do not wait."""
     counted = metrics.generated_kernel_count
     for variant in variants:
         with contextlib.suppress(Exception):
@@ -288,10 +276,7 @@ def _loaded(source: str) -> _Loaded:
 def _searched(answers: Answers, loaded: _Loaded, limit_us: float) -> _Variant:
     """Return the kernel with the launch config that *answers* find for it.
 
-    Where what the search begins with takes longer than *limit_us*, it ends there.
-
-    Raises:
-        RuntimeError: no config of it compiles and runs.
+    It ends early beyond *limit_us*. Raises RuntimeError where no config compiles and runs.
     """
     kernel, args = loaded.kernel, loaded.args
     search = LaunchSearch(kernel, loaded.offered, args, {}, compile_configs, limit_us)
@@ -323,7 +308,6 @@ class ReductionLoops(KindHooks):
     """Answers persistent or looped from *answers* while attached."""
 
     def attach(self, patches: Patches) -> None:
-        """Put the hook in place until *patches* is restored."""
         patches.on_restore(self._deactivate)
         patches.wrap(TritonScheduling, "create_kernel_choices", self._wrap)
 
@@ -406,7 +390,6 @@ class ReductionSplits(KindHooks):
     """Answers into how many parts a reduction is split from *answers* while attached."""
 
     def attach(self, patches: Patches) -> None:
-        """Put the hook in place until *patches* is restored."""
         patches.on_restore(self._deactivate)
         patches.wrap(Reduction, "num_splits", self._wrap)
 
@@ -452,15 +435,11 @@ class ReductionSplits(KindHooks):
 
 
 def _is_split(parts: Any) -> bool:
-    """Whether inductor's rule splits; -1 takes the parts of an earlier reduction."""
     return isinstance(parts, int) and parts > 1
 
 
 def _region_of(node: Node | None, given: Mapping[str, Any]) -> Region | None:
-    """Return the region of *node* if *given* describes its reduction, of fixed sizes, not parts.
-
-    None too where plain values cannot describe the region: a build could not measure it.
-    """
+    """Return the region of *node* if *given* describes its reduction, of fixed sizes, not parts."""
     if node is None or given["reduction_type"] == _SCAN or not is_reduction(node):
         return None
     x, r = _sizes(given)
@@ -475,7 +454,6 @@ def _region_of(node: Node | None, given: Mapping[str, Any]) -> Region | None:
 
 
 def _sizes(given: Mapping[str, Any]) -> tuple[int | None, int | None]:
-    """Return the rows and the elements of a row in *given*; None for what is no number."""
     x, r = (_product(given[name]) for name in ("ranges", "reduction_ranges"))
     return x, r
 
@@ -490,7 +468,6 @@ def _product(sizes: Sequence[Any]) -> int | None:
 def _problem_of(
     node: Node, region: Region, given: Mapping[str, Any], hint: Any, by_rule: int
 ) -> SplitProblem:
-    """Return the problem of *node*, whose sizes are numbers."""
     x, r = _sizes(given)
     assert x is not None
     assert r is not None

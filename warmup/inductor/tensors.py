@@ -29,8 +29,7 @@ __all__ = [
 def fake_tensors(mode: FakeTensorMode) -> Iterator[None]:
     """Make every new tensor a fake one of *mode* while the context is open, without gradients.
 
-    Functions that the user compiled run uncompiled, and torch does not log an operation that fails:
-    the exception alone says so.
+    Compiled functions run uncompiled, and torch does not log an operation that fails.
     """
     log = logging.getLogger("torch._subclasses.fake_tensor")
     was_disabled, log.disabled = log.disabled, True
@@ -47,10 +46,7 @@ def fake_mode() -> FakeTensorMode:
 
 
 def fake_like(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
-    """Return the fake tensor of *mode* with the shape, strides, dtype and device of *tensor*.
-
-    A tensor on the meta device becomes one on the CPU.
-    """
+    """Return the fake tensor of *mode* like *tensor*, on the CPU for one on the meta device."""
     if tensor.is_meta:
         with mode:
             return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
@@ -59,7 +55,6 @@ def fake_like(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
 
 @contextlib.contextmanager
 def _uncompiled() -> Iterator[None]:
-    """Run compiled functions uncompiled; there are none before torch._dynamo is loaded."""
     if "torch._dynamo" not in sys.modules:
         yield
         return
@@ -73,10 +68,7 @@ Place = tuple[str | int, ...]  # of a tensor in the arguments of a call
 
 
 class StaticInput:
-    """Memory for a tensor with *sizes* by dim, where `fill` puts tensors with smaller sizes.
-
-    It has the other sizes, the dtype and the device of *tensor*, and its values.
-    """
+    """Memory for a tensor like *tensor* with *sizes* by dim, where `fill` puts smaller ones."""
 
     def __init__(self, tensor: torch.Tensor, sizes: Mapping[int, int]) -> None:
         after = [0, 0] * tensor.dim()

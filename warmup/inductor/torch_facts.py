@@ -38,10 +38,9 @@ _TRITON_NEED: Final = re.compile(r"(?:pytorch-)?triton(?:-rocm|-xpu)?\s*\(?([=~<
 
 @dataclass(frozen=True, slots=True)
 class Cuda:
-    """CUDA versions of torch and the driver. A version is None if that part is missing.
+    """CUDA versions of torch and the driver, the newest that it supports; None where missing.
 
-    ``driver`` is the newest CUDA version that the driver supports, ``message`` torch's warning when
-    it finds no device, ``visible_devices`` the variable CUDA_VISIBLE_DEVICES.
+    ``message`` is torch's warning when it finds no device.
     """
 
     torch: str | None = None
@@ -64,7 +63,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The requested device. If it cannot be used, ``runtime`` is None and ``error`` says why.
+    """The requested device; without ``runtime``, ``error`` says why it cannot be used.
 
     The other fields are empty on a CPU. ``memory`` is (free, total) in bytes; ``online`` names
     other autotuners of torch that are switched on and run at call time.
@@ -81,8 +80,7 @@ class Target:
 class Facts:
     """All facts about this machine. With a ``torch_error`` the fields below it are empty.
 
-    ``target`` is None when the temporary folder or the cache folder is unusable: importing inductor
-    writes to them.
+    ``target`` is None when the temporary or the cache folder is unusable: inductor writes to them.
     """
 
     requested: str
@@ -101,8 +99,7 @@ class Facts:
 def collect_facts(requested: str) -> Facts:
     """Return the facts about this machine for the device *requested*; leaves no files behind.
 
-    Raises:
-        SettingsError: *requested* is not ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+    Raises SettingsError where *requested* has no valid form.
     """
     try:
         import torch

@@ -102,8 +102,6 @@ def _state_of(tensor: torch.Tensor) -> _State:
 
 
 class _Weight(ctypes.Structure):
-    """``Weight`` of the C++ source."""
-
     _fields_ = (
         ("tensor", ctypes.c_void_p),
         ("storage", ctypes.c_void_p),
@@ -130,12 +128,10 @@ class _FrozenWeight(NamedTuple):
     owner: _Owner | None
 
     def is_changed(self) -> bool:
-        """Return whether its counter, its storage or its address is another one."""
         tensor = self.tensor()
         return tensor is not None and _state_of(tensor) != self.state
 
     def is_replaced(self) -> bool:
-        """Return whether its module has another tensor in its place."""
         module = None if self.owner is None else self.owner.module()
         if module is None or self.owner is None:
             return False
@@ -158,7 +154,6 @@ class _FrozenGraph:
         self._manager: Callable[[], Any] = lambda: None  # dynamo's guards, held weakly
 
     def add(self, name: str, tensor: torch.Tensor, state: _State, owner: _Owner | None) -> None:
-        """Watch *tensor*."""
         self._weights.append(_FrozenWeight(name, weakref.ref(tensor), state, owner))
         if state.storage:  # no other storage gets this address while there is a weak reference
             weak: Any = StorageWeakRef
@@ -170,7 +165,6 @@ class _FrozenGraph:
         return list(dict.fromkeys(found))
 
     def add_guard(self, builder: Any) -> None:
-        """Add the guard to those that *builder* of dynamo makes."""
         others = len(self._weights) - 1
         rest = f" and {counted(others, 'other')}" if others else ""
         said = f"no frozen weight was changed ({self._weights[0].name}{rest})"
@@ -178,10 +172,7 @@ class _FrozenGraph:
         self._manager = weakref.ref(builder.guard_manager)
 
     def make_check(self) -> Callable[[object], bool]:
-        """Return a function that returns whether no weight was changed, and True until `arm`.
-
-        Dynamo evaluates new guards once, and raises an error where they fail.
-        """
+        """Return a check of all weights, which fails only after `arm`: dynamo evaluates it once."""
         weights, first_changed = self._weights, _load_check()
         if first_changed is None:
 
@@ -215,10 +206,7 @@ class _FrozenGraph:
 
 
 class _Dropped(DeletedGuardManagerWrapper):
-    """What dynamo has in the place of the guards of a graph that was dropped.
-
-    They may be under evaluation in another thread, and are kept.
-    """
+    """Stands for the guards of a dropped graph, which another thread may be evaluating."""
 
     def __init__(self, replaced: Any) -> None:
         super().__init__("a weight that the graph had frozen was changed")
@@ -273,7 +261,6 @@ class WeightWatch(Hooks):
         self._made = _Made()
 
     def attach(self, patches: Patches) -> None:
-        """Watch what is frozen until *patches* is restored; guards stay in place after that."""
         self._firewall = patches.firewall or Firewall()
         patches.on_restore(self._deactivate)
         patches.wrap(freezing, "freeze", self._wrap_freeze)
@@ -349,9 +336,7 @@ class WeightWatch(Hooks):
     def _drop_changed(self, code: CodeType) -> None:
         """Report the changed weights for which *code* is compiled again, and drop their graphs.
 
-        Raises:
-            WeightChangedError: serving is strict. The graphs stay, and so do their guards, which
-                fail at each call.
+        Strict serving raises WeightChangedError: the graphs and their guards stay.
         """
         for graph in [each for each in _armed if each.code is code]:
             if changed := graph.changed():
@@ -372,10 +357,7 @@ def _owners_in(modules: Iterable[Any]) -> dict[int, tuple[torch.Tensor, _Owner]]
 
 
 def _without_dropped(code: CodeType, value: Any) -> Any:
-    """Return *value*, without the dropped graphs of *code* if it is their number.
-
-    Dynamo gives up on a function of which it has compiled some number of graphs.
-    """
+    """Return *value*, the number after which dynamo gives up, without dropped graphs."""
     if not isinstance(value, CacheSizeRelevantForFrame):
         return value
     entries = _debug_get_cache_entry_list(code)
@@ -385,10 +367,7 @@ def _without_dropped(code: CodeType, value: Any) -> Any:
 
 
 def _names_in(model: torch.fx.GraphModule) -> list[str]:
-    """Return names like ``self.fc.weight`` for the parameters and the buffers of *model*.
-
-    Dynamo spells that ``L['self']._modules['fc']._parameters['weight']``.
-    """
+    """Return ``self.fc.weight`` for ``L['self']._modules['fc']._parameters['weight']``."""
     sources: dict[str, Any] = getattr(model, "_param_name_to_source", {})
     names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
     names += [name for name, _ in model.named_buffers(remove_duplicate=False)]

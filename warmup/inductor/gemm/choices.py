@@ -77,7 +77,6 @@ def identify_template(origin: Any) -> Winner | None:
 
 
 def is_library(choice: Any) -> bool:
-    """Return whether *choice* is a library kernel (ATen, mkldnn, mkl)."""
     winner = identify(choice)
     return winner is not None and winner.family is Family.EXTERN
 
@@ -85,8 +84,8 @@ def is_library(choice: Any) -> bool:
 def post_op_of(choices: list[Any]) -> PostOp | None:
     """Return the post-op of the library call among *choices*; None when it has none.
 
-    Pattern lowerings keep the post-op in a closure and pass it as keyword arguments of the mkldnn
-    call (torch/_inductor/mkldnn_lowerings.py).
+    Pattern lowerings pass it as keyword arguments of the mkldnn call
+    (torch/_inductor/mkldnn_lowerings.py).
     """
     for choice in choices:
         if isinstance(choice, ExternKernelCaller):
@@ -128,7 +127,6 @@ def force_choice(version: Version, winner: Winner, base: Any) -> Any | MissReaso
 
 
 def _divides_k(wanted: Mapping[str, KwargValue], base: Any) -> bool:
-    """Whether K is divisible as the kwargs claim: a false EVEN_K would read out of bounds."""
     k_split, block_k = wanted.get("k_split"), wanted.get("BLOCK_K")
     divisor = k_split if k_split is not None else block_k if wanted.get("EVEN_K") is True else None
     if divisor is None:
@@ -146,14 +144,12 @@ class DeferredCppChoices:
     call: Callable[[list[Any]], Any]
 
     def generate(self) -> list[Any]:
-        """Make the call and return the choices it adds."""
         choices: list[Any] = []
         self.call(choices)
         return choices
 
 
 def generate_deferred(choices: list[Any]) -> list[Any]:
-    """Return *choices* with each deferred call replaced by the choices it adds."""
     generated: list[Any] = []
     for choice in choices:
         generated.extend(choice.generate() if isinstance(choice, DeferredCppChoices) else [choice])
@@ -161,7 +157,6 @@ def generate_deferred(choices: list[Any]) -> list[Any]:
 
 
 def choice_of(choices: list[Any], winner: Winner) -> Any | None:
-    """Return the choice identified by *winner*; None if *choices* do not contain it."""
     candidates = choices
     if winner.family is Family.CPP:
         candidates = [
@@ -175,11 +170,10 @@ def choice_of(choices: list[Any], winner: Winner) -> Any | None:
 
 
 def library_or_first(name: str, choices: list[Any]) -> Any:
-    """Return the fallback: the library call of default mode, else the first library call.
+    """Return the library call of default mode, else the first library call, else the first choice.
 
-    Without library calls it is the first choice. Default mode calls ``addmm`` with the bias as
-    given. Max-autotune expands the bias first, which costs ``aten::addmm`` a copy, and offers
-    ``bias_addmm`` to avoid it (kernel/mm.py).
+    Default mode calls ``addmm`` with the bias as given. Max-autotune expands the bias first, which
+    costs ``aten::addmm`` a copy, and offers ``bias_addmm`` to avoid it (kernel/mm.py).
     """
     ready = [choice for choice in choices if not isinstance(choice, DeferredCppChoices)]
     library = [choice for choice in ready if is_library(choice)]
@@ -223,7 +217,6 @@ class TmaCandidates:
 
     @property
     def uid(self) -> str:
-        """The uid of the template that the op has, ``triton::...``."""
         return str(_TEMPLATES[self.op_name].uid)
 
     def __bool__(self) -> bool:
@@ -245,10 +238,7 @@ def tma_candidates(
     op_name: str,
     overrides: Mapping[str, Any] | None = None,
 ) -> TmaCandidates:
-    """Return the TMA candidates for this GEMM if the lowering offers Triton but not TMA.
-
-    *overrides* are the kwargs that the lowering gives to every candidate of the mm template.
-    """
+    """Return the TMA candidates for this GEMM if the lowering offers Triton but not TMA."""
     uids = {template.uid for template in templates}
     if op_name not in _TEMPLATES or mm_template.uid not in uids or TMA_UIDS & uids:
         return TmaCandidates()
@@ -273,10 +263,9 @@ def tma_candidates(
 
 
 def _scaling_of(kernel_inputs: Any) -> dict[str, Any] | None:
-    """Return the kwargs that say how the factors are scaled, as the lowering of _scaled_mm does.
+    """Return how the factors are scaled, as the lowering of _scaled_mm does.
 
-    None for sizes that it does not know: the lowering of torch.nn.functional.scaled_mm is told. The
-    lowering offers the mm template for scales per tensor and per row alone.
+    The lowering offers the mm template for scales per tensor and per row alone.
     """
     a, b, *scales = kernel_inputs.nodes()
     try:

@@ -1,12 +1,10 @@
 """`CppSources`: the source of a C++ GEMM template is written only to be compiled, and quickly.
 
-Inductor writes this source twice for each product of each layer: first for a benchmark, later with
-the operations that are fused into the product. Each time it parses the same jinja templates and
-index expressions anew, which takes longer than the rest of the writing. A model of equal layers
-pays that for each layer in each bucket.
-
-Where a row answers, nothing is measured: the source for the benchmark is left out. For every other
-source the templates and expressions are parsed once in a process. The generated code is the same.
+Inductor writes it twice for each product of each layer: for a benchmark, and with the operations
+that are fused into the product. Each time it parses the same jinja templates and index expressions
+anew, which takes longer than the rest. Where a row answers, nothing is measured: the source for the
+benchmark is left out. For every other source the templates and expressions are parsed once in a
+process. The generated code is the same.
 """
 
 from __future__ import annotations
@@ -47,10 +45,7 @@ _SourceArgument = tuple[int, str, Any]  # place of a buffer, rest of the name, n
 
 @dataclass(frozen=True, slots=True)
 class _EarlierSource:
-    """A source, the kernel's arguments, and the buffers that it does not store after all.
-
-    Buffers have their places in the text for names.
-    """
+    """A source and the kernel's arguments, with the places of buffers for names."""
 
     source: str
     inputs: tuple[_SourceArgument, ...]
@@ -66,8 +61,6 @@ class EqualSources:
         self._written: WeakKeyDictionary[Any, dict[str, _EarlierSource]] = WeakKeyDictionary()
 
     def reuse(self, original: Callable[..., str]) -> Callable[..., str]:
-        """Return *original*, ``CppTemplateKernel.render``, which writes no source a second time."""
-
         def render(kernel: Any, template: Any, **kwargs: Any) -> str:
             found = _described(kernel, template, **kwargs)
             if found is None:
@@ -135,10 +128,7 @@ def _described(
 
 
 def _readers(nodes: Sequence[Any]) -> list[str]:
-    """Return who reads each of *nodes*, the product and what is fused into it: stores depend on it.
-
-    A buffer that nothing else reads is not stored.
-    """
+    """Return who reads each of *nodes*: a buffer that nothing else reads is not stored."""
     fused = {node.get_operation_name(): node.get_name() for node in nodes}
     buffers = V.graph.scheduler.name_to_buf
     readers = {
@@ -153,7 +143,6 @@ def _readers(nodes: Sequence[Any]) -> list[str]:
 
 
 def _kind_of(node: Any) -> str:
-    """Return the class of *node* if it is a view; what computes a buffer is no part of a source."""
     return "" if isinstance(node, Buffer) else type(node).__name__
 
 
@@ -210,7 +199,6 @@ class CppSources:
     """Leaves out sources for benchmarks, and parses the parts of the others once."""
 
     def attach(self, patches: Patches) -> None:
-        """Put the hooks in place until *patches* is restored."""
         patches.wrap(cpp_template_kernel.CppTemplateKernel, "render", EqualSources().reuse)
         patches.wrap(cpp_template_kernel.CppTemplateKernel, "render", _leave_out)
         patches.wrap(KernelTemplate, "_template_from_string", _keep_templates)
@@ -221,9 +209,8 @@ class CppSources:
 def unmeasured() -> Iterator[None]:
     """Write no source for a C++ candidate that this thread makes while the context is open.
 
-    A single choice is compiled without a benchmark (AlgorithmSelectorCache.__call__). The source
-    that is compiled is written later, with the operations that are fused into the product
-    (CppScheduling.codegen_template).
+    A single choice is compiled without a benchmark (AlgorithmSelectorCache.__call__); its source is
+    written later, with what is fused into the product (CppScheduling.codegen_template).
     """
     _thread.is_unmeasured = True
     try:

@@ -65,10 +65,8 @@ _WITH_BIAS: Final = ("addmm", "baddbmm")  # ops whose first input is the bias
 
 @dataclass(slots=True)
 class Listed:
-    """A selection as its lists described it, and what they left out and added.
+    """A selection as its lists described it; ``op`` is empty where inductor made no list of it.
 
-    A selection may have several lists, or none of inductor's: ``op`` is empty then. ``problem`` is
-    None where no key describes it, ``answer`` is the winner of its row, or why no row answers.
     ``rejected`` is why the winner of a row could not be forced.
     """
 
@@ -96,7 +94,6 @@ class CandidateLists(KindHooks):
         self._local = threading.local()
 
     def attach(self, patches: Patches) -> None:
-        """Put the hooks in place until *patches* is restored."""
         patches.on_restore(self._deactivate)
         patches.wrap(InductorChoices, "_finalize_template_configs", self._wrap_finalize)
         patches.wrap(CppGemmTemplate, "add_choices", self._wrap_add_choices)
@@ -109,7 +106,6 @@ class CandidateLists(KindHooks):
         layout: Any,
         post_op: PostOp | None = None,
     ) -> None:
-        """Describe the selection of *op* with the inputs *nodes* in *notes*, and look it up."""
         notes.op, notes.nodes = op, tuple(nodes)
         try:
             notes.problem = describe(op, list(nodes), layout, post_op)
@@ -174,10 +170,7 @@ class CandidateLists(KindHooks):
     def _widen(
         self, selection: Selection, listed: list[Any], problem: GemmProblem | None
     ) -> list[Any]:
-        """Return what inductor *listed* and what the search adds, and note how it was searched.
-
-        A selection may be listed in parts: from torch 2.12 on addmm lists its templates last.
-        """
+        """Return what inductor *listed* and what the search adds, and note how it was searched."""
         mode, near = self._settings.search, tuple[Winner, ...]()
         if problem is None:
             mode = Search.DEFAULT
@@ -241,18 +234,13 @@ class Fusions(KindHooks):
     """Forces the decisions of winners with ``fused`` while attached; other nodes are inductor's."""
 
     def attach(self, patches: Patches) -> None:
-        """Force decisions until *patches* is restored."""
         patches.on_restore(self._deactivate)
         patches.wrap(GraphLowering, "run_node", self._wrap_run_node)
         patches.wrap(InductorChoices, "can_fuse", self._wrap_can_fuse)
         patches.wrap(Scheduler, "codegen", self._wrap_codegen)
 
     def decide(self, selected: Any, key: str, winner: Winner) -> None:
-        """Force the decision of *winner* for the GEMM of *key*, which was *selected* just now.
-
-        *selected* is what ``AlgorithmSelectorCache.__call__`` returned. Nothing is forced where the
-        winner has no decision.
-        """
+        """Force the decision of *winner* for the GEMM of *key*, which was *selected* just now."""
         if winner.fused is None:
             return
         node = selected[0] if isinstance(selected, tuple) else selected  # from torch 2.12 on
@@ -307,10 +295,7 @@ class Fusions(KindHooks):
 
 
 def key_of_template(node: Any) -> str | None:
-    """Return the key of the row that decided about the template in the scheduler's *node*.
-
-    None where there is no template, or no decision about it.
-    """
+    """Return the key of the row that decided about the template in *node*, if one did."""
     return _decisions_here().get(_template_of(node), (None, None))[0]
 
 
@@ -320,7 +305,7 @@ def _decisions_here() -> _Decisions:
 
 
 def _belongs_to_template(scheduler: Any, node1: Any, node2: Any, decisions: _Decisions) -> bool:
-    """Whether *node1* or *node2* can be fused into a template instead, whose row says that it is.
+    """Whether a row says that *node1* or *node2* is fused into a template instead.
 
     Inductor would fuse an operation into the reduction that follows, as the addition of a residual
     into the norm behind it, before it looks at the template.
@@ -335,7 +320,6 @@ def _belongs_to_template(scheduler: Any, node1: Any, node2: Any, decisions: _Dec
 
 
 def _template_of(node: Any) -> str:
-    """Return the buffer of the template in the scheduler's *node*; empty where there is none."""
     template = node.get_template_node()
     return "" if template is None else str(template.get_name())
 
@@ -363,7 +347,6 @@ class GemmChoices(KindHooks):
         self._fusions = Fusions(version, answers)
 
     def attach(self, patches: Patches) -> None:
-        """Put the hooks in place until *patches* is restored."""
         patches.on_restore(self._deactivate)
         expect_padding(patches)
         self._lists.attach(patches)
@@ -439,8 +422,8 @@ class GemmChoices(KindHooks):
     def _choices_without_rows(self, name: str, choices: list[Any]) -> list[Any]:
         """Return what is offered of a selection that is not this kind's.
 
-        It is uncovered where max-autotune would measure: where no row kind has the selection, and
-        inductor lists several choices for it under the table's options. A single choice is none.
+        It is uncovered where max-autotune would measure several choices and no row kind has the
+        selection.
         """
         site = f"select:{name}"
         if self._active and len(choices) > 1 and tuning_is_on() and not covers(site):
@@ -511,11 +494,7 @@ class KernelWatch:
         return sum(len(_LAUNCHED.findall(source)) for source in sources)
 
     def spills_and_registers(self, key: str) -> tuple[int | None, int | None]:
-        """Return the spilled and the used registers of the kernel with the template of *key*.
-
-        For each thread, as the driver reports them once the kernel is loaded; None before, and
-        where no template was compiled for *key*.
-        """
+        """Return the spilled and the used registers of a thread in the kernel of *key*, if known."""
         name = self._templates.get(key, "")
         kernels = (getattr(module, name, None) for module in self._modules)
         for kernel in kernels:
@@ -524,8 +503,6 @@ class KernelWatch:
         return None, None
 
     def wrap_define(self, original: Callable[..., str]) -> Callable[..., str]:
-        """Return *original* (``TritonScheduling.define_kernel``), noting kernels of templates."""
-
         def define_kernel(scheduling: Any, source: str, node_schedule: Any, kernel: Any) -> str:
             name = original(scheduling, source, node_schedule, kernel)
             for node in node_schedule:  # marks of where reductions begin and end are in it too
@@ -537,8 +514,6 @@ class KernelWatch:
         return define_kernel
 
     def wrap_load(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return *original* (``GraphLowering.compile_to_module``), noting the module."""
-
         def compile_to_module(graph: Any) -> Any:
             module = original(graph)
             self._modules.append(module)

@@ -86,7 +86,7 @@ def epilogue_of(node: Node) -> str:
 
 
 def end_of_epilogue(node: Node) -> Node | None:
-    """Return the last node of the epilogue of the GEMM *node*; None where there is no epilogue.
+    """Return the last node of the epilogue of the GEMM *node*, if any.
 
     A cast to a wider dtype at its end is left to the kernel that reads the result.
     """
@@ -101,7 +101,7 @@ def end_of_epilogue(node: Node) -> Node | None:
 
 
 def _steps_after(node: Node, gemm: torch.Tensor) -> Iterator[tuple[str, Node]]:
-    """Yield the text of each step behind *node*, which computes *gemm*, and the step's last node.
+    """Yield the text of each step behind *node*, which computes *gemm*, and its last node.
 
     The text is empty where the step leaves its values as they are, such as a view.
     """
@@ -117,10 +117,7 @@ def _steps_after(node: Node, gemm: torch.Tensor) -> Iterator[tuple[str, Node]]:
 
 
 def _next_nodes(start: Node, numel: Any) -> list[Node] | None:
-    """Return the pointwise nodes from *start* up to the first node that all its users lead to.
-
-    That node is last. None when users diverge and do not meet again, or one is not pointwise.
-    """
+    """Return the pointwise nodes up to the first node that all users of *start* lead to."""
     pending = set(start.users)
     members: list[Node] = []
     while pending and len(members) < MAX_NODES:
@@ -149,7 +146,6 @@ def _is_fusible(node: Node, numel: Any) -> bool:
 
 
 def _same(left: Any, right: Any) -> bool:
-    """Whether two sizes are equal, compared without adding a guard to the graph."""
     if isinstance(left, int) and isinstance(right, int):
         return left == right
     return str(left) == str(right)
@@ -174,7 +170,6 @@ def _text_of(node: Node, texts: dict[Node, str], gemm_dtype: torch.dtype) -> str
 
 
 def _is_opmath_cast(node: Node, gemm_dtype: torch.dtype) -> bool:
-    """Whether *node* is a cast that decompositions put around low-precision math."""
     if node.target is not torch.ops.prims.convert_element_type.default:
         return False
     return node.meta["val"].dtype in (torch.float32, gemm_dtype)
@@ -234,7 +229,6 @@ def _as_step(expression: str) -> str:
 
 
 def _recognize_activation(text: str) -> str:
-    """Return the activation that *text* is a decomposition of, else *text*."""
     for name, matches in _ACTIVATIONS:
         inner = matches(text)
         if inner is not None:
@@ -313,8 +307,7 @@ def largest_size_of_engine() -> int | None:
     """Return the end of the range that vLLM compiles in this thread; None outside of vLLM.
 
     Source: vLLM 0.32.0, `get_pass_context` (compilation/passes/inductor_pass.py), whose
-    ``compile_range`` vLLM sets around each compile (compilation/piecewise_backend.py). Nothing of
-    vLLM is imported.
+    ``compile_range`` vLLM sets around each compile. Nothing of vLLM is imported.
     """
     for name in _MODULES:
         context_of: Any = getattr(sys.modules.get(name), "get_pass_context", None)
@@ -333,7 +326,6 @@ _UNBOUNDED: Final = 2**62
 
 
 def current_node() -> Node | None:
-    """Return the FX node that this thread is lowering, None outside a lowering."""
     node = getattr(V.graph, "current_node", None)
     return node if isinstance(node, Node) else None
 
@@ -352,8 +344,7 @@ def describe(
 ) -> GemmProblem:
     """Return the GEMM problem of *inputs* (IR nodes) and the output *layout*.
 
-    Raises:
-        ProblemError: a key cannot describe the problem, for example because of unbacked sizes.
+    Raises ProblemError where a key cannot describe it, for example because of unbacked sizes.
     """
     try:
         return _describe(name, inputs, layout, post_op)
@@ -431,7 +422,7 @@ def _dim(size: Any) -> Dim:
 def dim_of(size: Any, shapes: Any) -> Dim:
     """Return the constant or the range of the expression *size* under the ShapeEnv *shapes*.
 
-    A size without an upper end has that of the engine's range, where an engine compiles for one.
+    A range without an upper end has that of an engine which compiles for one.
     """
     expression = sympy.sympify(size)
     if not expression.free_symbols:
@@ -450,16 +441,11 @@ def _range(expression: Any, ranges: Any) -> Dim:
 
 
 def layout_of_operand(operand: Any) -> Layout:
-    """Return how the matrices of *operand*, a buffer of inductor, lie in memory."""
     return layout_of(list(operand.get_size()), strides_of(operand), _known_equal, _dim)
 
 
 def strides_of(operand: Any) -> list[Any]:
-    """Return the strides that *operand* has, or will have once its layout is fixed.
-
-    A flexible layout gets padded strides when inductor fixes it (ir.py, _pad_strides), which can
-    happen before or after this call, depending on the other nodes.
-    """
+    """Return the strides of *operand*, padded as inductor will (ir.py, _pad_strides)."""
     layout = operand.get_layout()
     if isinstance(layout, FlexibleLayout):
         return list(layout.get_fixed_layout_without_freezing().stride)
@@ -506,7 +492,6 @@ def fp32_precision(device_type: str) -> str:
 
 
 def _reduces_in_full(dtype: torch.dtype, device_type: str) -> bool:
-    """Whether reduced-precision reductions, torch's default on GPUs, are switched off."""
     if device_type == "cpu":
         return False
     matmul = torch.backends.cuda.matmul

@@ -97,7 +97,6 @@ def spec_of(choice: Any) -> Spec | None:
 
 
 def _to_plain(value: Any) -> Any:
-    """Return *value*, a dtype as an object with its name: `torch._scaled_mm` takes one."""
     is_dtype = isinstance(value, torch.dtype)
     return {"dtype": str(value).removeprefix("torch.")} if is_dtype else value
 
@@ -122,11 +121,8 @@ def _plain(spec: Spec) -> Spec | None:
 def make_call(candidate: Candidate, sets: Operands) -> TimedCall:
     """Return the call of *candidate* on the operand sets *sets*.
 
-    The call returns a new output tensor, or None if it wrote the output of its operand set.
-
-    Raises:
-        Exception: an error from loading or compiling the candidate.
-        ValueError: the candidate's spec is of no known form.
+    It returns a new output tensor, or None if it wrote the output of its operand set. Loading or
+    compiling the candidate may raise anything.
     """
     spec = candidate.spec
     numbers = range(sets.count)
@@ -213,8 +209,8 @@ class SizeHints:
 def hints_of(input_nodes: Sequence[Any], layout: Any) -> tuple[SizeHints, ...]:
     """Return hints for the lower end of a selection's range, its middle and its tuned size.
 
-    In ascending order. All symbols are at their lower ends, or in the middle, together; sizes that
-    a guard of the graph excludes are skipped. Empty if no size is a range or a symbol has no hint.
+    All symbols are at their lower ends, or in the middle, together; sizes that a guard of the graph
+    excludes are skipped. Empty if no size is a range or a symbol has no hint.
     """
     dims = [sympy.sympify(dim) for dim in (*layout.size, input_nodes[0].get_size()[-1])]
     ranged = next((dim for dim in dims if dim.free_symbols), None)
@@ -255,10 +251,7 @@ def _holds(guard: Any, symbol: sympy.Symbol, size: int) -> bool:
 
 @contextlib.contextmanager
 def using_hints(symbols: SymbolHints) -> Iterator[None]:
-    """Replace the size hints of the graph being lowered by *symbols* while the context is open.
-
-    Guards added and sizes computed inside are dropped.
-    """
+    """Replace the size hints of the graph being lowered; drop guards that are added inside."""
     graph, own = V.graph, V.graph.sizevars
     shapes = copy.copy(own.shape_env)
     hints = {symbol: sympy.Integer(size) for symbol, size in symbols.items()}
@@ -306,7 +299,6 @@ def choice_at_hints(choice: Any) -> Any | None:
 
 
 def expect_padding(patches: Patches) -> None:
-    """Let inductor predict layouts as it will fix them, until *patches* is restored."""
     patches.wrap(FlexibleLayout, "get_fixed_layout_without_freezing", _without_current_node)
     patches.wrap(TritonTemplateKernel, "load_input", _without_current_node)
 
@@ -323,7 +315,7 @@ def _without_current_node(original: Callable[..., Any]) -> Callable[..., Any]:
 def fixed_layouts(operands: Iterable[Any]) -> Iterator[None]:
     """Give *operands* with a flexible layout their predicted fixed layout while open.
 
-    Otherwise inductor takes the strides of example operands from the flexible layout (2.11).
+    Else inductor takes the strides of example operands from the flexible layout (2.11).
     """
     with contextlib.ExitStack() as restores:
         for operand in operands:
@@ -349,10 +341,7 @@ def question_of(
     layout: Any,
     input_gen_fns: Mapping[int, Callable[[Any], torch.Tensor]] | None,
 ) -> GemmQuestion:
-    """Return the question of *problem* about *choices*, with the questions at smaller sizes.
-
-    Choices that a row cannot force are left out.
-    """
+    """Return the question of *problem* about *choices*, with the questions at smaller sizes."""
     make_question = partial(_question, problem, input_nodes, layout, input_gen_fns)
     question = make_question(choices)
     hints = hints_of(input_nodes, layout)
@@ -392,7 +381,6 @@ def _question_at(
 
 
 def _choice_at(size: int, winner: Winner, choice: Any) -> Any | None:
-    """Return *choice* as it is called at *size*; None, which is logged, if inductor cannot."""
     try:
         return choice_at_hints(choice)
     except Exception as error:  # noqa: BLE001  a template may refuse a size in any way
@@ -469,12 +457,10 @@ def _question(
 
 
 def _environment() -> dict[str, str]:
-    """Return the variables that name the cache folders of this build."""
     return {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
 
 
 def _region(problem: GemmProblem, views: Sequence[TensorSpec]) -> Region | None:
-    """Return the region of the GEMM being lowered; *views* are its operands."""
     node = current_node()
     if node is None:
         return None
@@ -482,7 +468,6 @@ def _region(problem: GemmProblem, views: Sequence[TensorSpec]) -> Region | None:
 
 
 def _specs(by_winner: Mapping[Winner, Any]) -> tuple[dict[Winner, Spec], dict[Winner, str]]:
-    """Return the spec of each choice, and for choices without one the reason."""
     specs: dict[Winner, Spec] = {}
     uncompiled: dict[Winner, str] = {}
     for winner, choice in by_winner.items():
@@ -562,7 +547,6 @@ class _LiveOperands:
 
 
 def _live_call(choice: Any, sets: Operands) -> Callable[[int], object]:
-    """Return the call of *choice* on the live operand set *sets*."""
     is_library = AlgorithmSelectorCache._is_extern(choice)
     operands = sets.views(0) if is_library else sets.operands(0)
     out = sets.out(0, at_offset=is_library)
@@ -575,10 +559,7 @@ def _live_call(choice: Any, sets: Operands) -> Callable[[int], object]:
 
 @dataclass(frozen=True)
 class _LiveCall:
-    """A call that keeps its operands and output alive: a C++ kernel holds only their addresses.
-
-    The output is last in ``held``; ``post`` turns it into the GEMM's result.
-    """
+    """A call that keeps its operands and output alive: a C++ kernel holds only their addresses."""
 
     run: Callable[[], Any]
     held: tuple[torch.Tensor, ...]

@@ -29,7 +29,6 @@ def hint_or_value(argument: Any) -> Any:
 
 
 def is_size(node: Node) -> bool:
-    """Whether *node* is a size read from a tensor, not a tensor."""
     return isinstance(node.meta.get("val"), int | torch.SymInt)
 
 
@@ -91,10 +90,7 @@ _REDUCTION_OPS: Final = frozenset({_aten.var.correction, _aten._softmax.default}
 
 
 def members_of(gemm: Node, prologue: set[Node]) -> list[Node]:
-    """Return the nodes of the region around *gemm*, in graph order.
-
-    *prologue* are the nodes that compute its operands and belong to the region.
-    """
+    """Return the nodes of the region around *gemm*, in graph order, with its *prologue*."""
     members = _members_with(gemm, prologue, has_pairs=True)
     if any(node.target in PAIR_OPS or pair_of(node) for node in outputs_of(members)):
         return _members_with(gemm, prologue, has_pairs=False)  # one of two results is no output
@@ -184,17 +180,14 @@ def viewed_by(node: Node) -> Node:
 
 
 def is_tensor(node: Node) -> bool:
-    """Return whether *node* computes one tensor."""
     return node.op == "call_function" and isinstance(node.meta.get("val"), torch.Tensor)
 
 
 def tensors_of(gemm: Node) -> list[Node]:
-    """Return the nodes among the positional arguments of *gemm*, in order."""
     return [argument for argument in gemm.args if isinstance(argument, Node)]
 
 
 def _members_with(gemm: Node, prologue: set[Node], *, has_pairs: bool) -> list[Node]:
-    """Return the nodes of the region, with reductions that have two results or without."""
     order = {node: i for i, node in enumerate(gemm.graph.nodes)}
     after = _downstream(gemm)
     members = {gemm, *prologue}
@@ -223,9 +216,8 @@ def _downstream(start: Node) -> set[Node]:
 def _siblings(members: set[Node], made_before: set[Node]) -> set[Node]:
     """Return the other GEMMs whose results only *members* use, and the nodes in between.
 
-    *made_before* are the GEMM and what computes its operands. What these read is no sibling, and
-    neither is what depends on the GEMM: the search starts at inputs of the other members, which are
-    not members themselves.
+    What the GEMM and its operands, *made_before*, read is no sibling, and neither is what depends
+    on the GEMM.
     """
     siblings: set[Node] = set()
     inputs = {node for member in members - made_before for node in member.all_input_nodes}
@@ -251,7 +243,6 @@ def _elements_of(node: Node) -> int | None:
 
 
 def _is_generated(node: Node) -> bool:
-    """Whether inductor computes *node* in a generated kernel."""
     return _is_pointwise(node) or (is_tensor(node) and is_reduction(node))
 
 
@@ -278,8 +269,8 @@ class _NotPlainError(Exception):
 def region_of(gemm: Node, operands: Sequence[TensorSpec], *, has_epilogue: bool) -> Region | None:
     """Return the region around *gemm*; None if there is none or plain values cannot describe it.
 
-    *operands* are the layouts in which the GEMM receives its tensor arguments, in order: inductor
-    may choose other layouts than the graph has. A dynamic size is replaced by its hint.
+    *operands* are the layouts in which the GEMM receives its tensors: inductor may choose others
+    than the graph has. A dynamic size is replaced by its hint.
     """
     if gemm.target not in GEMM_OPS or not is_tensor(gemm):
         return None
@@ -304,18 +295,14 @@ def region_of(gemm: Node, operands: Sequence[TensorSpec], *, has_epilogue: bool)
 def whole_region_of(gemm: Node) -> Region | None:
     """Return *gemm* with what makes its operands and what follows; None if that is no plain value.
 
-    Unlike `region_of` it is never only a part: operations that compute operands belong to it
-    whatever they read, since the padding of an operand is fused into them. Operands have the
-    layouts of the graph. A dynamic size is replaced by its hint.
+    Operations that compute operands belong to it whatever they read, since the padding of an
+    operand is fused into them. Operands have the layouts of the graph, and a dynamic size its hint.
     """
     return _with_producers(gemm) if gemm.target in GEMM_OPS and is_tensor(gemm) else None
 
 
 def region_of_reduction(reduction: Node) -> Region | None:
-    """Return *reduction* with what makes its operand and what follows; None if no plain value.
-
-    Operands have the layouts of the graph, and a dynamic size is replaced by its hint.
-    """
+    """Return *reduction* with what makes its operand and what follows; None if no plain value."""
     return _with_producers(reduction) if is_reduction(reduction) else None
 
 

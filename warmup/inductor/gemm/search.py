@@ -45,10 +45,10 @@ _SUM_BYTES: Final = 4
 def splits_of(m: int, n: int, k: int, itemsize: int, *, only_even: bool) -> tuple[int, ...]:
     """Return the numbers of parts into which splitting K is worth trying, ascending.
 
-    These are the divisors of K whose parts have at least 128 elements and whose partial sums take
-    no more bytes than the operands, since the sums are written and read back. For a square GEMM of
-    16-bit operands that is inductor's bound, K / M. *only_even* keeps parts of multiples of 32 or,
-    where K is none, of the largest power of two that divides K.
+    Parts have at least 128 elements, and their partial sums, which are written and read back, take
+    no more bytes than the operands: for a square GEMM of 16 bits inductor's bound, K / M.
+    *only_even* keeps parts of multiples of 32 or, where K is none, of the largest power of two that
+    divides K.
     """
     even = gcd(k, _EVEN_PART) if only_even else 1
     limit = min(k // _LEAST_PART, itemsize * k * (m + n) // (_SUM_BYTES * m * n)) if m and n else 0
@@ -65,7 +65,6 @@ def split_candidates(
     *,
     only_even: bool = False,
 ) -> Iterator[Any]:
-    """Yield decompose_k choices if the lowering offers Triton and all sizes are constants."""
     offered = {template.uid for template in templates}
     sizes = kernel_inputs.mnk_symbolic()
     if (
@@ -99,7 +98,7 @@ _WARPGROUP_BYTES: Final = 2  # of an element; other sizes depend on the layout o
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """The numbers of a template's config that decide its needs: block sizes in elements."""
+    """The block sizes, stages and warps of a template's config."""
 
     m: int
     n: int
@@ -109,23 +108,18 @@ class Tile:
 
     @classmethod
     def of(cls, kwargs: Mapping[str, object]) -> Tile | None:
-        """Return the tile in a template's *kwargs*, None if they contain none."""
         names = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_stages", "num_warps")
         sizes = [size for name in names if isinstance(size := kwargs.get(name), int)]
         return cls(*sizes) if len(sizes) == len(names) else None
 
     @property
     def turned(self) -> Tile:
-        """The tile of the transposed product, whose rows are the columns of this one."""
         return Tile(self.n, self.m, self.k, self.stages, self.warps)
 
 
 @dataclass(frozen=True, slots=True)
 class GemmOperand:
-    """A factor of a GEMM: bytes of an element, and whether its loads can overlap.
-
-    ``is_staged`` is False if that is not known, which gives a lower bound of the bytes needed.
-    """
+    """A factor: bytes of an element, and whether its loads are known to overlap."""
 
     itemsize: int
     is_staged: bool = True
@@ -144,8 +138,8 @@ class Capacity:
 def shared_bytes(tile: Tile, a: GemmOperand, b: GemmOperand, *, has_warpgroups: bool) -> int:
     """Return a lower bound of the shared memory of *tile* in bytes.
 
-    For 16-bit operands on compute capability 9.0 the bound is what Triton takes, except barriers (8
-    bytes per stage) and the scratch memory of an epilogue larger than the operands.
+    For 16-bit operands on compute capability 9.0 it is what Triton takes, except barriers (8 bytes
+    per stage) and the scratch memory of an epilogue larger than the operands.
     """
     by_warpgroup = (
         has_warpgroups
@@ -177,8 +171,8 @@ def missing_resource(
 def spills(tile: Tile, warp_size: int = 32) -> bool:
     """Return whether the accumulator of *tile* needs more registers than a thread has.
 
-    Such a tile spills, except on devices that accumulate outside registers (compute capability 10).
-    Inductor omits spilling tiles from its exhaustive list; warmup measures them.
+    Not so on compute capability 10, which accumulates elsewhere. Inductor omits such tiles from its
+    exhaustive list; warmup measures them.
     """
     return math.ceil(tile.m * tile.n / (tile.warps * warp_size)) > _MAX_REGISTERS
 
@@ -223,10 +217,7 @@ def wide_search_tiles(kernel_inputs: Any) -> tuple[Mapping[str, int], ...]:
 
 
 def depth_factor(kernel_inputs: Any) -> int:
-    """Return how many times as deep as for 16-bit factors a tile is for this problem.
-
-    A tile of 8-bit factors is twice as deep, so that it loads as many bytes.
-    """
+    """Return how many times as deep as for 16-bit factors a tile is, to load as many bytes."""
     itemsize: int = kernel_inputs.mat1mat2()[0].get_dtype().itemsize
     return max(_LISTED_BYTES // itemsize, 1)
 
@@ -236,11 +227,7 @@ def choices_for_tiles(
 ) -> Iterator[Any]:
     """Return choices of the template of *base* for *tiles*, which may come from other problems.
 
-    *base* is any choice of the template for this problem. Of the kwargs of a tile only those of a
-    config are used: block sizes, stages, warps and the like.
-
-    Raises:
-        InductorChangedError: the template's heuristic has no configs.
+    Of a tile only kwargs of a config are used: block sizes, stages, warps and the like.
     """
     heuristic = _heuristic(base, kernel_inputs, op_name)
     config, *_ = _configs(heuristic, "mm_configs")
@@ -255,14 +242,6 @@ def choices_for_tiles(
 
 
 def exhaustive_choices(base: Any, kernel_inputs: Any, op_name: str) -> Iterator[Any]:
-    """Return choices of the template of *base* for every tile of inductor's exhaustive list.
-
-    Inductor's option EXHAUSTIVE is not set: it omits tiles that spill, and functions that cache
-    its value would keep it (torch/_inductor/utils.py, get_k_splits).
-
-    Raises:
-        InductorChangedError: as above.
-    """
     heuristic = _heuristic(base, kernel_inputs, op_name)
     configs = _configs(heuristic, "exhaustive_configs")
     return _choices(heuristic, base, kernel_inputs, op_name, configs)
@@ -293,7 +272,6 @@ def _choices(
 
 
 def capacity_of(device: torch.device) -> Capacity:
-    """Return the limits of a block on the CUDA *device*."""
     properties: Any = torch.cuda.get_device_properties(device)
     return Capacity(
         shared_memory=properties.shared_memory_per_block_optin,
@@ -313,7 +291,6 @@ def gemm_operands_of(kernel_inputs: Any, *, by_tma: bool) -> tuple[GemmOperand, 
 
 
 def _is_staged(node: Any) -> bool:
-    """Whether rows (or columns) are known to be aligned for asynchronous copies."""
     sizevars = V.graph.sizevars
     *_, first, second = node.get_stride()
     pitch = second if sizevars.statically_known_equals(first, 1) else first
@@ -325,7 +302,6 @@ def _is_staged(node: Any) -> bool:
 
 
 def tile_of(choice: Any) -> Tile | None:
-    """Return the tile that a template choice multiplies, None for a choice without a tile."""
     tile = Tile.of(choice.params.to_kwargs())
     return tile.turned if tile is not None and choice.template.uid == SWAPPED.uid else tile
 
@@ -350,9 +326,8 @@ _RESULT_DTYPES: Final = {
 def rows_of_block(uid: str, kernel_inputs: Any, op_name: str) -> int | None:
     """Return the rows of a block of the template *uid*, None where it is not for this problem.
 
-    The templates are for up to 64 rows, `DOTS` for up to 4, and for weights of 16 or 8 bits in
-    which K is contiguous, as in those of a linear: along N each thread would read a line of memory
-    for one element. The result has the operands' dtype, and after operands of 8 bits one of 16.
+    The templates are for weights of 16 or 8 bits in which K is contiguous, as in those of a linear:
+    along N each thread would read a line of memory for one element.
     """
     if op_name not in _FEW_ROWS_OPS:
         return None
@@ -368,11 +343,7 @@ def rows_of_block(uid: str, kernel_inputs: Any, op_name: str) -> int | None:
 
 
 def few_rows_candidates(uid: str, base: Any, kernel_inputs: Any, block_m: int) -> Iterator[Any]:
-    """Yield the choices of the template *uid* for a problem that it is for.
-
-    *base* is any choice of inductor's mm template for this problem, and *block_m* what
-    `rows_of_block` returns.
-    """
+    """Yield the choices of the template *uid*, from *base*, a choice of inductor's mm template."""
     template, tiles = _FEW_ROWS_TEMPLATES[uid]
     depth = kernel_inputs.mnk_symbolic()[2]
     for block_n, deep, stages, warps in tiles[block_m]:
@@ -395,10 +366,7 @@ _PRUNED = frozenset({mm_template.uid, bmm_template.uid, SWAPPED.uid, *TMA_UIDS})
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """A GEMM selection before code is generated: inductor's handler and its arguments.
-
-    ``overrides`` are, by template, the kwargs that the lowering gives to each candidate.
-    """
+    """A GEMM selection before code is generated: inductor's handler and its arguments."""
 
     version: Version
     handler: Any
@@ -409,35 +377,28 @@ class Selection:
 
     @property
     def is_searchable(self) -> bool:
-        """Whether the search has candidates for the device: on NVIDIA GPUs."""
         return self.kernel_inputs.device_type == "cuda" and torch.version.hip is None
 
     @property
     def omitted_templates(self) -> list[Any]:
-        """The template that the lowering omits for a GEMM with a very large K.
+        """The template that the lowering omits for a very large K, where it offers decompose_k.
 
-        The lowering offers decompose_k alone then, except that EXHAUSTIVE keeps both from torch
-        2.15 on (torch/_inductor/kernel/mm.py, tuned_mm).
+        From torch 2.15 on EXHAUSTIVE keeps both (torch/_inductor/kernel/mm.py, tuned_mm).
         """
         offered = {template.uid for template in self.templates}
         is_omitted = SPLIT_UID in offered and mm_template.uid not in offered
         return [mm_template] if is_omitted and self.is_searchable else []
 
     def candidates(self, template: Any) -> Iterator[Any]:
-        """Yield the candidates that inductor would list for *template*."""
         given = dict(self.overrides.get(template.uid, {}))
         yield from self.handler.get_ktc(self.kernel_inputs, template, self.op_name, given)
 
     def tma(self, templates: list[Any]) -> TmaCandidates:
-        """Return the persistent TMA candidates, if *templates* do not include them."""
         overrides = self.overrides.get(mm_template.uid)
         return tma_candidates(self.handler, self.kernel_inputs, templates, self.op_name, overrides)
 
     def few_rows(self, uid: str) -> Iterator[Any]:
-        """Yield the candidates of the template *uid* for few rows.
-
-        There are none where the lowering neither offers nor omits the mm template.
-        """
+        """Yield candidates of *uid* for few rows where inductor has or omits the mm template."""
         offered = {template.uid for template in (*self.templates, *self.omitted_templates)}
         if not self.is_searchable or mm_template.uid not in offered:
             return
@@ -457,10 +418,7 @@ class SearchResult:
 
 
 def unlisted_candidates(selection: Selection) -> dict[str, Iterator[Any]]:
-    """Return, by uid, the candidates of each template that only the search offers.
-
-    A row's choice is forced from the first candidate of its template; no code is generated.
-    """
+    """Return, by uid, the candidates of each template that only the search offers."""
     if not selection.is_searchable:
         return {}
     omitted = selection.omitted_templates
@@ -476,10 +434,7 @@ def unlisted_candidates(selection: Selection) -> dict[str, Iterator[Any]]:
 def named_alone(
     selection: Selection, listed: Sequence[Any], named: Sequence[Winner]
 ) -> SearchResult:
-    """Return all library calls, and of *listed* and the wide search the choices that are *named*.
-
-    No code is generated for the candidates that are left out.
-    """
+    """Return all library calls, and of the listed and wide candidates the *named*."""
     wide = search(selection, Search.WIDE, listed, named)
     sources: list[CandidateSource | None] = [None] * len(listed)
     for source, count in wide.searched.added:
@@ -590,7 +545,6 @@ def _splits(selection: Selection, *, only_even: bool = False) -> Iterator[Any]:
 
 
 def _first_of_each(choices: Iterable[Any]) -> dict[str, Any]:
-    """Return the first choice of each Triton template, by uid."""
     first: dict[str, Any] = {}
     for choice in choices:
         if isinstance(choice.template, TritonTemplate):
@@ -604,8 +558,6 @@ def _identity(choice: Any) -> tuple[str, frozenset[tuple[str, str]]]:
 
 
 class _LaunchLimits:
-    """The limits of the device of *selection* for the launch of a candidate."""
-
     def __init__(self, selection: Selection) -> None:
         self._capacity = capacity_of(selection.kernel_inputs.device())
         self._operands = {
@@ -615,7 +567,6 @@ class _LaunchLimits:
         self._operands[SWAPPED.uid] = self._operands[SWAPPED.uid][::-1]
 
     def missing_for(self, choice: Any) -> Resource | None:
-        """Return the resource that a launch of *choice* certainly lacks, None if it may fit."""
         tile = tile_of(choice)
         operands = self._operands.get(choice.template.uid)
         if tile is None or operands is None:
@@ -629,7 +580,7 @@ class _LaunchLimits:
 def template_sources() -> dict[str, str]:
     """Return the hash of the source of each template that is registered, by its uid.
 
-    Templates register when their module of torch is imported, as those of matmuls are here.
+    Those of matmuls register when their module of torch is imported, as here.
     """
     templates = TritonTemplate.all_templates.values()
     return {one.uid: one.src_hash for one in templates if one.src_hash is not None}

@@ -45,8 +45,8 @@ def compile_into_cache(
 ) -> None:
     """Compile the kernel *name* in the file *path* with one *config* into Triton's cache.
 
-    A config that does not compile leaves nothing there: the parent compiles it again, and finds out
-    why. *environment* has the folders of the caches, which may change while the worker lives.
+    A failure leaves nothing: the parent compiles again and finds out why. *environment* has the
+    folders of the caches, which may change while the worker lives.
     """
     os.environ.update(environment)
     from torch._inductor.runtime.compile_tasks import _reload_python_module, _set_triton_ptxas_path
@@ -81,10 +81,7 @@ _sent: Final = _SentConfigs()
 
 
 def compile_configs(kernel: Any, configs: Sequence[Any]) -> list[Any]:
-    """Return the launcher of each of *configs* of *kernel*, or a text that says why there is none.
-
-    The kernel itself stays as it is.
-    """
+    """Return the launcher of each of *configs* of *kernel*, or why there is none."""
     ready = {spelled(each.config): each for each in kernel.launchers}
     new = [config for config in configs if spelled(config) not in ready]
     if len(new) > 1 or _sent.is_kept:  # what was sent is not compiled here too
@@ -100,10 +97,7 @@ def spelled(config: Any) -> tuple[tuple[str, Any], ...]:
 
 
 def load_row(kernel: Any, winner: Winner, offered: Sequence[Any]) -> Any | None:
-    """Return the launcher of a row's config; None where *kernel* cannot be forced to it.
-
-    For kernels that were loaded before the table was installed, with other configs.
-    """
+    """Return the launcher of a row's config; None where *kernel* cannot be forced to it."""
     if refusal_reason(winner, offered) is not None:
         return None
     (result,) = compile_configs(kernel, [make_config(winner, offered)])
@@ -111,11 +105,7 @@ def load_row(kernel: Any, winner: Winner, offered: Sequence[Any]) -> Any | None:
 
 
 def compile_in_workers(kernels: Iterable[tuple[Any, Sequence[Any]]]) -> None:
-    """Compile each kernel's configs into Triton's cache, those of all *kernels* at the same time.
-
-    What was sent before is waited for. Without workers nothing is done. What fails is compiled
-    again when it is loaded, and says why.
-    """
+    """Compile each kernel's configs into Triton's cache at the same time, if there are workers."""
     started = time.monotonic()
     if tasks := send_configs(kernels):
         wait(tasks, timeout=_WORKER_SECONDS)
@@ -123,11 +113,7 @@ def compile_in_workers(kernels: Iterable[tuple[Any, Sequence[Any]]]) -> None:
 
 
 def send_configs(kernels: Iterable[tuple[Any, Sequence[Any]]]) -> list[Future[Any]]:
-    """Send each kernel's configs to inductor's workers, and return the tasks under way.
-
-    Between `keep_configs` and `forget_configs` a config that was sent before has its task. Without
-    workers there are no tasks.
-    """
+    """Send each kernel's configs to inductor's workers, if any, and return the tasks under way."""
     has_workers: Any = AsyncCompile.use_process_pool  # untyped in torch
     if not has_workers():
         return []
@@ -150,7 +136,7 @@ def send_configs(kernels: Iterable[tuple[Any, Sequence[Any]]]) -> list[Future[An
 
 
 def send_likely(kernel: Any, wanted: Sequence[Any], likely: Sequence[Any]) -> None:
-    """Send the *wanted* configs of *kernel*, and some *likely* next: as many as keep workers busy.
+    """Send the *wanted* configs of *kernel*, and as many *likely* next ones as keep workers busy.
 
     Nothing is sent where configs are not kept: there the workers are idle while kernels are timed.
     """
@@ -165,7 +151,6 @@ def keep_configs() -> None:
 
 
 def forget_configs() -> None:
-    """Forget the tasks that were kept, and keep none from now on."""
     _sent.is_kept = False
     _sent.tasks.clear()
 
@@ -197,7 +182,6 @@ class KernelsAhead(Hooks):
         self._local = threading.local()
 
     def attach(self, patches: Patches) -> None:
-        """Put the hooks in place until *patches* is restored."""
         patches.on_restore(self._deactivate)
         keep_configs()
         patches.wrap(GraphLowering, "__init__", self._wrap_init)
@@ -237,10 +221,7 @@ class KernelsAhead(Hooks):
             self._local.is_lowering = outer
 
     def _list(self, args: Any, kwargs: Any, inputs: Any) -> None:
-        """Lower and schedule a twin of a graph made with *args* and *kwargs*, and drop it.
-
-        The twin has the graph's own symbols of sizes; its lowering adds no guard on them.
-        """
+        """Lower and schedule a twin of a graph, without guards on its symbols, and drop it."""
         has_workers: Any = AsyncCompile.use_process_pool  # untyped in torch
         if not has_workers():
             return
@@ -291,7 +272,6 @@ class KernelsAhead(Hooks):
 
 
 def _copy_of(module: GraphModule) -> GraphModule:
-    """Return *module* with nodes of its own: lowering notes on nodes what it decides."""
     return GraphModule(module, copy.deepcopy(module.graph))
 
 
@@ -299,15 +279,12 @@ class SilentAnswers:
     """Passes every call on, but neither measures nor reports while a graph is only listed."""
 
     def __init__(self, answers: Answers) -> None:
-        """Pass calls on to *answers*."""
         self._answers = answers
         self.settings, self.find = answers.settings, answers.find
 
     def measure(self, question: Question) -> Winner | None:
-        """Measure *question* where its graph is compiled; None where it is listed."""
         return None if is_listing() else self._answers.measure(question)
 
     def emit(self, event: HookEvent) -> None:
-        """Report *event* where its graph is compiled."""
         if not is_listing():
             self._answers.emit(event)

@@ -80,8 +80,7 @@ MOST_SECONDS: Final = 60.0  # from the first call until no more configs are comp
 class LaunchSearch:
     """The configs tried for *kernel*, which inductor *offered* some configs, on real arguments.
 
-    *compile_configs* returns a launcher for each config that compiles and loads, or why not. Where
-    no config of the lists and the grid takes at most *limit_us*, the search ends with them.
+    Where no config of the lists and the grid takes at most *limit_us*, the search ends with them.
     """
 
     def __init__(
@@ -129,7 +128,6 @@ class LaunchSearch:
 
     @property
     def first_failure(self) -> str:
-        """Why the first config that was tried does not compile; empty where it does."""
         return next(iter(self._uncompiled.values()), "")
 
     def launcher_of(self, winner: Winner) -> Any | None:
@@ -161,10 +159,9 @@ class LaunchSearch:
         return self._calls(self._named(stages), CandidateSource.GRID)
 
     def _send_ahead(self, asked: Sequence[Winner], times_us: Mapping[Winner, float]) -> None:
-        """Send *asked* to the workers, and behind it what may be asked for next.
+        """Send *asked* to the workers, and what descent asks for next, whichever is fastest.
 
-        That is what descent asks for where one of *asked* is the fastest. Most waves have fewer
-        configs than there are workers, and each takes as long as its slowest config.
+        Most waves have fewer configs than there are workers, and each takes as long as its slowest.
         """
         known = self._launchers.keys() | self._uncompiled.keys()
         new = [winner for winner in asked if winner not in known]
@@ -191,7 +188,7 @@ class LaunchSearch:
         """Return what inductor's coordinate descent would time next.
 
         It begins at the fastest config of max-autotune's list, as inductor does, and at the fastest
-        config of all. Once it asks for nothing, both have ended at a config that was timed.
+        of all; both have ended once it asks for nothing.
         """
 
         def fastest(winners: Iterable[Winner]) -> Winner:
@@ -279,7 +276,6 @@ class LaunchConfigs(KindHooks):
         self._touched: set[str] = set()
 
     def attach(self, patches: Patches) -> None:
-        """Put the hooks in place until *patches* is restored."""
         patches.on_restore(self._deactivate)
         patches.wrap(AsyncCompile, "triton", self._wrap_submit)
         patches.wrap(CachingAutotuner, "precompile", self._wrap_precompile)
@@ -322,8 +318,8 @@ class LaunchConfigs(KindHooks):
     def _lookup_entry(self, kernel_name: str, source_code: str) -> dict[str, dict[str, Any]]:
         """Return the entry of inductor's lookup table for this kernel; empty without a row.
 
-        Before torch 2.15 the lookup table drops everything but block sizes, so rows with other
-        kwargs are left to `precompile`.
+        Before torch 2.15 that table drops everything but block sizes: other rows are left to
+        `precompile`.
         """
         try:
             read = read_kernel(kernel_name, source_code)
@@ -468,10 +464,7 @@ class LaunchConfigs(KindHooks):
         args: Sequence[Any],
         kw: Mapping[str, Any],
     ) -> Any:
-        """Search the configs of *kernel* and return the winner's launcher.
-
-        Where no config could be measured, it is the first of *launchers*, as without a table.
-        """
+        """Search the configs of *kernel*; return a launcher, else the first of *launchers*."""
         search = LaunchSearch(kernel, offered_configs(kernel), args, kw, compile_configs)
         live = search.start()
         chosen = None if live is None else self._answers.measure(SearchQuestion(problem, live))
@@ -501,8 +494,6 @@ class LaunchConfigs(KindHooks):
 
 
 def _unless_chosen(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return *original*, which times launchers, such that a hook's only launcher stays."""
-
     def autotune(kernel: Any, *args: Any, **kw: Any) -> Any:
         return None if len(kernel.launchers) == 1 else original(kernel, *args, **kw)
 

@@ -44,15 +44,14 @@ def winner_of(kernel: Any, config: Any) -> Winner | None:
 
 
 def same_config(left: Any, right: Any) -> bool:
-    """Return whether two configs of a kernel are equal."""
     return bool(triton_config_to_hashable(left) == triton_config_to_hashable(right))
 
 
 def refusal_reason(winner: Winner, offered: Sequence[Any] | None) -> MissReason | None:
     """Return the reason why *winner* cannot be forced, None if it can.
 
-    A config among those *offered* by inductor can always be forced. Any other config must have the
-    same arguments as the offered configs and stay within inductor's bounds.
+    A config that is not among those *offered* must have their arguments and stay within inductor's
+    bounds.
     """
     wanted = dict(winner.kwargs)
     if offered is not None:
@@ -118,9 +117,9 @@ _OUTER_LOOP: Final = (4, 64)  # rows of one step across rows
 def listed_by_inductor(kernel: Any, *, max_autotune: bool) -> tuple[Any, ...]:
     """Return the configs that inductor lists for *kernel* with and without max-autotune.
 
-    Empty for kernels whose list cannot be asked for again: split scans, combined kernels, those of
-    a user. The same heuristics made the kernel's own list (runtime/triton_heuristics.py), but for a
-    square tile of a pointwise kernel, for which default mode lists the first config only.
+    Empty for split scans, combined kernels and those of a user. The same heuristics made the
+    kernel's own list, but for a square tile of a pointwise kernel, for which default mode lists the
+    first config only.
     """
     make = _LISTERS.get(kernel.heuristic_type)
     if make is None or not kernel.size_hints or "combo_grid_meta" in kernel.inductor_meta:
@@ -141,10 +140,7 @@ def listed_by_inductor(kernel: Any, *, max_autotune: bool) -> tuple[Any, ...]:
 
 
 def default_list(kernel: Any, offered: Sequence[Any]) -> Sequence[Any]:
-    """Return the configs of default mode for *kernel*, for which inductor *offered* some.
-
-    Under max-autotune it offered more: then the heuristics are asked again.
-    """
+    """Return the configs of default mode for *kernel*, for which inductor *offered* some."""
     meta = kernel.inductor_meta
     if not (meta.get("max_autotune") or meta.get("max_autotune_pointwise")):
         return offered
@@ -152,10 +148,7 @@ def default_list(kernel: Any, offered: Sequence[Any]) -> Sequence[Any]:
 
 
 def has_too_small_block(kernel: Any, config: Any) -> bool:
-    """Return whether a split scan with *config* has more blocks than its workspace has room for.
-
-    Inductor sizes the workspace by this least block, and its coordinate descent does not know.
-    """
+    """Return whether a split scan with *config* has more blocks than its workspace has room for."""
     if kernel.heuristic_type is not HeuristicType.SPLIT_SCAN:
         return False
     least = kernel.inductor_meta.get("min_split_scan_rblock", _LEAST_SPLIT_SCAN)
@@ -167,9 +160,8 @@ def has_too_small_block(kernel: Any, config: Any) -> bool:
 def grid_of(kernel: Any, like: Any) -> list[Any]:
     """Return a grid of configs for *kernel* with the arguments of the config *like*.
 
-    Blocks of 256 to 8192 elements (4096 with two sides), within the kernel's sizes, with 4 to 16
-    elements a thread. A block of a persistent reduction holds whole rows. No grid for three sides,
-    nor for configs that have other arguments than blocks.
+    Blocks are within the kernel's sizes; that of a persistent reduction holds whole rows. No grid
+    for three sides, nor for other arguments than blocks.
     """
     names = [name for name in like.kwargs if is_block(name)]
     sizes = dict(kernel.size_hints or {})
@@ -247,7 +239,6 @@ _TUNABLE: Final = frozenset(  # kernels whose config coordinate descent may chan
 
 
 def was_looked_up(kernel: Any) -> bool:
-    """Return whether a row was looked up for *kernel* before."""
     return hasattr(kernel, _OFFERED)
 
 
@@ -257,16 +248,11 @@ def leave_to_inductor(kernel: Any) -> None:
 
 
 def is_left_to_inductor(kernel: Any) -> bool:
-    """Return whether `leave_to_inductor` was called with *kernel*."""
     return hasattr(kernel, _LEFT)
 
 
 def describe_kernel(name: str, sizes: Any, signature: Any, code: str) -> LaunchProblem:
-    """Return the problem of a kernel from its name, size hints, signature and code.
-
-    Raises:
-        AttributeError: *signature* is no mapping.
-    """
+    """Return the problem of a kernel; an AttributeError where *signature* is no mapping."""
     arguments = [
         str(kind).replace(" ", "") for kind in signature.values() if str(kind) != "constexpr"
     ]
@@ -276,11 +262,8 @@ def describe_kernel(name: str, sizes: Any, signature: Any, code: str) -> LaunchP
 def read_kernel(name: str, source_code: str) -> tuple[LaunchProblem, str, str] | None:
     """Return the problem of a generated kernel, its size hints as text, and its code.
 
-    None if *source_code*, which inductor sends to a compile worker, has no size hints.
-
-    Raises:
-        ProblemError: a key cannot describe the kernel.
-        SyntaxError, ValueError: the size hints or the signature are no plain values.
+    None if *source_code* has no size hints. Raises ProblemError where a key cannot describe the
+    kernel, SyntaxError or ValueError where hints or signature are no plain values.
     """
     sizes, signature = size_hints_regex.search(source_code), _SIGNATURE.search(source_code)
     _, marker, code = source_code.partition("@triton.jit\n")
@@ -331,7 +314,6 @@ def try_load(proceed: Callable[[], Any]) -> bool:
 
 
 def is_searchable(kernel: Any) -> bool:
-    """Whether other configs than those that inductor offers can be tried for *kernel*."""
     return kernel.heuristic_type in _TUNABLE and kernel.device_props.type != "cpu"
 
 
@@ -373,8 +355,7 @@ def spills(kernel: Any, launcher: Any) -> bool:
 class OwnArguments:
     """The arguments of a call of *kernel*, with copies of all tensors that it may write.
 
-    So a candidate neither changes the model's tensors nor sees what another one wrote. The copies
-    are made when they are first used.
+    So a candidate neither changes the model's tensors nor sees what another one wrote.
     """
 
     def __init__(self, kernel: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -392,12 +373,10 @@ class OwnArguments:
 
     @property
     def args(self) -> list[Any]:
-        """The arguments by position."""
         return list(self._own.values())[: self._positions]
 
     @property
     def kwargs(self) -> dict[str, Any]:
-        """The arguments by name."""
         return dict(list(self._own.items())[self._positions :])
 
     def reset_to_zero(self) -> None:
@@ -437,7 +416,6 @@ def _poison(dtype: torch.dtype) -> float | int | bool:
 
 
 def call_of(kernel: Any, launcher: Any, arguments: OwnArguments) -> Callable[[int], object]:
-    """Return a call of *launcher* on *arguments*."""
     interface = kernel.get_device_interface()
 
     def call(_number: int) -> object:
@@ -449,17 +427,13 @@ def call_of(kernel: Any, launcher: Any, arguments: OwnArguments) -> Callable[[in
 
 
 def written_by(call: Callable[[int], object], arguments: OwnArguments) -> list[torch.Tensor]:
-    """Return copies of what *call* writes when *arguments* have their first values."""
     arguments.restore()
     call(0)
     return arguments.results()
 
 
 def keep_only_launcher(kernel: Any, launcher: Any) -> None:
-    """Leave *launcher* as the only launcher of *kernel*, and save it in inductor's cache, if any.
-
-    Mirrors the end of `CachingAutotuner.autotune_to_one_config`.
-    """
+    """Leave *launcher* as the only one, and save it, as `autotune_to_one_config` does."""
     kernel.launchers = [launcher]
     kernel.autotune_time_taken_ns = kernel.precompile_time_taken_ns
     if kernel.save_cache_hook:
