@@ -31,7 +31,7 @@ from warmup.core.method import CompileOrder
 from warmup.core.phases import Phase, PhaseClock
 from warmup.inductor.benchmarks import BenchmarkWatch
 from warmup.inductor.internals import INTERNALS, check_internals
-from warmup.inductor.patches import Firewall, Hooks, KindHooks, Patches
+from warmup.inductor.patches import Firewall, Function, Hooks, KindHooks, Patches
 from warmup.inductor.versions import Version, version_for
 from warmup.keys.question import Answers
 from warmup.keys.registry import KINDS
@@ -253,42 +253,36 @@ class PhaseTimers(Hooks):
 
     def attach(self, patches: Patches) -> None:
         patches.on_restore(self._deactivate)
-        patches.wrap(ChromiumEventLogger, "log_event_start", self._wrap_start)
-        patches.wrap(ChromiumEventLogger, "log_event_end", self._wrap_end)
-        patches.wrap(compile_fx_module, "fx_codegen_and_compile", self._wrap_lowering)
+        patches.hook(ChromiumEventLogger, "log_event_start", self._start)
+        patches.hook(ChromiumEventLogger, "log_event_end", self._end)
+        patches.hook(compile_fx_module, "fx_codegen_and_compile", self._lower)
         BenchmarkWatch(self._measuring, self._measured).attach(patches)
 
     @property
     def _is_ours(self) -> bool:
         return self._active and threading.get_ident() == self._thread
 
-    def _wrap_start(self, original: Callable[..., None]) -> Callable[..., None]:
-        def start(logger: Any, event_name: str, *args: Any, **kwargs: Any) -> None:
-            phase = _phase_of(event_name)
-            if phase is not None and self._is_ours:
-                self._clock.enter(phase)
-            original(logger, event_name, *args, **kwargs)
+    def _start(
+        self, original: Function, logger: Any, event_name: str, *args: Any, **kwargs: Any
+    ) -> None:
+        phase = _phase_of(event_name)
+        if phase is not None and self._is_ours:
+            self._clock.enter(phase)
+        original(logger, event_name, *args, **kwargs)
 
-        return start
+    def _end(
+        self, original: Function, logger: Any, event_name: str, *args: Any, **kwargs: Any
+    ) -> None:
+        original(logger, event_name, *args, **kwargs)
+        if _phase_of(event_name) is not None and self._is_ours:
+            self._clock.leave()
 
-    def _wrap_end(self, original: Callable[..., None]) -> Callable[..., None]:
-        def end(logger: Any, event_name: str, *args: Any, **kwargs: Any) -> None:
-            original(logger, event_name, *args, **kwargs)
-            if _phase_of(event_name) is not None and self._is_ours:
-                self._clock.leave()
-
-        return end
-
-    def _wrap_lowering(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _lower(self, original: Function, *args: Any, **kwargs: Any) -> Any:
         """The caches had no graph; the timer of the same name is around the lookup in them too."""
-
-        def lower(*args: Any, **kwargs: Any) -> Any:
-            if not self._is_ours:
-                return original(*args, **kwargs)
-            with self._clock.phase(Phase.LOWERING):
-                return original(*args, **kwargs)
-
-        return lower
+        if not self._is_ours:
+            return original(*args, **kwargs)
+        with self._clock.phase(Phase.LOWERING):
+            return original(*args, **kwargs)
 
     def _measuring(self, _site: str) -> None:
         if self._is_ours:

@@ -16,7 +16,7 @@ from torch._inductor.runtime.hints import HeuristicType
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 from torch._inductor.select_algorithm import AlgorithmSelectorCache
 
-from warmup.inductor.patches import Hooks, Patches
+from warmup.inductor.patches import Function, Hooks, Patches
 
 try:
     from triton.runtime.autotuner import Autotuner
@@ -51,9 +51,7 @@ class BenchmarkWatch(Hooks):
     """Reports every outermost measurement to *report*, which may refuse it, and its end."""
 
     def __init__(
-        self,
-        report: Callable[[str], None],
-        report_end: Callable[[], None] | None = None,
+        self, report: Callable[[str], None], report_end: Callable[[], None] | None = None
     ) -> None:
         self._report = report
         self._report_end = report_end
@@ -72,7 +70,7 @@ class BenchmarkWatch(Hooks):
         if Autotuner is not None:
             patches.wrap(Autotuner, "_bench", self._wrap)
 
-    def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap(self, original: Function) -> Callable[..., Any]:
         def measure(*args: Any, **kwargs: Any) -> Any:
             depth = getattr(self._depth, "value", 0)
             is_outermost = self._active and depth == 0

@@ -37,7 +37,7 @@ from warmup.core.errors import ForeignGraphError
 from warmup.core.events import ForeignGraph, GraphLoaded, Hit, HookEvent, Missed, Selected
 from warmup.core.rows import Winner
 from warmup.inductor.internals import DEFERRED_KERNEL_INTERNALS, check_internals
-from warmup.inductor.patches import Firewall, Hooks, Patches
+from warmup.inductor.patches import Firewall, Function, Hooks, Patches
 from warmup.inductor.versions import version_for
 from warmup.keys.question import Answers, Question
 from warmup.keys.registry import kind_of
@@ -101,10 +101,10 @@ class CachedGraphs(Hooks):
 
     def attach(self, patches: Patches) -> None:
         patches.on_restore(self._deactivate)
-        patches.wrap(compile_fx_module, "fx_codegen_and_compile", self._wrap_compile)
-        patches.wrap(FxGraphCache, "cache_hit_post_compile", self._wrap_load)
-        patches.wrap(FxGraphCache, "_lookup_graph", self._wrap_lookup)
-        patches.wrap(CompiledFxGraph, "post_compile", self._wrap_post_compile)
+        patches.hook(compile_fx_module, "fx_codegen_and_compile", self._compile_and_mark)
+        patches.hook(FxGraphCache, "cache_hit_post_compile", self._cache_hit_post_compile)
+        patches.hook(FxGraphCache, "_lookup_graph", self._lookup_graph)
+        patches.hook(CompiledFxGraph, "post_compile", self._post_compile)
 
     def counting_answers(self) -> Answers:
         """Return the answers, wrapped so that every decision is counted for its graph."""
@@ -118,35 +118,31 @@ class CachedGraphs(Hooks):
             tag, owner, decisions, misses = mark
             setattr(_deferred.graph, _GRAPH_MARK, (tag, owner, decisions + 1, misses + missed))
 
-    def _wrap_compile(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def compile_and_mark(*args: Any, **kwargs: Any) -> Any:
-            if not self._active:
-                return original(*args, **kwargs)
-            count = self._count
-            outer, count.is_compiling = count.is_compiling, True
-            try:
-                graph = original(*args, **kwargs)
-                if isinstance(graph, CompiledFxGraph):
-                    # The table was closed meanwhile: what was decided since counts as a miss, since
-                    # inductor saves the graph under the table's key all the same.
-                    lost = not self._active
-                    decisions, misses = count.decisions + lost, count.misses + lost
-                    mark = _Mark(self._tag, self._owner, decisions, misses)
-                    setattr(graph, _GRAPH_MARK, tuple(mark))
-                return graph
-            finally:
-                count.is_compiling = outer
-                count.clear()
+    def _compile_and_mark(self, original: Function, *args: Any, **kwargs: Any) -> Any:
+        if not self._active:
+            return original(*args, **kwargs)
+        count = self._count
+        outer, count.is_compiling = count.is_compiling, True
+        try:
+            graph = original(*args, **kwargs)
+            if isinstance(graph, CompiledFxGraph):
+                # The table was closed meanwhile: what was decided since counts as a miss, since
+                # inductor saves the graph under the table's key all the same.
+                lost = not self._active
+                decisions, misses = count.decisions + lost, count.misses + lost
+                mark = _Mark(self._tag, self._owner, decisions, misses)
+                setattr(graph, _GRAPH_MARK, tuple(mark))
+            return graph
+        finally:
+            count.is_compiling = outer
+            count.clear()
 
-        return compile_and_mark
-
-    def _wrap_load(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def cache_hit_post_compile(graph: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._active and self._refuses_foreign:
-                self._refuse_if_foreign(graph)
-            return original(graph, *args, **kwargs)
-
-        return cache_hit_post_compile
+    def _cache_hit_post_compile(
+        self, original: Function, graph: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        if self._active and self._refuses_foreign:
+            self._refuse_if_foreign(graph)
+        return original(graph, *args, **kwargs)
 
     def _refuse_if_foreign(self, graph: Any) -> None:
         tag = _mark_of(graph).tag
@@ -158,27 +154,21 @@ class CachedGraphs(Hooks):
         self._count.clear()
         self._answers.emit(ForeignGraph(tag, self._tag))
 
-    def _wrap_lookup(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def lookup_graph(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return original(*args, **kwargs)
-            except ForeignGraphError:
-                return None, {"cache_status_detailed": "guard_miss"}  # inductor compiles anew
+    def _lookup_graph(self, original: Function, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(*args, **kwargs)
+        except ForeignGraphError:
+            return None, {"cache_status_detailed": "guard_miss"}  # inductor compiles anew
 
-        return lookup_graph
-
-    def _wrap_post_compile(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def post_compile(graph: Any, *args: Any, **kwargs: Any) -> Any:
-            mark = _mark_of(graph)
-            if self._active and mark.owner != self._owner:
-                self._count.clear()
-                if mark.tag == self._tag:
-                    self._answers.emit(GraphLoaded(mark.decisions, mark.misses))
-                else:
-                    self._answers.emit(ForeignGraph(mark.tag, self._tag))
-            return original(graph, *args, **kwargs)
-
-        return post_compile
+    def _post_compile(self, original: Function, graph: Any, *args: Any, **kwargs: Any) -> Any:
+        mark = _mark_of(graph)
+        if self._active and mark.owner != self._owner:
+            self._count.clear()
+            if mark.tag == self._tag:
+                self._answers.emit(GraphLoaded(mark.decisions, mark.misses))
+            else:
+                self._answers.emit(ForeignGraph(mark.tag, self._tag))
+        return original(graph, *args, **kwargs)
 
 
 class _CountingAnswers:
@@ -225,10 +215,7 @@ class _DeferredModule:
     """The namespace of a generated module whose kernels are still being compiled."""
 
     def __init__(
-        self,
-        owner: DeferredCompile,
-        scope: dict[str, Any],
-        wait: Callable[[dict[str, Any]], None],
+        self, owner: DeferredCompile, scope: dict[str, Any], wait: Callable[[dict[str, Any]], None]
     ) -> None:
         self._owner, self._scope, self._wait = owner, scope, wait
         self._kernels = {
@@ -310,61 +297,51 @@ class DeferringCompiler:
         return deferred
 
     def attach(self, patches: Patches) -> None:
-        patches.wrap(AsyncCompile, "wait", self._wrap_wait)
-        patches.wrap(AsyncCompile, "use_process_pool", self._wrap_use_process_pool)
-        patches.wrap(FxGraphCache, "_save_graph", self._wrap_save)
-        patches.wrap(CompiledFxGraph, "__call__", self._wrap_call)
+        patches.hook(AsyncCompile, "wait", self._wait_hook)
+        patches.hook(AsyncCompile, "use_process_pool", self._use_process_pool)
+        patches.hook(FxGraphCache, "_save_graph", self._save_graph)
+        patches.hook(CompiledFxGraph, "__call__", self._call)
 
     def _compiling(self) -> DeferredCompile | None:
         return self._current if threading.get_ident() == self._thread else None
 
-    def _wrap_wait(self, original: Callable[..., None]) -> Callable[..., None]:
-        def wait(compiler: Any, scope: dict[str, Any]) -> None:
-            current = self._compiling()
-            if current is None:
-                original(compiler, scope)
-                return
-            module = _DeferredModule(current, scope, lambda kernels: original(compiler, kernels))
-            current.modules.append(module)
+    def _wait_hook(self, original: Function, compiler: Any, scope: dict[str, Any]) -> None:
+        current = self._compiling()
+        if current is None:
+            original(compiler, scope)
+            return
+        module = _DeferredModule(current, scope, lambda kernels: original(compiler, kernels))
+        current.modules.append(module)
 
-        return wait
+    def _use_process_pool(self, original: Function, cls: Any) -> bool:
+        # Submit kernels even before the workers are ready: queuing costs this process no time.
+        is_ready = original(cls)
+        return is_ready or (self._compiling() is not None and cls._ready_future is not None)
 
-    def _wrap_use_process_pool(self, original: Callable[..., bool]) -> Callable[..., bool]:
-        def use_process_pool(cls: Any) -> bool:
-            # Submit kernels even before the workers are ready: queuing costs this process no time.
-            is_ready = original(cls)
-            return is_ready or (self._compiling() is not None and cls._ready_future is not None)
+    def _save_graph(
+        self, original: Function, key: str, graph: Any, inputs: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        current = self._compiling()
+        if current is None or all(module.is_whole for module in current.modules):
+            original(key, graph, inputs, *args, **kwargs)
+            return
+        # AOTAutograd's entry refers to the guards of this entry (codecache.py, _save_graph).
+        shape_env: Any = FxGraphCache._get_shape_env()
+        sizes = FxGraphCache._filter_backed_symints(inputs)
+        guards = shape_env.get_pruned_guards(sizes)
+        graph.guards_expr = shape_env.produce_guards_expression(sizes, guards=guards)
+        saved = copy.copy(graph)
+        saved.prepare_for_serialization()
+        current.entry = _DeferredCacheEntry(
+            saved,
+            TracingContext.try_get(),
+            lambda whole: original(key, whole, sizes, *args, **kwargs),
+        )
 
-        return use_process_pool
-
-    def _wrap_save(self, original: Callable[..., None]) -> Callable[..., None]:
-        def save_graph(key: str, graph: Any, inputs: Any, *args: Any, **kwargs: Any) -> None:
-            current = self._compiling()
-            if current is None or all(module.is_whole for module in current.modules):
-                original(key, graph, inputs, *args, **kwargs)
-                return
-            # AOTAutograd's entry refers to the guards of this entry (codecache.py, _save_graph).
-            shape_env: Any = FxGraphCache._get_shape_env()
-            sizes = FxGraphCache._filter_backed_symints(inputs)
-            guards = shape_env.get_pruned_guards(sizes)
-            graph.guards_expr = shape_env.produce_guards_expression(sizes, guards=guards)
-            saved = copy.copy(graph)
-            saved.prepare_for_serialization()
-            current.entry = _DeferredCacheEntry(
-                saved,
-                TracingContext.try_get(),
-                lambda whole: original(key, whole, sizes, *args, **kwargs),
-            )
-
-        return save_graph
-
-    def _wrap_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def call(graph: Any, inputs: Any) -> Any:
-            if self._compiling() is not None:
-                raise GraphNotRun
-            return original(graph, inputs)
-
-        return call
+    def _call(self, original: Function, graph: Any, inputs: Any) -> Any:
+        if self._compiling() is not None:
+            raise GraphNotRun
+        return original(graph, inputs)
 
 
 @contextlib.contextmanager

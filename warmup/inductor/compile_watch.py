@@ -23,7 +23,7 @@ from torch.autograd import profiler, profiler_legacy
 
 from warmup.core.events import FrameSkipped
 from warmup.core.roofline import dtype_name
-from warmup.inductor.patches import Hooks, Patches
+from warmup.inductor.patches import Function, Hooks, Patches
 from warmup.keys.kind import Linear
 from warmup.keys.question import Answers
 
@@ -75,28 +75,27 @@ class CompileWatch(Hooks):
 
     def attach(self, patches: Patches) -> None:
         patches.on_restore(self._deactivate)
-        patches.wrap(compile_fx_module, "compile_fx", self._wrap)
+        patches.hook(compile_fx_module, "compile_fx", self._compile_and_report)
 
-    def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def compile_and_report(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._active or getattr(self._inside, "value", False):
-                return original(model, inputs, *args, **kwargs)
-            self._inside.value = True
-            try:
-                self._observer.compile_started()
-                # The option of one torch.compile freezes nothing: dynamo reads that of the process.
-                if not inductor_config.freezing:
-                    self._observer.unfrozen(partial(_linears, model, inputs))
-                is_unfrozen = torch.is_grad_enabled() and _would_freeze(model, inputs)
-                compiled = original(model, inputs, *args, **kwargs)
-                if is_unfrozen:
-                    self._observer.left_unfrozen()
-                return compiled
-            finally:
-                self._inside.value = False
-                self._observer.compile_ended()
-
-        return compile_and_report
+    def _compile_and_report(
+        self, original: Function, model: Any, inputs: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        if not self._active or getattr(self._inside, "value", False):
+            return original(model, inputs, *args, **kwargs)
+        self._inside.value = True
+        try:
+            self._observer.compile_started()
+            # The option of one torch.compile freezes nothing: dynamo reads that of the process.
+            if not inductor_config.freezing:
+                self._observer.unfrozen(partial(_linears, model, inputs))
+            is_unfrozen = torch.is_grad_enabled() and _would_freeze(model, inputs)
+            compiled = original(model, inputs, *args, **kwargs)
+            if is_unfrozen:
+                self._observer.left_unfrozen()
+            return compiled
+        finally:
+            self._inside.value = False
+            self._observer.compile_ended()
 
 
 def _would_freeze(model: Any, inputs: Any) -> bool:
@@ -162,27 +161,26 @@ class FrameWatch(Hooks):
 
     def attach(self, patches: Patches) -> None:
         patches.on_restore(self._deactivate)
-        patches.wrap(convert_frame.ConvertFrame, "__call__", self._wrap)
+        patches.hook(convert_frame.ConvertFrame, "__call__", self._convert_and_report)
 
-    def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def convert_and_report(converter: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
-            # Dynamo converts one frame at a time (compile_lock): what is new is this frame's.
-            earlier, breaks = get_compilation_metrics()[-1:], len(graph_break_reasons)
-            converted = original(converter, frame, *args, **kwargs)
-            last = get_compilation_metrics()[-1:]
-            if not self._active or not last or (earlier and last[0] is earlier[0]):
-                return converted
-            metrics, place = last[0], place_of(frame.f_code)
-            if converted.guarded_code is not None:
-                reasons = graph_break_reasons[breaks:]
-                found = {_at(place, each.user_stack[-1:]): each.reason for each in reasons}
-                for where, reason in found.items():
-                    self._answers.emit(FrameSkipped(f"a part of {where}", explanation_of(reason)))
-            elif metrics.fail_reason:
-                self._answers.emit(FrameSkipped(place, explanation_of(metrics.fail_reason)))
+    def _convert_and_report(
+        self, original: Function, converter: Any, frame: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        # Dynamo converts one frame at a time (compile_lock): what is new is this frame's.
+        earlier, breaks = get_compilation_metrics()[-1:], len(graph_break_reasons)
+        converted = original(converter, frame, *args, **kwargs)
+        last = get_compilation_metrics()[-1:]
+        if not self._active or not last or (earlier and last[0] is earlier[0]):
             return converted
-
-        return convert_and_report
+        metrics, place = last[0], place_of(frame.f_code)
+        if converted.guarded_code is not None:
+            reasons = graph_break_reasons[breaks:]
+            found = {_at(place, each.user_stack[-1:]): each.reason for each in reasons}
+            for where, reason in found.items():
+                self._answers.emit(FrameSkipped(f"a part of {where}", explanation_of(reason)))
+        elif metrics.fail_reason:
+            self._answers.emit(FrameSkipped(place, explanation_of(metrics.fail_reason)))
+        return converted
 
 
 def place_of(code: Any) -> str:

@@ -48,7 +48,7 @@ from warmup.core.device import AssumedDevice
 from warmup.core.errors import SettingsError
 from warmup.core.text import GIB
 from warmup.inductor.internals import ASSUMED_GPU_INTERNALS, check_internals
-from warmup.inductor.patches import Patches, unwrapped
+from warmup.inductor.patches import Function, Patches, unwrapped
 
 _GPU: Final = torch.device("cuda", 0)
 _REGISTERS_OF_SM: Final = 65536
@@ -89,7 +89,7 @@ class AssumedGpu:
 
     def attach(self, patches: Patches) -> None:
         name = "_recursive_joint_graph_passes"
-        patches.wrap(compile_fx_module, name, self._on_moved_graph)
+        patches.hook(compile_fx_module, name, self._run_passes)
 
     def compile_inner(self, graph: Any, inputs: Sequence[Any], **options: Any) -> Any:
         """Compile *graph*, which was moved, as inductor's own inner compile does."""
@@ -98,17 +98,14 @@ class AssumedGpu:
             moved = [_moved(each) for each in inputs]
             return compile_fx_module.compile_fx_inner(graph, moved, **options)
 
-    def _on_moved_graph(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def run_passes(gm: Any, *args: Any, **options: Any) -> Any:
-            # The patterns are traced with examples, which need a driver on a GPU.
-            joint_graph.lazy_init(options.get("input_device"))
-            joint_graph.constant_fold_uniform_value(gm)  # it makes real tensors, of the CPU here
-            folded = inductor_config.patch(joint_graph_constant_folding=False)
-            with folded, self._reported():
-                _move_graph(gm)
-                return original(gm, *args, **options)
-
-        return run_passes
+    def _run_passes(self, original: Function, gm: Any, *args: Any, **options: Any) -> Any:
+        # The patterns are traced with examples, which need a driver on a GPU.
+        joint_graph.lazy_init(options.get("input_device"))
+        joint_graph.constant_fold_uniform_value(gm)  # it makes real tensors, of the CPU here
+        folded = inductor_config.patch(joint_graph_constant_folding=False)
+        with folded, self._reported():
+            _move_graph(gm)
+            return original(gm, *args, **options)
 
     @contextlib.contextmanager
     def _reported(self) -> Iterator[None]:
@@ -379,19 +376,15 @@ class Recorder:
                 metrics.co_filename or "", metrics.co_firstlineno or 0, metrics.co_name or ""
             )
 
-    def record_user_line(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap *original*, which locates guards, to record the line of the model as well."""
-
-        def get_stack_summary(*args: Any, **kwargs: Any) -> Any:
-            summary = original(*args, **kwargs)
-            for frame in reversed(TracingContext.extract_stack()):
-                if not frame.filename.startswith(_TORCH_FOLDER + os.sep):
-                    user = SourceLine(frame.filename, frame.lineno or 0, frame.name)
-                    self._users[id(summary[0])] = (summary[0], user)
-                    break
-            return summary
-
-        return get_stack_summary
+    def record_user_line(self, original: Function, *args: Any, **kwargs: Any) -> Any:
+        """Locate a guard as *original* does, and record the line of the model as well."""
+        summary = original(*args, **kwargs)
+        for frame in reversed(TracingContext.extract_stack()):
+            if not frame.filename.startswith(_TORCH_FOLDER + os.sep):
+                user = SourceLine(frame.filename, frame.lineno or 0, frame.name)
+                self._users[id(summary[0])] = (summary[0], user)
+                break
+        return summary
 
     def _read(self, number: int, env: Any, inputs: Sequence[Any]) -> Artifact:
         bound, unbound = self._bind(env)
@@ -483,7 +476,7 @@ def record(recorder: Recorder, recompiles: int) -> Iterator[None]:
     """
     patches = Patches()
     patches.wrap(GraphLowering, "compile_to_module", lambda _: _generate)
-    patches.wrap(ShapeEnv, "_get_stack_summary", recorder.record_user_line)
+    patches.hook(ShapeEnv, "_get_stack_summary", recorder.record_user_line)
     # Under a table the sizes' hints are compared; here the guards of torch itself are wanted.
     patches.wrap(pad_mm, "is_mm_compute_bound", unwrapped)
     if recorder.gpu is not None:

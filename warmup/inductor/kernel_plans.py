@@ -29,7 +29,7 @@ from warmup.core.roofline import dtype_name
 from warmup.inductor.gemm.choices import post_op_of
 from warmup.inductor.gemm.key import describe
 from warmup.inductor.launch.kernels import problem_of
-from warmup.inductor.patches import Firewall, Patches
+from warmup.inductor.patches import Firewall, Function, Patches
 from warmup.inductor.selections import Convolutions, GroupedProducts
 from warmup.keys.gemm import COVERED, CPU_LINEAR
 from warmup.keys.registry import work_of
@@ -79,7 +79,7 @@ class PlanWatch:
         def after(owner: Any, name: str, note: Callable[..., None]) -> None:
             """Call *note* with what each call of the method returned, and with its arguments."""
 
-            def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+            def wrap(original: Function) -> Callable[..., Any]:
                 def call(*args: Any, **kw: Any) -> Any:
                     returned = original(*args, **kw)
                     note(returned, *args)
@@ -89,7 +89,7 @@ class PlanWatch:
 
             patches.wrap(owner, name, wrap)
 
-        patches.wrap(AlgorithmSelectorCache, "__call__", self._wrap_select)
+        patches.hook(AlgorithmSelectorCache, "__call__", self._select)
         after(TritonScheduling, "define_kernel", partial(self._note_kernel, PlannedBy.TRITON))
         after(CppScheduling, "define_kernel", partial(self._note_kernel, PlannedBy.CPP))
         after(Scheduler, "codegen", self._note_launches)
@@ -103,24 +103,23 @@ class PlanWatch:
         with self._lock:
             return self._graphs.setdefault(graph, _Lowered())
 
-    def _wrap_select(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def select(
-            cache: Any,
-            name: str,
-            choices: list[Any],
-            inputs: Any,
-            layout: Any,
-            *args: Any,
-            **kw: Any,
-        ) -> Any:
-            key = _key_of(name, choices, inputs, layout)
-            selected = original(cache, name, choices, inputs, layout, *args, **kw)
-            node = selected[0] if isinstance(selected, tuple) else selected  # from torch 2.12 on
-            if key is not None:
-                self._of(V.graph).keys[node.get_name()] = key
-            return selected
-
-        return select
+    def _select(
+        self,
+        original: Function,
+        cache: Any,
+        name: str,
+        choices: list[Any],
+        inputs: Any,
+        layout: Any,
+        *args: Any,
+        **kw: Any,
+    ) -> Any:
+        key = _key_of(name, choices, inputs, layout)
+        selected = original(cache, name, choices, inputs, layout, *args, **kw)
+        node = selected[0] if isinstance(selected, tuple) else selected  # from torch 2.12 on
+        if key is not None:
+            self._of(V.graph).keys[node.get_name()] = key
+        return selected
 
     def _note_kernel(
         self, by: PlannedBy, name: str, _scheduling: Any, _source: Any, nodes: Any, *_: Any

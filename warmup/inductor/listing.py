@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from warmup.core.events import logger
 from warmup.core.text import counted
 from warmup.inductor.gemm.choices import is_library
-from warmup.inductor.patches import Firewall, Hooks, Patches
+from warmup.inductor.patches import Firewall, Function, Hooks, Patches
 
 _WAIT_SECONDS: Final = 120.0
 
@@ -100,8 +100,8 @@ class OwnMeasurements(Hooks):
     def attach(self, patches: Patches) -> None:
         self._firewall = patches.firewall or self._firewall
         patches.on_restore(self._deactivate)
-        patches.wrap(AlgorithmSelectorCache, "make_benchmark_fn", self._wrap_benchmark)
-        patches.wrap(PersistentCache, "lookup", self._wrap_cache_lookup)
+        patches.hook(AlgorithmSelectorCache, "make_benchmark_fn", self._make_benchmark_fn)
+        patches.hook(PersistentCache, "lookup", self._lookup)
 
     @contextlib.contextmanager
     def chosen_by(self, choose: ChooseBest) -> Iterator[None]:
@@ -116,46 +116,49 @@ class OwnMeasurements(Hooks):
     def _choose(self) -> ChooseBest | None:
         return getattr(self._local, "choose", None) if self._active else None
 
-    def _wrap_cache_lookup(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def lookup(
-            cache: Any, choices: list[Any], op: Any, inputs: Any, benchmark: Any, **kw: Any
-        ) -> Any:
-            if self._choose is None:
-                return original(cache, choices, op, inputs, benchmark, **kw)
-            # Inductor's cache ignores the epilogue; a row depends on it.
-            return {} if benchmark is None else benchmark(choices)
+    def _lookup(
+        self,
+        original: Function,
+        cache: Any,
+        choices: list[Any],
+        op: Any,
+        inputs: Any,
+        benchmark: Any,
+        **kw: Any,
+    ) -> Any:
+        if self._choose is None:
+            return original(cache, choices, op, inputs, benchmark, **kw)
+        # Inductor's cache ignores the epilogue; a row depends on it.
+        return {} if benchmark is None else benchmark(choices)
 
-        return lookup
+    def _make_benchmark_fn(
+        self,
+        original: Function,
+        cls: Any,
+        choices: list[Any],
+        input_nodes: Any,
+        layout: Any,
+        input_gen_fns: Any,
+        *args: Any,
+        **kw: Any,
+    ) -> Any:
+        choose = self._choose
+        if choose is None:
+            return original(cls, choices, input_nodes, layout, input_gen_fns, *args, **kw)
 
-    def _wrap_benchmark(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def make_benchmark_fn(
-            cls: Any,
-            choices: list[Any],
-            input_nodes: Any,
-            layout: Any,
-            input_gen_fns: Any,
-            *args: Any,
-            **kw: Any,
-        ) -> Any:
-            choose = self._choose
-            if choose is None:
-                return original(cls, choices, input_nodes, layout, input_gen_fns, *args, **kw)
+        def measure(ready: list[Any]) -> dict[Any, float]:
+            if is_listing():
+                default = next(filter(is_library, ready), ready[0])
+                return {choice: 0.0 if choice is default else math.inf for choice in ready}
+            seconds = time.monotonic() - self._local.since
+            logger.debug("%d candidates compiled in %.2f s", len(ready), seconds)
+            with _disable_current_modes():  # what records the compile sees no measurement
+                best = self._firewall.attempt(
+                    "AlgorithmSelectorCache.make_benchmark_fn's function",
+                    lambda: choose(ready, input_nodes, layout, input_gen_fns),
+                    lambda: next(filter(is_library, ready), ready[0]),
+                )
+            # Inductor selects the least time; the measured times are in the row's evidence.
+            return {choice: 0.0 if choice is best else math.inf for choice in ready}
 
-            def measure(ready: list[Any]) -> dict[Any, float]:
-                if is_listing():
-                    default = next(filter(is_library, ready), ready[0])
-                    return {choice: 0.0 if choice is default else math.inf for choice in ready}
-                seconds = time.monotonic() - self._local.since
-                logger.debug("%d candidates compiled in %.2f s", len(ready), seconds)
-                with _disable_current_modes():  # what records the compile sees no measurement
-                    best = self._firewall.attempt(
-                        "AlgorithmSelectorCache.make_benchmark_fn's function",
-                        lambda: choose(ready, input_nodes, layout, input_gen_fns),
-                        lambda: next(filter(is_library, ready), ready[0]),
-                    )
-                # Inductor selects the least time; the measured times are in the row's evidence.
-                return {choice: 0.0 if choice is best else math.inf for choice in ready}
-
-            return measure
-
-        return make_benchmark_fn
+        return measure

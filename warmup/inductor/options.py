@@ -34,7 +34,7 @@ from warmup.core.errors import InductorChangedError, SettingsError
 from warmup.core.events import Contradicted, GraphsRecorded, Overruled
 from warmup.core.method import OptionValue
 from warmup.inductor.internals import FOLDING_INTERNALS, check_internals
-from warmup.inductor.patches import Hooks, Patches
+from warmup.inductor.patches import Function, Hooks, Patches
 from warmup.inductor.versions import Version
 from warmup.keys.question import Answers
 
@@ -136,14 +136,14 @@ class CompileOptions(Hooks):
     def attach(self, patches: Patches) -> None:
         patches.on_restore(self._deactivate)
 
-        def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def wrap(original: Function) -> Callable[..., Any]:
             return patches.keep_during(self._wrap(original))
 
         patches.wrap(convert_frame, "_compile", wrap)
         patches.wrap(compile_fx_module, "compile_fx", wrap)
         patches.wrap(compile_fx_module, "fx_codegen_and_compile", wrap)
 
-    def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap(self, original: Function) -> Callable[..., Any]:
         def compile_under_options(*args: Any, **kwargs: Any) -> Any:
             if not self._active:
                 return original(*args, **kwargs)

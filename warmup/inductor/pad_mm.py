@@ -24,7 +24,7 @@ from warmup.core.roofline import dtype_name, item_bytes, torch_name
 from warmup.core.rows import Winner
 from warmup.inductor.gemm.key import dim_of, fp32_precision
 from warmup.inductor.gemm.regions import hint_or_value, whole_region_of
-from warmup.inductor.patches import KindHooks, Patches
+from warmup.inductor.patches import Function, KindHooks, Patches
 from warmup.inductor.versions import Version
 from warmup.keys.gemm import Dim, Layout, layout_of
 from warmup.keys.pad import AS_IS, PADDED, PadProblem
@@ -44,93 +44,79 @@ class PadDecisions(KindHooks):
 
     def attach(self, patches: Patches) -> None:
         patches.on_restore(self._deactivate)
-        patches.wrap(pad_mm, "_should_pad", self._wrap_question)
-        patches.wrap(pad_mm, "is_mm_compute_bound", self._wrap_bound)
-        patches.wrap(pad_mm, "get_cached_should_pad", self._wrap_answer)
-        patches.wrap(pad_mm, "get_cached_base_mm_benchmark_time", self._wrap_base_time)
-        patches.wrap(pad_mm, "get_do_bench", self._wrap_do_bench)
-        patches.wrap(pad_mm, "is_padded_faster", self._wrap_measured)
+        patches.hook(pad_mm, "_should_pad", self._should_pad)
+        patches.hook(pad_mm, "is_mm_compute_bound", self._is_mm_compute_bound)
+        patches.hook(pad_mm, "get_cached_should_pad", self._get_cached_should_pad)
+        patches.hook(
+            pad_mm, "get_cached_base_mm_benchmark_time", self._get_cached_base_mm_benchmark_time
+        )
+        patches.hook(pad_mm, "get_do_bench", self._get_do_bench)
+        patches.hook(pad_mm, "is_padded_faster", self._is_padded_faster)
 
-    def _wrap_question(self, original: Callable[..., bool]) -> Callable[..., bool]:
-        # Inductor may memoize decisions (runtime/caching, off by default) and would skip our hooks.
-        decide: Callable[..., bool] = inspect.unwrap(original)
+    def _should_pad(
+        self, original: Function, match: Any, mat1: Any, mat2: Any, op: Any, *args: Any, **kw: Any
+    ) -> Any:
+        if not self._active:
+            return original(match, mat1, mat2, op, *args, **kw)
+        bias = args[0] if args else kw.get("input")
+        try:
+            problem = describe_padding(match, mat1, mat2, op, bias)
+            self._local.site = _PadSite(problem, match, mat1)
+        except ProblemError as error:
+            self._local.site, self._local.undescribed = None, f"pad ({error})"
+        try:
+            # Inductor may memoize decisions (runtime/caching, off by default), without our hooks.
+            return inspect.unwrap(original)(match, mat1, mat2, op, *args, **kw)
+        finally:
+            self._local.site = None
 
-        def should_pad(match: Any, mat1: Any, mat2: Any, op: Any, *args: Any, **kw: Any) -> bool:
-            if not self._active:
-                return original(match, mat1, mat2, op, *args, **kw)
-            bias = args[0] if args else kw.get("input")
-            try:
-                problem = describe_padding(match, mat1, mat2, op, bias)
-                self._local.site = _PadSite(problem, match, mat1)
-            except ProblemError as error:
-                self._local.site, self._local.undescribed = None, f"pad ({error})"
-            try:
-                return decide(match, mat1, mat2, op, *args, **kw)
-            finally:
-                self._local.site = None
+    def _is_mm_compute_bound(
+        self, original: Function, m: Any, k: Any, n: Any, dtype: torch.dtype
+    ) -> Any:
+        # Comparing symbols adds guards, which would split the range of a bucket. From torch
+        # 2.12 on inductor compares hints itself.
+        sizes = map(hint_or_value, (m, k, n)) if self._active else (m, k, n)
+        return original(*sizes, dtype)
 
-        return should_pad
+    def _get_cached_should_pad(self, original: Function, inductor_key: str) -> Any:
+        if not self._active:
+            return original(inductor_key)
+        site = self._site
+        if site is None:
+            if not self._settings.measures:
+                reason = MissReason.NOT_DESCRIBED
+                self._answers.emit(Missed(self._local.undescribed, reason, str(AS_IS)))
+            return None if self._settings.measures else False
+        answer = self._answers.find(site.problem)
+        if isinstance(answer, Winner):
+            self._answers.emit(Hit(site.problem.key, str(answer)))
+            return answer == PADDED
+        if self._settings.measures:
+            return None  # measure, whatever inductor's own cache says
+        self._answers.emit(Missed(site.problem.key, answer, str(AS_IS)))
+        return False
 
-    def _wrap_bound(self, original: Callable[..., bool]) -> Callable[..., bool]:
-        def is_mm_compute_bound(m: Any, k: Any, n: Any, dtype: torch.dtype) -> bool:
-            # Comparing symbols adds guards, which would split the range of a bucket. From torch
-            # 2.12 on inductor compares hints itself.
-            sizes = map(hint_or_value, (m, k, n)) if self._active else (m, k, n)
-            return original(*sizes, dtype)
+    def _get_cached_base_mm_benchmark_time(self, original: Function, inductor_key: str) -> Any:
+        # With a cached time of the unpadded GEMM, the pass would not make its call for it.
+        return None if self._measures else original(inductor_key)
 
-        return is_mm_compute_bound
+    def _get_do_bench(self, original: Function) -> Any:
+        if not self._measures:
+            return original()
+        calls = self._local.calls = []
 
-    def _wrap_answer(self, original: Callable[[str], Any]) -> Callable[[str], Any]:
-        def get_cached_should_pad(inductor_key: str) -> Any:
-            if not self._active:
-                return original(inductor_key)
-            site = self._site
-            if site is None:
-                if not self._settings.measures:
-                    reason = MissReason.NOT_DESCRIBED
-                    self._answers.emit(Missed(self._local.undescribed, reason, str(AS_IS)))
-                return None if self._settings.measures else False
-            answer = self._answers.find(site.problem)
-            if isinstance(answer, Winner):
-                self._answers.emit(Hit(site.problem.key, str(answer)))
-                return answer == PADDED
-            if self._settings.measures:
-                return None  # measure, whatever inductor's own cache says
-            self._answers.emit(Missed(site.problem.key, answer, str(AS_IS)))
-            return False
+        def keep_call(call: Callable[[], Any]) -> float:
+            calls.append(call)
+            return 0.0  # both calls are timed together in `is_padded_faster`
 
-        return get_cached_should_pad
+        return keep_call
 
-    def _wrap_base_time(self, original: Callable[[str], Any]) -> Callable[[str], Any]:
-        def get_cached_base_mm_benchmark_time(inductor_key: str) -> Any:
-            # With a cached time of the unpadded GEMM, the pass would not make its call for it.
-            return None if self._measures else original(inductor_key)
-
-        return get_cached_base_mm_benchmark_time
-
-    def _wrap_do_bench(self, original: Callable[[], Any]) -> Callable[[], Any]:
-        def get_do_bench() -> Any:
-            if not self._measures:
-                return original()
-            calls = self._local.calls = []
-
-            def keep_call(call: Callable[[], Any]) -> float:
-                calls.append(call)
-                return 0.0  # both calls are timed together in `is_padded_faster`
-
-            return keep_call
-
-        return get_do_bench
-
-    def _wrap_measured(self, original: Callable[..., bool]) -> Callable[..., bool]:
-        def is_padded_faster(*args: Any, **kw: Any) -> bool:
-            if not self._measures:
-                return original(*args, **kw)
-            as_is, padded = self._local.calls
-            calls = {AS_IS: _numbered(as_is), PADDED: _numbered(padded)}
-            return self._answers.measure(_question(self._local.site, calls)) == PADDED
-
-        return is_padded_faster
+    def _is_padded_faster(self, original: Function, *args: Any, **kw: Any) -> Any:
+        if not self._measures:
+            return original(*args, **kw)
+        as_is, padded = self._local.calls
+        calls = {AS_IS: _numbered(as_is), PADDED: _numbered(padded)}
+        return self._answers.measure(_question(self._local.site, calls)) == PADDED
 
     @property
     def _measures(self) -> bool:

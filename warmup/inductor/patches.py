@@ -32,6 +32,7 @@ from warmup.keys.question import Answers
 # `Firewall`: keeps an exception of a hook from the compile that the hook serves.
 
 _T = TypeVar("_T")
+Function = Callable[..., Any]
 _REFUSALS: Final = (MissError, UncoveredError, ForeignGraphError, WeightChangedError)
 _MAX_SAID: Final = 200
 _PACKAGE: Final = Path(__file__).parents[1]
@@ -212,6 +213,23 @@ class Patches:
                 _dig_out()
 
         self._undo.append(undo)
+
+    def hook(
+        self,
+        owner: Any,
+        name: str,
+        hook: Callable[..., Any],
+        plain: Callable[..., Any] | None = None,
+    ) -> None:
+        """Let *hook* answer the calls of ``owner.name``, with the original as the first argument.
+
+        Where it raises, *plain* is called likewise, by default the original itself.
+        """
+
+        def made(function: Callable[..., Any]) -> Callable[[Any], Any]:
+            return lambda original: lambda *args, **kwargs: function(original, *args, **kwargs)
+
+        self.wrap(owner, name, made(hook), None if plain is None else made(plain))
 
     def on_restore(self, undo: Callable[[], None]) -> None:
         """Call *undo* on `restore`, before attributes are put back."""

@@ -54,7 +54,7 @@ from warmup.inductor.launch.kernels import (
     written_by,
 )
 from warmup.inductor.listing import is_listing
-from warmup.inductor.patches import KindHooks, Patches
+from warmup.inductor.patches import Function, KindHooks, Patches
 from warmup.keys.question import Answers, RegionQuestion, SearchQuestion
 from warmup.keys.reduction import (
     LOOPED,
@@ -309,32 +309,29 @@ class ReductionLoops(KindHooks):
 
     def attach(self, patches: Patches) -> None:
         patches.on_restore(self._deactivate)
-        patches.wrap(TritonScheduling, "create_kernel_choices", self._wrap)
+        patches.hook(TritonScheduling, "create_kernel_choices", self._create_kernel_choices)
 
-    def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def create_kernel_choices(
-            scheduling: Any,
-            kernel_features: Any,
-            kernel_args: list[Any],
-            kernel_kwargs: dict[str, Any],
-        ) -> Any:
-            arguments = dict(kernel_kwargs)
-            made = original(scheduling, kernel_features, kernel_args, arguments)
-            is_asked = self._active and "reduction" in self._settings.searched
-            if not is_asked or not _leaves_choice(kernel_features, made, arguments):
-                return made
+    def _create_kernel_choices(
+        self,
+        original: Function,
+        scheduling: Any,
+        kernel_features: Any,
+        kernel_args: list[Any],
+        kernel_kwargs: dict[str, Any],
+    ) -> Any:
+        arguments = dict(kernel_kwargs)
+        made = original(scheduling, kernel_features, kernel_args, arguments)
+        is_asked = self._active and "reduction" in self._settings.searched
+        if not is_asked or not _leaves_choice(kernel_features, made, arguments):
+            return made
 
-            def create(variant: Winner) -> Any:
-                forced = {"override_persistent_reduction": variant == PERSISTENT}
-                return original(
-                    scheduling, kernel_features, kernel_args, {**kernel_kwargs, **forced}
-                )
+        def create(variant: Winner) -> Any:
+            forced = {"override_persistent_reduction": variant == PERSISTENT}
+            return original(scheduling, kernel_features, kernel_args, {**kernel_kwargs, **forced})
 
-            by_rule = PERSISTENT if made[0].persistent_reduction else LOOPED
-            variant = self._choose(scheduling, kernel_features, by_rule, create)
-            return made if variant == by_rule else create(variant)
-
-        return create_kernel_choices
+        by_rule = PERSISTENT if made[0].persistent_reduction else LOOPED
+        variant = self._choose(scheduling, kernel_features, by_rule, create)
+        return made if variant == by_rule else create(variant)
 
     def _choose(
         self, scheduling: Any, features: Any, by_rule: Winner, create: Callable[[Winner], Any]
@@ -391,31 +388,28 @@ class ReductionSplits(KindHooks):
 
     def attach(self, patches: Patches) -> None:
         patches.on_restore(self._deactivate)
-        patches.wrap(Reduction, "num_splits", self._wrap)
+        patches.hook(Reduction, "num_splits", self._num_splits)
 
-    def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def num_splits(*args: Any, **kwargs: Any) -> Any:
-            hint, parts = original(*args, **kwargs)
-            if not self._active or "split" not in self._settings.searched or not _is_split(parts):
-                return hint, parts
-            node, given = current_node(), {**dict(zip(_NAMES, args, strict=False)), **kwargs}
-            if node is not None and node.meta.get(_META_OF_PARTS) == _sizes(given):
-                return hint, 1
-            region = _region_of(node, given)
-            if node is None or region is None:
-                return hint, parts
-            try:
-                problem = _problem_of(node, region, given, hint, parts)
-            except ProblemError as error:
-                described, by_rule = f"split ({error})", str(split_into(parts))
-                self._answers.emit(Missed(described, MissReason.NOT_DESCRIBED, by_rule))
-                return hint, parts
-            chosen = self._choose(problem, region)
-            if chosen != parts:
-                node.meta[_META_OF_PARTS] = problem.x * chosen, math.ceil(problem.r / chosen)
-            return hint, chosen
-
-        return num_splits
+    def _num_splits(self, original: Function, *args: Any, **kwargs: Any) -> Any:
+        hint, parts = original(*args, **kwargs)
+        if not self._active or "split" not in self._settings.searched or not _is_split(parts):
+            return hint, parts
+        node, given = current_node(), {**dict(zip(_NAMES, args, strict=False)), **kwargs}
+        if node is not None and node.meta.get(_META_OF_PARTS) == _sizes(given):
+            return hint, 1
+        region = _region_of(node, given)
+        if node is None or region is None:
+            return hint, parts
+        try:
+            problem = _problem_of(node, region, given, hint, parts)
+        except ProblemError as error:
+            described, by_rule = f"split ({error})", str(split_into(parts))
+            self._answers.emit(Missed(described, MissReason.NOT_DESCRIBED, by_rule))
+            return hint, parts
+        chosen = self._choose(problem, region)
+        if chosen != parts:
+            node.meta[_META_OF_PARTS] = problem.x * chosen, math.ceil(problem.r / chosen)
+        return hint, chosen
 
     def _choose(self, problem: SplitProblem, region: Region) -> int:
         """Return the number of parts that is compiled, and report where it comes from."""

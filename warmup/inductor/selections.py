@@ -33,7 +33,7 @@ from warmup.inductor.gemm.choices import identify, library_or_first, with_librar
 from warmup.inductor.gemm.key import layout_of_operand, strides_of
 from warmup.inductor.listing import OwnMeasurements
 from warmup.inductor.options import tuning_is_on
-from warmup.inductor.patches import KindHooks, Patches
+from warmup.inductor.patches import Function, KindHooks, Patches
 from warmup.inductor.versions import Version
 from warmup.keys.convolution import ConvolutionProblem
 from warmup.keys.grouped import OF_EACH_GROUP, GroupedProblem, Over, ends_of_groups
@@ -88,48 +88,47 @@ class SelectionChoices(KindHooks):
 
     def attach(self, patches: Patches) -> None:
         patches.on_restore(self._deactivate)
-        patches.wrap(AlgorithmSelectorCache, "__call__", self._wrap_select, with_library)
+        patches.hook(AlgorithmSelectorCache, "__call__", self._select, with_library)
         self._measurements.attach(patches)
 
-    def _wrap_select(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def select(
-            cache: Any,
-            name: str,
-            choices: list[Any],
-            nodes: Any,
-            layout: Any,
-            *args: Any,
-            **kw: Any,
-        ) -> Any:
-            def proceed(chosen: list[Any]) -> Any:
-                return original(cache, name, chosen, nodes, layout, *args, **kw)
+    def _select(
+        self,
+        original: Function,
+        cache: Any,
+        name: str,
+        choices: list[Any],
+        nodes: Any,
+        layout: Any,
+        *args: Any,
+        **kw: Any,
+    ) -> Any:
+        def proceed(chosen: list[Any]) -> Any:
+            return original(cache, name, chosen, nodes, layout, *args, **kw)
 
-            is_decision = name == self.name and len(choices) >= _LEAST_CHOICES
-            if not (self._active and is_decision and tuning_is_on()):
-                return proceed(choices)
-            library = library_or_first(name, choices)
-            if not (self.is_always_kept or name in self._settings.searched):
-                return proceed([library])
-            try:
-                problem = self.describe(choices, nodes, layout)
-            except ProblemError:  # a size is a range, for which no row is measured
-                return proceed([library])
-            answer = self._answers.find(problem)
-            if isinstance(answer, Winner):
-                chosen = [choice for choice in choices if self.winner_of(choice) == answer]
-                if chosen:
-                    result = proceed(chosen[:1])
-                    self._answers.emit(Hit(problem.key, str(answer)))
-                    return result
-                answer = MissReason.TEMPLATE_ABSENT
-            if self._settings.measures:
-                kw["return_multi_template"] = False
-                with self._measurements.chosen_by(partial(self._measure, problem, library)):
-                    return proceed(choices)
-            self._answers.emit(Missed(problem.key, answer, str(self.winner_of(library))))
+        is_decision = name == self.name and len(choices) >= _LEAST_CHOICES
+        if not (self._active and is_decision and tuning_is_on()):
+            return proceed(choices)
+        library = library_or_first(name, choices)
+        if not (self.is_always_kept or name in self._settings.searched):
             return proceed([library])
-
-        return select
+        try:
+            problem = self.describe(choices, nodes, layout)
+        except ProblemError:  # a size is a range, for which no row is measured
+            return proceed([library])
+        answer = self._answers.find(problem)
+        if isinstance(answer, Winner):
+            chosen = [choice for choice in choices if self.winner_of(choice) == answer]
+            if chosen:
+                result = proceed(chosen[:1])
+                self._answers.emit(Hit(problem.key, str(answer)))
+                return result
+            answer = MissReason.TEMPLATE_ABSENT
+        if self._settings.measures:
+            kw["return_multi_template"] = False
+            with self._measurements.chosen_by(partial(self._measure, problem, library)):
+                return proceed(choices)
+        self._answers.emit(Missed(problem.key, answer, str(self.winner_of(library))))
+        return proceed([library])
 
     def _measure(
         self,

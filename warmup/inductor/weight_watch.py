@@ -37,7 +37,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from warmup.core.events import Contradicted, WeightChanged, logger
 from warmup.core.text import counted
 from warmup.inductor.compile_watch import place_of
-from warmup.inductor.patches import Firewall, Hooks, Patches
+from warmup.inductor.patches import Firewall, Function, Hooks, Patches
 from warmup.keys.question import Answers
 
 _SAMPLE: Final = 8  # bytes
@@ -263,38 +263,35 @@ class WeightWatch(Hooks):
     def attach(self, patches: Patches) -> None:
         self._firewall = patches.firewall or Firewall()
         patches.on_restore(self._deactivate)
-        patches.wrap(freezing, "freeze", self._wrap_freeze)
-        patches.wrap(convert_frame, "_compile", self._wrap_compile)
+        patches.hook(freezing, "freeze", self._freeze_and_watch)
+        patches.hook(convert_frame, "_compile", self._compile_and_arm)
 
-    def _wrap_freeze(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def freeze_and_watch(model: Any, *args: Any, **kwargs: Any) -> Any:
-            context = TracingContext.try_get()
-            if not self._active or context is None:
-                return original(model, *args, **kwargs)
-            flat = list(context.params_flat_unwrap_subclasses or ())
-            origins = list(context.params_unwrapped_to_flat_index or range(len(flat)))
-            # A tensor that shares the memory, such as the parameter of which a padded weight is a
-            # larger copy, has a version counter of its own.
-            owners = _owners_in(context.module_context.nn_modules.values())
-            seen = {id(each): each for each in flat if isinstance(each, torch.Tensor)}
-            seen |= {key: tensor for key, (tensor, _) in owners.items()}
-            states = {key: _state_of(tensor) for key, tensor in seen.items()}
-            frozen, kept = original(model, *args, **kwargs)
-            # What the graph itself writes is kept as an input.
-            kept_ids = {id(flat[index]) for index in kept if index < len(flat)}
-            names, of_storage = _names_in(model), {}
-            for index, tensor in enumerate(flat):
-                if id(tensor) in states and id(tensor) not in kept_ids:
-                    of_storage[states[id(tensor)].storage or id(tensor)] = names[origins[index]]
-            graph = _FrozenGraph(self._firewall)
-            for key, tensor in seen.items():
-                if key not in kept_ids and (name := of_storage.get(states[key].storage or key)):
-                    graph.add(name, tensor, states[key], owners.get(key, (None, None))[1])
-            if of_storage:
-                self._watch(context, graph)
-            return frozen, kept
-
-        return freeze_and_watch
+    def _freeze_and_watch(self, original: Function, model: Any, *args: Any, **kwargs: Any) -> Any:
+        context = TracingContext.try_get()
+        if not self._active or context is None:
+            return original(model, *args, **kwargs)
+        flat = list(context.params_flat_unwrap_subclasses or ())
+        origins = list(context.params_unwrapped_to_flat_index or range(len(flat)))
+        # A tensor that shares the memory, such as the parameter of which a padded weight is a
+        # larger copy, has a version counter of its own.
+        owners = _owners_in(context.module_context.nn_modules.values())
+        seen = {id(each): each for each in flat if isinstance(each, torch.Tensor)}
+        seen |= {key: tensor for key, (tensor, _) in owners.items()}
+        states = {key: _state_of(tensor) for key, tensor in seen.items()}
+        frozen, kept = original(model, *args, **kwargs)
+        # What the graph itself writes is kept as an input.
+        kept_ids = {id(flat[index]) for index in kept if index < len(flat)}
+        names, of_storage = _names_in(model), {}
+        for index, tensor in enumerate(flat):
+            if id(tensor) in states and id(tensor) not in kept_ids:
+                of_storage[states[id(tensor)].storage or id(tensor)] = names[origins[index]]
+        graph = _FrozenGraph(self._firewall)
+        for key, tensor in seen.items():
+            if key not in kept_ids and (name := of_storage.get(states[key].storage or key)):
+                graph.add(name, tensor, states[key], owners.get(key, (None, None))[1])
+        if of_storage:
+            self._watch(context, graph)
+        return frozen, kept
 
     def _watch(self, context: Any, graph: _FrozenGraph) -> None:
         if self._made.graphs is None:
@@ -312,26 +309,25 @@ class WeightWatch(Hooks):
         advice = "a weight that is changed later keeps its old values in the graph"
         self._answers.emit(Contradicted("freezing", "True", found, advice))
 
-    def _wrap_compile(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def compile_and_arm(code: CodeType, *args: Any, **kwargs: Any) -> Any:
-            if not self._active:
-                return original(code, *args, **kwargs)
-            self._drop_changed(code)
-            outer, self._made.graphs = self._made.graphs, []
-            try:
-                args = tuple(_without_dropped(code, each) for each in args)
-                kwargs = {name: _without_dropped(code, each) for name, each in kwargs.items()}
-                converted = original(code, *args, **kwargs)
-                guarded = converted.guarded_code
-                manager = None if guarded is None else guarded.guard_manager
-                armed = [graph.arm(code, manager) for graph in self._made.graphs]
-                if armed and not any(armed) and manager is not None:
-                    self._report_unwatched()
-                return converted
-            finally:
-                self._made.graphs = outer
-
-        return compile_and_arm
+    def _compile_and_arm(
+        self, original: Function, code: CodeType, *args: Any, **kwargs: Any
+    ) -> Any:
+        if not self._active:
+            return original(code, *args, **kwargs)
+        self._drop_changed(code)
+        outer, self._made.graphs = self._made.graphs, []
+        try:
+            args = tuple(_without_dropped(code, each) for each in args)
+            kwargs = {name: _without_dropped(code, each) for name, each in kwargs.items()}
+            converted = original(code, *args, **kwargs)
+            guarded = converted.guarded_code
+            manager = None if guarded is None else guarded.guard_manager
+            armed = [graph.arm(code, manager) for graph in self._made.graphs]
+            if armed and not any(armed) and manager is not None:
+                self._report_unwatched()
+            return converted
+        finally:
+            self._made.graphs = outer
 
     def _drop_changed(self, code: CodeType) -> None:
         """Report the changed weights for which *code* is compiled again, and drop their graphs.

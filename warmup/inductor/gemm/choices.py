@@ -29,6 +29,7 @@ from warmup.core.errors import MissReason
 from warmup.core.rows import Family, KwargValue, Winner, portable_kwargs
 from warmup.inductor.gemm.key import PostOp
 from warmup.inductor.options import tuning_is_on
+from warmup.inductor.patches import Function
 from warmup.inductor.versions import Version
 
 # Kwargs that follow from the device, the operands or the precision settings, not from tuning.
@@ -184,14 +185,12 @@ def library_or_first(name: str, choices: list[Any]) -> Any:
     return library[0] if library else generate_deferred(choices)[0]
 
 
-def with_library(select: Callable[..., Any]) -> Callable[..., Any]:
-    """Return *select*, an inductor's selection, as default mode calls it: nothing is measured."""
-
-    def select_library(cache: Any, name: str, choices: list[Any], *args: Any, **kw: Any) -> Any:
-        offered = [library_or_first(name, choices)] if choices and tuning_is_on() else choices
-        return select(cache, name, generate_deferred(offered), *args, **kw)
-
-    return select_library
+def with_library(
+    original: Function, cache: Any, name: str, choices: list[Any], *args: Any, **kw: Any
+) -> Any:
+    """Call *original*, an inductor's selection, as default mode does: nothing is measured."""
+    offered = [library_or_first(name, choices)] if choices and tuning_is_on() else choices
+    return original(cache, name, generate_deferred(offered), *args, **kw)
 
 
 # `tma_candidates`: candidates of the persistent TMA templates, listed without inductor's option.

@@ -26,7 +26,7 @@ from torch._inductor.codegen.cpp_gemm_template import CppGemmTemplate
 from torch._inductor.ir import Buffer, ComputedBuffer, Pointwise
 from torch._inductor.virtualized import V
 
-from warmup.inductor.patches import Patches
+from warmup.inductor.patches import Function, Patches
 
 # `EqualSources`: the source of a C++ GEMM template is written once for equal products of a graph.
 
@@ -60,24 +60,21 @@ class EqualSources:
     def __init__(self) -> None:
         self._written: WeakKeyDictionary[Any, dict[str, _EarlierSource]] = WeakKeyDictionary()
 
-    def reuse(self, original: Callable[..., str]) -> Callable[..., str]:
-        def render(kernel: Any, template: Any, **kwargs: Any) -> str:
-            found = _described(kernel, template, **kwargs)
-            if found is None:
-                return original(kernel, template, **kwargs)
-            text, names = found
-            written = self._written.setdefault(V.graph, {})
-            if text not in written:
-                before = {*V.graph.removed_buffers}
-                source = original(kernel, template, **kwargs)
-                removed = {*V.graph.removed_buffers} - before
-                if (kept := _kept(kernel, source, names, removed)) is not None:
-                    written[text] = kept
-                return source
-            _leave(kernel, written[text], names)
-            return written[text].source
-
-        return render
+    def reuse(self, original: Function, kernel: Any, template: Any, **kwargs: Any) -> Any:
+        found = _described(kernel, template, **kwargs)
+        if found is None:
+            return original(kernel, template, **kwargs)
+        text, names = found
+        written = self._written.setdefault(V.graph, {})
+        if text not in written:
+            before = {*V.graph.removed_buffers}
+            source = original(kernel, template, **kwargs)
+            removed = {*V.graph.removed_buffers} - before
+            if (kept := _kept(kernel, source, names, removed)) is not None:
+                written[text] = kept
+            return source
+        _leave(kernel, written[text], names)
+        return written[text].source
 
 
 def _described(
@@ -199,9 +196,9 @@ class CppSources:
     """Leaves out sources for benchmarks, and parses the parts of the others once."""
 
     def attach(self, patches: Patches) -> None:
-        patches.wrap(cpp_template_kernel.CppTemplateKernel, "render", EqualSources().reuse)
-        patches.wrap(cpp_template_kernel.CppTemplateKernel, "render", _leave_out)
-        patches.wrap(KernelTemplate, "_template_from_string", _keep_templates)
+        patches.hook(cpp_template_kernel.CppTemplateKernel, "render", EqualSources().reuse)
+        patches.hook(cpp_template_kernel.CppTemplateKernel, "render", _leave_out)
+        patches.wrap(KernelTemplate, "_template_from_string", functools.lru_cache(_TEMPLATES_KEPT))
         patches.wrap(cpp_template_kernel, "parse_expr_with_index_symbols", _keep_expressions)
 
 
@@ -219,23 +216,16 @@ def unmeasured() -> Iterator[None]:
         _thread.is_unmeasured = False
 
 
-def _leave_out(original: Callable[..., str]) -> Callable[..., str]:
-    def render(kernel: Any, template: Any, **kwargs: Any) -> str:
-        if not getattr(_thread, "is_unmeasured", False):
-            return original(kernel, template, **kwargs)
-        # CppTemplate.generate reads the kernel's arguments, which writing the source declares.
-        inputs = {f"in_{number}": node for number, node in enumerate(template.input_nodes)}
-        kernel.def_kernel(inputs, {"out": template.output_node})
-        return _UNWRITTEN
-
-    return render
+def _leave_out(original: Function, kernel: Any, template: Any, **kwargs: Any) -> Any:
+    if not getattr(_thread, "is_unmeasured", False):
+        return original(kernel, template, **kwargs)
+    # CppTemplate.generate reads the kernel's arguments, which writing the source declares.
+    inputs = {f"in_{number}": node for number, node in enumerate(template.input_nodes)}
+    kernel.def_kernel(inputs, {"out": template.output_node})
+    return _UNWRITTEN
 
 
-def _keep_templates(original: Callable[[str], Any]) -> Callable[[str], Any]:
-    return functools.lru_cache(_TEMPLATES_KEPT)(original)
-
-
-def _keep_expressions(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _keep_expressions(original: Function) -> Callable[[Any], Any]:
     kept = functools.lru_cache(_EXPRESSIONS_KEPT)(original)
 
     def parse(expression: Any) -> Any:

@@ -51,7 +51,7 @@ from warmup.inductor.gemm.question import expect_padding, question_of
 from warmup.inductor.gemm.search import Selection, named_alone, search, unlisted_candidates
 from warmup.inductor.listing import OwnMeasurements, is_listing
 from warmup.inductor.options import option_value, tuning_is_on
-from warmup.inductor.patches import Firewall, KindHooks, Patches
+from warmup.inductor.patches import Firewall, Function, KindHooks, Patches
 from warmup.inductor.versions import Version
 from warmup.keys.gemm import COVERED, CPU_LINEAR, VIA_CHOICES, GemmProblem
 from warmup.keys.question import Answers
@@ -95,8 +95,8 @@ class CandidateLists(KindHooks):
 
     def attach(self, patches: Patches) -> None:
         patches.on_restore(self._deactivate)
-        patches.wrap(InductorChoices, "_finalize_template_configs", self._wrap_finalize)
-        patches.wrap(CppGemmTemplate, "add_choices", self._wrap_add_choices)
+        patches.hook(InductorChoices, "_finalize_template_configs", self._finalize)
+        patches.hook(CppGemmTemplate, "add_choices", self._add_choices)
 
     def look_up(
         self,
@@ -126,46 +126,43 @@ class CandidateLists(KindHooks):
             notes = self._local.notes = Listed()
         return notes
 
-    def _wrap_finalize(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def finalize(
-            handler: Any,
-            template_choices: dict[str, Iterator[Any]],
-            kernel_inputs: Any,
-            templates: list[Any],
-            op_name: str,
-            kwarg_overrides: Any = None,
-        ) -> Any:
-            def list_all() -> Any:
-                return original(
-                    handler, template_choices, kernel_inputs, templates, op_name, kwarg_overrides
-                )
-
-            if op_name not in VIA_CHOICES or not self._active or not tuning_is_on():
-                return list_all()
-            nodes, notes = kernel_inputs.nodes(), self._notes
-            if not notes.is_of(op_name, nodes):
-                self.look_up(notes, op_name, nodes, kernel_inputs.output_layout())
-            overrides = kwarg_overrides or {}
-            selection = Selection(
-                self._version, handler, kernel_inputs, templates, op_name, overrides
+    def _finalize(
+        self,
+        original: Function,
+        handler: Any,
+        template_choices: dict[str, Iterator[Any]],
+        kernel_inputs: Any,
+        templates: list[Any],
+        op_name: str,
+        kwarg_overrides: Any = None,
+    ) -> Any:
+        def list_all() -> Any:
+            return original(
+                handler, template_choices, kernel_inputs, templates, op_name, kwarg_overrides
             )
-            if isinstance(notes.answer, MissReason) and self._settings.measures:
-                return self._widen(selection, list_all(), notes.problem)
-            offered = {**template_choices, **unlisted_candidates(selection)}
-            kept = self._keep_winner_and_library(offered, selection, notes.answer)
-            if kept or "ATEN" in option_value("max_autotune_gemm_backends"):
-                return kept
-            # The caller switched the library off, and a selection without choices is an error:
-            # list everything anew, since the generators above are partly consumed.
-            template_choices = {
-                template.uid: handler.get_ktc(
-                    kernel_inputs, template, op_name, overrides.get(template.uid, {})
-                )
-                for template in templates
-            }
-            return list_all()
 
-        return finalize
+        if op_name not in VIA_CHOICES or not self._active or not tuning_is_on():
+            return list_all()
+        nodes, notes = kernel_inputs.nodes(), self._notes
+        if not notes.is_of(op_name, nodes):
+            self.look_up(notes, op_name, nodes, kernel_inputs.output_layout())
+        overrides = kwarg_overrides or {}
+        selection = Selection(self._version, handler, kernel_inputs, templates, op_name, overrides)
+        if isinstance(notes.answer, MissReason) and self._settings.measures:
+            return self._widen(selection, list_all(), notes.problem)
+        offered = {**template_choices, **unlisted_candidates(selection)}
+        kept = self._keep_winner_and_library(offered, selection, notes.answer)
+        if kept or "ATEN" in option_value("max_autotune_gemm_backends"):
+            return kept
+        # The caller switched the library off, and a selection without choices is an error:
+        # list everything anew, since the generators above are partly consumed.
+        template_choices = {
+            template.uid: handler.get_ktc(
+                kernel_inputs, template, op_name, overrides.get(template.uid, {})
+            )
+            for template in templates
+        }
+        return list_all()
 
     def _widen(
         self, selection: Selection, listed: list[Any], problem: GemmProblem | None
@@ -211,14 +208,13 @@ class CandidateLists(KindHooks):
                 self._notes.dropped += 1
         return kept
 
-    def _wrap_add_choices(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def add_choices(cls: Any, choices: list[Any], *args: Any, **kwargs: Any) -> Any:
-            if not self._active or not tuning_is_on():
-                return original(cls, choices, *args, **kwargs)
-            choices.append(DeferredCppChoices(lambda into: original(cls, into, *args, **kwargs)))
-            return None
-
-        return add_choices
+    def _add_choices(
+        self, original: Function, cls: Any, choices: list[Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        if not self._active or not tuning_is_on():
+            return original(cls, choices, *args, **kwargs)
+        choices.append(DeferredCppChoices(lambda into: original(cls, into, *args, **kwargs)))
+        return None
 
 
 # `Fusions`: forces for each GEMM whether operations are fused into its template, as its row says.
@@ -235,9 +231,9 @@ class Fusions(KindHooks):
 
     def attach(self, patches: Patches) -> None:
         patches.on_restore(self._deactivate)
-        patches.wrap(GraphLowering, "run_node", self._wrap_run_node)
-        patches.wrap(InductorChoices, "can_fuse", self._wrap_can_fuse)
-        patches.wrap(Scheduler, "codegen", self._wrap_codegen)
+        patches.hook(GraphLowering, "run_node", self._run_node)
+        patches.hook(InductorChoices, "can_fuse", self._can_fuse)
+        patches.hook(Scheduler, "codegen", self._codegen)
 
     def decide(self, selected: Any, key: str, winner: Winner) -> None:
         """Force the decision of *winner* for the GEMM of *key*, which was *selected* just now."""
@@ -252,46 +248,37 @@ class Fusions(KindHooks):
             if end is not None:
                 _ends.setdefault(V.graph, set()).add(end)
 
-    def _wrap_run_node(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def run_node(graph: Any, node: Node) -> Any:
-            result = original(graph, node)
-            with _deciding:
-                is_end = node in _ends.get(graph, ())
-            if is_end and isinstance(result, TensorBox):
-                result.realize()
-            return result
+    def _run_node(self, original: Function, graph: Any, node: Node) -> Any:
+        result = original(graph, node)
+        with _deciding:
+            is_end = node in _ends.get(graph, ())
+        if is_end and isinstance(result, TensorBox):
+            result.realize()
+        return result
 
-        return run_node
+    def _can_fuse(
+        self, original: Function, scheduler: Any, node1: Any, node2: Any, shared_data_score: int
+    ) -> Any:
+        decisions = _decisions_here() if self._active else {}
+        if decisions:
+            decided = {decisions.get(_template_of(node), _UNDECIDED)[1] for node in (node1, node2)}
+            if False in decided:
+                return False
+            if True in decided:
+                score = self._version.fusion_score
+                shared_data_score = score(scheduler, node1, node2, shared_data_score)
+            elif _belongs_to_template(scheduler, node1, node2, decisions):
+                return False
+        return original(scheduler, node1, node2, shared_data_score)
 
-    def _wrap_can_fuse(self, original: Callable[..., bool]) -> Callable[..., bool]:
-        def can_fuse(scheduler: Any, node1: Any, node2: Any, shared_data_score: int) -> bool:
-            decisions = _decisions_here() if self._active else {}
-            if decisions:
-                decided = {
-                    decisions.get(_template_of(node), _UNDECIDED)[1] for node in (node1, node2)
-                }
-                if False in decided:
-                    return False
-                if True in decided:
-                    score = self._version.fusion_score
-                    shared_data_score = score(scheduler, node1, node2, shared_data_score)
-                elif _belongs_to_template(scheduler, node1, node2, decisions):
-                    return False
-            return original(scheduler, node1, node2, shared_data_score)
-
-        return can_fuse
-
-    def _wrap_codegen(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def codegen(scheduler: Any) -> Any:
-            decisions = _decisions_here() if self._active else {}
-            for node in scheduler.nodes if decisions else ():
-                key, wanted = decisions.get(_template_of(node), _UNDECIDED)
-                is_fused = len(node.get_nodes()) > 1
-                if wanted is not None:
-                    self._answers.emit(Scheduled(key, wanted, is_fused))
-            return original(scheduler)
-
-        return codegen
+    def _codegen(self, original: Function, scheduler: Any) -> Any:
+        decisions = _decisions_here() if self._active else {}
+        for node in scheduler.nodes if decisions else ():
+            key, wanted = decisions.get(_template_of(node), _UNDECIDED)
+            is_fused = len(node.get_nodes()) > 1
+            if wanted is not None:
+                self._answers.emit(Scheduled(key, wanted, is_fused))
+        return original(scheduler)
 
 
 def key_of_template(node: Any) -> str | None:
@@ -350,7 +337,7 @@ class GemmChoices(KindHooks):
         patches.on_restore(self._deactivate)
         expect_padding(patches)
         self._lists.attach(patches)
-        patches.wrap(AlgorithmSelectorCache, "__call__", self._wrap_select, with_library)
+        patches.hook(AlgorithmSelectorCache, "__call__", self._select, with_library)
         self._measurements.attach(patches)
         self._fusions.attach(patches)
         CppSources().attach(patches)
@@ -365,59 +352,58 @@ class GemmChoices(KindHooks):
         names = InductorChoices.__name__, type(V.choices).__name__
         self._answers.emit(Contradicted("choices handler", *names, advice))
 
-    def _wrap_select(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def select(
-            cache: Any,
-            name: str,
-            choices: list[Any],
-            input_nodes: Any,
-            layout: Any,
-            *args: Any,
-            **kw: Any,
-        ) -> Any:
-            def proceed(chosen: list[Any]) -> Any:
-                return original(cache, name, chosen, input_nodes, layout, *args, **kw)
+    def _select(
+        self,
+        original: Function,
+        cache: Any,
+        name: str,
+        choices: list[Any],
+        input_nodes: Any,
+        layout: Any,
+        *args: Any,
+        **kw: Any,
+    ) -> Any:
+        def proceed(chosen: list[Any]) -> Any:
+            return original(cache, name, chosen, input_nodes, layout, *args, **kw)
 
-            if not self._handles(name):
-                return proceed(self._choices_without_rows(name, choices))
-            notes = self._lists.take_notes()
-            # A handler that lists candidates without its base class decides before any row can:
-            # torch's lookup table does (torch/_inductor/lookup_table/choices.py).
-            is_listed_elsewhere = (
-                name in VIA_CHOICES and not notes.op and type(V.choices) is not InductorChoices
+        if not self._handles(name):
+            return proceed(self._choices_without_rows(name, choices))
+        notes = self._lists.take_notes()
+        # A handler that lists candidates without its base class decides before any row can:
+        # torch's lookup table does (torch/_inductor/lookup_table/choices.py).
+        is_listed_elsewhere = (
+            name in VIA_CHOICES and not notes.op and type(V.choices) is not InductorChoices
+        )
+        if not notes.is_of(name, input_nodes):
+            post_op = post_op_of(choices) if name in CPU_LINEAR else None
+            self._lists.look_up(notes, name, input_nodes, layout, post_op)
+        problem, answer = notes.problem, notes.answer
+        if isinstance(answer, Winner):
+            assert problem is not None
+            with unmeasured():
+                chosen = choice_of(choices, answer)
+            if chosen is not None:
+                result = proceed([chosen])
+                self._fusions.decide(result, problem.key, answer)
+                self._answers.emit(Hit(problem.key, str(answer)))
+                return result
+            answer = notes.rejected or MissReason.TEMPLATE_ABSENT
+        is_single = len(choices) + notes.dropped <= 1
+        if is_single and (self._settings.measures or not is_listed_elsewhere):
+            return proceed(generate_deferred(choices))  # a single choice is no decision
+        if is_listed_elsewhere:
+            self._report_other_handler()
+        if self._settings.measures and problem is not None:
+            kw["return_multi_template"] = False
+            ready = generate_deferred(choices)
+            searched = notes.searched or SearchCounts(search=Search.DEFAULT, listed=0)
+            return self._tune(
+                _TunedSelection(problem, ready, searched.completed(len(ready))), proceed
             )
-            if not notes.is_of(name, input_nodes):
-                post_op = post_op_of(choices) if name in CPU_LINEAR else None
-                self._lists.look_up(notes, name, input_nodes, layout, post_op)
-            problem, answer = notes.problem, notes.answer
-            if isinstance(answer, Winner):
-                assert problem is not None
-                with unmeasured():
-                    chosen = choice_of(choices, answer)
-                if chosen is not None:
-                    result = proceed([chosen])
-                    self._fusions.decide(result, problem.key, answer)
-                    self._answers.emit(Hit(problem.key, str(answer)))
-                    return result
-                answer = notes.rejected or MissReason.TEMPLATE_ABSENT
-            is_single = len(choices) + notes.dropped <= 1
-            if is_single and (self._settings.measures or not is_listed_elsewhere):
-                return proceed(generate_deferred(choices))  # a single choice is no decision
-            if is_listed_elsewhere:
-                self._report_other_handler()
-            if self._settings.measures and problem is not None:
-                kw["return_multi_template"] = False
-                ready = generate_deferred(choices)
-                searched = notes.searched or SearchCounts(search=Search.DEFAULT, listed=0)
-                return self._tune(
-                    _TunedSelection(problem, ready, searched.completed(len(ready))), proceed
-                )
-            fallback = library_or_first(name, choices)
-            key = _undescribed(name) if problem is None else problem.key
-            self._answers.emit(Missed(key, answer, str(identify(fallback))))
-            return proceed([fallback])
-
-        return select
+        fallback = library_or_first(name, choices)
+        key = _undescribed(name) if problem is None else problem.key
+        self._answers.emit(Missed(key, answer, str(identify(fallback))))
+        return proceed([fallback])
 
     def _choices_without_rows(self, name: str, choices: list[Any]) -> list[Any]:
         """Return what is offered of a selection that is not this kind's.
@@ -494,7 +480,7 @@ class KernelWatch:
         return sum(len(_LAUNCHED.findall(source)) for source in sources)
 
     def spills_and_registers(self, key: str) -> tuple[int | None, int | None]:
-        """Return the spilled and the used registers of a thread in the kernel of *key*, if known."""
+        """Return spilled and used registers of a thread in the kernel of *key*, if known."""
         name = self._templates.get(key, "")
         kernels = (getattr(module, name, None) for module in self._modules)
         for kernel in kernels:
@@ -502,24 +488,20 @@ class KernelWatch:
                 return getattr(launcher, "n_spills", None), getattr(launcher, "n_regs", None)
         return None, None
 
-    def wrap_define(self, original: Callable[..., str]) -> Callable[..., str]:
-        def define_kernel(scheduling: Any, source: str, node_schedule: Any, kernel: Any) -> str:
-            name = original(scheduling, source, node_schedule, kernel)
-            for node in node_schedule:  # marks of where reductions begin and end are in it too
-                is_node = isinstance(node, BaseSchedulerNode)
-                if is_node and (key := key_of_template(node)) is not None:
-                    self._templates[key] = name
-            return name
+    def note_kernel(
+        self, original: Function, scheduling: Any, source: str, node_schedule: Any, kernel: Any
+    ) -> Any:
+        name = original(scheduling, source, node_schedule, kernel)
+        for node in node_schedule:  # marks of where reductions begin and end are in it too
+            is_node = isinstance(node, BaseSchedulerNode)
+            if is_node and (key := key_of_template(node)) is not None:
+                self._templates[key] = name
+        return name
 
-        return define_kernel
-
-    def wrap_load(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def compile_to_module(graph: Any) -> Any:
-            module = original(graph)
-            self._modules.append(module)
-            return module
-
-        return compile_to_module
+    def note_module(self, original: Function, graph: Any) -> Any:
+        module = original(graph)
+        self._modules.append(module)
+        return module
 
 
 @contextlib.contextmanager
@@ -528,8 +510,8 @@ def watching_kernels() -> Iterator[KernelWatch]:
     from torch._inductor.codegen.triton import TritonScheduling
 
     watch, patches = KernelWatch(), Patches(Firewall.current())
-    patches.wrap(TritonScheduling, "define_kernel", watch.wrap_define)
-    patches.wrap(GraphLowering, "compile_to_module", watch.wrap_load)
+    patches.hook(TritonScheduling, "define_kernel", watch.note_kernel)
+    patches.hook(GraphLowering, "compile_to_module", watch.note_module)
     try:
         yield watch
     finally:

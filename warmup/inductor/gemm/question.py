@@ -53,7 +53,7 @@ from warmup.core.trial import (
 from warmup.inductor.gemm.choices import identify
 from warmup.inductor.gemm.key import current_node
 from warmup.inductor.gemm.regions import region_of
-from warmup.inductor.patches import Patches
+from warmup.inductor.patches import Function, Patches
 from warmup.keys.gemm import NO_EPILOGUE, GemmProblem
 from warmup.keys.question import GemmQuestion, LiveTrial, SmallerSize
 
@@ -299,16 +299,13 @@ def choice_at_hints(choice: Any) -> Any | None:
 
 
 def expect_padding(patches: Patches) -> None:
-    patches.wrap(FlexibleLayout, "get_fixed_layout_without_freezing", _without_current_node)
-    patches.wrap(TritonTemplateKernel, "load_input", _without_current_node)
+    patches.hook(FlexibleLayout, "get_fixed_layout_without_freezing", _without_current_node)
+    patches.hook(TritonTemplateKernel, "load_input", _without_current_node)
 
 
-def _without_current_node(original: Callable[..., Any]) -> Callable[..., Any]:
-    def predict(*args: Any, **kwargs: Any) -> Any:
-        with V.set_current_node(None):
-            return original(*args, **kwargs)
-
-    return predict
+def _without_current_node(original: Function, *args: Any, **kwargs: Any) -> Any:
+    with V.set_current_node(None):
+        return original(*args, **kwargs)
 
 
 @contextlib.contextmanager

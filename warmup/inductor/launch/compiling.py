@@ -32,7 +32,7 @@ from warmup.core.rows import Winner
 from warmup.core.text import printable
 from warmup.inductor.launch.kernels import kwargs_of, make_config, refusal_reason
 from warmup.inductor.listing import is_listing, listing, note_sent, wait_for_sent
-from warmup.inductor.patches import Hooks, Patches
+from warmup.inductor.patches import Function, Hooks, Patches
 from warmup.keys.question import Answers, Question
 
 # `compile_into_cache`: what a compile worker of inductor does for one launch config.
@@ -184,33 +184,27 @@ class KernelsAhead(Hooks):
     def attach(self, patches: Patches) -> None:
         patches.on_restore(self._deactivate)
         keep_configs()
-        patches.wrap(GraphLowering, "__init__", self._wrap_init)
-        patches.wrap(GraphLowering, "run", self._wrap_run)
-        patches.wrap(AlgorithmSelectorCache, "make_precompile_fn", self._wrap_precompile)
-        patches.wrap(AsyncCompile, "triton", self._wrap_submit)
+        patches.hook(GraphLowering, "__init__", self._init)
+        patches.hook(GraphLowering, "run", self._run)
+        patches.hook(AlgorithmSelectorCache, "make_precompile_fn", self._make_precompile_fn)
+        patches.hook(AsyncCompile, "triton", self._triton)
 
     def _deactivate(self) -> None:
         super()._deactivate()
         forget_configs()
 
-    def _wrap_init(self, original: Callable[..., None]) -> Callable[..., None]:
-        def init(graph: Any, *args: Any, **kwargs: Any) -> None:
-            original(graph, *args, **kwargs)
-            if self._active and type(graph) is GraphLowering and not is_listing():
-                self._made[graph] = args, kwargs
+    def _init(self, original: Function, graph: Any, *args: Any, **kwargs: Any) -> None:
+        original(graph, *args, **kwargs)
+        if self._active and type(graph) is GraphLowering and not is_listing():
+            self._made[graph] = args, kwargs
 
-        return init
-
-    def _wrap_run(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def run(graph: Any, *inputs: Any) -> Any:
-            made = self._made.pop(graph, None)
-            # A candidate may be a graph, which inductor lowers while it lowers the one that asks.
-            if self._active and made is not None and not getattr(self._local, "is_lowering", False):
-                self._list(*made, inputs)
-            with self._lowering():
-                return original(graph, *inputs)
-
-        return run
+    def _run(self, original: Function, graph: Any, *inputs: Any) -> Any:
+        made = self._made.pop(graph, None)
+        # A candidate may be a graph, which inductor lowers while it lowers the one that asks.
+        if self._active and made is not None and not getattr(self._local, "is_lowering", False):
+            self._list(*made, inputs)
+        with self._lowering():
+            return original(graph, *inputs)
 
     @contextlib.contextmanager
     def _lowering(self) -> Iterator[None]:
@@ -245,30 +239,24 @@ class KernelsAhead(Hooks):
             wait_for_sent(self._report)
             logger.debug("compiled ahead in %.2f s", time.monotonic() - started)
 
-    def _wrap_submit(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def triton(*args: Any, **kwargs: Any) -> Any:
-            kernel = original(*args, **kwargs)
-            task = getattr(kernel, "future", None)
-            if is_listing() and isinstance(task, Future):
-                note_sent(task)
-            return kernel
+    def _triton(self, original: Function, *args: Any, **kwargs: Any) -> Any:
+        kernel = original(*args, **kwargs)
+        task = getattr(kernel, "future", None)
+        if is_listing() and isinstance(task, Future):
+            note_sent(task)
+        return kernel
 
-        return triton
-
-    def _wrap_precompile(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def make_precompile_fn(
-            cache: Any, choices: list[Any], *args: Any, **kwargs: Any
-        ) -> Callable[..., Any]:
-            wait: Callable[..., Any] = original(cache, choices, *args, **kwargs)
-            if not is_listing():
-                return wait
-            # It marks the choices that fail, and those of the lowering that follows are others.
-            known = cache.precompile_cache
-            for key in [key for key, function in known.items() if function is wait]:
-                del known[key]
-            return lambda *_args, **_kwargs: {}
-
-        return make_precompile_fn
+    def _make_precompile_fn(
+        self, original: Function, cache: Any, choices: list[Any], *args: Any, **kwargs: Any
+    ) -> Callable[..., Any]:
+        wait: Callable[..., Any] = original(cache, choices, *args, **kwargs)
+        if not is_listing():
+            return wait
+        # It marks the choices that fail, and those of the lowering that follows are others.
+        known = cache.precompile_cache
+        for key in [key for key, function in known.items() if function is wait]:
+            del known[key]
+        return lambda *_args, **_kwargs: {}
 
 
 def _copy_of(module: GraphModule) -> GraphModule:

@@ -65,7 +65,7 @@ from warmup.inductor.launch.kernels import (
     winner_of,
     written_by,
 )
-from warmup.inductor.patches import KindHooks, Patches
+from warmup.inductor.patches import Function, KindHooks, Patches
 from warmup.inductor.versions import Version
 from warmup.keys.launch import LaunchProblem
 from warmup.keys.question import Answers, CallsQuestion, SearchQuestion
@@ -277,12 +277,10 @@ class LaunchConfigs(KindHooks):
 
     def attach(self, patches: Patches) -> None:
         patches.on_restore(self._deactivate)
-        patches.wrap(AsyncCompile, "triton", self._wrap_submit)
-        patches.wrap(CachingAutotuner, "precompile", self._wrap_precompile)
-        patches.wrap(
-            CachingAutotuner, "autotune_to_one_config", self._wrap_autotune, _unless_chosen
-        )
-        patches.wrap(CachingAutotuner, "coordinate_descent_tuning", self._wrap_descent)
+        patches.hook(AsyncCompile, "triton", self._submit)
+        patches.hook(CachingAutotuner, "precompile", self._precompile)
+        patches.hook(CachingAutotuner, "autotune_to_one_config", self._autotune, _unless_chosen)
+        patches.hook(CachingAutotuner, "coordinate_descent_tuning", self._coordinate_descent_tuning)
 
     def _deactivate(self) -> None:
         super()._deactivate()
@@ -302,18 +300,23 @@ class LaunchConfigs(KindHooks):
 
     # -- in compile workers --------------------------------------------------------------------
 
-    def _wrap_submit(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def submit(compiler: Any, kernel_name: str, source_code: str, *args: Any, **kw: Any) -> Any:
-            # Without workers the entry would hide inductor's other configs from `precompile`.
-            uses_worker = self._active and compiler.use_process_pool()
-            entry = self._lookup_entry(kernel_name, source_code) if uses_worker else {}
-            if not entry:
-                return original(compiler, kernel_name, source_code, *args, **kw)
-            table = {**inductor_config.autotune_lookup_table, **entry}
-            with inductor_config.patch({"autotune_lookup_table": table}):
-                return original(compiler, kernel_name, source_code, *args, **kw)
-
-        return submit
+    def _submit(
+        self,
+        original: Function,
+        compiler: Any,
+        kernel_name: str,
+        source_code: str,
+        *args: Any,
+        **kw: Any,
+    ) -> Any:
+        # Without workers the entry would hide inductor's other configs from `precompile`.
+        uses_worker = self._active and compiler.use_process_pool()
+        entry = self._lookup_entry(kernel_name, source_code) if uses_worker else {}
+        if not entry:
+            return original(compiler, kernel_name, source_code, *args, **kw)
+        table = {**inductor_config.autotune_lookup_table, **entry}
+        with inductor_config.patch({"autotune_lookup_table": table}):
+            return original(compiler, kernel_name, source_code, *args, **kw)
 
     def _lookup_entry(self, kernel_name: str, source_code: str) -> dict[str, dict[str, Any]]:
         """Return the entry of inductor's lookup table for this kernel; empty without a row.
@@ -340,38 +343,35 @@ class LaunchConfigs(KindHooks):
 
     # -- in this process -----------------------------------------------------------------------
 
-    def _wrap_precompile(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def precompile(kernel: Any, *args: Any, **kw: Any) -> Any:
-            def proceed() -> Any:
-                return original(kernel, *args, **kw)
+    def _precompile(self, original: Function, kernel: Any, *args: Any, **kw: Any) -> Any:
+        def proceed() -> Any:
+            return original(kernel, *args, **kw)
 
-            only_warms_cache = args[0] if args else kw.get("warm_cache_only", False)
-            if not self._handles(kernel) or only_warms_cache:
-                return proceed()
-            offered = offered_configs(kernel)
-            problem, answer = self._look_up(kernel)
-            if isinstance(answer, Winner):
-                reload_kernel = kw.get("reload_kernel", args[1] if len(args) > 1 else None)
-                refused = refusal_reason(answer, offered)
-                if refused is None:
-                    keep_only_config(kernel, make_config(answer, offered), reload_kernel)
-                    if try_load(proceed):
-                        self._report_hit(problem, answer)
-                        return None
-                    refused = _REJECTED
-                    if reload_kernel is not None:  # the worker compiled the row's config only
-                        offered = offered_configs(reload_kernel())
-                answer = refused
-            if self._settings.measures:
-                done = proceed()
-                ask_at_first_call(kernel)
-                return done
-            if len(offered) == 1 and not self._is_decision(kernel):
-                return proceed()
-            self._report_miss(kernel, problem, answer, offered[0])
-            return self._compile_first(kernel, offered, proceed)
-
-        return precompile
+        only_warms_cache = args[0] if args else kw.get("warm_cache_only", False)
+        if not self._handles(kernel) or only_warms_cache:
+            return proceed()
+        offered = offered_configs(kernel)
+        problem, answer = self._look_up(kernel)
+        if isinstance(answer, Winner):
+            reload_kernel = kw.get("reload_kernel", args[1] if len(args) > 1 else None)
+            refused = refusal_reason(answer, offered)
+            if refused is None:
+                keep_only_config(kernel, make_config(answer, offered), reload_kernel)
+                if try_load(proceed):
+                    self._report_hit(problem, answer)
+                    return None
+                refused = _REJECTED
+                if reload_kernel is not None:  # the worker compiled the row's config only
+                    offered = offered_configs(reload_kernel())
+            answer = refused
+        if self._settings.measures:
+            done = proceed()
+            ask_at_first_call(kernel)
+            return done
+        if len(offered) == 1 and not self._is_decision(kernel):
+            return proceed()
+        self._report_miss(kernel, problem, answer, offered[0])
+        return self._compile_first(kernel, offered, proceed)
 
     def _look_up(self, kernel: Any) -> tuple[LaunchProblem | None, Winner | MissReason]:
         problem = problem_of(kernel)
@@ -405,56 +405,52 @@ class LaunchConfigs(KindHooks):
         keep_only_config(kernel, offered[-1], None)
         return proceed()
 
-    def _wrap_autotune(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def autotune_to_one_config(kernel: Any, *args: Any, **kw: Any) -> Any:
-            if not self._handles(kernel):
-                return original(kernel, *args, **kw)
-            offered = offered_configs(kernel)
-            problem, answer = self._look_up(kernel)
-            # Tuned for a kernel with the same key, or compiled before.
-            if isinstance(answer, Winner):
-                launcher = load_row(kernel, answer, offered)
-                if launcher is not None:
-                    kernel.launchers = [launcher]
-                    self._report_hit(problem, answer)
-                    return None
-                answer = _REJECTED
-            if self._settings.measures and problem is not None:
-                choose = self._search if is_searchable(kernel) else self._choose
-                keep_only_launcher(kernel, choose(kernel, problem, kernel.launchers, args, kw))
+    def _autotune(self, original: Function, kernel: Any, *args: Any, **kw: Any) -> Any:
+        if not self._handles(kernel):
+            return original(kernel, *args, **kw)
+        offered = offered_configs(kernel)
+        problem, answer = self._look_up(kernel)
+        # Tuned for a kernel with the same key, or compiled before.
+        if isinstance(answer, Winner):
+            launcher = load_row(kernel, answer, offered)
+            if launcher is not None:
+                kernel.launchers = [launcher]
+                self._report_hit(problem, answer)
                 return None
-            if self._settings.measures:
-                return original(kernel, *args, **kw)
-            first = kernel.launchers[0]
-            self._report_miss(kernel, problem, answer, first.config)
-            kernel.launchers = [first]
+            answer = _REJECTED
+        if self._settings.measures and problem is not None:
+            choose = self._search if is_searchable(kernel) else self._choose
+            keep_only_launcher(kernel, choose(kernel, problem, kernel.launchers, args, kw))
             return None
+        if self._settings.measures:
+            return original(kernel, *args, **kw)
+        first = kernel.launchers[0]
+        self._report_miss(kernel, problem, answer, first.config)
+        kernel.launchers = [first]
+        return None
 
-        return autotune_to_one_config
-
-    def _wrap_descent(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def coordinate_descent_tuning(kernel: Any, launcher: Any, *args: Any, **kw: Any) -> Any:
-            if not self._handles(kernel) or not uses_coordinate_descent(kernel):
+    def _coordinate_descent_tuning(
+        self, original: Function, kernel: Any, launcher: Any, *args: Any, **kw: Any
+    ) -> Any:
+        if not self._handles(kernel) or not uses_coordinate_descent(kernel):
+            return original(kernel, launcher, *args, **kw)
+        problem, answer = self._look_up(kernel)
+        if self._settings.measures and not isinstance(answer, Winner):
+            if problem is None:
                 return original(kernel, launcher, *args, **kw)
-            problem, answer = self._look_up(kernel)
-            if self._settings.measures and not isinstance(answer, Winner):
-                if problem is None:
-                    return original(kernel, launcher, *args, **kw)
-                if not was_looked_up(kernel):  # else the search was done, or gave no row
-                    launcher = self._search(kernel, problem, [launcher], args, kw)
-            elif not was_looked_up(kernel):  # compiled before attaching: report its hit or miss now
-                row = answer if isinstance(answer, Winner) else None
-                forced = None if row is None else load_row(kernel, row, offered_configs(kernel))
-                if row is not None and forced is not None:
-                    launcher = forced
-                    self._report_hit(problem, row)
-                else:
-                    reason = _REJECTED if isinstance(answer, Winner) else answer
-                    self._report_miss(kernel, problem, reason, launcher.config)
-            launcher.config.found_by_coordesc = True  # else inductor tunes again at every call
-            return launcher
-
-        return coordinate_descent_tuning
+            if not was_looked_up(kernel):  # else the search was done, or gave no row
+                launcher = self._search(kernel, problem, [launcher], args, kw)
+        elif not was_looked_up(kernel):  # compiled before attaching: report its hit or miss now
+            row = answer if isinstance(answer, Winner) else None
+            forced = None if row is None else load_row(kernel, row, offered_configs(kernel))
+            if row is not None and forced is not None:
+                launcher = forced
+                self._report_hit(problem, row)
+            else:
+                reason = _REJECTED if isinstance(answer, Winner) else answer
+                self._report_miss(kernel, problem, reason, launcher.config)
+        launcher.config.found_by_coordesc = True  # else inductor tunes again at every call
+        return launcher
 
     def _search(
         self,
@@ -493,8 +489,5 @@ class LaunchConfigs(KindHooks):
         return launchers[0] if chosen is None else offered[chosen]
 
 
-def _unless_chosen(original: Callable[..., Any]) -> Callable[..., Any]:
-    def autotune(kernel: Any, *args: Any, **kw: Any) -> Any:
-        return None if len(kernel.launchers) == 1 else original(kernel, *args, **kw)
-
-    return autotune
+def _unless_chosen(original: Function, kernel: Any, *args: Any, **kw: Any) -> Any:
+    return None if len(kernel.launchers) == 1 else original(kernel, *args, **kw)
