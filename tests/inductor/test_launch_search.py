@@ -118,27 +118,26 @@ KERNELS = {
 }
 
 
-@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
-@pytest.mark.parametrize(
-    "best",
-    [
-        {"XBLOCK": 4, "YBLOCK": 128, "R0_BLOCK": 512, "num_warps": 1},
-        {"XBLOCK": 512, "YBLOCK": 2, "R0_BLOCK": 8, "num_warps": 16},
-    ],
+BESTS = (
+    {"XBLOCK": 4, "YBLOCK": 128, "R0_BLOCK": 512, "num_warps": 1},
+    {"XBLOCK": 512, "YBLOCK": 2, "R0_BLOCK": 8, "num_warps": 16},
 )
-def test_a_search_is_as_good_as_inductors_descent(kernel: Any, best: dict[str, int]) -> None:
+
+
+def test_a_search_is_as_good_as_inductors_descent() -> None:
     """By the same times, nothing that inductor's own descent comes by is faster."""
-    time_of = valley(**best)
-    times, counts, _ = search_all(kernel, time_of)
-    longer = listed_by_inductor(kernel, max_autotune=True)
-    start = min(longer, key=lambda config: time_of(kwargs_of(config)))
-    own = CoordescTuner(
-        name="own", size_hints=kernel.size_hints, inductor_meta=kernel.inductor_meta
-    )
-    end = own.autotune(lambda config: time_of(kwargs_of(config)), start)
-    assert winner_of(kernel, end) in times
-    assert min(times.values()) <= time_of(kwargs_of(end))
-    assert counts.left_out == 0
+    for (name, kernel), best in itertools.product(KERNELS.items(), BESTS):
+        time_of = valley(**best)
+        times, counts, _ = search_all(kernel, time_of)
+        longer = listed_by_inductor(kernel, max_autotune=True)
+        start = min(longer, key=lambda config, time=time_of: time(kwargs_of(config)))
+        own = CoordescTuner(
+            name="own", size_hints=kernel.size_hints, inductor_meta=kernel.inductor_meta
+        )
+        end = own.autotune(lambda config, time=time_of: time(kwargs_of(config)), start)
+        assert winner_of(kernel, end) in times, (name, best)
+        assert min(times.values()) <= time_of(kwargs_of(end)), (name, best)
+        assert counts.left_out == 0, (name, best)
 
 
 def test_a_config_that_both_descents_ask_for_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,20 +187,15 @@ def test_after_its_seconds_a_search_makes_no_more_waves(monkeypatch: pytest.Monk
 
 def test_the_list_of_default_mode_does_not_depend_on_the_mode() -> None:
     """A square tile has one config in default mode; under max-autotune its list is asked for."""
-    for flag, listed in (
-        ({}, 1),
-        ({"max_autotune_pointwise": True}, 6),
-        ({"max_autotune": True}, 6),
-    ):
+    for flag in ({}, {"max_autotune_pointwise": True}, {"max_autotune": True}):
         kernel = make_kernel(HeuristicType.POINTWISE, x=4096, y=4096)
         kernel.inductor_meta |= flag
         longer = listed_by_inductor(kernel, max_autotune=True)
-        assert len(longer) == 6, (flag, listed)
-        assert len(default_list(kernel, longer[:1] if not flag else longer)) == listed
+        assert len(longer) == 6, flag
+        assert len(default_list(kernel, longer if flag else longer[:1])) == (6 if flag else 1)
 
 
 def test_a_grid_has_no_more_configs_than_its_bound() -> None:
-    """So the bound keeps nothing of a grid out, and the order in a grid does not matter."""
     for name, kernel in KERNELS.items():
         grid = grid_of(kernel, offered_for(kernel)[0])
         assert 0 < len(grid) <= launch_search.MOST_CONFIGS[CandidateSource.GRID], name
@@ -240,26 +234,17 @@ def test_a_config_that_does_not_load_is_no_candidate() -> None:
     assert counts.tried == len(times) + len(failed)
 
 
-def test_a_kernel_without_a_config_that_loads_is_not_searched() -> None:
-    """Then nothing can be measured, and inductor's own error is what the caller sees."""
-    kernel = KERNELS["pointwise"]
-    search = LaunchSearch(kernel, offered_for(kernel), (), {}, lambda _, many: ["no"] * len(many))
-    assert search.start() is None
-
-
-@pytest.mark.parametrize("name", ["pointwise", "persistent"])
 def test_a_wave_of_the_descent_was_sent_with_the_wave_before(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Workers have what the descent asks for next while its last wave is compiled and timed."""
-    sent: list[tuple[set[Any], set[Any]]] = []
+    kernel, sent = KERNELS["pointwise"], list[list[set[Any]]]()
 
-    def send(_kernel: Any, wanted: Any, likely: Any) -> None:
-        named = [{winner_of(KERNELS[name], one) for one in some} for some in (wanted, likely)]
-        sent.append((named[0], named[1]))
+    def send(_kernel: Any, *waves: Any) -> None:
+        sent.append([{winner_of(kernel, one) for one in wave} for wave in waves])
 
     monkeypatch.setattr(launch_search, "send_likely", send)
-    search_all(KERNELS[name], valley(XBLOCK=64, num_warps=32))
+    search_all(kernel, valley(XBLOCK=64, num_warps=32))
     assert len(sent) > 1
     for (_, likely), (wanted, _) in itertools.pairwise(sent):
         assert wanted <= likely

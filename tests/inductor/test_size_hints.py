@@ -36,39 +36,18 @@ def hints(
 
 
 def test_the_lower_end_the_middle_and_the_tuned_size() -> None:
-    found = hints(S, 64, 32, ranges={S: (257, 560)}, at={S: 560})
-    assert [(one.size, one.symbols) for one in found] == [
-        (257, {S: 257}),
-        (408, {S: 408}),
-        (560, {S: 560}),
-    ]
-
-
-def test_constants_and_unknown_symbols_have_no_hints() -> None:
-    assert hints(560, 64, 32, ranges={}, at={}) == ()
-    # A symbol without a hint gives no sizes: inductor only guesses its size.
-    assert hints(S, 64, 32, ranges={S: (2, 560)}, at={}) == ()
-
-
-def test_sizes_are_those_of_the_keys_range() -> None:
-    """The size of 8 * s is eight times the hint of s."""
-    found = hints(8 * S, 64, 32, ranges={S: (2, 16)}, at={S: 16})
-    assert [one.size for one in found] == [16, 72, 128]
-    # The size is the key's first ranged size, here K.
-    found = hints(64, 64, S, ranges={S: (2, 16)}, at={S: 16})
-    assert [one.size for one in found] == [2, 9, 16]
-
-
-def test_several_symbols_go_together() -> None:
+    """Of the key's first ranged size; symbols go together, and within the guards of the graph."""
+    multiple = sympy.Eq(sympy.Mod(S, 16), 0)
+    for dims, ranges, at, guards, expected in (
+        ((S, 64, 32), {S: (257, 560)}, {S: 560}, (), [257, 408, 560]),
+        ((8 * S, 64, 32), {S: (2, 16)}, {S: 16}, (), [16, 72, 128]),
+        ((64, 64, S), {S: (2, 16)}, {S: 16}, (), [2, 9, 16]),  # K alone is a range
+        ((S, 64, 32), {S: (257, 560)}, {S: 560}, (multiple,), [272, 416, 560]),
+        ((S, 64, 32), {S: (2, 2**31)}, {S: 560}, (), [2, 281, 560]),  # none above the tuned size
+        ((560, 64, 32), {}, {}, (), []),
+        ((S, 64, 32), {S: (2, 560)}, {}, (), []),  # inductor only guesses its size
+    ):
+        found = hints(*dims, ranges=ranges, at=at, guards=guards)
+        assert [one.size for one in found] == expected, (dims, guards)
     found = hints(S, T, 32, ranges={S: (2, 16), T: (10, 30)}, at={S: 16, T: 30})
     assert [dict(one.symbols) for one in found] == [{S: 2, T: 10}, {S: 9, T: 20}, {S: 16, T: 30}]
-
-
-def test_sizes_stay_within_the_guards_and_the_tuned_size() -> None:
-    """In a graph for multiples of 16, sizes move up to the next multiple."""
-    guard = sympy.Eq(sympy.Mod(S, 16), 0)
-    found = hints(S, 64, 32, ranges={S: (257, 560)}, at={S: 560}, guards=(guard,))
-    assert [one.size for one in found] == [272, 416, 560]
-    # A range without an upper end has smaller sizes, and none above the tuned size.
-    found = hints(S, 64, 32, ranges={S: (2, 2**31)}, at={S: 560})
-    assert [one.size for one in found] == [2, 281, 560]

@@ -31,7 +31,6 @@ class Isa:
         return self.works
 
     def bit_width(self) -> int:
-        """Return the width of a vector."""
         return self.bits
 
 
@@ -57,7 +56,6 @@ def asked_of(isas: list[Isa]) -> list[str]:
 
 
 def test_narrower_instruction_sets_are_not_tested(isas: list[Isa]) -> None:
-    """The one that inductor takes is tested alone, and it is the one that torch would take."""
     assert cpu_vec_isa.pick_vec_isa() is isas[1]
     assert cpu_vec_isa.pick_vec_isa() is isas[1]
     assert asked_of(isas) == ["avx512 avx512_vnni"]
@@ -69,25 +67,14 @@ def test_where_one_does_not_work_the_next_is_taken(isas: list[Isa]) -> None:
     assert asked_of(isas) == ["avx512 avx512_vnni", "avx512"]
 
 
-def test_a_machine_without_any_has_none(isas: list[Isa]) -> None:
-    """Inductor generates scalar code, as without warmup."""
-    for isa in isas:
-        isa.works = False
-    assert cpu_vec_isa.pick_vec_isa() is cpu_vec_isa.invalid_vec_isa
-
-
-def test_an_instruction_set_named_by_a_variable_is_taken(
-    isas: list[Isa], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("by", ["variable", "width"])
+def test_an_instruction_set_that_the_user_names_is_taken(
+    isas: list[Isa], by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With ``ATEN_CPU_CAPABILITY`` inductor tests all, as ever."""
-    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx2")
-    assert cpu_vec_isa.pick_vec_isa() is isas[3]
-    assert asked_of(isas) == ["avx512 avx512_vnni", "avx512", "avx2"]
-
-
-def test_an_instruction_set_named_by_its_width_is_taken(isas: list[Isa]) -> None:
-    """With ``cpp.simdlen`` inductor tests all, as ever."""
-    with config.patch("cpp.simdlen", 256):
+    """By ``ATEN_CPU_CAPABILITY`` or ``cpp.simdlen``: inductor tests all, as ever."""
+    if by == "variable":
+        monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx2")
+    with config.patch({"cpp.simdlen": 256 if by == "width" else None}):
         assert cpu_vec_isa.pick_vec_isa() is isas[3]
     assert asked_of(isas) == ["avx512 avx512_vnni", "avx512", "avx2"]
 

@@ -26,18 +26,14 @@ print(json.dumps(result))
 """
 
 
-def test_workers_start_before_the_graph_compiler_is_imported(
+def test_workers_start_on_a_gpu_before_the_graph_compiler_is_imported(
     run_program: Run, tmp_path: Path
 ) -> None:
-    """On a GPU machine a worker runs before this process has imported all of inductor."""
     found = run_program(tmp_path, "-c", PROGRAM, "gpu", "auto", **TWO_THREADS)
     assert found == {"graph_compiler": False, "answer": "ready"}
-
-
-@pytest.mark.parametrize(("machine", "device"), [("gpu", "cpu"), ("none", "auto")])
-def test_no_workers_for_a_cpu(run_program: Run, tmp_path: Path, machine: str, device: str) -> None:
-    """For a CPU, or without a GPU, no process starts."""
-    assert run_program(tmp_path, "-c", PROGRAM, machine, device, **TWO_THREADS)["answer"] is None
+    for machine, device in (("gpu", "cpu"), ("none", "auto")):  # no process starts for a CPU
+        found = run_program(tmp_path, "-c", PROGRAM, machine, device, **TWO_THREADS)
+        assert found["answer"] is None, (machine, device)
 
 
 RANKING = """
@@ -65,10 +61,16 @@ print(json.dumps({"ptxas": os.environ.get("TRITON_PTXAS_PATH")}))
 """
 
 
-def test_the_ptxas_that_torch_brings_is_used(run_program: Run, tmp_path: Path) -> None:
-    """If torch bundles a ptxas, Triton in this process uses it, as workers do."""
-    brought = _bring_ptxas(tmp_path)
-    assert run_program(tmp_path, "-c", ASSEMBLING, str(tmp_path))["ptxas"] in brought
+def test_the_ptxas_that_torch_brings_is_used_unless_the_user_names_one(
+    run_program: Run, tmp_path: Path
+) -> None:
+    brought = [tmp_path / "torch/bin/ptxas", tmp_path / "torch/_inductor/bin/ptxas"]  # torch 2.13
+    for path in brought:
+        path.parent.mkdir(parents=True)
+        path.touch(mode=0o755)
+    words = ("-c", ASSEMBLING, str(tmp_path))
+    assert run_program(tmp_path, *words)["ptxas"] in map(str, brought)
+    assert run_program(tmp_path, *words, TRITON_PTXAS_PATH="/own") == {"ptxas": "/own"}
 
 
 FORGETTING = """
@@ -98,18 +100,3 @@ def test_the_cached_version_of_another_assembler_is_cleared(
         path.chmod(0o755)
         paths.append(str(path))
     assert run_program(tmp_path, "-c", FORGETTING, *paths) == ["V12.8.1", "V12.8.1", "V13.0.2"]
-
-
-def test_a_ptxas_that_the_user_names_stays(run_program: Run, tmp_path: Path) -> None:
-    _bring_ptxas(tmp_path)
-    found = run_program(tmp_path, "-c", ASSEMBLING, str(tmp_path), TRITON_PTXAS_PATH="/own/ptxas")
-    assert found == {"ptxas": "/own/ptxas"}
-
-
-def _bring_ptxas(folder: Path) -> list[str]:
-    """Put a program where torch has its ptxas, and where torch 2.13 looks for it."""
-    paths = [folder / "torch/bin/ptxas", folder / "torch/_inductor/bin/ptxas"]
-    for path in paths:
-        path.parent.mkdir(parents=True)
-        path.touch(mode=0o755)
-    return list(map(str, paths))

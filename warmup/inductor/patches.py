@@ -226,8 +226,12 @@ class Patches:
         Where it raises, *plain* is called likewise, by default the original itself.
         """
 
-        def made(function: Callable[..., Any]) -> Callable[[Any], Any]:
-            return lambda original: lambda *args, **kwargs: function(original, *args, **kwargs)
+        def made(function: Function) -> Callable[[Any], Any]:
+            def make(original: Any) -> Function:
+                return lambda *args, **kwargs: function(original, *args, **kwargs)
+
+            make.__qualname__ = function.__qualname__  # by which tests name the hook
+            return make
 
         self.wrap(owner, name, made(hook), None if plain is None else made(plain))
 
