@@ -97,13 +97,13 @@ class SelectionChoices(KindHooks):
         cache: Any,
         name: str,
         choices: list[Any],
-        nodes: Any,
+        input_nodes: Any,
         layout: Any,
         *args: Any,
         **kw: Any,
     ) -> Any:
         def proceed(chosen: list[Any]) -> Any:
-            return original(cache, name, chosen, nodes, layout, *args, **kw)
+            return original(cache, name, chosen, input_nodes, layout, *args, **kw)
 
         is_decision = name == self.name and len(choices) >= _LEAST_CHOICES
         if not (self._active and is_decision and tuning_is_on()):
@@ -112,7 +112,7 @@ class SelectionChoices(KindHooks):
         if not (self.is_always_kept or name in self._settings.searched):
             return proceed([library])
         try:
-            problem = self.describe(choices, nodes, layout)
+            problem = self.describe(choices, input_nodes, layout)
         except ProblemError:  # a size is a range, for which no row is measured
             return proceed([library])
         answer = self._answers.find(problem)
