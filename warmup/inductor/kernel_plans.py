@@ -109,13 +109,13 @@ class PlanWatch:
         cache: Any,
         name: str,
         choices: list[Any],
-        inputs: Any,
+        input_nodes: Any,
         layout: Any,
         *args: Any,
         **kw: Any,
     ) -> Any:
-        key = _key_of(name, choices, inputs, layout)
-        selected = original(cache, name, choices, inputs, layout, *args, **kw)
+        key = _key_of(name, choices, input_nodes, layout)
+        selected = original(cache, name, choices, input_nodes, layout, *args, **kw)
         node = selected[0] if isinstance(selected, tuple) else selected  # from torch 2.12 on
         if key is not None:
             self._of(V.graph).keys[node.get_name()] = key
