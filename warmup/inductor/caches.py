@@ -71,6 +71,7 @@ def read_graphs(folder: Path) -> dict[str, bytes]:
 
 
 def is_graph(name: str) -> bool:
+    """Return whether the member *name* of a bundle belongs to a whole graph."""
     return name.partition("/")[0] in _GRAPH_FOLDERS
 
 
@@ -280,6 +281,7 @@ def drop_artifacts(entry: CompiledEntry) -> None:
 
 
 def count_graphs() -> int:
+    """Return how many graphs torch.compile has made in this process."""
     return int(counters["stats"]["unique_graphs"])
 
 
