@@ -198,17 +198,6 @@ def _result_view(problem: GemmProblem, steps: Sequence[Call]) -> tuple[Dim, ...]
     return None
 
 
-def _epilogue_tensors(problem: GemmProblem, steps: Sequence[Call]) -> dict[str, OperandTensor]:
-    """Return the operands of the epilogue *steps*, named by their number from 0."""
-    own = [dim for dim in (problem.batch, problem.m, problem.n) if dim is not None]
-    out = _result_view(problem, steps) or own
-    operands = (operand for step in steps for operand in operands_of(step))
-    return {
-        str(number): _dense(_operand_sizes(operand, out), _dtype_of(operand.dtype))
-        for number, operand in enumerate(operands)
-    }
-
-
 def _bias_sizes(problem: GemmProblem, form: str) -> list[Dim]:
     letters = _BIAS_DIMS.get(form, form)
     named = {"b": problem.batch, "m": problem.m, "n": problem.n}
@@ -469,7 +458,15 @@ def rebuild_gemm(key: str, device: torch.device) -> RebuiltProblem:
     if problem.op in CPU_LINEAR and device.type != "cpu":
         raise ProblemError(f"the op {problem.op} exists on the CPU only")
     steps = parse_epilogue(problem.epilogue)
-    tensors = {**gemm_tensors(problem), **_epilogue_tensors(problem, steps)}
+    out = _result_view(problem, steps) or [
+        dim for dim in (problem.batch, problem.m, problem.n) if dim is not None
+    ]
+    operands = (operand for step in steps for operand in operands_of(step))
+    tensors = gemm_tensors(problem)
+    tensors |= {  # the operands of the epilogue, by number
+        str(number): _dense(_operand_sizes(operand, out), _dtype_of(operand.dtype))
+        for number, operand in enumerate(operands)
+    }
     _check_memory(tensors.values(), device)
     constant = None
     if device.type == "cpu" and problem.op in (*CPU_LINEAR, "mm", "addmm"):
@@ -588,19 +585,8 @@ def rebuild_pad(key: str, device: torch.device) -> RebuiltProblem:
 
 
 def _gemm_of(problem: PadProblem) -> GemmProblem:
-    return GemmProblem(
-        op=problem.op,
-        m=problem.m,
-        n=problem.n,
-        k=problem.k,
-        batch=problem.batch,
-        dtype=problem.dtype,
-        a=problem.a,
-        b=problem.b,
-        bias=problem.bias,
-        out=problem.dtype,
-        fp32=problem.fp32,
-    )
+    names = ("op", "batch", "m", "n", "k", "dtype", "a", "b", "bias", "fp32")
+    return GemmProblem(out=problem.dtype, **{name: getattr(problem, name) for name in names})
 
 
 def make_pad_module(problem: PadProblem) -> tuple[nn.Module, Mapping[str, OperandTensor]]:
