@@ -24,26 +24,8 @@ HUGE = "9" * 5000
 def test_what_is_no_positive_integer_is_refused() -> None:
     """Anything but positive decimal integers below 2**31 is a SettingsError that names the flag."""
     for text in (
-        "",
-        " ",
-        ",",
-        "560,",
-        "0",
-        "-1",
-        "+1",
-        "1.5",
-        "1e3",
-        "0x10",
-        "1_000",
-        "\u0665\u0666\u0660",
-        "²",
-        "a",
-        "560 1024",
-        "560;1024",
-        str(2**31),
-        HUGE,
-        "560\n1024",
-        "None",
+        *("", " ", ",", "560,", "0", "-1", "+1", "1.5", "1e3", "0x10", "1_000", "a", "None"),
+        *("\u0665\u0666\u0660", "²", "560 1024", "560;1024", "560\n1024", str(2**31), HUGE),
     ):
         with pytest.raises(SettingsError, match=r"^--seqlens: .* is not a positive integer"):
             parse_sizes(text, "--seqlens")
@@ -185,30 +167,21 @@ def test_inputs_are_parsed() -> None:
 def test_a_misspelled_input_is_refused() -> None:
     """Text that is not NAME=[DIM,...]:DTYPE is a SettingsError that quotes it."""
     for text in (
-        "",
-        "x",
-        "x=",
-        "x=[",
-        "x=1,2",
-        "x=[1,2",
-        "x=[1,,2]",
-        "x=[1,]",
-        "x=[,]",
-        "x=[0]",
-        "x=[-1]",
-        "x=[1.5]",
-        "x=[\u0665]",
-        "x=[²]",
-        "x=[a b]",
-        "x=[a-b]",
-        "x=[1]:",
-        "x=[1]:bf16:f16",
-        "x=[1]bf16",
-        "=[1]",
-        "1x=[1]",
-        "é=[1]",
-        "x=[[1]]",
-        "x=[1]\ny=[1]",
+        *(
+            "",
+            "x",
+            "x=",
+            "x=[",
+            "x=1,2",
+            "x=[1,2",
+            "x=[1,,2]",
+            "x=[1,]",
+            "x=[,]",
+            "x=[0]",
+            "x=[-1]",
+        ),
+        *("x=[1.5]", "x=[\u0665]", "x=[²]", "x=[a b]", "x=[a-b]", "x=[1]:", "x=[1]:bf16:f16"),
+        *("x=[1]bf16", "=[1]", "1x=[1]", "é=[1]", "x=[[1]]", "x=[1]\ny=[1]", f"x=[{HUGE}]"),
     ):
         with pytest.raises(SettingsError, match="is not NAME"):
             parse_inputs([text])

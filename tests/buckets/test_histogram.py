@@ -70,13 +70,6 @@ def test_a_bad_line_is_named() -> None:
         assert (where, said in what) == ("--histogram standard input, line 3", True), (line, said)
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path_factory: pytest.TempPathFactory) -> None:
-    for name in ("absent.csv", "."):
-        tmp_path = tmp_path_factory.mktemp("case")
-        with pytest.raises(SettingsError, match=f"--histogram .*{name}: "):
-            read_histogram(tmp_path / name)
-
-
 def test_different_sizes_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suggest, "MAX_SIZES", 2)
     with pytest.raises(SettingsError, match="line 4: more than 2 different sizes"):
@@ -97,14 +90,6 @@ def test_bad_counts_of_a_program_are_named() -> None:
     ):
         with pytest.raises(SettingsError, match=said):
             check_histogram(counts)
-
-
-@given(st.dictionaries(st.integers(1, MAX_SIZE), st.integers(1, MAX_REQUESTS), min_size=1))
-def test_what_is_written_is_read_back(counts: dict[int, int]) -> None:
-    """CSV and JSON lines of a histogram give that histogram."""
-    csv = "".join(f"{size},{count}\n" for size, count in counts.items())
-    lines = "".join(f'{{"size": {size}, "count": {count}}}\n' for size, count in counts.items())
-    assert (read(csv), read(lines)) == (counts, counts)
 
 
 @given(st.binary(max_size=60))

@@ -42,23 +42,6 @@ def test_no_other_buckets_pad_less(counts: dict[int, int], most: int, cost: Cost
     assert [pick.work for pick in found.curve] == expected
 
 
-@given(HISTOGRAMS, st.integers(1, 4), st.integers(2, 5), COSTS)
-def test_no_other_multiples_pad_less(
-    counts: dict[int, int], most: int, multiple: int, cost: Cost
-) -> None:
-    last = -(-max(counts) // multiple) * multiple
-    found = suggest(counts, max_buckets=most, multiple=multiple, cost=cost)
-    expected = [
-        min(
-            padded_work(counts, (*others, last), cost)
-            for others in itertools.combinations(range(multiple, last, multiple), number)
-        )
-        for number in range(len(found.curve))
-    ]
-    assert [pick.work for pick in found.curve] == expected
-    assert len(found.curve) == min(most, len({-(-size // multiple) for size in counts}))
-
-
 @given(
     st.dictionaries(st.integers(1, 2**31 - 1), st.integers(1, 10**12), min_size=1, max_size=40),
     st.integers(1, 8),
@@ -69,12 +52,6 @@ def test_the_work_is_that_of_the_buckets(counts: dict[int, int], most: int, cost
     works = [pick.work for pick in found.curve]
     assert works == [padded_work(counts, pick.sizes, cost) for pick in found.curve]
     assert works == sorted(set(works), reverse=True)
-
-
-def test_a_multiple_pads_what_it_rounds() -> None:
-    """The work without padding is that of the requested sizes."""
-    found = suggest({60: 1, 100: 1}, max_buckets=8, multiple=64)
-    assert (found.best.sizes, found.work, found.best.work) == ((64, 128), 160, 192)
 
 
 def test_a_file_is_as_good_as_a_mapping(tmp_path: Path) -> None:

@@ -36,12 +36,6 @@ def test_the_spread_is_the_distance_between_the_quartiles() -> None:
         assert Samples(times).spread == 0.0
 
 
-@given(TIMES.filter(lambda times: len(times) < 6))
-def test_below_six_the_interval_is_the_range(times: list[float]) -> None:
-    """With fewer than six times no narrower interval holds the median with 95 %."""
-    assert Samples(tuple(times)).interval == (min(times), max(times))
-
-
 @given(TIMES, st.randoms())
 def test_the_interval_holds_the_median_in_any_order(times: list[float], random: Random) -> None:
     low, high = Samples(tuple(times)).interval

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec import Meta
 
 from warmup.core.errors import TableFormatError
-from warmup.core.strict_json import read_json, repeated_name
+from warmup.core.strict_json import read_json
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**15), 10**15) | st.floats(allow_nan=False)
@@ -86,9 +86,3 @@ def test_any_text_is_a_document_or_an_error(value: Any) -> None:
             read_json(text.encode("utf-8", "replace"), Document, "x.json")
         except TableFormatError:
             continue
-
-
-@given(JSON)
-def test_no_other_name_is_a_repetition(value: Any) -> None:
-    """Names of different objects, and texts that look like names, are not taken for one."""
-    assert repeated_name(json.dumps({"value": value}, separators=(",", ":")).encode()) is None

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from sample_tables import make_key
 
-from warmup.core.errors import ProblemError
 from warmup.keys.kind import Kind, natural_order
 from warmup.keys.registry import ingredients_of, kind_of
 
@@ -34,19 +32,6 @@ def test_labels_and_briefs_follow_the_kind(toy_kind: Kind) -> None:
         assert kind_of(key).brief(key) == text
     # A brief format names ingredients and words.
     assert replace(toy_kind, brief_format="{dtype}#{tag}").brief(TOY) == "f32#7"
-
-
-def test_another_kinds_key_is_not_printed(toy_kind: Kind) -> None:
-    """Label and brief raise for a key of another kind, with and without a format."""
-    for brief_format in (None, "{op}"):
-        kind = replace(toy_kind, brief_format=brief_format)
-        for text_of in (kind.label, kind.brief):
-            with pytest.raises(ProblemError, match=r"not a toy key: 'launch triton"):
-                text_of(LAUNCH)
-
-
-def test_a_key_in_the_registry_is_of_the_kind_it_begins_with(toy_kind: Kind) -> None:
-    assert (kind_of(TOY), kind_of("toys m=1").name) == (toy_kind, "gemm")
 
 
 def test_ingredients_are_named_in_key_order(toy_kind: Kind) -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from sample_tables import make_key, make_row
 
-from warmup.core.errors import ProblemError
 from warmup.core.rows import Family, Winner
 from warmup.keys.kind import Kind
 from warmup.keys.registry import nearest_row, neighbours_of
@@ -123,11 +121,6 @@ def test_a_range_counts_by_its_lower_end() -> None:
     ranged = make_key(64).replace("m=64", "m=32..4096")
     rows = {ranged: make_row(BLOCK_M=1), make_key(128): make_row(BLOCK_M=2)}
     assert blocks(neighbours_of(make_key(32).replace("m=32", "m=32..64"), rows)) == [1, 2]
-
-
-def test_other_keys_have_no_neighbours() -> None:
-    with pytest.raises(ProblemError):
-        neighbours_of("mm of nothing", {})
 
 
 def test_sizes_of_an_epilogue_are_no_difference_of_their_own() -> None:

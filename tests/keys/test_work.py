@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-from warmup.core.errors import ProblemError
 from warmup.core.roofline import Work
 from warmup.keys.registry import KINDS, work_of
 
@@ -113,11 +110,6 @@ def test_the_work_of_a_convolution_moves_each_tensor_once() -> None:
     assert work_of(patches.format("14x14", "0x0")) == work
     # Keys are also written so where torch was given one value for several dims.
     assert work_of(patches.format("14", "0")) == work
-
-
-def test_a_text_that_is_no_key_is_refused() -> None:
-    with pytest.raises(ProblemError):
-        work_of("no key")
 
 
 def test_every_kind_says_its_work() -> None:
