@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from warmup.core.planned_kernels import BUCKET_MARK, GraphPlan, RecordedPlan
+from warmup.core.roofline import BUCKET_MARK, GraphPlan, RecordedPlan
 
 DEVICE = "NVIDIA H100 80GB HBM3"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from warmup.core.planned_kernels import PlannedBy
+from warmup.core.roofline import PlannedBy
 
 Ask = Callable[..., dict[str, Any]]
 ROWS, WIDTH, WIDER = 8 * 1370, 768, 3072  # of tests/programs/cuda_fusion.py

@@ -15,7 +15,7 @@ from typing import Any
 
 import cuda_fusion
 
-from warmup.core.planned_kernels import PlannedKernel
+from warmup.core.roofline import PlannedKernel
 from warmup.inductor.kernel_plans import PlanWatch
 from warmup.inductor.patches import Patches
 

@@ -37,8 +37,15 @@ from warmup.bench.trace import (
     Shape,
     Trace,
 )
-from warmup.core.planned_kernels import GraphPlan, PlannedBy, PlannedKernel, RecordedPlan
-from warmup.core.roofline import Work, dtype_name, item_bytes
+from warmup.core.roofline import (
+    GraphPlan,
+    PlannedBy,
+    PlannedKernel,
+    RecordedPlan,
+    Work,
+    dtype_name,
+    item_bytes,
+)
 from warmup.core.rows import Family, Row
 from warmup.keys.gemm import CPU_LINEAR, GEMM
 from warmup.keys.launch import LAUNCH

@@ -23,7 +23,7 @@ from warmup.core.buckets import parse_buckets, parse_inputs
 from warmup.core.errors import ModelError, SettingsError
 from warmup.core.files import open_regular, replace_bytes
 from warmup.core.method import COMPILE_MODES, SEED
-from warmup.core.planned_kernels import (
+from warmup.core.roofline import (
     BUCKET_MARK,
     PLAN_NAME,
     GraphPlan,

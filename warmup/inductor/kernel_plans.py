@@ -24,8 +24,7 @@ from torch._inductor.select_algorithm import AlgorithmSelectorCache
 from torch._inductor.virtualized import V
 
 from warmup.core.errors import ProblemError
-from warmup.core.planned_kernels import GraphPlan, PlannedBy, PlannedKernel
-from warmup.core.roofline import dtype_name
+from warmup.core.roofline import GraphPlan, PlannedBy, PlannedKernel, dtype_name
 from warmup.inductor.gemm.choices import post_op_of
 from warmup.inductor.gemm.key import describe
 from warmup.inductor.launch.kernels import problem_of

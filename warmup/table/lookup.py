@@ -49,81 +49,7 @@ from warmup.keys.question import GemmQuestion, Question, Settings
 from warmup.keys.registry import covers, kind_of, linears_of, nearest_row, neighbours_of
 from warmup.table.schema import OnMiss, Uncovered
 
-# `Disagreements`: what inductor does otherwise than a table says, each reported once.
-
 _FUSION_WORDS: Final = {True: "fused", False: "not fused"}
-_FUSION_ADVICE: Final = "build again, so that the row is measured in this model"
-_GRAPHS_ADVICE: Final = "build a table with --launch cudagraph"
-_SET_BY_CALLER: Final = "remove the setting while the table is installed"
-
-
-@dataclass
-class Disagreements:
-    """Reports an option, or the fusion of a key, the first time that it differs from the table.
-
-    ``fusions`` are the keys for which inductor fused another way than their rows say. With
-    ``settles`` they are kept and not reported: whoever compiles chooses other winners for them.
-    """
-
-    emitter: Emitter
-    settles: bool = False
-    fusions: dict[str, None] = field(default_factory=dict)
-    _reported: set[str] = field(default_factory=set)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def note(self, event: Scheduled | Contradicted | Overruled) -> None:
-        """Report *event*, the first of its option or key."""
-        match event:
-            case Scheduled():
-                self._note_fusion(event)
-            case Overruled(option, wanted, found):
-                if self._is_first_report(option):
-                    self.emitter.emit(EventName.OVERRULED, option=option, table=wanted, found=found)
-            case Contradicted(option, expected, found, advice):
-                self._contradict(
-                    *(option, expected, found),
-                    f"inductor option {option} is {found} here, the table was built with "
-                    f"{expected}: inductor may not ask for its rows or not use them; "
-                    f"{advice or _SET_BY_CALLER}",
-                )
-
-    def _note_fusion(self, event: Scheduled) -> None:
-        key = event.key
-        if event.expected == event.found:
-            return
-        with self._lock:
-            self.fusions[key] = None
-        if self.settles:
-            return
-        row_says, done = _FUSION_WORDS[event.expected], _FUSION_WORDS[event.found]
-        self._contradict(
-            *(f"fusion of {key}", row_says, done),
-            f"{key}: the row was measured {row_says}, and here inductor compiled the GEMM "
-            f"{done}: another kernel runs than was measured; {_FUSION_ADVICE}",
-        )
-
-    def note_graphs(self, rows: int) -> None:
-        """Warn that CUDA graphs are recorded, for which other winners than those of *rows* win."""
-        if not rows:
-            return
-        self._contradict(
-            *("launch", "one by one", "CUDA graphs"),
-            f"inductor records CUDA graphs here, and {counted(rows, 'row')} of the table "
-            f"{'has' if rows == 1 else 'have'} the winner that the host launches fastest, which "
-            f"another candidate beats on the device; {_GRAPHS_ADVICE}",
-        )
-
-    def _contradict(self, option: str, expected: str, found: str, message: str) -> None:
-        if self._is_first_report(option):
-            self.emitter.emit(EventName.CONTRADICTED, option=option, expected=expected, found=found)
-            warn(ContradictionWarning(message))
-
-    def _is_first_report(self, option: str) -> bool:
-        with self._lock:
-            is_first = option not in self._reported
-            self._reported.add(option)
-        return is_first
-
 
 # `cache_tag`: how a table is named in inductor's cache keys and in compiled graphs.
 
@@ -189,14 +115,13 @@ class Lookup:
     _tuned_rows: dict[str, Row] = field(default_factory=dict)
     _nearest_rows: dict[str, tuple[str | None, tuple[str, ...]]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _disagreements: Disagreements = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._disagreements = Disagreements(self.emitter, settles=self.settles)
+    _differing: dict[str, None] = field(default_factory=dict, init=False)
+    _reported: set[str] = field(default_factory=set, init=False)
 
     @property
     def differing(self) -> Collection[str]:
-        return self._disagreements.fusions
+        """The keys for which inductor fused another way than their rows say."""
+        return self._differing
 
     @property
     def settings(self) -> Settings:
@@ -278,11 +203,26 @@ class Lookup:
                 self._graph_loaded(decisions, misses)
             case ForeignGraph(under, installed):
                 self._foreign(None if under is None else shown_tag(under), shown_tag(installed))
-            case GraphsRecorded():
-                of_host = sum(is_for_host(row.evidence) for row in self.rows.values())
-                self._disagreements.note_graphs(of_host)
             case _:
-                self._disagreements.note(event)
+                self._disagreement(event)
+
+    def _disagreement(self, event: GraphsRecorded | Scheduled | Overruled | Contradicted) -> None:
+        """Report what inductor does otherwise than the table says, each once."""
+        match event:
+            case GraphsRecorded():
+                self._graphs_recorded()
+            case Scheduled(key, expected, found):
+                self._scheduled(key, expected, found)
+            case Overruled(option, wanted, found):
+                if self._is_first_report(option):
+                    self.emitter.emit(EventName.OVERRULED, option=option, table=wanted, found=found)
+            case Contradicted(option, expected, found, advice):
+                self._contradict(
+                    *(option, expected, found),
+                    f"inductor option {option} is {found} here, the table was built with "
+                    f"{expected}: inductor may not ask for its rows or not use them; "
+                    f"{advice or 'remove the setting while the table is installed'}",
+                )
 
     def _miss(self, event: Missed) -> None:
         key, reason, is_strict = event.key, event.reason, self.on_miss is OnMiss.STRICT
@@ -334,6 +274,43 @@ class Lookup:
         self.emitter.emit(EventName.FOREIGN, compiled_under=under, installed=here, refused=refused)
         if refused:
             raise ForeignGraphError(under, here)
+
+    def _graphs_recorded(self) -> None:
+        """Warn of winners for the host: in CUDA graphs other candidates beat them."""
+        rows = sum(is_for_host(row.evidence) for row in self.rows.values())
+        if rows:
+            self._contradict(
+                *("launch", "one by one", "CUDA graphs"),
+                f"inductor records CUDA graphs here, and {counted(rows, 'row')} of the table "
+                f"{'has' if rows == 1 else 'have'} the winner that the host launches fastest, "
+                "which another candidate beats on the device; build with --launch cudagraph",
+            )
+
+    def _scheduled(self, key: str, expected: bool, found: bool) -> None:  # noqa: FBT001  an event's
+        if expected == found:
+            return
+        with self._lock:
+            self._differing[key] = None
+        if self.settles:
+            return
+        row_says, done = _FUSION_WORDS[expected], _FUSION_WORDS[found]
+        self._contradict(
+            *(f"fusion of {key}", row_says, done),
+            f"{key}: the row was measured {row_says}, and here inductor compiled the GEMM "
+            f"{done}: another kernel runs than was measured; build again, so that the row is "
+            "measured in this model",
+        )
+
+    def _contradict(self, option: str, expected: str, found: str, message: str) -> None:
+        if self._is_first_report(option):
+            self.emitter.emit(EventName.CONTRADICTED, option=option, expected=expected, found=found)
+            warn(ContradictionWarning(message))
+
+    def _is_first_report(self, option: str) -> bool:
+        with self._lock:
+            is_first = option not in self._reported
+            self._reported.add(option)
+        return is_first
 
     def needs_freezing(self, linears: Iterable[Linear]) -> None:
         """Report a miss for each of *linears* whose frozen form has a row that would be served.

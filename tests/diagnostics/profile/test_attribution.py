@@ -12,7 +12,7 @@ from sample_tables import make_row, make_table
 from warmup.bench.attribution import Attributed, Known, Reason, attribute
 from warmup.bench.profile import profile_trace, row_us
 from warmup.bench.trace import read_trace
-from warmup.core.planned_kernels import GraphPlan, PlannedBy, PlannedKernel
+from warmup.core.roofline import GraphPlan, PlannedBy, PlannedKernel
 from warmup.core.rows import Evidence, Family, Row, Scope, Winner
 from warmup.table.schema import Table
 

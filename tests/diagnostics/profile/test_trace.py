@@ -21,8 +21,7 @@ from warmup.bench import trace as reading
 from warmup.bench.profile import Limit, Profile, differences_of, profile_trace
 from warmup.bench.trace import read_trace
 from warmup.core.errors import SettingsError
-from warmup.core.planned_kernels import GraphPlan, PlannedBy, PlannedKernel
-from warmup.core.roofline import Peaks
+from warmup.core.roofline import GraphPlan, Peaks, PlannedBy, PlannedKernel
 from warmup.table.schema import Table
 
 PEAKS = Peaks(
