@@ -54,7 +54,9 @@ def test_a_batch_keeps_the_operands_of_its_graph(monkeypatch: pytest.MonkeyPatch
     operands = Operands()
     alive = weakref.ref(operands)
     device = torch.device("cuda")
-    batch = clock._GraphBatch(functools.partial(read, operands), device, L2.COLD, 2, 1.0)
+    graph = clock._CapturedCalls(functools.partial(read, operands), device, 2)
+    batch = clock._DeviceBatch(graph.replay, device, L2.COLD, 2, 1.0)
+    del graph
     del operands
     gc.collect()
     assert alive() is not None

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 
 from warmup.core.method import Launch, Method
 from warmup.core.rows import Family, Scope, Winner
 from warmup.core.trial import Outcome, Samples
-from warmup.measuring.clock import EnqueueBatch
 from warmup.measuring.selection import make_fused_row, make_row
 from warmup.measuring.trial import CandidateRun, Screening
 
@@ -49,16 +46,6 @@ def test_finalists_are_the_fastest_the_host_may_decide_among() -> None:
         assert finalists(device, launch) == ["triton::mm 10", "triton::mm 11", "aten::addmm 50"]
 
 
-def test_a_batch_is_short_enough_for_the_queue() -> None:
-    """It has at most sixteen calls, each on its own operand set."""
-    for asked, made in ((1, 1), (7, 7), (64, 16)):
-        numbers: list[int] = []
-        batch = EnqueueBatch(numbers.append, CPU, asked)
-        assert batch.time() >= 0, (asked, made)
-        assert numbers == [*range(made)], (asked, made)
-        assert batch.calls == made, (asked, made)
-
-
 def test_a_row_has_the_hosts_times_of_winner_and_library() -> None:
     winner = candidate("triton::mm", 16)
     alone = [outcome(LIBRARY, 50.0, 25.0), outcome(winner, 10.0, 7.0)]
@@ -74,9 +61,3 @@ def test_a_row_has_the_hosts_times_of_winner_and_library() -> None:
         LIBRARY: 80.0,
         winner: 55.0,
     }
-
-
-def test_without_the_hosts_times_a_row_has_none() -> None:
-    row = make_row("addmm m=16", [outcome(LIBRARY, 50.0)], LIBRARY, Method())
-    assert row is not None
-    assert replace(row.row.evidence, host_us=None, library_host_us=None) == row.row.evidence

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from warmup.measuring.machine import Condition, clock_note, read_condition, sm_clock_mhz
+from warmup.measuring.machine import clock_note, read_condition, sm_clock_mhz
 
 CUDA = torch.device("cuda", 1)
 MIB = 2**20
@@ -101,11 +101,6 @@ def test_others_on_the_gpu_are_a_complaint(
     assert read_condition(CUDA, frozenset({10, 11})).complaints == (complaint,)
 
 
-def test_own_processes_alone_are_no_complaint(gpu: FakeGpu) -> None:
-    gpu.processes = [(10, MIB), (11, MIB)]
-    assert read_condition(CUDA, frozenset({10, 11})).complaints == ()
-
-
 @pytest.mark.parametrize(
     ("reasons", "names"),
     [
@@ -167,16 +162,6 @@ def test_a_missing_nvml_package_is_reported(monkeypatch: pytest.MonkeyPatch) -> 
     assert found.unknown is not None
     assert "no nvidia-ml-py" in found.unknown
     assert sm_clock_mhz(CUDA) is None
-
-
-def test_the_clock_alone(gpu: FakeGpu) -> None:
-    """`sm_clock_mhz` returns the current clock in MHz, not the maximum."""
-    assert sm_clock_mhz(CUDA) == 1500
-
-
-def test_nvml_is_not_used_for_a_cpu(gpu: FakeGpu) -> None:
-    assert read_condition(torch.device("cpu")) == Condition()
-    assert gpu.asked == []
 
 
 def test_the_clocks_of_rows_are_noted() -> None:

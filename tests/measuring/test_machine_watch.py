@@ -106,14 +106,6 @@ def test_a_load_that_stays_blocks_for_a_stated_time_only(machine: Machine) -> No
     assert state.worst_share == pytest.approx(0.5)
 
 
-def test_without_a_wait_there_is_none(machine: Machine) -> None:
-    """With 0 seconds nothing waits, and the disturbance is recorded all the same."""
-    machine.load = lambda _now: 1.0
-    watch, began = machine.watch(0.0), machine.now
-    assert machine.measure(watch)
-    assert (machine.now - began, machine.waits) == (2.0, [])
-
-
 @pytest.mark.parametrize(("load", "disturbed"), [(BUSY_SHARE, False), (0.2, True)])
 def test_a_tenth_of_the_cpus_is_no_disturbance(
     machine: Machine, load: float, disturbed: bool
@@ -129,13 +121,6 @@ def test_a_short_measurement_has_the_load_around_it(machine: Machine) -> None:
     machine.load = lambda _now: 1.0
     machine.sleep(5.0)
     assert machine.measure(watch, 0.1)
-
-
-def test_a_machine_that_cannot_be_read_is_not_waited_for(machine: Machine) -> None:
-    watch = MachineWatch(CPU, read=lambda: None)
-    watch.start(WAITS, machine.note_wait)
-    assert not machine.measure(watch)
-    assert (watch.state().worst_share, machine.waits) == (None, [])
 
 
 def test_a_busy_gpu_is_waited_for_before_the_first_measurement(

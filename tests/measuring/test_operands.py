@@ -51,14 +51,6 @@ def test_a_view_is_of_its_operand() -> None:
     assert operand[1:3, 2:5].count_nonzero() == 0
 
 
-def test_one_operand_may_have_two_views() -> None:
-    """A matmul of a matrix with its transpose has a single operand."""
-    spec = TensorSpec((4, 6), (6, 1), 0, "float32")
-    views = ViewSpec(0, (4, 6), (6, 1), 0), ViewSpec(0, (6, 4), (1, 6), 0)
-    first, second = one_operand(spec, *views).views(0)
-    assert first.data_ptr() == second.data_ptr()
-
-
 def test_an_operand_at_an_offset_has_memory_before_it() -> None:
     """Templates get the base and add the offset themselves; library calls get it added."""
     spec = TensorSpec((4, 6), (6, 1), 5, "float32")
@@ -121,14 +113,3 @@ def test_memory_bounds_the_sets(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(operands, "operand_room", lambda _device, room=room: room)
         counts[room] = (sets_of(trial).count, sets_of(trial, most=MAX_OPERAND_SETS).count)
     assert counts == {1: (1, 1), 1200: (2, 2), 1799: (2, 2), 10**9: (3, MAX_OPERAND_SETS)}
-
-
-def test_operands_without_elements_are_no_trouble() -> None:
-    sets = sets_of(make_trial(operands=(dense(0, 4),), views=(), out=dense(0, 4)))
-    assert tuple(sets.operands(0)[0].shape) == tuple(sets.out(0).shape) == (0, 4)
-
-
-def test_only_dtypes_are_dtypes() -> None:
-    for name in ("manual_seed", "no_such_dtype"):
-        with pytest.raises((AssertionError, AttributeError)):
-            dtype_named(name)

@@ -120,11 +120,6 @@ def test_sizes_that_decide_nothing_do_not_count() -> None:
     assert chosen(low, own, winner=LIBRARY) == LIBRARY
 
 
-def test_when_all_fail_somewhere_the_winner_stays() -> None:
-    low = SizeOutcomes(257, [failed(LARGE, Rejection.WRONG), failed(LIBRARY, Rejection.WRONG)])
-    assert chosen(low, at(560, large=20.0, library=21.0)) == LARGE
-
-
 def test_rivals_are_few_and_have_a_time() -> None:
     """Rivals are the winner, the control and the fastest others, final or only screened."""
     many = [timed(template(16 * i), 10.0 + i, is_final=i < 4) for i in range(1, 20)]
@@ -174,16 +169,6 @@ def test_a_reader_sees_which_rows_are_above_the_bound() -> None:
             low_us,
             expected,
         )
-
-
-def test_a_given_winner_has_the_evidence_of_its_own_times() -> None:
-    """In the row of a winner selected for the range, the faster candidate is the runner-up."""
-    own = at(560, large=20.0, library=24.0)
-    tuned = make_row(KEY, own.outcomes, LIBRARY, METHOD, winner=LIBRARY)
-    assert tuned is not None
-    evidence = tuned.row.evidence
-    assert (tuned.row.winner, evidence.time_us, evidence.runner_up_us) == (LIBRARY, 24.0, 20.0)
-    assert evidence.flags == ()
 
 
 RANGED = (

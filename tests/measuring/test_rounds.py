@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from warmup.measuring.clock import run_rounds
 
@@ -38,15 +36,6 @@ def test_the_order_rotates() -> None:
     assert "".join(order) == "abc" + "bca" + "cab" + "abc"
 
 
-@given(st.integers(0, 6), st.integers(0, 9))
-def test_every_batch_is_timed_once_a_round(count: int, rounds: int) -> None:
-    made, order = batches("abcdef"[:count])
-    found = run_rounds(made, rounds)
-    assert [len(samples.times_us) for samples in found.values()] == [rounds] * count
-    for number in range(rounds):
-        assert sorted(order[number * count : (number + 1) * count]) == sorted(made)
-
-
 def test_times_belong_to_their_batch_in_the_order_taken() -> None:
     """Of two batches, the first has times number 0 and 3, the second 1 and 2."""
     made, _ = batches("ab")
@@ -55,13 +44,6 @@ def test_times_belong_to_their_batch_in_the_order_taken() -> None:
         "a": (0.0, 3.0),
         "b": (1.0, 2.0),
     }
-
-
-def test_a_batch_is_told_before_it_is_timed() -> None:
-    told: list[tuple[str, int]] = []
-    made, order = batches("ab")
-    run_rounds(made, 2, lambda name: told.append((name, len(order))))
-    assert told == [("a", 0), ("b", 1), ("b", 2), ("a", 3)]
 
 
 def test_what_a_batch_raises_ends_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:

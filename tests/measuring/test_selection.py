@@ -227,24 +227,6 @@ def test_rejections_are_counted_by_reason() -> None:
     assert rejections([Tuned(KEY, row, ())] * 2) == {Rejection.LAUNCH: 2, Rejection.WRONG: 4}
 
 
-def test_every_candidate_has_its_timing_and_its_reason() -> None:
-    outcomes = [rejected(template(16), Rejection.WRONG, "off by 1"), timed(LIBRARY, 10.0)]
-    tuned = make_row(KEY, outcomes, LIBRARY, METHOD)
-    assert tuned is not None
-    assert [(one.winner, one.time_us, one.rejection, one.said) for one in tuned.timings] == [
-        (template(16), None, Rejection.WRONG, "off by 1"),
-        (LIBRARY, 10.0, None, ""),
-    ]
-
-
-def test_a_row_lacks_what_was_not_timed() -> None:
-    evidence = row_of(timed(LIBRARY, 10.0)).evidence
-    assert (evidence.runner_up, evidence.runner_up_us) == (None, None)
-    # Without the library there is no library time.
-    row = row_of(timed(template(64), 10.0), rejected(LIBRARY, Rejection.WRONG))
-    assert row.evidence.library_us is None
-
-
 def test_a_share_needs_work_and_peaks() -> None:
     """An unknown share is None and sets no flag, however slow the winner is."""
     for case, (work, peaks) in {

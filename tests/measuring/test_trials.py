@@ -173,34 +173,6 @@ def test_a_small_wrong_tile_hides_from_a_norm_and_is_found(fake_clock: Any) -> N
     assert outcome.error > 0.5
 
 
-def test_the_message_gives_the_reason(fake_clock: Any) -> None:
-    """The message says how much is unwritten, how large the error is, or what was raised."""
-    trial = make_trial(["mm", "half", "zeros", "bad"])
-    said = {
-        name: outcome.said
-        for name, outcome in ran(half, zeros, bad=failing(ValueError("no\nmore")))
-        .run(trial)
-        .items()
-    }
-    assert said["half"] == f"{128 * 128} of {256 * 128} elements"
-    assert said["zeros"].startswith("relative L2 error 1.00e+00")
-    assert (said["bad"], said["mm"]) == ("ValueError: no", "")
-
-
-@pytest.mark.parametrize(("tolerance", "reason"), [(1e-2, None), (1e-4, Rejection.WRONG)])
-def test_the_tolerance_decides_what_is_near_enough(
-    fake_clock: Any, tolerance: float, reason: Rejection | None
-) -> None:
-    """A bfloat16 matmul is within one percent of the reference, not within a hundredth of that."""
-    outcomes = ran(rounded).run(make_trial(["mm", "rounded"], tolerance=tolerance))
-    assert outcomes["rounded"].rejection is reason
-
-
-def test_without_a_tolerance_nothing_is_compared(fake_clock: Any) -> None:
-    outcome = ran(zeros).run(make_trial(["mm", "zeros"], tolerance=None))["zeros"]
-    assert (outcome.rejection, outcome.error) == (None, None)
-
-
 def test_a_call_may_make_its_own_output(fake_clock: Any) -> None:
     """The returned tensor is compared, not the poisoned output of the operand set."""
     outcome = ran(own_output).run(make_trial(["mm", "own_output"]))["own_output"]
@@ -295,24 +267,6 @@ def test_a_winner_is_confirmed_on_fresh_data(fake_clock: Any) -> None:
     assert (winner_of(trial, outcomes.values()), bench.stages("mm")[-1]) == ("mm", "confirm")
 
 
-def test_fresh_data_differs_from_the_first(fake_clock: Any) -> None:
-    bench = ran()
-    bench.run(make_trial())
-    first, second = (sets.views(0) for sets in bench.made)
-    assert [(a == b).float().mean().item() < 0.01 for a, b in zip(first, second, strict=True)] == [
-        True,
-        True,
-    ]
-
-
-def test_only_who_wins_is_confirmed(fake_clock: Any) -> None:
-    fake_clock.times = {"own_output": LONG_US * 2}
-    bench = ran(own_output)
-    bench.run(make_trial(["own_output", "mm"]))
-    assert ("mm", "confirm") in bench.reported
-    assert ("own_output", "confirm") not in bench.reported
-
-
 def test_who_is_next_after_a_rejection_was_timed_to_the_end(fake_clock: Any) -> None:
     fake_clock.times = {"memo": LONG_US / 100, "fast": LONG_US / 2}
     trial = make_trial(["mm", "memo", "fast"])
@@ -320,14 +274,6 @@ def test_who_is_next_after_a_rejection_was_timed_to_the_end(fake_clock: Any) -> 
     assert outcomes["memo"].rejection is Rejection.WRONG
     assert outcomes["fast"].is_final
     assert winner_of(trial, outcomes.values()) == "fast"
-
-
-def test_somebody_wins_when_the_control_and_a_cheater_are_out(fake_clock: Any) -> None:
-    """A single candidate that is not rejected is enough for a row."""
-    fake_clock.times = {"memo": LONG_US / 100}
-    trial = make_trial(["mm", "memo", "own_output"])
-    outcomes = ran(own_output, mm=zeros, memo=memorizing()).run(trial)
-    assert winner_of(trial, outcomes.values()) == "own_output"
 
 
 def test_a_time_below_the_floor_is_measured_again(fake_clock: Any) -> None:
@@ -340,27 +286,12 @@ def test_a_time_below_the_floor_is_measured_again(fake_clock: Any) -> None:
     assert "the measured peaks allow 50000.00 us" in outcomes["liar"].said
 
 
-def test_a_time_just_below_the_floor_stands(fake_clock: Any) -> None:
-    """A time that beats the peaks by less than ten percent is measured again and kept."""
-    trial = make_trial(floor_us=LONG_US * 1.05)
-    outcome = ran().run(trial)["mm"]
-    assert (outcome.rejection, fake_clock.taken["mm"]) == (
-        None,
-        SCREENING_ROUNDS + FINAL_ROUNDS + FINAL_ROUNDS,
-    )
-
-
 def test_a_time_far_above_the_floor_is_measured_again(fake_clock: Any) -> None:
     slow = itertools.repeat(LONG_US * 10, SCREENING_ROUNDS + FINAL_ROUNDS)
     fake_clock.times = {"mm": itertools.chain(slow, itertools.repeat(LONG_US))}
     trial = make_trial(floor_us=LONG_US / 200, doubtful_us=LONG_US * 5)
     outcome = ran().run(trial)["mm"]
     assert (outcome.rejection, outcome.time_us) == (None, LONG_US)
-
-
-def test_a_time_between_is_measured_once(fake_clock: Any) -> None:
-    ran().run(make_trial(floor_us=LONG_US / 2, doubtful_us=LONG_US * 5))
-    assert fake_clock.taken["mm"] == SCREENING_ROUNDS + FINAL_ROUNDS
 
 
 def test_who_wins_after_a_second_look_was_confirmed(fake_clock: Any) -> None:
@@ -489,14 +420,6 @@ def test_what_was_rejected_before_is_not_run(fake_clock: Any) -> None:
     assert (bench.run(trial, rejected=[before])["bad"], bench.stages("bad")) == (before, [])
 
 
-def test_every_stage_is_reported_before_it_runs(fake_clock: Any) -> None:
-    """`on_stage` is called before each stage of a candidate: check, prepare, time, confirm."""
-    bench = ran()
-    bench.run(make_trial())
-    assert bench.stages("mm") == ["check", "prepare", "time", "confirm"]
-    assert bench.reported.count(("mm", "time")) == SCREENING_ROUNDS + FINAL_ROUNDS
-
-
 @pytest.mark.parametrize("stage", ["check", "time"])
 def test_an_error_that_loses_the_device_is_raised(fake_clock: Any, stage: str) -> None:
     error = RuntimeError("an illegal memory access was encountered")
@@ -507,23 +430,11 @@ def test_an_error_that_loses_the_device_is_raised(fake_clock: Any, stage: str) -
     assert bench.reported[-1] == ("bad", stage)
 
 
-def test_operands_that_do_not_fit_are_an_error() -> None:
-    def no_room(seed: int, most: int) -> OperandSets:
-        raise torch.OutOfMemoryError
-
-    with pytest.raises(torch.OutOfMemoryError):
-        run_trial(make_trial(), no_room, ran().make_call)
-
-
 @pytest.mark.parametrize(("l2", "has_many"), [(L2.WARM, False), (L2.COLD, True)])
 def test_a_cold_cache_takes_several_operand_sets(fake_clock: Any, l2: L2, has_many: bool) -> None:
     bench = ran()
     bench.run(make_trial(method=Method(l2=l2)))
     assert (bench.made[0].count > 1) == has_many
-
-
-def test_a_trial_without_candidates_has_no_outcome(fake_clock: Any) -> None:
-    assert ran().run(make_trial([])) == {}
 
 
 def test_the_real_clock_times_every_honest_call() -> None:

@@ -14,7 +14,6 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
 import torch
@@ -126,31 +125,38 @@ def batch_of(call: TimedCall, device: torch.device, launch: Launch, l2: L2, sets
 
     *sets* is the number of operand sets of the call, which limits a batch with a cold L2.
     """
+    calls, enqueue_us = _batch_size(call, device, l2, sets)
+    is_graph = launch is Launch.CUDAGRAPH
     if device.type == "cpu":
-        return _HostBatch(call, *_batch_size(call, device, l2, sets), l2)
+        return _HostBatch(call, calls, l2)
     if l2 is L2.COLD and sets == 1:
-        _, enqueue_us = _batch_size(call, device, l2, sets)
-        is_graph = launch is Launch.CUDAGRAPH
         alone = _CapturedCalls(call, device, 1).replay if is_graph else functools.partial(call, 0)
         return _SingleCallBatch(alone, device, enqueue_us)
-    if launch is Launch.CUDAGRAPH:
-        return _GraphBatch(call, device, l2, *_batch_size(call, device, l2, sets))
-    return _StreamBatch(call, device, l2, *_batch_size(call, device, l2, sets))
+    if is_graph:
+        graph = _CapturedCalls(call, device, calls)
+        return _DeviceBatch(graph.replay, device, l2, calls, _LAUNCH_US)
+
+    def enqueue() -> None:
+        for number in range(calls):
+            call(number)
+
+    return _DeviceBatch(enqueue, device, l2, calls, _HEADSTART * enqueue_us * calls + _LAUNCH_US)
 
 
 def wall_us(call: TimedCall, device: torch.device, calls: int) -> tuple[float, float]:
     """Return the microseconds per call until *calls* are enqueued, and until they are finished."""
-    _synchronize(device)
+    synchronize(device)
     start = time.perf_counter()
     for number in range(calls):
         call(number)
     enqueued = time.perf_counter()
-    _synchronize(device)
+    synchronize(device)
     finished = time.perf_counter()
     return (enqueued - start) * _US_PER_S / calls, (finished - start) * _US_PER_S / calls
 
 
-def _synchronize(device: torch.device) -> None:
+def synchronize(device: torch.device) -> None:
+    """Wait until *device* has done what was enqueued; a CPU has."""
     if device.type != "cpu":
         torch.cuda.synchronize(device)
 
@@ -184,33 +190,21 @@ def _device_us(call: TimedCall, device: torch.device, enqueue_us: float) -> floa
     return events.elapsed_us / _WARM_CALLS
 
 
-@dataclass
-class _Flush:
-    device: torch.device
-    _buffer: torch.Tensor = field(init=False)
-
-    def __post_init__(self) -> None:
-        if self.device.type == "cpu":
-            size = _CPU_FLUSH
-        else:
-            size = torch.cuda.get_device_properties(self.device).L2_cache_size * _FLUSH_FACTOR
-        self._buffer = torch.empty(size, dtype=torch.uint8, device=self.device)
-
-    def __call__(self) -> None:
-        self._buffer.zero_()
-
-
-_flushes: dict[torch.device, _Flush] = {}
+_buffers: dict[torch.device, torch.Tensor] = {}
 
 
 def _flush(device: torch.device) -> None:
-    if device not in _flushes:
-        _flushes[device] = _Flush(device)
-    _flushes[device]()
+    """Overwrite more memory than the last-level cache of *device* holds."""
+    if device not in _buffers:
+        size = _CPU_FLUSH
+        if device.type != "cpu":
+            size = torch.cuda.get_device_properties(device).L2_cache_size * _FLUSH_FACTOR
+        _buffers[device] = torch.empty(size, dtype=torch.uint8, device=device)
+    _buffers[device].zero_()
 
 
 class _HostBatch:
-    def __init__(self, call: TimedCall, calls: int, _enqueue_us: float, l2: L2) -> None:
+    def __init__(self, call: TimedCall, calls: int, l2: L2) -> None:
         self.calls = calls
         self._call, self._l2, self._device = call, l2, torch.device("cpu")
 
@@ -220,13 +214,20 @@ class _HostBatch:
         return wall_us(self._call, self._device, self.calls)[1]
 
 
-class _StreamBatch:
+class _DeviceBatch:
+    """Calls that *enqueue* makes behind a sleeping kernel, for which the host needs *wait_us*."""
+
     def __init__(
-        self, call: TimedCall, device: torch.device, l2: L2, calls: int, enqueue_us: float
+        self,
+        enqueue: Callable[[], object],
+        device: torch.device,
+        l2: L2,
+        calls: int,
+        wait_us: float,
     ) -> None:
         self.calls = calls
-        self._call, self._device, self._l2 = call, device, l2
-        self._headstart = Headstart(device, _HEADSTART * enqueue_us * calls + _LAUNCH_US)
+        self._calls, self._device, self._l2 = enqueue, device, l2
+        self._headstart = Headstart(device, wait_us)
         self._events = Events()
 
     def time(self) -> float:
@@ -237,8 +238,7 @@ class _StreamBatch:
         if self._l2 is L2.COLD:
             _flush(self._device)
         with self._events:
-            for number in range(self.calls):
-                self._call(number)
+            self._calls()
 
 
 class _SingleCallBatch:
@@ -257,27 +257,6 @@ class _SingleCallBatch:
             _flush(self._device)
             with events:
                 self._call()
-
-
-class _GraphBatch:
-    def __init__(
-        self, call: TimedCall, device: torch.device, l2: L2, calls: int, _enqueue_us: float
-    ) -> None:
-        self.calls = calls
-        self._device, self._l2 = device, l2
-        self._graph = _CapturedCalls(call, device, calls)
-        self._headstart = Headstart(device, _LAUNCH_US)
-        self._events = Events()
-
-    def time(self) -> float:
-        self._headstart.run(self._enqueue, self._events)
-        return self._events.elapsed_us / self.calls
-
-    def _enqueue(self) -> None:
-        if self._l2 is L2.COLD:
-            _flush(self._device)
-        with self._events:
-            self._graph.replay()
 
 
 class _CapturedCalls:

@@ -146,7 +146,6 @@ def _condition_of(pynvml: Any, handle: Any, own: frozenset[int]) -> Condition:
 # `CpuReading`: CPU seconds used on this machine, and how much of it other processes took.
 
 _US: Final = 1e6
-_NS: Final = 1e9
 _IDLE: Final = (3, 4)  # columns of idle and iowait in a line of /proc/stat
 _TIMES: Final = 8  # columns of times; those after them, of guests, are counted before
 _PARENT: Final = 1  # columns of /proc/PID/stat after the command
@@ -260,42 +259,20 @@ def _processes(proc: Path) -> Iterator[tuple[int, int, int]]:
 
 
 def _quota(root: Path) -> tuple[float, float]:
-    """Return the CPUs that the cgroup, or one that it is in, may use, and the seconds used."""
-    narrowest = math.inf, 0.0
+    """Return the CPUs that the cgroup (v2), or one that it is in, may use, and the seconds used."""
+    narrowest, base = (math.inf, 0.0), root / "sys/fs/cgroup"
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
         return narrowest
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        base = root / "sys/fs/cgroup" / ("" if not controllers else "cpu")
-        own = base / path.lstrip("/")
+    for own in (base / line[3:].lstrip("/") for line in lines if line.startswith("0::")):
         for folder in (own, *(above for above in own.parents if above.is_relative_to(base))):
-            limit = (_limit_v1 if controllers else _limit_v2)(folder)
-            narrowest = min(narrowest, limit)
+            with suppress(OSError, ValueError, KeyError, ZeroDivisionError):  # "max", or the root
+                quota, period = (folder / "cpu.max").read_text().split()
+                used = dict(line.split() for line in (folder / "cpu.stat").read_text().splitlines())
+                limit = int(quota) / int(period), int(used["usage_usec"]) / _US
+                narrowest = min(narrowest, limit)
     return narrowest
-
-
-def _limit_v2(folder: Path) -> tuple[float, float]:
-    try:
-        quota, period = (folder / "cpu.max").read_text().split()
-        used = dict(line.split() for line in (folder / "cpu.stat").read_text().splitlines())
-        return int(quota) / int(period), int(used["usage_usec"]) / _US
-    except (OSError, ValueError, KeyError, ZeroDivisionError):
-        return math.inf, 0.0  # "max", or the root, which has no limit
-
-
-def _limit_v1(folder: Path) -> tuple[float, float]:
-    accounts = Path(str(folder).replace("/cgroup/cpu", "/cgroup/cpuacct", 1))
-    try:
-        quota = int((folder / "cpu.cfs_quota_us").read_text())
-        period = int((folder / "cpu.cfs_period_us").read_text())
-        used_s = int((accounts / "cpuacct.usage").read_text()) / _NS
-    except (OSError, ValueError):
-        return math.inf, 0.0
-    return (quota / period, used_s) if quota > 0 < period else (math.inf, 0.0)
 
 
 _WINDOW_S: Final = 1.0  # shorter spans are too few ticks of /proc/stat
@@ -480,8 +457,9 @@ def measure_peaks(device: torch.device) -> Peaks:
     tflops, clocks = {}, {}
     for name in _PEAK_DTYPES if device.type == "cuda" else _CPU_PEAK_DTYPES:
         if best := _best_matmul(name, device):
-            tflops[name] = float(f"{best.tflops:.4g}")
-            if (clock := _clock_under(best.call, device)) is not None:
+            rate, call = best
+            tflops[name] = float(f"{rate:.4g}")
+            if (clock := _clock_under(call, device)) is not None:
                 clocks[name] = clock
     if device.type == "cuda" and torch.cuda.get_device_capability(device) in _EQUAL_IN_8_BITS:
         _raise_to(tflops, clocks, "i8", "f8_e4m3fn")
@@ -524,13 +502,8 @@ def _memory_gbps(device: torch.device) -> float:
     return max(gbps_of(2 * size, copied), gbps_of(size, read))
 
 
-@dataclass(frozen=True, slots=True)
-class _Matmul:
-    call: TimedCall
-    tflops: float
-
-
-def _best_matmul(name: str, device: torch.device) -> _Matmul | None:
+def _best_matmul(name: str, device: torch.device) -> tuple[float, TimedCall] | None:
+    """Return the best rate of the large matmuls of dtype *name*, and its call; None without any."""
     found = []
     dtype: torch.dtype = getattr(torch, torch_name("f32" if name == "tf32" else name))
     for shape in _PEAK_SHAPES if device.type == "cuda" else _CPU_PEAK_SHAPES:
@@ -540,8 +513,8 @@ def _best_matmul(name: str, device: torch.device) -> _Matmul | None:
                 rate = tflops_of(2 * math.prod(shape), _best_us(call, device))
         except RuntimeError:  # no kernel for this dtype on this device, or no memory
             continue
-        found.append(_Matmul(call, rate))
-    return max(found, key=lambda one: one.tflops, default=None)
+        found.append((rate, call))
+    return max(found, key=lambda one: one[0], default=None)
 
 
 def _clock_under(call: TimedCall, device: torch.device) -> int | None:

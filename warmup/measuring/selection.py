@@ -147,8 +147,7 @@ def make_row(
     # A refused library default has a time all the same: its row is flagged.
     library_us = samples.median if chosen is control else control.time_us if control else None
     rejected = Counter(outcome.rejection for outcome in outcomes if outcome.rejection)
-    share = _share(work, peaks, samples)
-    flags = (*selected.flags, *_flags(share, samples))
+    rates, doubts = _rates(work, peaks, samples.median)
     evidence = Evidence(
         **times_of(chosen),
         library_us=_rounded(library_us),
@@ -157,11 +156,9 @@ def make_row(
         tried=len(outcomes),
         rejected=tuple(sorted(rejected.items())),
         band=round(selected.band, 4),
-        tflops=_rate(work, samples, tflops=True),
-        gbps=_rate(work, samples, tflops=False),
-        peak_share=None if share is None else round(share, _EVIDENCE_DIGITS),
+        **rates,
         clock_mhz=chosen.clock_mhz,
-        flags=flags,
+        flags=(*selected.flags, *doubts),
         search=search,
         library_host_us=_rounded(control.host_us if control else None),
     )
@@ -199,19 +196,16 @@ def make_fused_row(
     )
     kernels = {outcome.winner: outcome.kernels for outcome in outcomes}
     of_winner, of_library = kernels.get(fused.row.winner), kernels.get(library)
-    gemm = Samples((bare_us,)) if bare_us else None
-    share = None if gemm is None else _share(work, peaks, gemm)
+    rates, doubts = _rates(work, peaks, bare_us)
     evidence = replace(
         fused.row.evidence,
         scope=Scope.FUSED,
         bare_us=bare_us,
         tried=bare.row.evidence.tried,
         rejected=tuple(sorted(rejected.items())),
-        tflops=None if gemm is None else _rate(work, gemm, tflops=True),
-        gbps=None if gemm is None else _rate(work, gemm, tflops=False),
-        peak_share=None if share is None else round(share, _EVIDENCE_DIGITS),
+        **rates,
         clock_mhz=bare.row.evidence.clock_mhz,
-        flags=(*fused.row.evidence.flags, *(_flags(share, gemm) if gemm else ())),
+        flags=(*fused.row.evidence.flags, *doubts),
         search=bare.row.evidence.search,
         kernels=of_winner.count if of_winner else None,
         library_kernels=of_library.count if of_library else None,
@@ -266,27 +260,21 @@ def rejections(tuned: Iterable[Tuned]) -> Counter[Rejection]:
     return counts
 
 
-def _share(work: Work | None, peaks: Peaks | None, samples: Samples) -> float | None:
-    if work is None or peaks is None:
-        return None
-    return share_of_peak(peaks, work.dtype, work.flops, work.moved, samples.median)
-
-
-def _rate(work: Work | None, samples: Samples, *, tflops: bool) -> float | None:
-    if work is None or (tflops and not work.flops):
-        return None
-    if tflops:
-        return float(f"{tflops_of(work.flops or 0, samples.median):.4g}")
-    return float(f"{gbps_of(work.moved, samples.median):.4g}")
-
-
-def _flags(share: float | None, samples: Samples) -> tuple[Flag, ...]:
-    if share is None:
-        return ()
-    if share > 1:
-        return (Flag.OVER_PEAK,)
-    is_slow = share < _SLOWEST_SHARE and samples.median > _SLOW_US
-    return (Flag.FAR_BELOW_PEAK,) if is_slow else ()
+def _rates(
+    work: Work | None, peaks: Peaks | None, time_us: float | None
+) -> tuple[dict[str, Any], tuple[Flag, ...]]:
+    """Return the rates of *work* as fields of `Evidence`, and what is hard to believe of them."""
+    if work is None or not time_us:
+        return {}, ()
+    share = share_of_peak(peaks, work.dtype, work.flops, work.moved, time_us) if peaks else None
+    is_slow = share is not None and share < _SLOWEST_SHARE and time_us > _SLOW_US
+    flags = (Flag.OVER_PEAK,) if share and share > 1 else (Flag.FAR_BELOW_PEAK,) * is_slow
+    rates = {
+        "tflops": float(f"{tflops_of(work.flops, time_us):.4g}") if work.flops else None,
+        "gbps": float(f"{gbps_of(work.moved, time_us):.4g}"),
+        "peak_share": None if share is None else round(share, _EVIDENCE_DIGITS),
+    }
+    return rates, flags
 
 
 def times_of(winner: Outcome) -> dict[str, Any]:

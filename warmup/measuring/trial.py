@@ -25,6 +25,7 @@ from warmup.measuring.clock import (
     EnqueueBatch,
     batch_of,
     run_rounds,
+    synchronize,
     wall_us,
 )
 from warmup.measuring.reference import (
@@ -345,7 +346,7 @@ class _Checks:
     ) -> None:
         self._trial, self._device = trial, device
         self._make_call, self._screening = make_call, screening
-        self._make_reference = make_reference or self._gemm_reference
+        self._make_reference = make_reference
         self._specs = {candidate.winner: candidate for candidate in trial.candidates}
 
     def check_outputs(self, sets: Operands) -> None:
@@ -403,14 +404,14 @@ class _Checks:
             return None
         return next(run for run in runs if run.outcome is selected.outcome)
 
-    def _gemm_reference(self, sets: Operands) -> Outputs | None:
-        reference = reference_of(self._trial, sets.views(0))
-        return None if reference is None else [reference]
-
     def _reference(self, sets: Operands) -> Outputs | None:
         if self._trial.tolerance is None:
             return None
-        reference = self._make_reference(sets)
+        if self._make_reference is not None:
+            reference = self._make_reference(sets)
+        else:
+            of_gemm = reference_of(self._trial, sets.views(0))
+            reference = None if of_gemm is None else [of_gemm]
         library = self._trial.library
         control = next((run for run in self._screening.runs if run.winner == library), None)
         if reference is not None or control is None or not control.is_open:
@@ -419,7 +420,7 @@ class _Checks:
 
         def call_control(run: CandidateRun) -> None:
             returned = self._make_call(self._specs[run.winner], sets)(0)
-            self._synchronize()
+            synchronize(self._device)
             outputs.extend(widened(out).clone() for out in _outputs(returned, sets))
 
         self._screening.attempt(control, "reference", call_control)
@@ -430,7 +431,7 @@ class _Checks:
     ) -> None:
         sets.poison()
         returned = call(0)
-        self._synchronize()
+        synchronize(self._device)
         if reference is None or self._trial.tolerance is None:
             return
         for out, expected in zip(_outputs(returned, sets), reference, strict=True):
@@ -474,10 +475,6 @@ class _Checks:
         if finished > explained:
             message = f"{claimed:.2f} us, while the wall clock says {finished:.2f} us"
             winner.reject(Rejection.IMPLAUSIBLE, message)
-
-    def _synchronize(self) -> None:
-        if self._device.type != "cpu":
-            torch.cuda.synchronize(self._device)
 
 
 def _outputs(returned: object, sets: Operands) -> Outputs:
@@ -547,8 +544,8 @@ class _Written:
 
     def compare(self, run: CandidateRun) -> None:
         outputs: Sequence[torch.Tensor] = self._search.written(run.winner)
-        if outputs and outputs[0].device.type != "cpu":
-            torch.cuda.synchronize(outputs[0].device)
+        if outputs:
+            synchronize(outputs[0].device)
         if self._expected is None:
             self._expected = outputs
             return

@@ -158,12 +158,6 @@ class ServedBucket:
     uncompiled: Uncompiled = NONE_UNCOMPILED
 
 
-def _no_state() -> CallState:
-    from warmup.models.outputs import CallState
-
-    return CallState()
-
-
 @dataclass(frozen=True, kw_only=True)
 class BucketCompiler:
     """Compiles ``model``; inductor's questions are answered from ``progress`` or by ``tuner``.
@@ -180,7 +174,7 @@ class BucketCompiler:
     measure_cost: Callable[[Callable[[], object]], CallCost | None] = lambda _call: None
     is_rebuilt: bool = False
     freezes: bool = True
-    state: CallState = field(default_factory=_no_state)
+    state: CallState = field(default_factory=CallState)
 
     def tune(self, calls: Sequence[Inputs], name: str, since: int) -> ServedBucket:
         """Measure each question without a row in the bucket *name*; serve the bucket from rows.
@@ -376,7 +370,6 @@ class BucketCompiler:
 
         *asked* gets what the first call costs and how many matmuls it runs outside any graph.
         """
-        from warmup.inductor.caches import empty_caches
         from warmup.inductor.compile_watch import count_matmuls_outside
         from warmup.inductor.listing import wait_for_sent
 

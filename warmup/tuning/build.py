@@ -205,8 +205,7 @@ class Source(Protocol):
     """What a build tunes."""
 
     @property
-    def label(self) -> str:
-        """The source as an option of the command line."""
+    def label(self) -> str: ...
 
     def refuses(self, request: BuildRequest) -> frozenset[str]:
         """Return what means nothing for this source: names of options, or of the runner."""
@@ -222,8 +221,7 @@ class Runner(Protocol):
     """What tunes the problems of a source, and adds their rows to the table on disk."""
 
     @property
-    def label(self) -> str:
-        """The runner as an option of the command line."""
+    def label(self) -> str: ...
 
     @property
     def first_device(self) -> str:
@@ -429,12 +427,6 @@ def find_setup(device: str, asked: PolicyOptions) -> BuildSetup:
     policy = choose_policy(asked, resolved.type, inductor.quiet_switches())
     here = inductor.runtime(str(resolved))
     return BuildSetup(inductor, resolved, here, policy)
-
-
-def watcher_of(observer: Observer | None, setup: TableOrigin) -> Observer:
-    watcher = observer or Observer()
-    watcher.measuring_on(setup.runtime, setup.policy.timing)
-    return watcher
 
 
 def check_out(path: Path) -> None:

@@ -65,7 +65,6 @@ from warmup.tuning.build import (
     find_setup,
     open_table,
     seconds_to_wait,
-    watcher_of,
 )
 from warmup.tuning.problems import ProblemsSource
 from warmup.tuning.progress import Progress, Revisit, parse_budget
@@ -177,7 +176,12 @@ def _begin(order: RecordingOrder, *, freezes: bool) -> Handle:
     # The rows are made under the program's own options, which the table has nothing to say about.
     warnings.filterwarnings("ignore", category=ContradictionWarning)
     try:
-        lookup = (_collecting if order.after else _measuring)(order, setup, table, emitter)
+        differing = compare_runtimes(table.provenance.runtime, setup.runtime)
+        lookup = Lookup(
+            *(table.rows, OnMiss.FALLBACK, emitter, differing), searches=table.policy.searches
+        )
+        if not order.after:
+            lookup = _measuring(order, setup, table, emitter)
         tag = f"{cache_tag(digest, tunes=lookup.measures)}-{order.session}"
         functions, is_compiling = setup.inductor.earlier_compiles()
         options = options_served(table.policy, freezes=freezes)
@@ -186,7 +190,6 @@ def _begin(order: RecordingOrder, *, freezes: bool) -> Handle:
         log.close()
         raise
     here, on_miss = setup.runtime, "tune" if lookup.measures else lookup.on_miss.value
-    mismatches = compare_runtimes(table.provenance.runtime, here)
     emitter.emit(
         EventName.INSTALLED,
         paths=[order.out],
@@ -197,7 +200,7 @@ def _begin(order: RecordingOrder, *, freezes: bool) -> Handle:
         device=here.device.name,
         torch=here.torch,
         triton=here.triton,
-        mismatches=[str(mismatch) for mismatch in mismatches],
+        mismatches=[*map(str, differing)],
         bundle=None,
         bundle_refused=None,
     )
@@ -218,23 +221,12 @@ def _begin(order: RecordingOrder, *, freezes: bool) -> Handle:
     return handle
 
 
-def _collecting(_order: RecordingOrder, setup: BuildSetup, table: Table, out: Emitter) -> Lookup:
-    policy, differing = table.policy, compare_runtimes(table.provenance.runtime, setup.runtime)
-    return Lookup(
-        table.rows,
-        OnMiss.FALLBACK,
-        out,
-        differing,
-        searches=policy.searches,
-    )
-
-
 def _measuring(order: RecordingOrder, setup: BuildSetup, table: Table, out: Emitter) -> Lookup:
     from warmup.tuning.tuner import make_tuner
 
     warnings.filterwarnings("ignore", message="TypedStorage is deprecated")  # torch's own
     tuner = make_tuner(setup.policy, setup.device)
-    watcher = watcher_of(_Waiting(), setup)
+    watcher = _Waiting()
     tuner.watch.start(seconds_to_wait(order.wait_for_quiet), watcher.waiting_started)
     search = Search(order.search)
     progress = Progress(
@@ -247,7 +239,6 @@ def _measuring(order: RecordingOrder, setup: BuildSetup, table: Table, out: Emit
         measured_peaks=tuner.bounds.peaks,
         revisit=Revisit(search=search),
     )
-    policy = table.policy
     return RecordingLookup(
         rows=table.rows,
         on_miss=OnMiss.FALLBACK,
@@ -256,7 +247,7 @@ def _measuring(order: RecordingOrder, setup: BuildSetup, table: Table, out: Emit
         on_tuned=progress.save,
         search=search,
         retunes=progress.must_retune,
-        searches=policy.searches,
+        searches=table.policy.searches,
         progress=progress,
         device_lock=DeviceLock(order.turn),
         later=partial(write_region, order.regions, tuner=tuner),

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from types import TracebackType
 from typing import Final, Self
 
 import torch
@@ -175,7 +174,8 @@ def choose_for_range(
         if chosen == winner:
             return winner, sizes
         try:
-            confirmed = _run_alone(question, chosen, run)
+            alone = tuple(one for one in question.candidates if one.winner == chosen)
+            (confirmed,) = run(replace(question, candidates=alone))
         except TrialNotRunError as error:
             logger.warning(
                 "%s is kept, not %s: %s: %s", winner, chosen, question.problem.key, error
@@ -185,17 +185,10 @@ def choose_for_range(
         if confirmed.time_us is not None:
             logger.debug("%s, not %s, along the range: %s", chosen, winner, question.problem.key)
             return chosen, (*smaller, SizeOutcomes(question.size, outcomes))
-        smaller = [_without(chosen, size) for size in smaller]  # rejected, however fast
-
-
-def _run_alone(question: GemmQuestion, winner: Winner, run: RunQuestion) -> Outcome:
-    candidates = tuple(one for one in question.candidates if one.winner == winner)
-    (outcome,) = run(replace(question, candidates=candidates))
-    return outcome
-
-
-def _without(winner: Winner, size: SizeOutcomes) -> SizeOutcomes:
-    return replace(size, outcomes=[one for one in size.outcomes if one.winner != winner])
+        smaller = [  # without the candidate, which was rejected, however fast
+            replace(size, outcomes=[one for one in size.outcomes if one.winner != chosen])
+            for size in smaller
+        ]
 
 
 def _run_at(
@@ -361,12 +354,7 @@ class Tuner:
             self.process.start()  # it imports torch while this process loads the model
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
