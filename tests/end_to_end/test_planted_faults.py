@@ -14,21 +14,20 @@ from own_processes import PROGRAMS, ROOT, environment, python_in
 
 WHEN = ("before", "after")
 NORM: dict[str, Any] = {"case": "layer norm", "way": "looped"}
-# Programs that lower for a GPU, serving and in a build: their argument, and cases on stdin.
-LOWERED: tuple[tuple[str, str | None, tuple[dict[str, Any], ...]], ...] = (
+# Programs that lower for a GPU, serving and in a build: their cases.
+LOWERED: tuple[tuple[str, tuple[dict[str, Any], ...]], ...] = (
     (
         "cuda_selections.py",
-        None,
         (
             {"case": "dilated"},  # without a hook that works, torch itself measures the others
             {"case": "narrow", "on_miss": "tune", "tile": {"BLOCK_M": 128}},
             {"case": "experts", "on_miss": "tune", "tile": {"BLOCK_M": 64}},
         ),
     ),
-    ("cuda_reductions.py", None, ({**NORM, "on_miss": "fallback"},)),
-    ("cuda_padding.py", '{"built": {"mode": "tune"}, "missed": {"mode": "fallback"}}', ()),
-    ("cuda_ahead.py", None, ({"order": "beside"},)),
-    ("cuda_kernels.py", '{"scenarios": ["unanswered", "descending"]}', ()),
+    ("cuda_reductions.py", ({**NORM, "on_miss": "fallback"},)),
+    ("cuda_padding.py", ({"mode": "tune"}, {"mode": "fallback"})),
+    ("cuda_ahead.py", ({"order": "beside"},)),
+    ("cuda_kernels.py", ({"scenario": "unanswered"}, {"scenario": "descending"})),
 )
 # Hooks that no compile here reaches; tests/inductor/test_firewall.py calls each hook by itself.
 # A graph with frozen weights is not loaded from a cache, and nothing is timed on a device here.
@@ -88,17 +87,17 @@ def test_an_exception_of_a_hook_is_a_counted_miss(
 @pytest.mark.parametrize("when", WHEN)
 @pytest.mark.parametrize("lowered", LOWERED, ids=[program for program, *_ in LOWERED])
 def test_the_hooks_of_a_gpu_raise(
-    lowered: tuple[str, str | None, tuple[dict[str, Any], ...]],
+    lowered: tuple[str, tuple[dict[str, Any], ...]],
     when: str,
     tmp_path: Path,
     reached: dict[str, set[str]],
 ) -> None:
     """The code of kernels is generated all the same, and their configs are loaded."""
-    program, argument, cases = lowered
+    program, cases = lowered
     caches = {name: str(tmp_path) for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")}
-    words = [str(PROGRAMS / "planted.py"), when, str(PROGRAMS / program)]
+    words = (str(PROGRAMS / "planted.py"), when, str(PROGRAMS / program))
     done = subprocess.run(
-        [sys.executable, *words, *([] if argument is None else [argument])],
+        [sys.executable, *words],
         input="\n".join(map(json.dumps, cases)),
         env={**environment(), **caches},
         capture_output=True,

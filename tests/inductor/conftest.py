@@ -65,10 +65,11 @@ def _talk(*words: str, env: Mapping[str, str], cwd: Path) -> Iterator[Callable[[
 
 @contextmanager
 def _conversation(
-    program: str, folder: Path, *, is_forked: bool = True
+    program: str, folder: Path, *, is_forked: bool = True, **environment: str
 ) -> Iterator[Callable[..., dict[str, Any]]]:
     start = talk_forked if is_forked else _talk
-    with start(str(ROOT / "tests/programs" / program), env=_environment(folder), cwd=ROOT) as talk:
+    env = _environment(folder, **environment)
+    with start(str(ROOT / "tests/programs" / program), env=env, cwd=ROOT) as talk:
 
         def ask(**case: Any) -> dict[str, Any]:
             line = talk(json.dumps(case))
@@ -90,3 +91,24 @@ def conversation() -> Conversation:
     that changes what inductor reads on import is not forked.
     """
     return _conversation
+
+
+@pytest.fixture(scope="module")
+def ask(
+    request: pytest.FixtureRequest,
+    conversation: Conversation,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Callable[..., dict[str, Any]]]:
+    """``ask(**case)``: the answer to a case of the program that the file names as ``PROGRAM``."""
+    answers: dict[str, dict[str, Any]] = {}
+    is_forked = getattr(request.module, "IS_FORKED", True)
+    folder = tmp_path_factory.mktemp("caches")
+    with conversation(request.module.PROGRAM, folder, is_forked=is_forked) as talk:
+
+        def ask_once(**case: Any) -> dict[str, Any]:
+            spelled = json.dumps(case, sort_keys=True)
+            if spelled not in answers:
+                answers[spelled] = talk(**case)
+            return answers[spelled]
+
+        yield ask_once

@@ -12,7 +12,19 @@ from typing import Any
 import pytest
 import torch
 
-from warmup.inductor.caches import add_to_caches, kept_kernels, read_graphs, read_kernels
+from warmup.core.events import Emitter
+from warmup.inductor import connect
+from warmup.inductor.caches import (
+    add_to_caches,
+    count_graphs,
+    kept_kernels,
+    own_cache_entries,
+    read_graphs,
+    read_kernels,
+    with_own_code,
+)
+from warmup.table.lookup import Lookup
+from warmup.table.schema import OnMiss
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = torch.device("cpu")
@@ -31,17 +43,14 @@ def reloaded(
 
 
 def test_added_kernels_are_loaded_and_counted_apart(reloaded: dict[str, Any]) -> None:
+    """Existing files are not written again, and kernels compiled since are counted.
+
+    Device code, its description and the group file are kept; intermediate code is not.
+    """
     assert reloaded["was_there"] == [False, True, False]
-    # Existing files are not written again.
     first, second = reloaded["placed"]
-    assert first > 0
-    assert second == 0
-    # Kernels compiled since are counted.
+    assert first > 0 == second
     assert reloaded["besides"] == [0, 1]
-
-
-def test_only_the_files_a_kernel_is_loaded_from_are_kept(reloaded: dict[str, Any]) -> None:
-    """Device code, its description and the group file are kept; intermediate code is not."""
     assert reloaded["kept"] == ["cubin", "json", "json"]
     assert reloaded["sizes"]["bundle"] < reloaded["sizes"]["cache"]
 
@@ -63,23 +72,23 @@ def test_libraries_and_graphs_keep_their_names(
 
 
 def test_a_member_that_is_no_cache_file_is_refused(
-    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for member in (
+    """And nothing is written, not even members before it."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+    group = "triton/KEY/__grp__k.json"
+    for name, content in (
         ("notes/a", b""),
         ("triton", b""),
-        ("triton/KEY/__grp__k.json", b"[]"),
-        ("triton/KEY/__grp__k.json", b"{"),
-        ("triton/KEY/__grp__k.json", b'{"child_paths":' + b"[" * 200_000),
-        ("triton/KEY/__grp__k.json", b" " * (1024 * 1024 + 1)),
+        (group, b"[]"),
+        (group, b"{"),
+        (group, b'{"child_paths":' + b"[" * 200_000),
+        (group, b" " * (1024 * 1024 + 1)),
     ):
-        tmp_path = tmp_path_factory.mktemp("case")
-        with pytest.MonkeyPatch.context() as monkeypatch:
-            monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
-            monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
-            with pytest.raises(ValueError, match=r"neither|group|Expecting"):
-                add_to_caches([("fxgraph/ab/one", [b"1"]), (member[0], [member[1]])], CPU)
-            assert [path for path in tmp_path.rglob("*") if path.is_file()] == [], member
+        with pytest.raises(ValueError, match=r"neither|group|Expecting"):
+            add_to_caches([("fxgraph/ab/one", [b"1"]), (name, [content])], CPU)
+        assert [path for path in tmp_path.rglob("*") if path.is_file()] == [], (name, content[:9])
 
 
 def test_a_file_that_a_worker_still_writes_does_not_end_a_build(
@@ -97,3 +106,36 @@ def test_a_file_that_a_worker_still_writes_does_not_end_a_build(
             pass
         with kept_kernels():
             pass
+
+
+def test_a_tag_of_ranges_does_not_outlive_its_table() -> None:
+    """The name is appended to the attached table's tag only; the next table's tag is unchanged."""
+    before, seen = torch.compiler.config.cache_key_tag, []
+    for table in ("first", "second"):
+        attachment = connect().attach(Lookup({}, OnMiss.FALLBACK, Emitter([])), {}, table)
+        with own_cache_entries("x[0]=2..16"):
+            seen.append(torch.compiler.config.cache_key_tag)
+        seen.append(torch.compiler.config.cache_key_tag)
+        attachment.detach()
+    assert seen == ["first+x[0]=2..16", "first", "second+x[0]=2..16", "second"]
+    assert torch.compiler.config.cache_key_tag == before
+
+
+def test_graphs_are_counted_as_torch_makes_them() -> None:
+    """One for a whole model; two around a break, however often they are called."""
+
+    def broken(x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        torch._dynamo.graph_break()
+        return y * 2
+
+    counts = []
+    for function in (torch.relu, broken):
+        torch._dynamo.reset()
+        before = count_graphs()
+        compiled = torch.compile(with_own_code(function, "f"), backend="eager")
+        compiled(torch.ones(3))
+        compiled(torch.ones(3))
+        counts.append(count_graphs() - before)
+    torch._dynamo.reset()
+    assert counts == [1, 2]

@@ -1,4 +1,4 @@
-"""Library calls as plain values: made again from what another process is sent."""
+"""What is measured of a selection: library calls made again from JSON, and live operands."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from warmup.core.trial import (
     trial_from_json,
     trial_to_json,
 )
-from warmup.inductor.gemm.question import make_call, spec_of
+from warmup.inductor.gemm.question import _LiveOperands, make_call, spec_of
 from warmup.measuring.reference import OperandSets, judge_output, reference_of
 
 LIBRARY = Winner(Family.EXTERN, aten__fp8_mm.uid)
@@ -73,3 +73,13 @@ def test_the_librarys_scaled_product_is_called_in_another_process() -> None:
     assert reference is not None
     assert reference.dtype is torch.float32
     assert judge_output(sets.out(0), reference, 2e-2)[1] is None
+
+
+def test_an_expanded_operand_is_filled_once() -> None:
+    """A bias that repeats along the rows has random values, the same in each row."""
+    bias = torch.zeros(6).expand(4, 6)
+    args = SimpleNamespace(extern=SimpleNamespace(input_tensors=[bias]))
+    _LiveOperands(args, frozenset(), seed=0)
+    assert bias.stride() == (0, 1)
+    assert bias[0].unique().numel() == 6
+    assert torch.equal(bias, bias[:1].expand(4, 6))

@@ -18,63 +18,42 @@ MIXED = {"layers": 4, "sizes": [16], "dtype": "float32", "mixed": True}
 PRODUCTS = 8 * 2 * 2  # by layers and sizes
 PROBLEMS = 2 * 2  # by sizes
 
-Answers = list[dict[str, Any]]
-
-
-def _ask(run_once: Callable[..., tuple[Path, str]], way: str, variables: dict[str, str]) -> Any:
-    words = (str(PROGRAM), way, json.dumps([BF16, F32, MIXED]))
-    _, said = run_once(f"cpp-sources-{way}", *words, **variables)
-    return json.loads(said.splitlines()[-1])
-
 
 @pytest.fixture(scope="module")
-def by_warmup(run_once: Callable[..., tuple[Path, str]], variables: dict[str, str]) -> Answers:
-    """The layers in bf16, two in f32 along a range, and four mixed, under an attached table."""
-    answers: Answers = _ask(run_once, "warmup", variables)
-    return answers
+def answers(
+    run_once: Callable[..., tuple[Path, str]], variables: dict[str, str]
+) -> dict[str, list[dict[str, Any]]]:
+    """Layers in bf16, in f32 along a range, and mixed, under a table, by warmup and by torch.
+
+    By torch: with its own functions where warmup replaces them.
+    """
+    found = {}
+    for way in ("warmup", "torch"):
+        words = (str(PROGRAM), way, json.dumps([BF16, F32, MIXED]))
+        _, said = run_once(f"cpp-sources-{way}", *words, **variables)
+        found[way] = json.loads(said.splitlines()[-1])
+    return found
 
 
-@pytest.fixture(scope="module")
-def by_torch(run_once: Callable[..., tuple[Path, str]], variables: dict[str, str]) -> Answers:
-    """The same under the same table, with torch's own functions where warmup replaces them."""
-    answers: Answers = _ask(run_once, "torch", variables)
-    return answers
-
-
-def test_the_generated_code_is_the_same(by_warmup: Answers, by_torch: Answers) -> None:
-    """Wrapper and kernels are byte-equal in each case, but for the addresses of the weights."""
-    for ours, torchs in zip(by_warmup, by_torch, strict=True):
+def test_the_generated_code_is_the_same(answers: dict[str, list[dict[str, Any]]]) -> None:
+    """Byte by byte, but for addresses of weights; a detached table leaves torch's functions."""
+    for ours, torchs in zip(answers["warmup"], answers["torch"], strict=True):
         assert ours["code"] == torchs["code"]
         assert all("_micro_gemm" in code for code in ours["code"])
+        assert ours["is_restored"]
 
 
-def test_sources_are_written_once_and_for_no_benchmark(by_warmup: Answers) -> None:
-    counts = by_warmup[0]["counts"]
-    assert by_warmup[0]["hits"] == PRODUCTS
-    assert (counts["candidates"], counts["sources"]) == (PRODUCTS, PROBLEMS)
+def test_sources_are_written_and_parsed_once(answers: dict[str, list[dict[str, Any]]]) -> None:
+    """Torch writes two for each product, for a benchmark too, and parses parts for each source."""
+    bf16, f32, mixed = answers["warmup"]
+    control = answers["torch"][0]
+    assert bf16["hits"] == PRODUCTS
+    for found, sources in ((bf16, PROBLEMS), (control, 2 * PRODUCTS)):
+        counts = found["counts"]
+        assert (counts["candidates"], counts["sources"]) == (PRODUCTS, sources)
     # Along a range, too: two layers of two products each need two sources.
-    assert by_warmup[1]["counts"]["sources"] == PROBLEMS // 2
+    assert f32["counts"]["sources"] == PROBLEMS // 2
     # Of four layers, every other one scales its inner features: two and one sources, not two.
-    counts = by_warmup[2]["counts"]
-    assert (counts["candidates"], counts["sources"]) == (8, 3)
-
-
-def test_torch_writes_each_source_twice(by_torch: Answers) -> None:
-    """The control: without the hooks the counter sees a second source for each product."""
-    counts = by_torch[0]["counts"]
-    assert (counts["candidates"], counts["sources"]) == (PRODUCTS, 2 * PRODUCTS)
-
-
-def test_the_parts_of_sources_are_parsed_once_in_a_process(
-    by_warmup: Answers, by_torch: Answers
-) -> None:
-    """Fewer templates than products are parsed, where torch parses some for every source."""
-    parsed = [by_warmup[0]["counts"][what] for what in ("templates", "expressions")]
-    again = [by_torch[0]["counts"][what] for what in ("templates", "expressions")]
-    assert max(parsed) < PRODUCTS
-    assert min(again) > 2 * PRODUCTS
-
-
-def test_torchs_own_functions_are_put_back(by_warmup: Answers) -> None:
-    """After the table is detached, all functions that write sources are torch's own."""
-    assert by_warmup[0]["is_restored"]
+    assert (mixed["counts"]["candidates"], mixed["counts"]["sources"]) == (8, 3)
+    for part in ("templates", "expressions"):
+        assert bf16["counts"][part] < PRODUCTS < 2 * PRODUCTS < control["counts"][part], part

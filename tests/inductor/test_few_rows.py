@@ -1,8 +1,9 @@
-"""Templates for few rows: lowered and compiled for a stated H100, and interpreted."""
+"""Templates for few rows: interpreted, as generated for a stated H100."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -13,8 +14,9 @@ pytestmark = pytest.mark.long
 
 pytest.importorskip("triton")
 
+PROGRAM = "interpret_few_rows.py"
+IS_FORKED = False
 Ask = Callable[..., dict[str, Any]]
-LINEAR = {"op": "mm", "n": 6144, "k": 4096, "linear": True}
 SCALED = {"op": "addmm", "n": 70, "k": 300}
 
 
@@ -39,81 +41,6 @@ def problems(draw: st.DrawFn) -> dict[str, Any]:
     return found
 
 
-@pytest.fixture(scope="module")
-def ask(
-    conversation: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Ask]:
-    """``ask(LINEAR, m=16)``: what the default search adds for the problem."""
-    with conversation("cuda_search.py", tmp_path_factory.mktemp("search")) as search:
-        yield lambda problem, **case: search(**{"search": "default", **problem, **case})
-
-
-@pytest.fixture(scope="module")
-def interpret(
-    conversation: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Ask]:
-    """``interpret(winner="dots", m=1, ...)``: what came of running the kernel of a row."""
-    folder = tmp_path_factory.mktemp("interpreter")
-    with conversation("interpret_few_rows.py", folder, is_forked=False) as run:
-        yield lambda **case: run(**{"op": "mm", **case})
-
-
-@pytest.mark.parametrize(
-    ("rows", "candidates"),
-    [(1, 10), (2, 11), (3, 10), (5, 7), (32, 6), (64, 4), ([2, 4], 10), ([2, 40], 4)],
-)
-def test_few_rows_have_templates_of_their_own(ask: Ask, rows: Any, candidates: int) -> None:
-    """Seven tiles of the swapped product, and three or four of sums up to four rows."""
-    assert ask(LINEAR, m=rows)["added"]["few_rows"] == candidates
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"m": 65},
-        {"m": [2, 128]},
-        {"linear": False},
-        {"dtype": "float32"},
-        {"op": "bmm", "linear": False},
-    ],
-)
-def test_other_problems_have_none(ask: Ask, other: dict[str, Any]) -> None:
-    """More rows, weights that lie along N, 32 bits, batches: the templates are not for them."""
-    assert "few_rows" not in ask({**LINEAR, "m": 16, **other})["added"]
-
-
-@pytest.mark.parametrize(("rows", "candidates"), [(1, 10), (16, 7)])
-@pytest.mark.parametrize("scales", ["row", "tensor"])
-def test_tiles_of_8_bits_are_twice_as_deep_and_compile(
-    ask: Ask, rows: int, candidates: int, scales: str
-) -> None:
-    """For the products of `torch._scaled_mm`; each tile fits into an H100's shared memory."""
-    tiles = ask({**LINEAR, "op": "scaled_mm"}, m=rows, scales=scales, compile_each="few_rows")
-    assert len(tiles["each"]) == candidates
-    assert {tile["BLOCK_K"] for tile in tiles["each"]} <= {256, 512, 2048, 4096}
-    assert {tile["taken"] <= 227 * 1024 for tile in tiles["each"]} == {True}
-
-
-@pytest.mark.parametrize(("rows", "candidates"), [(1, 10), (2, 11), (4, 10), (16, 7), (64, 4)])
-def test_every_tile_compiles_with_the_shared_memory_that_was_foretold(
-    ask: Ask, rows: int, candidates: int
-) -> None:
-    """Triton takes for each tile of the swapped product what the limits were checked with."""
-    tiles = ask(LINEAR, m=rows, compile_each="few_rows")["each"]
-    assert len(tiles) == candidates
-    swapped = [tile for tile in tiles if tile["uid"] == "triton::warmup_mm_swapped"]
-    assert {0 <= tile["taken"] - tile["foretold"] <= 64 for tile in swapped} == {True}
-
-
-@pytest.mark.parametrize("op", ["mm", "addmm", "scaled_mm"])
-@pytest.mark.parametrize("rows", [1, 16, [2, 40]])
-def test_a_row_is_served(ask: Ask, op: str, rows: Any) -> None:
-    found = ask({**LINEAR, "op": op}, m=rows, serve="few_rows")
-    assert [event["name"] for event in found["served"]["events"]] == ["lookup.hit"]
-    assert found["served"]["generated"] == [found["last"]["few_rows"]["uid"].partition("::")[2]]
-    assert not [guard for guard in found["served"]["guards"] if guard.startswith("Eq(")]
-
-
 @settings(max_examples=24)
 @example({"winner": "dots", "m": 1, "n": 64, "k": 2048})
 @example({"winner": "dots", "m": 4, "n": 64, "k": 2048})
@@ -128,51 +55,44 @@ def test_a_row_is_served(ask: Ask, op: str, rows: Any) -> None:
 @example({"winner": "dots", "m": 1, "n": 70, "k": 300, "gap": 20})
 @example({"winner": "swapped", "m": 7, "n": 70, "k": 300, "gap": 20})
 @given(problems())
-def test_a_template_computes_the_product(interpret: Ask, problem: dict[str, Any]) -> None:
+def test_a_template_computes_the_product(ask: Ask, problem: dict[str, Any]) -> None:
     """For any sizes, strides of rows and scalars of an addmm; a second run writes the same bits."""
-    found = interpret(**problem)
+    found = ask(**problem)
     assert (found["externs"], len(found["kernels"]), found["same"]) == ([], 1, True)
     assert found["apart"] < (1e-2 if "scalars" in problem else 1e-3)
 
 
-@pytest.mark.parametrize(("winner", "m"), [("dots", 1), ("dots", 3), ("swapped", 7)])
-@pytest.mark.parametrize("how", [{}, {"scales": "row"}, {"fast": True}])
-def test_a_scaled_product_is_scaled_in_the_kernel(
-    interpret: Ask, winner: str, m: int, how: dict[str, Any]
-) -> None:
+WAYS = (("dots", 1), ("dots", 3), ("swapped", 7))
+
+
+def test_a_scaled_product_is_scaled_in_the_kernel(ask: Ask) -> None:
     """In fp8, by one scale for each operand or by one for each row and column."""
-    found = interpret(winner=winner, op="scaled_mm", m=m, n=80, k=320, **how)
-    assert (found["externs"], len(found["kernels"]), found["same"]) == ([], 1, True)
-    assert found["apart"] < 1e-3
+    for (winner, m), how in product(WAYS, ({}, {"scales": "row"}, {"fast": True})):
+        found = ask(winner=winner, op="scaled_mm", m=m, n=80, k=320, **how)
+        kernels = (found["externs"], len(found["kernels"]), found["same"])
+        assert kernels == ([], 1, True), (winner, m, how)
+        assert found["apart"] < 1e-3, (winner, m, how)
 
 
-@pytest.mark.parametrize(("winner", "m"), [("dots", 1), ("dots", 3), ("swapped", 7)])
-def test_an_epilogue_is_in_the_kernel(interpret: Ask, winner: str, m: int) -> None:
+def test_an_epilogue_is_in_the_kernel(ask: Ask) -> None:
     """The activation and a product with a vector are fused into the template."""
-    found = interpret(winner=winner, op="addmm", m=m, n=130, k=300, epilogue=True)
-    assert (found["externs"], len(found["kernels"])) == ([], 1)
-    assert found["apart"] < 1e-2  # it rounds to bf16 in between, as eager does
+    for winner, m in WAYS:
+        found = ask(winner=winner, op="addmm", m=m, n=130, k=300, epilogue=True)
+        assert (found["externs"], len(found["kernels"])) == ([], 1), (winner, m)
+        assert found["apart"] < 1e-2, (winner, m)  # it rounds to bf16 in between, as eager does
 
 
-@pytest.mark.parametrize(
-    ("winner", "m", "rows"),
-    [
-        *(("swapped", [2, 40], rows) for rows in (2, 17, 40)),
-        *(("dots", [2, 4], rows) for rows in (2, 3, 4)),
-    ],
-)
-def test_a_kernel_of_a_range_takes_every_number_of_rows(
-    interpret: Ask, winner: str, m: list[int], rows: int
-) -> None:
+def test_a_kernel_of_a_range_takes_every_number_of_rows(ask: Ask) -> None:
     """One kernel is generated for the range, and computes each call's rows."""
-    assert interpret(winner=winner, m=m, rows=rows, n=70, k=256)["apart"] < 1e-3
+    for winner, m, calls in (("swapped", [2, 40], (2, 17, 40)), ("dots", [2, 4], (2, 3, 4))):
+        for rows in calls:
+            found = ask(winner=winner, m=m, rows=rows, n=70, k=256)
+            assert found["apart"] < 1e-3, (winner, rows)
 
 
-@pytest.mark.parametrize(
-    ("winner", "m"), [("dots", 1), ("dots", 3), ("swapped", 9), ("swapped", 16)]
-)
-def test_nan_and_infinities_reach_their_values_alone(interpret: Ask, winner: str, m: int) -> None:
+def test_nan_and_infinities_reach_their_values_alone(ask: Ask) -> None:
     """A row or a column that is loaded beyond the end is not stored."""
-    found = interpret(winner=winner, m=m, n=70, k=255, poison=True)
-    assert found["finite"]
-    assert found["apart"] < 1e-3
+    for winner, m in (("dots", 1), ("dots", 3), ("swapped", 9), ("swapped", 16)):
+        found = ask(winner=winner, m=m, n=70, k=255, poison=True)
+        assert found["finite"], (winner, m)
+        assert found["apart"] < 1e-3, (winner, m)

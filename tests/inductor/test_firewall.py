@@ -29,7 +29,6 @@ class Noted:
         self.misses: list[tuple[str, MissReason]] = []
 
     def emit(self, event: HookEvent) -> None:
-        """Note the miss."""
         assert isinstance(event, Missed)
         self.misses.append((event.key, event.reason))
         if self.refusal is not None:
@@ -48,45 +47,33 @@ def pass_on(original: Any) -> Any:
     return hook
 
 
-def fail_before(_original: Any) -> Any:
-    def hook(_x: int) -> int:
-        raise KeyError("ours")
+def failing_after(*calls: int) -> Callable[[Any], Any]:
+    """Return what makes a hook that calls the original with each of *calls* and then raises."""
 
-    return hook
+    def make(original: Any) -> Any:
+        def hook(_x: int) -> int:
+            raise KeyError([original(x) for x in calls])
 
+        return hook
 
-def fail_after(original: Any) -> Any:
-    def hook(x: int) -> int:
-        raise KeyError(original(x * 10))
-
-    return hook
-
-
-def fail_after_all(original: Any) -> Any:
-    def hook(x: int) -> int:
-        original(x * 10)
-        raise KeyError(original(x * 100))
-
-    return hook
+    return make
 
 
 def test_a_hook_that_raises_is_a_miss_and_the_function_is_called() -> None:
     """Before its own call with the caller's arguments; else its first call that returned counts."""
-    for hook, expected in ((fail_before, 2), (fail_after, 11), (fail_after_all, 11)):
+    for given, expected in (((), 2), ((10,), 11), ((10, 100), 11)):
         answers, calls = Noted(), list[int]()
 
         def function(x: int, calls: list[int] = calls) -> int:
             calls.append(x)
             return x + 1
 
-        assert guarded(answers, hook, function)(1) == expected, hook.__name__
-        assert len(calls) == (2 if hook is fail_after_all else 1), hook.__name__
+        assert guarded(answers, failing_after(*given), function)(1) == expected, given
+        assert len(calls) == max(len(given), 1), given
         ((key, reason),) = answers.misses
         assert reason is MissReason.INTERNAL
         assert key.startswith("hook Owner.method: KeyError: "), key
-        assert (
-            "test_firewall.py" not in key
-        )  # the line is one of the package, or says that it is not
+        assert "test_firewall.py" not in key
         assert "outside of warmup" in key or "warmup/" in key
 
 
@@ -123,14 +110,14 @@ def test_refusals_pass() -> None:
     assert guarded(Noted(), raising(BuildError("no space", "make some")))(1) == 2
     assert guarded(Noted(tunes=True), raising(ProblemError("no key")))(1) == 2
     with pytest.raises(MissError):  # an internal fault is a miss, which strict serving refuses
-        guarded(Noted(refusal=refusal), fail_before)(1)
+        guarded(Noted(refusal=refusal), failing_after())(1)
 
 
 def test_a_report_that_fails_ends_no_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a full log nor a variable that is neither on nor off."""
-    assert guarded(Noted(refusal=OSError("disk full")), fail_before)(1) == 2
+    assert guarded(Noted(refusal=OSError("disk full")), failing_after())(1) == 2
     monkeypatch.setenv("WARMUP_DEBUG", "loud")
-    assert guarded(Noted(), fail_before)(1) == 2
+    assert guarded(Noted(), failing_after())(1) == 2
 
 
 class Silent:
@@ -149,7 +136,7 @@ def test_no_exception_leaves_any_hook_of_a_table(monkeypatch: pytest.MonkeyPatch
         self: Firewall, place: str, _function: Any, make: Any, plain: Any = None
     ) -> Callable[..., Any]:
         make(lambda *_args, **_kwargs: None)  # the hook itself can be made
-        stubbed = guard(self, place, lambda *_args, **_kw: "torch's", fail_before, plain)
+        stubbed = guard(self, place, lambda *_args, **_kw: "torch's", failing_after(), plain)
         hooks.append((f"{place} {make.__qualname__}", stubbed))
         return stubbed
 

@@ -1,8 +1,9 @@
-"""What inductor fuses into GEMMs, lowered for a stated H100 under rows that say so or forbid it."""
+"""What inductor fuses into GEMMs for a stated H100, as rows say, and the plan of its kernels."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,63 +12,56 @@ pytest.importorskip("triton")
 
 import torch
 
+from warmup.core.roofline import PlannedBy
+
+PROGRAM = "cuda_fusion.py"
+ROWS, WIDTH, WIDER = 8 * 1370, 768, 3072  # of the program
+LAUNCHED = re.compile(r"(triton_\w+)\.run|extern_kernels\.(\w+)")
 Ask = Callable[..., dict[str, Any]]
-
-ONE_GEMM = ("gelu", "scaled residual", "cast", "int8 operand", "relu of a batched product")
-
-
-@pytest.fixture(scope="module")
-def ask(
-    conversation: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Ask]:
-    """``ask("relu", True)``: generate the code of a case under a decision for each GEMM."""
-    with conversation("cuda_fusion.py", tmp_path_factory.mktemp("fusion")) as generate:
-        yield lambda case, *fused, **sizes: generate(case=case, fused=fused, **sizes)
 
 
 def contradictions(found: dict[str, Any]) -> list[dict[str, Any]]:
     return [event for event in found["events"] if event["name"] == "policy.contradicted"]
 
 
-def test_a_decision_is_forced_behind_a_view(ask: Ask) -> None:
-    """For 8 x 1370 rows there is one kernel where the row says fused, two where it says not."""
-    for case in ONE_GEMM:
-        fused, apart = ask(case, True), ask(case, False)
-        assert (len(fused["launches"]), len(apart["launches"])) == (1, 2), case
-        assert contradictions(fused) == contradictions(apart) == [], case
-
-
-def test_a_decision_is_forced_along_a_range(ask: Ask) -> None:
-    """A kernel that takes a size as an argument is fused, or not, as the row says."""
-    launches = [ask("gelu", fused, ranged=True)["launches"] for fused in (True, False)]
-    assert [len(each) for each in launches] == [1, 2]
+def test_a_decision_is_forced(ask: Ask) -> None:
+    """Behind a view, along a range and in a build: one kernel where it is fused, or two."""
+    cases: list[dict[str, Any]] = [
+        {"case": case}
+        for case in ("gelu", "scaled residual", "cast", "int8 operand", "relu of a batched product")
+    ]
+    cases += [{"case": "gelu", "ranged": True}, {"case": "gelu", "tunes": True}]
+    for case in cases:
+        for is_fused, kernels in ((True, 1), (False, 2)):
+            found = ask(**case, fused=[is_fused])
+            assert (len(found["launches"]), contradictions(found)) == (kernels, []), case
+            (event,) = found["events"]
+            assert event["name"] == ("problem.tuned" if "tunes" in case else "lookup.hit"), case
+            assert event["winner"].endswith(") fused" if is_fused else ") not fused"), case
 
 
 def test_without_a_decision_inductor_decides(ask: Ask) -> None:
     """A row without a decision is compiled as without warmup: torch 2.11 fuses behind no view."""
     is_fused = not torch.__version__.startswith("2.11.")
-    assert len(ask("relu", None)["launches"]) == (1 if is_fused else 2)
-    assert len(ask("relu", None, batch=0)["launches"]) == 1
+    assert len(ask(case="relu", fused=[None])["launches"]) == (1 if is_fused else 2)
+    assert len(ask(case="relu", fused=[None], batch=0)["launches"]) == 1
 
 
 def test_each_gemm_of_a_graph_has_its_own_decision(ask: Ask) -> None:
     """In an MLP the activation is fused into the first product, the other into the second."""
-    for decisions, launches in (
+    for decisions, kernels in (
         ((True, True), ["tem", "tem"]),
         ((True, False), ["tem", "tem", "poi"]),
         ((False, True), ["tem", "poi", "tem"]),
         ((False, False), ["tem", "poi", "tem", "poi"]),
     ):
-        found = ask("mlp", *decisions)["launches"]
-        assert [launch.removeprefix("triton_")[:3] for launch in found] == launches, (
-            decisions,
-            launches,
-        )
+        found = ask(case="mlp", fused=decisions)["launches"]
+        assert [launch.removeprefix("triton_")[:3] for launch in found] == kernels, decisions
 
 
 def test_a_residual_is_fused_into_the_gemm_before_the_norm_takes_it(ask: Ask) -> None:
     """Inductor alone would add it in the norm's reduction; both ways have two kernels."""
-    fused, apart = ask("residual, then a norm", True), ask("residual, then a norm", False)
+    fused, apart = (ask(case="residual, then a norm", fused=[each]) for each in (True, False))
     assert [len(fused["launches"]), len(apart["launches"])] == [2, 2]
     assert "stream_1" in fused["launches"][0]
     assert "stream_1" in apart["launches"][1]
@@ -76,7 +70,7 @@ def test_a_residual_is_fused_into_the_gemm_before_the_norm_takes_it(ask: Ask) ->
 
 def test_every_residual_of_a_stream_is_fused(ask: Ask) -> None:
     """The four products are one kernel; inductor alone repeats an addition in each reader."""
-    found = ask("residual stream", True, None, True, batch=2, seq=128)
+    found = ask(case="residual stream", fused=[True, None, True], batch=2, seq=128)
     assert contradictions(found) == []
     adding = [launch for launch in found["launches"] if "w2_1" in launch]
     assert len(adding) == 4
@@ -85,19 +79,32 @@ def test_every_residual_of_a_stream_is_fused(ask: Ask) -> None:
 
 def test_a_fusion_that_inductor_does_not_make_is_reported(ask: Ask) -> None:
     """Of two products one takes the gate; the row of the other says fused, and is contradicted."""
-    found = ask("gated", True, True)
+    found = ask(case="gated", fused=[True, True])
     (event,) = contradictions(found)
     assert event["option"] in {f"fusion of {key}" for key in found["keys"]}
     assert (event["expected"], event["found"]) == ("fused", "not fused")
 
 
-def test_a_build_compiles_as_its_winner_says(ask: Ask) -> None:
-    """While a table is tuned, the chosen template is compiled fused or not as it is served."""
-    found = [ask("gelu", fused, tunes=True) for fused in (True, False)]
-    assert [len(each["launches"]) for each in found] == [1, 2]
-    assert {event["name"] for each in found for event in each["events"]} == {"problem.tuned"}
+def test_a_plan_has_the_launches_of_the_code_in_order(ask: Ask) -> None:
+    for fused in ([True, False], [None, None]):
+        found = ask(case="mlp", fused=fused)
+        launched = [LAUNCHED.match(line) for line in found["launches"]]
+        names = [match[1] or match[2] for match in launched if match is not None]
+        assert [kernel["name"] for kernel in found["plan"]] == names, fused
 
 
-def test_a_hit_names_the_decision(ask: Ask) -> None:
-    hits = [ask("relu", fused)["events"][0]["winner"] for fused in (True, False)]
-    assert [hit.rpartition(")")[2] for hit in hits] == [" fused", " not fused"]
+def test_planned_templates_have_the_keys_of_their_rows_and_their_work(ask: Ask) -> None:
+    """2 m n k operations; operands and results once, with what is fused into the kernel."""
+    found = ask(case="mlp", fused=[True, True])
+    up, down = found["plan"]
+    assert [up["keys"], down["keys"]] == [[key] for key in found["keys"]]
+    assert up["by"] == down["by"] == PlannedBy.TRITON
+    assert up["flops"] == down["flops"] == 2 * ROWS * WIDTH * WIDER
+    tensors = ROWS * WIDTH + WIDTH * WIDER + ROWS * WIDER
+    assert (up["moved"], down["moved"]) == (2 * (tensors + WIDER), 2 * (tensors + WIDTH))
+
+
+def test_an_embedding_moves_the_rows_that_are_looked_up(ask: Ask) -> None:
+    """Not its whole weight, 197 MB, of which a fused norm reads a row for each word."""
+    (kernel,) = ask(case="embedding", fused=[])["plan"]
+    assert kernel["moved"] == 3 * 2 * ROWS * WIDTH + 8 * ROWS

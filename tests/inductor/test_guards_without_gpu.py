@@ -6,66 +6,86 @@ the expected guards of each version are stated here.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-PROGRAM = str(Path(__file__).resolve().parents[1] / "programs/cuda_guards.py")
-COMPARES_SYMBOLS = tuple(map(int, torch.__version__.split(".")[:2])) <= (2, 11)
-PAD_MM = "torch/_inductor/fx_passes/pad_mm.py"
-
 pytest.importorskip("triton")
 
+from torch._inductor.codecache import CacheBase
 
-@pytest.fixture(scope="module")
-def spans(
-    run_program: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, list[dict[str, Any]]]:
-    """The ranges for 560, 1024 and 2048 rows, without the backward's GEMM and with it."""
+from warmup.core.device import ASSUMED_DEVICES
+from warmup.inductor.guards import Artifact, AssumedGpu, Guard
 
-    def run(*, grad: bool) -> list[dict[str, Any]]:
-        asked = json.dumps({"sizes": [560, 1024, 2048], "grad": grad})
-        found = run_program(tmp_path_factory.mktemp("caches"), PROGRAM, asked)
-        assert found["uncovered"] is None
-        spans: list[dict[str, Any]] = found["spans"]
-        return spans
-
-    return {"inference": run(grad=False), "training": run(grad=True)}
+PROGRAM = "cuda_guards.py"
+COMPARES_SYMBOLS = tuple(map(int, torch.__version__.split(".")[:2])) <= (2, 11)
+PAD_MM = "torch/_inductor/fx_passes/pad_mm.py"
+SIZES = [560, 1024, 2048]
+Ask = Callable[..., list[dict[str, Any]]]
 
 
-def test_training_is_compiled_anew_where_the_rows_pass_the_hidden_size(
-    spans: dict[str, list[dict[str, Any]]],
-) -> None:
-    """Up to torch 2.11 a range ends at 1280 and the next at 3419; later there is one range."""
-    found = [(span["high"], span["tuned_at"], span["sizes"]) for span in spans["training"]]
-    if COMPARES_SYMBOLS:
-        assert found == [(1280, 560, [560, 1024]), (3419, 2048, [2048])]
-    else:
-        assert found == [(None, 560, [560, 1024, 2048])]
+def test_training_is_compiled_anew_where_the_rows_pass_the_hidden_size(ask: Ask) -> None:
+    """Up to torch 2.11 a range ends at 1280 and the next at 3419; later there is one range.
+
+    Up to then both sides of 1280/1281 name the line of is_mm_compute_bound, as a heuristic.
+    """
+    spans = ask(sizes=SIZES, grad=True)
+    found = [(span["high"], span["tuned_at"], span["sizes"]) for span in spans]
+    ends = [cause for span in spans for cause in (span["below"], span["above"])]
+    told = [cause for cause in ends if cause and cause[2].startswith(PAD_MM)]
+    if not COMPARES_SYMBOLS:
+        assert (found, told) == ([(None, 560, SIZES)], [])
+        return
+    assert found == [(1280, 560, [560, 1024]), (3419, 2048, [2048])]
+    assert [cause[:2] for cause in told] == [
+        ["heuristic", "rows <= 1280"],
+        ["heuristic", "rows > 1280"],
+        ["heuristic", "rows < 3420"],
+    ]
+    assert all(cause[2].endswith("in is_mm_compute_bound") for cause in told)
 
 
-def test_the_line_in_pad_mm_that_compared_is_named(spans: dict[str, list[dict[str, Any]]]) -> None:
-    """Up to torch 2.11 both sides of 1280/1281 name is_mm_compute_bound as a heuristic."""
-    ends = [cause for span in spans["training"] for cause in (span["below"], span["above"])]
-    told = [cause for cause in ends if cause and PAD_MM in cause[2]]
-    if COMPARES_SYMBOLS:
-        (first, second) = spans["training"]
-        assert first["above"][:2] == ["heuristic", "rows <= 1280"]
-        assert second["below"][:2] == ["heuristic", "rows > 1280"]
-        assert second["above"][:2] == ["heuristic", "rows < 3420"]
-        for cause in (first["above"], second["below"], second["above"]):
-            assert cause[2].startswith(PAD_MM)
-            assert cause[2].endswith("in is_mm_compute_bound")
-    else:
-        assert told == []
-
-
-def test_inference_is_compiled_once(spans: dict[str, list[dict[str, Any]]]) -> None:
+def test_inference_is_compiled_once(ask: Ask) -> None:
     """Without the backward all three sizes use the artifact for 560, in every version."""
-    (span,) = spans["inference"]
-    assert (span["tuned_at"], span["sizes"]) == (560, [560, 1024, 2048])
+    (span,) = ask(sizes=SIZES, grad=False)
+    assert (span["tuned_at"], span["sizes"]) == (560, SIZES)
     assert span["high"] == (3419 if COMPARES_SYMBOLS else None)
+
+
+def make(holds: Callable[[int], bool], *, is_linear: bool = True) -> Guard:
+    return Guard("spelled", holds, is_linear, None)
+
+
+def test_guards_end_exactly() -> None:
+    """A guard that is not linear is evaluated size by size, up to the ceiling.
+
+    One on multiples of 8 holds at a single size, and again at others.
+    """
+    linear: list[tuple[Callable[[int], bool], tuple[int, int | None]]] = [
+        (lambda size: size <= 1280, (0, 1280)),
+        (lambda size: size > 1280, (1281, None)),
+        (lambda size: size == 2048, (2048, 2048)),
+        (lambda size: 1024 * size <= 2**31 - 1, (0, 2097151)),
+        (lambda _: True, (0, None)),
+    ]
+    for holds, interval in linear:
+        assert make(holds).interval(2048 if holds(2048) else 560, 4096) == interval, interval
+    assert make(lambda size: size % 8 == 0, is_linear=False).interval(16, 64) is None
+    guard = make(lambda size: 10 < size * size < 1000, is_linear=False)
+    assert (guard.interval(16, 64), guard.interval(16, 31)) == ((4, 31), (4, None))
+
+
+def test_an_artifact_serves_where_every_guard_holds() -> None:
+    artifact = Artifact(0, 16, (make(lambda size: size > 2), make(lambda size: size < 20)))
+    assert [size for size in (2, 3, 19, 20) if artifact.serves(size)] == [3, 19]
+
+
+def test_what_torch_caches_of_an_assumed_gpu_is_forgotten() -> None:
+    """The system that names inductor's cache entries has no trace of the H100 afterwards."""
+    before = CacheBase.get_system()
+    with AssumedGpu(ASSUMED_DEVICES["h100"])._reported():
+        assumed = CacheBase.get_system()
+    assert assumed != before
+    assert CacheBase.get_system() == before

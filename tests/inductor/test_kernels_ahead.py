@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from itertools import product
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,71 +19,57 @@ from warmup.inductor.launch import compiling as kernels_ahead
 from warmup.inductor.launch.compiling import KernelsAhead
 from warmup.inductor.listing import note_sent, wait_for_sent
 
-Conversation = Callable[[str, Path], Any]
-Found = dict[str, Any]
+PROGRAM = "cuda_ahead.py"
+Ask = Callable[..., dict[str, Any]]
 AHEAD = [CompileOrder.BESIDE, CompileOrder.BEFORE]
 
 
-@pytest.fixture(scope="module")
-def found(
-    conversation: Conversation, tmp_path_factory: pytest.TempPathFactory
-) -> dict[CompileOrder, Found]:
-    """What came of a graph of two matmuls and a norm, compiled in each order."""
-    with conversation("cuda_ahead.py", tmp_path_factory.mktemp("ahead")) as ask:
-        return {order: ask(order=order) for order in CompileOrder}
-
-
-def _measured(found: Found) -> list[int]:
+def _measured(lines: list[str]) -> list[int]:
     """Return the positions of the questions in the order of what happened."""
-    return [at for at, line in enumerate(found["lines"]) if line.startswith("measured")]
+    return [at for at, line in enumerate(lines) if line.startswith("measured")]
 
 
-def _sent(found: Found) -> list[str]:
-    return [line for line in found["lines"] if line.startswith("sent")]
+def _sent(lines: list[str]) -> list[str]:
+    return [line for line in lines if line.startswith("sent")]
 
 
-def test_kernels_are_sent_before_they_are_measured(found: dict[CompileOrder, Found]) -> None:
-    for order in AHEAD:
-        kernels = {line.split()[1] for line in _sent(found[order])}
-        assert {"triton_mm", "triton_mm_persistent_tma", "triton_"} <= kernels, order
-        assert _measured(found[order]) == [len(_sent(found[order])) + at for at in range(3)]
-    # Kernels that are asked for are sent question by question.
-    asked = found[CompileOrder.AS_ASKED]
-    first, second, third = _measured(asked)
+def test_the_same_kernels_are_sent_once_before_they_are_measured(ask: Ask) -> None:
+    """Of a graph of two matmuls and a norm; kernels that are asked for go question by question.
+
+    The first lowering reports no event, counts no kernel and changes no code.
+    """
+    asked = ask(order=CompileOrder.AS_ASKED)
+    first, second, third = _measured(asked["lines"])
     for begin, end in ((first, second), (second, third)):
-        assert any(line.startswith("sent") for line in asked["lines"][begin:end])
-    # The lowering that measures takes what the first lowering sent.
+        assert _sent(asked["lines"][begin:end])
     for order in AHEAD:
-        assert len(_sent(found[order])) == len(set(_sent(found[order])))
+        found = ask(order=order)
+        sent = _sent(found["lines"])
+        assert {"triton_mm", "triton_mm_persistent_tma", "triton_"} <= {
+            line.split()[1] for line in sent
+        }, order
+        assert _measured(found["lines"]) == [len(sent) + at for at in range(3)], order
+        assert len(sent) == len(set(sent)), order
+        assert sorted(sent) == sorted(_sent(asked["lines"])), order
+        for what in ("events", "kernels", "code"):
+            assert found[what] == asked[what] != [], (order, what)
 
 
-def test_the_same_kernels_are_compiled(found: dict[CompileOrder, Found]) -> None:
-    """Compiling ahead neither adds nor leaves out a candidate."""
-    for order in AHEAD:
-        assert sorted(_sent(found[order])) == sorted(_sent(found[CompileOrder.AS_ASKED]))
-
-
-def test_what_is_compiled_and_reported_is_the_same(found: dict[CompileOrder, Found]) -> None:
-    """The first lowering reports no event, counts no kernel and changes no code."""
-    for order, what in product(AHEAD, ("events", "kernels", "code")):
-        assert found[CompileOrder.AS_ASKED][what], (order, what)
-        assert found[order][what] == found[CompileOrder.AS_ASKED][what]
-
-
-@pytest.mark.parametrize("order", AHEAD)
-def test_only_a_build_for_the_host_waits_for_what_it_sent(
-    order: CompileOrder, monkeypatch: pytest.MonkeyPatch
+def list_ahead(
+    monkeypatch: pytest.MonkeyPatch,
+    run: Callable[[], object],
+    order: CompileOrder = CompileOrder.BESIDE,
+    note: Callable[..., None] = lambda *_: None,
+    **words: Any,
 ) -> None:
-    """In the order "before" the lowering that measures begins when all workers are idle."""
-    task: Future[None] = Future()
+    """Lower a graph ahead, where *run* takes the place of the lowering."""
 
     class Twin:
-        def __init__(self, _module: object) -> None:
-            self.sizevars = SimpleNamespace(shape_env=ShapeEnv())
+        def __init__(self, _module: object, *, shape_env: Any = None) -> None:
+            self.sizevars = SimpleNamespace(shape_env=shape_env or ShapeEnv())
 
         def run(self) -> None:
-            note_sent(task)
-            threading.Timer(0.05, task.set_result, [None]).start()
+            run()
 
         def codegen(self) -> None:
             pass
@@ -93,30 +77,56 @@ def test_only_a_build_for_the_host_waits_for_what_it_sent(
     monkeypatch.setattr(kernels_ahead, "GraphLowering", Twin)
     monkeypatch.setattr(kernels_ahead.AsyncCompile, "use_process_pool", lambda: True)
     module = torch.fx.symbolic_trace(torch.nn.Identity())
-    reported: list[tuple[int, int]] = []
-    KernelsAhead(order, lambda *counts: reported.append(counts))._list((module,), {}, ())
-    is_waited = task.done()
-    wait_for_sent()
-    assert is_waited is (order is CompileOrder.BEFORE)
-    assert reported == ([(1, 1)] if is_waited else [])
+    KernelsAhead(order, note)._list((module,), words, ())
 
 
-def test_workers_are_waited_for_before_caches_are_removed() -> None:
+def sent_task(seconds: float) -> Future[None]:
+    """Return a task that was sent to a worker and ends after *seconds*."""
     task: Future[None] = Future()
     note_sent(task)
-    threading.Timer(0.05, task.set_result, [None]).start()
-    wait_for_sent()
-    assert task.done()
+    threading.Timer(seconds, task.set_result, [None]).start()
+    return task
+
+
+def test_only_a_build_for_the_host_waits_for_what_it_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In the order "before" the lowering that measures begins when all workers are idle."""
+    for order in AHEAD:
+        tasks: list[Future[None]] = []
+        reported: list[tuple[int, int]] = []
+        list_ahead(
+            monkeypatch,
+            lambda tasks=tasks: tasks.append(sent_task(0.05)),
+            order,
+            lambda *counts, reported=reported: reported.append(counts),
+        )
+        is_waited = tasks[0].done()
+        wait_for_sent()
+        assert tasks[0].done(), order
+        assert is_waited is (order is CompileOrder.BEFORE), order
+        assert reported == ([(1, 1)] if is_waited else []), order
+
+
+def test_the_first_lowering_adds_no_guard_on_the_symbols_of_the_graph(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A comparison of a dynamic size in the twin's lowering leaves the shared symbols as before."""
+    symbols = ShapeEnv()
+    size = FakeTensorMode(shape_env=symbols).from_tensor(
+        torch.empty(8), symbolic_context=StatelessSymbolicContext([DimDynamic.DYNAMIC])
+    )
+    compared: list[bool] = []
+    before = len(symbols.guards)
+    list_ahead(monkeypatch, lambda: compared.append(bool(size.shape[0] > 4)), shape_env=symbols)
+    assert (compared, len(symbols.guards)) == ([True], before)
 
 
 def test_workers_are_waited_for_as_long_as_kernels_are_done(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(listing, "_WAIT_SECONDS", 0.5)
-    tasks = [Future[None]() for _ in range(4)]
-    for number, task in enumerate(tasks, start=1):
-        note_sent(task)
-        threading.Timer(0.2 * number, task.set_result, [None]).start()
+    tasks = [sent_task(0.2 * number) for number in range(1, 5)]
     wait_for_sent()
     assert all(task.done() for task in tasks)
     assert not caplog.records
@@ -137,35 +147,6 @@ def test_a_task_that_another_thread_sends_while_one_waits_is_not_forgotten() -> 
     threading.Timer(0.05, second.set_result, [None]).start()
     wait_for_sent()
     assert second.done()
-
-
-def test_the_first_lowering_adds_no_guard_on_the_symbols_of_the_graph(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A comparison of a dynamic size in the twin's lowering leaves the shared symbols as before."""
-    symbols = ShapeEnv()
-    size = FakeTensorMode(shape_env=symbols).from_tensor(
-        torch.empty(8), symbolic_context=StatelessSymbolicContext([DimDynamic.DYNAMIC])
-    )
-    compared: list[bool] = []
-
-    class Twin:
-        def __init__(self, _module: object, *, shape_env: ShapeEnv) -> None:
-            self.sizevars = SimpleNamespace(shape_env=shape_env)
-
-        def run(self) -> None:
-            compared.append(bool(size.shape[0] > 4))
-
-        def codegen(self) -> None:
-            pass
-
-    monkeypatch.setattr(kernels_ahead, "GraphLowering", Twin)
-    monkeypatch.setattr(kernels_ahead.AsyncCompile, "use_process_pool", lambda: True)
-    before = len(symbols.guards)
-    module = torch.fx.symbolic_trace(torch.nn.Identity())
-    KernelsAhead()._list((module,), {"shape_env": symbols}, ())
-    assert compared == [True]
-    assert len(symbols.guards) == before
 
 
 def test_a_worker_that_does_not_end_is_said_and_forgotten(

@@ -1,9 +1,8 @@
-"""Reductions for the stated H100: persistent or looped as rows say, and both made in a build."""
+"""Reductions for the stated H100: persistent, looped or split as rows say, and asked in a build."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,40 +11,40 @@ pytest.importorskip("triton")
 
 pytestmark = pytest.mark.long
 
+PROGRAM = "cuda_reductions.py"
+IS_FORKED = False
 Ask = Callable[..., dict[str, Any]]
+Case = dict[str, Any]
 
 INNER = {"case": "layer norm", "r": 768}  # persistent by inductor's rule
 LONG = {"case": "rms norm", "r": 4096}  # looped by inductor's rule
-CHOICES: dict[str, dict[str, Any]] = {
-    "inner": INNER,
-    "long": LONG,
-    "ranged": {"case": "softmax", "ranged": True},
-    "with two outputs": {"case": "norm, and the input of it", "r": 4096},
-}
-NO_CHOICES: dict[str, dict[str, Any]] = {
-    "too long": {"case": "layer norm", "r": 32768},
-    "sort": {"case": "sort", "r": 128},
-    "scan": {"case": "product of rows", "r": 128},
-}
-
-
-@pytest.fixture(scope="module")
-def ask(
-    conversation: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Ask]:
-    """``ask(case="layer norm", way="looped")``: generate the code of a case under a table."""
-    done: dict[str, dict[str, Any]] = {}
-    with conversation(
-        "cuda_reductions.py", tmp_path_factory.mktemp("reductions"), is_forked=False
-    ) as generate:
-
-        def ask_once(**case: Any) -> dict[str, Any]:
-            spelled = json.dumps(case, sort_keys=True)
-            if spelled not in done:
-                done[spelled] = generate(**case)
-            return done[spelled]
-
-        yield ask_once
+TWO_OUTPUTS = {"case": "norm, and the input of it", "r": 4096}
+BY_RULE = ((INNER, "persistent"), (LONG, "looped"))
+# The sizes are those for which the rule makes parts, on a device with 132 SMs.
+SPLIT: tuple[Case, ...] = (
+    {"case": "row sums", "x": 8, "r": 1 << 20},
+    {"case": "mean of rows", "x": 1370, "r": 768},
+    {"case": "layer norm", "x": 4, "r": 65536},
+    {"case": "rms norm", "x": 4, "r": 65536},
+    {"case": "variance", "x": 4, "r": 1 << 18},
+    {"case": "largest", "x": 4096, "r": 4096},
+)
+SUMS = {**SPLIT[0], "splits": True}
+# What inductor does not leave open: rows that no persistent kernel can hold, sorts, scans; many or
+# short rows, a range of them, and reductions to whole numbers or positions.
+CLOSED: tuple[Case, ...] = (
+    {"case": "layer norm", "r": 32768},
+    {"case": "sort", "r": 128},
+    {"case": "product of rows", "r": 128},
+)
+WHOLE: tuple[Case, ...] = (
+    {"case": "row sums", "x": 4096, "r": 1 << 14},
+    {"case": "row sums", "x": 8, "r": 4096},
+    {"case": "row sums", "x": 64, "r": 1 << 20, "ranged": True},
+    {"case": "counted", "x": 8, "r": 1 << 20},
+    {"case": "argmax", "x": 8, "r": 1 << 20},
+    {"case": "product of rows", "x": 4, "r": 1 << 18},
+)
 
 
 def ways(found: dict[str, Any]) -> list[str]:
@@ -59,51 +58,55 @@ def names(found: dict[str, Any]) -> list[str]:
 
 def test_a_row_decides(ask: Ask) -> None:
     """The kernel is persistent or looped as the row says, whatever inductor's rule is."""
-    for name, options in CHOICES.items():
-        found = {way: ask(**options, way=way) for way in ("persistent", "looped")}
-        assert [ways(found["persistent"]), ways(found["looped"])] == [["per"], ["red"]], name
-        assert [names(each) for each in found.values()] == [["lookup.hit"]] * 2, name
+    for case in (INNER, LONG, TWO_OUTPUTS, {"case": "softmax", "ranged": True}):
+        for way, prefix in (("persistent", "per"), ("looped", "red")):
+            found = ask(**case, way=way)
+            assert (ways(found), names(found)) == ([prefix], ["lookup.hit"]), (case, way)
 
 
 def test_without_a_row_inductors_rule_decides(ask: Ask) -> None:
-    for case, by_rule in ((INNER, "persistent"), (LONG, "looped")):
+    """The miss names it; the code is that without a table, and strict serving refuses."""
+    for case, by_rule in (*BY_RULE, (SUMS, "split(parts=128)")):
         found = ask(**case, on_miss="fallback")
         (event,) = found["events"]
-        assert (event["name"], event["choice"]) == ("lookup.missed", by_rule), (case, by_rule)
-        assert found["code"] == ask(**case, search=False)["code"], (case, by_rule)
-
-
-def test_a_miss_is_an_error_in_strict_serving(ask: Ask) -> None:
+        assert (event["name"], event["choice"]) == ("lookup.missed", by_rule), case
+        assert found["code"] == ask(**{**case, "splits": False}, search=False)["code"], case
     assert ask(**INNER)["error"].startswith("MissError: no row answers `reduction ")
+    assert ask(**SUMS)["error"].startswith("MissError: no row answers `split sum ")
 
 
 def test_a_table_of_an_earlier_build_asks_nothing(ask: Ask) -> None:
-    """Without ``reduction_search`` in the policy strict serving has no miss and no hit."""
-    for case in (INNER, LONG):
+    """Without the search in the policy strict serving has no miss and no hit."""
+    for case in (INNER, LONG, SPLIT[0]):
         found = ask(**case, search=False)
-        assert (found["error"], found["events"], len(found["kernels"])) == (None, [], 1), case
+        assert (found["error"], found["events"]) == (None, []), case
 
 
 def test_what_inductor_does_not_leave_open_is_not_asked(ask: Ask) -> None:
-    """Rows that no persistent kernel can hold, sorts and scans are compiled as without a table."""
-    for name, options in NO_CHOICES.items():
-        found = ask(**options)
-        assert (found["error"], found["events"]) == (None, []), name
-        assert found["code"] == ask(**options, search=False)["code"]
+    """Strict serving has no miss there, and a build no question."""
+    for case in CLOSED:
+        found = ask(**case)
+        assert (found["error"], found["events"]) == (None, []), case
+        assert found["code"] == ask(**case, search=False)["code"], case
+    for case in WHOLE:
+        for on_miss in ("strict", "tune"):
+            found = ask(**case, splits=True, on_miss=on_miss)
+            assert (found["error"], found["events"], found["questions"]) == (None, [], []), case
+
+
+# -- persistent or looped ----------------------------------------------------------------------
 
 
 def test_a_build_calls_both_kernels(ask: Ask) -> None:
     """Both are generated, compiled and called, first the control: the way by inductor's rule."""
-    for case, by_rule in ((INNER, "persistent"), (LONG, "looped")):
+    for case, by_rule in BY_RULE:
         found = ask(**case, on_miss="tune", wins="looped")
-        assert found["called"] == {"persistent": None, "looped": None}, (case, by_rule)
-        assert found["library"] == by_rule, (case, by_rule)
-        is_persistent = by_rule == "persistent"
-        assert ["@triton_heuristics.persistent_reduction" in each for each in found["sources"]] == [
-            is_persistent,
-            not is_persistent,
-        ], (case, by_rule)
-        assert names(found) == ["problem.tuned"], (case, by_rule)
+        persistent = "@triton_heuristics.persistent_reduction"
+        is_first = by_rule == "persistent"
+        assert found["called"] == {"persistent": None, "looped": None}, case
+        assert found["library"] == by_rule, case
+        assert [persistent in each for each in found["sources"]] == [is_first, not is_first], case
+        assert names(found) == ["problem.tuned"], case
 
 
 def test_each_way_has_a_searched_launch_config(ask: Ask) -> None:
@@ -119,15 +122,14 @@ def test_a_looped_kernel_that_cannot_win_is_not_searched_further(ask: Ask) -> No
     """Where it takes over a quarter longer with each first config, descent asks for no more."""
     for looped_us, is_cut in ((1.2, False), (1.3, True)):
         persistent, looped = ask(**INNER, on_miss="tune", looped_us=looped_us)["searched"]
-        assert "descent" in persistent, (looped_us, is_cut)
-        assert ("descent" not in looped) == is_cut, (looped_us, is_cut)
+        assert "descent" in persistent, looped_us
+        assert ("descent" not in looped) == is_cut, looped_us
 
 
 def test_what_both_ways_write_can_be_compared(ask: Ask) -> None:
     """Both take the same arguments, and what they wrote is compared tensor by tensor."""
-    found = ask(**CHOICES["with two outputs"], on_miss="tune", wins="looped")
-    assert found["written"]["looped"] == found["written"]["persistent"]
-    assert found["written"]["looped"] == ["(4096, 4096) torch.bfloat16"] * 2
+    written = ask(**TWO_OUTPUTS, on_miss="tune", wins="looped")["written"]
+    assert written["looped"] == written["persistent"] == ["(4096, 4096) torch.bfloat16"] * 2
 
 
 def test_a_build_compiles_what_is_served(ask: Ask) -> None:
@@ -138,8 +140,8 @@ def test_a_build_compiles_what_is_served(ask: Ask) -> None:
         ({"case": "norm of what a sort wrote", "x": 512}, "persistent"),  # written in place
     ):
         built = ask(**case, on_miss="tune", wins=way)
-        assert built["code"] == ask(**case, way=way)["code"]
-        assert len(built["sources"]) == 2, (case, way)
+        assert built["code"] == ask(**case, way=way)["code"], case
+        assert len(built["sources"]) == 2, case
 
 
 def test_a_way_that_does_not_load_cannot_win(ask: Ask) -> None:
@@ -155,11 +157,43 @@ def test_a_key_does_not_depend_on_the_rest_of_the_graph(ask: Ask) -> None:
     (key,) = {event["key"] for event in found["events"]}
     assert len(found["events"]) == 2
     assert key.startswith("reduction sum x=4096 r=768 hint=inner reads=bf16,bf16 writes=bf16 body=")
+    # A kernel that also writes its input for others has another key than one that does not.
+    for case, writes in (("norm, and the input of it", "bf16,bf16"), ("norm of relu", "bf16")):
+        (event,) = ask(case=case, way="looped")["events"]
+        assert event["key"].partition("writes=")[2].partition(" ")[0] == writes, case
 
 
-def test_a_key_names_what_is_kept(ask: Ask) -> None:
-    """A kernel that also writes its input for others has another key than one that does not."""
-    cases = ("norm, and the input of it", "norm of relu")
-    both = [ask(case=case, way="looped") for case in cases]
-    keys = [each["events"][0]["key"] for each in both]
-    assert [key.partition("writes=")[2].partition(" ")[0] for key in keys] == ["bf16,bf16", "bf16"]
+# -- split reductions --------------------------------------------------------------------------
+
+
+def test_a_row_decides_the_number_of_parts(ask: Ask) -> None:
+    """One part is a single kernel; others are as many kernels as by the rule, not split again."""
+    for case in SPLIT:
+        by_rule = ask(**case, splits=True, on_miss="fallback")
+        for parts in (1, 2, 64):
+            found = ask(**case, splits=True, parts=parts)
+            kernels = 1 if parts == 1 else len(by_rule["kernels"])
+            assert names(found) == ["lookup.hit"], (case, parts)
+            assert len(found["kernels"]) == kernels, (case, parts)
+            assert found["code"] != by_rule["code"], (case, parts)
+        assert len(by_rule["kernels"]) > 1, case
+
+
+def test_a_build_asks_with_the_region(ask: Ask) -> None:
+    """The rule's number of parts is compiled meanwhile, and is the first of four ways."""
+    for case in SPLIT:
+        found = ask(**case, splits=True, on_miss="tune")
+        ((key, ways, steps),) = (tuple(each.values()) for each in found["questions"])
+        rule = int(key.partition("rule=")[2].partition(" ")[0])
+        expected = dict.fromkeys((rule, 1, rule // 2, rule * 2))
+        assert ways == [f"split(parts={parts})" for parts in expected], case
+        assert found["code"] == ask(**case, splits=True, on_miss="fallback")["code"], case
+        has_rows_again = case["case"] in ("layer norm", "rms norm")
+        assert key.endswith("input=again" if has_rows_again else "input=once"), case
+        assert len(steps) > 1 or case["case"] == "mean of rows", case
+
+
+def test_a_row_that_cannot_be_forced_is_a_miss(ask: Ask) -> None:
+    """A number of parts that leaves nothing to reduce is refused, and the rule decides."""
+    (event,) = ask(**SUMS, parts=1 << 20, on_miss="fallback")["events"]
+    assert (event["name"], event["reason"]) == ("lookup.missed", "choice_rejected")

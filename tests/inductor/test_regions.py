@@ -1,15 +1,14 @@
-"""Regions of GEMMs: cut out of graphs lowered for a stated H100, and made into modules again."""
+"""Regions of GEMMs: cut out of graphs lowered for a stated H100, made into modules, compiled."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
+import re
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
-from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from warmup.core.method import Method
@@ -20,7 +19,7 @@ from warmup.keys.gemm import at_upper_end
 
 pytest.importorskip("triton")
 
-ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = "cuda_regions.py"
 GATE = "mm m=64 n=512 k=256 bf16 a=row b=row out=bf16 | epilogue=silu,mul(bf16[64,512])"
 UP = "mm m=64 n=512 k=256 bf16 a=row b=row out=bf16 | epilogue=mul(bf16[64,512])"
 DOWN = "mm m=64 n=256 k=512 bf16 a=row b=row out=bf16 | epilogue=none"
@@ -29,37 +28,33 @@ FP8_GATE = (
     "scaled_mm m=64 n=512 k=256 f8_e4m3fn a=row b=col scale=f32[64,1]:f32[1,512] out=bf16"
     " | epilogue=silu,mul(bf16[64,512])"
 )
-RANGED = ("gelu ranged", "gated ranged", "residual ranged", "fp8 ranged")
-CASES = (
-    *("gelu", "gated", "residual", "whole", "quantized", "fp8", "int8"),
-    *("gelu_gated", "attention"),
-    *RANGED,
-)
-
+RANGED = ("gelu", "gated", "residual", "fp8")
+FIXED = (*RANGED, "whole", "quantized", "int8", "gelu_gated", "attention")
+UNALIGNED = ("linear", "unaligned gate", "conv1d", "shared", "batched")
+CAST = "prims.convert_element_type.default"
+CPU = torch.device("cpu")
+Ask = Callable[..., dict[str, Any]]
 Cut = dict[str, Any]
 
 
-@pytest.fixture(scope="module")
-def cuts(
-    run_program: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, dict[str, Cut]]:
-    folder = tmp_path_factory.mktemp("regions")
-    program = str(ROOT / "tests/programs/region_lowering.py")
-    found: dict[str, list[Cut]] = run_program(folder, program, *CASES)
-    return {name: {cut["key"]: cut for cut in cut_out} for name, cut_out in found.items()}
+def cuts(ask: Ask, case: str, **words: Any) -> dict[str, Cut]:
+    return {cut["key"]: cut for cut in ask(case=case, **words)["regions"]}
 
 
-def test_a_region_has_the_key_of_its_gemm(cuts: dict[str, dict[str, Cut]]) -> None:
-    fixed = [found for name, found in cuts.items() if name not in RANGED]
-    regions = [cut for found in fixed for cut in found.values() if cut["steps"]]
+# -- cut on a stated H100 ----------------------------------------------------------------------
+
+
+def test_a_region_has_the_key_of_its_gemm(ask: Ask) -> None:
+    regions = [cut for name in FIXED for cut in cuts(ask, name).values() if cut["steps"]]
     assert len(regions) == 11
     assert [cut["key"] for cut in regions if cut["key"] not in cut["again"]] == []
 
 
-def test_a_region_of_a_range_has_the_sizes_of_its_bucket(cuts: dict[str, dict[str, Cut]]) -> None:
-    """The region of a dynamic model equals that of the static model with the bucket's rows."""
+def test_a_region_of_a_range_has_the_sizes_of_its_bucket(ask: Ask) -> None:
+    """It equals that of the static model with the bucket's rows, and guards on no size."""
     for name in RANGED:
-        ranged, fixed = cuts[name], cuts[name.partition(" ")[0]]
+        ranged, fixed = cuts(ask, name, ranged=True), cuts(ask, name)
+        assert ask(case=name, ranged=True)["guards"] == [], name
         assert all("m=33..64 " in key for key in ranged), name
         assert {at_upper_end(key): cut["steps"] for key, cut in ranged.items()} == {
             key: cut["steps"] for key, cut in fixed.items()
@@ -68,192 +63,256 @@ def test_a_region_of_a_range_has_the_sizes_of_its_bucket(cuts: dict[str, dict[st
             assert cut["steps"] is None or at_upper_end(key) in cut["again"], name
 
 
-def test_cutting_a_region_guards_on_no_size(cuts: dict[str, dict[str, Cut]]) -> None:
-    for name in RANGED:
-        assert [cut["guards"] for cut in cuts[name].values()] == [[]] * len(cuts[name])
-
-
-def test_an_activation_is_in_the_region(cuts: dict[str, dict[str, Cut]]) -> None:
+def test_an_activation_is_in_the_region(ask: Ask) -> None:
     """The region reaches from the GEMM to the cast back to its dtype, which is the output."""
-    found = cuts["gelu"][GELU]
+    found = cuts(ask, "gelu")[GELU]
     assert found["steps"][0] == "aten.addmm.default"
     assert "aten.tanh.default" in found["steps"]
-    assert found["outputs"] == ["prims.convert_element_type.default"]
+    assert found["outputs"] == [CAST]
 
 
-def test_the_region_of_a_gate_has_both_products(cuts: dict[str, dict[str, Cut]]) -> None:
+def test_the_region_of_a_gate_has_both_products(ask: Ask) -> None:
     """Only one GEMM can fuse the multiplication, so each region contains both."""
-    assert [sorted(cuts["gated"][key]["again"]) for key in (GATE, UP)] == [sorted([GATE, UP])] * 2
+    gated = cuts(ask, "gated")
+    assert [sorted(gated[key]["again"]) for key in (GATE, UP)] == [sorted([GATE, UP])] * 2
     # Else the other product's kernel would fuse a GELU that its region was measured without.
-    gate = {key: cut for key, cut in cuts["gelu_gated"].items() if "n=512 " in key}
+    gate = {key: cut for key, cut in cuts(ask, "gelu_gated").items() if "n=512 " in key}
     assert len(gate) == 2
     assert [sorted(cut["again"]) for cut in gate.values()] == [sorted(gate)] * 2
 
 
-def test_what_makes_the_operands_of_scores_is_in_their_region(
-    cuts: dict[str, dict[str, Cut]],
-) -> None:
-    (scores,) = (
-        cut for key, cut in cuts["attention"].items() if key.startswith("bmm") and "k=16 " in key
-    )
-    assert scores["steps"].count("aten.bmm.default") == 1
-    assert "aten.mm.default" not in scores["steps"]
-    assert scores["steps"].count("prims.convert_element_type.default") == 2
-    assert "aten.add.Tensor" in scores["steps"]
+def test_a_region_of_attention_ends_at_its_reduction(ask: Ask) -> None:
+    """What makes the operands of scores is in it; the division by a sum is in no next region.
+
+    The strided zeros of a mask beside the division are no obstacle.
+    """
+    products = {key: cut for key, cut in cuts(ask, "attention").items() if key.startswith("bmm")}
+    (scores,) = (cut["steps"] for key, cut in products.items() if "k=16 " in key)
+    assert scores.count("aten.bmm.default") == 1
+    assert "aten.mm.default" not in scores
+    assert scores.count(CAST) == 2
+    assert "aten.add.Tensor" in scores
+    (values,) = (cut["steps"] for key, cut in products.items() if "k=64 " in key)
+    assert "aten.div.Tensor" not in values
+    assert "aten.bmm.default" in values
 
 
-def test_what_follows_a_reduction_is_no_part_of_the_next_region(
-    cuts: dict[str, dict[str, Cut]],
-) -> None:
-    """The reduction's kernel divides; the strided zeros of a mask beside it are no obstacle."""
-    (values,) = (
-        cut for key, cut in cuts["attention"].items() if "k=64 " in key and key.startswith("bmm")
-    )
-    assert "aten.div.Tensor" not in values["steps"]
-    assert "aten.bmm.default" in values["steps"]
-
-
-def test_a_product_with_nothing_to_fuse_has_no_region(cuts: dict[str, dict[str, Cut]]) -> None:
+def test_a_product_with_nothing_to_fuse_has_no_region(ask: Ask) -> None:
     """There is none for a model's last GEMM, nor for a GEMM with the sum before a norm as bias."""
-    alone = [*cuts["whole"].values(), *cuts["residual"].values(), cuts["gated"][DOWN]]
-    assert [cut["steps"] for cut in alone] == [None] * 4
+    alone = [*cuts(ask, "whole").values(), *cuts(ask, "residual").values()]
+    assert [cut["steps"] for cut in (*alone, cuts(ask, "gated")[DOWN])] == [None] * 4
 
 
-def test_a_region_in_8_bits_has_its_scales_and_casts(cuts: dict[str, dict[str, Cut]]) -> None:
+def test_a_region_in_8_bits_has_its_scales_and_casts(ask: Ask) -> None:
     """A template reads int8 itself; a library call needs a copy in bf16 at every call."""
-    (found,) = cuts["quantized"].values()
-    assert found["steps"] == ["prims.convert_element_type.default", "aten.mm.default"]
+    (found,) = cuts(ask, "quantized").values()
+    assert found["steps"] == [CAST, "aten.mm.default"]
     # The region has both products, and ends with the input of the next one and its scales.
-    found = cuts["fp8"][FP8_GATE]
+    found = cuts(ask, "fp8")[FP8_GATE]
     assert found["steps"].count("aten._scaled_mm.default") == 2
-    assert found["outputs"] == ["aten.div.Tensor", "prims.convert_element_type.default"]
-    assert [one["fill"] for one in found["inputs"]].count("positive") == 4
+    assert found["outputs"] == ["aten.div.Tensor", CAST]
+    assert found["fills"].count("positive") == 4
     # The scales, the cast to bf16 and the activation after them are in the region.
-    (found,) = cuts["int8"].values()
+    (found,) = cuts(ask, "int8").values()
     assert found["steps"][:3] == ["aten._int_mm.default", "aten.mul.Tensor", "aten.mul.Tensor"]
-    assert found["outputs"] == ["prims.convert_element_type.default"]
+    assert found["outputs"] == [CAST]
 
 
-def _two_outputs(
-    x: torch.Tensor, w: torch.Tensor, r: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
+# -- of unaligned products, padded or not ------------------------------------------------------
+
+
+def question(ask: Ask, case: str, words: str) -> Cut:
+    """Return the question of a case whose key begins with *words*."""
+    questions = ask(case=case, pads=True)["questions"]
+    (found,) = (one for one in questions if one["key"].startswith(words))
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.mark.long
+def test_a_region_is_decided_by_the_question_of_its_model(ask: Ask) -> None:
+    """It runs the GEMMs of its model; a gate's region has both products, so that it is left out."""
+    for case in UNALIGNED:
+        found = ask(case=case, pads=True)
+        assert found["questions"], case
+        for way in ("as_is", "padded"):
+            for one in found["questions"]:
+                assert (one["reason"], one["key"] in one["keys"]) == ("", True), (way, case)
+                decided = {f"{key} -> {way}" for key in one["keys"]}
+                assert decided & set(one[way]["hits"]), (way, case)
+            asked = sorted(key for one in found["questions"] for key in one[way]["gemms"])
+            assert asked == found["whole"][way] or case == "unaligned gate", (way, case)
+
+
+@pytest.mark.long
+def test_the_other_product_of_a_gate_stays_as_its_own_row_says(ask: Ask) -> None:
+    """Both are in the region of either; only the one in question is padded there."""
+    gate = question(ask, "unaligned gate", "pad mm m=560 n=3420")
+    assert gate["as_is"] == question(ask, "unaligned gate", "pad addmm")["as_is"]
+    assert [key for key in gate["padded"]["gemms"] if " n=3420 " in key] == [
+        key for key in gate["as_is"]["gemms"] if key.startswith("addmm")
+    ]
+
+
+@pytest.mark.long
+def test_what_makes_an_operand_is_in_its_region(ask: Ask) -> None:
+    """The gate's operations compute the operand, and its padding is fused into them."""
+    steps = question(ask, "unaligned gate", "pad mm m=560 n=1280")["steps"]
+    assert "aten.exp.default" in steps[: steps.index("aten.mm.default")]
+    assert steps[-1] == "aten.add.Tensor"
+    # Its reduction too, though it has two results, so that the region starts at its input.
+    steps = question(ask, "conv1d", "pad addmm")["steps"]
+    assert "aten.var_mean.correction" in steps[: steps.index("aten.addmm.default")]
+    # The normed activation is written for the other product too; what it is made of is not.
+    key = question(ask, "shared", "pad mm m=560 n=772")
+    assert key["outputs"] == [CAST, "aten.relu.default"]
+    assert key["steps"].count(CAST) == 2
+
+
+@pytest.mark.long
+def test_a_module_made_of_a_pad_key_asks_for_that_key(ask: Ask) -> None:
+    """Its region runs the GEMM as it is, and padded to multiples of 8 (4 in f32) without rows."""
+    for key in (
+        "pad mm m=560 n=1280 k=3420 bf16 a=row b=col",
+        "pad mm m=560 n=1280 k=3420 bf16 a=row b=row free=a",
+        "pad addmm m=560 n=1284 k=3420 f16 a=row b=col bias=1d free=a",
+        "pad mm m=1604 n=1284 k=3421 f32 a=col b=row free=b fp32=ieee",
+        "pad bmm batch=4 m=560 n=772 k=1284 bf16 a=row b=row free=ab",
+    ):
+        (one,) = ask(case=key, pads=True)["questions"]
+        assert (one["key"], one["reason"]) == (key, "")
+        asked = [text for text in one["padded"]["gemms"] if text not in one["as_is"]["gemms"]]
+        sizes = [int(text) for text in re.findall(r" [nk]=([0-9]+)", asked[0])]
+        assert [size % (4 if " f32 " in key else 8) for size in sizes] == [0, 0], key
+
+
+# -- compiled in each way ----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def compiled(conversation: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
+    """What is compiled for a region: the library's kernel, and a template fused and not fused."""
+    with conversation("cuda_region_ways.py", tmp_path_factory.mktemp("ways")) as compile_ways:
+        yield compile_ways
+
+
+@pytest.mark.long
+def test_the_kernels_of_a_region_are_counted_in_each_way(compiled: Ask) -> None:
+    """An activation saves a kernel; a residual only moves from the norm's kernel to the GEMM's.
+
+    Spills and registers are read from the loaded template; a library call has none. What is
+    compiled ahead is compiled once.
+    """
+    for case, counts in (("gelu", [2, 1, 2]), ("residual, then a norm", [2, 2, 2])):
+        ways = compiled(case=case, number=0)
+        assert [way["count"] for way in ways] == counts, case
+        assert all(way["is_as_decided"] for way in ways), case
+    ways, ahead = (compiled(case="gelu", number=0, is_ahead=each) for each in (False, True))
+    found = [(way["spills"], way["registers"]) for way in ways]
+    assert found == [(None, None), (0, 32), (0, 32)]
+    assert [way.pop("lowered") for way in ways] == [1, 2, 3]
+    assert [way.pop("lowered") for way in ahead] == [3, 3, 3]
+    assert ahead == ways
+
+
+@pytest.mark.long
+def test_a_way_that_undoes_the_decision_of_another_row_is_left_out(compiled: Ask) -> None:
+    """The first GEMM of a gated MLP has the gate; the second is compiled without it only."""
+    _, fused, apart = compiled(case="gated", number=1, known=True)
+    assert (fused["is_as_decided"], apart["is_as_decided"]) == (False, True)
+    assert "inductor does not fuse as decided for mm m=1024" in fused["error"]
+    assert apart["count"] == 2
+
+
+# -- cut out of graphs on a CPU ----------------------------------------------------------------
+
+
+def _inputs(m: int, n: int) -> tuple[torch.Tensor, ...]:
+    source = torch.Generator().manual_seed(0)
+    return tuple(torch.randn(shape, generator=source) for shape in ((m, 32), (32, n), (m, n)))
+
+
+def _cut(function: Callable[..., Any], inputs: Any, *, whole: bool = False) -> Region:
+    graph = make_fx(function, tracing_mode="fake")(*inputs)
+    (gemm, *_) = graph.graph.find_nodes(op="call_function", target=torch.ops.aten.mm.default)
+    region = whole_region_of(gemm) if whole else region_of(gemm, (), has_epilogue=True)
+    assert region is not None
+    return region
+
+
+def _two_outputs(x: Any, w: Any, r: Any) -> tuple[torch.Tensor, torch.Tensor]:
     y = torch.relu(x @ w) + r
     return y, y.amax(-1) @ r
 
 
-def _cut(
-    *inputs: torch.Tensor, function: Callable[..., Any] = _two_outputs
-) -> tuple[GraphModule, Region]:
-    graph = make_fx(function)(*inputs)
-    gemm = next(node for node in graph.graph.nodes if node.target is torch.ops.aten.mm.default)
-    for node in graph.graph.nodes:  # as inductor traces: fake, here real
-        if "tensor_meta" in node.meta and "val" not in node.meta:
-            metas = node.meta["tensor_meta"]
-            is_one = hasattr(metas, "shape")
-            node.meta["val"] = (
-                torch.empty(metas.shape)
-                if is_one
-                else tuple(torch.empty(one.shape) for one in metas)
-            )
-    region = region_of(gemm, (), has_epilogue=True)
-    assert region is not None
-    return graph, region
-
-
-def _trial_of(region: Region) -> Trial:
-    """Return a trial of *region* with options and the winner of another GEMM."""
-    spec, library = TensorSpec((1,), (1,), 0, "float32"), Winner(Family.EXTERN, "aten::mm")
-    return Trial(
-        key="k",
-        op="mm",
-        device="cpu",
-        operands=region.inputs,
-        views=(),
-        out=spec,
-        candidates=(),
-        library=library,
-        method=Method(),
-        region=region,
-        options={"freezing": True},
-        known=(("other", library),),
-    )
-
-
-def _inputs(*sizes: int) -> tuple[torch.Tensor, ...]:
-    source = torch.Generator().manual_seed(0)
-    m, n = sizes
-    shapes = ((m, 32), (32, n), (m, n))
-    return tuple(torch.randn(shape, generator=source) for shape in shapes)
-
-
-def test_the_module_of_a_region_computes_what_the_graph_does() -> None:
-    """Every value used outside the region is an output: here the sum and its reduction."""
-    inputs = _inputs(16, 16)
-    _, region = _cut(*inputs)
-    summed, largest = module_of(region, torch.device("cpu"))(*inputs)
-    expected = torch.relu(inputs[0] @ inputs[1]) + inputs[2]
-    torch.testing.assert_close((summed, largest.squeeze(0)), (expected, expected.amax(-1)))
-
-
-def _normed(x: torch.Tensor, w: torch.Tensor, r: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _normed(x: Any, w: Any, r: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the deviation of each row from its mean, over its own variance, after a residual."""
     y = x @ w + r
     variance, mean = torch.var_mean(y, -1, correction=0, keepdim=True)
     return y, (y - mean) * torch.rsqrt(variance + 1e-5)
 
 
-def _normed_with_mean(
-    x: torch.Tensor, w: torch.Tensor, r: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _normed_with_mean(x: Any, w: Any, r: Any) -> tuple[torch.Tensor, torch.Tensor]:
     y, normed = _normed(x, w, r)
     return normed, torch.var_mean(y, -1)[1]
 
 
-def test_a_norm_is_in_the_region_unless_its_mean_is_read_elsewhere() -> None:
-    """Variance and mean come from one operator, and the region computes what the graph does."""
+def _normed_before(x: Any, w: Any, _r: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    var, mean = torch.var_mean(x, -1, keepdim=True)
+    normed = (x - mean) * (var + 1e-5).rsqrt()
+    return torch.relu(normed @ w), normed.sum()
+
+
+def test_the_module_of_a_region_computes_what_the_graph_does() -> None:
+    """Every value used outside the region is an output: here the sum and its reduction."""
     inputs = _inputs(16, 16)
-    _, region = _cut(*inputs, function=_normed)
+    region = _cut(_two_outputs, inputs)
+    summed, largest = module_of(region, CPU)(*inputs)
+    expected = torch.relu(inputs[0] @ inputs[1]) + inputs[2]
+    torch.testing.assert_close((summed, largest.squeeze(0)), (expected, expected.amax(-1)))
+    # A norm, whose variance and mean come from one operator, is in the region.
+    region = _cut(_normed, inputs)
     assert [step.target for step in region.steps].count("aten.var_mean.correction") == 1
-    torch.testing.assert_close(module_of(region, torch.device("cpu"))(*inputs), _normed(*inputs))
-    assert (
-        trial_from_json(json.loads(json.dumps(trial_to_json(_trial_of(region))))).region == region
-    )
-    # The region ends before it, since a result of an operator with several is no output.
-    _, region = _cut(*_inputs(16, 16), function=_normed_with_mean)
+    torch.testing.assert_close(module_of(region, CPU)(*inputs), _normed(*inputs))
+    # Where its mean is read elsewhere the region ends before it: that would be no output.
+    region = _cut(_normed_with_mean, inputs)
     assert [step.target for step in region.steps] == ["aten.mm.default", "aten.add.Tensor"]
-
-
-def test_a_region_survives_the_way_to_another_process() -> None:
-    _, region = _cut(*_inputs(8, 8))
-    trial = _trial_of(region)
-    assert trial_from_json(json.loads(json.dumps(trial_to_json(trial)))) == trial
 
 
 def test_a_whole_region_computes_what_the_graph_does() -> None:
     """With a norm, whose reduction has two results, in front; only what others use is returned."""
-
-    def compute(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        var, mean = torch.var_mean(x, -1, keepdim=True)
-        normed = (x - mean) * (var + 1e-5).rsqrt()
-        return torch.relu(normed @ w), normed.sum()
-
-    inputs = _inputs(16, 24)[:2]
-    graph = make_fx(compute, tracing_mode="fake")(*inputs)
-    gemm = next(node for node in graph.graph.nodes if node.target is torch.ops.aten.mm.default)
-    region = whole_region_of(gemm)
-    assert region is not None
+    inputs = _inputs(16, 24)
+    region = _cut(_normed_before, inputs, whole=True)
     assert region.steps[0].target == "aten.var_mean.correction"
-    normed, product = module_of(region, torch.device("cpu"))(*inputs)
-    var, mean = torch.var_mean(inputs[0], -1, keepdim=True)
-    expected = (inputs[0] - mean) * (var + 1e-5).rsqrt()
-    torch.testing.assert_close((normed, product), (expected, torch.relu(expected @ inputs[1])))
+    normed, product = module_of(region, CPU)(*inputs[:2])
+    torch.testing.assert_close((product, normed.sum()), _normed_before(*inputs))
+
+
+def test_a_region_survives_the_way_to_another_process() -> None:
+    for function in (_two_outputs, _normed):
+        region = _cut(function, _inputs(8, 8))
+        library = Winner(Family.EXTERN, "aten::mm")
+        trial = Trial(
+            key="k",
+            op="mm",
+            device="cpu",
+            operands=region.inputs,
+            views=(),
+            out=TensorSpec((1,), (1,), 0, "float32"),
+            candidates=(),
+            library=library,
+            method=Method(),
+            region=region,
+            options={"freezing": True},
+            known=(("other", library),),
+        )
+        assert trial_from_json(json.loads(json.dumps(trial_to_json(trial)))) == trial
 
 
 def test_only_operators_of_torch_are_made() -> None:
     """A step that names no operator of torch.ops.aten or prims is refused."""
+    region = _cut(_two_outputs, _inputs(8, 8))
     for target in ("aten.mm", "os.system.default", "aten.__class__.x", "a b.c.d"):
-        _, region = _cut(*_inputs(8, 8))
-        step = region.steps[0]
-        bad = Region(region.inputs, (type(step)(target, (), {}),), (0,), (1,))
+        bad = Region(region.inputs, (type(region.steps[0])(target, (), {}),), (0,), (1,))
         with pytest.raises(ValueError, match="not an operator of torch"):
-            module_of(bad, torch.device("cpu"))
+            module_of(bad, CPU)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,57 +21,43 @@ from warmup.table.schema import OnMiss
 
 pytestmark = pytest.mark.long
 
-ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = "cuda_gemms.py"
 FEW = {"op": "mm", "m": 16, "n": 6144, "k": 4096}
 MANY = {"op": "mm", "m": 2048, "n": 6144, "k": 4096}
 LARGE_K = {"op": "mm", "m": 16, "n": 64, "k": 16384}
+RANGED = {"op": "mm", "m": [2, 1024]}
+LINEAR = {"op": "mm", "n": 6144, "k": 4096, "linear": True}
+SCALED = {"op": "scaled_mm", "m": 64}
+TILE = {"BLOCK_M": 128, "BLOCK_N": 32, "BLOCK_K": 64, "GROUP_M": 4, "num_stages": 6}
 ELSEWHERE = {
-    "BLOCK_M": 128,
-    "BLOCK_N": 32,
-    "BLOCK_K": 64,
-    "GROUP_M": 4,
-    "num_stages": 6,
+    **TILE,
     "num_warps": 4,
     "EVEN_K": False,
     "ACC_TYPE": "tl.float64",
     "ALLOW_TF32": True,
 }
-SCALED = {"op": "scaled_mm", "m": 64}
 Ask = Callable[..., dict[str, Any]]
-
-
-@pytest.fixture(scope="module")
-def ask(
-    conversation: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Ask]:
-    """``ask(FEW, search="wide")``: search in the program, and return its output."""
-    with conversation("cuda_search.py", tmp_path_factory.mktemp("search")) as search:
-        yield lambda problem, **case: search(**problem, **case)
 
 
 def test_the_default_adds_persistent_tma_alone(ask: Ask) -> None:
     """Beside inductor's list; a weight that lies along N has no template for few rows."""
-    found = ask(FEW, search="default")
-    assert found["added"] == {"tma": 7}
+    assert ask(**FEW, search="default")["added"] == {"tma": 7}
     # The persistent TMA template would read a single row as a column and be wrong.
-    found = ask({**FEW, "m": 1}, search="wide")
-    assert "tma" not in found["added"]
+    assert "tma" not in ask(**{**FEW, "m": 1}, search="wide")["added"]
 
 
-def test_a_scaled_product_has_persistent_tma_of_its_own(ask: Ask) -> None:
-    """Each candidate is told how its factors are scaled, and to accumulate as the model asks."""
+def test_a_scaled_product_has_candidates_that_scale_and_accumulate_as_the_model_asks(
+    ask: Ask,
+) -> None:
+    """Of an exhaustive search too, no candidate is a slower one that accumulates in full."""
     for scales in ("tensor", "row"):
-        found = ask(SCALED, search="default", scales=scales, fast=True)
+        found = ask(**SCALED, search="default", scales=scales, fast=True)
         last = found["last"]["tma"]
         recipe = int(scales == "row")
         assert found["added"] == {"tma": 13, "few_rows": 6}, scales
         assert last["uid"] == "triton::scaled_mm_device_tma_epilogue_scaling", scales
         assert (last["SCALE_RECIPE_A"], last["SCALE_RECIPE_B"]) == (recipe, recipe), scales
-
-
-def test_every_tile_accumulates_as_the_model_asks(ask: Ask) -> None:
-    """Of an exhaustive search too, no candidate is a slower one that accumulates in full."""
-    found = ask(SCALED, search="exhaustive", fast=True)
+    found = ask(**SCALED, search="exhaustive", fast=True)
     fast = [choice for choice in found["every"] if "('USE_FAST_ACCUM', True)" in choice]
     assert set(found["added"]) == {"tma", "few_rows", "tiles", "exhaustive"}
     assert len(fast) == found["tried"] - 1  # less the library's kernel
@@ -80,57 +65,43 @@ def test_every_tile_accumulates_as_the_model_asks(ask: Ask) -> None:
 
 def test_tiles_of_8_bits_are_twice_as_deep(ask: Ask) -> None:
     """A tile that loads 128 x 2 bytes of a row loads 256 elements of 8 bits."""
-    for op in ("int_mm", "scaled_mm"):
-        found = ask({"op": op, "m": 64}, search="wide")
-        assert (
-            found["last"]["tiles"]["BLOCK_K"]
-            == 2 * ask({"op": "mm", "m": 64}, search="wide")["last"]["tiles"]["BLOCK_K"]
-        ), op
-
-
-def test_the_library_is_among_what_is_measured(ask: Ask) -> None:
-    """The control can be called in another process, `torch._scaled_mm` with its dtype too."""
-    for op in ("mm", "addmm", "bmm", "int_mm", "scaled_mm"):
-        asked = ask({"op": op, "m": 64}, search="default", asked=True, scales="row", fast=True)
-        assert (asked["has_library"], asked["offered"]) == (True, asked["tried"]), op
+    depths = {
+        op: ask(op=op, m=64, search="wide")["last"]["tiles"]["BLOCK_K"]
+        for op in ("mm", "int_mm", "scaled_mm")
+    }
+    assert depths["int_mm"] == depths["scaled_mm"] == 2 * depths["mm"]
 
 
 def test_wide_and_exhaustive_searches_add_what_they_say(ask: Ask) -> None:
     """A wide search adds candidates of each source, and a bounded number of them."""
-    found = ask(FEW, search="wide")
+    found = ask(**FEW, search="wide")
     assert list(found["added"]) == ["tma", "splits", "tiles"]
     assert found["tried"] < 80
     # Besides splits and six stages, inductor's 426 are tried, less 25 that cannot launch.
-    found = ask(FEW, search="exhaustive")
+    found = ask(**FEW, search="exhaustive")
     six_stages = 14
     assert found["pruned"] == {"shared_memory": 25}
     assert found["tried"] - len(found["splits"]) - six_stages == 426 - 25
     # Tiles that spill, which inductor's exhaustive list lacks, are added and counted.
-    found = ask(MANY, search="exhaustive")
-    assert found["spilling"] > 200
+    assert ask(**MANY, search="exhaustive")["spilling"] > 200
+    # If the lowering offers decompose_k alone, the template's tiles are tried too.
+    assert ask(**LARGE_K, search="wide")["added"] == {}
+    assert ask(**LARGE_K, search="exhaustive")["added"] == {"exhaustive": 175}
 
 
 def test_there_are_no_duplicates_and_no_guards(ask: Ask) -> None:
-    for problem in (
-        FEW,
-        MANY,
-        LARGE_K,
-        {"op": "mm", "m": [2, 1024]},
-        *({"op": op, "m": 64} for op in ("addmm", "bmm", "mm_plus_mm", "int_mm", "scaled_mm")),
-    ):
-        found = ask(problem, search="exhaustive", neighbours=[ELSEWHERE])
-        assert (found["twice"], found["guards"]) == (0, []), problem
+    others = ({"op": op, "m": 64} for op in ("addmm", "bmm", "mm_plus_mm", "int_mm", "scaled_mm"))
+    for problem in (FEW, MANY, LARGE_K, RANGED, *others):
+        found = ask(**problem, search="exhaustive", neighbours=[ELSEWHERE])
+        assert len(found["every"]) == len(set(found["every"])), problem
+        assert found["guards"] == [], problem
 
 
 def test_k_is_split_into_parts_as_aligned(ask: Ask) -> None:
-    """A GEMM with few rows and a K below 32 times N gets all even splits."""
-    found = ask(FEW, search="wide")
-    assert found["splits"] == [2, 4, 8, 16, 32]
-    # A K that is no multiple of 32 gets the splits whose parts have as many factors of two.
-    found = ask({"op": "mm", "m": 7, "n": 128, "k": 3699}, search="wide")
-    assert found["splits"] == [3, 9, 27]
-    # A dynamic m is not split.
-    assert ask({"op": "mm", "m": [2, 1024]}, search="exhaustive")["splits"] == []
+    """All even splits; of a K that is no multiple of 32 those whose parts keep its factors of 2."""
+    assert ask(**FEW, search="wide")["splits"] == [2, 4, 8, 16, 32]
+    assert ask(op="mm", m=7, n=128, k=3699, search="wide")["splits"] == [3, 9, 27]
+    assert ask(**RANGED, search="exhaustive")["splits"] == []
 
 
 def test_splits_leave_parts_worth_a_block() -> None:
@@ -139,7 +110,6 @@ def test_splits_leave_parts_worth_a_block() -> None:
         ((16, 6144, 4096), True, (2, 4, 8, 16, 32)),
         ((16, 4096, 6144), True, (2, 3, 4, 6, 8, 12, 16, 24, 32, 48)),
         ((16, 1280, 3420), True, (3, 5, 9, 15, 19)),
-        ((7, 128, 3699), True, (3, 9, 27)),
         ((16, 1280, 3420), False, (2, 3, 4, 5, 6, 9, 10, 12, 15, 18, 19, 20)),
         ((4096, 4096, 4096), False, ()),
         ((512, 512, 2048), False, (2, 4)),
@@ -150,84 +120,15 @@ def test_splits_leave_parts_worth_a_block() -> None:
 
 def test_a_neighbours_tile_is_adapted_to_the_problem(ask: Ask) -> None:
     """Only the tile comes from a neighbour; EVEN_K and the accumulator follow from the problem."""
-    found = ask({"op": "mm", "m": 200}, search="wide", neighbours=[ELSEWHERE])["last"]["neighbours"]
-    tile = {"BLOCK_M": 128, "BLOCK_N": 32, "BLOCK_K": 64, "GROUP_M": 4, "num_stages": 6}
-    assert found.items() >= {**tile, "EVEN_K": True, "ACC_TYPE": "tl.float32"}.items()
+    found = ask(op="mm", m=200, search="wide", neighbours=[ELSEWHERE])["last"]["neighbours"]
+    assert found.items() >= {**TILE, "EVEN_K": True, "ACC_TYPE": "tl.float32"}.items()
     assert "ALLOW_TF32" not in found
-    # A neighbours tile is cut to the problem.
-    found = ask(FEW, search="wide", neighbours=[ELSEWHERE])["last"]["neighbours"]
+    # The tile is cut to the problem.
+    found = ask(**FEW, search="wide", neighbours=[ELSEWHERE])["last"]["neighbours"]
     assert (found["BLOCK_M"], found["BLOCK_N"], found["num_warps"]) == (16, 32, 2)
     # A tile of inductor's list is not tried twice.
     listed = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "num_stages": 3, "num_warps": 4}
-    assert "neighbours" not in ask(MANY, search="wide", neighbours=[listed])["added"]
-
-
-def test_an_exhaustive_search_offers_templates_for_a_large_k(ask: Ask) -> None:
-    """If the lowering offers decompose_k alone, the template's tiles are tried too."""
-    assert ask(LARGE_K, search="wide")["added"] == {}
-    assert ask(LARGE_K, search="exhaustive")["added"] == {"exhaustive": 175}
-
-
-def test_a_row_of_a_search_is_served(ask: Ask) -> None:
-    """A row with the last candidate of a source hits, and only its template is generated."""
-    for problem, word, source in (
-        (FEW, "wide", "splits"),
-        (FEW, "wide", "tiles"),
-        (MANY, "exhaustive", "exhaustive"),
-        (LARGE_K, "exhaustive", "exhaustive"),
-        ({"op": "mm", "m": 16, "n": 771, "k": 1023}, "exhaustive", "splits"),
-        ({"op": "mm", "m": [2, 1024]}, "exhaustive", "exhaustive"),
-        ({"op": "mm", "m": 200}, "wide", "neighbours"),
-        ({"op": "addmm", "m": 16}, "wide", "tiles"),
-        ({"op": "bmm", "m": 64}, "exhaustive", "exhaustive"),
-        ({"op": "baddbmm", "m": 64}, "wide", "tiles"),
-        ({"op": "scaled_mm", "m": 64}, "exhaustive", "exhaustive"),
-        ({"op": "scaled_mm", "m": 64, "scales": "row", "fast": True}, "default", "tma"),
-        ({"op": "scaled_mm", "m": [2, 1024], "scales": "row"}, "wide", "tiles"),
-        ({"op": "int_mm", "m": 64}, "wide", "tiles"),
-    ):
-        found = ask(problem, search=word, serve=source, neighbours=[ELSEWHERE])
-        served, last = found["served"], found["last"][source]
-        tile = {name: last[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K") if name in last}
-        assert [event["name"] for event in served["events"]] == ["lookup.hit"], (
-            problem,
-            word,
-            source,
-        )
-        assert (served["tile"], len(served["generated"])) == (
-            tile,
-            0 if source == "splits" else 1,
-        ), (problem, word, source)
-        assert not [guard for guard in served["guards"] if guard.startswith("Eq(")], (
-            problem,
-            word,
-            source,
-        )
-
-
-def test_wide_tiles_compile_with_the_predicted_shared_memory(ask: Ask) -> None:
-    """Triton compiles the last wide-search tile with the predicted bytes plus barriers."""
-    for op in ("mm", "addmm", "bmm"):
-        found = ask({"op": op, "m": 16}, search="wide", compile=["tiles"])["shared"]["tiles"]
-        assert 0 <= found["taken"] - found["foretold"] <= 64, op
-
-
-def test_a_question_has_the_record_of_its_search(ask: Ask) -> None:
-    for op in ("mm", "addmm"):
-        asked = ask({"op": op, "m": 16}, search="wide", asked=True)
-        assert asked["word"] == "wide", op
-        assert asked["offered"] == asked["tried"], op
-        assert asked["added"]["tiles"] > 0, op
-
-
-def test_an_operand_from_the_graph_has_its_final_layout(ask: Ask) -> None:
-    """Inductor pads its rows from 3420 to 3456, and key, candidates and memory follow."""
-    for visible, op in product((False, True), ("mm", "addmm")):
-        open_one = {"op": op, "m": 64, "n": 256, "k": 3420, "produced": True, "visible": visible}
-        asked = ask(open_one, search="default", asked=True)
-        assert " a=row/3456 " in asked["key"], (visible, op)
-        assert asked["strides"][-2] == [3456, 1], (visible, op)
-        assert asked["rows_apart"] == {"stated": [3456], "read": [3456]}, (visible, op)
+    assert "neighbours" not in ask(**MANY, search="wide", neighbours=[listed])["added"]
 
 
 def test_neighbours_are_the_rows_of_the_table_and_of_this_build() -> None:
@@ -249,28 +150,110 @@ def test_neighbours_are_the_rows_of_the_table_and_of_this_build() -> None:
     assert [dict(winner.kwargs)["BLOCK_M"] for winner in found] == [40, 16]
 
 
-def test_a_static_problem_has_no_smaller_sizes(ask: Ask) -> None:
-    found = ask(FEW, search="default", asked=True)
-    assert (found["size"], found["smaller_sizes"]) == (None, [])
+def test_a_row_of_a_search_is_served(ask: Ask) -> None:
+    """A row with the last candidate of a source hits, and only its template is generated."""
+    few_rows = [
+        ({**LINEAR, "op": op, "m": rows}, "default", "few_rows")
+        for op, rows in product(("mm", "addmm", "scaled_mm"), (1, 16, [2, 40]))
+    ]
+    for problem, word, source in (
+        (FEW, "wide", "splits"),
+        (FEW, "wide", "tiles"),
+        (MANY, "exhaustive", "exhaustive"),
+        (LARGE_K, "exhaustive", "exhaustive"),
+        ({"op": "mm", "m": 16, "n": 771, "k": 1023}, "exhaustive", "splits"),
+        (RANGED, "exhaustive", "exhaustive"),
+        ({"op": "mm", "m": 200}, "wide", "neighbours"),
+        ({"op": "addmm", "m": 16}, "wide", "tiles"),
+        ({"op": "bmm", "m": 64}, "exhaustive", "exhaustive"),
+        ({"op": "baddbmm", "m": 64}, "wide", "tiles"),
+        (SCALED, "exhaustive", "exhaustive"),
+        ({**SCALED, "scales": "row", "fast": True}, "default", "tma"),
+        ({"op": "scaled_mm", "m": [2, 1024], "scales": "row"}, "wide", "tiles"),
+        ({"op": "int_mm", "m": 64}, "wide", "tiles"),
+        *few_rows,
+    ):
+        found = ask(**problem, search=word, serve=source, neighbours=[ELSEWHERE])
+        served, last = found["served"], found["last"][source]
+        case = (problem, word, source)
+        template = [] if source == "splits" else [last["uid"].partition("::")[2]]
+        tile = {name: last[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K") if name in last}
+        assert [event["name"] for event in served["events"]] == ["lookup.hit"], case
+        assert (served["tile"], served["generated"]) == (tile, template), case
+        assert not [guard for guard in served["guards"] if guard.startswith("Eq(")], case
+
+
+def test_few_rows_have_templates_of_their_own(ask: Ask) -> None:
+    """Tiles of the swapped product, and up to four rows tiles of sums; other products none."""
+    for rows, candidates in (
+        *((1, 10), (2, 11), (3, 10), (5, 7), (32, 6), (64, 4)),
+        *(([2, 4], 10), ([2, 40], 4)),
+    ):
+        added = ask(**LINEAR, m=rows, search="default")["added"]
+        assert added["few_rows"] == candidates, rows
+    for other in (
+        {"m": 65},
+        {"m": [2, 128]},
+        {"linear": False},
+        {"dtype": "float32"},
+        {"op": "bmm", "linear": False},
+    ):
+        added = ask(**{**LINEAR, "m": 16, **other}, search="default")["added"]
+        assert "few_rows" not in added, other
+
+
+def test_tiles_compile_with_the_shared_memory_that_was_foretold(ask: Ask) -> None:
+    """Triton takes the bytes that the limits were checked with, plus barriers."""
+    for op in ("mm", "addmm", "bmm"):
+        (tile,) = ask(op=op, m=16, search="wide", compile="tiles", most=1)["compiled"]
+        assert 0 <= tile["taken"] - tile["foretold"] <= 64, op
+    for rows, candidates in ((1, 10), (2, 11), (4, 10), (16, 7), (64, 4)):
+        tiles = ask(**LINEAR, m=rows, search="default", compile="few_rows")["compiled"]
+        assert len(tiles) == candidates, rows
+        swapped = [tile for tile in tiles if tile["uid"] == "triton::warmup_mm_swapped"]
+        assert {0 <= tile["taken"] - tile["foretold"] <= 64 for tile in swapped} == {True}, rows
+
+
+def test_tiles_of_8_bits_for_few_rows_compile(ask: Ask) -> None:
+    """For the products of `torch._scaled_mm`; each tile fits into an H100's shared memory."""
+    for (rows, candidates), scales in product(((1, 10), (16, 7)), ("row", "tensor")):
+        problem = {**LINEAR, "op": "scaled_mm", "m": rows, "scales": scales}
+        tiles = ask(**problem, search="default", compile="few_rows")["compiled"]
+        assert len(tiles) == candidates, (rows, scales)
+        assert {tile["BLOCK_K"] for tile in tiles} <= {256, 512, 2048, 4096}, (rows, scales)
+        assert max(tile["taken"] for tile in tiles) <= 227 * 1024, (rows, scales)
+
+
+def test_a_question_has_the_librarys_kernel_and_the_record_of_its_search(ask: Ask) -> None:
+    """The control can be called in another process, `torch._scaled_mm` with its dtype too."""
+    for op in ("mm", "addmm", "bmm", "int_mm", "scaled_mm"):
+        asked = ask(op=op, m=64, search="wide", asked=True, scales="row", fast=True)
+        assert (asked["word"], asked["has_library"]) == ("wide", True), op
+        assert asked["offered"] == asked["tried"], op
+        assert asked["added"]["tiles"] > 0, op
+
+
+def test_an_operand_from_the_graph_has_its_final_layout(ask: Ask) -> None:
+    """Inductor pads its rows from 3420 to 3456, and key, candidates and memory follow."""
+    for visible, op in product((False, True), ("mm", "addmm")):
+        open_one = {"op": op, "m": 64, "n": 256, "k": 3420, "produced": True, "visible": visible}
+        asked = ask(**open_one, search="default", asked=True)
+        assert " a=row/3456 " in asked["key"], (visible, op)
+        assert asked["strides"][-2] == [3456, 1], (visible, op)
+        assert asked["rows_apart"] == {"stated": [3456], "read": [3456]}, (visible, op)
 
 
 def test_a_range_has_questions_at_smaller_sizes(ask: Ask) -> None:
-    """A range has questions at its lower end and below the hint, with operands of these sizes."""
-    found = ask({**MANY, "m": [256, 2048]}, search="default", asked=True)
-    assert found["size"] == 1152
-    assert [(one["size"], one["out"]) for one in found["smaller_sizes"]] == [
-        (256, [256, 6144]),
-        (704, [704, 6144]),
-    ]
-    assert found["guards"] == []
-
-
-def test_at_smaller_sizes_each_candidate_is_the_same_kernel_with_another_grid(ask: Ask) -> None:
-    """A dynamic size is an argument, and the launch grid follows from it."""
-    found = ask({**MANY, "m": [256, 2048]}, search="default", asked=True)
+    """At its lower end and below the hint: the same kernels, and a grid that follows the size."""
+    fixed = ask(**FEW, search="default", asked=True)
+    assert (fixed["size"], fixed["smaller_sizes"]) == (None, [])
+    found = ask(**{**MANY, "m": [256, 2048]}, search="default", asked=True)
+    assert (found["size"], found["guards"]) == (1152, [])
+    assert [one["size"] for one in found["smaller_sizes"]] == [256, 704]
     for one in found["smaller_sizes"]:
-        assert (one["missing"], one["changed"]) == (0, 0)
-        assert one["grids"]
+        assert one["out"] == [one["size"], 6144]
+        assert (one["missing"], one["changed"]) == (0, 0), one["size"]
+        assert one["grids"], one["size"]
         for kwargs, rows, (blocks, *others) in one["grids"]:
             tiles = -(-one["size"] // kwargs["BLOCK_M"]) * -(-6144 // kwargs["BLOCK_N"])
             assert rows == one["size"]

@@ -15,9 +15,10 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import jinja2
 import torch
@@ -112,12 +113,8 @@ def template_rows(
         library = [choice for choice in choices if is_library(choice)]
         return original(cache, name, library[:1], nodes, layout, *args, **kw)
 
-    Selector.__call__ = select
-    try:
-        with config.patch(OPTIONS):
-            generate(1 + mixed, sizes, dtype, ranged=ranged, mixed=mixed)
-    finally:
-        Selector.__call__ = original
+    with patch.object(Selector, "__call__", select), config.patch(OPTIONS):
+        generate(1 + mixed, sizes, dtype, ranged=ranged, mixed=mixed)
     return rows
 
 
@@ -125,27 +122,21 @@ def template_rows(
 def counting() -> Iterator[Counter[str]]:
     """Count the sources that are written and the parts that are parsed."""
     counts: Counter[str] = Counter()
-    undo: list[Callable[[], None]] = []
+    with ExitStack() as stack:
+        for owner, name, what in (
+            (CppGemmTemplate, "render", "sources"),
+            (CppGemmTemplate, "generate", "candidates"),
+            (jinja2.Environment, "compile", "templates"),
+            (cpp_template_kernel, "parse_expr", "expressions"),
+        ):
+            original = getattr(owner, name)
 
-    def count(owner: Any, name: str, what: str) -> None:
-        original = getattr(owner, name)
+            def counted(*args: Any, original: Any = original, what: str = what, **kw: Any) -> Any:
+                counts[what] += 1
+                return original(*args, **kw)
 
-        def counted(*args: Any, **kwargs: Any) -> Any:
-            counts[what] += 1
-            return original(*args, **kwargs)
-
-        setattr(owner, name, counted)
-        undo.append(lambda: setattr(owner, name, original))
-
-    count(CppGemmTemplate, "render", "sources")
-    count(CppGemmTemplate, "generate", "candidates")
-    count(jinja2.Environment, "compile", "templates")
-    count(cpp_template_kernel, "parse_expr", "expressions")
-    try:
+            stack.enter_context(patch.object(owner, name, counted))
         yield counts
-    finally:
-        for each in undo:
-            each()
 
 
 def run(way: str, layers: int, sizes: list[int], dtype: str, **options: bool) -> dict[str, Any]:
@@ -168,7 +159,6 @@ def run(way: str, layers: int, sizes: list[int], dtype: str, **options: bool) ->
         "code": code,
         "counts": dict(counts),
         "hits": sum(event.name == "lookup.hit" for event in events),
-        "problems": len(rows),
         "is_restored": [vars(owner)[name] for owner, name in HOOKED] == own,
     }
 

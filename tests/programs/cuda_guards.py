@@ -1,6 +1,6 @@
 """Explain the products of a Linear on a stated H200: what guards inductor puts on the rows.
 
-    python cuda_guards.py '{"sizes": [560, 1024, 2048], "grad": true}'
+    echo '{"sizes": [560, 1024, 2048], "grad": true}' | python cuda_guards.py
 
 The graph that dynamo would hand over is made here, since without a driver neither dynamo nor
 autograd takes tensors of a GPU: ``grad`` adds the product that the backward has for the weight. All
@@ -9,29 +9,22 @@ that follows is inductor's own: joint passes, lowering, scheduling, code generat
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import Any
 
-import fake_gpu
+import h100  # before inductor looks for a device
 import torch
+from h100 import Case
+from torch._dynamo.source import ConstantSource
+from torch._guards import TracingContext, tracing
+from torch._inductor import utils
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import DimDynamic
 
-fake_gpu.pretend()
-
-from torch._dynamo.source import ConstantSource  # noqa: E402  after the device is pretended
-from torch._guards import TracingContext, tracing  # noqa: E402
-from torch._inductor import utils  # noqa: E402
-from torch._inductor.fx_passes import fuse_attention, misc_patterns  # noqa: E402
-from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
-from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv  # noqa: E402
-
-from warmup.core.events import Emitter  # noqa: E402
-from warmup.diagnostics.explain import Cause, cover  # noqa: E402
-from warmup.inductor import connect  # noqa: E402
-from warmup.inductor.guards import Artifact, DerivedSize, Recorder, record  # noqa: E402
-from warmup.table.lookup import Lookup  # noqa: E402
-from warmup.table.schema import OnMiss  # noqa: E402
+from warmup.core.events import Emitter
+from warmup.diagnostics.explain import Cause, cover
+from warmup.inductor.guards import Artifact, DerivedSize, Recorder, record
+from warmup.table.lookup import Lookup
+from warmup.table.schema import OnMiss
 
 K, N = 3420, 1280
 H200 = {"tflops": 989.0, "gbps": 4800.0}
@@ -41,8 +34,8 @@ def compile_at(recorder: Recorder, size: int, *, grad: bool) -> list[Artifact]:
     """Compile the products for *size* rows and return what was recorded, unless it is served."""
     if any(artifact.serves(size) for artifact in recorder.artifacts):
         return []
-    shapes = ShapeEnv()
-    mode = FakeTensorMode(shape_env=shapes)
+    mode = h100.fakes()
+    shapes: Any = mode.shape_env
     source = ConstantSource("rows")
     symbol: Any = shapes.create_symbol(size, source=source, dynamic_dim=DimDynamic.DYNAMIC)
     rows = shapes.create_symintnode(symbol, hint=size, source=source)
@@ -52,8 +45,7 @@ def compile_at(recorder: Recorder, size: int, *, grad: bool) -> list[Artifact]:
         return (forward, upstream.t() @ x) if grad else (forward,)
 
     with mode, torch.no_grad():
-        placed: dict[str, Any] = {"dtype": torch.bfloat16, "device": "cuda:0"}
-        inputs = [torch.empty(*shape, **placed) for shape in ((rows, K), (N, K), (rows, N))]
+        inputs = [h100.empty(*shape) for shape in ((rows, K), (N, K), (rows, N))]
         graph = make_fx(compute, _allow_non_fake_inputs=True)(*inputs)
     recorder.size = size
     before = len(recorder.artifacts)
@@ -62,48 +54,37 @@ def compile_at(recorder: Recorder, size: int, *, grad: bool) -> list[Artifact]:
     return recorder.artifacts[before:]
 
 
-def place_of(cause: Cause) -> str:
-    return f"{cause.place.path}:{cause.place.line} in {cause.place.function}" if cause.place else ""
+def describe(cause: Cause | None) -> list[str] | None:
+    place = cause and cause.place
+    spelled = f"{place.path}:{place.line} in {place.function}" if place else ""
+    return cause and [cause.kind, cause.expression, spelled]
 
 
-def main() -> None:
-    # Other patterns, whose examples put numbers on a real device.
-    fuse_attention._sfdp_init = misc_patterns._misc_patterns_init = lambda *_: None
+def answer(case: Case) -> list[dict[str, Any]]:
+    recorder = Recorder("rows", (DerivedSize(1),))
+    sizes = case["sizes"]
+    with h100.attached(Lookup({}, OnMiss.FALLBACK, Emitter([]))), record(recorder, 16):
+        found = cover(
+            lambda size: compile_at(recorder, size, grad=case["grad"]), sizes, max(sizes), 16
+        )
+    assert found.uncovered is None
+    return [
+        {
+            "high": span.high,
+            "tuned_at": span.tuned_at,
+            "sizes": span.sizes,
+            "below": describe(span.low_cause),
+            "above": describe(span.high_cause),
+        }
+        for span in found.spans
+    ]
+
+
+if __name__ == "__main__":
+    h100.without_device_patterns()
     cuda: Any = torch.cuda
     cuda._exchange_device = cuda._maybe_exchange_device = lambda *_: 0
     facts: Any = utils
     facts.get_device_tflops = lambda *_: H200["tflops"]
     facts.get_gpu_dram_gbps = lambda *_: H200["gbps"]
-    asked = json.loads(sys.argv[1])
-    recorder = Recorder("rows", (DerivedSize(1),))
-    lookup = Lookup({}, OnMiss.FALLBACK, Emitter([]))
-    attachment = connect().attach(lookup, {}, "test", quiet=True)
-    try:
-        with record(recorder, 16):
-            sizes = asked["sizes"]
-            found = cover(
-                lambda size: compile_at(recorder, size, grad=asked["grad"]),
-                sizes,
-                asked.get("largest", max(sizes)),
-                16,
-            )
-    finally:
-        attachment.detach()
-    spans = [
-        {
-            "low": span.low,
-            "high": span.high,
-            "tuned_at": span.tuned_at,
-            "sizes": span.sizes,
-            **{
-                end: cause and [cause.kind, cause.expression, place_of(cause)]
-                for end, cause in (("below", span.low_cause), ("above", span.high_cause))
-            },
-        }
-        for span in found.spans
-    ]
-    sys.stdout.write(json.dumps({"spans": spans, "uncovered": found.uncovered}))
-
-
-if __name__ == "__main__":
-    main()
+    h100.answer_each(answer)

@@ -1,20 +1,18 @@
 """Load generated kernels for the stated H100 under tables; print what was compiled and timed.
 
-    python cuda_kernels.py '{"device": 1, "backwards": true, "scenarios": []}'
+    echo '{"scenario": "answered"}' | python cuda_kernels.py
 
-The kernels are inductor's own and Triton compiles them. Without ``scenarios`` only the build runs.
-Each scenario has empty caches; its name and what it shows stand at its function.
+The kernels are inductor's own and Triton compiles them. Each scenario has empty caches; its name
+and what it shows stand at its function. ``build``, the first, is that of the kernels.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import math
 import os
 import pickle
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -22,31 +20,23 @@ from pathlib import Path
 from typing import Any
 
 import fake_gpu
+import h100  # before inductor looks for a device
 import torch
+from h100 import Case
+from torch import nn
+from torch._inductor import config
+from torch._inductor.async_compile import AsyncCompile
+from torch._inductor.codecache import PyCodeCache
+from torch._inductor.runtime.runtime_utils import cache_dir
+from torch._inductor.utils import fresh_cache
 
-fake_gpu.pretend()
+from warmup.core.method import CandidateSource, search_to_json
+from warmup.core.rows import Family, Winner
+from warmup.core.trial import Tuned
+from warmup.inductor.caches import empty_caches, kept_kernels
+from warmup.inductor.launch import hooks as launch_search
+from warmup.inductor.launch.kernels import read_kernel
 
-from torch._inductor import config  # noqa: E402  after the device is pretended
-from torch._inductor.async_compile import AsyncCompile  # noqa: E402
-from torch._inductor.codecache import PyCodeCache  # noqa: E402
-from torch._inductor.decomposition import select_decomp_table  # noqa: E402
-from torch._inductor.runtime.runtime_utils import cache_dir  # noqa: E402
-from torch._inductor.utils import fresh_cache  # noqa: E402
-from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
-from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
-from torch.fx.experimental.symbolic_shapes import ShapeEnv  # noqa: E402
-
-from warmup.core.errors import warmup_error_in  # noqa: E402
-from warmup.core.events import Emitter, Event  # noqa: E402
-from warmup.core.method import CandidateSource, search_to_json  # noqa: E402
-from warmup.core.rows import Evidence, Family, Row, Winner  # noqa: E402
-from warmup.core.trial import Tuned  # noqa: E402
-from warmup.inductor import connect  # noqa: E402
-from warmup.inductor.caches import empty_caches, kept_kernels  # noqa: E402
-from warmup.inductor.launch import hooks as launch_search  # noqa: E402
-from warmup.table.lookup import Lookup  # noqa: E402
-
-EVIDENCE = Evidence(time_us=1.0, library_us=2.0, runner_up=None, runner_up_us=None, tried=2)
 Shapes = Mapping[str, tuple[tuple[int, ...], ...]]
 SHAPES: Shapes = {
     "transpose": ((512, 768), (768, 512)),
@@ -86,47 +76,38 @@ Rows = dict[str, Winner]
 # -- inductor's kernels ------------------------------------------------------------------------
 
 
+def transpose(x: Any, y: Any) -> Any:
+    return x.t() + y
+
+
+def add(x: Any, y: Any) -> Any:
+    return torch.relu(x) + y
+
+
+def norm(x: Any, w: Any) -> Any:
+    wide = x.float()
+    scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
+    return (wide * scale).to(x.dtype) * w
+
+
 def generate(
-    device: int, *, shapes: Shapes = SHAPES, backwards: bool = False, **options: Any
+    device: int = 0, *, shapes: Shapes = SHAPES, backwards: bool = False, **options: Any
 ) -> Kernels:
     """Return the kernels of one graph, by what they do; *backwards* numbers them otherwise."""
-
-    def transpose(x: Any, y: Any) -> Any:
-        return x.t() + y
-
-    def add(x: Any, y: Any) -> Any:
-        return torch.relu(x) + y
-
-    def norm(x: Any, w: Any) -> Any:
-        wide = x.float()
-        scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
-        return (wide * scale).to(x.dtype) * w
-
-    parts: list[tuple[str, Callable[..., Any]]] = [
-        ("transpose", transpose),
-        ("add", add),
-        ("norm", norm),
-    ]
-    parts = [part for part in parts if part[0] in shapes]
+    parts = [part for part in (transpose, add, norm) if part.__name__ in shapes]
     if backwards:
         parts.reverse()
 
     def compute(*inputs: Any) -> list[Any]:
         pairs = zip(inputs[::2], inputs[1::2], strict=True)
-        return [part(*pair) for (_, part), pair in zip(parts, pairs, strict=True)]
+        return [part(*pair) for part, pair in zip(parts, pairs, strict=True)]
 
-    env = ShapeEnv()
-    mode = FakeTensorMode(shape_env=env)
+    mode = h100.fakes()
     with mode:
-        inputs = [
-            torch.empty(shape, dtype=torch.bfloat16, device=f"cuda:{device}")
-            for name, _ in parts
-            for shape in shapes[name]
-        ]
-        graph = make_fx(compute, decomposition_table=select_decomp_table())(*inputs)
-    with config.patch({"fx_graph_cache": False, "compile_threads": 1, **options}):
-        code = fake_gpu.generate(graph, inputs, mode, env)
-    return {_part_of(source): Kernel(name, source) for name, source in fake_gpu.kernels_in(code)}
+        sizes = [size for part in parts for size in shapes[part.__name__]]
+        inputs = [h100.empty(*size, device=f"cuda:{device}") for size in sizes]
+    code = h100.generate(h100.trace(compute, inputs, mode), inputs, mode, **options)
+    return {_part_of(source): Kernel(name, source) for name, source in h100.kernels_in(code)}
 
 
 def _part_of(source: str) -> str:
@@ -158,30 +139,19 @@ def watch(
 ) -> dict[str, Any]:
     """Do *action* while a table of *rows* is installed (none if None); return what came of it."""
     WORK.clear()
-    events: list[Event] = []
-    result: dict[str, Any] = {"error": None}
-    with contextlib.ExitStack() as stack:
-        if rows is not None:
-            tuner = fake_gpu.StatedTuner(lambda winner: state_time(dict(winner.kwargs)), WORK.timed)
-            lookup = Lookup(
-                {key: Row(winner, EVIDENCE) for key, winner in rows.items()},
-                emitter=Emitter([events.append]),
-                **fake_gpu.answering(mode, tuner),
-                on_tuned=on_tuned,
-                searches=frozenset({"launch"} if searched else ()),
-            )
-            stack.callback(connect().attach(lookup, {}, tag).detach)
-        try:
-            action()
-        except Exception as error:  # noqa: BLE001  whatever it is, a test says what it should be
-            own = warmup_error_in(error)
-            result["error"] = f"{type(own or error).__name__}: {own or error}"
+    result: dict[str, Any] = {"error": None, "events": []}
+    if rows is None:
+        action()
+    else:
+        tuner = fake_gpu.StatedTuner(lambda winner: state_time(dict(winner.kwargs)), WORK.timed)
+        searches = frozenset({"launch"} if searched else ())
+        words: dict[str, Any] = {"on_tuned": on_tuned, "searches": searches}
+        _, result = h100.serve(action, rows, mode, tuner, tag=tag, **words)
     return {
         **result,
         "compiled": list(WORK.compiled),
         "timed": dict(WORK.timed),
         "launched": list(WORK.launched),
-        "events": [{"name": event.name, **event.fields} for event in events],
     }
 
 
@@ -228,11 +198,25 @@ def build(kernels: Kernels, found: list[Tuned]) -> dict[str, Any]:
 class Scenarios:
     """Everything that can be asked of the program; one method, one scenario."""
 
-    def __init__(self, kernels: Kernels, rows: Rows) -> None:
-        self.kernels = kernels
-        self.rows = rows
-        self.key = next((key for key in rows if " y=" in key), "")
-        self.row: Any = rows.get(self.key)
+    def __init__(self) -> None:
+        self.kernels = generate()
+        tuned: list[Tuned] = []
+        self.built = build(self.kernels, tuned)
+        self.rows = {one.key: one.row.winner for one in tuned}
+        (self.key,) = (key for key in self.rows if " y=" in key)
+        self.row = self.rows[self.key]
+
+    def build(self) -> Any:
+        """The kernels are built."""
+        return self.built
+
+    def elsewhere(self) -> Any:
+        """The same kernels, numbered otherwise, are built for another device without a search."""
+        set_bounds(0, 0)
+        try:
+            return build(generate(1, backwards=True), [])
+        finally:
+            set_bounds(2, 4)
 
     def changed(self, **changes: Any) -> Rows:
         """Return a row for the transposing kernel with other kwargs; None drops one."""
@@ -301,7 +285,6 @@ class Scenarios:
                 "one": watch(transpose, one, tag="one"),
                 "other": watch(transpose, other, tag="other"),
                 "empty": watch(transpose, {}, "fallback", tag="empty"),
-                "again": watch(transpose, one, tag="one"),
                 "tune": watch(transpose, {}, "tune", tag="tune"),
                 "none": watch(transpose, None),
             }
@@ -322,34 +305,19 @@ class Scenarios:
         return results
 
     def descending(self) -> Any:
-        """Kernels written under coordinate descent: loaded before a table, and in a build."""
-        kernels = generate(0, coordinate_descent_tuning=True)
+        """A kernel written under coordinate descent: loaded before a table, under it and after."""
+        kernels = generate(coordinate_descent_tuning=True)
         transpose = start(kernels, "transpose")
-        found: list[Tuned] = []
         with empty_folder():
             kernel = kernels["transpose"].load()
             during = watch(functools.partial(call, kernel), {}, "fallback")
             after = watch(transpose, None)
         with empty_folder():
-            fresh = watch(transpose, None)
-        with empty_folder():
-            built = watch(transpose, {}, "tune", on_tuned=found.append)
-        rows = {tuned.key: tuned.row.winner for tuned in found}
-        with empty_folder():
-            kernel = kernels["transpose"].load()
-            answered = watch(functools.partial(call, kernel), self.rows)
-        return {
-            "during": during,
-            "after": after,
-            "fresh": fresh,
-            "built": built,
-            "row": str(rows.get(self.key)),
-            "answered": answered,
-        }
+            return {"during": during, "after": after, "fresh": watch(transpose, None)}
 
     def single(self) -> Any:
         """A kernel for which inductor lists one config, under tables that have its row or not."""
-        kernels = generate(0, shapes={"norm": ((2048, 768), (768,))})
+        kernels = generate(shapes={"norm": ((2048, 768), (768,))})
         found: list[Tuned] = []
         results = {"built": build(kernels, found)}
         rows = {tuned.key: tuned.row.winner for tuned in found}
@@ -390,7 +358,6 @@ class Scenarios:
             ("answered", self.rows, list(self.kernels)),
             ("unanswered", {}, ["transpose"]),
             ("more than blocks", self.changed(waves_per_eu=2), ["transpose"]),
-            ("an argument less", self.changed(YBLOCK=None), ["transpose"]),
             ("descent", self.changed(XBLOCK=32, YBLOCK=512), ["transpose"]),
         ):
             told: list[dict[str, Any]] = []
@@ -418,12 +385,7 @@ class Scenarios:
             results["reduced"] = watch(self.kernels["transpose"].load, None)
             results["row"] = watch(transpose, rows)
         with empty_folder():
-            watch(transpose, None)
-            results["in memory"] = watch(transpose, {}, "fallback")
-        with empty_folder():
             results["built"] = watch(transpose, {}, "tune", tag="same")["launched"][0]
-            PyCodeCache.cache_clear()
-            results["same tag"] = watch(transpose, rows, tag="same")
             PyCodeCache.cache_clear()
             results["no row"] = watch(transpose, {}, "fallback", tag="same")
         return results
@@ -462,28 +424,59 @@ def pool_of_one(told: list[dict[str, Any]]) -> Iterator[None]:
         tool.process_pool, tool._ready_future = found
 
 
-def main() -> None:
-    case = {
-        "device": 0,
-        "backwards": False,
-        "scenarios": [],
-        "grid": 2,
-        "descent": 4,
-        **json.loads(sys.argv[1]),
-    }
-    launch_search.MOST_CONFIGS = {  # a search compiles what it tries
-        CandidateSource.GRID: case["grid"],
-        CandidateSource.DESCENT: case["descent"],
-    }
-    kernels = generate(case["device"], backwards=case["backwards"])
-    found: list[Tuned] = []
-    result: dict[str, Any] = {"build": build(kernels, found)}
-    rows = {tuned.key: tuned.row.winner for tuned in found}
-    for name in case["scenarios"]:
-        result[name] = getattr(Scenarios(kernels, rows), name)()
-    with contextlib.suppress(BrokenPipeError):
-        sys.stdout.write(json.dumps(result))
+class Layer(nn.Module):
+    """Adds a product, then a gated MLP, to what it is given."""
+
+    def __init__(self, size: int = 256) -> None:
+        super().__init__()
+        self.before, self.after = nn.RMSNorm(size), nn.RMSNorm(size)
+        self.o, self.gate = nn.Linear(size, size), nn.Linear(size, 4 * size)
+        self.up, self.down = nn.Linear(size, 4 * size), nn.Linear(4 * size, size)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.o(self.before(x))
+        normed = self.after(x)
+        return x + self.down(nn.functional.silu(self.gate(normed)) * self.up(normed))
+
+
+def keys_between(count: int) -> list[str]:
+    """Return the keys of the kernels that are generated between the products of equal layers."""
+    mode = h100.fakes()
+    with torch.device("cpu"):
+        model = nn.Sequential(*(Layer() for _ in range(count)))
+    names = [name for name, _ in model.named_parameters()]
+
+    def call(*inputs: torch.Tensor) -> Any:
+        parameters = dict(zip(names, inputs, strict=False))
+        return torch.func.functional_call(model, parameters, (inputs[-1],))
+
+    with mode:
+        inputs = [h100.empty(*one.shape) for one in model.parameters()]
+        inputs.append(h100.empty(512, 256))
+    graph = h100.trace(call, inputs, mode)
+    h100.run_post_grad(graph, mode)
+    code = h100.generate(graph, inputs, mode, max_autotune_gemm=False)
+    read = [read_kernel(name, source) for name, source in h100.kernels_in(code)]
+    return sorted({one[0].key for one in read if one is not None})
+
+
+def set_bounds(grid: int, descent: int) -> None:
+    """Bound what a search adds; it compiles what it tries."""
+    bounds = {CandidateSource.GRID: grid, CandidateSource.DESCENT: descent}
+    launch_search.MOST_CONFIGS = bounds  # type: ignore[misc]
+
+
+@functools.cache
+def scenarios() -> Scenarios:
+    set_bounds(2, 4)
+    return Scenarios()
+
+
+def answer(case: Case) -> Any:
+    if "layers" in case:
+        return keys_between(case["layers"])
+    return getattr(scenarios(), case["scenario"])()
 
 
 if __name__ == "__main__":
-    main()
+    h100.answer_each(answer)

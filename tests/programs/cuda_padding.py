@@ -1,44 +1,33 @@
-"""Ask inductor's pad_mm pass about unaligned GEMMs on the stated H100; print what it did.
+"""Ask inductor's pad_mm pass about an unaligned GEMM on the stated H100; print what it did.
 
-    python cuda_padding.py '{"label": {"op": "mm", "m": [2, 1024], "rows": "padded"}}'
+    echo '{"op": "mm", "m": [2, 1024], "rows": "padded"}' | python cuda_padding.py
 
-Each case is one graph with one GEMM (n=1280) under one table. ``rows``: ``none`` (an empty
-table), ``padded`` or ``as_is`` (a row for the key that building the same case gives). ``mode``:
-strict, fallback or tune. What is measured takes ``times``, milliseconds as is and padded.
-``before``, other such times, are measured first without a table, so that inductor's cache knows.
+A case is a graph with one GEMM (n=1280) under a table. ``rows``: ``none`` (an empty table),
+``padded`` or ``as_is`` (a row for the key that building the same case gives). ``mode``: strict,
+fallback or tune. What is measured takes ``times``, milliseconds as is and padded. ``before``, other
+such times, are measured first without a table, so that inductor's cache knows.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 import fake_gpu
+import h100  # before inductor looks for a device
 import torch
+from h100 import Case
+from torch._inductor.fx_passes import pad_mm
+from torch._inductor.fx_passes.joint_graph import joint_graph_passes
+from torch._inductor.utils import fresh_cache
+from torch._inductor.virtualized import V
 
-fake_gpu.pretend()
+from warmup.core.rows import Family, Winner
+from warmup.core.trial import Tuned
 
-from torch._inductor.fx_passes import fuse_attention, misc_patterns, pad_mm  # noqa: E402  after the device is pretended
-from torch._inductor.fx_passes.joint_graph import joint_graph_passes  # noqa: E402
-from torch._inductor.utils import fresh_cache  # noqa: E402
-from torch._inductor.virtualized import V  # noqa: E402
-from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
-from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
-from torch.fx.experimental.symbolic_shapes import ShapeEnv  # noqa: E402
-
-from warmup.core.errors import warmup_error_in  # noqa: E402
-from warmup.core.events import Emitter, Event  # noqa: E402
-from warmup.core.rows import Evidence, Family, Row, Winner  # noqa: E402
-from warmup.core.trial import Tuned  # noqa: E402
-from warmup.inductor import connect  # noqa: E402
-from warmup.table.lookup import Lookup  # noqa: E402
-
-EVIDENCE = Evidence(time_us=1.0, library_us=2.0, runner_up=None, runner_up_us=None, tried=2)
 N = 1280
-CASE: dict[str, Any] = {
+CASE: Case = {
     "op": "mm",
     "m": 560,
     "rows": "none",
@@ -53,13 +42,12 @@ CASE: dict[str, Any] = {
 }
 
 
-def make_graph(case: dict[str, Any]) -> tuple[Any, FakeTensorMode]:
+def make_graph(case: Case) -> h100.Graph:
     """Return the FX graph of the case; ``produced`` makes the first operand in the graph."""
-    shapes = ShapeEnv()
-    mode = FakeTensorMode(shape_env=shapes)
-    m: Any = case["m"]
+    mode = h100.fakes()
+    m, k = case["m"], case["k"]
     if isinstance(m, list):
-        m = fake_gpu.make_range(shapes, *m, hint=case["hint"], name=case["symbol"])
+        m = fake_gpu.make_range(mode.shape_env, *m, hint=case["hint"], name=case["symbol"])
     products: dict[str, Callable[[Any, Any, Any], Any]] = {
         "mm": lambda x, w, b: x @ w,
         "addmm": lambda x, w, b: torch.addmm(b, x, w),
@@ -70,49 +58,36 @@ def make_graph(case: dict[str, Any]) -> tuple[Any, FakeTensorMode]:
         y = products[case["op"]](torch.relu(x) if case["produced"] else x, w, b)
         return torch.relu(y)
 
+    dtype, batch = getattr(torch, case["dtype"]), [4] if case["op"] == "bmm" else []
     with mode:
-        placed: dict[str, Any] = {"dtype": getattr(torch, case["dtype"]), "device": "cuda:0"}
-        batch = [4] if case["op"] == "bmm" else []
-        weight = torch.empty(*batch, N, case["k"], **placed).transpose(-1, -2)
-        inputs = [torch.empty(*batch, m, case["k"], **placed), weight, torch.empty(N, **placed)]
-        return make_fx(compute)(*inputs), mode
+        sizes = [*batch, m, k], [*batch, N, k], [N]
+        x, w, b = (h100.empty(*size, dtype=dtype) for size in sizes)
+        inputs = [x, w.transpose(-1, -2), b]
+    return h100.trace(compute, inputs, mode), inputs, mode
 
 
-@contextlib.contextmanager
-def stated_times(times: list[float] | None) -> Iterator[None]:
-    """Let the pass measure *times* (milliseconds) in turn; what it would run has no memory."""
-    found = pad_mm.get_do_bench
-    makers = {name: getattr(torch, name) for name in ("randn", "randn_like")}
+def run_pass(case: Case, times: list[float] | None = None) -> tuple[int, list[str]]:
+    """Return how often the pass pads in the case's graph, and its guards on sizes.
 
-    if times is not None:
-        waiting = iter(times)
-        pad_mm.get_do_bench = lambda: lambda _: next(waiting)
-    for name, make in makers.items():
-        setattr(torch, name, lambda *a, make=make, **kw: make(*a, **{**kw, "device": "meta"}))
-    try:
-        yield
-    finally:
-        pad_mm.get_do_bench = found
-        for name, make in makers.items():
-            setattr(torch, name, make)
-
-
-def run_pass(case: dict[str, Any], times: list[float] | None = None) -> tuple[Any, list[str]]:
-    """Return the case's graph after the pass, which measures *times* itself, if at all.
-
-    With it go the guards that the pass put on sizes.
+    It measures *times* itself, if at all; what it would run has no memory.
     """
-    graph, fake = make_graph(case)
-    assert fake.shape_env is not None
-    fake.shape_env.guards.clear()
-    with stated_times(times), V.set_fake_mode(fake):
+    graph, _, mode = make_graph(case)
+    assert mode.shape_env is not None
+    mode.shape_env.guards.clear()
+    waiting = iter(times or ())
+    do_bench = pad_mm.get_do_bench if times is None else lambda: lambda _: next(waiting)
+    with (
+        h100.without_memory(),
+        patch.object(pad_mm, "get_do_bench", do_bench),
+        V.set_fake_mode(mode),
+    ):
         graph = joint_graph_passes(graph, torch.device("cuda"))
-    return graph, [str(guard.expr) for guard in fake.shape_env.guards]
+    pads = graph.graph.find_nodes(op="call_function", target=torch.ops.aten.constant_pad_nd.default)
+    return len(pads), h100.guards_of(mode)
 
 
-def decide(case: dict[str, Any], rows: dict[str, Winner], mode: str) -> dict[str, Any]:
+def decide(case: Case, rows: dict[str, Winner], mode: str) -> dict[str, Any]:
     """Run the pass over the case's graph while a table of *rows* is installed."""
-    events: list[Event] = []
     found: list[Tuned] = []
     timed: list[float] = []
     stated = iter(case["times"])
@@ -122,32 +97,17 @@ def decide(case: dict[str, Any], rows: dict[str, Winner], mode: str) -> dict[str
         return timed[-1] * 1000
 
     tuner = fake_gpu.StatedTuner(time_us)
-    lookup = Lookup(
-        {key: Row(winner, EVIDENCE) for key, winner in rows.items()},
-        emitter=Emitter([events.append]),
-        **fake_gpu.answering(mode, tuner),
-        on_tuned=found.append,
-    )
-    result: dict[str, Any] = {"error": None, "pads": None, "guards": None}
     with fresh_cache():
         if case["before"] is not None:
             run_pass(case, case["before"])
-        attachment = connect().attach(lookup, {}, "test")
-        try:
-            graph, result["guards"] = run_pass(case)
-            result["pads"] = sum(_pads(node) for node in graph.graph.nodes)
-        except Exception as error:
-            own = warmup_error_in(error)
-            if own is None:
-                raise
-            result["error"] = f"{type(own).__name__}: {own}"
-        finally:
-            attachment.detach()
+        made, result = h100.serve(lambda: run_pass(case), rows, mode, tuner, on_tuned=found.append)
+    pads, guards = made or (None, None)
     return {
         **result,
+        "pads": pads,
+        "guards": guards,
         "timed": timed,
         "reasons": [question.reason for question in tuner.questions],
-        "events": [{"name": event.name, **event.fields} for event in events],
         "rows": [
             {
                 "key": tuned.key,
@@ -161,24 +121,15 @@ def decide(case: dict[str, Any], rows: dict[str, Winner], mode: str) -> dict[str
     }
 
 
-def _pads(node: Any) -> bool:
-    return node.op == "call_function" and node.target is torch.ops.aten.constant_pad_nd.default
-
-
-def main() -> None:
-    # Other patterns, whose examples put numbers on a real device.
-    fuse_attention._sfdp_init = misc_patterns._misc_patterns_init = lambda *_: None
-    results = {}
-    for label, given in json.loads(sys.argv[1]).items():
-        case = {**CASE, **given}
-        rows: dict[str, Winner] = {}
-        if case["rows"] != "none":
-            (built,) = decide({**case, "before": None}, {}, "tune")["rows"]
-            rows = {built["key"]: Winner(Family.PAD, case["rows"])}
-        results[label] = decide(case, rows, case["mode"])
-    with contextlib.suppress(BrokenPipeError):
-        sys.stdout.write(json.dumps(results))
+def answer(given: Case) -> dict[str, Any]:
+    case = {**CASE, **given}
+    rows: dict[str, Winner] = {}
+    if case["rows"] != "none":
+        (built,) = decide({**case, "before": None}, {}, "tune")["rows"]
+        rows = {built["key"]: Winner(Family.PAD, case["rows"])}
+    return decide(case, rows, case["mode"])
 
 
 if __name__ == "__main__":
-    main()
+    h100.without_device_patterns()
+    h100.answer_each(answer)

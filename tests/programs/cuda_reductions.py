@@ -2,60 +2,40 @@
 
     echo '{"case": "layer norm", "way": "looped"}' | python cuda_reductions.py
 
-One case a line on stdin, one result a line on stdout. ``way`` is what every row says; without it
-there are no rows. ``x`` and ``r`` are the sizes, and ``ranged`` makes ``x`` a range from 2 to it.
-``on_miss`` is ``tune`` for a build, whose stated times make the way ``wins`` the faster;
-``search`` says whether the policy has its kind among ``searches``, and ``refuse`` makes every
-config of a looped kernel refuse to load. ``looped_us`` states times of launch configs, of which few
-are tried besides inductor's lists. ``parts`` is what every row of a reduction that inductor
-splits says; without ``splits`` there are no such rows, and no question. The result has the kernels'
-names, the events, the sources that a build generated to time them, and the questions about regions.
+``way`` is what every row says; without it there are no rows. ``x`` and ``r`` are the sizes, and
+``ranged`` makes ``x`` a range from 2 to it. ``on_miss`` is ``tune`` for a build, whose stated times
+make the way ``wins`` the faster; ``search`` says whether the policy has its kind among
+``searches``, and ``refuse`` makes every config of a looped kernel refuse to load. ``looped_us``
+states times of launch configs, of which few are tried besides inductor's lists. ``parts`` is what
+every row of a reduction that inductor splits says; without ``splits`` there are no such rows, and
+no question. The result has the kernels' names, the events, the sources that a build generated to
+time them, and the questions about regions.
 """
 
 from __future__ import annotations
 
-import json
 import re
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import fake_gpu
+import h100  # before inductor looks for a device
 import torch
 import torch.nn.functional as F  # noqa: N812  as everybody does
+from h100 import Case
+from torch._dynamo import device_interface
+from torch._inductor.codecache import PyCodeCache
 
-fake_gpu.pretend()
+from warmup.core.method import CandidateSource
+from warmup.core.rows import Winner
+from warmup.core.trial import LiveSearch, Tuned
+from warmup.inductor.launch import hooks as launch_search
+from warmup.keys.question import Question, SearchQuestion
+from warmup.keys.reduction import LOOPED, PERSISTENT, split_into
+from warmup.keys.registry import kind_of
 
-from torch._dynamo import device_interface  # noqa: E402  after the device is pretended
-from torch._inductor import config  # noqa: E402
-from torch._inductor.codecache import PyCodeCache  # noqa: E402
-from torch._inductor.decomposition import select_decomp_table  # noqa: E402
-from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
-from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
-from torch.fx.experimental.symbolic_shapes import ShapeEnv  # noqa: E402
-
-from warmup.core.errors import warmup_error_in  # noqa: E402
-from warmup.core.events import Emitter, Event  # noqa: E402
-from warmup.core.method import CandidateSource  # noqa: E402
-from warmup.core.rows import Evidence, Row, Winner  # noqa: E402
-from warmup.core.trial import (  # noqa: E402
-    LiveSearch,
-    Tuned,
-)
-from warmup.inductor import connect  # noqa: E402
-from warmup.inductor.launch import hooks as launch_search  # noqa: E402
-from warmup.keys.question import Question, SearchQuestion  # noqa: E402
-from warmup.keys.reduction import (  # noqa: E402
-    LOOPED,
-    PERSISTENT,
-    split_into,
-)
-from warmup.keys.registry import kind_of  # noqa: E402
-from warmup.table.lookup import Lookup  # noqa: E402
-from warmup.table.schema import OnMiss  # noqa: E402
-
-EVIDENCE = Evidence(time_us=1.0, library_us=None, runner_up=None, runner_up_us=None, tried=1)
 WAYS = {"persistent": PERSISTENT, "looped": LOOPED}
 KERNEL = re.compile(r"\b(triton_\w+)\.run\(")
 REFUSED: list[str] = []  # parts of configs that do not load
@@ -77,7 +57,6 @@ CASES: dict[str, Callable[[Any, Any], Any]] = {
     "layer norm": lambda x, w: F.layer_norm(x, (x.shape[-1],), w),
     "rms norm": rms_norm,
     "softmax": lambda x, _: torch.softmax(x, -1),
-    "column sums": lambda x, _: x.sum(0),
     "norm, and the input of it": lambda x, w: (x.relu(), rms_norm(x.relu(), w)),
     "norm of relu": lambda x, w: rms_norm(x.relu(), w),
     "norm of a norm": lambda x, w: rms_norm(torch.sort(rms_norm(x, w), stable=True)[0], w),
@@ -93,19 +72,13 @@ CASES: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def generate(case: dict[str, Any]) -> str:
-    """Return the code that inductor generates for *case*."""
-    shapes = ShapeEnv()
-    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=shapes)
+def generate(case: Case) -> str:
+    mode = h100.fakes()
     x, r = case.get("x", 4096), case.get("r", 768)
-    rows = fake_gpu.make_range(shapes, 2, x, hint=x) if case.get("ranged") else x
+    rows = fake_gpu.make_range(mode.shape_env, 2, x, hint=x) if case.get("ranged") else x
     with mode:
-        like: dict[str, Any] = {"dtype": torch.bfloat16, "device": "cuda:0"}
-        inputs = [torch.empty((rows, r), **like), torch.empty((r,), **like)]
-        graph = make_fx(CASES[case["case"]], decomposition_table=select_decomp_table())(*inputs)
-        graph.graph.eliminate_dead_code()
-    with config.patch({"fx_graph_cache": False, "compile_threads": 1}):
-        return fake_gpu.generate(graph, inputs, mode, shapes)
+        inputs = [h100.empty(rows, r), h100.empty(r)]
+    return h100.generate(h100.trace(CASES[case["case"]], inputs, mode), inputs, mode)
 
 
 class CallingTuner(fake_gpu.StatedTuner):
@@ -155,71 +128,47 @@ class CallingTuner(fake_gpu.StatedTuner):
         return super().measure_search(key, search)
 
 
-class Generated:
-    """Keeps the sources that are loaded to be timed, and gives their kernels tensors of the CPU."""
+def generate_noting(case: Case, sources: list[str]) -> str:
+    """Generate *case*; note sources that are loaded to be timed, and give them CPU tensors."""
+    load = PyCodeCache.load
 
-    def __init__(self) -> None:
-        self.sources: list[str] = []
-        self._load = PyCodeCache.load
+    def note(source: str, *args: Any, **kwargs: Any) -> Any:
+        sources.append(source)
+        return load(source.replace("device='cuda:0'", "device='cpu'"), *args, **kwargs)
 
-    def __enter__(self) -> list[str]:
-        def load(source: str, *args: Any, **kwargs: Any) -> Any:
-            self.sources.append(source)
-            return self._load(source.replace("device='cuda:0'", "device='cpu'"), *args, **kwargs)
-
-        PyCodeCache.load = load  # type: ignore[method-assign,assignment]
-        return self.sources
-
-    def __exit__(self, *_: object) -> None:
-        PyCodeCache.load = self._load  # type: ignore[method-assign]
+    with patch.object(PyCodeCache, "load", note):
+        return generate(case)
 
 
-def searches_of(case: dict[str, Any]) -> frozenset[str]:
-    """Return the kind that *case* is about."""
-    return frozenset({"split" if case.get("splits") else "reduction"})
-
-
-def run(case: dict[str, Any]) -> dict[str, Any]:
+def answer(case: Case) -> dict[str, Any]:
     """Generate the code of *case* under a table, and return what came of it."""
-    events: list[Event] = []
-    tuner = CallingTuner(case.get("wins"), case.get("looped_us"))
-    rows: dict[str, Row] = {}
-    if "way" in case:
-        rows = {key: Row(WAYS[case["way"]], EVIDENCE) for key in keys_of(case)}
-    if "parts" in case:
-        rows = {key: Row(split_into(case["parts"]), EVIDENCE) for key in keys_of(case)}
-    lookup = Lookup(
-        rows,
-        emitter=Emitter([events.append]),
-        **fake_gpu.answering(case.get("on_miss", "strict"), tuner),
-        searches=searches_of(case) if case.get("search", True) else frozenset(),
-    )
+    kind = frozenset({"split" if case.get("splits") else "reduction"})
+    rows: dict[str, Winner] = {}
+    if "way" in case or "parts" in case:
+        winner = WAYS[case["way"]] if "way" in case else split_into(case["parts"])
+        _, asked = h100.serve(lambda: generate(case), {}, "fallback", searches=kind)
+        rows = {event["key"]: winner for event in asked["events"]}
     WORK.clear()
-    REFUSED.clear()
-    if case.get("refuse"):
-        REFUSED.append("R0_BLOCK")
-    code, error = "", None
-    attachment = connect().attach(lookup, {}, "test", quiet=True)
-    try:
-        with Generated() as sources:
-            code = generate(case)
-    except Exception as raised:  # noqa: BLE001  whatever it is, a test says what it should be
-        own = warmup_error_in(raised)
-        error = f"{type(own or raised).__name__}: {own or raised}"
-    finally:
-        attachment.detach()
+    REFUSED[:] = ["R0_BLOCK"] if case.get("refuse") else []
+    sources: list[str] = []
+    tuner = CallingTuner(case.get("wins"), case.get("looped_us"))
+    code, result = h100.serve(
+        lambda: generate_noting(case, sources),
+        rows,
+        case.get("on_miss", "strict"),
+        tuner,
+        searches=kind if case.get("search", True) else frozenset(),
+    )
     return {
-        "error": error,
+        **result,
         "code": code,
-        "kernels": KERNEL.findall(code),
-        "events": [{"name": event.name, **event.fields} for event in events],
+        "kernels": KERNEL.findall(code or ""),
         "sources": sources,
         "called": tuner.called,
         "library": tuner.library,
         "configs": tuner.configs,
         "written": tuner.written,
         "searched": tuner.searched,
-        "compiled": list(WORK.compiled),
         "questions": [
             {
                 "key": asked.key,
@@ -231,19 +180,5 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def keys_of(case: dict[str, Any]) -> list[str]:
-    events: list[Event] = []
-    lookup = Lookup({}, OnMiss.FALLBACK, Emitter([events.append]), searches=searches_of(case))
-    attachment = connect().attach(lookup, {}, "test", quiet=True)
-    try:
-        generate(case)
-    finally:
-        attachment.detach()
-    return [event.fields["key"] for event in events]
-
-
 if __name__ == "__main__":
-    for line in sys.stdin:
-        done = run(json.loads(line))
-        sys.stdout.write(json.dumps(done) + "\n")
-        sys.stdout.flush()
+    h100.answer_each(answer)

@@ -7,9 +7,8 @@ device); `pretend_launches` stands for the rest: loading, launching and timing a
 from __future__ import annotations
 
 import functools
-import re
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,7 +21,6 @@ from warmup.keys.question import GemmQuestion, Question, RegionQuestion, SearchQ
 from warmup.measuring.selection import make_row
 from warmup.table.schema import OnMiss
 
-_KERNEL = re.compile(r"async_compile\.triton\('(\w+)', '''\n(.*?)'''", re.DOTALL)
 NAME = "NVIDIA H100 80GB HBM3"
 _FACTS = {
     "major": 9,
@@ -106,27 +104,6 @@ def spell(config: Any) -> str:
     return ",".join(f"{name}={value}" for name, value in sorted(spelled))
 
 
-def generate(graph: Any, inputs: Sequence[Any], mode: Any, shapes: Any) -> str:
-    """Return the code that inductor lowers, schedules and generates for an FX graph.
-
-    *mode* and *shapes* are the FakeTensorMode and the ShapeEnv that *inputs* were made with.
-    """
-    from torch._inductor.debug import DebugContext
-    from torch._inductor.graph import GraphLowering
-    from torch._inductor.virtualized import V
-
-    lowering = GraphLowering(graph, example_inputs=inputs, is_inference=True, shape_env=shapes)
-    with V.set_graph_handler(lowering), V.set_fake_mode(mode), V.set_debug_handler(DebugContext()):
-        lowering.run(*inputs)
-        code = lowering.codegen()[0]
-    return str(getattr(code, "value", code))
-
-
-def kernels_in(code: str) -> list[tuple[str, str]]:
-    """Return name and source of each Triton kernel in *code* that inductor generated."""
-    return _KERNEL.findall(code)
-
-
 def pretend_launches(
     time_us: Callable[[Mapping[str, int]], float], refuses: Callable[[str], bool]
 ) -> Work:
@@ -196,33 +173,29 @@ class StatedTuner:
         if isinstance(question, RegionQuestion):
             self.questions.append(question)
         assert not isinstance(question, GemmQuestion), key
-        return self._measure_calls(key, question.library, question.calls)
-
-    def _measure_calls(
-        self, key: str, library: Winner, calls: Mapping[Winner, Callable[[int], object]]
-    ) -> Tuned | None:
-        outcomes = []
-        for winner in calls:
-            time = self.time_us(winner)
-            self.timed[",".join(f"{name}={value}" for name, value in winner.kwargs)] = time
-            outcomes.append(Outcome(winner=winner, samples=Samples((time,))))
-        return make_row(key, outcomes, library, Method())
+        return self._choose(key, self._time(question.calls), question.library)
 
     def measure_search(self, key: str, search: LiveSearch) -> Tuned | None:
         """Follow the search to its end, and choose as the real one does."""
         times: dict[Winner, float] = {}
         calls = search.calls
         while calls:
-            times |= {winner: self.time_us(winner) for winner in calls}
+            times |= self._time(calls)
             calls = search.more(times)
+        tuned = self._choose(key, times, min(search.listed, key=times.__getitem__))
+        return None if tuned is None else replace(tuned, searched=search.counts())
+
+    def _time(self, winners: Iterable[Winner]) -> dict[Winner, float]:
+        times = {winner: self.time_us(winner) for winner in winners}
+        for winner, time in times.items():
+            self.timed[",".join(f"{name}={value}" for name, value in winner.kwargs)] = time
+        return times
+
+    def _choose(self, key: str, times: Mapping[Winner, float], control: Winner) -> Tuned | None:
         outcomes = [
             Outcome(winner=winner, samples=Samples((time,))) for winner, time in times.items()
         ]
-        for winner, time in times.items():
-            self.timed[",".join(f"{name}={value}" for name, value in winner.kwargs)] = time
-        control = min(search.listed, key=times.__getitem__)
-        tuned = make_row(key, outcomes, control, Method())
-        return None if tuned is None else replace(tuned, searched=search.counts())
+        return make_row(key, outcomes, control, Method())
 
     def close(self) -> None:
         pass

@@ -2,7 +2,7 @@
 
     echo '{"winner": "dots", "op": "mm", "m": 1, "n": 70, "k": 200}' | python interpret_few_rows.py
 
-One case a line on stdin, one result a line on stdout; cases as for cuda_lowering.py, all of which
+One case a line on stdin, one result a line on stdout; cases as for cuda_gemms.py, all of which
 are linears here. The operands are f16, since the interpreter multiplies the bits of bf16. ``tile``
 has kwargs of the template, ``rows`` is the number of rows of a call where ``m`` is a range, and
 ``poison`` puts NaN and infinities into the operands. The result has the kernels that were
@@ -19,35 +19,18 @@ from typing import Any
 
 os.environ["TRITON_INTERPRET"] = "1"
 
-import cuda_lowering  # first: it pretends the device before inductor looks for one
-import fake_gpu
+import cuda_gemms
+import h100
 import torch
-
-from warmup.core.events import Emitter
-from warmup.core.rows import Row
-from warmup.inductor import connect
-from warmup.table.lookup import Lookup
-from warmup.table.schema import OnMiss
+from h100 import Case
 
 _DECORATOR = re.compile(r"@triton_heuristics\.template\(.*?^\)\n", re.DOTALL | re.MULTILINE)
 _CALL = r"{}\.run\((.*?), stream="
 
 
-def generate(case: dict[str, Any]) -> str:
-    """Return the code of *case* under a table whose row has the case's template and tile."""
-    found = cuda_lowering.list_candidates(case)
-    rows = {key: Row(winner, cuda_lowering.EVIDENCE) for key, winner in found.items()}
-    lookup = Lookup(rows, OnMiss.STRICT, Emitter([]))
-    attachment = connect().attach(lookup, cuda_lowering.OPTIONS, "test")
-    try:
-        return cuda_lowering.lower(case)[0]
-    finally:
-        attachment.detach()
-
-
 def call(code: str, tensors: Sequence[torch.Tensor], rows: int, columns: int) -> torch.Tensor:
     """Run the only kernel of *code* on *tensors*, and return what it wrote."""
-    ((name, source),) = fake_gpu.kernels_in(code)
+    ((name, source),) = h100.kernels_in(code)
     space: dict[str, Any] = {}
     exec(compile(_DECORATOR.sub("", source), name, "exec"), space)  # noqa: S102  inductor's code
     count = len(re.findall(r"^def \w+\((.*?)\):", source, re.MULTILINE)[0].split(","))
@@ -66,9 +49,12 @@ def call(code: str, tensors: Sequence[torch.Tensor], rows: int, columns: int) ->
     return output
 
 
-def answer(case: dict[str, Any]) -> dict[str, Any]:
+def answer(case: Case) -> dict[str, Any]:
     """Generate the kernel of the case, run it twice, and compare."""
-    code = generate(case)
+    case = {"op": "mm", "linear": True, "epilogue": False, **case}
+    rows = cuda_gemms.rows_of(case)
+    made, _ = h100.serve(lambda: cuda_gemms.lower(case), rows, options=h100.GEMM_OPTIONS)
+    code: str = made[0]
     sizes, n, k = case["m"], case["n"], case["k"]
     m = case.get("rows", sizes)
     torch.manual_seed(case.get("seed", 0))
@@ -95,7 +81,7 @@ def answer(case: dict[str, Any]) -> dict[str, Any]:
     finite = expected.isfinite()
     apart = (found[0].double() - expected)[finite].norm() / expected[finite].norm()
     return {
-        "kernels": [name for name, _ in fake_gpu.kernels_in(code)],
+        "kernels": [name for name, _ in h100.kernels_in(code)],
         "externs": re.findall(r"extern_kernels\.(\w+)\(", code),
         "apart": apart.item() if finite.any() else 0.0,
         "same": torch.equal(found[0].view(torch.int16), found[1].view(torch.int16)),
@@ -104,4 +90,4 @@ def answer(case: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    cuda_lowering.answer_each(lambda case, _: answer({"linear": True, **case}))
+    h100.answer_each(answer)

@@ -128,11 +128,9 @@ class Always(dict[str, Row]):
         self.row = Row(winner, EVIDENCE)
 
     def get(self, _key: str, _default: Any = None) -> Row:
-        """Return the row."""
         return self.row
 
-    def __getitem__(self, _key: str) -> Row:
-        return self.row
+    __getitem__ = get
 
     def __contains__(self, _key: object) -> bool:
         return True
@@ -153,8 +151,14 @@ TABLES: dict[str, Callable[[], dict[str, Row]]] = {
 }
 
 
-def _zoo_case(name: str) -> tuple[nn.Module, Case]:
-    """Return the model *name* of the zoo, and its call in its first bucket."""
+def model_and_inputs(name: str) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
+    """Return what is compiled for *name*, and the arguments of its call.
+
+    A model of the zoo is called in its first bucket.
+    """
+    if not name.startswith("zoo:"):
+        function, (given, *rest), kwargs = case_of(name)
+        return Served(function, rest, kwargs), (given,), {}
     from torchvision_anywhere import import_torchvision
 
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs" / "benchmarks"))
@@ -164,19 +168,10 @@ def _zoo_case(name: str) -> tuple[nn.Module, Case]:
     from warmup.core.buckets import parse_buckets, parse_inputs
     from warmup.models.loading import load_model, make_inputs
 
-    entry, cpu = TINY[name], torch.device("cpu")
+    entry = TINY[name.removeprefix("zoo:")]
     loaded, bucket = load_model(entry.model), parse_buckets(None, entry.dims)[0]
-    inputs = make_inputs(loaded, parse_inputs(entry.inputs), bucket, cpu, None)
-    return loaded.module, (loaded.module, tuple(inputs.args), dict(inputs.kwargs))
-
-
-def model_and_inputs(name: str) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
-    """Return what is compiled for *name*, and the arguments of its call."""
-    if name.startswith("zoo:"):
-        model, (_, args, kwargs) = _zoo_case(name.removeprefix("zoo:"))
-        return model, args, kwargs
-    function, (given, *rest), kwargs = case_of(name)
-    return Served(function, rest, kwargs), (given,), {}
+    inputs = make_inputs(loaded, parse_inputs(entry.inputs), bucket, torch.device("cpu"), None)
+    return loaded.module, tuple(inputs.args), dict(inputs.kwargs)
 
 
 def case_of(name: str) -> Case:

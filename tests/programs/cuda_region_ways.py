@@ -1,0 +1,125 @@
+"""Compile the region of a GEMM in each way for the stated H100; print what was compiled.
+
+    echo '{"case": "gelu", "number": 0}' | python cuda_region_ways.py
+
+`RegionCompiler`, the hooks, inductor, Triton and ptxas are the real ones. Stated are the device,
+the loaded kernels (32 registers, no spills) and how a module becomes a graph: what torch.compile
+would capture is traced with fake tensors here. The ways are the library's kernel, and a template
+fused and not fused. ``known`` decides about the first GEMM of the case, and with ``is_ahead`` all
+are compiled ahead, as the child process of a build does. ``lowered`` counts lowered graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import cuda_fusion  # first: it pretends the device before inductor looks for one
+import fake_gpu
+import h100
+import torch
+from h100 import Case
+
+from warmup.core.errors import BuildError
+from warmup.core.method import Method
+from warmup.core.rows import Family, Winner
+from warmup.core.trial import Candidate, TensorSpec, Trial
+from warmup.inductor.gemm.regions import region_of
+from warmup.tuning import worker
+
+NOTHING = TensorSpec((), (), 0, "float32")
+LOWERED: list[None] = []  # an item for each graph that was lowered
+
+
+class FakeSets:
+    """The inputs of a region, without memory."""
+
+    count = 1
+
+    def __init__(self, trial: Trial) -> None:
+        self.inputs = h100.like(trial.operands, h100.fakes())
+
+    def views(self, _number: int) -> list[Any]:
+        return self.inputs
+
+
+def compile_traced(module: Any) -> Callable[..., Any]:
+    """Return the compile of *module* at its first call; nothing is launched."""
+    is_compiled = False
+
+    def call(*inputs: Any) -> None:
+        nonlocal is_compiled
+        if is_compiled:
+            return
+        is_compiled = True
+        LOWERED.append(None)
+        mode, options = inputs[0].fake_mode, cuda_fusion.OPTIONS
+        graph = h100.trace(module, inputs, mode)
+        h100.run_post_grad(graph, mode, **options)
+        h100.show_outputs(graph)
+        h100.lower(graph, inputs, mode, lambda made: made.compile_to_module(), **options)
+
+    return call
+
+
+def answer(case: Case) -> list[dict[str, Any]]:
+    """Compile the region of GEMM ``number`` of the case in each way."""
+    shape = {"case": case["case"], "batch": 4, "seq": 256}
+    graph, _, _ = cuda_fusion.graph_of(shape)
+    targets = torch.ops.aten.mm.default, torch.ops.aten.addmm.default
+    gemms = [node for node in graph.graph.nodes if node.target in targets]
+    rows = cuda_fusion.templates(shape)
+    key, tile = list(rows.items())[case["number"]]
+    region = region_of(gemms[case["number"]], (), has_epilogue=True)
+    assert region is not None
+    first, other = next(iter(rows.items()))
+    trial = Trial(
+        key=key,
+        op=key.split()[0],
+        device="cuda:0",
+        operands=region.inputs,
+        views=(),
+        out=NOTHING,
+        candidates=(),
+        library=Winner(Family.EXTERN, f"aten::{key.split()[0]}"),
+        method=Method(),
+        region=region,
+        options=cuda_fusion.OPTIONS,
+        known=((first, replace(other, fused=case["known"])),) if "known" in case else (),
+    )
+    sets = FakeSets(trial)
+    compiler = worker.RegionCompiler(trial, torch.device("cuda:0"))
+    winners = [trial.library, replace(tile, fused=True), replace(tile, fused=False)]
+    LOWERED.clear()
+    if case.get("is_ahead"):
+        compiler.compile_ahead(winners, lambda: sets, lambda *_: None)
+    found = []
+    for winner in winners:
+        error = ""
+        try:
+            compiler.make_call(Candidate(winner), sets)
+        except BuildError as refused:
+            error = str(refused)
+        kernels = compiler.kernels_of(winner)
+        assert kernels is not None, error
+        found.append(
+            {
+                "count": kernels.count,
+                "spills": kernels.spills,
+                "registers": kernels.registers,
+                "is_as_decided": kernels.is_as_decided,
+                "error": error,
+                "lowered": len(LOWERED),
+            }
+        )
+    compiler.close()
+    return found
+
+
+if __name__ == "__main__":
+    fake_gpu.pretend_launches(lambda _: 1.0, lambda _: False)
+    worker.compile_model = compile_traced
+    if not hasattr(torch._C, "_cuda_getCurrentRawStream"):  # a torch for CPUs lacks it
+        torch._C._cuda_getCurrentRawStream = lambda _: 0
+    h100.answer_each(answer)
