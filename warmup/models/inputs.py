@@ -204,11 +204,8 @@ def _infer(
 
 def _fits_example(model: LoadedModel, bucket: Bucket, dtype: torch.dtype | None) -> bool:
     assert model.example_inputs is not None
-    try:
-        fake = fake_copy(model.module, dtype)
-    except Exception:  # noqa: BLE001  the user's model may raise anything when it is copied
-        return False
-    return accepts_example(fake, model.example_inputs, bucket, _device_of(model.module), dtype)
+    make_fake = functools.partial(fake_copy, model.module, dtype)
+    return accepts_example(make_fake, model.example_inputs, bucket, _device_of(model.module), dtype)
 
 
 def _refuse_misspelled(model: LoadedModel, bucket: Bucket, dtype: torch.dtype | None) -> None:

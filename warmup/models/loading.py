@@ -12,6 +12,7 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -373,7 +374,9 @@ def _choose(file: ModelFile, arguments: Collection[str] = ()) -> tuple[Any, str]
     if callable(function := getattr(file.namespace, _INPUTS_FUNCTION, None)):
         sizes = tuple((name, _STAND_IN_SIZE) for name in needed_arguments(function))
         fitting = [
-            name for name, value in classes.items() if _takes(value, function, Bucket(sizes))
+            name
+            for name, value in classes.items()
+            if accepts_example(partial(fake_instance, value), function, Bucket(sizes))
         ]
         if len(fitting) == 1:
             return classes[fitting[0]], f"the only class in {name} that takes {_INPUTS_FUNCTION}"
@@ -385,30 +388,25 @@ def _choose(file: ModelFile, arguments: Collection[str] = ()) -> tuple[Any, str]
     )
 
 
-def _takes(definition: type[nn.Module], function: Callable[..., Any], bucket: Bucket) -> bool:
-    """Whether a *definition* made without arguments accepts what *function* returns."""
-    try:
-        model = fake_instance(definition)
-    except Exception:  # noqa: BLE001  the user's class may raise anything: it is not the one then
-        return False
-    return accepts_example(model, function, bucket, torch.device("cpu"), None)
-
-
 def accepts_example(
-    model: FakeModel,
+    make_fake: Callable[[], FakeModel],
     function: Callable[..., Any],
     bucket: Bucket,
-    device: torch.device,
-    dtype: torch.dtype | None,
+    device: torch.device | None = None,
+    dtype: torch.dtype | None = None,
 ) -> bool:
-    """Whether *model* accepts on fake tensors what *function* returns for the sizes of *bucket*.
+    """Whether a fake model accepts what *function* returns for the sizes of *bucket*.
 
     Floating inputs are cast to *dtype* if given. Where inputs cannot be fake, as sparse and
     quantized tensors, it is whether forward has parameters for them.
     """
+    try:
+        model = make_fake()
+    except Exception:  # noqa: BLE001  the user's class may raise anything: it is not the one then
+        return False
 
     def make_arguments() -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-        inputs = _moved(_from_function(function, bucket), device, dtype)
+        inputs = _moved(_from_function(function, bucket), device or torch.device("cpu"), dtype)
         return inputs.args, inputs.kwargs
 
     try:

@@ -13,7 +13,6 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Final, NamedTuple
@@ -507,12 +506,10 @@ def _choices_apart(runs: Sequence[Run]) -> list[Divergence]:
 
 
 def _unused(ledger: Ledger, named: str | Path | None) -> tuple[str, ...] | None:
+    """Return the rows that inductor asks for while it compiles, and did not ask for."""
     runs = [run for run in ledger.runs.values() if not run.is_mismatched]
-    asked = {key for run in runs for key in (*run.hits, *run.tuned, *(k for k, _ in run.misses))}
-    if named is not None:
-        return _unasked(read(Path(named)).rows.keys(), asked)
-    rows: set[str] = set()
-    for run in runs:
+    rows = set[str]() if named is None else {*read(Path(named)).rows}
+    for run in runs if named is None else ():
         try:
             tables = [read(Path(path)) for path in run.table_paths if Path(path).is_file()]
         except (OSError, TableError, ValueError):  # a path that no file has, or no table
@@ -521,13 +518,11 @@ def _unused(ledger: Ledger, named: str | Path | None) -> tuple[str, ...] | None:
         if union is None or digest_of(union) != run.table_digest:
             return None
         rows |= union.rows.keys()
-    return _unasked(rows, asked) if runs else None
-
-
-def _unasked(keys: AbstractSet[str], asked: AbstractSet[str]) -> tuple[str, ...]:
-    """Return those of *keys* that inductor asks for while it compiles, and did not ask for."""
-    unasked = (key for key in keys - asked if kind_of(key).is_asked)
-    return tuple(sorted(unasked, key=natural_order))
+    if named is None and not runs:
+        return None
+    for run in runs:
+        rows -= {*run.hits, *run.tuned, *(key for key, _ in run.misses)}
+    return tuple(sorted((key for key in rows if kind_of(key).is_asked), key=natural_order))
 
 
 # `MissedProblem` and the misses document: the problems that no row answered while serving.
