@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -98,17 +99,14 @@ def _reach(graph: Graph, start: str) -> set[str]:
     return found
 
 
-def floors(graph: Graph) -> list[list[str]]:
-    """Return the folders of *graph* without circles in floors: each imports lower floors only."""
-    left = {name: set(others) for name, others in graph.items()}
-    found: list[list[str]] = []
-    while left:
-        floor = sorted(name for name, others in left.items() if not others & left.keys())
-        assert floor, f"folders in a circle: {', '.join(left)}"
-        found.append(floor)
-        for name in floor:
-            del left[name]
-    return found
+def floors(graph: Graph) -> Iterator[list[str]]:
+    """Yield the folders of *graph* without circles in floors: each imports lower floors only."""
+    sorter = graphlib.TopologicalSorter(graph)
+    sorter.prepare()
+    while sorter.is_active():
+        floor = sorted(sorter.get_ready())
+        yield floor
+        sorter.done(*floor)
 
 
 def drawing(texts: Mapping[str, str]) -> str:

@@ -57,18 +57,17 @@ def _annotated(kind: type) -> list[str]:
 
 
 def _commands() -> dict[str, list[str]]:
+    """Return each command with its arguments and options as click lists them, but for typer's."""
     from typer.main import get_command
 
     from warmup.cli.app import app
 
-    return dict(_listed("warmup", get_command(app)))
-
-
-def _listed(path: str, command: Any) -> Iterator[tuple[str, list[str]]]:
-    """Yield *command* and the commands below, each with its parameters but for those of typer."""
-    yield path, [_spell(each) for each in command.params if "completion" not in str(each.name)]
-    for name, inner in sorted(getattr(command, "commands", {}).items()):
-        yield from _listed(f"{path} {name}", inner)
+    root: Any = get_command(app)
+    commands = {"warmup": root, **{f"warmup {name}": root.commands[name] for name in root.commands}}
+    return {
+        path: [_spell(each) for each in command.params if "completion" not in str(each.name)]
+        for path, command in sorted(commands.items())
+    }
 
 
 def _spell(parameter: Any) -> str:
