@@ -198,15 +198,9 @@ def test_a_searched_launch_config_is_forced_and_no_less_exact(run: Run, tmp_path
     Configs were tried that inductor lists nowhere, none of them wrote something wrong. Another
     order of a reduction is no larger error.
     """
-    cases = [
-        "add, LayerNorm 10960 x 768",
-        "GELU 10960 x 3072",
-        "add, RMSNorm 2048 x 4096",
-        "transpose 4096 x 4096",
-    ]
     out = tmp_path / "race.json"
-    run(tmp_path, "tests/programs/launch_race.py", out, 600, *cases)
-    for case, found in json.loads(out.read_text())["kernels"].items():
+    run(tmp_path, "tests/programs/launch_race.py", out)
+    for case, found in json.loads(out.read_text()).items():
         variants, rows = found["variants"], found["rows"]
         assert variants["table"]["events"] == {"lookup.hit": len(rows)}, case
         assert variants["table"]["benchmarks"] == {}, case

@@ -411,19 +411,14 @@ def serve(handlers: Mapping[str, Callable[..., Answer]], answers: int) -> None:
     with os.fdopen(requests, "rb") as commands, os.fdopen(answers, "wb") as out:
         for line in commands:
             request = json.loads(line)
-            answer = _answer(handlers[request.pop("do")], request)
+            try:
+                answer = handlers[request.pop("do")](**request)
+            except Exception as error:  # noqa: BLE001  the user's model may raise anything
+                traceback.print_exc()
+                own = warmup_error_in(error)
+                message = str(own) if own is not None else f"{type(error).__name__}: {error}"
+                answer = {"failed": " ".join(message.split())[:_ANSWER_LENGTH]}
+            sys.stdout.flush()
+            sys.stderr.flush()
             out.write(json.dumps(answer).encode() + b"\n")
             out.flush()
-
-
-def _answer(handler: Callable[..., Answer], arguments: Mapping[str, Any]) -> Answer:
-    try:
-        return handler(**arguments)
-    except Exception as error:  # noqa: BLE001  the user's model may raise anything
-        traceback.print_exc()
-        own = warmup_error_in(error)
-        message = str(own) if own is not None else f"{type(error).__name__}: {error}"
-        return {"failed": " ".join(message.split())[:_ANSWER_LENGTH]}
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()

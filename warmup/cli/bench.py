@@ -41,41 +41,30 @@ def bench(
         list[str] | None,
         typer.Argument(
             metavar="LAYER",
-            help="Of layers: any of rmsnorm, softmax, cross-entropy, swiglu, layernorm and of your "
-            "own, FILE.py:Class; default all five.",
+            help="Of layers: rmsnorm, softmax, cross-entropy, swiglu, layernorm (default all), or "
+            "your own, FILE.py:Class.",
         ),
     ] = None,
     *,
     shapes: Annotated[
-        str | None,
-        typer.Option(help="MxKxN of mm, ROWSxCOLUMNS of layers, with commas; default usual ones."),
+        str | None, typer.Option(help="MxKxN of mm, ROWSxCOLUMNS of layers; default usual ones.")
     ] = None,
     backends: Annotated[
-        str | None, typer.Option(help="The backends to time beside eager; default all.")
+        str | None, typer.Option(help="Backends beside eager; default all.")
     ] = None,
     dtype: Annotated[
-        str | None,
-        typer.Option(help="bf16, f16 or f32; default f16, of layers bf16, of pad all three."),
+        str | None, typer.Option(help="bf16, f16 or f32; default f16, of layers bf16, of pad all.")
     ] = None,
     rounds: Annotated[
-        int | None,
-        typer.Option(min=1, help="Rounds of timing; default 50, of layers 30."),
+        int | None, typer.Option(min=1, help="Rounds of timing; default 50, of layers 30.")
     ] = None,
     table: Annotated[
         Path | None, typer.Option(help="The table to serve; default a table that is built first.")
     ] = None,
-    samples: Annotated[
-        int | None, typer.Option(min=1, help="Of pad: how many samples the file is to have.")
-    ] = None,
-    budget: Annotated[
-        str | None, typer.Option(help="Of pad: begin no sample after this time, such as 20m.")
-    ] = None,
+    samples: Annotated[int | None, typer.Option(min=1, help="Of pad: samples in the file.")] = None,
+    budget: Annotated[str | None, typer.Option(help="Of pad: the time to begin samples.")] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder for the report as JSON and charts; of pad the file of samples, JSON "
-            "lines, which is completed."
-        ),
+        Path | None, typer.Option(help="Folder for JSON and charts; of pad the file of samples.")
     ] = None,
     device: options.DeviceOption = "auto",
     as_json: options.AsJson = False,

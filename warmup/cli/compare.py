@@ -54,29 +54,17 @@ def compare(
         str | None,
         typer.Option(
             help="Any of eager,default,max-autotune,table,table-padded, and other models: "
-            "NAME=MODEL or NAME=MODEL+table. The first two always run. Default all five; "
-            "table-padded where the table pads weights."
+            "NAME=MODEL or NAME=MODEL+table. The first two always run. Default all."
         ),
     ] = None,
-    rounds: Annotated[
-        int, typer.Option(help="Rounds of timing, 6 or more; each times every call once.")
-    ] = 30,
+    rounds: Annotated[int, typer.Option(help="Rounds of timing, 6 or more.")] = 30,
     launch: Annotated[
-        Launch,
-        typer.Option(
-            help="How timed calls are launched: eager (one by one) or, on a GPU, cudagraph."
-        ),
+        Launch, typer.Option(help="How timed calls are launched: eager (one by one) or cudagraph.")
     ] = Launch.EAGER,
-    l2: Annotated[
-        L2, typer.Option(help="What timed calls find in the L2 cache: cold (nothing) or warm.")
-    ] = L2.WARM,
+    l2: Annotated[L2, typer.Option(help="Timed calls meet a cold or a warm L2 cache.")] = L2.WARM,
     freezing: options.Freezing = None,
     out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder for compare.json, the logs of the variants and, with matplotlib, "
-            "compare-speed.png; default none."
-        ),
+        Path | None, typer.Option(help="Folder for compare.json, logs and, drawn, the chart.")
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:

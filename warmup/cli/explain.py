@@ -59,14 +59,13 @@ def explain(
         Literal["default", "max-autotune"], typer.Option(help="The torch.compile mode.")
     ] = "default",
     grad: Annotated[
-        bool | None, typer.Option(help="Only with gradients, or only without; default both.")
+        bool | None, typer.Option(help="With or without gradients; default both.")
     ] = None,
     largest: Annotated[
         int | None, typer.Option(min=1, help="Largest size to cover; default the largest given.")
     ] = None,
     assume: Annotated[
-        str | None,
-        typer.Option(help=f"Explain a GPU that is not here: {', '.join(ASSUMED_DEVICES)}."),
+        str | None, typer.Option(help=f"A GPU that is not here: {', '.join(ASSUMED_DEVICES)}.")
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -222,12 +221,8 @@ def suggest(
     max_buckets: Annotated[
         int, typer.Option(help=f"The most buckets to suggest, 1 to {MAX_SUGGESTED}.")
     ] = 8,
-    multiple: Annotated[
-        int, typer.Option(help="Round buckets up to multiples of this, such as 64.")
-    ] = 1,
-    cost: Annotated[
-        Cost, typer.Option(help="Growth of the work with the size; attention is quadratic.")
-    ] = Cost.LINEAR,
+    multiple: Annotated[int, typer.Option(help="Round buckets up to multiples of this.")] = 1,
+    cost: Annotated[Cost, typer.Option(help="Growth of the work with the size.")] = Cost.LINEAR,
     as_json: options.AsJson = False,
 ) -> None:
     """Choose buckets that add the least padding to observed sizes."""

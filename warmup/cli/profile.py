@@ -67,14 +67,10 @@ def profile(
         ),
     ] = None,
     *,
-    table: Annotated[
-        Path | None, typer.Option(help="The table whose rows chose the kernels.")
-    ] = None,
+    table: Annotated[Path | None, typer.Option(help="The table that chose the kernels.")] = None,
     model: options.ModelOptions,
     mode: Annotated[str, typer.Option(help="With --model: the mode of torch.compile.")] = "default",
-    out: Annotated[
-        Path | None, typer.Option(help="With --model: the trace to write, .json or .json.gz.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="With --model: the trace to write.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Say what each kernel of a trace costs, what limits it, and which row chose it.
