@@ -71,7 +71,6 @@ def environment_of(container: dict[str, Any]) -> dict[str, str]:
 
 
 def image() -> list[dict[str, Any]]:
-    """Return the instructions of the Dockerfile."""
     parser = DockerfileParser(fileobj=io.BytesIO(DOCKERFILE.read_bytes()))
     return [entry for entry in parser.structure if entry["instruction"] != "COMMENT"]
 
@@ -200,7 +199,6 @@ def unit_entries() -> dict[str, list[str]]:
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze here")
 def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
-    """`systemd-analyze verify` says nothing."""
     text = UNIT.read_text(encoding="utf-8")
     text = re.sub(r"/opt/model-server/venv/bin/\w+", shutil.which("true") or "", text)
     unit = tmp_path / UNIT.name

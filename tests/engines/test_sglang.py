@@ -37,7 +37,6 @@ class Served:
 
     @property
     def counts(self) -> tuple[int, int, int, int]:
-        """Runs, hits, misses and measurements without a row."""
         audited = self.audit
         return (
             audited.runs,
@@ -55,7 +54,6 @@ class Bench:
     served: dict[str, Served] = field(default_factory=dict)
 
     def call(self, cache: str, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        """Run Python with *words* in the folder, with caches in the folder *cache*."""
         environment = {
             **os.environ,
             "PYTHONPATH": str(HERE.parents[1]),

@@ -28,7 +28,6 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
 
 @pytest.fixture(scope="module")
 def unrelated(bench: Bench) -> Path:
-    """A table that has no row for the engine."""
     words = ("--device", "cpu", "--model", "tiny.py:model", "--input", "input=[rows,32]:f32")
     bench.warmup("build", *words, "--dims", "rows=2", "--out", "unrelated.json")
     return bench.folder / "unrelated.json"
@@ -65,7 +64,6 @@ def warm(bench: Bench, table: Path, cold: Served) -> Served:
 
 @pytest.fixture(scope="module")
 def untabled(bench: Bench) -> Served:
-    """The engine without a table, from an empty cache."""
     # VLLM_PLUGINS is a part of vLLM's key as well.
     return bench.serve("untabled", "plain", None, **WITHOUT_PLUGIN, **IN_PROCESS)
 

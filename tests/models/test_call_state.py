@@ -15,7 +15,6 @@ PROGRAM = Path(__file__).resolve().parents[1] / "programs/models/written.py"
 
 @torch.no_grad()
 def test_each_call_begins_with_what_was_kept() -> None:
-    """Two calls, with the state put back between them, have the same output."""
     model = runpy.run_path(str(PROGRAM))["Written"]().eval()
     x, state = torch.randn(2, 64), CallState()
     noted = noted_tensors(model, [((), {"x": x})])

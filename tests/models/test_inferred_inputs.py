@@ -46,7 +46,6 @@ def net(forward: Callable[..., Any], **parts: Any) -> nn.Module:
 
 
 def test_the_inputs_of_a_posted_script_are_inferred_and_accepted() -> None:
-    """A script as people post it gets inputs without a word, and its forward runs on them."""
     for script, expected in (
         ("linear_script", "x=[seqlen,96]:f32"),
         ("bf16_mlp", "x=[seqlen,128]:bf16"),
@@ -65,7 +64,6 @@ def test_the_inputs_of_a_posted_script_are_inferred_and_accepted() -> None:
 
 
 def test_an_example_takes_its_own_inputs_or_inferred_ones() -> None:
-    """`example_inputs` is used where it fits the model of the file; else inputs are inferred."""
     for target, expected in (
         ("mlp.py:MLP", ""),
         ("mlp.py:VisionLinear", "hidden_states=[seqlen,3420]:bf16"),

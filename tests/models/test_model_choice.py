@@ -122,7 +122,6 @@ def test_the_only_model_of_a_file_is_meant(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_module_is_looked_up_in_the_working_directory() -> None:
-    """package.module:NAME works for every command, as it does under python -m."""
     write("parts/__init__.py", "", "")
     write("parts/net.py")
     assert load_model("parts.net:Large").name == "net.Large"
@@ -174,7 +173,6 @@ def test_inputs_of_another_dtype_than_the_weights_get_a_remedy() -> None:
 
 
 def test_usual_names_of_dtypes_are_known() -> None:
-    """--dtype refuses integers and unknown names with the names there are."""
     for text, dtype in (
         ("bf16", torch.bfloat16),
         ("torch.bfloat16", torch.bfloat16),

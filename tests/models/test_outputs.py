@@ -45,7 +45,6 @@ def quantized(tensor: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.filterwarnings("ignore")  # torch says that most of these forms are in beta or go
 def test_tensors_that_are_not_dense_are_compared_by_their_dense_form() -> None:
-    """Nested of both layouts, sparse of all, and quantized; each form is equal to itself."""
     wide, off = EXACT.expand(4, 2).contiguous(), torch.tensor([[3.0, 4.0], [3.0, 4.0], [0, 0.0]])
     makes = {
         "jagged": lambda x: jagged(x, x[:1]),
@@ -67,8 +66,6 @@ def test_tensors_that_are_not_dense_are_compared_by_their_dense_form() -> None:
 
 
 def test_an_output_without_a_dense_form_is_refused() -> None:
-    """A tensor of a class whose operators say no: an error of a model, in one sentence."""
-
     class Opaque(torch.Tensor):
         @classmethod
         def __torch_function__(cls, function: Any, *_rest: Any) -> Any:
@@ -81,7 +78,6 @@ def test_an_output_without_a_dense_form_is_refused() -> None:
 
 
 def test_large_outputs_are_compared_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The chunks of a tensor give the error of the tensor, also where it is not contiguous."""
     expected = torch.randn(7, 9).t()
     whole = output_errors(expected, expected + 0.1)
     monkeypatch.setattr(outputs, "_CHUNK", 5)

@@ -34,7 +34,6 @@ def padded_linears(model: nn.Module) -> list[PaddedLinear]:
 
 
 def held(model: nn.Module) -> int:
-    """Return the bytes of memory of all parameters and buffers."""
     storages = [tensor.untyped_storage() for tensor in (*model.parameters(), *model.buffers())]
     return sum({each.data_ptr(): each.nbytes() for each in storages}.values())
 
@@ -141,7 +140,6 @@ def test_a_parameter_changed_in_place_is_computed_with(
 def test_a_copied_or_moved_model_is_still_padded(
     language_model: nn.Module, model_inputs: ModelInputs
 ) -> None:
-    """The output is the same, parameters share memory with the padded tensors, and ties hold."""
     moves: dict[str, Callable[[nn.Module], nn.Module]] = {
         "deepcopy": copy.deepcopy,
         "copy": copy.copy,

@@ -16,7 +16,6 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def report(run_once: Callable[..., tuple[Path, str]], variables: dict[str, str]) -> Any:
-    """The output of the program that compiled a padded model."""
     program = ROOT / "tests" / "programs" / "compile_padded.py"
     return json.loads(run_once("compile-padded", str(program), **variables)[1])
 

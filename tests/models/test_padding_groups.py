@@ -24,7 +24,6 @@ def forms_of(model: nn.Module) -> list[str]:
 
 
 def reasons_of(model: nn.Module) -> dict[str, str]:
-    """Return the reasons why Linears are not padded, by their names."""
     found = find_groups(model.eval())
     return {", ".join(each.names): each.reason for each in found.unpadded}
 
@@ -78,7 +77,6 @@ def test_only_what_is_unaligned_in_bytes_is_padded(gated: Callable[..., nn.Modul
 
 
 def test_zeros_survive() -> None:
-    """The expression of a chain names the operators that are called."""
     for function, expression in (
         (lambda x, y: F.silu(x) * y, "mul(silu(p0),p1)"),
         (lambda x, y: torch.mul(y, F.relu(x)), "mul(p1,relu(p0))"),
@@ -137,7 +135,6 @@ def test_where_zeros_are_not_sure_to_survive_there_is_no_chain() -> None:
 
 
 def test_other_readers_and_values_break_a_chain() -> None:
-    """Each Linear is a group of its own then."""
     for function, reason in (
         (lambda m, x: m.second(m.first(x) * m.scale), "mul also reads scale"),
         (lambda m, x: m.second(m.first(x) * x), "mul also reads x"),
@@ -248,7 +245,6 @@ def test_a_linear_that_is_not_plain_is_unpadded() -> None:
 def test_hooks_and_values_that_are_kept_would_see_the_padding(
     gated: Callable[..., nn.Module],
 ) -> None:
-    """The search itself leaves nothing in the module."""
     model = gated(activation=nn.SiLU())
     model.get_submodule("activation").register_forward_hook(lambda *_: None)
     assert forms_of(model) == ["n", "n", "k"]

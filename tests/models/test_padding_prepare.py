@@ -26,7 +26,6 @@ EVIDENCE = Evidence(time_us=1, library_us=2, runner_up=None, runner_up_us=None, 
 
 
 def row(group: Group, m: int, features: int) -> dict[str, Row]:
-    """Return a row with the winner *features* for *m* rows of *group*."""
     key = group.structure.key(Dim.of(m))
     return {key: Row(winner_of(group.structure, features), EVIDENCE)}
 
@@ -74,7 +73,6 @@ def test_rows_of_all_sizes_decide(language_model: nn.Module, groups: dict[str, G
 def test_rows_that_cannot_be_used_pad_nothing(
     language_model: nn.Module, groups: dict[str, Group]
 ) -> None:
-    """A size that no build tries, another structure, a row that is not trusted."""
     head = groups["head"]
     (key, own), *_ = row(head, 7, 104).items()
     huge = replace(own, winner=Winner(Family.WEIGHT, "padded", (("features", 2**30),)))
@@ -151,7 +149,6 @@ def test_a_table_of_another_device_pads_nothing(language_model: nn.Module, table
 def test_the_paddings_of_a_table_are_known_without_a_model(
     groups: dict[str, Group], table: Any
 ) -> None:
-    """By structure; only structures whose rows agree on a padded size."""
     head, mlp = groups["head"], groups["mlp.gate"]
     agreed = {**table.rows, **row(mlp, 7, 45)}
     assert paddings(replace(table, rows=agreed), ()) == {head.structure: Padding(104)}

@@ -93,7 +93,6 @@ def test_a_scaled_product_has_the_scales_of_its_key() -> None:
 
 
 def test_operands_lie_as_the_key_says() -> None:
-    """Strides are the natural ones or those that the key spells; ranges are marked."""
     for layouts, strides in (
         ("a=row b=row", ((10, 5, 1), (15, 3, 1))),
         ("a=row/8 b=col", ((10, 8, 1), (15, 1, 5))),
@@ -108,7 +107,6 @@ def test_operands_lie_as_the_key_says() -> None:
 
 
 def test_a_key_that_cannot_be_rebuilt_is_an_error() -> None:
-    """Each key that no module can be made of is a ProblemError that names the cause."""
     mm = "mm m=4 n=3 k=2 f32 a=row b=row out=f32 | epilogue=none"
     for key, reason in (
         (f"packed_linear {LINEAR}=frobnicate", "frobnicate is unknown"),

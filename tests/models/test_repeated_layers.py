@@ -122,7 +122,6 @@ def test_a_layer_that_differs_stays() -> None:
 
 
 def test_what_may_mean_more_stays() -> None:
-    """Layers and lists with hooks, and those that are reached in several ways."""
     hooked = nn.Sequential(*stack(5).layers)
     hooked.register_forward_hook(lambda *_: None)
     again, named, twice = Stack(*[Layer()] * 5), stack(5), stack(5)

@@ -90,7 +90,6 @@ def test_a_layer_in_8_bits_is_run_in_higher_precision() -> None:
 
 
 def test_why_a_model_is_not_run() -> None:
-    """It knows one precision alone, or its activations need more than there is."""
     done = run(Casting(8, 8).bfloat16(), torch.rand(2, 8).bfloat16())
     assert done.outputs is None
     assert done.name.startswith("no float32 run: on cpu: RuntimeError: expected")

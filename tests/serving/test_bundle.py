@@ -98,7 +98,6 @@ def test_what_does_not_fit_is_refused(
 
 
 def test_a_bundle_that_cannot_be_trusted_is_refused(bundle: Path, caches: Path) -> None:
-    """A file that every user can write, a damaged file, a missing file, and unwritable caches."""
     bundle.chmod(0o666)
     assert unpacked(bundle).refused == "it is code, and every user can write the file"
     bundle.chmod(0o644)

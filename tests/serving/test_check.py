@@ -80,7 +80,6 @@ def test_a_file_that_is_no_table_is_invalid(tmp_path: Path) -> None:
 
 
 def test_a_hard_difference_is_a_mismatch_with_both_values(compare: Check) -> None:
-    """One changed field gives code 10 and that field alone, expected and found."""
     for changes, field, expected, found in (
         ({"vendor": "amd"}, "device.vendor", "nvidia", "amd"),
         ({"arch": "sm_100"}, "device.arch", "sm_90", "sm_100"),
@@ -120,7 +119,6 @@ def test_templates_below_the_gate_are_a_mismatch(compare: Check, put: Put) -> No
 
 
 def test_the_gate_is_inductors_own() -> None:
-    """68 SMs on NVIDIA, the generation on AMD, nothing on CPU."""
     for changes, is_closed in (
         ({"sm_count": 67}, True),
         ({"sm_count": 68}, False),
@@ -191,7 +189,6 @@ def test_a_gpu_is_described_by_what_torch_says_of_it(monkeypatch: pytest.MonkeyP
 
 
 def test_rows_that_are_not_trusted_are_a_remark(put: Put) -> None:
-    """The table is ready: what is not trusted is a miss, and the rest is served."""
     table = make_table()
     key, row = next(iter(table.rows.items()))
     path = put(replace(table, rows={**table.rows, key: replace(row, untrusted="it was wrong")}))

@@ -24,7 +24,6 @@ RunOnce = Callable[..., tuple[Path, str]]
 
 @pytest.fixture(scope="module")
 def case(run_once: RunOnce, variables: dict[str, str]) -> Case:
-    """``case("range")``: the results of that case of the program."""
     found: dict[str, dict[str, Any]] = {
         **json.loads(run_once("compiled", PROGRAM, *CALLED, **variables)[1]),
         **json.loads(run_once("warm", PROGRAM, *WARMED, **variables, **TWO_THREADS)[1]),
@@ -71,7 +70,6 @@ def test_calls_that_no_bucket_serves_are_counted_or_refused(case: Case) -> None:
 
 
 def test_what_depends_on_padding_is_served_uncompiled(case: Case) -> None:
-    """Rows that depend on each other, a number that padding changes, and a buffer."""
     for name, count, reason in (
         ("dependent", 3, "n cannot be padded"),
         ("counted", 2, "padded to n=16 the output 1 is 16, and 5 unpadded: n cannot be padded"),

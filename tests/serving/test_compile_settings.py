@@ -59,8 +59,6 @@ def test_settings_that_cannot_be_used_are_refused() -> None:
 
 
 def test_calls_that_cannot_be_served_are_refused() -> None:
-    """A call without the tensor, a dim that the tensor lacks, and a container of another type."""
-
     class Own(dict[str, torch.Tensor]):
         """A container of its own, which cannot be copied."""
 
@@ -93,7 +91,6 @@ def test_padded_inputs_of_graph_modes_have_cache_entries_of_their_own(
 
 
 def test_attributes_are_the_models() -> None:
-    """Modules, state dict, methods, and attributes that are set; nothing is compiled meanwhile."""
     model = Mask().eval()
     served = compiled(model)
     served.scale = 3
@@ -104,7 +101,6 @@ def test_attributes_are_the_models() -> None:
 
 
 def test_containers_of_callers_are_left_alone() -> None:
-    """Containers around a tensor that is replaced are copied."""
     argument = TensorArgument(Mask(), DynamicDim("n", ("batch", "mask", 0), 0))
     given = {"mask": [torch.ones(4), "kept"], "more": 1}
     before = copy.deepcopy(given)
@@ -135,7 +131,6 @@ def test_rounding_is_told_from_an_effect_of_padding() -> None:
 
 
 def found(make: Any, **sizes: int) -> dict[str, dict[int, str]]:
-    """Return the dims of the inputs that *make* returns for *sizes*, by keyword."""
     bucket = Bucket(tuple(sizes.items()))
     return find_dims(Mask(), lambda bucket: make(**dict(bucket.sizes)), bucket)
 

@@ -27,7 +27,6 @@ CLEAN = Report(
 
 
 def test_whatever_no_row_answered_is_not_clean() -> None:
-    """Graphs from cache and unused rows are no fault."""
     assert CLEAN.is_clean
     for changes in (
         {"misses": {"k": 1}},

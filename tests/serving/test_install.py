@@ -28,7 +28,6 @@ ROUNDS = 10
 
 @pytest.fixture(scope="module")
 def tables() -> tuple[Table, Table]:
-    """Two tables for this machine, without and with a row."""
     inductor = connect()
     policy = Policy(
         mode="max-autotune-gemm",
@@ -44,7 +43,6 @@ def tables() -> tuple[Table, Table]:
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No test begins or ends with a table installed."""
     monkeypatch.delenv("WARMUP_AUDIT_LOG", raising=False)
     monkeypatch.setenv("WARMUP_DEVICE", "cpu")
     assert installed() is None
@@ -98,7 +96,6 @@ def test_other_settings_are_an_error(
 
 
 def with_threads(table: Table, threads: int) -> Table:
-    """Return *table* as one of a CPU with so many threads."""
     runtime = table.provenance.runtime
     runtime = replace(runtime, device=replace(runtime.device, threads=threads))
     return replace(table, provenance=replace(table.provenance, runtime=runtime))
@@ -190,7 +187,6 @@ def test_of_a_table_for_another_machine_nothing_is_applied(
 
 
 def test_another_table_is_an_error_until_the_first_is_closed(tables: tuple[Table, Table]) -> None:
-    """The error has both digests."""
     with install(tables[0]) as first:
         message = f"digest: installed {first.digest}, asked "
         with pytest.raises(warmup.SettingsError, match=message):

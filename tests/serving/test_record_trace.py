@@ -156,7 +156,6 @@ def test_a_trace_does_not_differ_from_itself(recorded: tuple[Path, Any]) -> None
 
 
 def test_what_cannot_be_profiled_is_an_error() -> None:
-    """A contradiction of options, or a file that is not there, is an error that says so."""
     for options, reason in (
         (("a.json", "b.json", "c.json"), "3 traces"),
         (("a.json", "--model", "m.py"), "a trace and --model"),

@@ -63,7 +63,6 @@ class Recording:
         )
 
     def measure(self, winner: Winner = ROW.winner) -> Winner | None:
-        """Ask the lookup about the key, with *winner* as the only candidate."""
         calls = {winner: lambda _number: None}
         return self.lookup.measure(CallsQuestion(ProblemOfKey(KEY), winner, calls))
 

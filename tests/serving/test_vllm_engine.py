@@ -69,7 +69,6 @@ def test_what_cannot_be_started_is_refused(model: Path, tmp_path: Path) -> None:
 def test_without_vllm_the_environment_is_named(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The engine must be installed where the build runs."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(SettingsError, match=f"vLLM is not installed for {sys.executable}"):
         vllm_command(model, [1])
