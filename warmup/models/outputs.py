@@ -117,7 +117,6 @@ def _relative_error(expected: torch.Tensor, actual: torch.Tensor) -> float:
 
 
 def _chunks(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Yield the elements of *tensor* in order, as float64, some at a time."""
     wide = torch.complex128 if tensor.is_complex() else torch.float64
     flat = tensor.detach().reshape(-1)
     for start in range(0, flat.numel(), _CHUNK):
@@ -227,7 +226,6 @@ class CallState:
         return written(changed)
 
     def restore(self) -> None:
-        """Give every tensor that calls write the value that was kept."""
         for one, value in self._kept:
             one.put_back(value)
 

@@ -195,7 +195,6 @@ class ForwardInputs:
         return " ".join(f"{name}=[{','.join(map(str, dims))}]" for name, dims in self._dims())
 
     def __call__(self, **sizes: int) -> Mapping[str, Any]:
-        """Return the inputs for *sizes*, by argument of forward, which takes them."""
         if unknown := [name for name in sizes if name not in _INPUT_DIMS]:
             raise SettingsError(
                 f"no input of {type(self._model).__name__} has the dim {', '.join(unknown)}",
@@ -229,7 +228,6 @@ class ForwardInputs:
         return [dim for dim in _INPUT_DIMS if dim in used]
 
     def _dims(self) -> list[tuple[str, tuple[str | int, ...]]]:
-        """Return the arguments to make, each with its dims."""
         main = self._model.main_input_name
         dims = {main: self._dims_of(main)}
         is_pair = {"input_ids", "pixel_values"} <= {*self._parameters}
@@ -404,7 +402,6 @@ def load_pretrained(target: ModelTarget) -> LoadedModel:
 
 
 def _find(target: ModelTarget) -> tuple[Path, str]:
-    """Return the config file of *target*, and the name of the class, empty without one."""
     place, colon, name = target.place.rpartition(":")
     if not colon or not name.isidentifier():
         place, name = target.place, ""
@@ -429,7 +426,6 @@ def _find(target: ModelTarget) -> tuple[Path, str]:
 
 
 def _config(transformers: Any, file: Path, target: ModelTarget) -> Any:
-    """Return the config in *file* with the arguments of *target*; a ModelError for a wrong one."""
     try:
         fields = json.loads(file.read_text(encoding="utf-8"), object_hook=_special_float)
         kind = fields.pop("model_type", None) if isinstance(fields, dict) else None
@@ -461,7 +457,6 @@ def _special_float(fields: dict[str, Any]) -> Any:
 
 
 def _class(transformers: Any, config: Any, name: str, target: ModelTarget) -> Any:
-    """Return the class *name*, or that of the first architecture; a ModelError without it here."""
     wanted = name or next(iter(getattr(config, "architectures", None) or ()), "")
     if not wanted:
         raise ModelError(
@@ -487,7 +482,6 @@ def _class(transformers: Any, config: Any, name: str, target: ModelTarget) -> An
 
 
 def _with_weights(definition: Any, config: Any, file: Path, target: ModelTarget) -> nn.Module:
-    """Return a model with all the weights that lie beside *file*, in their own dtype."""
     if not any((file.parent / name).is_file() for name in _WEIGHTS):
         raise ModelError(
             f"--model {target}: no {' or '.join(_WEIGHTS)} in the folder; other formats are code, "

@@ -265,7 +265,6 @@ def _dtype_of(name: str) -> torch.dtype:
 
 
 def _check_memory(tensors: Iterable[OperandTensor], device: torch.device) -> None:
-    """Check that *tensors* together fit into the memory of *device*, of a GPU into what is free."""
     needed = sum(tensor.elements * max(tensor.dtype.itemsize, 4) for tensor in tensors)
     if device.type == "cpu":
         available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -320,7 +319,6 @@ def rebuild_grouped(key: str, device: torch.device) -> RebuiltProblem:
 
 
 def factors_of(problem: GroupedProblem) -> tuple[OperandTensor, OperandTensor]:
-    """Return both factors, of two dims or, with a matrix for each group, of three."""
     m, n, k = (Dim.of(size) for size in (problem.m, problem.n, problem.k))
     whole, each = (
         gemm_tensors(
@@ -590,7 +588,6 @@ def _gemm_of(problem: PadProblem) -> GemmProblem:
 
 
 def make_pad_module(problem: PadProblem) -> tuple[nn.Module, Mapping[str, OperandTensor]]:
-    """Return a module that should ask for *problem*, and its arguments by name, in order."""
     tensors = gemm_tensors(_gemm_of(problem))
     return _PadModule(problem.op, problem.free, tuple(tensors)).eval(), tensors
 

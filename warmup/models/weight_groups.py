@@ -111,7 +111,6 @@ class _Unaligned:
         return not is_aligned(self.linear.in_features, self.dtype)
 
     def feeds(self, other: _Unaligned) -> bool:
-        """Whether *other* could read the output of this Linear, by size and dtype."""
         is_same_size = self.linear.out_features == other.linear.in_features
         is_other = self is not other and self.dtype == other.dtype
         return is_other and is_same_size and self.has_unaligned_output
@@ -174,7 +173,6 @@ def _names_of(model: nn.Module) -> Mapping[nn.Module, list[str]]:
 
 
 def _unaligned_linears(model: nn.Module) -> list[_Unaligned]:
-    """Return the Linears of *model* that have an unaligned size, in the order of its modules."""
     names = _names_of(model)
     sharers = Counter(map(_address_of, tensors_of(model)))
     holders = defaultdict[int, list[nn.Module]](list)  # by the id of a parameter
@@ -448,7 +446,6 @@ class _PaddingFlow:
         return _group(producers, self.consumers_of(root), via, self._between(root), sources)
 
     def _follow(self, node: fx.Node, padded: list[fx.Node]) -> None:
-        """Follow the *padded* inputs of *node* into its result, or note why that is impossible."""
         if self._called.get(node) in self._consumers:
             self._inputs[node] = padded[0]
             return
@@ -485,7 +482,6 @@ class _PaddingFlow:
         return re.sub(r"\bp[0-9]+\b", lambda match: names[match[0]], expression)
 
     def _between(self, root: _Unaligned) -> fx.Graph:
-        """Return the graph from the outputs of the producers of *root* to the consumers' inputs."""
         graph = fx.Graph()
         copies = {
             self._calls[producer]: graph.placeholder(f"features_{number}")

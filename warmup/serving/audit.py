@@ -151,7 +151,6 @@ class Ledger:
     _failures: set[tuple[str, int]] = field(default_factory=set)
 
     def read(self, file: BinaryIO, is_cut: Callable[[], bool] = lambda: False) -> None:
-        """Count the events in *file*, to its end or until *is_cut*; other lines are skipped."""
         lines = io.TextIOWrapper(file, encoding="utf-8", errors="replace")
         while not is_cut() and (line := lines.readline(MAX_LINE)):
             _, marker, rest = line.partition(f"{LOG_MARKER} ")
@@ -353,7 +352,6 @@ class AuditReport:
 
     @property
     def advice(self) -> tuple[str, ...]:
-        """What to do about the misses and silent runs, a clause for each reason, after its name."""
         misses = [(miss.reason, miss.differs) for miss in self.misses]
         misses += [(MissReason.CACHED_MISS.value, ())] if self.cached_misses else []
         advised = advice(misses)
@@ -379,7 +377,6 @@ class AuditReport:
         return dict(counts)
 
     def failures(self, wanted: Iterable[str]) -> tuple[str, ...]:
-        """Return those of *wanted*, words of `FAILURES`, that occurred."""
         occurred = {
             "miss": bool(self.misses) or self.cached_misses > 0,
             "uncovered": bool(self.uncovered),
@@ -488,7 +485,6 @@ def _ranks_apart(runs: Sequence[Run]) -> list[Divergence]:
 
 
 def _choices_apart(runs: Sequence[Run]) -> list[Divergence]:
-    """Return each key for which runs of one table compiled different choices."""
     runs_by_key: dict[tuple[str, str], list[Run]] = {}
     for run in runs if len(runs) > 1 else ():
         for key in run.choices:
@@ -633,7 +629,6 @@ def read_misses(path: str | Path) -> tuple[MissedProblem, ...]:
 
 
 def _problems(document: _Document, path: str) -> tuple[MissedProblem, ...]:
-    """Return the problems of *document*; a TableFormatError for a repetition or a wrong kind."""
     check_texts(document.digests, path, "digests")
     problems: dict[tuple[str, str], MissedProblem] = {}
     for number, each in enumerate(document.problems):

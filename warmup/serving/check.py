@@ -44,7 +44,6 @@ class Readiness(StrEnum):
 
     @property
     def exit_code(self) -> int:
-        """The exit code of `warmup check`."""
         return {"ready": 0, "mismatch": 10, "partly": 11, "invalid": 12}[self.value]
 
 
@@ -68,7 +67,6 @@ class PrimedBucket:
 
     @property
     def seconds(self) -> float:
-        """Seconds for compiling and calling the bucket: the sum of its phases."""
         return sum(self.phases.values())
 
 
@@ -95,7 +93,6 @@ class CheckReport:
 
     @property
     def phases(self) -> PhaseSeconds:
-        """Seconds of the start by phase, in all buckets and before them."""
         return added((self.phases_before, *(bucket.phases for bucket in self.buckets)))
 
     @property
@@ -221,7 +218,6 @@ def _compare_machines(report: CheckReport, table: Table) -> CheckReport:
 def _describe_here(
     report: CheckReport, table: Table, device: str, clock: PhaseClock
 ) -> CheckReport:
-    """Add this machine to *report*, and the problems that a server would have on it."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:

@@ -81,7 +81,6 @@ class TensorArgument:
         self._position = names.index(name) if name in names else sys.maxsize
 
     def find(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.Tensor:
-        """Return the tensor in the arguments of a call."""
         try:
             value = args[self._position] if self._position < len(args) else kwargs[self._name]
             for part in self._path:
@@ -159,7 +158,6 @@ class ServedModel:
     def replace(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], change: Change
     ) -> Arguments:
-        """Return the arguments with each tensor changed that has a dynamic dim."""
         for argument in self.arguments:
             args, kwargs = argument.replace(args, kwargs, change)
         return args, kwargs
@@ -566,7 +564,6 @@ def find_dims(
 
 
 def _shapes(model: nn.Module, inputs: Inputs) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each tensor of a call, by its path in ``dims``."""
     try:
         named = inspect.signature(model.forward).bind_partial(*inputs.args).arguments
     except TypeError as error:

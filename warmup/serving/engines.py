@@ -156,7 +156,6 @@ def is_on_gpu() -> bool:
 
 
 def _main() -> None:
-    """Start the engine, which compiles everything, and let it end."""
     import vllm  # where the engine is installed: the command has looked for it
 
     vllm.LLM(**json.loads(sys.argv[1]))

@@ -412,7 +412,6 @@ class ProcessWatch:
             self.idle_timer.compile_ended()
 
     def compile_seconds(self) -> float:
-        """Return the seconds of all compiles, those under way included."""
         with self._lock:
             now = time.monotonic()
             return self._ended_s + sum(now - since for since in self._since.values())
@@ -432,7 +431,6 @@ class ProcessWatch:
         )
 
     def late(self, functions: int, *, is_compiling: bool) -> None:
-        """Say that *functions* were compiled before the install, or that a compile was going on."""
         before = [f"compiled functions: {functions}"] if functions else []
         before += ["a compile in another thread"] if is_compiling else []
         if before:
@@ -443,7 +441,6 @@ class ProcessWatch:
             )
 
     def mismatch(self, refused: str) -> None:
-        """Say why nothing of the table is applied in this process."""
         logger.warning("not installed: %s", refused)
         self._print(
             f"nothing of the table is applied, and this process goes on without it: {refused}",
@@ -586,7 +583,6 @@ class IdleTimer:
             self._report()
 
     def close(self) -> None:
-        """End the thread without a report, now and for ever."""
         self._is_closed = True
         self._stop_waiting()
 

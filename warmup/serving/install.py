@@ -61,7 +61,6 @@ class InstallRequest:
     quiet: bool | None = None
 
     def device_name(self) -> str:
-        """Return the device to serve on, in the form of ``--device``."""
         return self.device or os.environ.get("WARMUP_DEVICE") or "auto"
 
 
@@ -316,7 +315,6 @@ def admit(
 
 
 def _log_installed(handle: Handle, found: FoundTable, here: Runtime) -> None:
-    """Log one sentence: the table, its rows, the device, and what is not in use."""
     off = [] if handle.settings.audit_log else ["audit log"]
     off += ["bundle"] if handle.bundle is None or handle.bundle.refused is not None else []
     off += ["padded weights"] if handle.prepared is None or not handle.prepared.padded else []

@@ -193,7 +193,6 @@ class _Priming:
             ) from error
 
     def run(self, bucket: Bucket, handle: Handle) -> PrimedBucket:
-        """Compile and call one bucket; return what that added to the table's report."""
         before = handle.report()
         try:
             self._call(bucket, lambda: _increased(before.uncompiled, handle.report().uncompiled))
@@ -262,5 +261,4 @@ class _Priming:
 
 
 def _increased(before: Mapping[str, int], after: Mapping[str, int]) -> tuple[str, ...]:
-    """Return the names whose count grew."""
     return tuple(name for name, count in after.items() if count > before.get(name, 0))

@@ -286,7 +286,6 @@ def _start(
 
 
 def _wait(pid: int) -> int:
-    """Forward signals until the process has ended; return its exit code."""
     while True:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:

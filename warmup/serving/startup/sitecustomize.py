@@ -205,7 +205,6 @@ class _Loader:
 
 
 def _run_next() -> None:
-    """Import the next ``sitecustomize`` on the path, if there is one."""
     folder = __file__.rpartition(os.sep)[0]
     position = sys.path.index(folder)
     this = sys.modules.pop(__name__)
