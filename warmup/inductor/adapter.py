@@ -214,8 +214,6 @@ def mark_range(
     torch._dynamo.mark_dynamic(tensor, dim, hint_override=hint, min=low, max=high)
 
 
-# `PhaseTimers`: torch's own timers, reported to a `PhaseClock` as phases of a start.
-
 # The names are the same in torch 2.11 and 2.13. Where a name goes, its seconds are counted for the
 # phase around it.
 _PHASES: Final[Mapping[str, Phase]] = {
@@ -299,8 +297,6 @@ def _phase_of(event: str) -> Phase | None:
         phase = next((found for ending, found in _ENDINGS if event.endswith(ending)), None)
     return phase
 
-
-# `list_one_isa`: inductor tests the vector instruction set that it takes, and no other.
 
 _SYSTEMS = ("linux", "win32")  # elsewhere inductor has no instruction set of x86
 _X86 = ("x86_64", "AMD64")

@@ -191,8 +191,6 @@ class _CountingAnswers:
         self._answers.emit(event)
 
 
-# `deferring_kernels`: compiles the next graph while workers still compile kernels of the last.
-
 _deferring = threading.RLock()
 
 

@@ -183,8 +183,6 @@ def _is_newer(path: Path, began: float) -> bool:
         return False
 
 
-# `empty_caches`: compiles as a new process does; `kept_kernels` keeps what Triton compiled.
-
 _TRITON_FOLDER: Final = "TRITON_CACHE_DIR"
 _kept: Final = ContextVar[str | None]("kept", default=None)  # Triton's folder in `kept_kernels`
 
@@ -218,8 +216,6 @@ def kept_kernels() -> Iterator[None]:
         finally:
             _kept.reset(token)
 
-
-# `with_own_code` and `compile_entry`: one model compiled several times, once per bucket.
 
 CompiledEntry = Callable[..., Any]
 _SIZE: Final = re.compile(

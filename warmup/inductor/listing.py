@@ -84,8 +84,6 @@ def wait_for_sent(report: Callable[[int, int], None] = lambda _done, _total: Non
         )
 
 
-# `OwnMeasurements`: a selection of inductor's that a hook measures instead of inductor.
-
 # Of the compiled choices, the inputs, the layout and inductor's functions that make the inputs.
 ChooseBest = Callable[[list[Any], Any, Any, Any], Any]
 

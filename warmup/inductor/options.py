@@ -258,8 +258,6 @@ def _default(module: Any, name: str) -> Any:
     return from_environment if isinstance(from_environment, (bool, str)) else entry.default
 
 
-# `silence_autotuning`: drops inductor's autotuning messages while a build shows its progress.
-
 _AUTOTUNING_LOGGERS = (
     "torch._inductor.select_algorithm",
     "torch._inductor.runtime.triton_heuristics",
@@ -289,9 +287,6 @@ def compiling_with(options: Mapping[str, OptionValue]) -> Iterator[None]:
 
 def _drop(record: logging.LogRecord) -> bool:
     return record.levelno > logging.ERROR
-
-
-# `mm_unfolded`: keeps inductor from folding an add after a matmul into an addmm.
 
 
 @contextlib.contextmanager

@@ -29,8 +29,6 @@ from warmup.core.method import read_flag
 from warmup.inductor.versions import Version
 from warmup.keys.question import Answers
 
-# `Firewall`: keeps an exception of a hook from the compile that the hook serves.
-
 _T = TypeVar("_T")
 Function = Callable[..., Any]
 _REFUSALS: Final = (MissError, UncoveredError, ForeignGraphError, WeightChangedError)

@@ -65,8 +65,6 @@ from warmup.keys.reduction import (
     split_into,
 )
 
-# `reduction_problem`: a reduction described by inductor's features of its kernel.
-
 _TEXT: Final = re.compile(r"'(\w+)'")
 _SYMBOL: Final = re.compile(r"\b(?:ks|[su])\d+\b")
 
@@ -138,8 +136,6 @@ def _body(nodes: Sequence[Any], kept: frozenset[str]) -> str:
     texts = [f"{node.get_ranges()}\n{node._body.debug_str()}" for node in nodes]
     return _SYMBOL.sub(number, _TEXT.sub(rename, "\n".join(texts)))
 
-
-# `search_of`: the kernels of a reduction, persistent and looped, made while code is generated.
 
 _GENERATED_NAME: Final = "triton_"
 # Times the least time of the persistent kernel: a looped kernel that takes longer with each config
@@ -371,8 +367,6 @@ def _leaves_choice(features: Any, made: Sequence[Any], arguments: Mapping[str, A
             V.choices.should_use_persistent_reduction(features, cooperative_reduction=False)
         )
 
-
-# `ReductionSplits`: the hooks of the row kind ``split``, for reductions made in several kernels.
 
 _SCAN: Final = "scan"
 # In the meta of a node: rows and elements of a row of the parts that a row of the table asks for.

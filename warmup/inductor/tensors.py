@@ -62,8 +62,6 @@ def _uncompiled() -> Iterator[None]:
         yield
 
 
-# `StaticInputs`: inputs of any size, padded with zeros in memory that stays where it is.
-
 Place = tuple[str | int, ...]  # of a tensor in the arguments of a call
 
 

@@ -193,8 +193,6 @@ def with_library(
     return original(cache, name, generate_deferred(offered), *args, **kw)
 
 
-# `tma_candidates`: candidates of the persistent TMA templates, listed without inductor's option.
-
 _SCALED: Final = "scaled_mm"
 _TEMPLATES: Final = {
     "mm": persistent_tma_mm_template,

@@ -28,8 +28,6 @@ from torch._inductor.virtualized import V
 
 from warmup.inductor.patches import Function, Patches
 
-# `EqualSources`: the source of a C++ GEMM template is written once for equal products of a graph.
-
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_]\w*")
 _TEMPLATE_PARAMETERS: Final = (
     *("name", "m", "n", "k", "padded_n", "num_threads", "register_blocking"),

@@ -2,12 +2,12 @@
 
 All hooks are on classes, so that they work in every thread:
 
-- Where candidates are listed: see listing.py.
+- Where candidates are listed: `CandidateLists`.
 - ``AlgorithmSelectorCache.__call__`` selects: the hook reduces its list to the row's choice or the
   fallback and reports the hit or miss.
-- What measures, in a build: see own_measurements.py.
-- ``InductorChoices.can_fuse`` and ``Scheduler.codegen``: see fusion.py.
-- ``CppTemplateKernel.render`` and the parsers that it calls: see cpp_sources.py.
+- What measures, in a build: `OwnMeasurements`.
+- ``InductorChoices.can_fuse`` and ``Scheduler.codegen``: `Fusions`.
+- ``CppTemplateKernel.render`` and the parsers that it calls: `CppSources`.
 """
 
 from __future__ import annotations
@@ -56,8 +56,6 @@ from warmup.inductor.versions import Version
 from warmup.keys.gemm import COVERED, CPU_LINEAR, VIA_CHOICES, GemmProblem
 from warmup.keys.question import Answers
 from warmup.keys.registry import covers
-
-# `CandidateLists`: the hooks where inductor lists the candidates of a GEMM selection.
 
 
 _WITH_BIAS: Final = ("addmm", "baddbmm")  # ops whose first input is the bias
@@ -216,8 +214,6 @@ class CandidateLists(KindHooks):
         choices.append(DeferredCppChoices(lambda into: original(cls, into, *args, **kwargs)))
         return None
 
-
-# `Fusions`: forces for each GEMM whether operations are fused into its template, as its row says.
 
 _UNDECIDED: Final = ("", None)
 _Decisions = dict[str, tuple[str, bool]]  # buffer of a template -> key of its row, and `fused`
@@ -378,8 +374,7 @@ class GemmChoices(KindHooks):
             post_op = post_op_of(choices) if name in CPU_LINEAR else None
             self._lists.look_up(notes, name, input_nodes, layout, post_op)
         problem, answer = notes.problem, notes.answer
-        if isinstance(answer, Winner):
-            assert problem is not None
+        if isinstance(answer, Winner) and problem is not None:
             with unmeasured():
                 chosen = choice_of(choices, answer)
             if chosen is not None:
@@ -460,8 +455,6 @@ def _undescribed(name: str) -> str:
     node = current_node()
     return f"{name} ({node.target if node is not None else 'outside a graph'})"
 
-
-# `KernelWatch`: the kernels of a compiled region, counted and looked at after they were loaded.
 
 # A launch in the code that inductor generates; library calls are those of `extern_kernels`.
 _LAUNCHED: Final = re.compile(r"\b(?:triton_\w+\.run|extern_kernels\.\w+)\(")

@@ -37,9 +37,6 @@ from warmup.keys.gemm import (
     split_arguments,
 )
 
-# `epilogue_of`: the pointwise operators after a GEMM that the scheduler may fuse into it, as
-# text.
-
 MAX_NODES: Final = 32
 MATRIX_DIMS: Final = 2
 MAX_EPILOGUE_STEPS: Final = 16
@@ -280,8 +277,6 @@ def _gelu_tanh(text: str) -> str | None:
 
 _ACTIVATIONS: Final = (("silu", _silu), ("gelu", _gelu), ("gelu_tanh", _gelu_tanh))
 
-
-# `bounded_by_engine`: the ranges of a graph's sizes, with the upper end that an engine knows.
 
 # vLLM 0.32.0 has it here; older releases one folder up.
 _MODULES: Final = ("vllm.compilation.passes.inductor_pass", "vllm.compilation.inductor_pass")

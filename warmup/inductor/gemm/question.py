@@ -57,8 +57,6 @@ from warmup.inductor.patches import Function, Patches
 from warmup.keys.gemm import NO_EPILOGUE, GemmProblem
 from warmup.keys.question import GemmQuestion, LiveTrial, SmallerSize
 
-# `spec_of` and `make_call`: a choice as plain values, and a call made from these values.
-
 RunKernel = Callable[[], Any]
 
 # Constructor arguments of inductor's request for a template (autotune_process.py).
@@ -193,8 +191,6 @@ def _meta(tensor: torch.Tensor) -> TensorMeta:
     )
 
 
-# `hints_of`: smaller sizes for a selection whose sizes are ranges; `using_hints`: lowering there.
-
 SymbolHints = Mapping[sympy.Symbol, int]
 
 
@@ -293,9 +289,6 @@ def choice_at_hints(choice: Any) -> Any | None:
     ).choice
     same = fresh is not None and fresh.bmreq.module_cache_key == choice.bmreq.module_cache_key
     return fresh if same else None
-
-
-# `expect_padding` and `fixed_layouts`: predict layouts that inductor has not fixed yet.
 
 
 def expect_padding(patches: Patches) -> None:

@@ -60,8 +60,6 @@ def _hints(sizes: Any) -> tuple[int, ...] | None:
     return hints if all(isinstance(size, int) for size in hints) else None
 
 
-# `members_of`: which nodes of a graph belong to the region around a GEMM.
-
 _MAX_STEPS: Final = 64
 _PROLOGUE_STEPS: Final = 8
 _PRODUCER_STEPS: Final = 16  # a norm over the operand's rows has about ten

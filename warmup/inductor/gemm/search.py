@@ -34,8 +34,6 @@ from warmup.inductor.gemm.templates import DOTS, DOTS_TILES, SWAPPED, SWAPPED_TI
 from warmup.inductor.options import option_value
 from warmup.inductor.versions import Version
 
-# `split_candidates`: decompose_k candidates with more splits of K than inductor tries.
-
 SPLIT_UID: Final[str] = decompose_k_subgraph_template.uid
 _LEAST_PART: Final = 128  # of K, as in inductor (torch/_inductor/utils.py, get_k_splits)
 _EVEN_PART: Final = 32  # a part that is a multiple ends at the end of a tile
@@ -86,8 +84,6 @@ def split_candidates(
             kernel_inputs,
         )
 
-
-# `choices_for_tiles`: candidates of a template for tiles that inductor does not list.
 
 _MAX_REGISTERS: Final = 255  # that a thread can address
 _MIN_REGISTERS: Final = 24  # per thread; ptxas sets no lower limit from sm_70 on
@@ -306,8 +302,6 @@ def tile_of(choice: Any) -> Tile | None:
     return tile.turned if tile is not None and choice.template.uid == SWAPPED.uid else tile
 
 
-# `few_rows_candidates`: candidates of warmup's own templates for products with few rows.
-
 _Tiles = Mapping[int, tuple[tuple[int, int, int, int], ...]]  # by the rows of a block
 _FEW_ROWS_TEMPLATES: Final[Mapping[str, tuple[Any, _Tiles]]] = {
     SWAPPED.uid: (SWAPPED, SWAPPED_TILES),
@@ -360,7 +354,7 @@ def few_rows_candidates(uid: str, base: Any, kernel_inputs: Any, block_m: int) -
         yield KernelTemplateChoice(template, params, base.extra_kwargs, base.layout, base.inputs)
 
 
-# Templates for which the shared memory of a tile is known (tiles.py).
+# Templates for which the shared memory of a tile is known.
 _PRUNED = frozenset({mm_template.uid, bmm_template.uid, SWAPPED.uid, *TMA_UIDS})
 
 
@@ -572,9 +566,6 @@ class _LaunchLimits:
         if tile is None or operands is None:
             return None
         return missing_resource(tile, *operands, self._capacity)
-
-
-# `template_sources`: the source of each Triton template of torch and warmup, as rows name it.
 
 
 def template_sources() -> dict[str, str]:

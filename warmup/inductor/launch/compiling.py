@@ -35,8 +35,6 @@ from warmup.inductor.listing import is_listing, listing, note_sent, wait_for_sen
 from warmup.inductor.patches import Function, Hooks, Patches
 from warmup.keys.question import Answers, Question
 
-# `compile_into_cache`: what a compile worker of inductor does for one launch config.
-
 _HEURISTICS_LOGGER = "torch._inductor.runtime.triton_heuristics"
 
 
@@ -162,10 +160,6 @@ def _load(kernel: Any, config: Any) -> Any:
             return kernel._precompile_config(config).make_launcher()
     except Exception as error:  # noqa: BLE001  a compiler or driver may raise anything
         return printable(f"{type(error).__name__}: {error}".partition("\n")[0])
-
-
-# `KernelsAhead`: in a build, compiles the candidates of all questions of a graph at the same
-# time.
 
 
 class KernelsAhead(Hooks):

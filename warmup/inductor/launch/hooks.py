@@ -70,8 +70,6 @@ from warmup.inductor.versions import Version
 from warmup.keys.launch import LaunchProblem
 from warmup.keys.question import Answers, CallsQuestion, SearchQuestion
 
-# `LaunchSearch`: the launch configs that a build tries for one generated Triton kernel.
-
 # Of one kernel. Inductor's own lists, some ten configs, are never left out.
 MOST_CONFIGS: Final = {CandidateSource.GRID: 48, CandidateSource.DESCENT: 64}
 MOST_SECONDS: Final = 60.0  # from the first call until no more configs are compiled

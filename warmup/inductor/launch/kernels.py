@@ -23,8 +23,6 @@ from warmup.core.rows import Family, KwargValue, Winner, portable_kwargs
 from warmup.keys.kind import Problem, ProblemOfKey
 from warmup.keys.launch import LaunchProblem
 
-# `winner_of` and `make_config`: from a Triton launch config to a `Winner`, and back with checks.
-
 _BLOCK_SUFFIX: Final = "BLOCK"
 _MAX_WARPS: Final = 32
 _MAX_STAGES: Final = 16
