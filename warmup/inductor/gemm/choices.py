@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
@@ -203,60 +203,29 @@ TMA_UIDS: Final = frozenset(template.uid for template in _TEMPLATES.values())
 _SCALED_OPERANDS: Final = 4  # two factors and two scales; the template takes no bias
 
 
-@dataclass(frozen=True, slots=True)
-class TmaCandidates:
-    """Candidates of the op's persistent TMA template; falsy if the template does not apply."""
+def tma_template(
+    kernel_inputs: Any, templates: list[Any], op_name: str
+) -> tuple[Any, dict[str, Any]] | None:
+    """Return the persistent TMA template for this GEMM, with kwargs that say how it is scaled.
 
-    handler: Any = None
-    kernel_inputs: Any = None
-    op_name: str = ""
-    overrides: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def uid(self) -> str:
-        return str(_TEMPLATES[self.op_name].uid)
-
-    def __bool__(self) -> bool:
-        return self.handler is not None
-
-    def __iter__(self) -> Iterator[Any]:
-        if self.handler is None:
-            return iter(())
-        candidates: Iterator[Any] = self.handler.get_ktc(
-            self.kernel_inputs, _TEMPLATES[self.op_name], self.op_name, dict(self.overrides)
-        )
-        return candidates
-
-
-def tma_candidates(
-    handler: Any,
-    kernel_inputs: Any,
-    templates: list[Any],
-    op_name: str,
-    overrides: Mapping[str, Any] | None = None,
-) -> TmaCandidates:
-    """Return the TMA candidates for this GEMM if the lowering offers Triton but not TMA."""
+    None where the template does not apply, or *templates* have no Triton, or have it already.
+    """
     uids = {template.uid for template in templates}
     if op_name not in _TEMPLATES or mm_template.uid not in uids or TMA_UIDS & uids:
-        return TmaCandidates()
+        return None
     if kernel_inputs.device_type != "cuda" or torch.version.hip is not None:
-        return TmaCandidates()
-    if not can_use_tma(*kernel_inputs.mat1mat2()):
-        return TmaCandidates()
+        return None
     # Inductor takes a single row for transposed (torch/_inductor/ir.py, Layout.is_transposed) and
     # would read it so: all 273 such candidates of three builds on an H200, torch 2.11, were wrong.
     rows = kernel_inputs.mnk_symbolic()[0]
-    if V.graph.sizevars.statically_known_equals(rows, 1):
-        return TmaCandidates()
-    given = dict(overrides or {})
-    if op_name == _SCALED:
-        if kernel_inputs.count != _SCALED_OPERANDS:
-            return TmaCandidates()
-        scaling = _scaling_of(kernel_inputs)
-        if scaling is None:
-            return TmaCandidates()
-        given |= scaling
-    return TmaCandidates(handler, kernel_inputs, op_name, given)
+    is_single = V.graph.sizevars.statically_known_equals(rows, 1)
+    if is_single or not can_use_tma(*kernel_inputs.mat1mat2()):
+        return None
+    if op_name != _SCALED:
+        return _TEMPLATES[op_name], {}
+    is_biased = kernel_inputs.count != _SCALED_OPERANDS
+    scaling = None if is_biased else _scaling_of(kernel_inputs)
+    return None if scaling is None else (_TEMPLATES[op_name], scaling)
 
 
 def _scaling_of(kernel_inputs: Any) -> dict[str, Any] | None:

@@ -57,7 +57,6 @@ from warmup.keys.gemm import COVERED, CPU_LINEAR, VIA_CHOICES, GemmProblem
 from warmup.keys.question import Answers
 from warmup.keys.registry import covers
 
-
 _WITH_BIAS: Final = ("addmm", "baddbmm")  # ops whose first input is the bias
 
 
@@ -374,7 +373,8 @@ class GemmChoices(KindHooks):
             post_op = post_op_of(choices) if name in CPU_LINEAR else None
             self._lists.look_up(notes, name, input_nodes, layout, post_op)
         problem, answer = notes.problem, notes.answer
-        if isinstance(answer, Winner) and problem is not None:
+        if isinstance(answer, Winner):
+            assert problem is not None
             with unmeasured():
                 chosen = choice_of(choices, answer)
             if chosen is not None:

@@ -29,7 +29,7 @@ from torch._inductor.virtualized import V
 from warmup.core.errors import InductorChangedError
 from warmup.core.method import CandidateSource, Resource, Search, SearchCounts
 from warmup.core.rows import Winner
-from warmup.inductor.gemm.choices import TMA_UIDS, TmaCandidates, identify_template, tma_candidates
+from warmup.inductor.gemm.choices import TMA_UIDS, identify_template, tma_template
 from warmup.inductor.gemm.templates import DOTS, DOTS_TILES, SWAPPED, SWAPPED_TILES
 from warmup.inductor.options import option_value
 from warmup.inductor.versions import Version
@@ -53,36 +53,6 @@ def splits_of(m: int, n: int, k: int, itemsize: int, *, only_even: bool) -> tupl
     return tuple(
         split for split in range(2, limit + 1) if k % split == 0 and k // split % even == 0
     )
-
-
-def split_candidates(
-    version: Version,
-    kernel_inputs: Any,
-    templates: list[Any],
-    op_name: str,
-    *,
-    only_even: bool = False,
-) -> Iterator[Any]:
-    offered = {template.uid for template in templates}
-    sizes = kernel_inputs.mnk_symbolic()
-    if (
-        op_name != "mm"
-        or not offered & {SPLIT_UID, mm_template.uid}
-        or any(getattr(size, "free_symbols", None) for size in sizes)
-        or not option_value("triton.num_decompose_k_splits")
-        or V.graph.aot_mode  # subgraphs do not work there (utils.py, use_decompose_k_choice)
-        or V.graph.cpp_wrapper
-    ):
-        return
-    m, n, k = map(int, sizes)
-    for split in splits_of(m, n, k, kernel_inputs.dtype().itemsize, only_even=only_even):
-        yield KernelTemplateChoice(
-            decompose_k_subgraph_template,
-            version.template_params({"k_split": split}),
-            {},
-            kernel_inputs.output_layout(),
-            kernel_inputs,
-        )
 
 
 _MAX_REGISTERS: Final = 255  # that a thread can address
@@ -387,9 +357,33 @@ class Selection:
         given = dict(self.overrides.get(template.uid, {}))
         yield from self.handler.get_ktc(self.kernel_inputs, template, self.op_name, given)
 
-    def tma(self, templates: list[Any]) -> TmaCandidates:
-        overrides = self.overrides.get(mm_template.uid)
-        return tma_candidates(self.handler, self.kernel_inputs, templates, self.op_name, overrides)
+    def tma(self, templates: list[Any]) -> tuple[str, Iterator[Any]]:
+        """Return the uid and the candidates of persistent TMA, unless *templates* include it."""
+        found = tma_template(self.kernel_inputs, templates, self.op_name)
+        if found is None:
+            return "", iter(())
+        template, scaling = found
+        given = {**self.overrides.get(mm_template.uid, {}), **scaling}
+        return template.uid, self.handler.get_ktc(self.kernel_inputs, template, self.op_name, given)
+
+    def splits(self, *, only_even: bool = False) -> Iterator[Any]:
+        """Yield decompose_k choices if the lowering offers Triton and all sizes are constants."""
+        inputs, offered = self.kernel_inputs, {template.uid for template in self.templates}
+        sizes = inputs.mnk_symbolic()
+        if (
+            self.op_name != "mm"
+            or not offered & {SPLIT_UID, mm_template.uid}
+            or any(getattr(size, "free_symbols", None) for size in sizes)
+            or not option_value("triton.num_decompose_k_splits")
+            or V.graph.aot_mode  # subgraphs do not work there (utils.py, use_decompose_k_choice)
+            or V.graph.cpp_wrapper
+        ):
+            return
+        layout, itemsize = inputs.output_layout(), inputs.dtype().itemsize
+        m, n, k = map(int, sizes)
+        for split in splits_of(m, n, k, itemsize, only_even=only_even):
+            params = self.version.template_params({"k_split": split})
+            yield KernelTemplateChoice(decompose_k_subgraph_template, params, {}, layout, inputs)
 
     def few_rows(self, uid: str) -> Iterator[Any]:
         """Yield candidates of *uid* for few rows where inductor has or omits the mm template."""
@@ -417,11 +411,11 @@ def unlisted_candidates(selection: Selection) -> dict[str, Iterator[Any]]:
         return {}
     omitted = selection.omitted_templates
     candidates = {template.uid: selection.candidates(template) for template in omitted}
-    tma = selection.tma([*selection.templates, *omitted])
-    if tma:
-        candidates[tma.uid] = iter(tma)
+    uid, tma = selection.tma([*selection.templates, *omitted])
+    if uid:
+        candidates[uid] = tma
     if SPLIT_UID not in {template.uid for template in selection.templates}:
-        candidates[SPLIT_UID] = _splits(selection)
+        candidates[SPLIT_UID] = selection.splits()
     return {**candidates, **{uid: selection.few_rows(uid) for uid in FEW_ROWS_UIDS}}
 
 
@@ -499,16 +493,14 @@ def _candidates(
 ) -> Iterator[tuple[CandidateSource, Any]]:
     """Yield candidates with their source; duplicates are possible."""
     inputs, op = selection.kernel_inputs, selection.op_name
-    tma = list(selection.tma(selection.templates))
+    tma = list(selection.tma(selection.templates)[1])
     yield from ((CandidateSource.TMA, choice) for choice in tma)
     for uid in FEW_ROWS_UIDS:
         yield from ((CandidateSource.FEW_ROWS, choice) for choice in selection.few_rows(uid))
     if mode is Search.DEFAULT:
         return
     is_wide = mode is Search.WIDE
-    yield from (
-        (CandidateSource.SPLITS, choice) for choice in _splits(selection, only_even=is_wide)
-    )
+    yield from ((CandidateSource.SPLITS, choice) for choice in selection.splits(only_even=is_wide))
     bases = _first_of_each([*listed, *tma])
     for winner in neighbours:
         if winner.uid in bases:
@@ -522,20 +514,10 @@ def _candidates(
         return
     for omitted in selection.omitted_templates:
         templates = [omitted, *selection.templates]
-        bases |= _first_of_each([*selection.candidates(omitted), *selection.tma(templates)])
+        bases |= _first_of_each([*selection.candidates(omitted), *selection.tma(templates)[1]])
     for base in bases.values():
         exhaustive = exhaustive_choices(base, inputs, op)
         yield from ((CandidateSource.EXHAUSTIVE, choice) for choice in exhaustive)
-
-
-def _splits(selection: Selection, *, only_even: bool = False) -> Iterator[Any]:
-    return split_candidates(
-        selection.version,
-        selection.kernel_inputs,
-        selection.templates,
-        selection.op_name,
-        only_even=only_even,
-    )
 
 
 def _first_of_each(choices: Iterable[Any]) -> dict[str, Any]:
