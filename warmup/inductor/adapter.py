@@ -115,14 +115,12 @@ class Inductor:
     ) -> Attachment:
         """Let *answers* decide in every thread until the returned attachment is detached.
 
-        Until then every compile runs under *options*, and *cache_tag* is part of inductor's cache
-        keys and of every compiled graph. *observer* is told of each compile. *quiet* drops
+        Until then every compile runs under *options*, *cache_tag* is part of inductor's cache keys
+        and of every compiled graph, and *observer* is told of each compile. *quiet* drops
         inductor's log messages about candidates. *order* says when the candidates of a graph are
-        compiled, where *answers* measure them; *on_compiled* gets how many of them are, and of
-        how many, while a graph waits for all.
-
-        Raises:
-            SettingsError: a table is attached already, or tables may not set one of *options*.
+        compiled, where *answers* measure them; *on_compiled* gets how many of them are, and of how
+        many, while a graph waits for all. Raises SettingsError where a table is attached already,
+        or tables may not set one of *options*.
         """
         # Where an internal has changed an import fails, which the check says better.
         from warmup.inductor.cached_graphs import CachedGraphs
@@ -153,7 +151,8 @@ class Inductor:
                 tag_caches(cache_tag, patches, self.version)
                 graphs = CachedGraphs(answers, cache_tag)
                 graphs.attach(patches)
-                counting = firewall.answers = graphs.counting_answers()
+                counting: Answers = graphs
+                firewall.answers = graphs
                 if order is not CompileOrder.AS_ASKED:
                     from warmup.inductor.launch.compiling import KernelsAhead, SilentAnswers
 

@@ -1,16 +1,12 @@
 """`CachedGraphs`: the mark that says under which table a compiled graph was compiled.
 
 A graph that is loaded from a cache or from a file skips our hooks, so the graph itself carries a
-mark: the cache tag of the table, and the number of decisions and of misses in its compile. Every
-graph compiled under a table is marked before inductor or an engine saves it. At load there are
-three cases:
-
-- The mark has this table's tag and names another process or attachment: the graph is cached.
-- The mark has another tag, or the graph has no mark: the graph is foreign, and its kernels are not
-  this table's choices. Inductor's cache keys contain the tag (options.py), but an engine that
-  keeps compiled graphs under keys of its own, or loads them by path, meets foreign graphs.
-- Foreign graphs are refused: inductor's cache then reports a miss, and inductor compiles again;
-  a load by path, which has nothing to fall back to, raises `ForeignGraphError`.
+mark, before inductor or an engine saves it: the cache tag of the table, and the number of decisions
+and of misses in its compile. A graph with another tag, or none, is foreign: its kernels are not
+this table's choices. Inductor's cache keys contain the tag (options.py), but an engine that keeps
+compiled graphs under keys of its own, or loads them by path, meets foreign graphs. They are
+refused: inductor's cache then reports a miss, and inductor compiles again; a load by path, which
+has nothing to fall back to, raises `ForeignGraphError`.
 """
 
 from __future__ import annotations
@@ -90,11 +86,14 @@ def counting_for_graph(graph: Any) -> Iterator[None]:
 
 
 class CachedGraphs(Hooks):
-    """Marks compiled graphs with *tag* and their counts, and reports graphs that are loaded."""
+    """Marks compiled graphs with *tag*, and reports graphs that are loaded.
+
+    As answers it passes every call on to *answers*, and counts the decisions for their graph.
+    """
 
     def __init__(self, answers: Answers, tag: str) -> None:
-        self._answers, self._refuses_foreign = answers, answers.settings.refuses_foreign
-        self._tag = tag
+        self._answers, self._tag = answers, tag
+        self.settings, self.find = answers.settings, answers.find
         self._refused: set[str] = set()
         self._owner = uuid.uuid4().hex
         self._count = _Count()
@@ -106,9 +105,17 @@ class CachedGraphs(Hooks):
         patches.hook(FxGraphCache, "_lookup_graph", self._lookup_graph)
         patches.hook(CompiledFxGraph, "post_compile", self._post_compile)
 
-    def counting_answers(self) -> Answers:
-        """Return the answers, wrapped so that every decision is counted for its graph."""
-        return _CountingAnswers(self._answers, self._count_decision)
+    def measure(self, question: Question) -> Winner | None:
+        if question.makes_row:
+            self._count_decision(question.problem.key)
+        return self._answers.measure(question)
+
+    def emit(self, event: HookEvent) -> None:
+        if isinstance(event, Hit | Missed):
+            self._count_decision(event.key, missed=isinstance(event, Missed))
+        elif isinstance(event, Selected):
+            self._count_decision(event.site)
+        self._answers.emit(event)
 
     def _count_decision(self, key: str, *, missed: bool = False) -> None:
         if self._count.is_compiling or kind_of(key).precedes_graphs:
@@ -140,7 +147,7 @@ class CachedGraphs(Hooks):
     def _cache_hit_post_compile(
         self, original: Function, graph: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        if self._active and self._refuses_foreign:
+        if self._active and self.settings.refuses_foreign:
             self._refuse_if_foreign(graph)
         return original(graph, *args, **kwargs)
 
@@ -169,26 +176,6 @@ class CachedGraphs(Hooks):
             else:
                 self._answers.emit(ForeignGraph(mark.tag, self._tag))
         return original(graph, *args, **kwargs)
-
-
-class _CountingAnswers:
-    """Passes every call on to *answers*, and counts the decisions."""
-
-    def __init__(self, answers: Answers, count_decision: Callable[..., None]) -> None:
-        self._answers, self._count_decision = answers, count_decision
-        self.settings, self.find = answers.settings, answers.find
-
-    def measure(self, question: Question) -> Winner | None:
-        if question.makes_row:
-            self._count_decision(question.problem.key)
-        return self._answers.measure(question)
-
-    def emit(self, event: HookEvent) -> None:
-        if isinstance(event, Hit | Missed):
-            self._count_decision(event.key, missed=isinstance(event, Missed))
-        elif isinstance(event, Selected):
-            self._count_decision(event.site)
-        self._answers.emit(event)
 
 
 _deferring = threading.RLock()

@@ -89,10 +89,6 @@ def quiet_switches() -> dict[str, bool | int | str]:
     }
 
 
-def is_switch(name: str) -> bool:
-    return name in _QUIET
-
-
 def is_set_in_environment(name: str) -> bool:
     """Return whether inductor read the default of the option *name* from the environment."""
     variable = _OTHER_VARIABLES.get(name, name.removeprefix("triton.").upper())
@@ -173,7 +169,7 @@ class CompileOptions(Hooks):
             current = option_value(name)
             is_default = current == _default(inductor_config, name)
             is_default = is_default and not is_set_in_environment(name)
-            if is_default or is_switch(name):
+            if is_default or name in _QUIET:
                 options[name] = value
             if not is_default:
                 self._report_difference(name, current)
@@ -194,13 +190,13 @@ class CompileOptions(Hooks):
             option = name.replace("-", "_")  # torch.compile accepts both forms
             if option in self._options:
                 self._report_difference(option, value)
-            if option not in self._options or not is_switch(option):
+            if option not in self._options or option not in _QUIET:
                 kept[name] = value
         return kept
 
     def _report_difference(self, name: str, current: Any) -> None:
         if current != self._options[name]:
-            event = Overruled if is_switch(name) else Contradicted
+            event = Overruled if name in _QUIET else Contradicted
             self._answers.emit(event(name, str(self._options[name]), str(current)))
 
 

@@ -544,19 +544,13 @@ def _live_call(choice: Any, sets: Operands) -> Callable[[int], object]:
     while isinstance(choice, DataProcessorChoiceCallerWrapper):
         operands, out = choice._preprocessor(operands, out)
         post, choice = choice._postprocessor, choice._wrapped
-    return _LiveCall(choice.bmreq.make_run_fn(*operands, out=out), (*operands, out), post)
+    run = choice.bmreq.make_run_fn(*operands, out=out)
+    held = (*operands, out)  # a C++ kernel holds only their addresses
 
-
-@dataclass(frozen=True)
-class _LiveCall:
-    """A call that keeps its operands and output alive: a C++ kernel holds only their addresses."""
-
-    run: Callable[[], Any]
-    held: tuple[torch.Tensor, ...]
-    post: Callable[[torch.Tensor], torch.Tensor] | None
-
-    def __call__(self, _number: int) -> object:
-        returned = self.run()
+    def call(_number: int) -> object:
+        returned = run()
         if isinstance(returned, torch.Tensor):
             return returned
-        return self.held[-1] if self.post is None else self.post(self.held[-1])
+        return held[-1] if post is None else post(held[-1])
+
+    return call
