@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -15,61 +15,15 @@ pytestmark = pytest.mark.long
 
 torch = pytest.importorskip("torch")
 
+PROGRAM = "cuda_selections.py"
 Ask = Callable[..., dict[str, Any]]
-TILE = {"BLOCK_M": 128, "BLOCK_N": 64}
-
-
-@pytest.fixture(scope="module")
-def ask(
-    conversation: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Ask]:
-    """``ask("narrow", tile=TILE)``: generate the code of a case under a table."""
-    with conversation("cuda_selections.py", tmp_path_factory.mktemp("selections")) as generate:
-        yield lambda case, **words: generate(case=case, **words)
-
-
-def calls_library(found: dict[str, Any]) -> bool:
-    library = ("extern_kernels.convolution(", "extern_kernels._grouped_mm(")
-    return any(line.startswith(library) for line in found["launches"])
-
-
-def test_a_row_names_the_template_and_its_tile(ask: Ask) -> None:
-    """Its kernel is compiled, with the bias and the relu fused into it; the row is a hit."""
-    found = ask("narrow", tile=TILE)
-    assert found["error"] is None
-    assert not calls_library(found)
-    assert sum(line.startswith("triton_tem") for line in found["launches"]) == 1
-    (event,) = found["events"]
-    assert event["name"] == "lookup.hit"
-    assert "BLOCK_M=128,BLOCK_N=64," in event["winner"]
-
-
-def test_a_row_names_the_library(ask: Ask) -> None:
-    """A hit too: the library's kernel is a decision."""
-    found = ask("patches", library=True)
-    assert calls_library(found)
-    assert [event["name"] for event in found["events"]] == ["lookup.hit"]
-
-
-def test_without_a_row_the_library_is_compiled_and_missed(ask: Ask) -> None:
-    """The miss has the key; strict serving refuses it."""
-    found = ask("patches")
-    assert calls_library(found)
-    (event,) = found["events"]
-    assert (event["name"], event["choice"]) == ("lookup.missed", "aten::convolution")
-    assert event["key"].startswith("convolution x=8x3x518x518 w=768x3x14x14 stride=14x14 ")
-    assert ask("patches", on_miss="strict")["error"].startswith("MissError")
-
-
-def test_a_build_times_what_inductor_lists(ask: Ask) -> None:
-    found = ask("narrow", on_miss="tune", tile=TILE)
-    assert [event["name"] for event in found["events"]] == ["problem.tuned"]
-    assert "BLOCK_M=128,BLOCK_N=64," in found["events"][0]["winner"]
-    assert len(found["timed"]) == len(set(found["candidates"]))
-    assert len(found["timed"]) > 5
-    assert not calls_library(found)
-
-
+GROUPS = {
+    "experts": "groups=8 over=m m=1024 n=512 k=4096 bf16 a=row b=col",
+    "weight gradients": "groups=8 over=k m=512 n=256 k=1024 bf16 a=row b=row",
+    "input gradients": "groups=8 over=n m=64 n=1024 k=512 bf16 a=row b=col",
+    "batches": "groups=8 over=nothing m=64 n=256 k=512 bf16 a=row b=col",
+}
+TILES = {"narrow": {"BLOCK_M": 128, "BLOCK_N": 64}, "experts": {"BLOCK_M": 64, "BLOCK_N": 128}}
 FORMS = {
     "siglip": "x=1x3x384x384 w=1152x3x14x14 stride=14x14 padding=0x0 groups=1 ",
     "siglip of 8": "x=8x3x384x384 w=1152x3x14x14 stride=14x14 padding=0x0 groups=1 ",
@@ -87,84 +41,79 @@ FORMS = {
     "3d of one value": "x=2x16x8x28x28 w=32x16x3x3x3 stride=1x1x1 padding=1x1x1 groups=1 ",
     "3d of one point": "x=2x16x8x14x14 w=32x16x1x1x1 stride=1x1x1 padding=0x0x0 groups=1 ",
 }
-WITHOUT_A_CHOICE = (
-    "same, dilated",
-    "dilated",
-    "transposed",
-    "1d",
-    "1d, transposed",
-    "3d, transposed",
-)
+
+
+def calls_library(found: dict[str, Any]) -> bool:
+    library = ("extern_kernels.convolution(", "extern_kernels._grouped_mm(")
+    return any(line.startswith(library) for line in found["launches"])
+
+
+def test_a_row_names_the_template_and_its_tile_or_the_library(ask: Ask) -> None:
+    """The template's kernel is compiled, with what follows fused into it; the row is a hit."""
+    for case, tile in TILES.items():
+        found = ask(case=case, tile=tile)
+        (event,) = found["events"]
+        assert (found["error"], event["name"]) == (None, "lookup.hit"), case
+        assert all(f"{name}={size}," in event["winner"] for name, size in tile.items()), case
+        assert not calls_library(found), case
+        assert sum(line.startswith("triton_tem") for line in found["launches"]) == 1, case
+    found = ask(case="patches", library=True)
+    assert calls_library(found)
+    assert [event["name"] for event in found["events"]] == ["lookup.hit"]
+
+
+def test_without_a_row_the_library_is_compiled_and_missed(ask: Ask) -> None:
+    """The miss has the key, with the dim that groups divide; strict serving refuses it."""
+    patches = "x=8x3x518x518 w=768x3x14x14 stride=14x14 "
+    cases = {"patches": ("aten::convolution", f"convolution {patches}")}
+    cases |= {
+        case: ("aten::_grouped_mm", f"grouped_mm {key} out=bf16") for case, key in GROUPS.items()
+    }
+    for case, (library, key) in cases.items():
+        found = ask(case=case)
+        (event,) = found["events"]
+        assert (event["name"], event["choice"]) == ("lookup.missed", library), case
+        assert event["key"].startswith(key), case
+        assert calls_library(found), case
+        assert ask(case=case, on_miss="strict")["error"].startswith("MissError"), case
+
+
+def test_a_build_times_what_inductor_lists(ask: Ask) -> None:
+    """Groups of other dims have inductor's own offsets, or none, and the library wins there."""
+    for case in {**TILES, **GROUPS}:
+        tile = TILES.get(case, {})
+        found = ask(case=case, on_miss="tune", tile=tile)
+        (event,) = found["events"]
+        assert event["name"] == "problem.tuned", case
+        assert all(f"{name}={size}," in event["winner"] for name, size in tile.items()), case
+        assert len(found["timed"]) == len(set(found["candidates"])), case
+        assert len(found["timed"]) > (5 if case == "narrow" else 20), case
+        assert calls_library(found) == (not tile), case
 
 
 def test_convolutions_of_every_form_are_built_and_missed(ask: Ask) -> None:
     """Every form that torch allows has its key, its work, and candidates that a row can name."""
     for case, words in FORMS.items():
-        (missed,) = ask(case)["events"]
+        (missed,) = ask(case=case)["events"]
         assert missed["key"].startswith(f"convolution {words}"), case
-        built = ask(case, on_miss="tune")
-        assert built["error"] is None, case
+        built = ask(case=case, on_miss="tune")
         (tuned,) = built["events"]
+        assert built["error"] is None, case
         assert (tuned["name"], tuned["key"]) == ("problem.tuned", missed["key"]), case
-        assert len(built["timed"]) > 5, case
-        assert len(built["candidates"]) >= len(built["timed"]), case
+        assert len(built["candidates"]) >= len(built["timed"]) > 5, case
 
 
 def test_where_there_is_no_choice_nothing_is_asked(ask: Ask) -> None:
-    """For a range of batches, and in tables of earlier builds, whose policy leaves the library."""
-    cases: list[tuple[str, dict[str, Any]]] = [(case, {}) for case in WITHOUT_A_CHOICE]
-    cases += [("patches", {"ranged": True}), ("patches", {"backends": "ATEN"})]
-    for case, words in cases:
-        found = ask(case, on_miss="strict", **words)
-        assert found["error"] is None, (case, words)
-        assert found["events"] == [], (case, words)
-        assert calls_library(found), (case, words)
-
-
-def test_a_row_names_the_tile_of_the_experts(ask: Ask) -> None:
-    found = ask("experts", tile={"BLOCK_M": 64, "BLOCK_N": 128})
-    assert found["error"] is None
-    assert not calls_library(found)
-    assert sum(line.startswith("triton_tem") for line in found["launches"]) == 1
-    (event,) = found["events"]
-    assert event["name"] == "lookup.hit"
-    assert "BLOCK_M=64,BLOCK_N=128," in event["winner"]
-
-
-def test_experts_without_a_row_are_missed(ask: Ask) -> None:
-    """The library is compiled, and the miss says which dim the groups divide."""
-    for case, words in (
-        ("experts", "groups=8 over=m m=1024 n=512 k=4096 bf16 a=row b=col"),
-        ("weight gradients", "groups=8 over=k m=512 n=256 k=1024 bf16 a=row b=row"),
-        ("input gradients", "groups=8 over=n m=64 n=1024 k=512 bf16 a=row b=col"),
-        ("batches", "groups=8 over=nothing m=64 n=256 k=512 bf16 a=row b=col"),
-    ):
-        found = ask(case)
-        assert calls_library(found), (case, words)
-        (event,) = found["events"]
-        assert (event["name"], event["choice"]) == ("lookup.missed", "aten::_grouped_mm"), (
-            case,
-            words,
-        )
-        assert event["key"] == f"grouped_mm {words} out=bf16", (case, words)
-        assert ask(case, on_miss="strict")["error"].startswith("MissError"), (case, words)
-
-
-def test_a_build_times_every_tile_of_the_experts(ask: Ask) -> None:
-    found = ask("experts", on_miss="tune", tile={"BLOCK_M": 64, "BLOCK_N": 128})
-    assert [event["name"] for event in found["events"]] == ["problem.tuned"]
-    assert "BLOCK_M=64,BLOCK_N=128," in found["events"][0]["winner"]
-    assert len(found["timed"]) == len(set(found["candidates"]))
-    assert len(found["timed"]) > 20
-    assert not calls_library(found)
-
-
-def test_a_build_times_groups_of_other_dims(ask: Ask) -> None:
-    """With inductor's own offsets, or with none; the library wins here, and is compiled."""
-    for case in ("weight gradients", "input gradients", "batches"):
-        found = ask(case, on_miss="tune")
-        assert [event["name"] for event in found["events"]] == ["problem.tuned"], case
-        assert len(found["timed"]) > 20, case
+    """For a range of batches or rows, and in tables of earlier builds, the library computes."""
+    cases: list[dict[str, Any]] = [
+        *({"case": case} for case in ("same, dilated", "dilated", "transposed", "1d")),
+        *({"case": case} for case in ("1d, transposed", "3d, transposed")),
+        *({"case": "patches", **words} for words in ({"ranged": True}, {"backends": "ATEN"})),
+        *({"case": "experts", **words} for words in ({"ranged": True}, {"earlier": True})),
+    ]
+    for case in cases:
+        found = ask(**case, on_miss="strict")
+        assert (found["error"], found["events"]) == (None, []), case
         assert calls_library(found), case
 
 
@@ -173,7 +122,7 @@ def test_a_rebuilt_module_asks_for_its_key(ask: Ask) -> None:
     for over in ("m", "k", "n", "nothing"):
         layouts = "a=col b=row" if over == "k" else "a=row b=col"
         key = f"grouped_mm groups=8 over={over} m=512 n=256 k=1024 bf16 {layouts} out=bf16"
-        found = ask(key)
+        found = ask(case=key)
         assert found["error"] is None, over
         assert [event["key"] for event in found["events"]] == [key], over
 
@@ -187,15 +136,6 @@ def test_rows_go_to_experts_as_a_router_sends_them() -> None:
     assert 96 < min(sizes) < 128 < max(sizes) < 160
     assert ends == ends_of_groups(1024, 8)
     assert ends_of_groups(2, 8)[-1] == 2
-
-
-def test_experts_that_no_row_can_be_about_are_not_asked(ask: Ask) -> None:
-    """With a range of rows, and in tables of earlier builds, the library computes them."""
-    for words in ({"ranged": True}, {"earlier": True}):
-        found = ask("experts", on_miss="strict", **words)
-        assert found["error"] is None, words
-        assert found["events"] == [], words
-        assert calls_library(found), words
 
 
 def test_a_template_runs_on_the_stream_that_is_current_when_it_is_called() -> None:

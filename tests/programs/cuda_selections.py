@@ -2,7 +2,7 @@
 
     echo '{"case": "patches", "tile": {"BLOCK_M": 128}}' | python cuda_selections.py
 
-One case a line on stdin, one result a line on stdout. ``tile`` is a part of the kwargs of the
+``tile`` is a part of the kwargs of the
 template that the row names; ``library`` names the library's kernel instead; without both there is
 no row. ``on_miss`` is ``tune`` for a build, in which the template with ``tile`` is the fastest.
 ``ranged`` makes the batch, or the rows, a range, ``backends`` are those of the policy, and
@@ -13,49 +13,29 @@ lines of the generated code that launch kernels, the events, and what was timed.
 
 from __future__ import annotations
 
-import json
-import re
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import fake_gpu
+import h100  # before inductor looks for a device
 import torch
+from h100 import Case
+from torch._inductor import config
+from torch._inductor.kernel import mm_grouped
+from torch._inductor.select_algorithm import AlgorithmSelectorCache, TritonTemplateCaller
 from torch.nn import functional
 
-fake_gpu.pretend()
+from warmup.core.rows import Family, Winner
+from warmup.inductor import selections
+from warmup.inductor.patches import Patches
+from warmup.inductor.selections import Convolutions, GroupedProducts
+from warmup.keys.grouped import GroupedProblem
+from warmup.models.rebuilt import ends_for, factors_of, rebuild
 
-from torch._inductor import config  # noqa: E402  after the device is pretended
-from torch._inductor.decomposition import select_decomp_table  # noqa: E402
-from torch._inductor.kernel import mm_grouped  # noqa: E402
-from torch._inductor.select_algorithm import (  # noqa: E402
-    AlgorithmSelectorCache,
-    TritonTemplateCaller,
-)
-from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
-from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
-from torch.fx.experimental.symbolic_shapes import ShapeEnv  # noqa: E402
-
-from warmup.core.errors import warmup_error_in  # noqa: E402
-from warmup.core.events import Emitter, Event  # noqa: E402
-from warmup.core.rows import Evidence, Family, Row, Winner  # noqa: E402
-from warmup.inductor import connect, selections  # noqa: E402
-from warmup.inductor.patches import Patches  # noqa: E402
-from warmup.inductor.selections import Convolutions, GroupedProducts  # noqa: E402
-from warmup.keys.grouped import GroupedProblem  # noqa: E402
-from warmup.models.rebuilt import (  # noqa: E402
-    ends_for,
-    factors_of,
-    rebuild,
-)
-from warmup.table.lookup import Lookup  # noqa: E402
-
-EVIDENCE = Evidence(time_us=1.0, library_us=None, runner_up=None, runner_up_us=None, tried=1)
 LIBRARIES = {
     "convolution": Winner(Family.EXTERN, "aten::convolution"),
     "grouped_mm": Winner(Family.EXTERN, "aten::_grouped_mm"),
 }
-LAUNCH = re.compile(r"\b(?:triton_\w+\.run|extern_kernels\.\w+)\(.*")
 # Input, weight, and arguments; as in a ViT, in a network of images, and as SiglipVisionModel's.
 SMALL = ((8, 64, 28, 28), (64, 64, 3, 3))
 CONVOLUTIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
@@ -104,33 +84,29 @@ mm_grouped.create_offsets = lambda offsets, *_: on_the_cpu(offsets)
 selections._offsets_like = lambda offsets, _ends: on_the_cpu(offsets)
 
 
-def convolution(
-    name: str, shapes: ShapeEnv, *, is_ranged: bool
-) -> tuple[Callable[..., Any], list[Any]]:
+Made = tuple[Callable[..., Any], list[Any]]
+
+
+def convolution(name: str, shapes: Any, *, is_ranged: bool) -> Made:
     x, w, given = CONVOLUTIONS[name]
     words = dict(given)
     kind = "conv_transpose" if words.pop("transposed", False) else "conv"
     call = getattr(functional, f"{kind}{len(w) - 2}d")
-    outputs = (w[kind != "conv"],)  # of transposed ones the second
+    outputs = w[kind != "conv"]  # of transposed ones the second
     batch = fake_gpu.make_range(shapes, 2, x[0], hint=x[0]) if is_ranged else x[0]
 
     def convolve(given: Any, weight: Any, bias: Any) -> Any:
         return functional.relu(call(given, weight, bias, **words))
 
-    like: dict[str, Any] = {"dtype": torch.bfloat16, "device": "cuda:0"}
-    return convolve, [torch.empty(size, **like) for size in ((batch, *x[1:]), w, outputs)]
+    return convolve, [h100.empty(batch, *x[1:]), h100.empty(*w), h100.empty(outputs)]
 
 
-def product(
-    name: str, shapes: ShapeEnv, *, is_ranged: bool
-) -> tuple[Callable[..., Any], list[Any]]:
-    """Return a function that multiplies groups, and its inputs."""
+def product(name: str, shapes: Any, *, is_ranged: bool) -> Made:
     a, b = GROUPS[name]
     rows = fake_gpu.make_range(shapes, 2, a[0], hint=a[0]) if is_ranged else a[0]
-    like: dict[str, Any] = {"dtype": torch.bfloat16, "device": "cuda:0"}
-    inputs = [torch.empty((rows, *a[1:]), **like), torch.empty(b, **like)]
+    inputs = [h100.empty(rows, *a[1:]), h100.empty(*b)]
     if name != "batches":
-        inputs.append(torch.empty(8, dtype=torch.int32, device="cuda:0"))
+        inputs.append(h100.empty(8, dtype=torch.int32))
 
     def multiply(given: Any, weights: Any, *offsets: Any) -> Any:
         left = given if name != "weight gradients" else given.clone()
@@ -140,44 +116,38 @@ def product(
     return multiply, inputs
 
 
-def generate(case: dict[str, Any]) -> str:
-    """Return the code that inductor generates for *case*."""
-    shapes = ShapeEnv()
-    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=shapes)
-    name, is_ranged = case["case"], bool(case.get("ranged"))
+def rebuilt(key: str) -> Made:
+    """Return the module that is rebuilt from a key of grouped products, and its inputs."""
+    problem, device = GroupedProblem.of_key(key), torch.device("cuda:0")
+    module = rebuild(key, device).model.module
+    inputs = [factor.make(device) for factor in factors_of(problem)]
+    ends = len(ends_for(problem))
+    inputs += [h100.empty(ends, dtype=torch.int32)] if ends else []
+
+    def multiply(*factors: Any) -> Any:
+        return module(*factors)
+
+    return multiply, inputs
+
+
+def generate(case: Case) -> str:
+    mode, name = h100.fakes(), case["case"]
     with mode:
-        if name.startswith("grouped_mm "):  # the key of a module that is rebuilt from it
-            problem, device = GroupedProblem.of_key(name), torch.device("cuda:0")
-            module = rebuild(name, device).model.module
-
-            def function(*factors: Any) -> Any:
-                return module(*factors)
-
-            inputs = [factor.make(device) for factor in factors_of(problem)]
-            ends = len(ends_for(problem))
-            inputs += [torch.empty(ends, dtype=torch.int32, device=device)] if ends else []
+        if name.startswith("grouped_mm "):
+            function, inputs = rebuilt(name)
         else:
             make = convolution if name in CONVOLUTIONS else product
-            function, inputs = make(name, shapes, is_ranged=is_ranged)
-        graph = make_fx(function, decomposition_table=select_decomp_table())(*inputs)
-    settings = {"max_autotune_gemm": True, "fx_graph_cache": False, "compile_threads": 1}
-    with config.patch(settings):
-        return fake_gpu.generate(graph, inputs, mode, shapes)
+            function, inputs = make(name, mode.shape_env, is_ranged=bool(case.get("ranged")))
+    return h100.generate(h100.trace(function, inputs, mode), inputs, mode)
 
 
-def listed(case: dict[str, Any]) -> list[tuple[str, list[Winner]]]:
+def listed(case: Case) -> list[tuple[str, list[Winner]]]:
     """Return the key of each selection in *case*, and the winners that inductor lists for it."""
     found: list[tuple[str, list[Winner]]] = []
 
     def wrap(original: Any) -> Any:
         def select(
-            cache: Any,
-            name: str,
-            choices: list[Any],
-            nodes: Any,
-            layout: Any,
-            *args: Any,
-            **kw: Any,
+            cache: Any, name: str, choices: Any, nodes: Any, layout: Any, *args: Any, **kw: Any
         ) -> Any:
             if (kind := SELECTIONS.get(name)) is not None:
                 winners = [one for one in map(kind.winner_of, choices) if one is not None]
@@ -195,49 +165,37 @@ def listed(case: dict[str, Any]) -> list[tuple[str, list[Winner]]]:
     return found
 
 
-def run(case: dict[str, Any]) -> dict[str, Any]:
+def answer(case: Case) -> dict[str, Any]:
     """Generate the code of *case* under a table, and return what came of it."""
-    events: list[Event] = []
-    tile, rows, candidates = dict(case.get("tile", {})), {}, list[str]()
+    tile = dict(case.get("tile", {})).items()
+    rows: dict[str, Winner] = {}
+    candidates: list[str] = []
+
+    def has_tile(winner: Winner) -> bool:
+        return bool(tile) and tile <= dict(winner.kwargs).items()
+
     if not case.get("ranged"):
         ((key, winners),) = listed(case)
         candidates = [str(winner) for winner in winners]
-        library = LIBRARIES[key.partition(" ")[0]]
-        wanted = next(
-            (one for one in winners if tile and tile.items() <= dict(one.kwargs).items()), library
-        )
         if case.get("library") or (tile and "on_miss" not in case):
-            rows = {key: Row(wanted, EVIDENCE)}
-    tuner = fake_gpu.StatedTuner(
-        lambda winner: 1.0 if tile and tile.items() <= dict(winner.kwargs).items() else 2.0
-    )
-    lookup = Lookup(
-        rows,
-        emitter=Emitter([events.append]),
-        **fake_gpu.answering(case.get("on_miss", "fallback"), tuner),
-        searches=frozenset(() if case.get("earlier") else {"grouped_mm"}),
-    )
-    backends = case.get("backends", "ATEN,TRITON")
-    code, error = "", None
-    attachment = connect().attach(lookup, {}, "test", quiet=True)
-    try:
-        with config.patch({"max_autotune_conv_backends": backends}):
-            code = generate(case)
-    except Exception as raised:  # noqa: BLE001  whatever it is, a test says what it should be
-        own = warmup_error_in(raised)
-        error = f"{type(own or raised).__name__}: {own or raised}"
-    finally:
-        attachment.detach()
+            library = LIBRARIES[key.partition(" ")[0]]
+            rows = {key: next(filter(has_tile, winners), library)}
+    tuner = fake_gpu.StatedTuner(lambda winner: 1.0 if has_tile(winner) else 2.0)
+    with config.patch({"max_autotune_conv_backends": case.get("backends", "ATEN,TRITON")}):
+        code, result = h100.serve(
+            lambda: generate(case),
+            rows,
+            case.get("on_miss", "fallback"),
+            tuner,
+            searches=frozenset(() if case.get("earlier") else {"grouped_mm"}),
+        )
     return {
-        "error": error,
-        "launches": LAUNCH.findall(code),
-        "events": [{"name": event.name, **event.fields} for event in events],
+        **result,
+        "launches": h100.launches_in(code or ""),
         "candidates": candidates,
         "timed": tuner.timed,
     }
 
 
 if __name__ == "__main__":
-    for line in sys.stdin:
-        sys.stdout.write(json.dumps(run(json.loads(line))) + "\n")
-        sys.stdout.flush()
+    h100.answer_each(answer)
