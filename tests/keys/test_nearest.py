@@ -4,54 +4,49 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sample_tables import make_key, make_row
+import pytest
+from sample_tables import make_key, make_row, make_rows
 
-from warmup.core.rows import Family, Winner
+from warmup.core.errors import ProblemError
+from warmup.core.rows import Family, Row, Winner
 from warmup.keys.kind import Kind
 from warmup.keys.registry import nearest_row, neighbours_of
 
 
-def blocks(winners: tuple[Winner, ...]) -> list[object]:
-    return [dict(winner.kwargs)["BLOCK_M"] for winner in winners]
+def blocks(key: str, rows: dict[str, Row], most: int = 9) -> list[object]:
+    return [dict(winner.kwargs)["BLOCK_M"] for winner in neighbours_of(key, rows, most)]
 
 
-def test_the_nearest_comes_first_by_ratio() -> None:
-    """To m=32, 40 is nearest; 16 and 64 are equally far, and 4096 the farthest."""
-    rows = {make_key(m): make_row(BLOCK_M=m) for m in (4096, 64, 16, 40)}
-    assert blocks(neighbours_of(make_key(32), rows)) == [40, 16, 64, 4096]
-    # The order of rows does not matter.
-    rows = {make_key(m): make_row(BLOCK_M=m) for m in (16, 64, 256)}
-    backwards = dict(reversed(rows.items()))
-    assert neighbours_of(make_key(32), rows) == neighbours_of(make_key(32), backwards)
-    # The number of neighbours is limited.
-    rows = {make_key(m): make_row(BLOCK_M=m) for m in (16, 64, 256)}
-    assert blocks(neighbours_of(make_key(200), rows, 1)) == [256]
+def test_neighbours_are_the_winners_of_the_nearest_sizes() -> None:
+    """By ratio: to m=32, 40 is nearest; 16 and 64 are equally far, and 4096 the farthest."""
+    rows = make_rows(4096, 64, 16, 40)
+    assert blocks(make_key(32), rows) == [40, 16, 64, 4096]
+    assert blocks(make_key(32), dict(reversed(rows.items()))) == [40, 16, 64, 4096]
+    assert blocks(make_key(200), rows, 1) == [64]
     # Two rows with the same winner count as one neighbour, so that a third row is taken.
     rows = {make_key(m): make_row(BLOCK_M=64 if m < 100 else m) for m in (16, 32, 256)}
-    assert blocks(neighbours_of(make_key(24), rows, 2)) == [64, 256]
+    assert blocks(make_key(24), rows, 2) == [64, 256]
+    # A range counts by its lower end.
+    rows = {make_key("32..4096"): make_row(BLOCK_M=1), make_key(128): make_row(BLOCK_M=2)}
+    assert blocks(make_key("32..64"), rows) == [1, 2]
+    with pytest.raises(ProblemError):
+        neighbours_of("mm of nothing", {})
 
 
-def test_other_gemms_are_no_neighbours() -> None:
-    """A row of another op, dtype or operand order is no neighbour, whatever its sizes."""
+def test_only_a_measured_config_of_such_a_product_is_a_neighbour(toy_kind: Kind) -> None:
+    """Another leading dimension or epilogue is no obstacle; a library's winner is."""
     near = make_key(64)
     others = (
         near.replace("addmm", "mm").replace(" bias=1d", ""),
         near.replace("bf16", "f16"),
         near.replace("b=col", "b=row"),
+        "toy cat m=1 n=4 via=sum f32 tag=7",
     )
-    assert neighbours_of(make_key(32), {key: make_row() for key in others}) == ()
-
-
-def test_library_winners_and_other_kinds_are_no_neighbours(toy_kind: Kind) -> None:
-    """A row with another leading dimension and another epilogue is a neighbour."""
-    row = make_key(64, epilogue="relu").replace("a=row", "a=row/4096")
-    assert len(neighbours_of(make_key(32), {row: make_row()})) == 1
-    # Library winners are no neighbours.
-    row = replace(make_row(), winner=Winner(Family.EXTERN, "aten::addmm"))
-    assert neighbours_of(make_key(32), {make_key(64): row}) == ()
-    # A row of another kind is left out, even if its winner is a template too.
-    rows = {"toy cat m=1 n=4 via=sum f32 tag=7": make_row(), make_key(64): make_row(BLOCK_M=64)}
-    assert blocks(neighbours_of(make_key(32), rows)) == [64]
+    rows = {key: make_row() for key in others}
+    rows[near] = replace(make_row(), winner=Winner(Family.EXTERN, "aten::addmm"))
+    assert neighbours_of(make_key(32), rows) == ()
+    rows[make_key(64, epilogue="relu").replace("a=row", "a=row/4096")] = make_row(BLOCK_M=64)
+    assert blocks(make_key(32), rows) == [64]
 
 
 def gemm(m: str, n: str = "1280", op: str = "mm", epilogue: str = "none") -> str:
@@ -117,23 +112,14 @@ def test_without_a_row_of_the_op_one_of_another_precision_is_near() -> None:
     assert nearest_row(asked, [built.replace("fp32=ieee", "fp32=bf16")]) == (None, ())
 
 
-def test_a_range_counts_by_its_lower_end() -> None:
-    ranged = make_key(64).replace("m=64", "m=32..4096")
-    rows = {ranged: make_row(BLOCK_M=1), make_key(128): make_row(BLOCK_M=2)}
-    assert blocks(neighbours_of(make_key(32).replace("m=32", "m=32..64"), rows)) == [1, 2]
-
-
 def test_sizes_of_an_epilogue_are_no_difference_of_their_own() -> None:
     """The row that differs in the rows alone is nearest, and only the rows are named."""
-    for near, differences in (
-        ("silu,mul(f32[16,352])", ("m: row 16, here 32",)),
-        (
-            "mul(f32[16,352])",
-            ("m: row 16, here 32", "epilogue: row mul(f32[16,352]), here silu,mul(f32[32,352])"),
-        ),
+    asked, near = "silu,mul(f32[32,352])", "silu,mul(f32[16,352])"
+    other = "mul(f32[16,352])"
+    for epilogues, expected, differences in (
+        ((near, other), near, ("m: row 16, here 32",)),
+        ((other,), other, ("m: row 16, here 32", f"epilogue: row {other}, here {asked}")),
     ):
-        key = "mm m={m} n=352 k=128 f32 a=row b=row out=f32 | epilogue={epilogue}"
-        asked = key.format(m=32, epilogue="silu,mul(f32[32,352])")
-        rows = {near, "mul(f32[16,352])"}
-        found = nearest_row(asked, [key.format(m=16, epilogue=epilogue) for epilogue in rows])
-        assert found == (key.format(m=16, epilogue=near), differences)
+        rows = [gemm("16", epilogue=epilogue) for epilogue in epilogues]
+        found = nearest_row(gemm("32", epilogue=asked), rows)
+        assert found == (gemm("16", epilogue=expected), differences)

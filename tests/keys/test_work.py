@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from warmup.core.errors import ProblemError
 from warmup.core.roofline import Work
 from warmup.keys.registry import KINDS, work_of
 
@@ -10,50 +13,23 @@ BF16 = "bf16 a=row b=col"
 
 def test_work_is_the_products_and_each_tensor_once() -> None:
     """Operations are two for each multiplication; operands, bias and result are moved once."""
-    for key, work in (
-        (f"mm m=2 n=3 k=5 {BF16} out=bf16 | epilogue=relu", Work("bf16", 60, 2 * (10 + 15 + 6))),
-        (
-            f"addmm m=2 n=3 k=5 {BF16} bias=1d out=f32 | epilogue=none",
-            Work("bf16", 60, 2 * (10 + 15 + 3) + 4 * 6),
-        ),
-        (
-            f"addmm m=2 n=3 k=5 {BF16} bias=2d out=bf16 | epilogue=none",
-            Work("bf16", 60, 2 * (10 + 15 + 6 + 6)),
-        ),
-        (
-            f"bmm batch=4 m=2 n=3 k=5 {BF16} out=bf16 | epilogue=none",
-            Work("bf16", 240, 8 * (10 + 15 + 6)),
-        ),
-        (
-            "mm m=2 n=3 k=5 f32 a=row b=row out=f32 fp32=tf32 | epilogue=none",
-            Work("tf32", 60, 4 * (10 + 15 + 6)),
-        ),
-        (
-            "mm_plus_mm m=2 n=3 k=5 bf16 a=row b=row a2=row b2=row out=bf16 | epilogue=none",
-            Work("bf16", 120, 2 * (2 * (10 + 15) + 6)),
-        ),
-        (
-            (
-                "scaled_mm m=2 n=3 k=5 f8_e4m3fn a=row b=col scale=f32[1],f32[1] out=bf16"
-                " | epilogue=none"
-            ),
-            Work("f8_e4m3fn", 60, 10 + 15 + 2 * 6),
-        ),
-        (f"pad mm m=2 n=3 k=5 {BF16}", Work("bf16", 60, 2 * (10 + 15 + 6))),
-        (
-            "weight n m=2 in=5 features=3 bf16 bias=0",
-            Work("bf16", 2 * 2 * 3 * 5, 2 * (15 + 2 * (5 + 3))),
-        ),
-        (
-            "weight k m=2 features=3 out=5 bf16 bias=0",
-            Work("bf16", 2 * 2 * 3 * 5, 2 * (15 + 2 * (3 + 5))),
-        ),
-        (
-            "weight chain m=2 in=5,5 features=3 out=7 bf16 bias=111 via=mul(silu(p0),p1)",
-            Work("bf16", 2 * 2 * 3 * 17, 2 * (17 * 3 + 2 * (5 + 7))),
-        ),
+    mm, end = f"m=2 n=3 k=5 {BF16}", "| epilogue=none"
+    eight = "m=2 n=3 k=5 f8_e4m3fn a=row b=col scale=f32[1],f32[1]"
+    chain = "in=5,5 features=3 out=7 bf16 bias=111 via=mul(silu(p0),p1)"
+    for key, dtype, flops, moved in (
+        (f"mm {mm} out=bf16 | epilogue=relu", "bf16", 60, 2 * (10 + 15 + 6)),
+        (f"addmm {mm} bias=1d out=f32 {end}", "bf16", 60, 2 * (10 + 15 + 3) + 4 * 6),
+        (f"addmm {mm} bias=2d out=bf16 {end}", "bf16", 60, 2 * (10 + 15 + 6 + 6)),
+        (f"bmm batch=4 {mm} out=bf16 {end}", "bf16", 240, 8 * (10 + 15 + 6)),
+        (f"mm m=2 n=3 k=5 f32 a=row b=row out=f32 fp32=tf32 {end}", "tf32", 60, 4 * 31),
+        (f"mm_plus_mm {mm} a2=row b2=row out=bf16 {end}", "bf16", 120, 2 * (2 * (10 + 15) + 6)),
+        (f"scaled_mm {eight} out=bf16 {end}", "f8_e4m3fn", 60, 10 + 15 + 2 * 6),
+        (f"pad mm {mm}", "bf16", 60, 2 * (10 + 15 + 6)),
+        ("weight n m=2 in=5 features=3 bf16 bias=0", "bf16", 60, 2 * (15 + 2 * (5 + 3))),
+        ("weight k m=2 features=3 out=5 bf16 bias=0", "bf16", 60, 2 * (15 + 2 * (3 + 5))),
+        (f"weight chain m=2 {chain}", "bf16", 2 * 2 * 3 * 17, 2 * (17 * 3 + 2 * (5 + 7))),
     ):
-        assert work_of(key) == work
+        assert work_of(key) == Work(dtype, flops, moved), key
 
 
 def test_a_range_has_the_work_of_its_upper_end() -> None:
@@ -112,5 +88,7 @@ def test_the_work_of_a_convolution_moves_each_tensor_once() -> None:
     assert work_of(patches.format("14", "0")) == work
 
 
-def test_every_kind_says_its_work() -> None:
+def test_every_kind_says_its_work_and_no_other_text_has_any() -> None:
     assert all(kind.work is not None for kind in KINDS.values())
+    with pytest.raises(ProblemError):
+        work_of("no key")
