@@ -321,16 +321,13 @@ def parse_bucket_sizes(
             f"buckets and dims do not name the same dims ({', '.join(sorted(unknown))})",
             "name each dynamic dim once in both",
         )
-    sizes = {name: _parse_ascending(name, buckets[name]) for name in names}
-    count = math.prod(map(len, sizes.values()))
-    if count > MAX_BUCKETS:
-        raise SettingsError(f"{count} buckets are more than {MAX_BUCKETS}", "use fewer sizes")
+    texts = {
+        name: each if isinstance(each, str) else ",".join(map(str, each))
+        for name, each in buckets.items()
+    }
+    sizes = {name: _ascending(name, parse_sizes(texts[name], f"buckets {name}")) for name in names}
+    _check_count(math.prod(map(len, sizes.values())))
     return sizes
-
-
-def _parse_ascending(name: str, sizes: SizeList) -> tuple[int, ...]:
-    text = sizes if isinstance(sizes, str) else ",".join(map(str, sizes))
-    return _ascending(name, parse_sizes(text, f"buckets {name}"))
 
 
 def _ascending(name: str, sizes: tuple[int, ...]) -> tuple[int, ...]:
@@ -341,20 +338,6 @@ def _ascending(name: str, sizes: tuple[int, ...]) -> tuple[int, ...]:
                 "list sizes in ascending order: each bucket serves what lies above the one before",
             )
     return sizes
-
-
-def sizes_by_dim(buckets: Sequence[Bucket]) -> dict[str, tuple[int, ...]]:
-    seen: dict[str, dict[int, None]] = {}
-    for bucket in buckets:
-        for name, size in bucket.sizes:
-            seen.setdefault(name, {})[size] = None
-    count = math.prod(map(len, seen.values()))
-    if count != len(buckets) or any(len(bucket.sizes) != len(seen) for bucket in buckets):
-        raise SettingsError(
-            f"{len(buckets)} buckets are not every combination of their sizes, {count}",
-            "ranges need every combination: give --dims once, or build exact buckets",
-        )
-    return {name: _ascending(name, tuple(sizes)) for name, sizes in seen.items()}
 
 
 def intervals_of(sizes: Sequence[int]) -> tuple[Interval, ...]:
@@ -373,9 +356,19 @@ def with_ranges(buckets: Sequence[Bucket]) -> tuple[Bucket, ...]:
 
     A SettingsError: sizes do not ascend, or *buckets* are not every combination of them.
     """
+    seen: dict[str, dict[int, None]] = {}
+    for bucket in buckets:
+        for name, size in bucket.sizes:
+            seen.setdefault(name, {})[size] = None
+    count = math.prod(map(len, seen.values()))
+    if count != len(buckets) or any(len(bucket.sizes) != len(seen) for bucket in buckets):
+        raise SettingsError(
+            f"{len(buckets)} buckets are not every combination of their sizes, {count}",
+            "ranges need every combination: give --dims once, or build exact buckets",
+        )
     intervals = [
-        [(name, interval) for interval in intervals_of(sizes)]
-        for name, sizes in sizes_by_dim(buckets).items()
+        [(name, interval) for interval in intervals_of(_ascending(name, tuple(sizes)))]
+        for name, sizes in seen.items()
     ]
     return tuple(
         Bucket(

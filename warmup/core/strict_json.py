@@ -194,22 +194,17 @@ def _parts(data: bytes, kind: Any, place: str, *, is_key: bool) -> list[str | in
             kind = get_args(kind)[1]
             if len(data) > _MOST_BYTES:
                 return parts
-            found = _first_unfit(msgspec.json.decode(data, type=_Raws), kind)
-            if found is None:
+            members = msgspec.json.decode(data, type=_Raws)
+            unfit = (name for name, raw in members.items() if not _fits(bytes(raw), kind))
+            if (name := next(unfit, None)) is None:
                 return parts
-            parts.append(found[0])
-            data = found[1]
+            parts.append(name)
+            data = bytes(members[name])
     if is_key:
         names = msgspec.json.decode(data, type=_Raws)
         expected = get_args(_container(kind))[0]
         parts += [name for name in names if not _fits(msgspec.json.encode(name), expected)][:1]
     return parts
-
-
-def _first_unfit(members: _Raws, kind: Any) -> tuple[str, bytes] | None:
-    return next(
-        ((name, bytes(raw)) for name, raw in members.items() if not _fits(bytes(raw), kind)), None
-    )
 
 
 def _fits(data: bytes, kind: Any) -> bool:

@@ -214,16 +214,13 @@ def choose_policy(
     if BUILD_MODES[asked.mode]:
         # With these options its split size is measured while compiling, and no row could record it.
         options["triton.mix_order_reduction"] = False
-    timing = choose_method(asked, device_type)
-    limits = dict(TOLERANCE)
-    if asked.tolerance is not None:
-        limits = dict.fromkeys(TOLERANCE, asked.tolerance)
+    limit = asked.tolerance
     return Policy(
         mode=asked.mode,
         options=options,
-        timing=timing,
+        timing=choose_method(asked, device_type),
         seed=SEED,
-        tolerance=limits,
+        tolerance=dict(TOLERANCE if limit is None else dict.fromkeys(TOLERANCE, limit)),
         searches=frozenset(() if device_type == "cpu" else SEARCH_FIELDS),  # all are of Triton
     )
 
@@ -247,10 +244,9 @@ def choose_method(asked: PolicyOptions, device_type: str) -> Method:
     top_k = TOP_K if asked.fused_top_k is None else asked.fused_top_k
     if not 0 <= top_k <= MAX_TOP_K:
         raise SettingsError(f"fused_top_k={top_k}", f"give a number from 0 to {MAX_TOP_K}")
-    if launch is not None and launch not in set(Launch):
-        raise SettingsError(f"--launch {launch!r} is unknown", f"use one of {', '.join(Launch)}")
-    if l2 is not None and l2 not in set(L2):
-        raise SettingsError(f"l2 {l2!r} is unknown", f"use one of {', '.join(L2)}")
+    for name, word, known in (("--launch", launch, [*Launch]), ("l2", l2, [*L2])):
+        if word is not None and word not in known:
+            raise SettingsError(f"{name} {word!r} is unknown", f"use one of {', '.join(known)}")
     if device_type == "cpu":
         if launch == Launch.CUDAGRAPH or l2 == L2.COLD:
             raise SettingsError("a CPU has no CUDA graphs and is timed warm", "drop the option")
