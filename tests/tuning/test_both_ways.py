@@ -41,80 +41,50 @@ def run(weighed: Weighed, head: str, tmp_path_factory: pytest.TempPathFactory) -
     return run
 
 
-def test_a_build_runs_each_bucket_both_ways(weighed: Weighed) -> None:
-    """First as it is, then padded; each asks for its own rows, and agrees with eager."""
-    buckets = weighed[1]["document"]["buckets"]
-    assert [(one["weights_padded"], one["keys"]) for one in buckets] == [
-        (False, [AS_IS]),
-        (True, [PADDED]),
-    ]
+def test_a_build_runs_each_bucket_both_ways_and_says_so(weighed: Weighed) -> None:
+    """As it is, then padded: each asks for its own rows, and agrees with eager; how to serve it."""
+    said, lines = weighed[1], ["seqlen=8", "seqlen=8, weights padded"]
+    buckets = said["document"]["buckets"]
+    ways = [(one["weights_padded"], one["keys"]) for one in buckets]
+    assert ways == [(False, [AS_IS]), (True, [PADDED])]
     assert all(one["error"] < 1e-6 for one in buckets)
-
-
-def test_each_line_of_a_build_says_how_it_ran(weighed: Weighed) -> None:
-    """On stderr as buckets finish, and in the closing table."""
-    said = weighed[1]
-    lines = [line.partition(":")[0] for line in said["progress"] if line.startswith("seqlen=")]
-    assert lines == ["seqlen=8", "seqlen=8, weights padded"]
-    assert [line.partition("  ")[0] for line in said["text"] if line.startswith("seqlen=")] == lines
-
-
-def test_a_build_says_how_to_serve_padded_weights(weighed: Weighed) -> None:
-    """One line with the call, and with what answers without it."""
-    (said,) = [line for line in weighed[1]["text"] if line.startswith("to serve with padded")]
-    assert said == (
+    begun = [line.partition(":")[0] for line in said["progress"]]
+    assert [line for line in begun if line.startswith("seqlen=")] == lines
+    closing = [line.partition("  ")[0] for line in said["text"] if line.startswith("seqlen=")]
+    assert closing == lines
+    (how,) = [line for line in said["text"] if line.startswith("to serve with padded")]
+    assert how == (
         'to serve with padded weights: warmup.install("head.json", model=model); '
         "without model=, the rows for unpadded weights are used"
     )
 
 
 def test_both_models_are_served_without_a_miss(weighed: Weighed) -> None:
-    """A strict server that does not give its model hits the rows of the first run, right."""
-    said = weighed[1]["as_is"]
-    assert (said["hits"], said["misses"], said["padded"]) == ([AS_IS], {}, None)
-    assert said["error"] < 1e-6
-    # A strict server that gives it hits the rows of the second run, right; sizes are as before.
-    said = weighed[1]["prepared"]
-    assert (said["hits"], said["misses"], said["padded"]) == ([PADDED], {}, ["100"])
-    assert (said["error"] < 1e-6, said["sizes"]) == (True, [[99, 64], [99]])
-
-
-def test_rows_of_the_other_way_are_unused(weighed: Weighed) -> None:
-    """All that was not asked for is listed, but rows about weights, which nobody asks for."""
+    """Strictly, right, and without the rows of the other way; without model= one line says so."""
     rows = {key for key in read(weighed[0]).rows if not key.startswith("weight ")}
-    for way in ("as_is", "prepared"):
-        said = weighed[1][way]
-        assert set(said["unused"]) == rows - set(said["hits"])
-
-
-def test_a_server_that_gives_no_model_is_told_what_it_could_pad(weighed: Weighed) -> None:
-    """One line at INFO; none where the model was given."""
     told = "weights stay unpadded; structures that install(table, model=model) would pad: "
-    assert weighed[1]["as_is"]["log"] == [f"{told}1 (99 features to 100)"]
-    assert weighed[1]["prepared"]["log"] == []
+    for way, key, padded, log in (
+        ("as_is", AS_IS, None, [f"{told}1 (99 features to 100)"]),
+        ("prepared", PADDED, ["100"], []),
+    ):
+        said = weighed[1][way]
+        assert (said["hits"], said["misses"], said["padded"]) == ([key], {}, padded), way
+        assert (said["log"], set(said["unused"])) == (log, rows - {key}), way
+        assert said["error"] < 1e-6, way
+    assert weighed[1]["prepared"]["sizes"] == [[99, 64], [99]]
 
 
-@pytest.fixture(scope="module")
-def compared(run: Run) -> dict[str, Any]:
-    """The document of a comparison of the model from the table, both ways."""
+def test_a_comparison_serves_both_ways(run: Run) -> None:
+    """Each variant hits its row, misses none, and agrees with eager; a remark says what it pads."""
     words = ("--table", "{table}", "--variants", "table,table-padded")
     done = run("compare", "--freezing", *words, "--rounds", "6", "--json")
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
-
-
-def test_a_comparison_serves_both_ways(compared: dict[str, Any]) -> None:
-    """Each variant hits its row, misses none, and agrees with eager."""
+    compared = json.loads(done.stdout)
     starts = {one["name"]: one["start"] for one in compared["variants"]}
     cells = {one["name"]: one for one in compared["buckets"][0]["variants"]}
     for name in ("table", "table-padded"):
         assert (starts[name]["hits"], starts[name]["misses"]) == (1, 0)
         assert cells[name]["agrees"]
-
-
-def test_a_comparison_says_what_was_padded(compared: dict[str, Any]) -> None:
-    """In a remark about that variant alone."""
     assert compared["remarks"] == [
         "table-padded: groups of weights padded: 1, 0.0 MiB more (1.01%)"
     ]
