@@ -68,24 +68,19 @@ class Walk:
 
 def watching(walk: Walk) -> Any:
     """Return a replacement of inductor's selection that is watched from its first line on."""
-    select = GemmChoices._wrap_select
+    select = GemmChoices._select
 
-    def wrap_select(hooks: GemmChoices, original: Any) -> Any:
-        hook = select(hooks, original)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        if walk.is_over:
+            return select(*args, **kwargs)
+        walk.is_over = True
+        sys.setprofile(walk.note)
+        try:
+            return select(*args, **kwargs)
+        finally:
+            sys.setprofile(None)
 
-        def watched(*args: Any, **kwargs: Any) -> Any:
-            if walk.is_over:
-                return hook(*args, **kwargs)
-            walk.is_over = True
-            sys.setprofile(walk.note)
-            try:
-                return hook(*args, **kwargs)
-            finally:
-                sys.setprofile(None)
-
-        return watched
-
-    return wrap_select
+    return watched
 
 
 def serve(table: Path) -> None:
@@ -108,7 +103,7 @@ def main() -> None:
         lambda: serve(table),
     ):
         walk = Walk()
-        with mock.patch.object(GemmChoices, "_wrap_select", watching(walk)):
+        with mock.patch.object(GemmChoices, "_select", watching(walk)):
             walked()
         noted.append({"modules": [*walk.modules], "records": [*walk.records], **walk.calls})
     sys.stdout.write(json.dumps(dict(zip(("built", "served"), noted, strict=True))))
