@@ -273,18 +273,14 @@ def test_what_an_audit_says_of_a_log(tmp_path: Path) -> None:
 
 DAMAGED = (
     'warmup-event {"event":"lookup.hit"',
-    "warmup-event {",
     'warmup-event {"event":"lookup.hit","schema":2}',
     *(
         f"warmup-event {raw(**changes)}"
         for changes in (
             {"schema": 2},
             {"seq": None},
-            {"pid": "x"},
             {"pid": 1e400},
-            {"key": None},
             {"event": "table.installed"},
-            {"event": "graph.cached"},
             *(
                 {"event": "graph.cached", "decisions": wrong}
                 for wrong in (1e400, 10**4299, True, "2")
@@ -292,7 +288,6 @@ DAMAGED = (
             {"event": "lookup.missed"},
             *({"event": "call.outside", "reason": "x", "calls": n} for n in (10**4299, -1)),
             {"event": "table.installed", "table": "d", "paths": "abc"},
-            {"event": ["lookup.hit"]},
             {"digest": 7},
             {"rank": None},
             {"key": "k" * MAX_LINE},
@@ -307,13 +302,10 @@ DAMAGED = (
 OTHER = (
     "",
     "warmup: 3 hits",
-    "warmup-event",
     "the warmup-event marker in prose",
     '{"event":"request.finished","status":200}',
     '{"message":"hello"}',
-    "{",
     "\x00" * 50,
-    "é" * 50,
     "x" * (3 * MAX_LINE),
 )
 

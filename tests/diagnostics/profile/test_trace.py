@@ -33,12 +33,11 @@ PEAKS = Peaks(
 )
 
 
-def test_gzipped_or_not_and_as_a_list_alone(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_gzipped_or_not_and_as_a_list_alone(tmp_path: Path) -> None:
     """The content decides, not the name; Chrome's other form is read too."""
+    trace, path = GpuTrace(), tmp_path / "trace.json"
+    trace.kernel("nvjet", 0, 9)
     for pack in (gzip.compress, bytes):
-        tmp_path = tmp_path_factory.mktemp("case")
-        trace, path = GpuTrace(), tmp_path / "trace.json"
-        trace.kernel("nvjet", 0, 9)
         for document in ({"traceEvents": trace.events}, trace.events):
             path.write_bytes(pack(json.dumps(document).encode()))
             assert [event.name for event in read_trace(path).events] == ["nvjet"], pack
@@ -75,15 +74,15 @@ def planned(flops: int | None, moved: int) -> PlannedKernel:
     )
 
 
-def test_a_damaged_plan_is_an_error(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_damaged_plan_is_an_error(tmp_path: Path) -> None:
     whole = plan_of("b", GraphPlan("f", (planned(None, 2),))).to_json()
     cut = [{name: whole[name] for name in whole if name != lost} for lost in whole]
+    trace = GpuTrace()
+    trace.kernel("nvjet", 0, 9)
+    path = trace.write(tmp_path / "t.json")
+    document = json.loads(path.read_text())
     for plan in (*cut, {**whole, "schema": 2}, {**whole, "plans": 3}, {**whole, "calls": -1.5}, []):
-        tmp_path = tmp_path_factory.mktemp("case")
-        trace = GpuTrace()
-        trace.kernel("nvjet", 0, 9)
-        path = trace.write(tmp_path / "t.json")
-        path.write_text(json.dumps({**json.loads(path.read_text()), "warmup": plan}))
+        path.write_text(json.dumps({**document, "warmup": plan}))
         with pytest.raises(SettingsError, match="member 'warmup'"):
             read_trace(path)
 
