@@ -203,8 +203,9 @@ class Scenarios:
         tuned: list[Tuned] = []
         self.built = build(self.kernels, tuned)
         self.rows = {one.key: one.row.winner for one in tuned}
-        (self.key,) = (key for key in self.rows if " y=" in key)
-        self.row = self.rows[self.key]
+        # Where hooks raise, as some test wants it, there are no rows.
+        self.key = next((key for key in self.rows if " y=" in key), "")
+        self.row: Any = self.rows.get(self.key)
 
     def build(self) -> Any:
         """The kernels are built."""
