@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ from warmup.table.store import (
 
 def _begun(path: Path, *sizes: int) -> TableWriter:
     """Return a writer that has put row 1 into the table and rows of *sizes* into the journal."""
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     writer = TableWriter(path)
     for m in (1, *sizes):
         _add(writer, m)
@@ -187,35 +188,31 @@ def test_a_disk_that_is_full_leaves_table_and_journal_as_they_were(
 
 def _damages(path: Path) -> dict[str, Callable[[], object]]:
     """Return, by name, what makes the journal of the table at *path* unusable."""
-    place, beside = journal_path(path), path.with_name("other")
-    data = place.read_bytes()
+    place, data = journal_path(path), journal_path(path).read_bytes()
     first, second, third = data.splitlines(keepends=True)
-
-    def replaced(make: Callable[[], object]) -> Callable[[], object]:
-        return lambda: (place.rename(beside), make())
-
+    texts = {
+        "a bit of a line in the middle": data.replace(b"triton", b"Triton", 1),
+        "a line in the middle that is cut": first + second[:-9] + third,
+        "a line that is missing": first + third + third,
+        "lines in another order": first + third + second,
+        "no journal": b"hello\nworld\n",
+    }
+    tables = {
+        "another table": make_table(make_rows(8)),
+        "another policy": Table(EMPTY.provenance, replace(EMPTY.policy, seed=1), make_rows(1)),
+    }
+    beside = path.with_name("other")
     return {
-        "a bit of a line in the middle": lambda: place.write_bytes(
-            data.replace(b"triton", b"Triton", 1)
-        ),
-        "a line in the middle that is cut": lambda: place.write_bytes(first + second[:-9] + third),
-        "a line that is missing": lambda: place.write_bytes(first + third + third),
-        "lines in another order": lambda: place.write_bytes(first + third + second),
-        "another table": lambda: path.write_text(encode(make_table(make_rows(8)))),
-        "another policy": lambda: path.write_text(
-            encode(Table(EMPTY.provenance, replace(EMPTY.policy, seed=1), make_rows(1)))
-        ),
-        "a link": replaced(lambda: place.symlink_to(beside)),
-        "a FIFO": replaced(lambda: os.mkfifo(place)),
-        "a folder": replaced(place.mkdir),
+        **{name: partial(place.write_bytes, text) for name, text in texts.items()},
+        **{name: partial(path.write_text, encode(table)) for name, table in tables.items()},
+        "a link": lambda: (place.rename(beside), place.symlink_to(beside)),
+        "a FIFO": lambda: (place.unlink(), os.mkfifo(place)),
+        "a folder": lambda: (place.unlink(), place.mkdir()),
         "too large": lambda: os.truncate(place, 257 * 1024 * 1024),
-        "no journal": lambda: place.write_bytes(b"hello\nworld\n"),
     }
 
 
-def test_a_journal_that_cannot_be_used_stops_a_build_and_no_server(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
+def test_a_journal_that_cannot_be_used_stops_a_build_and_no_server(tmp_path: Path) -> None:
     """Every way of changing the table refuses and leaves both files; serving takes the table."""
     changes: dict[str, Callable[[Path], object]] = {
         "read": read,
@@ -224,8 +221,13 @@ def test_a_journal_that_cannot_be_used_stops_a_build_and_no_server(
         "add": lambda path: _add(TableWriter(path), 9),
         "write": lambda path: write(path, make_table()),
     }
-    for name in _damages(_damaged(tmp_path_factory, "")):
-        path = _damaged(tmp_path_factory, name)
+    for number in range(11):
+        path = tmp_path / f"{number}" / "nvidia-h200" / "t.json"
+        _begun(path, 2, 3)
+        damages = _damages(path)
+        assert len(damages) == 11
+        name, damage = [*damages.items()][number]
+        damage()
         before = path.read_bytes()
         for word, change in changes.items():
             with pytest.raises(TableError) as caught:
@@ -233,18 +235,9 @@ def test_a_journal_that_cannot_be_used_stops_a_build_and_no_server(
             assert "t.json.journal" in str(caught.value), (name, word)
         assert (path.read_bytes(), os.path.lexists(journal_path(path))) == (before, True), name
         found = find(path, {})
-        assert len(found.table.rows) == 1, name
         assert any("the table is used without it" in remark for remark in found.remarks), name
-        found = discover(make_runtime(), (path.parent.parent,))
-        assert len(found.table.rows) == 1, name
-
-
-def _damaged(folders: pytest.TempPathFactory, name: str) -> Path:
-    path = folders.mktemp("case") / "nvidia-h200" / "t.json"
-    _begun(path, 2, 3)
-    if name:
-        _damages(path)[name]()
-    return path
+        for each in (found, discover(make_runtime(), (path.parent.parent,))):
+            assert len(each.table.rows) == 1, name
 
 
 def test_a_row_in_a_journal_is_checked_as_in_a_table(tmp_path: Path) -> None:

@@ -63,15 +63,12 @@ def test_a_policy_has_the_method_and_the_limits() -> None:
     assert policy.timing == Method(launch=Launch.CUDAGRAPH, l2=L2.WARM, fused_top_k=2)
     assert (policy.tolerance, policy.options["x"]) == (dict(TOLERANCE), 1)
 
+    policy = choose_policy(PolicyOptions(tolerance=0.5), "cpu", {})
+    assert policy.tolerance == dict.fromkeys(TOLERANCE, 0.5)
     # Whatever the mode; a CPU's kernels have no launch config, and reduce without Triton.
     for mode, device in product(BUILD_MODES, ("cuda", "cpu")):
         searches = choose_policy(PolicyOptions(mode=mode), device, {}).searches
         assert searches == (set(SEARCH_FIELDS) if device == "cuda" else set()), (mode, device)
-
-
-def test_one_tolerance_is_for_all_dtypes() -> None:
-    policy = choose_policy(PolicyOptions(tolerance=0.5), "cpu", {})
-    assert policy.tolerance == dict.fromkeys(TOLERANCE, 0.5)
 
 
 def test_backends_have_a_canonical_order() -> None:
