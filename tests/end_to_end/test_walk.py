@@ -19,9 +19,12 @@ MOST = {"built": (38, 8), "served": (15, 2)}  # modules, records
 
 
 @pytest.fixture(scope="module")
-def walks(run_once: Callable[..., tuple[Path, str]], root: Path) -> dict[str, Any]:
-    """What ``walk.py`` prints."""
-    _, printed = run_once("walk", str(root / "tests" / "programs" / "walk.py"), ".")
+def walks(
+    run_once: Callable[..., tuple[Path, str]], root: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
+    """What ``walk.py`` prints where no peaks of the device are known."""
+    program, cache = root / "tests" / "programs" / "walk.py", tmp_path_factory.mktemp("cache")
+    _, printed = run_once("walk", str(program), ".", XDG_CACHE_HOME=str(cache))
     walks: dict[str, Any] = json.loads(printed)
     return walks
 
