@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from warmup.core.errors import BuildError, MissError, MissReason, ProblemError
 from warmup.core.events import Emitter, Event, HookEvent, Missed
 from warmup.core.method import CompileOrder
 from warmup.inductor import connect
-from warmup.inductor.patches import Firewall
+from warmup.inductor.patches import Firewall, Patches
 from warmup.keys.question import Settings
 from warmup.table.lookup import Lookup
 from warmup.table.schema import OnMiss
@@ -175,3 +176,43 @@ def test_every_hook_has_a_firewall() -> None:
                         found[f"{path.stem}.{function.name}"] = bool(call.args)
     assert {place for place, is_guarded in found.items() if not is_guarded} == set(OF_TOOLS)
     assert {"adapter.attach", "cached_graphs.deferring_kernels"} <= found.keys()
+
+
+def test_a_table_that_was_closed_below_another_leaves_no_frame() -> None:
+    """Tables that replace each other while compiles overlap do not stack their hooks up."""
+
+    class Owner:
+        @classmethod
+        def depth(cls, start: int) -> int:
+            return len(inspect.stack()) - start
+
+    def attach() -> Patches:
+        patches = Patches(Firewall())
+
+        def keep(original: Any) -> Any:
+            return patches.keep_during(original)
+
+        patches.wrap(Owner, "depth", keep)
+        return patches
+
+    own = Owner.__dict__["depth"]
+    first = attach()
+    once = Owner.depth(len(inspect.stack()))
+    tables = [first]
+    for _ in range(20):
+        tables.append(attach())
+        tables[-2].restore()
+    assert Owner.depth(len(inspect.stack())) == once
+    tables[-1].restore()
+    assert Owner.__dict__["depth"] is own
+    outer, inner = attach(), attach()
+    outer.restore()
+    wrapped = Owner.__dict__["depth"].__func__
+
+    def wrap_as_a_stranger(cls: type, start: int) -> int:
+        found: int = wrapped(cls, start)
+        return found
+
+    Owner.depth = classmethod(wrap_as_a_stranger)  # type: ignore[assignment, method-assign]
+    inner.restore()  # below a stranger's wrapper: stays, and is inactive
+    assert Owner.depth(len(inspect.stack())) > 0

@@ -11,6 +11,7 @@ import inspect
 import threading
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar
 
@@ -156,10 +157,21 @@ def _line_of(error: BaseException) -> str:
     return lines[-1] if lines else "outside of warmup"
 
 
+@dataclass(eq=False, slots=True)
+class _Layer:
+    """A replacement of an attribute, and what is below it: another table's, or torch's own."""
+
+    owner: Any
+    name: str
+    below: Any  # as it stands in the owner's namespace, perhaps a classmethod
+    function: Any  # the same, as it is called
+    call_below: Any = None  # calls ``function``; None where the replacement has it for itself
+    replacement: Any = None
+    has_ended: bool = False
+
+
 _changing = threading.Lock()  # another table may be installed while a compile ends
-# What is put back where a replacement should go that somebody has wrapped: owner, name, the
-# replacement, and what it replaced.
-_buried: list[tuple[Any, str, Any, Any]] = []
+_layers: list[_Layer] = []  # all that stand somewhere
 
 
 class Patches:
@@ -189,26 +201,32 @@ class Patches:
         Where the replacement raises, ``plain(original)`` is called, by default the original itself.
         """
 
-        def replaced(function: Any) -> Any:
+        def replaced(layer: _Layer) -> Any:
+            function = layer.function
             if self.firewall is None or not callable(function):
                 return _named_as(function, make(function))
+
+            def call_below(*args: Any, **kwargs: Any) -> Any:
+                return layer.function(*args, **kwargs)
+
+            layer.call_below = _named_as(function, call_below)
             place = f"{getattr(owner, '__qualname__', owner.__name__)}.{name}"
-            return _named_as(function, self.firewall.guard(place, function, make, plain))
+            guarded = self.firewall.guard(place, layer.call_below, make, plain)
+            return _named_as(function, guarded)
 
         with _changing:
             raw = vars(owner)[name]
-            if isinstance(raw, (classmethod, staticmethod)):
-                replacement: Any = type(raw)(replaced(raw.__func__))
-            else:
-                replacement = replaced(raw)
-            setattr(owner, name, replacement)
+            is_bound = isinstance(raw, (classmethod, staticmethod))
+            layer = _Layer(owner, name, raw, raw.__func__ if is_bound else raw)
+            replacement = replaced(layer)
+            layer.replacement = type(raw)(replacement) if is_bound else replacement
+            setattr(owner, name, layer.replacement)
+            _layers.append(layer)
 
         def undo() -> None:
-            # If other code wrapped the attribute later, its wrapper stays, and ours is inactive
-            # below it. A later table's wrapper goes one day, and then ours goes too.
             with _changing:
-                _buried.append((owner, name, replacement, raw))
-                _dig_out()
+                layer.has_ended = True
+                _remove_ended()
 
         self._undo.append(undo)
 
@@ -241,19 +259,22 @@ class Patches:
         """Return *function*, during whose calls no attribute is put back.
 
         A compile under way may hold what only a replacement understands, such as a deferred list of
-        candidates. The replacements are inactive by then; the last such call puts all back.
+        candidates. The replacements are inactive by then; the last call that began before `restore`
+        puts all back.
         """
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             with self._lock:
-                self._users += 1
+                is_user = not self._is_restored
+                self._users += is_user
             try:
                 return function(*args, **kwargs)
             finally:
                 with self._lock:
-                    self._users -= 1
-                self._put_back()
+                    self._users -= is_user
+                if is_user:
+                    self._put_back()
 
         return call
 
@@ -309,11 +330,26 @@ def unwrapped(function: Callable[..., Any]) -> Callable[..., Any]:
     return functools.partial(inspect.unwrap(function))
 
 
-def _dig_out() -> None:
-    while bare := [each for each in _buried if vars(each[0]).get(each[1]) is each[2]]:
-        for owner, name, _, raw in bare:
-            setattr(owner, name, raw)
-        _buried[:] = [each for each in _buried if each not in bare]
+def _remove_ended() -> None:
+    """Remove the layers that have ended: from the owner, or from below the layer above.
+
+    Where other code wrapped the attribute, its wrapper stays, and ours is inactive below it.
+    """
+    while ended := [layer for layer in _layers if layer.has_ended and _removes(layer)]:
+        _layers[:] = [layer for layer in _layers if layer not in ended]
+
+
+def _removes(layer: _Layer) -> bool:
+    if vars(layer.owner).get(layer.name) is layer.replacement:
+        setattr(layer.owner, layer.name, layer.below)
+        return True
+    for above in _layers:
+        if above.below is layer.replacement and above.call_below is not None:
+            above.below, above.function = layer.below, layer.function
+            above.call_below.__wrapped__ = layer.function
+            getattr(above.replacement, "__func__", above.replacement).__wrapped__ = layer.function
+            return True
+    return False
 
 
 def _named_as(original: Any, replacement: Any) -> Any:
