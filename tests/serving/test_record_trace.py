@@ -16,8 +16,7 @@ from own_processes import run_python
 from sample_tables import make_table
 from typer.testing import CliRunner
 
-from warmup.bench.profile import RECORDED_CALLS
-from warmup.bench.trace import Trace, read_trace
+from warmup.bench.trace import RECORDED_CALLS, Trace, read_trace
 from warmup.cli.app import app
 from warmup.core.errors import SettingsError
 from warmup.core.rows import Evidence, Family, Row, Winner
