@@ -9,8 +9,7 @@ from typing import Any
 
 from warmup.core.device import Device, Runtime
 from warmup.core.files import LOCKS_FOLDER
-from warmup.core.method import Method
-from warmup.core.rows import Evidence, Family, Flag, Rejection, Row, Winner
+from warmup.core.rows import Evidence, Family, Flag, Method, Rejection, Row, Winner
 from warmup.core.trial import Outcome, Samples
 from warmup.table.schema import Policy, Provenance, Table
 

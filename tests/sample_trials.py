@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from warmup.core.method import L2, Method
-from warmup.core.rows import Family, Winner
+from warmup.core.rows import L2, Family, Method, Winner
 from warmup.core.trial import Candidate, TensorSpec, Trial, ViewSpec
 
 

@@ -107,8 +107,7 @@ def _nodes() -> Iterator[ast.AST]:
 
 def _words() -> dict[str, list[str]]:
     from warmup.core.errors import MissReason
-    from warmup.core.method import L2, Launch, Search
-    from warmup.core.rows import Family, Flag, Rejection
+    from warmup.core.rows import L2, Family, Flag, Launch, Rejection, Search
 
     closed = (Family, Flag, MissReason, Rejection, Launch, L2, Search)
     return {one.__name__: [str(member.value) for member in one] for one in closed}

@@ -16,7 +16,7 @@ from typing import Any
 from warmup.bench.cells import write_json
 from warmup.bench.compare import CompareRequest, document
 from warmup.bench.race import race
-from warmup.core.method import L2, Launch
+from warmup.core.rows import L2, Launch
 from warmup.inductor.machine import resolve_device
 from warmup.table.review import review, review_table
 from warmup.table.store import read

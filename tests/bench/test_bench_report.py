@@ -26,8 +26,8 @@ from warmup.bench.cells import (
 )
 from warmup.cli.bench import run_bench, spell
 from warmup.core.errors import SettingsError
-from warmup.core.method import L2, Launch
 from warmup.core.roofline import Peaks
+from warmup.core.rows import L2, Launch
 from warmup.core.trial import Samples
 
 WAVE = (0.99, 1.0, 1.01, 1.0, 1.005, 0.995, 1.0, 1.0)

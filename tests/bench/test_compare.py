@@ -26,7 +26,7 @@ from warmup.bench.compare import (
 from warmup.cli.compare import heading, sentences, spell
 from warmup.core.buckets import Bucket
 from warmup.core.errors import SettingsError
-from warmup.core.method import L2, Launch
+from warmup.core.rows import L2, Launch
 from warmup.core.trial import Samples
 
 FLAT = (100.0,) * 8

@@ -17,9 +17,8 @@ from warmup.bench.pad import PadRun, SampleFile, draw_pad_keys, measure_samples,
 from warmup.core.device import Device, Runtime
 from warmup.core.errors import NothingRecordedError, SettingsError, WarmupError
 from warmup.core.files import locked
-from warmup.core.method import L2, Launch, Method
 from warmup.core.roofline import item_bytes
-from warmup.core.rows import Evidence, Row
+from warmup.core.rows import L2, Evidence, Launch, Method, Row
 from warmup.core.trial import Tuned
 from warmup.keys.pad import AS_IS, PADDED, PadProblem
 from warmup.serving.audit import MissedProblem

@@ -22,8 +22,7 @@ from warmup.cli.app import app
 from warmup.cli.tables import spell_candidates, spell_table
 from warmup.core.device import CallCost
 from warmup.core.errors import TableFormatError
-from warmup.core.method import Launch
-from warmup.core.rows import MAX_RANKED, Rejection, Scope, ranked
+from warmup.core.rows import MAX_RANKED, Launch, Rejection, Scope, ranked
 from warmup.core.trial import Tuned, ranking_of
 from warmup.table.codec import decode, digest_of, encode
 from warmup.table.store import read, write

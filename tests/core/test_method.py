@@ -7,7 +7,7 @@ import json
 import pytest
 
 from warmup.core.errors import SettingsError
-from warmup.core.method import (
+from warmup.core.rows import (
     CandidateSource,
     Resource,
     Search,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import fields
 
-from warmup.core.method import L2, Launch, Method
-from warmup.core.rows import Family, Winner
+from warmup.core.rows import L2, Family, Launch, Method, Winner
 from warmup.core.trial import (
     Candidate,
     Fill,

@@ -18,8 +18,7 @@ import pytest
 from own_processes import MODELS, ROOT, Done, environment, warmup_in
 
 from warmup.cli import main
-from warmup.core.method import L2, Launch
-from warmup.core.rows import Family, Rejection, Row
+from warmup.core.rows import L2, Family, Launch, Rejection, Row
 from warmup.table.store import read, write
 
 PLAIN = MODELS / "plain_script.py"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from warmup.core.device import CallCost
-from warmup.core.method import L2, Launch
+from warmup.core.rows import L2, Launch
 from warmup.keys.registry import kind_of
 from warmup.measuring.clock import batch_of
 from warmup.table.store import read

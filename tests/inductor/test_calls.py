@@ -12,8 +12,7 @@ import torch
 from torch._inductor.autotune_process import ExternKernelGPUBenchmarkRequest
 from torch._inductor.kernel.mm import aten__fp8_mm
 
-from warmup.core.method import Method
-from warmup.core.rows import Family, Winner
+from warmup.core.rows import Family, Method, Winner
 from warmup.core.trial import (
     Candidate,
     Fill,

@@ -14,7 +14,7 @@ import pytest
 import warmup
 from warmup.core.errors import BuildError, MissError, MissReason, ProblemError
 from warmup.core.events import Emitter, Event, HookEvent, Missed
-from warmup.core.method import CompileOrder
+from warmup.core.rows import CompileOrder
 from warmup.inductor import connect
 from warmup.inductor.patches import Firewall, Patches
 from warmup.keys.question import Settings

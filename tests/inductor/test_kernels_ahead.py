@@ -13,7 +13,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from warmup.core.method import CompileOrder
+from warmup.core.rows import CompileOrder
 from warmup.inductor import listing
 from warmup.inductor.launch import compiling as kernels_ahead
 from warmup.inductor.launch.compiling import KernelsAhead

@@ -16,8 +16,7 @@ from torch._inductor.runtime.coordinate_descent_tuner import CoordescTuner
 from torch._inductor.runtime.hints import HeuristicType
 from torch._inductor.runtime.triton_heuristics import config_from_dict
 
-from warmup.core.method import L2, CandidateSource, Method
-from warmup.core.rows import Rejection
+from warmup.core.rows import L2, CandidateSource, Method, Rejection
 from warmup.core.trial import Tuned
 from warmup.inductor.launch import hooks as launch_search
 from warmup.inductor.launch.hooks import LaunchSearch

@@ -16,8 +16,7 @@ from torch._inductor.runtime.coordinate_descent_tuner import CoordescTuner
 from torch._inductor.runtime.hints import DeviceProperties, HeuristicType, ReductionHint
 from torch._inductor.runtime.triton_heuristics import config_from_dict
 
-from warmup.core.method import CandidateSource, SearchCounts
-from warmup.core.rows import Winner
+from warmup.core.rows import CandidateSource, SearchCounts, Winner
 from warmup.inductor.launch import hooks as launch_search
 from warmup.inductor.launch.hooks import LaunchSearch
 from warmup.inductor.launch.kernels import (

@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from warmup.core.method import Method
-from warmup.core.rows import Family, Winner
+from warmup.core.rows import Family, Method, Winner
 from warmup.core.trial import Region, TensorSpec, Trial, trial_from_json, trial_to_json
 from warmup.inductor.gemm.regions import module_of, region_of, whole_region_of
 from warmup.keys.gemm import at_upper_end

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from warmup.core.method import Resource
+from warmup.core.rows import Resource
 from warmup.inductor.gemm.search import (
     Capacity,
     GemmOperand,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from warmup.core.method import L2, Launch
+from warmup.core.rows import L2, Launch
 from warmup.measuring import trial as screening
 
 LONG_US = 1e5  # so long that no wall clock contradicts it: a call on any machine is over by then

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from warmup.core.method import L2, Launch, Method
-from warmup.core.rows import Family, Scope, Winner
+from warmup.core.rows import L2, Family, Launch, Method, Scope, Winner
 from warmup.core.trial import Outcome, Samples
 from warmup.measuring import clock
 from warmup.measuring.clock import run_rounds

@@ -10,9 +10,17 @@ from typing import Any
 import pytest
 import torch
 
-from warmup.core.method import L2, CandidateSource, Method, Search, SearchCounts
 from warmup.core.roofline import dtype_name
-from warmup.core.rows import Family, Rejection, Winner
+from warmup.core.rows import (
+    L2,
+    CandidateSource,
+    Family,
+    Method,
+    Rejection,
+    Search,
+    SearchCounts,
+    Winner,
+)
 from warmup.core.trial import LiveSearch, Outcome
 from warmup.measuring.reference import NARROW_TOLERANCE, judge_like
 from warmup.measuring.selection import make_row

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from warmup.core.method import Method
-from warmup.core.rows import Family, Rejection, Winner
+from warmup.core.rows import Family, Method, Rejection, Winner
 from warmup.core.trial import Outcome, Samples, Tuned
 from warmup.measuring.selection import (
     MOST_RIVALS,

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmup.core.method import Method
 from warmup.core.roofline import Peaks, Work
-from warmup.core.rows import Family, Flag, Rejection, Row, Winner
+from warmup.core.rows import Family, Flag, Method, Rejection, Row, Winner
 from warmup.core.trial import Outcome, RegionKernels, Samples, Tuned
 from warmup.measuring.selection import (
     Selected,

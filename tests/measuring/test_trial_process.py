@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from sample_trials import make_trial
 
 from warmup.core.errors import BuildError
-from warmup.core.method import L2, Method
-from warmup.core.rows import Family, Rejection, Winner
+from warmup.core.rows import L2, Family, Method, Rejection, Winner
 from warmup.core.trial import Outcome, RegionKernels, Samples, TensorSpec
 from warmup.measuring.selection import make_row
 from warmup.measuring.trial_process import TrialNotRunError, TrialProcess, own_command

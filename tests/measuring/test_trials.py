@@ -12,8 +12,7 @@ import pytest
 import torch
 from sample_trials import dense, make_trial
 
-from warmup.core.method import L2, Method
-from warmup.core.rows import Flag, Rejection, Winner
+from warmup.core.rows import L2, Flag, Method, Rejection, Winner
 from warmup.core.trial import Candidate, Operands, Outcome, Trial, Tuned, ViewSpec
 from warmup.measuring import trial as screening
 from warmup.measuring.reference import OperandSets

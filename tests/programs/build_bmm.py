@@ -11,8 +11,7 @@ from pathlib import Path
 import torch
 
 from warmup.core.events import Emitter
-from warmup.core.method import L2, Method
-from warmup.core.rows import Evidence, Family, Row
+from warmup.core.rows import L2, Evidence, Family, Method, Row
 from warmup.core.trial import Tuned
 from warmup.inductor import connect
 from warmup.inductor.caches import empty_caches

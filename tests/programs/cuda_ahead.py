@@ -27,8 +27,7 @@ from torch._inductor.async_compile import AsyncCompile, CompiledTritonKernels
 from torch._inductor.utils import clear_caches
 
 from warmup.core.events import Emitter, Event
-from warmup.core.method import CompileOrder
-from warmup.core.rows import Row
+from warmup.core.rows import CompileOrder, Row
 from warmup.core.trial import Tuned
 from warmup.keys.question import Question
 from warmup.table.lookup import Lookup

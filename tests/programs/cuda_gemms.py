@@ -44,8 +44,7 @@ from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 from torch._inductor.virtualized import V
 
 from warmup.core.events import Emitter
-from warmup.core.method import Search, SearchCounts
-from warmup.core.rows import Family, Row, Winner, portable_kwargs
+from warmup.core.rows import Family, Row, Search, SearchCounts, Winner, portable_kwargs
 from warmup.inductor.gemm.question import expect_padding
 from warmup.inductor.gemm.search import (
     GemmOperand,

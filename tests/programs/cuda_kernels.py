@@ -30,8 +30,7 @@ from torch._inductor.codecache import PyCodeCache
 from torch._inductor.runtime.runtime_utils import cache_dir
 from torch._inductor.utils import fresh_cache
 
-from warmup.core.method import CandidateSource, search_to_json
-from warmup.core.rows import Family, Winner
+from warmup.core.rows import CandidateSource, Family, Winner, search_to_json
 from warmup.core.trial import Tuned
 from warmup.inductor.caches import empty_caches, kept_kernels
 from warmup.inductor.launch import hooks as launch_search

@@ -28,8 +28,7 @@ from h100 import Case
 from torch._dynamo import device_interface
 from torch._inductor.codecache import PyCodeCache
 
-from warmup.core.method import CandidateSource
-from warmup.core.rows import Winner
+from warmup.core.rows import CandidateSource, Winner
 from warmup.core.trial import LiveSearch, Tuned
 from warmup.inductor.launch import hooks as launch_search
 from warmup.keys.question import Question, SearchQuestion

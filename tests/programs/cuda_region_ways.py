@@ -22,8 +22,7 @@ import torch
 from h100 import Case
 
 from warmup.core.errors import BuildError
-from warmup.core.method import Method
-from warmup.core.rows import Family, Winner
+from warmup.core.rows import Family, Method, Winner
 from warmup.core.trial import Candidate, TensorSpec, Trial
 from warmup.inductor.gemm.regions import region_of
 from warmup.tuning import worker

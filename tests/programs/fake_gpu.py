@@ -14,8 +14,7 @@ from typing import Any
 
 import torch
 
-from warmup.core.method import Method
-from warmup.core.rows import Winner
+from warmup.core.rows import Method, Winner
 from warmup.core.trial import LiveSearch, Outcome, Samples, Tuned
 from warmup.keys.question import GemmQuestion, Question, RegionQuestion, SearchQuestion
 from warmup.measuring.selection import make_row

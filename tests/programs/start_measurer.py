@@ -10,8 +10,7 @@ import threading
 import time
 from pathlib import Path
 
-from warmup.core.method import Method
-from warmup.core.rows import Family, Winner
+from warmup.core.rows import Family, Method, Winner
 from warmup.core.trial import Candidate, TensorSpec, Trial
 from warmup.measuring.trial_process import TrialProcess
 

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from warmup.core.errors import ProblemError
-from warmup.core.method import Launch
-from warmup.core.rows import Family, Row, Scope, is_for_host
+from warmup.core.rows import Family, Launch, Row, Scope, is_for_host
 from warmup.keys.convolution import CONVOLUTION
 from warmup.keys.gemm import GEMM, GemmProblem, ProductProblem, parse_epilogue
 from warmup.keys.grouped import GROUPED, GroupedProblem

@@ -9,8 +9,21 @@ from hypothesis import strategies as st
 from sample_tables import make_key, make_row
 
 from warmup.core.device import CallCost, Device, Runtime
-from warmup.core.method import L2, MAX_TOP_K, Launch, Method, Search
-from warmup.core.rows import MAX_INT, Evidence, Family, Flag, Rejection, Row, Scope, Winner
+from warmup.core.rows import (
+    L2,
+    MAX_INT,
+    MAX_TOP_K,
+    Evidence,
+    Family,
+    Flag,
+    Launch,
+    Method,
+    Rejection,
+    Row,
+    Scope,
+    Search,
+    Winner,
+)
 from warmup.keys.gemm import GEMM
 from warmup.keys.kind import Kind
 from warmup.keys.launch import LAUNCH

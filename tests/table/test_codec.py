@@ -17,9 +17,8 @@ from sample_tables import make_key, make_row, make_rows, make_runtime, make_tabl
 from warmup.cli.tables import spell_table
 from warmup.core.device import CallCost
 from warmup.core.errors import TableFormatError
-from warmup.core.method import L2, Launch, Method, Search
 from warmup.core.roofline import Peaks
-from warmup.core.rows import Family, Flag, Rejection, Scope
+from warmup.core.rows import L2, Family, Flag, Launch, Method, Rejection, Scope, Search
 from warmup.table.codec import decode, digest_of, encode
 from warmup.table.schema import Policy, Table
 from warmup.table.store import TableWriter, read

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from sample_tables import make_key, make_row, make_runtime, make_table
 
 from warmup.core.errors import TableFormatError, TableMergeError
-from warmup.core.method import L2, Method
-from warmup.core.rows import Flag, Row
+from warmup.core.rows import L2, Flag, Method, Row
 from warmup.table.codec import decode, digest_of, encode
 from warmup.table.merge import Preference, combine, diff, merge
 from warmup.table.schema import SEARCH_FIELDS, Table

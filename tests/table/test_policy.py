@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from warmup.core.errors import SettingsError
-from warmup.core.method import L2, Launch, Method
+from warmup.core.rows import L2, Launch, Method
 from warmup.table.schema import (
     BUILD_MODES,
     SEARCH_FIELDS,

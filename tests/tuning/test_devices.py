@@ -22,10 +22,17 @@ from torch.torch_version import TorchVersion
 from warmup.core.buckets import Bucket
 from warmup.core.device import MachineState
 from warmup.core.errors import BuildError, NothingRecordedError, SettingsError
-from warmup.core.method import CandidateSource, Resource, Search, SearchCounts
 from warmup.core.phases import BuildStage
 from warmup.core.roofline import Peaks
-from warmup.core.rows import Family, Rejection, Winner
+from warmup.core.rows import (
+    CandidateSource,
+    Family,
+    Rejection,
+    Resource,
+    Search,
+    SearchCounts,
+    Winner,
+)
 from warmup.core.trial import Outcome, Samples, Tuned
 from warmup.serving.audit import MissedProblem
 from warmup.table.codec import encode

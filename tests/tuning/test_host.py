@@ -13,11 +13,12 @@ from sample_tables import make_key, make_outcome, make_row, make_table
 
 from warmup.core.device import CallCost
 from warmup.core.errors import BuildError
-from warmup.core.method import Launch, Method
 from warmup.core.rows import (
     Evidence,
     Family,
     Flag,
+    Launch,
+    Method,
     Rejection,
     Row,
     Scope,

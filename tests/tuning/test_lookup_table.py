@@ -13,8 +13,7 @@ from own_processes import run_python
 from sample_tables import make_row, make_table
 
 from warmup.core.errors import SettingsError
-from warmup.core.method import Search
-from warmup.core.rows import Family, Winner
+from warmup.core.rows import Family, Search, Winner
 from warmup.table.store import read
 from warmup.tuning.problems import Entry, export_lookup_table, read_lookup_table, winner_of
 

@@ -13,8 +13,7 @@ from sample_tables import make_row
 from warmup.cli.build_render import spell_graphs
 from warmup.core.errors import MissReason
 from warmup.core.events import Emitter, Event, EventName, Uncompiled
-from warmup.core.method import Search
-from warmup.core.rows import Family, Row, Winner
+from warmup.core.rows import Family, Row, Search, Winner
 from warmup.core.trial import Candidate, Tuned
 from warmup.keys.gemm import GemmProblem
 from warmup.keys.kind import Kind, ProblemOfKey

@@ -13,8 +13,7 @@ from sample_tables import make_key, make_row, make_runtime, make_table
 
 from warmup.core.buckets import Bucket
 from warmup.core.errors import SettingsError, TableNotFoundError
-from warmup.core.method import Search
-from warmup.core.rows import Flag, Rejection, Row
+from warmup.core.rows import Flag, Rejection, Row, Search
 from warmup.core.trial import Tuned
 from warmup.table.codec import encode
 from warmup.table.schema import Table

@@ -16,9 +16,18 @@ from torch._inductor.kernel import mm
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from warmup.core.events import Emitter
-from warmup.core.method import CompileOrder, Launch, Method
 from warmup.core.phases import BuildClock
-from warmup.core.rows import Family, Rejection, Row, Scope, Winner, bare_ranked
+from warmup.core.rows import (
+    CompileOrder,
+    Family,
+    Launch,
+    Method,
+    Rejection,
+    Row,
+    Scope,
+    Winner,
+    bare_ranked,
+)
 from warmup.core.trial import Candidate, Fill, Region, Step, TensorSpec, Trial, Tuned, ranking_of
 from warmup.inductor.gemm.regions import module_of, region_of
 from warmup.keys.gemm import GemmProblem

@@ -12,8 +12,7 @@ import pytest
 import torch
 from sample_tables import make_key, make_outcome
 
-from warmup.core.method import L2, Method
-from warmup.core.rows import Evidence, Family, Rejection, Row, Scope, Winner
+from warmup.core.rows import L2, Evidence, Family, Method, Rejection, Row, Scope, Winner
 from warmup.core.trial import Candidate, Outcome, Region, RegionKernels, Step, Trial, Tuned
 from warmup.keys.gemm import GemmProblem
 from warmup.keys.question import GemmQuestion, SmallerSize

@@ -16,8 +16,7 @@ from torch import nn
 
 from warmup.core.buckets import Bucket
 from warmup.core.device import CallCost
-from warmup.core.method import Launch, Method
-from warmup.core.rows import Flag, Row
+from warmup.core.rows import Flag, Launch, Method, Row
 from warmup.core.trial import Tuned
 from warmup.keys.gemm import Dim
 from warmup.keys.weight import Padding, padded_sizes, winner_of

@@ -44,7 +44,7 @@ from warmup.bench.layers import (
 )
 from warmup.core.errors import BuildError, OutputMismatchError, SettingsError
 from warmup.core.files import make_folder
-from warmup.core.method import L2, SEED, Launch, OptionValue
+from warmup.core.rows import L2, SEED, Launch, OptionValue
 from warmup.core.trial import Samples
 from warmup.inductor import connect
 from warmup.inductor.caches import empty_caches, with_own_code

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from warmup.core.errors import SettingsError, warmup_error_in
 from warmup.core.files import make_folder, write_output
-from warmup.core.method import L2, Launch
 from warmup.core.roofline import Peaks, gbps_of, share_of_peak, tflops_of
+from warmup.core.rows import L2, Launch
 from warmup.core.text import __version__
 from warmup.core.trial import Samples, busy_sentence, geomean, interval_of, ratios_by_round
 

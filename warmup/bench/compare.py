@@ -19,7 +19,7 @@ from warmup.bench.cells import Bar, Chart
 from warmup.core.buckets import Bucket
 from warmup.core.device import CallCost, Runtime
 from warmup.core.errors import SettingsError
-from warmup.core.method import L2, Launch
+from warmup.core.rows import L2, Launch
 from warmup.core.trial import (
     Samples,
     busy_sentence,

@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from warmup.bench.cells import EAGER
 from warmup.core.errors import ModelError, SettingsError
-from warmup.core.method import SEED
+from warmup.core.rows import SEED
 from warmup.models.loading import cause_of, open_target
 
 Operator = Callable[..., Any]

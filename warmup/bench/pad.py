@@ -21,9 +21,8 @@ import msgspec
 from warmup.core.device import Runtime
 from warmup.core.errors import BuildError, NothingRecordedError, ProblemError, SettingsError
 from warmup.core.files import locked, open_regular
-from warmup.core.method import Method
 from warmup.core.roofline import item_bytes
-from warmup.core.rows import Flag
+from warmup.core.rows import Flag, Method
 from warmup.core.text import counted, remedy_for, shown
 from warmup.core.trial import Tuned
 from warmup.keys.gemm import Dim, Layout

@@ -41,8 +41,8 @@ from warmup.core.buckets import parse_buckets, parse_inputs
 from warmup.core.device import Runtime, compare_runtimes
 from warmup.core.errors import MissReason, ModelError, SettingsError, warmup_error_in
 from warmup.core.files import make_folder
-from warmup.core.method import L2, SEED, Launch
 from warmup.core.processes import Caches, Child, ChildError, end_with_parent, in_turn
+from warmup.core.rows import L2, SEED, Launch
 from warmup.core.text import __version__
 from warmup.core.trial import Samples
 from warmup.table.schema import MOST_DEFAULT, MOST_TIMES

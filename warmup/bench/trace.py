@@ -22,7 +22,6 @@ import msgspec
 from warmup.core.buckets import parse_buckets, parse_inputs
 from warmup.core.errors import ModelError, SettingsError
 from warmup.core.files import open_regular, replace_bytes
-from warmup.core.method import COMPILE_MODES, SEED
 from warmup.core.roofline import (
     BUCKET_MARK,
     PLAN_NAME,
@@ -30,6 +29,7 @@ from warmup.core.roofline import (
     RecordedPlan,
     plan_from_json,
 )
+from warmup.core.rows import COMPILE_MODES, SEED
 from warmup.core.text import shown
 from warmup.serving.install import InstallRequest, install_as
 from warmup.table.codec import digest_of

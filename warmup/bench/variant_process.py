@@ -26,9 +26,9 @@ from warmup.bench.compare import FirstOutput, How, Start
 from warmup.bench.race import Answer, serve
 from warmup.core.buckets import Bucket, parse_inputs
 from warmup.core.errors import ModelError
-from warmup.core.method import L2, Launch
 from warmup.core.phases import DECIMALS, Phase, PhaseClock, added, document_of, phases_from
 from warmup.core.roofline import dtype_name
+from warmup.core.rows import L2, Launch
 from warmup.measuring.clock import Batch, batch_of, wall_us
 from warmup.models.inputs import naming_dtypes, resolve_inputs
 from warmup.models.loading import Inputs, load_model, make_inputs, parse_cast

@@ -20,7 +20,7 @@ from warmup.cli.output import complain, print_report, say
 from warmup.cli.streams import EXIT_FOUND, EXIT_UNDECIDED, interruptible
 from warmup.core.buckets import ShapePolicy
 from warmup.core.errors import NothingRecordedError, SettingsError
-from warmup.core.method import Launch, Search
+from warmup.core.rows import Launch, Search
 
 if TYPE_CHECKING:
     from warmup.tuning.build import BuildRequest, Runner, Source

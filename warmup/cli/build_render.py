@@ -26,8 +26,7 @@ from warmup.cli.tables import ROW_HEAD, UNSTABLE_MARK, row_cells, spell_limits
 from warmup.core.buckets import Bucket, describe_count
 from warmup.core.device import MachineState
 from warmup.core.events import Uncompiled, in_brackets, selections
-from warmup.core.method import search_to_json
-from warmup.core.rows import SHARE_FLAGS, Flag, Rejection, Row, lag_behind_library
+from warmup.core.rows import SHARE_FLAGS, Flag, Rejection, Row, lag_behind_library, search_to_json
 from warmup.core.text import counted, printable
 from warmup.core.trial import Outcome, Tuned
 from warmup.keys.kind import Kind, natural_order

@@ -39,8 +39,8 @@ from warmup.cli.output import (
 )
 from warmup.cli.streams import EXIT_FOUND, interruptible
 from warmup.core.errors import SettingsError
-from warmup.core.method import L2, Launch
 from warmup.core.phases import phases_from
+from warmup.core.rows import L2, Launch
 from warmup.core.text import MIB
 
 

@@ -34,10 +34,10 @@ from warmup.cli.output import (
 from warmup.cli.streams import EXIT_FOUND
 from warmup.core.device import CallCost
 from warmup.core.files import write_output
-from warmup.core.method import Launch
 from warmup.core.rows import (
     Evidence,
     Flag,
+    Launch,
     Row,
     Scope,
     bare_ranked,

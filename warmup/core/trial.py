@@ -14,8 +14,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from warmup.core.method import Method, SearchCounts
-from warmup.core.rows import MAX_RANKED, Rejection, Row, Scope, Winner
+from warmup.core.rows import MAX_RANKED, Method, Rejection, Row, Scope, SearchCounts, Winner
 
 # `Samples`: repeated times of one call, with their median, spread and confidence interval.
 

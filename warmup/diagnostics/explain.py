@@ -15,7 +15,7 @@ from warmup.core.buckets import Bucket, parse_buckets, parse_inputs
 from warmup.core.device import ASSUMED_DEVICES, AssumedDevice
 from warmup.core.errors import ModelError, SettingsError, WarmupError, warmup_error_in
 from warmup.core.events import Emitter, Event, Uncompiled, frame_in
-from warmup.core.method import SEED
+from warmup.core.rows import SEED
 from warmup.core.text import first_line
 from warmup.table.lookup import Lookup
 from warmup.table.schema import OnMiss

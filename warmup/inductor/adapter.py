@@ -27,9 +27,9 @@ from torch._inductor.exc import InvalidCxxCompiler
 from warmup.core.device import Runtime
 from warmup.core.errors import SettingsError
 from warmup.core.events import Benchmarked
-from warmup.core.method import CompileOrder
 from warmup.core.phases import Phase, PhaseClock
-from warmup.inductor.benchmarks import BenchmarkWatch
+from warmup.core.rows import CompileOrder
+from warmup.inductor.compile_watch import BenchmarkWatch
 from warmup.inductor.internals import INTERNALS, check_internals
 from warmup.inductor.patches import Firewall, Function, Hooks, KindHooks, Patches
 from warmup.inductor.versions import Version, version_for

@@ -32,7 +32,7 @@ from torch._inductor.fx_passes import post_grad
 
 from warmup.core.errors import InductorChangedError, SettingsError
 from warmup.core.events import Contradicted, GraphsRecorded, Overruled
-from warmup.core.method import OptionValue
+from warmup.core.rows import OptionValue
 from warmup.inductor.internals import FOLDING_INTERNALS, check_internals
 from warmup.inductor.patches import Function, Hooks, Patches
 from warmup.inductor.versions import Version

@@ -26,7 +26,7 @@ from warmup.core.errors import (
     WeightChangedError,
 )
 from warmup.core.events import Missed, logger
-from warmup.core.method import read_flag
+from warmup.core.rows import read_flag
 from warmup.inductor.versions import Version
 from warmup.keys.question import Answers
 

@@ -30,9 +30,8 @@ from torch.utils._ordered_set import OrderedSet
 
 from warmup.core.errors import MissReason, ProblemError
 from warmup.core.events import Hit, Missed
-from warmup.core.method import Search, SearchCounts
 from warmup.core.roofline import dtype_name
-from warmup.core.rows import Winner
+from warmup.core.rows import Search, SearchCounts, Winner
 from warmup.core.trial import LiveSearch, Region, TimedCall
 from warmup.inductor.gemm.key import current_node
 from warmup.inductor.gemm.regions import (

@@ -25,9 +25,8 @@ from torch._inductor.select_algorithm import (
 
 from warmup.core.errors import MissReason, ProblemError
 from warmup.core.events import Hit, Missed
-from warmup.core.method import Search, SearchCounts
 from warmup.core.roofline import dtype_name
-from warmup.core.rows import Family, Winner
+from warmup.core.rows import Family, Search, SearchCounts, Winner
 from warmup.core.trial import LiveSearch
 from warmup.inductor.gemm.choices import identify, library_or_first, with_library
 from warmup.inductor.gemm.key import layout_of_operand, strides_of

@@ -67,8 +67,8 @@ class Kind:
     is_product: bool = False  # rows time the product of matrices that `product_of` names
     # Each `Linear` that asks for a key where its weight is frozen.
     linears: Callable[[str], tuple[Linear, ...]] | None = None
-    # What `warmup.inductor.benchmarks` calls inductor's own measurements for this decision. While
-    # keys are tuned such a measurement becomes a row: it is not uncovered.
+    # What `BenchmarkWatch` calls inductor's own measurements for this decision. While keys are
+    # tuned such a measurement becomes a row: it is not uncovered.
     sites: frozenset[str] = frozenset()
     # A wider search tries candidates that inductor does not list, and measures the rows of a
     # narrower search again.

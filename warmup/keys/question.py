@@ -12,8 +12,7 @@ from typing import ClassVar, Protocol
 
 from warmup.core.errors import MissReason
 from warmup.core.events import HookEvent
-from warmup.core.method import Search, SearchCounts
-from warmup.core.rows import Winner
+from warmup.core.rows import Search, SearchCounts, Winner
 from warmup.core.trial import Candidate, LiveSearch, Operands, Region, TensorSpec, ViewSpec
 from warmup.keys.gemm import GemmProblem
 from warmup.keys.kind import Problem

@@ -19,8 +19,8 @@ from typing import Any, Final, Protocol, TypeVar
 import torch
 
 from warmup.core.device import CallCost
-from warmup.core.method import L2, Launch
 from warmup.core.processes import in_turn
+from warmup.core.rows import L2, Launch
 from warmup.core.trial import Samples, TimedCall
 
 # `Headstart`: a sleeping kernel, behind which the host enqueues the calls that a GPU is timed by.

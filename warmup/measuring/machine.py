@@ -28,8 +28,8 @@ import torch
 from warmup.core.device import BUSY_SHARE, NOT_CHECKED, MachineState
 from warmup.core.errors import TableFormatError
 from warmup.core.files import replace_text
-from warmup.core.method import L2, Launch
 from warmup.core.roofline import Peaks, PeaksJson, gbps_of, tflops_of, torch_name
+from warmup.core.rows import L2, Launch
 from warmup.core.strict_json import read_json
 from warmup.core.trial import TimedCall
 from warmup.measuring.clock import batch_of

@@ -13,9 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from warmup.core.method import Method, Search
 from warmup.core.roofline import Peaks, Work, gbps_of, share_of_peak, tflops_of
-from warmup.core.rows import Evidence, Family, Flag, Rejection, Row, Scope, Winner
+from warmup.core.rows import Evidence, Family, Flag, Method, Rejection, Row, Scope, Search, Winner
 from warmup.core.trial import Outcome, Samples, Tuned, ranking_of
 
 _FAMILIES: Final = (

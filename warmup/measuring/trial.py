@@ -15,9 +15,8 @@ from typing import Final
 import torch
 
 from warmup.core.errors import BuildError
-from warmup.core.method import L2, Launch, Method
 from warmup.core.roofline import dtype_name
-from warmup.core.rows import Rejection, Winner
+from warmup.core.rows import L2, Launch, Method, Rejection, Winner
 from warmup.core.trial import Candidate, LiveSearch, Operands, Outcome, TimedCall, Trial
 from warmup.measuring.clock import (
     ENQUEUE_ROUNDS,

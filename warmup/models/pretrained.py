@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from warmup.core.errors import ModelError, SettingsError
-from warmup.core.method import SEED
+from warmup.core.rows import SEED
 from warmup.core.text import first_line
 from warmup.models.fake_model import RejectedCallError, fake_copy
 from warmup.models.model_target import PRETRAINED, Assumption, LoadedModel, ModelTarget

@@ -25,7 +25,7 @@ from torch import nn
 from warmup.core.buckets import Bucket, DynamicDim, Interval, ShapePolicy, intervals_of
 from warmup.core.errors import ModelError, SettingsError, SizeError
 from warmup.core.events import logger
-from warmup.core.method import GRAPH_MODES
+from warmup.core.rows import GRAPH_MODES
 from warmup.inductor.adapter import mark_range
 from warmup.inductor.cached_graphs import DeferredCompile, deferring_kernels
 from warmup.inductor.caches import (

@@ -18,8 +18,8 @@ from warmup.core.errors import (
     TableNotFoundError,
 )
 from warmup.core.events import EventName, JsonLinesSink, Sink, Tally, log_event, logger, warn
-from warmup.core.method import read_flag
 from warmup.core.processes import RECORDING_VARIABLE
+from warmup.core.rows import read_flag
 from warmup.models.padding import Prepared, pad_by_rows, paddings, refusal_of
 from warmup.serving.handle import (
     Handle,

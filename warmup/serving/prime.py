@@ -19,8 +19,8 @@ from warmup.core.buckets import (
 )
 from warmup.core.errors import ContradictionWarning, ModelError, SettingsError, warmup_error_in
 from warmup.core.events import Uncompiled, selections
-from warmup.core.method import COMPILE_MODES
 from warmup.core.phases import Phase, PhaseClock, PhaseSeconds, added
+from warmup.core.rows import COMPILE_MODES
 from warmup.core.text import first_line
 from warmup.serving.check import CheckReport, PrimedBucket, Readiness
 from warmup.serving.handle import Handle

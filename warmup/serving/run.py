@@ -21,7 +21,7 @@ from typing import Final
 
 from warmup.core.errors import SettingsError, TableMismatchError
 from warmup.core.events import in_brackets
-from warmup.core.method import read_flag
+from warmup.core.rows import read_flag
 from warmup.core.text import counted, first_line, printable, remedy_for
 from warmup.serving.audit import AuditReport, Ledger, report_of
 from warmup.serving.check import Readiness

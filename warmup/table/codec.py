@@ -29,17 +29,21 @@ from msgspec.structs import asdict
 
 from warmup.core.device import CallCost, Device, Runtime
 from warmup.core.errors import ProblemError, TableFormatError, TableSchemaError
-from warmup.core.method import L2, MAX_TOP_K, Launch, Method, Search
 from warmup.core.roofline import PeaksJson
 from warmup.core.rows import (
+    L2,
     MAX_INT,
     MAX_RANKED,
+    MAX_TOP_K,
     Evidence,
     Family,
     Flag,
+    Launch,
+    Method,
     Rejection,
     Row,
     Scope,
+    Search,
     Winner,
 )
 from warmup.core.strict_json import (

@@ -40,8 +40,7 @@ from warmup.core.events import (
     WeightChanged,
     warn,
 )
-from warmup.core.method import Search
-from warmup.core.rows import Row, Winner, is_for_host
+from warmup.core.rows import Row, Search, Winner, is_for_host
 from warmup.core.text import counted
 from warmup.core.trial import Tuned
 from warmup.keys.kind import Linear, Problem

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from warmup.core.errors import SettingsError
-from warmup.core.method import L2
 from warmup.core.roofline import Peaks, Work, share_of_peak
-from warmup.core.rows import Evidence, Family, Flag, Row, Scope, bare_ranked, is_for_host
+from warmup.core.rows import L2, Evidence, Family, Flag, Row, Scope, bare_ranked, is_for_host
 from warmup.keys.registry import ingredients_of, product_of, work_of
 from warmup.table.schema import Table
 from warmup.table.store import read

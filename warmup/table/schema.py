@@ -9,9 +9,8 @@ from typing import Final, Literal
 
 from warmup.core.device import CallCost, Runtime
 from warmup.core.errors import SettingsError
-from warmup.core.method import L2, MAX_TOP_K, SEED, TOP_K, Launch, Method, OptionValue
 from warmup.core.roofline import Peaks
-from warmup.core.rows import Row
+from warmup.core.rows import L2, MAX_TOP_K, SEED, TOP_K, Launch, Method, OptionValue, Row
 
 SCHEMA_VERSION: Final = 3
 MAX_TABLE_BYTES: Final = 256 * 1024 * 1024  # a table of 100,000 rows has 100 to 200 MB

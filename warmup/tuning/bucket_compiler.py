@@ -25,9 +25,8 @@ from warmup.core.events import (
     frame_in,
     logger,
 )
-from warmup.core.method import CompileOrder, Launch
 from warmup.core.phases import BuildStage
-from warmup.core.rows import Row, Winner
+from warmup.core.rows import CompileOrder, Launch, Row, Winner
 from warmup.core.text import first_line
 from warmup.core.trial import Candidate, Fill, Operands, Outcome, Trial
 from warmup.inductor.adapter import compile_model

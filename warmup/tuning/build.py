@@ -20,7 +20,7 @@ from warmup.core.buckets import ShapePolicy
 from warmup.core.device import Runtime
 from warmup.core.errors import SettingsError, TableWriteError
 from warmup.core.files import probe_folder
-from warmup.core.method import COMPILE_MODES
+from warmup.core.rows import COMPILE_MODES
 from warmup.core.text import __version__, printable, remedy_for
 from warmup.table.codec import digest_of
 from warmup.table.schema import (

@@ -30,9 +30,8 @@ from warmup.core.errors import (
 )
 from warmup.core.events import Hit, HookEvent, Missed
 from warmup.core.files import open_regular
-from warmup.core.method import Search, SearchCounts
 from warmup.core.roofline import dtype_name
-from warmup.core.rows import MAX_INT, Family, Row, Winner
+from warmup.core.rows import MAX_INT, Family, Row, Search, SearchCounts, Winner
 from warmup.core.strict_json import read_json
 from warmup.core.text import counted, shown
 from warmup.keys.gemm import Dim, GemmProblem, bias_form, layout_of

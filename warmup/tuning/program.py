@@ -29,9 +29,8 @@ from warmup.core.events import (
     selections,
 )
 from warmup.core.files import DeviceLock
-from warmup.core.method import Search, read_flag
 from warmup.core.processes import RECORDING_VARIABLE, RecordingOrder, order_in_environment
-from warmup.core.rows import Winner
+from warmup.core.rows import Search, Winner, read_flag
 from warmup.core.text import printable
 from warmup.core.trial import trial_from_json, trial_to_json
 from warmup.keys.kind import Problem, ProblemOfKey

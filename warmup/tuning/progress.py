@@ -12,9 +12,8 @@ from typing import Final, Self
 
 from warmup.core.device import CallCost
 from warmup.core.errors import SettingsError, TableError
-from warmup.core.method import Search
 from warmup.core.roofline import Peaks
-from warmup.core.rows import Evidence, Row, evidence_rank
+from warmup.core.rows import Evidence, Row, Search, evidence_rank
 from warmup.core.trial import Tuned, ranking_of
 from warmup.keys.registry import kind_of
 from warmup.table.schema import Table

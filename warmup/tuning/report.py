@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 from warmup.core.buckets import Bucket
 from warmup.core.device import CallCost, MachineState, Runtime, united
 from warmup.core.events import NONE_UNCOMPILED, Uncompiled
-from warmup.core.method import Method
 from warmup.core.phases import BuildStage, StageSeconds
 from warmup.core.roofline import Peaks
-from warmup.core.rows import Family, Row
+from warmup.core.rows import Family, Method, Row
 from warmup.core.trial import Tuned
 from warmup.table.merge import best_row
 from warmup.table.schema import Table

@@ -22,9 +22,8 @@ from warmup.core.buckets import Bucket, InputSpec
 from warmup.core.device import CallCost
 from warmup.core.errors import BuildError, ModelError, OutputMismatchError, WarmupError
 from warmup.core.events import logger
-from warmup.core.method import Launch
 from warmup.core.phases import BuildStage
-from warmup.core.rows import Family, Row, Scope, Winner
+from warmup.core.rows import Family, Launch, Row, Scope, Winner
 from warmup.core.text import counted
 from warmup.core.trial import Tuned
 from warmup.inductor.caches import kept_kernels

@@ -12,9 +12,8 @@ from typing import Any, Final
 import torch
 
 from warmup.core.events import logger
-from warmup.core.method import L2, Method, Search
 from warmup.core.roofline import Peaks, Work, share_of_peak, torch_name
-from warmup.core.rows import Evidence, Row, Winner
+from warmup.core.rows import L2, Evidence, Method, Row, Search, Winner
 from warmup.core.trial import Candidate, Outcome, Region, Step, TensorSpec, Trial, Tuned, ViewSpec
 from warmup.keys.gemm import at_upper_end
 from warmup.keys.question import GemmQuestion, RegionQuestion

@@ -21,9 +21,8 @@ import torch
 
 from warmup.core.device import CallCost
 from warmup.core.events import logger
-from warmup.core.method import Method, OptionValue, Search, SearchCounts
 from warmup.core.phases import BuildClock, BuildStage
-from warmup.core.rows import Family, Rejection, Winner
+from warmup.core.rows import Family, Method, OptionValue, Rejection, Search, SearchCounts, Winner
 from warmup.core.trial import Candidate, LiveSearch, Outcome, Region, Trial, Tuned
 from warmup.keys.gemm import GemmProblem
 from warmup.keys.question import (

@@ -21,8 +21,7 @@ from torch import fx, nn
 from warmup.core.buckets import Bucket
 from warmup.core.errors import BuildError, OutputMismatchError, warmup_error_in
 from warmup.core.events import Emitter
-from warmup.core.method import Launch
-from warmup.core.rows import Flag, Row, Winner
+from warmup.core.rows import Flag, Launch, Row, Winner
 from warmup.core.text import counted
 from warmup.core.trial import Tuned
 from warmup.inductor.adapter import compile_model, mark_range

@@ -33,8 +33,7 @@ from torch.fx import Node
 
 from warmup.core.errors import MissReason, ProblemError
 from warmup.core.events import Contradicted, Hit, Missed, Scheduled, Selected
-from warmup.core.method import Search, SearchCounts
-from warmup.core.rows import Winner
+from warmup.core.rows import Search, SearchCounts, Winner
 from warmup.inductor.gemm.choices import (
     DeferredCppChoices,
     choice_of,

@@ -27,8 +27,7 @@ from torch._inductor.select_algorithm import ExternKernelChoice, TritonTemplate
 from torch._inductor.virtualized import V
 
 from warmup.core.errors import InductorChangedError
-from warmup.core.method import CandidateSource, Resource, Search, SearchCounts
-from warmup.core.rows import Winner
+from warmup.core.rows import CandidateSource, Resource, Search, SearchCounts, Winner
 from warmup.inductor.gemm.choices import TMA_UIDS, identify_template, tma_template
 from warmup.inductor.gemm.templates import DOTS, DOTS_TILES, SWAPPED, SWAPPED_TILES
 from warmup.inductor.options import option_value

@@ -27,8 +27,7 @@ from torch._inductor.virtualized import V
 from torch.fx import GraphModule
 
 from warmup.core.events import HookEvent, logger
-from warmup.core.method import CompileOrder
-from warmup.core.rows import Winner
+from warmup.core.rows import CompileOrder, Winner
 from warmup.core.text import printable
 from warmup.inductor.launch.kernels import kwargs_of, make_config, refusal_reason
 from warmup.inductor.listing import is_listing, listing, note_sent, wait_for_sent

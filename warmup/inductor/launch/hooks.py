@@ -33,8 +33,7 @@ from torch._inductor.runtime.triton_heuristics import (
 
 from warmup.core.errors import MissReason, ProblemError
 from warmup.core.events import Hit, Missed
-from warmup.core.method import CandidateSource, Search, SearchCounts
-from warmup.core.rows import Winner
+from warmup.core.rows import CandidateSource, Search, SearchCounts, Winner
 from warmup.core.trial import LiveSearch, TimedCall
 from warmup.inductor.launch.compiling import CompileConfigs, compile_configs, load_row, send_likely
 from warmup.inductor.launch.kernels import (
