@@ -12,7 +12,8 @@ from warmup.core.device import Device, Runtime
 from warmup.core.errors import UnsupportedTorchError
 from warmup.diagnostics.doctor import Diagnosis, Finding, FindingState, diagnose, judge
 from warmup.inductor import torch_facts
-from warmup.inductor.torch_facts import Compiler, Cuda, Facts, Folder, Load, Target
+from warmup.inductor.host_facts import Compiler, Folder
+from warmup.inductor.torch_facts import Cuda, Facts, Load, Target
 from warmup.table.codec import encode
 
 GIB = 2**30

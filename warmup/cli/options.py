@@ -178,7 +178,7 @@ def with_options(
         with _verbosity(verbose, quiet=quiet):
             try:
                 if compiles:
-                    from warmup.inductor.torch_facts import check_cache_folder
+                    from warmup.inductor.host_facts import check_cache_folder
 
                     check_cache_folder()
                 if takes_model:

@@ -17,7 +17,8 @@ from warmup.core.text import GIB, counted
 from warmup.table.store import discover, find
 
 if TYPE_CHECKING:
-    from warmup.inductor.torch_facts import Compiler, Facts, Folder, Load, Target
+    from warmup.inductor.host_facts import Compiler, Folder
+    from warmup.inductor.torch_facts import Facts, Load, Target
 
 _IDLE_PERCENT: Final = 5
 

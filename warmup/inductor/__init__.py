@@ -14,7 +14,7 @@ def connect() -> Inductor:
     Raises SettingsError where inductor's cache folder cannot be made, UnsupportedTorchError outside
     of the supported range, InductorChangedError where an internal is gone or has another signature.
     """
-    from warmup.inductor.torch_facts import check_cache_folder
+    from warmup.inductor.host_facts import check_cache_folder
 
     check_cache_folder()
     from warmup.inductor.adapter import Inductor  # imports torch: only on demand
@@ -27,7 +27,7 @@ def start_workers(device: str, *, for_build: bool = False) -> None:
 
     With *for_build* they have a lower priority than what measures beside them. Raises as `connect`.
     """
-    from warmup.inductor.torch_facts import check_cache_folder
+    from warmup.inductor.host_facts import check_cache_folder
 
     check_cache_folder()
     from warmup.inductor.machine import start_workers  # imports torch: only on demand
