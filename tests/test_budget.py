@@ -1,8 +1,7 @@
 """The budget of the house: what may not grow. A change that adds says what it replaces.
 
-Each number is what the last change reached, with a little room. The house is to reach 40,000 lines,
-130 modules, 140 options and 45,000 words. Once they went up: 1,500 lines and four options, which
-keep an install from changing results and from ending a compile.
+Modules, options and words are the house's. Its goals for lines, 40,000 and 30,000 of tests, are not
+reached: until then each number is what the last change reached.
 """
 
 from __future__ import annotations
@@ -17,15 +16,16 @@ from import_graph import sources
 
 ROOT = Path(__file__).resolve().parents[1]
 
-MOST_LINES = 50_200
-MOST_MODULES = 160
+MOST_LINES = 45_700
+MOST_MODULES = 130
 LONGEST_MODULE = 800
 MOST_COMMANDS = 14
 MOST_OPTIONS = 140
 MOST_EXIT_CODES = 9
-MOST_TEST_LINES = 52_000
+MOST_TEST_LINES = 40_900
+MOST_TESTS = 3_000
 MOST_WORDS = 42_000
-MOST_BYTES = 9_400_000
+MOST_BYTES = 8_700_000
 
 
 def tracked(*patterns: str) -> Iterator[Path]:
@@ -69,4 +69,8 @@ def test_the_words_and_bytes_stay_within_their_limits() -> None:
     pages = tracked("README.md", "docs/*.md")
     assert sum(len(path.read_text(encoding="utf-8").split()) for path in pages) <= MOST_WORDS
     assert lines_of(tracked("tests/*.py")) <= MOST_TEST_LINES
+    tests = sum(
+        path.read_text(encoding="utf-8").count("\ndef test_") for path in tracked("tests/*.py")
+    )
+    assert tests <= MOST_TESTS
     assert sum(path.stat().st_size for path in tracked()) <= MOST_BYTES
