@@ -10,7 +10,6 @@ import importlib.metadata
 import inspect
 import math
 import sys
-import tempfile
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -43,7 +42,7 @@ from warmup.bench.layers import (
     spell_shape,
 )
 from warmup.core.errors import BuildError, OutputMismatchError, SettingsError
-from warmup.core.files import make_folder
+from warmup.core.files import make_folder, temporary_folder
 from warmup.core.rows import L2, SEED, Launch, OptionValue
 from warmup.core.trial import Samples
 from warmup.inductor import connect
@@ -477,10 +476,7 @@ def bench(
     cells: list[Cell] = []
     with contextlib.ExitStack() as stack:
         if request.out is None:
-            temporary = tempfile.TemporaryDirectory(
-                prefix="warmup-bench-", ignore_cleanup_errors=True
-            )
-            folder = Path(stack.enter_context(temporary))
+            folder = stack.enter_context(temporary_folder("warmup-bench-"))
         else:
             make_folder(folder := request.out, "--out")
         # Else torch gives up compiling a function that it compiled too often, and runs it as it is.

@@ -11,7 +11,6 @@ import contextlib
 import itertools
 import os
 import random
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Self
@@ -20,7 +19,7 @@ import msgspec
 
 from warmup.core.device import Runtime
 from warmup.core.errors import BuildError, NothingRecordedError, ProblemError, SettingsError
-from warmup.core.files import locked, open_regular
+from warmup.core.files import locked, open_regular, temporary_folder
 from warmup.core.roofline import item_bytes
 from warmup.core.rows import Flag, Method
 from warmup.core.text import counted, remedy_for, shown
@@ -159,11 +158,9 @@ def measure_samples(
     if wanted:
         file.say(f"{counted(len(wanted), 'sample')} of {len(keys)} to measure")
         problems = [MissedProblem(key, PAD.name, _DRAWN, 1) for key in wanted]
-        with tempfile.TemporaryDirectory(
-            prefix="warmup-pad-", ignore_cleanup_errors=True
-        ) as folder:
+        with temporary_folder("warmup-pad-") as folder:
             try:
-                report = build(problems, out=Path(folder) / "pad.json", observer=file)
+                report = build(problems, out=folder / "pad.json", observer=file)
                 failed = {
                     **dict.fromkeys((one.key for one in report.timings), _NOT_BOTH),
                     **report.not_fused,

@@ -13,7 +13,6 @@ import datetime as dt
 import json
 import os
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,7 +39,7 @@ from warmup.bench.compare import (
 from warmup.core.buckets import parse_buckets, parse_inputs
 from warmup.core.device import Runtime, compare_runtimes
 from warmup.core.errors import MissReason, ModelError, SettingsError, warmup_error_in
-from warmup.core.files import make_folder
+from warmup.core.files import make_folder, temporary_folder
 from warmup.core.processes import Caches, Child, ChildError, end_with_parent, in_turn
 from warmup.core.rows import L2, SEED, Launch
 from warmup.core.text import __version__
@@ -77,8 +76,7 @@ def race(
     _check_method(request)
     variants, table, runtime, device = _entries(request)
     with contextlib.ExitStack() as stack:
-        temporary = tempfile.TemporaryDirectory(prefix="warmup-", ignore_cleanup_errors=True)
-        scratch = Path(stack.enter_context(temporary))
+        scratch = stack.enter_context(temporary_folder("warmup-"))
         logs = scratch if request.out is None else Path(request.out)
         make_folder(logs, "--out")
         case: dict[str, Any] = {

@@ -9,7 +9,6 @@ import bisect
 import contextlib
 import gzip
 import json
-import tempfile
 import zlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,7 @@ import msgspec
 
 from warmup.core.buckets import parse_buckets, parse_inputs
 from warmup.core.errors import ModelError, SettingsError
-from warmup.core.files import open_regular, replace_bytes
+from warmup.core.files import open_regular, replace_bytes, temporary_folder
 from warmup.core.roofline import (
     BUCKET_MARK,
     PLAN_NAME,
@@ -412,7 +411,7 @@ def _recorded(
                 clock = sm_clock_mhz(device)
                 clocks += [] if clock is None else [clock]
                 synchronize()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "trace.json"
+    with temporary_folder("warmup-trace-") as folder:
+        path = folder / "trace.json"
         profiler.export_chrome_trace(str(path))
         return json.loads(path.read_bytes()), tuple(clocks)

@@ -408,3 +408,21 @@ class DeviceLock:
                 yield
             finally:
                 self._depth -= 1
+
+
+@contextlib.contextmanager
+def temporary_folder(prefix: str, advice: str = "") -> Iterator[Path]:
+    """Make a folder whose name begins with *prefix*, removed afterwards.
+
+    A file that a compile worker of torch still writes meanwhile stays, and ends nothing. Raises a
+    SettingsError with *advice* where no folder can be made.
+    """
+    try:
+        folder = tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
+    except OSError as error:
+        raise SettingsError(
+            f"no temporary folder can be made: {error.strerror}",
+            remedy_for(error, f"set TMPDIR to a writable folder{advice}"),
+        ) from error
+    with folder as name:
+        yield Path(name)

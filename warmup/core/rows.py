@@ -40,7 +40,7 @@ class L2(StrEnum):
 class Search(StrEnum):
     """Which candidates a GEMM selection has beyond inductor's own list; narrowest first."""
 
-    IMPORTED = "imported"  # of `warmup import` alone: the given configs and the library's kernels
+    IMPORTED = "imported"  # the configs of torch's lookup table and the library's kernels
     DEFAULT = "default"  # persistent TMA templates
     WIDE = "wide"  # also more splits of K, extra tiles, and tiles of neighbouring rows
     EXHAUSTIVE = "exhaustive"  # also every tile of inductor's exhaustive list

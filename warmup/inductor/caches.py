@@ -36,6 +36,7 @@ from torch._inductor.utils import fresh_cache
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
 from warmup.core.errors import ModelError
+from warmup.core.files import temporary_folder
 
 _GRAPH_FOLDERS: Final = ("fxgraph", "aotautograd")
 _TRITON: Final = "triton"
@@ -206,11 +207,10 @@ def empty_caches(folder: str | None = None) -> Iterator[None]:
 def kept_kernels() -> Iterator[None]:
     """Let each `empty_caches` find the kernels compiled since this context was opened.
 
-    Graphs, generated code and tuned configs are not among them. The folder is removed afterwards; a
-    file that a worker process of torch writes meanwhile stays.
+    Graphs, generated code and tuned configs are not among them. The folder is removed afterwards.
     """
-    with tempfile.TemporaryDirectory(None, "warmup-kernels-", ignore_cleanup_errors=True) as folder:
-        token = _kept.set(folder)
+    with temporary_folder("warmup-kernels-") as folder:
+        token = _kept.set(str(folder))
         try:
             yield
         finally:

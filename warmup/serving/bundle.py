@@ -10,7 +10,6 @@ import contextlib
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from warmup.core.device import Runtime
 from warmup.core.errors import BundleError
 from warmup.core.events import logger
-from warmup.core.files import other_writers, remark_on_writers
+from warmup.core.files import other_writers, remark_on_writers, temporary_folder
 from warmup.core.processes import Caches
 from warmup.core.text import counted, printable
 from warmup.keys.registry import kind_of
@@ -97,8 +96,8 @@ def pack(
     arguments = [str(table), "--prime", "--model", model, *words]
     arguments += [] if graphs_for is None else ["--mode", graphs_for]
     has_weights = not all(kind_of(key).is_asked for key in content.rows)
-    with tempfile.TemporaryDirectory(prefix="warmup-bundle-") as folder:
-        caches = Caches(Path(folder))
+    with temporary_folder("warmup-bundle-") as folder:
+        caches = Caches(folder)
         for options in [[], ["--no-pad-weights"]] if has_weights else [[]]:
             _prime(path, [*arguments, *options], caches)
         graphs = read_graphs(caches.inductor) if graphs_for is not None else {}

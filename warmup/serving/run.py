@@ -13,7 +13,6 @@ import signal
 import stat
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Final
 
 from warmup.core.errors import SettingsError, TableMismatchError
 from warmup.core.events import in_brackets
+from warmup.core.files import temporary_folder
 from warmup.core.rows import read_flag
 from warmup.core.text import counted, first_line, printable, remedy_for
 from warmup.serving.audit import AuditReport, Ledger, report_of
@@ -250,20 +250,6 @@ def _signals_held() -> Iterator[set[int]]:
         if is_ignored:
             signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@contextlib.contextmanager
-def temporary_folder(prefix: str, advice: str = "") -> Iterator[Path]:
-    """Make a folder whose name begins with *prefix*, removed afterwards, or raise with *advice*."""
-    try:
-        folder = tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
-    except OSError as error:
-        raise SettingsError(
-            f"no temporary folder can be made: {error.strerror}",
-            remedy_for(error, f"set TMPDIR to a writable folder{advice}"),
-        ) from error
-    with folder as name:
-        yield Path(name)
 
 
 def _start(

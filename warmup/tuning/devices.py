@@ -27,6 +27,7 @@ import msgspec
 
 from warmup.core.device import NOT_CHECKED, MachineState, Runtime, compare_runtimes, united
 from warmup.core.errors import BuildError, SettingsError
+from warmup.core.files import temporary_folder
 from warmup.core.processes import Child, ChildError, ChildTimeoutError, Message
 from warmup.core.rows import Row
 from warmup.table.codec import digest_of
@@ -706,9 +707,7 @@ class Devices:
             options = replace(options, device=slots[0].name)
             return ThisProcess().tune(replace(request, options=options), observer)
         build = SharedBuild(request=request, observer=observer)
-        with tempfile.TemporaryDirectory(
-            prefix="warmup-devices-", ignore_cleanup_errors=True
-        ) as folder:
+        with temporary_folder("warmup-devices-") as folder:
             of_worker = replace(
                 options,
                 wait_for_quiet=seconds_to_wait(options.wait_for_quiet),
@@ -717,7 +716,7 @@ class Devices:
                 budget=None,
             )
             parent = self.parent or os.getpid()
-            order = WorkerOrder(folder=folder, turn="", parent=parent, options=of_worker)
+            order = WorkerOrder(folder=str(folder), turn="", parent=parent, options=of_worker)
             return tune_with(runners_of(slots, order, self.problem_limit_s, observer), build)
 
 

@@ -28,7 +28,7 @@ from warmup.core.events import (
     print_notice,
     selections,
 )
-from warmup.core.files import DeviceLock
+from warmup.core.files import DeviceLock, temporary_folder
 from warmup.core.processes import RECORDING_VARIABLE, RecordingOrder, order_in_environment
 from warmup.core.rows import Search, Winner, read_flag
 from warmup.core.text import printable
@@ -46,7 +46,7 @@ from warmup.serving.handle import (
     installed,
     register,
 )
-from warmup.serving.run import RunReport, run_with, temporary_folder
+from warmup.serving.run import RunReport, run_with
 from warmup.table.codec import digest_of
 from warmup.table.lookup import Lookup, cache_tag
 from warmup.table.schema import OnMiss, PolicyOptions, Table, options_served

@@ -15,11 +15,9 @@ import os
 import platform
 import socket
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, ClassVar, Final
 from urllib.parse import urlsplit
 
@@ -32,6 +30,7 @@ from warmup.core.errors import (
     TableMismatchError,
     WarmupError,
 )
+from warmup.core.files import temporary_folder
 from warmup.core.text import __version__, first_line, shown
 from warmup.table.codec import encode
 from warmup.table.schema import Table
@@ -267,8 +266,8 @@ def tune_share(request: dict[str, Any]) -> dict[str, Any]:
     if request["version"] != __version__:
         refused = f"it has warmup {__version__}, and the driver {request['version']}"
         return {**answer, "refused": refused}
-    with tempfile.TemporaryDirectory(prefix="warmup-share-", ignore_cleanup_errors=True) as folder:
-        out = Path(folder, "rows.json")
+    with temporary_folder("warmup-share-") as folder:
+        out = folder / "rows.json"
         if request["table"] is not None:
             out.write_text(request["table"], encoding="utf-8")
         runner = Devices(

@@ -339,8 +339,6 @@ class GemmChoices(KindHooks):
     def _handles(self, name: str) -> bool:
         return self._active and name in COVERED and tuning_is_on()
 
-    # -- the decision --------------------------------------------------------------------------
-
     def _report_other_handler(self) -> None:
         advice = "let one of the two choose: remove the handler, or this table"
         names = InductorChoices.__name__, type(V.choices).__name__
