@@ -91,6 +91,14 @@ def test_a_range_that_ends_unaligned_is_asked_without_a_region(ask: Ask) -> None
     assert ask(mode="tune", m=RANGE)["reasons"] == [""]
 
 
+def test_the_least_of_a_padded_product_copies_nothing(ask: Ask) -> None:
+    """It is the product of padded operands as a whole: nothing of the result is cut off."""
+    for op, produced in product(("mm", "bmm"), (False, True)):
+        case = {"op": op, "m": 561, "produced": produced, "times": [0.25, 0.5]}
+        sizes = [*([4] if op == "bmm" else []), 568, 1280]
+        assert ask(mode="tune", **case)["products"] == [[sizes, sizes]], case
+
+
 def test_a_row_decides_without_a_measurement(ask: Ask) -> None:
     """``padded`` puts padding into the graph, ``as_is`` does not; strict serving wants a row."""
     for m, op in product((560, RANGE), ("mm", "addmm", "bmm")):

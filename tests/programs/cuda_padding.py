@@ -25,6 +25,8 @@ from torch._inductor.virtualized import V
 
 from warmup.core.rows import Family, Winner
 from warmup.core.trial import Tuned
+from warmup.keys.pad import PADDED
+from warmup.keys.question import RegionQuestion
 
 N = 1280
 CASE: Case = {
@@ -108,6 +110,7 @@ def decide(case: Case, rows: dict[str, Winner], mode: str) -> dict[str, Any]:
         "guards": guards,
         "timed": timed,
         "reasons": [question.reason for question in tuner.questions],
+        "products": [_sizes_of(question) for question in tuner.questions],
         "rows": [
             {
                 "key": tuned.key,
@@ -119,6 +122,14 @@ def decide(case: Case, rows: dict[str, Winner], mode: str) -> dict[str, Any]:
             for tuned in found
         ],
     }
+
+
+def _sizes_of(question: RegionQuestion) -> list[list[int]]:
+    """Return the sizes of what the product of padded operands makes, first and once more."""
+    if "addmm" in question.key:  # a bias without memory is none
+        return []
+    made: list[Any] = [question.least[PADDED](number) for number in range(2)]
+    return [list(one.shape) for one in made]
 
 
 def answer(given: Case) -> dict[str, Any]:

@@ -59,7 +59,6 @@ class Recording:
             retunes=progress.must_retune,
             progress=progress,
             device_lock=DeviceLock(folder / "turn"),
-            later=lambda _question: None,
         )
 
     def measure(self, winner: Winner = ROW.winner) -> Winner | None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,7 +30,17 @@ from warmup.core.rows import (
     Winner,
     bare_ranked,
 )
-from warmup.core.trial import Candidate, Fill, Region, Step, TensorSpec, Trial, Tuned, ranking_of
+from warmup.core.trial import (
+    Candidate,
+    Fill,
+    Outcome,
+    Region,
+    Step,
+    TensorSpec,
+    Trial,
+    Tuned,
+    ranking_of,
+)
 from warmup.inductor.gemm.regions import module_of, region_of
 from warmup.keys.gemm import GemmProblem
 from warmup.keys.kind import ProblemOfKey
@@ -215,8 +227,8 @@ OWN_CALLS = [make_outcome(AS_IS, 10.0), make_outcome(PADDED, 20.0)]
 
 def question(region: Region | None, reason: str = "") -> RegionQuestion:
     calls = {way: (lambda _number: None) for way in (AS_IS, PADDED)}
-    own = frozenset({PAD})
-    return RegionQuestion(ProblemOfKey(PAD), (AS_IS, PADDED), region, own, reason, calls)
+    own, least = frozenset({PAD}), {PADDED: lambda _number: None}
+    return RegionQuestion(ProblemOfKey(PAD), (AS_IS, PADDED), region, own, reason, calls, least)
 
 
 def test_operands_are_positive_where_the_result_would_not_be_finite() -> None:
@@ -239,7 +251,46 @@ def test_operands_are_positive_where_the_result_would_not_be_finite() -> None:
 @pytest.fixture
 def tuner(monkeypatch: pytest.MonkeyPatch) -> Tuner:
     monkeypatch.setattr("warmup.tuning.tuner.time_calls", lambda *_: OWN_CALLS)
-    return Tuner(CPU, Method(), {})
+    return Tuner(CPU, Method(), {}, region_questions=RegionQuestions(is_thorough=True))
+
+
+def _next_of(times: list[list[Outcome]], *_: object) -> list[Outcome]:
+    return times.pop(0)
+
+
+def test_a_pad_decision_waits_for_its_region_where_free_copies_may_win(
+    tuner: Tuner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Padding costs at least the product on padded operands; a gain within the band is none."""
+    tuner.region_questions = RegionQuestions(is_used=True)
+    for own_us, products_us, waits, *disturbed in (
+        ((10.0, 12.0), (10.0, 10.0), False),  # only rows are padded: the same product
+        ((10.0, 12.0), (10.0, 9.8), False),
+        ((10.0, 12.0), (10.0, 9.0), True),  # the copies cost more than the product gains
+        ((10.0, 12.0), (10.0, 11.0), False),
+        ((10.0, 12.0), (10.0, 11.0), True, "by other processes"),
+        ((10.0, 12.0), (10.0, None), True),  # the product alone did not run
+        ((10.0, 9.0), (), True),  # padding wins with its copies
+        ((10.0, None), (), True),
+        ((None, 9.0), (), True),
+    ):
+        times = [
+            [make_outcome(way, us) for way, us in zip((AS_IS, PADDED), both, strict=True)]
+            for both in (own_us, products_us)
+            if both
+        ]
+        monkeypatch.setattr("warmup.tuning.tuner.time_calls", partial(_next_of, times))
+        measuring = partial(nullcontext, partial(bool, disturbed))
+        monkeypatch.setattr(tuner.watch, "measuring", measuring)
+        tuned = tuner.measure(question(REGION))
+        case = own_us, products_us
+        assert (PAD in tuner.region_questions.waiting, tuned is None) == (waits, waits), case
+        assert times == [], case
+        if tuned is not None:
+            assert (tuned.row.winner, tuned.row.evidence.runner_up_us) == (AS_IS, own_us[1]), case
+            assert "without any copy as_is 10.0 us, padded" in tuner.rows.not_fused[PAD], case
+        tuner.region_questions.forget()
+        tuner.rows.forget(PAD)
 
 
 def test_a_question_waits_once_for_its_region(tuner: Tuner) -> None:

@@ -12,11 +12,13 @@ import inspect
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import torch
 from torch._inductor.fx_passes import pad_mm
 from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch.overrides import TorchFunctionMode
 
 from warmup.core.errors import MissReason, ProblemError, SettingsError
 from warmup.core.events import Hit, Missed
@@ -32,6 +34,7 @@ from warmup.keys.question import Answers, RegionQuestion
 from warmup.keys.weight import ALIGNED_BYTES
 
 _BATCHED: Final = 3
+_PRODUCTS: Final = (torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm)
 _BIAS_FORMS: Final = {0: "scalar", 1: "1d", 2: "2d", 3: "3d"}
 
 
@@ -116,7 +119,8 @@ class PadDecisions(KindHooks):
             return original(*args, **kw)
         as_is, padded = self._local.calls
         calls = {AS_IS: _numbered(as_is), PADDED: _numbered(padded)}
-        return self._answers.measure(_question(self._local.site, calls)) == PADDED
+        question = _question(self._local.site, calls, {PADDED: _Product(padded)})
+        return self._answers.measure(question) == PADDED
 
     @property
     def _measures(self) -> bool:
@@ -138,7 +142,33 @@ class _PadSite:
     mat1: Any
 
 
-def _question(site: _PadSite, calls: Mapping[Winner, Callable[[int], object]]) -> RegionQuestion:
+class _Product(TorchFunctionMode):
+    """The product in a padded call alone, on the operands that its first call pads."""
+
+    def __init__(self, padded: Callable[[], Any]) -> None:
+        super().__init__()
+        self._padded = padded
+        self._product: Callable[[], object] | None = None
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        call = partial(func, *args, **(kwargs or {}))
+        if func in _PRODUCTS:
+            self._product = call
+        return call()
+
+    def __call__(self, _number: int) -> object:
+        if self._product is None:
+            with self:
+                self._padded()
+        assert self._product is not None
+        return self._product()
+
+
+def _question(
+    site: _PadSite,
+    calls: Mapping[Winner, Callable[[int], object]],
+    least: Mapping[Winner, Callable[[int], object]],
+) -> RegionQuestion:
     """Return the question about the GEMM at *site*, with its region where a region can say it."""
     problem, alignment = site.problem, pad_mm.get_alignment_size(site.mat1)
     ends = [dim.high for dim in (problem.m, problem.n, problem.k) if not dim.is_static]
@@ -149,7 +179,7 @@ def _question(site: _PadSite, calls: Mapping[Winner, Callable[[int], object]]) -
     elif (region := whole_region_of(site.match.output_node())) is None:
         reason = "what surrounds the GEMM cannot be described"
     keys = problem.keys_in_region() if region is not None else frozenset[str]()
-    return RegionQuestion(problem, tuple(calls), region, keys, reason, calls)
+    return RegionQuestion(problem, tuple(calls), region, keys, reason, calls, least)
 
 
 def _numbered(call: Callable[[], Any]) -> Callable[[int], object]:

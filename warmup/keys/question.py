@@ -121,8 +121,10 @@ class RegionQuestion:
     values cannot describe it, for ``reason``. A compiled region may ask inductor's question by any
     of ``keys_in_region``. ``calls`` are inductor's own calls of the variants, for a GEMM that may
     be padded: the library's GEMM with separate pad kernels. They may be made only until the
-    question is answered; a reduction that may be split has none. Measured later, after the compile
-    is over, when the model is compiled again: the answer is None until then.
+    question is answered; a reduction that may be split has none. ``least`` are calls that take no
+    longer than a variant in any region: of a padded GEMM the product on padded operands. Where no
+    variant can win, the answer comes at once. Else the question is measured after the compile is
+    over, when the model is compiled again: the answer is None until then.
     """
 
     problem: Problem
@@ -131,6 +133,7 @@ class RegionQuestion:
     keys_in_region: frozenset[str] = frozenset()
     reason: str = ""
     calls: Mapping[Winner, Callable[[int], object]] = field(default_factory=dict)
+    least: Mapping[Winner, Callable[[int], object]] = field(default_factory=dict)
     makes_row: ClassVar[bool] = True
 
     @property
@@ -149,7 +152,7 @@ class RegionQuestion:
             return self
         variants = tuple(winner for winner in self.variants if winner != banned)
         calls = {winner: call for winner, call in self.calls.items() if winner != banned}
-        return replace(self, variants=variants, calls=calls)
+        return replace(self, variants=variants, calls=calls, least={})
 
 
 Question = GemmQuestion | CallsQuestion | SearchQuestion | RegionQuestion

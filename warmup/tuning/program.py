@@ -8,7 +8,7 @@ import os
 import secrets
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -79,14 +79,12 @@ class RecordingLookup(Lookup):
     """A lookup that measures what has no row, and takes the rows that other processes write.
 
     A question that could not be measured is reported as a miss, and is tuned when the program has
-    ended; ``later`` keeps a question whose region can be measured only then. A key of whose row the
-    program does not fuse what the region alone fused is put into ``apart``, which the tuner
-    measures without fusing, and is measured again when it is next asked.
+    ended. A key of whose row the program does not fuse what the region alone fused is put into
+    ``apart``, which the tuner measures without fusing, and is measured again when it is next asked.
     """
 
     progress: Progress
     device_lock: DeviceLock
-    later: Callable[[RegionQuestion], None]
     apart: set[str] = field(default_factory=set)
 
     def find(self, problem: Problem) -> Winner | MissReason:
@@ -109,10 +107,7 @@ class RecordingLookup(Lookup):
         with self.device_lock.taken():
             if not question.makes_row:
                 return super().measure(question)
-            known = self._row_of_another(question)
-            winner = known or super().measure(question)
-            if known is None and isinstance(question, RegionQuestion) and question.region:
-                self.later(question)
+            winner = self._row_of_another(question) or super().measure(question)
         if winner is None:
             self.emit(Missed(question.problem.key, MissReason.NOT_IN_TABLE, str(question.library)))
         return winner
@@ -225,6 +220,7 @@ def _measuring(order: RecordingOrder, setup: BuildSetup, table: Table, out: Emit
 
     warnings.filterwarnings("ignore", message="TypedStorage is deprecated")  # torch's own
     tuner = make_tuner(setup.policy, setup.device)
+    tuner.region_questions.later = partial(write_region, order.regions, tuner=tuner)
     watcher = _Waiting()
     tuner.watch.start(seconds_to_wait(order.wait_for_quiet), watcher.waiting_started)
     search = Search(order.search)
@@ -249,7 +245,6 @@ def _measuring(order: RecordingOrder, setup: BuildSetup, table: Table, out: Emit
         searches=table.policy.searches,
         progress=progress,
         device_lock=DeviceLock(order.turn),
-        later=partial(write_region, order.regions, tuner=tuner),
         apart=tuner.apart,
     )
 

@@ -13,14 +13,24 @@ import torch
 
 from warmup.core.events import logger
 from warmup.core.roofline import Peaks, Work, share_of_peak, torch_name
-from warmup.core.rows import L2, Evidence, Method, Row, Search, Winner
-from warmup.core.trial import Candidate, Outcome, Region, Step, TensorSpec, Trial, Tuned, ViewSpec
+from warmup.core.rows import L2, Evidence, Flag, Method, Row, Search, Winner
+from warmup.core.trial import (
+    Candidate,
+    Outcome,
+    Region,
+    Step,
+    TensorSpec,
+    TimedCall,
+    Trial,
+    Tuned,
+    ViewSpec,
+)
 from warmup.keys.gemm import at_upper_end
 from warmup.keys.question import GemmQuestion, RegionQuestion
 from warmup.keys.registry import ingredients_of
 from warmup.measuring.machine import measured_peaks
 from warmup.measuring.reference import NARROW_TOLERANCE, dtype_named
-from warmup.measuring.selection import make_row, make_variants_row
+from warmup.measuring.selection import make_row, make_variants_row, select_winner
 
 _ATEN_NAMES: Final = {
     "mm": "mm",
@@ -141,6 +151,37 @@ def challengers(
     return [winner for _, _, winner in sorted(timed)]
 
 
+def why_lost(
+    question: RegionQuestion,
+    bare: Sequence[Outcome],
+    time_all: Callable[[Mapping[Winner, TimedCall]], Sequence[Outcome]],
+    method: Method,
+) -> str:
+    """Return why default mode's variant of *question* wins in any region; empty where it may lose.
+
+    It wins against the others' ``least`` calls, timed by *time_all* unless *bare*, the times of
+    inductor's own calls, have another winner.
+    """
+    library, least = question.library, question.least
+    if least.keys() != {*question.variants} - {library} or not _wins(library, bare, method):
+        return ""
+    outcomes = time_all({library: question.calls[library], **least})
+    if not _wins(library, outcomes, method):
+        return ""
+    times = (f"{one.winner.short} {one.time_us:.1f} us" for one in outcomes)
+    return f"without any copy {', '.join(times)}"
+
+
+def _wins(library: Winner, outcomes: Sequence[Outcome], method: Method) -> bool:
+    selected = select_winner(outcomes, library, method)
+    return (
+        selected is not None
+        and selected.outcome.winner == library
+        and Flag.UNSTABLE not in selected.flags
+        and all(one.time_us for one in outcomes)
+    )
+
+
 def faster_alone(bare: Tuned, library: Winner, method: Method) -> list[Winner]:
     """Return the candidates that are faster than *library* bare, near ties included."""
     times_us = {timing.winner: timing.time_us for timing in bare.timings}
@@ -229,10 +270,13 @@ class WaitingQuestion:
 class RegionQuestions:
     """The questions that wait, by key; no key is kept twice until the next `forget`.
 
-    Only where somebody compiles again, which ``is_used`` says, are questions kept at all.
+    Only where somebody compiles again, which ``is_used`` says, are questions kept; elsewhere
+    ``later`` gets them. With ``is_thorough`` a question waits though no variant of it can win.
     """
 
     is_used: bool = False
+    is_thorough: bool = False
+    later: Callable[[RegionQuestion], None] = lambda _question: None
     waiting: dict[str, WaitingQuestion] = field(default_factory=dict)
     _kept: set[str] = field(default_factory=set)
     _is_measuring: bool = False
@@ -241,9 +285,14 @@ class RegionQuestions:
         """Whether *key* is still to be kept: not twice, and not out of a region."""
         return not self._is_measuring and key not in self._kept
 
-    def keep(self, waiting: WaitingQuestion) -> None:
+    def keep(self, waiting: WaitingQuestion) -> str:
+        """Keep *waiting* until its region is measured; return why it cannot wait, if so."""
+        if not self.is_used:
+            self.later(waiting.question)
+            return "it was asked while serving, which compiles a model once"
         self._kept.add(waiting.question.key)
         self.waiting[waiting.question.key] = waiting
+        return ""
 
     def forget(self) -> None:
         self.waiting.clear()

@@ -23,7 +23,7 @@ from warmup.core.device import CallCost
 from warmup.core.events import logger
 from warmup.core.phases import BuildClock, BuildStage
 from warmup.core.rows import Family, Method, OptionValue, Rejection, Search, SearchCounts, Winner
-from warmup.core.trial import Candidate, LiveSearch, Outcome, Region, Trial, Tuned
+from warmup.core.trial import Candidate, LiveSearch, Outcome, Region, TimedCall, Trial, Tuned
 from warmup.keys.gemm import GemmProblem
 from warmup.keys.question import (
     CallsQuestion,
@@ -60,6 +60,7 @@ from warmup.tuning.trials import (
     challengers,
     faster_alone,
     region_trial,
+    why_lost,
     work_of,
 )
 
@@ -521,7 +522,7 @@ class Tuner:
             return cost_of(call, self.device)
 
     def _measure_region(self, question: RegionQuestion) -> Tuned | None:
-        """Keep *question* where its region can be measured later; else return its row.
+        """Keep *question* where a variant may win in its region; else return its row.
 
         That row has the times of inductor's own calls, and ``rows.not_fused`` says why.
         """
@@ -529,18 +530,22 @@ class Tuner:
             return None
         if not self.rows.is_wanted(question.key, question.library):
             return None
-        outcomes, was_disturbed = list[Outcome](), False
+        outcomes, was_disturbed, reason = list[Outcome](), False, question.reason
+
+        def time_all(calls: Mapping[Winner, TimedCall]) -> list[Outcome]:
+            return time_calls(calls, question.library, self.device, self.method)
+
         if question.calls:
             with self.watch.measuring() as is_disturbed:
-                outcomes = time_calls(question.calls, question.library, self.device, self.method)
+                outcomes = time_all(question.calls)
+                if question.region is not None and not self.region_questions.is_thorough:
+                    reason = why_lost(question, outcomes, time_all, self.method)
             was_disturbed = is_disturbed()
-        without_calls = replace(question, calls={})  # they hold memory
+        without_calls = replace(question, calls={}, least={})  # they hold memory
         waiting = WaitingQuestion(without_calls, outcomes, was_disturbed)
-        if question.region is None or not self.region_questions.is_used:
-            reason = question.reason or "it was asked while serving, which compiles a model once"
-            return self.rows.bare_variants_row(waiting, reason)
-        self.region_questions.keep(waiting)
-        return None
+        if question.region is not None and (was_disturbed or not reason):
+            reason = self.region_questions.keep(waiting)
+        return self.rows.bare_variants_row(waiting, reason) if reason else None
 
 
 def make_tuner(policy: Policy, device: torch.device, since: float | None = None) -> Tuner:
