@@ -145,6 +145,24 @@ def test_each_death_costs_one_candidate_and_sixteen_the_trial(start: Start) -> N
     assert process.pid is None
 
 
+def test_a_candidate_compiled_ahead_costs_its_own_trial_only(start: Start) -> None:
+    """It takes the child down while another trial is next; its own trial has the reason later."""
+    said = "ended with exit code 7 (these are my last words)"
+    for mode, reason in (("dies", Rejection.CRASHED), ("hangs", Rejection.TIMED_OUT)):
+        process = start(program("fake_measurer.py", f"ahead={mode}"), 1)
+        trials = [make_trial(["mm"]), make_trial(["mm", "bad", "other"]), make_trial(["other"])]
+        process.prepare(trials)
+        first, second, third = (named(process.run(trial)) for trial in trials)
+        assert (first["mm"].time_us, third["other"].time_us) == (2.0, 2.0), mode
+        assert {name: one.time_us for name, one in second.items()} == {
+            "mm": 2.0,
+            "bad": None,
+            "other": 2.0,
+        }, mode
+        assert second["bad"].rejection is reason, mode
+        assert (second["bad"].said == said) is (mode == "dies")
+
+
 def test_the_control_may_die_once(start: Start, tmp_path: Path) -> None:
     """If the child dies in the library's kernel, the trial runs again with every candidate."""
     process = start(program("fake_measurer.py", f"dies_unless={tmp_path / 'died'}"))

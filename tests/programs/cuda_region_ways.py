@@ -24,6 +24,7 @@ from h100 import Case
 from warmup.core.errors import BuildError
 from warmup.core.rows import Family, Method, Winner
 from warmup.core.trial import Candidate, TensorSpec, Trial
+from warmup.inductor.caches import empty_caches
 from warmup.inductor.gemm.regions import region_of
 from warmup.tuning import worker
 
@@ -62,7 +63,7 @@ def compile_traced(module: Any) -> Callable[..., Any]:
     return call
 
 
-def answer(case: Case) -> list[dict[str, Any]]:
+def compile_ways(case: Case) -> list[dict[str, Any]]:
     """Compile the region of GEMM ``number`` of the case in each way."""
     shape = {"case": case["case"], "batch": 4, "seq": 256}
     graph, _, _ = cuda_fusion.graph_of(shape)
@@ -112,8 +113,12 @@ def answer(case: Case) -> list[dict[str, Any]]:
                 "lowered": len(LOWERED),
             }
         )
-    compiler.close()
     return found
+
+
+def answer(case: Case) -> list[dict[str, Any]]:
+    with empty_caches():
+        return compile_ways(case)
 
 
 if __name__ == "__main__":

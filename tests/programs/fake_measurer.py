@@ -1,7 +1,8 @@
 """A child program of the measurements that measures nothing: it speaks their protocol and dies.
 
 ``fake_measurer.py MODE FD``: MODE is what comes of the first candidate that is not to be skipped;
-``dies_unless=PATH`` dies once, and makes the file PATH first. No torch, so that it starts at once.
+``dies_unless=PATH`` dies once, and makes the file PATH first, and ``ahead=dies`` or ``ahead=hangs``
+misbehaves where it compiles a candidate named bad ahead. No torch, so that it starts at once.
 """
 
 from __future__ import annotations
@@ -25,12 +26,21 @@ def serve(mode: str, descriptor: int) -> None:
             answers.write(json.dumps(message) + "\n")
 
         send({"ready": True})
+        trials: dict[int, Any] = {}
         for line in sys.stdin:
             request = json.loads(line)
-            candidates = request["trial"]["candidates"]
+            if "prepare" in request:
+                of, trials[request["prepare"]] = request["prepare"], request["trial"]
+                for number, one in enumerate(request["trial"]["candidates"]):
+                    send({"of": of, "at": number, "stage": "compile"})
+                    if "bad" in one["winner"]["uid"] and number not in request["skip"]:
+                        act(mode.removeprefix("ahead="))
+                send({"of": of, "at": None, "stage": "operands"})
+                continue
+            candidates = trials[request["run"]]["candidates"]
             left = [n for n in range(len(candidates)) if n not in request["skip"]]
-            if left and mode != "works":
-                send({"at": left[0], "stage": "check"})
+            if left and mode != "works" and not mode.startswith("ahead="):
+                send({"of": request["run"], "at": left[0], "stage": "check"})
                 act(mode)
             sys.stdout.write("this is no answer\n")
             sys.stdout.flush()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -32,6 +33,7 @@ from warmup.core.rows import (
 )
 from warmup.core.trial import (
     Candidate,
+    Contenders,
     Fill,
     Outcome,
     Region,
@@ -41,6 +43,7 @@ from warmup.core.trial import (
     Tuned,
     ranking_of,
 )
+from warmup.inductor.caches import empty_caches
 from warmup.inductor.gemm.regions import module_of, region_of
 from warmup.keys.gemm import GemmProblem
 from warmup.keys.kind import ProblemOfKey
@@ -49,6 +52,7 @@ from warmup.keys.question import GemmQuestion, Question, RegionQuestion
 from warmup.keys.reduction import split_into
 from warmup.measuring.reference import judge_output
 from warmup.measuring.selection import make_variants_row
+from warmup.measuring.trial_process import TrialProcess
 from warmup.table.lookup import Lookup
 from warmup.table.schema import TOLERANCE, OnMiss
 from warmup.table.store import read
@@ -62,6 +66,7 @@ PROGRAMS = Path(__file__).resolve().parents[1] / "programs"
 CPU, FP8 = torch.device("cpu"), torch.float8_e4m3fn
 ROWS, WIDTH, INNER = 48, 64, 96
 LIBRARY = Winner(Family.EXTERN, "aten::mm")
+FUSED = Winner(Family.TEMPLATE, "triton::mm", (("BLOCK_M", 16),), "0123abcd", fused=True)
 _aten = torch.ops.aten
 
 
@@ -75,6 +80,42 @@ def trial_of(function: Any, inputs: Any, target: Any, key: str) -> Trial:
     return replace(region_trial(question, region, Method(), TOLERANCE, seed=0), device="cpu")
 
 
+def trial_of_mm(rows: int) -> Trial:
+    """Return the trial of an mm with a residual, as `region_child.py` selects kernels on a CPU."""
+    factors = torch.randn(rows, 32), torch.randn(48, 32), torch.randn(rows, 48)
+    key = f"mm m={rows} n=48 k=32 f32 a=row b=col out=f32 fp32=ieee | epilogue=add(f32[{rows},48])"
+    trial = trial_of(lambda x, w, y: torch.mm(x, w.t()) + y, factors, _aten.mm.default, key)
+    options = {"max_autotune_gemm": True, "max_autotune_gemm_backends": "ATEN,CPP"}
+    return replace(trial, options=options)
+
+
+@pytest.mark.long
+def test_regions_are_compiled_ahead_of_their_trials_in_one_child() -> None:
+    """A tile that kills the child while it is compiled ahead is refused in its own trial only.
+
+    The second child compiles the rest again. A tile that no CPU has is not in the region.
+    """
+    killing, missing = (replace(FUSED, kwargs=(("BLOCK_M", rows),)) for rows in (13, 16))
+    trials = []
+    for rows, tile in ((2, missing), (4, killing), (6, missing)):
+        contenders = Contenders(((replace(tile, fused=None), 1.0),), 2.0, (), 4, fuses=True)
+        candidates = tuple(map(Candidate, (LIBRARY, tile)))
+        trials.append(replace(trial_of_mm(rows), contenders=contenders, candidates=candidates))
+    process = TrialProcess([sys.executable, str(PROGRAMS / "region_child.py")])
+    try:
+        process.prepare(trials)
+        outcomes = [process.run(trial) for trial in trials]
+    finally:
+        process.close()
+    for number, (library, other) in enumerate(outcomes):
+        assert library.time_us is not None, number
+        assert library.kernels is not None, number
+        reason = Rejection.CRASHED if number == 1 else Rejection.COMPILE
+        assert (other.winner, other.rejection) == (trials[number].candidates[1].winner, reason)
+    assert outcomes[1][1].said == "was killed by SIGKILL"
+    assert "is not in the compiled region" in outcomes[0][1].said
+
+
 def test_a_region_of_an_mm_asks_for_the_mm(monkeypatch: pytest.MonkeyPatch) -> None:
     """Torch would fold its sum into an addmm; its weights are inputs with a choice, as on a GPU."""
     original = mm.use_cpp_gemm_template
@@ -83,18 +124,12 @@ def test_a_region_of_an_mm_asks_for_the_mm(monkeypatch: pytest.MonkeyPatch) -> N
         return original(*args, **{**kwargs, "require_constant_mat2": False})
 
     monkeypatch.setattr(mm, "use_cpp_gemm_template", use)
-    factors = torch.randn(2, 32), torch.randn(48, 32), torch.randn(2, 48)
-    key = "mm m=2 n=48 k=32 f32 a=row b=col out=f32 fp32=ieee | epilogue=add(f32[2,48])"
-    trial = trial_of(lambda x, w, y: torch.mm(x, w.t()) + y, factors, _aten.mm.default, key)
-    options = {"max_autotune_gemm": True, "max_autotune_gemm_backends": "ATEN,CPP"}
-    trial = replace(trial, options=options)
+    trial = trial_of_mm(2)
     sets = RegionSets(trial, CPU, seed=1, most=1)
-    compiler = RegionCompiler(trial, CPU)
-    try:
+    with empty_caches():
+        compiler = RegionCompiler(trial, CPU)
         (out,) = compiler.make_call(Candidate(LIBRARY), sets)(0)  # type: ignore[misc]  # a tuple
         (expected,) = compiler.make_reference(sets)
-    finally:
-        compiler.close()
     assert torch.allclose(out, expected.float(), rtol=1e-4, atol=1e-4)
 
 
@@ -129,11 +164,7 @@ def test_of_8_bits_only_what_eager_computes_passes() -> None:
         assert trial.tolerance is not None
         sets = RegionSets(trial, CPU, seed=1, most=1)
         outputs = module_of(trial.region, CPU)(*sets.views(0))
-        compiler = RegionCompiler(trial, CPU)
-        try:
-            expected = compiler.make_reference(sets)
-        finally:
-            compiler.close()
+        expected = RegionCompiler(trial, CPU).make_reference(sets)
         for made, reference in zip(outputs, expected, strict=True):
             name = str(made.dtype).removeprefix("torch.")
             tolerance = trial.tolerances.get(name, trial.tolerance)
@@ -144,7 +175,6 @@ def test_of_8_bits_only_what_eager_computes_passes() -> None:
 
 # Rows that inductor fuses in their region and not in the model.
 
-FUSED = Winner(Family.TEMPLATE, "triton::mm", (("BLOCK_M", 16),), "0123abcd", fused=True)
 APART = replace(FUSED, fused=False)
 
 

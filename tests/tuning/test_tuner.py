@@ -13,15 +13,32 @@ import torch
 from sample_tables import make_key, make_outcome
 
 from warmup.core.rows import L2, Evidence, Family, Method, Rejection, Row, Scope, Winner
-from warmup.core.trial import Candidate, Outcome, Region, RegionKernels, Step, Trial, Tuned
+from warmup.core.trial import (
+    Candidate,
+    Contenders,
+    Outcome,
+    Region,
+    RegionKernels,
+    Step,
+    Trial,
+    Tuned,
+)
 from warmup.keys.gemm import GemmProblem
 from warmup.keys.question import GemmQuestion, SmallerSize
 from warmup.measuring.selection import SizeOutcomes
 from warmup.measuring.trial_process import TrialNotRunError
 from warmup.table.schema import TOLERANCE
 from warmup.tuning import trials as row_maker
-from warmup.tuning.trials import PeakBounds, challengers, faster_alone, region_trial
-from warmup.tuning.tuner import Tuner, as_decided, choose_for_range, less_demanding, variants_of
+from warmup.tuning.trials import (
+    PeakBounds,
+    all_variants,
+    as_decided,
+    contenders_of,
+    first_variants,
+    next_variants,
+    region_trial,
+)
+from warmup.tuning.tuner import Tuner, WaitingFused, choose_for_range
 
 MM = "mm m={} n=512 k=256 bf16 a=row b=row out=bf16 | epilogue={}"
 INT_MM = "int_mm m=64 n=512 k=256 i8 a=row b=col out=i32 | epilogue=mul(f32[64,1])"
@@ -44,10 +61,24 @@ def bare_row(times_us: Mapping[Winner, float | None]) -> Tuned:
     return Tuned("k", Row(SMALL, evidence), timings)
 
 
+def contenders(
+    times_us: Mapping[Winner, float | None], most: int = 9, *, fuses: bool = True
+) -> Contenders:
+    return contenders_of(bare_row(times_us), LIBRARY, Method(fused_top_k=most), fuses=fuses)
+
+
+def whole(time_us: float | None, spills: Mapping[Winner, int] | None = None) -> list[Outcome]:
+    """Return the outcomes of a region: *time_us* with the library, and kernels that spill."""
+    found = [make_outcome(LIBRARY, time_us)]
+    for winner, count in (spills or {}).items():
+        found.append(make_outcome(winner, kernels=RegionKernels(1, count, 128, is_as_decided=True)))
+    return found
+
+
 def test_candidates_that_cannot_win_in_the_region_are_left_out() -> None:
     """Fusing operations cannot make a kernel faster than it is bare; fastest first."""
-    times_us = {template(n): float(n) for n in (64, 8, 12, 16)}
-    bare = bare_row({**times_us, LIBRARY: 10.0, template(256): None})
+    times_us: dict[Winner, float | None] = {template(n): float(n) for n in (64, 8, 12, 16)}
+    rivals = contenders({**times_us, LIBRARY: 10.0, template(256): None})
     for flops, whole_us, left in (
         ((), 15.0, [8, 12]),
         # Other GEMMs count for four fifths of their estimated time: 32 of 46 us, which leaves 14.
@@ -56,35 +87,40 @@ def test_candidates_that_cannot_win_in_the_region_are_left_out() -> None:
         ((400,), 20.0, [8, 12, 16]),
         # A region faster than the GEMM in it was timed when the device had less to do.
         ((), 5.0, [8]),
-        ((), None, [8, 12, 16, 64]),
+        ((), None, []),
     ):
         region = Region(inputs=(), steps=(), outputs=(), flops=(100, *flops))
-        winners = challengers(bare, LIBRARY, region, whole_us)
-        assert [dict(winner.kwargs)["BLOCK_M"] for winner in winners] == left, (flops, whole_us)
+        winners = next_variants(rivals, region, whole(whole_us))
+        fused = [dict(winner.kwargs)["BLOCK_M"] for winner in winners if winner.fused]
+        assert fused == left, (flops, whole_us)
 
 
 def test_templates_are_compiled_both_ways_where_that_may_win() -> None:
     """Near ties with the library count as faster; without its time every candidate does."""
-    for library_us, faster in ((10.0, [SMALL, LARGE]), (None, [SMALL, LARGE, WIDE])):
-        bare = bare_row({LIBRARY: library_us, SMALL: 9.0, LARGE: 10.2, WIDE: 11.0})
-        found = faster_alone(bare, LIBRARY, Method(near_tie=0.03))
-        assert [one for one in found if one != LIBRARY] == faster, library_us
-    both = replace(LARGE, fused=True), replace(LARGE, fused=False)
-    fused = replace(SMALL, fused=True)
-    assert variants_of([LARGE, SMALL, SPLIT], may_win_alone=[LARGE]) == (*both, fused, SPLIT)
-    assert variants_of([LARGE, SMALL], [LARGE], fuses=False) == both[1:]
+    for library_us, faster in ((10.0, (SMALL, LARGE)), (None, (SMALL, LARGE, WIDE))):
+        times_us = {LIBRARY: library_us, SMALL: 9.0, LARGE: 10.2, WIDE: 11.0}
+        assert contenders(times_us).alone == faster, library_us
+    times_us = {LIBRARY: 10.0, SMALL: 9.0, LARGE: 11.0, SPLIT: 12.0}
+    both = replace(SMALL, fused=True), replace(SMALL, fused=False)
+    ways = (*both, replace(LARGE, fused=True), SPLIT)
+    assert all_variants(contenders(times_us)) == ways
+    assert first_variants(contenders(times_us, 2)) == ways[:3]
+    assert first_variants(contenders(times_us, fuses=False)) == (both[1], SPLIT)
     # Where nothing could be fused into a template, no outcome says that it was fused.
-    kept = make_outcome(LIBRARY), make_outcome(both[0], kernels=RegionKernels(1, 0, 9, True))
-    refused = make_outcome(fused, kernels=RegionKernels(1, 0, 9, False))
+    kept = make_outcome(LIBRARY), make_outcome(both[1], kernels=RegionKernels(1, 0, 9, True))
+    refused = make_outcome(both[0], kernels=RegionKernels(1, 0, 9, False))
     assert as_decided([refused, *kept]) == kept
 
 
 def test_where_a_kernel_spills_tiles_with_less_output_in_a_thread_follow() -> None:
     """A tile of 128 x 128 spills with 4 warps: 64 x 64, and 8 warps, are added in their order."""
-    for spills, added in ((9, [WIDE, SMALL]), (8, []), (None, [])):
-        kernels = RegionKernels(1, spills, 128, is_as_decided=True)
-        outcomes = make_outcome(replace(LARGE, fused=True), kernels=kernels), make_outcome(LIBRARY)
-        assert less_demanding([template(256, 128, 8), WIDE, SMALL, SPLIT], outcomes) == added
+    others = [LARGE, template(256, 128, 8), WIDE, SMALL, SPLIT]
+    times_us = {LIBRARY: 5.0, **{each: 6.0 + i for i, each in enumerate(others)}}
+    for most, spills, added in ((1, 9, [WIDE]), (2, 9, [WIDE, SMALL]), (2, 8, [])):
+        rivals = contenders(times_us, most)
+        spilled = dict.fromkeys(first_variants(rivals), spills)
+        follow = next_variants(rivals, Region((), (), (), (1,)), whole(99.0, spilled))
+        assert list(follow) == [replace(one, fused=True) for one in added], (most, spills)
 
 
 def test_outputs_have_the_limit_of_their_way() -> None:
@@ -132,6 +168,10 @@ class StatedProcess:
     pid: int | None = None
     trials: int = 0
     regions: list[list[Winner]] = field(default_factory=list)
+    ahead: list[int] = field(default_factory=list)
+
+    def prepare(self, trials: Sequence[Trial]) -> None:
+        self.ahead.append(len(trials))
 
     def run(self, trial: Trial) -> tuple[Outcome, ...]:
         self.trials += 1
@@ -141,12 +181,16 @@ class StatedProcess:
             if self.rejection and self.trials == 1:
                 outcomes[0] = make_outcome(LIBRARY, rejection=self.rejection, said="no")
             return tuple(outcomes)
-        self.regions.append(winners)
-        return tuple(
-            make_outcome(winner, time_us, kernels=kernels)
-            for winner in winners
-            for time_us, kernels in (self.compiles(winner),)
-        )
+        outcomes, following = list[Outcome](), (trial.library,)
+        while following:
+            self.regions.append([*following])
+            for winner in following:
+                time_us, kernels = self.compiles(winner)
+                outcomes.append(make_outcome(winner, time_us, kernels=kernels))
+            assert trial.contenders is not None
+            following = next_variants(trial.contenders, trial.region, outcomes)
+        assert {one.winner for one in outcomes} <= set(winners)
+        return tuple(outcomes)
 
     def close(self) -> None:
         pass
@@ -204,8 +248,8 @@ def test_a_tile_that_does_not_spill_follows_the_one_that_does() -> None:
     evidence = tuned.row.evidence
     assert (evidence.time_us, evidence.kernels, evidence.library_kernels) == (111.0, 1, 2)
     assert (evidence.spills, evidence.scope) == (0, Scope.FUSED)
-    ways = [LIBRARY, replace(LARGE, fused=True), replace(LARGE, fused=False)]
-    assert process.regions == [[LIBRARY], ways, [*ways, replace(WIDE, fused=True)]]
+    ways = [replace(LARGE, fused=True), replace(LARGE, fused=False)]
+    assert process.regions == [[LIBRARY], ways, [replace(WIDE, fused=True)]]
 
 
 def test_a_row_never_says_fused_where_nothing_was() -> None:
@@ -220,6 +264,31 @@ def test_a_row_never_says_fused_where_nothing_was() -> None:
     assert (tuned.row.evidence.time_us, tuned.row.evidence.kernels) == (141.0, 2)
     assert not any(one.winner.fused for one in tuned.timings)
     assert (tuned.row.evidence.rejected, len(process.regions)) == ((), 2)
+
+
+def test_fused_trials_are_compiled_ahead_and_one_that_fails_has_its_bare_row() -> None:
+    """The process knows of the next trials while it runs one; a lost trial costs no other."""
+    process = StatedProcess()
+    tuner = make_tuner(process, top_k=1)
+    region, run = Region((), (), (), (1,)), process.run
+    waiting = []
+    for epilogue in ("gelu", "relu", "none", "silu", "add(bf16[64,512])", "exp"):
+        problem = GemmProblem.of_key(MM.format(64, epilogue))
+        question = GemmQuestion(problem, "cpu", (), library=LIBRARY, region=region)
+        waiting.append(WaitingFused(question, replace(bare_row(dict(BARE_US)), key=problem.key)))
+
+    def run_or_fail(trial: Trial) -> tuple[Outcome, ...]:
+        if "epilogue=relu" in trial.key:
+            raise TrialNotRunError("for want of memory")
+        return run(trial)
+
+    process.run = run_or_fail  # type: ignore[method-assign]
+    measured = list(tuner.measure_fused_all(waiting))
+    assert [one for one, _ in measured] == waiting
+    scopes = [tuned.row.evidence.scope for _, tuned in measured]
+    assert scopes == [Scope.FUSED, Scope.BARE, *[Scope.FUSED] * 4]
+    assert tuner.rows.not_fused == {waiting[1].question.problem.key: "for want of memory"}
+    assert process.ahead == [4, 4, 4, 3, 2, 1]
 
 
 def test_peaks_are_measured_in_the_turn_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:

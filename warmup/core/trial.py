@@ -185,6 +185,22 @@ class Candidate:
     spec: Spec = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Contenders:
+    """The candidates that may be timed in a region, by their bare times, the fastest first.
+
+    The first ``most`` that may win there are, and further ones where kernels of those spill.
+    Templates in ``alone`` may also win with nothing fused into them; without ``fuses`` only so.
+    ``library_us`` is the bare time of the library's kernel.
+    """
+
+    bare_us: tuple[tuple[Winner, float], ...]
+    library_us: float | None
+    alone: tuple[Winner, ...]
+    most: int
+    fuses: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
     """Everything needed to check and time the candidates for one key.
@@ -197,7 +213,8 @@ class Trial:
 
     With a ``region`` each candidate is timed in it: ``operands`` are then the region's inputs, and
     the region is compiled under the inductor options ``options``, with the candidate for ``key``
-    and with the winners in ``known`` for the other GEMMs.
+    and with the winners in ``known`` for the other GEMMs. With ``contenders`` the library's kernel
+    is timed first, and decides which of the other candidates are run.
     """
 
     key: str
@@ -220,6 +237,7 @@ class Trial:
     region: Region | None = None
     options: Mapping[str, bool | int | float | str | None] = field(default_factory=dict)
     known: tuple[tuple[str, Winner], ...] = ()
+    contenders: Contenders | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -285,6 +285,7 @@ MakeSets = Callable[[int, int], Operands]  # of a seed and the largest number of
 MakeCall = Callable[[Candidate, Operands], TimedCall]
 Outputs = Sequence[torch.Tensor]
 MakeReference = Callable[[Operands], Outputs | None]  # None without a reference
+More = Callable[[Sequence[Outcome]], Collection[Winner]]
 
 
 def run_trial(
@@ -293,11 +294,15 @@ def run_trial(
     make_call: MakeCall,
     *,
     make_reference: MakeReference | None = None,
+    more: More | None = None,
     on_stage: StageCallback = lambda _winner, _stage: None,
     rejected: Collection[Outcome] = (),
     is_lost: Callable[[BaseException], bool] = lambda _error: False,
 ) -> list[Outcome]:
     """Return the outcome of each candidate of *trial*, in order.
+
+    With *more* the control is run first, and then those that *more* returns for the outcomes so
+    far, until it returns none; the other candidates have no outcome.
 
     Every candidate is called once on a poisoned output, and the output is compared with the
     reference, or with the control's where there is none: if the control fails then, all do. Then
@@ -311,9 +316,15 @@ def run_trial(
     *is_lost* says that the device is unusable.
     """
     known = {outcome.winner: outcome for outcome in rejected}
-    runs = [CandidateRun(candidate.winner) for candidate in trial.candidates]
-    for run in runs:
-        run.outcome = known.get(run.winner, run.outcome)
+
+    def runs_of(winners: Collection[Winner]) -> list[CandidateRun]:
+        runs = [CandidateRun(one.winner) for one in trial.candidates if one.winner in winners]
+        for run in runs:
+            run.outcome = known.get(run.winner, run.outcome)
+        return runs
+
+    every = [candidate.winner for candidate in trial.candidates]
+    runs = runs_of(every if more is None else [trial.library])
     # With a warm L2 all calls share one operand set, so that it stays in the cache.
     sets = make_sets(trial.seed, 1 if trial.method.l2 is L2.WARM else MAX_OPERAND_SETS)
     device = torch.device(trial.device)
@@ -327,11 +338,16 @@ def run_trial(
         is_lost=is_lost,
     )
     checks = _Checks(trial, device, make_call, screening, make_reference)
-    checks.check_outputs(sets)
-    screening.run()
+    reference = checks.reference(sets)
+    while runs:
+        checks.check_outputs(runs, sets, reference)
+        screening.screen(runs)
+        runs = runs_of(more([run.outcome for run in screening.runs])) if more else []
+        screening.runs += runs
+    screening.time_finalists()
     checks.confirm_winner(make_sets)
     screening.time_enqueueing()
-    return [run.outcome for run in runs]
+    return [run.outcome for run in screening.runs]
 
 
 class _Checks:
@@ -348,10 +364,11 @@ class _Checks:
         self._make_reference = make_reference
         self._specs = {candidate.winner: candidate for candidate in trial.candidates}
 
-    def check_outputs(self, sets: Operands) -> None:
-        reference = self._reference(sets)
+    def check_outputs(
+        self, runs: Sequence[CandidateRun], sets: Operands, reference: Outputs | None
+    ) -> None:
         if reference is None and self._trial.tolerance is not None and self._has_lost_control():
-            for run in self._screening.runs:
+            for run in runs:
                 if run.is_open:
                     run.reject(Rejection.WRONG, "nothing to compare with: the control failed")
 
@@ -359,7 +376,7 @@ class _Checks:
             run.call = self._make_call(self._specs[run.winner], sets)
             self._compare(run, run.call, sets, reference)
 
-        for run in self._screening.runs:
+        for run in runs:
             if run.is_open:
                 self._screening.attempt(run, "check", call_and_compare)
 
@@ -372,7 +389,7 @@ class _Checks:
                 return
             if fresh is None:
                 sets = make_sets(self._trial.seed + _FRESH_SEED, 1)
-                fresh = sets, self._reference(sets)
+                fresh = sets, self.reference(sets)
             data = fresh
 
             def confirm(run: CandidateRun, data: tuple[Operands, Outputs | None] = data) -> None:
@@ -403,7 +420,7 @@ class _Checks:
             return None
         return next(run for run in runs if run.outcome is selected.outcome)
 
-    def _reference(self, sets: Operands) -> Outputs | None:
+    def reference(self, sets: Operands) -> Outputs | None:
         if self._trial.tolerance is None:
             return None
         if self._make_reference is not None:

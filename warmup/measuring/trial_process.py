@@ -6,12 +6,13 @@ long, that candidate is rejected and a new child runs the others.
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final
@@ -25,6 +26,7 @@ from warmup.core.rows import Rejection, Winner
 from warmup.core.trial import Outcome, Trial, trial_to_json
 
 WORKERS: Final = "--workers"  # argument of a child that will compile regions
+TRIALS_AHEAD: Final = 4  # so many trials are compiled at a time, the next one among them
 _START_S: Final = 300.0
 _LIMIT_S: Final = 60.0
 _OPERANDS_STAGE: Final = "operands"  # before the first candidate
@@ -38,10 +40,33 @@ class TrialNotRunError(Exception):
     """A trial could not be run at all; the message says why."""
 
 
+@dataclass(eq=False, slots=True)
+class _Waiting:
+    """A trial that was not run yet, with the candidates that took a child down."""
+
+    trial: Trial
+    number: int
+    rejected: dict[Winner, Outcome] = field(default_factory=dict)
+    control_deaths: int = 0
+    is_sent: bool = False
+
+    @property
+    def skip(self) -> list[int]:
+        return [i for i, one in enumerate(self.trial.candidates) if one.winner in self.rejected]
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """The candidate that the child compiles or runs."""
+
+    waiting: _Waiting
+    winner: Winner
+
+
 class _ChildEndedError(Exception):
-    def __init__(self, winner: Winner | None, reason: Rejection, message: str) -> None:
+    def __init__(self, running: _Running | None, reason: Rejection, message: str) -> None:
         super().__init__(message)
-        self.winner, self.reason = winner, reason  # the candidate that was running
+        self.running, self.reason = running, reason
 
 
 @dataclass
@@ -57,6 +82,8 @@ class TrialProcess:
     log: IO[bytes] | None = None
     _child: Child | None = None
     _is_ready: bool = False
+    _waiting: list[_Waiting] = field(default_factory=list)
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
     _owner: int = field(default_factory=os.getpid)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -74,10 +101,20 @@ class TrialProcess:
         with tempfile.TemporaryFile() as own:  # the child has a descriptor of its own
             self._child = Child(self.command, environment, self.log or own)
         self._is_ready = False
+        for one in self._waiting:
+            one.is_sent = False
 
     @property
     def pid(self) -> int | None:
         return None if self._child is None else self._child.pid
+
+    def prepare(self, trials: Iterable[Trial]) -> None:
+        """Let the child compile *trials*, which `run` will be called with, before it runs the next.
+
+        Trials of an earlier call that are not among them are forgotten.
+        """
+        with self._lock:
+            self._waiting = [self._waiting_for(trial) for trial in trials]
 
     def run(self, trial: Trial) -> tuple[Outcome, ...]:
         """Return the outcomes of *trial*; trials of other threads wait.
@@ -85,27 +122,35 @@ class TrialProcess:
         Raises TrialNotRunError where no candidate could be run, for example for lack of memory, and
         BuildError where the child does not start, or dies before it runs a candidate.
         """
-        rejected: dict[Winner, Outcome] = {}
-        restarts = control_deaths = 0
         with self._lock:
-            for _ in range(_MOST_DEATHS):
-                self.start()
-                try:
-                    return self._run(trial, rejected)
-                except _ChildEndedError as dead:
-                    self.close()
-                    if dead.winner == trial.library and control_deaths < _MOST_CONTROL_DEATHS:
-                        control_deaths += 1
-                    elif dead.winner is not None:
-                        rejected[dead.winner] = Outcome(
-                            winner=dead.winner, rejection=dead.reason, said=str(dead)
-                        )
-                    elif self._is_ready and restarts < _MOST_RESTARTS:
-                        restarts += 1  # between two trials, or while the operands were made
-                    else:
-                        raise BuildError(
-                            f"the process that measures candidates {dead}", "run `warmup doctor`"
-                        ) from None
+            waiting = self._waiting_for(trial)
+            others = [one for one in self._waiting if one is not waiting]
+            self._waiting = [waiting, *others]
+            try:
+                return self._run_until_done(waiting)
+            finally:
+                self._waiting = others
+
+    def _waiting_for(self, trial: Trial) -> _Waiting:
+        known = (one for one in self._waiting if one.trial is trial)
+        return next(known, None) or _Waiting(trial, next(self._numbers))
+
+    def _run_until_done(self, waiting: _Waiting) -> tuple[Outcome, ...]:
+        restarts = 0
+        for _ in range(_MOST_DEATHS):
+            self.start()
+            try:
+                return self._run(waiting)
+            except _ChildEndedError as dead:
+                self.close()
+                if dead.running is not None:
+                    _blame(dead.running, dead)
+                elif self._is_ready and restarts < _MOST_RESTARTS:
+                    restarts += 1  # between two trials, or while the operands were made
+                else:
+                    raise BuildError(
+                        f"the process that measures candidates {dead}", "run `warmup doctor`"
+                    ) from None
         raise TrialNotRunError(f"{_MOST_DEATHS} candidates took the process down")
 
     def _leave_to_parent(self) -> None:
@@ -119,42 +164,62 @@ class TrialProcess:
             self._child.kill()
             self._child = None
 
-    def _run(self, trial: Trial, rejected: dict[Winner, Outcome]) -> tuple[Outcome, ...]:
+    def _run(self, waiting: _Waiting) -> tuple[Outcome, ...]:
         assert self._child is not None
         if not self._is_ready:
             self._receive(None, _START_S)
             self._is_ready = True
-        numbers = [i for i, each in enumerate(trial.candidates) if each.winner in rejected]
-        self._child.send({"trial": trial_to_json(trial), "skip": numbers})
-        current: Winner | None = None
+        every = {one.number: one for one in self._waiting}
+        for one in every.values():
+            if not one.is_sent:
+                trial = trial_to_json(one.trial)
+                self._child.send({"prepare": one.number, "trial": trial, "skip": one.skip})
+                one.is_sent = True
+        self._child.send({"run": waiting.number, "skip": waiting.skip, "waiting": [*every]})
+        running: _Running | None = None
         stages: dict[str, float] = {}
         stage, since = _OPERANDS_STAGE, time.monotonic()
         while True:
             # Before the first candidate the child makes the operands and the reference.
-            message = self._receive(current, self.limit_s if current is not None else _START_S)
+            message = self._receive(running, _START_S if running is None else self.limit_s)
             now = time.monotonic()
             stages[stage] = stages.get(stage, 0.0) + now - since
             stage, since = message.get("stage", stage), now
-            if "at" in message:
-                current = trial.candidates[message["at"]].winner
+            if "stage" in message:
+                of, number = every[message["of"]], message["at"]
+                running = None if number is None else _Running(of, _winner_of(of, number))
             elif "lost" in message:
-                raise _ChildEndedError(current, Rejection(message["reason"]), message["lost"])
+                raise _ChildEndedError(running, Rejection(message["reason"]), message["lost"])
             elif "failed" in message:
                 raise TrialNotRunError(message["failed"])
             else:
                 spent = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in stages.items())
-                logger.debug("%d candidates: %s: %s", len(trial.candidates), spent, trial.key)
                 outcomes = msgspec.convert(message["outcomes"], tuple[Outcome, ...])
-                return tuple(rejected.get(one.winner, one) for one in outcomes)
+                logger.debug("%d candidates: %s: %s", len(outcomes), spent, waiting.trial.key)
+                return tuple(waiting.rejected.get(one.winner, one) for one in outcomes)
 
-    def _receive(self, current: Winner | None, limit_s: float) -> Message:
+    def _receive(self, running: _Running | None, limit_s: float) -> Message:
         assert self._child is not None
         try:
             return self._child.receive(limit_s)
         except ChildTimeoutError as silent:
-            raise _ChildEndedError(current, Rejection.TIMED_OUT, str(silent)) from None
+            raise _ChildEndedError(running, Rejection.TIMED_OUT, str(silent)) from None
         except ChildError as lost:
-            raise _ChildEndedError(current, Rejection.CRASHED, str(lost)) from None
+            raise _ChildEndedError(running, Rejection.CRASHED, str(lost)) from None
+
+
+def _winner_of(waiting: _Waiting, number: int) -> Winner:
+    return waiting.trial.candidates[number].winner
+
+
+def _blame(running: _Running, dead: _ChildEndedError) -> None:
+    """Reject the candidate that took the child down; the control may do so once."""
+    waiting, winner = running.waiting, running.winner
+    if winner == waiting.trial.library and waiting.control_deaths < _MOST_CONTROL_DEATHS:
+        waiting.control_deaths += 1
+    else:
+        said = str(dead)
+        waiting.rejected[winner] = Outcome(winner=winner, rejection=dead.reason, said=said)
 
 
 def own_command(*, workers: bool = False) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -13,9 +13,10 @@ import torch
 
 from warmup.core.events import logger
 from warmup.core.roofline import Peaks, Work, share_of_peak, torch_name
-from warmup.core.rows import L2, Evidence, Flag, Method, Row, Search, Winner
+from warmup.core.rows import L2, Evidence, Family, Flag, Method, Row, Search, Winner
 from warmup.core.trial import (
     Candidate,
+    Contenders,
     Outcome,
     Region,
     Step,
@@ -30,7 +31,7 @@ from warmup.keys.question import GemmQuestion, RegionQuestion
 from warmup.keys.registry import ingredients_of
 from warmup.measuring.machine import measured_peaks
 from warmup.measuring.reference import NARROW_TOLERANCE, dtype_named
-from warmup.measuring.selection import make_row, make_variants_row, select_winner
+from warmup.measuring.selection import is_within_bound, make_row, make_variants_row, select_winner
 
 _ATEN_NAMES: Final = {
     "mm": "mm",
@@ -73,9 +74,12 @@ def region_trial(
     method: Method,
     tolerance: Mapping[str, float],
     seed: int,
+    *,
+    contenders: Contenders | None = None,
 ) -> Trial:
-    """Return the trial of *region* with the library's kernel as the only candidate."""
+    """Return the trial of *region* with the library's kernel and variants of *contenders*."""
     assert question.library is not None
+    variants = () if contenders is None else all_variants(contenders)
     return Trial(
         key=question.problem.at_upper_end().key,
         op=question.problem.op,
@@ -83,7 +87,7 @@ def region_trial(
         operands=region.inputs,
         views=_whole(region.inputs),
         out=_NO_TENSOR,
-        candidates=(Candidate(question.library),),
+        candidates=tuple(map(Candidate, (question.library, *variants))),
         library=question.library,
         method=method,
         tolerance=_tolerance(question.problem.out, tolerance),
@@ -94,6 +98,7 @@ def region_trial(
         known=tuple((at_upper_end(key), winner) for key, winner in question.known.items())
         if len(region.flops) > 1
         else (),
+        contenders=contenders,
     )
 
 
@@ -122,33 +127,6 @@ def variants_trial(
         seed=seed,
         region=region,
     )
-
-
-def challengers(
-    bare: Tuned, library: Winner, region: Region, whole_us: float | None
-) -> list[Winner]:
-    """Return the candidates that may be faster than *library* in *region*, fastest bare first.
-
-    A candidate can save at most the region's time outside its GEMMs, so a candidate whose bare time
-    is above *whole_us*, the time of the region with *library*, less that of its other GEMMs is left
-    out. That time is estimated from their operations, and not used where it would leave out
-    *library* itself. A candidate with a smaller bare time than *library* is always returned: the
-    device may have been slower in one trial.
-    """
-    times_us = {timing.winner: timing.time_us for timing in bare.timings}
-    library_us = times_us.get(library)
-    limit_us = math.inf
-    if whole_us is not None and library_us is not None:
-        others_us = library_us * sum(region.flops[1:]) / region.flops[0]
-        limit_us = whole_us - _OTHER_GEMMS_SHARE * others_us
-        if limit_us <= library_us:
-            limit_us = max(whole_us, library_us)
-    timed = [
-        (time_us, str(winner), winner)
-        for winner, time_us in times_us.items()
-        if time_us is not None and winner != library and time_us < limit_us
-    ]
-    return [winner for _, _, winner in sorted(timed)]
 
 
 def why_lost(
@@ -182,11 +160,118 @@ def _wins(library: Winner, outcomes: Sequence[Outcome], method: Method) -> bool:
     )
 
 
-def faster_alone(bare: Tuned, library: Winner, method: Method) -> list[Winner]:
-    """Return the candidates that are faster than *library* bare, near ties included."""
-    times_us = {timing.winner: timing.time_us for timing in bare.timings}
-    limit_us = (times_us.get(library) or math.inf) * (1 + method.near_tie)
-    return [one for one, time_us in times_us.items() if time_us is not None and time_us <= limit_us]
+# `contenders_of` and `next_variants`: which candidates are timed in a region, beside the library's.
+
+MAX_SPILLS: Final = 8  # inductor fuses no kernel that spills more (codegen/triton.py)
+
+
+def contenders_of(bare: Tuned, library: Winner, method: Method, *, fuses: bool) -> Contenders:
+    """Return the candidates with a bare time; a range's are left out that are slow at a size.
+
+    Those at most as slow as *library*, near ties included, may win with nothing fused into them.
+    """
+    times_us = {one.winner: one.time_us for one in bare.timings if one.time_us is not None}
+    library_us = times_us.get(library)
+    limit_us = (library_us or math.inf) * (1 + method.near_tie)
+    others = [
+        (winner, time_us)
+        for winner, time_us in sorted(times_us.items(), key=lambda one: (one[1], str(one[0])))
+        if winner != library and is_within_bound(winner, bare)
+    ]
+    return Contenders(
+        bare_us=tuple(others),
+        library_us=library_us,
+        alone=tuple(winner for winner, time_us in others if time_us <= limit_us),
+        most=method.fused_top_k,
+        fuses=fuses,
+    )
+
+
+def all_variants(contenders: Contenders) -> tuple[Winner, ...]:
+    return _variants_of(contenders, [winner for winner, _ in contenders.bare_us])
+
+
+def first_variants(contenders: Contenders, limit_us: float = math.inf) -> tuple[Winner, ...]:
+    """Return the variants of the first candidates whose bare time is below *limit_us*."""
+    below = [winner for winner, time_us in contenders.bare_us if time_us < limit_us]
+    return _variants_of(contenders, below[: contenders.most])
+
+
+def next_variants(
+    contenders: Contenders, region: Region, outcomes: Sequence[Outcome]
+) -> tuple[Winner, ...]:
+    """Return the variants to run in *region* after *outcomes*, of which the library's is the first.
+
+    Where fused kernels spill registers, variants of as many more candidates follow, of those that
+    hold less of the output in each thread: it is in registers while the product accumulates. None
+    follow where the library's kernel has no time.
+    """
+    whole_us, tried = outcomes[0].time_us, {one.winner for one in outcomes}
+    if whole_us is None:
+        return ()
+    limit_us = _limit_us(contenders.library_us, region, whole_us)
+    variants = first_variants(contenders, limit_us)
+    spilling = [
+        _output_per_warp(one.winner)
+        for one in outcomes
+        if one.winner in variants and one.kernels and (one.kernels.spills or 0) > MAX_SPILLS
+    ]
+    below = [winner for winner, time_us in contenders.bare_us if time_us < limit_us]
+    less = [
+        winner
+        for winner in below[contenders.most :]
+        if spilling and _output_per_warp(winner) < min(spilling)
+    ]
+    more = _variants_of(replace(contenders, alone=()), less[: contenders.most])
+    return tuple(one for one in (*variants, *more) if one not in tried)
+
+
+def _limit_us(library_us: float | None, region: Region, whole_us: float) -> float:
+    """Return the bare time from which on no candidate is faster than the library's in *region*.
+
+    A candidate can save at most the region's time outside its GEMMs, so the limit is *whole_us*,
+    the time of the region with the library's kernel, less that of its other GEMMs. That time is
+    estimated from their operations, and not used where it would leave out the library's kernel. A
+    candidate with a smaller bare time than that is always below: the device may have been slower in
+    one trial.
+    """
+    if library_us is None:
+        return math.inf
+    others_us = library_us * sum(region.flops[1:]) / region.flops[0]
+    limit_us = whole_us - _OTHER_GEMMS_SHARE * others_us
+    return limit_us if limit_us > library_us else max(whole_us, library_us)
+
+
+def _variants_of(contenders: Contenders, candidates: Sequence[Winner]) -> tuple[Winner, ...]:
+    """Return each of *candidates* as it is compiled: a template fused, and not fused where it pays.
+
+    A template that is not fused has the same kernels behind it as the library default, so it can
+    win only if it is faster alone. Other candidates have one way.
+    """
+    variants: list[Winner] = []
+    for candidate in candidates:
+        if candidate.family is not Family.TEMPLATE:
+            variants.append(candidate)
+            continue
+        if contenders.fuses:
+            variants.append(replace(candidate, fused=True))
+        if candidate in contenders.alone:
+            variants.append(replace(candidate, fused=False))
+    return tuple(variants)
+
+
+def as_decided(outcomes: Iterable[Outcome]) -> tuple[Outcome, ...]:
+    """Return *outcomes* without variants that inductor could not compile as wanted."""
+    return tuple(one for one in outcomes if one.kernels is None or one.kernels.is_as_decided)
+
+
+def _output_per_warp(winner: Winner) -> float:
+    kwargs = dict(winner.kwargs)
+    sizes = [kwargs.get(name) for name in ("BLOCK_M", "BLOCK_N", "num_warps")]
+    if not all(isinstance(size, int) and size > 0 for size in sizes):
+        return math.inf
+    rows, columns, warps = (int(size or 1) for size in sizes)
+    return rows * columns / warps
 
 
 def _whole(operands: Sequence[TensorSpec]) -> tuple[ViewSpec, ...]:

@@ -8,22 +8,21 @@ in this process only (launch configs, padding, packed CPU weights) are measured 
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final, Self
+from typing import Self
 
 import torch
 
 from warmup.core.device import CallCost
 from warmup.core.events import logger
 from warmup.core.phases import BuildClock, BuildStage
-from warmup.core.rows import Family, Method, OptionValue, Rejection, Search, SearchCounts, Winner
-from warmup.core.trial import Candidate, LiveSearch, Outcome, Region, TimedCall, Trial, Tuned
+from warmup.core.rows import Method, OptionValue, Rejection, Search, SearchCounts, Winner
+from warmup.core.trial import LiveSearch, Outcome, TimedCall, Trial, Tuned
 from warmup.keys.gemm import GemmProblem
 from warmup.keys.question import (
     CallsQuestion,
@@ -49,102 +48,25 @@ from warmup.measuring.selection import (
     with_range_regret,
 )
 from warmup.measuring.trial import run_trial, time_calls, time_search, with_narrow_band
-from warmup.measuring.trial_process import TrialNotRunError, TrialProcess, own_command
+from warmup.measuring.trial_process import (
+    TRIALS_AHEAD,
+    TrialNotRunError,
+    TrialProcess,
+    own_command,
+)
 from warmup.table.schema import Policy
 from warmup.tuning.trials import (
     PeakBounds,
     RegionQuestions,
     RowMaker,
     WaitingQuestion,
+    as_decided,
     bare_trial,
-    challengers,
-    faster_alone,
+    contenders_of,
     region_trial,
     why_lost,
     work_of,
 )
-
-# `run_variants`: candidates compiled in their region with operations fused into them, and without.
-
-MAX_SPILLS: Final = 8  # inductor fuses no kernel that spills more (codegen/triton.py)
-
-
-def run_variants(
-    run: Callable[[Trial], Sequence[Outcome]],
-    trial: Trial,
-    others: Sequence[Winner],
-    may_win_alone: Iterable[Winner],
-    most: int,
-    *,
-    fuses: bool = True,
-) -> tuple[Outcome, ...]:
-    """Return the outcomes in *trial* of its library's kernel and of the first *most* of *others*.
-
-    Each of them has its `variants_of`. Where fused kernels spill registers, up to *most* more that
-    need fewer of them are timed fused.
-    """
-
-    def outcomes_of(*winners: Winner) -> tuple[Outcome, ...]:
-        candidates = tuple(map(Candidate, winners))
-        return as_decided(run(replace(trial, candidates=candidates)))
-
-    variants = variants_of(others[:most], may_win_alone, fuses=fuses)
-    outcomes = outcomes_of(trial.library, *variants)
-    if more := less_demanding(others[most:], outcomes)[:most]:
-        outcomes = outcomes_of(*(one.winner for one in outcomes), *variants_of(more))
-    return outcomes
-
-
-def variants_of(
-    candidates: Iterable[Winner], may_win_alone: Iterable[Winner] = (), *, fuses: bool = True
-) -> tuple[Winner, ...]:
-    """Return each of *candidates* as it is compiled: a template fused, and not fused where it pays.
-
-    A template that is not fused has the same kernels behind it as the library default, so it can
-    win only if it is faster alone: those are in *may_win_alone*. Other candidates have one way.
-    """
-    alone = frozenset(may_win_alone)
-    variants: list[Winner] = []
-    for candidate in candidates:
-        if candidate.family is not Family.TEMPLATE:
-            variants.append(candidate)
-            continue
-        if fuses:
-            variants.append(replace(candidate, fused=True))
-        if candidate in alone:
-            variants.append(replace(candidate, fused=False))
-    return tuple(variants)
-
-
-def as_decided(outcomes: Iterable[Outcome]) -> tuple[Outcome, ...]:
-    """Return *outcomes* without variants that inductor could not compile as wanted."""
-    return tuple(one for one in outcomes if one.kernels is None or one.kernels.is_as_decided)
-
-
-def less_demanding(candidates: Sequence[Winner], outcomes: Iterable[Outcome]) -> list[Winner]:
-    """Return those of *candidates* that hold less of the output in each thread than all that spill.
-
-    A thread keeps its part of the output in registers while it accumulates. Empty where no fused
-    kernel in *outcomes* spills more than inductor accepts.
-    """
-    spilling = [
-        _output_per_warp(one.winner)
-        for one in outcomes
-        if one.kernels is not None and (one.kernels.spills or 0) > MAX_SPILLS
-    ]
-    if not spilling:
-        return []
-    return [one for one in candidates if _output_per_warp(one) < min(spilling)]
-
-
-def _output_per_warp(winner: Winner) -> float:
-    kwargs = dict(winner.kwargs)
-    sizes = [kwargs.get(name) for name in ("BLOCK_M", "BLOCK_N", "num_warps")]
-    if not all(isinstance(size, int) and size > 0 for size in sizes):
-        return math.inf
-    rows, columns, warps = (int(size or 1) for size in sizes)
-    return rows * columns / warps
-
 
 # `choose_for_range`: the winner for a GEMM with a range of sizes, measured at several of them.
 
@@ -314,6 +236,14 @@ class BareTrials:
         return result
 
 
+@dataclass(frozen=True, slots=True)
+class WaitingFused:
+    """A question with a region, and the row of its bare trial."""
+
+    question: GemmQuestion
+    bare: Tuned
+
+
 @dataclass
 class Tuner:
     """Measures questions on *device* by *method*. As a context manager it ends its child process.
@@ -383,8 +313,7 @@ class Tuner:
         if tuned is None:
             return None
         if region is not None and self.method.fused_top_k:
-            with self.clock.phase(BuildStage.FUSED_TRIALS):
-                tuned = self._measure_fused(question, tuned, region)
+            ((_, tuned),) = self.measure_fused_all([WaitingFused(question, tuned)])
         return replace(tuned, searched=question.searched)
 
     def _measure_bare(self, question: GemmQuestion) -> Tuned | None:
@@ -429,27 +358,38 @@ class Tuner:
             tuned = row_for(sizes[-1].outcomes, winner=winner) or tuned
         return with_range_regret(tuned, sizes, library, self.method)
 
-    def _measure_fused(self, question: GemmQuestion, bare: Tuned, region: Region) -> Tuned:
-        """Return the row for candidates timed with *region*; *bare* when none could be timed."""
-        library = question.library
-        assert library is not None
-        trial = region_trial(question, region, self.method, self.tolerance, self.seed)
-        trial = replace(trial, options=self.options)
+    def measure_fused_all(
+        self, waiting: Sequence[WaitingFused]
+    ) -> Iterator[tuple[WaitingFused, Tuned]]:
+        """Yield each of *waiting* with its row, while regions of the next are compiled.
+
+        The row is the bare one where no candidate could be timed in the region.
+        """
+        trials = [self._fused_trial(one) for one in waiting]
+        for number, one in enumerate(waiting):
+            with self.clock.phase(BuildStage.FUSED_TRIALS):
+                self.process.prepare(trials[number : number + TRIALS_AHEAD])
+                tuned = self._measure_fused(one, trials[number])
+            yield one, replace(tuned, searched=one.question.searched)
+
+    def _fused_trial(self, waiting: WaitingFused) -> Trial:
+        question, bare = waiting.question, waiting.bare
+        assert question.library is not None
+        assert question.region is not None
+        fuses = question.problem.key not in self.apart
+        contenders = contenders_of(bare, question.library, self.method, fuses=fuses)
+        trial = region_trial(
+            *(question, question.region, self.method, self.tolerance, self.seed),
+            contenders=contenders,
+        )
+        return replace(trial, options=self.options)
+
+    def _measure_fused(self, waiting: WaitingFused, trial: Trial) -> Tuned:
+        question, bare, library = waiting.question, waiting.bare, trial.library
         started = time.monotonic()
         try:
             with self.watch.measuring() as is_disturbed:
-                outcomes = self.process.run(trial)
-                others = [
-                    one
-                    for one in challengers(bare, library, region, outcomes[0].time_us)
-                    if is_within_bound(one, bare)
-                ]
-                if others:
-                    alone, most = faster_alone(bare, library, self.method), self.method.fused_top_k
-                    fuses = question.problem.key not in self.apart
-                    outcomes = run_variants(
-                        self.process.run, trial, others, alone, most, fuses=fuses
-                    )
+                outcomes = as_decided(self.process.run(trial))
         except TrialNotRunError as error:
             self.rows.not_fused[question.problem.key] = str(error)
             return bare

@@ -13,9 +13,9 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgspec
 import torch
@@ -50,10 +50,10 @@ from warmup.measuring.trial_process import WORKERS
 from warmup.models.rebuilt import precision_of
 from warmup.table.lookup import Lookup
 from warmup.table.schema import OnMiss
+from warmup.tuning.trials import first_variants, next_variants
 
 # `RegionCompiler`: compiles the region around a GEMM with each candidate, to time them fused.
 
-_MIN_PARALLEL = 2  # a single candidate is compiled when it is called
 NO_EVIDENCE = Evidence(  # of a row that forces a candidate while it is measured
     time_us=math.inf, library_us=None, runner_up=None, runner_up_us=None, tried=0
 )
@@ -76,17 +76,10 @@ class RegionCompiler:
 
     def __init__(self, trial: Trial, device: torch.device) -> None:
         assert trial.region is not None
-        self.key = trial.key
-        self._region, self._options, self._device = trial.region, trial.options, device
-        self._known = dict(trial.known)
+        self.trial, self._region, self._device = trial, trial.region, device
         self._inductor = connect()
-        self._open = contextlib.ExitStack()
-        # The build removes its cache folder, even when this process dies.
-        self._open.enter_context(empty_caches(os.environ.get("TORCHINDUCTOR_CACHE_DIR")))
         self._compiled: dict[Winner, _CompiledRegion] = {}
-
-    def close(self) -> None:
-        self._open.close()
+        self._unfusable: set[str] = set()  # templates into which inductor fuses nothing here
 
     def compile_ahead(
         self, winners: Iterable[Winner], make_sets: Callable[[], Operands], at: StageCallback
@@ -97,14 +90,25 @@ class RegionCompiler:
         cannot be compiled is refused there.
         """
         new = [winner for winner in winners if winner not in self._compiled]
-        if len(new) < _MIN_PARALLEL:
+        if not new:
             return
         inputs = make_sets().views(0)
         with deferring_kernels() as compiler:
-            for winner in new:
+            for winner in self.without_unfusable(new):
                 at(winner, "compile")
                 with contextlib.suppress(Exception):
                     self._compile(winner, inputs, compiler.compile)
+
+    def without_unfusable(self, winners: Iterable[Winner]) -> Iterator[Winner]:
+        """Leave out fused tiles of a template into which inductor did not fuse with another."""
+        return (one for one in winners if not (one.fused and one.uid in self._unfusable))
+
+    def next_variants(self, outcomes: Sequence[Outcome]) -> list[Winner]:
+        """Return the candidates to run after *outcomes*, as the contenders of the trial say."""
+        assert self.trial.contenders is not None
+        compiled = [replace(one, kernels=self.kernels_of(one.winner)) for one in outcomes]
+        variants = next_variants(self.trial.contenders, self._region, compiled)
+        return list(self.without_unfusable(variants))
 
     def make_call(self, candidate: Candidate, sets: Operands) -> Callable[[int], object]:
         """Return the call of the region with *candidate*, which must have its kernel."""
@@ -113,7 +117,7 @@ class RegionCompiler:
             self._compile(winner, sets.views(0), lambda call: call())
             self._compiled[winner].has_run = True
         region = self._compiled[winner]
-        region.check(self.key)
+        region.check(self.trial.key)
         if not region.has_run:  # loading kernels asks for launch configs
             try:
                 with self._attached(region):
@@ -130,11 +134,11 @@ class RegionCompiler:
         Spills and registers of kernels that never ran are None.
         """
         region = self._compiled.get(winner)
-        if region is None or self.key not in region.hits:
+        if region is None or self.trial.key not in region.hits:
             return None
         spills, registers = None, None
         if region.has_run:
-            spills, registers = region.watch.spills_and_registers(self.key)
+            spills, registers = region.watch.spills_and_registers(self.trial.key)
         is_gpu = self._device.type == "cuda"  # C++ kernels are not counted
         count = region.watch.count_launches() if is_gpu else None
         return RegionKernels(count, spills, registers, region.is_as_decided)
@@ -152,22 +156,26 @@ class RegionCompiler:
             if event.name is EventName.HIT:
                 hits.append(str(event.fields["key"]))
 
-        chosen = {**self._known, self.key: winner}
+        key = self.trial.key
+        chosen = {**dict(self.trial.known), key: winner}
         rows = {key: Row(chosen_winner, NO_EVIDENCE) for key, chosen_winner in chosen.items()}
         lookup = Lookup(rows, OnMiss.FALLBACK, Emitter([note]), settles=True)
         call: Compiled = compile_model(module_of(self._region, self._device))
         # A key of an mm was asked after torch's passes had left its add alone.
-        unfolded = mm_unfolded() if self.key.startswith("mm ") else contextlib.nullcontext()
+        unfolded = mm_unfolded() if key.startswith("mm ") else contextlib.nullcontext()
         with unfolded, watching_kernels() as watch:
             region = _CompiledRegion(winner, call, lookup, hits, watch)
             with self._attached(region):
                 run(lambda: call(*inputs))
         self._compiled[winner] = region
+        if winner.fused and not region.is_as_decided:
+            self._unfusable.add(winner.uid)
 
     @contextlib.contextmanager
     def _attached(self, region: _CompiledRegion) -> Iterator[None]:
-        tag = f"warmup-region-{hashlib.sha256(str(region.winner).encode()).hexdigest()[:16]}"
-        attachment = self._inductor.attach(region.lookup, self._options, tag, quiet=True)
+        chosen = f"{self.trial.key} {region.winner} {self.trial.known}"
+        tag = f"warmup-region-{hashlib.sha256(chosen.encode()).hexdigest()[:16]}"
+        attachment = self._inductor.attach(region.lookup, self.trial.options, tag, quiet=True)
         try:
             yield
         finally:
@@ -220,83 +228,117 @@ def region_reference(region: Region, device: torch.device, sets: Operands) -> li
     return list(outputs)
 
 
-def serve(requests: BinaryIO, answers: BinaryIO) -> None:
-    def send(message: Mapping[str, Any]) -> None:
-        answers.write(json.dumps(message).encode() + b"\n")
-        answers.flush()
+class TrialServer:
+    """Compiles and runs trials as the requests of a `TrialProcess` say; *send* answers."""
 
-    send({"ready": True})
-    compiler: RegionCompiler | None = None
-    try:
-        for line in requests:
-            request = json.loads(line)
-            trial = trial_from_json(request["trial"])
-            compiler = _compiler_for(trial, compiler)
-            if not _run(trial, request["skip"], send, compiler):
-                return
-    finally:
-        if compiler is not None:
-            compiler.close()
+    def __init__(self, send: Callable[[Mapping[str, Any]], None]) -> None:
+        self._send = send
+        self._waiting: dict[int, tuple[Trial, RegionCompiler | None]] = {}
+        self._caches = contextlib.ExitStack()
 
+    def serve(self, requests: Iterable[bytes]) -> None:
+        with self._caches:
+            for line in requests:
+                request = json.loads(line)
+                if "prepare" in request:
+                    self._prepare(request["prepare"], trial_from_json(request["trial"]), request)
+                elif not self._run(request["run"], request):
+                    return
 
-def _compiler_for(trial: Trial, last: RegionCompiler | None) -> RegionCompiler | None:
-    if last is not None:
-        if trial.region is not None and last.key == trial.key:
-            return last
-        last.close()
-    os.environ.update(trial.environment)
-    return None if trial.region is None else RegionCompiler(trial, torch.device(trial.device))
-
-
-def _run(trial: Trial, skip: list[int], send: Any, compiler: RegionCompiler | None) -> bool:
-    """Run *trial* without the candidates numbered in *skip*; return whether the device works."""
-    device = torch.device(trial.device)
-    numbers = {candidate.winner: i for i, candidate in enumerate(trial.candidates)}
-    # The other end has the reasons: these candidates took down an earlier child.
-    skipped = [
-        Outcome(winner=trial.candidates[i].winner, rejection=Rejection.CRASHED) for i in skip
-    ]
-
-    def at(winner: Winner, stage: str) -> None:
-        send({"at": numbers[winner], "stage": stage})
-
-    def make_sets(seed: int, most: int) -> OperandSets:
-        return (OperandSets if compiler is None else RegionSets)(trial, device, seed, most)
-
-    def is_lost(_error: BaseException) -> bool:
-        return not _device_works(device)
-
-    try:
-        with precision_of(GemmProblem.of_key(trial.key), device), _on_stream(device):
-            if compiler is not None:
-                wanted = [winner for winner, number in numbers.items() if number not in skip]
-                compiler.compile_ahead(wanted, lambda: make_sets(trial.seed, 1), at)
-            outcomes = run_trial(
-                trial,
-                make_sets,
-                make_call if compiler is None else compiler.make_call,
-                make_reference=None if compiler is None else compiler.make_reference,
-                on_stage=at,
-                rejected=skipped,
-                is_lost=is_lost,
+    def _prepare(self, number: int, trial: Trial, request: Mapping[str, Any]) -> None:
+        """Compile what may be run of *trial*; whatever fails here fails again in its run."""
+        if trial.region is None:
+            self._waiting[number] = trial, None
+            return
+        if all(compiler is None for _, compiler in self._waiting.values()):
+            self._caches.close()
+            # The build removes its cache folder, even when this process dies.
+            self._caches.enter_context(empty_caches(os.environ.get("TORCHINDUCTOR_CACHE_DIR")))
+        device = torch.device(trial.device)
+        compiler = RegionCompiler(trial, device)
+        self._waiting[number] = trial, compiler
+        winners = [trial.library]
+        if trial.contenders is None:
+            winners = [one.winner for one in trial.candidates]
+        else:
+            winners += first_variants(trial.contenders)
+        skipped = {trial.candidates[i].winner for i in request["skip"]}
+        with contextlib.suppress(Exception), _conditions_of(trial, device):
+            compiler.compile_ahead(
+                [one for one in winners if one not in skipped],
+                lambda: RegionSets(trial, device, trial.seed, 1),
+                self._at(number, trial),
             )
-        kernels_of = compiler.kernels_of if compiler else lambda _winner: None
-        clock_mhz = sm_clock_mhz(device)
-        outcomes = [
-            replace(one, kernels=kernels_of(one.winner), clock_mhz=clock_mhz) for one in outcomes
+        self._send({"of": number, "at": None, "stage": "operands"})
+
+    def _at(self, number: int, trial: Trial) -> StageCallback:
+        numbers = {candidate.winner: i for i, candidate in enumerate(trial.candidates)}
+
+        def at(winner: Winner, stage: str) -> None:
+            self._send({"of": number, "at": numbers[winner], "stage": stage})
+
+        return at
+
+    def _run(self, number: int, request: Mapping[str, Any]) -> bool:
+        """Run the trial *number* without those to skip; return whether the device works."""
+        self._waiting = {one: self._waiting[one] for one in request["waiting"]}
+        trial, compiler = self._waiting[number]
+        device, at = torch.device(trial.device), self._at(number, trial)
+        # The other end has the reasons: these candidates took down an earlier child.
+        skipped = [
+            Outcome(winner=trial.candidates[i].winner, rejection=Rejection.CRASHED)
+            for i in request["skip"]
         ]
-    except Exception as error:  # noqa: BLE001  reported to the other end
-        message = f"{type(error).__name__}: {error}".partition("\n")[0]
-        if _device_works(device):
-            send({"failed": message})
-            return True
-        send({"lost": message, "reason": reason_for(error)})
-        return False
-    finally:
-        if device.type == "cuda" and _device_works(device):
-            torch.cuda.empty_cache()
-    send({"outcomes": msgspec.to_builtins(outcomes)})
-    return True
+
+        def make_sets(seed: int, most: int) -> OperandSets:
+            return (OperandSets if compiler is None else RegionSets)(trial, device, seed, most)
+
+        def more(outcomes: Sequence[Outcome]) -> Sequence[Winner]:
+            assert compiler is not None
+            winners = compiler.next_variants(outcomes)
+            refused = {one.winner for one in skipped}
+            new = [one for one in winners if one not in refused]
+            compiler.compile_ahead(new, lambda: make_sets(trial.seed, 1), at)
+            return winners
+
+        try:
+            with _conditions_of(trial, device):
+                outcomes = run_trial(
+                    trial,
+                    make_sets,
+                    make_call if compiler is None else compiler.make_call,
+                    make_reference=None if compiler is None else compiler.make_reference,
+                    more=None if trial.contenders is None else more,
+                    on_stage=at,
+                    rejected=skipped,
+                    is_lost=lambda _error: not _device_works(device),
+                )
+            kernels_of = compiler.kernels_of if compiler else lambda _winner: None
+            clock_mhz = sm_clock_mhz(device)
+            outcomes = [
+                replace(one, kernels=kernels_of(one.winner), clock_mhz=clock_mhz)
+                for one in outcomes
+            ]
+        except Exception as error:  # noqa: BLE001  reported to the other end
+            message = f"{type(error).__name__}: {error}".partition("\n")[0]
+            if _device_works(device):
+                self._send({"failed": message})
+                return True
+            self._send({"lost": message, "reason": reason_for(error)})
+            return False
+        finally:
+            del self._waiting[number]
+            if device.type == "cuda" and _device_works(device):
+                torch.cuda.empty_cache()
+        self._send({"outcomes": msgspec.to_builtins(outcomes)})
+        return True
+
+
+@contextlib.contextmanager
+def _conditions_of(trial: Trial, device: torch.device) -> Iterator[None]:
+    os.environ.update(trial.environment)
+    with precision_of(GemmProblem.of_key(trial.key), device), _on_stream(device):
+        yield
 
 
 def _on_stream(device: torch.device) -> Any:
@@ -324,7 +366,13 @@ def main() -> None:
     if WORKERS in sys.argv:
         start_workers("auto", for_build=True)
     with os.fdopen(int(sys.argv[-1]), "wb") as answers:
-        serve(sys.stdin.buffer, answers)
+
+        def send(message: Mapping[str, Any]) -> None:
+            answers.write(json.dumps(message).encode() + b"\n")
+            answers.flush()
+
+        send({"ready": True})
+        TrialServer(send).serve(sys.stdin.buffer)
 
 
 if __name__ == "__main__":
