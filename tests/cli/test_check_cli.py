@@ -170,7 +170,7 @@ def test_a_bad_bundle_is_one_line_and_code_11(check: Command, folder: Path) -> N
             bundle.symlink_to("/dev/zero")
         done = check("ready.json", "--bundle", str(bundle))
         assert (done.returncode, len(done.stderr.splitlines())) == (11, 1), kind
-        assert done.stderr.startswith(f"error: bundle {bundle}: "), kind
+        assert done.stderr.startswith(f"error: bundle {bundle} is not used: "), kind
 
 
 def test_the_time_limit_prints_json_and_names_the_bucket() -> None:

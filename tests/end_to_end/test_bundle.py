@@ -20,7 +20,7 @@ Bundled = tuple[Path, dict[str, Any]]
 
 def serve(folder: Path, bundled: Path) -> dict[str, Any]:
     """Serve the table in *bundled* with its bundle, from caches in *folder*."""
-    words = (str(PROGRAMS / "serve_bundle.py"), BATCHED, "t.json", "t.bundle", "8")
+    words = (str(PROGRAMS / "serve_bundle.py"), BATCHED, "t.json", "8")
     found: dict[str, Any] = json.loads(python_in(folder, *words, cwd=bundled).stdout)
     return found
 
@@ -61,20 +61,24 @@ def test_a_start_goes_on_without_a_bundle_of_another_table(
 
 @pytest.mark.long
 def test_a_check_unpacks_a_bundle_only_to_prime(bundled: Bundled, tmp_path: Path) -> None:
-    check(tmp_path, bundled[0], "--bundle", "t.bundle")
-    assert list(tmp_path.rglob("*.so")) == []
-    done = check(tmp_path, bundled[0], "--bundle", "t.bundle", *PRIMED)
-    (line,) = [one for one in done.stdout.splitlines() if one.startswith("bundle    ")]
-    assert "t.bundle: " in line
-    assert line.endswith("; 0 kernels compiled that it lacks")
+    """The bundle is that beside the table."""
+    for words, said in ((), "fits"), (PRIMED, "; 0 kernels compiled that it lacks"):
+        done = check(tmp_path, bundled[0], *words)
+        (line,) = [one for one in done.stdout.splitlines() if one.startswith("bundle    ")]
+        assert line.startswith("bundle    t.bundle: "), words
+        assert line.endswith(said), words
+        assert (list(tmp_path.rglob("*.so")) == []) is (not words), words
 
 
 @pytest.mark.long
 def test_priming_goes_on_without_a_bundle_that_does_not_fit(
     bundled: Bundled, tmp_path: Path
 ) -> None:
-    bad = tmp_path / "bad.bundle"
+    """A named one is a problem, one beside the table a remark."""
+    shutil.copy(bundled[0] / "t.json", tmp_path)
+    bad = tmp_path / "t.bundle"
     bad.write_bytes(b"")
-    done = check(tmp_path, bundled[0], "--bundle", str(bad), *PRIMED, code=11)
-    assert f"{bad} is not used: it is no zip archive as" in done.stderr
-    assert "primed    1 of 1 buckets" in done.stdout
+    for words, kind, code in ((), "warning", 0), (("--bundle", str(bad)), "error", 11):
+        done = check(tmp_path, tmp_path, *PRIMED, *words, code=code)
+        assert f"{kind}: bundle {bad if words else bad.name} is not used: it is no " in done.stderr
+        assert "primed    1 of 1 buckets" in done.stdout, words

@@ -139,7 +139,7 @@ def test_an_exception_of_the_loop_in_python_reaches_no_call(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A guard that raises would end the user's call; the graph is served, and the log names it."""
-    monkeypatch.setattr(weight_watch, "_load_check", lambda: None)
+    monkeypatch.setattr(weight_watch, "_load_check", lambda _: None)
     _weights, graph = make_graph(1)
     check = graph.make_check()
     monkeypatch.setattr(weight_watch, "_state_of", lambda _tensor: 1 / 0)

@@ -211,21 +211,20 @@ def test_ranges_are_served_from_their_rows(run: Run, tmp_path: Path) -> None:
     assert all(sizes == [2, 9, 16] for sizes in along)
 
 
-@pytest.mark.parametrize("graphs", [(), ("--set", "bundle_graphs=default")], ids=["k", "g"])
 def test_a_bundled_start_compiles_no_kernel_and_needs_no_compiler(
-    build: Build, start: Start, tmp_path: Path, graphs: tuple[str, ...]
+    build: Build, start: Start, tmp_path: Path
 ) -> None:
     """Neither Triton nor the C compiler made anything that the bundle does not hold."""
     model, given = "examples/vision_block.py:small", "hidden_states=[seqlen,128]:bf16"
-    build(tmp_path, "--model", model, "--input", given, "--seqlens", "64,512", "--bundle", *graphs)
-    named = (model, tmp_path / "t.json", tmp_path / "t.bundle", "64,512", "cuda", given)
+    build(tmp_path, "--model", model, "--input", given, "--seqlens", "64,512", "--bundle")
+    named = (model, tmp_path / "t.json", "64,512", "cuda", given)
     for variables in ({}, {"CC": "false"}):  # a compiler that fails is never asked
         caches = tmp_path / f"caches{len(variables)}"
         done = start(caches, "tests/programs/serve_bundle.py", *named, **variables)
         assert done.returncode == 0, done.stderr[-4000:]
         found = json.loads(done.stdout)
         assert (found["refused"], found["compiled"]) == (None, [])
-        assert (found["misses"], found["from_cache"] > 0) == (0, found["graphs"] > 0)
+        assert (found["misses"], found["from_cache"]) == (0, 2)
         assert found["error"] < 0.02
 
 

@@ -236,7 +236,7 @@ def change_padded(watched: Watched) -> dict[str, Any]:
 
 
 def check_in_python(watched: Watched) -> dict[str, Any]:
-    with patch.object(weight_watch, "_load_check", lambda: None):
+    with patch.object(weight_watch, "_load_check", lambda _: None):
         return change(watched, "double")
 
 

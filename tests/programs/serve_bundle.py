@@ -1,6 +1,6 @@
-"""Serve tables with bundles in empty caches; print what became of them as JSON.
+"""Serve a table with the bundle beside it in empty caches; print what became of them as JSON.
 
-python serve_bundle.py MODEL TABLE BUNDLE SIZES [DEVICE [INPUT]]
+python serve_bundle.py MODEL TABLE SIZES [DEVICE [INPUT]]
 """
 
 import json
@@ -15,9 +15,7 @@ from warmup.core.buckets import parse_buckets, parse_inputs
 from warmup.models.loading import load_model, make_inputs
 
 
-def serve(
-    model: str, table: str, bundle: str, sizes: str, device: str = "cpu", *inputs: str
-) -> dict[str, Any]:
+def serve(model: str, table: str, sizes: str, device: str = "cpu", *inputs: str) -> dict[str, Any]:
     """Compile and call every size once, and return what the handle says, and the worst error."""
     torch.manual_seed(0)
     loaded = load_model(model)
@@ -25,7 +23,7 @@ def serve(
     compiled = torch.compile(module, dynamic=False)
     specs, worst = parse_inputs(inputs), 0.0
     os.environ["WARMUP_DEVICE"] = device
-    installed = warmup.install(table, on_miss="strict", bundle=bundle, freezing=True)
+    installed = warmup.install(table, on_miss="strict", freezing=True)
     with installed as handle, torch.no_grad():
         for bucket in parse_buckets(sizes, None):
             made = make_inputs(loaded, specs, bucket, torch.device(device), None)

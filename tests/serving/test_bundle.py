@@ -12,10 +12,12 @@ import pytest
 import torch
 from sample_tables import make_runtime
 
-from warmup.serving.bundle import UnpackedBundle, unpack
+from warmup.core.files import OtherWriter
+from warmup.serving.bundle import UnpackedBundle, name_of, take
 from warmup.table.bundle import Manifest, needs_of, write_bundle
 
 TABLE = "ab" * 32
+CPU = torch.device("cpu")
 FILES = {"cpp/ab/cab.main.so": b"one", "fxgraph/cd/fcd/two": b"two"}
 
 
@@ -37,7 +39,15 @@ def written(path: Path, files: dict[str, bytes] | None = None) -> Path:
 
 
 def unpacked(path: Path, table: str = TABLE, **changes: Any) -> UnpackedBundle:
-    return unpack(path, table, make_runtime(**changes), torch.device("cpu"))
+    done = take(str(path), (), table, make_runtime(**changes), CPU)
+    assert done is not None
+    return done
+
+
+def beside(*names: str, folder: Path, said: str = "", table: str = TABLE) -> Any:
+    """Take the bundle beside the tables *names* in *folder*, which nothing or *said* names."""
+    tables = [folder / f"{name}.json" for name in names]
+    return take(said, tables, table, make_runtime(), CPU)
 
 
 def files_in(folder: Path) -> list[Path]:
@@ -73,6 +83,31 @@ def test_a_bundle_that_fits_is_in_the_caches(
     assert (again.refused, again.placed, again.kernels) == (None, 0, 1)
     assert ("device.flags" in needs_of(make_runtime(type="cpu"))) is True
     assert "device.flags" not in needs_of(make_runtime())
+
+
+def test_the_bundle_beside_the_table_is_taken_where_nobody_else_can_change_it(
+    bundle: Path, caches: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a name; False, and 0 in the variable, take none. A named one may have more writers.
+
+    Only the file beside the one table that is installed: a union of tables has another digest.
+    """
+    folder = bundle.parent
+    for no_name, wanted in (("", True), (name_of(False), False)):
+        done = beside("t", folder=folder, said=no_name)
+        assert (done is not None and done.refused is None) is wanted, no_name
+    for variable, name in (("0", "0"), ("", ""), ("t.bundle", str(Path("t.bundle").absolute()))):
+        monkeypatch.setenv("WARMUP_BUNDLE", variable)
+        assert name_of(None) == name, variable
+    assert beside("other", folder=folder) is None
+    assert beside(folder=folder) is None
+    union = beside("t", "other", folder=folder, table="cd" * 32)
+    assert union.refused == "2 tables are installed together, and it fits one of them"
+    writers = (OtherWriter("group 7 can write the file"),)
+    monkeypatch.setattr("warmup.serving.bundle.other_writers", lambda _: writers)
+    refused = beside("t", folder=folder).refused
+    assert refused.startswith("it is code, and group 7 can write the file; name it with bundle=")
+    assert unpacked(bundle).refused is None
 
 
 def test_what_does_not_fit_is_refused(

@@ -78,7 +78,7 @@ SETTINGS: Final[Mapping[str, tuple[Callable[[str], Any], str]]] = {
     ),
     "bundle_graphs": (
         str,
-        "write a bundle with the graphs of a server in this mode of torch.compile",
+        "mode of the server whose graphs the bundle has; default on a GPU: that of --launch",
     ),
     "after": (_yes, "yes: tune what a program asks when it has ended, not as it is asked"),
 }
@@ -139,7 +139,7 @@ def build(
     ] = ShapePolicy.EXACT,
     pad_weights: Annotated[bool | None, _more("Tune padded weights; default on a GPU.")] = None,
     freezing: Annotated[bool | None, _more("On a CPU: with frozen weights, or not.")] = None,
-    bundle: Annotated[bool, _more("Write the compiled kernels too.", "--bundle")] = False,
+    bundle: Annotated[bool | None, _more("Write the kernels beside the table; default.")] = None,
     again: Annotated[
         Literal["unstable", "all"] | None,
         _more("Measure unstable or all rows again.", "--retry", metavar="ROWS"),
@@ -177,7 +177,7 @@ def build(
         "budget": budget,
         "pad_weights": pad_weights,
         "policy": None if policy is ShapePolicy.EXACT else policy,
-        "bundle": bundle or None,
+        "bundle": bundle if bundle or model.model else None,
         "freezing": freezing,
         "force": (again == "all") or None,
         "retry": again if again == "unstable" else None,

@@ -473,6 +473,8 @@ def _outcome(report: BuildReport) -> Iterator[str]:
         yield from wrapped(f"nothing to tune: every problem had its row{some}")
     if report.bundle is not None:
         yield f"bundle (compiled kernels; docs/how-to/ship-a-bundle.md) {report.bundle}"
+    if report.not_bundled:
+        yield f"no bundle, so that a start compiles its kernels: {report.not_bundled}"
     for what, keys in (
         ("not rebuilt", report.not_rebuilt),
         ("not tuned", report.not_tuned),

@@ -97,9 +97,11 @@ def check(
     with run.limited(timeout):
         from warmup.serving.check import check as check_table
 
-        early = None if prime else bundle  # priming unpacks it, and goes on without it
         run.report = check_table(
-            table, device=model.device, expect_digest=expect_digest, bundle=early
+            table,
+            device=model.device,
+            expect_digest=expect_digest,
+            bundle=False if prime else bundle,  # priming unpacks it, and goes on without it
         )
         run.print(*_spell_file(run.report))
         if model.model is not None:
@@ -274,8 +276,8 @@ def _spell_outcome(report: CheckReport) -> Iterator[str]:
         ready = sum(bucket.problem is None for bucket in report.buckets)
         yield f"primed    {ready} of {len(report.buckets)} buckets"
     if report.bundle is not None and report.bundle.refused is None:
-        compiled = len(report.bundle.compiled_besides())
-        yield f"bundle    {report.bundle}; {compiled} kernels compiled that it lacks"
+        compiled = f"; {len(report.bundle.compiled_besides())} kernels compiled that it lacks"
+        yield f"bundle    {report.bundle}{compiled if report.buckets else ''}"
     yield f"state     {report.state} ({report.state.exit_code})"
 
 

@@ -39,8 +39,8 @@ PolicyOption = Annotated[
 Bundle = Annotated[
     Path | None,
     typer.Option(
-        help="A bundle: compiled kernels that `warmup build --bundle` wrote beside the table. It "
-        "is code; use bundles from sources you trust."
+        help="A bundle of compiled kernels; default the one that `warmup build` wrote beside the "
+        "table; 0 for none. It is code; use bundles from sources you trust."
     ),
 ]
 FailOn = Annotated[

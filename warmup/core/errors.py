@@ -286,7 +286,7 @@ class BundleError(WarmupError):
 
     def __str__(self) -> str:
         problem = f"{shown(self.path)}: {shown(self.reason)}"
-        return f"{problem}; make the bundle again with `warmup build --bundle`"
+        return f"{problem}; make the bundle again with `warmup build`"
 
 
 @dataclass(eq=False, repr=False)

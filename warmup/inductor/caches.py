@@ -43,6 +43,7 @@ _TRITON: Final = "triton"
 _CPP: Final = "cpp"
 # The files that a kernel is loaded from; the other files of an entry are intermediate code.
 _LOADED: Final = (".cubin", ".hsaco", ".json", ".so")
+_OF_KERNEL: Final = ".main.so"
 _GROUP: Final = "__grp__"
 _MAX_GROUP: Final = 1024 * 1024  # a group names some ten files
 _TEMPORARY: Final = ".warmup-bundle-"
@@ -50,7 +51,11 @@ _LEFT_BEHIND_S: Final = 24 * 3600
 
 
 def read_kernels(folder: Path, triton: Path) -> dict[str, bytes]:
-    """Return the compiled kernels in inductor's cache folder *folder* and in *triton*, by name."""
+    """Return the compiled kernels in inductor's cache folder *folder* and in *triton*, by name.
+
+    A library that `kept_kernels` put there is left out where nothing asked for it: inductor writes
+    the source beside it. Libraries of probes, which are built once in a process, are all returned.
+    """
     members: dict[str, bytes] = {}
     for path in sorted(triton.glob("*/*")):
         if path.suffix in _LOADED and path.is_file():
@@ -59,7 +64,8 @@ def read_kernels(folder: Path, triton: Path) -> dict[str, bytes]:
                 content = _without_folder(content)
             members[f"{_TRITON}/{path.parent.name}/{path.name}"] = content
     for path in sorted(folder.glob("??/*.so")):
-        members[f"{_CPP}/{path.parent.name}/{path.name}"] = path.read_bytes()
+        if path.with_suffix(".cpp").exists() or not path.name.endswith(_OF_KERNEL):
+            members[f"{_CPP}/{path.parent.name}/{path.name}"] = path.read_bytes()
     return members
 
 
@@ -71,9 +77,11 @@ def read_graphs(folder: Path) -> dict[str, bytes]:
     }
 
 
-def is_graph(name: str) -> bool:
-    """Return whether the member *name* of a bundle belongs to a whole graph."""
-    return name.partition("/")[0] in _GRAPH_FOLDERS
+def read_caches(device: torch.device, *, graphs: bool) -> dict[str, bytes]:
+    """Return the kernels in the caches for *device* by name, and the *graphs* if wanted."""
+    roots = _roots(device)
+    found = read_kernels(roots[_CPP], roots[_TRITON])
+    return {**found, **read_graphs(roots[_CPP])} if graphs else found
 
 
 def add_to_caches(members: Iterable[tuple[str, Iterable[bytes]]], device: torch.device) -> int:
@@ -185,21 +193,25 @@ def _is_newer(path: Path, began: float) -> bool:
 
 
 _TRITON_FOLDER: Final = "TRITON_CACHE_DIR"
-_kept: Final = ContextVar[str | None]("kept", default=None)  # Triton's folder in `kept_kernels`
+_kept: Final = ContextVar[Path | None]("kept", default=None)  # the folder of `kept_kernels`
 
 
 @contextlib.contextmanager
 def empty_caches(folder: str | None = None) -> Iterator[None]:
     """Use empty compile caches, in memory and on disk, while the context is open.
 
-    The caches on disk are in a new folder inside *folder*, which is removed afterwards. Triton's is
-    that of `kept_kernels`, where this thread has it open.
+    The caches on disk are in a new folder inside *folder*, which is removed afterwards. They have
+    the kernels of `kept_kernels`, where this thread has it open.
     """
     torch._dynamo.reset()
     with fresh_cache(dir=folder):
-        if (kept := _kept.get()) is not None:
-            os.environ[_TRITON_FOLDER] = kept  # `fresh_cache` has set it, and restores it
-        yield
+        if (kept := _kept.get()) is None:
+            yield
+        else:
+            os.environ[_TRITON_FOLDER] = str(kept / _TRITON)  # `fresh_cache` restores it
+            _copy_libraries(kept / _CPP, Path(cache_dir()))
+            yield
+            _copy_libraries(Path(cache_dir()), kept / _CPP)
     torch._dynamo.reset()
 
 
@@ -207,14 +219,31 @@ def empty_caches(folder: str | None = None) -> Iterator[None]:
 def kept_kernels() -> Iterator[None]:
     """Let each `empty_caches` find the kernels compiled since this context was opened.
 
-    Graphs, generated code and tuned configs are not among them. The folder is removed afterwards.
+    Graphs, generated code and tuned configs are not among them. Inside of another such context the
+    libraries for the host, which a process builds once, come from there and go there.
     """
+    outer = _kept.get()
     with temporary_folder("warmup-kernels-") as folder:
-        token = _kept.set(str(folder))
+        if outer is not None:
+            _copy_libraries(outer, folder, _LIBRARIES)
+        token = _kept.set(folder)
         try:
             yield
         finally:
             _kept.reset(token)
+        if outer is not None:
+            _copy_libraries(folder, outer, _LIBRARIES)
+
+
+_LIBRARIES: Final = "*/*/*.so"
+
+
+def _copy_libraries(source: Path, to: Path, pattern: str = "??/*.so") -> None:
+    for path in source.glob(pattern):
+        target = to / path.relative_to(source)
+        if not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target)
 
 
 CompiledEntry = Callable[..., Any]

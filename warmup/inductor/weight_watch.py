@@ -32,6 +32,7 @@ from torch._dynamo.source import GlobalStateSource
 from torch._guards import TracingContext
 from torch._inductor import freezing
 from torch._inductor.codecache import CppCodeCache
+from torch._inductor.runtime.cache_dir_utils import cache_dir
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from warmup.core.events import Contradicted, WeightChanged, logger
@@ -173,7 +174,7 @@ class _FrozenGraph:
 
     def make_check(self) -> Callable[[object], bool]:
         """Return a check of all weights, which fails only after `arm`: dynamo evaluates it once."""
-        weights, first_changed = self._weights, _load_check()
+        weights, first_changed = self._weights, _load_check(cache_dir())
         if first_changed is None:
 
             def is_equal() -> bool:
@@ -218,8 +219,8 @@ def _forget(array: Any, index: int, _ref: object) -> None:
 
 
 @cache
-def _load_check() -> Callable[..., int] | None:
-    """Return the check in C++, compiled once for inductor's cache folder; None without it."""
+def _load_check(_folder: str) -> Callable[..., int] | None:
+    """Return the check in C++, compiled once for each of inductor's folders; None without it."""
     try:
         library: Any = CppCodeCache.load(_SOURCE)
         # With the GIL held, so that no weight is freed meanwhile.

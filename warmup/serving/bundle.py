@@ -1,4 +1,4 @@
-"""Bundles: `pack` writes that of a table by serving from it once with empty caches; `unpack`.
+"""Bundles: `pack` writes what a build has compiled beside its table; `take` unpacks it at serving.
 
 A server with a table compiles winners alone, so the files in its caches after the first call of
 each bucket are the bundle.
@@ -6,32 +6,37 @@ each bucket are the bundle.
 
 from __future__ import annotations
 
-import contextlib
+import collections
 import os
-import subprocess
-import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from warmup.core.device import Runtime
 from warmup.core.errors import BundleError
 from warmup.core.events import logger
-from warmup.core.files import other_writers, remark_on_writers, temporary_folder
-from warmup.core.processes import Caches
-from warmup.core.text import counted, printable
-from warmup.keys.registry import kind_of
-from warmup.table.bundle import BUNDLE_SUFFIX, OpenBundle, needs_of, open_bundle, write_bundle
-from warmup.table.codec import digest_of
-from warmup.table.store import read
+from warmup.core.files import other_writers, remark_on_writers
+from warmup.core.text import counted
+from warmup.table.bundle import BUNDLE_SUFFIX, needs_of, open_bundle, write_bundle
 
 if TYPE_CHECKING:
     import torch
 
-_SHOWN_LENGTH: Final = 300
 _SHOWN_NEEDS: Final = 3
+BundleName: TypeAlias = str | os.PathLike[str] | Literal[False] | None
+NO_BUNDLE: Final = "0"
+_OF_KERNELS: Final = ("triton/", "cpp/")  # the names of `read_caches` in inductor/caches.py
+
+
+def _count(names: Collection[str]) -> tuple[int, int]:
+    kernels = sum(name.startswith(_OF_KERNELS) for name in names)
+    return kernels, len(names) - kernels
+
+
+def _files(kernels: int, graphs: int) -> str:
+    return f"{counted(kernels, 'file')} of kernels{f', {graphs} of graphs' if graphs else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,96 +50,34 @@ class PackedBundle:
     seconds: float
 
     def __str__(self) -> str:
-        graphs = f", {self.graphs} of graphs" if self.graphs else ""
-        return (
-            f"{self.path}: {self.kernels} files of kernels{graphs}, "
-            f"{self.size / 1e6:.2f} MB, {self.seconds:.1f} s"
-        )
-
-
-def input_options(
-    *,
-    seqlens: str | Sequence[int] | None,
-    dims: str | Sequence[str] | None,
-    inputs: Sequence[str],
-    dtype: str | None,
-    policy: str,
-) -> list[str]:
-    """Return the inputs of a build as options of the command line."""
-    words = [f"--policy={policy}", *(f"--input={spec}" for spec in inputs)]
-    if seqlens is not None:
-        joined = seqlens if isinstance(seqlens, str) else ",".join(map(str, seqlens))
-        words.append(f"--seqlens={joined}")
-    words += [f"--dims={text}" for text in ([dims] if isinstance(dims, str) else dims or ())]
-    if dtype is not None:
-        words.append(f"--dtype={dtype}")
-    return words
+        files = _files(self.kernels, self.graphs)
+        return f"{self.path}: {files}, {self.size / 1e6:.2f} MB, {self.seconds:.1f} s"
 
 
 def pack(
-    table: Path,
-    model: str,
-    runtime: Runtime,
-    words: Sequence[str],
-    *,
-    graphs_for: str | None = None,
+    table: Path, digest: str, runtime: Runtime, files: Mapping[str, bytes], started: float
 ) -> PackedBundle:
-    """Write the bundle of *table* beside it, ``NAME.bundle``; return its contents in numbers.
-
-    ``warmup check --prime`` compiles and calls *model* in a process and in caches of its own, with
-    *words* as options for the inputs (`input_options`) and the device; a model whose weights the
-    table pads is primed twice, with padded and with unpadded weights. With *graphs_for*, a mode of
-    torch.compile, the graphs are packed as well that a server in that mode compiles.
-
-    Raises:
-        BundleError: the table does not serve the model, or the bundle cannot be written.
-    """
-    from warmup.inductor.caches import read_graphs, read_kernels
-
-    started = time.monotonic()
-    path, content = table.with_suffix(BUNDLE_SUFFIX), read(table)
-    arguments = [str(table), "--prime", "--model", model, *words]
-    arguments += [] if graphs_for is None else ["--mode", graphs_for]
-    has_weights = not all(kind_of(key).is_asked for key in content.rows)
-    with temporary_folder("warmup-bundle-") as folder:
-        caches = Caches(folder)
-        for options in [[], ["--no-pad-weights"]] if has_weights else [[]]:
-            _prime(path, [*arguments, *options], caches)
-        graphs = read_graphs(caches.inductor) if graphs_for is not None else {}
-        kernels = read_kernels(caches.inductor, caches.triton)
-    write_bundle(path, digest_of(content), needs_of(runtime), {**kernels, **graphs})
-    seconds = time.monotonic() - started
-    return PackedBundle(path, len(kernels), len(graphs), path.stat().st_size, seconds)
-
-
-def _prime(path: Path, arguments: Sequence[str], caches: Caches) -> None:
-    done = subprocess.run(  # noqa: S603  warmup itself
-        [sys.executable, "-m", "warmup", "check", *arguments],
-        env=caches.environment(),
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-    )
-    if done.returncode:
-        lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
-        last = printable(lines[-1])[:_SHOWN_LENGTH] if lines else f"exit status {done.returncode}"
-        raise BundleError(str(path), f"it was not made, priming failed: {last}")
+    """Write *files* as the bundle of *table* beside it, ``NAME.bundle``, or raise a BundleError."""
+    path = table.with_suffix(BUNDLE_SUFFIX)
+    write_bundle(path, digest, needs_of(runtime), files)
+    return PackedBundle(path, *_count(files), path.stat().st_size, time.monotonic() - started)
 
 
 @dataclass(frozen=True, slots=True)
 class UnpackedBundle:
-    """A bundle after `unpack`: ``refused`` is why it is not used, None when it is used.
+    """A bundle after `take`: ``refused`` is why it is not used, None when it is used.
 
-    ``kernels`` and ``graphs`` count its files, ``placed`` those that were not in the caches yet.
+    ``kernels`` and ``graphs`` count its files, ``placed`` those that were not in the caches yet;
+    ``device`` is None where it was only read. ``named``: an argument or a variable names it.
     """
 
     path: Path
-    device: torch.device
+    device: torch.device | None
     kernels: int = 0
     graphs: int = 0
     placed: int = 0
     refused: str | None = None
+    named: bool = True
     _names: tuple[str, ...] = ()
     _began: float = field(default_factory=time.time)
 
@@ -143,6 +86,8 @@ class UnpackedBundle:
 
         They include files of other processes that share the cache folder.
         """
+        if self.device is None:
+            return ()
         from warmup.inductor.caches import compiled_since
 
         return compiled_since(self._began, self._names, self.device)
@@ -150,58 +95,79 @@ class UnpackedBundle:
     def __str__(self) -> str:
         if self.refused is not None:
             return f"{self.path} is not used: {self.refused}"
-        graphs = f", {self.graphs} of graphs" if self.graphs else ""
-        files = f"{counted(self.kernels, 'file')} of kernels{graphs}"
-        return f"{self.path}: {files}, {self.placed} new here"
+        placed = "fits" if self.device is None else f"{self.placed} new here"
+        return f"{self.path}: {_files(self.kernels, self.graphs)}, {placed}"
 
 
-def unpack(
-    path: str | os.PathLike[str], table: str, runtime: Runtime, device: torch.device
-) -> UnpackedBundle:
-    """Put the files of the bundle at *path* into inductor's caches for *device*, if it fits.
+def name_of(named: BundleName) -> str:
+    """Return the absolute path *named*, or else in ``WARMUP_BUNDLE``.
 
-    A bundle fits when it is intact, and was made from the table of the digest *table* for what
-    `needs_of` lists of *runtime*. Another is refused with a warning in the log, and none of its
-    files is unpacked: serving works without, only its start takes longer.
+    `NO_BUNDLE` for False, and empty where nothing is named: then it is the file beside the table.
     """
-    from warmup.inductor.caches import add_to_caches, is_graph
+    path = os.environ.get("WARMUP_BUNDLE") if named is None else named
+    if path is False or str(path) == NO_BUNDLE:
+        return NO_BUNDLE
+    return str(Path(path).absolute()) if path else ""
 
-    path = Path(path)
+
+def take(
+    name: str,
+    tables: Sequence[Path],
+    digest: str,
+    runtime: Runtime,
+    device: torch.device | None = None,
+) -> UnpackedBundle | None:
+    """Put the files of a bundle into inductor's caches for *device*; without one, only read them.
+
+    The bundle is that of *name* (`name_of`), or else the file beside the table in *tables*, if
+    there is one. It fits when it is intact, and was made from the table of *digest* for what
+    `needs_of` lists of *runtime*. Another is refused with a warning in the log, and none of its
+    files is unpacked: serving works without, only its start takes longer. So is a file that is not
+    named and that other users can change.
+    """
+    beside = [path.with_suffix(BUNDLE_SUFFIX) for path in tables]
+    found = [Path(name)] if name else [path for path in beside if os.path.lexists(path)]
+    if name == NO_BUNDLE or not found:
+        return None
+    path, is_named = found[0], bool(name)
     try:
-        with _open_fitting(path, table, runtime) as bundle:
-            placed = add_to_caches(bundle.members(), device)
+        done = _read(path, digest, runtime, device, is_named=is_named)
     except (BundleError, OSError, ValueError) as error:
         unpackable = f"it cannot be unpacked ({error})"
         reason = error.reason if isinstance(error, BundleError) else unpackable
-        refused = UnpackedBundle(path, device, refused=reason)
-        logger.warning("bundle %s; kernels are compiled instead", refused)
-        return refused
-    names = tuple(bundle.manifest.members)
-    graphs = sum(map(is_graph, names))
-    done = UnpackedBundle(path, device, len(names) - graphs, graphs, placed, _names=names)
-    logger.info("bundle %s", done)
+        if len(tables) > 1 and not is_named:
+            reason = f"{len(tables)} tables are installed together, and it fits one of them"
+        done = UnpackedBundle(path, device, refused=reason, named=is_named)
+        if device is not None:
+            logger.warning("bundle %s; kernels are compiled instead", done)
+    else:
+        logger.info("bundle %s", done)
     return done
 
 
-def verify(path: Path, table: str, runtime: Runtime) -> None:
-    """Read the bundle at *path* to its end, or raise a BundleError where it may not be used."""
-    with _open_fitting(path, table, runtime) as bundle:
-        for _, pieces in bundle.members():
-            for _ in pieces:
-                pass
-
-
-@contextlib.contextmanager
-def _open_fitting(path: Path, table: str, runtime: Runtime) -> Iterator[OpenBundle]:
+def _read(
+    path: Path, digest: str, runtime: Runtime, device: torch.device | None, *, is_named: bool
+) -> UnpackedBundle:
     writers = other_writers(path)
-    if anybody := [writer.way for writer in writers if writer.is_everybody]:
-        raise BundleError(str(path), f"it is code, and {'; '.join(anybody)}")
+    if ways := [each.way for each in writers if each.is_everybody or not is_named]:
+        advice = "" if is_named else "; name it with bundle= or WARMUP_BUNDLE if you trust them"
+        raise BundleError(str(path), f"it is code, and {'; '.join(ways)}{advice}")
     if writers:
         logger.warning("%s", remark_on_writers(path))
     with open_bundle(path) as bundle:
-        differences = bundle.manifest.differences(table, needs_of(runtime))
+        differences = bundle.manifest.differences(digest, needs_of(runtime))
         if differences:
             hidden = len(differences) - _SHOWN_NEEDS
             others = f" and {hidden} more" if hidden > 0 else ""
             raise BundleError(str(path), "; ".join(differences[:_SHOWN_NEEDS]) + others)
-        yield bundle
+        placed = 0
+        if device is not None:
+            from warmup.inductor.caches import add_to_caches
+
+            placed = add_to_caches(bundle.members(), device)
+        else:
+            for _, pieces in bundle.members():
+                collections.deque(pieces, maxlen=0)
+    names = tuple(bundle.manifest.members)
+    counts = _count(names)
+    return UnpackedBundle(path, device, *counts, placed, named=is_named, _names=names)

@@ -10,22 +10,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from warmup.core.buckets import Bucket
 from warmup.core.device import Mismatch, Runtime, closed_gate, compare_runtimes
-from warmup.core.errors import AdapterError, BundleError, SettingsError, TableError
+from warmup.core.errors import AdapterError, SettingsError, TableError
 from warmup.core.phases import Phase, PhaseClock, PhaseSeconds, added
 from warmup.core.rows import Family
 from warmup.core.text import first_line
 from warmup.keys.registry import kind_of
-from warmup.serving.bundle import verify
+from warmup.serving.bundle import BundleName, UnpackedBundle, name_of, take
 from warmup.table.codec import digest_of
 from warmup.table.schema import Table
 from warmup.table.store import find
-
-if TYPE_CHECKING:
-    from warmup.serving.bundle import UnpackedBundle
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 # Most often torch._dynamo fails to import for want of a temporary folder or of a user name.
@@ -75,7 +72,7 @@ class CheckReport:
     """A checked table. ``problems`` keep it from being ready; ``remarks`` do not.
 
     ``table`` and ``digest`` are None when the file is invalid, ``here`` when this machine could
-    not be described, ``bundle`` when no bundle was unpacked. ``phases_before`` are the phases
+    not be described, ``bundle`` when there is none. ``phases_before`` are the phases
     before the first bucket.
     """
 
@@ -124,6 +121,15 @@ class CheckReport:
             return self
         return replace(self, state=state, problems=(*self.problems, *problems))
 
+    def with_bundle(self, bundle: UnpackedBundle | None) -> CheckReport:
+        """Return this report with *bundle*; one that is named and not used is a problem."""
+        report = replace(self, bundle=bundle)
+        if bundle is None or bundle.refused is None:
+            return report
+        if bundle.named:
+            return report.with_problems(Readiness.PARTLY, f"bundle {bundle}")
+        return replace(report, remarks=(*self.remarks, f"bundle {bundle}"))
+
 
 def check(
     table: str | os.PathLike[str],
@@ -131,13 +137,13 @@ def check(
     device: str = "auto",
     expect_digest: str | None = None,
     here: Runtime | None = None,
-    bundle: str | os.PathLike[str] | None = None,
+    bundle: BundleName = None,
 ) -> CheckReport:
     """Return whether the file *table* is intact, the expected one, and usable on this machine.
 
-    A *bundle* must fit the table and the machine; nothing is unpacked. With *here*, the table is
-    checked for that machine instead of this one, and torch is not imported. A SettingsError where
-    *expect_digest* is no SHA-256 digest.
+    The *bundle* is as in `warmup.install`; nothing is unpacked, and one that is named must fit.
+    With *here*, the table is checked for that machine instead of this one, and torch is not
+    imported. A SettingsError where *expect_digest* is no SHA-256 digest.
     """
     path, clock = Path(table), PhaseClock()
     if expect_digest is not None and _DIGEST.fullmatch(expect_digest.lower()) is None:
@@ -163,7 +169,8 @@ def check(
         report = replace(report, state=Readiness.MISMATCH, mismatches=(other,))
     report = _describe_here(report, file.table, device, clock) if here is None else report
     report = _compare_machines(report, file.table)
-    report = report if bundle is None else _compare_bundle(report, Path(bundle))
+    if report.state is Readiness.READY and report.here is not None:
+        report = report.with_bundle(take(name_of(bundle), (path,), table_digest, report.here))
     return replace(report, phases_before=clock.take())
 
 
@@ -186,16 +193,6 @@ def _unstable(table: Table) -> str:
         "want of better times: `warmup show` marks them, `warmup build ... --retry unstable` "
         "measures them again"
     )
-
-
-def _compare_bundle(report: CheckReport, path: Path) -> CheckReport:
-    if report.state is not Readiness.READY or report.here is None or report.digest is None:
-        return report
-    try:
-        verify(path, report.digest, report.here)
-    except BundleError as error:
-        return report.with_problems(Readiness.PARTLY, f"bundle {path}: {error.reason}")
-    return report
 
 
 def _compare_machines(report: CheckReport, table: Table) -> CheckReport:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from warmup.models.loading import Inputs
+    from warmup.serving.bundle import BundleName
     from warmup.serving.compiled_buckets import BucketArtifact, CallFor, ServedModel
     from warmup.serving.handle import Handle
     from warmup.serving.install import MissAction
@@ -151,7 +152,7 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
     outside: Literal["eager", "error"] = "eager",
     mode: str | None = None,
     on_miss: MissAction = "fallback",
-    bundle: str | os.PathLike[str] | None = None,
+    bundle: BundleName = None,
     freezing: bool | None = None,
 ) -> CompiledModel:
     """Return *model*, in eval mode, to be served from one artifact for each of its *buckets*.

@@ -21,6 +21,7 @@ from warmup.core.events import EventName, JsonLinesSink, Sink, Tally, log_event,
 from warmup.core.processes import RECORDING_VARIABLE
 from warmup.core.rows import read_flag
 from warmup.models.padding import Prepared, pad_by_rows, paddings, refusal_of
+from warmup.serving.bundle import BundleName, name_of, take
 from warmup.serving.handle import (
     Handle,
     InstallSettings,
@@ -49,11 +50,11 @@ UncoveredAction: TypeAlias = Literal["library", "measure", "forbid"]
 class InstallRequest:
     """The arguments of `install`, and what its users set by variables alone: None reads them."""
 
-    table: str | os.PathLike[str] | Table | None = None
+    table: str | os.PathLike[str] | Table | FoundTable | None = None
     model: nn.Module | None = None
     on_miss: str = "fallback"
     uncovered: str = "library"
-    bundle: str | os.PathLike[str] | None = None
+    bundle: BundleName = None
     freezing: bool | None = None
     audit_log: str | os.PathLike[str] | None = None
     device: str | None = None
@@ -70,7 +71,7 @@ def install(
     model: nn.Module | None = None,
     on_miss: MissAction = "fallback",
     uncovered: UncoveredAction = "library",
-    bundle: str | os.PathLike[str] | None = None,
+    bundle: BundleName = None,
     freezing: bool | None = None,
     audit_log: str | os.PathLike[str] | None = None,
 ) -> Handle:
@@ -93,9 +94,10 @@ def install(
     in a process for each cause; not with ``WARMUP_QUIET=1``.
 
     The weights of *model*, in eval mode and not compiled yet, are padded as the table says; see
-    `warmup.prepare`. The kernels in *bundle*, a path, or ``WARMUP_BUNDLE``, are put into inductor's
-    caches; a bundle that does not fit is ignored with a warning. A bundle is code: use only bundles
-    that you would run.
+    `warmup.prepare`. The kernels in the *bundle*, a path, or ``WARMUP_BUNDLE``, or else the file
+    beside the table, ``NAME.bundle``, are put into inductor's caches; False or ``WARMUP_BUNDLE=0``
+    takes none. A bundle that does not fit is ignored with a warning. A bundle is code: the file
+    beside the table is ignored as well where another user can change it.
 
     With *freezing*, or ``WARMUP_FREEZING=1``, compiles freeze weights where the table's build did.
     A weight that changes afterwards is noticed at the next call, with few exceptions
@@ -168,7 +170,7 @@ def _install(request: InstallRequest, on_miss: OnMiss) -> Handle:
         uncovered=request.uncovered,
         device=here.device.name,
         audit_log=absolute_path(request.audit_log, "WARMUP_AUDIT_LOG"),
-        bundle=absolute_path(request.bundle, "WARMUP_BUNDLE"),
+        bundle=name_of(request.bundle),
         freezes=read_flag(request.freezing, "WARMUP_FREEZING"),
         pads_model=request.model is not None,
     )
@@ -203,10 +205,7 @@ def _install(request: InstallRequest, on_miss: OnMiss) -> Handle:
         unpacked = attachment = None
         functions, is_compiling = 0, False
         if inductor is not None and refused is None:
-            if settings.bundle:
-                from warmup.serving.bundle import unpack
-
-                unpacked = unpack(settings.bundle, settings.digest, here, device)
+            unpacked = take(settings.bundle, found.paths, settings.digest, here, device)
             functions, is_compiling = inductor.earlier_compiles()
             options = options_served(found.table.policy, freezes=settings.freezes)
             if "freezing" in found.table.policy.options and not settings.freezes:
@@ -255,7 +254,7 @@ def _install(request: InstallRequest, on_miss: OnMiss) -> Handle:
 
 
 def find_table(
-    table: str | os.PathLike[str] | Table | None, here: Runtime, on_miss: OnMiss
+    table: str | os.PathLike[str] | Table | FoundTable | None, here: Runtime, on_miss: OnMiss
 ) -> FoundTable:
     """Return *table* or, for None, that of ``WARMUP_TABLE`` or of a folder that is searched.
 
@@ -263,6 +262,8 @@ def find_table(
     With ``RANK`` set, a note of an error names the rank.
     """
     try:
+        if isinstance(table, FoundTable):
+            return table
         if isinstance(table, Table):
             return FoundTable(table, ())
         if table is not None or os.environ.get("WARMUP_TABLE"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,9 +21,11 @@ from warmup.core.events import Uncompiled, selections
 from warmup.core.phases import Phase, PhaseClock, PhaseSeconds, added
 from warmup.core.rows import COMPILE_MODES
 from warmup.core.text import first_line
+from warmup.serving.bundle import BundleName
 from warmup.serving.check import CheckReport, PrimedBucket, Readiness
 from warmup.serving.handle import Handle
 from warmup.serving.install import InstallRequest, MissAction, install_as
+from warmup.table.store import FoundTable
 
 if TYPE_CHECKING:
     import torch
@@ -67,7 +68,7 @@ def prime(
     mode: str = "default",
     policy: str = ShapePolicy.EXACT,
     pad_weights: bool = True,
-    bundle: str | os.PathLike[str] | None = None,
+    bundle: BundleName = None,
     freezing: bool | None = None,
     observer: PrimeObserver | None = None,
 ) -> CheckReport:
@@ -79,9 +80,9 @@ def prime(
     *policy* ``range`` by `warmup.compile` with the same buckets. *freezing* is as in `install`.
     Afterwards inductor's caches are warm for servers that install this table in the same way.
 
-    A measurement that no row covers is refused. A bucket that fails does not stop the others. A
-    *bundle* is unpacked first; a bundle that does not fit is a problem. Arguments have the form of
-    the command line's options. A *checked* table that is not ready is returned unchanged.
+    A measurement that no row covers is refused. A bucket that fails does not stop the others. The
+    *bundle* is as in `install`, and must fit where it is named. Arguments have the form of the
+    command line's options. A *checked* table that is not ready is returned unchanged.
 
     Raises:
         SettingsError, ModelError: an argument or the model cannot be used.
@@ -114,7 +115,7 @@ def prime(
             work.move_model()
         with clock.phase(Phase.INSTALL):
             request = InstallRequest(
-                table=checked.table,
+                table=FoundTable(checked.table, (checked.path,)),
                 on_miss=on_miss,
                 device=str(on),
                 model=work.model.module if pad_weights else None,
@@ -142,18 +143,14 @@ def prime(
     problems = work.problems()
     if is_silent and not problems:
         problems.append("no bucket asked for a decision: the table is for another model")
-    if unpacked is not None and unpacked.refused is not None:
-        problems.append(f"bundle {unpacked}")
     contradictions = dict.fromkeys(
         str(warning.message)
         for warning in caught
         if isinstance(warning.message, ContradictionWarning)
     )
     remarks = (*checked.remarks, *contradictions, *work.remarks())
-    primed = replace(
-        checked, phases_before=before, buckets=tuple(work.done), remarks=remarks, bundle=unpacked
-    )
-    return primed.with_problems(Readiness.PARTLY, *problems)
+    primed = replace(checked, phases_before=before, buckets=tuple(work.done), remarks=remarks)
+    return primed.with_bundle(unpacked).with_problems(Readiness.PARTLY, *problems)
 
 
 @dataclass

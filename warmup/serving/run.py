@@ -24,6 +24,7 @@ from warmup.core.files import temporary_folder
 from warmup.core.rows import read_flag
 from warmup.core.text import counted, first_line, printable, remedy_for
 from warmup.serving.audit import AuditReport, Ledger, report_of
+from warmup.serving.bundle import BundleName, name_of
 from warmup.serving.check import Readiness
 from warmup.serving.install import check_actions
 from warmup.table.schema import OnMissName
@@ -82,7 +83,7 @@ def run(
     on_miss: OnMissName = "fallback",
     uncovered: str = "library",
     audit_log: str | os.PathLike[str] | None = None,
-    bundle: str | os.PathLike[str] | None = None,
+    bundle: BundleName = None,
     allow_mismatch: bool = False,
     freezing: bool | None = None,
 ) -> RunReport:
@@ -116,7 +117,7 @@ def run(
     if freezing is not None:
         settings["WARMUP_FREEZING"] = str(int(freezing))
     if bundle is not None:
-        settings["WARMUP_BUNDLE"] = str(Path(bundle).absolute())
+        settings["WARMUP_BUNDLE"] = name_of(bundle)
     return run_with(command, settings, audit_log)
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol
 
 from warmup.core.buckets import ShapePolicy
 from warmup.core.device import Runtime
-from warmup.core.errors import SettingsError, TableWriteError
+from warmup.core.errors import BundleError, SettingsError, TableWriteError
 from warmup.core.files import probe_folder
 from warmup.core.rows import COMPILE_MODES
 from warmup.core.text import __version__, printable, remedy_for
@@ -76,11 +76,12 @@ class BuildOptions(PolicyOptions):
     GPU) weights with unaligned sizes are measured unpadded and padded; where padding pays, each
     bucket is run again with padded weights. Where layers repeat, and the first bucket shows that
     the model without the repeated layers asks for the same rows, other buckets are run without
-    them, unless ``all_layers``. With ``bundle`` the kernels that serving compiles are written
-    beside the table; with ``bundle_graphs``, the mode of the server's torch.compile, its graphs
-    too. On a CPU the model is compiled with frozen weights, since inductor's C++ template competes
-    for those alone; ``freezing`` False compiles it as a program that freezes nothing does, and both
-    builds complete one table.
+    them, unless ``all_layers``. At its end the build serves the buckets once, and writes the
+    kernels beside the table, unless ``bundle`` is false; on a GPU or with ``bundle_graphs``, the
+    mode of the server's torch.compile, the graphs too. Why that failed is in the report, and with
+    ``bundle`` true it is an error. On a CPU the model is compiled with frozen weights, since
+    inductor's C++ template competes for those alone; ``freezing`` False compiles it as a program
+    that freezes nothing does, and both builds complete one table.
     """
 
     device: str = "auto"
@@ -97,7 +98,7 @@ class BuildOptions(PolicyOptions):
     pad_weights: bool | None = None
     freezing: bool | None = None
     all_layers: bool = False
-    bundle: bool = False
+    bundle: bool | None = None
     bundle_graphs: (
         Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] | None
     ) = None
@@ -129,6 +130,8 @@ class BuildOptions(PolicyOptions):
                 f"bundle_graphs={self.bundle_graphs!r} is not a mode",
                 f"use one of {', '.join(COMPILE_MODES)}",
             )
+        if self.bundle is False and self.bundle_graphs is not None:
+            raise SettingsError("bundle_graphs needs the bundle", "omit one of the two options")
 
 
 # The options that only a build of a model has.
@@ -198,7 +201,7 @@ class Work(Protocol):
         """Raise a NothingRecordedError where *work* asked inductor for nothing at all."""
 
     def pack(self) -> PackedBundle | None:
-        """Return the bundle that was written beside the complete table, if one was asked for."""
+        """Write the bundle beside the complete table, where the source has the model."""
 
 
 class Source(Protocol):
@@ -283,7 +286,7 @@ def build(request: BuildRequest, observer: Observer | None = None) -> BuildRepor
         OutputMismatchError: a bucket's output is wrong, also without the rows that may be to blame.
         BuildError: no device, or no process of a program, could be used.
         NothingRecordedError: nothing asked for a choice, or could be rebuilt without a table.
-        BundleError: the bundle could not be made; the table on disk is complete.
+        BundleError: the bundle that the options name could not be made; the table is complete.
     """
     request.check()
     return request.source.build(request, observer or Observer())
@@ -327,8 +330,17 @@ class ThisProcess:
             # What was given up may have been measured on the way to another problem.
             tuned = progress.keys_since(0)
             given_up = {k: why for k, why in tuner.rows.not_tuned.items() if k not in tuned}
-        work.check(done, given_up)
-        bundle, final = work.pack(), read(progress.path)
+            work.check(done, given_up)
+            tuner.close()  # its process holds memory of the device
+            bundle, not_bundled = None, ""
+            if options.bundle is not False:
+                try:
+                    bundle = work.pack()
+                except BundleError as error:
+                    if options.bundle or options.bundle_graphs:
+                        raise
+                    not_bundled = error.reason
+        final = read(progress.path)
         return BuildReport(
             path=progress.path,
             table=final,
@@ -343,6 +355,7 @@ class ThisProcess:
             peaks=tuner.bounds.known,
             prepared=done.prepared,
             bundle=bundle,
+            not_bundled=not_bundled,
             distrusted=dict(progress.distrusted),
             machine=machine,
             retried=progress.revisit.retried,
@@ -355,6 +368,7 @@ class ThisProcess:
 @contextmanager
 def open_context(request: BuildRequest, observer: Observer) -> Iterator[BuildContext]:
     """Open the device of *request*; its table is opened by `open_progress`."""
+    from warmup.inductor.caches import kept_kernels
     from warmup.tuning.tuner import make_tuner
 
     started, options = time.monotonic(), request.options
@@ -362,7 +376,7 @@ def open_context(request: BuildRequest, observer: Observer) -> Iterator[BuildCon
         check_out(request.out)
     setup = find_setup(options.device, options)
     observer.measuring_on(setup.runtime, setup.policy.timing)
-    with make_tuner(setup.policy, setup.device, started) as tuner:
+    with kept_kernels(), make_tuner(setup.policy, setup.device, started) as tuner:
         tuner.region_questions.is_used = True
         yield BuildContext(
             request=request, observer=observer, setup=setup, tuner=tuner, started=started

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
@@ -17,12 +17,24 @@ from warmup.core.buckets import (
     parse_inputs,
     with_ranges,
 )
-from warmup.core.errors import NothingRecordedError, SettingsError
-from warmup.core.events import Uncompiled, selections
+from warmup.core.errors import (
+    BundleError,
+    NothingRecordedError,
+    SettingsError,
+    warmup_error_in,
+)
+from warmup.core.events import Emitter, Uncompiled, selections
 from warmup.core.phases import BuildStage
+from warmup.core.rows import Launch
+from warmup.core.text import first_line
 from warmup.keys.registry import kind_of
-from warmup.serving.bundle import PackedBundle, input_options, pack
-from warmup.table.schema import Table
+from warmup.serving.bundle import PackedBundle, pack
+from warmup.serving.handle import ProcessWatch
+from warmup.table.bundle import BUNDLE_SUFFIX
+from warmup.table.codec import digest_of
+from warmup.table.lookup import Lookup, cache_tag
+from warmup.table.schema import OnMiss, Table, options_served
+from warmup.table.store import read
 from warmup.tuning.build import (
     BuildContext,
     BuildOptions,
@@ -292,24 +304,64 @@ class _ModelWork:
             else "it has no mm-like op with several candidates under these backends on this device",
         )
 
-    def pack(self) -> PackedBundle | None:
-        options, setup, source = self.context.options, self.context.setup, self.source
-        if not options.bundle and options.bundle_graphs is None:
-            return None
-        words = input_options(
-            seqlens=source.seqlens,
-            dims=source.dims,
-            inputs=options.inputs,
-            dtype=options.dtype,
-            policy=options.policy,
-        )
-        words += [
-            f"--device={setup.device}",
-            f"--{'no-' * (options.freezing is False)}freezing",
-        ]
-        self.context.observer.packing_started()
-        path = self.context.progress.path
-        return pack(path, source.model, setup.runtime, words, graphs_for=options.bundle_graphs)
+    def pack(self) -> PackedBundle:
+        """Compile and call each bucket as a server of the table does; write what that compiled.
+
+        A table that pads weights is served with padded and with unpadded weights.
+        """
+        from warmup.inductor.caches import empty_caches, kept_kernels, read_caches
+        from warmup.models.padding import pad_by_rows, paddings
+        from warmup.models.weight_groups import restore
+
+        context, started = self.context, time.monotonic()
+        path, setup = context.progress.path, context.setup
+        context.observer.packing_started()
+        try:
+            table, freezes = read(path), context.options.freezing is not False
+            digest, mode = digest_of(table), context.options.bundle_graphs
+            if mode is None and setup.device.type != "cpu":
+                is_launched = table.policy.timing.launch is Launch.EAGER
+                mode = "default" if is_launched else "reduce-overhead"
+            emitter = Emitter([])
+            with kept_kernels(), empty_caches(), contextlib.ExitStack() as stack:
+                attachment = setup.inductor.attach(
+                    Lookup(table.rows, OnMiss.FALLBACK, emitter, searches=table.policy.searches),
+                    options_served(table.policy, freezes=freezes),
+                    cache_tag(digest),
+                    observer=ProcessWatch(str(path), emitter, OnMiss.FALLBACK, is_quiet=True),
+                )
+                stack.callback(attachment.detach)
+                self._serve(mode)
+                if paddings(table, ()):
+                    module = self.session.compiler.model.module
+                    pad_by_rows(module, table.rows)
+                    self._serve(mode)
+                    restore(module)
+                files = read_caches(setup.device, graphs=mode is not None)
+            return pack(path, digest, setup.runtime, files, started)
+        except BundleError:
+            raise
+        except Exception as error:
+            reason = f"it was not made: {warmup_error_in(error) or first_line(error)}"
+            raise BundleError(str(path.with_suffix(BUNDLE_SUFFIX)), reason) from error
+
+    def _serve(self, mode: str | None) -> None:
+        import torch
+
+        from warmup.inductor.adapter import compile_model
+        from warmup.serving.compile import compile_for
+
+        session, policy = self.session, self.context.options.policy
+        state, module = session.compiler.state, session.compiler.model.module
+        compiled: Callable[..., object] | None = None
+        if policy == ShapePolicy.RANGE.value:
+            compiled = compile_for(module, session.inputs, self.buckets, mode=mode, policy=policy)
+        for bucket in self.buckets:
+            torch.compiler.reset()  # past its recompile limit dynamo runs the model uncompiled
+            inputs = session.inputs(bucket)
+            with torch.no_grad():
+                (compiled or compile_model(module, mode))(*inputs.args, **inputs.kwargs)
+            state.restore()
 
 
 def _plan_buckets(session: Session, buckets: Sequence[Bucket]) -> tuple[PlannedBucket, ...]:

@@ -452,8 +452,9 @@ class BuildReport(ProblemResults):
     ``buckets`` has a second result where weights were padded as well. Of problems, ``known`` are
     keys that the table had already. ``kept`` has, by key, why a row that was retried is no better,
     so that the older row stays. ``prepared`` says which weights the second runs padded, None when
-    weights were not measured. ``plan`` is that of a dry run, which has nothing else. With a
-    ``program`` the other fields are about what was tuned when it had ended.
+    weights were not measured; ``not_bundled`` why a model has no bundle. ``plan`` is that of a dry
+    run, which has nothing else. With a ``program`` the other fields are about what was tuned when
+    it had ended.
     """
 
     path: Path
@@ -463,6 +464,7 @@ class BuildReport(ProblemResults):
     known: tuple[str, ...] = ()
     prepared: Prepared | None = None
     bundle: PackedBundle | None = None
+    not_bundled: str = ""
     retried: frozenset[str] | None = None
     kept: Mapping[str, str] = field(default_factory=dict)
     plan: BuildPlan | None = None
