@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from sample_tables import make_runtime
@@ -182,35 +181,6 @@ def test_only_what_serves_from_a_table_decides_the_exit_code() -> None:
         ((result("table", FLAT), result("table-padded", **lost)), ("table-padded",)),
     ):
         assert report(*others, *served).failed == failed
-
-
-def _limited(**origin: Any) -> Comparison:
-    """Return a comparison of calls that the host takes 150 us to enqueue, 80 us uncompiled."""
-    made = report(
-        result("eager", cells=cells(FLAT, faster(FLAT, 0.2), host_us=80.0)),
-        result("default", cells=cells(FLAT, faster(FLAT, 0.2), host_us=150.0)),
-        result("table", cells=cells(faster(FLAT, 2.0), faster(FLAT, 0.2), host_us=150.0)),
-    )
-    return replace(made, origin=replace(made.origin, **origin))
-
-
-def test_the_buckets_that_the_host_limits_are_named() -> None:
-    """Of two one is: eager is limited by the device there, and the others take 150 us."""
-    lines = list(sentences(_limited()))
-    assert "  seqlen=16: eager 100.0 us (device), default 150.0 us, table 150.0 us" in lines
-    assert not any(line.startswith("  seqlen=560: ") for line in lines)
-    # The advice says whether the times above it are those.
-    for launch, said in (
-        (Launch.EAGER, "compare with --launch cudagraph"),
-        (Launch.CUDAGRAPH, "with CUDA graphs, with which the speed-ups above were measured"),
-    ):
-        lines = list(sentences(_limited(launch=launch)))
-        assert said in " ".join(line.strip() for line in lines), launch
-        assert max(map(len, lines)) <= 80, launch
-    # On a cpu the host is the device.
-    here = _limited().origin.runtime
-    cpu = replace(here, device=replace(here.device, type="cpu"))
-    assert _limited(runtime=cpu).host_limits() == ()
 
 
 def test_the_document_is_json_and_repeats_the_text() -> None:

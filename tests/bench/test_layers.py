@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,10 +13,8 @@ import torch
 from warmup.bench import backends
 from warmup.bench.backends import LayerAtShape, LayerTable, bench
 from warmup.bench.cells import BenchReport, BenchRequest, Cell, Pass, reason_of
-from warmup.bench.layers import LAYERS, Matmul, OpenLayer, parse_shapes
+from warmup.bench.layers import LAYERS, OpenLayer, parse_shapes
 from warmup.core.errors import BuildError, OutputMismatchError, SettingsError
-from warmup.core.trial import Samples
-from warmup.measuring.clock import run_rounds
 
 OWN = """
 import torch
@@ -132,23 +129,6 @@ def test_every_layer_agrees_with_its_reference() -> None:
             assert made.check(eager, Pass.FORWARD, limit) <= limit, name
 
 
-def test_least_bytes_count_each_operand_once() -> None:
-    """An 8 x 4 layer in bf16 reads its operands and writes its output; then the gradients."""
-    expected: Mapping[str, tuple[int, int]] = {
-        "rmsnorm": (2 * (2 * 32 + 4), 2 * (3 * 32 + 2 * 4)),
-        "layernorm": (2 * (2 * 32 + 2 * 4), 2 * (3 * 32 + 4 * 4)),
-        "softmax": (2 * 2 * 32, 2 * 3 * 32),
-        "swiglu": (2 * 3 * 32, 2 * 5 * 32),
-        "cross-entropy": (64 + 64 + 2, 2 + 64 + 64 + 64),
-    }
-    for name, (forward, backward) in expected.items():
-        moved = placed(name, 8, 4, dtype="bf16").moved
-        assert moved == {Pass.FORWARD: forward, Pass.BOTH: forward + backward}, name
-    matmul = OpenLayer.of(Matmul(torch.randn(4, 5)), "mm")
-    made = LayerAtShape(request(benchmark="mm"), matmul, (3, 4, 5))
-    assert (made.flops[Pass.FORWARD], made.moved[Pass.FORWARD]) == (120, 4 * (12 + 20 + 15))
-
-
 def test_wrong_results_are_caught() -> None:
     """An output that is scaled, unwritten, cut, or wrong in one element, and a wrong gradient."""
     made, eager = placed("softmax", 16, 24), built_in("softmax").backends["eager"]
@@ -219,33 +199,6 @@ def test_a_library_that_is_missing_is_a_reason(monkeypatch: pytest.MonkeyPatch) 
     assert found.missing["liger"] == "its kernels are for GPUs"
     assert "constant weights" in found.missing["table"]
     assert not found.is_right  # nothing but eager was compared
-
-
-def test_a_backend_that_fails_while_it_is_timed_costs_no_other(
-    own_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def failing(batches: Any, *rest: Any) -> dict[str, Samples]:
-        if "right" in batches:
-            batches["right"].time = lambda: 1 / 0
-        return run_rounds(batches, *rest)
-
-    monkeypatch.setattr(backends, "run_rounds", failing)
-    found = cells_of(own_file, "GeGlu", backends="right", shapes="4x4")[:2]
-    assert [(cell.samples is None, cell.reason) for cell in found] == [
-        (False, ""),
-        (True, "while it was timed: ZeroDivisionError: division by zero"),
-    ]
-
-
-def test_a_recompile_while_it_is_timed_is_no_time() -> None:
-    """A function that was dropped from dynamo's cache fails when timed."""
-    made, layer = placed("softmax", 8, 16), built_in("softmax")
-    compiled = torch.compile(layer.backends["eager"], backend="eager")
-    made.check(compiled, Pass.FORWARD, 1e-3)
-    batch = made.batch_of(compiled, Pass.FORWARD)
-    torch.compiler.reset()
-    with pytest.raises(RuntimeError, match="Detected recompile"):
-        batch.time()
 
 
 def test_a_build_that_fails_costs_the_table_at_that_shape(

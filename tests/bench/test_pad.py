@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from own_processes import run_python
 from sample_tables import make_outcome, make_table
 
-from warmup.bench.pad import PadRun, SampleFile, draw_pad_keys, measure_samples, parse_dtypes
+from warmup.bench.pad import PadRun, SampleFile, draw_pad_keys, measure_samples
 from warmup.core.device import Device, Runtime
-from warmup.core.errors import NothingRecordedError, SettingsError, WarmupError
+from warmup.core.errors import SettingsError
 from warmup.core.files import locked
 from warmup.core.roofline import item_bytes
 from warmup.core.rows import L2, Evidence, Launch, Method, Row
@@ -102,7 +101,7 @@ def test_a_second_run_measures_what_is_missing(tmp_path: Path) -> None:
     write(path, keys[:2])
     asked: list[str] = []
 
-    def build(problems: Sequence[MissedProblem], *, observer: Any, **_: Any) -> BuildReport:
+    def build(problems: Sequence[MissedProblem], _out: Path, observer: Any) -> BuildReport:
         asked.extend(one.key for one in problems)
         observer.measuring_on(HERE, Method())
         observer.problem_finished(tuned(keys[2]))
@@ -126,20 +125,6 @@ def report(**reasons: Any) -> BuildReport:
     return BuildReport(
         path=Path("t.json"), table=make_table({}), digest="0" * 64, seconds=1.0, **reasons
     )
-
-
-def test_a_build_that_recorded_nothing_is_an_error_where_it_gives_reasons(tmp_path: Path) -> None:
-    """A budget that is spent at once is none."""
-    keys, reasons = keys_of(3), ""
-
-    def build(*_: Any, **__: Any) -> BuildReport:
-        raise NothingRecordedError("none", reasons)
-
-    with SampleFile(tmp_path / "p.jsonl", lambda _: None) as file:
-        assert measure_samples(keys, file, build).left == 3
-        reasons = "pad mm m=1: too large"
-        with pytest.raises(WarmupError, match="no sample could be measured; pad mm m=1: too"):
-            measure_samples(keys, file, build)
 
 
 def test_a_line_that_a_killed_run_cut_is_dropped_with_a_sentence(tmp_path: Path) -> None:
@@ -193,23 +178,6 @@ def test_samples_of_another_origin_are_not_added(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="cannot be read and written"):
         write(tmp_path / "absent/pad.jsonl", [])
     assert path.read_bytes() == before
-
-
-def test_what_cannot_be_done_is_one_line(tmp_path: Path) -> None:
-    """Exit 3, before anything is measured or written."""
-    pytest.importorskip("torch")
-    for words, text in (
-        ("--dtype f8", "use any of f16,bf16,f32"),
-        ("--budget soon", "is no time; write 90s, 20m or 2h"),
-        ("--device cpu", "inductor pads no GEMM on cpu"),
-    ):
-        out = str(tmp_path / "p.jsonl")
-        command = ("-m", "warmup", "bench", "pad", "--samples", "2", "--out", out)
-        done = run_python(*command, *words.split())
-        assert (done.returncode, len(done.stderr.strip().splitlines())) == (3, 1), done.stderr
-        assert text in done.stderr
-        assert not Path(out).exists()
-    assert parse_dtypes("f32, f16,f32") == ("f32", "f16")
 
 
 @pytest.mark.long

@@ -11,12 +11,10 @@ from typing import Any
 
 import pytest
 
-from warmup.bench.compare import CompareObserver, How
+from warmup.bench.compare import CompareObserver
 from warmup.bench.race import Entrant, Race, Remote
-from warmup.bench.variant_process import VariantProcess
 from warmup.core.processes import ChildError
 
-ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 0.02
 PROGRAM = """
 import os, sys, time
@@ -57,29 +55,6 @@ def test_every_variant_may_be_as_far_from_eager_as_default_mode() -> None:
     for default, limit in ((0.025, 0.0375), (0.001, LIMIT), (0.21, LIMIT)):
         found = judged(eager=0.0, default=default, table=0.0235)
         assert [own for _, own in found.values()] == [pytest.approx(limit)] * 3, default
-
-
-def test_misses_of_rows_for_frozen_weights_are_explained() -> None:
-    race = Race(Path(), Path(), {"device": "cpu"}, 1.0, CompareObserver(), contextlib.ExitStack())
-    for count, said in ((0, []), (3, ["table: 3 of its misses have a row for frozen weights; "])):
-        variant = SimpleNamespace(name="table", how=How.TABLE)
-        started: Any = {"miss_reasons": {"needs_freezing": count}}
-        entrant: Any = SimpleNamespace(variant=variant, started=started)
-        race.entrants = [entrant]
-        assert [remark.removesuffix("compare with --freezing") for remark in race.idle()] == said
-
-
-def test_a_variant_is_timed_again_after_its_copies_are_freed() -> None:
-    """One start serves several races, each with one way of launching: batches are made anew."""
-    process = VariantProcess()
-    case = {"model": f"{ROOT / 'examples/mlp.py'}:MLP", "how": "eager", "table": None, "inputs": ()}
-    case |= {"device": "cpu", "dtype": None, "seed": 0, "spawned": 0.0, "freezing": None}
-    process.start(**case, buckets=[[("seqlen", 4)], [("seqlen", 8)]])
-    for _ in range(2):
-        process.release()
-        process.prepare("eager", "warm", 0)
-        assert process.time(1)["device_us"] > 0
-        assert len(process._batches) == 2
 
 
 @pytest.fixture

@@ -134,29 +134,3 @@ def test_an_audit_is_written_to_a_file_whole(warmup: Command, tmp_path: Path) ->
         assert json.loads((tmp_path / words[-1]).read_text())["miss_count"] == 1, words
     warmup("audit", "bad.jsonl", "--out", "m.txt")
     assert (tmp_path / "m.txt").read_text().startswith("warmup d1: ")
-
-
-def test_misses_are_written_for_the_next_build(warmup: Command, tmp_path: Path) -> None:
-    done = warmup("audit", "bad.jsonl", "--misses-out", "m.json", "--fail-on", "miss")
-    assert done.returncode == 1
-    assert json.loads((tmp_path / "m.json").read_text()) == {
-        "schema": 1,
-        "digests": ["d1"],
-        "problems": [{"key": make_key(600), "kind": "gemm", "reason": "not_in_table", "count": 1}],
-    }
-
-
-def test_ranks_that_disagree_are_named_and_fail_on_demand(warmup: Command, tmp_path: Path) -> None:
-    for rank, winner in (("0", "w1"), ("1", "w2")):
-        sink = JsonLinesSink(tmp_path / "ranks.jsonl")
-        sink.open()
-        emitter = Emitter([sink], {"digest": "d1", "rank": rank}, f"r{rank}")
-        pid = emitter.emit(EventName.HIT, key=make_key(560), winner=winner).pid
-        sink.close()
-    done = warmup("audit", "ranks.jsonl", "--fail-on", "diverged")
-    assert (done.returncode, done.stderr) == (1, "audit failed on: diverged\n")
-    assert done.stdout.splitlines()[-3:] == [
-        f"diverged {make_key(560)}",
-        f"    w1: rank 0 (r0/{pid})",
-        f"    w2: rank 1 (r1/{pid})",
-    ]

@@ -6,16 +6,14 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from own_processes import ROOT, Done
-from sample_tables import make_key, make_row, make_table
+from sample_tables import make_key
 
 pytest.importorskip("torch")
 
 from warmup.serving.audit import encode_problems
-from warmup.tuning.report import ProgramRun
 
 RunMain = Callable[..., Done]
 OUT = "--out t.json"
@@ -130,13 +128,3 @@ def test_a_build_from_vllm_on_a_cpu_says_first_that_nothing_asks(
     for target in ("m{1", 'm{"compile_sizes": 8}', 'm{"tensor_parallel_size": "2"}'):
         done = run_main("build", "--from-vllm", target, "--out", "t.json")
         assert (done.returncode, done.stderr[:19]) == (3, "error: --from-vllm:"), target
-
-
-def test_a_decision_that_changed_when_the_program_had_ended_is_said() -> None:
-    """A region is measured when the program has ended; kernels of another winner have no row."""
-    same, changed = "pad addmm m=8 n=9 k=9 bf16 a=row b=col", "pad mm m=8 n=9 k=9 bf16 a=row b=col"
-    before = {same: make_row("as_is"), changed: make_row("as_is")}
-    ran: Any = None
-    program = ProgramRun(ran, frozenset(), before, ())
-    assert program.changed(make_table({**before, changed: make_row("padded")})) == [changed]
-    assert program.changed(make_table(before)) == []

@@ -5,18 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from rich.console import Console
-from rich.progress import Progress
 from sample_tables import make_key, make_row, make_table
 
 from warmup.cli.build_render import (
     MEASURE_ALL,
     BuildProgress,
-    DoneColumn,
-    StepColumn,
     document,
     is_undecided,
     spell,
@@ -27,15 +23,13 @@ from warmup.core.buckets import Bucket, parse_buckets
 from warmup.core.device import CallCost, MachineState
 from warmup.core.rows import Flag, Row
 from warmup.core.trial import Tuned
-from warmup.keys.kind import Kind
-from warmup.tuning.report import BucketResult, BuildReport, CheckedOutput, DeviceShare
+from warmup.tuning.report import BucketResult, BuildReport, CheckedOutput
 
 pytest.importorskip("torch")
 
 
 QUIET = MachineState(measured=4, cpus=2.0, worst_share=0.03)
 NOISY: Mapping[str, Any] = {"flags": (Flag.UNSTABLE,)}
-LAUNCH = "launch triton_poi_fused_mul x={} args=*bf16 source=3f2a9c0d41b7e865"
 RANGE = Bucket((("batch", 1), ("seqlen", 560)), (("seqlen", 257),))
 FIELDS: dict[str, Any] = {"judgement": CheckedOutput(error=0, limit=1), "seconds": 0.5}
 
@@ -120,20 +114,6 @@ def test_a_winner_slower_than_the_library_is_explained() -> None:
     assert [*spell_table(found.table)][-1].startswith("1 row slower than the library's kernel")
 
 
-def test_rows_with_a_summary_are_one_line(toy_kind: Kind) -> None:
-    """How many, and the mean speed-up over what."""
-    del toy_kind
-    bucket = Bucket((("seqlen", 16),))
-    for key, line in (
-        (LAUNCH, "2 launch configs, 1.17x over the config of default mode"),
-        ("toy cat m={} n=4 via=sum f32 tag=7", "2 toys, 1.17x over the toy on top"),
-    ):
-        rows = {key.format(m): make_row() for m in (16, 32)}
-        printed = [*spell(of_rows(rows, bucket))]
-        assert line in printed, key
-        assert not any("seqlen=16" in each for each in printed), key
-
-
 def test_rows_far_from_the_bound_name_the_bucket_to_add() -> None:
     """How many rows, the worst of them and where, and the middle of the bucket.
 
@@ -159,21 +139,6 @@ def test_rows_far_from_the_bound_name_the_bucket_to_add() -> None:
     assert (split["ratio"], split["add"]) == (1.24, {"batch": 1, "seqlen": 408})
 
 
-def test_each_device_has_a_line() -> None:
-    shares = (
-        DeviceShare(name="cuda:0", problems=1, control_us=100.0),
-        DeviceShare(name="cuda:1", problems=0, left_out="no CUDA driver"),
-    )
-    found = of_rows({}, devices=shares)
-    lines = [
-        "cuda:0: 1 problem, control problem 100.0 us",
-        "cuda:1: 0 problems; left out: no CUDA driver",
-    ]
-    assert set(lines) <= set(spell(found))
-    fields = {"name": "cuda:1", "problems": 0, "control_us": None, "left_out": "no CUDA driver"}
-    assert document(found)["devices"][1] == fields
-
-
 def test_a_log_says_that_a_silent_build_goes_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -183,57 +148,6 @@ def test_a_log_says_that_a_silent_build_goes_on(
         progress.candidates_compiled(2, 3)
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("starting: 2 of 3 candidates compiled: 0:00:0")
-
-
-def test_the_time_left_is_that_of_the_units() -> None:
-    now = [0.0]
-    progress = Progress(
-        console=Console(quiet=True), get_time=lambda: now[0], speed_estimate_period=1e6
-    )
-    number = progress.add_task("x", total=None)
-    for seconds, total, done, said in (
-        (60, None, 0, "0:01:00 so far"),
-        (60, 6, 0, "0 of 6 rounds, 0:01:00 so far"),
-        (62, 6, 1, "1 of 6 rounds, 0:01:02 so far"),
-        (64, 6, 2, "2 of 6 rounds, 0:01:04 so far, about 0:00:08 left"),
-        (72, 6, 6, "6 of 6 rounds, 0:01:12 so far"),
-    ):
-        now[0] = seconds
-        progress.update(number, total=total, completed=done)
-        assert DoneColumn("rounds").render(progress.tasks[0]).plain == said
-
-
-def test_a_tuned_problem_is_a_part_of_its_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of as many as the model has different weights, then as the buckets before had.
-
-    Buckets with padded weights are no more buckets, but counted from 0 again.
-    """
-    seen: list[float] = []
-    monkeypatch.setattr(
-        BuildProgress, "show", lambda _self, _step=None, done=None, **_: seen.append(done)
-    )
-    progress, tuned = BuildProgress(), cast("Tuned", None)  # is not looked at
-    progress.problems_expected(4)
-    buckets = parse_buckets("16,32", None)
-    progress.bucket_started(buckets[0], 0, 2, weights_padded=False)
-    progress.problem_finished(tuned)
-    progress.problem_finished(tuned)
-    progress.bucket_finished(BucketResult(bucket=buckets[0], tuned=2, keys=("k", "l"), **FIELDS))
-    progress.bucket_started(buckets[1], 1, 2, weights_padded=False)
-    for _ in range(3):
-        progress.problem_finished(tuned)
-    assert seen == [0, 0.25, 0.5, 1, 1, 1.5, 1.95, 1.95]
-    progress.bucket_started(buckets[0], 0, 2, weights_padded=True)
-    assert seen[-1] == 0
-
-
-def test_a_long_step_leaves_room_for_the_time(capsys: pytest.CaptureFixture[str]) -> None:
-    console = Console(width=80, force_terminal=True, color_system=None)
-    progress = Progress(StepColumn(), DoneColumn("buckets"), console=console)
-    progress.add_task("batch=4,seqlen=128: 10 problems tuned " * 3, total=4)
-    console.print(progress.get_renderable())
-    (line,) = capsys.readouterr().out.splitlines()
-    assert line.rstrip().endswith("0 of 4 buckets, 0:00:00 so far")
 
 
 def test_a_finished_bucket_says_what_limits_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -102,16 +102,6 @@ def test_each_differing_field_is_a_line(check: Command, here: Runtime) -> None:
     assert (done.returncode, "CUDA devices here" in done.stderr) == (10, True)
 
 
-def test_a_ready_table_is_described(check: Command, folder: Path, here: Runtime) -> None:
-    lines = check("ready.json").stdout.splitlines()
-    digest = json.loads((folder / "ready.json").read_text())["provenance"]["digest"]
-    assert lines[:2] == [f"digest    {digest}", "rows      2 (gemm 2)"]
-    assert lines[2] == "unstable  0"
-    assert lines[3].removeprefix("tuned on  ") == lines[4].removeprefix("here      ")
-    assert here.device.name in lines[3]
-    assert lines[5:] == ["state     ready (0)"]
-
-
 def test_unstable_rows_are_counted_and_can_fail_a_check(check: Command, folder: Path) -> None:
     done = check("noisy.json")
     assert (done.returncode, "unstable  2" in done.stdout.splitlines()) == (0, True)
@@ -120,12 +110,6 @@ def test_unstable_rows_are_counted_and_can_fail_a_check(check: Command, folder: 
     assert (done.returncode, (folder / "ready").exists()) == (11, False)
     assert done.stderr.startswith("error: 2 of 3 rows are unstable: measure them again with ")
     assert check("ready.json", "--fail-on", "unstable").returncode == 0
-
-
-def test_the_rank_is_named(check: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RANK", "3")
-    done = check("damaged.json", "--json")
-    assert (done.stderr[:16], json.loads(done.stdout)["rank"]) == ("rank 3: error: d", "3")
 
 
 def test_the_ready_file_holds_the_digest(check: Command, folder: Path, tmp_path: Path) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -167,25 +165,6 @@ def test_a_cache_folder_that_cannot_be_made_is_one_line(
     ):
         done = run_main(*command.split())
         assert (done.returncode, done.stderr[: len(said)], done.stderr.count("\n")) == (3, said, 1)
-
-
-_AS_WARMUP = "import sys; sys.argv[0] = 'warmup'; import warmup.cli; warmup.cli.main()"
-
-
-def test_bash_completes_commands_and_options() -> None:
-    """The shell's own protocol, as the installed completion calls the program."""
-    for typed, offered in (("warmup bu", "build"), ("warmup build --dry", "--dry-run")):
-        number = str(len(typed.split()) - 1)
-        asked = {"_WARMUP_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": number}
-        done = subprocess.run(
-            [sys.executable, "-c", _AS_WARMUP],
-            env={**os.environ, **asked},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        )
-        assert offered in done.stdout.split()
 
 
 def test_a_torch_that_is_missing_is_no_fault_of_warmup(

@@ -74,32 +74,6 @@ def test_this_machine_is_examined_and_left_as_it_was(doctor: Doctor, tmp_path: P
     )
 
 
-def test_a_pod_without_anything_is_examined(
-    doctor: Doctor, nobody: tuple[str, ...], tmp_path: Path
-) -> None:
-    """No HOME, no USER, no name for the user, nothing on PATH: the compiler is what is missing."""
-    pytest.importorskip("torch")
-    cache = tmp_path / "cache"
-    cache.mkdir()
-    cache.chmod(0o777)
-    done = doctor(*("--device", "cpu"), before=nobody, PATH="", TORCHINDUCTOR_CACHE_DIR=str(cache))
-    assert (done.returncode, done.stderr) == (1, "doctor failed on: compiler\n")
-
-
-def test_the_default_cache_folder_of_a_nameless_user_is_told(
-    doctor: Doctor, nobody: tuple[str, ...]
-) -> None:
-    """Torch 2.11 and 2.12 have none and it fails; later ones do, and it is named."""
-    torch = pytest.importorskip("torch")
-    done = doctor("--device", "cpu", "--json", before=nobody, PATH=os.environ["PATH"])
-    found = found_in(done)["cache folder"]
-    has_default = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
-    assert (found["state"], "1000770000" in found["said"]) == (
-        "ok" if has_default else "fail",
-        True,
-    )
-
-
 def test_a_cache_folder_of_another_user_fails(
     doctor: Doctor, nobody: tuple[str, ...], tmp_path: Path
 ) -> None:

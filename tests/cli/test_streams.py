@@ -104,20 +104,3 @@ def test_a_signal_that_arrives_in_a_finalizer_ends_the_command(
         long_command()
     assert ended.value.exit_code == code
     assert asked[1:] == [number]
-
-
-def test_other_errors_of_finalizers_are_said_as_before() -> None:
-    """What else a finalizer raises reaches the hook that was there, which is there again after."""
-    said = []
-    before, sys.unraisablehook = sys.unraisablehook, said.append
-    dies = _Dies()
-    kept = weakref.ref(dies, lambda _dead: {}[0])
-    try:
-        with interruptible():
-            del dies
-        after = sys.unraisablehook
-    finally:
-        sys.unraisablehook = before
-    assert [type(unraisable.exc_value) for unraisable in said] == [KeyError]
-    assert after == said.append
-    assert kept() is None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -45,25 +44,6 @@ def test_the_curve_is_printed(warmup: Command) -> None:
         ["3", "1.40x", "28.3%", "#" * 13],
         ["4", "1.00x", "0.0%"],
     ]
-
-
-def test_json_has_the_whole_curve(warmup: Command) -> None:
-    found = json.loads(warmup("--max-buckets", "2", "--multiple", "64", "--json").stdout)
-    best = suggest(COUNTS, max_buckets=2, multiple=64)
-    assert found["curve"] == [
-        {"sizes": list(pick.sizes), "work": pick.work, "padded": best.padded(pick)}
-        for pick in best.curve
-    ]
-    assert {name: value for name, value in found.items() if name != "curve"} == {
-        "multiple": 64,
-        "cost": "linear",
-        "requests": 671,
-        "observed": 4,
-        "smallest": 16,
-        "largest": 2048,
-        "work": best.work,
-        "value": "64,2048",
-    }
 
 
 def test_a_dash_is_standard_input(warmup: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,9 +20,8 @@ from warmup.cli import output
 from warmup.cli import tables as show_render
 from warmup.cli.app import app
 from warmup.cli.tables import spell_candidates, spell_table
-from warmup.core.device import CallCost
 from warmup.core.errors import TableFormatError
-from warmup.core.rows import MAX_RANKED, Launch, Rejection, Scope, ranked
+from warmup.core.rows import MAX_RANKED, Rejection, Scope, ranked
 from warmup.core.trial import Tuned, ranking_of
 from warmup.table.codec import decode, digest_of, encode
 from warmup.table.store import read, write
@@ -76,12 +75,6 @@ def test_show_filters_rows(warmup: Command) -> None:
         assert (done.returncode, "matches" in done.stderr) == (int(not shown), not shown), filters
         assert done.stdout.startswith("NVIDIA H200 (sm_90), torch 2.13.0, trit"), filters
         assert done.stdout.splitlines()[-1] == f"{shown} of 3 rows{flags}", filters
-
-
-def test_merge_writes_the_union(warmup: Command, folder: Path) -> None:
-    done = warmup("merge", "a.json", "c.json", "--out", "new/out.json")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "new/out.json: 4 rows\n")
-    assert len(read(folder / "new/out.json").rows) == 4
 
 
 def test_a_refused_merge_writes_nothing(warmup: Command, folder: Path) -> None:
@@ -166,16 +159,6 @@ def test_no_line_is_longer_than_the_terminal() -> None:
     assert len(two[two.index(next(line for line in two if line[:4] == "gemm")) + 2 : -1]) <= 2 * 2
 
 
-@pytest.mark.usefixtures("on_terminal")
-def test_what_all_rows_share_is_printed_once() -> None:
-    rows = {make_key(m): make_row() for m in (16, 560)}
-    text = "\n".join(spell_table(make_table(rows)))
-    assert "all gemm rows: bf16 a=row b=col bias=1d out=bf16 epilogue=none\n" in text
-    assert (text.count("bf16"), text.count("n=1280 k=3420")) == (2, 2)
-    lines = list(spell_table(make_table({make_key(560): make_row()})))  # a row alone has it all
-    assert not any(line.startswith("all ") for line in lines)
-
-
 def test_a_ranking_has_the_ten_fastest_that_were_timed_alike() -> None:
     """A time of the GEMM alone is not compared with one of the GEMM and its epilogue.
 
@@ -207,50 +190,12 @@ def test_a_ranking_has_the_ten_fastest_that_were_timed_alike() -> None:
                 decode(encode(make_table({key: damaged})), "t")
 
 
-def test_candidates_are_ranked_with_us_and_percent() -> None:
-    """The best time as a share of each, as inductor's log has it; the winner is marked.
-
-    Tables of before have the winner and the runner-up alone.
-    """
-    row, key = make_row(time_us=10.0), make_key()
-    ranking = f"10 {row.winner.short}; 12.5 aten::mm"
-    table = make_table({key: replace(row, evidence=replace(row.evidence, ranking=ranking))})
-    assert list(spell_candidates(table, [key]))[2:6] == [
-        key,
-        "  20 candidates tried, timed alone at 1980 MHz",
-        "  10.0 us  100.0%  winner  triton_mm 64x128 w4",
-        "  12.5 us   80.0%          aten::mm",
-    ]
-    lines = list(spell_candidates(make_table({key: make_row()}), [key]))
-    assert lines[3].endswith("; the ranking was not kept, only these")
-    assert [line.split()[-1] for line in lines[4:6]] == ["w4", "bias_addmm"]
-
-
 @pytest.mark.usefixtures("on_terminal")
 def test_shipped_tables_fit_the_terminal(root: Path) -> None:
     for path in sorted((root / "tables").rglob("*.json")):
         table = read(path)
         lines = [*spell_table(table), *spell_candidates(table, [*table.rows][:5])]
         assert (path.name, max(map(len, lines)) <= 80) == (path.name, True)
-
-
-@pytest.mark.usefixtures("on_terminal")
-def test_what_the_host_limits_is_shown() -> None:
-    costs = [("MLP n_128", CallCost(121.0, 210.5)), ("MLP n_16", CallCost(120.04, 38.0))]
-    for launch, advice in (
-        (Launch.EAGER, "have no such limit: build for them with --launch cudagraph"),
-        (Launch.CUDAGRAPH, "winners were chosen for CUDA graphs, which have no such limit"),
-    ):
-        table = make_table()
-        policy = replace(table.policy, timing=replace(table.policy.timing, launch=launch))
-        named = replace(table, provenance=table.provenance.costing(costs), policy=policy)
-        lines = list(spell_table(named))
-        first = lines.index("MLP n_16: host 120.0 us, device 38.00 us: the host limits it")
-        assert lines[first + 1] == "MLP n_128: host 121.0 us, device 210.5 us: the device limits it"
-        text = " ".join(line.strip() for line in lines)
-        assert "launched one by one, 1 of 2 buckets is limited by the host" in text
-        assert advice in text
-        assert max(map(len, lines)) <= 80
 
 
 def run(*arguments: object) -> tuple[int, str]:
@@ -283,14 +228,6 @@ def test_fail_on_takes_a_level_and_all_worse_ones(tmp_path: Path) -> None:
         (doubted, "wrong", 1),
     ):
         assert run(path, "--review", "--fail-on", level)[0] == code, (path, level)
-
-
-def test_peaks_can_be_those_of_another_table() -> None:
-    code, text = run(TABLE, "--review", "--peaks", WITH_PEAKS, "--json")
-    (found,) = json.loads(text)
-    assert (code, found["peaks"]["tflops"]["bf16"], found["peaks_origin"]) == (0, 824.1, "given")
-    assert len(found["numbers"]) == 122
-    assert all(number["share"] is not None for number in found["numbers"])
 
 
 def test_options_of_a_review_need_it_and_filters_do_not_fit_it() -> None:

@@ -5,7 +5,6 @@ All offline: the schemas come with the validators (docs/decisions/0006-manifest-
 
 from __future__ import annotations
 
-import ast
 import io
 import itertools
 import json
@@ -125,39 +124,6 @@ def test_init_container_and_server_share_one_cache_and_one_table() -> None:
 # Kubernetes, with vLLM
 
 
-def test_the_table_of_vllm_is_built_for_the_sizes_that_are_served() -> None:
-    """The Job runs the ConfigMap's program, which compiles the Deployment's static sizes."""
-    (server,) = pod_of("Deployment", VLLM_MANIFESTS)["containers"]
-    config = server["args"][server["args"].index("--compilation-config") + 1]
-    served = json.loads(config)["compile_sizes"]
-    program = of_kind("ConfigMap", VLLM_MANIFESTS)
-    nodes = ast.walk(ast.parse(program["data"]["start.py"]))
-    dicts = [ast.literal_eval(one) for one in nodes if isinstance(one, ast.Dict)]
-    assert dicts == [{"compile_sizes": served}]
-    pod = pod_of("Job", VLLM_MANIFESTS)
-    (build,) = pod["initContainers"]
-    (mount,) = [one for one in build["volumeMounts"] if one["name"] == "program"]
-    (volume,) = [one for one in pod["volumes"] if one["name"] == "program"]
-    assert volume["configMap"]["name"] == program["metadata"]["name"]
-    assert build["args"][-1] == f"{mount['mountPath']}/{next(iter(program['data']))}"
-
-
-def test_vllm_has_a_cache_for_each_table_and_is_ready_when_it_answers() -> None:
-    """The ConfigMap of the table and vLLM's cache folder end with the same digest."""
-    pod = pod_of("Deployment", VLLM_MANIFESTS)
-    (table,) = [one["configMap"]["name"] for one in pod["volumes"] if "configMap" in one]
-    for container in containers(pod):
-        folder = environment_of(container)["VLLM_CACHE_ROOT"]
-        assert folder.rpartition("-")[2] == table.rpartition("-")[2]
-        (mount,) = [one for one in container["volumeMounts"] if one["name"] == "table"]
-        assert mount["readOnly"] is True
-    (server,) = pod["containers"]
-    probes = [server[name]["httpGet"]["path"] for name in ("startupProbe", "readinessProbe")]
-    assert probes == ["/health", "/health"]
-    service = of_kind("Service", VLLM_MANIFESTS)
-    assert service["spec"]["selector"] == {"app": "vllm-server"}
-
-
 # Docker
 
 
@@ -206,18 +172,6 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     words = ["systemd-analyze", "verify", "--man=no", str(unit)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (done.returncode, [x for x in done.stderr.splitlines() if unit.name in x]) == (0, [])
-
-
-def test_the_unit_shares_one_cache_folder_and_leaves_time_to_compile() -> None:
-    """The caches lie in CacheDirectory, and systemd waits longer than the check's own limit."""
-    unit = unit_entries()
-    folder = f"/var/cache/{unit['CacheDirectory'][0]}/"
-    variables = dict(entry.split("=", 1) for entry in unit["Environment"])
-    assert variables["TORCHINDUCTOR_CACHE_DIR"].startswith(folder)
-    words = shlex.split(unit["ExecStartPre"][0])
-    assert int(unit["TimeoutStartSec"][0]) > int(words[words.index("--timeout") + 1])
-    assert unit["DynamicUser"] == ["yes"]
-    assert "/etc/warmup" in unit["ReadOnlyPaths"][0].split()
 
 
 # Commands

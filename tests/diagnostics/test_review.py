@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import pytest
 from sample_tables import make_table
 
-from warmup.core.errors import SettingsError
 from warmup.core.roofline import Peaks, Work
 from warmup.core.rows import Evidence, Family, Flag, Row, Scope, Winner
 from warmup.keys.registry import product_of
@@ -18,13 +15,9 @@ from warmup.table.review import (
     Level,
     Reviewed,
     TimedRow,
-    implied_peaks,
-    peaks_in,
     review,
     review_table,
-    share_at_least,
 )
-from warmup.table.store import read, write
 
 PEAKS = Peaks(
     tflops={"bf16": 800.0},
@@ -104,25 +97,6 @@ def test_a_number_is_doubted_at_the_stated_bounds() -> None:
     assert doubts[0].reason.startswith("200%")
 
 
-def test_shares_are_of_the_clock_and_the_memory() -> None:
-    """A row at three quarters of the clock of the peak has four thirds of the share."""
-    slow, fast = timed(150.0, clock_mhz=1200), timed(150.0, clock_mhz=1600)
-    both = reviewed(slow, fast)
-    shares = [share_at_least(both, one) for one in both.rows]
-    assert shares == [pytest.approx(100 / 150 * 4 / 3), pytest.approx(100 / 150)]
-    # With a warm L2 a call may move its operands faster than the memory does.
-    assert review(reviewed(timed(9.0, work=BYTES), is_cold=False)) == ()
-    # What else is doubtful of a number is doubted still.
-    doubts = review(reviewed(timed(1.0), timed(1.0, library_us=0.5), peaks=None))
-    assert [doubt.reason for doubt in doubts] == ["1 us, and the library's kernel takes 0.5 us"]
-    # Rows of every kind have a share: their bytes follow from their keys.
-    weight = "weight n m=16 in=768 features=50257 bf16 bias=0"
-    families = {GEMM_KEY: (Family.EXTERN, "aten::mm"), PAD_KEY: (Family.PAD, "as_is")}
-    families |= {weight: (Family.WEIGHT, "padded"), LAUNCH_KEY: (Family.LAUNCH, "pointwise")}
-    found = review_table(make_table({key: row(*each) for key, each in families.items()}), PEAKS)
-    assert all(share_at_least(found, one) for one in found.rows)
-
-
 def test_a_time_that_falls_while_the_rows_grow_is_doubted() -> None:
     """48, 65 and 47 us for 560, 1024 and 2048 rows: the time at 1024 is to look at."""
     times = {"560": 48.5, "561..1024": 65.4, "2048": 47.4, "2049..": 1.0}
@@ -175,23 +149,3 @@ def test_two_times_of_one_call_that_contradict_each_other_are_doubted() -> None:
         reasons = reasons_in({GEMM_KEY: row(), PAD_KEY: pad})
         found = any("which took 30 us for: mm m=560" in reason for reason in reasons)
         assert found is is_doubted, own
-
-
-def test_the_peaks_of_a_table(tmp_path: Path) -> None:
-    """Stored ones are read as they were, and replaced by given ones; others follow from rows."""
-    table, path = make_table({GEMM_KEY: row()}), tmp_path / "t.json"
-    write(path, table)
-    with pytest.raises(SettingsError, match=r"t\.json: it has no measured peaks"):
-        peaks_in(path)
-    write(path, replace(table, provenance=replace(table.provenance, peaks=PEAKS)))
-    found = review_table(read(path))
-    assert (found.peaks, found.origin) == (PEAKS, "stored with the table")
-    assert peaks_in(path) == PEAKS
-    given = replace(PEAKS, gbps=1.0)
-    assert review_table(read(path), given).peaks == given
-    bound = row(tflops=600.0, gbps=500.0, peak_share=0.75, clock_mhz=1900)
-    memory = row(tflops=6.0, gbps=2000.0, peak_share=0.5)
-    few = GEMM_KEY.replace("m=560", "m=1")
-    implied = implied_peaks(make_table({GEMM_KEY: bound, few: memory}))
-    assert implied is not None
-    assert (implied.tflops, implied.gbps, implied.clocks) == ({"bf16": 800.0}, 4000.0, {})

@@ -15,8 +15,6 @@ PROGRAM = Path(__file__).resolve().parents[1] / "programs" / "cpp_sources.py"
 BF16 = {"layers": 8, "sizes": [16, 48], "dtype": "bfloat16"}  # products of mkldnn's patterns
 F32 = {"layers": 2, "sizes": [16], "dtype": "float32", "ranged": True}  # products of MKL
 MIXED = {"layers": 4, "sizes": [16], "dtype": "float32", "mixed": True}
-PRODUCTS = 8 * 2 * 2  # by layers and sizes
-PROBLEMS = 2 * 2  # by sizes
 
 
 @pytest.fixture(scope="module")
@@ -41,19 +39,3 @@ def test_the_generated_code_is_the_same(answers: dict[str, list[dict[str, Any]]]
         assert ours["code"] == torchs["code"]
         assert all("_micro_gemm" in code for code in ours["code"])
         assert ours["is_restored"]
-
-
-def test_sources_are_written_and_parsed_once(answers: dict[str, list[dict[str, Any]]]) -> None:
-    """Torch writes two for each product, for a benchmark too, and parses parts for each source."""
-    bf16, f32, mixed = answers["warmup"]
-    control = answers["torch"][0]
-    assert bf16["hits"] == PRODUCTS
-    for found, sources in ((bf16, PROBLEMS), (control, 2 * PRODUCTS)):
-        counts = found["counts"]
-        assert (counts["candidates"], counts["sources"]) == (PRODUCTS, sources)
-    # Along a range, too: two layers of two products each need two sources.
-    assert f32["counts"]["sources"] == PROBLEMS // 2
-    # Of four layers, every other one scales its inner features: two and one sources, not two.
-    assert (mixed["counts"]["candidates"], mixed["counts"]["sources"]) == (8, 3)
-    for part in ("templates", "expressions"):
-        assert bf16["counts"][part] < PRODUCTS < 2 * PRODUCTS < control["counts"][part], part

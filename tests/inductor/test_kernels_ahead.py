@@ -14,12 +14,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from warmup.core.rows import CompileOrder
-from warmup.inductor import listing
 from warmup.inductor.launch import compiling as kernels_ahead
 from warmup.inductor.launch.compiling import KernelsAhead
 from warmup.inductor.listing import note_sent, wait_for_sent
 
 PROGRAM = "cuda_ahead.py"
+
 Ask = Callable[..., dict[str, Any]]
 AHEAD = [CompileOrder.BESIDE, CompileOrder.BEFORE]
 
@@ -120,42 +120,3 @@ def test_the_first_lowering_adds_no_guard_on_the_symbols_of_the_graph(
     before = len(symbols.guards)
     list_ahead(monkeypatch, lambda: compared.append(bool(size.shape[0] > 4)), shape_env=symbols)
     assert (compared, len(symbols.guards)) == ([True], before)
-
-
-def test_workers_are_waited_for_as_long_as_kernels_are_done(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(listing, "_WAIT_SECONDS", 0.5)
-    tasks = [sent_task(0.2 * number) for number in range(1, 5)]
-    wait_for_sent()
-    assert all(task.done() for task in tasks)
-    assert not caplog.records
-
-
-def test_a_task_that_another_thread_sends_while_one_waits_is_not_forgotten() -> None:
-    first: Future[None] = Future()
-    second: Future[None] = Future()
-    note_sent(first)
-
-    def send_and_end() -> None:
-        note_sent(second)
-        first.set_result(None)
-
-    threading.Timer(0.05, send_and_end).start()
-    wait_for_sent()
-    assert not second.done()
-    threading.Timer(0.05, second.set_result, [None]).start()
-    wait_for_sent()
-    assert second.done()
-
-
-def test_a_worker_that_does_not_end_is_said_and_forgotten(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A warning says that host times may be too long; the next bucket does not wait again."""
-    monkeypatch.setattr(listing, "_WAIT_SECONDS", 0.01)
-    note_sent(Future())
-    wait_for_sent()
-    wait_for_sent()
-    (record,) = caplog.records
-    assert record.getMessage().startswith("after 0 s workers still compile 1 kernel:")

@@ -75,13 +75,6 @@ def test_every_candidate_begins_with_the_same_values() -> None:
     assert len(kernel.zeroed) == 2
 
 
-def test_arguments_by_name_are_copied_too() -> None:
-    args = make_arguments()
-    own = OwnArguments(make_kernel(), args[:2], dict(zip(NAMES[2:], args[2:], strict=True)))
-    assert [len(own.args), [*own.kwargs]] == [2, NAMES[2:]]
-    assert own.kwargs["out_ptr0"] is not args[2]
-
-
 def test_integers_and_booleans_are_poisoned_too() -> None:
     """A dtype without NaN gets its largest value; 8-bit floats have NaN."""
     names = types.SimpleNamespace(arg_names=["out_ptr0", "out_ptr1", "out_ptr2"])

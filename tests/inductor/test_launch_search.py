@@ -20,8 +20,6 @@ from warmup.core.rows import CandidateSource, SearchCounts, Winner
 from warmup.inductor.launch import hooks as launch_search
 from warmup.inductor.launch.hooks import LaunchSearch
 from warmup.inductor.launch.kernels import (
-    default_list,
-    grid_of,
     kwargs_of,
     listed_by_inductor,
     refusal_reason,
@@ -139,16 +137,6 @@ def test_a_search_is_as_good_as_inductors_descent() -> None:
         assert counts.left_out == 0, (name, best)
 
 
-def test_a_config_that_both_descents_ask_for_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fastest of all has a neighbour in common with the fastest of max-autotune's list."""
-    monkeypatch.setattr(launch_search, "MOST_CONFIGS", {CandidateSource.GRID: 2})
-    times, counts, _ = search_all(
-        make_kernel(HeuristicType.PERSISTENT_REDUCTION, x=2048, r0_=1024),
-        valley(XBLOCK=32, num_warps=4),
-    )
-    assert counts.tried == len(times)
-
-
 def test_every_config_can_be_forced_at_serving() -> None:
     """Whatever is tried stays within inductor's bounds for the code that it generated."""
     for kernel in KERNELS.values():
@@ -176,41 +164,6 @@ def test_a_search_is_bounded() -> None:
             assert longer <= times.keys(), kernel
 
 
-def test_after_its_seconds_a_search_makes_no_more_waves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Inductor's own lists are tried all the same."""
-    monkeypatch.setattr(launch_search, "MOST_SECONDS", -1.0)
-    _, counts, _ = search_all(KERNELS["looped"], valley(XBLOCK=2))
-    assert dict(counts.added).keys() == {CandidateSource.LISTED_LONGER}
-    assert counts.left_out > 0
-
-
-def test_the_list_of_default_mode_does_not_depend_on_the_mode() -> None:
-    """A square tile has one config in default mode; under max-autotune its list is asked for."""
-    for flag in ({}, {"max_autotune_pointwise": True}, {"max_autotune": True}):
-        kernel = make_kernel(HeuristicType.POINTWISE, x=4096, y=4096)
-        kernel.inductor_meta |= flag
-        longer = listed_by_inductor(kernel, max_autotune=True)
-        assert len(longer) == 6, flag
-        assert len(default_list(kernel, longer if flag else longer[:1])) == (6 if flag else 1)
-
-
-def test_a_grid_has_no_more_configs_than_its_bound() -> None:
-    for name, kernel in KERNELS.items():
-        grid = grid_of(kernel, offered_for(kernel)[0])
-        assert 0 < len(grid) <= launch_search.MOST_CONFIGS[CandidateSource.GRID], name
-
-
-def test_a_looped_reduction_is_tried_with_more_stages() -> None:
-    """Two and three stages of the fastest config are tried last; other kernels have no loop."""
-    times, _, _ = search_all(KERNELS["looped"], valley(XBLOCK=2, R0_BLOCK=2048, num_warps=8))
-    last = [dict(winner.kwargs) for winner in times][-2:]
-    assert [one.pop("num_stages") for one in last] == [2, 3]
-    assert last[0] == last[1] == {"XBLOCK": 2, "R0_BLOCK": 2048, "num_warps": 8}
-    for name in ("pointwise", "persistent"):
-        found = search_all(KERNELS[name], valley(XBLOCK=2))[0]
-        assert {dict(winner.kwargs)["num_stages"] for winner in found} == {1}
-
-
 def test_a_split_scan_keeps_the_least_block_of_its_workspace() -> None:
     """Smaller blocks would be more blocks than the workspace has room for."""
     kernel = make_kernel(HeuristicType.SPLIT_SCAN, x=16, r0_=1 << 20)
@@ -231,19 +184,3 @@ def test_a_config_that_does_not_load_is_no_candidate() -> None:
     assert set(failed.values()) == {"OutOfResources: shared memory"}
     assert not failed.keys() & times.keys()
     assert counts.tried == len(times) + len(failed)
-
-
-def test_a_wave_of_the_descent_was_sent_with_the_wave_before(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Workers have what the descent asks for next while its last wave is compiled and timed."""
-    kernel, sent = KERNELS["pointwise"], list[list[set[Any]]]()
-
-    def send(_kernel: Any, *waves: Any) -> None:
-        sent.append([{winner_of(kernel, one) for one in wave} for wave in waves])
-
-    monkeypatch.setattr(launch_search, "send_likely", send)
-    search_all(kernel, valley(XBLOCK=64, num_warps=32))
-    assert len(sent) > 1
-    for (_, likely), (wanted, _) in itertools.pairwise(sent):
-        assert wanted <= likely

@@ -103,14 +103,6 @@ def test_a_key_is_the_same_elsewhere(ask: Ask, build: Result) -> None:
     assert {row["key"] for row in build["rows"]} == {row["key"] for row in there["rows"]}
 
 
-def test_five_or_six_layers_need_the_rows_of_more_layers(ask: Ask) -> None:
-    """Kernels between the GEMMs of equal layers repeat every second layer, not sooner."""
-    found = {count: ask(layers=count) for count in range(3, 10)}
-    assert found[5] == found[7] == found[9] != found[3]
-    assert found[6] == found[8] != found[4]
-    assert found[5] != found[6]
-
-
 # -- a row answers -----------------------------------------------------------------------------
 
 
@@ -217,17 +209,6 @@ def test_a_kernel_compiled_earlier_is_decided_at_its_first_call(
     assert (strict["timed"], strict["launched"]) == ({}, [])
 
 
-def test_coordinate_descent_does_not_run_while_a_table_is_installed(
-    ask: Ask, offered: list[str]
-) -> None:
-    """It runs again after the table."""
-    descending = ask(scenario="descending")
-    during, after = descending["during"], descending["after"]
-    assert (names(during), during["timed"]) == (["lookup.missed"], {})
-    assert len(after["timed"]) > len(offered)
-    assert after["timed"] == descending["fresh"]["timed"]
-
-
 # -- compile workers and caches ----------------------------------------------------------------
 
 
@@ -277,16 +258,3 @@ def test_a_row_wins_over_inductors_cache_of_tuned_configs(ask: Ask) -> None:
         return  # this torch reads back only the configs that it lists itself
     assert cached["no row"]["compiled"] == [cached["built"]]
     assert set(cached["no row"]["launched"]) == {cached["built"]}
-
-
-def test_a_kept_kernel_is_compiled_once(ask: Ask) -> None:
-    """The second compile from empty caches takes Triton's kernel, and no code of inductor's.
-
-    At the end the folder of kept kernels is gone, and Triton's own is used again.
-    """
-    kept = ask(scenario="kept")
-    for label, again in (("kept", 0), ("not kept", 1)):
-        first, second = kept[label]["rounds"]
-        assert (first["new"], second["new"]) == (1, again), label
-        assert (first["code"], second["code"]) == (0, 0), label
-    assert (kept["kept"]["is_left"], kept["is_restored"]) == (False, True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from warmup.keys.registry import check_key
 
 PROGRAM = "cuda_padding.py"
+
 RANGE = [2, 1024]
 # Inductor's cache has the other decision.
 AGAINST: dict[str, dict[str, Any]] = {
@@ -129,14 +129,3 @@ def test_inductors_own_cache_never_answers(ask: Ask) -> None:
     built = ask(mode="tune", before=[0.25, 0.5], times=[0.5, 0.1])
     assert built["timed"] == [0.5, 0.1]
     assert built["rows"][0]["winner"] == "padded"
-
-
-def test_inductors_memo_never_answers_for_the_table(
-    conversation: Callable[..., Any], tmp_path: Path
-) -> None:
-    """Inductor's memo of decisions, off by default, is ignored, with a row and without."""
-    memo = {"TORCHINDUCTOR_ENABLE_CACHING_MODULE": "1"}
-    with conversation(PROGRAM, tmp_path, is_forked=False, **memo) as ask:
-        for rows, case in AGAINST.items():
-            found = ask(**case)
-            assert (found["pads"] > 0, len(found["events"])) == (rows == "padded", 1), rows

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -57,48 +56,6 @@ def test_a_cold_compile_goes_through_every_phase(entered: dict[str, list[str]]) 
     ]
 
 
-def test_a_graph_from_the_cache_is_not_lowered(entered: dict[str, list[str]]) -> None:
-    """Tracing remains, the lookup in the caches, and loading the code."""
-    assert set(entered["warm"]).isdisjoint({"lowering", "scheduling", "code_generation"})
-    assert {"tracing", "aot", "caches", "loading_code", "first_calls"} <= set(entered["warm"])
-
-
-def test_each_call_has_the_phases_of_its_own_compile(entered: dict[str, list[str]]) -> None:
-    """A second call compiles nothing, and another size is traced in its own call."""
-    assert entered["again"] == ["first_calls", "other"]
-    assert {"tracing", "lowering"} <= set(entered["other"])
-
-
-def test_timers_of_other_threads_are_not_counted() -> None:
-    """Seconds of this thread would be counted twice with those of a thread beside it."""
-    clock = PhaseClock()
-
-    def trace() -> None:
-        with dynamo_timed("entire_frame_compile"):
-            pass
-
-    with connect().time_phases(clock):
-        thread = threading.Thread(target=trace)
-        thread.start()
-        thread.join()
-        assert list(clock.take()) == [Phase.OTHER]
-        trace()
-        assert list(clock.take()) == [Phase.TRACING, Phase.OTHER]
-
-
-def test_a_timer_without_a_phase_belongs_to_the_timer_around_it() -> None:
-    """Waiting for workers is not compiling here; candidates are compiled, and then measured."""
-    for outer, inner, phases in (
-        ("async_compile.wait", "compile_file", ["compiling_kernels", "waiting_for_kernels"]),
-        ("backend_compile", "pass.joint.any", ["aot"]),
-        ("a_template_precompiling", "a_template_autotuning", ["waiting_for_kernels", "measuring"]),
-    ):
-        clock = PhaseClock()
-        with connect().time_phases(clock), dynamo_timed(outer), dynamo_timed(inner):
-            pass
-        assert list(clock.take()) == [*phases, "other"], outer
-
-
 def measure(seconds: float = 0.0) -> float:
     """Let inductor measure a function that takes *seconds*; return what it says, in ms."""
     return float(Benchmarker().benchmark_cpu(lambda: time.sleep(seconds), warmup=1, rep=1))
@@ -123,14 +80,3 @@ def test_measuring_is_a_phase_while_the_context_is_open() -> None:
     with dynamo_timed("entire_frame_compile"):
         pass
     assert list(clock.take()) == [Phase.OTHER]
-
-
-def test_timing_changes_neither_counts_nor_sites() -> None:
-    """Counted inside of a timed context, as `compare` does, a measurement has its own site."""
-    inductor = connect()
-    with inductor.count_benchmarks() as alone:
-        measure()
-    with inductor.time_phases(PhaseClock()), inductor.count_benchmarks() as inside:
-        measure()
-    assert dict(inside) == dict(alone)
-    assert sum(alone.values()) == 1

@@ -109,29 +109,6 @@ def test_a_build_calls_both_kernels(ask: Ask) -> None:
         assert names(found) == ["problem.tuned"], case
 
 
-def test_each_way_has_a_searched_launch_config(ask: Ask) -> None:
-    """A search begins at the configs of default mode of each kernel; none of them makes a row."""
-    found = ask(**INNER, on_miss="tune", wins="looped")
-    persistent, looped = found["configs"]
-    assert all(config.startswith("persistent_reduction(") for config in persistent)
-    assert all("R0_BLOCK=" in config for config in looped)
-    assert names(found) == ["problem.tuned"]
-
-
-def test_a_looped_kernel_that_cannot_win_is_not_searched_further(ask: Ask) -> None:
-    """Where it takes over a quarter longer with each first config, descent asks for no more."""
-    for looped_us, is_cut in ((1.2, False), (1.3, True)):
-        persistent, looped = ask(**INNER, on_miss="tune", looped_us=looped_us)["searched"]
-        assert "descent" in persistent, looped_us
-        assert ("descent" not in looped) == is_cut, looped_us
-
-
-def test_what_both_ways_write_can_be_compared(ask: Ask) -> None:
-    """Both take the same arguments, and what they wrote is compared tensor by tensor."""
-    written = ask(**TWO_OUTPUTS, on_miss="tune", wins="looped")["written"]
-    assert written["looped"] == written["persistent"] == ["(4096, 4096) torch.bfloat16"] * 2
-
-
 def test_a_build_compiles_what_is_served(ask: Ask) -> None:
     """Generating both kernels first changes nothing in the code of the graph."""
     for case, way in (

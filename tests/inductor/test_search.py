@@ -13,15 +13,15 @@ pytest.importorskip("triton")
 
 from warmup.core.events import Emitter
 from warmup.core.trial import Tuned
-from warmup.inductor.gemm.search import splits_of
 from warmup.keys.gemm import GemmProblem
 from warmup.keys.question import GemmQuestion, Question
 from warmup.table.lookup import Lookup
 from warmup.table.schema import OnMiss
 
+PROGRAM = "cuda_gemms.py"
+
 pytestmark = pytest.mark.long
 
-PROGRAM = "cuda_gemms.py"
 FEW = {"op": "mm", "m": 16, "n": 6144, "k": 4096}
 MANY = {"op": "mm", "m": 2048, "n": 6144, "k": 4096}
 LARGE_K = {"op": "mm", "m": 16, "n": 64, "k": 16384}
@@ -63,15 +63,6 @@ def test_a_scaled_product_has_candidates_that_scale_and_accumulate_as_the_model_
     assert len(fast) == found["tried"] - 1  # less the library's kernel
 
 
-def test_tiles_of_8_bits_are_twice_as_deep(ask: Ask) -> None:
-    """A tile that loads 128 x 2 bytes of a row loads 256 elements of 8 bits."""
-    depths = {
-        op: ask(op=op, m=64, search="wide")["last"]["tiles"]["BLOCK_K"]
-        for op in ("mm", "int_mm", "scaled_mm")
-    }
-    assert depths["int_mm"] == depths["scaled_mm"] == 2 * depths["mm"]
-
-
 def test_wide_and_exhaustive_searches_add_what_they_say(ask: Ask) -> None:
     """A wide search adds candidates of each source, and a bounded number of them."""
     found = ask(**FEW, search="wide")
@@ -95,27 +86,6 @@ def test_there_are_no_duplicates_and_no_guards(ask: Ask) -> None:
         found = ask(**problem, search="exhaustive", neighbours=[ELSEWHERE])
         assert len(found["every"]) == len(set(found["every"])), problem
         assert found["guards"] == [], problem
-
-
-def test_k_is_split_into_parts_as_aligned(ask: Ask) -> None:
-    """All even splits; of a K that is no multiple of 32 those whose parts keep its factors of 2."""
-    assert ask(**FEW, search="wide")["splits"] == [2, 4, 8, 16, 32]
-    assert ask(op="mm", m=7, n=128, k=3699, search="wide")["splits"] == [3, 9, 27]
-    assert ask(**RANGED, search="exhaustive")["splits"] == []
-
-
-def test_splits_leave_parts_worth_a_block() -> None:
-    """Parts have at least 128 elements, and partial sums no more bytes than the operands."""
-    for sizes, only_even, splits in (
-        ((16, 6144, 4096), True, (2, 4, 8, 16, 32)),
-        ((16, 4096, 6144), True, (2, 3, 4, 6, 8, 12, 16, 24, 32, 48)),
-        ((16, 1280, 3420), True, (3, 5, 9, 15, 19)),
-        ((16, 1280, 3420), False, (2, 3, 4, 5, 6, 9, 10, 12, 15, 18, 19, 20)),
-        ((4096, 4096, 4096), False, ()),
-        ((512, 512, 2048), False, (2, 4)),
-        ((0, 512, 2048), False, ()),
-    ):
-        assert splits_of(*sizes, 2, only_even=only_even) == splits
 
 
 def test_a_neighbours_tile_is_adapted_to_the_problem(ask: Ask) -> None:
@@ -212,16 +182,6 @@ def test_tiles_compile_with_the_shared_memory_that_was_foretold(ask: Ask) -> Non
         assert len(tiles) == candidates, rows
         swapped = [tile for tile in tiles if tile["uid"] == "triton::warmup_mm_swapped"]
         assert {0 <= tile["taken"] - tile["foretold"] <= 64 for tile in swapped} == {True}, rows
-
-
-def test_tiles_of_8_bits_for_few_rows_compile(ask: Ask) -> None:
-    """For the products of `torch._scaled_mm`; each tile fits into an H100's shared memory."""
-    for (rows, candidates), scales in product(((1, 10), (16, 7)), ("row", "tensor")):
-        problem = {**LINEAR, "op": "scaled_mm", "m": rows, "scales": scales}
-        tiles = ask(**problem, search="default", compile="few_rows")["compiled"]
-        assert len(tiles) == candidates, (rows, scales)
-        assert {tile["BLOCK_K"] for tile in tiles} <= {256, 512, 2048, 4096}, (rows, scales)
-        assert max(tile["taken"] for tile in tiles) <= 227 * 1024, (rows, scales)
 
 
 def test_a_question_has_the_librarys_kernel_and_the_record_of_its_search(ask: Ask) -> None:

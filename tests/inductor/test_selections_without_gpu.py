@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from warmup.keys.grouped import ends_of_groups
+PROGRAM = "cuda_selections.py"
 
 pytestmark = pytest.mark.long
 
 torch = pytest.importorskip("torch")
 
-PROGRAM = "cuda_selections.py"
 Ask = Callable[..., dict[str, Any]]
 GROUPS = {
     "experts": "groups=8 over=m m=1024 n=512 k=4096 bf16 a=row b=col",
@@ -115,27 +114,6 @@ def test_where_there_is_no_choice_nothing_is_asked(ask: Ask) -> None:
         found = ask(**case, on_miss="strict")
         assert (found["error"], found["events"]) == (None, []), case
         assert calls_library(found), case
-
-
-def test_a_rebuilt_module_asks_for_its_key(ask: Ask) -> None:
-    """So that a miss can be built without the model."""
-    for over in ("m", "k", "n", "nothing"):
-        layouts = "a=col b=row" if over == "k" else "a=row b=col"
-        key = f"grouped_mm groups=8 over={over} m=512 n=256 k=1024 bf16 {layouts} out=bf16"
-        found = ask(case=key)
-        assert found["error"] is None, over
-        assert [event["key"] for event in found["events"]] == [key], over
-
-
-def test_rows_go_to_experts_as_a_router_sends_them() -> None:
-    """All rows, to every group, in uneven shares, and the same at every call."""
-    ends = ends_of_groups(1024, 8)
-    sizes = [end - start for start, end in zip((0, *ends), ends, strict=False)]
-    assert ends[-1] == 1024
-    assert len(set(sizes)) > 3
-    assert 96 < min(sizes) < 128 < max(sizes) < 160
-    assert ends == ends_of_groups(1024, 8)
-    assert ends_of_groups(2, 8)[-1] == 2
 
 
 def test_a_template_runs_on_the_stream_that_is_current_when_it_is_called() -> None:

@@ -49,19 +49,6 @@ def test_places_dtypes_and_threads_have_memory_of_their_own() -> None:
     assert len({tensor.data_ptr() for tensor in found}) == 4
 
 
-def test_inference_mode_may_begin_and_end_between_calls() -> None:
-    """Memory that was made in it can be written outside of it, and the other way round."""
-    inputs = StaticInputs()
-    with torch.inference_mode():
-        inputs.fill(torch.ones(7, 5, 3), PLACE, SIZES)
-    tensor = torch.ones(7, 2, 2, requires_grad=True)
-    found = inputs.fill(tensor, PLACE, SIZES)
-    assert torch.equal(found, padded(tensor))
-    assert not found.requires_grad
-    with torch.inference_mode():
-        assert torch.equal(inputs.fill(torch.ones(7, 8, 4), PLACE, SIZES), torch.ones(7, 8, 4))
-
-
 def test_a_graph_takes_them_as_inputs_at_a_fixed_address() -> None:
     """Inductor is told so of the input as of the weights, and each call uses its values."""
     told = []

@@ -18,7 +18,6 @@ pytestmark = pytest.mark.long
 PROGRAM = "cuda_gemms.py"
 IS_2_11 = torch.__version__.startswith("2.11.")  # lists all choices of an addmm at once
 MM = {"op": "mm", "m": 512}
-ADDMM = {"op": "addmm", "m": 512}
 OURS = {"winner": "triton", "tile": {"BLOCK_M": 64}}
 THEIRS, SAME = {"BLOCK_M": 128}, {"BLOCK_M": 64}
 HIT = ("lookup.hit", "")
@@ -34,17 +33,6 @@ def served(result: dict[str, Any]) -> Served:
 
 
 # -- torch's table alone ---------------------------------------------------------------------------
-
-
-def test_one_entry_leaves_one_choice_and_several_are_measured(ask: Ask) -> None:
-    """Inductor measures nothing for one entry; without one, or without its handler, everything."""
-    every = ask(**MM, alone=True, theirs=[])["choices"]
-    assert every > 2
-    assert ask(**MM, alone=True, theirs=[THEIRS])["choices"] == 1
-    assert ask(**MM, alone=True, theirs=[THEIRS, {"BLOCK_M": 32}])["choices"] == 2
-    assert ask(**MM, alone=True, theirs=[THEIRS], handler=False)["choices"] == every
-    # From torch 2.12 on the library's addmm has a key of its own, with the bias as it is.
-    assert ask(**ADDMM, alone=True, theirs=[THEIRS])["choices"] == (1 if IS_2_11 else 2)
 
 
 # -- a table of warmup's, exported -----------------------------------------------------------------
@@ -98,40 +86,3 @@ def test_a_row_hits_where_torchs_table_leaves_its_kernel(ask: Ask) -> None:
         {"theirs": [THEIRS], "handler": False},
     ):
         assert served(ask(**MM, **OURS, **case)) == (64, [HIT]), case
-
-
-def test_an_entry_for_an_addmm_leaves_the_librarys_kernel(ask: Ask) -> None:
-    """From torch 2.12 on a row of the library hits, and another template is a miss."""
-    for winner, reason in (
-        ("extern", "template_absent"),
-        ("triton", "template_absent"),
-        ("none", "not_in_table"),
-    ):
-        tile = OURS["tile"] if winner == "triton" else {}
-        result = ask(**ADDMM, winner=winner, tile=tile, theirs=[THEIRS], mode="fallback")
-        missed = ("lookup.missed", reason)
-        expected: Served = (["addmm"], [HIT if winner == "extern" else missed])
-        assert served(result) == ((128, [HANDLER, missed]) if IS_2_11 else expected), winner
-
-
-def test_a_build_measures_only_what_torchs_table_leaves(ask: Ask) -> None:
-    """One entry leaves nothing to measure, so that no row is made; several are all there is."""
-    assert ask(**MM, asked=True, theirs=[THEIRS])["measured"] == []
-    first, second = ask(**MM, asked=True, theirs=[THEIRS, SAME])["measured"]
-    assert ["BLOCK_M=128" in first, "BLOCK_M=64" in second] == [True, True]
-    addmm = ask(**ADDMM, asked=True, theirs=[THEIRS])["measured"]
-    assert addmm[:1] == ([] if IS_2_11 else ["aten::addmm"])
-    assert len(addmm) == (0 if IS_2_11 else 2)
-
-
-def test_autoheuristic_leaves_rows_of_the_kernels_that_it_ranks(ask: Ask) -> None:
-    """Where it ranks products, a row of a template outside its list misses; others hit."""
-    sizes = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3}
-    for block_k, expected in (
-        (128, (64, [HIT])),  # in the list of this torch for an H100
-        (32, (["mm"], [("lookup.missed", "template_absent")])),
-    ):
-        tile = {**sizes, "BLOCK_K": block_k}
-        case = {**MM, "winner": "triton", "tile": tile, "mode": "fallback", "theirs": []}
-        assert served(ask(**case))[1] == [HIT], block_k
-        assert served(ask(**case, ranked=True)) == expected, block_k

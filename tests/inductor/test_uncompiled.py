@@ -16,7 +16,7 @@ from warmup import BuildOptions, build
 from warmup.core.errors import BuildError, ModelError, NothingRecordedError
 from warmup.core.events import Emitter, Tally
 from warmup.diagnostics.explain import explain
-from warmup.inductor.compile_watch import FrameWatch, count_matmuls_outside, explanation_of
+from warmup.inductor.compile_watch import FrameWatch, count_matmuls_outside
 from warmup.inductor.patches import Patches
 from warmup.serving.check import check
 from warmup.serving.prime import prime
@@ -148,12 +148,6 @@ def test_a_recompile_limit_is_a_reason() -> None:
     assert "test_uncompiled.py:" in text
     assert "recompile_limit" in text
     assert count == 1
-
-
-def test_a_reason_is_one_line_without_addresses() -> None:
-    given = "Head\n  Explanation: Skip <function f at 0x7f06d9bbd940>\n  here.\n  Hint: No"
-    assert explanation_of(given) == "Skip <function f> here"
-    assert explanation_of("plain.\n\nfrom user code") == "plain"
 
 
 def test_matmuls_outside_of_graphs_are_counted() -> None:

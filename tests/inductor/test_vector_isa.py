@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import platform
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -55,12 +54,6 @@ def asked_of(isas: list[Isa]) -> list[str]:
     return [isa.name for isa in isas if isa.tested]
 
 
-def test_narrower_instruction_sets_are_not_tested(isas: list[Isa]) -> None:
-    assert cpu_vec_isa.pick_vec_isa() is isas[1]
-    assert cpu_vec_isa.pick_vec_isa() is isas[1]
-    assert asked_of(isas) == ["avx512 avx512_vnni"]
-
-
 def test_where_one_does_not_work_the_next_is_taken(isas: list[Isa]) -> None:
     isas[1].works = False
     assert cpu_vec_isa.pick_vec_isa() is isas[2]
@@ -77,10 +70,3 @@ def test_an_instruction_set_that_the_user_names_is_taken(
     with config.patch({"cpp.simdlen": 256 if by == "width" else None}):
         assert cpu_vec_isa.pick_vec_isa() is isas[3]
     assert asked_of(isas) == ["avx512 avx512_vnni", "avx512", "avx2"]
-
-
-def test_macos_has_none(isas: list[Isa], monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a Mac with a processor of Intel inductor has no instruction set, as without warmup."""
-    monkeypatch.setattr(sys, "platform", "darwin")
-    assert cpu_vec_isa.pick_vec_isa() is cpu_vec_isa.invalid_vec_isa
-    assert asked_of(isas) == []

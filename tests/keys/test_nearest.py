@@ -98,28 +98,3 @@ def test_the_nearest_row_differs_in_the_fewest_ingredients_and_the_closest_size(
         assert tuple(each.partition(":")[0] for each in differs) == names
     row, differs = nearest_row(gemm("2"), [gemm("1").replace(" | ", " fp32=tf32 | ")])
     assert differs == ("m: row 1, here 2", "fp32: row tf32, here absent")
-
-
-def test_without_a_row_of_the_op_one_of_another_precision_is_near() -> None:
-    """Of the same sizes alone: inductor asks for another op where the precision differs."""
-    asked = "linear_unary m=8 n=48 k=32 f32 a=row b=packed bias=1d out=f32 fp32=bf16"
-    built = "packed_linear m=8 n=48 k=32 f32 a=row b=packed out=f32 fp32=ieee"
-    asked, built = (f"{key} | epilogue=none" for key in (asked, built))
-    row, differs = nearest_row(asked, [built, built.replace("m=8", "m=16")])
-    assert row == built
-    assert "fp32: row ieee, here bf16" in differs
-    assert nearest_row(asked, [built.replace("m=8", "m=16")]) == (None, ())
-    assert nearest_row(asked, [built.replace("fp32=ieee", "fp32=bf16")]) == (None, ())
-
-
-def test_sizes_of_an_epilogue_are_no_difference_of_their_own() -> None:
-    """The row that differs in the rows alone is nearest, and only the rows are named."""
-    asked, near = "silu,mul(f32[32,352])", "silu,mul(f32[16,352])"
-    other = "mul(f32[16,352])"
-    for epilogues, expected, differences in (
-        ((near, other), near, ("m: row 16, here 32",)),
-        ((other,), other, ("m: row 16, here 32", f"epilogue: row {other}, here {asked}")),
-    ):
-        rows = [gemm("16", epilogue=epilogue) for epilogue in epilogues]
-        found = nearest_row(gemm("32", epilogue=asked), rows)
-        assert found == (gemm("16", epilogue=expected), differences)

@@ -6,24 +6,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from warmup.core.errors import ProblemError
-from warmup.core.roofline import ITEM_BYTES
-from warmup.core.rows import Family, Winner
 from warmup.keys.gemm import Dim
 from warmup.keys.registry import kind_of
 from warmup.keys.weight import (
-    ALIGNED_BYTES,
     WEIGHT,
-    WEIGHT_DTYPES,
     Structure,
-    features_of,
-    is_aligned,
     padded_sizes,
     parse_weight,
-    winner_of,
 )
 
 CHAIN = Structure(
@@ -36,8 +27,6 @@ CHAIN = Structure(
 )
 HEAD = Structure(inputs=(768,), features=50257, outputs=(), dtype="bf16", biases=(False,))
 PATCH = Structure(inputs=(), features=588, outputs=(1024,), dtype="bf16", biases=(True,))
-SIZES = st.integers(0, 2**31)
-DTYPES = st.sampled_from(sorted(WEIGHT_DTYPES))
 
 
 def test_a_structure_has_the_documented_key_and_each_change_another() -> None:
@@ -85,14 +74,6 @@ def test_what_is_no_key_is_refused() -> None:
             parse_weight(key)
 
 
-@given(SIZES, DTYPES)
-def test_padded_sizes_are_aligned_and_larger(features: int, dtype: str) -> None:
-    sizes = padded_sizes(features, dtype)
-    assert all(size > features and size * ITEM_BYTES[dtype] % ALIGNED_BYTES == 0 for size in sizes)
-    assert list(sizes) == sorted({*sizes})
-    assert bool(sizes) != is_aligned(features, dtype)
-
-
 def test_the_sizes_that_a_build_tries() -> None:
     """Multiples of 16 bytes, and of 64 and 128 elements where these add at most an eighth."""
     for features, dtype, sizes in (
@@ -106,15 +87,3 @@ def test_the_sizes_that_a_build_tries() -> None:
         (3421, "f64", (3422, 3456)),
     ):
         assert padded_sizes(features, dtype) == sizes
-
-
-def test_a_winner_has_a_size_that_a_build_tries() -> None:
-    """`features_of` returns the size given to `winner_of`, the unpadded size included."""
-    for features in (3420, 3424, 3456):
-        winner = winner_of(CHAIN, features)
-        assert (winner.family, features_of(CHAIN, winner)) == (Family.WEIGHT, features)
-    # A row cannot make weights arbitrarily large, or smaller than they are.
-    for features in (None, True, "3424", 0, 3419, 3421, 2**31 - 1):
-        kwargs = () if features is None else (("features", features),)
-        with pytest.raises(ProblemError, match="3420 features"):
-            features_of(CHAIN, Winner(Family.WEIGHT, "padded", kwargs))

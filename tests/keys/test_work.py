@@ -63,31 +63,6 @@ def test_generated_kernels_bound_their_bytes() -> None:
     assert work_of(split.format("none")) is None
 
 
-def test_the_work_of_a_grouped_product_is_that_of_all_groups() -> None:
-    """A divided size is the sum of all groups', and an operand without it has one part for each."""
-    for over, flops, elements in (
-        ("m", 2 * 32 * 64 * 16, 32 * 16 + 8 * 16 * 64 + 32 * 64),
-        ("k", 2 * 32 * 64 * 16, 32 * 16 + 16 * 64 + 8 * 32 * 64),
-        ("n", 2 * 32 * 64 * 16, 8 * 32 * 16 + 16 * 64 + 32 * 64),
-        ("nothing", 8 * 2 * 32 * 64 * 16, 8 * (32 * 16 + 16 * 64 + 32 * 64)),
-    ):
-        key = f"grouped_mm groups=8 over={over} m=32 n=64 k=16 bf16 a=row b=col out=bf16"
-        assert work_of(key) == Work("bf16", flops, 2 * elements)
-
-
-def test_the_work_of_a_convolution_moves_each_tensor_once() -> None:
-    """Of 37 x 37 patches with 588 values each, 768 results."""
-    patches = (
-        "convolution x=8x3x518x518 w=768x3x14x14 stride={} padding={} groups=1 bf16"
-        " a=last b=last out=first"
-    )
-    outputs = 8 * 768 * 37 * 37
-    work = Work("bf16", 2 * outputs * 588, 2 * (8 * 3 * 518 * 518 + 768 * 588 + outputs))
-    assert work_of(patches.format("14x14", "0x0")) == work
-    # Keys are also written so where torch was given one value for several dims.
-    assert work_of(patches.format("14", "0")) == work
-
-
 def test_every_kind_says_its_work_and_no_other_text_has_any() -> None:
     assert all(kind.work is not None for kind in KINDS.values())
     with pytest.raises(ProblemError):

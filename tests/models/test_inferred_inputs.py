@@ -148,16 +148,6 @@ def test_forward_decides_the_form() -> None:
         assert spelled(resolve(module)) == expected
 
 
-def test_what_was_assumed_is_said() -> None:
-    """A net that pools takes images of every size; the line says that 224 is an assumption."""
-    pooling = nn.Sequential(nn.Conv2d(3, 8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    (assumption,) = resolve(pooling).assumptions
-    assert assumption.text == (
-        "inputs: input=[seqlen,3,224,224]:f32, taken from forward and the weights "
-        "(which take images of any size)"
-    )
-
-
 def test_the_model_and_the_random_state_are_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
     """No attribute of the model changes, nothing is printed, and no random number is drawn."""
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import nn
 
-from warmup.core.errors import ModelError, SettingsError
+from warmup.core.errors import ModelError
 from warmup.models.inputs import naming_dtypes
-from warmup.models.loading import Inputs, load_model, parse_cast, parse_dtype
+from warmup.models.loading import Inputs, load_model
 
 HEAD = """
     import torch
@@ -79,25 +79,6 @@ def test_one_of_several_classes_is_meant() -> None:
         else:
             with pytest.raises(ModelError, match=said.format(path)):
                 load_model(path)
-
-
-def test_choosing_by_inputs_makes_no_real_tensor() -> None:
-    """Classes of 8 TB of weights are tried on; only the chosen class is made."""
-    tail = """
-    class Huge(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(2**21, 2**20).to(torch.float16)
-
-        def forward(self, x):
-            return self.layer(x)
-
-    del Large
-
-    def example_inputs(n):
-        return torch.randn(n, 8)
-    """
-    assert load_model(write("net.py", tail)).module.layer.in_features == 8  # type: ignore[union-attr]
 
 
 def test_the_only_model_of_a_file_is_meant(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,18 +151,3 @@ def test_inputs_of_another_dtype_than_the_weights_get_a_remedy() -> None:
     wrong = Inputs((torch.randn(2, 9),), {})
     with pytest.raises(RuntimeError, match=r"shapes|dtype"), naming_dtypes(module, wrong):
         module(*wrong.args)
-
-
-def test_usual_names_of_dtypes_are_known() -> None:
-    for text, dtype in (
-        ("bf16", torch.bfloat16),
-        ("torch.bfloat16", torch.bfloat16),
-        ("fp16", torch.float16),
-        ("half", torch.float16),
-        ("float", torch.float32),
-        ("long", torch.int64),
-    ):
-        assert parse_dtype(text, "--dtype") is dtype, text
-    for text in ("i8", "fp8"):
-        with pytest.raises(SettingsError, match="use one of f64, f32, f16, bf16"):
-            parse_cast(text)

@@ -73,15 +73,6 @@ def test_padding_is_exact(hidden: int, inner: int, biases: Any, pick: Callable[.
         assert torch.equal(model(x), before)
 
 
-def test_nothing_is_cut_or_padded_inside_of_a_chain(gated: Callable[..., nn.Module]) -> None:
-    model = gated().eval()
-    pad_all(model)
-    seen: list[torch.Size] = []
-    model.activation = lambda x: seen.append(x.shape) or nn.functional.silu(x)
-    model(torch.randn(3, 32))
-    assert seen == [torch.Size([3, 48])]
-
-
 def test_a_padded_model_is_the_same_model(
     language_model: nn.Module, model_inputs: ModelInputs
 ) -> None:
@@ -158,20 +149,6 @@ def test_a_copied_or_moved_model_is_still_padded(
         assert len(padded_linears(model)) == 5, name
         assert all(map(is_one_memory, padded_linears(model))), name
         assert model.get_submodule("head").weight is model.get_submodule("embed").weight, name
-
-
-def test_weights_are_loaded_after_moves_in_inference_mode_and_to_empty(
-    gated: Callable[..., nn.Module],
-) -> None:
-    """`to_empty` leaves anything in memory: the padding is zero again."""
-    model, x = gated().eval(), torch.randn(3, 32)
-    state, before = copy.deepcopy(model.state_dict()), model(x)
-    with torch.inference_mode():
-        pad_all(model)
-        model.double().float()
-    model._apply(lambda tensor: torch.full_like(tensor, torch.nan))
-    model.load_state_dict(state)
-    torch.testing.assert_close(model(x), before)
 
 
 def test_an_assigned_parameter_is_padded(language_model: nn.Module) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from warmup.keys.gemm import Dim
 from warmup.models.weight_groups import FoundGroups, find_groups
@@ -160,18 +159,6 @@ def test_a_linear_is_in_one_chain() -> None:
     assert [*reasons_of(broken)] == ["0, 2"]
 
 
-def test_chains_of_one_module_have_their_own_expressions(gated: Callable[..., nn.Module]) -> None:
-    model = Lambda(lambda m, x: m.second(y := torch.tanh(m.first(x))) + m.third(torch.relu(y)))
-    model.third = nn.Linear(45, 8)
-    group, _ = find_groups(model.eval()).groups
-    assert (group.names, group.structure.outputs) == (("first", "second", "third"), (32, 8))
-    assert group.structure.via == "tanh(p0);relu(tanh(p0))"
-    model = Lambda(lambda m, x: m.second(torch.relu(m.first(x))) + m.inner.forward(x))
-    model.inner = gated()
-    vias = [group.structure.via for group in find_groups(model.eval()).groups]
-    assert [via for via in vias if via] == ["relu(p0)", "mul(silu(p0),p1)"]
-
-
 def test_a_linear_reached_from_elsewhere_is_in_no_chain(gated: Callable[..., nn.Module]) -> None:
     """A caller outside would get padded features; of a module with two names nobody does."""
     model = nn.ModuleDict({"mlp": gated()})
@@ -259,25 +246,3 @@ def test_hooks_and_values_that_are_kept_would_see_the_padding(
     before = dict(vars(keeping))
     assert [*reasons_of(keeping).values()] == ["not padded as a chain: Gated.forward sets kept"]
     assert vars(keeping) == before
-
-
-class _Seen(TorchDispatchMode):
-    """Collects the tensors that operators get."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.given: list[torch.Tensor] = []
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        self.given += [each for each in args if isinstance(each, torch.Tensor)]
-        return func(*args, **(kwargs or {}))
-
-
-def test_no_tensor_of_the_model_is_computed_with(language_model: nn.Module) -> None:
-    with _Seen() as seen:
-        find_groups(language_model)
-    own = {id(parameter) for parameter in language_model.parameters()}
-    assert seen.given != []
-    assert own.isdisjoint(id(each) for each in seen.given)

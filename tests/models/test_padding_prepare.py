@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -88,30 +87,6 @@ def test_rows_that_cannot_be_used_pad_nothing(
         assert reason in reasons_of(prepared)["head"]
 
 
-def test_layers_of_one_structure_share_their_rows(gated: Callable[..., nn.Module]) -> None:
-    model = nn.Sequential(gated(), gated()).eval()
-    first, second = find_groups(model).groups
-    assert pad_by_rows(model, row(first, 7, 48)).padded == {first: Padding(48), second: Padding(48)}
-
-
-def test_the_report_counts_memory_and_names_what_is_left(
-    language_model: nn.Module, groups: dict[str, Group], gated: Callable[..., nn.Module]
-) -> None:
-    """Three rows of 32 more in f32; the embedding that is tied to them does not count again."""
-    prepared = pad_by_rows(language_model, row(groups["head"], 7, 104))
-    assert prepared.bytes_after - prepared.bytes_before == 3 * 32 * 4
-    assert prepared.bytes_before == sum(p.numel() * 4 for p in language_model.parameters())
-    assert str(prepared).splitlines() == [
-        "groups of weights padded: 1, 0.0 MiB more (1.11%)",
-        "head: 101 features padded to 104",
-        "patch: not in the table",
-        "mlp.gate, mlp.up, mlp.down: not in the table",
-    ]
-    mixing = gated(activation=lambda x: x.softmax(-1)).eval()
-    first, *_ = map(str, pad_by_rows(mixing, {}).left)
-    assert first.startswith("gate: not padded as a chain: softmax")
-
-
 def test_a_table_is_applied(
     language_model: nn.Module,
     model_inputs: Any,
@@ -144,13 +119,3 @@ def test_a_table_of_another_device_pads_nothing(language_model: nn.Module, table
     hard = Mismatch("device.arch", "sm_90", "sm_80", is_hard=True)
     assert paddings(table, (hard,)) == {}
     assert len(paddings(table, (replace(hard, is_hard=False),))) == 1
-
-
-def test_the_paddings_of_a_table_are_known_without_a_model(
-    groups: dict[str, Group], table: Any
-) -> None:
-    head, mlp = groups["head"], groups["mlp.gate"]
-    agreed = {**table.rows, **row(mlp, 7, 45)}
-    assert paddings(replace(table, rows=agreed), ()) == {head.structure: Padding(104)}
-    as_it_is = {**agreed, **row(head, 7, 101), **row(mlp, 560, 48)}
-    assert paddings(replace(table, rows=as_it_is), ()) == {}

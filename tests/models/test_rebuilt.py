@@ -14,10 +14,9 @@ from torch._inductor.utils import run_and_get_code
 
 from warmup.core.errors import ProblemError
 from warmup.keys.gemm import GemmProblem
-from warmup.keys.grouped import GroupedProblem
 from warmup.measuring.reference import full_precision
 from warmup.models.loading import make_inputs
-from warmup.models.rebuilt import ends_for, factors_of, precision_of, rebuild
+from warmup.models.rebuilt import precision_of, rebuild
 
 CPU = torch.device("cpu")
 SCALED = "scaled_mm m=32 n=16 k=64 f8_e4m3fn a=row b=col"
@@ -198,23 +197,6 @@ def test_a_rebuilt_mm_keeps_the_add_that_follows_it() -> None:
     assert calls() == ["addmm"]
     with rebuilt.settings():
         assert calls() == ["mm"]
-
-
-def test_factors_have_the_dims_that_groups_leave() -> None:
-    """A factor without the divided size has a matrix for each group; offsets end at that size."""
-    for over, a, b, last in (
-        ("m", (64, 16), (4, 16, 32), 64),
-        ("k", (64, 16), (16, 32), 16),
-        ("n", (4, 64, 16), (16, 32), 32),
-        ("nothing", (4, 64, 16), (4, 16, 32), None),
-    ):
-        problem = GroupedProblem.of_key(EXPERTS.replace("over=m", f"over={over}"))
-        left, right = (factor.make(CPU) for factor in factors_of(problem))
-        assert (tuple(left.shape), tuple(right.shape)) == (a, b), over
-        assert right.stride()[-2:] == (1, 16), over
-        ends = ends_for(problem)
-        assert ends == () if last is None else (len(ends), ends[-1]) == (4, last), over
-        assert over not in ("k", "n") or all(end % 8 == 0 for end in ends), over
 
 
 def test_a_grouped_module_multiplies_each_group_by_its_weights() -> None:

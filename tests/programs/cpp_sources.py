@@ -1,12 +1,11 @@
-"""Generate the code of equal layers from rows of the C++ template, and count how it was written.
+"""Generate the code of equal layers from rows of the C++ template.
 
     python cpp_sources.py torch '[{"layers": 8, "sizes": [16, 48], "dtype": "bfloat16"}]'
 
 No compiler is started. With ``torch`` all sources are written as torch does, with ``warmup`` as an
 attached table has them written. The result has for each case the code of each size, without the
-addresses of the weights, which are a comment in it; and how many C++ candidates there were, how
-many sources were written, and how many jinja templates and index expressions were parsed. With
-``ranged`` a size stands for all from 2 to 64; with ``mixed`` every other layer has other constants.
+addresses of the weights, which are a comment in it. With ``ranged`` a size stands for all from 2 to
+64; with ``mixed`` every other layer has other constants.
 """
 
 from __future__ import annotations
@@ -14,22 +13,17 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
-import jinja2
 import torch
 from torch import nn
 from torch._inductor import config, select_algorithm
 from torch._inductor.codegen import cpp_template_kernel
 from torch._inductor.codegen.common import KernelTemplate
-from torch._inductor.codegen.cpp_gemm_template import CppGemmTemplate
 from torch._inductor.graph import GraphLowering
 
-from warmup.core.events import Emitter, Event
+from warmup.core.events import Emitter
 from warmup.core.rows import Evidence, Family, Row, Winner
 from warmup.inductor import connect
 from warmup.inductor.gemm.choices import identify, is_library, post_op_of
@@ -118,47 +112,22 @@ def template_rows(
     return rows
 
 
-@contextmanager
-def counting() -> Iterator[Counter[str]]:
-    """Count the sources that are written and the parts that are parsed."""
-    counts: Counter[str] = Counter()
-    with ExitStack() as stack:
-        for owner, name, what in (
-            (CppGemmTemplate, "render", "sources"),
-            (CppGemmTemplate, "generate", "candidates"),
-            (jinja2.Environment, "compile", "templates"),
-            (cpp_template_kernel, "parse_expr", "expressions"),
-        ):
-            original = getattr(owner, name)
-
-            def counted(*args: Any, original: Any = original, what: str = what, **kw: Any) -> Any:
-                counts[what] += 1
-                return original(*args, **kw)
-
-            stack.enter_context(patch.object(owner, name, counted))
-        yield counts
-
-
 def run(way: str, layers: int, sizes: list[int], dtype: str, **options: bool) -> dict[str, Any]:
     """Generate the code under a table whose rows all have the C++ template."""
     kind = getattr(torch, dtype)
     rows = template_rows(sizes, kind, **options)
     own = [vars(owner)[name] for owner, name in HOOKED]
-    events: list[Event] = []
-    lookup = Lookup(rows, OnMiss.STRICT, Emitter([events.append]))
+    lookup = Lookup(rows, OnMiss.STRICT, Emitter([]))
     attachment = connect().attach(lookup, OPTIONS, "test")
     try:
         if way == "torch":
             for (owner, name), original in zip(HOOKED, own, strict=True):
                 setattr(owner, name, original)
-        with counting() as counts:
-            code = generate(layers, sizes, kind, **options)
+        code = generate(layers, sizes, kind, **options)
     finally:
         attachment.detach()
     return {
         "code": code,
-        "counts": dict(counts),
-        "hits": sum(event.name == "lookup.hit" for event in events),
         "is_restored": [vars(owner)[name] for owner, name in HOOKED] == own,
     }
 

@@ -23,7 +23,6 @@ import functools
 import itertools
 import json
 import operator
-import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -350,18 +349,13 @@ def torchs_table(case: Case, rows: dict[str, Winner]) -> Iterator[dict[str, Any]
 
     Its entries are what ``theirs`` changes of the first config that torch lists for the plain
     template, or with ``exported`` the export of *rows*;
-    ``handler`` false leaves torch's handler out, and ``ranked`` lets AutoHeuristic rank candidates.
+    ``handler`` false leaves torch's handler out.
     """
     table = export(rows) if case.get("exported") else fill(case)
     handler = LookupTableChoices() if case.get("handler", True) else InductorChoices()
     with contextlib.ExitStack() as stack:
         stack.enter_context(V.set_choices_handler(handler))
         stack.enter_context(config.patch({"lookup_table.table": table}))
-        if case.get("ranked"):
-            option = {"autoheuristic_use": "mm"}  # torch 2.11 reads the variable on import
-            is_option = isinstance(config.autoheuristic_use, str)
-            stack.enter_context(patch.dict(os.environ, {"TORCHINDUCTOR_AUTOHEURISTIC_USE": "mm"}))
-            stack.enter_context(config.patch(option if is_option else {}))
         yield table
 
 
@@ -422,9 +416,8 @@ def answer(case: Case) -> dict[str, Any]:
         return serve(case, rows)
     with torchs_table(case, rows) as table:
         if case.get("alone"):
-            own = {"torch_keys": sorted(fill(case))} if case.get("exported") else {}
-            return {"keys": sorted(table), **own, **select_first(case)}
-        return ask(case) if case.get("asked") else serve(case, rows)
+            return {"keys": sorted(table), "torch_keys": sorted(fill(case)), **select_first(case)}
+        return serve(case, rows)
 
 
 def count_templates() -> None:

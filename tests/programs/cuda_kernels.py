@@ -16,14 +16,12 @@ import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import fake_gpu
 import h100  # before inductor looks for a device
 import torch
 from h100 import Case
-from torch import nn
 from torch._inductor import config
 from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.codecache import PyCodeCache
@@ -32,9 +30,7 @@ from torch._inductor.utils import fresh_cache
 
 from warmup.core.rows import CandidateSource, Family, Winner, search_to_json
 from warmup.core.trial import Tuned
-from warmup.inductor.caches import empty_caches, kept_kernels
 from warmup.inductor.launch import hooks as launch_search
-from warmup.inductor.launch.kernels import read_kernel
 
 Shapes = Mapping[str, tuple[tuple[int, ...], ...]]
 SHAPES: Shapes = {
@@ -304,17 +300,6 @@ class Scenarios:
                 results[label] = watch(functools.partial(call, kernel), rows, mode)
         return results
 
-    def descending(self) -> Any:
-        """A kernel written under coordinate descent: loaded before a table, under it and after."""
-        kernels = generate(coordinate_descent_tuning=True)
-        transpose = start(kernels, "transpose")
-        with empty_folder():
-            kernel = kernels["transpose"].load()
-            during = watch(functools.partial(call, kernel), {}, "fallback")
-            after = watch(transpose, None)
-        with empty_folder():
-            return {"during": during, "after": after, "fresh": watch(transpose, None)}
-
     def single(self) -> Any:
         """A kernel for which inductor lists one config, under tables that have its row or not."""
         kernels = generate(shapes={"norm": ((2048, 768), (768,))})
@@ -330,25 +315,6 @@ class Scenarios:
         ):
             with empty_folder():
                 results[label] = watch(start(kernels), known, mode, searched=searched)
-        return results
-
-    def kept(self) -> Any:
-        """A kernel that is compiled twice from empty caches, with Triton's kernels kept or not."""
-        folder, results = os.environ["TRITON_CACHE_DIR"], {}
-        transpose = start(self.kernels, "transpose")
-        for label, context in (("kept", kept_kernels), ("not kept", contextlib.nullcontext)):
-            rounds = []
-            with context():
-                for _ in range(2):
-                    with empty_caches():
-                        triton = Path(os.environ["TRITON_CACHE_DIR"])
-                        before = [*triton.rglob("*.cubin")]
-                        code = [*Path(cache_dir()).iterdir()]
-                        watch(transpose, self.rows)
-                        new = {*triton.rglob("*.cubin")}.difference(before)
-                        rounds.append({"before": len(before), "new": len(new), "code": len(code)})
-            results[label] = {"rounds": rounds, "is_left": triton.exists()}
-        results["is_restored"] = os.environ["TRITON_CACHE_DIR"] == folder
         return results
 
     def pooled(self) -> Any:
@@ -424,42 +390,6 @@ def pool_of_one(told: list[dict[str, Any]]) -> Iterator[None]:
         tool.process_pool, tool._ready_future = found
 
 
-class Layer(nn.Module):
-    """Adds a product, then a gated MLP, to what it is given."""
-
-    def __init__(self, size: int = 256) -> None:
-        super().__init__()
-        self.before, self.after = nn.RMSNorm(size), nn.RMSNorm(size)
-        self.o, self.gate = nn.Linear(size, size), nn.Linear(size, 4 * size)
-        self.up, self.down = nn.Linear(size, 4 * size), nn.Linear(4 * size, size)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x + self.o(self.before(x))
-        normed = self.after(x)
-        return x + self.down(nn.functional.silu(self.gate(normed)) * self.up(normed))
-
-
-def keys_between(count: int) -> list[str]:
-    """Return the keys of the kernels that are generated between the products of equal layers."""
-    mode = h100.fakes()
-    with torch.device("cpu"):
-        model = nn.Sequential(*(Layer() for _ in range(count)))
-    names = [name for name, _ in model.named_parameters()]
-
-    def call(*inputs: torch.Tensor) -> Any:
-        parameters = dict(zip(names, inputs, strict=False))
-        return torch.func.functional_call(model, parameters, (inputs[-1],))
-
-    with mode:
-        inputs = [h100.empty(*one.shape) for one in model.parameters()]
-        inputs.append(h100.empty(512, 256))
-    graph = h100.trace(call, inputs, mode)
-    h100.run_post_grad(graph, mode)
-    code = h100.generate(graph, inputs, mode, max_autotune_gemm=False)
-    read = [read_kernel(name, source) for name, source in h100.kernels_in(code)]
-    return sorted({one[0].key for one in read if one is not None})
-
-
 def set_bounds(grid: int, descent: int) -> None:
     """Bound what a search adds; it compiles what it tries."""
     bounds = {CandidateSource.GRID: grid, CandidateSource.DESCENT: descent}
@@ -473,8 +403,6 @@ def scenarios() -> Scenarios:
 
 
 def answer(case: Case) -> Any:
-    if "layers" in case:
-        return keys_between(case["layers"])
     return getattr(scenarios(), case["scenario"])()
 
 

@@ -5,11 +5,10 @@
 ``way`` is what every row says; without it there are no rows. ``x`` and ``r`` are the sizes, and
 ``ranged`` makes ``x`` a range from 2 to it. ``on_miss`` is ``tune`` for a build, whose stated times
 make the way ``wins`` the faster; ``search`` says whether the policy has its kind among
-``searches``, and ``refuse`` makes every config of a looped kernel refuse to load. ``looped_us``
-states times of launch configs, of which few are tried besides inductor's lists. ``parts`` is what
-every row of a reduction that inductor splits says; without ``splits`` there are no such rows, and
-no question. The result has the kernels' names, the events, the sources that a build generated to
-time them, and the questions about regions.
+``searches``, and ``refuse`` makes every config of a looped kernel refuse to load. ``parts`` is
+what every row of a reduction that inductor splits says; without ``splits`` there are no such rows,
+and no question. The result has the kernels' names, the events, the sources that a build generated
+to time them, and the questions about regions.
 """
 
 from __future__ import annotations
@@ -83,37 +82,19 @@ def generate(case: Case) -> str:
 class CallingTuner(fake_gpu.StatedTuner):
     """Calls the kernel of each way, and keeps what came of it by name: None, or its error.
 
-    Of the launch configs of a kernel those of default mode are tried, without the grid and the
-    descent, unless *looped_us* states what a looped kernel takes where a persistent one takes 1 us;
-    then ``searched`` has what each search added. ``written`` has the shapes and dtypes that the
-    kernel of each way wrote.
+    Of the launch configs of a kernel those of default mode are tried, without grid and descent.
     """
 
-    def __init__(self, wins: str | None, looped_us: float | None) -> None:
-        def time_us(winner: Winner) -> float:
-            if looped_us is not None:
-                return looped_us if "R0_BLOCK" in str(winner) else 1.0
-            return 1.0 if winner.uid == wins else 2.0
-
-        super().__init__(time_us)
+    def __init__(self, wins: str | None) -> None:
+        super().__init__(lambda winner: 1.0 if winner.uid == wins else 2.0)
         self.called: dict[str, str | None] = {}
-        self.written: dict[str, list[str]] = {}
-        self.configs: list[list[str]] = []
         self.library = ""
-        self.searched: list[dict[str, int]] = []
-        self.looped_us = looped_us
 
     def measure(self, question: Question) -> Tuned | None:
         if not isinstance(question, SearchQuestion) or question.makes_row:
             return super().measure(question)
-        search = question.search
-        self.configs.append([str(winner) for winner in search.calls])
-        if self.looped_us is None:
-            search = replace(search, more=lambda _: {})
-            return super().measure(replace(question, search=search))
-        tuned = super().measure(question)
-        self.searched.append(dict(search.counts().added))
-        return tuned
+        search = replace(question.search, more=lambda _: {})
+        return super().measure(replace(question, search=search))
 
     def measure_search(self, key: str, search: LiveSearch) -> Tuned | None:
         if kind_of(key).name == "reduction":
@@ -122,8 +103,6 @@ class CallingTuner(fake_gpu.StatedTuner):
             for way, call in search.calls.items():
                 call(0)
                 self.called[way.uid] = None
-                tensors = search.written(way)
-                self.written[way.uid] = [f"{tuple(one.shape)} {one.dtype}" for one in tensors]
         return super().measure_search(key, search)
 
 
@@ -150,7 +129,7 @@ def answer(case: Case) -> dict[str, Any]:
     WORK.clear()
     REFUSED[:] = ["R0_BLOCK"] if case.get("refuse") else []
     sources: list[str] = []
-    tuner = CallingTuner(case.get("wins"), case.get("looped_us"))
+    tuner = CallingTuner(case.get("wins"))
     code, result = h100.serve(
         lambda: generate_noting(case, sources),
         rows,
@@ -165,9 +144,6 @@ def answer(case: Case) -> dict[str, Any]:
         "sources": sources,
         "called": tuner.called,
         "library": tuner.library,
-        "configs": tuner.configs,
-        "written": tuner.written,
-        "searched": tuner.searched,
         "questions": [
             {
                 "key": asked.key,

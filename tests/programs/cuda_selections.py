@@ -2,13 +2,12 @@
 
     echo '{"case": "patches", "tile": {"BLOCK_M": 128}}' | python cuda_selections.py
 
-``tile`` is a part of the kwargs of the
-template that the row names; ``library`` names the library's kernel instead; without both there is
-no row. ``on_miss`` is ``tune`` for a build, in which the template with ``tile`` is the fastest.
-``ranged`` makes the batch, or the rows, a range, ``backends`` are those of the policy, and
-``earlier`` stands for a table that was built without grouped products. A case may be a key of
-grouped products, whose module is rebuilt. The result has the
-lines of the generated code that launch kernels, the events, and what was timed.
+``tile`` is a part of the kwargs of the template that the row names; ``library`` names the library's
+kernel instead; without both there is no row. ``on_miss`` is ``tune`` for a build, in which the
+template with ``tile`` is the fastest. ``ranged`` makes the batch, or the rows, a range,
+``backends`` are those of the policy, and ``earlier`` stands for a table that was built without
+grouped products. The result has the lines of the generated code that launch kernels, the events,
+and what was timed.
 """
 
 from __future__ import annotations
@@ -29,8 +28,6 @@ from warmup.core.rows import Family, Winner
 from warmup.inductor import selections
 from warmup.inductor.patches import Patches
 from warmup.inductor.selections import Convolutions, GroupedProducts
-from warmup.keys.grouped import GroupedProblem
-from warmup.models.rebuilt import ends_for, factors_of, rebuild
 
 LIBRARIES = {
     "convolution": Winner(Family.EXTERN, "aten::convolution"),
@@ -116,28 +113,11 @@ def product(name: str, shapes: Any, *, is_ranged: bool) -> Made:
     return multiply, inputs
 
 
-def rebuilt(key: str) -> Made:
-    """Return the module that is rebuilt from a key of grouped products, and its inputs."""
-    problem, device = GroupedProblem.of_key(key), torch.device("cuda:0")
-    module = rebuild(key, device).model.module
-    inputs = [factor.make(device) for factor in factors_of(problem)]
-    ends = len(ends_for(problem))
-    inputs += [h100.empty(ends, dtype=torch.int32)] if ends else []
-
-    def multiply(*factors: Any) -> Any:
-        return module(*factors)
-
-    return multiply, inputs
-
-
 def generate(case: Case) -> str:
     mode, name = h100.fakes(), case["case"]
     with mode:
-        if name.startswith("grouped_mm "):
-            function, inputs = rebuilt(name)
-        else:
-            make = convolution if name in CONVOLUTIONS else product
-            function, inputs = make(name, mode.shape_env, is_ranged=bool(case.get("ranged")))
+        make = convolution if name in CONVOLUTIONS else product
+        function, inputs = make(name, mode.shape_env, is_ranged=bool(case.get("ranged")))
     return h100.generate(h100.trace(function, inputs, mode), inputs, mode)
 
 

@@ -26,14 +26,9 @@ from warmup.core.events import (
     Event,
     EventName,
     ForeignGraph,
-    FrameSkipped,
     GraphLoaded,
-    GraphsRecorded,
-    Hit,
     Missed,
-    Overruled,
     Scheduled,
-    Selected,
     WeightChanged,
 )
 from warmup.core.rows import Winner
@@ -117,45 +112,9 @@ def test_a_range_is_answered_by_its_own_row_alone(toy_kind: Kind) -> None:
 
 WINNER = make_table().rows[make_key(560)].winner
 MISS = Missed(make_key(600), MissReason.NOT_IN_TABLE, "bias_addmm")
-NEAREST = {"nearest": make_key(560), "differs": ["m: row 560, here 600"]}
 BENCHMARK = Benchmarked("conv.py:tuned_conv")
-TAGS = cache_tag("a" * 64, tunes=True), cache_tag("b" * 64)
 FOREIGN = ForeignGraph(cache_tag("a" * 64), cache_tag("b" * 64))
 CHANGE = WeightChanged("self.fc.weight", 2, "forward (m.py:3)")
-DIGESTS = {"compiled_under": "a" * 16, "installed": "b" * 16}
-
-
-def test_each_report_is_one_event_with_its_fields() -> None:
-    """Digests are as short as in every event; what follows them says how a table was installed."""
-    key = make_key(560)
-    missed = {"kind": "gemm", "key": make_key(600), "reason": "not_in_table", **NEAREST}
-    changed = {"weight": CHANGE.weight, "changed": 2, "frame": CHANGE.frame, "refused": False}
-    tuned = {**DIGESTS, "compiled_under": "a" * 16 + "-tune", "refused": False}
-    untagged = {**DIGESTS, "compiled_under": None, "refused": False}
-    for report, name, fields in (
-        (Hit(key, str(WINNER)), EventName.HIT, {"kind": "gemm", "key": key, "winner": str(WINNER)}),
-        (MISS, EventName.MISSED, {**missed, "choice": "bias_addmm"}),
-        (
-            BENCHMARK,
-            EventName.UNCOVERED,
-            {"site": BENCHMARK.site, "refused": False, "choice": None},
-        ),
-        (ForeignGraph(*TAGS), EventName.FOREIGN, tuned),
-        (ForeignGraph(None, TAGS[1]), EventName.FOREIGN, untagged),
-        (GraphLoaded(3, 1), EventName.CACHED, {"decisions": 3, "misses": 1}),
-        (FrameSkipped("f", "no"), EventName.UNCOMPILED, {"frame": "f", "reason": "no"}),
-        (CHANGE, EventName.CHANGED, changed),
-    ):
-        lookup, events = make_lookup()
-        lookup.emit(report)
-        assert [(one.name, dict(one.fields)) for one in events] == [(name, fields)], report
-    # CUDA graphs contradict no table without winners for the host; a benchmark of a kind is
-    # uncovered where it makes no row.
-    for on_miss in OnMiss:
-        lookup, events = make_lookup(on_miss)
-        lookup.emit(GraphsRecorded())
-        lookup.emit(Benchmarked("select:mm"))
-        assert [event.fields["site"] for event in events] == ["select:mm"], on_miss
 
 
 def test_what_strict_and_forbid_refuse_is_an_event_and_an_error() -> None:
@@ -223,37 +182,6 @@ def test_a_problem_that_could_not_be_measured_has_no_answer() -> None:
     lookup, events = make_lookup(tuner=_Finished(None))
     found = lookup.measure(CallsQuestion(ProblemOfKey(make_key(7)), make_row().winner, {}))
     assert (found, events, find(lookup, make_key(7))) == (None, [], MissReason.NOT_IN_TABLE)
-
-
-def test_a_selection_of_no_kind_takes_the_library_unless_told_otherwise() -> None:
-    """``library`` reports the site and the choice; else the measurement reports itself."""
-    site = "select:qlinear_unary"
-    for word in Uncovered:
-        lookup, events = make_lookup(on_uncovered=word)
-        takes_library = lookup.settings.takes_library
-        assert takes_library is (word is Uncovered.LIBRARY)
-        lookup.emit(Selected(site, "aten::qlinear" if takes_library else None))
-        reported = [{"site": site, "refused": False, "choice": "aten::qlinear"}]
-        assert fields_of(events, EventName.UNCOVERED) == (reported if takes_library else []), word
-
-
-def test_a_measurement_that_becomes_a_row_is_not_uncovered(toy_kind: Kind) -> None:
-    """Where questions are measured, at a site of any kind in the registry."""
-    lookup, events = make_lookup(tuner=_Finished(None))
-    for site in ("select:mm", "launch", "pad", "toy_pass", "other_pass", "conv.py:tuned_conv"):
-        lookup.emit(Benchmarked(site))
-    sites = [fields["site"] for fields in fields_of(events, EventName.UNCOVERED)]
-    assert sites == ["other_pass", "conv.py:tuned_conv"]
-
-
-def test_an_overruled_option_is_one_event_without_a_warning() -> None:
-    lookup, events = make_lookup()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for _ in range(2):
-            lookup.emit(Overruled("coordinate_descent_tuning", "False", "True"))
-    wanted = {"option": "coordinate_descent_tuning", "table": "False", "found": "True"}
-    assert fields_of(events, EventName.OVERRULED) == [wanted]
 
 
 def test_a_contradiction_is_one_event_and_one_warning() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -11,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sample_tables import make_key, make_row, make_runtime, make_table
 
-from warmup.core.errors import TableFormatError, TableMergeError
+from warmup.core.errors import TableMergeError
 from warmup.core.rows import L2, Flag, Method, Row
-from warmup.table.codec import decode, digest_of, encode
 from warmup.table.merge import Preference, combine, diff, merge
-from warmup.table.schema import SEARCH_FIELDS, Table
+from warmup.table.schema import Table
 
 Rows = dict[str, Row]
 KEY = make_key()
@@ -32,15 +30,6 @@ OTHER_POLICIES: tuple[tuple[dict[str, Any], str], ...] = (
 
 def with_policy(changes: dict[str, Any]) -> Table:
     return make_table(policy=replace(make_table().policy, **changes))
-
-
-@given(data=st.data())
-def test_a_table_and_itself_have_its_rows_and_no_difference(
-    data: st.DataObject, tables: st.SearchStrategy[Table]
-) -> None:
-    table = data.draw(tables)
-    assert merge(table, table) == table
-    assert diff(table, table).is_empty
 
 
 @given(data=st.data())
@@ -132,12 +121,6 @@ def test_tables_of_another_device_runtime_or_policy_are_refused() -> None:
     assert merge(make_table(), newer).rows == make_table().rows
 
 
-def test_the_union_is_as_old_as_its_first_row() -> None:
-    older, newer = (make_table(created=f"2026-0{month}-01T00:00:00Z") for month in (1, 2))
-    for a, b in ((older, newer), (newer, older)):
-        assert merge(a, b).provenance.created == "2026-01-01T00:00:00Z"
-
-
 def test_a_difference_says_what_is_where() -> None:
     """Keys of one table only and changed winners, in natural order; times are no difference."""
     same, old, new = make_row("mm_same", 1.0), make_row("mm_old"), make_row("mm_new")
@@ -147,19 +130,6 @@ def test_a_difference_says_what_is_where() -> None:
     assert found.only_a == (make_key(16), make_key(128))
     assert found.only_b == (make_key(9),)
     assert found.changed == ((make_key(1), old, new),)
-
-
-def test_a_difference_names_the_runtime_and_the_policy() -> None:
-    runtimes: tuple[tuple[dict[str, Any], str], ...] = (
-        ({"driver": "999"}, "driver: 580.65 and 999"),
-        ({"sm_count": 78}, "device.sm_count: 132 and 78"),
-        ({"name": "H200 NVL"}, "device.name: NVIDIA H200 and H200 NVL"),
-    )
-    for changes, said in runtimes:
-        assert diff(make_table(), make_table(runtime=make_runtime(**changes))).context == (said,)
-    for changes, said in OTHER_POLICIES:
-        (line,) = diff(make_table(), with_policy(changes)).context
-        assert said in line, changes
 
 
 def test_discovery_takes_the_newest_row_and_tells_each_conflict() -> None:
@@ -174,25 +144,3 @@ def test_discovery_takes_the_newest_row_and_tells_each_conflict() -> None:
         f"{KEY}: mm_1(BLOCK_M=1) or mm_2(BLOCK_M=2)",
         f"{KEY}: mm_2(BLOCK_M=2) or mm_3(BLOCK_M=3)",
     )
-
-
-def test_a_searched_table_says_so_and_is_merged_with_its_like() -> None:
-    """Rows were chosen among other configs: a table is searched if all of a union are."""
-    plain = make_table()
-    assert not json.loads(encode(plain))["policy"].keys() & set(SEARCH_FIELDS.values())
-    for kind, name in SEARCH_FIELDS.items():
-        searched = with_policy({"searches": frozenset({kind})})
-        text = encode(searched)
-        assert (decode(text, "t.json"), json.loads(text)["policy"][name]) == (searched, True)
-        assert digest_of(plain) != digest_of(searched), name
-        for value in (False, 1, "true", None):
-            document = json.loads(text)
-            document["policy"][name] = value
-            with pytest.raises(TableFormatError) as caught:
-                decode(json.dumps(document), "t.json")
-            assert caught.value.pointer == f"/policy/{name}", value
-        with pytest.raises(TableMergeError, match=name):
-            merge(plain, searched)
-        for tables in ([searched, searched], [searched, plain], [plain, searched]):
-            searches = combine(tables)[0].policy.searches
-            assert searches == ({kind} if plain not in tables else set()), name

@@ -10,8 +10,6 @@ from warmup.core.errors import SettingsError
 from warmup.core.rows import L2, Launch, Method
 from warmup.table.schema import (
     BUILD_MODES,
-    SEARCH_FIELDS,
-    TOLERANCE,
     PolicyOptions,
     choose_method,
     choose_policy,
@@ -55,32 +53,3 @@ def test_an_option_that_cannot_be_used_is_refused() -> None:
             choose_method(PolicyOptions(fused_top_k=top_k), "cuda")
     with pytest.raises(SettingsError, match="use one of max-autotune-gemm, max-autotune"):
         choose_policy(PolicyOptions(mode="fast"), "cuda", {})
-
-
-def test_a_policy_has_the_method_and_the_limits() -> None:
-    asked = PolicyOptions(launch="cudagraph", l2="warm", fused_top_k=2)
-    policy = choose_policy(asked, "cuda", {"x": 1})
-    assert policy.timing == Method(launch=Launch.CUDAGRAPH, l2=L2.WARM, fused_top_k=2)
-    assert (policy.tolerance, policy.options["x"]) == (dict(TOLERANCE), 1)
-
-    policy = choose_policy(PolicyOptions(tolerance=0.5), "cpu", {})
-    assert policy.tolerance == dict.fromkeys(TOLERANCE, 0.5)
-    # Whatever the mode; a CPU's kernels have no launch config, and reduce without Triton.
-    for mode, device in product(BUILD_MODES, ("cuda", "cpu")):
-        searches = choose_policy(PolicyOptions(mode=mode), device, {}).searches
-        assert searches == (set(SEARCH_FIELDS) if device == "cuda" else set()), (mode, device)
-
-
-def test_backends_have_a_canonical_order() -> None:
-    """Order and case of the option do not matter, so that equal policies compare as equal."""
-    for text, chosen in (
-        (None, "ATEN,TRITON"),
-        (" triton , aten", "ATEN,TRITON"),
-        ("aten", "ATEN"),
-    ):
-        policy = choose_policy(PolicyOptions(backends=text), "cuda", {})
-        assert policy.options["max_autotune_gemm_backends"] == chosen, text
-    # A backend of another device, a repeated one and an empty one are errors.
-    for text in ("CPP", "ATEN,ATEN", "", "ATEN,"):
-        with pytest.raises(SettingsError, match="cannot be used on cuda"):
-            choose_policy(PolicyOptions(backends=text), "cuda", {})

@@ -24,7 +24,6 @@ from warmup.core.errors import (
     TableError,
     TableFormatError,
     TableMismatchError,
-    TableNotFoundError,
     TableWriteError,
 )
 from warmup.core.files import LOCKS_FOLDER, locked
@@ -283,17 +282,6 @@ def test_a_build_learns_first_whether_its_table_can_be_written(tmp_path: Path) -
     assert set(contents(tmp_path)) == {"a", "folder.json"}
 
 
-def test_the_argument_goes_before_the_environment(tmp_path: Path) -> None:
-    path, absent = tmp_path / "a.json", str(tmp_path / "absent.json")
-    write(path, make_table())
-    assert find(path, {"WARMUP_TABLE": absent}).paths == (path,)
-    assert find(None, {"WARMUP_TABLE": str(path)}).table == make_table()
-    for environment in ({}, {"WARMUP_TABLE": ""}):
-        with pytest.raises(TableNotFoundError) as caught:
-            find(None, environment)
-        assert caught.value.searched == ("argument", "WARMUP_TABLE"), environment
-
-
 def test_a_table_that_all_can_write_is_remarked(tmp_path: Path) -> None:
     path = tmp_path / "a" / "t.json"
     write(path, make_table())
@@ -310,14 +298,3 @@ def test_a_table_moves_between_machines_as_text(tmp_path: Path) -> None:
     """A file that git checked out with CRLF endings is the same table."""
     (tmp_path / "t.json").write_bytes(encode(make_table()).replace("\n", "\r\n").encode())
     assert read(tmp_path / "t.json") == decode(encode(make_table()), "t.json")
-
-
-def test_each_assumption_of_the_builds_stays_once(tmp_path: Path) -> None:
-    """In order; of more than a reader takes, the last."""
-    path, inputs = tmp_path / "t.json", "inputs: x=[seqlen,8]:f32"
-    for m, text in enumerate([inputs, "model: Net", inputs], start=1):
-        origin = dataclasses.replace(EMPTY.provenance, assumptions=(text,))
-        TableWriter(path).add(origin, EMPTY.policy, make_rows(m))
-    assert read(path).provenance.assumptions == (inputs, "model: Net")
-    origin = EMPTY.provenance.assuming(map(str, range(100)))
-    assert origin.assumptions == tuple(map(str, range(36, 100)))

@@ -10,17 +10,15 @@ from pathlib import Path
 import pytest
 from sample_tables import make_row, make_table
 
-from warmup.cli.tables import spell_difference, spell_table
 from warmup.core.errors import MissError, MissReason
 from warmup.core.events import Emitter, Event, Missed
 from warmup.core.rows import Winner
 from warmup.core.trial import Candidate, Tuned
 from warmup.keys.gemm import GemmProblem
 from warmup.keys.question import CallsQuestion, GemmQuestion, Question
-from warmup.keys.registry import neighbours_of
 from warmup.table.codec import decode, digest_of, encode
 from warmup.table.lookup import Lookup
-from warmup.table.merge import combine, diff, merge
+from warmup.table.merge import combine, merge
 from warmup.table.schema import OnMiss
 from warmup.table.store import TableWriter, read, write
 
@@ -100,12 +98,6 @@ def test_a_marked_key_is_measured_without_its_winner() -> None:
         assert tuner.offered == ([] if excused else [offered, [*dict.fromkeys(offered)]])
 
 
-def test_a_marked_winner_is_no_neighbour() -> None:
-    """A search does not start from a kernel that was wrong."""
-    rows = {OTHER: MARKED, KEY.replace("m=16", "m=64"): GOOD}
-    assert [winner.uid for winner in neighbours_of(KEY, rows)] == ["mm_good"]
-
-
 def test_a_union_takes_another_winner_and_keeps_the_mark_of_the_same() -> None:
     """In `merge` without a preference and in discovery, in any order, and it is no conflict."""
     for row, taken in ((TRUSTED, MARKED), (GOOD, GOOD)):
@@ -120,18 +112,6 @@ def test_a_union_takes_another_winner_and_keeps_the_mark_of_the_same() -> None:
         for day, row in enumerate((MARKED, GOOD, TRUSTED), start=1)
     ]
     assert combine(tables)[0].rows == {KEY: GOOD}
-
-
-def test_show_and_diff_name_marked_rows() -> None:
-    found = diff(make_table({KEY: TRUSTED}), make_table({KEY: MARKED}))
-    assert [*spell_difference(found)] == [
-        f"~ {KEY}",
-        "    a mm_wrong(BLOCK_M=32) 5.0 us",
-        f"    b mm_wrong(BLOCK_M=32) 5.0 us, not trusted: {WHY}",
-    ]
-    *_, line, last = spell_table(make_table({KEY: MARKED, OTHER: make_row()}))
-    assert line == f"not trusted, not served: {KEY}: {WHY}"
-    assert last.endswith(", 1 not trusted, timed at 1980 MHz")
 
 
 def test_marking_changes_what_it_judged_and_nothing_else(tmp_path: Path) -> None:

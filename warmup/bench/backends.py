@@ -132,12 +132,7 @@ class LayerTable:
 
     @contextlib.contextmanager
     def serving(self, layer: OpenLayer, shape: Sizes) -> Iterator[None]:
-        """Serve the table to the compiles inside; a cached graph would ask it nothing.
-
-        Raises:
-            BuildError: there is no table for the layer at the shape, or it answered nothing.
-            Exception: whatever compiling raises; a miss is an error.
-        """
+        """Serve the table to the compiles inside; a cached graph would ask it nothing."""
         missing = self.missing.get((layer.name, shape))
         if missing is not None or self.table is None:
             raise BuildError(missing or "no table was built")
@@ -262,10 +257,6 @@ class LayerAtShape:
 
         Freed blocks of NaN are what the allocator gives to the call, so that an output which is
         left unwritten is not the right output of the backend before.
-
-        Raises:
-            OutputMismatchError: the output or a gradient is unwritten, of other sizes, or wrong.
-            Exception: whatever *operator* raises.
         """
         expected = self._expected if step is Pass.BOTH else self._expected[:1]
         dtype, copies = self._values[-1].dtype, range(_POISONED)
@@ -453,11 +444,6 @@ def bench(
 
     *say* gets lines of progress, and *keep* the report so far after each shape. Of plain GEMMs
     forward is timed, of layers also forward and backward as one call.
-
-    Raises:
-        SettingsError: a field of *request* or a layer is not valid, or ``out`` cannot be written.
-        TableError: the table cannot be read.
-        AdapterError: this torch is not supported.
     """
     choose(request.dtype, DTYPES, "--dtype")
     if request.rounds < 1:

@@ -75,11 +75,7 @@ class Chart:
 
 
 def draw(chart: Chart, path: Path) -> None:
-    """Write *chart* to *path* as PNG, 1600 pixels wide.
-
-    Raises:
-        SettingsError: matplotlib is not installed, or the file cannot be written.
-    """
+    """Write *chart* to *path* as PNG, 1600 pixels wide."""
     try:
         import matplotlib as mpl
     except ImportError as error:
@@ -436,11 +432,7 @@ def _bar(report: BenchReport, cell: Cell | None) -> Bar | None:
 
 
 def provenance(device: torch.device) -> dict[str, str | None]:
-    """Return the device's name, the versions in use (None where unknown) and the time now, in UTC.
-
-    Raises:
-        UnsupportedTorchError, InductorChangedError: this torch cannot be used.
-    """
+    """Return the device's name, the versions in use, None where unknown, and the time in UTC."""
     from warmup.inductor import connect  # loads torch
 
     runtime = connect().runtime(str(device))
@@ -461,10 +453,6 @@ def reason_of(error: BaseException) -> str:
 
 
 def write_json(content: Mapping[str, Any], path: Path) -> None:
-    """Write *content* to *path*; its folder is created where it is missing.
-
-    Raises:
-        SettingsError: *path* cannot be written.
-    """
+    """Write *content* to *path*; its folder is created where it is missing."""
     make_folder(path.parent, "--out")
     write_output(path, json.dumps(content, indent=2, sort_keys=True) + "\n", "--out")

@@ -220,8 +220,8 @@ class Comparison:
     @property
     def baseline(self) -> Result | None:
         """The result of the baseline; None when it failed or disagrees with eager."""
-        named = (each for each in self.results if each.variant.name == BASELINE and each.is_sound)
-        return next(named, None)
+        sound = (each for each in self.results if each.is_sound)
+        return next((each for each in sound if each.variant.name == BASELINE), None)
 
     @property
     def failed(self) -> tuple[str, ...]:
@@ -253,13 +253,9 @@ class Comparison:
         pairs = self._pairs(result)
         if not pairs or self.too_busy is not None:
             return None
-        by_round = zip(
-            *(ratios_by_round(base.device, cell.device) for base, cell in pairs), strict=True
-        )
-        return _ratio(
-            geomean([base.median_us / cell.median_us for base, cell in pairs]),
-            [geomean(ratios) for ratios in by_round],
-        )
+        rounds = (ratios_by_round(base.device, cell.device) for base, cell in pairs)
+        mean = geomean([base.median_us / cell.median_us for base, cell in pairs])
+        return _ratio(mean, [geomean(ratios) for ratios in zip(*rounds, strict=True)])
 
     def verdict(self, result: Result) -> str:
         if result.failure is not None:
@@ -284,13 +280,15 @@ class Comparison:
         """
         if self.origin.runtime.device.type == "cpu":
             return ()
-        sound = [result for result in self.results if result.is_sound]
-        limited = []
-        for index, bucket in enumerate(self.buckets):
-            costs = {result.variant.name: result.cells[index].cost for result in sound}
-            if any(cost.is_host_limited for name, cost in costs.items() if name != REFERENCE):
-                limited.append((bucket, costs))
-        return tuple(limited)
+        sound = {each.variant.name: each.cells for each in self.results if each.is_sound}
+        costs = [
+            {name: cells[i].cost for name, cells in sound.items()} for i in range(len(self.buckets))
+        ]
+        return tuple(
+            (bucket, own)
+            for bucket, own in zip(self.buckets, costs, strict=True)
+            if any(cost.is_host_limited for name, cost in own.items() if name != REFERENCE)
+        )
 
     def _pairs(self, result: Result) -> list[tuple[BucketTime, BucketTime]]:
         base = self.baseline
@@ -320,9 +318,6 @@ def parse_variants(text: str | None, model: str, *, pads: bool = False) -> tuple
 
     An item is a `How`, of *model*, or another model: ``NAME=MODEL`` or ``NAME=MODEL+HOW``. Without
     *text* all variants of *model* are returned, padded weights only if the table *pads* weights.
-
-    Raises:
-        SettingsError: an item has another form, or a name is given twice.
     """
     if text is None:
         text = ",".join(how for how in How if pads or how is not How.TABLE_PADDED)

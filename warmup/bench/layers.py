@@ -214,11 +214,7 @@ class OpenLayer:
 
     @classmethod
     def of(cls, definition: Any, name: str) -> OpenLayer:
-        """Return the layer *definition*, an object with the attributes of `Layer`.
-
-        Raises:
-            SettingsError: an attribute is missing or has another form.
-        """
+        """Return the layer *definition*, an object with the attributes of `Layer`."""
         shapes = [tuple(shape) for shape in getattr(definition, "shapes", ())]
         if len({len(shape) for shape in shapes}) != 1:
             raise SettingsError(
@@ -305,11 +301,7 @@ def spell_shape(shape: Sequence[object]) -> str:
 
 
 def parse_shapes(text: str, count: int | None = None) -> tuple[Sizes, ...]:
-    """Return the shapes in ``"4096x1024,8192x4096"``, in the order given, each of *count* sizes.
-
-    Raises:
-        SettingsError: a shape is malformed, repeated, or of another number of sizes.
-    """
+    """Return the shapes in ``"4096x1024,8192x4096"``, in the order given, each of *count* sizes."""
     shapes: list[Sizes] = []
     for word in map(str.strip, text.split(",")):
         if not _SHAPE.fullmatch(word):
@@ -327,22 +319,14 @@ def parse_shapes(text: str, count: int | None = None) -> tuple[Sizes, ...]:
 
 
 def choose(word: str, known: Sequence[str], option: str) -> str:
-    """Return *word*.
-
-    Raises:
-        SettingsError: it is not in *known*.
-    """
+    """Return *word*."""
     if word not in known:
         raise SettingsError(f"{option} {word!r} is unknown", f"use any of {','.join(known)}")
     return word
 
 
 def open_layers(words: Sequence[str]) -> list[OpenLayer]:
-    """Return the layers *words*, built-in names and ``FILE.py:Class``; all built-in without any.
-
-    Raises:
-        SettingsError: a name is unknown or given twice, or a layer cannot be used.
-    """
+    """Return the layers *words*, built-in names and ``FILE.py:Class``; all built-in without any."""
     layers: list[OpenLayer] = []
     for word in words or LAYERS:
         if ":" in word:

@@ -13,7 +13,7 @@ import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Self
+from typing import Any, BinaryIO, Final, Literal, Self
 
 import msgspec
 
@@ -62,7 +62,7 @@ class PadSample(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     them can write them padded. With ``is_unstable`` other work disturbed the measurement.
     """
 
-    schema: int
+    schema: Literal[1]
     key: str
     op: str
     batch: int | None
@@ -119,12 +119,6 @@ def bench_pad(
 
     Only GEMMs about which inductor asks on *device* are samples. No sample is begun once *seconds*
     have passed.
-
-    Raises:
-        SettingsError: an argument or *out* cannot be used, *out* has samples of another machine,
-            version or method, or inductor pads nothing on *device*.
-        BuildError: no sample could be measured.
-        AdapterError: this torch is not supported, or an internal of it is not as it was.
     """
     from warmup.inductor import start_workers
     from warmup.inductor.internals import PAD_SAMPLE_INTERNALS, check_internals
@@ -138,13 +132,9 @@ def bench_pad(
     keys = [*itertools.islice(filter(pads_asked_on(resolve_device(device)), drawn), count)]
     options = BuildOptions(device=device, budget=seconds)
 
-    def build_samples(
-        problems: Sequence[MissedProblem], *, out: Path, observer: Observer
-    ) -> BuildReport:
-        request = BuildRequest(
-            source=ProblemsSource(problems), runner=ThisProcess(), out=out, options=options
-        )
-        return build(request, observer)
+    def build_samples(problems: Sequence[MissedProblem], out: Path, file: Observer) -> BuildReport:
+        source, runner = ProblemsSource(problems), ThisProcess()
+        return build(BuildRequest(source=source, runner=runner, out=out, options=options), file)
 
     with SampleFile(out, say) as file:
         return measure_samples(keys, file, build_samples)
@@ -160,7 +150,7 @@ def measure_samples(
         problems = [MissedProblem(key, PAD.name, _DRAWN, 1) for key in wanted]
         with temporary_folder("warmup-pad-") as folder:
             try:
-                report = build(problems, out=folder / "pad.json", observer=file)
+                report = build(problems, folder / "pad.json", file)
                 failed = {
                     **dict.fromkeys((one.key for one in report.timings), _NOT_BOTH),
                     **report.not_fused,
@@ -179,8 +169,8 @@ def measure_samples(
 class SampleFile(Observer):
     """The file of samples at *path*, which one process at a time opens, as a build's observer.
 
-    A last line that a killed run cut is removed where the file is opened; *say* takes a sentence
-    about that, and about each sample that is added. A file with another line is refused.
+    A last line that a killed run cut is removed; *say* takes a sentence about that, and about each
+    sample that is added. A file with another line is refused.
     """
 
     def __init__(self, path: Path, say: Callable[[str], None]) -> None:
@@ -230,16 +220,10 @@ class SampleFile(Observer):
         return whole
 
     def measuring_on(self, here: Runtime, method: Method) -> None:
-        device = here.device
-        self._origin = {
-            "device": device.name,
-            "sm_count": device.sm_count,
-            "arch": device.arch,
-            "torch": here.torch,
-            "triton": here.triton,
-            "launch": method.launch.value,
-            "l2": method.l2.value,
-        }
+        of_device = {name: getattr(here.device, name) for name in ("sm_count", "arch")}
+        versions = {"torch": here.torch, "triton": here.triton}
+        how = {"launch": method.launch.value, "l2": method.l2.value}
+        self._origin = {"device": here.device.name, **of_device, **versions, **how}
         for sample in self.samples.values():
             for name, now in self._origin.items():
                 if (before := getattr(sample, name)) != now:
@@ -372,4 +356,4 @@ def _read_line(line: bytes) -> PadSample | None:
         PadProblem.of_key(sample.key)
     except (msgspec.MsgspecError, ProblemError, RecursionError, UnicodeDecodeError):
         return None
-    return sample if msgspec.json.encode(sample) == line and sample.schema == 1 else None
+    return sample if msgspec.json.encode(sample) == line else None

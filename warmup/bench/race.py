@@ -60,20 +60,17 @@ def race(
     """Return how the model of *request* starts and runs in every bucket, for each of its launches.
 
     A variant that fails, dies, or does not answer in time has its failure in the result.
-
-    Raises:
-        SettingsError: a field cannot be used, or a variant needs padded weights and the table pads
-            none on this device.
-        ModelError: the model cannot be loaded, or fails in eager mode.
-        TableError: a variant serves from a table that is missing or damaged.
-        AdapterError: this torch is not supported.
     """
     from warmup.table.codec import digest_of
     from warmup.table.store import write
 
     buckets = parse_buckets(request.seqlens, request.dims)
     parse_inputs(request.inputs)
-    _check_method(request)
+    if request.rounds < FEWEST_ROUNDS:
+        raise SettingsError(
+            f"--rounds {request.rounds} is too few for an interval of 95 %",
+            f"give {FEWEST_ROUNDS} or more",
+        )
     variants, table, runtime, device = _entries(request)
     with contextlib.ExitStack() as stack:
         scratch = stack.enter_context(temporary_folder("warmup-"))
@@ -121,19 +118,6 @@ def race(
                 Comparison(origin=origin, buckets=buckets, results=tuple(results), remarks=unique)
             )
     return tuple(reports)
-
-
-def _check_method(request: CompareRequest) -> None:
-    if request.rounds < FEWEST_ROUNDS:
-        raise SettingsError(
-            f"--rounds {request.rounds} is too few for an interval of 95 %",
-            f"give {FEWEST_ROUNDS} or more",
-        )
-    for launch in request.launches:
-        if launch not in set(Launch):
-            raise SettingsError(f"--launch {launch!r}", f"use one of {', '.join(Launch)}")
-    if request.l2 not in set(L2):
-        raise SettingsError(f"--l2 {request.l2!r}", f"use one of {', '.join(L2)}")
 
 
 def _entries(
@@ -184,8 +168,7 @@ def _remarks(table: FoundTable | None, here: Runtime, launch: Launch) -> Iterato
 class Remote(Child):
     """A child that runs ``python PROGRAM... FD``, calls `serve`, and prints into the file *log*.
 
-    *program* is the path of a program, or ``-m`` and a module. `kill`, or the exit of the context
-    manager, ends it.
+    *program* is the path of a program, or ``-m`` and a module. The end of the context kills it.
     """
 
     def __init__(self, program: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
@@ -199,11 +182,7 @@ class Remote(Child):
         self.kill()
 
     def ask(self, request: Mapping[str, Any], timeout_s: float) -> Answer:
-        """Return the child's answer to *request*.
-
-        Raises:
-            ChildError: the child failed, ended, or did not answer in time; ask nothing more.
-        """
+        """Return the child's answer to *request*; after a ChildError nothing more is asked."""
         self.send(request)
         answer = self.receive(timeout_s)
         if "failed" in answer:
@@ -213,10 +192,7 @@ class Remote(Child):
 
 @dataclass(kw_only=True)
 class Entrant:
-    """A remote that is measured in turn with others, until it fails; ``failure`` is the reason.
-
-    ``on_failure`` is called with the reason, once.
-    """
+    """A remote that is measured in turn with others; ``on_failure`` gets its ``failure``, once."""
 
     remote: Remote
     timeout_s: float
@@ -265,10 +241,7 @@ class _VariantEntrant(Entrant):
 
 @dataclass
 class Race:
-    """A comparison in progress: its processes, and what they have answered.
-
-    ``dtype`` is that of the model's weights, known when eager has started.
-    """
+    """A comparison in progress; ``dtype`` of the weights is known when eager has started."""
 
     scratch: Path
     logs: Path
@@ -282,11 +255,7 @@ class Race:
     _digests: dict[str, str] = field(default_factory=dict)
 
     def start(self, variant: Variant) -> None:
-        """Start the process of *variant*, and compare its first outputs with eager's.
-
-        Raises:
-            ModelError: *variant* is eager mode, and it failed.
-        """
+        """Start the process of *variant*, and compare its first outputs with eager's."""
         self.observer.variant_started(variant)
         log = self.logs / f"compare-{variant.name}.log"
         spawned = time.monotonic()
@@ -321,17 +290,14 @@ class Race:
         In a deep bf16 model default mode, which nobody tuned, is further from eager than the
         tolerance. A baseline beyond `MOST_DEFAULT` tolerances excuses nothing.
         """
-        named = (entrant for entrant in self._running() if entrant.variant.name == BASELINE)
-        baseline = next(named, None)
-        if baseline is None:
-            return
-        limits = [
-            max(limit, MOST_TIMES * error) if error <= MOST_DEFAULT * limit else limit
-            for error, limit in baseline.errors
-        ]
-        for entrant in self._running():
-            pairs = zip(entrant.errors, limits, strict=True)
-            entrant.errors = [(error, max(own, limit)) for (error, own), limit in pairs]
+        for baseline in (each for each in self._running() if each.variant.name == BASELINE):
+            limits = [
+                max(limit, MOST_TIMES * error) if error <= MOST_DEFAULT * limit else limit
+                for error, limit in baseline.errors
+            ]
+            for entrant in self._running():
+                pairs = zip(entrant.errors, limits, strict=True)
+                entrant.errors = [(error, max(own, limit)) for (error, own), limit in pairs]
 
     def prepare(self, launch: str, l2: str) -> None:
         """Prepare the timing of every variant; what an earlier preparation holds is freed before.
@@ -365,16 +331,14 @@ class Race:
         on_cpu = ": on a CPU it tunes frozen weights only, and only a table's variant freezes them"
         cause = on_cpu if self.case["device"] == "cpu" else ""
         for entrant in self.entrants:
-            start = entrant.started if entrant.variant.how is How.MAX_AUTOTUNE else None
-            if start is not None and start["benchmarks"] == 0:
-                yield f"{entrant.variant.name} measured nothing{cause}"
-        for entrant in self.entrants:
-            reasons = {} if entrant.started is None else entrant.started["miss_reasons"]
-            if unfrozen := reasons.get(MissReason.NEEDS_FREEZING, 0):
-                yield (
-                    f"{entrant.variant.name}: {unfrozen} of its misses have a row for frozen "
-                    "weights; compare with --freezing"
-                )
+            name, start = entrant.variant.name, entrant.started
+            if start is None:
+                continue
+            if entrant.variant.how is How.MAX_AUTOTUNE and start["benchmarks"] == 0:
+                yield f"{name} measured nothing{cause}"
+            if unfrozen := start["miss_reasons"].get(MissReason.NEEDS_FREEZING, 0):
+                said = f"{unfrozen} of its misses have a row for frozen weights"
+                yield f"{name}: {said}; compare with --freezing"
 
     def _running(self) -> list[_VariantEntrant]:
         return [entrant for entrant in self.entrants if entrant.failure is None]

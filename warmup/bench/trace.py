@@ -153,12 +153,7 @@ class _Document(msgspec.Struct):
 
 
 def read_trace(path: Path) -> Trace:
-    """Return the trace in *path*, JSON in Chrome's format, gzipped or not.
-
-    Raises:
-        SettingsError: the file cannot be read, is larger than `LARGEST_TRACE` once unpacked, is
-            nested deeper than the interpreter's limit, or has neither kernels nor operators.
-    """
+    """Return the trace in *path*, JSON in Chrome's format, gzipped or not."""
     document, host, skipped = _document_in(path), _Host(), 0
     work: list[tuple[_Event, float, float]] = []
     for event in document.events:
@@ -320,9 +315,6 @@ def record_trace(
     The graph of each bucket is compiled anew, called a few times, then called under the profiler,
     each call between marks with the bucket's name. The table is installed as a server does, its
     padding of weights included, and a miss takes inductor's default.
-
-    Raises:
-        SettingsError, ModelError: an option or the model cannot be used, or *out* not be written.
     """
     if mode not in COMPILE_MODES:
         raise SettingsError(f"--mode {mode!r}", f"use one of {', '.join(COMPILE_MODES)}")

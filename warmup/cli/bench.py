@@ -129,10 +129,6 @@ def run_bench(
     """Call *time_all* for *request*; write a document after each shape, and charts at the end.
 
     The report is printed, that of the finished shapes where *time_all* is interrupted or fails.
-
-    Raises:
-        typer.Exit: with code 1 where results are wrong, or no backend could be compared.
-        Exception: whatever *time_all* raises.
     """
     from warmup.bench.cells import chart_of, document, draw, write_json
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import json
+import codecs
 from array import array
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import BinaryIO, Final, Literal, TypeGuard
+from typing import Annotated, BinaryIO, Final, Literal, TypeVar
+
+import msgspec
 
 from warmup.core.buckets import MAX_SIZE
 from warmup.core.errors import SettingsError
 
 MAX_SUGGESTED: Final = 64
+_Entry = TypeVar("_Entry")
 
 
 class Cost(StrEnum):
@@ -86,10 +89,7 @@ def suggest(
         raise SettingsError(f"{multiple} is no multiple", f"give 1 to {MAX_SIZE}")
     if cost not in tuple(Cost):
         raise SettingsError(f"the cost {cost!r} is unknown", f"use any of {', '.join(Cost)}")
-    if isinstance(histogram, Mapping):
-        counts = check_histogram(histogram)
-    else:
-        counts = read_histogram(histogram)
+    counts = read_histogram(histogram)
     requests: dict[int, int] = {}
     for size in sorted(counts):
         bucket = -(-size // multiple) * multiple
@@ -174,140 +174,88 @@ def _extend(
     return costs, starts
 
 
-MAX_LINES: Final = 10_000_000
 MAX_LINE_BYTES: Final = 256
 MAX_SIZES: Final = 100_000
 MAX_REQUESTS: Final = 10**12
-_MAX_COUNT_DIGITS = 13
-_SHOWN_LETTERS = 40
-_HEADERS = {"size", "size,count", '"size"', '"size","count"'}
-_LINES = 'write SIZE, SIZE,COUNT or {"size": SIZE, "count": COUNT} on each line'
+_HEADERS: Final = {b"size", b"size,count", b'"size"', b'"size","count"'}
+_LINES: Final = 'write SIZE, SIZE,COUNT or {"size": SIZE, "count": COUNT} on each line'
 
 
-def read_histogram(source: str | Path | BinaryIO) -> dict[int, int]:
-    """Return the count of each size in *source*, the path of a file or a binary stream.
+class _Observed(msgspec.Struct, forbid_unknown_fields=True):
+    """A size, and how many requests have it."""
+
+    size: Annotated[int, msgspec.Meta(ge=1, le=MAX_SIZE)]
+    count: Annotated[int, msgspec.Meta(ge=0, le=MAX_REQUESTS)] = 1
+
+
+def read_histogram(source: str | Path | BinaryIO | Mapping[int, int]) -> dict[int, int]:
+    """Return the count of each size in *source*: a file's path, a binary stream, or a mapping.
 
     Each line is ``SIZE``, ``SIZE,COUNT`` or ``{"size": SIZE, "count": COUNT}``; the first may be
     the header ``size`` or ``size,count``, and blank lines are skipped. A missing count is 1, counts
-    of the same size add up, and sizes with the count 0 are left out. Memory is bounded.
-
-    Raises:
-        SettingsError: the file cannot be read, a line has another form, a limit is exceeded, or no
-            size has a count above 0; the text names the line.
+    of the same size add up, and sizes with the count 0 are left out. Memory is bounded. A
+    SettingsError names the line.
     """
+    if isinstance(source, Mapping):
+        pairs = ((f"{size}: {count}", (size, count)) for size, count in source.items())
+        return _add_up(pairs, _of_program, "the histogram", f"sizes are 1 to {MAX_SIZE}")
     if not isinstance(source, (str, Path)):
-        return _add_up(source, "standard input")
+        return _add_up(_lines(source), _of_line, "--histogram standard input", _LINES)
     try:
         with Path(source).open("rb") as stream:
-            return _add_up(stream, str(source))
+            return _add_up(_lines(stream), _of_line, f"--histogram {source}", _LINES)
     except OSError as error:
         raise SettingsError(
             f"--histogram {source}: {error.strerror}", "name a readable file, or - for stdin"
         ) from error
 
 
-def check_histogram(counts: Mapping[int, int]) -> dict[int, int]:
-    """Return *counts*, a histogram from a program, without the sizes whose count is 0.
-
-    Raises:
-        SettingsError: a size or a count is invalid, there are too many sizes, or none is left.
-    """
-    for size, count in counts.items():
-        if not _is_within(size, 1, MAX_SIZE) or not _is_within(count, 0, MAX_REQUESTS):
-            raise SettingsError(
-                f"the histogram's {_quoted(size)}: {_quoted(count)} is no size with its count",
-                f"sizes are 1 to {MAX_SIZE}, counts 0 to {MAX_REQUESTS}",
-            )
-    positive = {size: count for size, count in counts.items() if count}
-    if not positive:
-        raise SettingsError("the histogram has no size", "count at least one request")
-    if len(positive) > MAX_SIZES:
-        raise SettingsError(
-            f"the histogram has more than {MAX_SIZES} sizes", "round sizes up before counting"
-        )
-    return positive
-
-
-def _add_up(stream: BinaryIO, name: str) -> dict[int, int]:
+def _add_up(
+    entries: Iterable[tuple[str, _Entry]],
+    read: Callable[[_Entry], _Observed],
+    name: str,
+    advice: str,
+) -> dict[int, int]:
     counts: dict[int, int] = {}
-    may_be_header = True
-    for number, line in enumerate(_lines(stream, name), start=1):
+    for place, entry in entries:
         try:
-            text = line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
-            if text and not (may_be_header and text.lower().replace(" ", "") in _HEADERS):
-                size, count = _object(text) if text.startswith("{") else _columns(text)
-                if count:
-                    counts[size] = counts.get(size, 0) + count
+            observed = read(entry)
         except ValueError as error:
             problem = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error
-            raise SettingsError(f"--histogram {name}, line {number}: {problem}", _LINES) from error
-        may_be_header = may_be_header and not text
+            raise SettingsError(f"{name}, {place}: {problem}", advice) from error
+        if observed.count:
+            counts[observed.size] = counts.get(observed.size, 0) + observed.count
         if len(counts) > MAX_SIZES:
             raise SettingsError(
-                f"--histogram {name}, line {number}: more than {MAX_SIZES} different sizes",
+                f"{name}, {place}: more than {MAX_SIZES} different sizes",
                 "round sizes up before counting",
             )
     if not counts:
-        raise SettingsError(f"--histogram {name}: it has no size", _LINES)
+        raise SettingsError(f"{name} has no size", advice)
     return counts
 
 
-def _lines(stream: BinaryIO, name: str) -> Iterator[bytes]:
+def _lines(stream: BinaryIO) -> Iterator[tuple[str, bytes]]:
+    """Yield the place and the text of each line, blank lines and a header left out."""
+    is_first = True
     for number, line in enumerate(iter(partial(stream.readline, MAX_LINE_BYTES + 1), b""), start=1):
-        if number > MAX_LINES:
-            raise SettingsError(
-                f"--histogram {name}: more than {MAX_LINES} lines",
-                "count equal sizes first, as SIZE,COUNT",
-            )
-        if len(line) > MAX_LINE_BYTES:
-            raise SettingsError(
-                f"--histogram {name}, line {number}: longer than {MAX_LINE_BYTES} bytes", _LINES
-            )
-        yield line
+        text = line.removeprefix(codecs.BOM_UTF8 if number == 1 else b"").strip()
+        if text and not (is_first and text.lower().replace(b" ", b"") in _HEADERS):
+            yield f"line {number}", text
+        is_first = is_first and not text
 
 
-def _columns(text: str) -> tuple[int, int]:
-    cells = [cell.strip() for cell in text.split(",")]
+def _of_program(pair: tuple[int, int]) -> _Observed:
+    return msgspec.convert({"size": pair[0], "count": pair[1]}, _Observed)
+
+
+def _of_line(line: bytes) -> _Observed:
+    if len(line) > MAX_LINE_BYTES - 2:  # its end may be a carriage return
+        raise ValueError(f"longer than {MAX_LINE_BYTES - 2} bytes")
+    if line.startswith(b"{"):
+        return msgspec.json.decode(line, type=_Observed)
+    cells = [cell.strip().removeprefix('"').removesuffix('"') for cell in line.decode().split(",")]
     if len(cells) > 2:  # noqa: PLR2004  size and count
         raise ValueError(f"{len(cells)} columns instead of size,count")
-    return _checked(*map(_number, cells))
-
-
-def _number(cell: str) -> object:
-    text = cell[1:-1] if cell.startswith('"') and cell.endswith('"') else cell
-    is_number = text.isascii() and text.removeprefix("-").isdigit()
-    return int(text) if is_number and len(text) <= _MAX_COUNT_DIGITS else text
-
-
-def _object(text: str) -> tuple[int, int]:
-    try:
-        fields = json.loads(text, object_pairs_hook=_unique)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{_quoted(text)} is not JSON: {error.msg}") from error
-    if "size" not in fields or not fields.keys() <= {"size", "count"}:
-        raise ValueError(f"{_quoted(text)} has other fields than size and count")
-    return _checked(**fields)
-
-
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        raise ValueError("a field is given twice")
-    return fields
-
-
-def _checked(size: object, count: object = 1) -> tuple[int, int]:
-    if not _is_within(size, 1, MAX_SIZE):
-        raise ValueError(f"the size {_quoted(size)} is not an integer from 1 to {MAX_SIZE}")
-    if not _is_within(count, 0, MAX_REQUESTS):
-        raise ValueError(f"the count {_quoted(count)} is not an integer from 0 to {MAX_REQUESTS}")
-    return size, count
-
-
-def _is_within(value: object, low: int, high: int) -> TypeGuard[int]:
-    return type(value) is int and low <= value <= high  # bool is a subclass of int
-
-
-def _quoted(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN_LETTERS else f"{text[:_SHOWN_LETTERS]}..."
+    named = dict(zip(("size", "count"), cells, strict=False))
+    return msgspec.convert(named, _Observed, strict=False)

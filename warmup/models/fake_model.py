@@ -91,9 +91,6 @@ class FakeModel:
 
         Each call is that of a new copy, since a forward may store values in its model. What forward
         prints is lost, and so are its warnings.
-
-        Raises:
-            RejectedCallError: forward raised, or multiplied tensors of different dtypes.
         """
         module, found = self.make(), Encounters()
         with (

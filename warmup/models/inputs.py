@@ -132,11 +132,6 @@ def resolve_inputs(
     Without *specs*, a model whose ``example_inputs`` makes its inputs needs none; in a file with
     several classes it gives way to inferred inputs where forward accepts only these. Of a forward
     whose arguments all have defaults the first is taken. Nothing runs on real tensors.
-
-    Raises:
-        SettingsError: a spec names an argument that forward does not have, or a dim without a size;
-            or ``example_inputs`` names a dim that the first bucket lacks.
-        ModelError: an input is no tensor, or forward accepted no form of it that was tried.
     """
     given = tuple(specs)
     check_names(model.module, given)
@@ -347,9 +342,6 @@ def mark_inputs(make_inputs: Callable[[Bucket], Inputs], bucket: Bucket) -> Inpu
     """Return the inputs of *bucket*; each dim whose size has a range is marked with that range.
 
     A dim has the range of a size when it changes where *make_inputs* gets the lower end.
-
-    Raises:
-        ModelError: a dim grows with a size of the bucket without being equal to it.
     """
     inputs = make_inputs(bucket)
     leaves = inputs.leaves()

@@ -84,9 +84,6 @@ def open_target(target: str) -> tuple[ModelFile, str]:
 
     The folder of a file, or for a module the working directory, is searched for other imports. The
     ``__main__`` block does not run, and ``sys.argv`` has no arguments meanwhile.
-
-    Raises:
-        ModelError: *target* has another form, there is no such file or module, or it raised.
     """
     path, name = _split(target)
     return ModelFile(target, path, _import(path, target)), name
@@ -295,10 +292,6 @@ def load_model(target: str) -> LoadedModel:
     only class that takes the file's ``example_inputs``. A JSON object behind the text has arguments
     for a class or a function. ``hf:FOLDER`` and ``hf-random:CONFIG.json`` are models of the
     transformers library (`warmup.models.pretrained`).
-
-    Raises:
-        ModelError: there is no such file, module or name, NAME gives no model, or without NAME the
-            file defines several models.
     """
     asked = parse_target(target)
     if asked.is_pretrained:
@@ -328,10 +321,6 @@ def make_inputs(
 
     With *specs* the values are random: normal, or small integers. Without, the model's
     ``example_inputs`` is called with the sizes of the dims that it names.
-
-    Raises:
-        ModelError: there are neither specs nor ``example_inputs``, or that function failed.
-        SettingsError: a spec names an argument that forward does not have, or a dim without a size.
     """
     if specs:
         inputs = Inputs((), _from_specs(model, specs, bucket, dtype))

@@ -61,10 +61,6 @@ def rebuild(key: str, device: torch.device) -> RebuiltProblem:
     """Return a module on *device* that should ask for *key*: only compiling it shows whether.
 
     A dynamic dim is marked with its range, and has the largest size of the range.
-
-    Raises:
-        ProblemError: *key* is not a key, its kind needs the user's model, or no module can be made
-            for the problem.
     """
     kind = kind_of(key)
     if kind.rebuild is None:
@@ -126,11 +122,7 @@ class OperandTensor:
 
 
 def gemm_tensors(problem: GemmProblem) -> dict[str, OperandTensor]:
-    """Return the operands of the GEMM by name; ``b`` of a CPU linear is its weight.
-
-    Raises:
-        ProblemError: the key names a dtype, layout, stride or bias that no tensor can be made of.
-    """
+    """Return the operands of the GEMM by name; ``b`` of a CPU linear is its weight."""
     is_scaled = problem.scale is not None
     if problem.dtype_b is not None and not is_scaled:
         raise ProblemError(f"the operands have two dtypes, {problem.dtype} and {problem.dtype_b}")

@@ -671,9 +671,6 @@ def pad(model: nn.Module, choices: Mapping[Group, Padding]) -> None:
     """Pad the weights of *model* in place, each group that `find_groups` returned to its `Padding`.
 
     The unpadded weights are freed one Linear at a time. After an error nothing is padded.
-
-    Raises:
-        SettingsError: the model is in training mode or padded already.
     """
     if model.training:
         raise SettingsError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,10 +9,9 @@ from gpu_events import GpuTrace, plan_of
 from sample_tables import make_row, make_table
 
 from warmup.bench.attribution import Attributed, Known, Reason, attribute
-from warmup.bench.profile import profile_trace, row_us
 from warmup.bench.trace import read_trace
 from warmup.core.roofline import GraphPlan, PlannedBy, PlannedKernel
-from warmup.core.rows import Evidence, Family, Row, Scope, Winner
+from warmup.core.rows import Evidence, Family, Row, Winner
 from warmup.table.schema import Table
 
 BUCKET = "seqlen=16"
@@ -200,23 +198,6 @@ def test_the_linears_of_a_cpu_find_their_rows(tmp_path: Path) -> None:
         assert found.work.moved < 2 * (2 * 64 * 32 + 4 * 16 * 64), (operator, sizes)
 
 
-def test_rows_for_frozen_weights_that_ran_nowhere_are_explained(tmp_path: Path) -> None:
-    """A CPU's packed rows are those of frozen weights, which an unfrozen trace never names."""
-    key = "packed_linear m=16 n=64 k=32 bf16 a=row b=packed out=bf16 | epilogue=none"
-    made = make_row("aten::linear", 9.0)
-    winner = replace(made.winner, family=Family.EXTERN)
-    table = make_table({key: replace(made, winner=winner)})
-    for operator, sizes, is_said in (
-        ("mkl::_mkl_linear", ([16, 32], [9999, 1], [64, 32]), False),
-        ("aten::mm", ([16, 32], [32, 64]), True),
-    ):
-        trace = GpuTrace()
-        trace.operator(operator, 0, 9, **shapes(*sizes))
-        found = profile_trace(read_trace(trace.write(tmp_path / "t.json")), table)
-        said = "table's 1 row for frozen weights ran nowhere" in " ".join(found.assumptions)
-        assert said is is_said, operator
-
-
 def test_products_of_other_sizes_are_not_the_same_row(tmp_path: Path) -> None:
     """A product with a residual holds the matrices of the product before it, in one config."""
     row = make_row("triton::mm", 8.5, num_stages=3, num_warps=4)
@@ -225,28 +206,3 @@ def test_products_of_other_sizes_are_not_the_same_row(tmp_path: Path) -> None:
     given = shapes([16, 64], [64, 32], [16, 32], [16, 32], num_warps=4, num_stages=3)
     found = joined_with((make_table({up: row, down: row}), tmp_path), name, name, given)
     assert (found.keys, found.row, found.reason) == ((up, down), None, Reason.UNTRACED)
-
-
-def test_the_rows_time_is_that_of_the_decided_kernel() -> None:
-    """A region's time counts where one kernel has all of it, and else the matmul's own."""
-    for scope, fused, kernels, expected in (
-        (Scope.BARE, None, None, (10.0, True)),
-        (Scope.FUSED, None, 2, (7.0, True)),
-        (Scope.FUSED, False, 2, (7.0, True)),
-        (Scope.FUSED, True, 1, (10.0, True)),
-        (Scope.FUSED, True, 3, (7.0, False)),
-    ):
-        bare = None if scope is Scope.BARE else 7.0
-        evidence = Evidence(
-            time_us=10.0,
-            library_us=None,
-            runner_up=None,
-            runner_up_us=None,
-            tried=1,
-            scope=scope,
-            bare_us=bare,
-            kernels=kernels,
-        )
-        assert (
-            row_us(Row(Winner(Family.TEMPLATE, "triton::mm", fused=fused), evidence)) == expected
-        ), scope
