@@ -12,19 +12,12 @@ from typing import Any
 import pytest
 import torch
 
-from warmup.core.events import Emitter
-from warmup.inductor import connect
 from warmup.inductor.caches import (
     add_to_caches,
-    count_graphs,
     kept_kernels,
-    own_cache_entries,
     read_graphs,
     read_kernels,
-    with_own_code,
 )
-from warmup.table.lookup import Lookup
-from warmup.table.schema import OnMiss
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = torch.device("cpu")
@@ -106,36 +99,3 @@ def test_a_file_that_a_worker_still_writes_does_not_end_a_build(
             pass
         with kept_kernels():
             pass
-
-
-def test_a_tag_of_ranges_does_not_outlive_its_table() -> None:
-    """The name is appended to the attached table's tag only; the next table's tag is unchanged."""
-    before, seen = torch.compiler.config.cache_key_tag, []
-    for table in ("first", "second"):
-        attachment = connect().attach(Lookup({}, OnMiss.FALLBACK, Emitter([])), {}, table)
-        with own_cache_entries("x[0]=2..16"):
-            seen.append(torch.compiler.config.cache_key_tag)
-        seen.append(torch.compiler.config.cache_key_tag)
-        attachment.detach()
-    assert seen == ["first+x[0]=2..16", "first", "second+x[0]=2..16", "second"]
-    assert torch.compiler.config.cache_key_tag == before
-
-
-def test_graphs_are_counted_as_torch_makes_them() -> None:
-    """One for a whole model; two around a break, however often they are called."""
-
-    def broken(x: torch.Tensor) -> torch.Tensor:
-        y = x + 1
-        torch._dynamo.graph_break()
-        return y * 2
-
-    counts = []
-    for function in (torch.relu, broken):
-        torch._dynamo.reset()
-        before = count_graphs()
-        compiled = torch.compile(with_own_code(function, "f"), backend="eager")
-        compiled(torch.ones(3))
-        compiled(torch.ones(3))
-        counts.append(count_graphs() - before)
-    torch._dynamo.reset()
-    assert counts == [1, 2]

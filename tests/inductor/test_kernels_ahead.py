@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +14,6 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 from warmup.core.rows import CompileOrder
 from warmup.inductor.launch import compiling as kernels_ahead
 from warmup.inductor.launch.compiling import KernelsAhead
-from warmup.inductor.listing import note_sent, wait_for_sent
 
 PROGRAM = "cuda_ahead.py"
 
@@ -78,34 +75,6 @@ def list_ahead(
     monkeypatch.setattr(kernels_ahead.AsyncCompile, "use_process_pool", lambda: True)
     module = torch.fx.symbolic_trace(torch.nn.Identity())
     KernelsAhead(order, note)._list((module,), words, ())
-
-
-def sent_task(seconds: float) -> Future[None]:
-    """Return a task that was sent to a worker and ends after *seconds*."""
-    task: Future[None] = Future()
-    note_sent(task)
-    threading.Timer(seconds, task.set_result, [None]).start()
-    return task
-
-
-def test_only_a_build_for_the_host_waits_for_what_it_sent(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """In the order "before" the lowering that measures begins when all workers are idle."""
-    for order in AHEAD:
-        tasks: list[Future[None]] = []
-        reported: list[tuple[int, int]] = []
-        list_ahead(
-            monkeypatch,
-            lambda tasks=tasks: tasks.append(sent_task(0.05)),
-            order,
-            lambda *counts, reported=reported: reported.append(counts),
-        )
-        is_waited = tasks[0].done()
-        wait_for_sent()
-        assert tasks[0].done(), order
-        assert is_waited is (order is CompileOrder.BEFORE), order
-        assert reported == ([(1, 1)] if is_waited else []), order
 
 
 def test_the_first_lowering_adds_no_guard_on_the_symbols_of_the_graph(

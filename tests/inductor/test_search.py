@@ -7,6 +7,7 @@ from itertools import product
 from typing import Any
 
 import pytest
+import torch
 from sample_tables import make_key, make_row
 
 pytest.importorskip("triton")
@@ -19,6 +20,7 @@ from warmup.table.lookup import Lookup
 from warmup.table.schema import OnMiss
 
 PROGRAM = "cuda_gemms.py"
+IS_2_11 = torch.__version__.startswith("2.11.")  # lists all choices of an addmm at once
 
 pytestmark = pytest.mark.long
 
@@ -219,3 +221,20 @@ def test_a_range_has_questions_at_smaller_sizes(ask: Ask) -> None:
             assert rows == one["size"]
             assert blocks == min(tiles, kwargs.get("NUM_SMS", tiles))
             assert others == [1, 1]
+
+
+def test_torch_finds_an_exported_row_under_the_key_that_it_makes_itself(ask: Ask) -> None:
+    """Inductor has the row's kernel alone, without warmup; of an addmm the library's too."""
+    products = ("mm", "int_mm", "addmm", "bmm", "baddbmm", "mm_plus_mm")
+    cases: list[dict[str, Any]] = [{"op": op} for op in products]
+    cases += [{"op": op, "winner": "extern"} for op in ("mm", "bmm")]
+    cases += [{"op": "mm", "linear": True, "gap": 8}, {"op": "mm", "dtype": "float32"}]
+    for named in cases:
+        case = {"m": 512, "winner": "triton", **named}
+        tile = {"BLOCK_K": 32} if case["winner"] == "triton" else {}
+        result = ask(**case, tile=tile, exported=True)
+        assert result["keys"] == result["torch_keys"] != [], named
+        has_library_too = case["op"] == "addmm" and not IS_2_11
+        assert result["choices"] == (2 if has_library_too else 1), named
+        if tile and case["op"] != "addmm":  # the first choice of an addmm is the library's
+            assert result["constants"]["BLOCK_K"] == "32", named

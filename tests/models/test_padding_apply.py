@@ -15,7 +15,6 @@ from padding_models import Gated, pad_all
 from torch import nn
 
 from warmup.core.errors import SettingsError
-from warmup.keys.gemm import Dim
 from warmup.keys.weight import Padding
 from warmup.models.weight_groups import PaddedLinear, find_groups, pad, restore
 
@@ -151,23 +150,6 @@ def test_a_copied_or_moved_model_is_still_padded(
         assert model.get_submodule("head").weight is model.get_submodule("embed").weight, name
 
 
-def test_an_assigned_parameter_is_padded(language_model: nn.Module) -> None:
-    """As when weights are tied anew; one of another size is refused with what to do."""
-    pad_all(language_model)
-    head, embed = language_model.get_submodule("head"), language_model.get_submodule("embed")
-    embed.weight = nn.Parameter(torch.randn(101, 32))
-    head.weight = embed.weight
-    assert is_one_memory(head)  # type: ignore[arg-type]  # it is a padded Linear
-    hidden = torch.randn(2, 32)
-    torch.testing.assert_close(head(hidden), hidden @ embed.weight.T)
-    with pytest.raises(SettingsError, match=r"\(104, 32\).*restore"):
-        head.weight = nn.Parameter(torch.zeros(104, 32))
-    model = nn.Sequential(nn.Linear(32, 45)).eval()
-    pad_all(model)
-    model[0].bias = None
-    torch.testing.assert_close(model(hidden), hidden @ model[0].weight.T)
-
-
 def test_restore_undoes_it(language_model: nn.Module, model_inputs: ModelInputs) -> None:
     """Plain Linears, numbers to the bit, memory; nothing is left, and it can be padded again."""
     before, bytes_before = language_model(*model_inputs), held(language_model)
@@ -197,17 +179,6 @@ def test_a_model_in_training_or_padded_already_is_refused(gated: Callable[..., n
     pad(model, {group: Padding(48)})
     with pytest.raises(SettingsError, match="padded already"):
         pad(model, {group: Padding(48)})
-
-
-def test_rows_that_are_served_unpadded() -> None:
-    """The output is that of the parameters, which are the first rows of the padded weight."""
-    for rows, is_padded in ((3, True), (4, False), (8, False), (9, True)):
-        model, x = nn.Linear(32, 101).eval(), torch.randn(2, rows, 32)[:1]
-        before = model(x)
-        (group,) = find_groups(model).groups
-        pad(model, {group: Padding(104, (Dim(4, 6), Dim.of(8)))})
-        torch.testing.assert_close(model(x), before)
-        assert (model(x).stride(1) == 104) == is_padded, (rows, is_padded)
 
 
 def test_when_memory_runs_out_nothing_is_padded(

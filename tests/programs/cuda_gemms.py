@@ -12,19 +12,18 @@ A case is served: ``winner`` is the row's template (see `UIDS`), or ``none``, ``
 kwargs, ``mode`` is fallback or strict. With ``search`` the candidates of that search are listed,
 ``neighbours`` are kwargs of winners elsewhere, the last candidate of the source ``serve`` is served
 and Triton compiles the last ``most`` of the source ``compile``. With ``asked`` too, a tuner is
-asked; ``imported`` are the kwargs that every key has for neighbours. ``theirs`` fills torch's own
-lookup table, see `torchs_table`.
+asked; ``imported`` are the kwargs that every key has for neighbours. With
+``exported`` torch's own lookup table has the export of the row, and inductor selects without ours.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import json
 import operator
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,6 @@ import h100  # before inductor looks for a device
 import torch
 from h100 import GEMM_OPTIONS, Case, Gemm, Graph, is_library, winner_of
 from torch._inductor import config, select_algorithm
-from torch._inductor.choices import InductorChoices
 from torch._inductor.codecache import PyCodeCache
 from torch._inductor.kernel.mm import mm_template
 from torch._inductor.lookup_table import LookupTableChoices
@@ -343,22 +341,6 @@ def _at_smaller_size(question: GemmQuestion, smaller: SmallerSize) -> dict[str, 
 # -- torch's own table -------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def torchs_table(case: Case, rows: dict[str, Winner]) -> Iterator[dict[str, Any]]:
-    """Fill torch's lookup table.
-
-    Its entries are what ``theirs`` changes of the first config that torch lists for the plain
-    template, or with ``exported`` the export of *rows*;
-    ``handler`` false leaves torch's handler out.
-    """
-    table = export(rows) if case.get("exported") else fill(case)
-    handler = LookupTableChoices() if case.get("handler", True) else InductorChoices()
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(V.set_choices_handler(handler))
-        stack.enter_context(config.patch({"lookup_table.table": table}))
-        yield table
-
-
 def export(rows: dict[str, Winner]) -> dict[str, Any]:
     """Return the export of *rows* in a table for an H100, as a program reads it from its JSON."""
     tuned = {key: Row(winner, h100.EVIDENCE) for key, winner in rows.items()}
@@ -377,8 +359,7 @@ def fill(case: Case) -> dict[str, list[dict[str, Any]]]:
         if template in gemm.candidates:
             key = selection.handler.make_lookup_key(selection.kernel_inputs, selection.op_name)
             first = next(gemm.candidates[template]).params.to_kwargs()
-            base = {"template_id": template, **first}
-            table[key] = [{**base, **changes} for changes in case.get("theirs", ())]
+            table[key] = [{"template_id": template, **first}]
         firsts = (next(gemm.candidates[uid]) for uid in gemm.candidates if uid.startswith("aten::"))
         return [first for first in firsts if is_library(first)]
 
@@ -412,12 +393,11 @@ def answer(case: Case) -> dict[str, Any]:
     if "search" in case:
         return ask(case) if case.get("asked") else search_for(case)
     rows = {} if case["winner"] == "none" else rows_of(case)
-    if "theirs" not in case and not case.get("exported"):
+    if not case.get("exported"):
         return serve(case, rows)
-    with torchs_table(case, rows) as table:
-        if case.get("alone"):
-            return {"keys": sorted(table), "torch_keys": sorted(fill(case)), **select_first(case)}
-        return serve(case, rows)
+    table = export(rows)
+    with V.set_choices_handler(LookupTableChoices()), config.patch({"lookup_table.table": table}):
+        return {"keys": sorted(table), "torch_keys": sorted(fill(case)), **select_first(case)}
 
 
 def count_templates() -> None:

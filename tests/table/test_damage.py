@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 from own_processes import run_python
 from sample_tables import make_key, make_row, make_table
@@ -248,12 +247,6 @@ JSON = st.recursive(
         st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3)
     ),
 )
-
-
-@given(st.text(max_size=200) | JSON.map(json.dumps))
-def test_any_text_is_a_table_error(text: str) -> None:
-    with pytest.raises(TableError):
-        decode(text, PATH)
 
 
 def test_what_is_no_table_file_is_a_table_error(

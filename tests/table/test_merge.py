@@ -100,14 +100,6 @@ def test_the_better_measured_row_is_taken() -> None:
             assert merge(b, a, prefer).rows[KEY] == good, (case, prefer)
 
 
-def test_conflicts_say_key_and_winners_and_are_counted() -> None:
-    """The message of many conflicts shows three and says how many there are."""
-    a, b = ({make_key(m): make_row(uid, BLOCK_M=m) for m in range(1, 9)} for uid in ("old", "new"))
-    with pytest.raises(TableMergeError, match=r"^8 conflicts: .* and 5 more; settle") as caught:
-        merge(make_table(a), make_table(b))
-    assert caught.value.conflicts[0] == f"{make_key(1)}: old(BLOCK_M=1) or new(BLOCK_M=1)"
-
-
 def test_tables_of_another_device_runtime_or_policy_are_refused() -> None:
     """With any preference; a newer driver or library is no obstacle."""
     changes = ({"sm_count": 78}, {"arch": "sm_100"}, {"torch": "2.14.0"}, {"triton": "3.8.0"})

@@ -268,10 +268,7 @@ class LayerAtShape:
         return max(map(_distance, names, results, expected, [tolerance] * len(names)))
 
     def cells(self, step: Pass, table: LayerTable, backends: Sequence[str]) -> list[Cell]:
-        """Return a cell for each of *backends* that has the pass *step*: its times, or why none.
-
-        Backends take turns while they are timed. Any failure costs the backend that failed.
-        """
+        """Return a cell for each of *backends* that has the pass *step*: its times, or why none."""
         known = {TABLE, *compiled_backends(self._request), *self._layer.backends}
         cells: dict[str, Cell] = {}
         batches: dict[str, Batch] = {}

@@ -274,10 +274,7 @@ class Comparison:
         return self.too_busy or f"no speed-up: {BASELINE} failed"
 
     def host_limits(self) -> tuple[tuple[Bucket, dict[str, CallCost]], ...]:
-        """Return the buckets in which the host limits a compiled variant, launched one by one.
-
-        With each comes what a call costs in every sound variant. Empty on a CPU.
-        """
+        """Return the buckets in which the host limits a compiled variant, launched one by one."""
         if self.origin.runtime.device.type == "cpu":
             return ()
         sound = {each.variant.name: each.cells for each in self.results if each.is_sound}

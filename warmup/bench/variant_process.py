@@ -123,10 +123,7 @@ class VariantProcess:
         }
 
     def agree(self, folder: str, keep: bool) -> Answer:  # noqa: FBT001  a field of the request
-        """Answer with the error against the outputs in *folder* and its limit, by bucket.
-
-        With *keep* the outputs of another call are written there first, as the reference.
-        """
+        """Answer with the error against the outputs in *folder* and its limit, by bucket."""
         errors = []
         for number in range(len(self._inputs)):
             path = Path(folder) / _OUTPUTS.format(number)

@@ -148,10 +148,7 @@ def partitions(
 def _extend(
     best: Sequence[int], works: Sequence[int], total: Sequence[int], k: int
 ) -> tuple[list[int], array[int]]:
-    """Return the best costs of k + 1 intervals by their end, and where the last interval starts.
-
-    The first *k* elements are placeholders: no k + 1 intervals end there.
-    """
+    """Return the best costs of k + 1 intervals by their end, and where the last interval starts."""
     costs, starts = [0] * k, array("i", [0]) * k
     # The envelope: for each possible start of the last interval the least work from which its line
     # is the lowest, the start, and the cost and the number of requests before it.

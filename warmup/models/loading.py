@@ -90,10 +90,7 @@ def open_target(target: str) -> tuple[ModelFile, str]:
 
 
 def _make(definition: Any, target: str, arguments: Mapping[str, Any]) -> nn.Module:
-    """Return the module that *definition* is, or makes of *arguments*: a class or a function.
-
-    A module that the file compiled is returned uncompiled.
-    """
+    """Return the module that *definition* is, or makes of *arguments*: a class or a function."""
     if isinstance(definition, nn.Module) and arguments:
         raise ModelError(
             f"--model {target}: a module that exists takes no arguments ({', '.join(arguments)})",
@@ -346,10 +343,7 @@ def _moved(inputs: Inputs, device: torch.device, dtype: torch.dtype | None) -> I
 
 
 def _choose(file: ModelFile, arguments: Collection[str] = ()) -> tuple[Any, str]:
-    """Return the definition of the model in *file*, which names none, and why it was chosen.
-
-    The reason is empty where there was no choice. *arguments* will be given to make the model.
-    """
+    """Return the definition of the model in *file*, which names none, and why it was chosen."""
     classes, instances, name = file.classes(), file.instances(), Path(file.path).name
     if (own := file.own_model(arguments)) is not None:
         return own, f"called {MODEL_NAME!r} in {name}" if len(classes) > 1 else ""

@@ -176,8 +176,7 @@ _INPUT_DIMS: Final = (_BATCH_DIM, _SEQLEN_DIM, _DECODER_DIM, _SIDE_DIM, MAX_LENG
 class ForwardInputs:
     """Makes the inputs of *model* for the sizes of a bucket; ``str()`` names them with their dims.
 
-    Ids are random and below the vocabulary, masks are all ones, images and sound are random normal
-    numbers. With the dim ``max_length`` the inputs are those of a step of generate().
+    Masks are all ones. With the dim ``max_length`` the inputs are those of a step of generate().
     """
 
     def __init__(self, model: Any) -> None:
@@ -242,8 +241,7 @@ class ForwardInputs:
     def _dims_of(self, name: str) -> tuple[str | int, ...]:
         dims = self._known_dims(name)
         if dims is None:
-            reason = f"{name}, the model's main argument, is none of those known"
-            raise self._refusal(reason, [name])
+            raise self._refusal(f"{name}, the model's main argument, is none of those known", name)
         return dims
 
     def _known_dims(self, name: str) -> tuple[str | int, ...] | None:
@@ -322,30 +320,18 @@ class ForwardInputs:
         except RejectedCallError as error:
             reason = first_line(error.__cause__ or error)
             shapes = [f"{name} of {' x '.join(map(str, x.shape))}" for name, x in some.items()]
-            raise self._refusal(f"forward with {', '.join(shapes)}: {reason}", [*some]) from error
+            said = f"forward with {', '.join(shapes)}: {reason}"
+            raise self._refusal(said, next(iter(some))) from error
         self._is_checked = True
 
-    def _refusal(self, reason: str, made: list[str]) -> ModelError:
-        annotations = {name: str(each.annotation) for name, each in self._parameters.items()}
-        others = [
-            name
-            for name, annotation in annotations.items()
-            if name not in (*made, "self", "kwargs")
-            and ("bool" not in annotation or "Tensor" in annotation)  # no flag: return_dict
-        ]
-        others.sort(key=lambda name: name not in reason)
-        dims = self._known_dims(made[0]) or (_BATCH_DIM, _SEQLEN_DIM)
-        named = [f'--input "{made[0]}=[{",".join(map(str, dims))}]{_dtype_of(made[0])}"']
-        named += [f'--input "{name}=[...]{_dtype_of(name)}"' for name in others[:1]]
+    def _refusal(self, reason: str, main: str) -> ModelError:
+        dims = ",".join(map(str, self._known_dims(main) or (_BATCH_DIM, _SEQLEN_DIM)))
+        named = f"{main}=[{dims}]{':i64' if main.endswith('_ids') else ''}"
         return ModelError(
             f"the inputs of {type(self._model).__name__} cannot be made ({reason})",
-            f"give sizes that it takes, or name all inputs, such as {' '.join(named)}; forward "
+            f'give sizes that it takes, or name all inputs, such as --input "{named}"; forward '
             f"takes {', '.join(self._parameters)}",
         )
-
-
-def _dtype_of(name: str) -> str:
-    return ":i64" if name.endswith(("_ids", "_mask")) else ""
 
 
 _CONFIG_FILE: Final = "config.json"
@@ -373,32 +359,28 @@ def load_pretrained(target: ModelTarget) -> LoadedModel:
     file, name = _find(target)
     config = _config(transformers, file, target)
     definition = _class(transformers, config, name, target)
-    with _seeded(), _errors_of(target):
+    with torch.random.fork_rng(devices=[]), _errors_of(target):
+        torch.manual_seed(SEED)
         if target.is_random:
             model = definition._from_config(config)  # noqa: SLF001  as the library's Auto classes do
         else:
             model = _with_weights(definition, config, file, target)
-    chosen = definition.__name__
     origin = "as named" if name else f"the first of architectures in {file.name}"
     label = file.parent.name if file.name == _CONFIG_FILE else file.stem
     weights = "random weights" if target.is_random else "weights from safetensors"
     inputs = ForwardInputs(model)
     module = GenerationStep(model) if model.can_generate() else model
     assumed = Assumption(
-        f"model: {chosen}, {origin}, {weights}; no code of the folder is run",
+        f"model: {definition.__name__}, {origin}, {weights}; no code of the folder is run",
         f"--model {PRETRAINED}PATH:CLASS names another class",
     )
     inputs_assumed = None
     if inputs.are_known:
-        said, others = f"inputs: {inputs}, from forward and the config", '"NAME=[...]" names others'
-        inputs_assumed = Assumption(said, f"--input {others}")
-    return LoadedModel(
-        module.eval(),
-        inputs,
-        ".".join(filter(None, (label, name))),
-        assumed=assumed,
-        inputs_assumed=inputs_assumed,
-    )
+        said = f"inputs: {inputs}, from forward and the config"
+        inputs_assumed = Assumption(said, '--input "NAME=[...]" names others')
+    label = ".".join(filter(None, (label, name)))
+    words = {"assumed": assumed, "inputs_assumed": inputs_assumed}
+    return LoadedModel(module.eval(), inputs, label, **words)
 
 
 def _find(target: ModelTarget) -> tuple[Path, str]:
@@ -463,14 +445,8 @@ def _class(transformers: Any, config: Any, name: str, target: ModelTarget) -> An
             f"--model {target}: the config names no architectures",
             f"name the class: --model {replace(target, place=f'{target.place}:CLASS')}",
         )
-    try:
+    with _errors_of(target):  # a package beside it may be broken, such as torchvision
         definition = getattr(transformers, wanted, None)
-    except ImportError as error:  # where a package beside it is broken, such as torchvision
-        raise ModelError(
-            f"--model {target}: transformers {transformers.__version__} cannot import {wanted!r} "
-            f"({first_line(error.__cause__ or error)})",
-            f"mend what `from transformers import {wanted}` says",
-        ) from error
     is_model = isinstance(definition, type) and issubclass(definition, nn.Module)
     if not is_model or not hasattr(definition, "_from_config"):
         raise ModelError(
@@ -508,20 +484,14 @@ def _with_weights(definition: Any, config: Any, file: Path, target: ModelTarget)
 
 
 @contextlib.contextmanager
-def _seeded() -> Iterator[None]:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(SEED)
-        yield
-
-
-@contextlib.contextmanager
 def _errors_of(target: ModelTarget) -> Iterator[None]:
     try:
         yield
     except ModelError:
         raise
     except Exception as error:  # the library raises whatever its parts raise
-        said = " ".join(str(error).split())[:_MOST_SAID]
+        cause = error.__cause__ or error
+        said = " ".join(str(cause).split())[:_MOST_SAID]
         raise ModelError(
-            f"--model {target}: transformers failed ({type(error).__name__}: {said})"
+            f"--model {target}: transformers failed ({type(cause).__name__}: {said})"
         ) from error

@@ -481,10 +481,7 @@ def _settings_of(problem: GemmProblem, device: torch.device) -> Iterator[None]:
 
 
 class _GemmModule(nn.Module):
-    """The GEMM of *problem* and its epilogue; its arguments are tensors in the order of *names*.
-
-    *constant* is the second operand where that is no argument.
-    """
+    """The GEMM of *problem* and its epilogue; its arguments are tensors in the order of *names*."""
 
     def __init__(
         self,

@@ -301,10 +301,7 @@ def _fp32(candidate: _Unaligned) -> str | None:
 def _chains_in(
     module: nn.Module, inside: Sequence[_Unaligned]
 ) -> tuple[list[Group], list[UnpaddedLinears]]:
-    """Return the chains among the Linears *inside* of *module*, and the broken ones with reasons.
-
-    A consumer of a chain is no producer of another; Linears called more than once are in no chain.
-    """
+    """Return the chains among the Linears *inside* of *module*, and the broken ones with reasons."""
     untied = [candidate for candidate in inside if not candidate.tied]
     producers = {c for c in untied if any(c.feeds(other) for other in untied)}
     consumers = {c for c in untied if any(other.feeds(c) for other in untied)}
@@ -383,10 +380,7 @@ class _Tracer(fx.Tracer):
 
 
 class _PaddingFlow:
-    """Padding of the outputs of *producers*, followed through *graph* until *consumers* read it.
-
-    Producers whose features meet in one operation belong together; one of them is their root.
-    """
+    """Padding of the outputs of *producers*, followed through *graph* until *consumers* read it."""
 
     def __init__(
         self,
@@ -504,11 +498,7 @@ class _PaddedValues:
 
 
 def _propagate(node: fx.Node, known: Mapping[fx.Node, Any]) -> Any:
-    """Return the result of *node*, run on *known* values: `_PaddedValues`, or a dtype or device.
-
-    A _NoChainError where *node* is no operation, reads sizes, does not compute element by element,
-    uses a value that is not known, or cannot be run on the CPU.
-    """
+    """Return the result of *node*, run on *known* values: `_PaddedValues`, or a dtype or device."""
     if node.op not in ("call_function", "call_method"):
         reader = "the caller" if node.op == "output" else node.target
         raise _NoChainError(f"{reader} reads the features")
