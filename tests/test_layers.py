@@ -44,6 +44,7 @@ THIRD_PARTY: Mapping[str, frozenset[str]] = {
     "tuning": frozenset({"torch", "msgspec"}),
     "tuning.ray_build": frozenset({"ray", "msgspec"}),
     "diagnostics": frozenset({"torch"}),
+    "diagnostics.suggest": frozenset({"msgspec"}),
     "bench": frozenset({"torch"}),
     "bench.cells": frozenset({"torch", "matplotlib"}),
     "bench.helion": frozenset({"torch", "helion"}),

@@ -379,8 +379,8 @@ def load_pretrained(target: ModelTarget) -> LoadedModel:
         said = f"inputs: {inputs}, from forward and the config"
         inputs_assumed = Assumption(said, '--input "NAME=[...]" names others')
     label = ".".join(filter(None, (label, name)))
-    words = {"assumed": assumed, "inputs_assumed": inputs_assumed}
-    return LoadedModel(module.eval(), inputs, label, **words)
+    about = assumed, inputs_assumed
+    return LoadedModel(module.eval(), inputs, label, "", False, *about)  # noqa: FBT003
 
 
 def _find(target: ModelTarget) -> tuple[Path, str]:

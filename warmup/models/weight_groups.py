@@ -301,7 +301,7 @@ def _fp32(candidate: _Unaligned) -> str | None:
 def _chains_in(
     module: nn.Module, inside: Sequence[_Unaligned]
 ) -> tuple[list[Group], list[UnpaddedLinears]]:
-    """Return the chains among the Linears *inside* of *module*, and the broken ones with reasons."""
+    """Return the chains among Linears *inside* of *module*, and the broken ones with reasons."""
     untied = [candidate for candidate in inside if not candidate.tied]
     producers = {c for c in untied if any(c.feeds(other) for other in untied)}
     consumers = {c for c in untied if any(other.feeds(c) for other in untied)}
