@@ -94,9 +94,7 @@ def contents(folder: Path) -> dict[str, bytes | None]:
     }
 
 
-def make_outcome(
-    winner: Winner, time_us: float | None = None, *, host_us: float | None = None, **changes: Any
-) -> Outcome:
-    """A candidate with stable times: ``make_outcome(winner, 10.5, host_us=7.0)``."""
-    samples, host = (None if us is None else Samples((us,) * 12) for us in (time_us, host_us))
-    return Outcome(winner=winner, samples=samples, host=host, **changes)
+def make_outcome(winner: Winner, time_us: float | None = None, **changes: Any) -> Outcome:
+    """A candidate with stable times: ``make_outcome(winner, 10.5)``."""
+    samples = None if time_us is None else Samples((time_us,) * 12)
+    return Outcome(winner=winner, samples=samples, **changes)

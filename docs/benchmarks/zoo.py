@@ -49,7 +49,6 @@ class Zoo:
             "source": source_digest(),
             "packages": {name: _version(name) for name in PACKAGES},
             "python": platform.python_version(),
-            "launch": asked.launch,
         }
 
     def measure(self, entry: Entry) -> Document:
@@ -85,7 +84,6 @@ class Zoo:
         """Build the table; return its facts, with the seconds of earlier tries."""
         table, begun = folder / "table.json", time.monotonic()
         words = ["build", "-vv", *entry.words, "--out", str(table), "--json"]
-        words += ["--launch", self.asked.launch] if self.asked.launch else []
         words += ["--device", self.asked.device]
         text = self.run([sys.executable, "-m", "warmup", *words], folder / "build.log")
         built = json.loads(text)
@@ -193,7 +191,6 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="the same architectures, for a CPU")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--variants", help="as of `warmup compare`; default all")
-    parser.add_argument("--launch", help="of the build's timed calls; default as of `warmup build`")
     parser.add_argument("--again", action="store_true", help="also models that are done")
     asked = parser.parse_args()
     entries = TINY if asked.tiny else SERVED

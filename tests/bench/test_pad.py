@@ -17,7 +17,7 @@ from warmup.core.device import Device, Runtime
 from warmup.core.errors import SettingsError
 from warmup.core.files import locked
 from warmup.core.roofline import item_bytes
-from warmup.core.rows import L2, Evidence, Launch, Method, Row
+from warmup.core.rows import L2, Evidence, Method, Row
 from warmup.core.trial import Tuned
 from warmup.keys.pad import AS_IS, PADDED, PadProblem
 from warmup.serving.audit import MissedProblem
@@ -168,7 +168,6 @@ def test_samples_of_another_origin_are_not_added(tmp_path: Path) -> None:
     before = path.read_bytes()
     for here, method, said in (
         (replace(HERE, torch="2.14.0"), Method(), "torch 2.13.0, here 2.14.0"),
-        (HERE, Method(launch=Launch.CUDAGRAPH), "launch eager, here cudagraph"),
         (HERE, Method(l2=L2.WARM), "l2 cold, here warm"),
     ):
         with pytest.raises(SettingsError, match=said):

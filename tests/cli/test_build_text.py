@@ -143,11 +143,11 @@ def test_a_log_says_that_a_silent_build_goes_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with BuildProgress() as progress:
-        progress.candidates_compiled(1, 3)
+        progress.packing_started()
         monkeypatch.setattr("warmup.cli.build_render._SILENT_S", 0.0)
-        progress.candidates_compiled(2, 3)
+        progress.packing_started()
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("starting: 2 of 3 candidates compiled: 0:00:0")
+    assert line.startswith("packing the bundle: 0:00:0")
 
 
 def test_a_finished_bucket_says_what_limits_it(capsys: pytest.CaptureFixture[str]) -> None:

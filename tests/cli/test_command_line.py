@@ -109,7 +109,7 @@ def test_the_help_of_build_fits_on_two_screens(
     first = [line.split(",")[0].split()[0] for line in lines[:rest] if line.startswith("  --")]
     assert first == [
         *("--", "--model", "--seqlens", "--input", "--dtype", "--device"),
-        *("--problems", "--out", "--launch", "--budget", "--dry-run"),
+        *("--problems", "--out", "--budget", "--dry-run"),
     ]
 
 

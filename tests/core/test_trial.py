@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import fields
 
-from warmup.core.rows import L2, Family, Launch, Method, Winner
+from warmup.core.rows import L2, Family, Method, Winner
 from warmup.core.trial import (
     Candidate,
     Fill,
@@ -34,7 +34,7 @@ def test_a_trial_arrives_as_it_was_sent() -> None:
         out=SPEC,
         candidates=(Candidate(LIBRARY, {"a": [None, {"b": 1}]}),),
         library=LIBRARY,
-        method=Method(launch=Launch.CUDAGRAPH, l2=L2.WARM, near_tie=0.5),
+        method=Method(l2=L2.WARM, near_tie=0.5),
         alpha=0.5,
         beta=2.0,
         tolerance=1e-3,
@@ -46,6 +46,7 @@ def test_a_trial_arrives_as_it_was_sent() -> None:
         region=Region((SPEC,), (STEP,), (0,), (12,)),
         options={"freezing": True, "x": None},
         known=(("other", LIBRARY),),
+        prefers_fewer=True,
     )
     arrived = trial_from_json(json.loads(json.dumps(trial_to_json(trial))))
     assert (arrived, repr(arrived)) == (trial, repr(trial))

@@ -199,24 +199,6 @@ def test_a_graph_with_misses_is_not_taken_over_by_a_strict_server(
 
 
 @pytest.mark.long
-def test_winners_for_the_host_in_cuda_graphs_are_warned_of_once(
-    built: Built, serve: Run, tmp_path: Path
-) -> None:
-    """Two compiles in a mode with CUDA graphs warn once of all rows; without graphs none does."""
-    slower: dict[str, Any] = {"host_us": 1.0, "runner_up": "aten::x", "band": 0.03}
-    slower |= {"runner_up_us": 0.5, "time_us": 1.0, "flags": ()}
-
-    def change(_: str, row: Row) -> Row:
-        return replace(row, evidence=replace(row.evidence, **slower))
-
-    table = with_rows(built, tmp_path / "host.json", change)
-    for mode, count in (("reduce-overhead", 1), ("max-autotune-no-cudagraphs", 0)):
-        warned = serve(table, [16, 64], on_miss="strict", mode=mode)["warnings"]
-        assert len(warned) == count, mode
-        assert all("4 rows of the table have the winner that the host" in w for w in warned), mode
-
-
-@pytest.mark.long
 def test_a_callers_contradicting_option_is_told(built: Built, serve: Run) -> None:
     (warning,) = serve(built[0], [16], options={"max_autotune_gemm_backends": "ATEN"})["warnings"]
     said = "max_autotune_gemm_backends is ATEN here, the table was built with ATEN,CPP"

@@ -13,7 +13,6 @@ import pytest
 
 from warmup.core.device import CallCost
 from warmup.core.rows import L2, Launch
-from warmup.keys.registry import kind_of
 from warmup.measuring.clock import batch_of
 from warmup.table.store import read
 
@@ -89,7 +88,7 @@ def test_calls_run_again_where_the_host_became_slower_than_the_sleep_ahead_of_th
         while time.perf_counter() < until:
             pass
 
-    batch = batch_of(call, torch.device("cuda"), Launch.EAGER, L2.WARM, 1)
+    batch = batch_of(call, torch.device("cuda"), L2.WARM, 1)
     batch.time()
     pause_s, made = 300e-6, 0  # far beyond what a busy host takes for a call
     batch.time()
@@ -103,9 +102,9 @@ def test_calls_that_launch_nothing_have_no_time() -> None:
     """An empty CUDA graph takes a microsecond, which would beat every kernel."""
     device = torch.device("cuda", 0)
     with pytest.raises(RuntimeError, match="launches nothing on the stream"):
-        batch_of(lambda _number: None, device, Launch.CUDAGRAPH, L2.COLD, 1)
+        batch_of(lambda _number: None, device, L2.COLD, 1, Launch.CUDAGRAPH)
     busy = torch.zeros(1 << 20, device=device)
-    assert batch_of(lambda _number: busy.add_(1), device, Launch.CUDAGRAPH, L2.COLD, 1).time() > 0
+    assert batch_of(lambda _number: busy.add_(1), device, L2.COLD, 1, Launch.CUDAGRAPH).time() > 0
 
 
 GRAPHS = """
@@ -154,12 +153,11 @@ def test_where_the_host_limits_a_bucket_is_measured_stored_and_printed(
 ) -> None:
     """A small MLP of 16 rows, launched one by one, takes the host longer than the device.
 
-    No candidate that was timed as the row was is clearly faster for both than the winner. From the
-    table padded calls replay one graph: every row hits, nothing misses, and they are right.
+    From the table padded calls replay one graph: every row hits, and they are right.
     """
     path = tmp_path / "t.json"
     words = ("--model", "examples/mlp.py:MLP", "--seqlens", 16, "--dtype", "bf16")
-    options = ("--no-pad-weights", "--launch", "eager", "--out", path, "--json")
+    options = ("--no-pad-weights", "--out", path, "--json")
     done = start(tmp_path, "-m", "warmup", "build", *words, *options)
     assert done.returncode in {0, 4}, done.stderr[-6000:]  # 4: a noisy machine
     document, table = json.loads(done.stdout), read(path)
@@ -167,19 +165,6 @@ def test_where_the_host_limits_a_bucket_is_measured_stored_and_printed(
     assert bucket["cost"]["host_us"] > bucket["cost"]["device_us"] > 0
     assert "the host limits it" in done.stderr
     assert table.provenance.calls == (("mlp seqlen=16", CallCost(**bucket["cost"])),)
-    assert table.policy.timing.launch is Launch.EAGER
-    gemms = {key: row for key, row in table.rows.items() if kind_of(key).name == "gemm"}
-    assert gemms
-    assert all(row.evidence.host_us for row in gemms.values())
-    for problem in document["problems"]:
-        evidence, candidates = table.rows[problem["key"]].evidence, problem["candidates"]
-        if problem["key"] in gemms:
-            assert sum(one["host_us"] is not None for one in candidates) > 1
-        field = "fused_us" if evidence.scope == "fused" else "time_us"
-        for one in candidates:
-            if one["host_us"] is not None and one[field] is not None and evidence.host_us:
-                is_faster = one[field] < evidence.time_us * 0.8
-                assert not (is_faster and one["host_us"] < evidence.host_us * 0.8)
     found = result_of(tmp_path / "graphs", "-c", GRAPHS, path)
     assert found.pop("error") < 2e-2
     assert found == {

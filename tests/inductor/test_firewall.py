@@ -14,7 +14,6 @@ import pytest
 import warmup
 from warmup.core.errors import BuildError, MissError, MissReason, ProblemError
 from warmup.core.events import Emitter, Event, HookEvent, Missed
-from warmup.core.rows import CompileOrder
 from warmup.inductor import connect
 from warmup.inductor.patches import Firewall, Patches
 from warmup.keys.question import Settings
@@ -144,8 +143,7 @@ def test_no_exception_leaves_any_hook_of_a_table(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Firewall, "guard", guard_stub)
     seen: list[Event] = []
     lookup = Lookup({}, OnMiss.FALLBACK, Emitter([seen.append]))
-    order = CompileOrder.BESIDE
-    attached = connect().attach(lookup, {}, "t", observer=Silent(), quiet=True, order=order)
+    attached = connect().attach(lookup, {}, "t", observer=Silent(), quiet=True, ahead=True)
     attached.detach()
     assert len(hooks) > 40
     for name, hook in hooks:

@@ -11,14 +11,12 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from warmup.core.rows import CompileOrder
 from warmup.inductor.launch import compiling as kernels_ahead
 from warmup.inductor.launch.compiling import KernelsAhead
 
 PROGRAM = "cuda_ahead.py"
 
 Ask = Callable[..., dict[str, Any]]
-AHEAD = [CompileOrder.BESIDE, CompileOrder.BEFORE]
 
 
 def _measured(lines: list[str]) -> list[int]:
@@ -35,28 +33,25 @@ def test_the_same_kernels_are_sent_once_before_they_are_measured(ask: Ask) -> No
 
     The first lowering reports no event, counts no kernel and changes no code.
     """
-    asked = ask(order=CompileOrder.AS_ASKED)
+    asked = ask(ahead=False)
     first, second, third = _measured(asked["lines"])
     for begin, end in ((first, second), (second, third)):
         assert _sent(asked["lines"][begin:end])
-    for order in AHEAD:
-        found = ask(order=order)
-        sent = _sent(found["lines"])
-        assert {"triton_mm", "triton_mm_persistent_tma", "triton_"} <= {
-            line.split()[1] for line in sent
-        }, order
-        assert _measured(found["lines"]) == [len(sent) + at for at in range(3)], order
-        assert len(sent) == len(set(sent)), order
-        assert sorted(sent) == sorted(_sent(asked["lines"])), order
-        for what in ("events", "kernels", "code"):
-            assert found[what] == asked[what] != [], (order, what)
+    found = ask(ahead=True)
+    sent = _sent(found["lines"])
+    assert {"triton_mm", "triton_mm_persistent_tma", "triton_"} <= {
+        line.split()[1] for line in sent
+    }
+    assert _measured(found["lines"]) == [len(sent) + at for at in range(3)]
+    assert len(sent) == len(set(sent))
+    assert sorted(sent) == sorted(_sent(asked["lines"]))
+    for what in ("events", "kernels", "code"):
+        assert found[what] == asked[what] != [], what
 
 
 def list_ahead(
     monkeypatch: pytest.MonkeyPatch,
     run: Callable[[], object],
-    order: CompileOrder = CompileOrder.BESIDE,
-    note: Callable[..., None] = lambda *_: None,
     **words: Any,
 ) -> None:
     """Lower a graph ahead, where *run* takes the place of the lowering."""
@@ -74,7 +69,7 @@ def list_ahead(
     monkeypatch.setattr(kernels_ahead, "GraphLowering", Twin)
     monkeypatch.setattr(kernels_ahead.AsyncCompile, "use_process_pool", lambda: True)
     module = torch.fx.symbolic_trace(torch.nn.Identity())
-    KernelsAhead(order, note)._list((module,), words, ())
+    KernelsAhead()._list((module,), words, ())
 
 
 def test_the_first_lowering_adds_no_guard_on_the_symbols_of_the_graph(

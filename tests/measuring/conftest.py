@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from warmup.core.rows import L2, Launch
+from warmup.core.rows import L2
 from warmup.measuring import trial as screening
 
 LONG_US = 1e5  # so long that no wall clock contradicts it: a call on any machine is over by then
@@ -26,9 +26,7 @@ class FakeClock:
     times: dict[str, float | Iterator[float | Exception]] = field(default_factory=dict)
     taken: Counter[str] = field(default_factory=Counter)
 
-    def batch_of(
-        self, call: Any, device: torch.device, launch: Launch, l2: L2, sets: int
-    ) -> _FakeBatch:
+    def batch_of(self, call: Any, device: torch.device, l2: L2, sets: int) -> _FakeBatch:
         """Return a batch that runs nothing; as `warmup.measuring.clock.batch_of`."""
         return _FakeBatch(self, call.uid)
 

@@ -376,6 +376,36 @@ def test_a_candidate_is_rejected_when_it_is_rejected_in_every_way() -> None:
 
 
 def test_among_near_ties_fewer_kernels_win() -> None:
-    """A tile that is fused wins over a smaller one that is not, if their times tie."""
+    """A fused tile does over one that is not; in a bucket that the host limits, also the library's.
+
+    No candidate out of the band does, nor one that ties with the library only since times vary.
+    """
     small, large = replace(template(32), fused=False), replace(template(64), fused=True)
-    assert winner_of(timed(LIBRARY, 20.0), timed(small, 10.0), timed(large, 10.1)) == large
+    noise = (8.0, 10.0, 12.0)
+    for case, outcomes, winner, fewest in (
+        ("fused", [timed(LIBRARY, 20.0), timed(small, 10.0), timed(large, 10.1)], large, large),
+        ("library", [in_region(LIBRARY, 10.0, 2), in_region(large, 10.2, 1)], LIBRARY, large),
+        ("beyond", [in_region(LIBRARY, 10.0, 2), in_region(large, 10.4, 1)], LIBRARY, LIBRARY),
+        ("as many", [in_region(LIBRARY, 10.0, 1), in_region(large, 10.0, 1)], LIBRARY, LIBRARY),
+        ("unknown", [in_region(LIBRARY, 10.0, 2), timed(large, 10.0)], LIBRARY, LIBRARY),
+        ("slower library", [in_region(LIBRARY, 20.0, 1), in_region(small, 10.0, 3)], small, small),
+        (
+            "fewest",
+            [in_region(large, 10.2, 1), in_region(small, 10.0, 2), in_region(template(8), 10.0, 3)],
+            template(8),
+            large,
+        ),
+        (
+            "noise",
+            [
+                replace(timed(LIBRARY, *noise), kernels=RegionKernels(2, 0, 0, is_as_decided=True)),
+                in_region(large, 10.0, 1),
+            ],
+            LIBRARY,
+            LIBRARY,
+        ),
+    ):
+        for prefers_fewer, expected in ((False, winner), (True, fewest)):
+            verdict = select_winner(outcomes, LIBRARY, METHOD, prefers_fewer=prefers_fewer)
+            assert verdict is not None
+            assert verdict.outcome.winner == expected, (case, prefers_fewer)

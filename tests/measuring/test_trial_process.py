@@ -239,7 +239,6 @@ OUTCOMES = st.builds(
     said=st.text(max_size=20),
     is_final=st.booleans(),
     kernels=st.none() | st.builds(RegionKernels, *COUNTS, is_as_decided=st.booleans()),
-    host=st.none() | TIMES,
 )
 
 

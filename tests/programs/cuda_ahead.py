@@ -27,7 +27,7 @@ from torch._inductor.async_compile import AsyncCompile, CompiledTritonKernels
 from torch._inductor.utils import clear_caches
 
 from warmup.core.events import Emitter, Event
-from warmup.core.rows import CompileOrder, Row
+from warmup.core.rows import Row
 from warmup.core.trial import Tuned
 from warmup.keys.question import Question
 from warmup.table.lookup import Lookup
@@ -94,7 +94,7 @@ def answer(case: Case) -> dict[str, Any]:
         inputs = [h100.empty(4096, 512), h100.empty(512, 2048), h100.empty(2048, 512)]
     graph = h100.trace(compute, inputs, mode)
     counted = metrics.generated_kernel_count
-    with h100.attached(lookup, h100.GEMM_OPTIONS, order=CompileOrder(case["order"])):
+    with h100.attached(lookup, h100.GEMM_OPTIONS, ahead=case["ahead"]):
         code = h100.generate(graph, inputs, mode, compile_threads=config.compile_threads)
     return {
         "lines": list(POOL.lines),

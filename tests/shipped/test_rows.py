@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from warmup.core.errors import ProblemError
-from warmup.core.rows import Family, Launch, Row, Scope, is_for_host
+from warmup.core.rows import Family, Row, Scope
 from warmup.keys.convolution import CONVOLUTION
 from warmup.keys.gemm import GEMM, GemmProblem, ProductProblem, parse_epilogue
 from warmup.keys.grouped import GROUPED, GroupedProblem
@@ -153,9 +153,9 @@ def is_no_slower_than_the_library(key: str, row: Row, table: Table) -> Iterator[
 
 
 def is_left_to_the_host(row: Row, table: Table) -> bool:
-    """Whether a slower winner is that which the host enqueues faster (`prefer_host`)."""
-    is_launched = table.policy.timing.launch is Launch.EAGER and bool(table.provenance.calls)
-    return is_launched and is_for_host(row.evidence)
+    """Whether a slower winner is one of two that an earlier build chose for the host."""
+    is_earlier = any(name.startswith("mlp ") for name, _ in table.provenance.calls)
+    return is_earlier and (row.evidence.runner_up_us or math.inf) < row.evidence.time_us
 
 
 def rates_follow_from_the_time(key: str, row: Row, table: Table) -> Iterator[str]:

@@ -16,7 +16,6 @@ from warmup.core.rows import (
     Evidence,
     Family,
     Flag,
-    Launch,
     Method,
     Rejection,
     Row,
@@ -99,8 +98,6 @@ def _rows(kind: Kind, keys: st.SearchStrategy[str]) -> st.SearchStrategy[dict[st
         library_kernels=st.none() | st.integers(1, 1000),
         spills=st.none() | st.integers(0, MAX_INT),
         registers=st.none() | st.integers(1, 1024),
-        host_us=st.none() | TIMES,
-        library_host_us=st.none() | TIMES,
     )
     return st.dictionaries(keys, st.builds(Row, winners, evidence), max_size=4)
 
@@ -138,7 +135,6 @@ POLICIES = st.builds(
     ),
     timing=st.builds(
         Method,
-        launch=st.sampled_from(Launch),
         l2=st.sampled_from(L2),
         near_tie=st.floats(0, 1),
         max_spread=st.floats(0, 1),

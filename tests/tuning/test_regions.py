@@ -21,9 +21,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from warmup.core.events import Emitter
 from warmup.core.phases import BuildClock
 from warmup.core.rows import (
-    CompileOrder,
     Family,
-    Launch,
     Method,
     Rejection,
     Row,
@@ -201,7 +199,7 @@ class _Compiler(BucketCompiler):
         on_miss: OnMiss = OnMiss.FALLBACK,
         *,
         measures: bool = False,
-        order: CompileOrder = CompileOrder.AS_ASKED,
+        ahead: bool = False,
     ) -> ServedBucket:
         self.compiled.append("tune" if measures else on_miss)
         if measures and self.progress.must_tune(self.key):
@@ -229,20 +227,6 @@ def test_a_row_that_is_not_fused_in_the_model_is_measured_again_once(
     compiler = _Compiler(progress=make_progress(table), key=key, tuner=tuner, **unused)
     assert compiler.tune_as_is([], "seqlen=16").differing == (key,)
     assert compiler.compiled == ["tune"]
-
-
-def test_the_order_of_compiles_follows_from_what_is_measured() -> None:
-    """Workers are idle where the host is timed; a single question has nothing to compile beside."""
-    unused = dict[str, Any](setup=None, model=None, progress=None)
-    for device, launch, is_rebuilt, order in (
-        ("cuda", Launch.CUDAGRAPH, False, CompileOrder.BESIDE),
-        ("cuda", Launch.EAGER, False, CompileOrder.BEFORE),
-        ("cuda", Launch.CUDAGRAPH, True, CompileOrder.AS_ASKED),
-        ("cpu", Launch.EAGER, False, CompileOrder.AS_ASKED),
-    ):
-        tuner: Any = _Tuner(SimpleNamespace(type=device), method=Method(launch=launch))
-        compiler = BucketCompiler(tuner=tuner, is_rebuilt=is_rebuilt, **unused)
-        assert compiler.order is order, (device, launch, is_rebuilt)
 
 
 # Pad decisions and split reductions, which are made by the compiled region.

@@ -6,34 +6,25 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from sample_tables import make_key, make_outcome, make_row, make_table
+from sample_tables import make_outcome, make_row
 from torch import nn
 
-from warmup.core.buckets import Bucket
-from warmup.core.device import CallCost
-from warmup.core.rows import Flag, Launch, Method, Row
+from warmup.core.rows import Flag, Row
 from warmup.core.trial import Tuned
 from warmup.keys.gemm import Dim
 from warmup.keys.weight import Padding, padded_sizes, winner_of
-from warmup.models.padding import Prepared
 from warmup.models.weight_groups import PaddedLinear, find_groups, pad
-from warmup.table.store import read
-from warmup.tuning.progress import Progress
-from warmup.tuning.report import BucketResult, CheckedOutput
 from warmup.tuning.weights import (
     _decided_size,
     _pays,
     _with_winner,
     count_rows,
     make_linear_module,
-    slower_when_launched,
     unpadded_row,
-    weigh_launched,
 )
 
 Weighed = tuple[Path, dict[str, Any]]
@@ -41,9 +32,6 @@ PROGRAM = Path(__file__).resolve().parents[1] / "programs" / "weigh_ranges.py"
 GROUP = find_groups(nn.Sequential(nn.Linear(64, 99))).groups[0]
 STRUCTURE = GROUP.structure
 AS_IS, PADDED = winner_of(STRUCTURE, 99), winner_of(STRUCTURE, 100)
-FASTER = CallCost(host_us=90.0, device_us=30.0), CallCost(host_us=80.0, device_us=15.0)
-SLOWER = CallCost(host_us=100.0, device_us=30.0), CallCost(host_us=120.0, device_us=15.0)
-TIE = CallCost(host_us=100.0, device_us=30.0), CallCost(host_us=104.0, device_us=15.0)
 
 
 def tuned(as_is_us: float, padded_us: float, *flags: Flag, key: str = "k") -> Tuned:
@@ -161,78 +149,6 @@ def test_rows_of_all_calls_are_counted(
     with pytest.raises(RuntimeError, match="no more inputs"):
         count_rows(model, [used, unused], call)
     assert all(not module._forward_pre_hooks for module in model.modules())
-
-
-Weigh = Callable[..., tuple[Progress, list[BucketResult], list[BucketResult], Prepared]]
-PREPARED = Prepared({GROUP: Padding(100)}, (), 400, 416)
-OWN, GONE, WEIGHT = make_key(16), make_key(17), STRUCTURE.key(Dim.of(16))
-
-
-@pytest.fixture
-def weigh(make_progress: Callable[..., Progress]) -> Weigh:
-    """``weigh(FASTER, SLOWER)``: a bucket for each pair of costs, without and with padding."""
-
-    def make(*pairs: tuple[CallCost | None, CallCost | None], launch: Launch = Launch.EAGER) -> Any:
-        problems = [Tuned(key, make_row(), ()) for key in (OWN, GONE)]
-        problems.append(tuned(10.0, 8.0, key=WEIGHT))
-        progress = make_progress(make_table({one.key: one.row for one in problems}))
-        progress.tuned += problems
-        results = [
-            BucketResult(
-                bucket=Bucket((("seqlen", number + 1),)),
-                keys=(OWN, GONE) if is_padded else (OWN,),
-                tuned=0,
-                judgement=CheckedOutput(error=0.0, limit=1e-3),
-                seconds=0.0,
-                weights_padded=bool(is_padded),
-                cost=cost,
-            )
-            for number, costs in enumerate(pairs)
-            for is_padded, cost in enumerate(costs)
-        ]
-        for one in results:
-            if one.cost is not None:
-                progress.keep_cost(f"made.up {one.name}", one.cost)
-        compiler: Any = SimpleNamespace(
-            progress=progress,
-            tuner=SimpleNamespace(method=Method(launch=launch)),
-            call_name="made.up {}".format,
-        )
-        return progress, results, *weigh_launched(compiler, PREPARED, results)
-
-    return make
-
-
-def test_padding_that_makes_launched_calls_slower_is_taken_back(weigh: Weigh) -> None:
-    """With the rows and costs that no call of the unpadded model has; the report says why."""
-    progress, results, after, prepared = weigh(SLOWER)
-    table = read(progress.path)
-    row = table.rows[WEIGHT]
-    assert (row.winner, row.evidence.time_us, row.evidence.runner_up_us) == (AS_IS, 10.0, 8.0)
-    assert (dict(prepared.padded), prepared.bytes_after) == ({}, prepared.bytes_before)
-    assert set(table.rows) == set(progress.rows) == {OWN, WEIGHT}
-    assert dict(table.provenance.calls) == {"made.up seqlen=1": SLOWER[0]}
-    assert after == results[:1]
-    assert str(prepared.left[0]) == (
-        "0: not padded: launched one by one, calls took 1.20 times as long with padded weights "
-        "(geometric mean of 1 bucket)"
-    )
-
-
-def test_padding_stays_where_launched_calls_are_not_slower(weigh: Weigh) -> None:
-    """By more than 5 % in the mean; without a cost, as on a CPU, device times alone decided."""
-    for pairs, launch in (
-        ([FASTER], Launch.EAGER),
-        ([TIE], Launch.EAGER),
-        ([FASTER, TIE], Launch.EAGER),
-        ([(None, None)], Launch.EAGER),
-        ([SLOWER], Launch.CUDAGRAPH),
-    ):
-        progress, results, after, prepared = weigh(*pairs, launch=launch)
-        assert read(progress.path).rows[WEIGHT].winner == PADDED, (pairs, launch)
-        assert (after, prepared) == (results, PREPARED), (pairs, launch)
-    ratio = slower_when_launched(weigh(SLOWER, FASTER, (None, None))[1])
-    assert ratio == pytest.approx((120 / 100 * 80 / 90) ** 0.5)
 
 
 @pytest.mark.long

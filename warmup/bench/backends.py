@@ -120,7 +120,6 @@ class LayerTable:
                     dtype=request.dtype,
                     device=request.device,
                     mode="max-autotune",
-                    launch=request.launch.value,
                     l2=request.l2.value,
                     pad_weights=False,
                 )
@@ -334,7 +333,7 @@ class LayerAtShape:
             if launch is Launch.CUDAGRAPH:
                 _refuse_waiting(call)
             device = torch.device(self._request.device)
-            batch = batch_of(call, device, launch, self._request.l2, len(sets))
+            batch = batch_of(call, device, self._request.l2, len(sets), launch)
         except Exception as error:
             if launch is not Launch.CUDAGRAPH:
                 raise

@@ -21,7 +21,7 @@ from warmup.core.device import Runtime
 from warmup.core.errors import BuildError, NothingRecordedError, ProblemError, SettingsError
 from warmup.core.files import locked, open_regular, temporary_folder
 from warmup.core.roofline import item_bytes
-from warmup.core.rows import Flag, Method
+from warmup.core.rows import Flag, Launch, Method
 from warmup.core.text import counted, remedy_for, shown
 from warmup.core.trial import Tuned
 from warmup.keys.gemm import Dim, Layout
@@ -222,7 +222,7 @@ class SampleFile(Observer):
     def measuring_on(self, here: Runtime, method: Method) -> None:
         of_device = {name: getattr(here.device, name) for name in ("sm_count", "arch")}
         versions = {"torch": here.torch, "triton": here.triton}
-        how = {"launch": method.launch.value, "l2": method.l2.value}
+        how = {"launch": Launch.EAGER.value, "l2": method.l2.value}
         self._origin = {"device": here.device.name, **of_device, **versions, **how}
         for sample in self.samples.values():
             for name, now in self._origin.items():

@@ -112,7 +112,7 @@ def race(
                 digest=None if table is None else digest_of(table.table),
             )
             results = (each.result(has_log=request.out is not None) for each in running.entrants)
-            remarks = (*_remarks(table, runtime, launch), *running.remarks, *running.idle())
+            remarks = (*_remarks(table, runtime), *running.remarks, *running.idle())
             unique = tuple(dict.fromkeys(remarks))
             reports.append(
                 Comparison(origin=origin, buckets=buckets, results=tuple(results), remarks=unique)
@@ -154,15 +154,12 @@ def _entries(
     return variants, table, runtime, str(device)
 
 
-def _remarks(table: FoundTable | None, here: Runtime, launch: Launch) -> Iterator[str]:
+def _remarks(table: FoundTable | None, here: Runtime) -> Iterator[str]:
     if table is None:
         return
     yield from table.remarks
     for mismatch in compare_runtimes(table.table.provenance.runtime, here):
         yield f"{mismatch}{': every row is a miss' if mismatch.is_hard else ''}"
-    built = table.table.policy.timing.launch
-    if built is not launch:
-        yield f"the table was built with --launch {built}, and these times are for {launch}"
 
 
 class Remote(Child):

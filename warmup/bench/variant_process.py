@@ -156,7 +156,7 @@ class VariantProcess:
         for number in range(len(self._inputs)):
             call = self._numbered(number, copies)
             sets = 1 if copies is None else len(copies)
-            self._batches.append(batch_of(call, self._device, Launch(launch), L2(l2), sets))
+            self._batches.append(batch_of(call, self._device, L2(l2), sets, Launch(launch)))
         lonely = copies is not None and len(copies) == 1 and self._device.type != "cpu"
         return {"remarks": [_LONELY] if lonely else []}
 

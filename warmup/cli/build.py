@@ -20,7 +20,7 @@ from warmup.cli.output import complain, print_report, say
 from warmup.cli.streams import EXIT_FOUND, EXIT_UNDECIDED, interruptible
 from warmup.core.buckets import ShapePolicy
 from warmup.core.errors import NothingRecordedError, SettingsError
-from warmup.core.rows import Launch, Search
+from warmup.core.rows import Search
 
 if TYPE_CHECKING:
     from warmup.tuning.build import BuildRequest, Runner, Source
@@ -78,7 +78,7 @@ SETTINGS: Final[Mapping[str, tuple[Callable[[str], Any], str]]] = {
     ),
     "bundle_graphs": (
         str,
-        "mode of the server whose graphs the bundle has; default on a GPU: that of --launch",
+        "mode of the server whose graphs the bundle has; on a GPU that of the table",
     ),
     "after": (_yes, "yes: tune what a program asks when it has ended, not as it is asked"),
 }
@@ -119,10 +119,6 @@ def build(
     out: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Table; default tables/DEVICE/MODEL.DTYPE.json."),
-    ] = None,
-    launch: Annotated[
-        Launch | None,
-        typer.Option(metavar="HOW", help="Serving calls: eager or in a cudagraph."),
     ] = None,
     budget: Annotated[
         str | None,
@@ -172,7 +168,6 @@ def build(
         "inputs": model.inputs or None,
         "device": None if model.device == "auto" else model.device,
         "shard": shard,
-        "launch": launch,
         "search": None if search is Search.DEFAULT else search,
         "budget": budget,
         "pad_weights": pad_weights,

@@ -194,9 +194,6 @@ class BuildProgress(LiveLine, Observer):
         then = "another worker takes over" if goes_on else "given up"
         self.print_above(f"the worker on {device} {reason}; {then}: {key}")
 
-    def candidates_compiled(self, done: int, total: int) -> None:
-        self.show(f"{self._bucket}: {done} of {counted(total, 'candidate')} compiled")
-
     def problem_finished(self, tuned: Tuned) -> None:  # noqa: ARG002  an observer's parameter
         self._problems += 1
         of_bucket = self._problems - self._before_bucket
@@ -230,9 +227,6 @@ class BuildProgress(LiveLine, Observer):
         self.print_above(f"{name}: {verdict} with {counted(rows, 'row')}: {judgement.error:.2e}")
 
     def rows_rejected(self, line: str) -> None:
-        self.print_above(line)
-
-    def host_preferred(self, line: str) -> None:
         self.print_above(line)
 
     def packing_started(self) -> None:
@@ -384,7 +378,7 @@ def spell(report: BuildReport, remedy: str = RETRY) -> Iterator[str]:
     for result in report.buckets:
         yield from spell_graphs(result.name, result.graphs, result.uncompiled)
     costs = {result.name: result.cost for result in report.buckets if result.cost is not None}
-    yield from spell_limits(costs, report.table.policy.timing.launch)
+    yield from spell_limits(costs)
     for share in report.devices:
         control = f", control problem {share.control_us:.1f} us" if share.control_us else ""
         left = f"; left out: {share.left_out}" if share.left_out else ""
@@ -532,7 +526,6 @@ def _candidate(one: Outcome) -> dict[str, Any]:
         "choice": str(one.winner),
         "time_us": one.time_us,
         "fused_us": one.fused_us,
-        "host_us": own.host_us,
         "spread": None if own.samples is None else own.samples.spread,
         "rejection": record(one.refused.rejection),
         "said": one.refused.said,

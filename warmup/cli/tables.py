@@ -27,7 +27,6 @@ from warmup.cli.output import (
     spell_peaks,
     terminal_width,
     times,
-    timing,
     versions,
     wrapped,
 )
@@ -37,11 +36,9 @@ from warmup.core.files import write_output
 from warmup.core.rows import (
     Evidence,
     Flag,
-    Launch,
     Row,
     Scope,
     bare_ranked,
-    is_for_host,
     lag_behind_library,
     ranked,
 )
@@ -93,11 +90,6 @@ def spell_table(table: Table, words: str | None = None) -> Iterator[str]:
             f"{counted(lags, 'row')} slower than the library's kernel at the largest size of a "
             "range: along the range the winner loses less (evidence.along)"
         )
-    if hosts := sum(map(is_for_host, found)):
-        yield from wrapped(
-            f"{counted(hosts, 'row')} with a winner that the runner-up beats on the device: the "
-            "host enqueues the winner faster, and limits the bucket (evidence.host_us)"
-        )
 
 
 def _select(table: Table, words: str | None = None, part: str | None = None) -> list[str]:
@@ -113,20 +105,20 @@ def _spell_origin(table: Table) -> Iterator[str]:
     yield from wrapped(
         f"{device.name} ({device.arch}), {versions(runtime.torch, runtime.triton)}, "
         f"built {origin.created} by warmup {origin.warmup}, mode {table.policy.mode}, "
-        f"{timing(method.launch, method.l2)}, digest {digest_of(table)[:16]}"
+        f"L2 {method.l2}, digest {digest_of(table)[:16]}"
     )
     for assumption in origin.assumptions:
         yield from wrapped(assumption, indent=4)
     if table.ignored:
         fields = f"ignored, of features that left warmup: {', '.join(table.ignored)}"
         yield from wrapped(fields, indent=4)
-    yield from spell_limits(dict(origin.calls), method.launch)
+    yield from spell_limits(dict(origin.calls))
 
 
-def spell_limits(calls: Mapping[str, CallCost], launch: Launch) -> Iterator[str]:
+def spell_limits(calls: Mapping[str, CallCost]) -> Iterator[str]:
     """Yield what a call in each bucket of *calls* costs, and what a host limit means.
 
-    Rows were measured with *launch*. Nothing is said where the device limits every bucket.
+    Nothing is said where the device limits every bucket.
     """
     names = sorted(calls, key=natural_order)
     limited = sum(calls[name].is_host_limited for name in names)
@@ -134,15 +126,10 @@ def spell_limits(calls: Mapping[str, CallCost], launch: Launch) -> Iterator[str]
         return
     for name in names:
         yield from wrapped(f"{name}: {spell_cost(calls[name])}")
-    how = (
-        "winners were chosen for CUDA graphs, which have no such limit: serve with them"
-        if launch is Launch.CUDAGRAPH
-        else "CUDA graphs (mode reduce-overhead or max-autotune) have no such limit: build for "
-        "them with --launch cudagraph"
-    )
     yield from wrapped(
         f"launched one by one, {limited} of {counted(len(names), 'bucket')} "
-        f"{'is' if limited == 1 else 'are'} limited by the host; {how}"
+        f"{'is' if limited == 1 else 'are'} limited by the host; CUDA "
+        "graphs (mode reduce-overhead or max-autotune) have no such limit: serve with them"
     )
 
 

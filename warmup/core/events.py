@@ -205,11 +205,6 @@ class ForeignGraph:
 
 
 @dataclass(frozen=True, slots=True)
-class GraphsRecorded:
-    """Inductor records CUDA graphs of what is compiled now."""
-
-
-@dataclass(frozen=True, slots=True)
 class Contradicted:
     """The value ``found`` of ``option`` is used instead of the table's; ``advice`` may be empty."""
 
@@ -229,7 +224,7 @@ class Overruled:
 
 
 _OfDecisions = Hit | Missed | Selected | Benchmarked | Scheduled
-_OfGraphs = FrameSkipped | WeightChanged | GraphLoaded | ForeignGraph | GraphsRecorded
+_OfGraphs = FrameSkipped | WeightChanged | GraphLoaded | ForeignGraph
 HookEvent = _OfDecisions | _OfGraphs | Contradicted | Overruled
 
 

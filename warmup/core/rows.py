@@ -24,7 +24,7 @@ OptionValue = bool | int | float | str | None  # of an inductor option
 
 
 class Launch(StrEnum):
-    """How timed calls are launched: one at a time, or as one CUDA graph."""
+    """How calls of a comparison are launched: one at a time, or as one CUDA graph."""
 
     EAGER = "eager"
     CUDAGRAPH = "cudagraph"
@@ -60,29 +60,16 @@ class Method:
     operations that inductor can fuse into the GEMM; with 0 every GEMM is timed alone.
     """
 
-    launch: Launch = Launch.EAGER
     l2: L2 = L2.COLD
     near_tie: float = 0.03
     max_spread: float = 0.10
     fused_top_k: int = TOP_K
 
 
-# `COMPILE_MODES`: the modes of torch.compile; `CompileOrder`: when a build compiles candidates.
+# `COMPILE_MODES`: the modes of torch.compile.
 
 GRAPH_MODES: Final = ("reduce-overhead", "max-autotune")  # those that record CUDA graphs
 COMPILE_MODES: Final = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
-
-
-class CompileOrder(StrEnum):
-    """When the candidates of a graph are compiled.
-
-    ``AS_ASKED``: those of a question when inductor asks it. ``BESIDE``: all at once, beside
-    measurements. ``BEFORE``: all before the first measurement, so that the host is idle then.
-    """
-
-    AS_ASKED = "as asked"
-    BESIDE = "beside"
-    BEFORE = "before"
 
 
 # `read_flag`: a switch that an argument or an environment variable turns on.
@@ -339,8 +326,7 @@ class Evidence:
 
     ``ranking`` has the fastest candidates as text, which `ranked` reads; empty in older rows.
     ``bare_ranking`` is the same for a pad row's library products with pad kernels of their own,
-    which did not decide. ``host_us`` and ``library_host_us`` are the host's times to enqueue, in
-    what ``scope`` says, where candidates were timed launched one by one on a GPU.
+    which did not decide.
     """
 
     time_us: float
@@ -366,8 +352,6 @@ class Evidence:
     library_kernels: int | None = None
     spills: int | None = None
     registers: int | None = None
-    host_us: float | None = None
-    library_host_us: float | None = None
     bare_ranking: str = ""
 
     @property
@@ -385,26 +369,13 @@ class Evidence:
         return Flag.UNSTABLE in self.flags or (refused and self.library_us is None)
 
 
-def is_for_host(evidence: Evidence) -> bool:
-    """Return whether a winner that another candidate beats on the device was chosen for the host.
-
-    The host enqueues it faster, and limited the bucket. At the last size of a range such a winner
-    has no ratio.
-    """
-    has_ratio = bool(evidence.along) and evidence.along[-1][1] is not None
-    if evidence.host_us is None or evidence.runner_up_us is None or has_ratio:
-        return False
-    is_beaten = evidence.runner_up_us * (1 + (evidence.band or 0.0)) < evidence.time_us
-    return is_beaten and not evidence.is_unstable
-
-
 def lag_behind_library(evidence: Evidence) -> float | None:
     """Return the winner's time over the library default's at the largest size of its range.
 
-    None without a range, where the winner is no slower, and where it was chosen for the host. Such
-    a winner was chosen because the library default loses more at another size of the range.
+    None without a range, and where the winner is no slower. A slower winner was chosen because the
+    library default loses more at another size of the range.
     """
-    if not evidence.along or evidence.library_us is None or is_for_host(evidence):
+    if not evidence.along or evidence.library_us is None:
         return None
     ratio = evidence.time_us / evidence.library_us
     return ratio if ratio > 1 else None

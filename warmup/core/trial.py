@@ -214,7 +214,8 @@ class Trial:
     With a ``region`` each candidate is timed in it: ``operands`` are then the region's inputs, and
     the region is compiled under the inductor options ``options``, with the candidate for ``key``
     and with the winners in ``known`` for the other GEMMs. With ``contenders`` the library's kernel
-    is timed first, and decides which of the other candidates are run.
+    is timed first, and decides which of the other candidates are run. With ``prefers_fewer`` the
+    host limits the calls: a candidate that ties and launches fewer kernels wins.
     """
 
     key: str
@@ -238,6 +239,7 @@ class Trial:
     options: Mapping[str, bool | int | float | str | None] = field(default_factory=dict)
     known: tuple[tuple[str, Winner], ...] = ()
     contenders: Contenders | None = None
+    prefers_fewer: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,10 +264,9 @@ class Outcome:
 
     ``error`` is the largest error of an element against the reference, in units of the reference's
     root mean square. ``said`` is the text of a rejection. An outcome that is not final was timed in
-    the screening only, and cannot win. ``host`` are the host's times to enqueue the call, None
-    where they were not taken, ``clock_mhz`` the SM clock after the trial. ``fused`` is the outcome
-    of the same candidate within its region, which has ``kernels``. ``along_us`` has ``(size,
-    time)`` at smaller sizes of a key's range.
+    the screening only, and cannot win. ``clock_mhz`` is the SM clock after the trial. ``fused`` is
+    the outcome of the same candidate within its region, which has ``kernels``. ``along_us`` has
+    ``(size, time)`` at smaller sizes of a key's range.
     """
 
     winner: Winner
@@ -275,14 +276,9 @@ class Outcome:
     said: str = ""
     is_final: bool = True
     kernels: RegionKernels | None = None
-    host: Samples | None = None
     clock_mhz: int | None = None
     fused: Outcome | None = None
     along_us: tuple[tuple[int, float | None], ...] = ()
-
-    @property
-    def host_us(self) -> float | None:
-        return None if self.host is None else self.host.median
 
     @property
     def time_us(self) -> float | None:

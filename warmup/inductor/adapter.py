@@ -28,7 +28,6 @@ from warmup.core.device import Runtime
 from warmup.core.errors import SettingsError
 from warmup.core.events import Benchmarked
 from warmup.core.phases import Phase, PhaseClock
-from warmup.core.rows import CompileOrder
 from warmup.inductor.compile_watch import BenchmarkWatch
 from warmup.inductor.internals import INTERNALS, check_internals
 from warmup.inductor.patches import Firewall, Function, Hooks, KindHooks, Patches
@@ -110,17 +109,16 @@ class Inductor:
         *,
         observer: CompileObserver | None = None,
         quiet: bool = False,
-        order: CompileOrder = CompileOrder.AS_ASKED,
-        on_compiled: Callable[[int, int], None] = lambda _done, _total: None,
+        ahead: bool = False,
     ) -> Attachment:
         """Let *answers* decide in every thread until the returned attachment is detached.
 
         Until then every compile runs under *options*, *cache_tag* is part of inductor's cache keys
         and of every compiled graph, and *observer* is told of each compile. *quiet* drops
-        inductor's log messages about candidates. *order* says when the candidates of a graph are
-        compiled, where *answers* measure them; *on_compiled* gets how many of them are, and of how
-        many, while a graph waits for all. Raises SettingsError where a table is attached already,
-        or tables may not set one of *options*.
+        inductor's log messages about candidates. With *ahead* all candidates of a graph
+        are compiled at once, beside the measurements of *answers*; otherwise those of a question
+        when inductor asks it. Raises SettingsError where a table is attached already, or tables may
+        not set one of *options*.
         """
         # Where an internal has changed an import fails, which the check says better.
         from warmup.inductor.cached_graphs import CachedGraphs
@@ -153,11 +151,10 @@ class Inductor:
                 graphs.attach(patches)
                 counting: Answers = graphs
                 firewall.answers = graphs
-                if order is not CompileOrder.AS_ASKED:
+                if ahead:
                     from warmup.inductor.launch.compiling import KernelsAhead, SilentAnswers
 
-                    kernels = KernelsAhead(order, on_compiled)
-                    kernels.attach(patches)
+                    KernelsAhead().attach(patches)
                     counting = SilentAnswers(counting)
                 for kind in KINDS.values():
                     if kind.hooks is not None:

@@ -62,23 +62,21 @@ def note_sent(task: Future[Any]) -> None:
         _listing.sent.count += 1
 
 
-def wait_for_sent(report: Callable[[int, int], None] = lambda _done, _total: None) -> None:
+def wait_for_sent() -> None:
     """Return when the workers have done what was noted before the call, and forget it.
 
-    *report* gets how many of these tasks are done, and of how many, whenever some end. Where none
-    ends for 120 s, a warning says so, and nobody waits longer.
+    Where no task ends for 120 s, a warning says so, and nobody waits longer.
     """
     with _under_way_lock:
         sent = set(_under_way)
     left, ended = sent, sent
     while left and ended:
         ended, left = wait(left, timeout=_WAIT_SECONDS, return_when=FIRST_COMPLETED)
-        report(len(sent) - len(left), len(sent))
     with _under_way_lock:
         _under_way.difference_update(sent)
     if left:
         logger.warning(
-            "after %.0f s workers still compile %s: times of the host may be too long",
+            "after %.0f s workers still compile %s: the cost of a call may be too high",
             _WAIT_SECONDS,
             counted(len(left), "kernel"),
         )

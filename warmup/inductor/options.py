@@ -31,7 +31,7 @@ from torch._inductor import select_algorithm
 from torch._inductor.fx_passes import post_grad
 
 from warmup.core.errors import InductorChangedError, SettingsError
-from warmup.core.events import Contradicted, GraphsRecorded, Overruled
+from warmup.core.events import Contradicted, Overruled
 from warmup.core.rows import OptionValue
 from warmup.inductor.internals import FOLDING_INTERNALS, check_internals
 from warmup.inductor.patches import Function, Hooks, Patches
@@ -112,7 +112,6 @@ def check_options(options: Mapping[str, OptionValue]) -> None:
 
 
 _FREEZING: Final = "freezing"
-_CUDAGRAPHS: Final = "triton.cudagraphs"
 
 
 class CompileOptions(Hooks):
@@ -143,8 +142,6 @@ class CompileOptions(Hooks):
         def compile_under_options(*args: Any, **kwargs: Any) -> Any:
             if not self._active:
                 return original(*args, **kwargs)
-            if (kwargs.get("config_patches") or {}).get(_CUDAGRAPHS, option_value(_CUDAGRAPHS)):
-                self._answers.emit(GraphsRecorded())
             if kwargs.get("config_patches"):  # the mode or options of this torch.compile
                 kwargs["config_patches"] = self._without_switches(kwargs["config_patches"])
             outer: dict[str, Any] | None = getattr(self._inside, "options", None)

@@ -120,7 +120,9 @@ class Batch(Protocol):
         """Run the batch and return the device time of a call in microseconds."""
 
 
-def batch_of(call: TimedCall, device: torch.device, launch: Launch, l2: L2, sets: int) -> Batch:
+def batch_of(
+    call: TimedCall, device: torch.device, l2: L2, sets: int, launch: Launch = Launch.EAGER
+) -> Batch:
     """Return a batch of *call* on *device*; the call has run a few times by then.
 
     *sets* is the number of operand sets of the call, which limits a batch with a cold L2.
@@ -306,24 +308,13 @@ def run_rounds(
     return {name: Samples(tuple(taken)) for name, taken in times.items()}
 
 
-# `EnqueueBatch` and `cost_of`: what the host takes to enqueue calls that it does not wait for.
+# `cost_of`: what a call costs the host, which does not wait for it, and the device.
 
-ENQUEUE_ROUNDS: Final = 12
+_ENQUEUE_ROUNDS: Final = 12
 _MOST_CALLS: Final = 16  # of a batch
 _DEVICE_TIMES: Final = 7
 _SLOW_TIMES: Final = 5  # of a call that the device does not run twice in a millisecond
 _COST_DIGITS: Final = 2
-
-
-class EnqueueBatch:
-    """Calls that are enqueued on *device*: as many as *calls*, and at most 16."""
-
-    def __init__(self, call: TimedCall, device: torch.device, calls: int) -> None:
-        self.calls = min(calls, _MOST_CALLS)
-        self._call, self._device = call, device
-
-    def time(self) -> float:
-        return wall_us(self._call, self._device, self.calls)[0]
 
 
 def cost_of(call: Callable[[], object], device: torch.device) -> CallCost:
@@ -335,10 +326,10 @@ def cost_of(call: Callable[[], object], device: torch.device) -> CallCost:
     def numbered(_number: int) -> object:
         return call()
 
-    launched = batch_of(numbered, device, Launch.EAGER, L2.WARM, 1)
-    enqueued = EnqueueBatch(numbered, device, launched.calls)
+    launched = batch_of(numbered, device, L2.WARM, 1)
+    calls = min(launched.calls, _MOST_CALLS)
     is_slow = launched.calls == 1
-    device_times, rounds = (_SLOW_TIMES,) * 2 if is_slow else (_DEVICE_TIMES, ENQUEUE_ROUNDS)
+    device_times, rounds = (_SLOW_TIMES,) * 2 if is_slow else (_DEVICE_TIMES, _ENQUEUE_ROUNDS)
     device_us = statistics.median(launched.time() for _ in range(device_times))
-    host_us = statistics.median(enqueued.time() for _ in range(rounds))
+    host_us = statistics.median(wall_us(numbered, device, calls)[0] for _ in range(rounds))
     return CallCost(round(host_us, _COST_DIGITS), round(device_us, _COST_DIGITS))

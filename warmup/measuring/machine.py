@@ -29,7 +29,7 @@ from warmup.core.device import BUSY_SHARE, NOT_CHECKED, MachineState
 from warmup.core.errors import TableFormatError
 from warmup.core.files import replace_text
 from warmup.core.roofline import Peaks, PeaksJson, gbps_of, tflops_of, torch_name
-from warmup.core.rows import L2, Launch
+from warmup.core.rows import L2
 from warmup.core.strict_json import read_json
 from warmup.core.trial import TimedCall
 from warmup.measuring.clock import batch_of
@@ -481,7 +481,7 @@ def _raise_to(tflops: dict[str, float], clocks: dict[str, int], name: str, other
 
 
 def _best_us(call: TimedCall, device: torch.device) -> float:
-    batch = batch_of(call, device, Launch.EAGER, L2.WARM, 1)
+    batch = batch_of(call, device, L2.WARM, 1)
     best, started = batch.time(), time.monotonic()
     for _ in range(_PEAK_ROUNDS - 1):
         if device.type == "cpu" and time.monotonic() - started > _CPU_PEAK_SECONDS:

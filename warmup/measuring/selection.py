@@ -33,13 +33,19 @@ class Selected:
 
 
 def select_winner(
-    outcomes: Sequence[Outcome], library: Winner, method: Method, *, is_disturbed: bool = False
+    outcomes: Sequence[Outcome],
+    library: Winner,
+    method: Method,
+    *,
+    is_disturbed: bool = False,
+    prefers_fewer: bool = False,
 ) -> Selected | None:
     """Return the winner of *outcomes*; None when no outcome has a time.
 
     Within the near-tie band of the fastest, *library* wins, else the first in `fixed_order` of
-    those that are `is_clearly_faster`. *library* wins with the flag `unstable` when the spread of
-    the winner or of *library* exceeds the limit, unless the two never overlap; when the
+    those that are `is_clearly_faster`. With *prefers_fewer* another candidate within the band wins
+    where its region launches fewer kernels. *library* wins with the flag `unstable` when the spread
+    of the winner or of *library* exceeds the limit, unless the two never overlap; when the
     measurements were disturbed; and when *library* was rejected for a reason that noise can produce
     (without any time of *library* there is no winner then).
     """
@@ -63,6 +69,11 @@ def select_winner(
         chosen = control
         if control not in equals:  # what is faster is so by less than the times vary
             flags, band = [Flag.NEAR_TIE], max(band, _larger_spread(fastest, control))
+    if prefers_fewer and (own := _kernels(chosen)) is not None:
+        fewer = [one for one in able or equals if (_kernels(one) or own) < own]
+        chosen = min(
+            fewer, key=lambda one: (_kernels(one), *fixed_order(one.winner)), default=chosen
+        )
     compared = [each.samples for each in (chosen, control) if each and each.samples]
     is_unstable = any(samples.spread > method.max_spread for samples in compared)
     if is_disturbed or (is_unstable and not _never_overlap(chosen, control)):
@@ -98,6 +109,10 @@ def _larger_spread(*outcomes: Outcome) -> float:
     return max(one.samples.spread if one.samples else 0.0 for one in outcomes)
 
 
+def _kernels(outcome: Outcome) -> int | None:
+    return outcome.kernels.count if outcome.kernels else None
+
+
 def _time(outcome: Outcome) -> float:
     return outcome.time_us or math.inf
 
@@ -128,12 +143,15 @@ def make_row(
     search: Search = Search.DEFAULT,
     winner: Winner | None = None,
     is_disturbed: bool = False,
+    prefers_fewer: bool = False,
 ) -> Tuned | None:
     """Return the row for *key* with its evidence; None where `select_winner` selects none.
 
     The row is that of *winner*, which must have a time in *outcomes*, also where another is faster.
     """
-    selected = select_winner(outcomes, library, method, is_disturbed=is_disturbed)
+    selected = select_winner(
+        outcomes, library, method, is_disturbed=is_disturbed, prefers_fewer=prefers_fewer
+    )
     if selected is not None and winner is not None:
         given = next(outcome for outcome in outcomes if outcome.winner == winner)
         selected = Selected(given, selected.band)
@@ -159,7 +177,6 @@ def make_row(
         clock_mhz=chosen.clock_mhz,
         flags=(*selected.flags, *doubts),
         search=search,
-        library_host_us=_rounded(control.host_us if control else None),
     )
     return Tuned(key, Row(chosen.winner, evidence), tuple(outcomes))
 
@@ -173,13 +190,18 @@ def make_fused_row(
     work: Work | None = None,
     peaks: Peaks | None = None,
     is_disturbed: bool = False,
+    prefers_fewer: bool = False,
 ) -> Tuned | None:
     """Return the row for the key of *bare*, won by *outcomes* of candidates within their region.
 
     A candidate has a timing for each way that was measured, and counts as rejected where every way
     was.
     """
-    fused = make_row(bare.key, outcomes, library, method, is_disturbed=is_disturbed)
+    fused = make_row(
+        *(bare.key, outcomes, library, method),
+        is_disturbed=is_disturbed,
+        prefers_fewer=prefers_fewer,
+    )
     if fused is None:
         return None
     alone = {one.winner: one.time_us for one in bare.timings}
@@ -281,7 +303,6 @@ def times_of(winner: Outcome) -> dict[str, Any]:
     assert winner.samples is not None
     return {
         "time_us": _rounded(winner.samples.median),
-        "host_us": _rounded(winner.host_us),
         "spread": round(winner.samples.spread, 4),
         "error": None if winner.error is None else float(f"{winner.error:.3g}"),
     }

@@ -16,12 +16,18 @@ import torch
 
 from warmup.core.errors import BuildError
 from warmup.core.roofline import dtype_name
-from warmup.core.rows import L2, Launch, Method, Rejection, Winner
-from warmup.core.trial import Candidate, LiveSearch, Operands, Outcome, TimedCall, Trial
+from warmup.core.rows import L2, Method, Rejection, Winner
+from warmup.core.trial import (
+    Candidate,
+    LiveSearch,
+    Operands,
+    Outcome,
+    RegionKernels,
+    TimedCall,
+    Trial,
+)
 from warmup.measuring.clock import (
-    ENQUEUE_ROUNDS,
     Batch,
-    EnqueueBatch,
     batch_of,
     run_rounds,
     synchronize,
@@ -151,29 +157,8 @@ class Screening:
         self.time_finalists()
         return True
 
-    @property
-    def _counts_host(self) -> bool:
-        return self._device.type != "cpu" and self._method.launch is Launch.EAGER
-
-    def time_enqueueing(self) -> None:
-        runs = self.finalists() if self._counts_host else []
-        batches = {
-            run.winner: EnqueueBatch(run.call, self._device, run.batch.calls)
-            for run in runs
-            if run.call is not None and run.batch is not None
-        }
-        times = run_rounds(
-            batches, ENQUEUE_ROUNDS, lambda winner: self._on_stage(winner, "enqueue")
-        )
-        for run in runs:
-            run.outcome = replace(run.outcome, host=times.get(run.winner))
-
     def finalists(self) -> list[CandidateRun]:
-        """Return the candidates near the fastest, fastest first, and the control.
-
-        Where the host's time may decide, the fastest of each template and kernel is among them:
-        what launching a candidate takes depends on that, and not on its tile.
-        """
+        """Return the candidates near the fastest, fastest first, and the control."""
         timed = [run for run in self.runs if run.is_open and run.outcome.time_us]
         ranked = sorted(timed, key=lambda run: run.time_us)
         if not ranked:
@@ -181,9 +166,7 @@ class Screening:
         limit = ranked[0].time_us * _FINAL_SHARE
         fastest = [run for run in ranked if run.time_us <= limit][:_FINALISTS]
         control = [run for run in ranked if run.winner == self._library]
-        by_uid = {run.winner.uid: run for run in reversed(ranked)} if self._counts_host else {}
-        more = [*control, *by_uid.values()]
-        return [*{run.winner: run for run in (*fastest, *more)}.values()]
+        return [*{run.winner: run for run in (*fastest, *control)}.values()]
 
     def attempt(self, run: CandidateRun, stage: str, step: Callable[[CandidateRun], None]) -> None:
         """Call *step* with *run*; an error rejects the candidate, or says that the device is lost.
@@ -209,8 +192,7 @@ class Screening:
 
     def _prepare(self, run: CandidateRun) -> None:
         assert run.call is not None
-        method = self._method
-        run.batch = batch_of(run.call, self._device, method.launch, method.l2, self._sets)
+        run.batch = batch_of(run.call, self._device, self._method.l2, self._sets)
 
     def _add_rounds(self, runs: Sequence[CandidateRun], rounds: int) -> None:
         remaining = list(runs)
@@ -295,6 +277,7 @@ def run_trial(
     *,
     make_reference: MakeReference | None = None,
     more: More | None = None,
+    kernels_of: Callable[[Winner], RegionKernels | None] = lambda _winner: None,
     on_stage: StageCallback = lambda _winner, _stage: None,
     rejected: Collection[Outcome] = (),
     is_lost: Callable[[BaseException], bool] = lambda _error: False,
@@ -341,12 +324,13 @@ def run_trial(
     reference = checks.reference(sets)
     while runs:
         checks.check_outputs(runs, sets, reference)
+        for run in runs:
+            run.outcome = replace(run.outcome, kernels=kernels_of(run.winner))
         screening.screen(runs)
         runs = runs_of(more([run.outcome for run in screening.runs])) if more else []
         screening.runs += runs
     screening.time_finalists()
     checks.confirm_winner(make_sets)
-    screening.time_enqueueing()
     return [run.outcome for run in screening.runs]
 
 
@@ -415,7 +399,10 @@ class _Checks:
     def _winner(self) -> CandidateRun | None:
         runs = self._screening.runs
         outcomes = [run.outcome for run in runs]
-        selected = select_winner(outcomes, self._trial.library, self._trial.method)
+        trial = self._trial
+        selected = select_winner(
+            outcomes, trial.library, trial.method, prefers_fewer=trial.prefers_fewer
+        )
         if selected is None or selected.outcome.rejection is not None:
             return None
         return next(run for run in runs if run.outcome is selected.outcome)

@@ -5,10 +5,11 @@ The digest is SHA-256 over the document without the digest and without whitespac
 members each object has, and the bounds of each value. Nothing in a table is executable: kwargs are
 numbers, booleans, null and a closed set of words.
 
-A table that is read is held to one rule, row by row: ``encode(decode(text)) == text``. So no name
-is there twice, and a large table takes memory for its rows alone. A file that breaks the rule is
-damaged, of another schema, reformatted, or has fields of features that warmup no longer has: it is
-read at once, each error with its JSON pointer, and its names are compared one by one.
+A table that is read is held to one rule, row by row: ``encode(decode(text)) == text``, but for
+three fields of earlier builds. So no name is there twice, and a large table takes memory for its
+rows alone. A file that breaks the rule is damaged, of another schema, reformatted, or has fields of
+features that warmup no longer has: it is read at once, each error with its JSON pointer, and its
+names are compared one by one.
 """
 
 from __future__ import annotations
@@ -155,7 +156,7 @@ class ProvenanceJson(Json, kw_only=True):
 class _TimingJson(Json, kw_only=True):
     fused_top_k: Annotated[int, Meta(ge=0, le=MAX_TOP_K)]
     l2: L2
-    launch: Launch
+    launch: Launch = _ABSENT  # retired, see `_EvidenceJson`
     max_spread: _Share
     near_tie: _Share
 
@@ -179,7 +180,11 @@ class _PolicyJson(Json, kw_only=True):
 
 
 class _EvidenceJson(Json, kw_only=True):
-    """Null is a value that is unknown; a value that was not measured is left out."""
+    """Null is a value that is unknown; a value that was not measured is left out.
+
+    Earlier builds wrote ``host_us``, ``library_host_us`` and, in the policy's timing, ``launch``:
+    they are read and dropped, and the digest of a table that has them holds.
+    """
 
     along: Annotated[tuple[_Along, ...], Meta(min_length=1, max_length=8)] = ()
     band: _Excess | None
@@ -239,7 +244,7 @@ _SLOTS: Final = tuple(getattr(Evidence, name).__set__ for name in (*_EVIDENCE_NA
 _FLOATS: Final = frozenset(
     name
     for name, kind in _EvidenceJson.__annotations__.items()
-    if kind.split(" ")[0] in {"_Us", "_Rate", "_Excess"}
+    if name in _EVIDENCE_NAMES and kind.split(" ")[0] in {"_Us", "_Rate", "_Excess"}
 )
 
 
@@ -359,7 +364,7 @@ def _policy_from(json: _PolicyJson, path: str) -> Policy:
     return Policy(
         mode=json.mode,
         options=json.options,
-        timing=Method(**asdict(json.timing)),
+        timing=Method(**{name: getattr(json.timing, name) for name in Method.__slots__}),
         seed=json.seed,
         tolerance=json.tolerance,
         searches=frozenset(searches),
@@ -375,7 +380,6 @@ def _policy_json(policy: Policy) -> _PolicyJson:
         timing=_TimingJson(
             fused_top_k=timing.fused_top_k,
             l2=timing.l2,
-            launch=timing.launch,
             max_spread=float(timing.max_spread),
             near_tie=float(timing.near_tie),
         ),

@@ -30,7 +30,6 @@ from warmup.core.events import (
     ForeignGraph,
     FrameSkipped,
     GraphLoaded,
-    GraphsRecorded,
     Hit,
     HookEvent,
     Missed,
@@ -40,7 +39,7 @@ from warmup.core.events import (
     WeightChanged,
     warn,
 )
-from warmup.core.rows import Row, Search, Winner, is_for_host
+from warmup.core.rows import Row, Search, Winner
 from warmup.core.text import counted
 from warmup.core.trial import Tuned
 from warmup.keys.kind import Linear, Problem
@@ -205,11 +204,9 @@ class Lookup:
             case _:
                 self._disagreement(event)
 
-    def _disagreement(self, event: GraphsRecorded | Scheduled | Overruled | Contradicted) -> None:
+    def _disagreement(self, event: Scheduled | Overruled | Contradicted) -> None:
         """Report what inductor does otherwise than the table says, each once."""
         match event:
-            case GraphsRecorded():
-                self._graphs_recorded()
             case Scheduled(key, expected, found):
                 self._scheduled(key, expected, found)
             case Overruled(option, wanted, found):
@@ -273,17 +270,6 @@ class Lookup:
         self.emitter.emit(EventName.FOREIGN, compiled_under=under, installed=here, refused=refused)
         if refused:
             raise ForeignGraphError(under, here)
-
-    def _graphs_recorded(self) -> None:
-        """Warn of winners for the host: in CUDA graphs other candidates beat them."""
-        rows = sum(is_for_host(row.evidence) for row in self.rows.values())
-        if rows:
-            self._contradict(
-                *("launch", "one by one", "CUDA graphs"),
-                f"inductor records CUDA graphs here, and {counted(rows, 'row')} of the table "
-                f"{'has' if rows == 1 else 'have'} the winner that the host launches fastest, "
-                "which another candidate beats on the device; build with --launch cudagraph",
-            )
 
     def _scheduled(self, key: str, expected: bool, found: bool) -> None:  # noqa: FBT001  an event's
         if expected == found:

@@ -16,7 +16,7 @@ from typing import Final
 
 from warmup.core.errors import SettingsError
 from warmup.core.roofline import Peaks, Work, share_of_peak
-from warmup.core.rows import L2, Evidence, Family, Flag, Row, Scope, bare_ranked, is_for_host
+from warmup.core.rows import L2, Evidence, Family, Flag, Row, Scope, bare_ranked
 from warmup.keys.registry import ingredients_of, product_of, work_of
 from warmup.table.schema import Table
 from warmup.table.store import read
@@ -202,8 +202,7 @@ def _doubts_of_row(one: TimedRow, reviewed: Reviewed) -> Iterator[Doubt]:
         reason = f"the middle half of its times is {found.spread:.0%} of the median wide"
         yield Doubt(Level.LOOK, one.key, reason, found.spread)
     band = max(found.band or 0, *(ratio - 1 for _, ratio in found.along if ratio), 0)
-    # A winner for the host may be slower than the library's kernel.
-    library_us = None if is_for_host(found) else found.library_us
+    library_us = found.library_us
     if library_us is not None and found.time_us > library_us * (1 + band):
         reason = f"{_us(found.time_us)}, and {_LIBRARY} takes {_us(library_us)}"
         yield Doubt(Level.LOOK, one.key, reason, found.time_us / library_us)

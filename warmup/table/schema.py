@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, Literal
@@ -10,7 +10,7 @@ from typing import Final, Literal
 from warmup.core.device import CallCost, Runtime
 from warmup.core.errors import SettingsError
 from warmup.core.roofline import Peaks
-from warmup.core.rows import L2, MAX_TOP_K, SEED, TOP_K, Launch, Method, OptionValue, Row
+from warmup.core.rows import L2, MAX_TOP_K, SEED, TOP_K, Method, OptionValue, Row
 
 SCHEMA_VERSION: Final = 3
 MAX_TABLE_BYTES: Final = 256 * 1024 * 1024  # a table of 100,000 rows has 100 to 200 MB
@@ -46,9 +46,6 @@ class Provenance:
         """Return this provenance with *calls* in place of those of the same name, 1024 at most."""
         union = dict(self.calls) | dict(calls)
         return replace(self, calls=tuple(sorted(union.items())[:MAX_COSTS]))
-
-    def without_costs(self, names: Collection[str]) -> Provenance:
-        return replace(self, calls=tuple(call for call in self.calls if call[0] not in names))
 
 
 # What a policy says was measured everywhere; absent in tables of earlier builds.
@@ -91,7 +88,7 @@ def compare_policies(a: Policy, b: Policy) -> tuple[tuple[str, object, object], 
     ]
     fields += [
         (f"policy timing {name}", getattr(a.timing, name), getattr(b.timing, name))
-        for name in ("launch", "l2", "near_tie", "max_spread", "fused_top_k")
+        for name in Method.__slots__
     ]
     for label, values_a, values_b in (
         ("option", a.options, b.options),
@@ -181,7 +178,6 @@ class PolicyOptions:
     mode: str = DEFAULT_MODE
     backends: str | None = None
     tolerance: float | None = None
-    launch: str | None = None
     l2: str | None = None
     fused_top_k: int | None = None
 
@@ -236,22 +232,19 @@ def options_served(policy: Policy, *, freezes: bool) -> dict[str, OptionValue]:
 def choose_method(asked: PolicyOptions, device_type: str) -> Method:
     """Return how candidates are timed, by default as they will be served, or a SettingsError.
 
-    On a GPU that is from a cold L2, and in one CUDA graph for the mode ``max-autotune``, which
-    serves with CUDA graphs; for other modes calls are launched one at a time. A CPU is timed warm.
+    On a GPU that is from a cold L2. A CPU is timed warm.
     """
-    launch, l2 = asked.launch, asked.l2
+    l2 = asked.l2
     top_k = TOP_K if asked.fused_top_k is None else asked.fused_top_k
     if not 0 <= top_k <= MAX_TOP_K:
         raise SettingsError(f"fused_top_k={top_k}", f"give a number from 0 to {MAX_TOP_K}")
-    for name, word, known in (("--launch", launch, [*Launch]), ("l2", l2, [*L2])):
-        if word is not None and word not in known:
-            raise SettingsError(f"{name} {word!r} is unknown", f"use one of {', '.join(known)}")
+    if l2 is not None and l2 not in set(L2):
+        raise SettingsError(f"l2 {l2!r} is unknown", f"use one of {', '.join(L2)}")
     if device_type == "cpu":
-        if launch == Launch.CUDAGRAPH or l2 == L2.COLD:
-            raise SettingsError("a CPU has no CUDA graphs and is timed warm", "drop the option")
-        return Method(launch=Launch.EAGER, l2=L2.WARM, fused_top_k=top_k)
-    default = Launch.CUDAGRAPH if asked.mode == "max-autotune" else Launch.EAGER
-    return Method(launch=Launch(launch or default), l2=L2(l2 or L2.COLD), fused_top_k=top_k)
+        if l2 == L2.COLD:
+            raise SettingsError("a CPU is timed warm", "drop the option")
+        return Method(l2=L2.WARM, fused_top_k=top_k)
+    return Method(l2=L2(l2 or L2.COLD), fused_top_k=top_k)
 
 
 def _backends(text: str | None, device_type: str) -> str:

@@ -196,10 +196,6 @@ class TableWriter:
             lambda table: Entry(removed=tuple(sorted(table.rows.keys() & set(keys))))
         )
 
-    def forget_costs(self, names: Collection[str]) -> Table:
-        """Remove what the calls *names* cost."""
-        return self._change(lambda table: Entry(provenance=table.provenance.without_costs(names)))
-
     def distrust(self, rows: Mapping[str, Row]) -> Table:
         """Mark the rows of the keys in *rows* with the reason in ``untrusted`` of the row there.
 

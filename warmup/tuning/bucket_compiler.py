@@ -26,7 +26,7 @@ from warmup.core.events import (
     logger,
 )
 from warmup.core.phases import BuildStage
-from warmup.core.rows import CompileOrder, Launch, Row, Winner
+from warmup.core.rows import Row, Winner
 from warmup.core.text import first_line
 from warmup.core.trial import Candidate, Fill, Operands, Outcome, Trial
 from warmup.inductor.adapter import compile_model
@@ -244,7 +244,7 @@ class BucketCompiler:
         lookup: Lookup,
         what: str = "",
         *,
-        order: CompileOrder = CompileOrder.AS_ASKED,
+        ahead: bool = False,
     ) -> Iterator[None]:
         """Let *lookup* answer inductor while the context is open; it is compiled under *what*."""
         tag = f"warmup-build-{'tune' if lookup.measures else lookup.on_miss}{what}"
@@ -253,8 +253,7 @@ class BucketCompiler:
             options_served(self.progress.table.policy, freezes=self.freezes),
             tag,
             quiet=True,
-            order=order,
-            on_compiled=self.progress.observer.candidates_compiled,
+            ahead=ahead,
         )
         try:
             yield
@@ -286,7 +285,7 @@ class BucketCompiler:
         """
         since, questions = len(self.progress.tuned), self.tuner.region_questions
         questions.forget()
-        served = self._compile(calls, name, measures=True, order=self.order)
+        served = self._compile(calls, name, measures=True, ahead=self.compiles_ahead)
         while questions.waiting or self._unfuse(served.differing):
             measure_regions(self)
             served = self._compile(calls, name, measures=True)
@@ -294,12 +293,8 @@ class BucketCompiler:
         return served
 
     @property
-    def order(self) -> CompileOrder:
-        if self.is_rebuilt or self.tuner.device.type == "cpu":
-            return CompileOrder.AS_ASKED
-        # Where the host's time may decide, the workers are idle while it is taken.
-        is_for_host = self.tuner.method.launch is Launch.EAGER
-        return CompileOrder.BEFORE if is_for_host else CompileOrder.BESIDE
+    def compiles_ahead(self) -> bool:
+        return not self.is_rebuilt and self.tuner.device.type != "cpu"
 
     def _unfuse(self, keys: Collection[str]) -> bool:
         """Let *keys* be measured again without fusing; return whether any of them will be."""
@@ -328,7 +323,7 @@ class BucketCompiler:
         on_miss: OnMiss = OnMiss.FALLBACK,
         *,
         measures: bool = False,
-        order: CompileOrder = CompileOrder.AS_ASKED,
+        ahead: bool = False,
     ) -> ServedBucket:
         """Compile the model with empty caches and call it with each inputs of *calls*.
 
@@ -342,7 +337,7 @@ class BucketCompiler:
             rows = {**rows, **given_up, **trusted}
         lookup = self.lookup(rows, on_miss, Emitter([asked.note]), measures=measures)
         started = time.monotonic()
-        with self.attached(lookup, order=order):
+        with self.attached(lookup, ahead=ahead):
             outputs, graphs = self._call_compiled(calls, name, asked)
         self.progress.flush()
         self.tuner.rows.not_tuned.update(dict.fromkeys(asked.faults, MissReason.INTERNAL.advice))
@@ -383,7 +378,7 @@ class BucketCompiler:
                         *call_others(compiled, calls[1:], self.state),
                     ]
                 finally:
-                    wait_for_sent()  # else they compile beside the host's times, and fill caches
+                    wait_for_sent()  # else they compile beside the cost of a call, and fill caches
                 if asked is not None:
                     asked.cost = self._cost_of(lambda: _call(compiled, calls[0]), name)
                     if asked.frames:

@@ -25,7 +25,6 @@ from warmup.core.errors import (
 )
 from warmup.core.events import Emitter, Uncompiled, selections
 from warmup.core.phases import BuildStage
-from warmup.core.rows import Launch
 from warmup.core.text import first_line
 from warmup.keys.registry import kind_of
 from warmup.serving.bundle import PackedBundle, pack
@@ -247,7 +246,7 @@ class _ModelWork:
         )
 
     def tune(self) -> TunedWork:
-        from warmup.tuning.weights import measure_weights, weigh_launched
+        from warmup.tuning.weights import measure_weights
 
         session, progress = self.session, self.context.progress
         results, prepared = self._run_all(None), None
@@ -256,7 +255,6 @@ class _ModelWork:
                 prepared = measure_weights(session, self.buckets)
         if prepared is not None and prepared.padded:
             results += self._run_all(prepared)
-            results, prepared = weigh_launched(session.compiler, prepared, results)
         if self.budget.seconds is not None:
 
             def run_again(before: BucketResult, number: int, total: int) -> BucketResult:
@@ -320,8 +318,8 @@ class _ModelWork:
             table, freezes = read(path), context.options.freezing is not False
             digest, mode = digest_of(table), context.options.bundle_graphs
             if mode is None and setup.device.type != "cpu":
-                is_launched = table.policy.timing.launch is Launch.EAGER
-                mode = "default" if is_launched else "reduce-overhead"
+                has_graphs = table.policy.mode == "max-autotune"
+                mode = "reduce-overhead" if has_graphs else "default"
             emitter = Emitter([])
             with kept_kernels(), empty_caches(), contextlib.ExitStack() as stack:
                 attachment = setup.inductor.attach(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Self
@@ -178,12 +178,6 @@ class Progress:
         spreads = f"spread {new.spread or 0:.1%}, and {old.spread or 0:.1%} in the table"
         return f"the new times are {'unstable too' if new.is_unstable else 'worse'} ({spreads})"
 
-    def put(self, tuned: Iterable[Tuned]) -> None:
-        """Write the rows of problems that this build measured with other winners, or as before."""
-        newer = {each.key: self._ranked(each) for each in tuned}
-        self._add({key: each.row for key, each in newer.items()}, redo=True)
-        self.tuned[:] = [newer.get(each.key, each) for each in self.tuned]
-
     def keep_cost(self, name: str, cost: CallCost) -> None:
         table = self.table
         self.table = replace(table, provenance=table.provenance.costing([(name, cost)]))
@@ -208,9 +202,6 @@ class Progress:
             self.table = self._writer.remove(keys)
         if before:
             self._add(before)
-
-    def forget_costs(self, names: Collection[str]) -> None:
-        self.table = self._writer.forget_costs(names)
 
     def distrust(self, keys: Collection[str], reason: str) -> None:
         """Mark the rows of *keys* as not trusted for *reason*; their evidence stays on disk."""

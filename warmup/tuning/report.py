@@ -223,9 +223,6 @@ class Observer:
         With *goes_on* it is taken over.
         """
 
-    def candidates_compiled(self, done: int, total: int) -> None:
-        """A graph waits until *total* candidates are compiled; *done* of them are."""
-
     def problem_finished(self, tuned: Tuned) -> None:
         """A problem was tuned, and its row is on disk."""
 
@@ -237,9 +234,6 @@ class Observer:
 
     def rows_rejected(self, line: str) -> None:
         """Rows were marked as not trusted; *line* says which, why, and what is served instead."""
-
-    def host_preferred(self, line: str) -> None:
-        """Winners for the host were tried where it limits a bucket; *line* says with what gain."""
 
     def bucket_finished(self, result: BucketResult) -> None:
         """A bucket was tuned, and its output is right."""

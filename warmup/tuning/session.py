@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -23,13 +23,10 @@ from warmup.core.device import CallCost
 from warmup.core.errors import BuildError, ModelError, OutputMismatchError, WarmupError
 from warmup.core.events import logger
 from warmup.core.phases import BuildStage
-from warmup.core.rows import Family, Launch, Row, Scope, Winner
-from warmup.core.text import counted
-from warmup.core.trial import Tuned
+from warmup.core.rows import Row
 from warmup.inductor.caches import kept_kernels
 from warmup.keys.registry import kind_of
 from warmup.keys.weight import WEIGHT, Padding, Structure, features_of, parse_weight
-from warmup.measuring.selection import fixed_order, is_within_bound, ratios_of, times_of
 from warmup.models.inputs import mark_inputs, naming_dtypes, sizes_within
 from warmup.models.loading import Inputs, cause_of, make_inputs
 from warmup.models.outputs import (
@@ -192,11 +189,6 @@ class BucketRun:
         """Serve the bucket from the trusted rows; other questions get the library's kernel."""
         with padding(self.compiler, self.padded), self._shortened():
             return self.compiler.ask(self.calls, self.name)
-
-    def tune(self) -> ServedBucket:
-        """Serve the bucket from the trusted rows; other questions are measured."""
-        with padding(self.compiler, self.padded), self._shortened():
-            return self.compiler.tune_as_is(self.calls, self.name)
 
     def serve_from(self, keys: Collection[str]) -> list[Any]:
         with padding(self.compiler, self.padded), self._shortened():
@@ -368,7 +360,6 @@ class Session:
     # Whether the shortened model asks for the same rows, by whether weights are padded.
     _can_shorten: dict[bool, bool] = field(default_factory=dict)
     _judged: set[str] = field(default_factory=set)  # keys of buckets whose outputs were right
-    _first_asked: dict[str, str] = field(default_factory=dict)  # key -> the first such bucket
 
     def __post_init__(self) -> None:
         self.compiler.model.module.to(device=self.compiler.setup.device, dtype=self.dtype)
@@ -385,9 +376,8 @@ class Session:
         A bucket with a range is also judged at its lower end and in the middle. Outputs with the
         groups in *padded* padded are judged by those of the unpadded model. Once a bucket has shown
         that the shortened model asks for the same rows, other buckets are run with it, unless
-        ``all_layers``. Where calls are launched one by one and the host limits them, winners are
-        chosen for the host (`prefer_host`), unless a bucket before shares their rows. A row that
-        makes an output wrong is marked, and the bucket is served again without it.
+        ``all_layers``. A row that makes an output wrong is marked, and the bucket is served again
+        without it.
 
         Raises:
             ModelError: the model failed in eager mode, or its sizes cannot share one artifact.
@@ -420,11 +410,7 @@ class Session:
                 checked = check.compare(served.outputs)
                 if not checked.is_right:
                     served, checked = reject_rows(run, served, check, checked, self._judged)
-                else:
-                    fixed = {key for key, first in self._first_asked.items() if first != name}
-                    served, checked = prefer_host(run, served, check, checked, fixed)
         self._judged.update(served.keys)
-        self._first_asked = dict.fromkeys(served.keys, name) | self._first_asked
         tuned = len(progress.keys_since(before).intersection(served.keys))
         cost = None
         if served.cost is not None:
@@ -552,182 +538,3 @@ class Session:
             raise ModelError(
                 f"bucket {inputs.bucket}: the model failed in eager mode ({cause_of(error)})"
             ) from error
-
-
-# Other winners for a bucket that the host limits, launched one by one.
-#
-# Calls that are launched one by one take what the host needs to enqueue them or what the device
-# needs to run them, whichever is longer. Only the sum over the bucket decides which: a kernel that
-# is enqueued more slowly than it runs costs nothing where the queue is full of slower ones. So
-# winners are chosen by device time first, and the bucket is measured. Where the host limits it,
-# candidates that the host enqueues faster replace winners for as long as the longer of the two
-# sums falls. Pad decisions come first, since a padded product has more launches and other rows
-# than one as it is.
-#
-# What the host does once for each call (guards, the frame, the wrapper's begin) is in the measured
-# sum, and in the time of each compiled region; it cancels in the difference of two candidates.
-
-WORTH: Final = 0.05  # of the bucket's time: a smaller gain is not served
-_CHEAPER: Final = 0.1  # of the host's time for the winner: a smaller difference is noise
-
-
-@dataclass(frozen=True, slots=True)
-class _Alternative:
-    key: str
-    winner: Winner
-    host_us: float
-    device_us: float
-
-
-def prefer_host(
-    run: BucketRun,
-    served: ServedBucket,
-    check: OutputCheck,
-    checked: CheckedOutput,
-    fixed: Collection[str],
-) -> tuple[ServedBucket, CheckedOutput]:
-    """Return the bucket served with winners for the host where that is faster, else *served*.
-
-    Rows of this build but those in *fixed* get other winners; the bucket is served, judged and
-    measured with them and with rows for its new kernels. They stay where the output is right and a
-    call takes less by more than `WORTH`; otherwise the rows are as before.
-    """
-    if run.compiler.tuner.method.launch is not Launch.EAGER:
-        return served, checked
-    for of_pads in (True, False):
-        served, checked = _prefer(run, served, check, checked, fixed, of_pads=of_pads)
-    return served, checked
-
-
-def _prefer(
-    run: BucketRun,
-    served: ServedBucket,
-    check: OutputCheck,
-    checked: CheckedOutput,
-    fixed: Collection[str],
-    *,
-    of_pads: bool,
-) -> tuple[ServedBucket, CheckedOutput]:
-    """Do what `prefer_host` does, for pad decisions alone or for all other rows.
-
-    Other pad decisions make other products: rows of this build for those that are gone go too.
-    """
-    cost, progress = served.cost, run.compiler.progress
-    if cost is None:
-        return served, checked
-    stays = {*fixed, *progress.kept}
-    own = {e.key: e for e in progress.tuned if e.key in served.keys and e.key not in stays}
-    before = {k: each for k, each in own.items() if _is_pad(each) == of_pads}
-    chosen = choose_for_host(cost, before.values(), served.counts)
-    if not chosen:
-        return served, checked
-    since = len(progress.tuned)
-    progress.put(with_host_winner(before[key], winner) for key, winner in chosen.items())
-    noun = "pad decision" if of_pads else "winner"
-    outcome = f"{run.name}: {counted(len(chosen), noun)} for the host"
-
-    def undo() -> None:
-        progress.discard(progress.keys_since(since), since)
-        progress.put(before[key] for key in chosen)
-
-    try:
-        again = run.tune()
-        judged = check.compare(again.outputs)
-    except BuildError as error:
-        reason = str(error)
-    except BaseException:  # an interrupted build leaves no winner that nobody has confirmed
-        undo()
-        raise
-    else:
-        after = again.cost or cost  # not known: no gain
-        reason = f"a call took {after.launched_us:.1f} us, {cost.launched_us:.1f} us before"
-        is_faster = after.launched_us < cost.launched_us * (1 - WORTH)
-        if not judged.is_right:
-            reason = f"the output is {judged}"
-        elif is_faster:
-            if of_pads:
-                progress.discard(own.keys() - again.keys, 0)
-            progress.observer.host_preferred(f"{outcome}: {reason}")
-            return again, judged
-    undo()
-    progress.observer.host_preferred(f"{outcome}, tried and not kept: {reason}")
-    return served, checked
-
-
-def choose_for_host(
-    cost: CallCost, tuned: Iterable[Tuned], counts: Mapping[str, int]
-) -> dict[str, Winner]:
-    """Return the winners to try in a bucket of *cost* instead of those of *tuned*, by key.
-
-    *counts* says how many kernels of the bucket each key answers. Empty where the device limits the
-    bucket, and where the gain would be smaller than `WORTH`.
-    """
-    host_us, device_us = cost.host_us, cost.device_us
-    if not cost.is_host_limited:
-        return {}
-    open_ones = [
-        alternative
-        for each in tuned
-        for alternative in _alternatives(each, counts.get(each.key, 0))
-    ]
-    chosen: dict[str, Winner] = {}
-    while open_ones:
-        best = min(
-            open_ones,
-            key=lambda one: (
-                max(host_us + one.host_us, device_us + one.device_us),
-                device_us + one.device_us,
-                fixed_order(one.winner),
-            ),
-        )
-        if max(host_us + best.host_us, device_us + best.device_us) >= max(host_us, device_us):
-            break
-        host_us, device_us = host_us + best.host_us, device_us + best.device_us
-        chosen[best.key] = best.winner
-        open_ones = [one for one in open_ones if one.key != best.key]
-    is_worth = max(host_us, device_us) < cost.launched_us * (1 - WORTH)
-    return chosen if is_worth else {}
-
-
-def with_host_winner(tuned: Tuned, winner: Winner) -> Tuned:
-    before, other = tuned.row.evidence, tuned.row.winner
-    alone = next(one.time_us for one in tuned.timings if one.winner == winner)
-    own = next(one for one in tuned.deciding if one.winner == winner)
-    alone_before = before.bare_us or before.time_us
-    rates: dict[str, Any] = {
-        name: None if rate is None or alone is None else float(f"{rate * alone_before / alone:.4g}")
-        for name in ("tflops", "gbps", "peak_share")
-        for rate in (getattr(before, name),)
-    }
-    evidence = replace(
-        before,
-        **times_of(own),
-        runner_up=str(other),
-        runner_up_us=before.time_us,
-        bare_us=alone and round(alone, 3) if before.scope is Scope.FUSED else None,
-        kernels=None,  # what was compiled for it was not kept
-        spills=None,
-        registers=None,
-        flags=(),
-        # At the last size the host decided, and not the time over the best.
-        along=(*ratios_of(winner, tuned)[:-1], *((size, None) for size, _ in before.along[-1:])),
-        **rates,
-    )
-    return replace(tuned, row=Row(winner, evidence))
-
-
-def _alternatives(tuned: Tuned, count: int) -> Iterator[_Alternative]:
-    evidence, winner = tuned.row.evidence, tuned.row.winner
-    own_us = evidence.host_us
-    if not count or own_us is None or evidence.is_unstable or winner.family is Family.WEIGHT:
-        return
-    for one in tuned.deciding:
-        if one.winner == winner or one.time_us is None or one.host_us is None:
-            continue
-        if one.host_us < own_us * (1 - _CHEAPER) and is_within_bound(one.winner, tuned):
-            host_us, device_us = one.host_us - own_us, one.time_us - evidence.time_us
-            yield _Alternative(tuned.key, one.winner, count * host_us, count * device_us)
-
-
-def _is_pad(tuned: Tuned) -> bool:
-    return tuned.row.winner.family is Family.PAD

@@ -252,7 +252,8 @@ class Tuner:
     and ``options`` are the inductor options that serving shares. A row whose measurement other
     processes disturbed has the library default. ``region_questions`` keeps questions that only a
     compiled region can answer. For the keys in ``apart`` nothing is fused into a template: in the
-    model inductor does not fuse what it fuses in the region alone.
+    model inductor does not fuse what it fuses in the region alone. ``prefers_fewer_kernels`` is for
+    a bucket that the host limits.
     """
 
     device: torch.device
@@ -263,6 +264,7 @@ class Tuner:
     options: Mapping[str, OptionValue] = field(default_factory=dict)
     region_questions: RegionQuestions = field(default_factory=RegionQuestions)
     apart: set[str] = field(default_factory=set)
+    prefers_fewer_kernels: bool = False
     searches: SearchResults = field(default_factory=SearchResults)
     clock: BuildClock = field(default_factory=BuildClock)
     bounds: PeakBounds = field(init=False)
@@ -382,7 +384,8 @@ class Tuner:
             *(question, question.region, self.method, self.tolerance, self.seed),
             contenders=contenders,
         )
-        return replace(trial, options=self.options)
+        prefers_fewer = self.prefers_fewer_kernels
+        return replace(trial, options=self.options, prefers_fewer=prefers_fewer)
 
     def _measure_fused(self, waiting: WaitingFused, trial: Trial) -> Tuned:
         question, bare, library = waiting.question, waiting.bare, trial.library
@@ -403,6 +406,7 @@ class Tuner:
             work=work,
             peaks=self.bounds.bounding(work),
             is_disturbed=is_disturbed(),
+            prefers_fewer=trial.prefers_fewer,
         )
         if fused is None or outcomes[0].time_us is None:
             self.rows.not_fused[question.problem.key] = outcomes[0].said or "no candidate ran"

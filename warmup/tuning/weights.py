@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import operator
-import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,8 +20,7 @@ from torch import fx, nn
 from warmup.core.buckets import Bucket
 from warmup.core.errors import BuildError, OutputMismatchError, warmup_error_in
 from warmup.core.events import Emitter
-from warmup.core.rows import Flag, Launch, Row, Winner
-from warmup.core.text import counted
+from warmup.core.rows import Flag, Row, Winner
 from warmup.core.trial import Tuned
 from warmup.inductor.adapter import compile_model, mark_range
 from warmup.inductor.caches import empty_caches
@@ -46,9 +44,8 @@ from warmup.models.padding import Prepared, pad_by_rows
 from warmup.models.weight_groups import Group, UnpaddedLinears, find_groups, pad, restore
 from warmup.table.lookup import Lookup
 from warmup.table.schema import OnMiss
-from warmup.tuning.bucket_compiler import BucketCompiler, measure_regions
-from warmup.tuning.report import BucketResult
-from warmup.tuning.session import WORTH, OutputCheck, padding_keys
+from warmup.tuning.bucket_compiler import measure_regions
+from warmup.tuning.session import OutputCheck
 
 if TYPE_CHECKING:
     from warmup.tuning.progress import Progress
@@ -370,67 +367,3 @@ def count_rows(
             hooks.callback(hook.remove)
         call()
     return {group: tuple(sorted(rows)) for group, rows in counts.items()}
-
-
-# `weigh_launched`: takes padding back where launched calls of the whole model take longer with
-# it.
-
-
-def weigh_launched(
-    compiler: BucketCompiler, prepared: Prepared, results: Sequence[BucketResult]
-) -> tuple[list[BucketResult], Prepared]:
-    """Return *results* and *prepared* as they are after the whole model was weighed both ways.
-
-    Where calls are launched one by one, and take longer with padded weights, by more than `WORTH`
-    in the geometric mean of the buckets, nothing stays padded: the weights' rows say so, and what
-    only the padded model asked for, its rows of this build and the costs of its calls, is removed.
-    """
-    is_launched = compiler.tuner.method.launch is Launch.EAGER
-    slower = slower_when_launched(results) if is_launched else None
-    if slower is None or slower <= 1 + WORTH:
-        return list(results), prepared
-    progress = compiler.progress
-    rows = progress.rows
-    timings = {each.key: each.timings for each in progress.tuned}
-
-    def unpadded(key: str) -> Tuned:
-        structure, _ = parse_weight(key)
-        as_is = winner_of(structure, structure.features)
-        return Tuned(key, unpadded_row(rows[key], as_is), timings.get(key, ()))
-
-    structures = {group.structure for group in prepared.padded}
-    progress.put(map(unpadded, padding_keys(rows, structures)))
-    as_is = [result for result in results if not result.weights_padded]
-    gone = {key for result in results for key in result.keys if result.weights_padded}
-    gone.difference_update(*(result.keys for result in as_is))
-    progress.discard(gone & progress.keys_since(0), 0)
-    progress.forget_costs(
-        {compiler.call_name(result.name) for result in results if result.weights_padded}
-    )
-    reason = (
-        f"not padded: launched one by one, calls took {slower:.2f} times as long with padded "
-        f"weights (geometric mean of {counted(len(as_is), 'bucket')})"
-    )
-    left = tuple(UnpaddedLinears(group.names, reason) for group in prepared.padded)
-    size = prepared.bytes_before
-    return as_is, Prepared({}, (*prepared.left, *left), size, size)
-
-
-def slower_when_launched(results: Sequence[BucketResult]) -> float | None:
-    """Return a launched call's time with padded weights over that without, geometric mean.
-
-    None where no bucket was measured both ways, as on a CPU.
-    """
-    as_is = {
-        result.bucket: result.cost.launched_us
-        for result in results
-        if result.cost is not None and not result.weights_padded
-    }
-    ratios = [
-        result.cost.launched_us / before
-        for result in results
-        if result.cost is not None
-        and result.weights_padded
-        and (before := as_is.get(result.bucket))
-    ]
-    return statistics.geometric_mean(ratios) if ratios else None

@@ -308,17 +308,14 @@ class TrialServer:
                     make_sets,
                     make_call if compiler is None else compiler.make_call,
                     make_reference=None if compiler is None else compiler.make_reference,
+                    kernels_of=compiler.kernels_of if compiler else lambda _winner: None,
                     more=None if trial.contenders is None else more,
                     on_stage=at,
                     rejected=skipped,
                     is_lost=lambda _error: not _device_works(device),
                 )
-            kernels_of = compiler.kernels_of if compiler else lambda _winner: None
             clock_mhz = sm_clock_mhz(device)
-            outcomes = [
-                replace(one, kernels=kernels_of(one.winner), clock_mhz=clock_mhz)
-                for one in outcomes
-            ]
+            outcomes = [replace(one, clock_mhz=clock_mhz) for one in outcomes]
         except Exception as error:  # noqa: BLE001  reported to the other end
             message = f"{type(error).__name__}: {error}".partition("\n")[0]
             if _device_works(device):

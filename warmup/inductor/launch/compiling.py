@@ -27,10 +27,10 @@ from torch._inductor.virtualized import V
 from torch.fx import GraphModule
 
 from warmup.core.events import HookEvent, logger
-from warmup.core.rows import CompileOrder, Winner
+from warmup.core.rows import Winner
 from warmup.core.text import printable
 from warmup.inductor.launch.kernels import kwargs_of, make_config, refusal_reason
-from warmup.inductor.listing import is_listing, listing, note_sent, wait_for_sent
+from warmup.inductor.listing import is_listing, listing, note_sent
 from warmup.inductor.patches import Function, Hooks, Patches
 from warmup.keys.question import Answers, Question
 
@@ -164,13 +164,7 @@ def _load(kernel: Any, config: Any) -> Any:
 class KernelsAhead(Hooks):
     """Lowers each graph twice while attached: first to send its candidates to the workers."""
 
-    def __init__(
-        self,
-        order: CompileOrder = CompileOrder.BESIDE,
-        report: Callable[[int, int], None] = lambda _done, _total: None,
-    ) -> None:
-        """Report while a graph waits for its candidates how many are compiled, and of how many."""
-        self._order, self._report = order, report
+    def __init__(self) -> None:
         self._made: weakref.WeakKeyDictionary[Any, tuple[Any, Any]] = weakref.WeakKeyDictionary()
         self._local = threading.local()
 
@@ -228,9 +222,6 @@ class KernelsAhead(Hooks):
                 metrics.generated_kernel_count = counted
         seconds = time.monotonic() - started
         logger.debug("%d kernels sent to the workers ahead in %.2f s", sent.count, seconds)
-        if self._order is CompileOrder.BEFORE:
-            wait_for_sent(self._report)
-            logger.debug("compiled ahead in %.2f s", time.monotonic() - started)
 
     def _triton(self, original: Function, *args: Any, **kwargs: Any) -> Any:
         kernel = original(*args, **kwargs)
