@@ -139,15 +139,17 @@ def test_rows_far_from_the_bound_name_the_bucket_to_add() -> None:
     assert (split["ratio"], split["add"]) == (1.24, {"batch": 1, "seqlen": 408})
 
 
-def test_a_log_says_that_a_silent_build_goes_on(
+def test_a_log_says_that_a_silent_build_goes_on_and_for_how_long(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with BuildProgress() as progress:
         progress.packing_started()
+        progress.time_left(3725.9, 0.5)
         monkeypatch.setattr("warmup.cli.build_render._SILENT_S", 0.0)
         progress.packing_started()
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("packing the bundle: 0:00:0")
+    assert line.startswith("packing the bundle: 0:0")
+    assert line.endswith(" so far, about 1:02:05 left")
 
 
 def test_a_finished_bucket_says_what_limits_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from sample_tables import make_key, make_row, make_runtime, make_table
 
 from warmup.core.buckets import Bucket
 from warmup.core.errors import SettingsError, TableNotFoundError
+from warmup.core.phases import BuildStage
 from warmup.core.rows import Flag, Rejection, Row, Search
 from warmup.core.trial import Tuned
 from warmup.table.codec import encode
@@ -21,6 +23,7 @@ from warmup.table.store import read, write
 from warmup.tuning.build import BuildOptions
 from warmup.tuning.model import revisit_for
 from warmup.tuning.progress import (
+    BuildEstimate,
     Progress,
     Revisit,
     SearchBudget,
@@ -41,6 +44,20 @@ from warmup.tuning.report import (
     united_sources,
 )
 
+# Two builds of one bucket on an H200: until when so many items of a stage were done, and how long
+# they took together.
+EVA = """
+36 bare_trials 2 5, 41 fused_trials 1 5, 42 bare_trials 1 1, 51 fused_trials 2 9, 53 bare_trials 1 1
+73 fused_trials 2 21, 75 bare_trials 1 1, 84 fused_trials 1 9, 109 launch_searches 19 20
+110 compiling 1 37, 230 regions 6 120, 249 launch_searches 4 8, 262 compiling 2 25
+289 launch_searches 5 6, 290 compiling 1 20, 299 fused_trials 1 4, 320 compiling 2 27
+"""
+WAV2VEC2 = """
+30 bare_trials 1 4, 34 fused_trials 1 3, 35 bare_trials 1 1, 39 fused_trials 1 4, 40 bare_trials 1 1
+48 fused_trials 1 9, 52 bare_trials 1 1, 63 fused_trials 2 10, 64 bare_trials 1 1
+73 fused_trials 1 9, 74 bare_trials 1 1, 79 fused_trials 1 6, 132 launch_searches 30 43
+133 compiling 1 46, 336 regions 9 203, 348 launch_searches 2 4, 364 compiling 2 23
+"""
 DEFAULT = SearchBudget(Search.DEFAULT)
 RETRY = BuildOptions(retry="unstable")
 UNSTABLE = {"flags": (Flag.UNSTABLE,)}
@@ -268,3 +285,52 @@ def test_what_two_builds_of_a_table_used_is_united() -> None:
         RowSource(A, ("k", "l", "m"), {"n": "r"}),
         RowSource(B, (), {"o": "s"}),
     )
+
+
+def _replayed(log: str, before: int) -> list[float]:
+    """Return actual over estimated seconds left, after each item of *log* from the first minute on.
+
+    *before* seconds were gone when it began; the last half minute is left out.
+    """
+    lines = [one.split() for one in log.replace("\n", ",").split(",") if one]
+    items = [(float(at), BuildStage(stage), int(n), float(s)) for at, stage, n, s in lines]
+    now, said = [0.0], list[tuple[float, float]]()
+    estimate = BuildEstimate(lambda left_s, _: said.append((now[0], left_s)), lambda: now[0])
+    counts = Counter[BuildStage]()
+    for _, stage, count, _ in items:
+        counts[stage] += count
+    estimate.bucket_started(0)
+    estimate.expect(counts)
+    for at, stage, count, seconds in items:
+        since = now[0]
+        for number in range(count):
+            now[0] = since + (number + 1) * (at - since) / count
+            estimate.done(stage, seconds / count)
+    end = now[0]
+    return [(end - at) / left_s for at, left_s in said if at + before >= 60 and end - at > 30]
+
+
+def test_a_build_knows_from_the_first_minute_how_long_it_will_take() -> None:
+    """Within a factor of 1.5, with the items of the two slowest builds."""
+    for name, log in (("EVA-02", EVA), ("wav2vec2", WAV2VEC2)):
+        ratios = _replayed(log, 25)
+        assert len(ratios) > 20, name
+        assert all(1 / 1.5 <= ratio <= 1.5 for ratio in ratios), (name, ratios)
+
+
+def test_buckets_that_were_not_begun_take_what_those_after_the_first_took() -> None:
+    now, said = [0.0], list[tuple[float, float]]()
+    estimate = BuildEstimate(lambda left_s, part: said.append((left_s, part)), lambda: now[0])
+    for seconds, left, told in (
+        (40.0, 2, (56.0, 0.95)),
+        (20.0, 1, (20.0, 0.95)),
+        (10.0, 0, (0, 0.95)),
+    ):
+        estimate.bucket_started(left)
+        estimate.done(BuildStage.JUDGING, 1.0)  # nothing is known of the bucket yet
+        estimate.expect({BuildStage.REGIONS: 1})
+        now[0] += seconds
+        estimate.done(BuildStage.REGIONS, seconds)
+        estimate.bucket_finished()
+        assert said.pop() == told, (seconds, left)
+        assert said == [], (seconds, left)

@@ -23,7 +23,7 @@ from warmup.bench.compare import CompareObserver, Start, Variant
 from warmup.cli.options import is_quiet, is_verbose
 from warmup.cli.output import grid, record, say, spell_cost, spell_peaks, wrapped
 from warmup.cli.tables import ROW_HEAD, UNSTABLE_MARK, row_cells, spell_limits
-from warmup.core.buckets import Bucket, describe_count
+from warmup.core.buckets import Bucket
 from warmup.core.device import MachineState
 from warmup.core.events import Uncompiled, in_brackets, selections
 from warmup.core.rows import SHARE_FLAGS, Flag, Rejection, Row, lag_behind_library, search_to_json
@@ -34,7 +34,6 @@ from warmup.keys.registry import KINDS, kind_of
 from warmup.measuring.selection import rejections, worst_regret_over_bound
 from warmup.tuning.problems import ASSUMED, Entry, MeasuredConfigs
 from warmup.tuning.report import BucketResult, BuildReport, Observer, name_of
-from warmup.tuning.session import most_trials
 
 if TYPE_CHECKING:
     from warmup.serving.run import RunReport
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
 
 # -- Progress: a live line on a terminal, a line for each finished unit ---------------------------
 
-_MOST_OF_BUCKET: Final = 0.95  # that tuned problems are: the output is judged after the last
 _SILENT_S: Final = 60.0  # without a line on a stream that is no terminal
 _LONGEST_S: Final = 1e6  # of a command, for all of which the rate of its units is known
 
@@ -55,10 +53,10 @@ class StepColumn(ProgressColumn):
 
 
 class DoneColumn(ProgressColumn):
-    """``1 of 4 buckets, 0:00:21 so far, about 0:01:03 left``.
+    """``1 of 4 buckets, 0:21 so far, about 1:03 left``; a single unit is not counted.
 
-    The time left is that of the units at the rate since the first part of one was done: what a
-    command did before says nothing of the rest.
+    The time left is what the command says, else that of the units at the rate since the first was
+    done.
     """
 
     def __init__(self, units: str) -> None:
@@ -66,16 +64,17 @@ class DoneColumn(ProgressColumn):
         self._units = units
 
     def render(self, task: Task) -> Text:
-        words = [f"{_clock(task.elapsed or 0.0)} so far"]
-        if task.total is not None:
+        words, ends = [f"{_clock(task.elapsed or 0.0)} so far"], task.fields.get("ends")
+        if task.total is not None and task.total > 1:
             words.insert(0, f"{int(task.completed)} of {task.total:.0f} {self._units}")
-        if task.time_remaining:
-            words.append(f"about {_clock(task.time_remaining)} left")
+        left = task.time_remaining if ends is None else max(ends - task.get_time(), 1.0)
+        if left:
+            words.append(f"about {_clock(left)} left")
         return Text(", ".join(words))
 
 
 def _clock(seconds: float) -> str:
-    return str(dt.timedelta(seconds=int(seconds)))
+    return str(dt.timedelta(seconds=int(seconds))).removeprefix("0:").removeprefix("0")
 
 
 class LiveLine(AbstractContextManager["LiveLine"]):
@@ -110,10 +109,18 @@ class LiveLine(AbstractContextManager["LiveLine"]):
         self._progress.stop()
 
     def show(
-        self, step: str | None = None, *, done: float | None = None, total: int | None = None
+        self,
+        step: str | None = None,
+        *,
+        done: float | None = None,
+        total: int | None = None,
+        left_s: float | None = None,
     ) -> None:
-        """Show the current step and how many units are done; what is not given stays."""
-        self._progress.update(self._task, description=step, completed=done, total=total)
+        """Show the step, how many units are done and the seconds left; what is not given stays."""
+        known: dict[str, Any] = {}
+        if left_s is not None:
+            known["ends"] = self._progress.get_time() + left_s
+        self._progress.update(self._task, description=step, completed=done, total=total, **known)
         is_silent = time.monotonic() - self._printed_at >= _SILENT_S
         if is_silent and not self._console.is_terminal:
             task = self._progress.tasks[self._task]
@@ -126,17 +133,12 @@ class LiveLine(AbstractContextManager["LiveLine"]):
 
 
 class BuildProgress(LiveLine, Observer):
-    """Progress of a build.
-
-    A problem that is tuned is a part of its bucket. How many a bucket has is taken from the buckets
-    before it, and for the first from the different weights of the model. Buckets with padded
-    weights count from 0 again.
-    """
+    """Progress of a build; buckets with padded weights count from 0 again."""
 
     def __init__(self, *, of_program: bool = False) -> None:
         super().__init__("buckets")
         self._of_program = of_program
-        self._problems = self._buckets = self._before_bucket = self._expected = self._before = 0
+        self._problems = self._buckets = 0
         self._bucket = "starting"
 
     def __enter__(self) -> Self:
@@ -150,41 +152,23 @@ class BuildProgress(LiveLine, Observer):
         if then:  # the terminal was the program's until now
             super().__enter__()
 
-    def problems_expected(self, count: int) -> None:
-        self._expected = count
+    def said(self, line: str) -> None:
+        self.print_above(line)
 
-    def model_loaded(self, assumptions: Sequence[object]) -> None:
-        for assumption in assumptions:
-            self.print_above(str(assumption))
-
-    def buckets_counted(self, buckets: Sequence[Bucket]) -> None:
-        if len(buckets) > 1:
-            self.print_above(describe_count(buckets))
+    def time_left(self, seconds: float, part: float) -> None:
+        self.show(done=self._buckets + part, left_s=seconds)
 
     def bucket_started(
         self, bucket: Bucket, index: int, total: int, *, weights_padded: bool
     ) -> None:
         self._bucket = name_of(bucket, weights_padded=weights_padded)
-        self._before_bucket = self._problems
-        if index == 0:  # the model is loaded, or its weights are padded now
-            self._buckets, self._before = 0, self._problems
+        self._buckets = index
         self.show(self._bucket, done=index, total=total)
-
-    def device_looked_at(self, remarks: Sequence[str]) -> None:
-        for remark in remarks:
-            self.print_above(f"device: {remark}")
 
     def waiting_started(self, reason: str, seconds: float) -> None:
         self.print_above(
             f"{reason}: waiting up to {seconds:.0f} s for quiet (--set wait_for_quiet=0 does not)"
         )
-
-    def devices_ready(self, names: Sequence[str], control_us: Mapping[str, float]) -> None:
-        times = ", ".join(f"{name} {control_us[name]:.1f} us" for name in names)
-        self.print_above(f"devices that time: {times} for the control problem")
-
-    def device_left_out(self, name: str, reason: str) -> None:
-        self.print_above(f"{name} is left out: {reason}")
 
     def problem_given(self, key: str, device: str, total: int) -> None:
         self._bucket = device
@@ -196,15 +180,10 @@ class BuildProgress(LiveLine, Observer):
 
     def problem_finished(self, tuned: Tuned) -> None:  # noqa: ARG002  an observer's parameter
         self._problems += 1
-        of_bucket = self._problems - self._before_bucket
-        part = min(of_bucket / self._expected, _MOST_OF_BUCKET) if self._expected else 0.0
-        step = f"{self._bucket}: {counted(self._problems, 'problem')} tuned"
-        self.show(step, done=self._buckets + part)
+        self.show(f"{self._bucket}: {counted(self._problems, 'problem')} tuned")
 
     def bucket_finished(self, result: BucketResult) -> None:
         self._buckets += 1
-        self._before_bucket = self._problems
-        self._expected = max(1, round((self._problems - self._before) / self._buckets))
         self.show(done=self._buckets)
         left_out = counted(result.left_out, "repeated layer")
         known = len(result.keys) - result.tuned
@@ -216,18 +195,9 @@ class BuildProgress(LiveLine, Observer):
             + (f"; {spell_cost(result.cost)}" if result.cost is not None else "")
         )
 
-    def output_wrong(self, name: str, rows: int, judgement: CheckedOutput) -> None:
-        self.print_above(
-            f"{name}: the output is wrong, {judgement}; looking for the row to blame among {rows}, "
-            f"in at most {most_trials(rows)} compiles"
-        )
-
     def rows_tried(self, name: str, rows: int, judgement: CheckedOutput) -> None:
         verdict = "right" if judgement.is_right else "wrong"
         self.print_above(f"{name}: {verdict} with {counted(rows, 'row')}: {judgement.error:.2e}")
-
-    def rows_rejected(self, line: str) -> None:
-        self.print_above(line)
 
     def packing_started(self) -> None:
         self.show("packing the bundle")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Final, Generic, TypeVar
 
@@ -123,10 +123,29 @@ class PhaseClock(_NestedClock[Phase]):
 
 
 class BuildClock(_NestedClock[BuildStage]):
-    """The clock of a build; what no stage was entered for is `BuildStage.OTHER`."""
+    """The clock of a build; what no stage was entered for is `BuildStage.OTHER`.
+
+    ``on_left`` gets each stage that was left, outside of a region's, with its seconds: those of a
+    compile without the stages inside it, of others with them.
+    """
 
     def __init__(self, since: float | None = None) -> None:
         super().__init__(BuildStage.OTHER, since)
+        self.on_left: Callable[[BuildStage, float], None] = lambda _stage, _seconds: None
+        self._inside = 0.0
+
+    @contextlib.contextmanager
+    def phase(self, phase: BuildStage) -> Iterator[None]:
+        started, before, self._inside = time.monotonic(), self._inside, 0.0
+        try:
+            with super().phase(phase):
+                yield
+        finally:
+            taken = time.monotonic() - started
+            own = taken - self._inside if phase is BuildStage.COMPILING else taken
+            self._inside = before + taken
+            if BuildStage.REGIONS not in self._under_way:
+                self.on_left(phase, own)
 
 
 def added(parts: Iterable[PhaseSeconds]) -> dict[Phase, float]:

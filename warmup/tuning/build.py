@@ -40,6 +40,7 @@ from warmup.tuning.report import (
     BuildReport,
     Observer,
     open_earlier,
+    say_each,
 )
 
 if TYPE_CHECKING:
@@ -320,13 +321,13 @@ class ThisProcess:
                     rows_from=earlier.used() if earlier else (),
                 )
             tuner.watch.start(seconds_to_wait(options.wait_for_quiet), observer.waiting_started)
-            observer.device_looked_at(tuner.watch.remarks())
+            say_each(observer, tuner.watch.remarks())
             with progress:
                 progress.flush()
                 done = work.tune()
                 progress.flush()
             machine, stages = tuner.watch.state(), tuner.clock.take()
-            observer.device_looked_at((*machine.complaints, *machine.notes))
+            say_each(observer, (*machine.complaints, *machine.notes))
             # What was given up may have been measured on the way to another problem.
             tuned = progress.keys_since(0)
             given_up = {k: why for k, why in tuner.rows.not_tuned.items() if k not in tuned}
@@ -377,7 +378,7 @@ def open_context(request: BuildRequest, observer: Observer) -> Iterator[BuildCon
     setup = find_setup(options.device, options)
     observer.measuring_on(setup.runtime, setup.policy.timing)
     with kept_kernels(), make_tuner(setup.policy, setup.device, started) as tuner:
-        tuner.region_questions.is_used = True
+        tuner.region_questions.is_used, tuner.estimate.report = True, observer.time_left
         yield BuildContext(
             request=request, observer=observer, setup=setup, tuner=tuner, started=started
         )

@@ -52,6 +52,7 @@ from warmup.tuning.report import (
     ProblemResults,
     joined,
     open_earlier,
+    say_each,
 )
 
 ALL: Final = "all"
@@ -391,7 +392,7 @@ class SharedBuild:
     def leave_out(self, device: str, reason: str) -> None:
         """Record that *device* takes no further problem, for *reason*."""
         self.note(device, left_out=reason)
-        self.observer.device_left_out(device, reason)
+        self.observer.said(f"{device} is left out: {reason}")
 
     def note(self, device: str, **changes: Any) -> None:
         """Change the share of *device* in the report."""
@@ -543,15 +544,15 @@ def start_workers(
         raise _no_device("can be used", left_out)
     for runner in runners:
         build.note(runner.device, control_us=control_us.get(runner.device))
-    remarks = (text for name in ready for text in _named(name, ready[name].remarks))
-    build.observer.device_looked_at(tuple(dict.fromkeys(remarks)))
+    say_each(build.observer, (text for name in ready for text in _named(name, ready[name].remarks)))
     for device, reason in left_out.items():
         build.leave_out(device, reason)
     for runner in runners:
         if runner not in takes_part:
             runner.stop()
-    in_use = list(dict.fromkeys(each.device for each in takes_part))
-    build.observer.devices_ready(in_use, control_us)
+    in_use = dict.fromkeys(each.device for each in takes_part)
+    times = ", ".join(f"{name} {control_us[name]:.1f} us" for name in in_use)
+    build.observer.said(f"devices that time: {times} for the control problem")
     return takes_part, ready[takes_part[0].name]
 
 

@@ -13,6 +13,7 @@ from warmup.core.buckets import (
     Bucket,
     InputSpec,
     ShapePolicy,
+    describe_count,
     parse_buckets,
     parse_inputs,
     with_ranges,
@@ -132,7 +133,8 @@ class ModelSource:
         cast, loaded = parse_cast(options.dtype), load_model(self.model)
         path = out_path(context.request.out, context.setup.runtime, loaded, cast)
         resolved = resolve_inputs(loaded, parse_inputs(options.inputs), buckets, cast)
-        observer.model_loaded(resolved.assumptions)
+        for assumption in resolved.assumptions:
+            observer.said(str(assumption))
         budget = parse_budget(options.search, options.budget)
         progress = open_progress(
             context, path, lambda table: revisit_for(table, budget, options), resolved.assumptions
@@ -148,9 +150,8 @@ class ModelSource:
         )
         specs: tuple[InputSpec, ...] = resolved.specs
         session = Session(compiler=compiler, specs=specs, dtype=cast, all_layers=options.all_layers)
-        observer.buckets_counted(buckets)
-        kinds = {tuple(each.shape) for each in loaded.module.parameters() if each.dim() > 1}
-        observer.problems_expected(len(kinds))
+        if len(buckets) > 1:
+            observer.said(describe_count(buckets))
         return _ModelWork(self, context, session, buckets, budget)
 
     def _build_spread(self, request: BuildRequest, observer: Observer) -> BuildReport:

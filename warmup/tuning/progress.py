@@ -8,10 +8,12 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Final, Self
 
 from warmup.core.device import CallCost
 from warmup.core.errors import SettingsError, TableError
+from warmup.core.phases import BuildStage
 from warmup.core.roofline import Peaks
 from warmup.core.rows import Evidence, Row, Search, evidence_rank
 from warmup.core.trial import Tuned, ranking_of
@@ -216,6 +218,71 @@ class Progress:
     def reopen(self, keys: Collection[str]) -> None:
         """Allow *keys* to be measured once more by this build."""
         self._done.difference_update(keys)
+
+
+# `BuildEstimate`: how long a build will still take.
+
+# Of one item before any was measured, on an H200.
+_PRIOR_S: Final = {
+    BuildStage.COMPILING: 40.0,
+    BuildStage.BARE_TRIALS: 1.5,
+    BuildStage.FUSED_TRIALS: 4.0,
+    BuildStage.LAUNCH_SEARCHES: 1.0,
+    BuildStage.REGIONS: 14.0,
+}
+_LATER_COMPILE: Final = 0.4  # of the first of a bucket, in which kernels are compiled ahead
+_LATER_BUCKET: Final = 0.7  # of the first bucket
+_MOST_OF_BUCKET: Final = 0.95  # the output is judged after the last item
+
+
+@dataclass(slots=True)
+class BuildEstimate:
+    """How long a build will still take: the items that its bucket has left, at their mean seconds.
+
+    Compiles and buckets take what those after the first took, or a share of the first. ``report``
+    gets the seconds left and the part of the bucket that is done, whenever an item is, once it is
+    known what the bucket has.
+    """
+
+    report: Callable[[float, float], None] = lambda _seconds, _part: None
+    now: Callable[[], float] = time.monotonic
+    _left: dict[BuildStage, int] = field(default_factory=dict)
+    _spent: dict[BuildStage, list[float]] = field(default_factory=dict)
+    _buckets_left: int = 0
+    _began: float = 0.0
+    _buckets_s: list[float] = field(default_factory=list)
+
+    def bucket_started(self, left: int) -> None:
+        """Begin a bucket, *left* after which there are."""
+        self._left, self._buckets_left, self._began = {}, left, self.now()
+
+    def bucket_finished(self) -> None:
+        self._buckets_s.append(self.now() - self._began)
+
+    def expect(self, items: Mapping[BuildStage, int]) -> None:
+        """Note how many items of some stages the bucket has left."""
+        self._left.update(items)
+
+    def done(self, stage: BuildStage, seconds: float) -> None:
+        self._spent.setdefault(stage, []).append(seconds)
+        if not self._left:
+            return
+        self._left[stage] = max(self._left.get(stage, 0) - 1, 0)
+        of_bucket = sum(count * self._seconds_of(stage) for stage, count in self._left.items())
+        gone = self.now() - self._began
+        further = _later_s((*self._buckets_s, gone + of_bucket), _LATER_BUCKET)
+        part = gone / (gone + of_bucket) if of_bucket else 1.0
+        self.report(of_bucket + self._buckets_left * further, min(part, _MOST_OF_BUCKET))
+
+    def _seconds_of(self, stage: BuildStage) -> float:
+        spent = self._spent.get(stage) or [_PRIOR_S.get(stage, 0.0)]
+        is_compile = stage is BuildStage.COMPILING
+        return _later_s(spent, _LATER_COMPILE) if is_compile else fmean(spent)
+
+
+def _later_s(seconds: Sequence[float], share: float) -> float:
+    first, *later = seconds
+    return fmean(later) if later else share * first
 
 
 # `SearchBudget`: how far a build searches for candidates, and for how long.

@@ -21,7 +21,6 @@ from warmup.table.schema import Table
 from warmup.table.store import origin_differences, read
 
 if TYPE_CHECKING:
-    from warmup.models.model_target import Assumption
     from warmup.models.padding import Prepared
     from warmup.serving.audit import MissedProblem
     from warmup.serving.bundle import PackedBundle
@@ -182,40 +181,25 @@ NOT_BEGUN: Final = "the budget was spent before it was begun"  # why a key is in
 class Observer:
     """Receiver of the events of a build. Each method ignores its event unless it is overridden."""
 
-    def model_loaded(self, assumptions: Sequence[Assumption]) -> None:
-        """The model and its inputs are known, with *assumptions* where nobody named them."""
+    def said(self, line: str) -> None:
+        """Something happened that a reader of the build's log wants to know: *line* says what."""
 
     def measuring_on(self, here: Runtime, method: Method) -> None:
         """Whatever is measured from now on is measured *here*, by *method*."""
 
-    def problems_expected(self, count: int) -> None:
-        """A bucket of the model has about *count* problems, by its different weights; 0: unknown.
-
-        Rows that the table has already are not taken off.
-        """
-
-    def buckets_counted(self, buckets: Sequence[Bucket]) -> None:
-        """The build will tune *buckets*; nothing is tuned yet."""
+    def time_left(self, seconds: float, part: float) -> None:
+        """About so many *seconds* are left, and *part* of the bucket under way is done."""
 
     def bucket_started(
         self, bucket: Bucket, index: int, total: int, *, weights_padded: bool
     ) -> None:
         """Run *index* (from 0) of *total* begins: *bucket*, its weights padded or not."""
 
-    def device_looked_at(self, remarks: Sequence[str]) -> None:
-        """The device's condition was read, before the first or after the last run."""
-
     def waiting_started(self, reason: str, seconds: float) -> None:
         """The machine is busy for *reason*; the build waits for quiet, at most so many seconds."""
 
-    def devices_ready(self, names: Sequence[str], control_us: Mapping[str, float]) -> None:
-        """The devices *names* time now, each with its time of the control problem."""
-
     def problem_given(self, key: str, device: str, total: int) -> None:
         """The problem *key*, one of *total*, was given to *device*, one of several."""
-
-    def device_left_out(self, name: str, reason: str) -> None:
-        """The device *name* takes no further problem."""
 
     def problem_lost(self, key: str, device: str, reason: str, *, goes_on: bool) -> None:
         """The worker on *device* was lost with the problem *key*, which another takes over or not.
@@ -226,14 +210,8 @@ class Observer:
     def problem_finished(self, tuned: Tuned) -> None:
         """A problem was tuned, and its row is on disk."""
 
-    def output_wrong(self, name: str, rows: int, judgement: CheckedOutput) -> None:
-        """The output of the bucket *name* is wrong; the row to blame is searched among *rows*."""
-
     def rows_tried(self, name: str, rows: int, judgement: CheckedOutput) -> None:
         """The bucket *name* was served from *rows* of its rows, to find the row to blame."""
-
-    def rows_rejected(self, line: str) -> None:
-        """Rows were marked as not trusted; *line* says which, why, and what is served instead."""
 
     def bucket_finished(self, result: BucketResult) -> None:
         """A bucket was tuned, and its output is right."""
@@ -246,6 +224,12 @@ class Observer:
 
     def packing_started(self) -> None:
         """The table is complete; its bundle is made now."""
+
+
+def say_each(observer: Observer, remarks: Iterable[str]) -> None:
+    """Report what the device's condition was, before the first or after the last run."""
+    for remark in dict.fromkeys(remarks):
+        observer.said(f"device: {remark}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -267,7 +267,11 @@ def reject_rows(
     """
     trials = _RowTrials(run, check)
     observer = run.compiler.progress.observer
-    observer.output_wrong(run.name, len(served.keys), checked)
+    count = len(served.keys)
+    observer.said(
+        f"{run.name}: the output is wrong, {checked}; looking for the row to blame among {count}, "
+        f"in at most {most_trials(count)} compiles"
+    )
     for _ in range(MOST_REJECTED):
         # Of rows that are wrong together the last is found: not one that other buckets need.
         keys = sorted(served.keys, key=lambda key: key in judged, reverse=True)
@@ -279,7 +283,7 @@ def reject_rows(
             raise _no_row_to_blame(trials, checked)
         before, together = checked, "" if blame.is_alone else ", together with other rows"
         served, checked = trials.distrust([blame.key], f"{before}{together}")
-        observer.rows_rejected(
+        observer.said(
             f"{run.name}: 1 of {len(keys)} rows is not trusted{together}: {blame.key}: with it the "
             f"output is {before}; without it {checked.error:.2e}. Its winner is not served, the "
             "library's kernel is; `warmup build` measures the key again without that winner"
@@ -322,7 +326,7 @@ def _reject_all(
     told = f"its {len(keys)} rows that no other bucket was right with are not trusted"
     if not after.is_right:
         raise OutputMismatchError(problem, f"{told}, and without them it is {after}; {_REPORT}")
-    run.compiler.progress.observer.rows_rejected(
+    run.compiler.progress.observer.said(
         f"{problem}: {told}; without them it is {after}; `warmup build` measures them again"
     )
     return served, after
@@ -387,6 +391,7 @@ class Session:
         weights_padded = bool(padded)
         progress = self.compiler.progress
         progress.observer.bucket_started(bucket, index, total, weights_padded=weights_padded)
+        self.compiler.tuner.estimate.bucket_started(total - index - 1)
         name = name_of(bucket, weights_padded=weights_padded)
         started = time.monotonic()
         before = len(progress.tuned)
@@ -429,6 +434,7 @@ class Session:
             cost=cost,
             uncompiled=served.uncompiled.with_frames(self._recompiled()),
         )
+        self.compiler.tuner.estimate.bucket_finished()
         progress.observer.bucket_finished(result)
         return result
 

@@ -55,6 +55,7 @@ from warmup.measuring.trial_process import (
     own_command,
 )
 from warmup.table.schema import Policy
+from warmup.tuning.progress import BuildEstimate
 from warmup.tuning.trials import (
     PeakBounds,
     RegionQuestions,
@@ -267,12 +268,14 @@ class Tuner:
     prefers_fewer_kernels: bool = False
     searches: SearchResults = field(default_factory=SearchResults)
     clock: BuildClock = field(default_factory=BuildClock)
+    estimate: BuildEstimate = field(default_factory=BuildEstimate)
     bounds: PeakBounds = field(init=False)
     rows: RowMaker = field(init=False)
     watch: MachineWatch = field(init=False)
     bare: BareTrials = field(init=False)
 
     def __post_init__(self) -> None:
+        self.clock.on_left = self.estimate.done
         self.bounds = PeakBounds(self.device, self.method.l2, device_lock=self._device_lock)
         self.rows = RowMaker(self.method, self.bounds)
         self.watch = MachineWatch(
