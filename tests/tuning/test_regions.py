@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,10 +18,12 @@ from sample_tables import make_key, make_outcome, make_row, make_table
 from torch._inductor.kernel import mm
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from warmup.core.device import CallCost
 from warmup.core.events import Emitter
-from warmup.core.phases import BuildClock
 from warmup.core.rows import (
+    Effort,
     Family,
+    Flag,
     Method,
     Rejection,
     Row,
@@ -56,7 +58,14 @@ from warmup.table.schema import TOLERANCE, OnMiss
 from warmup.table.store import read
 from warmup.tuning.bucket_compiler import BucketCompiler, ServedBucket, _with_finite_result
 from warmup.tuning.progress import Progress
-from warmup.tuning.trials import RegionQuestions, WaitingQuestion, region_trial, variants_trial
+from warmup.tuning.trials import (
+    RegionQuestions,
+    WaitingFused,
+    WaitingQuestion,
+    alone,
+    region_trial,
+    variants_trial,
+)
 from warmup.tuning.tuner import Tuner
 from warmup.tuning.worker import RegionCompiler, RegionSets
 
@@ -176,13 +185,22 @@ def test_of_8_bits_only_what_eager_computes_passes() -> None:
 APART = replace(FUSED, fused=False)
 
 
-@dataclass
-class _Tuner:
-    device: Any = field(default_factory=lambda: SimpleNamespace(type="cpu"))
-    region_questions: RegionQuestions = field(default_factory=RegionQuestions)
-    apart: set[str] = field(default_factory=set)
-    clock: BuildClock = field(default_factory=BuildClock)
-    method: Method = field(default_factory=Method)
+class _Tuner(Tuner):
+    """Measures nothing: a region gives each GEMM a winner with its epilogue."""
+
+    def __init__(self, device: str = "cpu", **changes: Any) -> None:
+        super().__init__(SimpleNamespace(type=device), changes.pop("method", Method()), {})  # type: ignore[arg-type]  # no GPU is here
+        for name, value in changes.items():
+            setattr(self, name, value)
+
+    def __post_init__(self) -> None:
+        """Look at no device."""
+
+    def measure_fused_all(
+        self, waiting: Iterable[WaitingFused]
+    ) -> Iterator[tuple[WaitingFused, Tuned]]:
+        for one in waiting:
+            yield one, replace(one.bare, row=replace(one.bare.row, winner=FUSED))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,6 +218,7 @@ class _Compiler(BucketCompiler):
         *,
         measures: bool = False,
         ahead: bool = False,
+        times_kernels: bool = True,
     ) -> ServedBucket:
         self.compiled.append("tune" if measures else on_miss)
         if measures and self.progress.must_tune(self.key):
@@ -217,7 +236,7 @@ def test_a_row_that_is_not_fused_in_the_model_is_measured_again_once(
     key, unused = make_key(16), dict[str, Any](setup=None, model=None)
     for has_row in (False, True):
         table = make_table({key: replace(make_row(), winner=FUSED)} if has_row else {})
-        tuner: Any = _Tuner()
+        tuner = _Tuner()
         compiler = _Compiler(progress=make_progress(table), key=key, tuner=tuner, **unused)
         assert compiler.tune_as_is([], "seqlen=16").differing == (), has_row
         assert compiler.compiled == ["tune", "tune", "strict"], has_row
@@ -227,6 +246,62 @@ def test_a_row_that_is_not_fused_in_the_model_is_measured_again_once(
     compiler = _Compiler(progress=make_progress(table), key=key, tuner=tuner, **unused)
     assert compiler.tune_as_is([], "seqlen=16").differing == (key,)
     assert compiler.compiled == ["tune"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Bucket(BucketCompiler):
+    """A bucket of a GPU with a GEMM for each of ``times_us``, and with a generated kernel."""
+
+    times_us: Mapping[str, float]
+    compiled: list[str] = field(default_factory=list)
+
+    def _compile(
+        self,
+        calls: object,
+        name: str,
+        on_miss: OnMiss = OnMiss.FALLBACK,
+        *,
+        measures: bool = False,
+        ahead: bool = False,
+        times_kernels: bool = True,
+    ) -> ServedBucket:
+        self.compiled.append(f"{'tune' if measures else on_miss} {times_kernels}")
+        for key, time_us in self.times_us.items():
+            if not measures or not self.progress.must_tune(key):
+                continue
+            evidence = replace(make_row().evidence, time_us=time_us, library_us=time_us)
+            bare = Tuned(key, Row(FUSED.choice, evidence), ())
+            question = GemmQuestion(GemmProblem.of_key(key), "cuda", (), region=REGION)
+            self.tuner.fused[key] = WaitingFused(question, bare)
+            self.progress.save(alone(bare))
+        return ServedBucket(
+            keys=tuple(self.times_us),
+            outputs=[],
+            uncovered={},
+            missing=() if times_kernels else ("launch",),
+            cost=CallCost(host_us=1.0, device_us=1000.0),
+            counts=dict.fromkeys(self.times_us, 2),
+        )
+
+
+def test_gemms_are_measured_with_their_regions_where_the_shares_are_worth_it(
+    make_progress: Callable[..., Progress],
+) -> None:
+    """A build that was killed before goes on with the rows that it has measured alone."""
+    keys, unused = [make_key(m) for m in (16, 32, 64)], dict[str, Any](setup=None, model=None)
+    times_us = dict(zip(keys, (400.0, 3.0, 2.0), strict=True))  # of 1000 us, each twice
+    for effort, fused in ((Effort.SHARE, keys[:2]), (Effort.FULL, keys)):
+        progress = make_progress(make_table({}), effort=effort)
+        compiler = _Bucket(progress=progress, tuner=_Tuner("cuda"), times_us=times_us, **unused)
+        compiler.tune_as_is([], "batch=1")
+        assert compiler.compiled == ["tune False", "tune True", "strict True"], effort
+        rows = read(progress.path).rows
+        assert [key for key in keys if rows[key].winner == FUSED] == fused, effort
+        assert not any(Flag.OPEN in row.evidence.flags for row in rows.values()), effort
+        assert all(rows[key].winner == APART for key in keys if key not in fused), effort
+    killed = {key: alone(compiler.tuner.fused[key].bare).row for key in keys}
+    progress = make_progress(make_table(killed))
+    assert all(map(progress.must_tune, keys))
 
 
 # Pad decisions and split reductions, which are made by the compiled region.

@@ -31,6 +31,7 @@ from warmup.table.schema import TOLERANCE
 from warmup.tuning import trials as row_maker
 from warmup.tuning.trials import (
     PeakBounds,
+    WaitingFused,
     all_variants,
     as_decided,
     contenders_of,
@@ -38,7 +39,7 @@ from warmup.tuning.trials import (
     next_variants,
     region_trial,
 )
-from warmup.tuning.tuner import Tuner, WaitingFused, choose_for_range
+from warmup.tuning.tuner import Tuner, choose_for_range
 
 MM = "mm m={} n=512 k=256 bf16 a=row b=row out=bf16 | epilogue={}"
 INT_MM = "int_mm m=64 n=512 k=256 i8 a=row b=col out=i32 | epilogue=mul(f32[64,1])"

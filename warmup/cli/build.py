@@ -20,7 +20,7 @@ from warmup.cli.output import complain, print_report, say
 from warmup.cli.streams import EXIT_FOUND, EXIT_UNDECIDED, interruptible
 from warmup.core.buckets import ShapePolicy
 from warmup.core.errors import NothingRecordedError, SettingsError
-from warmup.core.rows import Search
+from warmup.core.rows import Effort, Search
 
 if TYPE_CHECKING:
     from warmup.tuning.build import BuildRequest, Runner, Source
@@ -130,6 +130,9 @@ def build(
     search: Annotated[
         Search, _more("default, wide or exhaustive candidates.", metavar="HOW")
     ] = Search.DEFAULT,
+    effort: Annotated[
+        Effort, _more("share: search rows by device time; full: all.", metavar="HOW")
+    ] = Effort.SHARE,
     policy: Annotated[
         ShapePolicy, _more("A bucket serves: exact, pad or range sizes.", metavar="HOW")
     ] = ShapePolicy.EXACT,
@@ -170,6 +173,7 @@ def build(
         "shard": shard,
         "search": None if search is Search.DEFAULT else search,
         "budget": budget,
+        "effort": None if effort is Effort.SHARE else effort.value,
         "pad_weights": pad_weights,
         "policy": None if policy is ShapePolicy.EXACT else policy,
         "bundle": bundle if bundle or model.model else None,

@@ -50,6 +50,13 @@ class Search(StrEnum):
         return order.index(self) < order.index(other)
 
 
+class Effort(StrEnum):
+    """Which rows a build searches whole, beyond the candidates of default mode."""
+
+    SHARE = "share"  # those that take at least half a percent of a bucket's device time
+    FULL = "full"  # all
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
     """How candidates are timed, and when two times tie.
@@ -294,6 +301,7 @@ class Flag(StrEnum):
     UNSTABLE = "unstable"  # the times cannot be believed; the library default was kept
     OVER_PEAK = "over_peak"  # faster than the measured peak, in a second measurement too
     FAR_BELOW_PEAK = "far_below_peak"
+    OPEN = "open"  # measured alone, not yet with what may be fused: the next build goes on
 
 
 class Scope(StrEnum):

@@ -26,7 +26,7 @@ def _listed(text: str) -> tuple[str, ...]:
 
 WORKER_INTERNALS: Final = _listed("""
 torch._inductor.async_compile
-    AsyncCompile.use_process_pool() maybe_warm_pool()
+    AsyncCompile.use_process_pool() AsyncCompile.wait_pool_ready(timeout) maybe_warm_pool()
 torch._inductor.runtime.compile_tasks
     _set_triton_ptxas_path()
 """)
@@ -211,7 +211,8 @@ torch._inductor.runtime.triton_heuristics
     CachingAutotuner.bench(self,launcher) CachingAutotuner.clone_args(self,args,kwargs)
     CachingAutotuner.coordinate_descent_tuning(self,launcher)
     CachingAutotuner.precompile(self,warm_cache_only,reload_kernel,static_triton_bundle_key)
-    CachingAutotuner.reset_to_zero_args(self,args,kwargs) NoTritonConfigsError
+    CachingAutotuner.reset_to_zero_args(self,args,kwargs) CachingAutotuner.run(self,args)
+    NoTritonConfigsError
     config_from_dict(config) generate_lookup_hash_from_source_code(size_hints_str,source_code)
     persistent_reduction(size_hints,reduction_hint,triton_meta,filename,inductor_meta,return_configs)
     pointwise(size_hints,triton_meta,tile_hint,filename,min_elem_per_thread,inductor_meta,return_configs)

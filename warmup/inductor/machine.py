@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import logging
 import os
 import platform
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -130,23 +132,88 @@ _PTXAS: Final = "TRITON_PTXAS_PATH"
 _NICENESS: Final = 10
 
 
+_HEURISTICS_LOGGER = "torch._inductor.runtime.triton_heuristics"
+
+
 def start_workers(device: str, *, for_build: bool = False) -> None:
     """Start inductor's compile workers when *device* (``auto``, ``cpu``, ``cuda[:N]``) is a GPU.
 
-    From then on Triton uses the workers' assembler in this process too (`assemble_as_workers_do`).
+    Those of a build live as long as the build: torch ends idle workers after a minute, and new ones
+    load their compiler again. From then on Triton uses the workers' assembler in this process too
+    (`assemble_as_workers_do`).
     """
     version_for(torch.__version__)
     if device == "cpu" or not torch.cuda.is_available():
         return
     check_internals(WORKER_INTERNALS)
+    from torch._inductor import config
     from torch._inductor.async_compile import AsyncCompile, maybe_warm_pool
 
-    maybe_warm_pool()
+    with config.patch(quiesce_async_compile_pool=not for_build):
+        maybe_warm_pool()
     if for_build:
         _rank_below_measurements(AsyncCompile)
     submit_ready_job: Any = AsyncCompile.use_process_pool
     submit_ready_job()
     assemble_as_workers_do()
+
+
+def warm_workers(device: torch.device) -> None:
+    """Let each worker compile a kernel for *device*, if that is a GPU, without waiting for any.
+
+    The first kernel of a worker takes seconds more, in which its compiler is loaded.
+    """
+    from torch._inductor.async_compile import AsyncCompile, get_compile_threads
+
+    if device.type != "cuda" or torch.version.hip is not None:
+        return
+    major, minor = torch.cuda.get_device_capability(device)
+    pool: Any = AsyncCompile.process_pool()
+    for _ in range(get_compile_threads()):
+        pool.submit(compile_first_kernel, 10 * major + minor)
+
+
+def compile_first_kernel(arch: int) -> None:
+    """Compile a kernel for a GPU of *arch*, such as 90, in a worker; a failure has no effect."""
+    with contextlib.suppress(Exception):  # a compiler may raise anything; the next kernel says it
+        import triton
+        import triton.language as tl
+        from triton.backends.compiler import GPUTarget
+        from triton.compiler import ASTSource
+
+        @triton.jit  # type: ignore[untyped-decorator]  # untyped in triton
+        def copy(source, out, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, N803  Triton's form
+            index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+            tl.store(out + index, tl.load(source + index))
+
+        types = {"source": "*fp32", "out": "*fp32", "BLOCK": "constexpr"}
+        os.environ["TRITON_ALWAYS_COMPILE"] = "1"  # a cached kernel would load no compiler
+        try:
+            triton.compile(ASTSource(copy, types, {(2,): 128}), target=GPUTarget("cuda", arch, 32))
+        finally:
+            del os.environ["TRITON_ALWAYS_COMPILE"]
+
+
+def compile_into_cache(
+    name: str, path: str, config: Mapping[str, Any], environment: Mapping[str, str]
+) -> None:
+    """Compile the kernel *name* in the file *path* with one *config* into Triton's cache.
+
+    A failure leaves nothing: the parent compiles again and finds out why. *environment* has the
+    folders of the caches, which may change while the worker lives.
+    """
+    os.environ.update(environment)
+    from torch._inductor.runtime.compile_tasks import _reload_python_module, _set_triton_ptxas_path
+    from torch._inductor.runtime.triton_heuristics import config_from_dict
+
+    _set_triton_ptxas_path()
+    logging.getLogger(_HEURISTICS_LOGGER).setLevel(logging.CRITICAL)  # the parent has the reason
+    # A worker's own kernel may be compiled already, and sent away without its function.
+    module = _reload_python_module(Path(path).stem, path, set_sys_modules=False)
+    kernel: Any = getattr(module, name)
+    kernel.configs = [config_from_dict(dict(config))]
+    with contextlib.suppress(Exception):  # a compiler may raise anything; the parent sees it again
+        kernel.precompile(warm_cache_only=True)
 
 
 def _rank_below_measurements(compiler: Any) -> None:

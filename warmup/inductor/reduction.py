@@ -41,11 +41,12 @@ from warmup.inductor.gemm.regions import (
     sizes_of,
     tensors_of,
 )
-from warmup.inductor.launch.compiling import compile_configs, compile_in_workers, send_configs
+from warmup.inductor.launch.compiling import compile_configs, compile_in_workers
 from warmup.inductor.launch.hooks import LaunchSearch
 from warmup.inductor.launch.kernels import (
     OwnArguments,
     call_of,
+    default_list,
     leave_to_inductor,
     named_problem,
     offered_configs,
@@ -145,11 +146,11 @@ _NO_CONFIGS: Final = SearchCounts(search=Search.DEFAULT, listed=0)
 
 @dataclass(slots=True)
 class _Loaded:
-    """A kernel with the configs that inductor offers, those to compile ahead, and its arguments."""
+    """A kernel with the configs that inductor offers, those of default mode, and its arguments."""
 
     kernel: Any
     offered: tuple[Any, ...]
-    ahead: Sequence[Any]
+    listed: Sequence[Any]
     make_args: Callable[[], Iterable[Any]]
     args: list[Any] = field(default_factory=list)
 
@@ -194,7 +195,7 @@ def search_of(
                 (kernel,) = create(variant)
                 source = _generate(scheduling, features.node_schedule, kernel)
                 loaded[variant] = _loaded(source)
-        compile_in_workers((one.kernel, one.ahead) for one in loaded.values())
+        compile_in_workers((one.kernel, one.listed) for one in loaded.values())
         for variant, one in list(loaded.items()):
             with reporting(variant):
                 one.kernel.precompile()
@@ -215,19 +216,6 @@ def search_of(
         uncompiled=uncompiled,
         counts=lambda: sum((one.searched for one in made.values()), _NO_CONFIGS),
     )
-
-
-def send_ahead(
-    scheduling: Any, features: Any, variants: Sequence[Winner], create: Callable[[Winner], Any]
-) -> None:
-    """Send what `search_of` begins with, for each of *variants*, to the workers; do not wait."""
-    counted = metrics.generated_kernel_count
-    for variant in variants:
-        with contextlib.suppress(Exception):
-            (kernel,) = create(variant)
-            loaded = _loaded(_generate(scheduling, features.node_schedule, kernel))
-            send_configs([(loaded.kernel, loaded.ahead)])
-    metrics.generated_kernel_count = counted
 
 
 def _generate(scheduling: Any, schedule: Iterable[Any], kernel: Any) -> str:
@@ -264,8 +252,7 @@ def _loaded(source: str) -> _Loaded:
     kernel = getattr(module, _GENERATED_NAME)
     leave_to_inductor(kernel)
     offered = offered_configs(kernel)
-    ahead = LaunchSearch(kernel, offered, (), {}, compile_configs).ahead()
-    return _Loaded(kernel, offered, ahead, module.get_args)
+    return _Loaded(kernel, offered, default_list(kernel, offered), module.get_args)
 
 
 def _searched(answers: Answers, loaded: _Loaded, limit_us: float) -> _Variant:
@@ -342,10 +329,9 @@ class ReductionLoops(KindHooks):
         if isinstance(answer, Winner):
             self._answers.emit(Hit(problem.key, str(answer)))
             return answer
-        if self._settings.measures:
+        if self._settings.measures and self._settings.times_kernels:
             variants = by_rule, LOOPED if by_rule == PERSISTENT else PERSISTENT
             if is_listing():
-                send_ahead(scheduling, features, variants, create)
                 return by_rule
             search = search_of(self._answers, scheduling, features, variants, create)
             return self._answers.measure(SearchQuestion(problem, search)) or by_rule

@@ -64,6 +64,17 @@ _MAX_NAME: Final = 200
 _HASH_DIGITS: Final = 16
 
 
+def unnumbered(kernel: str) -> str:
+    """Return the name of a generated kernel without the number that its graph gave it."""
+    return _KERNEL_NUMBER.sub("", kernel)[:_MAX_NAME]
+
+
+def kernel_in(key: str) -> str | None:
+    """Return the name of the generated kernel in *key*; None for a key of another kind."""
+    words = key.split(" ", 2)
+    return words[1] if words[0] == LAUNCH.name else None
+
+
 @dataclass(frozen=True)
 class LaunchProblem(Problem):
     """A generated kernel for which inductor chooses a launch config.
@@ -85,8 +96,7 @@ class LaunchProblem(Problem):
         """Return the problem of the kernel *name*; *code* is its source from ``def`` on."""
         nameless = _DEF.sub("(", code.strip(), count=1)
         digest = hashlib.sha256(nameless.encode()).hexdigest()[:_HASH_DIGITS]
-        kernel = _KERNEL_NUMBER.sub("", name)[:_MAX_NAME]
-        return cls(kernel, tuple((sizes or {}).items()), tuple(args), digest)
+        return cls(unnumbered(name), tuple((sizes or {}).items()), tuple(args), digest)
 
     def _spell(self) -> str:
         words = ["launch", self.kernel]

@@ -179,7 +179,8 @@ def _no_neighbours(_problem: Problem) -> Sequence[Winner]:
 class Settings:
     """What hooks do while they are attached.
 
-    ``measures``: a problem without a row is measured, not missed. ``search`` is then how far the
+    ``measures``: a problem without a row is measured, not missed; without ``times_kernels`` those
+    of generated kernels (launch, reduction) are missed all the same. ``search`` is how far the
     search for GEMM candidates goes beyond inductor's list, and ``neighbours`` returns the winners
     of similar GEMM problems, nearest first; with `Search.IMPORTED` they are the configs to measure,
     of a template its tuning kwargs alone.
@@ -195,6 +196,7 @@ class Settings:
     """
 
     measures: bool = False
+    times_kernels: bool = True
     search: Search = Search.DEFAULT
     neighbours: Callable[[Problem], Sequence[Winner]] = _no_neighbours
     searched: frozenset[str] = frozenset()

@@ -498,11 +498,14 @@ def time_search(
     method: Method,
     tolerance: Mapping[str, float],
     floor_us: float | None = None,
+    *,
+    is_worth: Callable[[float], bool] = lambda _time_us: True,
 ) -> tuple[list[Outcome], Winner]:
     """Return the outcomes of all candidates of *search*, and the control.
 
     The control is what default mode would take: the first, within the near-tie band of *method*, of
-    the candidates that it lists. A candidate that writes something else than the first listed
+    the candidates that it lists. Others are tried where *is_worth* says so of the fastest time of
+    those, in microseconds. A candidate that writes something else than the first listed
     candidate that runs, by more than *tolerance*, is rejected before it is timed, and one that
     takes less than *floor_us* by more than peaks may be wrong after that.
     """
@@ -516,9 +519,8 @@ def time_search(
             screening.attempt(run, "check", written.compare)
         screening.screen(runs)
         _reject_implausible(runs, floor_us)
-        calls = search.more(
-            {run.winner: run.time_us if run.is_open else math.inf for run in screening.runs}
-        )
+        times_us = {run.winner: run.time_us if run.is_open else math.inf for run in screening.runs}
+        calls = search.more(times_us) if is_worth(min(times_us.values())) else {}
     library = screening.choose_control(search.listed, method.near_tie)
     screening.time_finalists()
     _reject_implausible(screening.runs, floor_us)

@@ -110,6 +110,7 @@ class Lookup:
     excused: Collection[str] = ()
     searches: frozenset[str] = frozenset()
     settles: bool = False
+    times_kernels: bool = True
     _tuned_rows: dict[str, Row] = field(default_factory=dict)
     _nearest_rows: dict[str, tuple[str | None, tuple[str, ...]]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -126,6 +127,7 @@ class Lookup:
         refuses = self.on_miss is OnMiss.STRICT or self.on_uncovered is Uncovered.FORBID
         return Settings(
             measures=self.measures,
+            times_kernels=self.times_kernels,
             search=self.search,
             neighbours=self.neighbours,
             searched=self.searches,

@@ -26,7 +26,7 @@ from warmup.core.events import (
     logger,
 )
 from warmup.core.phases import BuildStage
-from warmup.core.rows import Row, Winner
+from warmup.core.rows import Effort, Flag, Row, Winner
 from warmup.core.text import first_line
 from warmup.core.trial import Candidate, Fill, Operands, Outcome, Trial
 from warmup.inductor.adapter import compile_model
@@ -39,7 +39,7 @@ from warmup.models.loading import Inputs
 from warmup.models.outputs import CallState
 from warmup.table.lookup import Lookup
 from warmup.table.schema import OnMiss, options_served
-from warmup.tuning.trials import variants_trial
+from warmup.tuning.trials import BucketShares, variants_trial
 from warmup.tuning.worker import NO_EVIDENCE, Compiled, RegionSets, region_reference
 
 if TYPE_CHECKING:
@@ -121,6 +121,7 @@ class AskedQuestions:
     frames: dict[str, None] = field(default_factory=dict)
     matmuls_outside: int = 0
     cost: CallCost | None = None
+    launches: Mapping[str, int] = field(default_factory=dict)
 
     def note(self, event: Event) -> None:
         if event.name in (EventName.HIT, EventName.TUNED):
@@ -140,7 +141,8 @@ class ServedBucket:
     """One bucket served from rows: its keys with a row, in graph order, and its outputs.
 
     ``uncovered`` counts measurements that no row covers, by site, ``counts`` how often the graphs
-    asked for each key. ``is_same_shortened``: the model without its repeated layers asked for the
+    asked for each key, ``launches`` how often a call launches each generated kernel, without its
+    number. ``is_same_shortened``: the model without its repeated layers asked for the
     same keys. ``cost`` is that of the first call. ``differing`` are the keys for which inductor
     fused another way than their rows say.
     """
@@ -154,6 +156,7 @@ class ServedBucket:
     cost: CallCost | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
     differing: tuple[str, ...] = ()
+    launches: Mapping[str, int] = field(default_factory=dict)
     uncompiled: Uncompiled = NONE_UNCOMPILED
 
 
@@ -212,7 +215,13 @@ class BucketCompiler:
         return self._compile(calls, name)
 
     def lookup(
-        self, rows: Mapping[str, Row], on_miss: OnMiss, emitter: Emitter, *, measures: bool = False
+        self,
+        rows: Mapping[str, Row],
+        on_miss: OnMiss,
+        emitter: Emitter,
+        *,
+        measures: bool = False,
+        times_kernels: bool = True,
     ) -> Lookup:
         return self.make_lookup(
             rows,
@@ -225,6 +234,7 @@ class BucketCompiler:
             excused=self.progress.distrusted,
             searches=self.progress.table.policy.searches,
             settles=True,
+            times_kernels=times_kernels,
         )
 
     def serve_from(self, keys: Collection[str], calls: Sequence[Inputs], name: str) -> list[Any]:
@@ -281,29 +291,75 @@ class BucketCompiler:
     def _tune_all(self, calls: Sequence[Inputs], name: str) -> ServedBucket:
         """Compile until each question has a row; remove rows that a region's row made useless.
 
+        On a GPU the first compile measures GEMMs alone, and says what share of the device's time
+        each row has. The regions of those that are worth it are measured then, and generated
+        kernels in the second compile, when it is known which there are.
+        """
+        since, tuner = len(self.progress.tuned), self.tuner
+        tuner.region_questions.forget()
+        tuner.fused.clear()
+        has_shares = tuner.device.type != "cpu" and not self.is_rebuilt
+        try:
+            tuner.defers = has_shares
+            served = self._compile(
+                *(calls, name),
+                measures=True,
+                ahead=self.compiles_ahead,
+                times_kernels=not has_shares,
+            )
+            tuner.shares = self._shares(served) if has_shares else None
+            tuner.prefers_fewer_kernels = served.cost is not None and served.cost.is_host_limited
+            is_new = has_shares and bool(served.missing)
+            while self._measure_deferred(served) or is_new:
+                is_new = False
+                served = self._compile(calls, name, measures=True)
+                drop_rows(self, self.progress.keys_since(since).difference(served.keys), since)
+        finally:
+            tuner.defers, tuner.shares = False, None
+        return served
+
+    def _shares(self, served: ServedBucket) -> BucketShares | None:
+        """Return the shares of what *served* ran; None where every row is searched whole."""
+        if self.progress.effort is Effort.FULL or served.cost is None:
+            return None
+        return BucketShares(served.cost.device_us, served.counts, served.launches)
+
+    def _measure_deferred(self, served: ServedBucket) -> bool:
+        """Measure the regions that wait, most valuable first; return whether there was any.
+
         A row that inductor does not fuse in the model as it did in the region is measured again.
         """
-        since, questions = len(self.progress.tuned), self.tuner.region_questions
-        questions.forget()
-        served = self._compile(calls, name, measures=True, ahead=self.compiles_ahead)
-        while questions.waiting or self._unfuse(served.differing):
-            measure_regions(self)
-            served = self._compile(calls, name, measures=True)
-            drop_rows(self, self.progress.keys_since(since).difference(served.keys), since)
-        return served
+        tuner, progress = self.tuner, self.progress
+        open_keys = {one.key for one in progress.measured if Flag.OPEN in one.row.evidence.flags}
+        waiting = {key: one for key, one in tuner.fused.items() if key in open_keys}
+        differing = [key for key in served.differing if key not in tuner.apart]
+        for key in differing:
+            logger.info("fused in its region, and not in the model; measured apart: %s", key)
+        tuner.apart.update(differing)
+        waiting |= {key: tuner.fused[key] for key in differing if key in tuner.fused}
+        again = [key for key in differing if key not in tuner.fused]  # tuned by another bucket
+        progress.measure_again(again)
+        worth = {
+            key: one
+            for key, one in waiting.items()
+            if key in differing or tuner.is_worth(key, one.time_us)
+        }
+        progress.settle(waiting.keys() - worth.keys())
+        ordered = sorted(worth, key=lambda key: -worth[key].time_us * served.counts.get(key, 1))
+        known = {key: row.winner for key, row in progress.rows.items() if row.untrusted is None}
+        chosen = [
+            replace(worth[key], question=replace(worth[key].question, known=known))
+            for key in ordered
+        ]
+        for _, tuned in tuner.measure_fused_all(chosen):
+            progress.save(tuned)
+        has_regions = bool(tuner.region_questions.waiting)
+        measure_regions(self)
+        return bool(worth) or has_regions or any(map(progress.must_retune, again))
 
     @property
     def compiles_ahead(self) -> bool:
         return not self.is_rebuilt and self.tuner.device.type != "cpu"
-
-    def _unfuse(self, keys: Collection[str]) -> bool:
-        """Let *keys* be measured again without fusing; return whether any of them will be."""
-        new = [key for key in keys if key not in self.tuner.apart]
-        for key in new:
-            logger.info("fused in its region, and not in the model; measured apart: %s", key)
-        self.tuner.apart.update(new)
-        self.progress.measure_again(new)
-        return any(map(self.progress.must_retune, new))
 
     def _serve(self, calls: Sequence[Inputs], name: str) -> ServedBucket | None:
         """Serve the bucket from rows alone; None when a row is missing."""
@@ -324,6 +380,7 @@ class BucketCompiler:
         *,
         measures: bool = False,
         ahead: bool = False,
+        times_kernels: bool = True,
     ) -> ServedBucket:
         """Compile the model with empty caches and call it with each inputs of *calls*.
 
@@ -335,7 +392,9 @@ class BucketCompiler:
             given_up = self.tuner.rows.library_rows
             trusted = {key: row for key, row in rows.items() if row.untrusted is None}
             rows = {**rows, **given_up, **trusted}
-        lookup = self.lookup(rows, on_miss, Emitter([asked.note]), measures=measures)
+        lookup = self.lookup(
+            *(rows, on_miss, Emitter([asked.note])), measures=measures, times_kernels=times_kernels
+        )
         started = time.monotonic()
         with self.attached(lookup, ahead=ahead):
             outputs, graphs = self._call_compiled(calls, name, asked)
@@ -354,6 +413,7 @@ class BucketCompiler:
             cost=asked.cost,
             counts=dict(asked.keys),
             differing=tuple(lookup.differing),
+            launches=asked.launches,
             uncompiled=Uncompiled(tuple(asked.frames), asked.matmuls_outside),
         )
 
@@ -380,9 +440,11 @@ class BucketCompiler:
                 finally:
                     wait_for_sent()  # else they compile beside the cost of a call, and fill caches
                 if asked is not None:
-                    asked.cost = self._cost_of(lambda: _call(compiled, calls[0]), name)
+                    call = partial(_call, compiled, calls[0])
+                    asked.cost = self._cost_of(call, name)
+                    if asked.cost is not None:
+                        asked.launches = self.setup.inductor.count_launches(call)
                     if asked.frames:
-                        call = partial(_call, compiled, calls[0])
                         asked.matmuls_outside = count_matmuls_outside(call)
             except Exception as error:  # noqa: BLE001  raised below: empty_caches would not reset dynamo
                 failure = error

@@ -20,7 +20,7 @@ from warmup.core.buckets import ShapePolicy
 from warmup.core.device import Runtime
 from warmup.core.errors import BundleError, SettingsError, TableWriteError
 from warmup.core.files import probe_folder
-from warmup.core.rows import COMPILE_MODES
+from warmup.core.rows import COMPILE_MODES, Effort
 from warmup.core.text import __version__, printable, remedy_for
 from warmup.table.codec import digest_of
 from warmup.table.schema import (
@@ -90,6 +90,7 @@ class BuildOptions(PolicyOptions):
     budget: str | float | None = None
     wait_for_quiet: float | None = None
     rows_from: tuple[str, ...] = ()
+    effort: Literal["share", "full"] = "share"
     force: bool = False
     retry: Literal["unstable"] | None = None
     dry_run: bool = False
@@ -401,6 +402,7 @@ def open_progress(
         replaces=replaces,
         observer=context.observer,
         can_search=setup.can_search,
+        effort=Effort(options.effort),
         given_up=tuner.rows.not_tuned,
         measured_peaks=tuner.bounds.peaks,
         revisit=revisit(table),
@@ -433,12 +435,13 @@ class TableOrigin(Protocol):
 def find_setup(device: str, asked: PolicyOptions) -> BuildSetup:
     """Return the setup of a build on *device*, and start inductor's compile workers."""
     from warmup.inductor import connect, start_workers
-    from warmup.inductor.machine import check_compiler, resolve_device
+    from warmup.inductor.machine import check_compiler, resolve_device, warm_workers
 
     start_workers(device, for_build=True)  # workers start up while this process imports the rest
     inductor = connect()
     resolved = resolve_device(device)
     check_compiler(resolved)
+    warm_workers(resolved)
     policy = choose_policy(asked, resolved.type, inductor.quiet_switches())
     here = inductor.runtime(str(resolved))
     return BuildSetup(inductor, resolved, here, policy)

@@ -15,7 +15,7 @@ from warmup.core.device import CallCost
 from warmup.core.errors import SettingsError, TableError
 from warmup.core.phases import BuildStage
 from warmup.core.roofline import Peaks
-from warmup.core.rows import Evidence, Row, Search, evidence_rank
+from warmup.core.rows import Effort, Evidence, Flag, Row, Search, evidence_rank
 from warmup.core.trial import Tuned, ranking_of
 from warmup.keys.registry import kind_of
 from warmup.table.schema import Table
@@ -57,6 +57,7 @@ class Progress:
     replaces: bool
     observer: Observer = field(default_factory=Observer)
     can_search: bool = False
+    effort: Effort = Effort.SHARE
     given_up: Mapping[str, str] = field(default_factory=dict)
     measured_peaks: Callable[[], Peaks | None] = lambda: None
     revisit: Revisit = field(default_factory=Revisit)
@@ -130,6 +131,8 @@ class Progress:
             return key in revisit.retried
         if row.untrusted is not None or revisit.all_rows or key in revisit.keys:
             return True
+        if Flag.OPEN in row.evidence.flags:
+            return True
         is_chosen = revisit.chosen is None or key in revisit.chosen
         is_narrower = row.evidence.search.is_narrower_than(revisit.search)
         can_search = self.can_search or row.evidence.search is Search.IMPORTED
@@ -180,6 +183,13 @@ class Progress:
         spreads = f"spread {new.spread or 0:.1%}, and {old.spread or 0:.1%} in the table"
         return f"the new times are {'unstable too' if new.is_unstable else 'worse'} ({spreads})"
 
+    def settle(self, keys: Collection[str]) -> None:
+        """Let the rows of *keys*, whose regions are not worth measuring, stay as they are."""
+        settled = [_settled(one) for one in self.tuned if one.key in keys]
+        if settled:
+            self._add({one.key: one.row for one in settled}, redo=True)
+            self.tuned[:] = [_settled(one) if one.key in keys else one for one in self.tuned]
+
     def keep_cost(self, name: str, cost: CallCost) -> None:
         table = self.table
         self.table = replace(table, provenance=table.provenance.costing([(name, cost)]))
@@ -218,6 +228,12 @@ class Progress:
     def reopen(self, keys: Collection[str]) -> None:
         """Allow *keys* to be measured once more by this build."""
         self._done.difference_update(keys)
+
+
+def _settled(tuned: Tuned) -> Tuned:
+    row, evidence = tuned.row, tuned.row.evidence
+    flags = tuple(flag for flag in evidence.flags if flag is not Flag.OPEN)
+    return replace(tuned, row=replace(row, evidence=replace(evidence, flags=flags)))
 
 
 # `BuildEstimate`: how long a build will still take.

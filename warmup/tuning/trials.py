@@ -27,6 +27,7 @@ from warmup.core.trial import (
     ViewSpec,
 )
 from warmup.keys.gemm import at_upper_end
+from warmup.keys.launch import kernel_in
 from warmup.keys.question import GemmQuestion, RegionQuestion
 from warmup.keys.registry import ingredients_of
 from warmup.measuring.machine import measured_peaks
@@ -339,7 +340,67 @@ def _flops(question: GemmQuestion) -> int | None:
     return int(formula(*shapes, out_val=list(question.out.sizes)))
 
 
+# `BucketShares`: which rows of a bucket are worth a whole search.
+
+# Of a bucket's device time. Below it, a gain that a search may give is lost in the noise.
+LEAST_SHARE: Final = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class BucketShares:
+    """The device time of a bucket before its rows were searched, and what it launches.
+
+    ``counts`` says how often a graph of the bucket has each key, ``launches`` how often a call
+    launches each generated kernel, by its name without a number.
+    """
+
+    device_us: float
+    counts: Mapping[str, int]
+    launches: Mapping[str, int]
+
+    def share_of(self, key: str, time_us: float) -> float:
+        """Return the share of *time_us* for each use of *key*.
+
+        A kernel that the bucket did not launch by its name may be in each of its layers.
+        """
+        name = kernel_in(key)
+        if name is None:
+            count = self.counts.get(key, 1)
+        else:
+            count = self.launches.get(name) or max(self.launches.values(), default=1)
+        return time_us * count / self.device_us
+
+    def is_worth(self, key: str, time_us: float | None) -> bool:
+        return time_us is None or self.share_of(key, time_us) >= LEAST_SHARE
+
+
 # `RegionQuestions`: decisions that a compile asked for, until their regions are measured.
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingFused:
+    """A GEMM that was measured alone, until its candidates are measured with its region."""
+
+    question: GemmQuestion
+    bare: Tuned
+
+    @property
+    def time_us(self) -> float:
+        """The time of the library default alone, or of the winner where that has none."""
+        evidence = self.bare.row.evidence
+        return evidence.library_us or evidence.time_us
+
+
+def alone(bare: Tuned) -> Tuned:
+    """Return the row for *bare* with nothing fused into its winner: the kernel that was timed.
+
+    Its flag lets the next build go on where this build ends before the region was measured.
+    """
+    row, winner = bare.row, bare.row.winner
+    if winner.family is Family.TEMPLATE:
+        winner = replace(winner, fused=False)
+    evidence = replace(row.evidence, flags=(*row.evidence.flags, Flag.OPEN))
+    return replace(bare, row=Row(winner, evidence))
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,11 +425,11 @@ class RegionQuestions:
     later: Callable[[RegionQuestion], None] = lambda _question: None
     waiting: dict[str, WaitingQuestion] = field(default_factory=dict)
     _kept: set[str] = field(default_factory=set)
-    _is_measuring: bool = False
+    is_measuring: bool = False
 
     def is_open_to(self, key: str) -> bool:
         """Whether *key* is still to be kept: not twice, and not out of a region."""
-        return not self._is_measuring and key not in self._kept
+        return not self.is_measuring and key not in self._kept
 
     def keep(self, waiting: WaitingQuestion) -> str:
         """Keep *waiting* until its region is measured; return why it cannot wait, if so."""
@@ -391,11 +452,11 @@ class RegionQuestions:
         """
         taken = list(self.waiting.values())
         self.waiting.clear()
-        self._is_measuring = True
+        self.is_measuring = True
         try:
             yield taken
         finally:
-            self._is_measuring = False
+            self.is_measuring = False
 
 
 # `RowMaker`: makes the rows of a build within `PeakBounds`, and keeps why keys have none.

@@ -8,6 +8,7 @@ in this process only (launch configs, padding, packed CPU weights) are measured 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -57,10 +58,13 @@ from warmup.measuring.trial_process import (
 from warmup.table.schema import Policy
 from warmup.tuning.progress import BuildEstimate
 from warmup.tuning.trials import (
+    BucketShares,
     PeakBounds,
     RegionQuestions,
     RowMaker,
+    WaitingFused,
     WaitingQuestion,
+    alone,
     as_decided,
     bare_trial,
     contenders_of,
@@ -136,6 +140,11 @@ class FoundConfigs:
     library: Winner
     counts: SearchCounts
     is_disturbed: bool
+    is_whole: bool = True
+
+    @property
+    def time_us(self) -> float:
+        return min((one.time_us for one in self.outcomes if one.time_us), default=math.inf)
 
 
 @dataclass(slots=True)
@@ -158,16 +167,20 @@ class SearchResults:
         if has_row:
             self._with_row.add(key)
 
-    def known(self, key: str, search: LiveSearch) -> FoundConfigs | None:
+    def known(
+        self, key: str, search: LiveSearch, is_worth: Callable[[float], bool]
+    ) -> FoundConfigs | None:
         """Return what came of the search of an equal kernel; None where *search* is to be timed.
 
-        That is so where default mode lists other candidates for the two, and where times were
-        disturbed.
+        That is so where default mode lists other candidates for the two, where times were
+        disturbed, and where the listed candidates alone were timed and *is_worth* wants more.
         """
         listed, result = self._results.get(kind_of(key).measured_once(key), ((), None))
         if result is None or result.is_disturbed or key in self._with_row:
             return None
         if listed != search.listed or result.library == search.banned:
+            return None
+        if not result.is_whole and is_worth(result.time_us):
             return None
         logger.debug("searched before, under another name: %s", key)
         kept = tuple(one for one in result.outcomes if one.winner != search.banned)
@@ -237,14 +250,6 @@ class BareTrials:
         return result
 
 
-@dataclass(frozen=True, slots=True)
-class WaitingFused:
-    """A question with a region, and the row of its bare trial."""
-
-    question: GemmQuestion
-    bare: Tuned
-
-
 @dataclass
 class Tuner:
     """Measures questions on *device* by *method*. As a context manager it ends its child process.
@@ -252,9 +257,11 @@ class Tuner:
     ``tolerance`` is the largest relative L2 error against the reference, by dtype of the output,
     and ``options`` are the inductor options that serving shares. A row whose measurement other
     processes disturbed has the library default. ``region_questions`` keeps questions that only a
-    compiled region can answer. For the keys in ``apart`` nothing is fused into a template: in the
-    model inductor does not fuse what it fuses in the region alone. ``prefers_fewer_kernels`` is for
-    a bucket that the host limits.
+    compiled region can answer, ``fused`` GEMMs that were measured alone while it ``defers`` their
+    regions. Rows that ``shares`` calls not worth it are searched among default mode's candidates.
+    For the keys in ``apart`` nothing is fused into a template: in the model inductor does not fuse
+    what it fuses in the region alone. ``prefers_fewer_kernels`` is for a bucket
+    that the host limits.
     """
 
     device: torch.device
@@ -266,6 +273,9 @@ class Tuner:
     region_questions: RegionQuestions = field(default_factory=RegionQuestions)
     apart: set[str] = field(default_factory=set)
     prefers_fewer_kernels: bool = False
+    shares: BucketShares | None = None
+    defers: bool = False
+    fused: dict[str, WaitingFused] = field(default_factory=dict)
     searches: SearchResults = field(default_factory=SearchResults)
     clock: BuildClock = field(default_factory=BuildClock)
     estimate: BuildEstimate = field(default_factory=BuildEstimate)
@@ -314,12 +324,27 @@ class Tuner:
         if question.searched is not None:
             logger.debug("searched %s: %s", question.searched, question.problem.key)
         with self.clock.phase(BuildStage.BARE_TRIALS):
-            tuned, region = self._measure_bare(question), question.region
+            tuned = self._measure_bare(question)
         if tuned is None:
             return None
-        if region is not None and self.method.fused_top_k:
-            ((_, tuned),) = self.measure_fused_all([WaitingFused(question, tuned)])
-        return replace(tuned, searched=question.searched)
+        tuned = replace(tuned, searched=question.searched)
+        if question.region is None or not self.method.fused_top_k:
+            return tuned
+        waiting = WaitingFused(question, tuned)
+        if self.defers and not self.region_questions.is_measuring:
+            self.fused[question.problem.key] = waiting
+            return alone(tuned)
+        ((_, tuned),) = self.measure_fused_all([waiting])
+        return tuned
+
+    def is_worth(self, key: str, time_us: float | None) -> bool:
+        """Whether *key* is searched further than default mode's candidates, which take *time_us*.
+
+        In a region nothing is: its variants differ by more.
+        """
+        if self.shares is None:
+            return True
+        return not self.region_questions.is_measuring and self.shares.is_worth(key, time_us)
 
     def _measure_bare(self, question: GemmQuestion) -> Tuned | None:
         library = question.library
@@ -439,7 +464,8 @@ class Tuner:
             )
         if not self.rows.is_wanted(key, search.listed[0]):
             return None
-        found = self.searches.known(key, search) or self._search(key, search)
+        known = self.searches.known(key, search, partial(self.is_worth, key))
+        found = known or self._search(key, search)
         self.searches.keep(key, search, found)
         tuned = self.rows.row_for(
             *(key, found.outcomes, found.library),
@@ -454,10 +480,14 @@ class Tuner:
         floor_us = self.bounds.floor_us(operations_of(key))
         stage = self.clock.phase(kind_of(key).stage)
         with stage, self.watch.measuring() as is_disturbed, torch.no_grad():
-            outcomes, library = time_search(search, self.device, method, self.tolerance, floor_us)
+            outcomes, library = time_search(
+                *(search, self.device, method, self.tolerance, floor_us),
+                is_worth=partial(self.is_worth, key),
+            )
         counts, seconds = search.counts(), time.monotonic() - started
         logger.debug("searched %s in %.2f s: %s", counts, seconds, key)
-        return FoundConfigs(tuple(outcomes), library, counts, is_disturbed=is_disturbed())
+        found = FoundConfigs(tuple(outcomes), library, counts, is_disturbed=is_disturbed())
+        return replace(found, is_whole=self.is_worth(key, found.time_us))
 
     def _device_lock(self) -> AbstractContextManager[None]:
         return self.watch.device_lock()  # which whoever starts the watch sets

@@ -40,7 +40,7 @@ from warmup.inductor.caches import empty_caches
 from warmup.inductor.gemm.hooks import KernelWatch, watching_kernels
 from warmup.inductor.gemm.question import make_call
 from warmup.inductor.gemm.regions import module_of
-from warmup.inductor.machine import assemble_as_workers_do
+from warmup.inductor.machine import assemble_as_workers_do, warm_workers
 from warmup.inductor.options import mm_unfolded
 from warmup.keys.gemm import GemmProblem
 from warmup.measuring.machine import sm_clock_mhz
@@ -362,6 +362,8 @@ def main() -> None:
     assemble_as_workers_do()
     if WORKERS in sys.argv:
         start_workers("auto", for_build=True)
+        if torch.cuda.is_available():
+            warm_workers(torch.device("cuda"))
     with os.fdopen(int(sys.argv[-1]), "wb") as answers:
 
         def send(message: Mapping[str, Any]) -> None:

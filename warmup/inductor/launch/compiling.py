@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import logging
 import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
-from pathlib import Path
 from typing import Any, Final
 
 from torch._dynamo.device_interface import DeviceGuard
@@ -31,33 +29,9 @@ from warmup.core.rows import Winner
 from warmup.core.text import printable
 from warmup.inductor.launch.kernels import kwargs_of, make_config, refusal_reason
 from warmup.inductor.listing import is_listing, listing, note_sent
+from warmup.inductor.machine import compile_into_cache
 from warmup.inductor.patches import Function, Hooks, Patches
 from warmup.keys.question import Answers, Question
-
-_HEURISTICS_LOGGER = "torch._inductor.runtime.triton_heuristics"
-
-
-def compile_into_cache(
-    name: str, path: str, config: Mapping[str, Any], environment: Mapping[str, str]
-) -> None:
-    """Compile the kernel *name* in the file *path* with one *config* into Triton's cache.
-
-    A failure leaves nothing: the parent compiles again and finds out why. *environment* has the
-    folders of the caches, which may change while the worker lives.
-    """
-    os.environ.update(environment)
-    from torch._inductor.runtime.compile_tasks import _reload_python_module, _set_triton_ptxas_path
-    from torch._inductor.runtime.triton_heuristics import config_from_dict
-
-    _set_triton_ptxas_path()
-    logging.getLogger(_HEURISTICS_LOGGER).setLevel(logging.CRITICAL)  # the parent has the reason
-    # A worker's own kernel may be compiled already, and sent away without its function.
-    module = _reload_python_module(Path(path).stem, path, set_sys_modules=False)
-    kernel: Any = getattr(module, name)
-    kernel.configs = [config_from_dict(dict(config))]
-    with contextlib.suppress(Exception):  # a compiler may raise anything; the parent sees it again
-        kernel.precompile(warm_cache_only=True)
-
 
 # For each config its launcher, or why it does not compile or load.
 CompileConfigs = Callable[[Any, Sequence[Any]], list[Any]]
@@ -203,6 +177,9 @@ class KernelsAhead(Hooks):
 
     def _list(self, args: Any, kwargs: Any, inputs: Any) -> None:
         """Lower and schedule a twin of a graph, without guards on its symbols, and drop it."""
+        wait_until_ready: Any = AsyncCompile.wait_pool_ready  # untyped in torch
+        with contextlib.suppress(TimeoutError):  # then kernels are compiled in this process
+            wait_until_ready(timeout=_WORKER_SECONDS)
         has_workers: Any = AsyncCompile.use_process_pool  # untyped in torch
         if not has_workers():
             return

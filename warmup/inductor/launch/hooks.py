@@ -66,7 +66,7 @@ from warmup.inductor.launch.kernels import (
 )
 from warmup.inductor.patches import Function, KindHooks, Patches
 from warmup.inductor.versions import Version
-from warmup.keys.launch import LaunchProblem
+from warmup.keys.launch import LaunchProblem, unnumbered
 from warmup.keys.question import Answers, CallsQuestion, SearchQuestion
 
 # Of one kernel. Inductor's own lists, some ten configs, are never left out.
@@ -116,12 +116,6 @@ class LaunchSearch:
             counts=self._counts,
             is_cut=lambda: self._is_cut,
         )
-
-    def ahead(self) -> list[Any]:
-        """Return the configs of the lists and the grid, which are tried whatever the times are."""
-        listed, longer, grid = self._first_named()
-        most = MOST_CONFIGS[CandidateSource.GRID]
-        return [make_config(one, self._offered) for one in (*listed, *longer, *grid[:most])]
 
     @property
     def first_failure(self) -> str:
@@ -270,6 +264,7 @@ class LaunchConfigs(KindHooks):
 
     def __init__(self, version: Version, answers: Answers) -> None:
         super().__init__(version, answers)
+        self._measures = self._settings.measures and self._settings.times_kernels
         self._touched: set[str] = set()
 
     def attach(self, patches: Patches) -> None:
@@ -361,7 +356,7 @@ class LaunchConfigs(KindHooks):
                 if reload_kernel is not None:  # the worker compiled the row's config only
                     offered = offered_configs(reload_kernel())
             answer = refused
-        if self._settings.measures:
+        if self._measures:
             done = proceed()
             ask_at_first_call(kernel)
             return done
@@ -415,11 +410,11 @@ class LaunchConfigs(KindHooks):
                 self._report_hit(problem, answer)
                 return None
             answer = _REJECTED
-        if self._settings.measures and problem is not None:
+        if self._measures and problem is not None:
             choose = self._search if is_searchable(kernel) else self._choose
             keep_only_launcher(kernel, choose(kernel, problem, kernel.launchers, args, kw))
             return None
-        if self._settings.measures:
+        if self._measures:
             return original(kernel, *args, **kw)
         first = kernel.launchers[0]
         self._report_miss(kernel, problem, answer, first.config)
@@ -432,7 +427,7 @@ class LaunchConfigs(KindHooks):
         if not self._handles(kernel) or not uses_coordinate_descent(kernel):
             return original(kernel, launcher, *args, **kw)
         problem, answer = self._look_up(kernel)
-        if self._settings.measures and not isinstance(answer, Winner):
+        if self._measures and not isinstance(answer, Winner):
             if problem is None:
                 return original(kernel, launcher, *args, **kw)
             if not was_looked_up(kernel):  # else the search was done, or gave no row
@@ -484,6 +479,25 @@ class LaunchConfigs(KindHooks):
         calls = {winner: call_of(kernel, each, own) for winner, each in offered.items()}
         chosen = self._answers.measure(CallsQuestion(problem, next(iter(calls)), calls))
         return launchers[0] if chosen is None else offered[chosen]
+
+
+def count_launches(call: Callable[[], object]) -> Counter[str]:
+    """Return how often *call*, compiled before, launches each generated kernel.
+
+    Kernels have their names without a number.
+    """
+    patches, counts = Patches(), Counter[str]()
+
+    def count(original: Function, kernel: Any, *args: Any, **kw: Any) -> Any:
+        counts[unnumbered(kernel.fn.__name__)] += 1
+        return original(kernel, *args, **kw)
+
+    patches.hook(CachingAutotuner, "run", count)
+    try:
+        call()
+    finally:
+        patches.restore()
+    return counts
 
 
 def _unless_chosen(original: Function, kernel: Any, *args: Any, **kw: Any) -> Any:
