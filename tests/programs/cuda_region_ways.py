@@ -11,7 +11,6 @@ are compiled ahead, as the child process of a build does. ``lowered`` counts low
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +23,7 @@ from h100 import Case
 from warmup.core.errors import BuildError
 from warmup.core.rows import Family, Method, Winner
 from warmup.core.trial import Candidate, TensorSpec, Trial
+from warmup.inductor.cached_graphs import VariantGraphs
 from warmup.inductor.caches import empty_caches
 from warmup.inductor.gemm.regions import region_of
 from warmup.tuning import worker
@@ -44,23 +44,27 @@ class FakeSets:
         return self.inputs
 
 
-def compile_traced(module: Any) -> Callable[..., Any]:
-    """Return the compile of *module* at its first call; nothing is launched."""
-    is_compiled = False
+class TracedGraphs(VariantGraphs):
+    """Graphs of a module that is traced with fake tensors here; nothing is launched."""
 
-    def call(*inputs: Any) -> None:
-        nonlocal is_compiled
-        if is_compiled:
-            return
-        is_compiled = True
-        LOWERED.append(None)
+    def __init__(self, module: Any, *args: Any) -> None:
+        super().__init__(module, *args)
+        self.module = module
+
+    def compile(self, inputs: Any) -> None:
         mode, options = inputs[0].fake_mode, cuda_fusion.OPTIONS
-        graph = h100.trace(module, inputs, mode)
+        graph = h100.trace(self.module, inputs, mode)
         h100.run_post_grad(graph, mode, **options)
         h100.show_outputs(graph)
-        h100.lower(graph, inputs, mode, lambda made: made.compile_to_module(), **options)
 
-    return call
+        def lower() -> None:
+            LOWERED.append(None)
+            h100.lower(graph, inputs, mode, lambda made: made.compile_to_module(), **options)
+
+        self.compile_each(lower)
+
+    def call(self, name: Any, inputs: Any) -> None:
+        pass
 
 
 def compile_ways(case: Case) -> list[dict[str, Any]]:
@@ -93,7 +97,7 @@ def compile_ways(case: Case) -> list[dict[str, Any]]:
     winners = [trial.library, replace(tile, fused=True), replace(tile, fused=False)]
     LOWERED.clear()
     if case.get("is_ahead"):
-        compiler.compile_ahead(winners, lambda: sets, lambda *_: None)
+        compiler.compile_ahead(winners, lambda: sets)
     found = []
     for winner in winners:
         error = ""
@@ -123,7 +127,7 @@ def answer(case: Case) -> list[dict[str, Any]]:
 
 if __name__ == "__main__":
     fake_gpu.pretend_launches(lambda _: 1.0, lambda _: False)
-    worker.compile_model = compile_traced
+    worker.VariantGraphs = TracedGraphs
     if not hasattr(torch._C, "_cuda_getCurrentRawStream"):  # a torch for CPUs lacks it
         torch._C._cuda_getCurrentRawStream = lambda _: 0
     h100.answer_each(answer)

@@ -15,8 +15,9 @@ import contextlib
 import copy
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -344,3 +345,63 @@ def deferring_kernels() -> Iterator[DeferringCompiler]:
             yield compiler
         finally:
             patches.restore()
+
+
+# `VariantGraphs`: several graphs that inductor makes of one trace of a module.
+
+
+class VariantGraphs:
+    """The graphs that inductor makes of *module*, one for each of *names*.
+
+    Dynamo and AOTAutograd trace the module once. Each graph is compiled within *compiling* of its
+    name; what fails in there is the `error` of the graph, which cannot be called then.
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        names: Iterable[Hashable],
+        compiling: Callable[[Any], AbstractContextManager[None]],
+    ) -> None:
+        self._names, self._compiling = tuple(names), compiling
+        self._graphs: dict[Hashable, Callable[[list[Any]], Any]] = {}
+        self._errors: dict[Hashable, Exception] = {}
+        self._chosen: Hashable = None
+        self._call = torch.compile(module, dynamic=False, backend=self._compile)
+
+    def compile(self, inputs: Sequence[Any]) -> None:
+        """Compile every graph for *inputs*, and run none."""
+        with contextlib.suppress(GraphNotRun):
+            self._call(*inputs)
+
+    def error(self, name: Hashable) -> Exception | None:
+        return self._errors.get(name)
+
+    def call(self, name: Hashable, inputs: Sequence[Any]) -> Any:
+        self._chosen = name
+        return self._call(*inputs)
+
+    def compile_each(self, compile_one: Callable[[], Any]) -> None:
+        for name in self._names:
+            try:
+                with self._compiling(name):
+                    self._graphs[name] = compile_one()
+            except Exception as error:  # noqa: BLE001  raised where the graph is called
+                self._errors[name] = error.with_traceback(None)
+
+    def _compile(self, graph: Any, inputs: Any) -> Any:
+        return compile_fx_module.compile_fx(graph, inputs, inner_compile=self._compile_inner)
+
+    def _compile_inner(self, graph: Any, inputs: Any, **options: Any) -> Any:
+        def compile_one() -> Any:
+            with TracingContext.report_output_strides():
+                return compile_fx_module.compile_fx_inner(copy.deepcopy(graph), inputs, **options)
+
+        def run(inputs: list[Any]) -> Any:
+            if self._chosen is None:
+                raise GraphNotRun
+            return self._graphs[self._chosen](inputs)
+
+        self.compile_each(compile_one)
+        run._boxed_call = True  # type: ignore[attr-defined]  # it may clear the list of its inputs
+        return run

@@ -40,7 +40,7 @@ DEFERRED_KERNEL_INTERNALS: Final = _listed("""
 torch._dynamo.convert_frame
     compile_lock
 torch._guards
-    TracingContext.try_get() tracing(context)
+    TracingContext.report_output_strides() TracingContext.try_get() tracing(context)
 torch._inductor.async_compile
     AsyncCompile.use_process_pool() AsyncCompile.wait(self,scope)
 torch._inductor.codecache

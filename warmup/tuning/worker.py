@@ -20,8 +20,8 @@ from typing import Any
 import msgspec
 import torch
 
-from warmup.core.errors import BuildError
-from warmup.core.events import Emitter, Event, EventName
+from warmup.core.errors import BuildError, MissReason
+from warmup.core.events import Emitter, Event, EventName, HookEvent
 from warmup.core.processes import end_with_parent
 from warmup.core.rows import Evidence, Rejection, Row, Winner
 from warmup.core.trial import (
@@ -34,15 +34,16 @@ from warmup.core.trial import (
     trial_from_json,
 )
 from warmup.inductor import connect, start_workers
-from warmup.inductor.adapter import compile_model
-from warmup.inductor.cached_graphs import deferring_kernels
-from warmup.inductor.caches import empty_caches
+from warmup.inductor.cached_graphs import VariantGraphs, deferring_kernels
+from warmup.inductor.caches import empty_caches, own_cache_entries
 from warmup.inductor.gemm.hooks import KernelWatch, watching_kernels
 from warmup.inductor.gemm.question import make_call
 from warmup.inductor.gemm.regions import module_of
 from warmup.inductor.machine import assemble_as_workers_do, warm_workers
 from warmup.inductor.options import mm_unfolded
 from warmup.keys.gemm import GemmProblem
+from warmup.keys.kind import Problem
+from warmup.keys.question import Answers, Question
 from warmup.measuring.machine import sm_clock_mhz
 from warmup.measuring.reference import OperandSets, full_precision, poison_of, wide_dtype
 from warmup.measuring.trial import StageCallback, reason_for, run_trial
@@ -82,7 +83,10 @@ class RegionCompiler:
         self._unfusable: set[str] = set()  # templates into which inductor fuses nothing here
 
     def compile_ahead(
-        self, winners: Iterable[Winner], make_sets: Callable[[], Operands], at: StageCallback
+        self,
+        winners: Iterable[Winner],
+        make_sets: Callable[[], Operands],
+        at: StageCallback = lambda _winner, _stage: None,
     ) -> None:
         """Compile the region with each of *winners*, while inductor's workers compile the kernels.
 
@@ -92,53 +96,59 @@ class RegionCompiler:
         new = [winner for winner in winners if winner not in self._compiled]
         if not new:
             return
-        inputs = make_sets().views(0)
-        with deferring_kernels() as compiler:
-            for winner in self.without_unfusable(new):
-                at(winner, "compile")
-                with contextlib.suppress(Exception):
-                    self._compile(winner, inputs, compiler.compile)
+        inputs, turn = make_sets().views(0), _Turn(self._lookup_for(new[0], []))
 
-    def without_unfusable(self, winners: Iterable[Winner]) -> Iterator[Winner]:
-        """Leave out fused tiles of a template into which inductor did not fuse with another."""
-        return (one for one in winners if not (one.fused and one.uid in self._unfusable))
+        @contextlib.contextmanager
+        def compiling(winner: Winner) -> Iterator[None]:
+            hits: list[str] = []
+            turn.lookup = self._lookup_for(winner, hits)
+            with watching_kernels() as watch, own_cache_entries(str(winner)):
+                region = _CompiledRegion(winner, graphs, turn.lookup, hits, watch)
+                self._compiled[winner] = region
+                if self._is_left_out(winner):
+                    raise BuildError(f"inductor fuses nothing into {winner.uid}", "it is left out")
+                at(winner, "compile")
+                yield
+            if winner.fused and not region.is_as_decided:
+                self._unfusable.add(winner.uid)
+
+        graphs = VariantGraphs(module_of(self._region, self._device), new, compiling)
+        # A key of an mm was asked after torch's passes had left its add alone.
+        is_mm = self.trial.key.startswith("mm ")
+        unfolded = mm_unfolded() if is_mm else contextlib.nullcontext()
+        with unfolded, self._attached(turn), deferring_kernels() as compiler:
+            compiler.compile(lambda: graphs.compile(inputs))
 
     def next_variants(self, outcomes: Sequence[Outcome]) -> list[Winner]:
         """Return the candidates to run after *outcomes*, as the contenders of the trial say."""
         assert self.trial.contenders is not None
         compiled = [replace(one, kernels=self.kernels_of(one.winner)) for one in outcomes]
         variants = next_variants(self.trial.contenders, self._region, compiled)
-        return list(self.without_unfusable(variants))
+        return [one for one in variants if not self._is_left_out(one)]
 
     def make_call(self, candidate: Candidate, sets: Operands) -> Callable[[int], object]:
         """Return the call of the region with *candidate*, which must have its kernel."""
         winner = candidate.winner
-        if winner not in self._compiled:
-            self._compile(winner, sets.views(0), lambda call: call())
-            self._compiled[winner].has_run = True
+        self.compile_ahead([winner], lambda: sets)
         region = self._compiled[winner]
         region.check(self.trial.key)
         if not region.has_run:  # loading kernels asks for launch configs
-            try:
-                with self._attached(region):
-                    region.call(*sets.views(0))
-            except BaseException:
-                del self._compiled[winner]
-                raise
+            with self._attached(region.lookup):
+                region.call(sets.views(0))
             region.has_run = True
-        return lambda number: region.call(*sets.views(number))
+        return lambda number: region.call(sets.views(number))
 
     def kernels_of(self, winner: Winner) -> RegionKernels | None:
         """Return the kernels of the region compiled with *winner*; None if it was not compiled.
 
         Spills and registers of kernels that never ran are None.
         """
-        region = self._compiled.get(winner)
-        if region is None or self.trial.key not in region.hits:
+        region, key = self._compiled.get(winner), self.trial.key
+        if region is None or key not in region.hits:
             return None
         spills, registers = None, None
         if region.has_run:
-            spills, registers = region.watch.spills_and_registers(self.trial.key)
+            spills, registers = region.watch.spills_and_registers(key)
         is_gpu = self._device.type == "cuda"  # C++ kernels are not counted
         count = region.watch.count_launches() if is_gpu else None
         return RegionKernels(count, spills, registers, region.is_as_decided)
@@ -146,40 +156,47 @@ class RegionCompiler:
     def make_reference(self, sets: Operands) -> list[torch.Tensor]:
         return region_reference(self._region, self._device, sets)
 
-    def _compile(
-        self, winner: Winner, inputs: list[Any], run: Callable[[Callable[[], object]], object]
-    ) -> None:
-        """Compile the region with *winner* in its first call, which *run* makes; keep it."""
-        hits: list[str] = []
+    def _is_left_out(self, winner: Winner) -> bool:
+        """Whether *winner* was not compiled, and inductor fuses nothing into its template."""
+        region = self._compiled.get(winner)
+        is_unfusable = winner.fused is True and winner.uid in self._unfusable
+        return is_unfusable and not (region and region.hits)
 
+    def _lookup_for(self, winner: Winner, hits: list[str]) -> Lookup:
         def note(event: Event) -> None:
             if event.name is EventName.HIT:
                 hits.append(str(event.fields["key"]))
 
-        key = self.trial.key
-        chosen = {**dict(self.trial.known), key: winner}
+        chosen = {**dict(self.trial.known), self.trial.key: winner}
         rows = {key: Row(chosen_winner, NO_EVIDENCE) for key, chosen_winner in chosen.items()}
-        lookup = Lookup(rows, OnMiss.FALLBACK, Emitter([note]), settles=True)
-        call: Compiled = compile_model(module_of(self._region, self._device))
-        # A key of an mm was asked after torch's passes had left its add alone.
-        unfolded = mm_unfolded() if key.startswith("mm ") else contextlib.nullcontext()
-        with unfolded, watching_kernels() as watch:
-            region = _CompiledRegion(winner, call, lookup, hits, watch)
-            with self._attached(region):
-                run(lambda: call(*inputs))
-        self._compiled[winner] = region
-        if winner.fused and not region.is_as_decided:
-            self._unfusable.add(winner.uid)
+        return Lookup(rows, OnMiss.FALLBACK, Emitter([note]), settles=True)
 
     @contextlib.contextmanager
-    def _attached(self, region: _CompiledRegion) -> Iterator[None]:
-        chosen = f"{self.trial.key} {region.winner} {self.trial.known}"
-        tag = f"warmup-region-{hashlib.sha256(chosen.encode()).hexdigest()[:16]}"
-        attachment = self._inductor.attach(region.lookup, self.trial.options, tag, quiet=True)
+    def _attached(self, answers: Answers) -> Iterator[None]:
+        what = f"{self.trial.key} {self.trial.known}"
+        tag = f"warmup-region-{hashlib.sha256(what.encode()).hexdigest()[:16]}"
+        attachment = self._inductor.attach(answers, self.trial.options, tag, quiet=True)
         try:
             yield
         finally:
             attachment.detach()
+
+
+class _Turn:
+    """Answers as the ``lookup`` of the candidate whose graph is compiled."""
+
+    def __init__(self, lookup: Lookup) -> None:
+        self.lookup = lookup
+        self.settings = lookup.settings
+
+    def find(self, problem: Problem) -> Winner | MissReason:
+        return self.lookup.find(problem)
+
+    def measure(self, question: Question) -> Winner | None:
+        return self.lookup.measure(question)
+
+    def emit(self, event: HookEvent) -> None:
+        self.lookup.emit(event)
 
 
 @dataclass(slots=True)
@@ -190,7 +207,7 @@ class _CompiledRegion:
     """
 
     winner: Winner
-    call: Compiled
+    graphs: VariantGraphs
     lookup: Lookup
     hits: list[str]
     watch: KernelWatch
@@ -200,8 +217,13 @@ class _CompiledRegion:
     def is_as_decided(self) -> bool:
         return self.winner.fused is None or not self.lookup.differing
 
+    def call(self, inputs: list[Any]) -> object:
+        return self.graphs.call(self.winner, inputs)
+
     def check(self, key: str) -> None:
         """Raise a BuildError where the region lacks its winner's kernel, or fuses another way."""
+        if (error := self.graphs.error(self.winner)) is not None:
+            raise error
         if key not in self.hits:
             raise BuildError(f"{self.winner} is not in the compiled region", "it is timed bare")
         if not self.is_as_decided:
