@@ -232,6 +232,14 @@ def test_a_compile_worker_gets_the_row_of_its_kernel(ask: Ask, build: Result) ->
     assert check_hit(descent) == worker["compiled"][0]
 
 
+def test_templates_wait_for_workers_that_start(ask: Ask, build: Result) -> None:
+    """Compiled here they would take seconds, one after the other; a small kernel does not wait."""
+    name = build["names"]["transpose"]
+    starting = ask(scenario="starting")
+    assert (starting["template"]["sent"], starting["template"]["compiled"]) == ([name], [])
+    assert (starting["pointwise"]["sent"], len(starting["pointwise"]["compiled"])) == ([], 1)
+
+
 def test_a_compile_worker_gets_no_row_that_it_would_misread(ask: Ask, offered: list[str]) -> None:
     """Without a row for the kernel's blocks the worker compiles all; one miss, the first serves."""
     for label, reason in (

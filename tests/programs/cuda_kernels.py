@@ -13,6 +13,7 @@ import functools
 import math
 import os
 import pickle
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -333,6 +334,27 @@ class Scenarios:
             results[label]["told"] = told
         return results
 
+    def starting(self) -> Any:
+        """A kernel that is loaded while workers start, as it is and as that of a template."""
+        kernel, results = self.kernels["transpose"], {}
+        as_template = re.sub(
+            r"@triton_heuristics[.]\w+", "@triton_heuristics.template", kernel.source
+        )
+        for label, source in (("pointwise", kernel.source), ("template", as_template)):
+            sent: list[str] = []
+
+            class Starting:
+                def submit(self, _task: Any, *args: Any, sent: list[str] = sent) -> Future[Any]:
+                    sent += [load.args[0] for load in args[:1]]  # none asks whether it is ready
+                    return Future()
+
+            def load(source: str = source) -> None:
+                AsyncCompile().triton(kernel.name, source, device_str="cuda")  # type: ignore[no-untyped-call]
+
+            with empty_folder(), pool_of(Starting), config.patch({"compile_threads": 2}):
+                results[label] = {**watch(load, self.rows), "sent": sent}
+        return results
+
     def _load_pooled(self, names: Sequence[str]) -> None:
         with config.patch({"compile_threads": 2}):
             for name in names:
@@ -381,9 +403,16 @@ def pool_of_one(told: list[dict[str, Any]]) -> Iterator[None]:
             PyCodeCache.cache_clear()
             return done
 
+    with pool_of(Pool):
+        yield
+
+
+@contextlib.contextmanager
+def pool_of(make: Callable[[], Any]) -> Iterator[None]:
+    """Let *make* make the pool of compile workers."""
     tool: Any = AsyncCompile
     found = vars(tool)["process_pool"], tool._ready_future
-    tool.process_pool, tool._ready_future = staticmethod(Pool), None
+    tool.process_pool, tool._ready_future = staticmethod(make), None
     try:
         yield
     finally:

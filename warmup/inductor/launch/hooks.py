@@ -4,7 +4,9 @@ Inductor compiles every config that its heuristics offer for a pointwise or redu
 times them all at the kernel's first call, in every mode (runtime/triton_heuristics.py). Hooks:
 
 - ``AsyncCompile.triton`` sends a kernel's source to a compile worker: the hook adds the row's
-  config (``config.autotune_lookup_table``), so that the worker compiles only this config.
+  config (``config.autotune_lookup_table``), so that the worker compiles only this config. While
+  workers start, inductor compiles kernels in this process, one after the other: at serving the hook
+  lets templates, which take seconds each, wait for the workers (``AsyncCompile.use_process_pool``).
 - ``CachingAutotuner.precompile`` loads the kernel in this process: the hook drops all configs but
   one and reports the hit or miss. This hook decides; the worker's config only saves time.
 - ``CachingAutotuner.autotune_to_one_config`` and ``coordinate_descent_tuning`` measure: in a build
@@ -16,6 +18,7 @@ from __future__ import annotations
 import copy
 import math
 import re
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -256,6 +259,7 @@ class LaunchSearch:
 
 
 _REJECTED: Final = MissReason.CHOICE_REJECTED
+_TEMPLATE: Final = "@triton_heuristics.template("
 _BLOCK_ARGUMENT = re.compile(r"(\w+)\s*:\s*tl\.constexpr")
 
 
@@ -266,10 +270,13 @@ class LaunchConfigs(KindHooks):
         super().__init__(version, answers)
         self._measures = self._settings.measures and self._settings.times_kernels
         self._touched: set[str] = set()
+        self._local = threading.local()
 
     def attach(self, patches: Patches) -> None:
         patches.on_restore(self._deactivate)
         patches.hook(AsyncCompile, "triton", self._submit)
+        if not self._settings.measures:
+            patches.hook(AsyncCompile, "use_process_pool", self._use_process_pool)
         patches.hook(CachingAutotuner, "precompile", self._precompile)
         patches.hook(CachingAutotuner, "autotune_to_one_config", self._autotune, _unless_chosen)
         patches.hook(CachingAutotuner, "coordinate_descent_tuning", self._coordinate_descent_tuning)
@@ -292,6 +299,11 @@ class LaunchConfigs(KindHooks):
 
     # -- in compile workers --------------------------------------------------------------------
 
+    def _use_process_pool(self, original: Function, compiler: Any) -> bool:
+        is_ready: bool = original(compiler)
+        waits = self._active and getattr(self._local, "waits", False)
+        return is_ready or (waits and compiler._ready_future is not None)
+
     def _submit(
         self,
         original: Function,
@@ -301,6 +313,12 @@ class LaunchConfigs(KindHooks):
         *args: Any,
         **kw: Any,
     ) -> Any:
+        if _TEMPLATE in source_code:
+            self._local.waits = True
+            try:
+                return original(compiler, kernel_name, source_code, *args, **kw)
+            finally:
+                self._local.waits = False
         # Without workers the entry would hide inductor's other configs from `precompile`.
         uses_worker = self._active and compiler.use_process_pool()
         entry = self._lookup_entry(kernel_name, source_code) if uses_worker else {}
