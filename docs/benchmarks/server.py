@@ -109,7 +109,7 @@ class Server:
                 CppSources.attach = _attach_nothing
             with clock.phase(Phase.INSTALL):
                 os.environ["WARMUP_DEVICE"] = self.device
-                self.handle = warmup.install(self.table, bundle=self.bundle, freezing=True)
+                self.handle = warmup.install(self.table, bundle=self.bundle or False, freezing=True)
             ready = _watch_workers()
         with clock.phase(Phase.LOAD):
             self._load()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from own_processes import MODELS, PROGRAMS, Done, python_in
+from own_processes import MODELS, PROGRAMS, Done, python_in, warmup_in
 
 from warmup.table.store import read, write
 
@@ -57,6 +57,25 @@ def test_a_start_goes_on_without_a_bundle_of_another_table(
     assert len(found["compiled"]) > 0
     assert (found["from_cache"], found["misses"]) == (0, 0)
     assert found["error"] < 1e-5
+
+
+@pytest.mark.long
+def test_a_build_whose_bundle_cannot_be_written_says_so_in_a_line(
+    bundled: Bundled, tmp_path: Path
+) -> None:
+    """The table is complete all the same. Where an option names the bundle, that is an error."""
+    shutil.copy(bundled[0] / "t.json", tmp_path)
+    (tmp_path / "t.bundle").mkdir()
+    words = ("build", "--device", "cpu", "--model", BATCHED, "--seqlens", "8", "--out", "t.json")
+    said = "it cannot be written (it is a folder)"
+    for option, code, line in (
+        ((), 0, f"no bundle, so that a start compiles its kernels: {said}"),
+        (("--no-bundle",), 0, ""),
+        (("--bundle",), 3, f"t.bundle: {said}; make the bundle again with `warmup build`"),
+    ):
+        done = warmup_in(tmp_path, *words, *option, code=code)
+        assert line in done.stdout + done.stderr, option
+        assert ("bundle" in done.stdout + done.stderr) is bool(line), option
 
 
 @pytest.mark.long

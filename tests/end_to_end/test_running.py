@@ -83,12 +83,15 @@ def fake_torch(tmp_path: Path) -> Path:
 
 
 def test_a_program_in_default_mode_is_answered_by_the_table(built: Built, tmp_path: Path) -> None:
-    """Plain torch.compile, no option set; output and exit code stay the program's own."""
+    """Plain torch.compile, no option set; output and exit code stay the program's own.
+
+    The bundle that the build wrote beside the table is used, and named in the last line.
+    """
     program = (sys.executable, str(PROGRAMS / "run_mlp.py"), "--exit", "7", "16")
     done = warmup_run(built[0], tmp_path, "--on-miss", "strict", "--freezing", "--", *program)
     assert done.stderr.splitlines()[-1] == (
         "warmup run: hits 2, misses 0, uncovered 0, from cache 0 graphs (0 decisions), "
-        "processes 1, silent 0"
+        f"processes 1, silent 0, bundle {built[0].with_suffix('.bundle')} is used"
     )
     assert (done.stdout, done.returncode) == ("served 16\n", 7)
 
@@ -101,7 +104,7 @@ def test_a_spawned_process_that_does_without_torch_compile_installs_too(
     done = warmup_run(built[0], tmp_path, "--freezing", "--", *program)
     assert (done.returncode, done.stdout) == (0, "served 16\nserved 32\n")
     assert "hits 2, misses 2 (not_in_table 2), uncovered 0" in done.stderr
-    assert done.stderr.endswith("processes 1, silent 0\n")
+    assert "processes 1, silent 0, bundle " in done.stderr
 
 
 def test_what_cannot_be_started_is_an_error(table: Path, tmp_path: Path) -> None:

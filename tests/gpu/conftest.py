@@ -23,7 +23,10 @@ def needs_gpu() -> None:
 
 @pytest.fixture(scope="session")
 def start() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """``start(folder, *command, **environment)``: run Python with the caches in *folder*."""
+    """``start(folder, *command, **environment)``: run Python with the caches in *folder*.
+
+    A bundle beside a table, whose graphs ask nothing, is taken where ``WARMUP_BUNDLE`` is empty.
+    """
 
     def run(
         folder: Path, *command: object, cwd: Path = ROOT, **extra: str
@@ -35,7 +38,7 @@ def start() -> Callable[..., subprocess.CompletedProcess[str]]:
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
         return subprocess.run(
             [sys.executable, *map(str, command)],
-            env={**os.environ, **caches, "PYTHONPATH": path, **extra},
+            env={**os.environ, **caches, "PYTHONPATH": path, "WARMUP_BUNDLE": "0", **extra},
             cwd=cwd,
             capture_output=True,
             text=True,

@@ -218,8 +218,9 @@ def test_a_bundled_start_compiles_no_kernel_and_needs_no_compiler(
     model, given = "examples/vision_block.py:small", "hidden_states=[seqlen,128]:bf16"
     build(tmp_path, "--model", model, "--input", given, "--seqlens", "64,512", "--bundle")
     named = (model, tmp_path / "t.json", "64,512", "cuda", given)
-    for variables in ({}, {"CC": "false"}):  # a compiler that fails is never asked
-        caches = tmp_path / f"caches{len(variables)}"
+    for compiler in ("", "false"):  # a compiler that fails is never asked
+        variables = {"WARMUP_BUNDLE": "", **({"CC": compiler} if compiler else {})}
+        caches = tmp_path / f"caches{compiler}"
         done = start(caches, "tests/programs/serve_bundle.py", *named, **variables)
         assert done.returncode == 0, done.stderr[-4000:]
         found = json.loads(done.stdout)

@@ -119,7 +119,7 @@ def test_what_does_not_fit_is_refused(
         "triton: bundle 3.7.0, here 3.8.0": {"triton": "3.8.0"},
         "cuda: bundle 13.0, here 12.9": {"cuda": "12.9"},
         "device.arch: bundle sm_90, here sm_100": {"arch": "sm_100"},
-        f"table: bundle {TABLE}, here {'cd' * 32}": {"table": "cd" * 32},
+        f"table: bundle {'ab' * 6}, here {'cd' * 6}": {"table": "cd" * 32},
     }
     for said, change in changes.items():
         caplog.clear()

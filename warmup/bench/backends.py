@@ -138,6 +138,7 @@ class LayerTable:
         request = InstallRequest(
             table=self.table,
             on_miss="strict",
+            bundle=False,
             freezing=True,  # as the other backends of a CPU; the operands do not change
             device=self.request.device,
             quiet=True,

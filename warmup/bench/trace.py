@@ -338,7 +338,9 @@ def record_trace(
     with contextlib.ExitStack() as stack:
         if table is not None:
             handle = install_as(
-                InstallRequest(table=table, device=str(on), model=loaded.module, quiet=True)
+                InstallRequest(
+                    table=table, device=str(on), model=loaded.module, bundle=False, quiet=True
+                )
             )
             stack.enter_context(handle)
             if handle.refused is not None:

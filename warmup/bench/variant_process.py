@@ -219,6 +219,7 @@ class VariantProcess:
             table=case.table,
             device=case.device,
             model=padded,
+            bundle=False,  # the lookups of its graphs are not counted
             freezing=case.freezing,
             allow_mismatch=True,
             quiet=True,

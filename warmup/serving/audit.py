@@ -37,11 +37,12 @@ _Count = Annotated[int, Meta(ge=0, le=_MAX_COUNT)]
 # The fields that each event must have.
 _IDENTITY: Final[Mapping[str, Any]] = {"run": str, "pid": _Count, "seq": _Count}
 _MACHINE: Final = ("device", "torch", "triton")
+_BUNDLE: Final = ("bundle", "bundle_refused")
 _FIELDS: Final[Mapping[str, Mapping[str, Any]]] = {
     EventName.INSTALLED: {
         "paths": tuple[str, ...],
         "table": str,
-        **dict.fromkeys(_MACHINE, str | None),
+        **dict.fromkeys((*_MACHINE, *_BUNDLE), str | None),
     },
     EventName.MISMATCHED: {},
     EventName.HIT: {"key": str},
@@ -66,7 +67,7 @@ _COUNTERS: Final[Mapping[str, tuple[str, str]]] = {
     EventName.UNCOMPILED: ("uncompiled", "{frame}: {reason}"),
     EventName.CHANGED: ("changed", "{frame}"),
 }
-_DEFAULTS: Final = {"misses": 0, "refused": False, **dict.fromkeys(_MACHINE)}
+_DEFAULTS: Final = {"misses": 0, "refused": False, **dict.fromkeys((*_MACHINE, *_BUNDLE))}
 # Other programs write {"event": ...} too, so only lines with warmup's event names count.
 _JSON_LINE: Final = re.compile(rf'\{{"event": ?"(?:{"|".join(map(re.escape, EventName))})"')
 
@@ -109,6 +110,7 @@ class Run:
     bypassed: Counter[str] = field(default_factory=Counter)
     uncompiled: Counter[str] = field(default_factory=Counter)
     changed: Counter[str] = field(default_factory=Counter)
+    bundles: Counter[str] = field(default_factory=Counter)
     is_finished: bool = False
     is_mismatched: bool = False
     device: str | None = None
@@ -192,6 +194,7 @@ class Ledger:
         if name == EventName.INSTALLED:
             run.table_paths, run.table_digest = fields["paths"], fields["table"]
             run.device, run.torch, run.triton = (fields[each] for each in _MACHINE)
+            run.bundles.update(_bundle_of(*(fields[each] for each in _BUNDLE)))
         elif name == EventName.CACHED:
             run.from_cache += 1
             run.cached_decisions += fields["decisions"]
@@ -282,6 +285,10 @@ class Divergence:
     choices: Mapping[str, tuple[str, ...]]
 
 
+def _bundle_of(path: str | None, refused: str | None) -> list[str]:
+    return [f"{path} {f'is not used: {refused}' if refused else 'is used'}"] if path else []
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
     """The counts of all runs of one table, as in `AuditReport`; ``misses`` are by reason."""
@@ -317,7 +324,8 @@ class AuditReport:
     - ``failed`` counts processes that could not install the table, ``mismatch`` those that the
       table is not for: refused, or gone on as without a table, and then no run.
     - ``bypassed`` counts runs with graphs that did not ask the table, by cause, ``uncompiled``
-      frames with torch's reason, ``changed`` how often frozen weights were changed, by frame.
+      frames with torch's reason, ``changed`` how often frozen weights were changed, by frame,
+      ``bundles`` what became of the bundle.
     - ``unused`` has the rows that no run asked for, None when no table could be read, or when some
       may be in use by graphs from a cache, whose decisions have no keys in the log.
     """
@@ -345,6 +353,7 @@ class AuditReport:
     bypassed: Mapping[str, int] = field(default_factory=dict)
     uncompiled: Mapping[str, int] = field(default_factory=dict)
     changed: Mapping[str, int] = field(default_factory=dict)
+    bundles: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def is_empty(self) -> bool:
@@ -406,6 +415,9 @@ def audit(logs: Sequence[str | Path], *, table: str | Path | None = None) -> Aud
     return report_of(ledger, unused if is_known else None)
 
 
+_BY_TEXT: Final = ("hits", "tuned", "uncompiled", "changed", "bundles")
+
+
 def report_of(ledger: Ledger, unused: tuple[str, ...] | None = None) -> AuditReport:
     """Return the counts of *ledger*; no file is read. *unused* is as in `AuditReport`."""
     runs = tuple(ledger.runs.values())
@@ -415,7 +427,7 @@ def report_of(ledger: Ledger, unused: tuple[str, ...] | None = None) -> AuditRep
     return AuditReport(
         **{
             **counts,
-            **{name: dict(_sum(runs, name)) for name in ("hits", "tuned", "uncompiled", "changed")},
+            **{name: dict(_sum(runs, name)) for name in _BY_TEXT},
             "misses": tuple(
                 Miss(key, reason, count, *ledger.first_misses[key, reason])
                 for (key, reason), count in misses

@@ -92,9 +92,13 @@ class UnpackedBundle:
 
         return compiled_since(self._began, self._names, self.device)
 
+    @property
+    def outcome(self) -> str:
+        return "used" if self.refused is None else f"not used: {self.refused}"
+
     def __str__(self) -> str:
         if self.refused is not None:
-            return f"{self.path} is not used: {self.refused}"
+            return f"{self.path} is {self.outcome}"
         placed = "fits" if self.device is None else f"{self.placed} new here"
         return f"{self.path}: {_files(self.kernels, self.graphs)}, {placed}"
 

@@ -126,7 +126,7 @@ class Report:
       ``compile_seconds`` is the time that threads spent on them, all threads together.
     - ``uncompiled`` counts frames that torch.compile left uncompiled, with torch's reason,
       ``changed`` how often weights were changed that a frame had frozen.
-    - ``advised`` is what to do about the misses, by reason.
+    - ``advised`` is what to do about the misses, by reason; ``bundle`` what became of the bundle.
     """
 
     digest: str
@@ -146,6 +146,7 @@ class Report:
     uncompiled: Mapping[str, int] = field(default_factory=dict)
     advised: tuple[str, ...] = ()
     changed: Mapping[str, int] = field(default_factory=dict)
+    bundle: str = ""
 
     @property
     def is_silent(self) -> bool:
@@ -180,6 +181,8 @@ class Report:
             parts.append(f"{again} with changed weights ({'; '.join(self.changed)})")
         if self.tuned:
             parts.append(f"{self.tuned} tuned here")
+        if self.bundle:
+            parts.append(f"bundle {self.bundle}")
         text = f"warmup {self.digest[:12]}: {', '.join(parts)}"
         if self.advised:
             text += f" [{'; '.join(self.advised)}]"
@@ -258,6 +261,7 @@ class Handle(AbstractContextManager["Handle"]):
             advised=tuple(tally.advised),
             changed=dict(tally.changed),
             compile_seconds=self._watch.compile_seconds(),
+            bundle="" if self.bundle is None else self.bundle.outcome,
             unused=tuple(sorted(key for key in unasked if kind_of(key).is_asked)),
         )
 

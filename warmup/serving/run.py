@@ -65,6 +65,7 @@ class RunReport:
             others = counted(sum(audit.foreign.values()), "graph")
             parts.append(f"foreign {others}{in_brackets(audit.foreign)}")
         parts += [f"processes {audit.runs}", f"silent {len(audit.silent)}"]
+        parts += [f"bundle {text}" for text in audit.bundles]
         rare = ("mismatch", audit.mismatch), ("could not install", audit.failed)
         parts += [
             f"{name} {count}"

@@ -182,6 +182,7 @@ _MANIFEST: Final = "manifest.json"
 _MAX_MANIFEST: Final = 4 * 1024 * 1024
 _MAX_MEMBERS: Final = MAX_ENTRIES - 1
 _MAX_BUNDLE_BYTES: Final = 1024**3
+_SHOWN_DIGEST: Final = 12
 _SHOWN: Final = 100  # characters of an invalid value in a message
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip archive can have
 # No part of a member's name starts with a dot, so that no member is unpacked outside its folder.
@@ -221,10 +222,13 @@ class Manifest:
 
     def differences(self, table: str, here: Mapping[str, str]) -> tuple[str, ...]:
         """Return a line for each fact *here*, or table, with which the bundle cannot be used."""
-        expected = {"table": self.table, **self.needs}
-        actual = {"table": table, **here}
+        expected, actual = {"table": self.table, **self.needs}, {"table": table, **here}
+
+        def shown(facts: Mapping[str, str], name: str) -> str:
+            return facts.get(name, "none")[: _SHOWN_DIGEST if name == "table" else None]
+
         return tuple(
-            f"{name}: bundle {expected.get(name, 'none')}, here {actual.get(name, 'none')}"
+            f"{name}: bundle {shown(expected, name)}, here {shown(actual, name)}"
             for name in dict.fromkeys((*expected, *actual))
             if expected.get(name) != actual.get(name)
         )
