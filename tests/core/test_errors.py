@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 
 from warmup.core import errors
-from warmup.core.errors import MissReason, advice, advice_for
+from warmup.core.errors import MissReason, advice_for
 
 SAMPLES = [
     errors.WarmupError("what"),
@@ -34,14 +34,11 @@ SAMPLES = [
 ]
 
 
-def test_an_error_survives_pickling() -> None:
+def test_a_message_says_what_and_what_to_do_in_one_line() -> None:
+    """Also after pickling, as between the processes of a build."""
     for error in SAMPLES:
         again = pickle.loads(pickle.dumps(error))  # noqa: S301  the bytes were made on this line
         assert (type(again), vars(again), str(again)) == (type(error), vars(error), str(error))
-
-
-def test_a_message_says_what_and_what_to_do_in_one_line() -> None:
-    for error in SAMPLES:
         assert len(str(error).splitlines()) == 1
     assert str(SAMPLES[1]) == "what; do"
     assert str(SAMPLES[10]) == "4 conflicts: k: a or b; l; m; and 1 more; do"
@@ -51,10 +48,6 @@ def test_a_message_says_what_and_what_to_do_in_one_line() -> None:
     named = {each for each in vars(errors).values() if isinstance(each, type)}
     kinds = {each for each in named if issubclass(each, errors.WarmupError)}
     assert kinds == {type(sample) for sample in SAMPLES}
-
-
-def test_a_miss_without_neighbour_says_so() -> None:
-    assert "the table has no row for this op" in str(errors.MissError("key", "not_in_table"))
 
 
 def test_the_error_behind_another_is_found() -> None:
@@ -91,10 +84,3 @@ def test_a_setting_of_the_program_is_named_and_no_bucket() -> None:
     )
     for reason, differs in plain:
         assert advice_for(reason, differs) == reason.advice, differs
-
-
-def test_each_piece_of_advice_comes_once() -> None:
-    """An unknown reason of a log has none."""
-    assert advice([("x", ()), ("dynamic_dim", ()), ("dynamic_dim", ("m: row 1, here 2",))]) == [
-        f"dynamic_dim: {MissReason.DYNAMIC_DIM.advice}"
-    ]

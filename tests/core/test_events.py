@@ -6,20 +6,18 @@ import json
 import logging
 import os
 import threading
-from collections import Counter
 from pathlib import Path
 
 import pytest
 from own_processes import run_together
 
-from warmup.core.errors import SettingsError, advice
+from warmup.core.errors import SettingsError
 from warmup.core.events import (
     EVENT_SCHEMA,
     Emitter,
     Event,
     EventName,
     JsonLinesSink,
-    Tally,
     log_event,
 )
 
@@ -122,36 +120,6 @@ def test_a_log_that_cannot_be_written_is_an_error(
     monkeypatch.setattr(os, "write", lambda number, line: write(number, line[:10]))
     with pytest.raises(OSError, match="a part of an event could not be written"):
         sink(Emitter([]).emit(EventName.UNCOVERED, site="x"))
-
-
-def test_a_tally_counts_each_kind_of_event() -> None:
-    """Hits count by key, misses by key and reason, sites and foreign graphs by their names."""
-    tally = Tally()
-    emitter = Emitter([tally])
-    emitter.emit(EventName.INSTALLED, path="p")
-    for _ in range(2):
-        emitter.emit(EventName.HIT, key="a", winner="w")
-    emitter.emit(EventName.MISSED, key="b", reason="dynamic_dim")
-    emitter.emit(EventName.UNCOVERED, site="conv")
-    emitter.emit(EventName.TUNED, key="c", winner="w")
-    emitter.emit(EventName.CACHED, decisions=3, misses=1)
-    emitter.emit(EventName.CACHED, decisions=4, misses=0)
-    emitter.emit(EventName.FOREIGN, compiled_under=None, installed="d", refused=False)
-    emitter.emit(EventName.FOREIGN, compiled_under="e", installed="d", refused=True)
-    emitter.emit(EventName.CONTRADICTED, option="o", expected="1", found="2")
-    assert tally == Tally(
-        hits=Counter({"a": 2}),
-        misses=Counter({"b": 1}),
-        miss_reasons=Counter({"dynamic_dim": 1}),
-        uncovered=Counter({"conv": 1}),
-        tuned=1,
-        cached_graphs=2,
-        cached_decisions=7,
-        cached_misses=1,
-        foreign=Counter({"none": 1, "e": 1}),
-        contradictions=1,
-        advised=dict.fromkeys(advice([("dynamic_dim", ())])),
-    )
 
 
 def test_half_a_line_swallows_no_event(tmp_path: Path) -> None:

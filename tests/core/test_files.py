@@ -110,7 +110,8 @@ def test_stdout_in_a_file_is_written_into(tmp_path_factory: pytest.TempPathFacto
         assert found == (number, "before\noutput\n"), name
 
 
-def test_a_file_keeps_its_mode(tmp_path: Path) -> None:
+@needs_root
+def test_a_file_keeps_its_mode_and_owner(tmp_path: Path) -> None:
     """A file that nobody may write stays as it is, for root too."""
     path = tmp_path / "file"
     for mode in (0o600, 0o640, 0o664, 0o755, 0o444):
@@ -123,15 +124,8 @@ def test_a_file_keeps_its_mode(tmp_path: Path) -> None:
             replace_bytes(path, b"new")
         expected = "old" if mode == 0o444 else "new"
         assert (path.read_text(), stat.S_IMODE(path.stat().st_mode)) == (expected, mode)
-
-
-@needs_root
-def test_a_file_keeps_its_owner(tmp_path: Path) -> None:
-    """A file of another user, written by root, still is that user's, and private if it was."""
-    path = tmp_path / "file"
-    path.write_text("old")
-    os.chown(path, OTHER_USER, OTHER_USER + 1)
     path.chmod(0o600)
+    os.chown(path, OTHER_USER, OTHER_USER + 1)
     replace_bytes(path, b"new")
     facts = path.stat()
     assert (facts.st_uid, facts.st_gid) == (OTHER_USER, OTHER_USER + 1)
@@ -139,14 +133,21 @@ def test_a_file_keeps_its_owner(tmp_path: Path) -> None:
 
 
 def test_leftovers_of_killed_writers_are_removed_and_no_others(tmp_path: Path) -> None:
-    """The next writer removes temporary files that no process has locked, of this output only."""
+    """The next writer removes temporary files that no process has locked, of this output only.
+
+    A link is none.
+    """
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / ".t.json.linkedto.tmp").symlink_to("mine")
     names = [".t.json.abcdefgh.tmp", ".t.json.zyxwvuts.tmp", ".u.json.abcdefgh.tmp", ".t.json.tmp"]
     for name in names:
         (tmp_path / name).write_text("part")
     with (tmp_path / names[1]).open("ab") as writer:
         fcntl.flock(writer, fcntl.LOCK_EX)  # as the writer that is alive
         replace_bytes(tmp_path / "t.json", b"{}")
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*names[1:], "t.json"])
+    left = [*names[1:], "t.json", "mine", ".t.json.linkedto.tmp"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(left)
+    assert (tmp_path / "mine").read_text() == "mine"
 
 
 def test_a_file_that_another_writer_took_for_left_over_is_given_up(
@@ -167,13 +168,6 @@ def test_a_file_that_another_writer_took_for_left_over_is_given_up(
     ((name, other),) = taken
     os.close(other)
     assert ((tmp_path / "t.json").read_bytes(), name.exists()) == (b"{}", True)
-
-
-def test_a_leftover_that_is_a_link_stays(tmp_path: Path) -> None:
-    (tmp_path / "mine").write_text("mine")
-    (tmp_path / ".t.json.abcdefgh.tmp").symlink_to("mine")
-    replace_bytes(tmp_path / "t.json", b"{}")
-    assert (tmp_path / ".t.json.abcdefgh.tmp").read_text() == "mine"
 
 
 def test_an_error_is_one_printable_line_with_advice_that_fits(

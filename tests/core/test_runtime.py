@@ -16,6 +16,7 @@ CPU = Runtime(
 
 def test_each_field_is_hard_or_soft_on_a_gpu() -> None:
     """One changed field is one mismatch, hard for the identity and the torch and triton minors."""
+    compared: set[str] = set()
     for changes, field, is_hard in (
         ({"type": "xpu"}, "device.type", True),
         ({"vendor": "amd"}, "device.vendor", True),
@@ -36,15 +37,9 @@ def test_each_field_is_hard_or_soft_on_a_gpu() -> None:
     ):
         (found,) = compare_runtimes(make_runtime(), make_runtime(**changes))
         assert (found.field, found.is_hard) == (field, is_hard), (changes, field, is_hard)
-
-
-def test_every_field_is_compared() -> None:
-    """No field of a device or runtime can differ unnoticed on a GPU."""
-    here = make_runtime()
-    kinds = {field.name: str(field.type) for cls in (Device, Runtime) for field in fields(cls)}
-    changes = {name: 9 if "int" in kind else "9.9" for name, kind in kinds.items()}
-    del changes["device"]
-    assert [n for n in changes if not compare_runtimes(here, make_runtime(**{n: changes[n]}))] == []
+        compared.update(changes)
+    own = {field.name for each in (Device, Runtime) for field in fields(each)}
+    assert own - compared == {"device"}
 
 
 def test_memory_is_compared_by_class() -> None:

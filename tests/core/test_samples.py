@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmup.core.trial import Samples, geomean, interval_of
+from warmup.core.trial import Samples, interval_of
 
 TIMES = st.lists(st.floats(0.01, 1e6), min_size=1, max_size=40)
 COUNTS = [*range(6, 40), 100]
@@ -52,8 +52,3 @@ def test_the_interval_has_95_percent_and_no_side() -> None:
     bounds = {count: interval_of_ranks(count) for count in COUNTS}
     left_out = {count: (low, count - 1 - high) for count, (low, high) in bounds.items()}
     assert {count: ends for count, ends in left_out.items() if ends[0] != ends[1]} == {}
-
-
-def test_a_speedup_and_its_inverse_cancel() -> None:
-    """The geometric mean of 2 and 1/2 is 1; the arithmetic mean would be 1.25."""
-    assert geomean([2.0, 0.5]) == pytest.approx(1.0)

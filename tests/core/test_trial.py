@@ -8,6 +8,7 @@ from dataclasses import fields
 from warmup.core.rows import L2, Family, Method, Winner
 from warmup.core.trial import (
     Candidate,
+    Contenders,
     Fill,
     Region,
     Step,
@@ -46,6 +47,7 @@ def test_a_trial_arrives_as_it_was_sent() -> None:
         region=Region((SPEC,), (STEP,), (0,), (12,)),
         options={"freezing": True, "x": None},
         known=(("other", LIBRARY),),
+        contenders=Contenders(((LIBRARY, 1.5),), 2.5, (LIBRARY,), 2, fuses=True),
         prefers_fewer=True,
     )
     arrived = trial_from_json(json.loads(json.dumps(trial_to_json(trial))))

@@ -1,4 +1,4 @@
-"""The clock: sleeping kernels, captured calls, rounds, and the host's times; no GPU is needed."""
+"""The clock: sleeping kernels, captured calls and rounds; no GPU is needed."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import contextlib
 import functools
 import gc
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
 
 from warmup.core.rows import L2
 from warmup.measuring import clock
-from warmup.measuring.clock import run_rounds
+from warmup.measuring.clock import Headstart, run_rounds
+
+CUDA = torch.device("cuda")
 
 
 class Answers:
@@ -29,52 +32,25 @@ class Answers:
         return next(self._answers)
 
 
-@pytest.fixture
-def sleeps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The cycles of each sleeping kernel, of which one microsecond has two."""
-    cycles: list[int] = []
-    monkeypatch.setattr(clock, "_sleep", cycles.append)
-    monkeypatch.setattr(clock, "_cycles_per_us", lambda _: 2.0)
-    return cycles
-
-
-def run(*answers: bool, ahead: clock.Headstart | None = None) -> int:
-    """Return how often calls are enqueued behind *ahead*, while events give *answers*."""
-    enqueued: list[None] = []
-    ahead = ahead or clock.Headstart(torch.device("cuda"), 50.0)
-    ahead.run(lambda: enqueued.append(None), Answers(*answers))  # type: ignore[arg-type]  # fake
-    return len(enqueued)
-
-
-def test_calls_that_the_device_began_after_the_last_was_enqueued_run_once(
-    sleeps: list[int],
-) -> None:
-    """Where the host was in time, the calls are enqueued once."""
-    assert run(False) == len(sleeps) == 1
-
-
 def test_calls_that_the_device_began_too_early_run_again_behind_twice_the_sleep(
-    sleeps: list[int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A time that contains work of the host is not used."""
-    assert run(True, True, False) == len(sleeps)
-    assert sleeps == [100, 200, 400]
-
-
-def test_the_sleep_stays_as_long_as_the_host_needed_once(sleeps: list[int]) -> None:
-    """Later calls wait behind the longer sleep."""
-    ahead = clock.Headstart(torch.device("cuda"), 50.0)
-    run(True, False, ahead=ahead)
-    run(False, ahead=ahead)
-    assert sleeps == [100, 200, 200]
-
-
-def test_the_sleep_is_doubled_three_times_at_most(sleeps: list[int]) -> None:
-    """Calls that cannot all be in the queue, such as those of more kernels than it holds, end."""
-    ahead = clock.Headstart(torch.device("cuda"), 50.0)
-    run(True, True, True, ahead=ahead)
-    run(ahead=ahead)
-    assert sleeps == [100, 200, 400, 800, 800]
+    """A time with work of the host is not used; later calls sleep as long; three doublings."""
+    for begun, sleeps in (
+        ([(False,)], [100]),
+        ([(True, True, False)], [100, 200, 400]),
+        ([(True, False), (False,)], [100, 200, 200]),
+        ([(True, True, True), ()], [100, 200, 400, 800, 800]),
+    ):
+        cycles: list[int] = []
+        enqueued: list[int] = []
+        monkeypatch.setattr(clock, "_sleep", cycles.append)
+        monkeypatch.setattr(clock, "_cycles_per_us", lambda _: 2.0)
+        ahead = Headstart(CUDA, 50.0)
+        for answers in begun:
+            events: Any = Answers(*answers)
+            ahead.run(lambda enqueued=enqueued: enqueued.append(1), events)
+        assert (cycles, len(enqueued)) == (sleeps, len(sleeps)), begun
 
 
 class Operands:
@@ -82,7 +58,6 @@ class Operands:
 
 
 def read(operands: Operands, number: int) -> object:
-    """Read *operands*, in each call of a batch."""
     return operands, number
 
 
@@ -113,11 +88,9 @@ def test_a_batch_keeps_the_operands_of_its_graph(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(clock, "_cycles_per_us", lambda _: 1.0)
     operands = Operands()
     alive = weakref.ref(operands)
-    device = torch.device("cuda")
-    graph = clock._CapturedCalls(functools.partial(read, operands), device, 2)
-    batch = clock._DeviceBatch(graph.replay, device, L2.COLD, 2, 1.0)
-    del graph
-    del operands
+    graph = clock._CapturedCalls(functools.partial(read, operands), CUDA, 2)
+    batch = clock._DeviceBatch(graph.replay, CUDA, L2.COLD, 2, 1.0)
+    del graph, operands
     gc.collect()
     assert alive() is not None
     del batch
@@ -127,45 +100,28 @@ def test_a_batch_keeps_the_operands_of_its_graph(monkeypatch: pytest.MonkeyPatch
 
 @dataclass
 class Counted:
-    """A batch whose time is how many batches were timed before it."""
+    """A batch whose time is how many batches were timed before it; ``c`` cannot be timed."""
 
     name: str
     order: list[str]
     calls: int = 1
 
     def time(self) -> float:
-        """Return the number of this timing."""
+        if self.name == "c":
+            raise ZeroDivisionError
         self.order.append(self.name)
         return float(len(self.order) - 1)
 
 
-def batches(names: str) -> tuple[dict[str, Counted], list[str]]:
+def test_each_batch_is_first_in_turn_and_has_its_own_times() -> None:
     order: list[str] = []
-    return {name: Counted(name, order) for name in names}, order
-
-
-def test_the_order_rotates() -> None:
-    """With three batches and four rounds, each batch is first in turn."""
-    made, order = batches("abc")
-    run_rounds(made, 4)
-    assert "".join(order) == "abc" + "bca" + "cab" + "abc"
-
-
-def test_times_belong_to_their_batch_in_the_order_taken() -> None:
-    """Of two batches, the first has times number 0 and 3, the second 1 and 2."""
-    made, _ = batches("ab")
-    found = run_rounds(made, 2)
+    found = run_rounds({name: Counted(name, order) for name in "ab"}, 3)
+    assert "".join(order) == "abbaab"
     assert {name: samples.times_us for name, samples in found.items()} == {
-        "a": (0.0, 3.0),
-        "b": (1.0, 2.0),
+        "a": (0.0, 3.0, 4.0),
+        "b": (1.0, 2.0, 5.0),
     }
-
-
-def test_what_a_batch_raises_ends_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, order = batches("abc")
-    fail: Callable[[], float] = lambda: 1 / 0  # noqa: E731
-    monkeypatch.setattr(made["b"], "time", fail)
     told: list[str] = []
     with pytest.raises(ZeroDivisionError):
-        run_rounds(made, 3, told.append)
-    assert (told, order) == (["a", "b"], ["a"])
+        run_rounds({name: Counted(name, order) for name in "bca"}, 3, told.append)
+    assert told == ["b", "c"]

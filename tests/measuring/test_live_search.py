@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import pytest
 import torch
 
 from warmup.core.roofline import dtype_name
@@ -111,25 +110,19 @@ def test_the_control_is_the_fastest_that_default_mode_lists(fake_clock: Any) -> 
     assert Kernel([["slow", "first", "best"]]).run()[1] == "first"
 
 
-@pytest.mark.parametrize(
-    ("out", "reason"),
-    [
+def test_a_bad_candidate_is_rejected_before_it_is_timed(fake_clock: Any) -> None:
+    """However fast it would be: its reason is recorded, the search is told that it is no good."""
+    fake_clock.times = {"a": 9.0, "bad": 1.0, "c": 8.0}
+    for out, reason in (
         (RIGHT * 1.5, Rejection.WRONG),
         (torch.cat([RIGHT[:7], torch.tensor([NAN])]), Rejection.UNWRITTEN),
         (RuntimeError("CUDA error: invalid argument"), Rejection.LAUNCH),
-    ],
-    ids=["wrong", "unwritten", "not launched"],
-)
-def test_a_bad_candidate_is_rejected_before_it_is_timed(
-    fake_clock: Any, out: Any, reason: Rejection
-) -> None:
-    """However fast it would be: its reason is recorded, the search is told that it is no good."""
-    fake_clock.times = {"a": 9.0, "bad": 1.0, "c": 8.0}
-    kernel = Kernel([["a"], ["bad"], ["c"]], writes={"bad": out})
-    outcomes, _ = kernel.run()
-    assert outcomes["bad"].rejection is reason
-    assert fake_clock.taken["bad"] == 0
-    assert kernel.told[-1] == {"a": 9.0, "bad": INF, "c": 8.0}
+    ):
+        kernel = Kernel([["a"], ["bad"], ["c"]], writes={"bad": out})
+        outcomes, _ = kernel.run()
+        assert outcomes["bad"].rejection is reason
+        assert fake_clock.taken["bad"] == 0, reason
+        assert kernel.told[-1] == {"a": 9.0, "bad": INF, "c": 8.0}, reason
 
 
 def test_a_time_that_the_peaks_do_not_allow_cannot_win(fake_clock: Any) -> None:
@@ -147,17 +140,12 @@ def test_a_time_that_the_peaks_do_not_allow_cannot_win(fake_clock: Any) -> None:
 def test_what_the_first_candidate_that_runs_writes_is_expected(fake_clock: Any) -> None:
     """A first candidate that cannot run is rejected, and the others are compared with the next."""
     writes = {"broken": RuntimeError("no"), "b": RIGHT * 2, "c": RIGHT * 2}
-    outcomes, control = Kernel([["broken", "b"], ["c"]], writes).run()
+    uncompiled = {winner("huge"): "OutOfResources: shared memory"}
+    outcomes, control = Kernel([["broken", "b"], ["c"]], writes, uncompiled).run()
+    assert outcomes["huge"].rejection is Rejection.COMPILE
     assert outcomes["broken"].rejection is Rejection.CRASHED
     assert (outcomes["b"].rejection, outcomes["c"].rejection) == (None, None)
     assert control == "b"
-
-
-def test_a_candidate_that_did_not_compile_is_counted(fake_clock: Any) -> None:
-    """It is rejected with the compiler's words, and was never called."""
-    kernel = Kernel([["a"]], uncompiled={winner("huge"): "OutOfResources: shared memory"})
-    outcome = kernel.run()[0]["huge"]
-    assert (outcome.rejection, outcome.said) == (Rejection.COMPILE, "OutOfResources: shared memory")
 
 
 def test_launch_configs_tie_within_one_per_cent(fake_clock: Any) -> None:
@@ -174,13 +162,11 @@ def test_launch_configs_tie_within_one_per_cent(fake_clock: Any) -> None:
 
 def test_a_winner_that_is_not_trusted_is_not_tried_again(fake_clock: Any) -> None:
     """It is left out wherever it comes from, unless nothing else could be the reference."""
-    search = Kernel([["a", "b"], ["c", "d"]]).search()
     for banned, listed, later in (("b", "a", "cd"), ("c", "ab", "d"), ("a", "ab", "cd")):
         kept = Kernel([["a", "b"], ["c", "d"]]).search().without(winner(banned))
         assert "".join(one.uid for one in kept.listed) == listed
         assert "".join(one.uid for one in kept.calls) == listed
         assert "".join(one.uid for one in kept.more({})) == later
-    assert search.without(None) is search
 
 
 def test_outputs_of_one_precision_are_compared() -> None:
@@ -188,7 +174,6 @@ def test_outputs_of_one_precision_are_compared() -> None:
     for out, expected, reason in (
         ([1.0, INF, NAN], [1.0, INF, NAN], None),
         ([1.0, 1.0, 1.0], [1.0, INF, 1.0], Rejection.WRONG),
-        ([1.0, INF, 1.0], [1.0, 1.0, 1.0], Rejection.WRONG),
         ([1.0, -INF, 1.0], [1.0, INF, 1.0], Rejection.WRONG),
         ([1.0, NAN, 1.0], [1.0, 1.0, 1.0], Rejection.UNWRITTEN),
         ([1.0, INF, 2.0], [1.0, INF, 1.0], Rejection.WRONG),

@@ -60,14 +60,6 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     return made
 
 
-def test_a_quiet_machine_is_measured_at_once(machine: Machine) -> None:
-    watch = machine.watch()
-    assert not machine.measure(watch)
-    state = watch.state()
-    assert (machine.waits, state.measured, state.disturbed, state.worst_share) == ([], 1, 0, 0.0)
-    assert state.cpus == 2
-
-
 def test_a_turn_is_held_from_the_wait_to_the_end_of_a_measurement(machine: Machine) -> None:
     watch, seen = machine.watch(), list[str]()
 
@@ -106,17 +98,12 @@ def test_a_load_that_stays_blocks_for_a_stated_time_only(machine: Machine) -> No
     assert state.worst_share == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize(("load", "disturbed"), [(BUSY_SHARE, False), (0.2, True)])
-def test_a_tenth_of_the_cpus_is_no_disturbance(
-    machine: Machine, load: float, disturbed: bool
-) -> None:
-    machine.load = lambda _now: load
-    assert machine.measure(machine.watch(0.0)) is disturbed
-
-
-def test_a_short_measurement_has_the_load_around_it(machine: Machine) -> None:
-    """A tenth of a second is too few ticks; the last second or more counts."""
-    watch = machine.watch(0.0)
+def test_more_than_a_tenth_of_the_cpus_is_a_disturbance(machine: Machine) -> None:
+    """A tenth of a second is too few ticks: the load of the last second or more counts then."""
+    for load, is_disturbed in ((0.0, False), (BUSY_SHARE, False), (0.2, True)):
+        machine.load = lambda _now, load=load: load
+        assert machine.measure(machine.watch(0.0)) is is_disturbed, load
+    machine.load, watch = lambda _now: 0.0, machine.watch(0.0)
     machine.measure(watch, 10.0)
     machine.load = lambda _now: 1.0
     machine.sleep(5.0)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from warmup.core.rows import Family, Method, Rejection, Winner
 from warmup.core.trial import Outcome, Samples, Tuned
 from warmup.measuring.selection import (
@@ -76,13 +74,9 @@ def test_above_the_bound_the_least_worst_regret_wins() -> None:
     assert chosen(low, middle, own) == SMALL
 
 
-def test_a_winner_that_fails_at_a_size_is_replaced() -> None:
+def test_a_candidate_that_fails_or_has_no_time_at_a_size_does_not_win() -> None:
     low = SizeOutcomes(257, [failed(LARGE, Rejection.WRONG), timed(SMALL, 10.0)])
-    own = at(560, large=20.0, small=60.0)
-    assert chosen(low, own) == SMALL
-
-
-def test_a_candidate_without_a_time_at_a_size_does_not_win() -> None:
+    assert chosen(low, at(560, large=20.0, small=60.0)) == SMALL
     low = SizeOutcomes(
         257, [timed(LARGE, 15.0), failed(SMALL, Rejection.CRASHED), timed(LIBRARY, 10.0)]
     )
@@ -142,16 +136,10 @@ def test_a_row_says_how_its_winner_does_along_the_range() -> None:
     middle = SizeOutcomes(408, [failed(LARGE, Rejection.IMPLAUSIBLE), timed(SMALL, 10.0)])
     own = at(560, large=20.0, small=25.0, library=26.0)
     assert tuned_along(low, middle, own).row.evidence.along == ((257, 1.2), (408, None), (560, 1.0))
-    # A row has no ratio at an unstable size.
     shaken = timed(LIBRARY, 8.0, 10.0, 14.0, 18.0)
     low = SizeOutcomes(257, [timed(LARGE, 15.0), timed(SMALL, 10.0), shaken])
-    own = at(560, large=20.0, small=25.0, library=26.0)
-    assert tuned_along(low, own).row.evidence.along == ((257, None), (560, 1.0))
-
-
-def test_each_candidate_keeps_its_times_along_the_range() -> None:
+    assert tuned_along(low, own).row.evidence.along == ((257, None), (560, 1.0))  # unstable
     low = at(257, large=12.0, small=10.0)
-    own = at(560, large=20.0, small=25.0, library=26.0)
     timings = {one.winner: one.along_us for one in tuned_along(low, own).timings}
     assert timings == {LARGE: ((257, 12.0),), SMALL: ((257, 10.0),), LIBRARY: ()}
 
@@ -176,28 +164,15 @@ RANGED = (
 )
 
 
-@pytest.mark.parametrize(("winner", "keeps"), [(LARGE, True), (LIBRARY, True), (SMALL, False)])
-def test_the_bound_holds_at_smaller_sizes(winner: Winner, *, keeps: bool) -> None:
-    """The bound is a tenth above the best at smaller sizes; the largest size does not count."""
-    assert is_within_bound(winner, tuned_along(*RANGED)) is keeps
-
-
-@pytest.mark.parametrize(("small_us", "keeps"), [(12.6, True), (12.7, False)])
-def test_above_the_bound_the_winners_worst_regret_is_the_bound(
-    small_us: float, *, keeps: bool
-) -> None:
-    """The winner takes 1.26 times the best time at 257, where no candidate is within a tenth."""
-    places = (
-        at(257, large=12.6, small=small_us, library=10.0),
-        at(560, large=20.0, small=21.0, library=28.0),
-    )
-    assert is_within_bound(SMALL, tuned_along(*places)) is keeps
-
-
-def test_a_candidate_is_within_the_bound_where_it_has_times() -> None:
-    assert not is_within_bound(template(64), tuned_along(*RANGED))
-    # Without a range every candidate is within the bound.
-    assert is_within_bound(SMALL, tuned_along(RANGED[-1]))
+def test_the_bound_holds_at_smaller_sizes() -> None:
+    """A tenth above the best there, or the winner's worst ratio; without a time nobody keeps it."""
+    for winner, keeps in ((LARGE, True), (LIBRARY, True), (SMALL, False), (template(64), False)):
+        assert is_within_bound(winner, tuned_along(*RANGED)) is keeps, winner
+    for small_us, keeps in ((12.6, True), (12.7, False)):
+        low = at(257, large=12.6, small=small_us, library=10.0)
+        own = at(560, large=20.0, small=21.0, library=28.0)
+        assert is_within_bound(SMALL, tuned_along(low, own)) is keeps, small_us
+    assert is_within_bound(SMALL, tuned_along(RANGED[-1]))  # without a range
 
 
 def test_a_fused_winner_gets_its_bare_ratios() -> None:

@@ -49,8 +49,8 @@ def test_values_follow_from_the_seed_and_the_set() -> None:
     assert sets.out(0).data_ptr() == sets.out(3).data_ptr() != sets.out(1).data_ptr()
 
 
-def test_a_view_is_of_its_operand() -> None:
-    """Templates and library calls use the same memory, also with other strides."""
+def test_views_are_of_their_operand_at_its_offset() -> None:
+    """Templates get the base and add an offset themselves; library calls get it added."""
     sets = one_operand(
         TensorSpec((4, 6), (6, 1), 0, "float32"),
         ViewSpec(0, (6, 4), (1, 6), 0),
@@ -59,49 +59,28 @@ def test_a_view_is_of_its_operand() -> None:
     (operand,), (turned, part) = sets.operands(0), sets.views(0)
     assert torch.equal(turned, operand.t())
     assert torch.equal(part, operand[1:3, 2:5])
-    part.zero_()
-    assert operand[1:3, 2:5].count_nonzero() == 0
-
-
-def test_an_operand_at_an_offset_has_memory_before_it() -> None:
-    """Templates get the base and add the offset themselves; library calls get it added."""
     spec = TensorSpec((4, 6), (6, 1), 5, "float32")
     sets = one_operand(spec, ViewSpec(0, (4, 6), (6, 1), 5))
     (operand,), (view,) = sets.operands(0), sets.views(0)
     assert (operand.storage_offset(), view.storage_offset()) == (0, 5)
     assert operand.untyped_storage().nbytes() == 4 * (5 + 24)
+    assert sets.out(0, at_offset=True).data_ptr() - sets.out(0).data_ptr() == 5 * 4
 
 
-def test_an_output_at_an_offset_is_given_as_operands_are() -> None:
-    """The base without, and the same memory with the offset."""
-    sets = sets_of(make_trial(out=dense(256, 128, offset=32)))
-    base, shifted = sets.out(0), sets.out(0, at_offset=True)
-    assert shifted.data_ptr() - base.data_ptr() == 32 * 4
-    assert (tuple(shifted.shape), shifted.dtype) == ((256, 128), torch.float32)
-
-
-def test_floats_are_normal() -> None:
-    """Around zero and of both signs, as real data is: constant data would run faster."""
+def test_values_tell_errors() -> None:
+    """As real data: floats around zero, no scale near zero, integers without an overflow."""
     for dtype in ("float32", "float16", "bfloat16", "float64", "float8_e4m3fn"):
-        sets = one_operand(dense(128, 64, dtype=dtype))
-        values = sets.operands(0)[0].double()
+        values = one_operand(dense(128, 64, dtype=dtype)).operands(0)[0].double()
         assert abs(values.mean().item()) < 0.1, dtype
         assert values.std().item() == pytest.approx(1, abs=0.1), dtype
-
-
-def test_scales_and_integers_have_values_that_tell_errors() -> None:
-    """No scale is near zero, where a result would not depend on its factors."""
     spec = TensorSpec((64, 32), (32, 1), 0, "float32", Fill.POSITIVE)
     assert one_operand(spec).operands(0)[0].min().item() >= 0.5
-    # Sums of their products do not overflow, and the values differ.
     for dtype in ("int32", "uint8", "bool"):
         values = one_operand(dense(64, 32, dtype=dtype)).operands(0)[0]
         assert (values.dtype, len(values.unique()) > 1) == (dtype_named(dtype), True)
         assert (values.long().min().item(), values.long().max().item() < 8) == (0, True), dtype
-    # An int8 operand takes every value of its dtype, and a product of K 131071 fits int32.
     values = one_operand(dense(64, 128, dtype="int8")).operands(0)[0].long()
     assert (values.min().item(), values.max().item(), len(values.unique())) == (-128, 127, 256)
-    assert 128 * 128 * (2**17 - 1) < 2**31
 
 
 def test_poison_covers_all_memory_of_every_output() -> None:
@@ -259,17 +238,6 @@ def test_a_result_is_judged_as_a_whole_and_by_element() -> None:
         ), case
 
 
-def test_what_is_judged_stays_as_it_is() -> None:
-    """Also an output of the reference's own dtype, of which no wider copy is needed."""
-    for dtype in (torch.float32, torch.bfloat16):
-        reference = normal(16, 16)
-        out = (reference + 0.25).to(dtype)
-        before = out.clone(), reference.clone()
-        judge_output(out, reference, tolerance=1e-3)
-        assert torch.equal(out, before[0]), dtype
-        assert torch.equal(reference, before[1]), dtype
-
-
 def test_a_right_output_is_judged_without_a_copy_wider_than_the_reference() -> None:
     """Outputs may be gigabytes; adding up truth values would copy them as int64."""
     reference = normal(64, 64)
@@ -280,38 +248,28 @@ def test_a_right_output_is_judged_without_a_copy_wider_than_the_reference() -> N
     assert max(allocated) == reference.nbytes
 
 
-def test_an_error_is_in_units_of_the_reference() -> None:
-    """Results a thousand times larger have the same error."""
-    small = judge_output(changed(2.02), EXACT, 1.0)[0]
-    large = judge_output(changed(2.02) * 1000, EXACT * 1000, 1.0)[0]
-    assert small == pytest.approx(large, rel=1e-4)
-    # A nan that belongs there is written.
-    reference = EXACT.clone()
-    reference[0, 0] = float("nan")
-    assert judge_output(changed(float("nan")), reference, 1.0)[1] is not Rejection.UNWRITTEN
-
-
 def test_an_element_in_8_bits_may_be_a_unit_of_rounding_off() -> None:
-    """The largest elements of a heavy tail are rounded by more than any share of the RMS."""
-    for case, (moved, reason) in {
-        "exact": (0, None),
-        "unit": (1, None),
-        "far": (3, Rejection.WRONG),
-    }.items():
+    """The largest of a heavy tail are rounded by more than a share of the RMS; fp8 saturates.
+
+    Of an int8 result, beyond the unit, ten tolerances times an RMS of 5 are allowed, which is 1.
+    """
+    for largest, value, reason in (
+        (30.0, 30.0, None),
+        (30.0, 32.0, None),
+        (30.0, 40.0, Rejection.WRONG),
+        (1000.0, 448.0, None),
+        (1000.0, 240.0, Rejection.WRONG),
+    ):
         exact = normal(64, 64).double()
-        exact[0, 0] = 30.0
-        out = exact.to(torch.float8_e4m3fn)
-        out.view(torch.uint8)[0, 0] += moved
-        assert judge_output(out, exact, 5e-2)[1] is reason, case
-
-
-def test_a_result_beyond_8_bits_is_their_largest() -> None:
-    """A conversion to fp8 saturates, on a GPU; anything less is wrong."""
-    exact = normal(64, 64).double()
-    exact[0, 0] = 1000.0
-    for value, reason in ((448.0, None), (240.0, Rejection.WRONG)):
-        out = exact.clamp(-448, value).to(torch.float8_e4m3fn)
-        assert judge_output(out, exact, 5e-2)[1] is reason
+        exact[0, 0] = largest
+        out = exact.clamp(-448, 448).to(torch.float8_e4m3fn)
+        out[0, 0] = value
+        assert judge_output(out, exact, 5e-2)[1] is reason, (largest, value)
+    for off, reason in ((1, None), (2, None), (3, Rejection.WRONG)):
+        exact = torch.full((64, 64), 5, dtype=torch.int8)
+        out = exact.clone()
+        out[0, 0] += off
+        assert judge_output(out, exact, 2e-2)[1] is reason, off
 
 
 def test_rows_and_columns_with_large_scales_are_as_inexact_as_they_are_large() -> None:
@@ -325,15 +283,6 @@ def test_rows_and_columns_with_large_scales_are_as_inexact_as_they_are_large() -
         rms, tolerance = exact.norm() / exact.numel() ** 0.5, 4e-3
         assert error.abs().max() > 10 * tolerance * rms, (wrong, reason)
         assert judge_output(exact + error, exact, tolerance)[1] is reason, (wrong, reason)
-
-
-def test_a_quantized_element_may_be_a_unit_of_rounding_off() -> None:
-    """Beyond the unit, an element may be off by ten tolerances times an RMS of 5, which is 1."""
-    for off, reason in ((1, None), (2, None), (3, Rejection.WRONG)):
-        exact = torch.full((64, 64), 5, dtype=torch.int8)
-        out = exact.clone()
-        out[0, 0] += off
-        assert judge_output(out, exact, 2e-2)[1] is reason, (off, reason)
 
 
 def test_a_product_that_ends_by_quantizing_is_right_where_rounding_moves_a_unit() -> None:
@@ -351,21 +300,10 @@ def quantized(values: torch.Tensor) -> torch.Tensor:
     return (values * (127 / values.abs().amax(-1, keepdim=True))).round().to(torch.int8)
 
 
-def test_results_of_few_values_are_judged_like_any_other() -> None:
-    """What a region quantized has a reference in 8 bits: a unit off is right, twenty are not."""
-    torch.manual_seed(0)
-    reference = torch.randint(-127, 100, (64, 64), dtype=torch.int8)
-    assert judge_output(reference + 1, reference, 2e-2)[1] is None
-    wrong = reference.clone()
-    wrong[0, 0] += 20
-    assert judge_output(wrong, reference, 2e-2)[1] is Rejection.WRONG
-    # A result without elements is right.
+def test_empty_and_zero_results_are_judged() -> None:
+    """Without a division by zero."""
     nothing = torch.empty(0, 4)
     assert judge_output(nothing, nothing.double(), 0.0) == (0.0, None, "")
-    # Zeros are right and anything else is wrong, without a division by zero.
     for value, reason in ((0.0, None), (0.5, Rejection.WRONG)):
         out = torch.full((4, 4), value)
-        assert judge_output(out, torch.zeros(4, 4, dtype=torch.float64), 1e-2)[1] is reason, (
-            value,
-            reason,
-        )
+        assert judge_output(out, torch.zeros(4, 4, dtype=torch.float64), 1e-2)[1] is reason, value

@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 
 from warmup.core.roofline import Peaks, Work
 from warmup.core.rows import Family, Flag, Method, Rejection, Row, Winner
-from warmup.core.trial import Outcome, RegionKernels, Samples, Tuned
+from warmup.core.trial import Outcome, RegionKernels, Samples
 from warmup.measuring.selection import (
     Selected,
     doubtful_us,
     make_fused_row,
     make_row,
-    rejections,
     select_winner,
 )
 
@@ -75,17 +74,10 @@ def test_in_a_near_tie_the_library_wins() -> None:
     assert winner_of(fastest, timed(LIBRARY, 103.1)) == template(64)
 
 
-def test_among_other_equals_the_smallest_tile_wins() -> None:
-    outcomes = timed(LIBRARY, 12.0), timed(template(64), 10.1), timed(template(32), 10.2)
-    assert winner_of(*outcomes) == template(32)
-    # Among equal templates the smallest tile wins.
-    outcomes = timed(template(128), 10.0), timed(template(32), 10.2), timed(template(64), 10.1)
-    assert winner_of(*outcomes) == template(32)
-
-
 def test_the_order_of_equals_is_fixed() -> None:
     """The order is family, tile, uid, text, whatever the order and the times of the outcomes."""
     for case, (first, second) in {
+        "tile": (template(32), template(64)),
         "extern": (Winner(Family.EXTERN, "aten::other"), template(16)),
         "pad": (Winner(Family.PAD, "pad"), template(16)),
         "cpp": (Winner(Family.CPP, "cpp_gemm"), Winner(Family.LAUNCH, "kernel")),
@@ -212,53 +204,26 @@ def test_evidence_says_what_was_measured() -> None:
     assert (evidence.clock_mhz, evidence.flags) == (1500, ())
 
 
-def test_rejections_are_counted_by_reason() -> None:
-    """Counts are in the order of the reasons' names, for a row and for several rows together."""
-    outcomes = [
-        timed(LIBRARY, 10.0),
-        rejected(template(16), Rejection.WRONG),
-        rejected(template(32), Rejection.LAUNCH),
-        rejected(template(64), Rejection.WRONG),
-    ]
-    row = row_of(*outcomes)
-    counts = ((Rejection.LAUNCH, 1), (Rejection.WRONG, 2))
-    assert (row.evidence.rejected, row.evidence.failed) == (counts, 3)
-    assert rejections([Tuned(KEY, row, ())] * 2) == {Rejection.LAUNCH: 2, Rejection.WRONG: 4}
-
-
-def test_a_share_needs_work_and_peaks() -> None:
-    """An unknown share is None and sets no flag, however slow the winner is."""
-    for case, (work, peaks) in {
-        "work": (None, PEAKS),
-        "peaks": (WORK, None),
-        "both": (None, None),
-    }.items():
-        evidence = row_of(timed(LIBRARY, 1e6), work=work, peaks=peaks).evidence
-        assert (evidence.peak_share, evidence.flags) == (None, ()), case
-        assert (evidence.gbps is None) == (work is None), case
-    # An op without a known number of operations has GB/s and a share, but no TFLOP/s.
-    evidence = row_of(timed(LIBRARY, 10.0), work=replace(WORK, flops=None)).evidence
-    assert (evidence.tflops, evidence.gbps, evidence.peak_share) == (None, 100.0, 0.1)
-
-
 def test_a_share_that_is_hard_to_believe_is_flagged() -> None:
-    """For work of 1 us at the peaks, less time is over the peaks, 100 times more far below."""
-    for time_us, flags in (
-        (0.9, (Flag.OVER_PEAK,)),
-        (1.0, ()),
-        (90.0, ()),
-        (110.0, (Flag.FAR_BELOW_PEAK,)),
+    """For work of 1 us at the peaks: over them, or 100 times below; short times never are.
+
+    Without work or peaks the share is unknown; without known operations there is no TFLOP/s.
+    """
+    small = Work("bf16", 10**7, 10**3)
+    for time_us, work, peaks, share, flags in (
+        (0.9, WORK, PEAKS, 1.111, (Flag.OVER_PEAK,)),
+        (1.0, WORK, PEAKS, 1.0, ()),
+        (90.0, WORK, PEAKS, 0.011, ()),
+        (110.0, WORK, PEAKS, 0.009, (Flag.FAR_BELOW_PEAK,)),
+        (90.0, small, PEAKS, 0.0, ()),
+        (1e6, None, PEAKS, None, ()),
+        (1e6, WORK, None, None, ()),
+        (10.0, replace(WORK, flops=None), PEAKS, 0.1, ()),
     ):
-        assert row_of(timed(LIBRARY, time_us)).evidence.flags == flags
-
-
-def test_a_time_far_below_the_peaks_is_doubtful() -> None:
-    """A time of 90 us at a thousandth of the peak is not flagged: launches dominate."""
-    evidence = row_of(timed(LIBRARY, 90.0), work=Work("bf16", 10**7, 10**3)).evidence
-    assert evidence.peak_share is not None
-    assert evidence.peak_share < 0.01
-    assert evidence.flags == ()
-    # The limit is a hundred times the time at the peaks, and at least 100 us.
+        evidence = row_of(timed(LIBRARY, time_us), work=work, peaks=peaks).evidence
+        assert (evidence.peak_share, evidence.flags) == (share, flags), (time_us, work, peaks)
+        assert (evidence.gbps is None) == (work is None), time_us
+        assert (evidence.tflops is None) == (work is None or work.flops is None), time_us
     for floor_us, doubtful in ((0.1, 100.0), (1.0, 100.0), (20.0, 2000.0)):
         assert doubtful_us(floor_us) == pytest.approx(doubtful)
 
@@ -343,12 +308,17 @@ def test_the_row_says_whether_the_winner_is_fused() -> None:
     fused, apart = replace(tile, fused=True), replace(tile, fused=False)
     bare = make_row(KEY, [timed(LIBRARY, 11.0), timed(tile, 10.0)], LIBRARY, METHOD)
     region = [in_region(LIBRARY, 20.0, 2), in_region(fused, 12.0, 1, 22), in_region(apart, 19.0, 2)]
+    # Of two tiles that fail, one fails fused and not: that is a rejection.
+    ways = (template(16), True), (template(32), True), (template(32), False)
+    region += [rejected(replace(one, fused=way), Rejection.LAUNCH) for one, way in ways]
+    region.append(timed(replace(template(16), fused=False), 30.0))
     assert bare is not None
     tuned = make_fused_row(bare, region, LIBRARY, METHOD)
     assert tuned is not None
     evidence = tuned.row.evidence
     assert tuned.row.winner == fused
     assert (evidence.kernels, evidence.library_kernels) == (1, 2)
+    assert evidence.rejected == ((Rejection.LAUNCH, 1),)
     assert (evidence.spills, evidence.registers) == (22, 255)
     assert (evidence.time_us, evidence.bare_us, evidence.tried) == (12.0, 10.0, 2)
     assert [(one.winner, one.time_us, one.fused_us) for one in tuned.timings] == [
@@ -356,23 +326,6 @@ def test_the_row_says_whether_the_winner_is_fused() -> None:
         (fused, 10.0, 12.0),
         (apart, 10.0, 19.0),
     ]
-
-
-def test_a_candidate_is_rejected_when_it_is_rejected_in_every_way() -> None:
-    """One tile fails fused alone, another both fused and not: one rejection is counted."""
-    first, second = template(32), template(64)
-    bare = make_row(
-        KEY, [timed(LIBRARY, 11.0), timed(first, 10.0), timed(second, 10.0)], LIBRARY, METHOD
-    )
-    region = [
-        *(timed(LIBRARY, 20.0), timed(replace(first, fused=False), 12.0)),
-        rejected(replace(first, fused=True), Rejection.LAUNCH),
-        *(rejected(replace(second, fused=way), Rejection.LAUNCH) for way in (True, False)),
-    ]
-    assert bare is not None
-    tuned = make_fused_row(bare, region, LIBRARY, METHOD)
-    assert tuned is not None
-    assert tuned.row.evidence.rejected == ((Rejection.LAUNCH, 1),)
 
 
 def test_among_near_ties_fewer_kernels_win() -> None:
