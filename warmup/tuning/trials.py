@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -192,10 +192,20 @@ def all_variants(contenders: Contenders) -> tuple[Winner, ...]:
     return _variants_of(contenders, [winner for winner, _ in contenders.bare_us])
 
 
-def first_variants(contenders: Contenders, limit_us: float = math.inf) -> tuple[Winner, ...]:
-    """Return the variants of the first candidates whose bare time is below *limit_us*."""
+def variants_to_run(
+    contenders: Contenders, spilling: Collection[Winner] = (), limit_us: float = math.inf
+) -> tuple[Winner, ...]:
+    """Return the variants of the first candidates whose bare time is below *limit_us*.
+
+    Where kernels of them are *spilling* registers, variants of as many more candidates follow, of
+    those that hold less of the output in each thread: it is in registers while the product
+    accumulates.
+    """
     below = [winner for winner, time_us in contenders.bare_us if time_us < limit_us]
-    return _variants_of(contenders, below[: contenders.most])
+    variants = _variants_of(contenders, below[: contenders.most])
+    held = min((_output_per_warp(one) for one in variants if one in spilling), default=0.0)
+    less = [one for one in below[contenders.most :] if _output_per_warp(one) < held]
+    return *variants, *_variants_of(replace(contenders, alone=()), less[: contenders.most])
 
 
 def next_variants(
@@ -203,28 +213,20 @@ def next_variants(
 ) -> tuple[Winner, ...]:
     """Return the variants to run in *region* after *outcomes*, of which the library's is the first.
 
-    Where fused kernels spill registers, variants of as many more candidates follow, of those that
-    hold less of the output in each thread: it is in registers while the product accumulates. None
-    follow where the library's kernel has no time.
+    None follow where the library's kernel has no time.
     """
     whole_us, tried = outcomes[0].time_us, {one.winner for one in outcomes}
     if whole_us is None:
         return ()
     limit_us = _limit_us(contenders.library_us, region, whole_us)
-    variants = first_variants(contenders, limit_us)
-    spilling = [
-        _output_per_warp(one.winner)
-        for one in outcomes
-        if one.winner in variants and one.kernels and (one.kernels.spills or 0) > MAX_SPILLS
-    ]
-    below = [winner for winner, time_us in contenders.bare_us if time_us < limit_us]
-    less = [
-        winner
-        for winner in below[contenders.most :]
-        if spilling and _output_per_warp(winner) < min(spilling)
-    ]
-    more = _variants_of(replace(contenders, alone=()), less[: contenders.most])
-    return tuple(one for one in (*variants, *more) if one not in tried)
+    variants = variants_to_run(contenders, spilling_of(outcomes), limit_us)
+    return tuple(one for one in variants if one not in tried)
+
+
+def spilling_of(outcomes: Iterable[Outcome]) -> set[Winner]:
+    """Return the candidates of *outcomes* whose kernels spill more than inductor accepts."""
+    kernels = ((one.winner, one.kernels) for one in outcomes)
+    return {winner for winner, one in kernels if one and (one.spills or 0) > MAX_SPILLS}
 
 
 def _limit_us(library_us: float | None, region: Region, whole_us: float) -> float:

@@ -51,7 +51,7 @@ from warmup.measuring.trial_process import WORKERS
 from warmup.models.rebuilt import precision_of
 from warmup.table.lookup import Lookup
 from warmup.table.schema import OnMiss
-from warmup.tuning.trials import first_variants, next_variants
+from warmup.tuning.trials import next_variants, spilling_of, variants_to_run
 
 # `RegionCompiler`: compiles the region around a GEMM with each candidate, to time them fused.
 
@@ -257,6 +257,7 @@ class TrialServer:
         self._send = send
         self._waiting: dict[int, tuple[Trial, RegionCompiler | None]] = {}
         self._caches = contextlib.ExitStack()
+        self._spilling: set[Winner] = set()  # in any region: they may in the next
 
     def serve(self, requests: Iterable[bytes]) -> None:
         with self._caches:
@@ -279,11 +280,9 @@ class TrialServer:
         device = torch.device(trial.device)
         compiler = RegionCompiler(trial, device)
         self._waiting[number] = trial, compiler
-        winners = [trial.library]
-        if trial.contenders is None:
-            winners = [one.winner for one in trial.candidates]
-        else:
-            winners += first_variants(trial.contenders)
+        winners = [one.winner for one in trial.candidates]
+        if trial.contenders is not None:
+            winners = [trial.library, *variants_to_run(trial.contenders, self._spilling)]
         skipped = {trial.candidates[i].winner for i in request["skip"]}
         with contextlib.suppress(Exception), _conditions_of(trial, device):
             compiler.compile_ahead(
@@ -349,6 +348,7 @@ class TrialServer:
             del self._waiting[number]
             if device.type == "cuda" and _device_works(device):
                 torch.cuda.empty_cache()
+        self._spilling |= spilling_of(outcomes)
         self._send({"outcomes": msgspec.to_builtins(outcomes)})
         return True
 
