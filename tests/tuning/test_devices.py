@@ -47,7 +47,6 @@ from warmup.tuning.devices import (
     ProblemQueue,
     ProblemTask,
     ReadyWorker,
-    RunnerGoneError,
     RunnerLostError,
     SharedBuild,
     WorkerOrder,
@@ -391,6 +390,6 @@ def test_a_worker_that_is_stopped_ends_at_once() -> None:
         with pytest.raises(RunnerLostError, match="SIGKILL"):
             call.result()
     assert time.monotonic() - started < 30
-    with pytest.raises(RunnerGoneError):
+    with pytest.raises(RunnerLostError):
         runner.start()
     runner.close()

@@ -40,7 +40,7 @@ from warmup.core.buckets import parse_buckets, parse_inputs
 from warmup.core.device import Runtime, compare_runtimes
 from warmup.core.errors import MissReason, ModelError, SettingsError, warmup_error_in
 from warmup.core.files import make_folder, temporary_folder
-from warmup.core.processes import Caches, Child, ChildError, end_with_parent, in_turn
+from warmup.core.processes import Child, ChildError, end_with_parent, in_turn
 from warmup.core.rows import L2, SEED, Launch
 from warmup.core.text import __version__
 from warmup.core.trial import Samples
@@ -256,7 +256,11 @@ class Race:
         self.observer.variant_started(variant)
         log = self.logs / f"compare-{variant.name}.log"
         spawned = time.monotonic()
-        environment = Caches(self.scratch / variant.name).environment()
+        caches = self.scratch / variant.name
+        environment = {
+            "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
+            "TRITON_CACHE_DIR": str(caches / "triton"),
+        }
         entrant = _VariantEntrant(
             remote=self.processes.enter_context(Remote(_CHILD, log, environment)),
             timeout_s=self.timeout_s,

@@ -12,15 +12,19 @@ import os
 import selectors
 import signal
 import subprocess
+import sys
+import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any, Final, TypeVar
 
 from warmup.core.errors import SettingsError
 
+_ROOT: Final = str(Path(__file__).resolve().parents[2])
 _READ_BYTES: Final = 1 << 16
 _TAIL_BYTES: Final = 8192
 _LOG_LINE_LENGTH: Final = 300
@@ -37,38 +41,27 @@ class ChildTimeoutError(ChildError):
     """The child sent no answer within the limit, and may still run."""
 
 
-@dataclass(frozen=True, slots=True)
-class Caches:
-    """The folder of a process's own caches of inductor and Triton, empty at first."""
-
-    folder: Path
-
-    @property
-    def inductor(self) -> Path:
-        return self.folder / "inductor"
-
-    @property
-    def triton(self) -> Path:
-        return self.folder / "triton"
-
-    def environment(self) -> dict[str, str]:
-        """Return this process's environment with these caches and without any WARMUP_ variable."""
-        plain = {key: value for key, value in os.environ.items() if not key.startswith("WARMUP_")}
-        return {
-            **plain,
-            "TORCHINDUCTOR_CACHE_DIR": str(self.inductor),
-            "TRITON_CACHE_DIR": str(self.triton),
-        }
-
-
 class Child:
     """A process that runs *command* in its own session, so that Ctrl-C reaches the parent only.
 
-    Its output goes to *log*, a readable file that may be closed once the child is started. The
-    caller that starts a child must `kill` it.
+    It has this process's environment with *changes* and without any WARMUP_ variable, and imports
+    this warmup. Its output goes to *log*, a readable file that may be closed once the child is
+    started, else to a temporary one. The caller that starts a child must `kill` it.
     """
 
     def __init__(
+        self,
+        command: Sequence[str],
+        changes: Mapping[str, str] = MappingProxyType({}),
+        log: IO[bytes] | None = None,
+    ) -> None:
+        plain = {key: value for key, value in os.environ.items() if not key.startswith("WARMUP_")}
+        path = os.pathsep.join([_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])])
+        with contextlib.ExitStack() as stack:
+            log = log or stack.enter_context(tempfile.TemporaryFile())
+            self._start(command, {**plain, "PYTHONPATH": path, **changes}, log)
+
+    def _start(
         self, command: Sequence[str], environment: Mapping[str, str], log: IO[bytes]
     ) -> None:
         ours, theirs = os.pipe()
@@ -79,7 +72,7 @@ class Child:
                 stdout=log,
                 stderr=log,
                 pass_fds=(theirs,),
-                env=dict(environment),
+                env=environment,
                 start_new_session=True,
             )
         except BaseException:
@@ -169,6 +162,22 @@ def end_with_parent() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+@contextlib.contextmanager
+def answering() -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """Yield what sends an answer to the parent, from any thread; this process ends with it."""
+    end_with_parent()
+    lock = threading.Lock()
+    with os.fdopen(int(sys.argv[-1]), "wb") as answers:
+
+        def send(message: Mapping[str, Any]) -> None:
+            line = json.dumps(message).encode() + b"\n"
+            with lock:
+                answers.write(line)
+                answers.flush()
+
+        yield send
 
 
 # `RecordingOrder`: what `warmup build -- COMMAND` asks of each Python process of the command.

@@ -9,19 +9,17 @@ from __future__ import annotations
 import itertools
 import os
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import IO, Final
 
 import msgspec
 
 from warmup.core.errors import BuildError
 from warmup.core.events import logger
-from warmup.core.processes import RECORDING_VARIABLE, Child, ChildError, ChildTimeoutError, Message
+from warmup.core.processes import Child, ChildError, ChildTimeoutError, Message
 from warmup.core.rows import Rejection, Winner
 from warmup.core.trial import Outcome, Trial, trial_to_json
 
@@ -33,7 +31,6 @@ _OPERANDS_STAGE: Final = "operands"  # before the first candidate
 _MOST_DEATHS: Final = 16  # of one trial
 _MOST_RESTARTS: Final = 1  # of one trial, while no candidate was running
 _MOST_CONTROL_DEATHS: Final = 1  # of one trial; a busy machine can end or delay a process
-_ROOT: Final = str(Path(__file__).resolve().parents[2])
 
 
 class TrialNotRunError(Exception):
@@ -91,15 +88,8 @@ class TrialProcess:
         self._leave_to_parent()
         if self._child is not None:
             return
-        path = [_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
-        environment = {
-            **os.environ,
-            "TORCH_WARM_POOL": "0",  # compile workers start with `WORKERS` only, not on import
-            "PYTHONPATH": os.pathsep.join(path),
-            RECORDING_VARIABLE: "",  # what it compiles is no question of a program
-        }
-        with tempfile.TemporaryFile() as own:  # the child has a descriptor of its own
-            self._child = Child(self.command, environment, self.log or own)
+        # Compile workers start with `WORKERS` only, not on import.
+        self._child = Child(self.command, {"TORCH_WARM_POOL": "0"}, self.log)
         self._is_ready = False
         for one in self._waiting:
             one.is_sent = False

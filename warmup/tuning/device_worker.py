@@ -7,8 +7,6 @@ file descriptor FD.
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -22,7 +20,7 @@ import torch
 
 from warmup.core.errors import BuildError, ModelError, ProblemError, WarmupError, cause_in
 from warmup.core.files import DeviceLock
-from warmup.core.processes import end_with_parent
+from warmup.core.processes import answering
 from warmup.core.rows import Family, Winner
 from warmup.measuring.machine import descendants_of
 from warmup.measuring.trial import time_calls
@@ -145,17 +143,8 @@ def _tune(task: ProblemTask, context: BuildContext) -> ProblemResults | str:
 
 
 def main() -> None:
-    end_with_parent()
-    lock = threading.Lock()
-    with os.fdopen(int(sys.argv[-1]), "wb") as answers:
-
-        def send(message: Mapping[str, Any]) -> None:
-            line = json.dumps(message).encode() + b"\n"
-            with lock:
-                answers.write(line)
-                answers.flush()
-
-        ended = threading.Event()
+    ended = threading.Event()
+    with answering() as send:
 
         def beat() -> None:  # a sign of life as long as this process runs Python
             while not ended.wait(_BEAT_S):

@@ -65,7 +65,6 @@ MOST_LOSSES: Final = 2  # of one problem: the first device's, and that of the on
 MOST_LOSSES_IN_A_ROW: Final = 3  # of one worker: then the device is to blame, not a problem
 WORKER_COMMAND: Final = (sys.executable, "-P", "-m", "warmup.tuning.device_worker")
 _DEVICE_NAME: Final = re.compile(r"cpu|cuda:[0-9]{1,3}")
-_PACKAGE_ROOT: Final = str(Path(__file__).resolve().parents[2])
 _THREADS_VARIABLE: Final = "TORCHINDUCTOR_COMPILE_THREADS"
 
 
@@ -114,11 +113,7 @@ def to_message(record: object) -> Message:
 
 
 class RunnerLostError(Exception):
-    """The worker died, hung or ran out of memory during a problem; the text says which."""
-
-
-class RunnerGoneError(Exception):
-    """The worker did not start; the text says why. No problem is to blame."""
+    """The worker did not start, died, hung or ran out of memory; the text says which."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,26 +192,19 @@ class LocalRunner:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def start(self) -> ReadyWorker:
-        """Start the process; a RunnerGoneError says that it did not start, or `stop` came first."""
+        """Start the process; a RunnerLostError says that it did not start, or `stop` came first."""
         folder = tempfile.mkdtemp(prefix="worker-", dir=self.order.folder)
-        path = [_PACKAGE_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
-        plain = {key: value for key, value in os.environ.items() if not key.startswith("WARMUP_")}
-        environment = {**plain, "PYTHONPATH": os.pathsep.join(path), **self.environment}
         try:
-            with tempfile.TemporaryFile() as log:
-                child = Child(self.command, environment, log)
+            child = Child(self.command, self.environment)
         except OSError as error:
-            raise RunnerGoneError(f"cannot be started: {error}") from None
+            raise RunnerLostError(f"cannot be started: {error}") from None
         with self._lock:
             self._child = child
             if self._is_stopped:
                 child.end()
-        try:
-            # A process that imports torch gives no sign of life before it can.
-            order, start_s = replace(self.order, folder=folder), self.start_s
-            return self._ask(order, "ready", ReadyWorker, limit_s=start_s, silence_s=start_s)
-        except RunnerLostError as lost:
-            raise RunnerGoneError(str(lost)) from None
+        # A process that imports torch gives no sign of life before it can.
+        order, start_s = replace(self.order, folder=folder), self.start_s
+        return self._ask(order, "ready", ReadyWorker, limit_s=start_s, silence_s=start_s)
 
     def run(self, task: ProblemTask) -> ProblemResults:
         """Return what came of *task*; a RunnerLostError says that the process has ended."""
@@ -522,7 +510,7 @@ def start_workers(
     for name, start in starts.items():
         try:
             ready[name] = start.result()
-        except RunnerGoneError as error:
+        except RunnerLostError as error:
             gone[name] = str(error)
     if not ready:
         raise _no_device("started", gone)
@@ -621,12 +609,11 @@ class Dispatch:
     def _has_ended_well(self, runner: LocalRunner, key: str | None, call: Future[Any]) -> bool:
         try:
             answer = call.result()
-        except RunnerGoneError as error:
-            self.gone[runner.name] = f"did not start again: {error}"
-            return False
         except RunnerLostError as error:
-            assert key is not None
-            self._lose(runner, key, str(error))
+            if key is None:
+                self.gone[runner.name] = f"did not start again: {error}"
+            else:
+                self._lose(runner, key, str(error))
             return False
         if key is not None:
             self._finish(runner, key, answer)

@@ -22,7 +22,7 @@ import torch
 
 from warmup.core.errors import BuildError, MissReason
 from warmup.core.events import Emitter, Event, EventName, HookEvent
-from warmup.core.processes import end_with_parent
+from warmup.core.processes import answering
 from warmup.core.rows import Evidence, Rejection, Row, Winner
 from warmup.core.trial import (
     Candidate,
@@ -39,7 +39,7 @@ from warmup.inductor.caches import empty_caches, own_cache_entries
 from warmup.inductor.gemm.hooks import KernelWatch, watching_kernels
 from warmup.inductor.gemm.question import make_call
 from warmup.inductor.gemm.regions import module_of
-from warmup.inductor.machine import assemble_as_workers_do, warm_workers
+from warmup.inductor.machine import assemble_as_workers_do
 from warmup.inductor.options import mm_unfolded
 from warmup.keys.gemm import GemmProblem
 from warmup.keys.kind import Problem
@@ -380,18 +380,10 @@ def _device_works(device: torch.device) -> bool:
 
 
 def main() -> None:
-    end_with_parent()
-    assemble_as_workers_do()
-    if WORKERS in sys.argv:
-        start_workers("auto", for_build=True)
-        if torch.cuda.is_available():
-            warm_workers(torch.device("cuda"))
-    with os.fdopen(int(sys.argv[-1]), "wb") as answers:
-
-        def send(message: Mapping[str, Any]) -> None:
-            answers.write(json.dumps(message).encode() + b"\n")
-            answers.flush()
-
+    with answering() as send:
+        assemble_as_workers_do()
+        if WORKERS in sys.argv:
+            start_workers("auto", for_build=True)
         send({"ready": True})
         TrialServer(send).serve(sys.stdin.buffer)
 
