@@ -443,8 +443,6 @@ def bench(
     forward is timed, of layers also forward and backward as one call.
     """
     choose(request.dtype, DTYPES, "--dtype")
-    if request.rounds < 1:
-        raise SettingsError(f"--rounds {request.rounds}", "give at least 1")
     connect()
     device = resolve_device(request.device)
     check_compiler(device)

@@ -216,17 +216,12 @@ class OpenLayer:
     def of(cls, definition: Any, name: str) -> OpenLayer:
         """Return the layer *definition*, an object with the attributes of `Layer`."""
         shapes = [tuple(shape) for shape in getattr(definition, "shapes", ())]
-        if len({len(shape) for shape in shapes}) != 1:
+        methods = [getattr(definition, method, None) for method in (EAGER, "inputs")]
+        if len({len(shape) for shape in shapes}) != 1 or not all(map(callable, methods)):
             raise SettingsError(
-                f"layer {name} has no shapes, or shapes of several lengths",
-                "define shapes = ((4096, 1024), (8192, 4096))",
+                f"layer {name} lacks shapes of one length, inputs(shape) or eager(*inputs)",
+                "define them as docs/how-to/bench.md says",
             )
-        for method in (EAGER, "inputs"):
-            if not callable(getattr(definition, method, None)):
-                raise SettingsError(
-                    f"layer {name} has no method {method!r}",
-                    "define shapes, inputs(shape) and eager(*inputs), see docs/how-to/bench.md",
-                )
         bases = type(definition).__mro__
         of_torch = {n for b in bases if b.__module__.startswith("torch.") for n in vars(b)}
         own = [
@@ -302,19 +297,15 @@ def spell_shape(shape: Sequence[object]) -> str:
 
 def parse_shapes(text: str, count: int | None = None) -> tuple[Sizes, ...]:
     """Return the shapes in ``"4096x1024,8192x4096"``, in the order given, each of *count* sizes."""
-    shapes: list[Sizes] = []
+    shapes: dict[Sizes, None] = {}
     for word in map(str.strip, text.split(",")):
-        if not _SHAPE.fullmatch(word):
+        shape = tuple(map(int, word.split("x"))) if _SHAPE.fullmatch(word) else ()
+        if not shape or shape in shapes or count not in (None, len(shape)):
             raise SettingsError(
-                f"--shapes: {word!r} is no shape",
+                f"--shapes: {word!r} is no shape of {count or 'some'} sizes, or given twice",
                 "write --shapes 4096x1024,8192x4096, each size below ten million",
             )
-        shape = tuple(map(int, word.split("x")))
-        if count not in (None, len(shape)):
-            raise SettingsError(f"--shapes: {word} has not {count} sizes", "give as many")
-        if shape in shapes:
-            raise SettingsError(f"--shapes: {word} is given twice", "name each shape once")
-        shapes.append(shape)
+        shapes[shape] = None
     return tuple(shapes)
 
 

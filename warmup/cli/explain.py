@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -27,12 +26,11 @@ from warmup.cli.streams import EXIT_FOUND
 from warmup.core.device import ASSUMED_DEVICES, AssumedDevice
 from warmup.core.text import counted
 from warmup.diagnostics.doctor import Diagnosis, diagnose
-from warmup.diagnostics.explain import Explanation, Graph, Section, Span
+from warmup.diagnostics.explain import Explanation, Section, Span
 from warmup.diagnostics.explain import explain as explain_model
 from warmup.diagnostics.suggest import MAX_SUGGESTED, Cost, Suggestion
 from warmup.diagnostics.suggest import suggest as choose_buckets
 
-_NAMED: Final = 16  # columns of the picture that name a range
 _LISTED: Final = 8  # sizes of a range that are listed; of more sizes their number is
 _BAR_COLUMNS: Final = 46  # the bar of all work, beside three columns of numbers
 _STATE_COLUMNS: Final = 5
@@ -116,7 +114,6 @@ def _section(section: Section, recompile_limit: int, width: int) -> Iterator[str
     for graph in section.graphs:
         yield ""
         yield f"  graph {graph.number}: {graph.function} ({_where(graph.path)}:{graph.line})"
-        yield from _picture(graph, section, width)
         for span in graph.spans:
             yield from _span(span, width)
         if len(graph.spans) > recompile_limit:
@@ -134,7 +131,7 @@ def _section(section: Section, recompile_limit: int, width: int) -> Iterator[str
 
 
 def _span(span: Span, width: int) -> Iterator[str]:
-    head = f"  {_range(span):<{_NAMED - 3}} "
+    head = f"  {_range(span):<13} "
     yield from fold(f"compiled at {span.tuned_at}, {_served(span.sizes)}", head, width=width)
     low, high = span.low_cause, span.high_cause
     if low is high is None:
@@ -167,33 +164,6 @@ def _served(sizes: Sequence[int]) -> str:
         return f"its winners serve {len(sizes)} given sizes from {min(sizes)} to {max(sizes)}"
     named = ", ".join(map(str, sizes))
     return f"its winners serve {named}" if sizes else "no given size uses its winners"
-
-
-def _picture(graph: Graph, section: Section, width: int) -> Iterator[str]:
-    """Yield a bar for each range on a logarithmic scale, with ``*`` where it was compiled."""
-    room = width - _NAMED - 2
-    low = min(section.sizes)
-    high = max(section.largest, *(span.tuned_at for span in graph.spans))
-
-    def column(size: int) -> int:
-        share = (math.log(max(size, low)) - math.log(low)) / (math.log(high) - math.log(low))
-        return round(min(share, 1.0) * (room - 1))
-
-    for span in graph.spans:
-        begin, at = column(span.low), column(span.tuned_at)
-        end = column(high if span.high is None else min(span.high, high))
-        mark = ":" if span.conditions else "="
-        bar = f"{' ' * begin}{mark * (at - begin)}*{mark * (end - at)}"
-        ends = ">" if span.high is None or span.high > high else ""
-        yield f"  {_range(span):<{_NAMED - 2}}{bar}{ends}"
-    scale = [" "] * room
-    for size in sorted({low, high, *section.sizes}, key=lambda size: size not in (low, high)):
-        name, place = str(size), min(column(size), room - len(str(size)))
-        around = scale[max(place - 1, 0) : place + len(name) + 1]
-        if not any(letter != " " for letter in around):
-            scale[place : place + len(name)] = name
-    yield f"  {'':{_NAMED - 2}}{''.join(scale).rstrip()}"
-    yield ""
 
 
 def _range(span: Span) -> str:

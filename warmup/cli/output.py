@@ -103,7 +103,12 @@ def terminal_width() -> int | None:
 
 
 def fold(
-    text: str, head: str = "", *, indent: int | None = None, width: int | None = TEXT_WIDTH
+    text: str,
+    head: str = "",
+    *,
+    indent: int | None = None,
+    width: int | None = TEXT_WIDTH,
+    breaks_words: bool = False,
 ) -> list[str]:
     """Return *head* and *text* in lines of at most *width* columns; words and paths stay whole.
 
@@ -115,7 +120,7 @@ def fold(
         width=width or sys.maxsize,
         initial_indent=head,
         subsequent_indent=" " * (len(head) if indent is None else indent),
-        break_long_words=False,
+        break_long_words=breaks_words,
         break_on_hyphens=False,
     )
 
@@ -153,25 +158,10 @@ def grid(
         yield ("  " * bool(above) + (" " * gap).join(cells[above:])).rstrip()
 
 
-def fold_cells(text: str, head: str, width: int | None) -> Iterator[str]:
-    """Yield *head* and *text* in lines of at most *width* columns.
-
-    Lines are broken at blanks, else at commas, else at the underscores of a kernel's name.
-    """
-    if width is None:
-        yield from fold(text, head, width=width)
-        return
-    indent = " " * (min(len(head), _DEEPEST) or 4)
-    for line in fold(text, head, indent=len(indent), width=width):
-        rest = line
-        while len(rest) > width:
-            places = [rest.rfind(mark, len(indent) + 1, width) for mark in ",_"]
-            at = next((place for place in places if place > 0), -1)
-            if at < 0:
-                break
-            yield rest[: at + 1]
-            rest = f"{indent}{rest[at + 1 :]}"
-        yield rest
+def fold_cells(text: str, head: str, width: int | None) -> list[str]:
+    """Return *head* and *text* in lines of at most *width* columns, broken inside of words too."""
+    indent = min(len(head), _DEEPEST) or 4
+    return fold(text, head, indent=indent, width=width, breaks_words=True)
 
 
 def digits(value: float | None) -> str:

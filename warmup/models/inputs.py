@@ -378,40 +378,31 @@ _tree_map = torch.utils._pytree.tree_map  # noqa: SLF001  torch's own tree walk 
 
 @contextlib.contextmanager
 def naming_dtypes(module: nn.Module, inputs: Inputs) -> Iterator[None]:
-    """Turn a failure of *module* on *inputs* into a remedy where their dtypes are the reason.
+    """Turn a failure of *module* on *inputs* into a ModelError where their dtypes are the reason.
 
-    They are when on fake tensors the model fails as well, and does not fail with inputs of the
-    parameters' dtype. The ModelError names both, and the options that change them.
+    They are when on fake tensors the model fails too, and not with inputs of its own dtype.
     """
     try:
         yield
     except WarmupError:
         raise
     except Exception as error:
-        mismatch = _dtype_mismatch(module, inputs)
-        if mismatch is None:
+        own = floating_dtype(module)
+        arguments = [*forward_parameters(module), *map(str, range(len(inputs.args)))]
+        named = {**dict(zip(arguments, inputs.args, strict=False)), **inputs.kwargs}
+        others = {
+            name: dtype_name(value.dtype)
+            for name, value in named.items()
+            if isinstance(value, torch.Tensor) and value.is_floating_point() and value.dtype != own
+        }
+        is_reason = own is not None and others and not _accepts(module, inputs, None)
+        if own is None or not is_reason or not _accepts(module, inputs, own):
             raise
-        raise mismatch from error
-
-
-def _dtype_mismatch(module: nn.Module, inputs: Inputs) -> ModelError | None:
-    own = floating_dtype(module)
-    arguments = [*forward_parameters(module), *map(str, range(len(inputs.args)))]
-    named = {**dict(zip(arguments, inputs.args, strict=False)), **inputs.kwargs}
-    for name, value in named.items():
-        if not (isinstance(value, torch.Tensor) and value.is_floating_point()):
-            continue
-        if own is None or value.dtype == own:
-            continue
-        if _accepts(module, inputs, None) or not _accepts(module, inputs, own):
-            return None
-        short = dtype_name(own)
-        return ModelError(
-            f"the parameters of the model are {short}, "
-            f"and its input {name} is {dtype_name(value.dtype)}",
+        (name, other), short = next(iter(others.items())), dtype_name(own)
+        raise ModelError(
+            f"the parameters of the model are {short}, and its input {name} is {other}",
             f'cast both with --dtype {short}, or name the input: --input "{name}=[...]:{short}"',
-        )
-    return None
+        ) from error
 
 
 def _accepts(module: nn.Module, inputs: Inputs, dtype: torch.dtype | None) -> bool:

@@ -91,12 +91,12 @@ def open_target(target: str) -> tuple[ModelFile, str]:
 
 def _make(definition: Any, target: str, arguments: Mapping[str, Any]) -> nn.Module:
     """Return the module that *definition* is, or makes of *arguments*: a class or a function."""
-    if isinstance(definition, nn.Module) and arguments:
+    is_made = isinstance(definition, nn.Module)
+    if is_made and arguments:
         raise ModelError(
             f"--model {target}: a module that exists takes no arguments ({', '.join(arguments)})",
             "name the class or a function that makes it",
         )
-    is_made = isinstance(definition, nn.Module)
     module = definition if is_made else _call(definition, target, arguments)
     if not hasattr(module, "_orig_mod"):
         return module
@@ -452,12 +452,7 @@ def _from_function(function: Callable[..., Any], bucket: Bucket) -> Inputs:
     parameters = inspect.signature(function).parameters
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     sizes = {name: size for name, size in bucket.sizes if name in parameters or open_ended}
-    unbound = [
-        p.name
-        for p in parameters.values()
-        if p.default is p.empty and p.name not in sizes and p.kind is not p.VAR_KEYWORD
-    ]
-    if unbound:
+    if unbound := [name for name in needed_arguments(function) if name not in sizes]:
         raise SettingsError(
             f"{_INPUTS_FUNCTION}: no size is bound to {', '.join(unbound)}",
             f'bind one with --dims "{unbound[0]}=1,8" (--seqlens binds seqlen)',

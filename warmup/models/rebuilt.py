@@ -126,16 +126,10 @@ def gemm_tensors(problem: GemmProblem) -> dict[str, OperandTensor]:
     is_scaled = problem.scale is not None
     if problem.dtype_b is not None and not is_scaled:
         raise ProblemError(f"the operands have two dtypes, {problem.dtype} and {problem.dtype_b}")
-    batch = () if problem.batch is None else (problem.batch,)
     m, n, k = problem.m, problem.n, problem.k
     dtype = _dtype_of(problem.dtype)
     scale = 1 / math.sqrt(max(size_of(k), 1))
-
-    def matrix(rows: Dim, cols: Dim, layout: Layout, scale: float = 1) -> OperandTensor:
-        return OperandTensor(
-            (*batch, rows, cols), _strides(batch, rows, cols, layout), dtype, scale
-        )
-
+    matrix = partial(_matrix, problem.batch, dtype)
     tensors = {"a": matrix(m, k, problem.a)}
     if is_scaled:  # 8 bits are too few for small values: the scales make the result of size 1
         dtype_b = _dtype_of(problem.dtype_b or problem.dtype)
@@ -145,11 +139,11 @@ def gemm_tensors(problem: GemmProblem) -> dict[str, OperandTensor]:
             tensors["bias"] = _dense([n], _dtype_of(problem.out))
         return tensors
     if problem.op in CPU_LINEAR:
-        tensors["b"] = matrix(n, k, Layout("row"), scale)
+        tensors["b"] = matrix(n, k, Layout("row"), scale=scale)
     else:
-        tensors["b"] = matrix(k, n, problem.b, scale)
+        tensors["b"] = matrix(k, n, problem.b, scale=scale)
     if problem.a2 is not None and problem.b2 is not None:
-        tensors |= {"a2": matrix(m, k, problem.a2), "b2": matrix(k, n, problem.b2, scale)}
+        tensors |= {"a2": matrix(m, k, problem.a2), "b2": matrix(k, n, problem.b2, scale=scale)}
     if problem.bias is not None:
         tensors["bias"] = _dense(_bias_sizes(problem, problem.bias), dtype)
     return tensors
@@ -218,17 +212,26 @@ def _dense(sizes: Sequence[Dim], dtype: torch.dtype) -> OperandTensor:
     return OperandTensor(tuple(sizes), tuple(strides), dtype)
 
 
-def _strides(batch: Sequence[Dim], rows: Dim, cols: Dim, layout: Layout) -> tuple[int, ...]:
+def _matrix(
+    batch: Dim | None,
+    dtype: torch.dtype,
+    rows: Dim,
+    cols: Dim,
+    layout: Layout,
+    *,
+    scale: float = 1,
+) -> OperandTensor:
     row_count, col_count = size_of(rows), size_of(cols)
     if layout.order == "row":
-        matrix = (col_count if layout.leading is None else _fixed(layout.leading), 1)
+        strides = (col_count if layout.leading is None else _fixed(layout.leading), 1)
     elif layout.order == "col":
-        matrix = (1, row_count if layout.leading is None else _fixed(layout.leading))
+        strides = (1, row_count if layout.leading is None else _fixed(layout.leading))
     else:
         raise ProblemError(f"the layout {layout} cannot be rebuilt from a key")
-    if not batch:
-        return matrix
-    return (row_count * col_count if layout.batch is None else _fixed(layout.batch), *matrix)
+    if batch is None:
+        return OperandTensor((rows, cols), strides, dtype, scale)
+    apart = row_count * col_count if layout.batch is None else _fixed(layout.batch)
+    return OperandTensor((batch, rows, cols), (apart, *strides), dtype, scale)
 
 
 def size_of(dim: Dim) -> int:
@@ -312,26 +315,11 @@ def rebuild_grouped(key: str, device: torch.device) -> RebuiltProblem:
 
 def factors_of(problem: GroupedProblem) -> tuple[OperandTensor, OperandTensor]:
     m, n, k = (Dim.of(size) for size in (problem.m, problem.n, problem.k))
-    whole, each = (
-        gemm_tensors(
-            GemmProblem(
-                op=op,
-                batch=batch,
-                m=m,
-                n=n,
-                k=k,
-                dtype=problem.dtype,
-                a=problem.a,
-                b=problem.b,
-                out=problem.out,
-            )
-        )
-        for op, batch in (("mm", None), ("bmm", Dim.of(problem.groups)))
-    )
-    a, b = (
-        each[name] if name in OF_EACH_GROUP[problem.over] else whole[name] for name in ("a", "b")
-    )
-    return a, b
+    groups, of_each = Dim.of(problem.groups), OF_EACH_GROUP[problem.over]
+    batch_a, batch_b = (groups if name in of_each else None for name in ("a", "b"))
+    dtype, scale = _dtype_of(problem.dtype), 1 / math.sqrt(max(problem.k, 1))
+    a = _matrix(batch_a, dtype, m, k, problem.a)
+    return a, _matrix(batch_b, dtype, k, n, problem.b, scale=scale)
 
 
 def ends_for(problem: GroupedProblem) -> Sequence[int]:
