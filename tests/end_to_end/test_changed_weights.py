@@ -11,7 +11,6 @@ from own_processes import PROGRAMS, ROOT, answer_of, python_in
 from torch import nn
 
 from warmup.inductor import weight_watch
-from warmup.serving.audit import audit
 
 # With the weight that is named.
 NOTICED = {
@@ -21,22 +20,15 @@ NOTICED = {
     "fill": "shift",
 }
 # How often inductor compiles, with the graphs that were changed.
-COMPILES = {
-    "swap_adapters": 20,
-    "change_for_two_shapes": 4,
-    "break_the_graph": 4,
-    "write_in_the_graph": 1,
-    "change_padded": 3,
-}
+COMPILES = {"swap_adapters": 20, "break_the_graph": 4, "change_padded": 3}
 
 Found = dict[str, Any]
 
 
 def run(folder: Path, *ways: str) -> Found:
-    """Return what the program printed, with inductor's caches and the audit log in *folder*."""
-    log = {"WARMUP_AUDIT_LOG": str(folder / "audit.jsonl")}
+    """Return what the program printed, with inductor's caches in *folder*."""
     words = (str(PROGRAMS / "change_weights.py"), *ways)
-    found: Found = answer_of(python_in(folder, *words, cwd=ROOT, **log).stdout)
+    found: Found = answer_of(python_in(folder, *words, cwd=ROOT).stdout)
     return found
 
 
@@ -91,16 +83,6 @@ def test_strict_serving_refuses_each_call_after_the_change(found: Found) -> None
         assert "self.gain; load all weights before the first call" in said
         assert event["refused"]
     assert case["error"] < 1e-5
-
-
-@pytest.mark.long
-def test_changes_are_counted(found: Found, folder: Path) -> None:
-    report, log = found["report"], audit([folder / "audit.jsonl"])
-    assert 19 in report["changed"].values()  # the swapped adapters
-    assert f"with changed weights ({'; '.join(report['changed'])})" in report["text"]
-    total = sum(report["changed"].values()) + len(found["refuse"]["events"])
-    assert sum(log.changed.values()) == total
-    assert sum(each.changed for each in log.by_digest.values()) == total
 
 
 @pytest.mark.long
