@@ -98,8 +98,7 @@ class VariantProcess:
         before = clock.take()
         outputs = [self._first_output(i, given.spawned, clock) for i in range(len(self._inputs))]
         benchmarks, hits, misses = self._counts()
-        handle = self._handle
-        report = None if handle is None else handle.report()
+        report = None if self._handle is None else self._handle.report()
         phases = [before, *(phases_from(output["phases"]) for output in outputs)]
         start = Start(
             process_seconds=outputs[-1]["process_seconds"],
@@ -114,13 +113,10 @@ class VariantProcess:
             peak_bytes=outputs[-1]["peak_bytes"],
             outputs=outputs,
         )
-        prepared = None if handle is None else handle.prepared
-        return {
-            "start": start,
-            "remarks": [] if prepared is None else str(prepared).splitlines()[:1],
-            "dtype": self._dtype(),
-            "assumptions": self._assumptions,
-        }
+        prepared = None if self._handle is None else self._handle.prepared
+        remarks = [] if prepared is None else str(prepared).splitlines()[:1]
+        about = {"dtype": self._dtype(), "assumptions": self._assumptions}
+        return {"start": start, "remarks": remarks, **about}
 
     def agree(self, folder: str, keep: bool) -> Answer:  # noqa: FBT001  a field of the request
         """Answer with the error against the outputs in *folder* and its limit, by bucket."""
@@ -203,28 +199,24 @@ class VariantProcess:
         self._open.enter_context(inductor.time_phases(clock))
         if how.is_served:
             with clock.phase(Phase.INSTALL):
-                self._install(case, self._module if how is How.TABLE_PADDED else None)
+                from warmup.serving.install import InstallRequest, install_as
+
+                request = InstallRequest(
+                    table=case.table,
+                    device=case.device,
+                    model=self._module if how is How.TABLE_PADDED else None,
+                    bundle=False,  # the lookups of its graphs are not counted
+                    freezing=case.freezing,
+                    allow_mismatch=True,  # the report says which fields mismatch, counts the misses
+                    quiet=True,
+                )
+                self._handle = self._open.enter_context(install_as(request))
         else:
             self._benchmarks = self._open.enter_context(inductor.count_benchmarks())
         # Each bucket is a graph; past the limit torch would run the model uncompiled and only warn.
         torch.compiler.config.recompile_limit = _LIMIT_PER_BUCKET * len(self._inputs)
         torch.compiler.config.fail_on_recompile_limit_hit = True
         self._served = compile_model(self._module, _MODE_OF.get(how))
-
-    def _install(self, case: Case, padded: nn.Module | None) -> None:
-        from warmup.serving.install import InstallRequest, install_as
-
-        # The report says which fields mismatch, and counts the misses.
-        request = InstallRequest(
-            table=case.table,
-            device=case.device,
-            model=padded,
-            bundle=False,  # the lookups of its graphs are not counted
-            freezing=case.freezing,
-            allow_mismatch=True,
-            quiet=True,
-        )
-        self._handle = self._open.enter_context(install_as(request))
 
     def _counts(self) -> tuple[int, int | None, int | None]:
         if self._handle is None:
@@ -259,11 +251,8 @@ class VariantProcess:
         return self._served(*inputs.args, **inputs.kwargs)
 
     def _numbered(self, bucket: int, copies: Copies | None = None) -> Callable[[int], object]:
-        def numbered(number: int) -> object:
-            own = self._inputs[bucket]
-            return self._call(own if copies is None else copies.take(bucket, number))
-
-        return numbered
+        own = self._inputs[bucket]
+        return lambda number: self._call(copies.take(bucket, number) if copies else own)
 
     def _outputs(self, number: int) -> list[torch.Tensor]:
         outputs = tensors_of(self._call(self._inputs[number]))
@@ -274,8 +263,7 @@ class VariantProcess:
             return int(torch.cuda.max_memory_allocated(self._device))
         import resource
 
-        resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return resident if sys.platform == "darwin" else resident * _KIB
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,15 +313,12 @@ def _copied(inputs: Inputs) -> Inputs:
     """Return *inputs* with copies of its tensors; a tensor that occurs twice is copied once."""
     copies: dict[int, torch.Tensor] = {}
 
-    def copied(leaf: object) -> object:
-        if not isinstance(leaf, torch.Tensor) or not is_plain(leaf):
-            return leaf
-        if id(leaf) not in copies:
+    def copied(leaf: torch.Tensor) -> torch.Tensor:
+        if is_plain(leaf) and id(leaf) not in copies:
             copies[id(leaf)] = copy.deepcopy(leaf.detach()).requires_grad_(leaf.requires_grad)
-        return copies[id(leaf)]
+        return copies.get(id(leaf), leaf)
 
-    args, kwargs = torch.utils._pytree.tree_map(copied, (inputs.args, inputs.kwargs))  # noqa: SLF001  torch's own tree walk has no public name
-    return Inputs(args, kwargs)  # with the strides of padding: storages are copied whole
+    return inputs.changed(copied)  # with the strides of padding: storages are copied whole
 
 
 def digest_of(tree: object) -> str:

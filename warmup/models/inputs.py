@@ -373,9 +373,6 @@ def sizes_within(bucket: Bucket) -> tuple[Bucket, ...]:
     return tuple(dict.fromkeys([bucket.at(lows), bucket.at(middle)]))
 
 
-_tree_map = torch.utils._pytree.tree_map  # noqa: SLF001  torch's own tree walk has no public name
-
-
 @contextlib.contextmanager
 def naming_dtypes(module: nn.Module, inputs: Inputs) -> Iterator[None]:
     """Turn a failure of *module* on *inputs* into a ModelError where their dtypes are the reason.
@@ -406,15 +403,13 @@ def naming_dtypes(module: nn.Module, inputs: Inputs) -> Iterator[None]:
 
 
 def _accepts(module: nn.Module, inputs: Inputs, dtype: torch.dtype | None) -> bool:
-    def fake(leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor):
-            return leaf
-        is_cast = dtype is not None and leaf.is_floating_point()
-        return torch.empty(leaf.shape, dtype=dtype if is_cast else leaf.dtype, device=leaf.device)
+    def fake(tensor: torch.Tensor) -> torch.Tensor:
+        cast = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
+        return torch.empty(tensor.shape, dtype=cast, device=tensor.device)
 
     def make_arguments() -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-        args, kwargs = _tree_map(fake, (inputs.args, inputs.kwargs))
-        return args, kwargs
+        fakes = inputs.changed(fake)
+        return fakes.args, fakes.kwargs
 
     try:
         fake_copy(module).call(make_arguments)

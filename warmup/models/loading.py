@@ -258,6 +258,12 @@ class Inputs:
         """Return what the arguments hold at any depth, in torch's order."""
         return torch.utils._pytree.tree_leaves((self.args, self.kwargs))  # noqa: SLF001  torch's own tree walk has no public name
 
+    def changed(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Inputs:
+        """Return these arguments with *change* of each tensor that they hold at any depth."""
+        tree = self.args, self.kwargs
+        args, kwargs = torch.utils._pytree.tree_map_only(torch.Tensor, change, tree)  # noqa: SLF001  as above
+        return Inputs(args, kwargs, self.bucket)
+
 
 def parse_dtype(text: str, source: str) -> torch.dtype:
     """Return the dtype called *text*, by torch or usually; *source* is the option it is for."""
@@ -332,14 +338,11 @@ def make_inputs(
 
 
 def _moved(inputs: Inputs, device: torch.device, dtype: torch.dtype | None) -> Inputs:
-    def move(leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor):
-            return leaf
-        cast = dtype if dtype is not None and leaf.is_floating_point() else leaf.dtype
-        return leaf.to(device=device, dtype=cast)
+    def move(tensor: torch.Tensor) -> torch.Tensor:
+        cast = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
+        return tensor.to(device=device, dtype=cast)
 
-    args, kwargs = torch.utils._pytree.tree_map(move, (inputs.args, inputs.kwargs))  # noqa: SLF001  torch's own tree walk has no public name
-    return Inputs(args, kwargs)
+    return inputs.changed(move)
 
 
 def _choose(file: ModelFile, arguments: Collection[str] = ()) -> tuple[Any, str]:

@@ -324,18 +324,14 @@ def _run(
     device: torch.device,
     wide: torch.dtype,
 ) -> list[Any]:
-    def widen(leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor):
-            return leaf
-        if leaf.is_floating_point() and leaf.itemsize < wide.itemsize:
-            return leaf.detach().to(device, wide)
-        if leaf.dtype is torch.complex64 and wide is torch.float64:
-            return leaf.detach().to(device, torch.complex128)
-        return leaf.detach().to(device)
+    def widen(tensor: torch.Tensor) -> torch.Tensor:
+        dtype = tensor.dtype
+        if tensor.is_floating_point() and tensor.itemsize < wide.itemsize:
+            dtype = wide
+        elif dtype is torch.complex64 and wide is torch.float64:
+            dtype = torch.complex128
+        return tensor.detach().to(device, dtype)
 
     widened = {name: widen(tensor) for name, tensor in tensors.items()}
-    outputs = []
-    for call in calls:
-        args, kwargs = torch.utils._pytree.tree_map(widen, (call.args, call.kwargs))  # noqa: SLF001  no public name
-        outputs.append(torch.func.functional_call(module, widened, args, kwargs))
-    return outputs
+    made = (call.changed(widen) for call in calls)
+    return [torch.func.functional_call(module, widened, each.args, each.kwargs) for each in made]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-import os
 import pkgutil
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -41,6 +40,7 @@ from warmup.keys.registry import kind_of
 from warmup.keys.weight import ALIGNED_BYTES
 from warmup.models.loading import DTYPES
 from warmup.models.model_target import LoadedModel
+from warmup.models.outputs import available_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,11 +261,7 @@ def _dtype_of(name: str) -> torch.dtype:
 
 def _check_memory(tensors: Iterable[OperandTensor], device: torch.device) -> None:
     needed = sum(tensor.elements * max(tensor.dtype.itemsize, 4) for tensor in tensors)
-    if device.type == "cpu":
-        available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    else:
-        available = torch.cuda.mem_get_info(device)[0]
-    if needed > available:
+    if needed > (available := available_bytes(device)):
         raise ProblemError(
             f"the operands take {needed / 2**30:.0f} GiB, {device} has {available / 2**30:.0f} GiB"
         )
