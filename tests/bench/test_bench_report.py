@@ -19,10 +19,8 @@ from warmup.bench.cells import (
     Cell,
     Pass,
     chart_of,
-    compose,
     document,
     draw,
-    label_of,
 )
 from warmup.cli.bench import run_bench, spell
 from warmup.core.errors import SettingsError
@@ -159,21 +157,9 @@ def test_text_document_and_chart_say_the_same() -> None:
     assert all(low <= value <= high for low, value, high in bars)
 
 
-def test_every_word_and_value_stands_in_the_chart(tmp_path: Path) -> None:
-    """A cross stands where a value is missing; charts of many bars and of none are drawn too."""
+def test_charts_of_many_bars_and_of_none_are_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     chart = chart_of(FOUND, "mm")
-    figure = compose(chart)
-    (axes,) = figure.axes
-    legend = axes.get_legend()
-    assert legend is not None
-    names = {text.get_text() for text in legend.get_texts()}
-    assert names == {*chart.series, "measured peak: 750", "no time"}
-    values = [bar[1] for series in chart.series.values() for bar in series if bar is not None]
-    shown = [text.get_text() for text in axes.texts if text.get_text()]
-    assert shown == [label_of(value) for value in values]
-    assert label_of(1234.0) == "1234"
-    assert {chart.title, chart.note} <= {text.get_text() for text in figure.texts}
     groups = tuple(f"a long name of group {number}" for number in range(12))
     series = {f"s{n}": ((n + 0.5, n + 1.0, n + 1.5),) * 12 for n in range(9)}
     for each in (chart, replace(chart, groups=groups, series=series), replace(chart, series={})):

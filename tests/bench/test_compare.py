@@ -18,7 +18,6 @@ from warmup.bench.compare import (
     Result,
     Start,
     Variant,
-    chart_of,
     document,
     parse_variants,
 )
@@ -223,25 +222,6 @@ def test_the_text_fits_eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     for word in ("NVIDIA H200", "torch 2.13.0", "0123456789abcdef", "2026-01-02", "8 rounds"):
         assert word in head
     assert list(sentences(found))[1:] == ["  default: the baseline", "note: a remark"]
-
-
-def test_the_chart_has_the_speed_of_each_variant_by_bucket() -> None:
-    """Speeds are over default mode, within their bounds; a variant without times is left out."""
-    lost = result("max-autotune", failure="no", start=None, cells=())
-    near = (98.0, 102.0, 100.0, 99.0, 101.0, 100.0, 97.0, 103.0)
-    own = result("table", near, faster(near, 2.0))
-    chart = chart_of(report(result("default", FLAT, FLAT), lost, own))
-    assert (chart.title, chart.reference) == ("Speed of M over default", ("default", 1.0))
-    assert chart.groups == ("seqlen=16", "seqlen=560")
-    assert list(chart.series) == ["default", "table"]
-    assert chart.series["default"] == ((1.0, 1.0, 1.0),) * 2
-    for bar, speed in zip(chart.series["table"], (1.0, 2.0), strict=True):
-        assert bar is not None
-        low, value, high = bar
-        assert value == pytest.approx(speed)
-        assert low < value < high
-    alone = chart_of(report(result("eager", FLAT), result("default", failure="no", cells=())))
-    assert (alone.reference, list(alone.series)) == (("eager", 1.0), ["eager"])
 
 
 def test_variants_are_parsed() -> None:

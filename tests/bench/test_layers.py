@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from warmup.bench import backends
-from warmup.bench.backends import LayerAtShape, LayerTable, bench
+from warmup.bench.backends import LayerAtShape, bench
 from warmup.bench.cells import BenchReport, BenchRequest, Cell, Pass, reason_of
 from warmup.bench.layers import LAYERS, OpenLayer, parse_shapes
-from warmup.core.errors import BuildError, OutputMismatchError, SettingsError
+from warmup.core.errors import OutputMismatchError, SettingsError
 
 OWN = """
 import torch
@@ -199,28 +199,6 @@ def test_a_library_that_is_missing_is_a_reason(monkeypatch: pytest.MonkeyPatch) 
     assert found.missing["liger"] == "its kernels are for GPUs"
     assert "constant weights" in found.missing["table"]
     assert not found.is_right  # nothing but eager was compared
-
-
-def test_a_build_that_fails_costs_the_table_at_that_shape(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever the build raises is the reason of the backend ``table``; other shapes are built."""
-
-    def broken_at_two(_target: str, dims: str, *_: object, **_options: object) -> SimpleNamespace:
-        if dims == "d0=2;d1=8":
-            raise RuntimeError("no such kernel")
-        return SimpleNamespace(table=f"rows of {dims}")
-
-    monkeypatch.setattr(backends, "build_model", broken_at_two)
-    table, layer = LayerTable(request(), tmp_path / "none.json"), built_in("softmax")
-    for rows in (1, 2, 3):
-        table.build(layer, (rows, 8))
-    assert table.table == "rows of d0=3;d1=8"  # type: ignore[comparison-overlap]
-    with (
-        pytest.raises(BuildError, match="no table: RuntimeError: no such kernel"),
-        table.serving(layer, (2, 8)),
-    ):
-        pass
 
 
 def test_a_shape_that_does_not_fit_costs_that_shape(monkeypatch: pytest.MonkeyPatch) -> None:

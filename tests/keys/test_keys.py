@@ -15,7 +15,7 @@ from warmup.core.errors import ProblemError
 from warmup.keys.convolution import ConvolutionProblem
 from warmup.keys.gemm import Dim, GemmProblem, Layout, ProductProblem, format_number
 from warmup.keys.grouped import GroupedProblem, Over
-from warmup.keys.kind import MAX_KEY_LENGTH, Problem
+from warmup.keys.kind import MAX_KEY_LENGTH, Kind, Problem
 from warmup.keys.launch import LaunchProblem
 from warmup.keys.pad import PadProblem
 from warmup.keys.reduction import ReductionProblem, SplitProblem
@@ -271,3 +271,11 @@ def test_a_region_asks_for_the_upper_end_of_a_range() -> None:
         assert GemmProblem.of_key(key).at_upper_end().key == asked
     ends = replace(PAD, m=Dim(2, 560), free="").keys_in_region()
     assert ends == {replace(PAD, free=free).key for free in ("", "a", "b", "ab")}
+
+
+def test_ingredients_are_named_in_key_order(toy_kind: Kind) -> None:
+    """Words without a name get those of the kind, at their place among the others."""
+    assert list(ingredients_of("toy cat m=1..8 n=4 via=sum f32 tag=7").items()) == [
+        *(("kind", "toy"), ("op", "cat"), ("m", "1..8"), ("n", "4")),
+        *(("via", "sum"), ("dtype", "f32"), ("tag", "7")),
+    ]
