@@ -38,10 +38,8 @@ from warmup.bench.trace import (
     Trace,
 )
 from warmup.core.roofline import (
-    GraphPlan,
     PlannedBy,
     PlannedKernel,
-    RecordedPlan,
     Work,
     dtype_name,
     item_bytes,
@@ -210,20 +208,15 @@ def _planned(trace: Trace) -> dict[DeviceEvent, tuple[list[PlannedKernel], objec
             calls[event.device, event.bucket, event.iteration, event.graph].append(event)
     found: dict[DeviceEvent, tuple[list[PlannedKernel], object]] = {}
     for call, events in calls.items():
-        kernels = _kernels_of(events[0], trace.plan)
+        graph, plans = events[0].graph, trace.plan.plans.get(events[0].bucket or "", ())
+        if graph is not None and len(plans) > 1:  # else those of all graphs of the bucket
+            plans = tuple(plan for plan in plans if plan.graph == graph.name)[:1]
+        kernels = [kernel for plan in plans for kernel in plan.kernels]
         for index, places in _align(events, kernels).items():
             event = events[index]
             turn = places[0] if len(places) == 1 else event
             found[event] = [kernels[place] for place in places], (call, turn)
     return found
-
-
-def _kernels_of(event: DeviceEvent, recorded: RecordedPlan) -> list[PlannedKernel]:
-    """Return the planned kernels of the graph of *event*, where unknown those of all its graphs."""
-    plans: Sequence[GraphPlan] = recorded.plans.get(event.bucket or "", ())
-    if event.graph is not None and len(plans) > 1:
-        plans = [plan for plan in plans if plan.graph == event.graph.name][:1]
-    return [kernel for plan in plans for kernel in plan.kernels]
 
 
 def _align(
@@ -360,7 +353,8 @@ def _telling(event: DeviceEvent) -> HostOperator | None:
     top = _top(event)
     if event.call is None or top is None:
         return None
-    return top.operator if _has_formula(top.operator) else event.call.operator
+    has_formula = _NAMESPACE.sub("", top.operator.name) in _FORMULAS
+    return top.operator if has_formula else event.call.operator
 
 
 def _reason_by_name(event: DeviceEvent, table: Table | None) -> tuple[Known, Reason]:
@@ -495,10 +489,6 @@ def _linear_product(tensors: Sequence[Any]) -> tuple[int, int, int, bool] | None
     if x is None or weight is None or len(weight.sizes) != 2 or x.sizes[-1:] != weight.sizes[1:]:  # noqa: PLR2004
         return None
     return math.prod(x.sizes[:-1]), *weight.sizes, is_third
-
-
-def _has_formula(operator: HostOperator) -> bool:
-    return _NAMESPACE.sub("", operator.name) in _FORMULAS
 
 
 @functools.cache

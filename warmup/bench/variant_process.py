@@ -11,6 +11,7 @@ import copy
 import gc
 import hashlib
 import itertools
+import resource
 import sys
 import time
 from collections import Counter
@@ -244,7 +245,9 @@ class VariantProcess:
             benchmarks=benchmarks or 0,
             hits=hits,
             misses=misses,
-            peak_bytes=self._peak_bytes(),
+            peak_bytes=int(torch.cuda.max_memory_allocated(self._device))
+            if self._device.type == "cuda"
+            else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB,
         )
 
     def _call(self, inputs: Inputs) -> Any:
@@ -257,13 +260,6 @@ class VariantProcess:
     def _outputs(self, number: int) -> list[torch.Tensor]:
         outputs = tensors_of(self._call(self._inputs[number]))
         return [part for tensor in outputs for part in dense_parts(tensor)]
-
-    def _peak_bytes(self) -> int:
-        if self._device.type == "cuda":
-            return int(torch.cuda.max_memory_allocated(self._device))
-        import resource
-
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,16 +68,6 @@ class ModelFile:
     def names(self) -> list[str]:
         return [*self.classes(), *self.instances()]
 
-    def own_model(self, arguments: Collection[str] = ()) -> Any:
-        """Return the value called ``model`` if it is a model, or makes one of *arguments*."""
-        value = getattr(self.namespace, MODEL_NAME, None)
-        is_own = getattr(value, "__module__", None) == self.namespace.__name__
-        if isinstance(value, nn.Module) or (
-            is_own and callable(value) and not needed_arguments(value, arguments)
-        ):
-            return value
-        return None
-
 
 def open_target(target: str) -> tuple[ModelFile, str]:
     """Import what *target* names; return it, and the name behind the colon, empty without one.
@@ -348,7 +338,10 @@ def _moved(inputs: Inputs, device: torch.device, dtype: torch.dtype | None) -> I
 def _choose(file: ModelFile, arguments: Collection[str] = ()) -> tuple[Any, str]:
     """Return the definition of the model in *file*, which names none, and why it was chosen."""
     classes, instances, name = file.classes(), file.instances(), Path(file.path).name
-    if (own := file.own_model(arguments)) is not None:
+    own: Any = getattr(file.namespace, MODEL_NAME, None)
+    is_of_file = getattr(own, "__module__", None) == file.namespace.__name__
+    makes_one = is_of_file and callable(own) and not needed_arguments(own, arguments)
+    if isinstance(own, nn.Module) or makes_one:
         return own, f"called {MODEL_NAME!r} in {name}" if len(classes) > 1 else ""
     if len(classes) == 1:
         (only,) = classes.values()

@@ -336,7 +336,7 @@ class ForwardInputs:
 
 _CONFIG_FILE: Final = "config.json"
 _MOST_SAID: Final = 400  # letters of an error of transformers, whose reason is its last line
-_FLOAT_TAG: Final = "__float__"  # of {"__float__": "Infinity"}
+_FLOAT_TAG: Final = "__float__"
 _WEIGHTS_INDEX: Final = "model.safetensors.index.json"
 _WEIGHTS: Final = ("model.safetensors", _WEIGHTS_INDEX)
 
@@ -409,7 +409,11 @@ def _find(target: ModelTarget) -> tuple[Path, str]:
 
 def _config(transformers: Any, file: Path, target: ModelTarget) -> Any:
     try:
-        fields = json.loads(file.read_text(encoding="utf-8"), object_hook=_special_float)
+        # Transformers 5 writes numbers that JSON lacks as objects: {"__float__": "Infinity"}.
+        fields = json.loads(
+            file.read_text(encoding="utf-8"),
+            object_hook=lambda each: float(each[_FLOAT_TAG]) if [*each] == [_FLOAT_TAG] else each,
+        )
         kind = fields.pop("model_type", None) if isinstance(fields, dict) else None
     except (OSError, ValueError) as error:
         raise ModelError(f"--model {target}: {file.name} cannot be read ({error})") from error
@@ -431,11 +435,6 @@ def _config(transformers: Any, file: Path, target: ModelTarget) -> Any:
                 "name fields of the config",
             )
         return transformers.AutoConfig.for_model(kind, **{**fields, **target.arguments})
-
-
-def _special_float(fields: dict[str, Any]) -> Any:
-    """Return the number that transformers 5 writes as an object, since JSON has none like it."""
-    return float(fields[_FLOAT_TAG]) if fields.keys() == {_FLOAT_TAG} else fields
 
 
 def _class(transformers: Any, config: Any, name: str, target: ModelTarget) -> Any:

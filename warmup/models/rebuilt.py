@@ -297,25 +297,20 @@ def rebuild_grouped(key: str, device: torch.device) -> RebuiltProblem:
     problem = GroupedProblem.of_key(key)
     if problem.out != problem.dtype:
         raise ProblemError(f"a result in {problem.out} of factors in {problem.dtype} is not made")
-    make_factors = _maker(factors_of(problem), device)
+    m, n, k = (Dim.of(size) for size in (problem.m, problem.n, problem.k))
+    groups, of_each = Dim.of(problem.groups), OF_EACH_GROUP[problem.over]
+    batch_a, batch_b = (groups if name in of_each else None for name in ("a", "b"))
+    dtype, scale = _dtype_of(problem.dtype), 1 / math.sqrt(max(problem.k, 1))
+    a = _matrix(batch_a, dtype, m, k, problem.a)
+    make_factors = _maker((a, _matrix(batch_b, dtype, k, n, problem.b, scale=scale)), device)
     ends = ends_for(problem)
 
     def make_inputs(**_sizes: int) -> tuple[torch.Tensor, ...]:
         offsets = torch.tensor(ends, dtype=torch.int32, device=device)
         return (*make_factors(), offsets) if ends else make_factors()
 
-    sizes = {"groups": problem.groups, "m": problem.m, "n": problem.n, "k": problem.k}
-    dims = {name: Dim.of(size) for name, size in sizes.items()}
+    dims = {"groups": groups, "m": m, "n": n, "k": k}
     return _rebuilt(_GroupedModule(), make_inputs, dims, problem.dtype)
-
-
-def factors_of(problem: GroupedProblem) -> tuple[OperandTensor, OperandTensor]:
-    m, n, k = (Dim.of(size) for size in (problem.m, problem.n, problem.k))
-    groups, of_each = Dim.of(problem.groups), OF_EACH_GROUP[problem.over]
-    batch_a, batch_b = (groups if name in of_each else None for name in ("a", "b"))
-    dtype, scale = _dtype_of(problem.dtype), 1 / math.sqrt(max(problem.k, 1))
-    a = _matrix(batch_a, dtype, m, k, problem.a)
-    return a, _matrix(batch_b, dtype, k, n, problem.b, scale=scale)
 
 
 def ends_for(problem: GroupedProblem) -> Sequence[int]:

@@ -132,10 +132,14 @@ def find_groups(model: nn.Module) -> FoundGroups:
         unpadded += broken
         for name in (name for chain in chains for name in chain.names):
             del free[name]
-    for candidate in free.values():
-        single = _single_group(candidate)
-        groups += [single] if isinstance(single, Group) else []
-        unpadded += [single] if isinstance(single, UnpaddedLinears) else []
+    for one in free.values():
+        pads_input = one.has_unaligned_input and not one.tied
+        if pads_input or one.has_unaligned_output:
+            groups.append(_group([] if pads_input else [one], [one] if pads_input else []))
+        else:
+            tied = f"its weight is also that of {_spelled(one.tied)}"
+            reason = f"{tied}; columns of tied weights are not padded"
+            unpadded.append(UnpaddedLinears(one.names[:1], reason))
     order = {candidate.name: number for number, candidate in enumerate(candidates)}
     groups.sort(key=lambda group: min(order[name] for name in group.names))
     return FoundGroups(tuple(groups), tuple(unpadded))
@@ -254,15 +258,6 @@ def _ancestors(name: str) -> Iterator[str]:
 
 def _is_under(name: str, ancestors: Sequence[str]) -> bool:
     return any(not ancestor or name.startswith(f"{ancestor}.") for ancestor in ancestors)
-
-
-def _single_group(candidate: _Unaligned) -> Group | UnpaddedLinears:
-    pads_input = candidate.has_unaligned_input and not candidate.tied
-    if not pads_input and not candidate.has_unaligned_output:
-        tied = _spelled(candidate.tied)
-        reason = f"its weight is also that of {tied}; columns of tied weights are not padded"
-        return UnpaddedLinears(candidate.names[:1], reason)
-    return _group([] if pads_input else [candidate], [candidate] if pads_input else [])
 
 
 def _group(
