@@ -13,15 +13,7 @@ import pytest
 import typer
 from own_processes import run_python
 
-from warmup.bench.cells import (
-    BenchReport,
-    BenchRequest,
-    Cell,
-    Pass,
-    chart_of,
-    document,
-    draw,
-)
+from warmup.bench.cells import BenchReport, BenchRequest, Cell, Pass, chart_of, document, draw
 from warmup.cli.bench import run_bench, spell
 from warmup.core.errors import SettingsError
 from warmup.core.roofline import Peaks

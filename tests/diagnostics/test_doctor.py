@@ -122,7 +122,7 @@ TROUBLES: dict[str, list[tuple[Facts, FindingState, str, str]]] = {
         ),
     ],
     "temporary folder": [
-        (replace(GPU, temporary_error=NO_TEMPORARY, target=None), FAIL, NO_TEMPORARY, "TMPDIR"),
+        (replace(GPU, temporary_error=NO_TEMPORARY, target=None), FAIL, NO_TEMPORARY, "TMPDIR")
     ],
     "cache folder": [
         (with_cache(path=None, error="uid not found: 10007"), FAIL, "10007", FOLDER),
@@ -131,7 +131,7 @@ TROUBLES: dict[str, list[tuple[Facts, FindingState, str, str]]] = {
     ],
     "space": [(with_cache(free_bytes=GIB - 1), WARN, "1.0 GiB free", FOLDER)],
     "device memory": [
-        (with_target(memory=(69 * GIB, 140 * GIB)), WARN, "69.0 of 140.0 GiB", "what else runs"),
+        (with_target(memory=(69 * GIB, 140 * GIB)), WARN, "69.0 of 140.0 GiB", "what else runs")
     ],
     "other work": [
         (with_target(load=Load((17, 18), 0)), WARN, "0% busy, used by pid 17, 18", "idle GPU"),
@@ -142,7 +142,7 @@ TROUBLES: dict[str, list[tuple[Facts, FindingState, str, str]]] = {
         ),
     ],
     "online tuning": [
-        (with_target(online=("TunableOp",)), WARN, "TunableOp", "PYTORCH_TUNABLEOP_TUNING=0"),
+        (with_target(online=("TunableOp",)), WARN, "TunableOp", "PYTORCH_TUNABLEOP_TUNING=0")
     ],
 }
 

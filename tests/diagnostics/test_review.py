@@ -11,13 +11,7 @@ from sample_tables import make_table
 from warmup.core.roofline import Peaks, Work
 from warmup.core.rows import Evidence, Family, Flag, Row, Scope, Winner
 from warmup.keys.registry import product_of
-from warmup.table.review import (
-    Level,
-    Reviewed,
-    TimedRow,
-    review,
-    review_table,
-)
+from warmup.table.review import Level, Reviewed, TimedRow, review, review_table
 
 PEAKS = Peaks(
     tflops={"bf16": 800.0},

@@ -12,12 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from warmup.inductor.caches import (
-    add_to_caches,
-    kept_kernels,
-    read_graphs,
-    read_kernels,
-)
+from warmup.inductor.caches import add_to_caches, kept_kernels, read_graphs, read_kernels
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = torch.device("cpu")

@@ -49,11 +49,7 @@ def test_the_same_kernels_are_sent_once_before_they_are_measured(ask: Ask) -> No
         assert found[what] == asked[what] != [], what
 
 
-def list_ahead(
-    monkeypatch: pytest.MonkeyPatch,
-    run: Callable[[], object],
-    **words: Any,
-) -> None:
+def list_ahead(monkeypatch: pytest.MonkeyPatch, run: Callable[[], object], **words: Any) -> None:
     """Lower a graph ahead, where *run* takes the place of the lowering."""
 
     class Twin:

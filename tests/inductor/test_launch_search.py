@@ -19,12 +19,7 @@ from torch._inductor.runtime.triton_heuristics import config_from_dict
 from warmup.core.rows import CandidateSource, SearchCounts, Winner
 from warmup.inductor.launch import hooks as launch_search
 from warmup.inductor.launch.hooks import LaunchSearch
-from warmup.inductor.launch.kernels import (
-    kwargs_of,
-    listed_by_inductor,
-    refusal_reason,
-    winner_of,
-)
+from warmup.inductor.launch.kernels import kwargs_of, listed_by_inductor, refusal_reason, winner_of
 
 Times = Callable[[Mapping[str, int]], float]
 H100 = {

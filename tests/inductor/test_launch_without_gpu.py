@@ -242,10 +242,7 @@ def test_templates_wait_for_workers_that_start(ask: Ask, build: Result) -> None:
 
 def test_a_compile_worker_gets_no_row_that_it_would_misread(ask: Ask, offered: list[str]) -> None:
     """Without a row for the kernel's blocks the worker compiles all; one miss, the first serves."""
-    for label, reason in (
-        ("unanswered", "not_in_table"),
-        ("more than blocks", "template_changed"),
-    ):
+    for label, reason in (("unanswered", "not_in_table"), ("more than blocks", "template_changed")):
         pooled = ask(scenario="pooled")[label]
         assert pooled["told"] == [{"seeds": [], "compiled": offered}], label
         check_miss(pooled, reason, offered[0])

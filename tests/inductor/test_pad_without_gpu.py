@@ -43,16 +43,10 @@ def test_a_build_records_the_gemm_by_its_key(ask: Ask) -> None:
             "pad mm m=2..1024 n=1280 k=3420 bf16 a=row b=col",
         ),
         ({"produced": True}, "pad mm m=560 n=1280 k=3420 bf16 a=row b=col free=a"),
-        (
-            {"dtype": "float32", "k": 3421},
-            "pad mm m=560 n=1280 k=3421 f32 a=row b=col fp32=ieee",
-        ),
+        ({"dtype": "float32", "k": 3421}, "pad mm m=560 n=1280 k=3421 f32 a=row b=col fp32=ieee"),
         ({"op": "addmm"}, "pad addmm m=560 n=1280 k=3420 bf16 a=row b=col bias=1d"),
         ({"op": "bmm"}, "pad bmm batch=4 m=560 n=1280 k=3420 bf16 a=row b=col"),
-        (
-            {"op": "bmm", "m": RANGE},
-            "pad bmm batch=4 m=2..1024 n=1280 k=3420 bf16 a=row b=col",
-        ),
+        ({"op": "bmm", "m": RANGE}, "pad bmm batch=4 m=2..1024 n=1280 k=3420 bf16 a=row b=col"),
     )
     for case, key in cases:
         assert key_in(ask(**case, mode="tune")) == key, case
@@ -71,11 +65,7 @@ def test_a_range_across_another_size_stays_whole(ask: Ask) -> None:
 
 def test_a_build_records_the_winner_with_both_times_and_compiles_it(ask: Ask) -> None:
     """Padding wins outside the near-tie band only; times are in microseconds."""
-    for winner, times in (
-        ("padded", [0.5, 0.25]),
-        ("as_is", [0.25, 0.5]),
-        ("as_is", [0.5, 0.49]),
-    ):
+    for winner, times in (("padded", [0.5, 0.25]), ("as_is", [0.25, 0.5]), ("as_is", [0.5, 0.49])):
         found = ask(mode="tune", times=times)
         (row,) = found["rows"]
         timings = {"as_is": times[0] * 1000, "padded": times[1] * 1000}

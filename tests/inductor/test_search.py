@@ -31,13 +31,7 @@ RANGED = {"op": "mm", "m": [2, 1024]}
 LINEAR = {"op": "mm", "n": 6144, "k": 4096, "linear": True}
 SCALED = {"op": "scaled_mm", "m": 64}
 TILE = {"BLOCK_M": 128, "BLOCK_N": 32, "BLOCK_K": 64, "GROUP_M": 4, "num_stages": 6}
-ELSEWHERE = {
-    **TILE,
-    "num_warps": 4,
-    "EVEN_K": False,
-    "ACC_TYPE": "tl.float64",
-    "ALLOW_TF32": True,
-}
+ELSEWHERE = {**TILE, "num_warps": 4, "EVEN_K": False, "ACC_TYPE": "tl.float64", "ALLOW_TF32": True}
 Ask = Callable[..., dict[str, Any]]
 
 

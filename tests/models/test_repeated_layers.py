@@ -68,11 +68,7 @@ def test_the_first_two_and_the_last_of_equal_neighbours_stay() -> None:
 
 def test_with_kernels_between_them_five_or_six_stay() -> None:
     """The number of layers left out is even."""
-    for count, stay in (
-        (6, [0, 1, 2, 3, 4, 5]),
-        (7, [0, 1, 2, 3, 6]),
-        (32, [0, 1, 2, 3, 4, 31]),
-    ):
+    for count, stay in ((6, [0, 1, 2, 3, 4, 5]), (7, [0, 1, 2, 3, 6]), (32, [0, 1, 2, 3, 4, 31])):
         assert kept(stack(count), has_kernels=True) == stay, count
 
 

@@ -126,10 +126,7 @@ def run(way: str, layers: int, sizes: list[int], dtype: str, **options: bool) ->
         code = generate(layers, sizes, kind, **options)
     finally:
         attachment.detach()
-    return {
-        "code": code,
-        "is_restored": [vars(owner)[name] for owner, name in HOOKED] == own,
-    }
+    return {"code": code, "is_restored": [vars(owner)[name] for owner, name in HOOKED] == own}
 
 
 if __name__ == "__main__":

@@ -252,10 +252,7 @@ def compile_choice(choice: Any) -> dict[str, int]:
     getattr(module, request.kernel_name).precompile()
     tile, factor = tile_of(choice), GemmOperand(choice.inputs.dtype().itemsize)
     assert tile is not None
-    return {
-        "taken": taken[0],
-        "foretold": shared_bytes(tile, factor, factor, has_warpgroups=True),
-    }
+    return {"taken": taken[0], "foretold": shared_bytes(tile, factor, factor, has_warpgroups=True)}
 
 
 # -- asking a tuner ----------------------------------------------------------------------------

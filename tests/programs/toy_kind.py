@@ -252,10 +252,7 @@ def serve(
     metrics.reset()
     model, given = Net(dim).eval(), example_inputs(m)
     found: dict[str, Any] = {}
-    with (
-        warmup.install(table, on_miss=on_miss, audit_log=log) as handle,
-        torch.no_grad(),
-    ):
+    with warmup.install(table, on_miss=on_miss, audit_log=log) as handle, torch.no_grad():
         try:
             torch.testing.assert_close(torch.compile(model)(given), model(given))
         except Exception as error:  # noqa: BLE001  reported below

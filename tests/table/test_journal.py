@@ -23,15 +23,7 @@ from warmup.table import store as store_module
 from warmup.table.codec import digest_of, encode
 from warmup.table.journal import journal_path
 from warmup.table.schema import Table
-from warmup.table.store import (
-    TableWriter,
-    check_writable,
-    discover,
-    find,
-    read,
-    read_folded,
-    write,
-)
+from warmup.table.store import TableWriter, check_writable, discover, find, read, read_folded, write
 
 
 def _begun(path: Path, *sizes: int) -> TableWriter:

@@ -6,11 +6,7 @@ import pytest
 
 from warmup.core.errors import SettingsError
 from warmup.core.rows import L2, Method
-from warmup.table.schema import (
-    PolicyOptions,
-    choose_method,
-    choose_policy,
-)
+from warmup.table.schema import PolicyOptions, choose_method, choose_policy
 
 
 def test_a_gpu_is_timed_cold_and_a_cpu_warm() -> None:

@@ -37,13 +37,7 @@ from warmup.bench.trace import (
     Shape,
     Trace,
 )
-from warmup.core.roofline import (
-    PlannedBy,
-    PlannedKernel,
-    Work,
-    dtype_name,
-    item_bytes,
-)
+from warmup.core.roofline import PlannedBy, PlannedKernel, Work, dtype_name, item_bytes
 from warmup.core.rows import Family, Row
 from warmup.keys.gemm import CPU_LINEAR, GEMM
 from warmup.keys.launch import LAUNCH

@@ -355,7 +355,7 @@ class Race:
             if self._digests.setdefault(what, answer[what]) != answer[what]:
                 entrant.fail(
                     f"its {what} differ from eager's: make them from torch's generator alone, "
-                    "which is seeded alike in every process",
+                    "which is seeded alike in every process"
                 )
 
 

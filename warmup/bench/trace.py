@@ -21,13 +21,7 @@ import msgspec
 from warmup.core.buckets import parse_buckets, parse_inputs
 from warmup.core.errors import ModelError, SettingsError
 from warmup.core.files import open_regular, replace_bytes, temporary_folder
-from warmup.core.roofline import (
-    BUCKET_MARK,
-    PLAN_NAME,
-    GraphPlan,
-    RecordedPlan,
-    plan_from_json,
-)
+from warmup.core.roofline import BUCKET_MARK, PLAN_NAME, GraphPlan, RecordedPlan, plan_from_json
 from warmup.core.rows import COMPILE_MODES, SEED
 from warmup.core.text import shown
 from warmup.serving.install import InstallRequest, install_as

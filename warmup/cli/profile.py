@@ -86,8 +86,7 @@ def profile(
             raise SettingsError("a trace and --model", "name the trace, or --model to record one")
         if out is None:
             raise SettingsError(
-                "--model records a trace, and has no file for it",
-                "name one: --out trace.json.gz",
+                "--model records a trace, and has no file for it", "name one: --out trace.json.gz"
             )
         record_trace(out, model=model.model, table=tuned, **model.words(), mode=mode)
         say(f"{out}: {RECORDED_CALLS} calls of each bucket")

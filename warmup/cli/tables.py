@@ -33,15 +33,7 @@ from warmup.cli.output import (
 from warmup.cli.streams import EXIT_FOUND
 from warmup.core.device import CallCost
 from warmup.core.files import write_output
-from warmup.core.rows import (
-    Evidence,
-    Flag,
-    Row,
-    Scope,
-    bare_ranked,
-    lag_behind_library,
-    ranked,
-)
+from warmup.core.rows import Evidence, Flag, Row, Scope, bare_ranked, lag_behind_library, ranked
 from warmup.core.text import counted
 from warmup.keys.kind import Kind, natural_order
 from warmup.keys.registry import KINDS, ingredients_of, kind_of
@@ -376,8 +368,7 @@ def diff(
 
 def merge(
     tables: Annotated[
-        list[Path],
-        typer.Argument(metavar="A B...", help="Table files for one device and runtime."),
+        list[Path], typer.Argument(metavar="A B...", help="Table files for one device and runtime.")
     ],
     *,
     out: Annotated[Path, typer.Option("--out", "-o", help="The table file to write.")],

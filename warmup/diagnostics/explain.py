@@ -279,10 +279,7 @@ class _DimCompiler:
         with torch.set_grad_enabled(with_grad), record(recorder, limit + len(self.sizes)):
             compiled = torch.compile(self.module, backend=recorder)
             coverage = cover(
-                lambda size: self._call(compiled, size, marks, recorder),
-                self.sizes,
-                largest,
-                limit,
+                lambda size: self._call(compiled, size, marks, recorder), self.sizes, largest, limit
             )
         self.module.eval()
         if not coverage.spans:
@@ -428,10 +425,7 @@ class Coverage:
 
 
 def cover(
-    compile_at: Callable[[int], Sequence[Artifact]],
-    sizes: Sequence[int],
-    largest: int,
-    limit: int,
+    compile_at: Callable[[int], Sequence[Artifact]], sizes: Sequence[int], largest: int, limit: int
 ) -> Coverage:
     """Return the ranges that artifacts serve, after compiling *sizes* and then sizes without one.
 

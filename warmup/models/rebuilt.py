@@ -213,13 +213,7 @@ def _dense(sizes: Sequence[Dim], dtype: torch.dtype) -> OperandTensor:
 
 
 def _matrix(
-    batch: Dim | None,
-    dtype: torch.dtype,
-    rows: Dim,
-    cols: Dim,
-    layout: Layout,
-    *,
-    scale: float = 1,
+    batch: Dim | None, dtype: torch.dtype, rows: Dim, cols: Dim, layout: Layout, *, scale: float = 1
 ) -> OperandTensor:
     row_count, col_count = size_of(rows), size_of(cols)
     if layout.order == "row":
