@@ -39,7 +39,7 @@ from warmup.models.loading import Inputs
 from warmup.models.outputs import CallState
 from warmup.table.lookup import Lookup
 from warmup.table.schema import OnMiss, options_served
-from warmup.tuning.trials import BucketShares, variants_trial
+from warmup.tuning.trials import NOT_WORTH, BucketShares, variants_trial
 from warmup.tuning.worker import NO_EVIDENCE, Compiled, RegionSets, region_reference
 
 if TYPE_CHECKING:
@@ -322,7 +322,8 @@ class BucketCompiler:
         """Return the shares of what *served* ran; None where every row is searched whole."""
         if self.progress.effort is Effort.FULL or served.cost is None:
             return None
-        return BucketShares(served.cost.device_us, served.counts, served.launches)
+        counts = {**served.counts, **self.tuner.region_questions.asked}
+        return BucketShares(served.cost.device_us, counts, served.launches)
 
     def _measure_deferred(self, served: ServedBucket) -> bool:
         """Measure the regions that wait, most valuable first; return whether there was any.
@@ -476,13 +477,18 @@ def measure_regions(compiler: BucketCompiler) -> None:
     """Measure each question that waits, and save its row.
 
     Where the region cannot be compiled or timed as in default mode, the times of inductor's own
-    calls decide, and `RowMaker.not_fused` says why. Without such calls there is no row.
+    calls decide, and `RowMaker.not_fused` says why. Without such calls there is no row. Of a region
+    that is not worth it the way of default mode alone is timed.
     """
     tuner, progress = compiler.tuner, compiler.progress
     regions = tuner.clock.phase(BuildStage.REGIONS)
     with regions, tuner.region_questions.measuring() as waiting:
         for one in waiting:
             given_up, since = set(tuner.rows.not_tuned), len(progress.tuned)
+            if one.bare and tuner.shares and not tuner.shares.is_worth(one.question.key, one.us):
+                if (small := tuner.rows.bare_variants_row(one, NOT_WORTH)) is not None:
+                    progress.save(small)
+                continue
             with tuner.rows.measuring_any():
                 timed = _time_variants(compiler, one)
             # The model may never ask for the keys that only the region gave up.
@@ -528,15 +534,27 @@ def _time_variants(compiler: BucketCompiler, waiting: WaitingQuestion) -> _Timed
             make_sets = partial(RegionSets, trial, tuner.device)
             variants = _Variants(compiler, question, trial)
             inputs = make_sets(trial.seed, 1).views(0)
-            for winner in question.variants:
-                variants.compile(winner, inputs)
-            with tuner.watch.measuring() as is_disturbed:
-                outcomes = run_trial(
-                    trial, make_sets, variants.make_call, make_reference=variants.make_reference
-                )
+
+            def time_those(*winners: Winner) -> tuple[list[Outcome], bool]:
+                for winner in winners:
+                    if winner not in variants.keys:
+                        variants.compile(winner, inputs)
+                those = replace(trial, candidates=tuple(map(Candidate, winners)))
+                with tuner.watch.measuring() as is_disturbed:
+                    outcomes = run_trial(
+                        those, make_sets, variants.make_call, make_reference=variants.make_reference
+                    )
+                return outcomes, is_disturbed()
+
+            outcomes, is_disturbed = list[Outcome](), False
+            if tuner.shares is not None:
+                outcomes, is_disturbed = time_those(question.library)
+            time_us = outcomes[0].time_us if outcomes else None
+            if tuner.shares is None or tuner.shares.is_worth(question.key, time_us):
+                outcomes, is_disturbed = time_those(*question.variants)
             clock_mhz = sm_clock_mhz(tuner.device)
             outcomes = [replace(one, clock_mhz=clock_mhz) for one in outcomes]
-            return _TimedVariants(outcomes, "", is_disturbed(), variants.keys)
+            return _TimedVariants(outcomes, "", is_disturbed, variants.keys)
         except WarmupError:
             raise
         except Exception as error:  # noqa: BLE001  such as little memory

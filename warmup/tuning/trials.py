@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -346,6 +347,7 @@ def _flops(question: GemmQuestion) -> int | None:
 
 # Of a bucket's device time. Below it, a gain that a search may give is lost in the noise.
 LEAST_SHARE: Final = 0.005
+NOT_WORTH: Final = "it takes less than half a percent of the bucket's device time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,10 +415,18 @@ class WaitingQuestion:
     bare: Sequence[Outcome]
     is_disturbed: bool
 
+    @property
+    def us(self) -> float | None:
+        """The time of inductor's own calls for the way of default mode."""
+        library = self.question.library
+        return next((one.time_us for one in self.bare if one.winner == library), None)
+
 
 @dataclass
 class RegionQuestions:
     """The questions that wait, by key; no key is kept twice until the next `forget`.
+
+    ``asked`` counts how often inductor asked each since then.
 
     Only where somebody compiles again, which ``is_used`` says, are questions kept; elsewhere
     ``later`` gets them. With ``is_thorough`` a question waits though no variant of it can win.
@@ -426,11 +436,13 @@ class RegionQuestions:
     is_thorough: bool = False
     later: Callable[[RegionQuestion], None] = lambda _question: None
     waiting: dict[str, WaitingQuestion] = field(default_factory=dict)
+    asked: Counter[str] = field(default_factory=Counter)
     _kept: set[str] = field(default_factory=set)
     is_measuring: bool = False
 
     def is_open_to(self, key: str) -> bool:
         """Whether *key* is still to be kept: not twice, and not out of a region."""
+        self.asked[key] += not self.is_measuring
         return not self.is_measuring and key not in self._kept
 
     def keep(self, waiting: WaitingQuestion) -> str:
@@ -444,6 +456,7 @@ class RegionQuestions:
 
     def forget(self) -> None:
         self.waiting.clear()
+        self.asked.clear()
         self._kept.clear()
 
     @contextlib.contextmanager
