@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 from warmup.inductor.caches import add_to_caches, kept_kernels, read_graphs, read_kernels
 

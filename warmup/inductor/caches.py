@@ -215,31 +215,31 @@ def empty_caches(folder: str | None = None) -> Iterator[None]:
     torch._dynamo.reset()
 
 
+_libraries: Final[dict[Path, bytes]] = {}  # for the host; some are built once in a process
+
+
 @contextlib.contextmanager
 def kept_kernels() -> Iterator[None]:
     """Let each `empty_caches` find the kernels compiled since this context was opened.
 
-    Graphs, generated code and tuned configs are not among them. Inside of another such context the
-    libraries for the host, which a process builds once, come from there and go there.
+    And the libraries for the host that earlier contexts compiled. Graphs, generated code and tuned
+    configs are not among them. The folder is removed afterwards.
     """
-    outer = _kept.get()
     with temporary_folder("warmup-kernels-") as folder:
-        if outer is not None:
-            _copy_libraries(outer, folder, _LIBRARIES)
+        for name, content in _libraries.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content)
         token = _kept.set(folder)
         try:
             yield
         finally:
             _kept.reset(token)
-        if outer is not None:
-            _copy_libraries(folder, outer, _LIBRARIES)
+        for path in folder.glob("*/*/*.so"):
+            _libraries[path.relative_to(folder)] = path.read_bytes()
 
 
-_LIBRARIES: Final = "*/*/*.so"
-
-
-def _copy_libraries(source: Path, to: Path, pattern: str = "??/*.so") -> None:
-    for path in source.glob(pattern):
+def _copy_libraries(source: Path, to: Path) -> None:
+    for path in source.glob("??/*.so"):
         target = to / path.relative_to(source)
         if not target.exists():
             target.parent.mkdir(parents=True, exist_ok=True)

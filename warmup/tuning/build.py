@@ -370,7 +370,6 @@ class ThisProcess:
 @contextmanager
 def open_context(request: BuildRequest, observer: Observer) -> Iterator[BuildContext]:
     """Open the device of *request*; its table is opened by `open_progress`."""
-    from warmup.inductor.caches import kept_kernels
     from warmup.tuning.tuner import make_tuner
 
     started, options = time.monotonic(), request.options
@@ -378,7 +377,7 @@ def open_context(request: BuildRequest, observer: Observer) -> Iterator[BuildCon
         check_out(request.out)
     setup = find_setup(options.device, options)
     observer.measuring_on(setup.runtime, setup.policy.timing)
-    with kept_kernels(), make_tuner(setup.policy, setup.device, started) as tuner:
+    with make_tuner(setup.policy, setup.device, started) as tuner:
         tuner.region_questions.is_used, tuner.estimate.report = True, observer.time_left
         yield BuildContext(
             request=request, observer=observer, setup=setup, tuner=tuner, started=started
