@@ -13,7 +13,14 @@ import pytest
 import torch
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
-from warmup.inductor.caches import add_to_caches, kept_kernels, read_graphs, read_kernels
+from warmup.inductor.caches import (
+    add_to_caches,
+    empty_caches,
+    kept_kernels,
+    read_caches,
+    read_graphs,
+    read_kernels,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = torch.device("cpu")
@@ -95,3 +102,19 @@ def test_a_file_that_a_worker_still_writes_does_not_end_a_build(
             pass
         with kept_kernels():
             pass
+
+
+def test_libraries_of_earlier_compiles_are_found_and_packed_where_one_asks_for_them() -> None:
+    """Inductor writes the source of a kernel beside its library; a probe is built only once."""
+    kernel, probe = Path("ab/cab.main.so"), Path("cd/ccd.so")
+    with kept_kernels(), empty_caches():
+        for name in (kernel, probe):
+            (Path(cache_dir()) / name).parent.mkdir(parents=True)
+            (Path(cache_dir()) / name).write_bytes(b"code")
+    for is_asked in (False, True):
+        with kept_kernels(), empty_caches():
+            if is_asked:
+                (Path(cache_dir()) / kernel).with_suffix(".cpp").write_bytes(b"source")
+            names = read_caches(CPU, graphs=True).keys()
+        assert f"cpp/{probe}" in names, is_asked
+        assert (f"cpp/{kernel}" in names) is is_asked, is_asked

@@ -356,7 +356,8 @@ class _ModelWork:
         if policy == ShapePolicy.RANGE.value:
             compiled = compile_for(module, session.inputs, self.buckets, mode=mode, policy=policy)
         for bucket in self.buckets:
-            torch.compiler.reset()  # past its recompile limit dynamo runs the model uncompiled
+            if compiled is None:
+                torch.compiler.reset()  # past its recompile limit dynamo runs the model uncompiled
             inputs = session.inputs(bucket)
             with torch.no_grad():
                 (compiled or compile_model(module, mode))(*inputs.args, **inputs.kwargs)
