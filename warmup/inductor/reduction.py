@@ -140,7 +140,7 @@ def _body(nodes: Sequence[Any], kept: frozenset[str]) -> str:
 _GENERATED_NAME: Final = "triton_"
 # Times the least time of the persistent kernel: a looped kernel that takes longer with each config
 # that its search begins with is not searched further. The share of finalists (screening.py).
-_LOSING_TIMES: Final = 1.25
+_LOSING_TIMES: Final = 1.15
 _NO_CONFIGS: Final = SearchCounts(search=Search.DEFAULT, listed=0)
 
 

@@ -54,7 +54,7 @@ _RETRIES: Final = 3
 OVER_PEAK: Final = 1.10  # peaks are measured too; a rate above this share cannot be true
 # Before what noise may have refused is measured again. Seconds: a passing load is over by then.
 PAUSES_S: Final = (0.5, 1.0, 2.0)
-_FINAL_SHARE: Final = 1.25  # times the fastest time: slower candidates are no finalists
+_FINAL_SHARE: Final = 1.15  # times the fastest time: slower candidates are no finalists
 _FINALISTS: Final = 8
 _MAX_MESSAGE: Final = 300
 _COMPILING: Final = ("Compil", "Inductor", "Lowering")  # in the class names of compilers' errors

@@ -144,15 +144,10 @@ class KernelsAhead(Hooks):
 
     def attach(self, patches: Patches) -> None:
         patches.on_restore(self._deactivate)
-        keep_configs()
         patches.hook(GraphLowering, "__init__", self._init)
         patches.hook(GraphLowering, "run", self._run)
         patches.hook(AlgorithmSelectorCache, "make_precompile_fn", self._make_precompile_fn)
         patches.hook(AsyncCompile, "triton", self._triton)
-
-    def _deactivate(self) -> None:
-        super()._deactivate()
-        forget_configs()
 
     def _init(self, original: Function, graph: Any, *args: Any, **kwargs: Any) -> None:
         original(graph, *args, **kwargs)

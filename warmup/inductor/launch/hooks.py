@@ -38,7 +38,14 @@ from warmup.core.errors import MissReason, ProblemError
 from warmup.core.events import Hit, Missed
 from warmup.core.rows import CandidateSource, Search, SearchCounts, Winner
 from warmup.core.trial import LiveSearch, TimedCall
-from warmup.inductor.launch.compiling import CompileConfigs, compile_configs, load_row, send_likely
+from warmup.inductor.launch.compiling import (
+    CompileConfigs,
+    compile_configs,
+    forget_configs,
+    keep_configs,
+    load_row,
+    send_likely,
+)
 from warmup.inductor.launch.kernels import (
     OwnArguments,
     ask_at_first_call,
@@ -274,6 +281,9 @@ class LaunchConfigs(KindHooks):
 
     def attach(self, patches: Patches) -> None:
         patches.on_restore(self._deactivate)
+        if self._measures:
+            keep_configs()
+            patches.on_restore(forget_configs)
         patches.hook(AsyncCompile, "triton", self._submit)
         if not self._settings.measures:
             patches.hook(AsyncCompile, "use_process_pool", self._use_process_pool)
