@@ -31,20 +31,23 @@ def serve(mode: str, descriptor: int) -> None:
             request = json.loads(line)
             if "prepare" in request:
                 of, trials[request["prepare"]] = request["prepare"], request["trial"]
+                refused = [one["winner"] for one in request["rejected"]]
                 for number, one in enumerate(request["trial"]["candidates"]):
                     send({"of": of, "at": number, "stage": "compile"})
-                    if "bad" in one["winner"]["uid"] and number not in request["skip"]:
+                    if "bad" in one["winner"]["uid"] and one["winner"] not in refused:
                         act(mode.removeprefix("ahead="))
                 send({"of": of, "at": None, "stage": "operands"})
                 continue
             candidates = trials[request["run"]]["candidates"]
-            left = [n for n in range(len(candidates)) if n not in request["skip"]]
+            known = {one["winner"]["uid"]: one for one in request["rejected"]}
+            left = [n for n, one in enumerate(candidates) if one["winner"]["uid"] not in known]
             if left and mode != "works" and not mode.startswith("ahead="):
                 send({"of": request["run"], "at": left[0], "stage": "check"})
                 act(mode)
             sys.stdout.write("this is no answer\n")
             sys.stdout.flush()
-            send({"outcomes": [{"winner": one["winner"], **GOOD} for one in candidates]})
+            good = [{"winner": one["winner"], **GOOD} for one in candidates]
+            send({"outcomes": [known.get(one["winner"]["uid"], one) for one in good]})
 
 
 def act(mode: str) -> None:

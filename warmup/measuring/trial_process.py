@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import IO, Final
+from typing import IO, Any, Final
 
 import msgspec
 
@@ -39,7 +39,7 @@ class TrialNotRunError(Exception):
 
 @dataclass(eq=False, slots=True)
 class _Waiting:
-    """A trial that was not run yet, with the candidates that took a child down."""
+    """A trial that was not run yet, with the outcomes of candidates that took a child down."""
 
     trial: Trial
     number: int
@@ -47,21 +47,12 @@ class _Waiting:
     control_deaths: int = 0
     is_sent: bool = False
 
-    @property
-    def skip(self) -> list[int]:
-        return [i for i, one in enumerate(self.trial.candidates) if one.winner in self.rejected]
 
-
-@dataclass(frozen=True, slots=True)
-class _Running:
-    """The candidate that the child compiles or runs."""
-
-    waiting: _Waiting
-    winner: Winner
+_Running = tuple[_Waiting, Winner] | None  # what the child compiles or runs
 
 
 class _ChildEndedError(Exception):
-    def __init__(self, running: _Running | None, reason: Rejection, message: str) -> None:
+    def __init__(self, running: _Running, reason: Rejection, message: str) -> None:
         super().__init__(message)
         self.running, self.reason = running, reason
 
@@ -155,18 +146,16 @@ class TrialProcess:
             self._child = None
 
     def _run(self, waiting: _Waiting) -> tuple[Outcome, ...]:
-        assert self._child is not None
         if not self._is_ready:
             self._receive(None, _START_S)
             self._is_ready = True
         every = {one.number: one for one in self._waiting}
         for one in every.values():
             if not one.is_sent:
-                trial = trial_to_json(one.trial)
-                self._child.send({"prepare": one.number, "trial": trial, "skip": one.skip})
+                self._send("prepare", one, trial=trial_to_json(one.trial))
                 one.is_sent = True
-        self._child.send({"run": waiting.number, "skip": waiting.skip, "waiting": [*every]})
-        running: _Running | None = None
+        self._send("run", waiting, waiting=[*every])
+        running: _Running = None
         stages: dict[str, float] = {}
         stage, since = _OPERANDS_STAGE, time.monotonic()
         while True:
@@ -176,8 +165,8 @@ class TrialProcess:
             stages[stage] = stages.get(stage, 0.0) + now - since
             stage, since = message.get("stage", stage), now
             if "stage" in message:
-                of, number = every[message["of"]], message["at"]
-                running = None if number is None else _Running(of, _winner_of(of, number))
+                of, at = every[message["of"]], message["at"]
+                running = None if at is None else (of, of.trial.candidates[at].winner)
             elif "lost" in message:
                 raise _ChildEndedError(running, Rejection(message["reason"]), message["lost"])
             elif "failed" in message:
@@ -186,9 +175,14 @@ class TrialProcess:
                 spent = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in stages.items())
                 outcomes = msgspec.convert(message["outcomes"], tuple[Outcome, ...])
                 logger.debug("%d candidates: %s: %s", len(outcomes), spent, waiting.trial.key)
-                return tuple(waiting.rejected.get(one.winner, one) for one in outcomes)
+                return outcomes
 
-    def _receive(self, running: _Running | None, limit_s: float) -> Message:
+    def _send(self, what: str, one: _Waiting, **more: Any) -> None:
+        assert self._child is not None
+        rejected = msgspec.to_builtins([*one.rejected.values()])
+        self._child.send({what: one.number, "rejected": rejected, **more})
+
+    def _receive(self, running: _Running, limit_s: float) -> Message:
         assert self._child is not None
         try:
             return self._child.receive(limit_s)
@@ -198,18 +192,14 @@ class TrialProcess:
             raise _ChildEndedError(running, Rejection.CRASHED, str(lost)) from None
 
 
-def _winner_of(waiting: _Waiting, number: int) -> Winner:
-    return waiting.trial.candidates[number].winner
-
-
-def _blame(running: _Running, dead: _ChildEndedError) -> None:
+def _blame(running: tuple[_Waiting, Winner], dead: _ChildEndedError) -> None:
     """Reject the candidate that took the child down; the control may do so once."""
-    waiting, winner = running.waiting, running.winner
+    waiting, winner = running
     if winner == waiting.trial.library and waiting.control_deaths < _MOST_CONTROL_DEATHS:
         waiting.control_deaths += 1
     else:
-        said = str(dead)
-        waiting.rejected[winner] = Outcome(winner=winner, rejection=dead.reason, said=said)
+        rejected = Outcome(winner=winner, rejection=dead.reason, said=str(dead))
+        waiting.rejected[winner] = rejected
 
 
 def own_command(*, workers: bool = False) -> list[str]:

@@ -39,8 +39,8 @@ from warmup.models.loading import Inputs
 from warmup.models.outputs import CallState
 from warmup.table.lookup import Lookup
 from warmup.table.schema import OnMiss, options_served
-from warmup.tuning.trials import NOT_WORTH, BucketShares, variants_trial
-from warmup.tuning.worker import NO_EVIDENCE, Compiled, RegionSets, region_reference
+from warmup.tuning.trials import NO_EVIDENCE, NOT_WORTH, BucketShares, variants_trial
+from warmup.tuning.worker import Compiled, RegionSets, region_reference
 
 if TYPE_CHECKING:
     from warmup.keys.question import RegionQuestion

@@ -44,6 +44,9 @@ _ATEN_NAMES: Final = {
 }
 _NARROW_INTEGERS: Final = ("int8", "uint8")
 _NO_TENSOR: Final = TensorSpec((), (), 0, "float32")  # the output of a trial without one
+NO_EVIDENCE: Final = Evidence(  # of a row that was not measured
+    time_us=math.inf, library_us=None, runner_up=None, runner_up_us=None, tried=0
+)
 _OTHER_GEMMS_SHARE: Final = 0.8  # of their estimated time, to be on the safe side
 
 
@@ -604,10 +607,7 @@ class RowMaker:
 
     def give_up(self, key: str, library: Winner, reason: str) -> None:
         self.not_tuned[key] = reason
-        no_evidence = Evidence(
-            time_us=math.inf, library_us=None, runner_up=None, runner_up_us=None, tried=0
-        )
-        self.library_rows[key] = Row(library, no_evidence)
+        self.library_rows[key] = Row(library, NO_EVIDENCE)
 
     @contextlib.contextmanager
     def measuring_any(self) -> Iterator[None]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,7 +22,7 @@ import torch
 from warmup.core.errors import BuildError, MissReason
 from warmup.core.events import Emitter, Event, EventName, HookEvent
 from warmup.core.processes import answering
-from warmup.core.rows import Evidence, Rejection, Row, Winner
+from warmup.core.rows import Row, Winner
 from warmup.core.trial import (
     Candidate,
     Operands,
@@ -39,7 +38,7 @@ from warmup.inductor.caches import empty_caches, own_cache_entries
 from warmup.inductor.gemm.hooks import KernelWatch, watching_kernels
 from warmup.inductor.gemm.question import make_call
 from warmup.inductor.gemm.regions import module_of
-from warmup.inductor.machine import assemble_as_workers_do
+from warmup.inductor.machine import assemble_as_workers_do, warm_workers
 from warmup.inductor.options import mm_unfolded
 from warmup.keys.gemm import GemmProblem
 from warmup.keys.kind import Problem
@@ -51,13 +50,9 @@ from warmup.measuring.trial_process import WORKERS
 from warmup.models.rebuilt import precision_of
 from warmup.table.lookup import Lookup
 from warmup.table.schema import OnMiss
-from warmup.tuning.trials import next_variants, spilling_of, variants_to_run
+from warmup.tuning.trials import NO_EVIDENCE, next_variants, spilling_of, variants_to_run
 
 # `RegionCompiler`: compiles the region around a GEMM with each candidate, to time them fused.
-
-NO_EVIDENCE = Evidence(  # of a row that forces a candidate while it is measured
-    time_us=math.inf, library_us=None, runner_up=None, runner_up_us=None, tried=0
-)
 
 Compiled = Callable[..., tuple[torch.Tensor, ...]]
 
@@ -253,8 +248,10 @@ def region_reference(region: Region, device: torch.device, sets: Operands) -> li
 class TrialServer:
     """Compiles and runs trials as the requests of a `TrialProcess` say; *send* answers."""
 
-    def __init__(self, send: Callable[[Mapping[str, Any]], None]) -> None:
-        self._send = send
+    def __init__(
+        self, send: Callable[[Mapping[str, Any]], None], *, has_workers: bool = False
+    ) -> None:
+        self._send, self._are_cold = send, has_workers
         self._waiting: dict[int, tuple[Trial, RegionCompiler | None]] = {}
         self._caches = contextlib.ExitStack()
         self._spilling: set[Winner] = set()  # in any region: they may in the next
@@ -270,6 +267,10 @@ class TrialServer:
 
     def _prepare(self, number: int, trial: Trial, request: Mapping[str, Any]) -> None:
         """Compile what may be run of *trial*; whatever fails here fails again in its run."""
+        device = torch.device(trial.device)
+        if self._are_cold:
+            warm_workers(device)
+            self._are_cold = False
         if trial.region is None:
             self._waiting[number] = trial, None
             return
@@ -277,16 +278,15 @@ class TrialServer:
             self._caches.close()
             # The build removes its cache folder, even when this process dies.
             self._caches.enter_context(empty_caches(os.environ.get("TORCHINDUCTOR_CACHE_DIR")))
-        device = torch.device(trial.device)
         compiler = RegionCompiler(trial, device)
         self._waiting[number] = trial, compiler
         winners = [one.winner for one in trial.candidates]
         if trial.contenders is not None:
             winners = [trial.library, *variants_to_run(trial.contenders, self._spilling)]
-        skipped = {trial.candidates[i].winner for i in request["skip"]}
+        refused = {one.winner for one in _rejected(request)}
         with contextlib.suppress(Exception), _conditions_of(trial, device):
             compiler.compile_ahead(
-                [one for one in winners if one not in skipped],
+                [one for one in winners if one not in refused],
                 lambda: RegionSets(trial, device, trial.seed, 1),
                 self._at(number, trial),
             )
@@ -301,15 +301,12 @@ class TrialServer:
         return at
 
     def _run(self, number: int, request: Mapping[str, Any]) -> bool:
-        """Run the trial *number* without those to skip; return whether the device works."""
+        """Run the trial *number* without those rejected; return whether the device works."""
         self._waiting = {one: self._waiting[one] for one in request["waiting"]}
         trial, compiler = self._waiting[number]
         device, at = torch.device(trial.device), self._at(number, trial)
-        # The other end has the reasons: these candidates took down an earlier child.
-        skipped = [
-            Outcome(winner=trial.candidates[i].winner, rejection=Rejection.CRASHED)
-            for i in request["skip"]
-        ]
+        rejected = _rejected(request)
+        refused = {one.winner for one in rejected}
 
         def make_sets(seed: int, most: int) -> OperandSets:
             return (OperandSets if compiler is None else RegionSets)(trial, device, seed, most)
@@ -317,7 +314,6 @@ class TrialServer:
         def more(outcomes: Sequence[Outcome]) -> Sequence[Winner]:
             assert compiler is not None
             winners = compiler.next_variants(outcomes)
-            refused = {one.winner for one in skipped}
             new = [one for one in winners if one not in refused]
             compiler.compile_ahead(new, lambda: make_sets(trial.seed, 1), at)
             return winners
@@ -332,7 +328,7 @@ class TrialServer:
                     kernels_of=compiler.kernels_of if compiler else lambda _winner: None,
                     more=None if trial.contenders is None else more,
                     on_stage=at,
-                    rejected=skipped,
+                    rejected=rejected,
                     is_lost=lambda _error: not _device_works(device),
                 )
             clock_mhz = sm_clock_mhz(device)
@@ -351,6 +347,11 @@ class TrialServer:
         self._spilling |= spilling_of(outcomes)
         self._send({"outcomes": msgspec.to_builtins(outcomes)})
         return True
+
+
+def _rejected(request: Mapping[str, Any]) -> list[Outcome]:
+    """Return the outcomes of candidates that took down an earlier child."""
+    return msgspec.convert(request["rejected"], list[Outcome])
 
 
 @contextlib.contextmanager
@@ -382,10 +383,10 @@ def _device_works(device: torch.device) -> bool:
 def main() -> None:
     with answering() as send:
         assemble_as_workers_do()
-        if WORKERS in sys.argv:
+        if has_workers := WORKERS in sys.argv:
             start_workers("auto", for_build=True)
         send({"ready": True})
-        TrialServer(send).serve(sys.stdin.buffer)
+        TrialServer(send, has_workers=has_workers).serve(sys.stdin.buffer)
 
 
 if __name__ == "__main__":
