@@ -205,7 +205,9 @@ def _install(request: InstallRequest, on_miss: OnMiss) -> Handle:
         unpacked = attachment = None
         functions, is_compiling = 0, False
         if inductor is not None and refused is None:
-            unpacked = take(settings.bundle, found.paths, settings.digest, here, device)
+            measures = request.uncovered == Uncovered.MEASURE  # graphs of the bundle would not
+            tables = () if measures else found.paths
+            unpacked = take(settings.bundle, tables, settings.digest, here, device)
             functions, is_compiling = inductor.earlier_compiles()
             options = options_served(found.table.policy, freezes=settings.freezes)
             if "freezing" in found.table.policy.options and not settings.freezes:
