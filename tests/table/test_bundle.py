@@ -7,10 +7,7 @@ import io
 import json
 import os
 import random
-import stat
-import struct
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,7 +23,6 @@ NEEDS = {"torch": "2.13.0", "device.arch": "sm_90"}
 NAME = "triton/KEY/k.cubin"
 FILES = {"cpp/ab/cab.main.so": b"", "fxgraph/a/b/c": b"{}", NAME: b"\x7fELF" * 100}
 MIB = 1024**2
-DIRECTORY, LOCAL, END = b"PK\x01\x02", b"PK\x03\x04", b"PK\x05\x06"
 
 # Prints how much the reading of a bundle has added to the memory, in MiB, and the error.
 READ = """
@@ -62,37 +58,15 @@ def members_of(files: Mapping[str, bytes]) -> dict[str, list[Any]]:
     return {name: [len(each), hashlib.sha256(each).hexdigest()] for name, each in files.items()}
 
 
-def zipped(
-    files: Mapping[str, bytes] = FILES,
-    *,
-    text: bytes | None = None,
-    method: int = zipfile.ZIP_DEFLATED,
-    attributes: int = 0,
-    extra: bytes = b"",
-    **fields: Any,
-) -> bytes:
-    """Return an archive as Python's zipfile writes it, with *fields* in its manifest, or *text*."""
-    manifest = {"format": 1, "table": TABLE, "needs": {}, "members": members_of(files), **fields}
+def zipped(files: Mapping[str, bytes] = FILES, *, text: bytes | None = None, **more: Any) -> bytes:
+    """Return an archive as Python's zipfile writes it, with *more* in its manifest, or *text*."""
+    manifest = {"format": 1, "table": TABLE, "needs": {}, "members": members_of(files), **more}
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("manifest.json", json.dumps(manifest) if text is None else text)
         for name, content in {} if text else files.items():
-            entry = zipfile.ZipInfo(name)
-            entry.compress_type, entry.external_attr, entry.extra = method, attributes, extra
-            archive.writestr(entry, content)
+            archive.writestr(name, content)
     return buffer.getvalue()
-
-
-def patched(raw: bytes, signature: bytes, offset: int, form: str, *values: int) -> bytes:
-    """Return *raw* with *values* in the last record of that *signature*."""
-    changed = bytearray(raw)
-    struct.pack_into(form, changed, raw.rindex(signature) + offset, *values)
-    return bytes(changed)
-
-
-def sized(raw: bytes, size: int) -> bytes:
-    """Return *raw* with the *size* in both headers of the last member."""
-    return patched(patched(raw, DIRECTORY, 24, "<I", size), LOCAL, 22, "<I", size)
 
 
 def duplicated() -> bytes:
@@ -100,16 +74,6 @@ def duplicated() -> bytes:
     with pytest.warns(UserWarning, match="Duplicate"), zipfile.ZipFile(buffer, "a") as archive:
         archive.writestr(NAME, FILES[NAME])
     return buffer.getvalue()
-
-
-def cut_off() -> bytes:
-    """Return an archive with a member whose compressed bytes end early; its headers agree."""
-    whole = b"y" * 5000
-    half = zlib.compress(whole, wbits=-zlib.MAX_WBITS)[:10]
-    raw = zipped({NAME: half}, method=zipfile.ZIP_STORED, members=members_of({NAME: whole}))
-    for signature, offset in ((DIRECTORY, 10), (LOCAL, 8)):
-        raw = patched(raw, signature, offset, "<H", zipfile.ZIP_DEFLATED)
-    return sized(raw, len(whole))
 
 
 def with_members(files: Mapping[str, bytes]) -> bytes:
@@ -121,24 +85,15 @@ NO_ZIP = "it is no zip archive"
 OTHER_FILES = "its files are not those that its manifest names"
 HOSTILE: list[tuple[Callable[[], bytes], str]] = [
     *((lambda raw=raw: raw, NO_ZIP) for raw in (b"", b"PK\x03\x04", b"{}", bytes(4096))),
-    (lambda: zipped()[:-2] + b"\x01\x00x", NO_ZIP),
-    (lambda: b"#!/bin/sh\n" + zipped(), "its directory has another size"),
-    (lambda: zipped(method=zipfile.ZIP_LZMA), "is compressed by method 14"),
-    (lambda: zipped(method=zipfile.ZIP_BZIP2), "is compressed by method 12"),
-    (lambda: zipped(attributes=stat.S_IFLNK << 16), "is no regular file"),
-    (lambda: zipped(extra=b"\1\0\4\0abcd"), "has attributes that `warmup build` does not write"),
+    (lambda: zipped()[:-30], NO_ZIP),
+    (lambda: zipped().replace(b"manifest.json", b"manifest.yaml"), "manifest.json is damaged"),
     (duplicated, OTHER_FILES),
-    (cut_off, "is cut off"),
-    (lambda: patched(zipped(), DIRECTORY, 42, "<I", 0), "not begin where the file before ends"),
-    (lambda: patched(zipped(), END, 8, "<2H", 65535, 65535), "has 65535 files, at most 16385"),
-    (lambda: patched(zipped(), DIRECTORY, 24, "<I", 2**32 - 1), f"{NAME} has another size than"),
-    (lambda: patched(zipped(), LOCAL, 22, "<I", 5), "differs from the directory"),
     (lambda: zipped({"../out": b""}), "has the invalid file name '../out'"),
     (lambda: zipped({"/etc/out": b""}), "has the invalid file name '/etc/out'"),
     (lambda: zipped({"cpp/../../x": b""}), "has the invalid file name"),
     (lambda: zipped(members={"a\\b": [1, TABLE]}), "has the invalid file name"),
     (lambda: with_members(SWAPPED), f"{NAME} is not what the manifest says"),
-    (lambda: with_members({**FILES, NAME: bytes(10**7)}), f"{NAME} has another size than its"),
+    (lambda: with_members({**FILES, NAME: bytes(10**7)}), f"{NAME} is larger than it may be"),
     (lambda: with_members({NAME: FILES[NAME]}), OTHER_FILES),
     (lambda: with_members({**FILES, "cpp/more.so": b""}), OTHER_FILES),
     (lambda: zipped(format=2), "damaged at /format: expected an integer <= 1"),
@@ -152,7 +107,7 @@ HOSTILE: list[tuple[Callable[[], bytes], str]] = [
     (lambda: zipped(members={"a": [-1, TABLE]}), "at /members/a/0: expected an integer >= 0"),
     (lambda: zipped(members={each: [2**30, TABLE] for each in "ab"}), "has 2147483648 bytes in"),
     (lambda: zipped(text=b'{"format":' + b"[" * 100_000), "is damaged: nested too deeply"),
-    (lambda: zipped(text=b"[" + b" " * (4 * MIB) + b"]"), "manifest is larger than 4194304 bytes"),
+    (lambda: zipped(text=b"[" + b" " * (4 * MIB) + b"]"), "manifest.json is larger than it may be"),
 ]
 
 
@@ -212,7 +167,7 @@ def bomb(declared: int) -> bytes:
     """Return a bundle whose member unpacks to 64 MiB, and is said to have *declared* bytes."""
     zeros = {NAME: bytes(64 * MIB)}
     members = {NAME: [declared, members_of(zeros)[NAME][1]]}
-    return sized(zipped(zeros, members=members), declared)
+    return zipped(zeros, members=members)
 
 
 def many(value: str) -> bytes:
@@ -225,7 +180,7 @@ def test_no_bundle_takes_more_than_300_mb(path: Path) -> None:
     """Members are read in pieces, and the manifest is bounded by what its objects may take."""
     for case, (make, said) in {
         "64 MiB of zeros": (lambda: bomb(64 * MIB), "read"),
-        "bomb": (lambda: bomb(1000), f"{NAME} is larger than 1000 bytes"),
+        "bomb": (lambda: bomb(1000), f"{NAME} is larger than it may be"),
         "objects": (lambda: many('{"":0}'), "its manifest is damaged at /: expected an object"),
         "arrays": (lambda: many("[]"), "its manifest is damaged at /: expected an object"),
         "zeros": (lambda: bytes(256 * MIB), NO_ZIP),

@@ -1,6 +1,6 @@
 """`Manifest` and the bundle file: the compiled winners of a table, in a file beside the table.
 
-A zip archive. Its first member, ``manifest.json``, has the digest of the table, the facts of the
+A zip archive. Its member ``manifest.json`` has the digest of the table, the facts of the
 machine that must be equal, and every other member with its size and SHA-256. The other members are
 code for the device and the host. Nothing here runs code or unpacks files to disk.
 """
@@ -22,7 +22,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, BinaryIO, Final
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
@@ -31,156 +31,16 @@ from warmup.core.device import Runtime
 from warmup.core.errors import BundleError, TableFormatError
 from warmup.core.files import open_regular, replace_bytes
 from warmup.core.strict_json import check_texts, read_json
-
-# `Archive`: the zip archive of a bundle, read without trust and without holding a member whole.
-
-MAX_ENTRIES: Final = 16_385  # a manifest and 16,384 files
-MAX_ENTRY_NAME: Final = 256
-_MAX_ARCHIVE_BYTES: Final = 1024**3 + 32 * 1024**2
-_PIECE: Final = 256 * 1024
-_STORED: Final = 0
-_DEFLATED: Final = 8
-_END_RECORD: Final = struct.Struct("<4s4H2IH")
-_CENTRAL: Final = struct.Struct("<4s6H3I5H2I")
-_LOCAL: Final = struct.Struct("<4s5H3I2H")
-
-
-@dataclass(frozen=True, slots=True)
-class ArchiveEntry:
-    """A member as the central directory describes it; sizes and ``offset`` in bytes."""
-
-    name: str
-    method: int
-    crc: int
-    packed: int
-    size: int
-    offset: int
-
-
-class Archive:
-    """The open archive *file*, whose directory is checked: a BundleError for another form."""
-
-    entries: tuple[ArchiveEntry, ...]
-
-    def __init__(self, path: Path, file: BinaryIO) -> None:
-        self._path = path
-        self._file = file
-        self.entries = tuple(self._read_directory())
-
-    def read(self, entry: ArchiveEntry) -> Iterator[bytes]:
-        """Yield the content of *entry* in pieces of at most 256 KiB; a BundleError if damaged."""
-        local = self._read_at(entry.offset, _LOCAL.size + len(entry.name))
-        signature, _, flags, method, _, _, *numbers, name_length, extra = _LOCAL.unpack_from(local)
-        self._check(
-            signature == b"PK\x03\x04"
-            and (flags, method, extra) == (0, entry.method, 0)
-            and numbers == [entry.crc, entry.packed, entry.size]
-            and name_length == len(entry.name)
-            and local[_LOCAL.size :] == entry.name.encode("ascii"),
-            f"the header of {entry.name} differs from the directory",
-        )
-        crc = size = 0
-        for piece in self._unpacked(entry, entry.offset + len(local)):
-            size += len(piece)
-            self._check(size <= entry.size, f"{entry.name} is larger than {entry.size} bytes")
-            crc = zlib.crc32(piece, crc)
-            yield piece
-        self._check((size, crc) == (entry.size, entry.crc), f"{entry.name} is damaged")
-
-    def _unpacked(self, entry: ArchiveEntry, position: int) -> Iterator[bytes]:
-        end = position + entry.packed
-        if entry.method == _STORED:
-            for start in range(position, end, _PIECE):
-                yield self._read_at(start, min(_PIECE, end - start))
-            return
-        engine = zlib.decompressobj(-zlib.MAX_WBITS)
-        while not engine.eof:
-            packed = engine.unconsumed_tail
-            if not packed:
-                packed = self._read_at(position, min(_PIECE, end - position))
-                position += len(packed)
-            try:
-                piece = engine.decompress(packed, _PIECE)
-            except zlib.error as error:
-                raise self._error(f"{entry.name} is damaged ({error})") from error
-            self._check(bool(packed or piece or engine.eof), f"{entry.name} is cut off")
-            yield piece
-        self._check(position == end and not engine.unused_data, f"{entry.name} is damaged")
-
-    def _read_directory(self) -> Iterator[ArchiveEntry]:
-        length = self._file.seek(0, 2)
-        self._check(length <= _MAX_ARCHIVE_BYTES, f"it is larger than {_MAX_ARCHIVE_BYTES} bytes")
-        record = (
-            self._read_at(length - _END_RECORD.size, _END_RECORD.size)
-            if length >= _END_RECORD.size
-            else b""
-        )
-        self._check(
-            record.startswith(b"PK\x05\x06"),
-            "it is no zip archive as `warmup build` writes it, or it is cut off",
-        )
-        _, disk, first_disk, here, count, size, offset, comment = _END_RECORD.unpack(record)
-        self._check(disk == first_disk == comment == 0 and here == count, "it is no whole archive")
-        self._check(0 < count <= MAX_ENTRIES, f"it has {count} files, at most {MAX_ENTRIES}")
-        self._check(
-            offset + size + _END_RECORD.size == length
-            and size <= count * (_CENTRAL.size + MAX_ENTRY_NAME),
-            "its directory has another size than its files need",
-        )
-        directory = self._read_at(offset, size)
-        position = expected = 0
-        for _ in range(count):
-            self._check(position + _CENTRAL.size <= size, "its directory is cut off")
-            fields = _CENTRAL.unpack_from(directory, position)
-            signature, _, _, flags, method, _, _, crc, packed, unpacked, *rest = fields
-            name_length, extra, remark, disk, _, attributes, start = rest
-            position += _CENTRAL.size
-            raw = directory[position : position + name_length]
-            position += name_length
-            kind = stat.S_IFMT(attributes >> 16)
-            self._check(signature == b"PK\x01\x02", "its directory is damaged")
-            self._check(
-                0 < len(raw) == name_length <= MAX_ENTRY_NAME and raw.isascii(),
-                "its directory has an invalid name",
-            )
-            name = raw.decode("ascii")
-            self._check(kind in (0, stat.S_IFREG), f"{name!r} is no regular file")
-            self._check(
-                method == _DEFLATED or (method == _STORED and packed == unpacked),
-                f"{name!r} is compressed by method {method}, accepted is DEFLATE",
-            )
-            self._check(
-                (flags, extra, remark, disk) == (0, 0, 0, 0),
-                f"{name!r} has attributes that `warmup build` does not write",
-            )
-            self._check(start == expected, f"{name!r} does not begin where the file before ends")
-            expected += _LOCAL.size + name_length + packed
-            yield ArchiveEntry(name, method, crc, packed, unpacked, start)
-        self._check((position, expected) == (size, offset), "it has bytes that belong to no file")
-
-    def _read_at(self, position: int, count: int) -> bytes:
-        try:
-            self._file.seek(position)
-            content = self._file.read(count)
-        except OSError as error:
-            raise self._error(f"it cannot be read ({error.strerror})") from error
-        self._check(len(content) == count, "it is cut off")
-        return content
-
-    def _check(self, is_valid: bool, problem: str) -> None:  # noqa: FBT001  reads as a sentence
-        if not is_valid:
-            raise self._error(problem)
-
-    def _error(self, problem: str) -> BundleError:
-        return BundleError(str(self._path), problem)
-
+from warmup.core.text import first_line, printable
 
 BUNDLE_SUFFIX: Final = ".bundle"
 _BUNDLE_FORMAT: Final = 1
 _MANIFEST: Final = "manifest.json"
 # A JSON value takes up to 34 times its text in memory ({"":0}), so 4 MiB take at most 150 MB.
 _MAX_MANIFEST: Final = 4 * 1024 * 1024
-_MAX_MEMBERS: Final = MAX_ENTRIES - 1
+_MAX_MEMBERS: Final = 16_384
+_MAX_NAME: Final = 256
+_PIECE: Final = 256 * 1024
 _MAX_BUNDLE_BYTES: Final = 1024**3
 _SHOWN_DIGEST: Final = 12
 _SHOWN: Final = 100  # characters of an invalid value in a message
@@ -188,6 +48,11 @@ _EPOCH: Final = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip archive ca
 # No part of a member's name starts with a dot, so that no member is unpacked outside its folder.
 _FILE_NAME: Final = re.compile(
     r"[A-Za-z0-9_+=-][A-Za-z0-9_.+=-]*(/[A-Za-z0-9_+=-][A-Za-z0-9_.+=-]*)*"
+)
+# What zipfile raises for a damaged archive.
+_DAMAGED: Final = (
+    *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError),
+    *(KeyError, NotImplementedError, OverflowError, RuntimeError, ValueError),
 )
 _Sha256 = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 _Size = Annotated[int, Meta(ge=0, le=_MAX_BUNDLE_BYTES)]
@@ -273,24 +138,39 @@ class OpenBundle:
 
     path: Path
     manifest: Manifest
-    _archive: Archive
-    _entries: tuple[ArchiveEntry, ...]
+    _archive: zipfile.ZipFile
 
     def members(self) -> Iterator[tuple[str, Iterator[bytes]]]:
         """Yield the name of each member, and its content in pieces, to be read before the next.
 
         A BundleError behind the last piece: the member differs from the manifest.
         """
-        for entry in self._entries:
-            yield entry.name, self._pieces(entry)
+        for name, member in self.manifest.members.items():
+            yield name, self._pieces(name, member)
 
-    def _pieces(self, entry: ArchiveEntry) -> Iterator[bytes]:
+    def _pieces(self, name: str, member: Member) -> Iterator[bytes]:
         digest = hashlib.sha256()
-        for piece in self._archive.read(entry):
+        for piece in _pieces_of(self._archive, name, member.size, self.path):
             digest.update(piece)
             yield piece
-        if digest.hexdigest() != self.manifest.members[entry.name].sha256:
-            raise BundleError(str(self.path), f"{entry.name} is not what the manifest says")
+        if digest.hexdigest() != member.sha256:
+            raise BundleError(str(self.path), f"{name} is not what the manifest says")
+
+
+def _pieces_of(archive: zipfile.ZipFile, name: str, size: int, path: Path) -> Iterator[bytes]:
+    """Yield the content of *name* in pieces; a BundleError: damaged, or larger than *size*."""
+    try:
+        with archive.open(name) as file:
+            while piece := file.read(_PIECE):
+                size -= len(piece)
+                if size < 0:
+                    break
+                yield piece
+    except _DAMAGED as error:
+        said = printable(first_line(error))[:_SHOWN]
+        raise BundleError(str(path), f"{name} is damaged ({said})") from error
+    if size < 0:
+        raise BundleError(str(path), f"{name} is larger than it may be")
 
 
 @contextlib.contextmanager
@@ -310,24 +190,16 @@ def open_bundle(path: Path) -> Iterator[OpenBundle]:
     with file:
         if os.fstat(file.fileno()).st_mode & stat.S_IWOTH:
             raise BundleError(str(path), "every user of this machine can write it")
-        archive = Archive(path, file)
-        manifest = _read_manifest(archive, path)
-        yield OpenBundle(path, manifest, archive, archive.entries[1:])
-
-
-def _read_manifest(archive: Archive, path: Path) -> Manifest:
-    first, *others = archive.entries
-    if first.name != _MANIFEST:
-        raise BundleError(str(path), f"its first file is not {_MANIFEST}")
-    if first.size > _MAX_MANIFEST:
-        raise BundleError(str(path), f"its manifest is larger than {_MAX_MANIFEST} bytes")
-    manifest = _manifest_of(b"".join(archive.read(first)), path)
-    if sorted(entry.name for entry in others) != sorted(manifest.members):
-        raise BundleError(str(path), "its files are not those that its manifest names")
-    for entry in others:
-        if entry.size != manifest.members[entry.name].size:
-            raise BundleError(str(path), f"{entry.name} has another size than its manifest says")
-    return manifest
+        try:
+            archive = zipfile.ZipFile(file)
+        except _DAMAGED as error:
+            reason = "it is no zip archive as `warmup build` writes it, or it is cut off"
+            raise BundleError(str(path), reason) from error
+        text = b"".join(_pieces_of(archive, _MANIFEST, _MAX_MANIFEST, path))
+        manifest = _manifest_of(text, path)
+        if sorted(archive.namelist()) != sorted((_MANIFEST, *manifest.members)):
+            raise BundleError(str(path), "its files are not those that its manifest names")
+        yield OpenBundle(path, manifest, archive)
 
 
 def _manifest_of(text: bytes, path: Path) -> Manifest:
@@ -338,7 +210,7 @@ def _manifest_of(text: bytes, path: Path) -> Manifest:
         at = f" at {error.pointer[:_SHOWN]}" if error.pointer else ""
         raise BundleError(str(path), f"its manifest is damaged{at}: {error.reason}") from None
     for name in json.members:
-        if len(name) > MAX_ENTRY_NAME or _FILE_NAME.fullmatch(name) is None:
+        if len(name) > _MAX_NAME or _FILE_NAME.fullmatch(name) is None:
             reason = f"its manifest has the invalid file name {name[:_SHOWN]!r}"
             raise BundleError(str(path), reason)
     members = {name: Member(*pair) for name, pair in json.members.items()}
