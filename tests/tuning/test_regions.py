@@ -56,7 +56,12 @@ from warmup.measuring.trial_process import TrialProcess
 from warmup.table.lookup import Lookup
 from warmup.table.schema import TOLERANCE, OnMiss
 from warmup.table.store import read
-from warmup.tuning.bucket_compiler import BucketCompiler, ServedBucket, _with_finite_result
+from warmup.tuning.bucket_compiler import (
+    BucketCompiler,
+    ServedBucket,
+    _with_finite_result,
+    is_far_behind,
+)
 from warmup.tuning.progress import Progress
 from warmup.tuning.trials import (
     RegionQuestions,
@@ -428,6 +433,19 @@ def test_a_region_without_a_time_as_it_is_decides_nothing(tuner: Tuner) -> None:
         tuned = tuner.rows.variants_row(waiting, timed, failure="", is_disturbed=False)
         assert tuned is not None
         assert (tuned.row.evidence.time_us, tuner.rows.not_fused) == (time_us, why)
+
+
+def test_what_is_like_a_rule_far_behind_is_not_compiled() -> None:
+    """One part is so much faster than the rule's four that two and eight are not; and not else."""
+    for rule_us, one_us, is_behind in (
+        (10.2, 5.7, True),
+        (10.2, 9.9, False),
+        (15.8, 75.0, False),
+        (10.2, None, False),
+        (None, 5.7, False),
+    ):
+        outcomes = [make_outcome(split_into(4), rule_us), make_outcome(split_into(1), one_us)]
+        assert is_far_behind(split_into(4), outcomes) is is_behind, (rule_us, one_us)
 
 
 def test_a_failure_of_inductors_own_calls_rejects_nothing() -> None:

@@ -116,15 +116,16 @@ class SearchQuestion:
 class RegionQuestion:
     """A decision about the kernels of a region, to be measured by compiling each of its variants.
 
-    ``variants`` are the winners to choose among, that of default mode first. ``region`` is the
-    operator in question with what is computed around it, which is what runs; None where plain
-    values cannot describe it, for ``reason``. A compiled region may ask inductor's question by any
-    of ``keys_in_region``. ``calls`` are inductor's own calls of the variants, for a GEMM that may
-    be padded: the library's GEMM with separate pad kernels. They may be made only until the
-    question is answered; a reduction that may be split has none. ``least`` are calls that take no
-    longer than a variant in any region: of a padded GEMM the product on padded operands. Where no
-    variant can win, the answer comes at once. Else the question is measured after the compile is
-    over, when the model is compiled again: the answer is None until then.
+    ``variants`` are the winners to choose among, that of default mode first, then its opposite;
+    others are like the first. ``region`` is the operator in question with what is computed around
+    it, which is what runs; None where plain values cannot describe it, for ``reason``. A compiled
+    region may ask inductor's question by any of ``keys_in_region``. ``calls`` are inductor's own
+    calls of the variants, for a GEMM that may be padded: the library's GEMM with separate pad
+    kernels. They may be made only until the question is answered; a reduction that may be split has
+    none. ``least`` are calls that take no longer than a variant in any region: of a padded GEMM the
+    product on padded operands. Where no variant can win, the answer comes at once. Else the
+    question is measured after the compile is over, when the model is compiled again: the answer is
+    None until then.
     """
 
     problem: Problem
