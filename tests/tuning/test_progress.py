@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -13,6 +14,7 @@ import pytest
 from sample_tables import make_key, make_row, make_runtime, make_table
 
 from warmup.core.buckets import Bucket
+from warmup.core.device import CallCost
 from warmup.core.errors import SettingsError, TableNotFoundError
 from warmup.core.phases import BuildStage
 from warmup.core.rows import Flag, Rejection, Row, Search
@@ -133,6 +135,7 @@ def test_a_retry_that_makes_no_sense_is_refused() -> None:
 def test_a_search_budget_is_seconds_minutes_or_hours() -> None:
     for search, budget, budgeted in (
         ("default", None, SearchBudget(Search.DEFAULT)),
+        ("default", "90s", SearchBudget(Search.DEFAULT, 90.0)),
         ("wide", "20m", SearchBudget(Search.WIDE, 1200.0)),
         ("exhaustive", "1.5h", SearchBudget(Search.EXHAUSTIVE, 5400.0)),
         ("wide", 12.5, SearchBudget(Search.WIDE, 12.5)),
@@ -141,7 +144,6 @@ def test_a_search_budget_is_seconds_minutes_or_hours() -> None:
     for search, wrong, words in (
         ("narrow", None, "--search 'narrow' is unknown; use one of default, wide, "),
         ("imported", None, "--search 'imported' is unknown"),
-        ("default", "20m", "--budget 20m has nothing to be spent on"),
         ("wide", "20 minutes", "'20 minutes' is no time; write 90s, 20m or 2h"),
         ("wide", "-1", "'-1' is no time"),
         ("wide", float("nan"), "nan is no time"),
@@ -154,9 +156,8 @@ def test_a_search_budget_is_seconds_minutes_or_hours() -> None:
 def _result(name: str, *keys: str, **changes: Any) -> BucketResult:
     judgement = CheckedOutput(error=0.0, limit=0.01)
     bucket = Bucket((("m", int(name)),))
-    return BucketResult(
-        bucket=bucket, keys=keys, tuned=1, judgement=judgement, seconds=1.0, **changes
-    )
+    fields = {"seconds": 1.0, **changes}
+    return BucketResult(bucket=bucket, keys=keys, tuned=1, judgement=judgement, **fields)
 
 
 def test_problems_that_may_gain_most_are_searched_further() -> None:
@@ -197,7 +198,8 @@ def test_the_bucket_with_the_best_problem_is_compiled_first(make_progress: Make)
     runner = _Runner(make_progress(table, can_search=True))
     results = (_result("1", small), _result("1", large, weights_padded=True))
     budget, now = SearchBudget(Search.WIDE, 3600.0), time.monotonic()
-    found = spend_budget(runner.progress, runner, results, budget, now)
+    estimate = BuildEstimate(until=now + 3600)
+    found = spend_budget(runner.progress, estimate, runner, results, budget)
     assert runner.ran == [
         ("m=1, weights padded", frozenset({large}), Search.WIDE),
         ("m=1", frozenset({small}), Search.WIDE),
@@ -206,8 +208,36 @@ def test_the_bucket_with_the_best_problem_is_compiled_first(make_progress: Make)
         ((small,), 2, 3.0),
         ((large,), 2, 3.0),
     ]
-    spent = spend_budget(runner.progress, runner, results, budget, now - 3601)
+    estimate.until = now - 1
+    spent = spend_budget(runner.progress, estimate, runner, results, budget)
     assert (spent, len(runner.ran)) == (results, 2)
+
+
+def test_postponed_problems_share_the_rest_of_the_budget(make_progress: Make) -> None:
+    """By their device time, the most valuable bucket first; none that cannot be compiled in it."""
+    keys = [make_key(m) for m in (1, 2, 3)]
+    rows = {key: _with(make_row(), flags=(Flag.OPEN,)) for key in keys}
+    results = [
+        _result(str(m), key, cost=CallCost(1.0, device_us), seconds=seconds)
+        for m, (key, device_us, seconds) in enumerate(
+            zip(keys, (100.0, 300.0, 100.0), (10.0, 10.0, 80.0), strict=True), 1
+        )
+    ]
+    runner, now = _Runner(make_progress(make_table(rows))), time.monotonic()
+    shares = dict(zip(keys, (0.2, 0.4, 0.1), strict=True))
+    estimate, ends = BuildEstimate(until=now + 75, ends=-math.inf, postponed=shares), list[float]()
+
+    def run_again(before: BucketResult, number: int, total: int) -> BucketResult:
+        ends.append(round(estimate.ends - now))
+        return runner(before, number, total)
+
+    budget = SearchBudget(Search.DEFAULT, 100.0)
+    spend_budget(runner.progress, estimate, run_again, results, budget)
+    assert [(name, chosen) for name, chosen, _ in runner.ran] == [
+        ("m=2", frozenset(keys[1:2])),
+        ("m=1", frozenset(keys[:1])),
+    ]
+    assert ends == [60, 50]
 
 
 def test_rows_that_a_build_needs_are_taken_unchanged(tmp_path: Path) -> None:

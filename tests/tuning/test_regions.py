@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
@@ -62,7 +64,7 @@ from warmup.tuning.bucket_compiler import (
     _with_finite_result,
     is_far_behind,
 )
-from warmup.tuning.progress import Progress
+from warmup.tuning.progress import BuildEstimate, Progress
 from warmup.tuning.trials import (
     RegionQuestions,
     WaitingFused,
@@ -188,6 +190,7 @@ def test_of_8_bits_only_what_eager_computes_passes() -> None:
 # Rows that inductor fuses in their region and not in the model.
 
 APART = replace(FUSED, fused=False)
+MODEL = SimpleNamespace(module=torch.nn.Identity())
 
 
 class _Tuner(Tuner):
@@ -238,7 +241,7 @@ def test_a_row_that_is_not_fused_in_the_model_is_measured_again_once(
     make_progress: Callable[..., Progress],
 ) -> None:
     """The row on disk is not fused then, and the bucket was served from it; so an earlier row."""
-    key, unused = make_key(16), dict[str, Any](setup=None, model=None)
+    key, unused = make_key(16), dict[str, Any](setup=None, model=MODEL)
     for has_row in (False, True):
         table = make_table({key: replace(make_row(), winner=FUSED)} if has_row else {})
         tuner = _Tuner()
@@ -293,7 +296,7 @@ def test_gemms_are_measured_with_their_regions_where_the_shares_are_worth_it(
     make_progress: Callable[..., Progress],
 ) -> None:
     """A build that was killed before goes on with the rows that it has measured alone."""
-    keys, unused = [make_key(m) for m in (16, 32, 64)], dict[str, Any](setup=None, model=None)
+    keys, unused = [make_key(m) for m in (16, 32, 64)], dict[str, Any](setup=None, model=MODEL)
     times_us = dict(zip(keys, (400.0, 3.0, 2.0), strict=True))  # of 1000 us, each twice
     for effort, fused in ((Effort.SHARE, keys[:2]), (Effort.FULL, keys)):
         progress = make_progress(make_table({}), effort=effort)
@@ -307,6 +310,28 @@ def test_gemms_are_measured_with_their_regions_where_the_shares_are_worth_it(
     killed = {key: alone(compiler.tuner.fused[key].bare).row for key in keys}
     progress = make_progress(make_table(killed))
     assert all(map(progress.must_tune, keys))
+
+
+def test_a_budget_ends_with_cheap_answers_and_the_next_build_goes_on(
+    make_progress: Callable[..., Progress],
+) -> None:
+    """The most valuable regions come first, as long as time is left for what serving needs."""
+    keys, unused = [make_key(m) for m in (16, 32, 64)], dict[str, Any](setup=None, model=MODEL)
+    times_us = dict(zip(keys, (30.0, 400.0, 2.0), strict=True))  # of 1000 us, each twice
+    for ends, fused in ((0.0, []), (40.0, keys[1:2]), (50.0, keys[:2]), (math.inf, keys[:2])):
+        seconds = itertools.count(0.0, 10.0)  # each look at the clock takes ten
+        estimate = BuildEstimate(now=partial(next, seconds), ends=ends)
+        progress, tuner = make_progress(make_table({})), _Tuner("cuda", estimate=estimate)
+        compiler = _Bucket(progress=progress, tuner=tuner, times_us=times_us, **unused)
+        compiler.tune_as_is([], "batch=1")
+        rows = read(progress.path).rows
+        left = [key for key in keys[:2] if key not in fused]
+        assert compiler.compiled == ["tune False", "tune True", "strict True"], ends
+        assert [key for key in keys if rows[key].winner == FUSED] == sorted(fused), ends
+        assert [key for key in keys if Flag.OPEN in rows[key].evidence.flags] == left, ends
+        shares = {key: times_us[key] * 2 / 1000 for key in left}
+        assert estimate.postponed == pytest.approx(shares), ends
+        assert [key for key in keys if make_progress(make_table(rows)).must_tune(key)] == left, ends
 
 
 # Pad decisions and split reductions, which are made by the compiled region.
@@ -535,7 +560,7 @@ def test_a_build_splits_into_the_fastest_number_of_parts(run_once: Any, tmp_path
     """Each was run against a reference in higher precision; the rule's number is the control."""
     built = run(run_once, tmp_path, "build_split.py", "Norm", "2")
     ways, first, served, again = (built[name] for name in ("ways", "first", "served", "again"))
-    assert [one["way"] for one in ways] == [f"split(parts={parts})" for parts in (4, 1, 2, 8)]
+    assert [one["way"] for one in ways] == [f"split(parts={parts})" for parts in (4, 1, 4, 1, 2, 8)]
     assert all(one["rejection"] is None and one["error"] < 1e-5 for one in ways)
     row = {"winner": "split(parts=2)", "scope": "fused", "tried": 4, "library_us": 20.0}
     assert first["rows"] == again["rows"] == {SPLIT: row}

@@ -130,7 +130,7 @@ def bench_pad(
     from warmup.inductor.pad_mm import pads_asked_on
 
     keys = [*itertools.islice(filter(pads_asked_on(resolve_device(device)), drawn), count)]
-    options = BuildOptions(device=device, budget=seconds)
+    options = BuildOptions(device=device, budget=seconds, effort="full")
 
     def build_samples(problems: Sequence[MissedProblem], out: Path, file: Observer) -> BuildReport:
         source, runner = ProblemsSource(problems), ThisProcess()

@@ -122,7 +122,7 @@ def build(
     ] = None,
     budget: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Time limit for a wider --search, such as 20m."),
+        typer.Option(metavar="TIME", help="Time limit of the build, such as 20m."),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be tuned; measure nothing.")

@@ -67,8 +67,8 @@ class DoneColumn(ProgressColumn):
         words, ends = [f"{_clock(task.elapsed or 0.0)} so far"], task.fields.get("ends")
         if task.total is not None and task.total > 1:
             words.insert(0, f"{int(task.completed)} of {task.total:.0f} {self._units}")
-        left = task.time_remaining if ends is None else max(ends - task.get_time(), 1.0)
-        if left:
+        left = task.time_remaining if ends is None else ends - task.get_time()
+        if left and left > 0:
             words.append(f"about {_clock(left)} left")
         return Text(", ".join(words))
 
@@ -88,7 +88,7 @@ class LiveLine(AbstractContextManager["LiveLine"]):
         self._console = Console(stderr=True, markup=False, highlight=False)
         self._column, self._printed_at = DoneColumn(units), time.monotonic()
         self._progress = Progress(
-            *(SpinnerColumn(), StepColumn(), BarColumn(bar_width=16), DoneColumn(units)),
+            *(SpinnerColumn(), StepColumn(), BarColumn(bar_width=8), DoneColumn(units)),
             console=self._console,
             transient=True,
             disable=is_quiet() or not self._console.is_terminal,
@@ -435,6 +435,13 @@ def _outcome(report: BuildReport) -> Iterator[str]:
     if not (report.timings or report.not_tuned or report.not_rebuilt):
         some = ", some of them from earlier tables" if report.taken else ""
         yield from wrapped(f"nothing to tune: every problem had its row{some}")
+    if report.postponed:
+        share = sum(report.postponed.values()) / max(1, len(report.buckets))
+        left = counted(len(report.postponed), "problem")
+        yield from wrapped(
+            f"the budget was spent: {left} with {share:.1%} of the device time can be searched "
+            "further: run the same command again"
+        )
     if report.bundle is not None:
         yield f"bundle (compiled kernels; docs/how-to/ship-a-bundle.md) {report.bundle}"
     if report.not_bundled:

@@ -301,7 +301,7 @@ class Flag(StrEnum):
     UNSTABLE = "unstable"  # the times cannot be believed; the library default was kept
     OVER_PEAK = "over_peak"  # faster than the measured peak, in a second measurement too
     FAR_BELOW_PEAK = "far_below_peak"
-    OPEN = "open"  # measured alone, not yet with what may be fused: the next build goes on
+    OPEN = "open"  # not measured in its region or searched whole yet: the next build goes on
 
 
 class Scope(StrEnum):

@@ -40,7 +40,7 @@ from warmup.models.loading import Inputs
 from warmup.models.outputs import CallState
 from warmup.table.lookup import Lookup
 from warmup.table.schema import OnMiss, options_served
-from warmup.tuning.trials import NO_EVIDENCE, NOT_WORTH, BucketShares, variants_trial
+from warmup.tuning.trials import NO_EVIDENCE, NOT_WORTH, SPENT, BucketShares, variants_trial
 from warmup.tuning.worker import Compiled, RegionSets, region_reference
 
 if TYPE_CHECKING:
@@ -300,6 +300,7 @@ class BucketCompiler:
         tuner.region_questions.forget()
         tuner.fused.clear()
         has_shares = tuner.device.type != "cpu" and not self.is_rebuilt
+        self._expect_all(has_shares=has_shares)
         try:
             tuner.defers = has_shares
             served = self._compile(
@@ -318,6 +319,23 @@ class BucketCompiler:
         finally:
             tuner.defers, tuner.shares = False, None
         return served
+
+    def _expect_all(self, *, has_shares: bool) -> None:
+        """Estimate what the bucket has before it was compiled, by its different weights."""
+        weights = {tuple(one.shape) for one in self.model.module.parameters() if one.dim() > 1}
+        count = 0 if self.progress.rows else len(weights)
+        self._expect(
+            {
+                BuildStage.COMPILING: 3 if has_shares else 2,
+                BuildStage.BARE_TRIALS: count,
+                BuildStage.FUSED_TRIALS: count * has_shares,
+                BuildStage.LAUNCH_SEARCHES: _LAUNCHES_OF_WEIGHT * count * has_shares,
+            }
+        )
+
+    def _expect(self, items: Mapping[BuildStage, int]) -> None:
+        if not self.is_rebuilt:  # the time of many problems is that of each
+            self.tuner.estimate.expect(items)
 
     def _shares(self, served: ServedBucket) -> BucketShares | None:
         """Return the shares of what *served* ran; None where every row is searched whole."""
@@ -344,20 +362,39 @@ class BucketCompiler:
         worth = {
             key: one
             for key, one in waiting.items()
-            if key in differing or tuner.is_worth(key, one.time_us)
+            if key in differing or tuner.deserves(key, one.time_us)
         }
         progress.settle(waiting.keys() - worth.keys())
-        ordered = sorted(worth, key=lambda key: -worth[key].time_us * served.counts.get(key, 1))
+        ordered = sorted(
+            worth,
+            key=lambda key: (
+                key not in differing,
+                -worth[key].time_us * served.counts.get(key, 1),
+            ),
+        )
+        regions = len(tuner.region_questions.waiting)
+        self._expect(
+            {
+                BuildStage.BARE_TRIALS: 0,
+                BuildStage.FUSED_TRIALS: len(worth),
+                BuildStage.REGIONS: regions,
+                BuildStage.LAUNCH_SEARCHES: len(served.launches) if served.missing else 0,
+                BuildStage.COMPILING: 2 if worth or regions or served.missing else 1,
+            }
+        )
         known = {key: row.winner for key, row in progress.rows.items() if row.untrusted is None}
         chosen = [
             replace(worth[key], question=replace(worth[key].question, known=known))
             for key in ordered
         ]
-        for _, tuned in tuner.measure_fused_all(chosen):
-            progress.save(tuned)
-        has_regions = bool(tuner.region_questions.waiting)
+        measured, done = tuner.measure_fused_all(chosen), 0
+        while done < len(ordered) and (ordered[done] in differing or not tuner.estimate.is_over):
+            progress.save(next(measured)[1])
+            done += 1
+        for key in ordered[done:]:
+            tuner.postponed(worth[key].bare)
         measure_regions(self)
-        return bool(worth) or has_regions or any(map(progress.must_retune, again))
+        return done > 0 or regions > 0 or any(map(progress.must_retune, again))
 
     @property
     def compiles_ahead(self) -> bool:
@@ -471,6 +508,9 @@ def _call(compiled: Callable[..., Any], inputs: Inputs) -> object:
     return compiled(*inputs.args, **inputs.kwargs)
 
 
+_LAUNCHES_OF_WEIGHT: Final = 4  # generated kernels, searched, for each different weight
+
+
 # `measure_regions`: decides about padding and split reductions by compiling what will run.
 
 
@@ -479,18 +519,22 @@ def measure_regions(compiler: BucketCompiler) -> None:
 
     Where the region cannot be compiled or timed as in default mode, the times of inductor's own
     calls decide, and `RowMaker.not_fused` says why. Without such calls there is no row. Of a region
-    that is not worth it the way of default mode alone is timed.
+    that is not worth it, or when the budget is spent, the way of default mode alone is timed.
     """
     tuner, progress = compiler.tuner, compiler.progress
-    regions = tuner.clock.phase(BuildStage.REGIONS)
-    with regions, tuner.region_questions.measuring() as waiting:
-        for one in waiting:
-            given_up, since = set(tuner.rows.not_tuned), len(progress.tuned)
-            if one.bare and tuner.shares and not tuner.shares.is_worth(one.question.key, one.us):
-                if (small := tuner.rows.bare_variants_row(one, NOT_WORTH)) is not None:
-                    progress.save(small)
+    with tuner.region_questions.measuring() as waiting:
+        for each in waiting:
+            one, is_over, question = each, tuner.estimate.is_over, each.question
+            is_small = not tuner.deserves(question.key, one.us)
+            if one.bare and (is_over or is_small):
+                cheap = tuner.rows.bare_variants_row(one, NOT_WORTH if is_small else SPENT)
+                if cheap is not None:
+                    progress.save(cheap if is_small else tuner.postponed(cheap))
                 continue
-            with tuner.rows.measuring_any():
+            if is_over:
+                one = replace(one, question=replace(question, variants=(question.library,)))
+            given_up, since = set(tuner.rows.not_tuned), len(progress.tuned)
+            with tuner.rows.measuring_any(), tuner.clock.phase(BuildStage.REGIONS):
                 timed = _time_variants(compiler, one)
             # The model may never ask for the keys that only the region gave up.
             for key in set(tuner.rows.not_tuned) - given_up:
@@ -503,7 +547,7 @@ def measure_regions(compiler: BucketCompiler) -> None:
             asked = timed.keys.get(tuned.row.winner, set()) if tuned is not None else set()
             drop_rows(compiler, progress.keys_since(since) - asked, since)
             if tuned is not None:
-                progress.save(tuned)
+                progress.save(tuner.postponed(tuned) if is_over else tuned)
 
 
 def drop_rows(compiler: BucketCompiler, keys: Collection[str], since: int) -> None:
@@ -550,9 +594,7 @@ def _time_variants(compiler: BucketCompiler, waiting: WaitingQuestion) -> _Timed
                         *(make_sets, variants.make_call),
                         make_reference=variants.make_reference,
                     )
-                is_small = tuner.shares and not tuner.shares.is_worth(
-                    question.key, outcomes[0].time_us
-                )
+                is_small = not tuner.deserves(question.key, outcomes[0].time_us)
                 if is_small or is_far_behind(ways[0], outcomes):
                     break
             clock_mhz = sm_clock_mhz(tuner.device)

@@ -20,7 +20,7 @@ from warmup.core.buckets import ShapePolicy
 from warmup.core.device import Runtime
 from warmup.core.errors import BundleError, SettingsError, TableWriteError
 from warmup.core.files import probe_folder
-from warmup.core.rows import COMPILE_MODES, Effort
+from warmup.core.rows import COMPILE_MODES, Effort, Flag
 from warmup.core.text import __version__, printable, remedy_for
 from warmup.table.codec import digest_of
 from warmup.table.schema import (
@@ -60,15 +60,16 @@ class BuildOptions(PolicyOptions):
     """How a build measures and what it measures again; None for a default.
 
     Of all builds: an existing table is completed. Only problems without a row are tuned, and those
-    that were searched less far than ``search``; ``force`` tunes all again. Of a model, ``budget``,
-    in seconds or as text such as ``20m``, searches each problem by ``default`` first, then those
-    that may gain most by ``search``, until so much time has passed since the start; of problems, no
-    problem is begun once it has passed. With ``retry`` only rows of an existing table whose times
-    do not carry a decision are measured, and such a row is replaced by better evidence only. Before
-    a measurement the build waits while other processes keep the machine busy, ``wait_for_quiet``
-    seconds in all (None: ``WARMUP_WAIT_FOR_QUIET``, else 30). A problem that the table lacks takes
-    the row of a table of ``rows_from`` where it fits, unless rows are measured again. With
-    ``dry_run`` the report has a plan instead of results; nothing is measured or written.
+    that were searched less far than ``search``; ``force`` tunes all again. A ``budget``, in seconds
+    or as text such as ``20m``, ends so much time after the start. Of a model, each problem gets its
+    cheap answer first, and those that may gain most are searched further until then, by ``default``
+    or, when all were, by a wider ``search``; of problems, none is begun once it has passed. With
+    ``retry`` only rows of an existing table whose times do not carry a decision are measured, and
+    such a row is replaced by better evidence only. Before a measurement the build waits while other
+    processes keep the machine busy, ``wait_for_quiet`` seconds in all (None:
+    ``WARMUP_WAIT_FOR_QUIET``, else 30). A problem that the table lacks takes the row of a table of
+    ``rows_from`` where it fits, unless rows are measured again. With ``dry_run`` the report has a
+    plan instead of results; nothing is measured or written.
 
     Of a model: inputs that neither ``inputs`` nor the model's file names are inferred from its
     forward and weights, and the table says so. ``dtype`` casts the model. A bucket serves its own
@@ -363,6 +364,11 @@ class ThisProcess:
             retried=progress.revisit.retried,
             kept=dict(progress.kept),
             stages=stages,
+            postponed={
+                key: share
+                for key, share in tuner.estimate.postponed.items()
+                if (row := final.rows.get(key)) is not None and Flag.OPEN in row.evidence.flags
+            },
             rows_from=earlier.used(tuned) if earlier else (),
         )
 
@@ -379,6 +385,7 @@ def open_context(request: BuildRequest, observer: Observer) -> Iterator[BuildCon
     observer.measuring_on(setup.runtime, setup.policy.timing)
     with make_tuner(setup.policy, setup.device, started) as tuner:
         tuner.region_questions.is_used, tuner.estimate.report = True, observer.time_left
+        tuner.region_questions.is_thorough = options.effort == Effort.FULL.value
         yield BuildContext(
             request=request, observer=observer, setup=setup, tuner=tuner, started=started
         )

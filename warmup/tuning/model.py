@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -249,21 +250,24 @@ class _ModelWork:
     def tune(self) -> TunedWork:
         from warmup.tuning.weights import measure_weights
 
-        session, progress = self.session, self.context.progress
+        session, progress, started = self.session, self.context.progress, self.context.started
+        estimate, limit = self.context.tuner.estimate, self.budget.seconds
+        estimate.until = math.inf if limit is None else started + limit
+        if self.budget.limits_all:  # of several buckets each gets its cheap answers first
+            estimate.ends = estimate.until if len(self.buckets) == 1 else -math.inf
         results, prepared = self._run_all(None), None
-        if self._pads and not progress.is_done:
+        if self._pads and not progress.is_done and time.monotonic() < estimate.until:
             with self.context.tuner.clock.phase(BuildStage.WEIGHTS):
                 prepared = measure_weights(session, self.buckets)
         if prepared is not None and prepared.padded:
             results += self._run_all(prepared)
-        if self.budget.seconds is not None:
+        if limit is not None:
 
             def run_again(before: BucketResult, number: int, total: int) -> BucketResult:
                 padded = prepared.padded if prepared is not None and before.weights_padded else None
                 return session.run_bucket(before.bucket, number, total, padded)
 
-            started = self.context.started
-            results = list(spend_budget(progress, run_again, results, self.budget, started))
+            results = [*spend_budget(progress, estimate, run_again, results, self.budget)]
         return TunedWork(buckets=results, prepared=prepared)
 
     def _run_all(self, prepared: Prepared | None) -> list[BucketResult]:

@@ -214,7 +214,6 @@ class ProblemsSource:
         keys = MissedKeys(self.missed(), self.search(context.options), force=context.options.force)
         progress = open_progress(context, context.request.path, keys.revisit)
         known, wanted = keys.split(progress.rows)
-        context.tuner.region_questions.is_thorough = True
         return _ProblemsWork(self, context, known, wanted)
 
 

@@ -236,7 +236,7 @@ def _settled(tuned: Tuned) -> Tuned:
     return replace(tuned, row=replace(row, evidence=replace(evidence, flags=flags)))
 
 
-# `BuildEstimate`: how long a build will still take.
+# `BuildEstimate`: how long a build will still take, and whether its budget is spent.
 
 # Of one item before any was measured, on an H200.
 _PRIOR_S: Final = {
@@ -246,6 +246,9 @@ _PRIOR_S: Final = {
     BuildStage.LAUNCH_SEARCHES: 1.0,
     BuildStage.REGIONS: 14.0,
 }
+# Of one item without which a bucket has no table: of a search the listed candidates.
+_NEEDED: Final = (BuildStage.COMPILING, BuildStage.BARE_TRIALS)
+_LISTED_S: Final = 0.4
 _LATER_COMPILE: Final = 0.4  # of the first of a bucket, in which kernels are compiled ahead
 _LATER_BUCKET: Final = 0.7  # of the first bucket
 _MOST_OF_BUCKET: Final = 0.95  # the output is judged after the last item
@@ -257,11 +260,16 @@ class BuildEstimate:
 
     Compiles and buckets take what those after the first took, or a share of the first. ``report``
     gets the seconds left and the part of the bucket that is done, whenever an item is, once it is
-    known what the bucket has.
+    known what the bucket has. Nothing is searched further that would not let the bucket end at
+    ``ends``, by ``now``; ``postponed`` has the share of the bucket's device time of each such key.
+    The build searches those further until ``until``.
     """
 
     report: Callable[[float, float], None] = lambda _seconds, _part: None
     now: Callable[[], float] = time.monotonic
+    ends: float = math.inf
+    until: float = math.inf
+    postponed: dict[str, float] = field(default_factory=dict)
     _left: dict[BuildStage, int] = field(default_factory=dict)
     _spent: dict[BuildStage, list[float]] = field(default_factory=dict)
     _buckets_left: int = 0
@@ -285,10 +293,23 @@ class BuildEstimate:
             return
         self._left[stage] = max(self._left.get(stage, 0) - 1, 0)
         of_bucket = sum(count * self._seconds_of(stage) for stage, count in self._left.items())
+        of_bucket = min(of_bucket, max(self._needed_s, self.ends - self.now()))
         gone = self.now() - self._began
         further = _later_s((*self._buckets_s, gone + of_bucket), _LATER_BUCKET)
         part = gone / (gone + of_bucket) if of_bucket else 1.0
-        self.report(of_bucket + self._buckets_left * further, min(part, _MOST_OF_BUCKET))
+        left = of_bucket + self._buckets_left * further
+        if self.postponed:
+            left = max(self.until - self.now(), self._needed_s)
+        self.report(left, min(part, _MOST_OF_BUCKET))
+
+    @property
+    def is_over(self) -> bool:
+        return self.now() + self._needed_s >= self.ends
+
+    @property
+    def _needed_s(self) -> float:
+        listed_s = _LISTED_S * self._left.get(BuildStage.LAUNCH_SEARCHES, 0)
+        return listed_s + sum(self._left.get(one, 0) * self._seconds_of(one) for one in _NEEDED)
 
     def _seconds_of(self, stage: BuildStage) -> float:
         spent = self._spent.get(stage) or [_PRIOR_S.get(stage, 0.0)]
@@ -314,7 +335,7 @@ RunAgain = Callable[[BucketResult, int, int], BucketResult]
 
 @dataclass(frozen=True, slots=True)
 class SearchBudget:
-    """How far to search; with ``seconds``, only until so much time has passed."""
+    """How far to search; with ``seconds``, only until so much time has passed since the start."""
 
     search: Search
     seconds: float | None = None
@@ -322,6 +343,11 @@ class SearchBudget:
     @property
     def first_pass(self) -> Search:
         return self.search if self.seconds is None else Search.DEFAULT
+
+    @property
+    def limits_all(self) -> bool:
+        """Whether the whole build ends with the budget, not a wider search alone."""
+        return self.search is Search.DEFAULT and self.seconds is not None
 
 
 def parse_budget(search: str, budget: str | float | None) -> SearchBudget:
@@ -331,10 +357,6 @@ def parse_budget(search: str, budget: str | float | None) -> SearchBudget:
         raise SettingsError(f"--search {search!r} is unknown", f"use one of {', '.join(words)}")
     if budget is None:
         return SearchBudget(Search(search))
-    if search == Search.DEFAULT:
-        raise SettingsError(
-            f"--budget {budget} has nothing to be spent on", "add --search wide or exhaustive"
-        )
     return SearchBudget(Search(search), parse_seconds(budget, "--budget"))
 
 
@@ -349,31 +371,40 @@ def parse_seconds(time_limit: str | float, option: str) -> float:
 
 def spend_budget(
     progress: Progress,
+    estimate: BuildEstimate,
     run_again: RunAgain,
     results: Sequence[BucketResult],
     budget: SearchBudget,
-    started: float,
 ) -> tuple[BucketResult, ...]:
-    """Search further until the budget is used up; return *results* with the runs added.
+    """Search further until *estimate* says; return *results* with the runs added.
 
-    Problems that may gain most come first: those that take longest and are furthest from the
-    device's peaks, as many as are likely to fit into the time left since *started*. A bucket that
-    was begun is finished. ``run_again(result, number, total)`` runs the bucket of a result once
-    more.
+    Problems that may gain most come first. By a wider search those are the ones that take longest
+    and are furthest from the device's peaks, as many as are likely to fit into the time left; a
+    bucket that was begun is finished. By the default search they are those that were postponed, and
+    each bucket gets the part of the time that its problems have of the device's, if it can be
+    compiled in it. ``run_again(result, number, total)`` runs the bucket of a result once more.
     """
     assert budget.seconds is not None
-    deadline = started + budget.seconds
-    tuned = [problem for problem in progress.tuned if kind_of(problem.key).is_searchable]
-    tried = sum(problem.row.evidence.tried for problem in tuned)
-    candidate_s = (time.monotonic() - started) / tried if tried else _CANDIDATE_S
-    limit = (deadline - time.monotonic()) / (candidate_s * _ADDED[budget.search])
-    keys = choose_keys(results, progress.rows, budget.search, limit)
+    deadline = estimate.until
+    if budget.limits_all:
+        keys = tuple(sorted(estimate.postponed, key=lambda key: (-estimate.postponed[key], key)))
+    else:
+        tuned = [problem for problem in progress.tuned if kind_of(problem.key).is_searchable]
+        tried = sum(problem.row.evidence.tried for problem in tuned)
+        now = time.monotonic()
+        candidate_s = (now - deadline + budget.seconds) / tried if tried else _CANDIDATE_S
+        limit = (deadline - now) / (candidate_s * _ADDED[budget.search])
+        keys = choose_keys(results, progress.rows, budget.search, limit)
     updated = list(results)
     order = sorted(range(len(updated)), key=lambda index: _first_position(keys, updated[index]))
     for number, index in enumerate(order):
-        before = updated[index]
+        before, now = updated[index], time.monotonic()
         chosen = frozenset(keys) & frozenset(before.keys)
-        if chosen and time.monotonic() < deadline:
+        if budget.limits_all:
+            own_us, *others_us = (_postponed_us(updated[e], estimate) for e in order[number:])
+            part_s = (deadline - now) * own_us / (own_us + sum(others_us) or 1)
+            estimate.ends = now + max(part_s, before.seconds)
+        if chosen and now < deadline and not deadline < estimate.ends < math.inf:
             progress.revisit = Revisit(search=budget.search, chosen=chosen, deadline=deadline)
             progress.reopen(chosen)
             after = run_again(before, number, len(order))
@@ -381,6 +412,11 @@ def spend_budget(
                 after, tuned=before.tuned + after.tuned, seconds=before.seconds + after.seconds
             )
     return tuple(updated)
+
+
+def _postponed_us(result: BucketResult, estimate: BuildEstimate) -> float:
+    device_us = 1.0 if result.cost is None else result.cost.device_us
+    return device_us * sum(estimate.postponed.get(key, 0.0) for key in result.keys)
 
 
 def choose_keys(

@@ -429,10 +429,11 @@ class BuildReport(ProblemResults):
 
     ``buckets`` has a second result where weights were padded as well. Of problems, ``known`` are
     keys that the table had already. ``kept`` has, by key, why a row that was retried is no better,
-    so that the older row stays. ``prepared`` says which weights the second runs padded, None when
-    weights were not measured; ``not_bundled`` why a model has no bundle. ``plan`` is that of a dry
-    run, which has nothing else. With a ``program`` the other fields are about what was tuned when
-    it had ended.
+    so that the older row stays, ``postponed`` the share of its bucket's device time of a key that
+    the budget did not let be searched further. ``prepared`` says which weights the second runs
+    padded, None when weights were not measured; ``not_bundled`` why a model has no bundle. ``plan``
+    is that of a dry run, which has nothing else. With a ``program`` the other fields are about what
+    was tuned when it had ended.
     """
 
     path: Path
@@ -445,6 +446,7 @@ class BuildReport(ProblemResults):
     not_bundled: str = ""
     retried: frozenset[str] | None = None
     kept: Mapping[str, str] = field(default_factory=dict)
+    postponed: Mapping[str, float] = field(default_factory=dict)
     plan: BuildPlan | None = None
     rows_from: tuple[RowSource, ...] = ()
     devices: tuple[DeviceShare, ...] = ()

@@ -351,6 +351,7 @@ def _flops(question: GemmQuestion) -> int | None:
 # Of a bucket's device time. Below it, a gain that a search may give is lost in the noise.
 LEAST_SHARE: Final = 0.005
 NOT_WORTH: Final = "it takes less than half a percent of the bucket's device time"
+SPENT: Final = "the budget was spent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,11 +404,18 @@ def alone(bare: Tuned) -> Tuned:
 
     Its flag lets the next build go on where this build ends before the region was measured.
     """
-    row, winner = bare.row, bare.row.winner
+    winner = bare.row.winner
     if winner.family is Family.TEMPLATE:
         winner = replace(winner, fused=False)
-    evidence = replace(row.evidence, flags=(*row.evidence.flags, Flag.OPEN))
-    return replace(bare, row=Row(winner, evidence))
+    return opened(replace(bare, row=replace(bare.row, winner=winner)))
+
+
+def opened(tuned: Tuned) -> Tuned:
+    """Return *tuned* with a row with which the next build goes on."""
+    row, evidence = tuned.row, tuned.row.evidence
+    return replace(
+        tuned, row=replace(row, evidence=replace(evidence, flags=(*evidence.flags, Flag.OPEN)))
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,6 +68,7 @@ from warmup.tuning.trials import (
     as_decided,
     bare_trial,
     contenders_of,
+    opened,
     region_trial,
     why_lost,
     work_of,
@@ -342,9 +343,21 @@ class Tuner:
 
         In a region nothing is: its variants differ by more.
         """
-        if self.shares is None:
-            return True
-        return not self.region_questions.is_measuring and self.shares.is_worth(key, time_us)
+        if self.region_questions.is_measuring and self.shares is not None:
+            return False
+        return self.deserves(key, time_us) and not self.estimate.is_over
+
+    def deserves(self, key: str, time_us: float | None) -> bool:
+        return self.shares is None or self.shares.is_worth(key, time_us)
+
+    def postponed(self, tuned: Tuned) -> Tuned:
+        """Return *tuned*, the cheap answer of a build whose budget is spent, for the next build."""
+        key, time_us = tuned.key, tuned.row.evidence.time_us
+        if not self.deserves(key, time_us):
+            return tuned
+        share = 0.0 if self.shares is None else self.shares.share_of(key, time_us)
+        self.estimate.postponed[key] = share
+        return opened(tuned)
 
     def _measure_bare(self, question: GemmQuestion) -> Tuned | None:
         library = question.library
@@ -473,21 +486,30 @@ class Tuner:
             work=work_of_key(key) if operations_of(key) else None,
             method=method,
         )
-        return None if tuned is None else replace(tuned, searched=found.counts)
+        if tuned is None:
+            return None
+        tuned = replace(tuned, searched=found.counts)
+        is_cut = not found.is_whole and not self.region_questions.is_measuring
+        return self.postponed(tuned) if is_cut else tuned
 
     def _search(self, key: str, search: LiveSearch) -> FoundConfigs:
         started, method = time.monotonic(), with_narrow_band(self.method)
         floor_us = self.bounds.floor_us(operations_of(key))
-        stage = self.clock.phase(kind_of(key).stage)
+        stage, is_whole = self.clock.phase(kind_of(key).stage), True
+
+        def is_worth(time_us: float) -> bool:
+            nonlocal is_whole
+            is_whole = self.is_worth(key, time_us)
+            return is_whole
+
         with stage, self.watch.measuring() as is_disturbed, torch.no_grad():
             outcomes, library = time_search(
-                *(search, self.device, method, self.tolerance, floor_us),
-                is_worth=partial(self.is_worth, key),
+                *(search, self.device, method, self.tolerance, floor_us), is_worth=is_worth
             )
         counts, seconds = search.counts(), time.monotonic() - started
         logger.debug("searched %s in %.2f s: %s", counts, seconds, key)
         found = FoundConfigs(tuple(outcomes), library, counts, is_disturbed=is_disturbed())
-        return replace(found, is_whole=self.is_worth(key, found.time_us))
+        return replace(found, is_whole=is_whole)
 
     def _device_lock(self) -> AbstractContextManager[None]:
         return self.watch.device_lock()  # which whoever starts the watch sets
