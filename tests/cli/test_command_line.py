@@ -45,7 +45,7 @@ _WRONG = [
     (f"{_MODEL} --seqlens 16,16", 3, "--seqlens: 16 is given more than once"),
     (f"{_MODEL} --seqlens 0", 3, ""),
     (f"{_MODEL} --seqlens 9..3", 3, ""),
-    (f"{_MODEL} --seqlens 16 --budget 5m", 3, "--budget 5m has nothing to"),
+    (f"{_MODEL} --seqlens 16 --budget 5x", 3, "--budget '5x' is no time"),
     (f"{_MODEL} --seqlens 16 --out net.py/t.json", 3, "--out net.py/t.json: "),
     ("explain --seqlens 1,2", 2, "Missing option '--model'"),
     ("suggest --histogram absent.txt", 3, ""),

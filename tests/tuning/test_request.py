@@ -195,7 +195,7 @@ def test_what_does_not_go_together_is_refused(seen: Seen) -> None:
         (model, ThisProcess(), {"policy": "near"}, "policy='near'"),
         (model, ThisProcess(), {"bundle_graphs": "fast"}, "bundle_graphs='fast'"),
         (model, ThisProcess(), {"search": "far"}, "--search 'far' is unknown"),
-        (model, ThisProcess(), {"budget": "20m"}, "has nothing to be spent on"),
+        (model, ThisProcess(), {"budget": "20 minutes"}, "is no time"),
         (problems, ThisProcess(), {"search": "far"}, "--search 'far' is unknown"),
     ):
         words: dict[str, Any] = options

@@ -131,7 +131,7 @@ def build(
         Search, _more("default, wide or exhaustive candidates.", metavar="HOW")
     ] = Search.DEFAULT,
     effort: Annotated[
-        Effort, _more("share: search rows by device time; full: all.", metavar="HOW")
+        Effort, _more("Search by share of the time, or full.", metavar="HOW")
     ] = Effort.SHARE,
     policy: Annotated[
         ShapePolicy, _more("A bucket serves: exact, pad or range sizes.", metavar="HOW")
