@@ -297,3 +297,13 @@ def test_empty_and_zero_results_are_judged() -> None:
     for value, reason in ((0.0, None), (0.5, Rejection.WRONG)):
         out = torch.full((4, 4), value)
         assert judge_output(out, torch.zeros(4, 4, dtype=torch.float64), 1e-2)[1] is reason, value
+
+
+def test_a_right_output_is_judged_without_a_copy_wider_than_the_reference() -> None:
+    """Outputs may be gigabytes; adding up truth values would copy them as int64."""
+    reference = normal(64, 64)
+    out = reference.to(torch.bfloat16)
+    with torch.profiler.profile(profile_memory=True) as profiled:
+        judge_output(out, reference, tolerance=1e-2)
+    allocated = [event.self_cpu_memory_usage for event in profiled.events() or ()]
+    assert max(allocated) == reference.nbytes
