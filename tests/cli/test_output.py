@@ -1,4 +1,4 @@
-"""Grids and numbers as all commands print them."""
+"""Grids as all commands print them."""
 
 from __future__ import annotations
 

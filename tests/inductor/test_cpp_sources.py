@@ -1,4 +1,4 @@
-"""How often the source of a C++ template is written, and that the code stays the same."""
+"""Sources of C++ templates are written once for equal products, and the code stays the same."""
 
 from __future__ import annotations
 

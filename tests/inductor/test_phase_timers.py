@@ -1,9 +1,10 @@
-"""Torch's timers as phases: in real compiles on CPU with empty and warm caches, and alone."""
+"""Torch's timers as phases: in a real compile on CPU with empty caches, and alone."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,35 +23,20 @@ from warmup.inductor import connect
 def model(x):
     return (x @ x.T) @ x
 
-def call(rows):
+clock, compiled = PhaseClock(), torch.compile(model, dynamic=False)
+with connect().time_phases(clock), torch.no_grad():
     clock.take()
     with clock.phase(Phase.FIRST_CALLS):
-        compiled(torch.randn(rows, 4))
-    return list(clock.take())
-
-clock, compiled, found = PhaseClock(), torch.compile(model, dynamic=False), {}
-with connect().time_phases(clock), torch.no_grad():
-    found["cold"] = call(3)
-    found["again"] = call(3)
-    found["other"] = call(5)
-    torch.compiler.reset()
-    found["warm"] = call(3)
-print(json.dumps(found))
+        compiled(torch.randn(3, 4))
+print(json.dumps(list(clock.take())))
 """
 
 
-@pytest.fixture(scope="module")
-def entered(
-    run_program: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, list[str]]:
-    """The phases that calls of a compiled function entered, in a process of empty caches."""
-    found: dict[str, list[str]] = run_program(tmp_path_factory.mktemp("phases"), "-c", PROGRAM)
-    return found
-
-
-def test_a_cold_compile_goes_through_every_phase(entered: dict[str, list[str]]) -> None:
+def test_a_cold_compile_goes_through_every_phase(
+    run_program: Callable[..., Any], tmp_path: Path
+) -> None:
     """From tracing to the first call; nothing is measured in default mode."""
-    assert entered["cold"] == [
+    assert run_program(tmp_path, "-c", PROGRAM) == [
         *("tracing", "aot", "caches", "lowering", "scheduling", "code_generation"),
         *("loading_code", "waiting_for_kernels", "first_calls", "other"),
     ]

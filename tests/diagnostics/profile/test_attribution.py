@@ -8,8 +8,8 @@ import pytest
 from gpu_events import GpuTrace, plan_of
 from sample_tables import make_row, make_table
 
-from warmup.bench.attribution import Attributed, Known, Reason, attribute
-from warmup.bench.trace import read_trace
+from warmup.bench.attribution import Attributed, Known, Reason, attribute, work_of_operator
+from warmup.bench.trace import HostOperator, read_trace
 from warmup.core.roofline import GraphPlan, PlannedBy, PlannedKernel
 from warmup.core.rows import Evidence, Family, Row, Winner
 from warmup.table.schema import Table
@@ -206,3 +206,59 @@ def test_products_of_other_sizes_are_not_the_same_row(tmp_path: Path) -> None:
     given = shapes([16, 64], [64, 32], [16, 32], [16, 32], num_warps=4, num_stages=3)
     found = joined_with((make_table({up: row, down: row}), tmp_path), name, name, given)
     assert (found.keys, found.row, found.reason) == ((up, down), None, Reason.UNTRACED)
+
+
+def test_work_by_hand() -> None:
+    """Operations and bytes are those counted by hand; the output argument is not read."""
+    for name, dims, concrete, flops, moved in (
+        (
+            "aten::addmm",
+            [[4], [8, 16], [16, 4], [], [], [8, 4]],
+            ["", "", "", "1", "1", ""],
+            2 * 8 * 16 * 4,
+            2 * (4 + 128 + 64 + 32),
+        ),
+        (
+            "aten::_grouped_mm",  # columns of b in groups
+            [[4, 32, 16], [16, 8], [4], [], []],
+            ["", "", "", "", ""],
+            2 * 32 * 16 * 8,
+            2 * (4 * 32 * 16 + 16 * 8 + 32 * 8),
+        ),
+        (
+            "aten::_grouped_mm",  # the sum in groups: a result for each
+            [[32, 16], [16, 8], [4], [], []],
+            ["", "", "", "", ""],
+            2 * 32 * 16 * 8,
+            2 * (32 * 16 + 16 * 8 + 4 * 32 * 8),
+        ),
+        (
+            "aten::_scaled_grouped_mm",  # a scale of each row, and of each column of each group
+            [[32, 16], [4, 16, 8], [32], [4, 8], [4], [], [], []],
+            ["", "", "", "", "", "", "", ""],
+            2 * 32 * 16 * 8,
+            2 * (32 * 16 + 4 * 16 * 8 + 32 + 4 * 8 + 32 * 8),
+        ),
+        (
+            "aten::cudnn_convolution",
+            [[1, 2, 8, 8], [6, 2, 3, 3]],
+            ["", "", "[1, 1]", "[1, 1]", "[1, 1]", "1"],
+            2 * 6 * 64 * 2 * 9,
+            2 * (128 + 108 + 6 * 64),
+        ),
+        (
+            "aten::_flash_attention_forward",
+            [[1, 128, 4, 64], [1, 256, 4, 64], [1, 256, 4, 64]],
+            ["", "", ""],
+            2 * 4 * 128 * 256 * (64 + 64),
+            2 * (4 * 64 * (128 + 256 + 256) + 4 * 128 * 64),
+        ),
+    ):
+        types = ["c10::BFloat16" if sizes else "Scalar" for sizes in dims]
+        operator = HostOperator(
+            name, {"Input Dims": dims, "Input type": types, "Concrete Inputs": concrete}
+        )
+        work = work_of_operator(operator)
+        assert work is not None, name
+        assert (work.dtype, work.flops, work.moved) == ("bf16", flops, moved), name
+    assert work_of_operator(HostOperator("aten::mm", {})) is None
