@@ -7,7 +7,6 @@ sentence of the report is computed from the numbers that are printed with it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +16,6 @@ from warmup.bench.compare import (
     BucketTime,
     CompareRequest,
     Comparison,
-    How,
     Ratio,
     chart_of,
     document,
@@ -111,8 +109,8 @@ def spell(report: Comparison) -> Iterator[str]:
     With -v the phases of the starts follow. No line is wider than 80 columns where names allow.
     """
     yield from heading(report)
-    phases = _phases(report) if is_verbose() else [["seconds by phase of the starts: -v"]]
-    for lines in (sentences(report), _latencies(report), _starts(report), *phases):
+    phases = _phases(report) if is_verbose() else ["seconds by phase of the starts: -v"]
+    for lines in (sentences(report), _latencies(report), _starts(report), phases):
         yield ""
         yield from lines
 
@@ -216,20 +214,11 @@ def _spell_error(cells: Sequence[BucketTime]) -> str:
     return f"{largest.error:.1e}{'!' if wrong else ''}"
 
 
-def _phases(report: Comparison) -> Iterator[Iterator[str]]:
-    starts = {result.variant: result.start for result in report.results if result.start is not None}
-    yield chain(
-        [f"what the starts were made of, in seconds ({PHASES_PAGE}):"],
-        *(spell_phases(variant.name, phases_from(s["phases"])) for variant, s in starts.items()),
-    )
-    for variant, start in starts.items():
-        if variant.how is not How.EAGER and len(report.buckets) > 1:
-            outputs = zip(report.buckets, start["outputs"], strict=True)
-            yield chain(
-                [f"what the start of {variant.name} was made of, by bucket:"],
-                spell_phases("before", phases_from(start["phases_before"])),
-                *(spell_phases(str(bucket), phases_from(one["phases"])) for bucket, one in outputs),
-            )
+def _phases(report: Comparison) -> Iterator[str]:
+    yield f"what the starts were made of, in seconds ({PHASES_PAGE}):"
+    for result in report.results:
+        if result.start is not None:
+            yield from spell_phases(result.variant.name, phases_from(result.start["phases"]))
 
 
 def _spell_ratio(ratio: Ratio | None) -> str:

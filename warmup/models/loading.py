@@ -225,13 +225,6 @@ def _run_file(path: Path) -> ModuleType:
 
 
 DTYPES: Mapping[str, torch.dtype] = {name: getattr(torch, torch_name(name)) for name in ITEM_BYTES}
-# Names that people use beside the short ones: torch's, and those of other libraries.
-_OTHER_NAMES: Mapping[str, torch.dtype] = {
-    **{str(dtype).removeprefix("torch."): dtype for dtype in DTYPES.values()},
-    **{f"fp{bits}": getattr(torch, f"float{bits}") for bits in (16, 32, 64)},
-    **{name: getattr(torch, name) for name in ("half", "float", "double", "long")},
-    "int": torch.int32,
-}
 _INPUTS_FUNCTION = "example_inputs"
 _STAND_IN_SIZE: Final = 16  # of each dim, where a model is chosen before any bucket is known
 
@@ -258,9 +251,10 @@ class Inputs:
 def parse_dtype(text: str, source: str) -> torch.dtype:
     """Return the dtype called *text*, by torch or usually; *source* is the option it is for."""
     name = text.removeprefix("torch.")
-    dtype = DTYPES.get(name) or _OTHER_NAMES.get(name)
-    if dtype is None:
+    dtype = DTYPES.get(name) or getattr(torch, name.replace("fp", "float"), None)
+    if dtype not in DTYPES.values():
         raise SettingsError(f"{source}: {text!r} is not a dtype", f"use one of {', '.join(DTYPES)}")
+    assert isinstance(dtype, torch.dtype)
     return dtype
 
 

@@ -486,7 +486,10 @@ class _GemmModule(nn.Module):
 
 def _gemm(problem: GemmProblem) -> Callable[[Mapping[str, torch.Tensor]], torch.Tensor]:
     if problem.op == "scaled_mm":
-        return partial(_scaled_mm, _dtype_of(problem.out), use_fast_accum=problem.accum is not None)
+        how: dict[str, Any] = {"out_dtype": _dtype_of(problem.out)}
+        how["use_fast_accum"] = problem.accum is not None
+        scaled: Callable[..., torch.Tensor] = torch._scaled_mm  # noqa: SLF001  its only name
+        return lambda t: scaled(*map(t.get, ("a", "b", "scale_a", "scale_b", "bias")), **how)
     if problem.op == "int_mm":
         return lambda t: torch._int_mm(t["a"], t["b"])  # noqa: SLF001  its only name
     dtypes: dict[str, Any] = {}
@@ -504,15 +507,6 @@ def _gemm(problem: GemmProblem) -> Callable[[Mapping[str, torch.Tensor]], torch.
     if problem.bias is None:
         return lambda t: plain(t["a"], t["b"], **dtypes)
     return lambda t: plain(t["bias"], t["a"], t["b"], **scalars, **dtypes)
-
-
-def _scaled_mm(
-    out: torch.dtype, t: Mapping[str, torch.Tensor], *, use_fast_accum: bool
-) -> torch.Tensor:
-    factors, scales = (t["a"], t["b"]), (t["scale_a"], t["scale_b"])
-    multiply: Callable[..., torch.Tensor] = torch._scaled_mm  # noqa: SLF001  its name in torch 2.11
-    bias = t.get("bias")
-    return multiply(*factors, *scales, bias, out_dtype=out, use_fast_accum=use_fast_accum)
 
 
 def _compose(expression: Expression, numbers: Iterator[int]) -> _EpilogueStep:
