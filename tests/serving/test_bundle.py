@@ -13,8 +13,8 @@ import torch
 from sample_tables import make_runtime
 
 from warmup.core.files import OtherWriter
-from warmup.serving.bundle import UnpackedBundle, name_of, take
-from warmup.table.bundle import Manifest, needs_of, write_bundle
+from warmup.serving.bundle import UnpackedBundle, name_of, pack, take
+from warmup.table.bundle import Manifest, needs_of, open_bundle, write_bundle
 
 TABLE = "ab" * 32
 CPU = torch.device("cpu")
@@ -108,6 +108,20 @@ def test_the_bundle_beside_the_table_is_taken_where_nobody_else_can_change_it(
     refused = beside("t", folder=folder).refused
     assert refused.startswith("it is code, and group 7 can write the file; name it with bundle=")
     assert unpacked(bundle).refused is None
+
+
+def test_a_later_build_keeps_the_kernels_of_other_buckets(bundle: Path) -> None:
+    """And the graphs, where the table is the same; nothing that another machine made."""
+    files, table, runtime = {"cpp/new.so": b"3"}, bundle.with_suffix(".json"), make_runtime()
+    for digest, here, names in (
+        (TABLE, runtime, {*FILES, *files}),
+        ("cd" * 32, runtime, {"cpp/ab/cab.main.so", *files}),
+        ("cd" * 32, make_runtime(torch="2.14.0"), {*files}),
+    ):
+        packed = pack(table, digest, here, files, 0.0)
+        with open_bundle(bundle) as found:
+            assert (set(found.manifest.members), found.manifest.table) == (names, digest)
+        assert packed.kernels + packed.graphs == len(names)
 
 
 def test_what_does_not_fit_is_refused(

@@ -57,10 +57,28 @@ class PackedBundle:
 def pack(
     table: Path, digest: str, runtime: Runtime, files: Mapping[str, bytes], started: float
 ) -> PackedBundle:
-    """Write *files* as the bundle of *table* beside it, ``NAME.bundle``, or raise a BundleError."""
-    path = table.with_suffix(BUNDLE_SUFFIX)
-    write_bundle(path, digest, needs_of(runtime), files)
+    """Write *files* as the bundle of *table* beside it, ``NAME.bundle``, or raise a BundleError.
+
+    Kernels of the bundle before stay in it, for buckets of earlier builds, and graphs of this
+    table.
+    """
+    path, needs = table.with_suffix(BUNDLE_SUFFIX), needs_of(runtime)
+    files = {**_earlier(path, digest, needs), **files}
+    write_bundle(path, digest, needs, files)
     return PackedBundle(path, *_count(files), path.stat().st_size, time.monotonic() - started)
+
+
+def _earlier(path: Path, digest: str, needs: Mapping[str, str]) -> dict[str, bytes]:
+    if other_writers(path):
+        return {}
+    try:
+        with open_bundle(path) as bundle:
+            kept = ("",) if bundle.manifest.table == digest else _OF_KERNELS
+            is_for_here = bundle.manifest.needs == needs
+            members = bundle.members() if is_for_here else ()
+            return {name: b"".join(pieces) for name, pieces in members if name.startswith(kept)}
+    except BundleError:
+        return {}
 
 
 @dataclass(frozen=True, slots=True)
