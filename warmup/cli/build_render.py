@@ -436,7 +436,7 @@ def _outcome(report: BuildReport) -> Iterator[str]:
         some = ", some of them from earlier tables" if report.taken else ""
         yield from wrapped(f"nothing to tune: every problem had its row{some}")
     if report.postponed:
-        share = sum(report.postponed.values()) / max(1, len(report.buckets))
+        share = min(sum(report.postponed.values()) / max(1, len(report.buckets)), 1.0)
         left = counted(len(report.postponed), "problem")
         yield from wrapped(
             f"the budget was spent: {left} with {share:.1%} of the device time can be searched "

@@ -378,7 +378,7 @@ class BucketCompiler:
                 BuildStage.BARE_TRIALS: 0,
                 BuildStage.FUSED_TRIALS: len(worth),
                 BuildStage.REGIONS: regions,
-                BuildStage.LAUNCH_SEARCHES: len(served.launches) if served.missing else 0,
+                BuildStage.LAUNCH_SEARCHES: len(served.launches) * 3 // 2 if served.missing else 0,
                 BuildStage.COMPILING: 2 if worth or regions or served.missing else 1,
             }
         )

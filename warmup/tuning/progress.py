@@ -240,16 +240,16 @@ def _settled(tuned: Tuned) -> Tuned:
 
 # Of one item before any was measured, on an H200.
 _PRIOR_S: Final = {
-    BuildStage.COMPILING: 40.0,
+    BuildStage.COMPILING: 30.0,
     BuildStage.BARE_TRIALS: 1.5,
     BuildStage.FUSED_TRIALS: 4.0,
-    BuildStage.LAUNCH_SEARCHES: 1.0,
+    BuildStage.LAUNCH_SEARCHES: 1.5,
     BuildStage.REGIONS: 14.0,
 }
 # Of one item without which a bucket has no table: of a search the listed candidates.
 _NEEDED: Final = (BuildStage.COMPILING, BuildStage.BARE_TRIALS)
 _LISTED_S: Final = 0.4
-_LATER_COMPILE: Final = 0.4  # of the first of a bucket, in which kernels are compiled ahead
+_LATER_COMPILE: Final = 0.45  # of the first of a bucket, in which kernels are compiled ahead
 _LATER_BUCKET: Final = 0.7  # of the first bucket
 _MOST_OF_BUCKET: Final = 0.95  # the output is judged after the last item
 
