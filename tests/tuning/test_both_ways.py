@@ -48,7 +48,7 @@ def test_a_build_runs_each_bucket_both_ways_and_says_so(weighed: Weighed) -> Non
     ways = [(one["weights_padded"], one["keys"]) for one in buckets]
     assert ways == [(False, [AS_IS]), (True, [PADDED])]
     assert all(one["error"] < 1e-6 for one in buckets)
-    begun = [line.partition(":")[0] for line in said["progress"]]
+    begun = dict.fromkeys(line.partition(":")[0] for line in said["progress"])
     assert [line for line in begun if line.startswith("seqlen=")] == lines
     closing = [line.partition("  ")[0] for line in said["text"] if line.startswith("seqlen=")]
     assert closing == lines

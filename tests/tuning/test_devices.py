@@ -9,31 +9,15 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import torch
 from sample_tables import make_key, make_row, make_runtime, make_table
-from torch.torch_version import TorchVersion
 
-from warmup.core.buckets import Bucket
-from warmup.core.device import MachineState
 from warmup.core.errors import BuildError, NothingRecordedError, SettingsError
-from warmup.core.phases import BuildStage
-from warmup.core.roofline import Peaks
-from warmup.core.rows import (
-    CandidateSource,
-    Family,
-    Rejection,
-    Resource,
-    Search,
-    SearchCounts,
-    Winner,
-)
-from warmup.core.trial import Outcome, Samples, Tuned
+from warmup.core.trial import Tuned
 from warmup.serving.audit import MissedProblem
 from warmup.table.codec import encode
 from warmup.table.schema import Table
@@ -44,21 +28,17 @@ from warmup.tuning.devices import (
     GPU_LANES,
     Devices,
     LocalRunner,
-    ProblemQueue,
     ProblemTask,
-    ReadyWorker,
     RunnerLostError,
     SharedBuild,
     WorkerOrder,
-    check_one_kind,
-    compile_threads,
     devices_off,
     parse_devices,
     to_message,
     tune_with,
 )
 from warmup.tuning.problems import ProblemsSource, as_problems, share_of
-from warmup.tuning.report import BucketResult, BuildReport, CheckedOutput, Observer, ProblemResults
+from warmup.tuning.report import BuildReport, Observer
 
 FAKE = Path(__file__).resolve().parents[1] / "programs" / "fake_device_worker.py"
 KEYS = [make_key(size) for size in (16, 32, 64, 128)]
@@ -93,17 +73,6 @@ def test_names_are_those_of_visible_gpus_or_refused(monkeypatch: pytest.MonkeyPa
         parse_devices("all")
 
 
-def test_the_workers_that_compile_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One worker of each device times, and has a core; without a second worker all compile."""
-    variable = "TORCHINDUCTOR_COMPILE_THREADS"
-    monkeypatch.delenv(variable, raising=False)
-    for cores, workers, devices, threads in ((32, 6, 2, 7), (8, 2, 2, 4), (2, 6, 2, 1)):
-        monkeypatch.setattr(os, "sched_getaffinity", lambda _pid, cores=cores: set(range(cores)))
-        assert compile_threads(workers, devices=devices) == {variable: str(threads)}
-    monkeypatch.setenv(variable, "5")
-    assert compile_threads(6, devices=2) == {}
-
-
 def test_a_device_outside_of_the_band_is_named() -> None:
     """Whichever way it differs from the device in the middle; of two the faster goes on."""
     off = devices_off({"cuda:0": 100.0, "cuda:1": 105.0, "cuda:2": 101.0}, 0.03)
@@ -116,37 +85,6 @@ def test_a_device_outside_of_the_band_is_named() -> None:
         ({}, set()),
     ):
         assert devices_off(times, 0.03).keys() == left_out, times
-
-
-def test_kinds_of_devices_are_not_mixed() -> None:
-    for other in (make_runtime(name="NVIDIA H100", memory_gib=80), make_runtime(mig="1g.18gb")):
-        with pytest.raises(SettingsError, match="mixes kinds: cuda:0 is NVIDIA H200"):
-            check_one_kind({"cuda:0": make_runtime(), "cuda:1": other})
-    check_one_kind({"cuda:0": make_runtime(), "cuda:1": make_runtime()})
-
-
-def test_a_lost_problem_goes_to_another_device_if_there_is_one() -> None:
-    queue = ProblemQueue("abc")
-    assert queue.take("cuda:0", BOTH) == "a"
-    assert queue.lose("a", "cuda:0", "was killed")
-    assert [queue.take("cuda:0", BOTH), queue.take("cuda:1", BOTH)] == ["b", "a"]
-    queue = ProblemQueue("a")
-    assert queue.take("cuda:0", set()) == "a"
-    queue.lose("a", "cuda:0", "was killed")
-    assert queue.take("cuda:0", BOTH) is None
-    assert queue.take("cuda:0", {"cuda:0"}) == "a"  # its second worker is no other device
-
-
-def test_what_is_given_up_has_every_reason() -> None:
-    queue = ProblemQueue("ab")
-    for device, reason, goes_on in (("cuda:0", "hung", True), ("cuda:1", "was killed", False)):
-        assert queue.take(device, BOTH) == "a"
-        assert queue.lose("a", device, reason) is goes_on
-    queue.fail_rest("no device is left")
-    assert queue.failed == {
-        "a": "the worker on cuda:0 hung; then the worker on cuda:1 was killed",
-        "b": "no device is left",
-    }
 
 
 def test_the_shares_are_disjoint_complete_balanced_and_stable() -> None:
@@ -172,51 +110,6 @@ def test_the_shares_are_disjoint_complete_balanced_and_stable() -> None:
     for wrong in ("0/2", "3/2", "1", "1/0", "/", "a/b", "-1/2", "1/2/3", " 1/2", "1/1000000"):
         with pytest.raises(SettingsError, match="is no share of the problems"):
             share_of(problems, wrong)
-
-
-def test_every_message_arrives_as_it_was_sent() -> None:
-    """Rows, candidates, counts, judgement, reasons, stages, machine, policy and options."""
-    key, table = KEYS[0], make_table()
-    kwargs = (("ACC_TYPE", "tl.float32"), ("BLOCK_M", 64), ("USE_TMA", True), ("x", None))
-    tile = Winner(Family.TEMPLATE, "triton::mm", kwargs, "0123456789abcdef", fused=True)
-    outcome = Outcome(
-        winner=tile,
-        rejection=Rejection.OUT_OF_MEMORY,
-        said="no memory",
-        fused=Outcome(winner=tile, samples=Samples((3.5, 4.0))),
-        along_us=((8, 1.5), (16, None)),
-    )
-    counts = SearchCounts(
-        search=Search.WIDE,
-        listed=3,
-        added=((CandidateSource.TMA, 4),),
-        pruned=((Resource.REGISTERS, 2),),
-        spilling=1,
-        left_out=5,
-    )
-    result = BucketResult(
-        bucket=Bucket((("m", 64),), (("m", 2),)),
-        keys=(key,),
-        tuned=1,
-        judgement=CheckedOutput(error=0.1, limit=0.2, eager=0.05, remark="as is"),
-        seconds=1.25,
-        uncovered={"custom_op": 2},
-    )
-    results = ProblemResults(
-        timings=(Tuned(key, make_row(), (outcome,), counts), Tuned(key, make_row(), ())),
-        peaks=Peaks(tflops={"bf16": 800.5}, gbps=4000.0, clock_mhz=None, measured="2026-01-01"),
-        buckets=(result,),
-        not_rebuilt={key: "unknown"},
-        stages={BuildStage.COMPILING: 1.5},
-        machine=MachineState(measured=2, disturbed=1, worst_share=0.2, complaints=("busy",)),
-    )
-    options = BuildOptions(mode="max-autotune", tolerance=0.5, search="wide", wait_for_quiet=2.5)
-    order = WorkerOrder(folder="/f", turn="/f/turn", parent=7, options=options)
-    runtime = replace(table.provenance.runtime, torch=TorchVersion("2.13.0"))
-    ready = ReadyWorker(runtime=runtime, policy=table.policy, control_us=2.5, remarks=("hot",))
-    for message in (results, order, ready, ProblemTask(key="k", rows=table.rows, is_again=True)):
-        sent = json.dumps(to_message(message))
-        assert msgspec.json.decode(sent, type=type(message)) == message
 
 
 def test_a_lack_of_memory_ends_the_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,27 +188,26 @@ def tune(seen: Seen, tmp_path: Path) -> Tune:
     return build
 
 
-@pytest.mark.parametrize(
-    ("fault", "said"),
-    [
+def test_a_lost_worker_costs_one_problem_which_another_takes_over(
+    tune: Tune, seen: Seen, tmp_path: Path
+) -> None:
+    for fault, said in (
         ("kill", "was killed by SIGKILL (about to die)"),
         ("hang", "said nothing for 1 s"),
         ("memory", "ran out of memory: CUDA out of memory"),
         ("slow", "took longer than 0.5 s"),
         ("damage", "sent a damaged message: "),
-    ],
-)
-def test_a_lost_worker_costs_one_problem_which_another_takes_over(
-    tune: Tune, seen: Seen, fault: str, said: str
-) -> None:
-    bad = runner_of("cuda:0", dict.fromkeys(KEYS, fault), problem_s=0.5 if fault == "slow" else 60)
-    report = tune(bad, runner_of("cuda:1"))
-    assert report.table.rows.keys() == set(KEYS)
-    assert (report.not_tuned, report.not_rebuilt) == ({}, {})
-    assert {device for device, _, _ in seen.losses} == {"cuda:0"}
-    assert all(said in reason and goes_on for _, reason, goes_on in seen.losses)
-    assert [share.problems for share in report.devices] == [0, len(KEYS)]
-    assert seen.on_disk == [True] * len(KEYS)
+    ):
+        (tmp_path / "t.json").unlink(missing_ok=True)
+        seen.losses, seen.on_disk = [], []
+        faults, problem_s = dict.fromkeys(KEYS, fault), 0.5 if fault == "slow" else 60
+        report = tune(runner_of("cuda:0", faults, problem_s=problem_s), runner_of("cuda:1"))
+        assert report.table.rows.keys() == set(KEYS), fault
+        assert (report.not_tuned, report.not_rebuilt) == ({}, {}), fault
+        assert {device for device, _, _ in seen.losses} == {"cuda:0"}, fault
+        assert all(said in reason and goes_on for _, reason, goes_on in seen.losses), fault
+        assert [share.problems for share in report.devices] == [0, len(KEYS)], fault
+        assert seen.on_disk == [True] * len(KEYS), fault
 
 
 def test_a_problem_that_ends_two_workers_is_reported_as_failed(tune: Tune) -> None:

@@ -130,15 +130,6 @@ def export(key: str, *, device: str = "cuda", **changes: Any) -> dict[str, Any]:
     return {"entries": exported.entries, "why": list(exported.left_out)}
 
 
-def test_a_row_is_a_config_under_torchs_key() -> None:
-    """The config has the template's hash; the epilogue is in no key of torch's."""
-    for key in (MM, MM.replace("epilogue=none", "epilogue=relu")):
-        assert export(key)["entries"] == {f"{NODES}+mm": [TEMPLATE]}, key
-    split = Winner(Family.SUBGRAPH, "decompose_k", (("k_split", 4),))
-    config = {"template_id": "decompose_k", "k_split": 4}
-    assert export(MM, winner=split)["entries"] == {f"{NODES}+mm": [config]}
-
-
 def test_rows_that_torchs_table_cannot_express_are_left_out_with_the_reason() -> None:
     """None of them is exported as something else."""
     library = Winner(Family.EXTERN, "aten::addmm")
@@ -160,18 +151,6 @@ def test_rows_that_torchs_table_cannot_express_are_left_out_with_the_reason() ->
         found = export(key, **changes)
         assert (found["entries"], len(found["why"])) == ({}, 1), key
         assert why in found["why"][0], key
-
-
-def test_the_command_writes_the_file_and_counts_what_is_left_out(tmp_path: Path) -> None:
-    """One line says how many rows are in it, then a line for each reason."""
-    table = ROOT / "tables/nvidia-h100-80gb-hbm3/zoo.t5.bf16.json"
-    out = tmp_path / "lookup_table.json"
-    done = run_python("-m", "warmup", "export", str(table), "--out", str(out))
-    assert (done.returncode, done.stderr) == (0, "")
-    text = " ".join(done.stdout.split())
-    assert "lookup_table.json: 14 rows under 10 keys of torch's" in text
-    assert "rows of the kind launch: torch's table is for GEMMs alone" in text
-    assert len(json.loads(out.read_text(encoding="utf-8"))) == 10
 
 
 BUILD = (

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from sample_tables import make_row
 
-from warmup.cli.build_render import spell_graphs
 from warmup.core.errors import MissReason
-from warmup.core.events import Emitter, Event, EventName, Uncompiled
+from warmup.core.events import Emitter, Event, EventName
 from warmup.core.rows import Family, Row, Search, Winner
 from warmup.core.trial import Candidate, Tuned
 from warmup.keys.gemm import GemmProblem
@@ -75,15 +74,6 @@ def test_the_missed_key_is_tuned_and_what_is_beside_it_is_not(make_lookup: Make)
     assert make_lookup(GEMM)[0].find(ProblemOfKey(PAD)) == AS_IS
 
 
-def test_another_key_of_the_kind_ends_the_tuning(make_lookup: Make) -> None:
-    lookup, _, _ = make_lookup(TOY)
-    question = CallsQuestion(ProblemOfKey(TOY), LIBRARY, {})
-    lookup.find(ProblemOfKey(TOY))
-    assert lookup.measure(question) != LIBRARY
-    lookup.find(ProblemOfKey(TOY.replace("m=8", "m=9")))
-    assert lookup.measure(question) == LIBRARY
-
-
 def test_a_region_may_ask_by_another_key_of_its_product(make_lookup: Make) -> None:
     """In the region of a pad key an operand may be no longer free: that key has the way as row."""
     lookup, _, _ = make_lookup(f"{PAD} free=a")
@@ -107,16 +97,6 @@ def test_an_import_measures_its_configs_and_all_library_kernels(make_lookup: Mak
     (question,) = asked
     assert isinstance(question, GemmQuestion)
     assert [one.winner for one in question.candidates] == [LIBRARY, bias, named]
-
-
-def test_one_graph_needs_no_words() -> None:
-    """Several do: what their branches leave out."""
-    assert list(spell_graphs("seqlen=8", 1, Uncompiled())) == []
-    left = Uncompiled(("f (m.py:3): no",), 2)
-    line, *rest = spell_graphs("seqlen=8", 3, left)
-    assert line.startswith("seqlen=8: the model breaks into 3 graphs; branches that these inputs")
-    assert rest[0] == "seqlen=8: uncompiled: f (m.py:3): no"
-    assert rest[1].startswith("seqlen=8: matmuls that a call runs outside any graph")
 
 
 def test_a_dry_run_of_misses_compiles_and_writes_nothing(tmp_path: Path) -> None:

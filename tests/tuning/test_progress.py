@@ -43,7 +43,6 @@ from warmup.tuning.report import (
     EarlierRows,
     RowSource,
     open_earlier,
-    united_sources,
 )
 
 # Three builds of one bucket on an H200, the second of which searched by shares: until when so many
@@ -309,16 +308,6 @@ def test_a_table_that_does_not_fit_is_refused_whole() -> None:
         assert all(reason in why for why in source.reasons), name
     earlier = EarlierRows({A: make_table()}, make_table({}), {}, measures_again=True)
     assert (earlier.take(make_key()), earlier.used()[0].reasons) == (None, {MEASURED_AGAIN: 2})
-
-
-def test_what_two_builds_of_a_table_used_is_united() -> None:
-    """A plan and its build: what the build took is not refused."""
-    plan = (RowSource(A, ("k", "l"), {"m": "r", "n": "r"}), RowSource(B))
-    build = (RowSource(A, ("l", "m"), {}), RowSource(B, (), {"o": "s"}))
-    assert united_sources(plan, build) == (
-        RowSource(A, ("k", "l", "m"), {"n": "r"}),
-        RowSource(B, (), {"o": "s"}),
-    )
 
 
 def _replayed(log: str, before: int) -> list[float]:

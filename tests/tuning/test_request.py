@@ -135,15 +135,6 @@ def test_every_way_in_is_one_build(
         assert all(one is request for kind, one in seen if kind != "build"), name
 
 
-def test_the_options_of_the_command_are_those_of_the_request(seen: Seen) -> None:
-    """Words of the command line arrive as values, and what is not given is a default."""
-    command("--model", "m.py", "--dims", "n=8", "--set", "mode=max-autotune", "--budget", "9")
-    _, request = seen[0]
-    assert request.source == ModelSource("m.py", None, ("n=8",))
-    assert request.options == BuildOptions(mode="max-autotune", budget="9")
-    assert list(request.options.given()) == ["mode", "budget"]
-
-
 def test_a_model_on_several_devices_is_three_builds(seen: Seen) -> None:
     """A plan; its GEMMs on all devices; the model on the first one, which reports the whole."""
     options = BuildOptions(mode="max-autotune", pad_weights=False)
