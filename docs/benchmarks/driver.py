@@ -19,7 +19,7 @@ from typing import Any
 
 from warmup.bench.race import Answer, Remote
 from warmup.cli.streams import EXIT_UNDECIDED
-from warmup.core.processes import Caches, ChildError
+from warmup.core.processes import ChildError
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -35,27 +35,38 @@ class StoppedError(Exception):
 def begin(folder: str) -> Remote:
     """Start a process that finds its caches in *folder* and no table of its own."""
     kept = {name: os.environ[name] for name in ("WARMUP_AUDIT_LOG",) if name in os.environ}
-    caches = {**Caches(Path(folder)).environment(), "CUDA_CACHE_PATH": f"{folder}/cuda"}
-    return Remote([str(HERE / "server.py")], Path(folder) / "log", {**caches, **kept})
+    return Remote([str(HERE / "server.py")], Path(folder) / "log", {**caches_in(folder), **kept})
 
 
-def ask_fresh(what: str, folder: str | None = None, **arguments: Any) -> Answer:
+def caches_in(folder: str) -> dict[str, str]:
+    """Return the variables by which a process has its caches in *folder*."""
+    return {
+        "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor",
+        "TRITON_CACHE_DIR": f"{folder}/triton",
+        "CUDA_CACHE_PATH": f"{folder}/cuda",
+    }
+
+
+def ask_fresh(
+    what: str, folder: str | None = None, *, left_s: float = DAY_S, **arguments: Any
+) -> Answer:
     """Return the answer of a process that is started for this request, over caches in *folder*.
 
     Without a folder the caches are empty, and removed afterwards. The request also says when the
     process was started, as ``spawned``.
 
     Raises:
-        SystemExit: the request failed; the end of what the process printed is in the message.
+        StoppedError: the request failed, or took longer than *left_s*; the end of what the process
+            printed is in the message.
     """
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as own:
         caches, spawned = folder or own, time.monotonic()
         with begin(caches) as remote:
             try:
-                return remote.ask({"do": what, "spawned": spawned, **arguments}, DAY_S)
+                return remote.ask({"do": what, "spawned": spawned, **arguments}, left_s)
             except ChildError as lost:
                 log = Path(caches, "log").read_text(encoding="utf-8", errors="replace")
-                raise SystemExit(f"{log[-_SHOWN:]}\n{what} failed: {lost}") from lost
+                raise StoppedError(f"{log[-_SHOWN:]}\n{what} failed: {lost}") from lost
 
 
 def run_program(words: Sequence[str], log: Path, left_s: float) -> str:
@@ -68,8 +79,8 @@ def run_program(words: Sequence[str], log: Path, left_s: float) -> str:
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as caches,
         log.open("w") as said,
     ):
-        environment = Caches(Path(caches)).environment()
-        environment["PYTHONPATH"] = python_path()
+        plain = {key: value for key, value in os.environ.items() if not key.startswith("WARMUP_")}
+        environment = {**plain, **caches_in(caches), "PYTHONPATH": python_path()}
         child = subprocess.Popen(
             words, stdout=subprocess.PIPE, stderr=said, text=True, env=environment
         )

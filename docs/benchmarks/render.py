@@ -29,15 +29,10 @@ STARTS = {
     "the example MLP on a CPU": ("mlp-cpu",),
 }
 CHARTED = {
-    "max-autotune": "max-autotune, empty caches",
-    "mega-cache": "max-autotune, artifacts that torch saved",
-    "max-autotune-warm": "max-autotune, warm caches",
-    "default": "default mode, empty caches",
-    "default-warm": "default mode, warm caches",
-    "table": "table, empty caches",
-    "bundle": "table and bundle of kernels, empty caches",
-    "bundle-graphs": "table and bundle of graphs, empty caches",
-    "table-warm": "table, warm caches",
+    "default": "default mode",
+    "max-autotune": "cold max-autotune",
+    "table": "table",
+    "bundle-graphs": "table and bundle",
 }
 _PART = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -129,8 +124,7 @@ def starts() -> str:
     """Return each kind of start: seconds, benchmarks, hits and misses; medians of the runs."""
 
     def rows() -> Iterator[Sequence[object]]:
-        for model in STARTS:
-            every = starts_of(model)
+        for model, every in started().items():
             for kind in dict.fromkeys(start["start"] for start in every):
                 runs = [start for start in every if start["start"] == kind]
                 seconds = statistics.median(start["seconds"] for start in runs)
@@ -147,31 +141,38 @@ def terminal() -> str:
     return "\n".join(["```console", *load("terminal")["lines"], "```", ""])
 
 
-def starts_of(model: str) -> list[Mapping[str, Any]]:
-    """Return every start of *model*."""
-    return [start for file in STARTS[model] for start in load(file)["starts"]]
+def started() -> dict[str, list[Mapping[str, Any]]]:
+    """Return the starts of each model, those of the results ``starts-NAME`` by their name."""
+    files = {**STARTS, **{name.removeprefix("starts-"): (name,) for name in named("starts-")}}
+    return {
+        model: [start for name in names for start in load(name)["starts"]]
+        for model, names in files.items()
+    }
+
+
+def charted_starts() -> dict[str, dict[str, tuple[float, int]]]:
+    """Return the seconds and benchmarks of a start by kind, where the first three were measured."""
+    found = {}
+    for model, every in started().items():
+        runs = {kind: [one for one in every if one["start"] == kind] for kind in CHARTED}
+        if all(runs[kind] for kind in [*CHARTED][:3]):
+            found[model] = {
+                kind: (statistics.median(one["seconds"] for one in ran), ran[0]["benchmarks"])
+                for kind, ran in runs.items()
+                if ran
+            }
+    return found
 
 
 def readme_starts() -> str:
-    """Return the starts of the README: seconds and benchmarks over empty and over warm caches."""
-    every = starts_of("two Llama-8B-shaped layers")
+    """Return the starts of the README: seconds and benchmarks of each kind over empty caches."""
 
-    def cell(kind: str) -> str:
-        runs = [start for start in every if start["start"] == kind]
-        if not runs:
-            return "not measured"
-        seconds = statistics.median(start["seconds"] for start in runs)
-        return f"{seconds:.1f} s, {runs[0]['benchmarks']} benchmarks"
+    def rows() -> Iterator[Sequence[object]]:
+        for model, kinds in charted_starts().items():
+            cells = (kinds.get(kind) for kind in CHARTED)
+            yield (model, *("" if one is None else f"{one[0]:.1f} s, {one[1]}" for one in cells))
 
-    kinds = {
-        "default mode": "default",
-        "max-autotune": "max-autotune",
-        "table": "table",
-        "table and bundle of its kernels": "bundle",
-        "table and bundle of its graphs": "bundle-graphs",
-    }
-    rows = ((words, cell(kind), cell(f"{kind}-warm")) for words, kind in kinds.items())
-    return grid(("start", "empty caches", "caches of an earlier start"), iter(rows))
+    return grid(("model", *CHARTED.values()), rows())
 
 
 def compared() -> str:
@@ -303,14 +304,25 @@ def draw() -> None:
         figure.savefig(HERE / "charts" / f"{name}.png", dpi=110)
         plt.close(figure)
 
-    every = starts_of("two Llama-8B-shaped layers")
-    seconds = {}
-    for kind, words in CHARTED.items():
-        runs = [start for start in every if start["start"] == kind]
-        said = f"{words} ({runs[0]['benchmarks']} benchmarks)"
-        seconds[said] = statistics.median(start["seconds"] for start in runs)
-    title = "A start of two Llama-8B-shaped layers, five buckets, one H200, torch 2.11"
-    bars("start-h200", title, "seconds", seconds, 0)
+    found = charted_starts()
+    figure, axes = plt.subplots(figsize=(8, 0.9 + 0.8 * len(found)), layout="constrained")
+    colours = ("#9aa5b1", "#c8553d", "#3b6ea5", "#2a9d8f")
+    for place, (kind, words) in enumerate(CHARTED.items()):
+        own = [(row, kinds[kind]) for row, kinds in enumerate(found.values()) if kind in kinds]
+        rows, times = [row + 0.2 * (place - 1.5) for row, _ in own], [one[0] for _, one in own]
+        drawn = axes.barh(rows, times, height=0.19, color=colours[place], label=words)
+        said = [f"{seconds:.3g} s, {count} benchmarks" for _, (seconds, count) in own]
+        axes.bar_label(drawn, said, padding=3, fontsize=7)
+    axes.set_yticks(range(len(found)), found)
+    axes.invert_yaxis()
+    axes.margins(x=0.2, y=0.02)
+    axes.tick_params(labelsize=8)
+    figure.suptitle("A start from empty caches, one GPU, torch 2.11", fontsize=11)
+    axes.set(xlabel="seconds until every bucket was served once")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(fontsize=8, frameon=False, loc="lower center", bbox_to_anchor=(0.4, 1), ncols=4)
+    figure.savefig(HERE / "charts" / "start-h200.png", dpi=110)
+    plt.close(figure)
     ratios = {}
     for name in named("zoo-"):
         for bucket in load(name)["race"]["launches"]["cudagraph"]["buckets"]:

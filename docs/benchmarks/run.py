@@ -26,31 +26,31 @@ LLAMA, SWIGLU = "examples/llama_block.py:LlamaBlocks", "examples/vision_block.py
 HERE = "docs/benchmarks"
 
 
-def starts_of(name: str, model: str) -> tuple[str, ...]:
-    """Return the commands for all starts of *model*; {out} is the folder of the results."""
-    common = f"python {HERE}/starts.py --model {model} {FIVE} --table {{out}}/{name}.json"
-    return (
-        (
-            f"{common} --starts max-autotune-warm,mega-cache --repeats 1 "
-            f"--results {{out}}/{name}-tuned-h200.json"
-        ),
-        (
-            f"{common} --build --starts default-warm,table-warm,bundle,bundle-graphs --repeats 2 "
-            f"--results {{out}}/{name}-h200.json"
-        ),
-    )
+def starts_of(name: str, model: str, words: str) -> tuple[str]:
+    """Return the command for all starts of *model*; {out} is the folder of the results."""
+    return (f"python {HERE}/starts.py --out {{out}} --name {name} --model '{model}' {words}",)
 
+
+_DIMS = "--dims seqlen=16,256,560,1024,2048"
+_ALL = f"{_DIMS} --once max-autotune,max-autotune-warm,mega-cache --starts "
+_WARM = "max-autotune-warm,mega-cache,default-warm,table-warm,bundle-graphs"
+_LAYERS = "default-layers,table-layers,bundle-graphs-layers"
+_DEEP = f"{_DIMS} --layers layers --once default --starts default,{_LAYERS}"
+_DEEP_MODEL = f'{LLAMA}{{"layers":32}}'
 
 # {out} is the folder of the results.
 SETS: dict[str, tuple[str, ...]] = {
-    "starts-llama": starts_of("llama", LLAMA),
-    "starts-swiglu": starts_of("swiglu", SWIGLU),
-    "starts-cpu": (
-        (
-            f"python {HERE}/starts.py --model examples/mlp.py:MLP --seqlens 16,64,256 --build "
-            "--device cpu --starts default,default-freezing,max-autotune-gemm,table "
-            "--results {out}/mlp-cpu.json"
-        ),
+    "starts-llama": starts_of("llama-h200", LLAMA, _ALL + _WARM),
+    "starts-swiglu": starts_of("swiglu-h200", SWIGLU, _ALL + _WARM),
+    "starts-deep": (
+        *starts_of("deep-h200", _DEEP_MODEL, _DEEP),
+        *starts_of("deep-graphs-h200", _DEEP_MODEL, f"{_DEEP} --record"),
+    ),
+    "starts-cpu": starts_of(
+        "mlp-cpu",
+        "examples/mlp.py:MLP",
+        "--dims seqlen=16,64,256 --device cpu --starts "
+        "default,default-freezing,max-autotune-gemm,table --once max-autotune-gemm",
     ),
     "compare-swiglu": (
         (
@@ -81,7 +81,7 @@ def run_set(name: str, out: Path) -> bool:
     """Run the commands of the set *name* until one fails; return whether none did."""
     environment = {**os.environ, "PYTHONPATH": python_path()}
     for command in SETS[name]:
-        words = shlex.split(command.format(out=out))
+        words = shlex.split(command.replace("{out}", str(out)))
         words[0] = sys.executable
         say(f"{name}:", shlex.join(words))
         code = subprocess.run(words, cwd=ROOT, env=environment, check=False).returncode

@@ -1,7 +1,8 @@
 """The process that is measured: ``python server.py FD``, started by `driver.py`.
 
-It answers requests to start a server, to serve a mix of request sizes by it, to build a table or
-its bundle, and for the facts of the machine. Its caches are those that its environment names.
+It answers requests to start a server, to pack what a start compiled, to serve a mix of request
+sizes, and for the facts of the machine. Its caches are those that its environment names. With a
+server as JSON instead of FD it calls every bucket once: a program that `warmup build` records.
 
 A start goes through phases: importing torch and warmup, importing inductor, installing the table,
 loading the model, and compiling and calling every bucket once. A server with a table installs it
@@ -21,7 +22,9 @@ import time
 _BEGUN = time.monotonic()
 
 import contextlib
+import json
 import os
+import statistics
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -35,31 +38,32 @@ from mix_server import MixServer
 
 import warmup
 from warmup.bench.race import serve
-from warmup.core.buckets import Bucket, parse_inputs
+from warmup.core.buckets import Bucket, parse_buckets, parse_inputs
 from warmup.core.phases import Phase, PhaseClock, added, document_of
 from warmup.inductor import connect
 from warmup.models.loading import Inputs, load_model, make_inputs
 from warmup.serving.compiled_buckets import find_dims
+from warmup.table.codec import digest_of
+from warmup.table.store import read
 
 _TORCH_S = round(time.monotonic() - _BEGUN, 3)
 _TUNED = {"mode": "max-autotune-no-cudagraphs"}
 # How torch.compile is called for a kind of start, where not as by default with static shapes.
 _SETTINGS: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(
-        ("max-autotune", "max-autotune-warm", "mega-cache", "table-max-autotune", "static"), _TUNED
-    ),
+    **dict.fromkeys(("max-autotune", "max-autotune-warm", "mega-cache", "static"), _TUNED),
     "dynamic-smallest": {**_TUNED, "dynamic": None},
     "dynamic-largest": {**_TUNED, "dynamic": None},
     "max-autotune-gemm": {"options": {"max_autotune_gemm": True}},
 }
-_WAYS = {"one after the other", "together"}  # by warmup.compile
-# By warmup.compile too, which installs the table.
+LAYERS = "-layers"  # ends a kind that compiles each layer, not the model
+# By warmup.compile, which installs the table.
 _POLICIES: dict[str, dict[str, str]] = {
     "range": {"policy": "range"},
     "pad": {"policy": "pad"},
     "pad-graphs": {"policy": "pad", "mode": "reduce-overhead"},
 }
 _GRAPH_CALLS = 3  # of a size, until its CUDA graph is recorded and was replayed
+_TIMED_CALLS = 20
 
 Answer = dict[str, Any]
 
@@ -68,23 +72,27 @@ Answer = dict[str, Any]
 class Server:
     """A server that starts. ``kind`` says how it compiles, and whether a table answers.
 
-    ``seqlens`` are the sizes of the inputs, and of the buckets where ``buckets`` does not say.
-    ``artifacts`` is the file of torch's own cache artifacts, which `max-autotune` writes on a GPU
-    and `mega-cache` loads. ``pause`` are seconds between loading and compiling. ``spawned`` is when
-    the process was started, by the clock of `time.monotonic`.
+    ``dims`` have the form of ``--dims`` and name the buckets. For a mix ``seqlens`` are the sizes
+    of the inputs, and of the buckets where ``buckets`` does not say. ``layers`` names the modules
+    that a kind with `LAYERS` compiles, each for itself. With ``records`` each call is recorded in a
+    CUDA graph after the first, and replayed. ``artifacts`` is the file of torch's own cache
+    artifacts, which `max-autotune` writes on a GPU and `mega-cache` loads. ``spawned`` is when the
+    process was started, by the clock of `time.monotonic`.
     """
 
     kind: str
     spawned: float
     model: str
-    seqlens: Sequence[int]
+    dims: Sequence[str] = ()
+    seqlens: Sequence[int] = ()
     buckets: Sequence[int] = ()
     inputs: Sequence[str] = ()
     device: str = "auto"
     table: str | None = None
     bundle: str | None = None
     artifacts: str | None = None
-    pause: float = 0.0
+    layers: str = ""
+    records: bool = False
 
     def __post_init__(self) -> None:
         by_default = "cuda" if torch.cuda.is_available() else "cpu"
@@ -100,19 +108,14 @@ class Server:
         self.synchronize()  # which makes the context of a GPU
         saved = Path(self.artifacts or "").read_bytes() if self.kind == "mega-cache" else None
         clock, ready = PhaseClock(), [0.0]
-        has_table = self.table is not None and self.kind in _WAYS
-        if has_table or self.kind.startswith(("table", "bundle")):
+        if self.kind.startswith(("table", "bundle")):
             self._count(clock)
-            if self.kind == "table-sources-anew":
-                from warmup.inductor.gemm.cpp_sources import CppSources
-
-                CppSources.attach = _attach_nothing
             with clock.phase(Phase.INSTALL):
                 os.environ["WARMUP_DEVICE"] = self.device
                 self.handle = warmup.install(self.table, bundle=self.bundle or False, freezing=True)
             ready = _watch_workers()
         with clock.phase(Phase.LOAD):
-            self._load()
+            self.load()
         if self.handle is None:
             self._count(clock)
         before, begun = clock.take(), time.monotonic()
@@ -120,15 +123,18 @@ class Server:
             torch.compiler.load_cache_artifacts(saved)
             clock.charge(Phase.CACHES)
         by_bucket = []
-        for call in self._first_calls():
+        for number, call in enumerate(self.first_calls()):
             with clock.phase(Phase.FIRST_CALLS):
                 call()
+                if self.records:
+                    self.calls[number] = _recorded(call)
                 self.synchronize()
             by_bucket.append(clock.take())
         call_s = time.monotonic() - begun
         install_s = before[Phase.IMPORT] + before[Phase.INSTALL] if self.handle else 0.0
         return {
             **self._facts([round(sum(phases.values()), 3) for phases in by_bucket]),
+            "call_us": [self._median_us(call) for call in self.calls],
             "phases": document_of(added((before, *by_bucket))),
             "phases_by_bucket": [document_of(phases) for phases in by_bucket],
             "import_seconds": round(before[Phase.IMPORT], 3),
@@ -172,61 +178,73 @@ class Server:
             "graphs": torch._dynamo.utils.counters["stats"]["unique_graphs"],
         }
 
-    def _load(self) -> None:
-        """Load the model and make the inputs of every size."""
+    def _median_us(self, call: Callable[[], object]) -> float:
+        """Return what *call* takes until the device is done with it, the median of several."""
+        times = []
+        for _ in range(_TIMED_CALLS):
+            begun = time.perf_counter()
+            call()
+            self.synchronize()
+            times.append(time.perf_counter() - begun)
+        return round(statistics.median(times) * 1e6, 1)
+
+    def load(self) -> None:
+        """Load the model and make the inputs of every bucket."""
         loaded, specs = load_model(self.model), parse_inputs(self.inputs)
         self.module = loaded.module.to(self.on)
 
         def make(bucket: Bucket) -> Inputs:
             return make_inputs(loaded, specs, bucket, self.on, None)
 
-        buckets = [Bucket((("seqlen", size),)) for size in self.seqlens]
+        buckets = parse_buckets(self.seqlens or None, self.dims or None)
         self.made = [make(bucket) for bucket in buckets]
-        has_dims = "dynamic" in self.kind or self.kind in {*_WAYS, *_POLICIES}
-        self.dims = find_dims(self.module, make, buckets[-1]) if has_dims else {}
+        has_ranges = "dynamic" in self.kind or self.kind in _POLICIES
+        self.ranges = find_dims(self.module, make, buckets[-1]) if has_ranges else {}
         if self.is_gpu:
             self.synchronize()
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
-        time.sleep(self.pause)
 
-    def _first_calls(self) -> list[Callable[[], object]]:
+    def first_calls(self) -> list[Callable[[], object]]:
         """Return the calls that compile, in order; `calls` are those of each size from then on."""
         first, kind = self.made[0], self.kind
         if not self.is_gpu and ("autotune" in kind or "freezing" in kind):
             torch._inductor.config.freezing = True  # else its GEMM template is no candidate
         function: Any = self.module
-        if kind in {*_WAYS, *_POLICIES}:
+        settings = {"dynamic": False, **_SETTINGS.get(kind.removesuffix(LAYERS), {})}
+        if settings["dynamic"] is False:  # an artifact for each size, where torch gives up at 8
+            copies = 1 if self.is_gpu else len(list(self.module.modules()))  # frozen weights
+            torch._dynamo.config.recompile_limit = copies * len(self.made) + 1
+            torch._dynamo.config.accumulated_recompile_limit = 10_000
+        if kind in _POLICIES:
             function = self.served = warmup.compile(
                 self.module,
-                dims=self.dims,
+                dims=self.ranges,
                 buckets=self.buckets or self.seqlens,
-                **_POLICIES.get(kind, {"policy": "exact"}),
+                **_POLICIES[kind],
                 independent=("seqlen",),
-                table=self.table if kind in _POLICIES else None,
+                table=self.table,
                 freezing=True,
             )
+        elif kind.endswith(LAYERS):
+            for layer in self.module.get_submodule(self.layers).children():
+                layer.compile(**settings)
         elif kind != "eager":
-            settings = {"dynamic": False, **_SETTINGS.get(kind, {})}
-            if settings["dynamic"] is False:  # an artifact for each size, where torch gives up at 8
-                torch._dynamo.config.recompile_limit = len(self.made) + 1
             function = torch.compile(self.module, **settings)
-        self.calls = [partial(function, *made.args, **made.kwargs) for made in self.made]
-        if kind == "one after the other":
-            call, buckets = self.served._call, self.served._buckets
-            return [partial(call, bucket, first.args, first.kwargs) for bucket in buckets]
+        self.calls: list[Callable[[], object]] = [
+            partial(function, *made.args, **made.kwargs) for made in self.made
+        ]
         if self.served is not None:
             warm = partial(self.served.warm, *first.args, **first.kwargs)
-            times = _GRAPH_CALLS if kind.endswith("graphs") else 1
-            return [warm] if kind == "together" else [warm, *self.calls * times]
-        return [partial(function, self._marked()), *self.calls] if self.dims else self.calls
+            return [warm, *self.calls * (_GRAPH_CALLS if kind.endswith("graphs") else 1)]
+        return [partial(function, self._marked()), *self.calls] if self.ranges else self.calls
 
     def _marked(self) -> torch.Tensor:
         """Return the first request, of the smallest size or the largest, with its dim marked."""
         by_size = dict(zip(self.seqlens, self.made, strict=True))
         size = max(by_size) if self.kind.endswith("largest") else min(set(by_size) - {1})
         marked: torch.Tensor = by_size[size].args[0].detach()
-        (dim,) = next(iter(self.dims.values()))
+        (dim,) = next(iter(self.ranges.values()))
         torch._dynamo.mark_dynamic(marked, dim)
         return marked
 
@@ -278,29 +296,17 @@ def start(**case: Any) -> Answer:
     return {**server.start(), **server.end()}
 
 
-@torch.enable_grad()
-def build(spawned: float, **given: Any) -> Answer:
-    """Build a table as `warmup.build` does, and return how much that was.
+def pack(**case: Any) -> Answer:
+    """Start a server, and write what it compiled as the bundle beside its table."""
+    from warmup.inductor.caches import read_caches
+    from warmup.serving.bundle import pack as write_bundle
 
-    Raises:
-        RuntimeError: a problem could not be tuned, so that its row is missing.
-    """
-    model, seqlens, out = (given.pop(name) for name in ("model", "seqlens", "out"))
-    report = warmup.build(model, seqlens, out, options=warmup.BuildOptions(**given))
-    if report.not_tuned:
-        raise RuntimeError(f"not tuned: {dict(report.not_tuned)}")
-    times = [timing.time_us for tuned in report.timings for timing in tuned.timings]
-    return {
-        "seconds": round(time.monotonic() - spawned, 3),
-        "rows": len(report.table.rows),
-        "problems": len(report.timings),
-        "candidates": len(times),
-        "without_time": sum(time_us is None for time_us in times),
-        "largest_error": max(bucket.error for bucket in report.buckets),
-        "digest": report.digest,
-        "resident_bytes": resident_bytes(),
-        "bundle": report.bundle and {**asdict(report.bundle), "path": str(report.bundle.path)},
-    }
+    begun, table = time.monotonic(), Path(case["table"])
+    server = Server(**case)
+    server.start()
+    runtime, files = connect().runtime(case["device"]), read_caches(server.on, graphs=True)
+    server.end()
+    return {"bundle": str(write_bundle(table, digest_of(read(table)), runtime, files, begun))}
 
 
 def machine(device: str, **_spawned: float) -> Answer:
@@ -309,8 +315,13 @@ def machine(device: str, **_spawned: float) -> Answer:
     return asdict(connect().runtime(device)) | here
 
 
-def _attach_nothing(*_: object) -> None:
-    """Leave the writing of C++ sources to torch."""
+def _recorded(call: Callable[[], object]) -> Callable[[], object]:
+    """Return the replay of *call*, recorded in a CUDA graph and replayed once."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    graph.replay()
+    return graph.replay
 
 
 def _watch_workers() -> list[float]:
@@ -331,6 +342,12 @@ def resident_bytes() -> int:
 
 if __name__ == "__main__":
     mix = MixServer(Server)
-    handlers = (start, build, machine, mix.start_mix, mix.serve_mix, mix.end_mix)
+    handlers = (start, pack, machine, mix.start_mix, mix.serve_mix, mix.end_mix)
     with torch.no_grad():
-        serve({handler.__name__: handler for handler in handlers}, int(sys.argv[1]))
+        if sys.argv[1].isdigit():
+            serve({handler.__name__: handler for handler in handlers}, int(sys.argv[1]))
+        else:
+            recorded = Server(spawned=_BEGUN, **json.loads(sys.argv[1]))
+            recorded.load()
+            for call in recorded.first_calls():
+                call()
