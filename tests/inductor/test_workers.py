@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from own_processes import PROGRAMS
 
 pytestmark = pytest.mark.long
 
@@ -34,6 +35,28 @@ def test_workers_start_on_a_gpu_before_the_graph_compiler_is_imported(
     for machine, device in (("gpu", "cpu"), ("none", "auto")):  # no process starts for a CPU
         found = run_program(tmp_path, "-c", PROGRAM, machine, device, **TWO_THREADS)
         assert found["answer"] is None, (machine, device)
+
+
+WARMING = """
+import json, sys, time, os
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import fake_gpu, h100, warmup
+table = Path(sys.argv[1]).parents[1] / "tables/nvidia-h100-80gb-hbm3/zoo.t5.bf16.json"
+warmup.install(table, bundle=False)
+kernels, until = set(), time.monotonic() + 120
+while len(kernels) < 1 and time.monotonic() < until:
+    kernels = set(Path(os.environ["TRITON_CACHE_DIR"]).glob("*/copy.cubin"))
+    time.sleep(0.1)
+print(json.dumps(len(kernels)))
+"""
+
+
+def test_an_install_lets_workers_load_their_compilers(run_program: Run, tmp_path: Path) -> None:
+    """Before the first call, and for the GPU that is served: here one that is stated."""
+    pytest.importorskip("triton")
+    words = {**TWO_THREADS, "TRITON_CACHE_DIR": str(tmp_path), "WARMUP_ALLOW_MISMATCH": "1"}
+    assert run_program(tmp_path, "-c", WARMING, str(PROGRAMS), **words) == 1
 
 
 RANKING = """

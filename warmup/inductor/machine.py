@@ -18,6 +18,7 @@ from torch._inductor.exc import InvalidCxxCompiler
 
 from warmup.core.device import Device, Runtime
 from warmup.core.errors import SettingsError
+from warmup.core.events import logger
 from warmup.core.text import GIB
 from warmup.inductor.internals import ASSEMBLER_INTERNALS, WORKER_INTERNALS, check_internals
 from warmup.inductor.versions import version_for
@@ -161,16 +162,21 @@ def start_workers(device: str, *, for_build: bool = False) -> None:
 def warm_workers(device: torch.device) -> None:
     """Let each worker compile a kernel for *device*, if that is a GPU, without waiting for any.
 
-    The first kernel of a worker takes seconds more, in which its compiler is loaded.
+    The first kernel of a worker takes seconds more, in which its compiler is loaded. A pool that
+    has ended is only logged.
     """
     from torch._inductor.async_compile import AsyncCompile, get_compile_threads
 
-    if device.type != "cuda" or torch.version.hip is not None:
+    threads = get_compile_threads()
+    if device.type != "cuda" or torch.version.hip is not None or threads == 1:
         return
     major, minor = torch.cuda.get_device_capability(device)
     pool: Any = AsyncCompile.process_pool()
-    for _ in range(get_compile_threads()):
-        pool.submit(compile_first_kernel, 10 * major + minor)
+    try:
+        for _ in range(threads):
+            pool.submit(compile_first_kernel, 10 * major + minor)
+    except RuntimeError as error:
+        logger.warning("compile workers are not warmed: %s", error)
 
 
 def compile_first_kernel(arch: int) -> None:

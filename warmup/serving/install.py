@@ -159,7 +159,7 @@ def check_actions(on_miss: str, uncovered: str) -> None:
 
 def _install(request: InstallRequest, on_miss: OnMiss) -> Handle:
     inductor, unsupported = _connect(request.device_name(), on_miss)
-    from warmup.inductor.machine import describe_runtime, resolve_device
+    from warmup.inductor.machine import describe_runtime, resolve_device, warm_workers
 
     device = resolve_device(request.device_name())
     here = describe_runtime(device)
@@ -208,6 +208,8 @@ def _install(request: InstallRequest, on_miss: OnMiss) -> Handle:
             measures = request.uncovered == Uncovered.MEASURE  # graphs of the bundle would not
             tables = () if measures else found.paths
             unpacked = take(settings.bundle, tables, settings.digest, here, device)
+            if unpacked is None or unpacked.refused is not None:
+                warm_workers(device)
             functions, is_compiling = inductor.earlier_compiles()
             options = options_served(found.table.policy, freezes=settings.freezes)
             if "freezing" in found.table.policy.options and not settings.freezes:
