@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -93,6 +94,9 @@ def test_a_ready_table_is_primed(folder: Path) -> None:
     said = [line for line in done.stderr.splitlines() if " unstable" not in line]  # a busy machine
     assert said == []
     assert "bucket    seqlen=8: 1 hit, 0 misses, 0 uncovered, 0 from cache" in done.stdout
+    cold = re.search(r"start     ([0-9.]+) s, ([0-9.]+) of them for kernels", done.stdout)
+    assert cold is not None, done.stdout
+    assert float(cold[1]) > float(cold[2]) > 0, cold[0]  # the caches are empty
     assert (folder / "ready").exists()
     assert (table.read_bytes(), table.stat().st_mtime_ns) == before
 

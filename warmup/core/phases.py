@@ -39,6 +39,10 @@ class Phase(StrEnum):
         return "AOT" if self is Phase.AOT else self.value.replace("_", " ")
 
 
+SPARED_BY_CACHES: Final = (
+    *(Phase.LOWERING, Phase.SCHEDULING, Phase.CODE_GENERATION),
+    *(Phase.COMPILING_KERNELS, Phase.WAITING_FOR_KERNELS),
+)
 PhaseSeconds = Mapping[Phase, float]
 StageSeconds = Mapping["BuildStage", float]
 
