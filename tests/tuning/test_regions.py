@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 from sample_tables import make_key, make_outcome, make_row, make_table
+from sample_trials import make_trial
 from torch._inductor.kernel import mm
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -105,7 +107,7 @@ def trial_of_mm(rows: int) -> Trial:
 
 @pytest.mark.long
 def test_regions_are_compiled_ahead_of_their_trials_in_one_child() -> None:
-    """A tile that kills the child while it is compiled ahead is refused in its own trial only.
+    """A tile that kills the idle child, which compiles ahead, is refused in its own trial only.
 
     The second child compiles the rest again. A tile that no CPU has is not in the region.
     """
@@ -117,7 +119,12 @@ def test_regions_are_compiled_ahead_of_their_trials_in_one_child() -> None:
         trials.append(replace(trial_of_mm(rows), contenders=contenders, candidates=candidates))
     process = TrialProcess([sys.executable, str(PROGRAMS / "region_child.py")])
     try:
+        process.run(make_trial())
         process.prepare(trials)
+        deadline = time.monotonic() + 300
+        while "Z" not in Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2]:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
         outcomes = [process.run(trial) for trial in trials]
     finally:
         process.close()

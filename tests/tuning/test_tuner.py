@@ -172,10 +172,10 @@ class StatedProcess:
     pid: int | None = None
     trials: int = 0
     regions: list[list[Winner]] = field(default_factory=list)
-    ahead: list[int] = field(default_factory=list)
+    coming: Sequence[Trial] = ()
 
     def prepare(self, trials: Sequence[Trial]) -> None:
-        self.ahead.append(len(trials))
+        self.coming = trials
 
     def run(self, trial: Trial) -> tuple[Outcome, ...]:
         self.trials += 1
@@ -271,7 +271,7 @@ def test_a_row_never_says_fused_where_nothing_was() -> None:
 
 
 def test_fused_trials_are_compiled_ahead_and_one_that_fails_has_its_bare_row() -> None:
-    """The process knows of the next trials while it runs one; a lost trial costs no other."""
+    """The process knows of all trials before it runs the first; a lost trial costs no other."""
     process = StatedProcess()
     tuner = make_tuner(process, top_k=1)
     region, run = Region((), (), (), (1,)), process.run
@@ -292,7 +292,7 @@ def test_fused_trials_are_compiled_ahead_and_one_that_fails_has_its_bare_row() -
     scopes = [tuned.row.evidence.scope for _, tuned in measured]
     assert scopes == [Scope.FUSED, Scope.BARE, *[Scope.FUSED] * 4]
     assert tuner.rows.not_fused == {waiting[1].question.problem.key: "for want of memory"}
-    assert process.ahead == [4, 4, 4, 3, 2, 1]
+    assert [trial.key for trial in process.coming] == [one.question.problem.key for one in waiting]
 
 
 def test_peaks_are_measured_in_the_turn_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:

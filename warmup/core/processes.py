@@ -29,6 +29,7 @@ _READ_BYTES: Final = 1 << 16
 _TAIL_BYTES: Final = 8192
 _LOG_LINE_LENGTH: Final = 300
 _WATCH_S: Final = 1.0
+_SEND_S: Final = 60.0
 
 Message = dict[str, Any]
 
@@ -90,12 +91,19 @@ class Child:
     def pid(self) -> int:
         return self._process.pid
 
-    def send(self, message: Mapping[str, Any]) -> None:
-        """Send *message* as a line; of a child that has ended only `receive` reports it."""
+    def send(self, message: Mapping[str, Any], limit_s: float = _SEND_S) -> None:
+        """Send *message* as a line; of a child that has ended only `receive` reports it.
+
+        A pipe that nobody reads fills up: a child that does not take it in *limit_s* is ended.
+        """
         assert self._process.stdin is not None
+        timer = threading.Timer(limit_s, self.end)
+        timer.daemon = True
+        timer.start()
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps(message).encode() + b"\n")
             self._process.stdin.flush()
+        timer.cancel()
 
     def receive(self, limit_s: float) -> Message:
         """Return the child's next answer.

@@ -24,7 +24,6 @@ from warmup.core.rows import Rejection, Winner
 from warmup.core.trial import Outcome, Trial, trial_to_json
 
 WORKERS: Final = "--workers"  # argument of a child that will compile regions
-TRIALS_AHEAD: Final = 4  # so many trials are compiled at a time, the next one among them
 _START_S: Final = 300.0
 _LIMIT_S: Final = 60.0
 _OPERANDS_STAGE: Final = "operands"  # before the first candidate
@@ -81,7 +80,6 @@ class TrialProcess:
             return
         # Compile workers start with `WORKERS` only, not on import.
         self._child = Child(self.command, {"TORCH_WARM_POOL": "0"}, self.log)
-        self._is_ready = False
         for one in self._waiting:
             one.is_sent = False
 
@@ -89,13 +87,20 @@ class TrialProcess:
     def pid(self) -> int | None:
         return None if self._child is None else self._child.pid
 
+    @property
+    def coming(self) -> tuple[Trial, ...]:
+        return tuple(one.trial for one in self._waiting)
+
     def prepare(self, trials: Iterable[Trial]) -> None:
-        """Let the child compile *trials*, which `run` will be called with, before it runs the next.
+        """Let the child compile *trials*, in this order, while it is idle and before it runs them.
 
         Trials of an earlier call that are not among them are forgotten.
         """
         with self._lock:
+            self._leave_to_parent()
             self._waiting = [self._waiting_for(trial) for trial in trials]
+            if self._is_ready:
+                self._send_new()
 
     def run(self, trial: Trial) -> tuple[Outcome, ...]:
         """Return the outcomes of *trial*; trials of other threads wait.
@@ -113,7 +118,7 @@ class TrialProcess:
                 self._waiting = others
 
     def _waiting_for(self, trial: Trial) -> _Waiting:
-        known = (one for one in self._waiting if one.trial is trial)
+        known = (one for one in self._waiting if one.trial == trial)
         return next(known, None) or _Waiting(trial, next(self._numbers))
 
     def _run_until_done(self, waiting: _Waiting) -> tuple[Outcome, ...]:
@@ -123,10 +128,11 @@ class TrialProcess:
             try:
                 return self._run(waiting)
             except _ChildEndedError as dead:
+                was_ready = self._is_ready
                 self.close()
                 if dead.running is not None:
                     _blame(dead.running, dead)
-                elif self._is_ready and restarts < _MOST_RESTARTS:
+                elif was_ready and restarts < _MOST_RESTARTS:
                     restarts += 1  # between two trials, or while the operands were made
                 else:
                     raise BuildError(
@@ -137,23 +143,20 @@ class TrialProcess:
     def _leave_to_parent(self) -> None:
         """Forget the child in a process that was forked since: it is that of the parent."""
         if self._owner != os.getpid():
-            self._child, self._owner = None, os.getpid()
+            self._child, self._owner, self._is_ready = None, os.getpid(), False
 
     def close(self) -> None:
         self._leave_to_parent()
         if self._child is not None:
             self._child.kill()
-            self._child = None
+            self._child, self._is_ready = None, False
 
     def _run(self, waiting: _Waiting) -> tuple[Outcome, ...]:
         if not self._is_ready:
             self._receive(None, _START_S)
             self._is_ready = True
+        self._send_new()
         every = {one.number: one for one in self._waiting}
-        for one in every.values():
-            if not one.is_sent:
-                self._send("prepare", one, trial=trial_to_json(one.trial))
-                one.is_sent = True
         self._send("run", waiting, waiting=[*every])
         running: _Running = None
         stages: dict[str, float] = {}
@@ -165,8 +168,9 @@ class TrialProcess:
             stages[stage] = stages.get(stage, 0.0) + now - since
             stage, since = message.get("stage", stage), now
             if "stage" in message:
-                of, at = every[message["of"]], message["at"]
-                running = None if at is None else (of, of.trial.candidates[at].winner)
+                of, at, running = every.get(message["of"]), message["at"], None
+                if of is not None and at is not None:  # the trial may be forgotten meanwhile
+                    running = of, of.trial.candidates[at].winner
             elif "lost" in message:
                 raise _ChildEndedError(running, Rejection(message["reason"]), message["lost"])
             elif "failed" in message:
@@ -176,6 +180,12 @@ class TrialProcess:
                 outcomes = msgspec.convert(message["outcomes"], tuple[Outcome, ...])
                 logger.debug("%d candidates: %s: %s", len(outcomes), spent, waiting.trial.key)
                 return outcomes
+
+    def _send_new(self) -> None:
+        for one in self._waiting:
+            if not one.is_sent:
+                self._send("prepare", one, trial=trial_to_json(one.trial))
+                one.is_sent = True
 
     def _send(self, what: str, one: _Waiting, **more: Any) -> None:
         assert self._child is not None

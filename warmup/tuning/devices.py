@@ -230,14 +230,9 @@ class LocalRunner:
         child, deadline = self._child, time.monotonic() + limit_s
         if child is None:
             raise RunnerLostError("has not started")
-        # A pipe that nobody reads fills up: a child that does not take what is sent is ended.
-        timer = threading.Timer(self.silence_s, child.end)
-        timer.daemon = True
-        timer.start()
         reason = f"took longer than {limit_s:g} s"
         try:
-            child.send(to_message(record))
-            timer.cancel()
+            child.send(to_message(record), self.silence_s)
             while (left := deadline - time.monotonic()) > 0:
                 answer = child.receive(min(left, silence_s))
                 if wanted in answer:
@@ -254,8 +249,6 @@ class LocalRunner:
             reason = str(ended)
         except msgspec.ValidationError as error:
             reason = f"sent a damaged message: {error}"
-        finally:
-            timer.cancel()
         self._kill()
         raise RunnerLostError(reason)
 

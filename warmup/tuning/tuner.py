@@ -49,12 +49,7 @@ from warmup.measuring.selection import (
     with_range_regret,
 )
 from warmup.measuring.trial import run_trial, time_calls, time_search, with_narrow_band
-from warmup.measuring.trial_process import (
-    TRIALS_AHEAD,
-    TrialNotRunError,
-    TrialProcess,
-    own_command,
-)
+from warmup.measuring.trial_process import TrialNotRunError, TrialProcess, own_command
 from warmup.table.schema import Policy
 from warmup.tuning.progress import BuildEstimate
 from warmup.tuning.trials import (
@@ -334,6 +329,7 @@ class Tuner:
         waiting = WaitingFused(question, tuned)
         if self.defers and not self.region_questions.is_measuring:
             self.fused[question.problem.key] = waiting
+            self.process.prepare([*self.process.coming, self._fused_trial(waiting)])
             return alone(tuned)
         ((_, tuned),) = self.measure_fused_all([waiting])
         return tuned
@@ -409,10 +405,10 @@ class Tuner:
         The row is the bare one where no candidate could be timed in the region.
         """
         trials = [self._fused_trial(one) for one in waiting]
-        for number, one in enumerate(waiting):
+        self.process.prepare(trials)
+        for one, trial in zip(waiting, trials, strict=True):
             with self.clock.phase(BuildStage.FUSED_TRIALS):
-                self.process.prepare(trials[number : number + TRIALS_AHEAD])
-                tuned = self._measure_fused(one, trials[number])
+                tuned = self._measure_fused(one, trial)
             yield one, replace(tuned, searched=one.question.searched)
 
     def _fused_trial(self, waiting: WaitingFused) -> Trial:

@@ -11,10 +11,12 @@ import contextlib
 import hashlib
 import json
 import os
+import queue
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import torch
@@ -44,7 +46,13 @@ from warmup.keys.gemm import GemmProblem
 from warmup.keys.kind import Problem
 from warmup.keys.question import Answers, Question
 from warmup.measuring.machine import sm_clock_mhz
-from warmup.measuring.reference import OperandSets, full_precision, poison_of, wide_dtype
+from warmup.measuring.reference import (
+    OperandSets,
+    dtype_named,
+    full_precision,
+    poison_of,
+    wide_dtype,
+)
 from warmup.measuring.trial import StageCallback, reason_for, run_trial
 from warmup.measuring.trial_process import WORKERS
 from warmup.models.rebuilt import precision_of
@@ -53,6 +61,10 @@ from warmup.table.schema import OnMiss
 from warmup.tuning.trials import NO_EVIDENCE, next_variants, spilling_of, variants_to_run
 
 # `RegionCompiler`: compiles the region around a GEMM with each candidate, to time them fused.
+
+_AHEAD: Final = 4  # so many regions are compiled at least when one is run, this one among them
+_MOST_AHEAD: Final = 32  # and so many at most, in idle time
+_IDLE_S: Final = 0.2
 
 Compiled = Callable[..., tuple[torch.Tensor, ...]]
 
@@ -80,18 +92,17 @@ class RegionCompiler:
     def compile_ahead(
         self,
         winners: Iterable[Winner],
-        make_sets: Callable[[], Operands],
         at: StageCallback = lambda _winner, _stage: None,
     ) -> None:
         """Compile the region with each of *winners*, while inductor's workers compile the kernels.
 
-        Nothing runs: `make_call` waits for the kernels, and runs the region first. A candidate that
-        cannot be compiled is refused there.
+        Nothing runs on the device, which may be timing: `make_call` waits for the kernels, and runs
+        the region first. A candidate that cannot be compiled is refused there.
         """
         new = [winner for winner in winners if winner not in self._compiled]
         if not new:
             return
-        inputs, turn = make_sets().views(0), _Turn(self._lookup_for(new[0], []))
+        inputs, turn = self._make_inputs(), _Turn(self._lookup_for(new[0], []))
 
         @contextlib.contextmanager
         def compiling(winner: Winner) -> Iterator[None]:
@@ -124,7 +135,7 @@ class RegionCompiler:
     def make_call(self, candidate: Candidate, sets: Operands) -> Callable[[int], object]:
         """Return the call of the region with *candidate*, which must have its kernel."""
         winner = candidate.winner
-        self.compile_ahead([winner], lambda: sets)
+        self.compile_ahead([winner])
         region = self._compiled[winner]
         region.check(self.trial.key)
         if not region.has_run:  # loading kernels asks for launch configs
@@ -150,6 +161,15 @@ class RegionCompiler:
 
     def make_reference(self, sets: Operands) -> list[torch.Tensor]:
         return region_reference(self._region, self._device, sets)
+
+    def _make_inputs(self) -> list[torch.Tensor]:
+        """Return inputs of the region without any values."""
+        return [
+            torch.empty(spec.span, dtype=dtype_named(spec.dtype), device=self._device).as_strided(
+                spec.sizes, spec.strides, spec.offset
+            )
+            for spec in self._region.inputs
+        ]
 
     def _is_left_out(self, winner: Winner) -> bool:
         """Whether *winner* was not compiled, and inductor fuses nothing into its template."""
@@ -245,52 +265,89 @@ def region_reference(region: Region, device: torch.device, sets: Operands) -> li
     return list(outputs)
 
 
+@dataclass(slots=True)
+class _Waiting:
+    """A trial that was not run yet, without the candidates that took down an earlier child."""
+
+    trial: Trial
+    rejected: list[Outcome]
+    compiler: RegionCompiler | None = None
+
+
 class TrialServer:
-    """Compiles and runs trials as the requests of a `TrialProcess` say; *send* answers."""
+    """Compiles and runs trials as the requests of a `TrialProcess` say; *send* answers.
+
+    Without a request it compiles regions of trials to come, and while it runs one the workers
+    compile the kernels of the next.
+    """
 
     def __init__(
         self, send: Callable[[Mapping[str, Any]], None], *, has_workers: bool = False
     ) -> None:
         self._send, self._are_cold = send, has_workers
-        self._waiting: dict[int, tuple[Trial, RegionCompiler | None]] = {}
+        self._waiting: dict[int, _Waiting] = {}
         self._caches = contextlib.ExitStack()
         self._spilling: set[Winner] = set()  # in any region: they may in the next
 
     def serve(self, requests: Iterable[bytes]) -> None:
-        with self._caches:
-            for line in requests:
-                request = json.loads(line)
-                if "prepare" in request:
-                    self._prepare(request["prepare"], trial_from_json(request["trial"]), request)
-                elif not self._run(request["run"], request):
-                    return
+        lines = queue.SimpleQueue[bytes | None]()
 
-    def _prepare(self, number: int, trial: Trial, request: Mapping[str, Any]) -> None:
-        """Compile what may be run of *trial*; whatever fails here fails again in its run."""
-        device = torch.device(trial.device)
-        if self._are_cold:
-            warm_workers(device)
-            self._are_cold = False
-        if trial.region is None:
-            self._waiting[number] = trial, None
-            return
-        if all(compiler is None for _, compiler in self._waiting.values()):
+        def read() -> None:  # always, so that the other end never waits to send
+            for line in requests:
+                lines.put(line)
+            lines.put(None)
+
+        threading.Thread(target=read, daemon=True).start()
+        with self._caches:
+            while True:
+                idle_s = _IDLE_S if self._uncompiled(_MOST_AHEAD) else None
+                with contextlib.suppress(queue.Empty):
+                    line = lines.get(timeout=idle_s)
+                    if line is None or not self._answer(json.loads(line)):
+                        return
+                    continue
+                self._compile_ahead(self._uncompiled(_MOST_AHEAD)[:1])
+
+    def _answer(self, request: Mapping[str, Any]) -> bool:
+        """Do what *request* says; return whether the device works."""
+        rejected = msgspec.convert(request["rejected"], list[Outcome])
+        if "prepare" in request:
+            trial = trial_from_json(request["trial"])
+            self._waiting[request["prepare"]] = _Waiting(trial, rejected)
+            return True
+        self._waiting = {number: self._waiting[number] for number in request["waiting"]}
+        number = request["run"]
+        one = self._waiting[number]
+        one.rejected = rejected
+        if one.trial.region is not None:
+            self._compile_ahead(self._uncompiled(_AHEAD))
+        return self._run(number, one)
+
+    def _uncompiled(self, most: int) -> list[int]:
+        """Return the regions to compile of the first *most* that wait, the next first."""
+        regions = [number for number, one in self._waiting.items() if one.trial.region]
+        return [number for number in regions[:most] if self._waiting[number].compiler is None]
+
+    def _compile_ahead(self, numbers: Iterable[int]) -> None:
+        """Compile what may be run of the trials *numbers*; what fails here fails in their runs."""
+        if all(one.compiler is None for one in self._waiting.values()):
             self._caches.close()
             # The build removes its cache folder, even when this process dies.
             self._caches.enter_context(empty_caches(os.environ.get("TORCHINDUCTOR_CACHE_DIR")))
-        compiler = RegionCompiler(trial, device)
-        self._waiting[number] = trial, compiler
-        winners = [one.winner for one in trial.candidates]
-        if trial.contenders is not None:
-            winners = [trial.library, *variants_to_run(trial.contenders, self._spilling)]
-        refused = {one.winner for one in _rejected(request)}
-        with contextlib.suppress(Exception), _conditions_of(trial, device):
-            compiler.compile_ahead(
-                [one for one in winners if one not in refused],
-                lambda: RegionSets(trial, device, trial.seed, 1),
-                self._at(number, trial),
-            )
-        self._send({"of": number, "at": None, "stage": "operands"})
+        for number in numbers:
+            one = self._waiting[number]
+            trial, device = one.trial, torch.device(one.trial.device)
+            one.compiler = RegionCompiler(trial, device)
+            winners = [candidate.winner for candidate in trial.candidates]
+            if trial.contenders is not None:
+                winners = [trial.library, *variants_to_run(trial.contenders, self._spilling)]
+            refused = {outcome.winner for outcome in one.rejected}
+            wanted = [winner for winner in winners if winner not in refused]
+            with contextlib.suppress(Exception), _conditions_of(trial, device):
+                one.compiler.compile_ahead(wanted, self._at(number, trial))
+            if device.type == "cuda" and _device_works(device):
+                torch.cuda.empty_cache()
+            self._send({"of": number, "at": None, "stage": "operands"})
 
     def _at(self, number: int, trial: Trial) -> StageCallback:
         numbers = {candidate.winner: i for i, candidate in enumerate(trial.candidates)}
@@ -300,13 +357,14 @@ class TrialServer:
 
         return at
 
-    def _run(self, number: int, request: Mapping[str, Any]) -> bool:
+    def _run(self, number: int, one: _Waiting) -> bool:
         """Run the trial *number* without those rejected; return whether the device works."""
-        self._waiting = {one: self._waiting[one] for one in request["waiting"]}
-        trial, compiler = self._waiting[number]
+        trial, compiler, rejected = one.trial, one.compiler, one.rejected
         device, at = torch.device(trial.device), self._at(number, trial)
-        rejected = _rejected(request)
-        refused = {one.winner for one in rejected}
+        refused = {outcome.winner for outcome in rejected}
+        if self._are_cold:
+            warm_workers(device)
+            self._are_cold = False
 
         def make_sets(seed: int, most: int) -> OperandSets:
             return (OperandSets if compiler is None else RegionSets)(trial, device, seed, most)
@@ -314,8 +372,7 @@ class TrialServer:
         def more(outcomes: Sequence[Outcome]) -> Sequence[Winner]:
             assert compiler is not None
             winners = compiler.next_variants(outcomes)
-            new = [one for one in winners if one not in refused]
-            compiler.compile_ahead(new, lambda: make_sets(trial.seed, 1), at)
+            compiler.compile_ahead([one for one in winners if one not in refused], at)
             return winners
 
         try:
@@ -347,11 +404,6 @@ class TrialServer:
         self._spilling |= spilling_of(outcomes)
         self._send({"outcomes": msgspec.to_builtins(outcomes)})
         return True
-
-
-def _rejected(request: Mapping[str, Any]) -> list[Outcome]:
-    """Return the outcomes of candidates that took down an earlier child."""
-    return msgspec.convert(request["rejected"], list[Outcome])
 
 
 @contextlib.contextmanager
