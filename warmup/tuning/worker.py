@@ -266,7 +266,7 @@ def region_reference(region: Region, device: torch.device, sets: Operands) -> li
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _RequestedTrial:
     """A trial that was not run yet, without the candidates that took down an earlier child."""
 
     trial: Trial
@@ -285,7 +285,7 @@ class TrialServer:
         self, send: Callable[[Mapping[str, Any]], None], *, has_workers: bool = False
     ) -> None:
         self._send, self._are_cold = send, has_workers
-        self._waiting: dict[int, _Waiting] = {}
+        self._waiting: dict[int, _RequestedTrial] = {}
         self._caches = contextlib.ExitStack()
         self._spilling: set[Winner] = set()  # in any region: they may in the next
 
@@ -313,7 +313,7 @@ class TrialServer:
         rejected = msgspec.convert(request["rejected"], list[Outcome])
         if "prepare" in request:
             trial = trial_from_json(request["trial"])
-            self._waiting[request["prepare"]] = _Waiting(trial, rejected)
+            self._waiting[request["prepare"]] = _RequestedTrial(trial, rejected)
             return True
         self._waiting = {number: self._waiting[number] for number in request["waiting"]}
         number = request["run"]
@@ -357,7 +357,7 @@ class TrialServer:
 
         return at
 
-    def _run(self, number: int, one: _Waiting) -> bool:
+    def _run(self, number: int, one: _RequestedTrial) -> bool:
         """Run the trial *number* without those rejected; return whether the device works."""
         trial, compiler, rejected = one.trial, one.compiler, one.rejected
         device, at = torch.device(trial.device), self._at(number, trial)
