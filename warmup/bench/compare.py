@@ -180,6 +180,10 @@ class Ratio:
     low: float
     high: float
 
+    @property
+    def brief(self) -> str:
+        return f"{self.value:.2f}x ({self.low:.2f}-{self.high:.2f})"
+
     def __str__(self) -> str:
         between = f"({self.low:.2f} to {self.high:.2f})"
         if self.low <= 1 <= self.high:

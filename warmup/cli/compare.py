@@ -16,7 +16,6 @@ from warmup.bench.compare import (
     BucketTime,
     CompareRequest,
     Comparison,
-    Ratio,
     chart_of,
     document,
 )
@@ -170,7 +169,7 @@ def _latencies(report: Comparison) -> Iterator[str]:
     for index, bucket in enumerate(report.buckets):
         for result in timed:
             cell, speedups = result.cells[index], report.speedups(result)
-            low, high = cell.interval_us
+            (low, high), ratio = cell.interval_us, speedups[index] if speedups else None
             rows.append(
                 [
                     str(bucket) if result is timed[0] else "",
@@ -179,7 +178,7 @@ def _latencies(report: Comparison) -> Iterator[str]:
                     f"{digits(low)}-{digits(high)}",
                     f"{cell.device.spread:.1%}",
                     digits(cell.wall_us),
-                    _spell_ratio(speedups[index]) if speedups else ABSENT,
+                    ABSENT if not speedups else "too busy" if ratio is None else ratio.brief,
                 ]
             )
     head = ("bucket", "variant", "us", "95 %", "spread", "wall us", "over default")
@@ -219,9 +218,3 @@ def _phases(report: Comparison) -> Iterator[str]:
     for result in report.results:
         if result.start is not None:
             yield from spell_phases(result.variant.name, phases_from(result.start["phases"]))
-
-
-def _spell_ratio(ratio: Ratio | None) -> str:
-    if ratio is None:
-        return "too busy"
-    return f"{ratio.value:.2f}x ({ratio.low:.2f}-{ratio.high:.2f})"

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 import typer
 
@@ -23,7 +23,7 @@ from warmup.cli.output import (
     times,
 )
 from warmup.cli.streams import EXIT_FOUND
-from warmup.core.device import ASSUMED_DEVICES, AssumedDevice
+from warmup.core.device import ASSUMED_DEVICES
 from warmup.core.text import counted
 from warmup.diagnostics.doctor import Diagnosis, diagnose
 from warmup.diagnostics.explain import Explanation, Section, Span
@@ -83,7 +83,13 @@ def explain(
 
 def _spell(found: Explanation) -> Iterator[str]:
     width = min(terminal_width() or TEXT_WIDTH, 2 * TEXT_WIDTH)
-    assumed = "" if found.assumed is None else f" (assumed: {_facts(found.assumed)})"
+    assumed = ""
+    if (gpu := found.assumed) is not None:
+        rates = "/".join(f"{gpu.tflops[dtype]:g}" for dtype in ("bf16", "f32"))
+        assumed = (
+            f" (assumed: sm_{gpu.compute_capability}, {gpu.sm_count} SMs, {gpu.memory_gib} GiB, "
+            f"{gpu.gbps:g} GB/s, {rates} TFLOP/s in bf16/f32, as published)"
+        )
     head = f"{found.model} on {found.device}{assumed}, torch {found.torch}, mode {found.mode}"
     yield from fold(f"{head}; nothing was tuned, timed or built", width=width)
     for caveat in found.caveats:
@@ -91,14 +97,6 @@ def _spell(found: Explanation) -> Iterator[str]:
     for section in found.sections:
         yield ""
         yield from _section(section, found.recompile_limit, width)
-
-
-def _facts(device: AssumedDevice) -> str:
-    rates = "/".join(f"{device.tflops[dtype]:g}" for dtype in ("bf16", "f32"))
-    return (
-        f"sm_{device.compute_capability}, {device.sm_count} SMs, {device.memory_gib} GiB, "
-        f"{device.gbps:g} GB/s, {rates} TFLOP/s in bf16/f32, as published"
-    )
 
 
 def _section(section: Section, recompile_limit: int, width: int) -> Iterator[str]:
@@ -198,7 +196,9 @@ def suggest(
     """Choose buckets that add the least padding to observed sizes."""
     source = sys.stdin.buffer if histogram == "-" else histogram
     found = choose_buckets(source, max_buckets=max_buckets, multiple=multiple, cost=cost.value)
-    document = {"multiple": multiple, "cost": cost, **_suggestion(found)}
+    curve = [{**record(pick), "padded": found.padded(pick)} for pick in found.curve]
+    asked = {"multiple": multiple, "cost": cost}
+    document = {**asked, **record(found), "curve": curve, "value": _value(found)}
     print_report(found, partial(_spell_curve, cost=cost), lambda _: document, as_json=as_json)
 
 
@@ -219,11 +219,6 @@ def _spell_curve(found: Suggestion, cost: Cost) -> Iterator[str]:
         share = 1 - found.work / pick.work
         bar = "#" * round(_BAR_COLUMNS * share)
         yield f"{number:>7}  {times(found.padded(pick)):>11}  {share:>7.1%}  {bar}".rstrip()
-
-
-def _suggestion(found: Suggestion) -> dict[str, Any]:
-    picks = [{**record(pick), "padded": found.padded(pick)} for pick in found.curve]
-    return {**record(found), "curve": picks, "value": _value(found)}
 
 
 def _value(found: Suggestion) -> str:
