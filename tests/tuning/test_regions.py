@@ -106,20 +106,24 @@ def trial_of_mm(rows: int) -> Trial:
 
 
 @pytest.mark.long
-def test_regions_are_compiled_ahead_of_their_trials_in_one_child() -> None:
+def test_regions_are_compiled_ahead_of_their_trials_in_one_child(tmp_path: Path) -> None:
     """A tile that kills the idle child, which compiles ahead, is refused in its own trial only.
 
-    The second child compiles the rest again. A tile that no CPU has is not in the region.
+    The second child compiles the rest again. A tile that no CPU has is not in the region. The
+    caches that a question was asked with may be gone by then.
     """
+    names, gone = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"), tmp_path / "gone"
+    asked_with = dict.fromkeys(names, str(gone))
     killing, missing = (replace(FUSED, kwargs=(("BLOCK_M", rows),)) for rows in (13, 16))
     trials = []
     for rows, tile in ((2, missing), (4, killing), (6, missing)):
         contenders = Contenders(((replace(tile, fused=None), 1.0),), 2.0, (), 4, fuses=True)
         candidates = tuple(map(Candidate, (LIBRARY, tile)))
-        trials.append(replace(trial_of_mm(rows), contenders=contenders, candidates=candidates))
+        trial = replace(trial_of_mm(rows), contenders=contenders, candidates=candidates)
+        trials.append(replace(trial, environment=asked_with))
     process = TrialProcess([sys.executable, str(PROGRAMS / "region_child.py")])
     try:
-        process.run(make_trial())
+        process.run(make_trial(environment=asked_with))
         process.prepare(trials)
         deadline = time.monotonic() + 300
         while "Z" not in Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2]:
@@ -133,6 +137,7 @@ def test_regions_are_compiled_ahead_of_their_trials_in_one_child() -> None:
         assert library.kernels is not None, number
         reason = Rejection.CRASHED if number == 1 else Rejection.COMPILE
         assert (other.winner, other.rejection) == (trials[number].candidates[1].winner, reason)
+    assert not gone.exists()
     assert outcomes[1][1].said == "was killed by SIGKILL"
     assert "is not in the compiled region" in outcomes[0][1].said
 

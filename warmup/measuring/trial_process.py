@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,6 +26,7 @@ from warmup.core.rows import Rejection, Winner
 from warmup.core.trial import Outcome, Trial, trial_to_json
 
 WORKERS: Final = "--workers"  # argument of a child that will compile regions
+FOLDER: Final = "TRIALS_FOLDER"  # variable of a child: where it keeps what it compiles
 _START_S: Final = 300.0
 _LIMIT_S: Final = 60.0
 _OPERANDS_STAGE: Final = "operands"  # before the first candidate
@@ -71,6 +74,7 @@ class TrialProcess:
     _is_ready: bool = False
     _waiting: list[_Waiting] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=itertools.count)
+    _folder: str = ""
     _owner: int = field(default_factory=os.getpid)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -79,7 +83,9 @@ class TrialProcess:
         if self._child is not None:
             return
         # Compile workers start with `WORKERS` only, not on import.
-        self._child = Child(self.command, {"TORCH_WARM_POOL": "0"}, self.log)
+        self._folder = tempfile.mkdtemp(prefix="warmup-trials-")
+        changes = {"TORCH_WARM_POOL": "0", FOLDER: self._folder}
+        self._child = Child(self.command, changes, self.log)
         for one in self._waiting:
             one.is_sent = False
 
@@ -150,6 +156,7 @@ class TrialProcess:
         if self._child is not None:
             self._child.kill()
             self._child, self._is_ready = None, False
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def _run(self, waiting: _Waiting) -> tuple[Outcome, ...]:
         if not self._is_ready:

@@ -54,7 +54,7 @@ from warmup.measuring.reference import (
     wide_dtype,
 )
 from warmup.measuring.trial import StageCallback, reason_for, run_trial
-from warmup.measuring.trial_process import WORKERS
+from warmup.measuring.trial_process import FOLDER, WORKERS
 from warmup.models.rebuilt import precision_of
 from warmup.table.lookup import Lookup
 from warmup.table.schema import OnMiss
@@ -65,6 +65,7 @@ from warmup.tuning.trials import NO_EVIDENCE, next_variants, spilling_of, varian
 _AHEAD: Final = 4  # so many regions are compiled at least when one is run, this one among them
 _MOST_AHEAD: Final = 32  # and so many at most, in idle time
 _IDLE_S: Final = 0.2
+_CACHES: Final = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
 Compiled = Callable[..., tuple[torch.Tensor, ...]]
 
@@ -287,6 +288,7 @@ class TrialServer:
         self._send, self._are_cold = send, has_workers
         self._waiting: dict[int, _RequestedTrial] = {}
         self._caches = contextlib.ExitStack()
+        self._of_regions: dict[str, str] = {}  # the variables of the caches, other than the build's
         self._spilling: set[Winner] = set()  # in any region: they may in the next
 
     def serve(self, requests: Iterable[bytes]) -> None:
@@ -332,8 +334,9 @@ class TrialServer:
         """Compile what may be run of the trials *numbers*; what fails here fails in their runs."""
         if all(one.compiler is None for one in self._waiting.values()):
             self._caches.close()
-            # The build removes its cache folder, even when this process dies.
-            self._caches.enter_context(empty_caches(os.environ.get("TORCHINDUCTOR_CACHE_DIR")))
+            # The other end removes the folder, even when this process dies.
+            self._caches.enter_context(empty_caches(os.environ.get(FOLDER)))
+            self._of_regions = {name: os.environ[name] for name in _CACHES}
         for number in numbers:
             one = self._waiting[number]
             trial, device = one.trial, torch.device(one.trial.device)
@@ -343,7 +346,7 @@ class TrialServer:
                 winners = [trial.library, *variants_to_run(trial.contenders, self._spilling)]
             refused = {outcome.winner for outcome in one.rejected}
             wanted = [winner for winner in winners if winner not in refused]
-            with contextlib.suppress(Exception), _conditions_of(trial, device):
+            with contextlib.suppress(Exception), self._conditions_of(trial, device):
                 one.compiler.compile_ahead(wanted, self._at(number, trial))
             if device.type == "cuda" and _device_works(device):
                 torch.cuda.empty_cache()
@@ -356,6 +359,14 @@ class TrialServer:
             self._send({"of": number, "at": numbers[winner], "stage": stage})
 
         return at
+
+    @contextlib.contextmanager
+    def _conditions_of(self, trial: Trial, device: torch.device) -> Iterator[None]:
+        os.environ.update(trial.environment)
+        if trial.region is not None:
+            os.environ.update(self._of_regions)
+        with precision_of(GemmProblem.of_key(trial.key), device), _on_stream(device):
+            yield
 
     def _run(self, number: int, one: _RequestedTrial) -> bool:
         """Run the trial *number* without those rejected; return whether the device works."""
@@ -376,7 +387,7 @@ class TrialServer:
             return winners
 
         try:
-            with _conditions_of(trial, device):
+            with self._conditions_of(trial, device):
                 outcomes = run_trial(
                     trial,
                     make_sets,
@@ -404,13 +415,6 @@ class TrialServer:
         self._spilling |= spilling_of(outcomes)
         self._send({"outcomes": msgspec.to_builtins(outcomes)})
         return True
-
-
-@contextlib.contextmanager
-def _conditions_of(trial: Trial, device: torch.device) -> Iterator[None]:
-    os.environ.update(trial.environment)
-    with precision_of(GemmProblem.of_key(trial.key), device), _on_stream(device):
-        yield
 
 
 def _on_stream(device: torch.device) -> Any:
