@@ -303,6 +303,29 @@ def in_region(winner: Winner, time_us: float, kernels: int, spills: int | None =
     return replace(timed(winner, time_us), kernels=compiled)
 
 
+def test_of_equals_a_kernel_that_compiles_slowly_goes_last() -> None:
+    """The library is before all; what compiles in up to twice the time is no slower to start."""
+    small, large = replace(template(16), fused=True), replace(template(64), fused=True)
+    for library_us, seconds, expected in (
+        (13.0, (9.0, 4.0), large),
+        (13.0, (7.0, 4.0), small),
+        (13.0, (None, 4.0), large),
+        (13.0, (None, None), small),
+        (10.0, (9.0, 4.0), LIBRARY),
+    ):
+        tried = [
+            replace(timed(winner, 10.0), kernels=RegionKernels(1, 0, 255, compile_s=each))
+            for winner, each in zip((small, large), seconds, strict=True)
+        ]
+        bare = make_row(KEY, [timed(LIBRARY, 11.0), timed(small.choice, 10.0)], LIBRARY, METHOD)
+        assert bare is not None
+        tuned = make_fused_row(bare, [timed(LIBRARY, library_us), *tried], LIBRARY, METHOD)
+        assert tuned is not None
+        kept = dict(zip((small, large), seconds, strict=True)).get(expected)
+        found = tuned.row.winner, tuned.row.evidence.compile_s
+        assert found == (expected, kept), (library_us, seconds)
+
+
 def test_the_row_says_whether_the_winner_is_fused() -> None:
     tile = template(64)
     fused, apart = replace(tile, fused=True), replace(tile, fused=False)

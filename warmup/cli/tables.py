@@ -215,6 +215,8 @@ def _spell_kernels(evidence: Evidence) -> str:
         text += f", {evidence.library_kernels} with the library default"
     if evidence.registers is not None:
         text += f"; registers of a thread: {evidence.registers}, {evidence.spills or 0} spilled"
+    if evidence.compile_s is not None:
+        text += f"; compiled in {evidence.compile_s:.1f} s"
     return text
 
 

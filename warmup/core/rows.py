@@ -325,7 +325,8 @@ class Evidence:
     GEMM with the operations fused into it; ``bare_us`` is then the winner's time for the GEMM
     alone, and the rates belong to that time. ``kernels`` and ``library_kernels`` count what the
     region launches with the winner and with the library default, in the code that inductor
-    generated. ``spills`` and ``registers``, for each thread, are those of the kernel that holds the
+    generated. ``spills`` and ``registers``, for each thread, and the seconds ``compile_s`` of its
+    compile in a worker, None where it was cached, are those of the kernel that holds the
     winner's template.
 
     For a key with a range ``along`` has ``(size, ratio)`` at sizes of the range, ascending: the
@@ -360,6 +361,7 @@ class Evidence:
     library_kernels: int | None = None
     spills: int | None = None
     registers: int | None = None
+    compile_s: float | None = None
     bare_ranking: str = ""
 
     @property

@@ -247,15 +247,16 @@ class RegionKernels:
     """What inductor compiled for a region with a candidate.
 
     ``count`` is how many kernels and library calls the generated code launches. ``spills`` and
-    ``registers`` are those of each thread of the template's kernel. None where they could not be
-    read. ``is_as_decided`` is false where inductor fused another way than a winner of the region
-    says.
+    ``registers`` are those of each thread of the template's kernel, and ``compile_s`` the seconds
+    of its compile. None where they could not be read. ``is_as_decided`` is false where inductor
+    fused another way than a winner of the region says.
     """
 
     count: int | None
-    spills: int | None
-    registers: int | None
-    is_as_decided: bool
+    spills: int | None = None
+    registers: int | None = None
+    is_as_decided: bool = True
+    compile_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,7 +43,9 @@ def select_winner(
     """Return the winner of *outcomes*; None when no outcome has a time.
 
     Within the near-tie band of the fastest, *library* wins, else the first in `fixed_order` of
-    those that are `is_clearly_faster`. With *prefers_fewer* another candidate within the band wins
+    those that are `is_clearly_faster`. Of a family those go last whose kernel takes more than twice
+    as long to compile as another's: each start with empty caches pays for the winner's compile.
+    With *prefers_fewer* another candidate within the band wins
     where its region launches fewer kernels. *library* wins with the flag `unstable` when the spread
     of the winner or of *library* exceeds the limit, unless the two never overlap; when the
     measurements were disturbed; and when *library* was rejected for a reason that noise can produce
@@ -63,7 +65,8 @@ def select_winner(
     able = [one for one in equals if control is None or is_clearly_faster(one, control, band)]
     flags = [Flag.NEAR_TIE] if len(equals) > 1 else []
     if able:
-        chosen = min(able, key=lambda each: fixed_order(each.winner))
+        limit_s = 2 * min(map(_compile_s, able))
+        chosen = min(able, key=lambda one: _order(one.winner, _compile_s(one) > limit_s))
     else:
         assert control is not None
         chosen = control
@@ -95,8 +98,17 @@ def is_clearly_faster(one: Outcome, other: Outcome, band: float = 0.0) -> bool:
 
 def fixed_order(winner: Winner) -> tuple[object, ...]:
     """Return the sort key among equals: family, fused (fewer kernels), tile size, uid, config."""
+    return _order(winner)
+
+
+def _order(winner: Winner, compiles_slowly: bool = False) -> tuple[object, ...]:  # noqa: FBT001, FBT002  one caller
     rank = _FAMILIES.index(winner.family) if winner.family in _FAMILIES else len(_FAMILIES)
-    return rank, winner.fused is False, winner.tile, winner.uid, str(winner)
+    return rank, compiles_slowly, winner.fused is False, winner.tile, winner.uid, str(winner)
+
+
+def _compile_s(outcome: Outcome) -> float:
+    seconds = outcome.kernels.compile_s if outcome.kernels else None
+    return math.inf if seconds is None else seconds
 
 
 def _never_overlap(chosen: Outcome, control: Outcome | None) -> bool:
@@ -232,6 +244,7 @@ def make_fused_row(
         library_kernels=of_library.count if of_library else None,
         spills=of_winner.spills if of_winner else None,
         registers=of_winner.registers if of_winner else None,
+        compile_s=of_winner.compile_s if of_winner else None,
     )
     timings = tuple(
         one if way is None else replace(one, winner=way.winner, fused=way)

@@ -191,6 +191,7 @@ class _EvidenceJson(Json, kw_only=True):
     bare_ranking: _Ranking = ""
     bare_us: _Us | None
     clock_mhz: _Count | None
+    compile_s: _Us = _ABSENT
     error: _Excess | None
     flags: Annotated[tuple[Flag, ...], Meta(max_length=len(Flag))]
     gbps: _Rate | None

@@ -148,17 +148,15 @@ class RegionCompiler:
     def kernels_of(self, winner: Winner) -> RegionKernels | None:
         """Return the kernels of the region compiled with *winner*; None if it was not compiled.
 
-        Spills and registers of kernels that never ran are None.
+        What is known of a loaded kernel alone is None where it never ran.
         """
         region, key = self._compiled.get(winner), self.trial.key
         if region is None or key not in region.hits:
             return None
-        spills, registers = None, None
-        if region.has_run:
-            spills, registers = region.watch.spills_and_registers(key)
+        facts = region.watch.facts_of(key) if region.has_run else {}
         is_gpu = self._device.type == "cuda"  # C++ kernels are not counted
         count = region.watch.count_launches() if is_gpu else None
-        return RegionKernels(count, spills, registers, region.is_as_decided)
+        return RegionKernels(count, is_as_decided=region.is_as_decided, **facts)
 
     def make_reference(self, sets: Operands) -> list[torch.Tensor]:
         return region_reference(self._region, self._device, sets)

@@ -453,6 +453,7 @@ def _undescribed(name: str) -> str:
     return f"{name} ({node.target if node is not None else 'outside a graph'})"
 
 
+_CACHED_US: Final = 200_000  # a kernel that takes no longer was in Triton's cache
 # A launch in the code that inductor generates; library calls are those of `extern_kernels`.
 _LAUNCHED: Final = re.compile(r"\b(?:triton_\w+\.run|extern_kernels\.\w+)\(")
 
@@ -469,14 +470,19 @@ class KernelWatch:
         sources = (Path(module.__file__).read_text(encoding="utf-8") for module in self._modules)
         return sum(len(_LAUNCHED.findall(source)) for source in sources)
 
-    def spills_and_registers(self, key: str) -> tuple[int | None, int | None]:
-        """Return spilled and used registers of a thread in the kernel of *key*, if known."""
+    def facts_of(self, key: str) -> dict[str, Any]:
+        """Return the fields of `RegionKernels` about the template's kernel of *key*, if known."""
         name = self._templates.get(key, "")
-        kernels = (getattr(module, name, None) for module in self._modules)
+        kernels: list[Any] = [getattr(module, name, None) for module in self._modules]
         for kernel in kernels:
             for launcher in getattr(kernel, "launchers", ()):
-                return getattr(launcher, "n_spills", None), getattr(launcher, "n_regs", None)
-        return None, None
+                compile_us = (kernel.autotune_cache_info or {}).get("compile_time_us", 0)
+                return {
+                    "spills": getattr(launcher, "n_spills", None),
+                    "registers": getattr(launcher, "n_regs", None),
+                    "compile_s": round(compile_us / 1e6, 2) if compile_us > _CACHED_US else None,
+                }
+        return {}
 
     def note_kernel(
         self, original: Function, scheduling: Any, source: str, node_schedule: Any, kernel: Any
