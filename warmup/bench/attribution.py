@@ -5,13 +5,11 @@ profiler recorded, by the kernel's name. A plan lists the kernels of a compiled 
 generated ones by name; a library's kernels, of which one call may launch several, are matched by
 their place between generated kernels.
 
-Without a plan the rows of matmuls follow from shapes, those of launches from the kernel's name and
-config. A key's epilogue, and whether an addmm's bias was expanded, are not in a trace: rows that
-differ in these alone are equal here where their winners are, and else the match is not certain.
+A key's epilogue, and whether an addmm's bias was expanded, are not in a trace: without a plan rows
+that differ in these alone are equal where their winners are, and else the match is not certain.
 
 Work is that of the plan, else of the operator, from its shapes: each operand and the result once,
-and the operations by the formulas of `torch.utils.flop_counter`, also for operators that compute
-the same under another name: a fused linear, products of groups.
+and the operations by the formulas of `torch.utils.flop_counter`.
 """
 
 from __future__ import annotations

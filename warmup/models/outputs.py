@@ -35,10 +35,6 @@ def output_errors(expected: Any, actual: Any) -> list[float]:
     Both are nested outputs of the same structure; dtypes and devices may differ. Elements that are
     infinite or NaN in both alike are equal; where one of two alone is finite the error is infinite.
     A reference of zeros has the absolute error. Tensors are compared by `dense_parts`.
-
-    Raises:
-        ModelError: a tensor has no dense form.
-        ValueError: the outputs have different numbers of tensors.
     """
     pairs = zip(tensors_of(expected), tensors_of(actual), strict=True)
     return [_relative_error(reference, tensor) for reference, tensor in pairs]

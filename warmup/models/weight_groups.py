@@ -237,7 +237,8 @@ def _modules_around_chains(
     for candidate in free:
         for ancestor in _ancestors(candidate.name):
             aliases = names[model.get_submodule(ancestor)]
-            if len(candidate.names) == 1 or all(_is_under(n, aliases) for n in candidate.names):
+            inner = tuple(f"{alias}." if alias else "" for alias in aliases)
+            if len(candidate.names) == 1 or all(name.startswith(inner) for name in candidate.names):
                 inside[ancestor].append(candidate)
     smallest: dict[str, list[_Unaligned]] = {}
     for consumer in free:
@@ -254,10 +255,6 @@ def _ancestors(name: str) -> Iterator[str]:
     while name:
         name = name.rpartition(".")[0]
         yield name
-
-
-def _is_under(name: str, ancestors: Sequence[str]) -> bool:
-    return any(not ancestor or name.startswith(f"{ancestor}.") for ancestor in ancestors)
 
 
 def _group(
