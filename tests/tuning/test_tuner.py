@@ -295,6 +295,26 @@ def test_fused_trials_are_compiled_ahead_and_one_that_fails_has_its_bare_row() -
     assert [trial.key for trial in process.coming] == [one.question.problem.key for one in waiting]
 
 
+def test_a_deferred_region_is_told_to_the_process_at_once() -> None:
+    """It is the trial that runs later, although other rows are known by then."""
+    process, region, ran = StatedProcess(), Region((), (), (), (1,)), list[Trial]()
+    tuner, run = make_tuner(process, top_k=1), process.run
+
+    def note(trial: Trial) -> tuple[Outcome, ...]:
+        ran.append(trial)
+        return run(trial)
+
+    process.run = note  # type: ignore[method-assign]
+    tuner.defers = True
+    assert [ask(tuner, epilogue, region) is None for epilogue in ("gelu", "relu")] == [False] * 2
+    coming = process.coming
+    assert ["gelu" in trial.key for trial in coming] == [True, False]
+    for one in tuner.fused.values():
+        later = replace(one, question=replace(one.question, known={"k": LIBRARY}))
+        assert len(list(tuner.measure_fused_all([later]))) == 1
+    assert ran[-2:] == [*coming]
+
+
 def test_peaks_are_measured_in_the_turn_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another worker's times would be disturbed; it sets the lock after the tuner was made."""
     held: list[bool] = []

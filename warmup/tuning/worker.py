@@ -129,8 +129,7 @@ class RegionCompiler:
     def next_variants(self, outcomes: Sequence[Outcome]) -> list[Winner]:
         """Return the candidates to run after *outcomes*, as the contenders of the trial say."""
         assert self.trial.contenders is not None
-        compiled = [replace(one, kernels=self.kernels_of(one.winner)) for one in outcomes]
-        variants = next_variants(self.trial.contenders, self._region, compiled)
+        variants = next_variants(self.trial.contenders, self._region, outcomes)
         return [one for one in variants if not self._is_left_out(one)]
 
     def make_call(self, candidate: Candidate, sets: Operands) -> Callable[[int], object]:
