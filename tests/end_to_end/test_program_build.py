@@ -44,7 +44,7 @@ def test_what_a_program_asks_is_tuned_as_it_asks(runs: dict[str, Any]) -> None:
     assert asked["tuned"] == [RANGED, LINEAR]
     assert (asked["processes"], asked["hits"]) == (2, {LINEAR: 1})
     assert (asked["left"], asked["rows"][SPLIT]) == ([SPLIT], "split(parts=2)")
-    assert runs["ways"] == [f"split(parts={parts})" for parts in (4, 1, 2, 8)]
+    assert runs["ways"] == [f"split(parts={parts})" for parts in (4, 1, 4, 1, 2, 8)]
     assert (asked["exit_code"], asked["complete"]) == (7, True)
 
 
