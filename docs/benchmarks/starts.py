@@ -118,8 +118,10 @@ class Starts:
         if form:
             own = {"kind": f"table{form}", "table": str(path), "left_s": self.left_s}
             ask_fresh("pack", **{**self.case, **own})
-        found = {"seconds": seconds, **{name: built.get(name) for name in ("digest", "stages")}}
-        found["rows"] = sum(map(len, json.loads(path.read_text(encoding="utf-8"))["rows"].values()))
+        table = json.loads(path.read_text(encoding="utf-8"))
+        found = {"seconds": seconds, "stages": built.get("stages")}
+        found["digest"] = table["provenance"]["digest"]
+        found["rows"] = sum(map(len, table["rows"].values()))
         found["bundle_bytes"] = path.with_suffix(".bundle").stat().st_size
         self.document["builds"][f"table{form}"] = found
         self.keep("build", {f"table{form}": found})
