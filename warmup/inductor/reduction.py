@@ -139,8 +139,9 @@ def _body(nodes: Sequence[Any], kept: frozenset[str]) -> str:
 
 _GENERATED_NAME: Final = "triton_"
 # Times the least time of the persistent kernel: a looped kernel that takes longer with each config
-# that its search begins with is not searched further. The share of finalists (screening.py).
-_LOSING_TIMES: Final = 1.15
+# of the lists and the grid is not searched further. Of 31 reductions searched whole on an H200 the
+# looped kernel won 4, by at most 5 %.
+_LOSING_TIMES: Final = 1.05
 _NO_CONFIGS: Final = SearchCounts(search=Search.DEFAULT, listed=0)
 
 

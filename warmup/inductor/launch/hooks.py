@@ -142,6 +142,10 @@ class LaunchSearch:
         if not self._listed_longer:
             _, longer, grid = self._first_named()
             self._listed_longer = [*self._listed, *longer]
+            most = MOST_CONFIGS[CandidateSource.GRID]
+            send_likely(
+                self._kernel, self._configs(self._listed_longer), self._configs(grid[:most])
+            )
             calls = self._calls(self._listed_longer, CandidateSource.LISTED_LONGER)
             if calls := {**calls, **self._calls(grid, CandidateSource.GRID)}:
                 return calls
@@ -172,11 +176,7 @@ class LaunchSearch:
         next_asked = (self._asked_by_descent({**times_us, one: faster_us}) for one in new)
         ring = dict.fromkeys(chain.from_iterable(zip_longest(*next_asked)))
         likely = [one for one in ring if one is not None and one not in known and one not in new]
-        send_likely(
-            self._kernel,
-            [make_config(one, self._offered) for one in new],
-            [make_config(one, self._offered) for one in likely],
-        )
+        send_likely(self._kernel, self._configs(new), self._configs(likely))
 
     def _first_named(self) -> tuple[list[Winner], list[Winner], list[Winner]]:
         """Return what default mode lists, what inductor lists in any mode, and a grid."""
@@ -237,8 +237,7 @@ class LaunchSearch:
             new = new[:room]
         if not new:
             return {}
-        configs = [make_config(winner, self._offered) for winner in new]
-        results = self._compile(self._kernel, configs)
+        results = self._compile(self._kernel, self._configs(new))
         calls = {}
         for winner, result in zip(new, results, strict=True):
             if isinstance(result, str):
@@ -249,6 +248,9 @@ class LaunchSearch:
         if source is not None:
             self._sources[source] += len(new)
         return calls
+
+    def _configs(self, winners: Iterable[Winner]) -> list[Any]:
+        return [make_config(winner, self._offered) for winner in winners]
 
     def _written(self, winner: Winner) -> list[Any]:
         call = call_of(self._kernel, self._launchers[winner], self._arguments)
