@@ -142,10 +142,9 @@ class LaunchSearch:
         if not self._listed_longer:
             _, longer, grid = self._first_named()
             self._listed_longer = [*self._listed, *longer]
-            most = MOST_CONFIGS[CandidateSource.GRID]
-            send_likely(
-                self._kernel, self._configs(self._listed_longer), self._configs(grid[:most])
-            )
+            first = (*longer, *grid[: MOST_CONFIGS[CandidateSource.GRID]])
+            new = [winner for winner in first if winner not in self._launchers]
+            send_likely(self._kernel, self._configs(new), ())
             calls = self._calls(self._listed_longer, CandidateSource.LISTED_LONGER)
             if calls := {**calls, **self._calls(grid, CandidateSource.GRID)}:
                 return calls
