@@ -120,6 +120,27 @@ def zoo_means() -> str:
     return grid(("table over", "buckets", "geometric mean", "worst"), rows())
 
 
+def builds() -> str:
+    """Return what builds take, by stage, beside the cold start of max-autotune that they replace."""
+    stages = ("compiling", "bare_trials", "fused_trials", "launch_searches", "regions")
+    head = [
+        "model",
+        "build, s",
+        "max-autotune's start, s",
+        *(one.replace("_", " ") for one in stages),
+    ]
+    found = load("builds-h200")["builds"]
+    rows = (
+        [
+            *(one["model"], one["seconds"], one["cold_max_autotune_s"] or "-"),
+            *(one["stages"].get(stage, 0.0) for stage in stages),
+            f"{one['gpu_busy']:.0%}",
+        ]
+        for one in found
+    )
+    return grid([*head, "GPU busy"], rows)
+
+
 def starts() -> str:
     """Return each kind of start: seconds, benchmarks, hits and misses; medians of the runs."""
 
@@ -271,7 +292,7 @@ def table_gains() -> dict[Path, list[tuple[str, str, Mapping[str, float]]]]:
 PARTS: dict[str, Callable[[], str]] = {
     part.__name__: part
     for part in (
-        *(terminal, readme_starts, zoo, zoo_means, starts),
+        *(terminal, readme_starts, zoo, zoo_means, builds, starts),
         *(compared, products, mixes, gains),
     )
 }
