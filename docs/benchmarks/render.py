@@ -121,7 +121,7 @@ def zoo_means() -> str:
 
 
 def builds() -> str:
-    """Return what builds take, by stage, beside the cold start of max-autotune that they replace."""
+    """Return the seconds of builds by stage, and of the cold start of max-autotune."""
     stages = ("compiling", "bare_trials", "fused_trials", "launch_searches", "regions")
     head = [
         "model",
@@ -138,7 +138,7 @@ def builds() -> str:
         ]
         for one in found
     )
-    return grid([*head, "GPU busy"], rows)
+    return grid(["model", "build, s", "max-autotune's start, s", *names, "GPU busy"], rows)
 
 
 def starts() -> str:
