@@ -123,12 +123,7 @@ def zoo_means() -> str:
 def builds() -> str:
     """Return the seconds of builds by stage, and of the cold start of max-autotune."""
     stages = ("compiling", "bare_trials", "fused_trials", "launch_searches", "regions")
-    head = [
-        "model",
-        "build, s",
-        "max-autotune's start, s",
-        *(one.replace("_", " ") for one in stages),
-    ]
+    names = [stage.replace("_", " ") for stage in stages]
     found = load("builds-h200")["builds"]
     rows = (
         [
