@@ -155,6 +155,7 @@ def test_no_exception_leaves_any_hook_of_a_table(monkeypatch: pytest.MonkeyPatch
 # Places whose hooks raise as they are: a tool compiles there, and no user's program does.
 OF_TOOLS = {
     "adapter.count_benchmarks": "`bench` counts what a backend measures",
+    "hooks.count_launches": "a build, of one call of what it compiled: it compiles nothing",
     "options.mm_unfolded": "a build, of the region of one product: it returns a constant",
     "guards._reported": "`explain --assume`",
     "guards.record": "`explain` and `policy`, which compile for the guards alone",
