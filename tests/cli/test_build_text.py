@@ -104,6 +104,14 @@ def test_a_retry_says_what_came_of_it() -> None:
     assert lines == ["no row of the table is unstable: nothing was measured again"]
 
 
+def test_a_table_without_a_gain_says_so() -> None:
+    for library_us, is_without in ((12.0, False), (10.0, True), (None, True)):
+        row = make_row(time_us=10.0)
+        row = replace(row, evidence=replace(row.evidence, library_us=library_us))
+        said = [*spell(of_rows({make_key(16): row}, Bucket((("seqlen", 16),))))]
+        assert any("gains its start alone" in line for line in said) is is_without, library_us
+
+
 def test_a_winner_slower_than_the_library_is_explained() -> None:
     """For a range the winner may lose at the largest size; the build says why, `show` counts it."""
     along = {"along": ((257, 1.02), (560, 1.118)), "time_us": 34.1, "library_us": 30.5}

@@ -332,6 +332,9 @@ def spell(report: BuildReport, remedy: str = RETRY) -> Iterator[str]:
         own = [report.table.rows[key] for key in asked if kind_of(key) is kind]
         if own and kind.summary is not None:
             yield f"{len(own)} {kind.summary}{_mean_gain(own, kind)}"
+    known = [report.table.rows[key].evidence for key in asked]
+    if known and not any(one.library_us and one.time_us < one.library_us for one in known):
+        yield "no row is faster here than the library's kernel: a server gains its start alone"
     for site, count in sorted(report.uncovered.items()):
         is_selection = bool(selections([site]))
         done = "default mode's kernel is compiled" if is_selection else "measured at every start"
