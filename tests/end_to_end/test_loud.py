@@ -57,8 +57,9 @@ def test_each_cause_is_said_once_with_its_remedy(net: Built, tmp_path: Path) -> 
         (line,) = (line for line in notices(done) if said in line)
         assert remedy in line, said
     log = (tmp_path / "server.log").read_text().splitlines()
-    assert [line.split(":")[0] for line in log] == ["INFO", "WARNING", "WARNING"]
-    installed, settled, ended = (line.split(":", 2)[2] for line in log)
+    assert [line.split(":")[0] for line in log] == ["INFO", "INFO", "WARNING", "WARNING"]
+    bundle, installed, settled, ended = (line.split(":", 2)[2] for line in log)
+    assert bundle.startswith("bundle ")
     assert installed.startswith("installed ")
     assert settled == f"settled: {ended}"
     assert "[dynamic_dim: compile with dynamic=False" in ended
