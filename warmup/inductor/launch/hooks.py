@@ -142,7 +142,7 @@ class LaunchSearch:
         if not self._listed_longer:
             _, longer, grid = self._first_named()
             self._listed_longer = [*self._listed, *longer]
-            first = (*longer, *grid[: MOST_CONFIGS[CandidateSource.GRID]])
+            first = (*longer, *grid[: MOST_CONFIGS.get(CandidateSource.GRID)])
             new = [winner for winner in first if winner not in self._launchers]
             send_likely(self._kernel, self._configs(new), ())
             calls = self._calls(self._listed_longer, CandidateSource.LISTED_LONGER)
