@@ -184,8 +184,11 @@ def compile_first_kernel(arch: int) -> None:
     with contextlib.suppress(Exception):  # a compiler may raise anything; the next kernel says it
         import triton
         import triton.language as tl
+        from torch._inductor.runtime.compile_tasks import _set_triton_ptxas_path
         from triton.backends.compiler import GPUTarget
         from triton.compiler import ASTSource
+
+        _set_triton_ptxas_path()  # its version, a part of cache keys, is read once in a process
 
         @triton.jit  # type: ignore[untyped-decorator]  # untyped in triton
         def copy(source, out, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, N803  Triton's form
