@@ -16,9 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from driver import ROOT, python_path, say, write
-
-from warmup.core.processes import Caches
+from driver import ROOT, caches_in, python_path, say, write
 
 RESULT = Path(__file__).resolve().parent / "results" / "terminal.json"
 BUILD = "warmup build --model mlp.py --seqlens 16,64 --out mlp.json"
@@ -35,8 +33,8 @@ def printed() -> list[str]:
         for example in ("mlp.py", "serve.py"):
             (folder / example).write_bytes((ROOT / "examples" / example).read_bytes())
         environment = {
-            **os.environ,
-            **Caches(folder / "caches").environment(),
+            **{key: value for key, value in os.environ.items() if not key.startswith("WARMUP_")},
+            **caches_in(f"{folder}/caches"),
             "PYTHONPATH": python_path(),
             "COLUMNS": "100",
             "WARMUP_AUDIT_LOG": "audit.jsonl",

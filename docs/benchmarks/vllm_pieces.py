@@ -35,9 +35,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from driver import numbers, python_path, write
-
-from warmup.core.processes import Caches
+from driver import caches_in, numbers, python_path, write
 
 # What vLLM sets for inductor on a GPU (vllm 0.32.0: config/compilation.py,
 # compilation/compiler_interface.py): for every compile, and for single sizes beside that.
@@ -240,7 +238,7 @@ class Measurement:
         program += ["--without", ",".join(asked.without)] if asked.without else []
         left = self.deadline - time.monotonic() - kept_s
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-            environment = {**os.environ, **Caches(Path(folder)).environment()}
+            environment = {**os.environ, **caches_in(folder)}
             environment["PYTHONPATH"] = python_path()
             before = time.monotonic()
             log = asked.out.with_name(f"{asked.out.stem}-{name}.log")

@@ -1,10 +1,11 @@
 """Lower a graph for the stated H100 as a build does, and print what was sent to the workers when.
 
-    echo '{"order": "beside"}' | python cuda_ahead.py
+    echo '{"ahead": true}' | python cuda_ahead.py
 
 The graph has a norm between two matmuls.
-``order`` says when candidates are compiled. The hooks and inductor are the real ones; the pool
-keeps what is sent to it, and the library's kernel or inductor's rule wins. ``lines`` are in order:
+``ahead``: candidates are compiled before they are asked for. The hooks and inductor are the real
+ones; the pool keeps what is sent to it, and the library's kernel or inductor's rule wins. ``lines``
+are in order:
 ``sent KERNEL SOURCE-OR-CONFIG`` for what the pool was given, ``measured KEY`` for a question.
 """
 

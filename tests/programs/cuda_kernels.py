@@ -301,6 +301,17 @@ class Scenarios:
                 results[label] = watch(functools.partial(call, kernel), rows, mode)
         return results
 
+    def descending(self) -> Any:
+        """A kernel written under coordinate descent: loaded before a table, under it and after."""
+        kernels = generate(coordinate_descent_tuning=True)
+        transpose = start(kernels, "transpose")
+        with empty_folder():
+            kernel = kernels["transpose"].load()
+            during = watch(functools.partial(call, kernel), {}, "fallback")
+            after = watch(transpose, None)
+        with empty_folder():
+            return {"during": during, "after": after, "fresh": watch(transpose, None)}
+
     def single(self) -> Any:
         """A kernel for which inductor lists one config, under tables that have its row or not."""
         kernels = generate(shapes={"norm": ((2048, 768), (768,))})
