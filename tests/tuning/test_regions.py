@@ -224,10 +224,9 @@ class _Tuner(Tuner):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Compiler(BucketCompiler):
-    """Compiles nothing: in its model, inductor fuses nothing into the GEMM of ``key``."""
+class _Served(BucketCompiler):
+    """Compiles nothing: each compile is answered by `serve`, which notes it in ``compiled``."""
 
-    key: str
     compiled: list[str] = field(default_factory=list)
 
     def _compile(
@@ -240,7 +239,21 @@ class _Compiler(BucketCompiler):
         ahead: bool = False,
         times_kernels: bool = True,
     ) -> ServedBucket:
-        self.compiled.append("tune" if measures else on_miss)
+        how = "tune" if measures else str(on_miss)
+        return self.serve(how, measures=measures, times_kernels=times_kernels)
+
+    def serve(self, how: str, *, measures: bool, times_kernels: bool) -> ServedBucket:
+        raise AssertionError(how, measures, times_kernels)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Compiler(_Served):
+    """Compiles nothing: in its model, inductor fuses nothing into the GEMM of ``key``."""
+
+    key: str
+
+    def serve(self, how: str, *, measures: bool, times_kernels: bool) -> ServedBucket:
+        self.compiled.append(how)
         if measures and self.progress.must_tune(self.key):
             winner = APART if self.key in self.tuner.apart else FUSED
             self.progress.save(Tuned(self.key, replace(make_row(), winner=winner), ()))
@@ -269,23 +282,13 @@ def test_a_row_that_is_not_fused_in_the_model_is_measured_again_once(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Bucket(BucketCompiler):
+class _Bucket(_Served):
     """A bucket of a GPU with a GEMM for each of ``times_us``, and with a generated kernel."""
 
     times_us: Mapping[str, float]
-    compiled: list[str] = field(default_factory=list)
 
-    def _compile(
-        self,
-        calls: object,
-        name: str,
-        on_miss: OnMiss = OnMiss.FALLBACK,
-        *,
-        measures: bool = False,
-        ahead: bool = False,
-        times_kernels: bool = True,
-    ) -> ServedBucket:
-        self.compiled.append(f"{'tune' if measures else on_miss} {times_kernels}")
+    def serve(self, how: str, *, measures: bool, times_kernels: bool) -> ServedBucket:
+        self.compiled.append(f"{how} {times_kernels}")
         for key, time_us in self.times_us.items():
             if not measures or not self.progress.must_tune(key):
                 continue

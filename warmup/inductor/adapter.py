@@ -91,12 +91,6 @@ class Inductor:
         finally:
             patches.restore()
 
-    def count_launches(self, call: Callable[[], object]) -> Counter[str]:
-        """Return how often *call*, compiled before, launches each generated kernel, by name."""
-        from warmup.inductor.launch.hooks import count_launches
-
-        return count_launches(call)
-
     @contextlib.contextmanager
     def time_phases(self, clock: PhaseClock) -> Iterator[None]:
         """Let torch's own timers of this thread drive *clock* while the context is open."""

@@ -464,6 +464,7 @@ class BucketCompiler:
         *asked* gets what the first call costs and how many matmuls it runs outside any graph.
         """
         from warmup.inductor.compile_watch import count_matmuls_outside
+        from warmup.inductor.launch.hooks import count_launches
         from warmup.inductor.listing import wait_for_sent
 
         failure: Exception | None = None
@@ -482,7 +483,7 @@ class BucketCompiler:
                     call = partial(_call, compiled, calls[0])
                     asked.cost = self._cost_of(call, name)
                     if asked.cost is not None:
-                        asked.launches = self.setup.inductor.count_launches(call)
+                        asked.launches = count_launches(call)
                     if asked.frames:
                         asked.matmuls_outside = count_matmuls_outside(call)
             except Exception as error:  # noqa: BLE001  raised below: empty_caches would not reset dynamo

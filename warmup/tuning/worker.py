@@ -62,7 +62,7 @@ from warmup.tuning.trials import NO_EVIDENCE, next_variants, spilling_of, varian
 
 # `RegionCompiler`: compiles the region around a GEMM with each candidate, to time them fused.
 
-_AHEAD: Final = 4  # so many regions are compiled at least when one is run, this one among them
+_AHEAD: Final = 4  # regions that are compiled, at least, when a region is run: its own and the next
 _MOST_AHEAD: Final = 32  # and so many at most, in idle time
 _IDLE_S: Final = 0.2
 _CACHES: Final = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
