@@ -116,7 +116,7 @@ class LiveLine(AbstractContextManager["LiveLine"]):
         total: int | None = None,
         left_s: float | None = None,
     ) -> None:
-        """Show the step, the number of units done and the seconds left; None keeps the shown value."""
+        """Show the step, how many units are done and the seconds left; None changes nothing."""
         known: dict[str, Any] = {}
         if left_s is not None:
             known["ends"] = self._progress.get_time() + left_s
