@@ -95,13 +95,18 @@ def error_for(error: Exception, name: str, changed: Sequence[str] = ()) -> Warmu
             "keep what changes in a buffer or an input, not in an attribute",
         )
     if own is not None:
-        return BuildError(
-            f"bucket {name}: the model asks for other kernels each time that it is compiled "
-            f"(such as {own.key})",
-            "have forward compute the same in each call",
-        )
+        return asks_for_others(name, own.key)
     reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
     return BuildError(f"bucket {name}: compiling failed ({reason})")
+
+
+def asks_for_others(name: str, key: str) -> BuildError:
+    """Return the error of a model for which *key*, which has no row, was asked after its build."""
+    return BuildError(
+        f"bucket {name}: the model asks for other kernels each time that it is compiled "
+        f"(such as {key})",
+        "have forward compute the same in each call",
+    )
 
 
 # `ServedBucket`: what a compile of one bucket was answered with, and gave.
@@ -166,6 +171,8 @@ class BucketCompiler:
     """Compiles ``model``; inductor's questions are answered from ``progress`` or by ``tuner``.
 
     ``is_rebuilt``: the model was rebuilt from a key, and asks a single question that is measured.
+    ``unshown`` gets the names of buckets of which the start that the build packs will show that no
+    row is missing; None where each bucket is compiled once more to show it.
     ``state`` puts back what the model's calls write, before each call whose output is returned.
     """
 
@@ -176,6 +183,7 @@ class BucketCompiler:
     make_lookup: Callable[..., Lookup] = Lookup
     measure_cost: Callable[[Callable[[], object]], CallCost | None] = lambda _call: None
     is_rebuilt: bool = False
+    unshown: set[str] | None = None
     freezes: bool = True
     state: CallState = field(default_factory=CallState)
 
@@ -207,8 +215,11 @@ class BucketCompiler:
     def tune_as_is(self, calls: Sequence[Inputs], name: str) -> ServedBucket:
         before = len(self.progress.tuned)
         served = self._tune_all(calls, name)
-        if len(self.progress.tuned) > before:  # without new rows, that run was served from rows
-            served = self._compile(calls, name, OnMiss.STRICT)
+        if len(self.progress.tuned) == before:  # that run was served from rows
+            return served
+        if self.unshown is None or served.missing or len(calls) > 1:
+            return self._compile(calls, name, OnMiss.STRICT)
+        self.unshown.add(name)
         return served
 
     def ask(self, calls: Sequence[Inputs], name: str) -> ServedBucket:

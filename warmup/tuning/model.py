@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -20,12 +21,14 @@ from warmup.core.buckets import (
     with_ranges,
 )
 from warmup.core.errors import (
+    BuildError,
     BundleError,
+    MissReason,
     NothingRecordedError,
     SettingsError,
     warmup_error_in,
 )
-from warmup.core.events import Emitter, Uncompiled, selections
+from warmup.core.events import Emitter, Event, EventName, Uncompiled, selections
 from warmup.core.phases import BuildStage
 from warmup.core.text import first_line
 from warmup.keys.registry import kind_of
@@ -55,6 +58,7 @@ from warmup.tuning.report import (
     Observer,
     PlannedBucket,
     joined,
+    name_of,
     united_sources,
 )
 
@@ -148,6 +152,7 @@ class ModelSource:
             tuner=context.tuner,
             measure_cost=context.tuner.cost_of,
             freezes=options.freezing is not False,
+            unshown=None if options.bundle is False else set(),
         )
         specs: tuple[InputSpec, ...] = resolved.specs
         session = Session(compiler=compiler, specs=specs, dtype=cast, all_layers=options.all_layers)
@@ -310,7 +315,8 @@ class _ModelWork:
     def pack(self) -> PackedBundle:
         """Compile and call each bucket as a server of the table does; write what that compiled.
 
-        A table that pads weights is served with padded and with unpadded weights.
+        A table that pads weights is served with padded and with unpadded weights. A BuildError says
+        that the server asked for a key which has no row, though each that the build met has one.
         """
         from warmup.inductor.caches import empty_caches, kept_kernels, read_caches
         from warmup.models.padding import pad_by_rows, paddings
@@ -325,7 +331,8 @@ class _ModelWork:
             if mode is None and setup.device.type != "cpu":
                 has_graphs = table.policy.mode == "max-autotune"
                 mode = "reduce-overhead" if has_graphs else "default"
-            emitter = Emitter([])
+            missed: list[str] = []
+            emitter = Emitter([partial(_note_miss, missed)])
             with kept_kernels(), empty_caches(), contextlib.ExitStack() as stack:
                 attachment = setup.inductor.attach(
                     Lookup(table.rows, OnMiss.FALLBACK, emitter, searches=table.policy.searches),
@@ -334,38 +341,51 @@ class _ModelWork:
                     observer=ProcessWatch(str(path), emitter, OnMiss.FALLBACK, is_quiet=True),
                 )
                 stack.callback(attachment.detach)
-                self._serve(mode)
+                self._serve(mode, missed)
                 if paddings(table, ()):
                     module = self.session.compiler.model.module
                     pad_by_rows(module, table.rows)
-                    self._serve(mode)
+                    self._serve(mode, missed, weights_padded=True)
                     restore(module)
                 files = read_caches(setup.device, graphs=mode is not None)
             return pack(path, digest, setup.runtime, files, started)
-        except BundleError:
+        except (BundleError, BuildError):
             raise
         except Exception as error:
             reason = f"it was not made: {warmup_error_in(error) or first_line(error)}"
             raise BundleError(str(path.with_suffix(BUNDLE_SUFFIX)), reason) from error
 
-    def _serve(self, mode: str | None) -> None:
+    def _serve(self, mode: str | None, missed: list[str], *, weights_padded: bool = False) -> None:
+        """Call each bucket; *missed* gets the keys without a row that it asks for."""
         import torch
 
         from warmup.inductor.adapter import compile_model
         from warmup.serving.compile import compile_for
+        from warmup.tuning.bucket_compiler import asks_for_others
 
         session, policy = self.session, self.context.options.policy
         state, module = session.compiler.state, session.compiler.model.module
         compiled: Callable[..., object] | None = None
         if policy == ShapePolicy.RANGE.value:
             compiled = compile_for(module, session.inputs, self.buckets, mode=mode, policy=policy)
+        given_up = self.context.tuner.rows.not_tuned
+        unshown = session.compiler.unshown or ()
         for bucket in self.buckets:
+            missed.clear()
             if compiled is None:
                 torch.compiler.reset()  # past its recompile limit dynamo runs the model uncompiled
             inputs = session.inputs(bucket)
             with torch.no_grad():
                 (compiled or compile_model(module, mode))(*inputs.args, **inputs.kwargs)
             state.restore()
+            name, unknown = name_of(bucket, weights_padded=weights_padded), {*missed} - {*given_up}
+            if unknown and name in unshown:
+                raise asks_for_others(name, min(unknown))
+
+
+def _note_miss(missed: list[str], event: Event) -> None:
+    if event.name is EventName.MISSED and event.fields["reason"] != MissReason.UNTRUSTED:
+        missed.append(str(event.fields["key"]))
 
 
 def _plan_buckets(session: Session, buckets: Sequence[Bucket]) -> tuple[PlannedBucket, ...]:
