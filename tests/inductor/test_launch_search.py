@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
+import threading
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 pytest.importorskip("triton")
 
+import torch
+from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.runtime.coordinate_descent_tuner import CoordescTuner
 from torch._inductor.runtime.hints import DeviceProperties, HeuristicType, ReductionHint
 from torch._inductor.runtime.triton_heuristics import config_from_dict
 
-from warmup.core.rows import CandidateSource, SearchCounts, Winner
+from warmup.core.events import Emitter
+from warmup.core.rows import CandidateSource, Method, SearchCounts, Winner
+from warmup.inductor import listing
+from warmup.inductor.launch import compiling
 from warmup.inductor.launch import hooks as launch_search
-from warmup.inductor.launch.hooks import LaunchSearch
-from warmup.inductor.launch.kernels import kwargs_of, listed_by_inductor, refusal_reason, winner_of
+from warmup.inductor.launch.hooks import LaunchConfigs, LaunchSearch
+from warmup.inductor.launch.kernels import (
+    kwargs_of,
+    listed_by_inductor,
+    problem_of,
+    refusal_reason,
+    winner_of,
+)
+from warmup.inductor.versions import version_for
+from warmup.table.lookup import Lookup
+from warmup.table.schema import OnMiss
+from warmup.tuning.tuner import Tuner
 
 Times = Callable[[Mapping[str, int]], float]
 H100 = {
@@ -179,3 +197,190 @@ def test_a_config_that_does_not_load_is_no_candidate() -> None:
     assert set(failed.values()) == {"OutOfResources: shared memory"}
     assert not failed.keys() & times.keys()
     assert counts.tried == len(times) + len(failed)
+
+
+class Pool:
+    """Workers that compile nothing; like inductor's, it sends under the lock that it holds to end.
+
+    ``sent`` are the kernel and config of each task, in order.
+    """
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, tuple[tuple[str, Any], ...]]] = []
+        self.under_way: list[Future[Any]] = []
+        self.threads = ThreadPoolExecutor(1)
+        self._lock = threading.Lock()
+
+    def submit(self, _task: Any, name: str, _path: str, config: Any, _folders: Any) -> Future[Any]:
+        assert self._lock.acquire(timeout=10), "the thread that ends a task sends another"
+        self.sent.append((name, tuple(sorted(config.items()))))
+        self.under_way.append(task := Future())
+        self._lock.release()
+        return task
+
+    def settle(self) -> None:
+        """Wait until the threads have sent what they were told to."""
+        self.threads.submit(int).result(timeout=10)
+
+    def end(self, count: int = 1) -> None:
+        for _ in range(count):
+            with self._lock:
+                self.under_way.pop(0).set_result(None)
+            self.settle()
+
+
+WORKERS = 8
+BUSY = 6  # two are left for what a search asks for at once
+
+
+@pytest.fixture
+def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
+    found = Pool()
+    for name, value in (("process_pool", found), ("pool", found.threads), ("use_process_pool", 1)):
+        monkeypatch.setattr(AsyncCompile, name, lambda value=value: value)
+    for module in (compiling, listing):
+        monkeypatch.setattr(module, "get_compile_threads", lambda: WORKERS)
+    monkeypatch.setattr(compiling, "_load", loaded)
+    compiling.keep_configs()
+    yield found
+    compiling.forget_configs()
+    while found.under_way:
+        found.end()
+    found.threads.shutdown()
+
+
+def loaded(_kernel: Any, config: Any) -> Any:
+    return types.SimpleNamespace(config=config, n_spills=0)
+
+
+def generated(number: int, code: str = "", kind: str = "outer") -> Any:
+    """Return a kernel with code of its own; the configs of default mode are loaded."""
+    kernel = copy.copy(KERNELS[kind])
+    names = copy.copy(kernel.fn)
+    names.__name__, names.fn, names.src = f"triton_{number}", names, f"def it({code or number}):"
+    kernel.fn, kernel.filename, kernel.configs = names, f"{number}.py", None
+    kernel.launchers = [loaded(kernel, config) for config in offered_for(kernel)]
+    kernel.compile_results = kernel.launchers
+    return kernel
+
+
+def first_of(kernel: Any) -> list[tuple[str, tuple[tuple[str, Any], ...]]]:
+    """Return what a search compiles whatever the times are, by name and config."""
+    search = LaunchSearch(kernel, offered_for(kernel), (), {}, compiling.compile_configs)
+    named = [tuple(sorted(kwargs_of(one).items())) for one in search.first_configs()]
+    known = [tuple(sorted(kwargs_of(one.config).items())) for one in kernel.launchers]
+    return [(kernel.fn.__name__, one) for one in named if one not in known]
+
+
+def hooks_of(*, measures: bool = True, times: bool = True, launch: bool = True) -> LaunchConfigs:
+    lookup = Lookup(
+        {},
+        OnMiss.FALLBACK,
+        Emitter([]),
+        tuner=Tuner(torch.device("cpu"), Method(), {}) if measures else None,
+        searches=frozenset({"launch"} if launch else ()),
+        times_kernels=times,
+    )
+    return LaunchConfigs(version_for(torch.__version__), lookup)
+
+
+def load(hooks: LaunchConfigs, *kernels: Any) -> None:
+    for kernel in kernels:
+        hooks._precompile(lambda _kernel: None, kernel)
+
+
+def test_the_next_kernels_are_compiled_in_order_by_workers_that_would_be_idle(pool: Pool) -> None:
+    """What a search asks for goes first, and a kernel that is searched makes room for a fourth."""
+    kernels = [generated(number) for number in range(4)]
+    load(hooks_of(), *kernels)
+    pool.settle()
+    first, second, third, fourth = map(first_of, kernels)
+    assert len(first) > 2 * WORKERS
+    assert pool.sent == first[:BUSY]
+    pool.end(2)
+    assert pool.sent == first[: BUSY + 2]
+    pool.end()
+    wanted = first[-5:]  # two workers are free for them, and the tasks that are sent wait for all
+    configs = [config_from_dict(dict(config)) for _, config in [*wanted, first[0]]]
+    likely = [config_from_dict(dict(config)) for _, config in third[-2:]]
+    compiling.send_likely(kernels[0], configs, [])
+    compiling.send_likely(kernels[2], [], likely)
+    sent = [*first[: BUSY + 3], *wanted]
+    assert pool.sent == sent
+    pool.end(len(pool.under_way) - WORKERS + 2)
+    assert pool.sent == [*sent, *third[-2:]]
+    while pool.under_way:
+        pool.end()
+        assert len(pool.under_way) <= WORKERS
+    assert pool.sent == [
+        *(*sent, *third[-2:], *first[BUSY + 3 : -5]),
+        *(*second, *third[:-2]),
+    ]
+    listing.backlog.drop(until=kernels[0].filename)
+    pool.settle()
+    pool.end(len(fourth))
+    assert pool.sent[-len(fourth) :] == fourth
+    assert len(pool.sent) == len(set(pool.sent))
+    assert not pool.under_way
+
+
+def test_what_waits_is_forgotten(pool: Pool) -> None:
+    """When hooks are detached, and when a build waits for the workers before it measures."""
+    for forget in (listing.wait_for_sent, compiling.forget_configs):
+        compiling.keep_configs()
+        load(hooks_of(), generated(len(pool.sent)), generated(len(pool.sent) + 1))
+        pool.settle()
+        assert len(pool.under_way) == BUSY
+        sent = len(pool.sent)
+        waiting = threading.Thread(target=forget)
+        waiting.start()
+        while pool.under_way:
+            pool.end()
+        waiting.join(timeout=10)
+        assert len(pool.sent) == sent
+
+
+def test_nothing_is_compiled_ahead_that_no_search_will_time(pool: Pool) -> None:
+    on_cpu = generated(0)
+    on_cpu.device_props = on_cpu.device_props._replace(type="cpu")
+    load(hooks_of(), on_cpu)
+    for words in ({"measures": False}, {"times": False}, {"launch": False}):
+        load(hooks_of(**words), generated(0))
+    with listing.listing():
+        load(hooks_of(), generated(0))
+    compiling.note_search(problem_of(generated(1, "searched")))
+    load(hooks_of(), generated(2, "searched"))
+    pool.settle()
+    assert pool.sent == []
+    load(hooks_of(), generated(3, "new"), generated(4, "new"))
+    pool.settle()
+    while pool.under_way:
+        pool.end()
+    assert {name for name, _ in pool.sent} == {"triton_3"}
+
+
+@pytest.mark.parametrize("kind", KERNELS)
+def test_a_search_times_the_same_configs_in_the_same_order_with_and_without_workers(
+    pool: Pool, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def timed(kernel: Any) -> list[Winner]:
+        search = LaunchSearch(kernel, offered_for(kernel), (), {}, compiling.compile_configs)
+        live = search.start()
+        assert live is not None
+        times: dict[Winner, float] = {}
+        calls = live.calls
+        while calls:
+            times |= {winner: time_of(dict(winner.kwargs)) for winner in calls}  # type: ignore[arg-type]
+            calls = live.more(times)
+        return list(times)
+
+    time_of = valley(**BESTS[1])
+    monkeypatch.setattr(compiling, "wait", lambda *_args, **_kw: pool.end(len(pool.under_way)))
+    kernel, next_kernel = generated(0, kind=kind), generated(1, kind=kind)
+    load(hooks_of(), kernel, next_kernel)
+    found = timed(kernel)
+    assert len(pool.sent) == len(set(pool.sent))
+    assert {name for name, _ in pool.sent} == {"triton_0", "triton_1"}
+    monkeypatch.setattr(AsyncCompile, "use_process_pool", lambda: False)
+    assert found == timed(generated(2, kind=kind))
+    assert "triton_2" not in dict(pool.sent)

@@ -105,8 +105,8 @@ torch._functorch.config
 torch._guards
     CompileContext.current_compile_id() TracingContext.extract_stack() TracingContext.get()
 torch._inductor.async_compile
-    AsyncCompile.process_pool() AsyncCompile.triton(self,kernel_name,source_code)
-    get_compile_threads() size_hints_regex
+    AsyncCompile.pool() AsyncCompile.process_pool()
+    AsyncCompile.triton(self,kernel_name,source_code) get_compile_threads() size_hints_regex
 torch._inductor.autotune_process
     ExternKernelBenchmarkRequest(kernel_name,input_tensor_meta,output_tensor_meta,extra_args,callable_path,kwargs,has_out_variant)
     ExternKernelGPUBenchmarkRequest.make_run_fn TensorMeta(device,dtype,sizes,strides,offset)

@@ -12,8 +12,10 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
+from functools import partial
+from itertools import islice
 from typing import Any, Final
 
 from torch._dynamo.device_interface import DeviceGuard
@@ -27,10 +29,11 @@ from torch.fx import GraphModule
 from warmup.core.events import HookEvent, logger
 from warmup.core.rows import Winner
 from warmup.core.text import printable
-from warmup.inductor.launch.kernels import kwargs_of, make_config, refusal_reason
-from warmup.inductor.listing import is_listing, listing, note_sent
+from warmup.inductor.launch.kernels import is_searchable, kwargs_of, make_config, refusal_reason
+from warmup.inductor.listing import backlog, is_listing, listing, note_sent, sending
 from warmup.inductor.machine import compile_into_cache
 from warmup.inductor.patches import Function, Hooks, Patches
+from warmup.keys.launch import LaunchProblem
 from warmup.keys.question import Answers, Question
 
 # For each config its launcher, or why it does not compile or load.
@@ -39,32 +42,47 @@ CompileConfigs = Callable[[Any, Sequence[Any]], list[Any]]
 _FOLDERS: Final = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")  # as in async_compile.py
 _WORKER_SECONDS: Final = 120.0
 
+# Name and file of a kernel, and its config as values that equal configs share.
+_Named = tuple[str, str, tuple[tuple[str, Any], ...]]
+
 
 class _SentConfigs:
-    """The tasks sent to the workers, by name and file of a kernel and its config, while kept."""
+    """While kept, the tasks sent to the workers, and the code of the kernels that are searched."""
 
     def __init__(self) -> None:
         self.is_kept = False
-        self.tasks: dict[tuple[Any, ...], Future[Any]] = {}
+        self.tasks: dict[_Named, Future[Any]] = {}
+        self.searched: set[str] = set()
 
 
 _sent: Final = _SentConfigs()
 
 
 def compile_configs(kernel: Any, configs: Sequence[Any]) -> list[Any]:
-    """Return the launcher of each of *configs* of *kernel*, or why there is none."""
-    ready = {spelled(each.config): each for each in kernel.launchers}
-    new = [config for config in configs if spelled(config) not in ready]
-    if len(new) > 1 or _sent.is_kept:  # what was sent is not compiled here too
-        compile_in_workers([(kernel, new)])
+    """Return the launcher of each of *configs* of *kernel*, or why there is none.
+
+    Each is loaded once it is compiled, while workers compile the next ones.
+    """
+    started, named = time.monotonic(), [_named(kernel, config) for config in configs]
+    ready = {_named(kernel, each.config): each for each in kernel.launchers}
+    new = {each: one for each, one in zip(named, configs, strict=True) if each not in ready}
+    # What was sent is not compiled here too.
+    tasks = send_configs(kernel, new.values()) if len(new) > 1 or _sent.is_kept else {}
+    ahead = sum(task.done() for task in tasks.values())
     if kernel.fn.fn is None:  # compiled in a worker, which does not send the function back
         kernel.fn = kernel._reload_kernel().fn
-    return [ready.get(spelled(config)) or _load(kernel, config) for config in configs]
+    for each, config in new.items():
+        left = started + _WORKER_SECONDS - time.monotonic()
+        wait([tasks[each]] if each in tasks else [], timeout=max(left, 0))
+        ready[each] = _load(kernel, config)
+    if tasks:
+        said = "%d configs compiled, %d of them ahead, and loaded in %.2f s: %s"
+        logger.debug(said, len(new), ahead, time.monotonic() - started, kernel.fn.__name__)
+    return [ready[each] for each in named]
 
 
-def spelled(config: Any) -> tuple[tuple[str, Any], ...]:
-    """Return *config* as a text-like value that equal configs share."""
-    return tuple(sorted(kwargs_of(config).items()))
+def _named(kernel: Any, config: Any) -> _Named:
+    return kernel.fn.__name__, kernel.filename, tuple(sorted(kwargs_of(config).items()))
 
 
 def load_row(kernel: Any, winner: Winner, offered: Sequence[Any]) -> Any | None:
@@ -77,43 +95,61 @@ def load_row(kernel: Any, winner: Winner, offered: Sequence[Any]) -> Any | None:
 
 def compile_in_workers(kernels: Iterable[tuple[Any, Sequence[Any]]]) -> None:
     """Compile each kernel's configs into Triton's cache at the same time, if there are workers."""
-    started = time.monotonic()
-    if tasks := send_configs(kernels):
-        wait(tasks, timeout=_WORKER_SECONDS)
-        logger.debug("%d configs compiled in %.2f s", len(tasks), time.monotonic() - started)
+    tasks = [task for each in kernels for task in send_configs(*each).values()]
+    wait(tasks, timeout=_WORKER_SECONDS)
 
 
-def send_configs(kernels: Iterable[tuple[Any, Sequence[Any]]]) -> list[Future[Any]]:
-    """Send each kernel's configs to inductor's workers, if any, and return the tasks under way."""
+def send_configs(kernel: Any, configs: Iterable[Any]) -> dict[_Named, Future[Any]]:
+    """Send *configs* of *kernel* to inductor's workers, if any; return the tasks under way."""
+    return {named: send() for named, send in _tasks_of(kernel, configs).items()}
+
+
+def _tasks_of(kernel: Any, configs: Iterable[Any]) -> dict[_Named, Callable[[], Future[Any]]]:
+    """Return for each of *configs* that is not loaded a function that sends it, if any worker."""
     has_workers: Any = AsyncCompile.use_process_pool  # untyped in torch
-    if not has_workers():
-        return []
-    pool: Any = AsyncCompile.process_pool()
+    if kernel.filename is None or not has_workers():
+        return {}
     environment = {name: os.environ[name] for name in _FOLDERS if name in os.environ}
-    tasks = []
-    for kernel, configs in kernels:
-        if kernel.filename is None:
-            continue
-        name, path = kernel.fn.__name__, kernel.filename
-        for key, config in {spelled(one): kwargs_of(one) for one in configs}.items():
-            task = _sent.tasks.get((name, path, key))
-            if task is None:
-                task = pool.submit(compile_into_cache, name, path, config, environment)
-                if _sent.is_kept:
-                    _sent.tasks[name, path, key] = task
-                    note_sent(task)
-            tasks.append(task)
-    return tasks
+    loaded = {_named(kernel, each.config) for each in kernel.launchers}
+    named = dict.fromkeys(_named(kernel, config) for config in configs)
+    return {each: partial(_send, each, environment) for each in named if each not in loaded}
 
 
-def send_likely(kernel: Any, wanted: Sequence[Any], likely: Sequence[Any]) -> None:
-    """Send the *wanted* configs of *kernel*, and as many *likely* next ones as keep workers busy.
+def _send(named: _Named, environment: Mapping[str, str]) -> Future[Any]:
+    """Send a config, unless it was sent before; return its task."""
+    with sending:
+        if (task := _sent.tasks.get(named)) is None:
+            pool: Any = AsyncCompile.process_pool()
+            task = pool.submit(compile_into_cache, *named[:2], dict(named[2]), environment)
+            if _sent.is_kept:
+                _sent.tasks[named] = task
+                note_sent(task)
+        return task
+
+
+def send_likely(kernel: Any, wanted: Sequence[Any], likely: Iterable[Any]) -> None:
+    """Send the *wanted* configs of *kernel*, then as many *likely* next ones as keep workers busy.
 
     Nothing is sent where configs are not kept: there the workers are idle while kernels are timed.
     """
     if _sent.is_kept:
+        send_configs(kernel, wanted)
         room = max(get_compile_threads() - len(wanted), 0)
-        send_configs([(kernel, wanted), (kernel, likely[:room])])
+        backlog.put(_tasks_of(kernel, islice(likely, room)).values())
+
+
+def send_ahead(kernel: Any, problem: LaunchProblem, list_first: Callable[[], list[Any]]) -> None:
+    """Send what *list_first* returns when workers would be idle, if a search of *kernel* is due."""
+    is_due = is_searchable(kernel) and not is_listing() and note_search(problem)
+    if is_due and (tasks := _tasks_of(kernel, list_first())):
+        backlog.put(tasks.values(), kernel.filename)
+
+
+def note_search(problem: LaunchProblem | None) -> bool:
+    """Note the search of a kernel; return whether none of equal code was noted before."""
+    key, before = problem and problem.kind.measured_once(problem.key), len(_sent.searched)
+    _sent.searched.add(key or "")
+    return len(_sent.searched) > before
 
 
 def keep_configs() -> None:
@@ -122,8 +158,10 @@ def keep_configs() -> None:
 
 
 def forget_configs() -> None:
+    backlog.drop()
     _sent.is_kept = False
     _sent.tasks.clear()
+    _sent.searched.clear()
 
 
 def _load(kernel: Any, config: Any) -> Any:
@@ -182,7 +220,7 @@ class KernelsAhead(Hooks):
         with listing() as sent, self._lowering():
             try:
                 make: Any = GraphLowering
-                twin = make(_copy_of(args[0]), *args[1:], **kwargs)
+                twin = make(GraphModule(args[0], copy.deepcopy(args[0].graph)), *args[1:], **kwargs)
                 guards = twin.sizevars.shape_env.suppress_guards()
                 with guards, V.set_graph_handler(twin), V.set_extern_kernel_nodes([]):
                     twin.run(*inputs)
@@ -213,10 +251,6 @@ class KernelsAhead(Hooks):
         for key in [key for key, function in known.items() if function is wait]:
             del known[key]
         return lambda *_args, **_kwargs: {}
-
-
-def _copy_of(module: GraphModule) -> GraphModule:
-    return GraphModule(module, copy.deepcopy(module.graph))
 
 
 class SilentAnswers:

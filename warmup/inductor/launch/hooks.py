@@ -16,12 +16,13 @@ times them all at the kernel's first call, in every mode (runtime/triton_heurist
 from __future__ import annotations
 
 import copy
+import functools
 import math
 import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, zip_longest
 from typing import Any, Final
 
@@ -44,6 +45,8 @@ from warmup.inductor.launch.compiling import (
     forget_configs,
     keep_configs,
     load_row,
+    note_search,
+    send_ahead,
     send_likely,
 )
 from warmup.inductor.launch.kernels import (
@@ -74,6 +77,7 @@ from warmup.inductor.launch.kernels import (
     winner_of,
     written_by,
 )
+from warmup.inductor.listing import backlog
 from warmup.inductor.patches import Function, KindHooks, Patches
 from warmup.inductor.versions import Version
 from warmup.keys.launch import LaunchProblem, unnumbered
@@ -113,7 +117,8 @@ class LaunchSearch:
 
     def start(self) -> LiveSearch | None:
         """Return the search, with the calls of the configs of default mode; None without any."""
-        self._listed, _, _ = self._first_named()
+        note_search(problem_of(self._kernel))
+        self._listed, _, _ = self._first_named
         calls = self._calls(self._listed, source=None)
         if not calls:
             return None
@@ -140,11 +145,9 @@ class LaunchSearch:
     def _more(self, times_us: Mapping[Winner, float]) -> Mapping[Winner, TimedCall]:
         """Return the calls of the next configs; none when the search is over."""
         if not self._listed_longer:
-            _, longer, grid = self._first_named()
+            _, longer, grid = self._first_named
             self._listed_longer = [*self._listed, *longer]
-            first = (*longer, *grid[: MOST_CONFIGS.get(CandidateSource.GRID)])
-            new = [winner for winner in first if winner not in self._launchers]
-            send_likely(self._kernel, self._configs(new), ())
+            send_likely(self._kernel, self.first_configs(), ())
             calls = self._calls(self._listed_longer, CandidateSource.LISTED_LONGER)
             if calls := {**calls, **self._calls(grid, CandidateSource.GRID)}:
                 return calls
@@ -158,27 +161,39 @@ class LaunchSearch:
         if self._is_staged:
             return {}
         self._is_staged = True
+        return self._calls(self._more_stages(times_us), CandidateSource.GRID)
+
+    def _more_stages(self, times_us: Mapping[Winner, float]) -> list[Winner]:
         best = min(times_us, key=lambda winner: times_us[winner])
-        stages = staged(self._kernel, make_config(best, self._offered))
-        return self._calls(self._named(stages), CandidateSource.GRID)
+        return self._named(staged(self._kernel, make_config(best, self._offered)))
 
     def _send_ahead(self, asked: Sequence[Winner], times_us: Mapping[Winner, float]) -> None:
-        """Send *asked* to the workers, and what descent asks for next, whichever is fastest.
+        """Send *asked* to the workers, and what follows if none of them is fastest, or one is.
 
         Most waves have fewer configs than there are workers, and each takes as long as its slowest.
         """
         known = self._launchers.keys() | self._uncompiled.keys()
         new = [winner for winner in asked if winner not in known]
-        if not new:
-            return
-        faster_us = min(times_us.values()) / 2
-        next_asked = (self._asked_by_descent({**times_us, one: faster_us}) for one in new)
-        ring = dict.fromkeys(chain.from_iterable(zip_longest(*next_asked)))
-        likely = [one for one in ring if one is not None and one not in known and one not in new]
-        send_likely(self._kernel, self._configs(new), self._configs(likely))
 
+        def likely() -> Iterator[Any]:
+            faster_us = min(times_us.values()) / 2
+            descents = (self._asked_by_descent({**times_us, one: faster_us}) for one in new)
+            stages = [] if self._is_staged else self._more_stages(times_us)
+            ring = dict.fromkeys(chain.from_iterable(zip_longest(stages, *descents)))
+            yield from self._configs(one for one in ring if one and one not in {*known, *new})
+
+        send_likely(self._kernel, self._configs(new), likely())
+
+    def first_configs(self) -> list[Any]:
+        """Return the configs of the lists and the grid that are tried before any descent."""
+        listed, longer, grid = self._first_named
+        lists = dict.fromkeys((*listed, *longer))
+        new = [winner for winner in grid if winner not in lists]
+        return self._configs((*lists, *new[: MOST_CONFIGS.get(CandidateSource.GRID)]))
+
+    @functools.cached_property
     def _first_named(self) -> tuple[list[Winner], list[Winner], list[Winner]]:
-        """Return what default mode lists, what inductor lists in any mode, and a grid."""
+        """What default mode lists, what inductor lists in any mode, and a grid."""
         listed = default_list(self._kernel, self._offered)
         longer = (*self._offered, *listed_by_inductor(self._kernel, max_autotune=True))
         grid = grid_of(self._kernel, self._offered[0])
@@ -190,12 +205,10 @@ class LaunchSearch:
         It begins at the fastest config of max-autotune's list, as inductor does, and at the fastest
         of all; both have ended once it asks for nothing.
         """
-
-        def fastest(winners: Iterable[Winner]) -> Winner:
-            return min(winners, key=lambda winner: times_us.get(winner, math.inf))
-
         asked: list[Winner] = []
-        for start in dict.fromkeys((fastest(self._listed_longer), fastest(times_us))):
+        lists: tuple[Iterable[Winner], ...] = self._listed_longer, times_us
+        starts = (min(one, key=lambda each: times_us.get(each, math.inf)) for one in lists)
+        for start in dict.fromkeys(starts):
             configs: list[Any] = []
             tuner = copy.copy(self._kernel.coordesc_tuner)
             tuner.cached_benchmark_results = {}
@@ -214,14 +227,10 @@ class LaunchSearch:
 
     def _named(self, configs: Iterable[Any]) -> list[Winner]:
         """Return the winners of *configs* that serving can be forced to, once each."""
-        winners = []
-        for config in configs:
-            winner = winner_of(self._kernel, config)
-            if winner is None or has_too_small_block(self._kernel, config):
-                continue
-            if refusal_reason(winner, self._offered) is None:
-                winners.append(winner)
-        return list(dict.fromkeys(winners))
+        roomy = (one for one in configs if not has_too_small_block(self._kernel, one))
+        winners = filter(None, (winner_of(self._kernel, one) for one in roomy))
+        forced = (one for one in winners if refusal_reason(one, self._offered) is None)
+        return list(dict.fromkeys(forced))
 
     def _calls(
         self, winners: Iterable[Winner], source: CandidateSource | None
@@ -300,9 +309,8 @@ class LaunchConfigs(KindHooks):
 
     def _handles(self, kernel: Any) -> bool:
         # A user's kernel may need another config for each size, and its key has no sizes.
-        if not self._active or kernel.heuristic_type is HeuristicType.USER_AUTOTUNE:
-            return False
-        if is_left_to_inductor(kernel):
+        is_users = kernel.heuristic_type is HeuristicType.USER_AUTOTUNE
+        if not self._active or is_users or is_left_to_inductor(kernel):
             return False
         if kernel.filename is not None:
             self._touched.add(kernel.filename)
@@ -358,16 +366,13 @@ class LaunchConfigs(KindHooks):
         taken = set(_BLOCK_ARGUMENT.findall(code.partition("):")[0]))
         if blocks | {"num_warps", "num_stages"} != kwargs.keys() or blocks != taken:
             return {}
-        if refusal_reason(answer, None) is not None:
-            return {}
-        return {generate_lookup_hash_from_source_code(sizes, code): kwargs}
+        entry = {generate_lookup_hash_from_source_code(sizes, code): kwargs}
+        return {} if refusal_reason(answer, None) else entry
 
     # -- in this process -----------------------------------------------------------------------
 
     def _precompile(self, original: Function, kernel: Any, *args: Any, **kw: Any) -> Any:
-        def proceed() -> Any:
-            return original(kernel, *args, **kw)
-
+        proceed = functools.partial(original, kernel, *args, **kw)
         only_warms_cache = args[0] if args else kw.get("warm_cache_only", False)
         if not self._handles(kernel) or only_warms_cache:
             return proceed()
@@ -388,6 +393,9 @@ class LaunchConfigs(KindHooks):
         if self._measures:
             done = proceed()
             ask_at_first_call(kernel)
+            if problem is not None and "launch" in self._settings.searched:
+                search = LaunchSearch(kernel, offered, (), {}, compile_configs)
+                send_ahead(kernel, problem, search.first_configs)
             return done
         if len(offered) == 1 and not self._is_decision(kernel):
             return proceed()
@@ -415,9 +423,7 @@ class LaunchConfigs(KindHooks):
         is_searched = "launch" in self._settings.searched and is_searchable(kernel)
         return is_searched or was_tuned(kernel) or uses_coordinate_descent(kernel)
 
-    def _compile_first(
-        self, kernel: Any, offered: Sequence[Any], proceed: Callable[[], Any]
-    ) -> Any:
+    def _compile_first(self, kernel: Any, offered: Any, proceed: Callable[[], Any]) -> Any:
         """Keep the first config that compiles as the only config, without measuring."""
         for config in offered[:-1]:
             keep_only_config(kernel, config, None)
@@ -445,9 +451,8 @@ class LaunchConfigs(KindHooks):
             return None
         if self._measures:
             return original(kernel, *args, **kw)
-        first = kernel.launchers[0]
-        self._report_miss(kernel, problem, answer, first.config)
-        kernel.launchers = [first]
+        kernel.launchers = kernel.launchers[:1]
+        self._report_miss(kernel, problem, answer, kernel.launchers[0].config)
         return None
 
     def _coordinate_descent_tuning(
@@ -474,27 +479,18 @@ class LaunchConfigs(KindHooks):
         return launcher
 
     def _search(
-        self,
-        kernel: Any,
-        problem: LaunchProblem,
-        launchers: Sequence[Any],
-        args: Sequence[Any],
-        kw: Mapping[str, Any],
+        self, kernel: Any, problem: LaunchProblem, launchers: Sequence[Any], args: Any, kw: Any
     ) -> Any:
         """Search the configs of *kernel*; return a launcher, else the first of *launchers*."""
         search = LaunchSearch(kernel, offered_configs(kernel), args, kw, compile_configs)
         live = search.start()
         chosen = None if live is None else self._answers.measure(SearchQuestion(problem, live))
         found = None if chosen is None else search.launcher_of(chosen)
+        backlog.drop(until=kernel.filename)
         return launchers[0] if found is None else found
 
     def _choose(
-        self,
-        kernel: Any,
-        problem: LaunchProblem,
-        launchers: Sequence[Any],
-        args: Sequence[Any],
-        kw: Mapping[str, Any],
+        self, kernel: Any, problem: LaunchProblem, launchers: Sequence[Any], args: Any, kw: Any
     ) -> Any:
         """Time *launchers* and return the winner; the first one is the default."""
         offered = {
@@ -511,10 +507,7 @@ class LaunchConfigs(KindHooks):
 
 
 def count_launches(call: Callable[[], object]) -> Counter[str]:
-    """Return how often *call*, compiled before, launches each generated kernel.
-
-    Kernels have their names without a number.
-    """
+    """Return how often *call*, compiled before, launches each kernel, named without its number."""
     patches, counts = Patches(), Counter[str]()
 
     def count(original: Function, kernel: Any, *args: Any, **kw: Any) -> Any:

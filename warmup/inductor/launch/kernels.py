@@ -41,10 +41,6 @@ def winner_of(kernel: Any, config: Any) -> Winner | None:
     return None if kwargs is None else Winner(Family.LAUNCH, name, kwargs)
 
 
-def same_config(left: Any, right: Any) -> bool:
-    return bool(triton_config_to_hashable(left) == triton_config_to_hashable(right))
-
-
 def refusal_reason(winner: Winner, offered: Sequence[Any] | None) -> MissReason | None:
     """Return the reason why *winner* cannot be forced, None if it can.
 
@@ -208,16 +204,12 @@ def _blocks(names: list[str], sizes: Mapping[str, int], hint: Any) -> Iterator[d
             least, most = _OUTER_LOOP if is_outer else (_INNER_LOOP, size)
         elif is_outer:
             least = _SIDE
-        ranges.append(_powers(min(least, size), min(most, size)))
+        powers = range(min(most, size).bit_length())
+        ranges.append([1 << power for power in powers if 1 << power >= min(least, size)])
     is_tile = len(names) > 1 and not any(name.startswith("R") for name in names)
     for values in itertools.product(*ranges):
         if not is_tile or all(value == 1 or value >= _SIDE for value in values):
             yield dict(zip(names, values, strict=True))
-
-
-def _powers(least: int, most: int) -> list[int]:
-    """Return the powers of two from *least* to *most*."""
-    return [1 << power for power in range(most.bit_length()) if least <= 1 << power <= most]
 
 
 _OFFERED: Final = "_warmup_offered"
@@ -251,9 +243,8 @@ def is_left_to_inductor(kernel: Any) -> bool:
 
 def describe_kernel(name: str, sizes: Any, signature: Any, code: str) -> LaunchProblem:
     """Return the problem of a kernel; an AttributeError where *signature* is no mapping."""
-    arguments = [
-        str(kind).replace(" ", "") for kind in signature.values() if str(kind) != "constexpr"
-    ]
+    kinds = [str(kind).replace(" ", "") for kind in signature.values()]
+    arguments = [kind for kind in kinds if kind != "constexpr"]
     return LaunchProblem.of(name, sizes if isinstance(sizes, dict) else None, arguments, code)
 
 
@@ -329,12 +320,13 @@ def uses_coordinate_descent(kernel: Any) -> bool:
 
 def keep_only_config(kernel: Any, config: Any, reload_kernel: Callable[[], Any] | None) -> None:
     """Leave *config* as the only config of *kernel*, whether it is compiled already or not."""
-    if [same_config(each.config, config) for each in kernel.launchers] == [True]:
+    if [kwargs_of(each.config) for each in kernel.launchers] == [kwargs_of(config)]:
         return
     kernel.launchers = []
     if getattr(kernel, "_cached_launcher", None) is not None:
         kernel._cached_launcher = None
-    ready = [result for result in kernel.compile_results if same_config(result.config, config)]
+    results = kernel.compile_results
+    ready = [result for result in results if kwargs_of(result.config) == kwargs_of(config)]
     kernel.compile_results = ready[:1]
     if ready:
         return
