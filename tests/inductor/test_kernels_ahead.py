@@ -49,6 +49,19 @@ def test_the_same_kernels_are_sent_once_before_they_are_measured(ask: Ask) -> No
         assert found[what] == asked[what] != [], what
 
 
+def test_configs_of_later_reductions_are_sent_before_the_first_has_its_row(ask: Ask) -> None:
+    """Of three reductions, without a config sent twice; what is compiled for them is the same."""
+    found, ahead = ask(ahead=False, sorts=True), ask(ahead=True, sorts=True)
+    first, *_ = _measured(found["lines"])
+    sent = [line.split() for line in _sent(found["lines"]) if "XBLOCK" in line]
+    kernels = [words[-1] for words in map(str.split, _sent(found["lines"][:first]))]
+    assert len({*kernels}) >= 3  # each reduction has two
+    assert len(sent) == len({*map(tuple, sent)})
+    assert len({words[-1] for words in sent}) == 6
+    for what in ("events", "kernels", "code"):
+        assert found[what] == ahead[what] != [], what
+
+
 def list_ahead(monkeypatch: pytest.MonkeyPatch, run: Callable[[], object], **words: Any) -> None:
     """Lower a graph ahead, where *run* takes the place of the lowering."""
 
@@ -58,9 +71,6 @@ def list_ahead(monkeypatch: pytest.MonkeyPatch, run: Callable[[], object], **wor
 
         def run(self) -> None:
             run()
-
-        def codegen(self) -> None:
-            pass
 
     monkeypatch.setattr(kernels_ahead, "GraphLowering", Twin)
     monkeypatch.setattr(kernels_ahead.AsyncCompile, "use_process_pool", lambda: True)

@@ -2,7 +2,7 @@
 
     echo '{"ahead": true}' | python cuda_ahead.py
 
-The graph has a norm between two matmuls.
+The graph has a norm between two matmuls, and with ``sorts`` three reductions with a sort between.
 ``ahead``: candidates are compiled before they are asked for. The hooks and inductor are the real
 ones; the pool keeps what is sent to it, and the library's kernel or inductor's rule wins. ``lines``
 are in order:
@@ -16,6 +16,7 @@ import sys
 import types
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import fake_gpu
@@ -44,7 +45,7 @@ class KeepingPool:
     def submit(self, task: Any, *args: Any) -> Future[Any]:
         source = getattr(args[0], "args", None)  # a template: a partial with its name and source
         if task.__name__ == "compile_into_cache":
-            what = f"{args[0]} {sorted(args[2].items())}"
+            what = f"{args[0]} {sorted(args[2].items())} {Path(args[1]).stem}"
         else:
             what = f"{source[0]} {hash(source[1])}" if source else task.__name__
         self.lines.append(f"sent {what}")
@@ -77,6 +78,12 @@ def compute(x: Any, up: Any, down: Any) -> Any:
     return F.layer_norm(x @ up, (up.shape[1],)) @ down
 
 
+def sort_twice(_x: Any, x: Any, _down: Any) -> Any:
+    for function in (F.layer_norm, torch.nn.functional.rms_norm):
+        x = torch.sort(function(x, (x.shape[1],)), stable=True)[0]
+    return torch.softmax(x, -1)
+
+
 def answer(case: Case) -> dict[str, Any]:
     """Generate the code of the graph in a build, and return what came of it."""
     POOL.lines.clear()
@@ -93,7 +100,7 @@ def answer(case: Case) -> dict[str, Any]:
     mode = h100.fakes()
     with mode:
         inputs = [h100.empty(4096, 512), h100.empty(512, 2048), h100.empty(2048, 512)]
-    graph = h100.trace(compute, inputs, mode)
+    graph = h100.trace(sort_twice if case.get("sorts") else compute, inputs, mode)
     counted = metrics.generated_kernel_count
     with h100.attached(lookup, h100.GEMM_OPTIONS, ahead=case["ahead"]):
         code = h100.generate(graph, inputs, mode, compile_threads=config.compile_threads)

@@ -138,9 +138,12 @@ torch._inductor.codegen.simd_kernel_features
 torch._inductor.codegen.subgraph
     SubgraphChoiceCaller._compile_for_benchmarking(self) SubgraphTemplate
 torch._inductor.codegen.triton
+    TritonScheduling.codegen_node(self,node)
+    TritonScheduling.codegen_node_schedule(self,kernel_features)
     TritonScheduling.codegen_node_schedule_with_kernel(self,node_schedule,kernel)
     TritonScheduling.create_kernel_choices(self,kernel_features,kernel_args,kernel_kwargs)
     TritonScheduling.define_kernel(self,src_code,node_schedule,kernel)
+    TritonScheduling.get_tiling_and_scores(node_schedule,numel,reduction_numel,coalesce_analysis)
 torch._inductor.compile_fx
     compile_fx(model_,example_inputs_,inner_compile,config_patches) fx_codegen_and_compile
 torch._inductor.config
@@ -219,9 +222,11 @@ torch._inductor.runtime.triton_heuristics
     reduction(size_hints,reduction_hint,triton_meta,filename,inductor_meta,return_configs)
 torch._inductor.scheduler
     BaseSchedulerNode.get_read_write_buffer_accesses(self,include_reads,include_writes)
-    BaseSchedulerNode.get_template_node(self) NodeUser.get_name(self)
+    BaseSchedulerNode.get_buffer_names(self) BaseSchedulerNode.get_operation_names(self)
+    BaseSchedulerNode.get_template_node(self) FusedSchedulerNode NodeUser.get_name(self)
     Scheduler.can_buffer_be_removed_through_fusion(self,name,fused_node_names)
     Scheduler.can_fuse(self,node1,node2) Scheduler.codegen(self) Scheduler.get_fused_node(self,node)
+    SchedulerNode.is_reduction(self)
 torch._inductor.select_algorithm
     AlgorithmSelectorCache.__call__(self,name,choices,input_nodes,layout)
     AlgorithmSelectorCache._is_extern(choice) AlgorithmSelectorCache.benchmark_in_sub_process

@@ -12,24 +12,28 @@ from __future__ import annotations
 import contextlib
 import math
 import re
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 import torch
 from torch._inductor import config as inductor_config
 from torch._inductor import metrics
+from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.codecache import PyCodeCache
 from torch._inductor.codegen.triton import TritonScheduling
 from torch._inductor.ir import Reduction
 from torch._inductor.runtime.runtime_utils import next_power_of_2
+from torch._inductor.scheduler import FusedSchedulerNode, SchedulerNode
 from torch._inductor.utils import Placeholder
 from torch._inductor.virtualized import V
 from torch.fx import Node
 from torch.utils._ordered_set import OrderedSet
 
 from warmup.core.errors import MissReason, ProblemError
-from warmup.core.events import Hit, Missed
+from warmup.core.events import Hit, Missed, logger
 from warmup.core.roofline import dtype_name
 from warmup.core.rows import Search, SearchCounts, Winner
 from warmup.core.trial import LiveSearch, Region, TimedCall
@@ -41,7 +45,7 @@ from warmup.inductor.gemm.regions import (
     sizes_of,
     tensors_of,
 )
-from warmup.inductor.launch.compiling import compile_configs, compile_in_workers
+from warmup.inductor.launch.compiling import compile_configs, compile_in_workers, send_ahead
 from warmup.inductor.launch.hooks import LaunchSearch
 from warmup.inductor.launch.kernels import (
     OwnArguments,
@@ -53,8 +57,9 @@ from warmup.inductor.launch.kernels import (
     problem_of,
     written_by,
 )
-from warmup.inductor.listing import is_listing
+from warmup.inductor.listing import is_listing, listing
 from warmup.inductor.patches import Function, KindHooks, Patches
+from warmup.inductor.versions import Version
 from warmup.keys.question import Answers, RegionQuestion, SearchQuestion
 from warmup.keys.reduction import (
     LOOPED,
@@ -287,8 +292,16 @@ def _searched(answers: Answers, loaded: _Loaded, limit_us: float) -> _Variant:
 _DECIDED: Final = frozenset({"override_persistent_reduction", "override_cooperative_reduction"})
 
 
+# Features of a reduction, inductor's own variant, and what makes the kernels of a variant.
+_Asked = tuple[Any, Winner, Callable[[Winner], Any]]
+
+
 class ReductionLoops(KindHooks):
     """Answers persistent or looped from *answers* while attached."""
+
+    def __init__(self, version: Version, answers: Answers) -> None:
+        super().__init__(version, answers)
+        self._listed: weakref.WeakKeyDictionary[Any, list[_Asked]] = weakref.WeakKeyDictionary()
 
     def attach(self, patches: Patches) -> None:
         patches.on_restore(self._deactivate)
@@ -313,6 +326,9 @@ class ReductionLoops(KindHooks):
             return original(scheduling, kernel_features, kernel_args, {**kernel_kwargs, **forced})
 
         by_rule = PERSISTENT if made[0].persistent_reduction else LOOPED
+        if is_listing():
+            self._listed.get(V.graph.scheduler, []).append((kernel_features, by_rule, create))
+            return made
         variant = self._choose(scheduling, kernel_features, by_rule, create)
         return made if variant == by_rule else create(variant)
 
@@ -331,13 +347,89 @@ class ReductionLoops(KindHooks):
             self._answers.emit(Hit(problem.key, str(answer)))
             return answer
         if self._settings.measures and self._settings.times_kernels:
-            variants = by_rule, LOOPED if by_rule == PERSISTENT else PERSISTENT
-            if is_listing():
-                return by_rule
-            search = search_of(self._answers, scheduling, features, variants, create)
+            self._send_all(scheduling)
+            search = search_of(self._answers, scheduling, features, _variants(by_rule), create)
             return self._answers.measure(SearchQuestion(problem, search)) or by_rule
         self._answers.emit(Missed(problem.key, answer, str(by_rule)))
         return by_rule
+
+    def _send_all(self, scheduling: Any) -> None:
+        """Let workers compile what the searches of the graph's reductions time first.
+
+        Once for each graph, before its first search: inductor generates a kernel when the one
+        before has its row, and while that row is timed the workers would be idle.
+        """
+        has_workers: Any = AsyncCompile.use_process_pool  # untyped in torch
+        scheduler = V.graph.scheduler
+        if scheduler in self._listed or not has_workers():
+            return
+        listed, sent = self._listed.setdefault(scheduler, []), set[str]()
+        counted = metrics.generated_kernel_count
+        try:
+            for _ in _reducing_nodes(scheduler, scheduling):
+                for features, by_rule, create in listed:
+                    with contextlib.suppress(ProblemError):  # its own codegen reports it
+                        problem = reduction_problem(features)
+                        has_row = isinstance(self._answers.find(problem), Winner)
+                        if not has_row and problem.key not in sent:
+                            _send_first_configs(scheduling, features, by_rule, create)
+                        sent.add(problem.key)
+                listed.clear()
+        except Exception as error:  # noqa: BLE001  the codegen that counts says what is wrong
+            reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+            logger.warning("not every reduction of a graph is compiled ahead: %s", reason)
+        metrics.generated_kernel_count = counted
+
+
+def _variants(by_rule: Winner) -> tuple[Winner, Winner]:
+    return by_rule, LOOPED if by_rule == PERSISTENT else PERSISTENT
+
+
+def _send_first_configs(
+    scheduling: Any, features: Any, by_rule: Winner, create: Callable[[Winner], Any]
+) -> None:
+    for variant in sorted(_variants(by_rule), key=lambda one: one != PERSISTENT):
+        (kernel,) = create(variant)
+        one = _loaded(_generate(scheduling, features.node_schedule, kernel))
+        search = LaunchSearch(one.kernel, one.offered, (), {}, compile_configs)
+        if (problem := problem_of(one.kernel)) is not None:
+            send_ahead(one.kernel, problem, search.first_configs)
+
+
+def _reducing_nodes(scheduler: Any, scheduling: Any) -> Iterator[Any]:
+    """Yield the nodes from the current one on that reduce, each when its kernel was asked for.
+
+    Meanwhile *scheduler* is as inductor's codegen has it at the node, but for what it generates.
+    """
+    current = scheduler.current_node
+    kept = scheduler.available_buffer_names, scheduler.completed_operations
+    buffers, operations = map(OrderedSet, kept)
+    scheduler.available_buffer_names, scheduler.completed_operations = buffers, operations
+    scheduling.codegen_node_schedule = partial(_ask_for_kernels, scheduling)
+    try:
+        for node in scheduler.nodes[scheduler.nodes.index(current) :]:
+            is_plain = type(node) in (FusedSchedulerNode, SchedulerNode)
+            if is_plain and node.is_reduction():
+                scheduler.current_node = node
+                with listing():
+                    scheduling.codegen_node(node)
+                yield node
+            buffers.update(node.get_buffer_names())
+            operations.update(node.get_operation_names())
+    finally:
+        del scheduling.codegen_node_schedule
+        scheduler.current_node = current
+        scheduler.available_buffer_names, scheduler.completed_operations = kept
+
+
+def _ask_for_kernels(scheduling: Any, features: Any) -> None:
+    """Do what `codegen_node_schedule` of simd.py in torch 2.11 to 2.15 does first."""
+    tiling, scores = scheduling.get_tiling_and_scores(
+        *(features.node_schedule, features.numel),
+        *(features.reduction_numel, features.coalesce_analysis),
+    )
+    arguments = {"features": features, "tiling_scores": scores}
+    scheduling.create_kernel_choices(features, [tiling], arguments)
 
 
 def _leaves_choice(features: Any, made: Sequence[Any], arguments: Mapping[str, Any]) -> bool:

@@ -279,7 +279,7 @@ def build(request: BuildRequest, observer: Observer | None = None) -> BuildRepor
     """Tune what *request* asks for, and write the winners to its table.
 
     Each finished problem is on disk before the next one starts: a second build completes what a
-    killed build has left. In each run of a bucket the outputs, compiled from the table alone, are
+    killed build has left. In each run of a bucket the outputs, compiled with the winners, are
     checked (`warmup.tuning.session`). A row that makes them wrong stays in the table, is not
     served, and the next build measures its problem again without that winner.
 

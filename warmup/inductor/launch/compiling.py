@@ -209,7 +209,7 @@ class KernelsAhead(Hooks):
             self._local.is_lowering = outer
 
     def _list(self, args: Any, kwargs: Any, inputs: Any) -> None:
-        """Lower and schedule a twin of a graph, without guards on its symbols, and drop it."""
+        """Lower a twin of a graph, without guards on its symbols, and drop it."""
         wait_until_ready: Any = AsyncCompile.wait_pool_ready  # untyped in torch
         with contextlib.suppress(TimeoutError):  # then kernels are compiled in this process
             wait_until_ready(timeout=_WORKER_SECONDS)
@@ -224,7 +224,6 @@ class KernelsAhead(Hooks):
                 guards = twin.sizevars.shape_env.suppress_guards()
                 with guards, V.set_graph_handler(twin), V.set_extern_kernel_nodes([]):
                     twin.run(*inputs)
-                    twin.codegen()
             except Exception as error:  # noqa: BLE001  the lowering that counts says what is wrong
                 reason = f"{type(error).__name__}: {error}".partition("\n")[0]
                 logger.warning("not every candidate of a graph is compiled ahead: %s", reason)
