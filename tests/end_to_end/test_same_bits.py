@@ -1,0 +1,134 @@
+"""Same bits on every start from one table, on a CPU: hashes of outputs over empty caches."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from own_processes import PROGRAMS, ROOT, answer_of, python_in, run_python
+
+from warmup.core.rows import Family, Winner
+from warmup.table.codec import digest_of
+from warmup.table.store import read, write
+
+MODEL = str(ROOT / "examples" / "mlp.py") + ":MLP"
+DIMS = "seqlen=16,64"
+LIBRARY = Winner(Family.EXTERN, "aten::_mkl_linear")
+LIMIT_S = 1500  # only ends a test that hangs
+
+Built = tuple[Path, dict[str, Any]]
+Start = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def tables(built: Built, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The built table with the library's call in each row, and with the build's C++ template."""
+    folder, table = tmp_path_factory.mktemp("tables"), read(built[0])
+    choices = {
+        problem["key"]: next(
+            each["choice"] for each in problem["candidates"] if each["choice"].startswith("cpp::")
+        )
+        for problem in built[1]["problems"]
+    }
+
+    def template(key: str) -> Winner:
+        uid, _, kwargs = choices[key].rstrip(")").partition("(")
+        pairs = (word.split("=") for word in kwargs.split(","))
+        return Winner(Family.CPP, uid, tuple((name, int(value)) for name, value in pairs))
+
+    for name in ("library", "template"):
+        rows = {
+            key: replace(row, winner=LIBRARY if name == "library" else template(key))
+            for key, row in table.rows.items()
+        }
+        write(folder / f"{name}.json", replace(table, rows=rows))
+    return folder / "library.json", folder / "template.json"
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Start:
+    """``start(table, seed=1)``: what a start with empty caches answered, its output if it failed.
+
+    The threads are those of the table, which its device names.
+    """
+    count = iter(range(100))
+
+    def run(table: Path, *, code: int = 0, **case: Any) -> dict[str, Any]:
+        folder = tmp_path / f"start-{next(count)}"
+        folder.mkdir()
+        text = json.dumps(
+            {"kind": "table", "model": MODEL, "dims": [DIMS], "device": "cpu", **case}
+            | {"table": str(table)}
+        )
+        threads = str(read(table).provenance.runtime.device.threads)
+        env = {"RANK": "3", "OMP_NUM_THREADS": threads}
+        done = python_in(folder, str(PROGRAMS / "hash_outputs.py"), text, code=code, **env)
+        return {"stderr": done.stderr} if code else dict(answer_of(done.stdout))
+
+    return run
+
+
+def test_starts_from_one_table_have_one_hash_for_each_bucket(
+    tables: tuple[Path, Path], start: Start
+) -> None:
+    """Three starts, each from empty caches, which measure and miss nothing.
+
+    Weights of another seed have other hashes, and so has another valid winner of each row: what
+    the table holds fast is what changes the bits.
+    """
+    library, template = tables
+    starts = [start(template) for _ in range(3)]
+    hashes = [each["hashes"] for each in starts]
+    assert hashes == [hashes[0]] * 3
+    assert hashes[0].keys() == {"seqlen=16", "seqlen=64"}
+    for each in starts:
+        counts = (each["hits"], each["misses"], each["benchmarks"], each["unsteady"])
+        assert counts == (4, 0, 0, [])
+        assert set(each["nonfinite"].values()) == {0}
+    others = {"seed": start(template, seed=1), "winner": start(library)}
+    assert others["seed"]["given"] != starts[0]["given"] == others["winner"]["given"]
+    for what, other in others.items():
+        same = [bucket for bucket in hashes[0] if other["hashes"][bucket] == hashes[0][bucket]]
+        assert same == [], what
+
+
+def test_a_rank_with_another_table_ends_alone_with_its_sentence(
+    tables: tuple[Path, Path], start: Start
+) -> None:
+    """Exit code 10, before the model is loaded; the sentence names the rank and both digests."""
+    expected, own = (digest_of(read(each)) for each in tables)
+    said = start(tables[1], code=10, expect=expected)["stderr"].strip()
+    assert said.endswith(f"rank 3: error: digest: table {expected}, here {own}")
+
+
+@pytest.mark.nightly
+def test_twenty_starts_have_one_hash_and_ranks_fail_alone(
+    tables: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """By docs/benchmarks/bits.py, each start in a Python of its own; a second call adds nothing.
+
+    Of its ranks one is killed, one is late and one has another table; the others have one hash.
+    """
+    words = ["--model", MODEL, "--dims", DIMS, "--table", str(tables[1])]
+    words += ["--starts", "table=20", "--side-by-side", "2"]
+    words += ["--results", str(tmp_path / "bits.json")]
+    program = str(ROOT / "docs/benchmarks/bits.py")
+    done = run_python(program, *words, timeout=LIMIT_S)
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    starts = [line["start"] for line in lines if isinstance(line.get("start"), dict)]
+    summary = [line for line in lines if line.get("start") == "table or bundle"]
+    assert [each["start"] for each in starts] == ["table"] * 20
+    assert [(each["starts"], each["hashes"]) for each in summary] == [(20, 1), (20, 1)]
+    again = run_python(program, *words, timeout=100)
+    assert [json.loads(line) for line in again.stdout.splitlines()] == lines[20:]
+    ranks = run_python(program, *words, "--chaos", "4", timeout=LIMIT_S)
+    assert ranks.returncode == 0, ranks.stdout
+    ended = {each["rank"]: each for each in map(json.loads, ranks.stdout.splitlines()[:4])}
+    assert ended[1]["failed"].startswith("was killed by SIGKILL")
+    assert "ended with exit code 10 (rank 3: error: digest: table" in ended[3]["failed"]
+    assert ended[0]["hashes"] == ended[2]["hashes"] == starts[0]["hashes"]
