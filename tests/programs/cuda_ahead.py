@@ -3,9 +3,10 @@
     echo '{"ahead": true}' | python cuda_ahead.py
 
 The graph has a norm between two matmuls, and with ``sorts`` three reductions with a sort between.
-``ahead``: candidates are compiled before they are asked for. The hooks and inductor are the real
-ones; the pool keeps what is sent to it, and the library's kernel or inductor's rule wins. ``lines``
-are in order:
+``ahead``: candidates are compiled before they are asked for. ``serves``: nothing is measured.
+The text of a loop says whether code was generated from it, as after a change of its types. The
+hooks and inductor are the real ones; the pool keeps what is sent to it, and the library's kernel or
+inductor's rule wins. ``lines`` are in order:
 ``sent KERNEL SOURCE-OR-CONFIG`` for what the pool was given, ``measured KEY`` for a question.
 """
 
@@ -26,6 +27,8 @@ import torch.nn.functional as F  # noqa: N812  as everybody does
 from h100 import EVIDENCE, Case
 from torch._inductor import config, metrics, select_algorithm
 from torch._inductor.async_compile import AsyncCompile, CompiledTritonKernels
+from torch._inductor.codegen import simd
+from torch._inductor.loop_body import LoopBody
 from torch._inductor.utils import clear_caches
 
 from warmup.core.events import Emitter, Event
@@ -64,6 +67,23 @@ select_algorithm.sys = types.SimpleNamespace(  # type: ignore[attr-defined]
 )
 
 
+_reduce_types, _debug_str = simd.indexing_dtype_strength_reduction, LoopBody.debug_str
+_generated: list[LoopBody] = []
+
+
+def reduce_types(body: LoopBody) -> None:
+    _generated.append(body)
+    _reduce_types(body)
+
+
+def text_of(self: LoopBody) -> str:
+    return f"{_debug_str(self)}\n{self in _generated}"
+
+
+simd.indexing_dtype_strength_reduction = reduce_types
+LoopBody.debug_str = text_of  # type: ignore[method-assign]
+
+
 class NotingTuner(fake_gpu.StatedTuner):
     """The library's kernel and inductor's rule win; says when it was asked."""
 
@@ -94,7 +114,7 @@ def answer(case: Case) -> dict[str, Any]:
         {},
         OnMiss.FALLBACK,
         Emitter([events.append]),
-        tuner=NotingTuner(lambda _: 1.0),
+        tuner=None if case.get("serves") else NotingTuner(lambda _: 1.0),
         searches=frozenset({"launch", "reduction"}),
     )
     mode = h100.fakes()

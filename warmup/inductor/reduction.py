@@ -294,6 +294,7 @@ _DECIDED: Final = frozenset({"override_persistent_reduction", "override_cooperat
 
 # Features of a reduction, inductor's own variant, and what makes the kernels of a variant.
 _Asked = tuple[Any, Winner, Callable[[Winner], Any]]
+_Names = tuple[str, ...]
 
 
 class ReductionLoops(KindHooks):
@@ -301,7 +302,10 @@ class ReductionLoops(KindHooks):
 
     def __init__(self, version: Version, answers: Answers) -> None:
         super().__init__(version, answers)
-        self._listed: weakref.WeakKeyDictionary[Any, list[_Asked]] = weakref.WeakKeyDictionary()
+        self._asked: list[_Asked] = []
+        # Of each graph, by the names of nodes: generating a kernel changes what its key is made of.
+        self._known: weakref.WeakKeyDictionary[Any, dict[_Names, ReductionProblem]]
+        self._known = weakref.WeakKeyDictionary()
 
     def attach(self, patches: Patches) -> None:
         patches.on_restore(self._deactivate)
@@ -327,7 +331,7 @@ class ReductionLoops(KindHooks):
 
         by_rule = PERSISTENT if made[0].persistent_reduction else LOOPED
         if is_listing():
-            self._listed.get(V.graph.scheduler, []).append((kernel_features, by_rule, create))
+            self._asked.append((kernel_features, by_rule, create))
             return made
         variant = self._choose(scheduling, kernel_features, by_rule, create)
         return made if variant == by_rule else create(variant)
@@ -337,7 +341,8 @@ class ReductionLoops(KindHooks):
     ) -> Winner:
         """Return the way that is compiled, and report where it comes from."""
         try:
-            problem = reduction_problem(features)
+            known = self._known.get(V.graph.scheduler, {}).get(_names_of(features))
+            problem = known or reduction_problem(features)
         except ProblemError as error:
             reason, described = MissReason.NOT_DESCRIBED, f"reduction ({error})"
             self._answers.emit(Missed(described, reason, str(by_rule)))
@@ -361,24 +366,29 @@ class ReductionLoops(KindHooks):
         """
         has_workers: Any = AsyncCompile.use_process_pool  # untyped in torch
         scheduler = V.graph.scheduler
-        if scheduler in self._listed or not has_workers():
+        if scheduler in self._known or not has_workers():
             return
-        listed, sent = self._listed.setdefault(scheduler, []), set[str]()
+        known, sent = self._known.setdefault(scheduler, {}), set[str]()
         counted = metrics.generated_kernel_count
         try:
             for _ in _reducing_nodes(scheduler, scheduling):
-                for features, by_rule, create in listed:
+                asked, self._asked = self._asked, []
+                for features, by_rule, create in asked:
                     with contextlib.suppress(ProblemError):  # its own codegen reports it
                         problem = reduction_problem(features)
-                        has_row = isinstance(self._answers.find(problem), Winner)
-                        if not has_row and problem.key not in sent:
+                        known[_names_of(features)] = problem
+                        is_first = problem.key not in sent
+                        if is_first and isinstance(self._answers.find(problem), MissReason):
                             _send_first_configs(scheduling, features, by_rule, create)
                         sent.add(problem.key)
-                listed.clear()
         except Exception as error:  # noqa: BLE001  the codegen that counts says what is wrong
             reason = f"{type(error).__name__}: {error}".partition("\n")[0]
             logger.warning("not every reduction of a graph is compiled ahead: %s", reason)
         metrics.generated_kernel_count = counted
+
+
+def _names_of(features: Any) -> _Names:
+    return tuple(node.get_name() for node in features.scheduler_nodes())
 
 
 def _variants(by_rule: Winner) -> tuple[Winner, Winner]:
