@@ -57,7 +57,7 @@ from warmup.inductor.launch.kernels import (
     problem_of,
     written_by,
 )
-from warmup.inductor.listing import is_listing, listing
+from warmup.inductor.listing import backlog, is_listing, listing
 from warmup.inductor.patches import Function, KindHooks, Patches
 from warmup.inductor.versions import Version
 from warmup.keys.question import Answers, RegionQuestion, SearchQuestion
@@ -279,6 +279,7 @@ def _searched(answers: Answers, loaded: _Loaded, limit_us: float) -> _Variant:
 
     problem = named_problem(problem_of(kernel), kernel)
     winner = answers.measure(SearchQuestion(problem, replace(live, more=more), makes_row=False))
+    backlog.drop(until=kernel.filename)
     launcher = None if winner is None else search.launcher_of(winner)
     if launcher is None:
         raise RuntimeError("no launch config of the kernel could be measured")

@@ -217,7 +217,8 @@ class BucketCompiler:
         served = self._tune_all(calls, name)
         if len(self.progress.tuned) == before:  # that run was served from rows
             return served
-        if self.unshown is None or served.missing or len(calls) > 1:
+        given_up = self.tuner.rows.not_tuned
+        if self.unshown is None or len(calls) > 1 or not given_up.keys() >= {*served.missing}:
             return self._compile(calls, name, OnMiss.STRICT)
         self.unshown.add(name)
         return served
