@@ -129,7 +129,7 @@ def builds() -> str:
         [
             *(one["model"], one["seconds"], one["cold_max_autotune_s"] or "-"),
             *(one["stages"].get(stage, 0.0) for stage in stages),
-            f"{one['gpu_busy']:.0%}",
+            "-" if one["gpu_busy"] is None else f"{one['gpu_busy']:.0%}",
         ]
         for one in found
     )

@@ -67,6 +67,7 @@ def start(tmp_path: Path) -> Start:
     return run
 
 
+@pytest.mark.long
 def test_starts_from_one_table_have_one_hash_for_each_bucket(
     tables: list[Path], start: Start
 ) -> None:

@@ -13,7 +13,7 @@ import contextlib
 import math
 import re
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -372,16 +372,17 @@ class ReductionLoops(KindHooks):
         known, sent = self._known.setdefault(scheduler, {}), set[str]()
         counted = metrics.generated_kernel_count
         try:
-            for _ in _reducing_nodes(scheduler, scheduling):
-                asked, self._asked = self._asked, []
-                for features, by_rule, create in asked:
-                    with contextlib.suppress(ProblemError):  # its own codegen reports it
-                        problem = reduction_problem(features)
-                        known[_names_of(features)] = problem
-                        is_first = problem.key not in sent
-                        if is_first and isinstance(self._answers.find(problem), MissReason):
-                            _send_first_configs(scheduling, features, by_rule, create)
-                        sent.add(problem.key)
+            with contextlib.closing(_reducing_nodes(scheduler, scheduling)) as nodes:
+                for _ in nodes:
+                    asked, self._asked = self._asked, []
+                    for features, by_rule, create in asked:
+                        with contextlib.suppress(ProblemError):  # its own codegen reports it
+                            problem = reduction_problem(features)
+                            known[_names_of(features)] = problem
+                            is_first = problem.key not in sent
+                            if is_first and isinstance(self._answers.find(problem), MissReason):
+                                _send_first_configs(scheduling, features, by_rule, create)
+                            sent.add(problem.key)
         except Exception as error:  # noqa: BLE001  the codegen that counts says what is wrong
             reason = f"{type(error).__name__}: {error}".partition("\n")[0]
             logger.warning("not every reduction of a graph is compiled ahead: %s", reason)
@@ -407,7 +408,7 @@ def _send_first_configs(
             send_ahead(one.kernel, problem, search.first_configs)
 
 
-def _reducing_nodes(scheduler: Any, scheduling: Any) -> Iterator[Any]:
+def _reducing_nodes(scheduler: Any, scheduling: Any) -> Generator[Any, None, None]:
     """Yield the nodes from the current one on that reduce, each when its kernel was asked for.
 
     Meanwhile *scheduler* is as inductor's codegen has it at the node, but for what it generates.
