@@ -37,6 +37,16 @@ _WARM = "max-autotune-warm,mega-cache,default-warm,table-warm,bundle-graphs"
 _LAYERS = "default-layers,table-layers,bundle-graphs-layers"
 _DEEP = f"{_DIMS} --layers layers --once default --starts default,{_LAYERS}"
 _DEEP_MODEL = f'{LLAMA}{{"layers":32}}'
+_TEXT = "--dims batch=1,8;seqlen=384 --input input_ids=[batch,seqlen]:i64"
+# Of zoo_models/started.py; each takes 6 to 10 minutes of a GPU.
+_STARTED = {
+    "OPT": ("opt", _TEXT),
+    "EVA-02": ("eva02", "--dims batch=1 --input x=[batch,3,448,448]:bf16"),
+    "Phi-3": ("phi3", _TEXT),
+    "Qwen2.5": ("qwen2", "--dims seqlen=16,512 --input input_ids=[1,seqlen]:i64"),
+    "DINOv2": ("dinov2", "--dims batch=1,8 --input x=[batch,3,518,518]:bf16"),
+    "wav2vec2": ("wav2vec2", "--dims batch=1 --input input_values=[batch,160000]:bf16"),
+}
 
 # {out} is the folder of the results.
 SETS: dict[str, tuple[str, ...]] = {
@@ -46,6 +56,14 @@ SETS: dict[str, tuple[str, ...]] = {
         *starts_of("deep-h200", _DEEP_MODEL, _DEEP),
         *starts_of("deep-graphs-h200", _DEEP_MODEL, f"{_DEEP} --record"),
     ),
+    **{
+        f"starts-{name}": starts_of(
+            f"starts-{name}",
+            f"{HERE}/zoo_models/started.py:{function}",
+            " ".join(shlex.quote(word) for word in f"{words} --repeats 1".split()),
+        )
+        for name, (function, words) in _STARTED.items()
+    },
     "starts-cpu": starts_of(
         "mlp-cpu",
         "examples/mlp.py:MLP",
