@@ -357,3 +357,15 @@ def test_buckets_that_were_not_begun_take_what_those_after_the_first_took() -> N
         estimate.bucket_finished()
         assert said.pop() == told, (seconds, left)
         assert said == [], (seconds, left)
+
+
+def test_what_a_bundle_compiles_is_a_part_of_the_time_left() -> None:
+    """Each of three buckets once more, as long as compiles after the first take."""
+    now, said = [0.0], list[float]()
+    estimate = BuildEstimate(lambda left_s, _: said.append(left_s), lambda: now[0], packs=True)
+    estimate.bucket_started(2)
+    estimate.expect({BuildStage.COMPILING: 2})
+    for seconds in (20.0, 10.0):
+        now[0] += seconds
+        estimate.done(BuildStage.COMPILING, seconds)
+    assert said[-1] == 2 * 0.7 * 30.0 + 3 * 10.0

@@ -223,6 +223,9 @@ class _Tuner(Tuner):
             yield one, replace(one.bare, row=replace(one.bare.row, winner=FUSED))
 
 
+KERNEL = ("launch",)
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Served(BucketCompiler):
     """Compiles nothing: each compile is answered by `serve`, which notes it in ``compiled``."""
@@ -286,6 +289,7 @@ class _Bucket(_Served):
     """A bucket of a GPU with a GEMM for each of ``times_us``, and with a generated kernel."""
 
     times_us: Mapping[str, float]
+    missed: tuple[str, ...] = ()
 
     def serve(self, how: str, *, measures: bool, times_kernels: bool) -> ServedBucket:
         self.compiled.append(f"{how} {times_kernels}")
@@ -301,7 +305,7 @@ class _Bucket(_Served):
             keys=tuple(self.times_us),
             outputs=[],
             uncovered={},
-            missing=() if times_kernels else ("launch",),
+            missing=self.missed if times_kernels else KERNEL,
             cost=CallCost(host_us=1.0, device_us=1000.0),
             counts=dict.fromkeys(self.times_us, 2),
         )
@@ -310,7 +314,10 @@ class _Bucket(_Served):
 def test_gemms_are_measured_with_their_regions_where_the_shares_are_worth_it(
     make_progress: Callable[..., Progress],
 ) -> None:
-    """A build that was killed before goes on with the rows that it has measured alone."""
+    """A build that was killed before goes on with the rows that it has measured alone.
+
+    Where its start is packed, no bucket is compiled once more to show that no row is missing.
+    """
     keys, unused = [make_key(m) for m in (16, 32, 64)], dict[str, Any](setup=None, model=MODEL)
     times_us = dict(zip(keys, (400.0, 3.0, 2.0), strict=True))  # of 1000 us, each twice
     for effort, fused in ((Effort.SHARE, keys[:2]), (Effort.FULL, keys)):
@@ -322,6 +329,17 @@ def test_gemms_are_measured_with_their_regions_where_the_shares_are_worth_it(
         assert [key for key in keys if rows[key].winner == FUSED] == fused, effort
         assert not any(Flag.OPEN in row.evidence.flags for row in rows.values()), effort
         assert all(rows[key].winner == APART for key in keys if key not in fused), effort
+    for missed, given_up, strict in (
+        ((), "", []),
+        (KERNEL, "launch", []),
+        (KERNEL, "", ["strict True"]),
+    ):
+        tuner = _Tuner("cuda", rows=SimpleNamespace(not_tuned={given_up: "it failed"}))
+        packed = dict[str, Any](progress=make_progress(make_table({})), tuner=tuner, **unused)
+        bucket = _Bucket(times_us={keys[0]: 400.0}, missed=missed, unshown=set(), **packed)
+        bucket.tune_as_is([], "batch=1")
+        assert bucket.compiled == ["tune False", "tune True", *strict], (missed, given_up)
+        assert bucket.unshown == (set() if strict else {"batch=1"}), (missed, given_up)
     killed = {key: alone(compiler.tuner.fused[key].bare).row for key in keys}
     progress = make_progress(make_table(killed))
     assert all(map(progress.must_tune, keys))

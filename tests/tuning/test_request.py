@@ -5,17 +5,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from sample_tables import make_key, make_row, make_table
 
 import warmup
 from warmup.cli import main
+from warmup.core.buckets import parse_buckets
 from warmup.core.device import MachineState
-from warmup.core.errors import NothingRecordedError, SettingsError
+from warmup.core.errors import BuildError, NothingRecordedError, SettingsError
 from warmup.core.phases import BuildStage
 from warmup.core.trial import Tuned
 from warmup.serving.audit import AuditReport, encode_problems
@@ -24,7 +26,7 @@ from warmup.table.store import write
 from warmup.tuning import program
 from warmup.tuning.build import BuildOptions, BuildRequest, ThisProcess, build
 from warmup.tuning.devices import Devices
-from warmup.tuning.model import ModelSource
+from warmup.tuning.model import ModelSource, _ModelWork
 from warmup.tuning.problems import ProblemsSource, as_problems
 from warmup.tuning.program import ProgramSource
 from warmup.tuning.ray_build import Cluster, tune_share
@@ -206,3 +208,30 @@ def test_buckets_are_sizes_or_texts_that_bind_dims(seen: Seen) -> None:
         seen.clear()
         warmup.build("m.py", buckets, "t.json")
         assert seen[0][1].source == ModelSource("m.py", seqlens, dims), buckets
+
+
+def test_a_packed_start_shows_that_no_row_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a bucket that was not compiled once more; keys that were given up may be missing."""
+    buckets, missed = parse_buckets([16, 64], None), list[str]()
+    compiler = SimpleNamespace(
+        state=SimpleNamespace(restore=lambda: None),
+        model=SimpleNamespace(module=None),
+        given_up={"given up"},
+        unshown={"seqlen=64"},
+    )
+    inputs = SimpleNamespace(args=(), kwargs={})
+    work = _ModelWork(
+        *(cast(Any, None), cast(Any, SimpleNamespace(options=BuildOptions()))),
+        *(cast(Any, SimpleNamespace(compiler=compiler, inputs=lambda _: inputs)), buckets),
+        cast(Any, None),
+    )
+    for asks, is_shown in ((["given up"], True), (["given up", "mm m=64"], False)):
+        monkeypatch.setattr(
+            "warmup.inductor.adapter.compile_model",
+            lambda *_, asks=asks: partial(missed.extend, asks),
+        )
+        if is_shown:
+            work._serve(None, missed)
+            continue
+        with pytest.raises(BuildError, match=r"bucket seqlen=64: .* \(such as mm m=64\)"):
+            work._serve(None, missed)

@@ -209,6 +209,11 @@ class BucketCompiler:
         is_same_shortened = shortened is not None and set(shortened.keys) == set(served.keys)
         return replace(served, is_same_shortened=is_same_shortened)
 
+    @property
+    def given_up(self) -> Collection[str]:
+        """The keys that could not be tuned, which get the library's kernel."""
+        return self.tuner.rows.not_tuned
+
     def call_name(self, name: str) -> str:
         return f"{self.model.name} {name}"
 
@@ -217,8 +222,7 @@ class BucketCompiler:
         served = self._tune_all(calls, name)
         if len(self.progress.tuned) == before:  # that run was served from rows
             return served
-        given_up = self.tuner.rows.not_tuned
-        if self.unshown is None or len(calls) > 1 or not given_up.keys() >= {*served.missing}:
+        if self.unshown is None or len(calls) > 1 or {*served.missing} - {*self.given_up}:
             return self._compile(calls, name, OnMiss.STRICT)
         self.unshown.add(name)
         return served
@@ -338,7 +342,7 @@ class BucketCompiler:
         count = 0 if self.progress.rows else len(weights)
         self._expect(
             {
-                BuildStage.COMPILING: 3 if has_shares else 2,
+                BuildStage.COMPILING: 1 + has_shares + (self.unshown is None),
                 BuildStage.BARE_TRIALS: count,
                 BuildStage.FUSED_TRIALS: count * has_shares,
                 BuildStage.LAUNCH_SEARCHES: _LAUNCHES_OF_WEIGHT * count * has_shares,
@@ -391,7 +395,8 @@ class BucketCompiler:
                 BuildStage.FUSED_TRIALS: len(worth),
                 BuildStage.REGIONS: regions,
                 BuildStage.LAUNCH_SEARCHES: len(served.launches) * 3 // 2 if served.missing else 0,
-                BuildStage.COMPILING: 2 if worth or regions or served.missing else 1,
+                BuildStage.COMPILING: bool(worth or regions or served.missing)
+                + (self.unshown is None),
             }
         )
         known = {key: row.winner for key, row in progress.rows.items() if row.untrusted is None}

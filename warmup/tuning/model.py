@@ -258,6 +258,7 @@ class _ModelWork:
         session, progress, started = self.session, self.context.progress, self.context.started
         estimate, limit = self.context.tuner.estimate, self.budget.seconds
         estimate.until = math.inf if limit is None else started + limit
+        estimate.packs = self.context.options.bundle is not False
         if self.budget.limits_all:  # of several buckets each gets its cheap answers first
             estimate.ends = estimate.until if len(self.buckets) == 1 else -math.inf
         results, prepared = self._run_all(None), None
@@ -368,8 +369,7 @@ class _ModelWork:
         compiled: Callable[..., object] | None = None
         if policy == ShapePolicy.RANGE.value:
             compiled = compile_for(module, session.inputs, self.buckets, mode=mode, policy=policy)
-        given_up = self.context.tuner.rows.not_tuned
-        unshown = session.compiler.unshown or ()
+        given_up, unshown = session.compiler.given_up, session.compiler.unshown or ()
         for bucket in self.buckets:
             missed.clear()
             if compiled is None:

@@ -262,7 +262,8 @@ class BuildEstimate:
     gets the seconds left and the part of the bucket that is done, whenever an item is, once it is
     known what the bucket has. Nothing is searched further that would not let the bucket end at
     ``ends``, by ``now``; ``postponed`` has the share of the bucket's device time of each such key.
-    The build searches those further until ``until``.
+    The build searches those further until ``until``. With ``packs`` it compiles each bucket once
+    more for its bundle.
     """
 
     report: Callable[[float, float], None] = lambda _seconds, _part: None
@@ -270,6 +271,7 @@ class BuildEstimate:
     ends: float = math.inf
     until: float = math.inf
     postponed: dict[str, float] = field(default_factory=dict)
+    packs: bool = False
     _left: dict[BuildStage, int] = field(default_factory=dict)
     _spent: dict[BuildStage, list[float]] = field(default_factory=dict)
     _buckets_left: int = 0
@@ -300,6 +302,9 @@ class BuildEstimate:
         left = of_bucket + self._buckets_left * further
         if self.postponed:
             left = max(self.until - self.now(), self._needed_s)
+        if self.packs:
+            buckets = len(self._buckets_s) + 1 + self._buckets_left
+            left += buckets * self._seconds_of(BuildStage.COMPILING)
         self.report(left, min(part, _MOST_OF_BUCKET))
 
     @property
