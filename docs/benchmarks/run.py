@@ -38,14 +38,15 @@ _LAYERS = "default-layers,table-layers,bundle-graphs-layers"
 _DEEP = f"{_DIMS} --layers layers --once default --starts default,{_LAYERS}"
 _DEEP_MODEL = f'{LLAMA}{{"layers":32}}'
 _TEXT = "--dims batch=1,8;seqlen=384 --input input_ids=[batch,seqlen]:i64"
-# Of zoo_models/started.py; each takes 6 to 10 minutes of a GPU.
+_PROMPT = "--dims seqlen=16,512 --input ids=[1,seqlen]:i64"
+# In zoo_models; each takes 6 to 10 minutes of a GPU.
 _STARTED = {
-    "OPT": ("opt", _TEXT),
-    "EVA-02": ("eva02", "--dims batch=1 --input x=[batch,3,448,448]:bf16"),
-    "Phi-3": ("phi3", _TEXT),
-    "Qwen2.5": ("qwen2", "--dims seqlen=16,512 --input input_ids=[1,seqlen]:i64"),
-    "DINOv2": ("dinov2", "--dims batch=1,8 --input x=[batch,3,518,518]:bf16"),
-    "wav2vec2": ("wav2vec2", "--dims batch=1 --input input_values=[batch,160000]:bf16"),
+    "OPT": ("started.py:opt", _TEXT),
+    "EVA-02": ("started.py:eva02", "--dims batch=1 --input x=[batch,3,448,448]:bf16"),
+    "Phi-3": ("started.py:phi3", _TEXT),
+    "Qwen2.5": ("decoders.py:qwen2", _PROMPT),
+    "DINOv2": ("started.py:dinov2", "--dims batch=1,8 --input x=[batch,3,518,518]:bf16"),
+    "wav2vec2": ("started.py:wav2vec2", "--dims batch=1 --input input_values=[batch,160000]:bf16"),
 }
 
 # {out} is the folder of the results.
@@ -59,10 +60,10 @@ SETS: dict[str, tuple[str, ...]] = {
     **{
         f"starts-{name}": starts_of(
             f"starts-{name}",
-            f"{HERE}/zoo_models/started.py:{function}",
+            f"{HERE}/zoo_models/{model}",
             " ".join(shlex.quote(word) for word in f"{words} --repeats 1".split()),
         )
-        for name, (function, words) in _STARTED.items()
+        for name, (model, words) in _STARTED.items()
     },
     "starts-cpu": starts_of(
         "mlp-cpu",

@@ -84,6 +84,20 @@ def offered_for(kernel: Any) -> tuple[Any, ...]:
     )
 
 
+def run_search(
+    kernel: Any, compile_configs: Any, time_of: Times
+) -> tuple[dict[Winner, float], Any]:
+    """Return the times of all configs of a search, in the order in which it asked, and itself."""
+    live = LaunchSearch(kernel, offered_for(kernel), (), {}, compile_configs).start()
+    assert live is not None
+    times: dict[Winner, float] = {}
+    calls = live.calls
+    while calls:
+        times |= {winner: time_of(dict(winner.kwargs)) for winner in calls}
+        calls = live.more(times)
+    return times, live
+
+
 def search_all(
     kernel: Any, time_of: Times, refuses: Callable[[Mapping[str, int]], bool] = lambda _: False
 ) -> tuple[dict[Winner, float], SearchCounts, Mapping[Winner, str]]:
@@ -99,14 +113,7 @@ def search_all(
         launcher = types.SimpleNamespace(n_spills=0)
         return ["OutOfResources: shared memory" if refuses(one) else launcher for one in named]
 
-    search = LaunchSearch(kernel, offered_for(kernel), (), {}, compile_configs)
-    live = search.start()
-    assert live is not None
-    times: dict[Winner, float] = {}
-    calls = live.calls
-    while calls:
-        times |= {winner: time_of(dict(winner.kwargs)) for winner in calls}  # type: ignore[arg-type]
-        calls = live.more(times)
+    times, live = run_search(kernel, compile_configs, time_of)
     return times, live.counts(), live.uncompiled
 
 
@@ -364,15 +371,7 @@ def test_a_search_times_the_same_configs_in_the_same_order_with_and_without_work
     pool: Pool, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def timed(kernel: Any) -> list[Winner]:
-        search = LaunchSearch(kernel, offered_for(kernel), (), {}, compiling.compile_configs)
-        live = search.start()
-        assert live is not None
-        times: dict[Winner, float] = {}
-        calls = live.calls
-        while calls:
-            times |= {winner: time_of(dict(winner.kwargs)) for winner in calls}  # type: ignore[arg-type]
-            calls = live.more(times)
-        return list(times)
+        return list(run_search(kernel, compiling.compile_configs, time_of)[0])
 
     time_of = valley(**BESTS[1])
     monkeypatch.setattr(compiling, "wait", lambda *_args, **_kw: pool.end(len(pool.under_way)))

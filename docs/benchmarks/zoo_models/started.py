@@ -1,4 +1,4 @@
-"""Models whose builds and starts are measured, of transformers and timm, all with few layers.
+"""Further models whose builds and starts are measured, of transformers and timm.
 
 Texts take token ids (batch, seqlen), images pixels (batch, 3, height, width), speech a waveform
 (batch, samples).
@@ -13,7 +13,7 @@ import torch
 import transformers
 from random_weights import with_random_weights
 from torch import nn
-from transformers import OPTConfig, Phi3Config, Qwen2Config, Wav2Vec2Config
+from transformers import OPTConfig, Phi3Config, Wav2Vec2Config
 
 
 def _made(make: Callable[[], nn.Module]) -> nn.Module:
@@ -37,19 +37,6 @@ def phi3() -> nn.Module:
     """Phi-3-mini with 4 of its 32 layers."""
     config = Phi3Config(num_hidden_layers=4, use_cache=False, pad_token_id=0)
     return _made(lambda: transformers.Phi3Model(config))
-
-
-def qwen2() -> nn.Module:
-    """Qwen2.5-7B with 4 of its 28 layers."""
-    config = Qwen2Config(
-        hidden_size=3584,
-        intermediate_size=18944,
-        num_attention_heads=28,
-        num_key_value_heads=4,
-        num_hidden_layers=4,
-        use_cache=False,
-    )
-    return _made(lambda: transformers.Qwen2Model(config))
 
 
 def dinov2() -> nn.Module:
