@@ -91,6 +91,7 @@ def test_starts_from_one_table_have_one_hash_for_each_bucket(
         assert other["hashes"]["seqlen=16"] != hashes[0]["seqlen=16"], what
 
 
+@pytest.mark.long
 def test_a_rank_with_another_table_ends_alone_with_its_sentence(
     tables: list[Path], start: Start
 ) -> None:

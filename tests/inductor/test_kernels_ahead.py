@@ -49,6 +49,7 @@ def test_the_same_kernels_are_sent_once_before_they_are_measured(ask: Ask) -> No
         assert found[what] == asked[what] != [], what
 
 
+@pytest.mark.long
 def test_configs_of_later_reductions_are_sent_before_the_first_has_its_row(ask: Ask) -> None:
     """Of three reductions, without a config sent twice; they have the keys that serving has."""
     found, served = ask(ahead=False, sorts=True), ask(ahead=False, sorts=True, serves=True)

@@ -214,7 +214,7 @@ def test_a_packed_start_shows_that_no_row_is_missing(monkeypatch: pytest.MonkeyP
     """Of a bucket that was not compiled once more; keys that were given up may be missing."""
     buckets, missed = parse_buckets([16, 64], None), list[str]()
     compiler = SimpleNamespace(
-        state=SimpleNamespace(restore=lambda: None),
+        state=SimpleNamespace(restore=lambda: None, changed_plain=list),
         model=SimpleNamespace(module=None),
         given_up={"given up"},
         unshown={"seqlen=64"},

@@ -87,21 +87,23 @@ def error_for(error: Exception, name: str, changed: Sequence[str] = ()) -> Warmu
         return own
     if (narrower := range_error(error, name)) is not None:
         return narrower
-    again = own is not None or _RECOMPILED in str(error)
-    if again and changed:
+    if own is not None or (changed and _RECOMPILED in str(error)):
+        return asks_for_others(name, own.key if own is not None else "", changed)
+    reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+    return BuildError(f"bucket {name}: compiling failed ({reason})")
+
+
+def asks_for_others(name: str, key: str, changed: Sequence[str]) -> BuildError:
+    """Return the error of a model that asked for *key*, which has no row, after it was tuned.
+
+    *changed* are as for `error_for`.
+    """
+    if changed:
         return BuildError(
             f"bucket {name}: each call of the model changes its {', '.join(changed)}, and "
             "torch.compile compiles it again for each value, so that no row stays right",
             "keep what changes in a buffer or an input, not in an attribute",
         )
-    if own is not None:
-        return asks_for_others(name, own.key)
-    reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
-    return BuildError(f"bucket {name}: compiling failed ({reason})")
-
-
-def asks_for_others(name: str, key: str) -> BuildError:
-    """Return the error of a model for which *key*, which has no row, was asked after its build."""
     return BuildError(
         f"bucket {name}: the model asks for other kernels each time that it is compiled "
         f"(such as {key})",

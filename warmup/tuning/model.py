@@ -380,7 +380,7 @@ class _ModelWork:
             state.restore()
             name, unknown = name_of(bucket, weights_padded=weights_padded), {*missed} - {*given_up}
             if unknown and name in unshown:
-                raise asks_for_others(name, min(unknown))
+                raise asks_for_others(name, min(unknown), state.changed_plain())
 
 
 def _note_miss(missed: list[str], event: Event) -> None:
