@@ -108,7 +108,7 @@ def note_sent(task: Future[Any]) -> None:
 
 
 def wait_for_sent() -> None:
-    """Drop the backlog, and return when the workers have done what was noted before the call.
+    """Drop the backlog, and return when the workers have done the tasks noted before the call.
 
     Where no task ends for 120 s, a warning says so, and nobody waits longer.
     """
