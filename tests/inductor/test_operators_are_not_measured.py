@@ -5,6 +5,7 @@ Benchmarks are counted by warmup and, apart from it, at inductor's benchmarkers.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -36,9 +37,12 @@ Serve = Callable[..., dict[str, Any]]
 @pytest.fixture
 def serve(run_program: Callable[..., Any], tmp_path: Path) -> Serve:
     """``serve(operators=[...], mode=..., uncovered=...)``: what came of each operator."""
+    count = itertools.count()
 
     def serve(**asked: Any) -> dict[str, Any]:
-        results: dict[str, Any] = run_program(tmp_path, PROGRAM, json.dumps(asked))
+        folder = tmp_path / str(next(count))  # graphs of other rows would be loaded from caches
+        folder.mkdir()
+        results: dict[str, Any] = run_program(folder, PROGRAM, json.dumps(asked))
         return results
 
     return serve

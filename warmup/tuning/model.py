@@ -152,7 +152,9 @@ class ModelSource:
             tuner=context.tuner,
             measure_cost=context.tuner.cost_of,
             freezes=options.freezing is not False,
-            unshown=None if options.bundle is False else set(),
+            unshown=None
+            if options.bundle is False or context.setup.device.type == "cpu"
+            else set(),
         )
         specs: tuple[InputSpec, ...] = resolved.specs
         session = Session(compiler=compiler, specs=specs, dtype=cast, all_layers=options.all_layers)
