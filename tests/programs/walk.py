@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -18,10 +19,12 @@ from unittest import mock
 import torch
 
 import warmup
+from warmup.core.rows import Family, Winner
 from warmup.inductor.caches import empty_caches
 from warmup.inductor.gemm import key
 from warmup.inductor.gemm.hooks import GemmChoices
 from warmup.table.lookup import Lookup
+from warmup.table.store import read, write
 
 MODELS = Path(__file__).parent / "models"
 sys.path.insert(0, str(MODELS))
@@ -83,11 +86,18 @@ def watching(walk: Walk) -> Any:
     return watched
 
 
-def serve(table: Path) -> None:
-    """Compile the model once from the rows of *table*."""
-    handle = warmup.install(table, on_miss="strict", freezing=True)
+def serve(built: Path) -> None:
+    """Compile the model once from a table of *built*'s row, with the library as its winner.
+
+    A C++ winner passes one module more, and which of them wins is up to the machine.
+    """
+    table, served = read(built), built.with_name("served.json")
+    library = Winner(Family.EXTERN, "aten::_mkl_linear")
+    rows = {key: replace(row, winner=library) for key, row in table.rows.items()}
+    write(served, replace(table, rows=rows))
+    handle = warmup.install(served, on_miss="strict", freezing=True)
     with handle, empty_caches(), torch.no_grad():
-        torch.compile(PlainLinear())(example_inputs(8))
+        torch.compile(PlainLinear().float())(example_inputs(8).float())
 
 
 def main() -> None:
@@ -98,7 +108,7 @@ def main() -> None:
             f"{MODELS}/plain_linear.py:PlainLinear",
             "8",
             table,
-            options=warmup.BuildOptions(device="cpu", wait_for_quiet=0),
+            options=warmup.BuildOptions(device="cpu", dtype="f32", wait_for_quiet=0),
         ),
         lambda: serve(table),
     ):

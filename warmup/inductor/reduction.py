@@ -370,6 +370,7 @@ class ReductionLoops(KindHooks):
         if scheduler in self._known or not has_workers():
             return
         known, sent = self._known.setdefault(scheduler, {}), set[str]()
+        self._asked.clear()  # of a listing that ended early
         counted = metrics.generated_kernel_count
         try:
             with contextlib.closing(_reducing_nodes(scheduler, scheduling)) as nodes:
@@ -409,9 +410,10 @@ def _send_first_configs(
 
 
 def _reducing_nodes(scheduler: Any, scheduling: Any) -> Generator[Any, None, None]:
-    """Yield the nodes from the current one on that reduce, each when its kernel was asked for.
+    """Yield each reducing node from the current one on, after inductor asked for its kernel.
 
-    Meanwhile *scheduler* is as inductor's codegen has it at the node, but for what it generates.
+    At each node the lists of buffers and operations of *scheduler* are those of inductor's codegen
+    there; no code of the graph is generated, and both lists are put back at the end.
     """
     current = scheduler.current_node
     kept = scheduler.available_buffer_names, scheduler.completed_operations

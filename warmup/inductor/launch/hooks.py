@@ -168,9 +168,10 @@ class LaunchSearch:
         return self._named(staged(self._kernel, make_config(best, self._offered)))
 
     def _send_ahead(self, asked: Sequence[Winner], times_us: Mapping[Winner, float]) -> None:
-        """Send *asked* to the workers, and what follows if none of them is fastest, or one is.
+        """Send *asked* to the workers, and the configs that the search times after them.
 
-        Most waves have fewer configs than there are workers, and each takes as long as its slowest.
+        Those depend on whether a config of *asked* is fastest: both lists are sent. Most waves have
+        fewer configs than there are workers, and each takes as long as its slowest.
         """
         known = self._launchers.keys() | self._uncompiled.keys()
         new = [winner for winner in asked if winner not in known]
