@@ -47,8 +47,6 @@ THIRD_PARTY: Mapping[str, frozenset[str]] = {
     "diagnostics.suggest": frozenset({"msgspec"}),
     "bench": frozenset({"torch"}),
     "bench.cells": frozenset({"torch", "matplotlib"}),
-    "bench.helion": frozenset({"torch", "helion"}),
-    "bench.pad": frozenset({"msgspec"}),
     "bench.attribution": frozenset({"torch", "msgspec"}),
     "bench.trace": frozenset({"torch", "msgspec"}),
     "cli": frozenset({"typer", "rich"}),
@@ -62,7 +60,6 @@ OF_ONE_KIND = (
     *("warmup.inductor.reduction", "warmup.inductor.selections", "warmup.keys"),
     "warmup.inductor.kernel_plans",
     *("warmup.models.rebuilt", "warmup.models.padd", "warmup.models.weight_groups"),
-    "warmup.bench.pad",
     # These run a bucket once more with padded weights, the kind `weight`.
     *("warmup.tuning.session", "warmup.tuning.weights"),
     "warmup.bench.attribution",

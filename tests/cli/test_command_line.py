@@ -66,8 +66,6 @@ _WRONG = [
     ("audit net.py --fail-on hits", 3, "--fail-on: hits is not something to fail on"),
     ("bench mm --rounds 0", 2, "Invalid value for '--rounds'"),
     ("bench mm softmax", 2, "Invalid value: bench mm takes no layers: softmax"),
-    ("bench pad --samples 2", 2, "Invalid value: bench pad needs --samples and --out"),
-    ("bench layers --samples 2", 2, "Invalid value: bench layers has no --samples"),
 ]
 
 

@@ -37,10 +37,12 @@ def environment_in(folder: Path, *paths: Path) -> dict[str, str]:
     return {**environment(), "PYTHONPATH": path, **own}
 
 
-def warmup_run(table: Path, folder: Path, *words: str, paths: tuple[Path, ...] = ()) -> Done:
+def warmup_run(
+    table: Path, folder: Path, *words: str, paths: tuple[Path, ...] = (), **variables: str
+) -> Done:
     return subprocess.run(
         words_of(table, *words),
-        env=environment_in(folder, *paths),
+        env=environment_in(folder, *paths) | variables,
         cwd=folder,
         capture_output=True,
         text=True,
@@ -201,8 +203,8 @@ def test_without_a_table_fallback_says_so_and_strict_refuses(
     assert summary.endswith("processes 0, silent 0, could not install 1")
     refused = warmup_run(table, tmp_path, strict, "--", *program, paths=(fake_torch,))
     assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (10, "", 1)
-    words = (strict, "--allow-mismatch", "--", *program)
-    done = warmup_run(table, tmp_path, *words, paths=(fake_torch,))
+    allowed = {"WARMUP_ALLOW_MISMATCH": "1"}
+    done = warmup_run(table, tmp_path, strict, "--", *program, paths=(fake_torch,), **allowed)
     assert done.stdout == "ModuleNotFoundError\nModuleNotFoundError\n"
     assert done.stderr.endswith("could not install 1\n")
 

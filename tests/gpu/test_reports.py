@@ -116,21 +116,6 @@ def test_a_backend_that_writes_nothing_is_wrong(start: Callable[..., Any], tmp_p
     ]
 
 
-def test_pad_samples_are_timed_both_ways(run: Run, tmp_path: Path) -> None:
-    """The first samples of a seed have both times; a second run adds those that are missing."""
-    out = tmp_path / "pad.jsonl"
-    words = ("-m", "warmup", "bench", "pad", "--out", out, "--samples")
-    assert run(tmp_path, *words, 4) == f"{out}: 4 of 4 samples\n"
-    first = out.read_text(encoding="utf-8")
-    assert run(tmp_path, *words, 6) == f"{out}: 6 of 6 samples\n"
-    lines = out.read_text(encoding="utf-8")
-    assert lines.startswith(first)
-    samples = [json.loads(line) for line in lines.splitlines()]
-    assert len({one["op"] for one in samples}) > 1
-    for one in samples:
-        assert min(one[name] for name in ("as_is_us", "padded_us")) > 0, one
-
-
 PHASES = """
 import json, torch
 from warmup.core.phases import Phase, PhaseClock

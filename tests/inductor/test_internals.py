@@ -20,7 +20,6 @@ from warmup.inductor.internals import (
     ASSEMBLER_INTERNALS,
     ASSUMED_GPU_INTERNALS,
     INTERNALS,
-    PAD_SAMPLE_INTERNALS,
     check_internals,
 )
 from warmup.inductor.launch.hooks import LaunchConfigs
@@ -30,11 +29,11 @@ from warmup.table.lookup import Lookup
 from warmup.table.schema import OnMiss
 
 FOLDER = Path(__file__).resolve().parents[2] / "warmup" / "inductor"
-EVERY_LIST = (*INTERNALS, *ASSEMBLER_INTERNALS, *ASSUMED_GPU_INTERNALS, *PAD_SAMPLE_INTERNALS)
+EVERY_LIST = (*INTERNALS, *ASSEMBLER_INTERNALS, *ASSUMED_GPU_INTERNALS)
 
 
 def test_each_internal_exists_with_the_parameters_relied_on() -> None:
-    for name in (*INTERNALS, *ASSUMED_GPU_INTERNALS, *PAD_SAMPLE_INTERNALS):
+    for name in (*INTERNALS, *ASSUMED_GPU_INTERNALS):
         check_internals((name,))
 
 

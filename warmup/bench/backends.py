@@ -67,7 +67,6 @@ from warmup.tuning.build import BuildOptions
 from warmup.tuning.model import build_model
 
 DTYPES: Final = ("bf16", "f16", "f32")
-FORWARD_ONLY: Final = (TABLE, "helion")  # a table serves without gradients
 NO_WEIGHTS: Final = (
     "on a CPU a table has rows for products with constant weights, and the layer has no weights"
 )
@@ -273,7 +272,7 @@ class LayerAtShape:
         cells: dict[str, Cell] = {}
         batches: dict[str, Batch] = {}
         for name in backends:
-            if name not in known or (step is Pass.BOTH and name in FORWARD_ONLY):
+            if name not in known or (step is Pass.BOTH and name == TABLE):
                 continue
             cells[name] = cell = Cell(
                 layer=self._layer.name,

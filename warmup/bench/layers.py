@@ -29,7 +29,6 @@ Sizes = tuple[int, ...]
 LIBRARIES: Final[Mapping[str, tuple[str, str]]] = {
     "liger": ("liger-kernel", "liger_kernel.transformers.functional"),
     "quack": ("quack-kernels", "quack"),
-    "helion": ("helion", "warmup.bench.helion"),
 }
 EPS: Final = 1e-6  # of all built-in norms
 _SHAPE: Final = re.compile(r"[1-9][0-9]{0,6}(x[1-9][0-9]{0,6}){0,4}")
@@ -95,7 +94,6 @@ class RmsNorm(Layer):
     # Not in place: it keeps the gradient of its output.
     liger = _call_of("liger", "liger_rms_norm", EPS, in_place=False)
     quack = _call_of("quack", "rmsnorm", eps=EPS)
-    helion = _call_of("helion", "rms_norm", EPS)
 
 
 class LayerNorm(Layer):
@@ -110,7 +108,6 @@ class LayerNorm(Layer):
         return functional.layer_norm(x, weight.shape, weight, bias, EPS)
 
     liger = _call_of("liger", "liger_layer_norm", EPS)
-    helion = _call_of("helion", "layer_norm", EPS)
 
 
 class Softmax(Layer):
@@ -126,7 +123,6 @@ class Softmax(Layer):
 
     liger = _call_of("liger", "liger_softmax")
     quack = _call_of("quack", "softmax")
-    helion = _call_of("helion", "softmax")
 
 
 class SwiGlu(Layer):
@@ -142,7 +138,6 @@ class SwiGlu(Layer):
         return functional.silu(gate) * up
 
     liger = _call_of("liger", "liger_swiglu")  # writes gradients over its inputs
-    helion = _call_of("helion", "swiglu")
 
 
 class CrossEntropy(Layer):
@@ -160,7 +155,6 @@ class CrossEntropy(Layer):
 
     liger = _call_of("liger", "liger_cross_entropy")
     quack = _call_of("quack", "cross_entropy")
-    helion = _call_of("helion", "cross_entropy")
 
 
 class Matmul(nn.Module):

@@ -76,7 +76,6 @@ _EXAMPLES: Final = {
     "bench": """
         warmup bench mm --shapes 128x9216x4096 --out results
         warmup bench layers rmsnorm softmax --backends compiled,table
-        warmup bench pad --samples 500 --out pad.jsonl --budget 2h
     """,
 }
 # Commands that need inductor's cache folder; doctor and check report on it.

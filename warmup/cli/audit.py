@@ -41,13 +41,6 @@ def run(
     ] = None,
     bundle: options.Bundle = None,
     fail_on: options.FailOn = None,
-    allow_mismatch: Annotated[
-        bool,
-        typer.Option(
-            "--allow-mismatch",
-            help="Install a table for another device or runtime all the same: each lookup misses.",
-        ),
-    ] = False,
     freezing: options.Freezing = None,
 ) -> None:
     """Run a command with a table installed in its Python processes."""
@@ -62,7 +55,6 @@ def run(
             uncovered=uncovered,
             audit_log=audit_log,
             bundle=bundle,
-            allow_mismatch=allow_mismatch,
             freezing=freezing,
         )
     except TableMismatchError as error:

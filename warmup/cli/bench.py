@@ -17,7 +17,6 @@ from warmup.cli.output import (
     fold,
     grid,
     percent,
-    print_line,
     print_report,
     say,
     spell_peaks,
@@ -34,8 +33,8 @@ if TYPE_CHECKING:
 
 def bench(
     benchmark: Annotated[
-        Literal["mm", "layers", "pad"],
-        typer.Argument(metavar="mm|layers|pad", help="Plain GEMMs, layers, or padding."),
+        Literal["mm", "layers"],
+        typer.Argument(metavar="mm|layers", help="Plain GEMMs, or layers."),
     ],
     layers: Annotated[
         list[str] | None,
@@ -53,7 +52,7 @@ def bench(
         str | None, typer.Option(help="Backends beside eager; default all.")
     ] = None,
     dtype: Annotated[
-        str | None, typer.Option(help="bf16, f16 or f32; default f16, of layers bf16, of pad all.")
+        str | None, typer.Option(help="bf16, f16 or f32; default f16, of layers bf16.")
     ] = None,
     rounds: Annotated[
         int | None, typer.Option(min=1, help="Rounds of timing; default 50, of layers 30.")
@@ -61,33 +60,17 @@ def bench(
     table: Annotated[
         Path | None, typer.Option(help="The table to serve; default a table that is built first.")
     ] = None,
-    samples: Annotated[int | None, typer.Option(min=1, help="Of pad: samples in the file.")] = None,
-    budget: Annotated[str | None, typer.Option(help="Of pad: the time to begin samples.")] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for JSON and charts; of pad the file of samples.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for JSON and charts.")] = None,
     device: options.DeviceOption = "auto",
     as_json: options.AsJson = False,
 ) -> None:
-    """Time plain GEMMs, layers on several backends, or the padding of unaligned GEMMs.
+    """Time plain GEMMs or layers on several backends.
 
-    mm and layers are timed eager, compiled, from a table and by the libraries that are installed.
-    pad draws random GEMMs, compiled as they are and padded, as data to learn from; a second run
-    goes on where the first was stopped.
+    They are timed eager, compiled, from a table and by the libraries that are installed.
     """
     if layers and benchmark != "layers":
         raise typer.BadParameter(f"bench {benchmark} takes no layers: {', '.join(layers)}")
-    of_pad = {"--samples": samples, "--budget": budget}
-    others = {"--shapes": shapes, "--backends": backends, "--rounds": rounds, "--table": table}
-    wrong = others if benchmark == "pad" else of_pad
-    if given := [name for name, value in wrong.items() if value is not None]:
-        raise typer.BadParameter(f"bench {benchmark} has no {', '.join(given)}")
     warnings.filterwarnings("ignore", message="TypedStorage is deprecated")  # torch's own
-    if benchmark == "pad":
-        if samples is None or out is None:
-            raise typer.BadParameter("bench pad needs --samples and --out")
-        _bench_pad(samples, out, dtype or "f16,bf16,f32", device, budget)
-        return
     from warmup.bench import backends as running
     from warmup.bench.cells import BenchRequest
 
@@ -104,23 +87,6 @@ def bench(
         device=device,
     )
     run_bench(running.bench, request, as_json=as_json)
-
-
-def _bench_pad(samples: int, out: Path, dtypes: str, device: str, budget: str | None) -> None:
-    from warmup.bench.pad import bench_pad
-    from warmup.tuning.progress import parse_seconds
-
-    seconds = None if budget is None else parse_seconds(budget, "--budget")
-    kept = f"interrupted: finished samples are in {out}; the same command measures the rest"
-    with interruptible(lambda: say(kept)):
-        done = bench_pad(samples, out, dtypes=dtypes, device=device, seconds=seconds, say=say)
-    print_line(f"{out}: {done.known + done.measured} of {done.count} samples")
-    if done.left:
-        print_line(f"{done.left} left: the budget was spent; run the same command again")
-    for key, reason in done.failed.items():
-        complain(f"not measured: {key}: {reason}")
-    if done.failed:
-        raise typer.Exit(EXIT_FOUND)
 
 
 def run_bench(

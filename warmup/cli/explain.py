@@ -59,9 +59,6 @@ def explain(
     grad: Annotated[
         bool | None, typer.Option(help="With or without gradients; default both.")
     ] = None,
-    largest: Annotated[
-        int | None, typer.Option(min=1, help="Largest size to cover; default the largest given.")
-    ] = None,
     assume: Annotated[
         str | None, typer.Option(help=f"A GPU that is not here: {', '.join(ASSUMED_DEVICES)}.")
     ] = None,
@@ -73,9 +70,7 @@ def explain(
     """
     del command  # refused by its callback
     assert model.model is not None  # the option is required
-    found = explain_model(
-        model.model, **model.words(), mode=mode, grad=grad, largest=largest, assume=assume
-    )
+    found = explain_model(model.model, **model.words(), mode=mode, grad=grad, assume=assume)
     for assumption in found.assumptions:
         say(assumption)
     print_report(found, _spell, as_json=as_json)

@@ -149,15 +149,14 @@ def explain(
     dtype: str | None = None,
     mode: Literal["default", "max-autotune"] = "default",
     grad: bool | None = None,
-    largest: int | None = None,
     max_compiles: int = 16,
     assume: str | None = None,
 ) -> Explanation:
     """Return at which sizes of each dim torch.compile makes another artifact of *model*.
 
     Each dim with two sizes or more is marked dynamic in turn, with the other dims held at their
-    first size. Its sizes are compiled in the order given, then the sizes up to *largest* (by
-    default the largest of them) that no artifact serves, at most *max_compiles* in all. With
+    first size. Its sizes are compiled in the order given, then the sizes up to the largest of
+    them that no artifact serves, at most *max_compiles* in all. With
     gradients (*grad*; None explains both) the model is in training mode. *assume* names a GPU
     (`ASSUMED_DEVICES`) to compile for; the model itself then runs on the CPU.
 
@@ -208,7 +207,7 @@ def explain(
     try:
         sections = [
             _DimCompiler(loaded.module, inputs_of, gpu, buckets[0], dim, sizes, frames).section(
-                max(*sizes, largest or 0), max(max_compiles, len(sizes)), with_grad=with_grad
+                max(sizes), max(max_compiles, len(sizes)), with_grad=with_grad
             )
             for dim, sizes in varying.items()
             for with_grad in ((False, True) if grad is None else (grad,))

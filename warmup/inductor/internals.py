@@ -55,11 +55,6 @@ torch.fx.experimental.symbolic_shapes
     ShapeEnv.get_pruned_guards(self,symints) ShapeEnv.produce_guards_expression(self,placeholders)
     ShapeEnv.suppress_guards(self)
 """)
-# Checked where pad decisions are drawn.
-PAD_SAMPLE_INTERNALS: Final = _listed("""
-torch._inductor.fx_passes.pad_mm
-    check_device get_padded_length(x,alignment_size)
-""")
 FOLDING_INTERNALS: Final = _listed("""
 torch._inductor.fx_passes.post_grad
     is_valid_addmm_fusion(match) should_prefer_unfused_addmm(match)

@@ -20,9 +20,9 @@ from torch._inductor.fx_passes import pad_mm
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.overrides import TorchFunctionMode
 
-from warmup.core.errors import MissReason, ProblemError, SettingsError
+from warmup.core.errors import MissReason, ProblemError
 from warmup.core.events import Hit, Missed
-from warmup.core.roofline import dtype_name, item_bytes, torch_name
+from warmup.core.roofline import dtype_name
 from warmup.core.rows import Winner
 from warmup.inductor.gemm.key import dim_of, fp32_precision
 from warmup.inductor.gemm.regions import hint_or_value, whole_region_of
@@ -31,7 +31,6 @@ from warmup.inductor.versions import Version
 from warmup.keys.gemm import Dim, Layout, layout_of
 from warmup.keys.pad import AS_IS, PADDED, PadProblem
 from warmup.keys.question import Answers, RegionQuestion
-from warmup.keys.weight import ALIGNED_BYTES
 
 _BATCHED: Final = 3
 _PRODUCTS: Final = (torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm)
@@ -226,30 +225,3 @@ def _layout(tensor: Any) -> Layout:
         return bool(statically_known_true(left == right))
 
     return layout_of(list(tensor.shape), list(tensor.stride()), is_equal, _dim)
-
-
-def pads_asked_on(device: torch.device) -> Callable[[str], bool]:
-    """Return whether the pass would measure the GEMM of a pad key on *device*.
-
-    It rules out GEMMs that need no padding, and those that memory limits. Raises SettingsError
-    where it pads nothing on such devices.
-    """
-    probe = torch.empty(1, device=device)
-    if not pad_mm.check_device(probe, probe):
-        raise SettingsError(
-            f"inductor pads no GEMM on {device}", "run it on a GPU that inductor pads on"
-        )
-
-    def is_asked(key: str) -> bool:
-        try:
-            problem = PadProblem.of_key(key)
-        except ProblemError:
-            return False
-        m, n, k = (dim.low for dim in (problem.m, problem.n, problem.k))
-        unit = ALIGNED_BYTES // item_bytes(problem.dtype)
-        if not any(pad_mm.get_padded_length(size, unit) for size in (m, n, k)):
-            return False
-        dtype: torch.dtype = getattr(torch, torch_name(problem.dtype))
-        return bool(pad_mm.is_mm_compute_bound(m, k, n, dtype))
-
-    return is_asked

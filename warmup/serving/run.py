@@ -85,14 +85,13 @@ def run(
     uncovered: str = "library",
     audit_log: str | os.PathLike[str] | None = None,
     bundle: BundleName = None,
-    allow_mismatch: bool = False,
     freezing: bool | None = None,
 ) -> RunReport:
     """Run *command* to its end, with *table* installed in every Python process that compiles.
 
-    *on_miss* is ``fallback`` or ``strict``; it, *uncovered*, *bundle*, *allow_mismatch* and
-    *freezing* are as in `install`. With ``strict`` a process that describes this machine checks
-    the table first. Events are appended to *audit_log*, or ``WARMUP_AUDIT_LOG``, or a temporary
+    *on_miss* is ``fallback`` or ``strict``; it, *uncovered*, *bundle* and *freezing* are as in
+    `install`. With ``strict`` a process that describes this machine checks the table first. Events
+    are appended to *audit_log*, or ``WARMUP_AUDIT_LOG``, or a temporary
     file; the report counts all that is appended meanwhile, which programs that share the file do,
     too. Signals that arrive meanwhile go to the command, unless a terminal has sent them to both
     processes. The exit code is the command's own, or 128 plus the number of the signal that killed
@@ -106,15 +105,13 @@ def run(
     check_actions(on_miss, uncovered)
     _check_command(command)
     read(table)
-    if on_miss == "strict" and not read_flag(allow_mismatch or None, "WARMUP_ALLOW_MISMATCH"):
+    if on_miss == "strict" and not read_flag(None, "WARMUP_ALLOW_MISMATCH"):
         _refuse_mismatch(Path(table))
     settings = {
         "WARMUP_TABLE": str(Path(table).absolute()),
         "WARMUP_ON_MISS": str(on_miss),
         "WARMUP_UNCOVERED": str(uncovered),
     }
-    if allow_mismatch:
-        settings["WARMUP_ALLOW_MISMATCH"] = "1"
     if freezing is not None:
         settings["WARMUP_FREEZING"] = str(int(freezing))
     if bundle is not None:
@@ -133,7 +130,7 @@ def _refuse_mismatch(table: Path) -> None:
     problems = tuple(map(str, json.loads(done.stdout)["problems"]))
     advice = "build a table here, or serve with --on-miss fallback, which goes on without a table"
     if all(problem.startswith("device.threads:") for problem in problems):
-        advice += "; of a program that sets its number of threads itself, add --allow-mismatch"
+        advice += "; for a program that sets its own threads, set WARMUP_ALLOW_MISMATCH=1"
     raise TableMismatchError(str(table), problems, advice)
 
 

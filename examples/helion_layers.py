@@ -1,7 +1,10 @@
-"""Helion kernels of the layers, forward only; importing this module needs Helion.
+"""Kernels of Helion, forward only, as backends of layers under `warmup bench layers`.
 
-The kernels are not tuned: each has one config, with more warps for wider rows. With ``quick`` or
-``full`` in ``HELION_AUTOTUNE_EFFORT`` Helion searches instead, for minutes per kernel and shape.
+warmup bench layers examples/helion_layers.py:RmsNorm --backends compiled,helion
+
+It needs `pip install "helion>=1.2"`. The kernels are not tuned: each has one config, with more
+warps for wider rows. With ``quick`` or ``full`` in ``HELION_AUTOTUNE_EFFORT`` Helion searches
+instead, for minutes per kernel and shape.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ from typing import Any, Final
 import helion
 import helion.language as hl
 import torch
+
+from warmup.bench import layers
 
 _EFFORT: Final = os.environ.get("HELION_AUTOTUNE_EFFORT", "none")
 _ROW: Final = (1,)  # a program for each row
@@ -104,14 +109,38 @@ def _swiglu_tiles(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     return out
 
 
-# Each returns its layer of the inputs: weight, bias and eps where the layer has them come after x.
-rms_norm: Final = partial(_run, _rms_norm_rows, _ROW)
-layer_norm: Final = partial(_run, _layer_norm_rows, _ROW)
-softmax: Final = partial(_run, _softmax_rows, _ROW)
-swiglu: Final = partial(_run, _swiglu_tiles, _STRIP)
-
-
-def cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> Any:
-    """Return the mean negative log-likelihood of *targets*."""
+def _cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> Any:
     sums = _run(_log_sums, _STRIP, logits)
     return (sums - logits.gather(1, targets[:, None])[:, 0]).mean().to(logits.dtype)
+
+
+class RmsNorm(layers.RmsNorm):
+    """The built-in layer of this name, as are those below."""
+
+    def helion(self, x: torch.Tensor, weight: torch.Tensor) -> Any:
+        return _run(_rms_norm_rows, _ROW, x, weight, layers.EPS)
+
+
+class LayerNorm(layers.LayerNorm):
+    """Likewise."""
+
+    def helion(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> Any:
+        return _run(_layer_norm_rows, _ROW, x, weight, bias, layers.EPS)
+
+
+class Softmax(layers.Softmax):
+    """Likewise."""
+
+    helion = staticmethod(partial(_run, _softmax_rows, _ROW))
+
+
+class SwiGlu(layers.SwiGlu):
+    """Likewise."""
+
+    helion = staticmethod(partial(_run, _swiglu_tiles, _STRIP))
+
+
+class CrossEntropy(layers.CrossEntropy):
+    """Likewise."""
+
+    helion = staticmethod(_cross_entropy)
