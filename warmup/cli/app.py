@@ -52,7 +52,10 @@ _EXAMPLES: Final = {
     """,
     "explain": "warmup explain --model mlp.py --seqlens 1..1024",
     "suggest": "warmup suggest --histogram lengths.txt --max-buckets 6",
-    "export": "warmup export tables/mlp.json --out lookup_table.json",
+    "export": """
+        warmup export tables/mlp.json --out lookup_table.json
+        warmup export tables/mlp.json --to vllm-batch-invariant --out tiles.py
+    """,
     "show": """
         warmup show tables/mlp.json
         warmup show tables/mlp.json --rows "addmm m=560"

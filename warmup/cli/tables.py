@@ -6,6 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
 from functools import partial, reduce
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -433,24 +434,42 @@ def _document_of_difference(difference: Difference) -> dict[str, Any]:
     }
 
 
+class Reader(StrEnum):
+    """What reads an exported file."""
+
+    TORCH = "torch"
+    VLLM = "vllm-batch-invariant"
+
+
 def export(
     table: options.TableFile,
     *,
-    out: Annotated[Path, typer.Option(help="The file for torch's lookup table, JSON.")],
+    out: Annotated[Path, typer.Option(help="JSON for torch, Python source for vLLM.")],
+    to: Annotated[Reader, typer.Option(help="What will read it.")] = Reader.TORCH,
 ) -> None:
-    """Write the GEMM rows of a table as torch's own lookup table, which needs no warmup."""
-    from warmup.tuning.problems import export_lookup_table
+    """Write the GEMM rows of a table for torch or vLLM, without warmup."""
+    found = read(table)
+    if to is Reader.VLLM:
+        from warmup.serving.engines import batch_invariant_tiles
 
-    exported = export_lookup_table(read(table))
-    write_output(out, json.dumps(exported.entries, indent=1) + "\n", "--out")
-    several = sum(len(configs) > 1 for configs in exported.entries.values())
-    left_out = sum(map(len, exported.left_out.values()))
-    print_line(
-        f"{out}: {counted(exported.rows, 'row')} under {counted(len(exported.entries), 'key')} of "
-        f"torch's, {several} with several kernels, which torch measures; {left_out} left out"
-    )
-    for reason, keys in exported.left_out.items():
+        tiles = batch_invariant_tiles(found)
+        text, left_out, entries = tiles.source, tiles.left_out, len(tiles.weights)
+        what = f"as tiles of {counted(entries, 'weight')}"
+    else:
+        from warmup.tuning.problems import export_lookup_table
+
+        exported = export_lookup_table(found)
+        text = json.dumps(exported.entries, indent=1) + "\n"
+        left_out, entries = exported.left_out, len(exported.entries)
+        several = sum(len(configs) > 1 for configs in exported.entries.values())
+        what = f"under {counted(entries, 'key')} of torch's, {several} with several kernels, "
+        what += "which torch measures"
+    write_output(out, text, "--out")
+    lacking = sum(map(len, left_out.values()))
+    rows = counted(len(found.rows) - lacking, "row")
+    print_line(f"{out}: {rows} {what}; {lacking} left out")
+    for reason, keys in left_out.items():
         for line in wrapped(f"left out: {counted(len(keys), 'row')}: {reason}"):
             print_line(line)
-    if not exported.entries:
+    if not entries:
         raise typer.Exit(EXIT_FOUND)

@@ -2,6 +2,13 @@
 
 It has the name ``warmup`` in their groups ``vllm.general_plugins`` and ``sglang.srt.plugins``. The
 settings are those that `warmup run` passes on in the environment.
+
+`batch_invariant_tiles` gives vLLM's batch-invariant mode the tiles of a table. vLLM 0.33.0 looks
+them up in a dict in its source and reads no file or environment variable for it
+(vllm/model_executor/determinism/batch_invariant_configs.py, ``_get_matmul_config``): by the family
+of the GPU, then by exactly (N, K). A weight has one BLOCK_K, and buckets that begin with an M: the
+first with an M of at least the product's counts, else the last. A weight that is not there and a
+dtype other than bf16 get 128x128x64 and the like.
 """
 
 from __future__ import annotations
@@ -9,19 +16,23 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from warmup.core.errors import SettingsError, WarmupError
 from warmup.core.events import NO_TABLE
+from warmup.core.rows import Row, ranked
 from warmup.core.text import printable
+from warmup.keys.registry import kind_of
 from warmup.serving.handle import installed
 from warmup.serving.startup.sitecustomize import TableStartup
 from warmup.table.codec import digest_of
 from warmup.table.lookup import cache_tag
-from warmup.table.schema import OnMiss
+from warmup.table.schema import OnMiss, Table
 from warmup.table.store import find
 
 # vLLM makes every entry of `vllm.envs.environment_variables` a part of the keys of its compiled
@@ -153,6 +164,158 @@ def is_on_gpu() -> bool:
     import torch
 
     return torch.cuda.is_available()
+
+
+# `batch_invariant_tiles`: what `warmup export --to vllm-batch-invariant` writes.
+
+Weight = tuple[int, int]  # N, K
+Tile = tuple[int, int, int, int]  # BLOCK_M, BLOCK_N, warps, stages
+_Candidates = dict[int, tuple[float, Tile]]  # the best by BLOCK_K, with its time
+_DICT: Final = "_BATCH_INVARIANT_MATMUL_TUNED_CONFIGS"
+_FAMILIES: Final = {  # of vLLM, with the bytes of shared memory that a block of threads can have
+    "sm_89": ("ada", 101_376),
+    "sm_9": ("hopper", 232_448),
+    "sm_10": ("blackwell", 232_448),
+    "sm_12": ("sm120", 101_376),
+}
+_TILED: Final = re.compile(
+    r"triton::\w+ ([0-9]{2,4})x([0-9]{2,4})x([0-9]{2,4}) w([1-9][0-9]?) s([1-9][0-9]?)"
+    r"(?: not)?(?: fused)?"
+)
+_LEAST_BLOCK: Final = 16  # of a product on tensor cores
+_LARGE: Final = (128, 128, 8, 3)  # what vLLM gives every M of a weight that it does not know
+_LARGE_M: Final = 128
+_LAST_M: Final = (64, 2048)  # of small sizes and of all, in vLLM's own buckets
+_ELSE: Final = "its M gets the tile of the next smaller M, or 128x128 from 128 on"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchInvariantTiles:
+    """Tiles of vLLM's batch-invariant matmul for a family of GPUs, None for one that it lacks.
+
+    ``weights`` has by (N, K) the BLOCK_K and, by the M of a bucket, the tile. ``left_out`` has by
+    reason the keys of the rows whose kernels are not there.
+    """
+
+    family: str | None
+    weights: Mapping[Weight, tuple[int, Mapping[int, Tile]]]
+    left_out: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    @property
+    def source(self) -> str:
+        """The Python source that adds the tiles to vLLM's, where it is appended to its module."""
+        lines = [
+            "# Append to vllm/model_executor/determinism/batch_invariant_configs.py, vLLM 0.33"
+        ]
+        if self.weights:
+            lines += [f'{_DICT}.setdefault("{self.family}", {{}}).update(', "    {"]
+        for weight, (block_k, buckets) in sorted(self.weights.items()):
+            lines += [
+                f"        {weight}: _MatmulShapeConfig(",
+                f"            block_k={block_k},",
+                "            m_buckets=(",
+                *(f"                ({m}, _MatmulMConfig{buckets[m]})," for m in sorted(buckets)),
+                "            ),",
+                "        ),",
+            ]
+        return "\n".join([*lines, *(["    }", ")"] if self.weights else []), ""])
+
+
+def batch_invariant_tiles(table: Table) -> BatchInvariantTiles:
+    """Return the tiles of the GEMM rows of *table* for vLLM's batch-invariant matmul.
+
+    A weight gets the BLOCK_K with the least total time of its rows, by the candidates that their
+    evidence names; where a row names none with a BLOCK_K, its slowest counts. An M gets the tile of
+    its row's winner, or else of its fastest candidate, that has the weight's BLOCK_K. Without one
+    it gets that of the next smaller M, from 128 on the tile of weights that vLLM does not know.
+    """
+    arch = table.provenance.runtime.device.arch
+    known = (each for start, each in _FAMILIES.items() if arch.startswith(start))
+    family, shared = next(known, (None, 0))
+    left_out: dict[str, list[str]] = {}
+    rows: dict[Weight, list[tuple[int, str, _Candidates]]] = {}
+    for key, row in sorted(table.rows.items()):
+        reason = _refusal(key, row) if family else f"vLLM has no tiles for {printable(arch)}"
+        if reason is not None:
+            left_out.setdefault(reason, []).append(key)
+            continue
+        sizes = kind_of(key).ingredients(key)
+        m = int(sizes["m"].rpartition("..")[2])
+        weight = int(sizes["n"]), int(sizes["k"])
+        rows.setdefault(weight, []).append((m, key, _candidates(row, shared)))
+    weights = {}
+    for weight, measured in rows.items():
+        block_k = _block_k([candidates for _, _, candidates in measured if candidates])
+        best: dict[int, tuple[float, Tile]] = {}
+        for m, key, candidates in measured:
+            if block_k in candidates:
+                best[m] = min(candidates[block_k], best.get(m, candidates[block_k]))
+                continue
+            reason = "no Triton candidate for any M of the weight"
+            if block_k is not None:
+                which = " with the weight's BLOCK_K" if candidates else ""
+                reason = f"no Triton candidate{which}: {_ELSE}"
+            left_out.setdefault(reason, []).append(key)
+        if block_k is not None:
+            sizes_m = {m for m, _, _ in measured}
+            if max(sizes_m) < _LARGE_M:  # the last bucket serves every larger M too
+                sizes_m |= {*_LAST_M}
+            weights[weight] = block_k, _buckets(sizes_m, {m: tile for m, (_, tile) in best.items()})
+    return BatchInvariantTiles(family, weights, left_out)
+
+
+def _refusal(key: str, row: Row) -> str | None:
+    kind = kind_of(key)
+    if kind.name != "gemm":
+        return f"rows of the kind {kind.name}: vLLM's tiles are for GEMMs alone"
+    said = kind.ingredients(key)
+    op, dtypes = said["op"], {said["dtype"], said.get("dtype_b", said["dtype"]), said["out"]}
+    sizes = (said["m"].rpartition("..")[2], said["n"], said["k"])
+    reasons = {
+        f"{op}: vLLM's tiles are for mm and addmm alone": op not in {"mm", "addmm"},
+        f"{', '.join(sorted(dtypes))}: vLLM's tiles are for bf16 alone": dtypes != {"bf16"},
+        "a range of n or k, or of m without an end": not all(map(str.isdecimal, sizes)),
+        "the row is not trusted": row.untrusted is not None,
+        "its times are unstable": row.evidence.is_unstable,
+    }
+    return next((reason for reason, applies in reasons.items() if applies), None)
+
+
+def _candidates(row: Row, shared: int) -> _Candidates:
+    """Return the candidates that *shared* bytes hold, as they do `_LARGE` with the BLOCK_K."""
+    evidence = row.evidence
+    named = [(evidence.time_us, row.winner.short), *sorted(ranked(evidence))]
+    if evidence.runner_up is not None and evidence.runner_up_us is not None:
+        named.append((evidence.runner_up_us, evidence.runner_up))
+    found: _Candidates = {}
+    for time_us, name in named:
+        if (match := _TILED.fullmatch(name)) is None:
+            continue
+        block_m, block_n, block_k, warps, stages = map(int, match.groups())
+        tile = (block_m, block_n, warps, stages)
+        held = (2 * block_k * (each[0] + each[1]) * each[3] <= shared for each in (tile, _LARGE))
+        powers = (size & (size - 1) == 0 for size in (*tile[:3], block_k))
+        if min(block_m, block_n, block_k) >= _LEAST_BLOCK and all(powers) and all(held):
+            found.setdefault(block_k, (time_us, tile))
+    return found
+
+
+def _block_k(measured: Sequence[_Candidates]) -> int | None:
+    def total(block_k: int) -> tuple[float, int]:
+        return sum(one.get(block_k, max(one.values()))[0] for one in measured), block_k
+
+    return min({block_k for one in measured for block_k in one}, key=total, default=None)
+
+
+def _buckets(sizes: Iterable[int], best: Mapping[int, Tile]) -> dict[int, Tile]:
+    buckets: dict[int, Tile] = {}
+    for m in sorted(sizes):
+        smaller = [each for each in best if each <= m]
+        if m in best or (smaller and m < _LARGE_M):
+            buckets[m] = best[max(smaller)]
+        elif m >= _LARGE_M:
+            buckets[m] = _LARGE
+    return buckets  # an M with no smaller one gets the tile of the next larger
 
 
 def _main() -> None:
