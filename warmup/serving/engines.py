@@ -172,11 +172,11 @@ Weight = tuple[int, int]  # N, K
 Tile = tuple[int, int, int, int]  # BLOCK_M, BLOCK_N, warps, stages
 _Candidates = dict[int, tuple[float, Tile]]  # the best by BLOCK_K, with its time
 _DICT: Final = "_BATCH_INVARIANT_MATMUL_TUNED_CONFIGS"
-_FAMILIES: Final = {  # of vLLM, with the bytes of shared memory that a block of threads can have
-    "sm_89": ("ada", 101_376),
-    "sm_9": ("hopper", 232_448),
-    "sm_10": ("blackwell", 232_448),
-    "sm_12": ("sm120", 101_376),
+_FAMILIES: Final = {  # of vLLM, with the shared memory of a block, and stages without a buffer
+    "sm_89": ("ada", 101_376, 1),
+    "sm_9": ("hopper", 232_448, 0),
+    "sm_10": ("blackwell", 232_448, 0),
+    "sm_12": ("sm120", 101_376, 1),
 }
 _TILED: Final = re.compile(
     r"triton::\w+ ([0-9]{2,4})x([0-9]{2,4})x([0-9]{2,4}) w([1-9][0-9]?) s([1-9][0-9]?)"
@@ -231,7 +231,7 @@ def batch_invariant_tiles(table: Table) -> BatchInvariantTiles:
     """
     arch = table.provenance.runtime.device.arch
     known = (each for start, each in _FAMILIES.items() if arch.startswith(start))
-    family, shared = next(known, (None, 0))
+    family, shared, unbuffered = next(known, (None, 0, 0))
     left_out: dict[str, list[str]] = {}
     rows: dict[Weight, list[tuple[int, str, _Candidates]]] = {}
     for key, row in sorted(table.rows.items()):
@@ -242,7 +242,7 @@ def batch_invariant_tiles(table: Table) -> BatchInvariantTiles:
         sizes = kind_of(key).ingredients(key)
         m = int(sizes["m"].rpartition("..")[2])
         weight = int(sizes["n"]), int(sizes["k"])
-        rows.setdefault(weight, []).append((m, key, _candidates(row, shared)))
+        rows.setdefault(weight, []).append((m, key, _candidates(row, shared, unbuffered)))
     weights = {}
     for weight, measured in rows.items():
         block_k = _block_k([candidates for _, _, candidates in measured if candidates])
@@ -281,7 +281,7 @@ def _refusal(key: str, row: Row) -> str | None:
     return next((reason for reason, applies in reasons.items() if applies), None)
 
 
-def _candidates(row: Row, shared: int) -> _Candidates:
+def _candidates(row: Row, shared: int, unbuffered: int) -> _Candidates:
     """Return the candidates that *shared* bytes hold, as they do `_LARGE` with the BLOCK_K."""
     evidence = row.evidence
     named = [(evidence.time_us, row.winner.short), *sorted(ranked(evidence))]
@@ -293,11 +293,18 @@ def _candidates(row: Row, shared: int) -> _Candidates:
             continue
         block_m, block_n, block_k, warps, stages = map(int, match.groups())
         tile = (block_m, block_n, warps, stages)
-        held = (2 * block_k * (each[0] + each[1]) * each[3] <= shared for each in (tile, _LARGE))
+        held = max(_most_held(each, block_k, unbuffered) for each in (tile, _LARGE))
         powers = (size & (size - 1) == 0 for size in (*tile[:3], block_k))
-        if min(block_m, block_n, block_k) >= _LEAST_BLOCK and all(powers) and all(held):
+        if min(block_m, block_n, block_k) >= _LEAST_BLOCK and all(powers) and held <= shared:
             found.setdefault(block_k, (time_us, tile))
     return found
+
+
+def _most_held(tile: Tile, block_k: int, unbuffered: int) -> int:
+    """Return the bytes of shared memory that vLLM's kernel needs at most, by Triton 3.8."""
+    block_m, block_n, _, stages = tile
+    buffers = max(1, stages - unbuffered)
+    return 2 * block_k * (block_m + block_n) * buffers + min(2 * block_m * block_n, 2**15) + 16
 
 
 def _block_k(measured: Sequence[_Candidates]) -> int | None:
