@@ -17,7 +17,7 @@ from sample_tables import make_key, make_table
 from warmup.cli.audit import spell
 from warmup.core.errors import SettingsError, TableFormatError, TableNotFoundError
 from warmup.core.events import Emitter, Event, EventName, JsonLinesSink, Sink, log_event
-from warmup.serving.audit import MAX_LINE, AuditReport, Counts, Divergence, Miss, audit
+from warmup.serving.audit import MAX_LINE, AuditReport, Divergence, Miss, audit
 from warmup.table.codec import digest_of
 from warmup.table.merge import combine
 from warmup.table.store import write
@@ -52,7 +52,11 @@ COUNTED: dict[str, Any] = {
     "foreign": {"e": 1, "none": 1},
     "outside": {},
 }
-OF_D = Counts(runs=1, silent=0, hits=1, tuned=0, misses={"not_in_table": 2}, **COUNTED)
+OF_D = {
+    **dict.fromkeys(("silent", "tuned", "changed", "mismatch"), 0),
+    "runs": 1, "hits": 1, "misses": {"not_in_table": 2},
+    **COUNTED,
+}
 SERVED = AuditReport(
     runs=1,
     digests=("d",),
@@ -201,7 +205,7 @@ LOGS: dict[str, tuple[list[dict[str, Any]], Callable[[AuditReport], Any], Any]] 
             happened(CACHED, run="c", digest="e", decisions=0),
         ],
         lambda report: {
-            digest: (one.runs, one.silent, one.hits, one.misses)
+            digest: tuple(one[name] for name in ("runs", "silent", "hits", "misses"))
             for digest, one in report.by_digest.items()
         },
         {"d": (1, 0, 1, {}), "e": (2, 1, 1, {"x": 1})},

@@ -13,9 +13,9 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Final, NamedTuple
+from typing import Annotated, Any, BinaryIO, Final
 
 import msgspec
 from msgspec import Meta
@@ -36,13 +36,12 @@ _MAX_COUNT: Final = 10**15
 _Count = Annotated[int, Meta(ge=0, le=_MAX_COUNT)]
 # The fields that each event must have.
 _IDENTITY: Final[Mapping[str, Any]] = {"run": str, "pid": _Count, "seq": _Count}
-_MACHINE: Final = ("device", "torch", "triton")
 _BUNDLE: Final = ("bundle", "bundle_refused")
 _FIELDS: Final[Mapping[str, Mapping[str, Any]]] = {
     EventName.INSTALLED: {
         "paths": tuple[str, ...],
         "table": str,
-        **dict.fromkeys((*_MACHINE, *_BUNDLE), str | None),
+        **dict.fromkeys(_BUNDLE, str | None),
     },
     EventName.MISMATCHED: {},
     EventName.HIT: {"key": str},
@@ -67,7 +66,7 @@ _COUNTERS: Final[Mapping[str, tuple[str, str]]] = {
     EventName.UNCOMPILED: ("uncompiled", "{frame}: {reason}"),
     EventName.CHANGED: ("changed", "{frame}"),
 }
-_DEFAULTS: Final = {"misses": 0, "refused": False, **dict.fromkeys((*_MACHINE, *_BUNDLE))}
+_DEFAULTS: Final = {"misses": 0, "refused": False, **dict.fromkeys(_BUNDLE)}
 # Other programs write {"event": ...} too, so only lines with warmup's event names count.
 _JSON_LINE: Final = re.compile(rf'\{{"event": ?"(?:{"|".join(map(re.escape, EventName))})"')
 
@@ -113,9 +112,6 @@ class Run:
     bundles: Counter[str] = field(default_factory=Counter)
     is_finished: bool = False
     is_mismatched: bool = False
-    device: str | None = None
-    torch: str | None = None
-    triton: str | None = None
 
     @property
     def is_silent(self) -> bool:
@@ -128,12 +124,8 @@ class Run:
         return f"rank {self.rank} ({self.name})" if self.rank else self.name
 
 
-class MissDetails(NamedTuple):
-    """What a miss event says about the nearest row and the choice that was compiled instead."""
-
-    nearest: str | None
-    differs: tuple[str, ...]
-    choice: str | None
+# What a miss event says: the nearest row, how it differs, and the choice that was compiled instead.
+_MissDetails = tuple[str | None, tuple[str, ...], str | None]
 
 
 @dataclass
@@ -145,7 +137,7 @@ class Ledger:
     """
 
     runs: dict[tuple[str, int], Run] = field(default_factory=dict)
-    first_misses: dict[tuple[str, str], MissDetails] = field(default_factory=dict)
+    first_misses: dict[tuple[str, str], _MissDetails] = field(default_factory=dict)
     contradictions: dict[str, None] = field(default_factory=dict)
     failed: int = 0
     damaged: int = 0
@@ -193,8 +185,9 @@ class Ledger:
         name = record["event"]
         if name == EventName.INSTALLED:
             run.table_paths, run.table_digest = fields["paths"], fields["table"]
-            run.device, run.torch, run.triton = (fields[each] for each in _MACHINE)
-            run.bundles.update(_bundle_of(*(fields[each] for each in _BUNDLE)))
+            if path := fields["bundle"]:
+                refused = fields["bundle_refused"]
+                run.bundles[f"{path} {f'is not used: {refused}' if refused else 'is used'}"] += 1
         elif name == EventName.CACHED:
             run.from_cache += 1
             run.cached_decisions += fields["decisions"]
@@ -215,8 +208,7 @@ class Ledger:
         elif name == EventName.MISSED:
             miss = (fields["key"], fields["reason"])
             run.misses[miss] += 1
-            if miss not in self.first_misses:
-                self.first_misses[miss] = _details_of(record)
+            self.first_misses.setdefault(miss, _details_of(record))
             _note_choice(run, fields["key"], record.get("choice"))
         elif name in _COUNTERS:
             counter, text = _COUNTERS[name]
@@ -225,14 +217,15 @@ class Ledger:
         run.is_finished |= name == EventName.SUMMARY
 
 
-def _details_of(record: Mapping[str, Any]) -> MissDetails:
-    nearest, differs, choice = (record.get(name) for name in MissDetails._fields)
-    texts = differs if isinstance(differs, list) else ()
-    return MissDetails(
-        sys.intern(nearest) if isinstance(nearest, str) else None,
-        tuple(sys.intern(each) for each in texts if isinstance(each, str)),
-        sys.intern(choice) if isinstance(choice, str) else None,
-    )
+def _details_of(record: Mapping[str, Any]) -> _MissDetails:
+    nearest, choice = (_interned(record.get(name)) for name in ("nearest", "choice"))
+    texts = record.get("differs")
+    differs = map(_interned, texts if isinstance(texts, list) else ())
+    return nearest, tuple(each for each in differs if each is not None), choice
+
+
+def _interned(value: Any) -> str | None:
+    return sys.intern(value) if isinstance(value, str) else None
 
 
 def _note_choice(run: Run, key: str, choice: Any) -> None:
@@ -285,34 +278,12 @@ class Divergence:
     choices: Mapping[str, tuple[str, ...]]
 
 
-def _bundle_of(path: str | None, refused: str | None) -> list[str]:
-    return [f"{path} {f'is not used: {refused}' if refused else 'is used'}"] if path else []
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
-    """The counts of all runs of one table, as in `AuditReport`; ``misses`` are by reason."""
-
-    runs: int
-    silent: int
-    hits: int
-    tuned: int
-    misses: Mapping[str, int]
-    uncovered: Mapping[str, int]
-    from_cache: int
-    cached_decisions: int
-    cached_misses: int
-    foreign: Mapping[str, int]
-    outside: Mapping[str, int]
-    changed: int = 0
-    mismatch: int = 0
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditReport:
     """The events of all logs, counted. A *run* is one installed table in one process.
 
-    - ``hits`` and ``tuned`` count by key, ``uncovered`` by site, ``by_digest`` by table.
+    - ``hits`` and ``tuned`` count by key, ``uncovered`` by site. ``by_digest`` has the same
+      counts for each table, as numbers where they are by key here, and ``misses`` by reason.
     - ``cached_misses`` counts the misses among the ``cached_decisions`` of graphs from cache.
     - ``foreign`` counts loaded graphs that were compiled under another table, by its digest, or
       ``none`` for no table; refused graphs are among them.
@@ -345,7 +316,7 @@ class AuditReport:
     silent: tuple[str, ...]
     diverged: tuple[Divergence, ...]
     unused: tuple[str, ...] | None
-    by_digest: Mapping[str, Counts]
+    by_digest: Mapping[str, Mapping[str, Any]]
     damaged: int
     unfinished: tuple[str, ...] = ()
     failed: int = 0
@@ -458,7 +429,7 @@ def _sum(runs: Sequence[Run], name: str) -> Counter[Any]:
 
 
 def _summed(runs: Sequence[Run]) -> dict[str, Any]:
-    """Return the counts that `Counts` and `AuditReport` have in common."""
+    """Return the counts of all runs that those of one table have too."""
     numbers = ("from_cache", "cached_decisions", "cached_misses")
     return {
         "runs": sum(not run.is_mismatched for run in runs),
@@ -468,14 +439,12 @@ def _summed(runs: Sequence[Run]) -> dict[str, Any]:
     }
 
 
-def _counts(runs: Sequence[Run]) -> Counts:
+def _counts(runs: Sequence[Run]) -> dict[str, Any]:
     reasons: Counter[str] = Counter()
     for (_, reason), count in _sum(runs, "misses").items():
         reasons[reason] += count
-    totals: dict[str, Any] = {
-        name: _sum(runs, name).total() for name in ("hits", "tuned", "changed")
-    }
-    return Counts(**_summed(runs), **totals, silent=len(_silent(runs)), misses=dict(reasons))
+    totals = {name: _sum(runs, name).total() for name in ("hits", "tuned", "changed")}
+    return {**_summed(runs), **totals, "silent": len(_silent(runs)), "misses": dict(reasons)}
 
 
 def _silent(runs: Sequence[Run]) -> list[Run]:
@@ -553,14 +522,13 @@ _STALE: Final = frozenset(
 _Word = Annotated[str, Meta(max_length=_MAX_REASON_LENGTH)]
 
 
-@dataclass(frozen=True, slots=True)
-class MissedProblem:
+class MissedProblem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """A problem that no row answered, with the reason and the number of misses."""
 
-    key: str
-    kind: str
-    reason: str
-    count: int
+    key: Annotated[str, Meta(max_length=_MAX_KEY)]
+    kind: _Word
+    reason: _Word
+    count: Annotated[int, Meta(ge=1, le=_MAX_COUNT)]
 
     @property
     def is_stale(self) -> bool:
@@ -568,16 +536,9 @@ class MissedProblem:
         return self.reason in _STALE
 
 
-class _Problem(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, gc=False):
-    count: Annotated[int, Meta(ge=1, le=_MAX_COUNT)]
-    key: Annotated[str, Meta(max_length=_MAX_KEY)]
-    kind: _Word
-    reason: _Word
-
-
 class _Document(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     digests: Annotated[list[_Word], Meta(max_length=_MAX_DIGESTS)]
-    problems: list[_Problem]
+    problems: list[MissedProblem]
     schema: Annotated[int, Meta(ge=1, le=MISSES_SCHEMA)]
 
 
@@ -606,7 +567,7 @@ def encode_problems(counts: Mapping[tuple[str, str], int], digests: Iterable[str
     document = {
         "schema": MISSES_SCHEMA,
         "digests": words[:_MAX_DIGESTS],
-        "problems": [asdict(problem) for problem in problems],
+        "problems": msgspec.to_builtins(problems),
     }
     return json.dumps(document, indent=2, sort_keys=True) + "\n"
 
@@ -617,27 +578,24 @@ def read_misses(path: str | Path) -> tuple[MissedProblem, ...]:
     A SettingsError where the file cannot be read, or is no misses document; it has the JSON
     pointer.
     """
-    path = Path(path)
     remedy = "write it with `warmup audit LOG... --misses-out FILE`"
     name = f"--problems {shown(path)}"
     try:
-        with open_regular(path) as file:
+        with open_regular(Path(path)) as file:
             if os.fstat(file.fileno()).st_size > _MAX_DOCUMENT_BYTES:
-                raise SettingsError(f"{name}: larger than {_MAX_DOCUMENT_BYTES} bytes", remedy)
+                raise SettingsError(f"{name}: larger than {_MAX_DOCUMENT_BYTES} bytes", remedy)  # noqa: TRY301  in one try
             document, _ = read_json(file.read(), _Document, str(path))
-            return _problems(document, str(path))
+        return _problems(document, str(path))
+    except SettingsError:
+        raise
     except TableFormatError as error:
         at = f" at {shown(error.pointer)}" if error.pointer else ""
         problem = f"{name}: not a misses document{at}: {shown(error.reason)}"
         raise SettingsError(problem, remedy) from None
-    except OSError as error:
-        raise SettingsError(
-            f"{name}: cannot be read: {error.strerror}", remedy_for(error, remedy)
-        ) from error
-    except ValueError as error:  # a path with a NUL character
-        if isinstance(error, SettingsError):
-            raise
-        raise SettingsError(f"{name}: cannot be read: {error}", remedy) from error
+    except (OSError, ValueError) as error:  # such as a path with a NUL character
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        problem = f"{name}: cannot be read: {reason}"
+        raise SettingsError(problem, remedy_for(error, remedy)) from error
 
 
 def _problems(document: _Document, path: str) -> tuple[MissedProblem, ...]:
@@ -649,11 +607,9 @@ def _problems(document: _Document, path: str) -> tuple[MissedProblem, ...]:
         if each.kind not in KINDS or each.kind != kind_of(each.key).name:
             reason = f"the key is of kind {kind_of(each.key).name}"
             raise TableFormatError(path, pointer_of(*place, "kind"), reason)
-        if (each.key, each.reason) in problems:
+        if problems.setdefault((each.key, each.reason), each) is not each:
             reason = f"problem {number} is a repetition"
             raise TableFormatError(path, pointer_of("problems"), reason)
-        found = MissedProblem(each.key, each.kind, each.reason, each.count)
-        problems[each.key, each.reason] = found
     return tuple(problems.values())
 
 
@@ -661,8 +617,8 @@ def _problems(document: _Document, path: str) -> tuple[MissedProblem, ...]:
 # both write has the same meaning.
 
 _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\""})
-# Metric, help, field of `Counts`, and the label of its keys where it is a mapping. A metric whose
-# name ends in ``_total`` is a counter, any other a gauge.
+# Metric, help, name in ``by_digest``, and the label of its keys where it is a mapping. A metric
+# whose name ends in ``_total`` is a counter, any other a gauge.
 METRICS: Final = (
     ("runs", "Installed tables, each in one process.", "runs", None),
     ("silent_runs", "Runs without any decision.", "silent", None),
@@ -690,21 +646,21 @@ def expose(report: AuditReport) -> str:
     for name, help_text, counted, label in METRICS:
         lines += _header(name, help_text)
         for digest, counts in report.by_digest.items():
-            for key, value in by_label(getattr(counts, counted), label).items():
+            for key, value in by_label(counts[counted], label).items():
                 labels = {"digest": digest} if label is None else {"digest": digest, label: key}
                 lines.append(_sample(name, labels, value))
-    contradicted = len(report.contradictions)
     totals = (
-        ("diverged", "Keys and tables on which runs disagree.", len(report.diverged)),
-        ("contradicted_options", "Options that differ from the policy.", contradicted),
-        ("unfinished_runs", "Runs without a summary: killed, or running.", len(report.unfinished)),
+        ("unused_rows", "Rows that no run asked for.", report.unused),
+        ("diverged", "Keys and tables on which runs disagree.", report.diverged),
+        ("contradicted_options", "Options that differ from the policy.", report.contradictions),
+        ("unfinished_runs", "Runs without a summary: killed, or running.", report.unfinished),
         ("failed_installs", "Processes that could not install the table.", report.failed),
         ("damaged_lines", "Event lines that cannot be read.", report.damaged),
     )
-    lines += _header("unused_rows", "Rows that no run asked for.")
-    lines += [] if report.unused is None else [_sample("unused_rows", {}, len(report.unused))]
-    for name, help_text, value in totals:
-        lines += [*_header(name, help_text), _sample(name, {}, value)]
+    for name, help_text, found in totals:
+        lines += _header(name, help_text)
+        if found is not None:
+            lines.append(_sample(name, {}, found if isinstance(found, int) else len(found)))
     return "".join(f"{line}\n" for line in lines)
 
 
