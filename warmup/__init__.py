@@ -55,75 +55,31 @@ if TYPE_CHECKING:
     from warmup.tuning.model import build_model as build
     from warmup.tuning.report import BuildReport
 
-# The module of each name that is no error.
-_HOMES = {
-    "AuditReport": "serving.audit",
-    "BuildOptions": "tuning.build",
-    "BuildReport": "tuning.report",
-    "CheckReport": "serving.check",
-    "CompiledModel": "serving.compile",
-    "CompiledReport": "serving.compile",
-    "Diagnosis": "diagnostics.doctor",
-    "Explanation": "diagnostics.explain",
-    "Handle": "serving.handle",
-    "Prepared": "models.padding",
-    "Report": "serving.handle",
-    "Suggestion": "diagnostics.suggest",
-    "audit": "serving.audit",
-    "check": "serving.check",
-    "compile": "serving.compile",
-    "diagnose": "diagnostics.doctor",
-    "explain": "diagnostics.explain",
-    "install": "serving.install",
-    "prepare": "models.padding",
-    "prime": "serving.prime",
-    "suggest": "diagnostics.suggest",
+# The names of each module but core.errors, which has the errors.
+_NAMES = {
+    "diagnostics.doctor": "Diagnosis diagnose",
+    "diagnostics.explain": "Explanation explain",
+    "diagnostics.suggest": "Suggestion suggest",
+    "models.padding": "Prepared prepare",
+    "serving.audit": "AuditReport audit",
+    "serving.check": "CheckReport check",
+    "serving.compile": "CompiledModel CompiledReport compile",
+    "serving.handle": "Handle Report",
+    "serving.install": "install",
+    "serving.prime": "prime",
+    "tuning.build": "BuildOptions",
+    "tuning.report": "BuildReport",
 }
-
 # Names that their own module calls otherwise.
 _RENAMED = {"build": ("tuning.model", "build_model"), "load": ("table.store", "read")}
 
-__all__ = [
-    "AdapterError",
-    "AuditReport",
-    "BuildError",
-    "BuildOptions",
-    "BuildReport",
-    "BundleError",
-    "CheckReport",
-    "CompiledModel",
-    "CompiledReport",
-    "ContradictionWarning",
-    "Diagnosis",
-    "Explanation",
-    "ForeignGraphError",
-    "Handle",
-    "MissError",
-    "ModelError",
-    "Prepared",
-    "ProblemError",
-    "Report",
-    "SettingsError",
-    "SizeError",
-    "StaleTableWarning",
-    "Suggestion",
-    "TableError",
-    "UncoveredError",
-    "WarmupError",
-    "WarmupWarning",
-    "__version__",
-    "audit",
-    "build",
-    "check",
-    "compile",
-    "diagnose",
-    "explain",
-    "install",
-    "load",
-    "prepare",
-    "prime",
-    "suggest",
-]
+__all__ = ["AdapterError", "AuditReport", "BuildError", "BuildOptions", "BuildReport"]
+__all__ += ["BundleError", "CheckReport", "CompiledModel", "CompiledReport", "ContradictionWarning"]
+__all__ += ["Diagnosis", "Explanation", "ForeignGraphError", "Handle", "MissError", "ModelError"]
+__all__ += ["Prepared", "ProblemError", "Report", "SettingsError", "SizeError", "StaleTableWarning"]
+__all__ += ["Suggestion", "TableError", "UncoveredError", "WarmupError", "WarmupWarning"]
+__all__ += ["__version__", "audit", "build", "check", "compile", "diagnose", "explain", "install"]
+__all__ += ["load", "prepare", "prime", "suggest"]
 
 logging.getLogger("warmup").addHandler(logging.NullHandler())
 
@@ -131,7 +87,8 @@ logging.getLogger("warmup").addHandler(logging.NullHandler())
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'warmup' has no attribute {name!r}")
-    home, own = _RENAMED.get(name) or (_HOMES.get(name, "core.errors"), name)
+    homes = (home for home, names in _NAMES.items() if name in names.split())
+    home, own = _RENAMED.get(name) or (next(homes, "core.errors"), name)
     return getattr(importlib.import_module(f"warmup.{home}"), own)
 
 

@@ -257,4 +257,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     child = "".join(sys.argv[1:]).isdigit()
-    serve({"start": start}, int(sys.argv[1])) if child else main()
+    serve({"start": start}) if child else main()

@@ -345,7 +345,7 @@ if __name__ == "__main__":
     handlers = (start, pack, machine, mix.start_mix, mix.serve_mix, mix.end_mix)
     with torch.no_grad():
         if sys.argv[1].isdigit():
-            serve({handler.__name__: handler for handler in handlers}, int(sys.argv[1]))
+            serve({handler.__name__: handler for handler in handlers})
         else:
             recorded = Server(spawned=_BEGUN, **json.loads(sys.argv[1]))
             recorded.load()

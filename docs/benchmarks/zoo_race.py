@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from warmup.bench.cells import write_json
-from warmup.bench.compare import CompareRequest, document
+from warmup.bench.compare import CompareRequest, document_of_comparison
 from warmup.bench.race import race
 from warmup.core.rows import L2, Launch
 from warmup.inductor.machine import resolve_device
@@ -30,7 +30,7 @@ def main(request: str, result: str) -> None:
     launches = [Launch.CUDAGRAPH, Launch.EAGER] if is_gpu else [Launch.EAGER]
     l2 = L2.COLD if is_gpu else L2.WARM
     reports = race(CompareRequest(launches=launches, l2=l2, **asked))
-    raced = {report.origin.launch.value: document(report) for report in reports}
+    raced = {report.origin.launch.value: document_of_comparison(report) for report in reports}
     for launch, found in raced.items():
         write_json(found, Path(asked["out"]) / f"compare-{launch}.json")
     reviewed = review_table(read(Path(asked["table"])))

@@ -14,7 +14,7 @@ import typer
 from own_processes import run_python
 
 from warmup.bench.cells import BenchReport, BenchRequest, Cell, Pass, chart_of, document, draw
-from warmup.cli.bench import run_bench, spell
+from warmup.cli.timings import run_bench, spell_bench
 from warmup.core.errors import SettingsError
 from warmup.core.roofline import Peaks
 from warmup.core.rows import L2, Launch
@@ -105,7 +105,7 @@ def test_the_verdict_takes_the_interval_and_the_band() -> None:
         assert (ratio["best"], ratio["verdict"]) == ("eager", verdict), (time_us, shares)
         is_busy = verdict == "too busy"
         assert (ratio["ratio"] is None, made.speedup(made.cells[1]) is None) == (is_busy, is_busy)
-        assert any("scatter too far" in line for line in spell(made)) is is_busy
+        assert any("scatter too far" in line for line in spell_bench(made)) is is_busy
     alone = report(cell("eager", 5.0))
     assert alone.table_ratio(alone.cells[0].place) is None
 
@@ -123,7 +123,7 @@ def test_shares_of_the_peak_count_what_was_moved() -> None:
 
 def test_text_document_and_chart_say_the_same() -> None:
     """At most 80 columns; every cell with times, rates and reasons; a gap for a failed backend."""
-    text = list(spell(FOUND))
+    text = list(spell_bench(FOUND))
     assert max(map(len, text)) <= 80
     for said in (
         "quack: cannot be imported: ModuleNotFoundError",
@@ -201,7 +201,7 @@ def test_what_is_finished_is_printed_and_kept(
 
 def test_importing_the_commands_leaves_torch_alone() -> None:
     code = (
-        "import sys, warmup.cli.bench, warmup.bench.cells\n"
+        "import sys, warmup.cli.timings, warmup.bench.cells\n"
         "print({'torch', 'triton', 'matplotlib'} & set(sys.modules))"
     )
     assert run_python("-c", code).stdout.strip() == "set()"

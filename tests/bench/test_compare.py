@@ -18,10 +18,10 @@ from warmup.bench.compare import (
     Result,
     Start,
     Variant,
-    document,
+    document_of_comparison,
     parse_variants,
 )
-from warmup.cli.compare import heading, sentences, spell
+from warmup.cli.timings import heading, sentences, spell_comparison
 from warmup.core.buckets import Bucket
 from warmup.core.errors import SettingsError
 from warmup.core.rows import L2, Launch
@@ -147,7 +147,7 @@ def test_a_busy_machine_has_no_verdict_and_no_ratio() -> None:
     said = found.verdict(found.results[1])
     assert said.startswith("no verdict: this machine is too busy: the 95 % interval of default in")
     assert "seqlen=560" in said
-    assert "x faster" not in "\n".join(spell(found))
+    assert "x faster" not in "\n".join(spell_comparison(found))
 
 
 def test_what_failed_or_is_wrong_gets_no_speed_up() -> None:
@@ -185,7 +185,7 @@ def test_only_what_serves_from_a_table_decides_the_exit_code() -> None:
 def test_the_document_is_json_and_repeats_the_text() -> None:
     """What the sentences say stands in the document too, with every single time."""
     found, table = versus(faster(FLAT, 1.25))
-    read = json.loads(json.dumps(document(found)))
+    read = json.loads(json.dumps(document_of_comparison(found)))
     assert read["variants"][1]["speedup"] == {"value": 1.25, "low": 1.25, "high": 1.25}
     assert read["variants"][1]["verdict"] == found.verdict(table)
     assert read["variants"][1]["start"]["benchmarks"] == 8
@@ -202,10 +202,10 @@ def test_the_text_fits_eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = tuple(time * 98.765 for time in DRIFTING)
     found = report(result("default", slow, slow), result("max-autotune", FLAT, slow))
     found = replace(found, remarks=("a remark of many words " * 8,))
-    assert max(map(len, spell(found))) <= 80
-    assert "seconds by phase of the starts: -v" in spell(found)
-    monkeypatch.setattr("warmup.cli.compare.is_verbose", lambda: True)
-    text = list(spell(found))
+    assert max(map(len, spell_comparison(found))) <= 80
+    assert "seconds by phase of the starts: -v" in spell_comparison(found)
+    monkeypatch.setattr("warmup.cli.timings.is_verbose", lambda: True)
+    text = list(spell_comparison(found))
     assert max(map(len, text)) <= 80
     verdict = next(i for i, line in enumerate(text) if line.startswith("speed-up over default"))
     phases = next(i for i, line in enumerate(text) if line.startswith("what the starts were"))
@@ -213,7 +213,9 @@ def test_the_text_fits_eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     near = (*cells(FLAT, error=1e-3), *cells(FLAT, error=2e-3))
     wrong = (*cells(FLAT, error=0.5), *cells(FLAT, error=0.001))
     lost = result("table", failure="no", cells=())
-    text = list(spell(report(result("default", cells=near), result("m", cells=wrong), lost)))
+    text = list(
+        spell_comparison(report(result("default", cells=near), result("m", cells=wrong), lost))
+    )
     begin = next(i for i, line in enumerate(text) if line.startswith("start of"))
     words = [line.split() for line in text[begin : begin + 4]]
     assert [each[-1] for each in words] == ["error", "2.0e-03", "5.0e-01!", "-"]

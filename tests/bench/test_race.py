@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from warmup.bench.compare import CompareObserver
+from warmup.bench.compare import CompareProgress
 from warmup.bench.race import Entrant, Race, Remote
 from warmup.core.processes import ChildError
 
@@ -34,13 +34,13 @@ def dying():
 def hanging():
     time.sleep(600)
 
-serve({one.__name__: one for one in (echo, raising, dying, hanging)}, int(sys.argv[1]))
+serve({one.__name__: one for one in (echo, raising, dying, hanging)})
 """
 
 
 def judged(**errors: float) -> dict[str, tuple[float, float]]:
     """Return the error and the limit of each variant, by name, in one bucket."""
-    race = Race(Path(), Path(), {}, 1.0, CompareObserver(), contextlib.ExitStack())
+    race = Race(Path(), Path(), {}, 1.0, CompareProgress(), contextlib.ExitStack())
     entrants: list[Any] = [
         SimpleNamespace(failure=None, variant=SimpleNamespace(name=name), errors=[(error, LIMIT)])
         for name, error in errors.items()

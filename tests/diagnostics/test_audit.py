@@ -54,7 +54,9 @@ COUNTED: dict[str, Any] = {
 }
 OF_D = {
     **dict.fromkeys(("silent", "tuned", "changed", "mismatch"), 0),
-    "runs": 1, "hits": 1, "misses": {"not_in_table": 2},
+    "runs": 1,
+    "hits": 1,
+    "misses": {"not_in_table": 2},
     **COUNTED,
 }
 SERVED = AuditReport(

@@ -187,8 +187,8 @@ def test_an_unsupported_torch_ends_the_examination() -> None:
     error = UnsupportedTorchError("2.16.0", "2.11 to 2.15")
     (found,) = judge(Facts(requested="auto", torch="2.16.0", torch_error=str(error)))
     assert found == Finding(
-        "torch",
         FAIL,
+        "torch",
         "torch 2.16.0 is not supported (supported: 2.11 to 2.15)",
         "install a supported torch or a newer inductor-warmup",
     )
@@ -206,7 +206,7 @@ def test_the_table_of_this_machine_is_looked_for(
     assert (found.state, "warmup build" in found.fix) == (WARN, True)
     monkeypatch.setenv("WARMUP_TABLE", "t.json")
     Path("t.json").write_text(encode(make_table(runtime=HERE)))
-    assert diagnose().findings[-1] == Finding("tables", FindingState.OK, "2 rows in t.json")
+    assert diagnose().findings[-1] == Finding(FindingState.OK, "tables", "2 rows in t.json")
     Path("t.json").write_text(encode(make_table(runtime=replace(HERE, torch="2.12.0"))))
     found = diagnose().findings[-1]
     assert (found.state, "torch minor: table 2.12, here 2.13" in found.said) == (WARN, True)

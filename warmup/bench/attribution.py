@@ -62,6 +62,8 @@ _TEMPLATE_PREFIX: Final = "triton_tem_"  # of the kernels of inductor's GEMM tem
 _MATMUL: Final = ("batch", "m", "n", "k", "dtype", "epilogue")
 _DIMS_OF_A_BATCH: Final = 3
 _DIGITS: Final = 20  # of a number of a config
+Keys = tuple[str, ...]
+_Ints = Sequence[int]
 
 
 # The profiler writes C++'s names of dtypes (c10/util/typeid, caffe2::TypeMeta::name).
@@ -135,7 +137,7 @@ class Known(StrEnum):
     NOTHING = "nothing"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Attributed:
     """An event with its decision.
 
@@ -147,7 +149,7 @@ class Attributed:
     event: DeviceEvent
     known: Known
     call: object
-    keys: tuple[str, ...] = ()
+    keys: Keys = ()
     row: Row | None = None
     reason: Reason | None = None
     work: Work | None = None
@@ -157,7 +159,7 @@ def attribute(trace: Trace, table: Table | None) -> tuple[Attributed, ...]:
     """Return every event of *trace* with its decision, in the trace's order."""
     index, planned = _RowIndex(table), _planned(trace)
     found = [
-        Attributed(event=event, known=Known.NAME, call=event, reason=Reason.COPY)
+        Attributed(event, Known.NAME, event, reason=Reason.COPY)
         if event.category in COPIES
         else _from_plan(event, *planned[event], table)
         if event in planned
@@ -211,9 +213,7 @@ def _planned(trace: Trace) -> dict[DeviceEvent, tuple[list[PlannedKernel], objec
     return found
 
 
-def _align(
-    events: Sequence[DeviceEvent], kernels: Sequence[PlannedKernel]
-) -> dict[int, tuple[int, ...]]:
+def _align(events: Sequence[DeviceEvent], kernels: Sequence[PlannedKernel]) -> dict[int, Shape]:
     """Return the places in *kernels* that each of *events*, by time, may have, by its index."""
     names = [name_of(event) for event in events]
     launched = set(names)
@@ -222,7 +222,7 @@ def _align(
     for place, kernel in enumerate(kernels):
         is_loose = kernel.by is PlannedBy.LIBRARY or kernel.name not in launched
         (loose if is_loose else named[kernel.name]).append(place)
-    found: dict[int, tuple[int, ...]] = {}
+    found: dict[int, Shape] = {}
     bounds = [(-1, -1)]
     for index, name in enumerate(names):
         if name in named:
@@ -240,11 +240,8 @@ def _align(
 
 
 def _in_segment(
-    events: Sequence[DeviceEvent],
-    inside: Sequence[int],
-    places: Sequence[int],
-    kernels: Sequence[PlannedKernel],
-) -> dict[int, tuple[int, ...]]:
+    events: Sequence[DeviceEvent], inside: _Ints, places: _Ints, kernels: Sequence[PlannedKernel]
+) -> dict[int, Shape]:
     tops = {index: _top(events[index]) for index in inside}
     # The events of one operator's call stand together.
     groups = [list(group) for _, group in itertools.groupby(inside, lambda at: tops[at] or at)]
@@ -288,7 +285,7 @@ def _base(operator: str) -> str:
 def _from_plan(
     event: DeviceEvent, kernels: Sequence[PlannedKernel], call: object, table: Table | None
 ) -> Attributed:
-    found = Attributed(event=event, known=Known.PLAN, call=call)
+    found = Attributed(event, Known.PLAN, call)
     if len({kernel.keys for kernel in kernels}) > 1:
         keys = tuple(dict.fromkeys(key for kernel in kernels for key in kernel.keys))
         return replace(found, keys=keys, reason=Reason.UNTRACED)
@@ -335,9 +332,7 @@ def _from_trace(event: DeviceEvent, table: Table | None, index: _RowIndex) -> At
             known, reason = Known.NAME, Reason.LIBRARY
             if operator.name in _OPS:
                 reason = Reason.NO_TABLE if table is None else Reason.MISS
-    return Attributed(
-        event=event, known=known, call=id(call), keys=keys, row=row, reason=reason, work=work
-    )
+    return Attributed(event, known, id(call), keys, row, reason, work)
 
 
 def _telling(event: DeviceEvent) -> HostOperator | None:
@@ -350,7 +345,6 @@ def _telling(event: DeviceEvent) -> HostOperator | None:
 
 
 def _reason_by_name(event: DeviceEvent, table: Table | None) -> tuple[Known, Reason]:
-    """Return why a kernel without a key has no row: what its name says of its decision."""
     if not event.name.startswith(GENERATED_PREFIXES):
         return Known.NOTHING, Reason.UNTRACED
     if not event.name.startswith("triton_"):
@@ -383,9 +377,7 @@ class _RowIndex:
             else:
                 self._libraries[named["op"], batch, m, n, k, named["dtype"]].append(key)
 
-    def keys_of(
-        self, event: DeviceEvent, operator: HostOperator | None
-    ) -> tuple[Known, tuple[str, ...]]:
+    def keys_of(self, event: DeviceEvent, operator: HostOperator | None) -> tuple[Known, Keys]:
         tensors = [] if operator is None else _tensors_of(operator)
         given = {} if operator is None else operator.arguments
         keys: list[str] = []
@@ -433,9 +425,7 @@ def _pair(*sizes: int) -> tuple[int, ...]:
 def _has_config(row: Row, given: Mapping[str, Any]) -> bool:
     winner, recorded = dict(row.winner.kwargs), given.get("kernel_kwargs")
     pairs = [each.partition("=") for each in recorded.split(",")] if type(recorded) is str else []
-    config = {
-        name: int(value) for name, _, value in pairs if value.isdecimal() and len(value) < _DIGITS
-    }
+    config = {name: int(one) for name, _, one in pairs if one.isdecimal() and len(one) < _DIGITS}
     config |= {name: given[name] for name in ("num_warps", "num_stages") if name in given}
     return all(winner.get(name, value) == value for name, value in config.items())
 
@@ -454,7 +444,6 @@ class _Tensor:
 
 @functools.cache
 def _tensors_of(operator: HostOperator) -> list[_Tensor | None]:
-    """Return the arguments of *operator*, None for each that is no tensor; empty without shapes."""
     dims, types = operator.arguments.get("Input Dims"), operator.arguments.get("Input type")
     if not isinstance(dims, list) or not isinstance(types, list):
         return []

@@ -165,7 +165,6 @@ class _LayerModel(nn.Module):
 
 @contextlib.contextmanager
 def _importable(layer: OpenLayer, names: Sequence[str], device: str) -> Iterator[str]:
-    """Yield a name by which `build` can import *layer* as a model with the dims called *names*."""
 
     def example_inputs(**sizes: int) -> Any:
         with torch.device(device):
@@ -235,9 +234,7 @@ class LayerAtShape:
                 self.no_backward = f"eager has no gradients: {reason_of(error)}"
         room = operand_room(device) // sum(value.nbytes for value in self._values)
         count = 1 if request.l2 is L2.WARM else max(1, min(MAX_OPERAND_SETS, room))
-        self.sets = [
-            _OperandSet.of([value.clone() for value in self._values]) for _ in range(count)
-        ]
+        self.sets = [_OperandSet.of([each.clone() for each in self._values]) for _ in range(count)]
         item, out = dtype.itemsize, self._values[-1].nbytes
         floating = sum(value.nbytes for value in inputs if value.is_floating_point())
         read = sum(value.nbytes for value in (*inputs, *layer.weights))
@@ -267,7 +264,6 @@ class LayerAtShape:
         return max(map(_distance, names, results, expected, [tolerance] * len(names)))
 
     def cells(self, step: Pass, table: LayerTable, backends: Sequence[str]) -> list[Cell]:
-        """Return a cell for each of *backends* that has the pass *step*: its times, or why none."""
         known = {TABLE, *compiled_backends(self._request), *self._layer.backends}
         cells: dict[str, Cell] = {}
         batches: dict[str, Batch] = {}
@@ -403,13 +399,8 @@ def _refuse_waiting(call: Callable[[int], object]) -> None:
 
 
 def _cells_at(
-    request: BenchRequest,
-    layer: OpenLayer,
-    shape: Sizes,
-    table: LayerTable,
-    backends: Sequence[str],
+    request: BenchRequest, layer: OpenLayer, shape: Sizes, table: LayerTable, names: Sequence[str]
 ) -> list[Cell]:
-    """Return the cells of *layer* at *shape*; operands and compiled code are freed afterwards."""
     cells: list[Cell] = []
     reason = ""
     try:
@@ -422,10 +413,10 @@ def _cells_at(
                 text = spell_shape(shape)
                 cells += [
                     Cell(layer=layer.name, shape=text, step=step, backend=name, reason=why)
-                    for name in backends
+                    for name in names
                 ]
             else:
-                cells += place.cells(step, table, backends)
+                cells += place.cells(step, table, names)
     torch.cuda.empty_cache()  # nothing where CUDA is not in use
     return cells
 
@@ -502,13 +493,10 @@ def _places(request: BenchRequest) -> Iterator[tuple[OpenLayer, Sizes]]:
         return
     for layer in open_layers(request.layers):
         text, count = request.shapes, len(layer.shapes[0])
-        yield from (
-            (layer, shape) for shape in (parse_shapes(text, count) if text else layer.shapes)
-        )
+        yield from ((layer, each) for each in (parse_shapes(text, count) if text else layer.shapes))
 
 
 def _backends_of(request: BenchRequest, layers: Sequence[OpenLayer]) -> tuple[str, ...]:
-    """Return the backends of *request*, all where it names none, in the order of the report."""
     own = dict.fromkeys(name for layer in layers for name in layer.backends)
     compiled = compiled_backends(request)
     if taken := {TABLE, *compiled} & own.keys():

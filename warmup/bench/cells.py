@@ -424,7 +424,6 @@ def chart_of(report: BenchReport, layer: str) -> Chart:
 
 
 def _bar(report: BenchReport, cell: Cell | None) -> Bar | None:
-    """Return the rate of *cell* at the upper end, the median and the lower end of its time."""
     if cell is None or cell.samples is None or (rate := report.rate(cell)) is None:
         return None
     (low, high), median = cell.samples.interval, cell.samples.median
@@ -432,7 +431,6 @@ def _bar(report: BenchReport, cell: Cell | None) -> Bar | None:
 
 
 def provenance(device: torch.device) -> dict[str, str | None]:
-    """Return the device's name, the versions in use, None where unknown, and the time in UTC."""
     from warmup.inductor import connect  # loads torch
 
     runtime = connect().runtime(str(device))

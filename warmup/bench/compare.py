@@ -212,7 +212,7 @@ class Origin:
     digest: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """The origin and the results of a comparison; speed-ups are those over default mode."""
 
@@ -236,9 +236,7 @@ class Comparison:
     def too_busy(self) -> str | None:
         base = self.baseline
         cells = zip(self.buckets, base.cells, strict=True) if base is not None else ()
-        return first_busy_sentence(
-            (f"{BASELINE} in {bucket}", cell.device) for bucket, cell in cells
-        )
+        return first_busy_sentence((f"{BASELINE} in {bucket}", one.device) for bucket, one in cells)
 
     def speedups(self, result: Result) -> tuple[Ratio | None, ...]:
         """Return the speed-up of *result* by bucket, None where the baseline scatters too far.
@@ -298,20 +296,14 @@ class Comparison:
         return list(zip(base.cells, result.cells, strict=True))
 
 
-class CompareObserver:
-    """Receiver of a comparison's events. Each method ignores its event unless it is overridden."""
+class CompareProgress:
+    """What a comparison tells while it runs: nothing, unless methods are overridden."""
 
-    def variant_started(self, variant: Variant) -> None:
-        """The process of *variant* is about to start."""
+    def show(self, step: str, *, done: float | None = None, total: int | None = None) -> None:
+        """Show the *step* under way, and how many rounds are done."""
 
-    def variant_ready(self, variant: Variant, start: Start) -> None:
-        """The first outputs of *variant* are computed, and it can be timed."""
-
-    def variant_failed(self, variant: Variant, reason: str) -> None:
-        """*variant* failed for *reason* and takes no further part."""
-
-    def round_finished(self, number: int, total: int) -> None:
-        """Every variant was timed once more in every bucket; *number* counts from 1."""
+    def print_above(self, line: str) -> None:
+        """Print *line*: a variant is ready, or has failed."""
 
 
 def parse_variants(text: str | None, model: str, *, pads: bool = False) -> tuple[Variant, ...]:
@@ -361,7 +353,7 @@ def rounded(value: float) -> float:
     return round(value, decimals_of(value))
 
 
-def document(report: Comparison) -> dict[str, Any]:
+def document_of_comparison(report: Comparison) -> dict[str, Any]:
     """Return *report* as JSON values; docs/how-to/compare-a-model.md has each."""
     return {
         "schema": _SCHEMA,
@@ -392,7 +384,7 @@ def document(report: Comparison) -> dict[str, Any]:
     }
 
 
-def chart_of(report: Comparison) -> Chart:
+def chart_of_comparison(report: Comparison) -> Chart:
     """Return the chart of *report*: the speed of each timed variant over default mode, by bucket.
 
     Over eager where default mode was not timed; the intervals are those of the variant.

@@ -72,7 +72,6 @@ def _near(centre: int, shape: Sizes) -> torch.Tensor:
 
 
 def _call_of(backend: str, function: str, *last: float, **options: object) -> Operator:
-    """Return the method of a layer that calls *function* of a library on the layer's inputs."""
 
     def call(_layer: Layer, *inputs: Any) -> Any:
         return getattr(library(backend), function)(*inputs, *last, **options)
@@ -208,7 +207,6 @@ class OpenLayer:
 
     @classmethod
     def of(cls, definition: Any, name: str) -> OpenLayer:
-        """Return the layer *definition*, an object with the attributes of `Layer`."""
         shapes = [tuple(shape) for shape in getattr(definition, "shapes", ())]
         methods = [getattr(definition, method, None) for method in (EAGER, "inputs")]
         if len({len(shape) for shape in shapes}) != 1 or not all(map(callable, methods)):
@@ -242,7 +240,6 @@ class OpenLayer:
         return list(module.parameters()) if isinstance(module, nn.Module) else []
 
     def move_to(self, device: str, dtype: torch.dtype) -> None:
-        """Move the parameters to *device*, floating ones in *dtype*; they take no gradients."""
         if isinstance(self.definition, nn.Module):
             self.definition.to(device=device, dtype=dtype)
             self.definition.eval().requires_grad_(requires_grad=False)
@@ -279,10 +276,7 @@ class OpenLayer:
                 f"inputs of layer {self.name} are no tensors, or none of them is floating",
                 "return a tuple of tensors",
             )
-        return [
-            value.detach().to(device, dtype if value.is_floating_point() else value.dtype)
-            for value in values
-        ]
+        return [x.detach().to(device, dtype if x.is_floating_point() else x.dtype) for x in values]
 
 
 def spell_shape(shape: Sequence[object]) -> str:
@@ -304,14 +298,12 @@ def parse_shapes(text: str, count: int | None = None) -> tuple[Sizes, ...]:
 
 
 def choose(word: str, known: Sequence[str], option: str) -> str:
-    """Return *word*."""
     if word not in known:
         raise SettingsError(f"{option} {word!r} is unknown", f"use any of {','.join(known)}")
     return word
 
 
 def open_layers(words: Sequence[str]) -> list[OpenLayer]:
-    """Return the layers *words*, built-in names and ``FILE.py:Class``; all built-in without any."""
     layers: list[OpenLayer] = []
     for word in words or LAYERS:
         if ":" in word:

@@ -44,7 +44,7 @@ class Limit(StrEnum):
     OTHER = "other"  # below a tenth of both peaks, and long enough
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class KernelLine:
     """All events of one name in one bucket that are about one decision.
 
@@ -81,7 +81,7 @@ class KernelLine:
         return self.ratio is not None and self.is_whole and abs(self.ratio - 1) > _DRIFT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class BucketProfile:
     """The lines of one bucket, the most time first; None is the bucket of a trace without marks.
 
@@ -215,21 +215,13 @@ def _bucket(
         calls[each.keys][each.call] += each.event.us
         windows[each.event.device, each.event.iteration].append(each.event)
     device_us = sum(each.event.us for each in found)
-    latency_us = CPU_LATENCY_US if trace.is_cpu else GPU_LATENCY_US
-    lines = [
-        _line(own, statistics.median(calls[own[0].keys].values()), device_us, peaks, latency_us)
-        for own in groups.values()
-    ]
+    medians = {keys: statistics.median(times.values()) for keys, times in calls.items()}
+    common = device_us, peaks, CPU_LATENCY_US if trace.is_cpu else GPU_LATENCY_US
+    lines = [_line(own, medians[own[0].keys], *common) for own in groups.values()]
     gaps = [_gaps(events, mark) for (_, mark), events in windows.items()]
     busy_us, host_gap_us, device_gap_us = (sum(column) for column in zip(*gaps, strict=True))
-    return BucketProfile(
-        bucket=name,
-        iterations=count,
-        busy_us=busy_us,
-        host_gap_us=host_gap_us,
-        device_gap_us=device_gap_us,
-        lines=tuple(sorted(lines, key=lambda line: -line.total_us)),
-    )
+    ordered = tuple(sorted(lines, key=lambda line: -line.total_us))
+    return BucketProfile(name, count, busy_us, host_gap_us, device_gap_us, ordered)
 
 
 def _gaps(events: Sequence[DeviceEvent], mark: Range | None) -> tuple[float, float, float]:
@@ -247,11 +239,7 @@ def _gaps(events: Sequence[DeviceEvent], mark: Range | None) -> tuple[float, flo
 
 
 def _line(
-    own: Sequence[Attributed],
-    call_us: float,
-    device_us: float,
-    peaks: Peaks | None,
-    latency_us: float,
+    own: Sequence[Attributed], call_us: float, device_us: float, peaks: Peaks | None, low_us: float
 ) -> KernelLine:
     first, us = own[0], tuple(each.event.us for each in own)
     worked = [each for each in own if each.work is not None]
@@ -267,26 +255,14 @@ def _line(
             share = share_of_peak(peaks, work.dtype, work.flops, work.moved, median_us)
             limit = Limit.MEMORY if share == (gbps or 0.0) / peaks.gbps else Limit.COMPUTE
             if share < LOW_SHARE:
-                limit = Limit.LATENCY if median_us <= latency_us else Limit.OTHER
+                limit = Limit.LATENCY if median_us <= low_us else Limit.OTHER
     expected, is_whole = (None, True) if first.row is None else row_us(first.row)
-    return KernelLine(
-        name=name_of(first.event),
-        known_by=first.known,
-        no_row=first.reason,
-        keys=first.keys,
-        row=first.row,
-        us=us,
-        per_iteration=tuple(per_iteration.values()),
-        share=sum(us) / device_us if device_us else 0.0,
-        work=work,
-        tflops=tflops,
-        gbps=gbps,
-        peak_share=share,
-        limit=limit,
-        row_us=expected,
-        ratio=call_us / expected if expected else None,
-        is_whole=is_whole,
-    )
+    part = sum(us) / device_us if device_us else 0.0
+    ratio = call_us / expected if expected else None
+    about = name_of(first.event), first.known, first.reason, first.keys, first.row, us
+    times = tuple(per_iteration.values()), part
+    rates = tflops, gbps, share
+    return KernelLine(*about, *times, work, *rates, limit, expected, ratio, is_whole)
 
 
 def row_us(row: Row) -> tuple[float, bool]:
@@ -303,7 +279,10 @@ def row_us(row: Row) -> tuple[float, bool]:
     return (found.time_us, True) if found.kernels == 1 else (found.bare_us, False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+_Sides = tuple[Sequence[KernelLine], Sequence[KernelLine]]  # of the trace before, and after
+
+
+@dataclass(frozen=True, slots=True)
 class KernelDifference:
     """One decision or kernel in two traces: the median microseconds of an iteration.
 
@@ -355,26 +334,15 @@ def differences_of(before: Profile, after: Profile) -> tuple[KernelDifference, .
     return tuple(found)
 
 
-def _difference(
-    bucket: str | None,
-    subject: str | None,
-    sides: tuple[Sequence[KernelLine], Sequence[KernelLine]],
-) -> KernelDifference:
+def _difference(bucket: str | None, subject: str | None, sides: _Sides) -> KernelDifference:
     before, after = (tuple(dict.fromkeys(line.name for line in side)) for side in sides)
     first, second = map(_samples, sides)
     interval = None
     if first and second and len(first.times_us) > 1 and len(second.times_us) > 1:
         (low_a, high_a), (low_b, high_b) = first.interval, second.interval
         interval = (low_b / high_a, high_b / low_a) if high_a and low_a else None
-    return KernelDifference(
-        bucket=bucket,
-        subject=subject,
-        before=before,
-        after=after,
-        before_us=None if first is None else first.median,
-        after_us=None if second is None else second.median,
-        interval=interval,
-    )
+    before_us, after_us = (None if each is None else each.median for each in (first, second))
+    return KernelDifference(bucket, subject, before, after, before_us, after_us, interval)
 
 
 def _samples(lines: Sequence[KernelLine]) -> Samples | None:

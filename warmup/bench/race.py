@@ -17,7 +17,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -26,7 +25,7 @@ from warmup.bench.compare import (
     FEWEST_ROUNDS,
     REFERENCE,
     BucketTime,
-    CompareObserver,
+    CompareProgress,
     CompareRequest,
     Comparison,
     How,
@@ -40,7 +39,7 @@ from warmup.core.buckets import parse_buckets, parse_inputs
 from warmup.core.device import Runtime, compare_runtimes
 from warmup.core.errors import MissReason, ModelError, SettingsError, warmup_error_in
 from warmup.core.files import make_folder, temporary_folder
-from warmup.core.processes import Child, ChildError, end_with_parent, in_turn
+from warmup.core.processes import Child, ChildError, answering, in_turn
 from warmup.core.rows import L2, SEED, Launch
 from warmup.core.text import __version__
 from warmup.core.trial import Samples
@@ -54,9 +53,7 @@ _TIMES: Final = ("device", "wall", "host")
 Answer = Mapping[str, Any]
 
 
-def race(
-    request: CompareRequest, observer: CompareObserver | None = None
-) -> tuple[Comparison, ...]:
+def race(request: CompareRequest, progress: CompareProgress | None = None) -> Sequence[Comparison]:
     """Return how the model of *request* starts and runs in every bucket, for each of its launches.
 
     A variant that fails, dies, or does not answer in time has its failure in the result.
@@ -88,7 +85,7 @@ def race(
         if table is not None:
             case["table"] = str(scratch / "table.json")
             write(scratch / "table.json", table.table)
-        running = Race(scratch, logs, case, request.timeout_s, observer or CompareObserver(), stack)
+        running = Race(scratch, logs, case, request.timeout_s, progress or CompareProgress(), stack)
         for variant in variants:
             running.start(variant)
         running.allow_rounding()
@@ -111,18 +108,13 @@ def race(
                 table=None if table is None else table.origin,
                 digest=None if table is None else digest_of(table.table),
             )
-            results = (each.result(has_log=request.out is not None) for each in running.entrants)
-            remarks = (*_remarks(table, runtime), *running.remarks, *running.idle())
-            unique = tuple(dict.fromkeys(remarks))
-            reports.append(
-                Comparison(origin=origin, buckets=buckets, results=tuple(results), remarks=unique)
-            )
+            own = tuple(each.result(has_log=request.out is not None) for each in running.entrants)
+            found = dict.fromkeys((*_remarks(table, runtime), *running.remarks, *running.idle()))
+            reports.append(Comparison(origin, buckets, own, tuple(found)))
     return tuple(reports)
 
 
-def _entries(
-    request: CompareRequest,
-) -> tuple[tuple[Variant, ...], FoundTable | None, Runtime, str]:
+def _entries(request: CompareRequest) -> tuple[Sequence[Variant], FoundTable | None, Runtime, str]:
     from warmup.inductor import connect
     from warmup.inductor.machine import check_compiler, resolve_device
     from warmup.models.loading import parse_cast
@@ -224,14 +216,10 @@ class _VariantEntrant(Entrant):
 
     def result(self, *, has_log: bool) -> Result:
         pairs = () if self.failure is not None else zip(self.times, self.errors, strict=True)
-        cells = [
-            BucketTime(
-                **{name: Samples(tuple(each[f"{name}_us"] for each in rounds)) for name in _TIMES},
-                error=error,
-                limit=limit,
-            )
-            for rounds, (error, limit) in pairs
-        ]
+        cells = []
+        for rounds, (error, limit) in pairs:
+            own = {name: Samples(tuple(each[f"{name}_us"] for each in rounds)) for name in _TIMES}
+            cells.append(BucketTime(**own, error=error, limit=limit))
         log = self.log.name if has_log else None
         return Result(self.variant, self.started, tuple(cells), self.failure, log)
 
@@ -244,7 +232,7 @@ class Race:
     logs: Path
     case: Mapping[str, Any]
     timeout_s: float
-    observer: CompareObserver
+    progress: CompareProgress
     processes: contextlib.ExitStack
     entrants: list[_VariantEntrant] = field(default_factory=list)
     dtype: str = ""
@@ -252,19 +240,16 @@ class Race:
     _digests: dict[str, str] = field(default_factory=dict)
 
     def start(self, variant: Variant) -> None:
-        """Start the process of *variant*, and compare its first outputs with eager's."""
-        self.observer.variant_started(variant)
+        self.progress.show(f"{variant.name}: first outputs")
         log = self.logs / f"compare-{variant.name}.log"
-        spawned = time.monotonic()
+        spawned, progress = time.monotonic(), self.progress
         caches = self.scratch / variant.name
-        environment = {
-            "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
-            "TRITON_CACHE_DIR": str(caches / "triton"),
-        }
+        names = ("TORCHINDUCTOR", "TRITON")
+        environment = {f"{name}_CACHE_DIR": str(caches / name.lower()) for name in names}
         entrant = _VariantEntrant(
             remote=self.processes.enter_context(Remote(_CHILD, log, environment)),
             timeout_s=self.timeout_s,
-            on_failure=partial(self.observer.variant_failed, variant),
+            on_failure=lambda reason: progress.print_above(f"{variant.name}: failed: {reason}"),
             variant=variant,
             log=log,
         )
@@ -282,8 +267,11 @@ class Race:
             raise ModelError(
                 f"the model failed in eager mode: {entrant.failure}", "make it run uncompiled first"
             )
-        if entrant.failure is None and entrant.started is not None:
-            self.observer.variant_ready(variant, entrant.started)
+        if entrant.failure is None and (start := entrant.started) is not None:
+            self.progress.print_above(
+                f"{variant.name}: first outputs after {start['process_seconds']:.1f} s, "
+                f"{start['benchmarks']} benchmarks"
+            )
 
     def allow_rounding(self) -> None:
         """Let every variant be as far from eager as the baseline is, times `MOST_TIMES`.
@@ -325,7 +313,7 @@ class Race:
                     timed = entrant.ask("time", bucket=bucket)
                     if timed is not None:
                         entrant.times[bucket].append(timed)
-            self.observer.round_finished(number + 1, rounds)
+            self.progress.show("timing", done=number + 1, total=rounds)
 
     def idle(self) -> Iterator[str]:
         """Yield a remark for each variant that tuned nothing, or missed rows for frozen weights."""
@@ -359,19 +347,16 @@ class Race:
                 )
 
 
-def serve(handlers: Mapping[str, Callable[..., Answer]], answers: int) -> None:
-    """Answer requests of standard input with *handlers* on the file descriptor *answers*.
+def serve(handlers: Mapping[str, Callable[..., Answer]]) -> None:
+    """Answer requests of standard input with *handlers*, as a `Remote`'s program.
 
     A request ``{"do": NAME, ...}`` calls the handler NAME with the other fields as arguments. An
     exception of the handler is answered as ``{"failed": REASON}``, its traceback goes to stderr.
     """
-    end_with_parent()
-    inherited = False  # else a process started here would keep the pipe open
-    os.set_inheritable(answers, inherited)
     requests = os.dup(0)
     with Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), 0)  # the user's code gets an empty standard input
-    with os.fdopen(requests, "rb") as commands, os.fdopen(answers, "wb") as out:
+    with os.fdopen(requests, "rb") as commands, answering() as send:
         for line in commands:
             request = json.loads(line)
             try:
@@ -383,5 +368,4 @@ def serve(handlers: Mapping[str, Callable[..., Answer]], answers: int) -> None:
                 answer = {"failed": " ".join(message.split())[:_ANSWER_LENGTH]}
             sys.stdout.flush()
             sys.stderr.flush()
-            out.write(json.dumps(answer).encode() + b"\n")
-            out.flush()
+            send(answer)

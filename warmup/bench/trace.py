@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from warmup.core.buckets import parse_buckets, parse_inputs
-from warmup.core.errors import ModelError, SettingsError
+from warmup.core.errors import SettingsError
 from warmup.core.files import open_regular, replace_bytes, temporary_folder
 from warmup.core.roofline import BUCKET_MARK, PLAN_NAME, GraphPlan, RecordedPlan, plan_from_json
-from warmup.core.rows import COMPILE_MODES, SEED
+from warmup.core.rows import COMPILE_MODES
 from warmup.core.text import shown
 from warmup.serving.install import InstallRequest, install_as
 from warmup.table.codec import digest_of
@@ -108,7 +108,7 @@ class DeviceEvent:
         return None if self.iteration is None else self.iteration.name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Trace:
     """The events of a trace by device and time, and what else its file says.
 
@@ -168,14 +168,10 @@ def read_trace(path: Path) -> Trace:
         )
     listed = document.devices if isinstance(document.devices, list) else []
     names = [str(each.get("name")) for each in listed if isinstance(each, dict)]
-    return Trace(
-        events=tuple(sorted(events, key=lambda each: (each.device, each.begin))),
-        iterations=tuple(host.iterations),
-        is_cpu=not work,
-        devices=tuple(dict.fromkeys(names)),
-        plan=None if document.plan is None else plan_from_json(document.plan, str(path)),
-        skipped=skipped,
-    )
+    ordered = tuple(sorted(events, key=lambda each: (each.device, each.begin)))
+    plan = None if document.plan is None else plan_from_json(document.plan, str(path))
+    devices = tuple(dict.fromkeys(names))
+    return Trace(ordered, tuple(host.iterations), not work, devices, plan, skipped)
 
 
 def _document_in(path: Path) -> _Document:
@@ -224,10 +220,8 @@ class _Host:
             self._graphs[thread].append(Range(begin, end, graph))
         # Other ranges, of a user or of torch's own runtime, compute nothing themselves.
         elif "::" in name or name.startswith(GENERATED_PREFIXES) or _BACKEND in given:
-            arguments = {each: given[each] for each in _KEPT_ARGUMENTS if each in given}
-            operator = self._operators.setdefault(
-                (name, repr(arguments)), HostOperator(name, arguments)
-            )
+            kept = {each: given[each] for each in _KEPT_ARGUMENTS if each in given}
+            operator = self._operators.setdefault((name, repr(kept)), HostOperator(name, kept))
             call = HostCall(begin, end, operator)
             self._calls[thread].append(call)
             if (external := _identity(given.get("External id"))) is not None:
@@ -262,9 +256,7 @@ class _Host:
                 if call.top is None:
                     name, begin, us = call.operator.name, call.begin, call.end - call.begin
                     around = self._around(thread, begin)
-                    events.append(
-                        DeviceEvent(name, begin, us, "cpu", "cpu_op", call, begin, *around)
-                    )
+                    events += [DeviceEvent(name, begin, us, "cpu", "cpu_op", call, begin, *around)]
         return events
 
     def _around(self, thread: Thread | None, at: float) -> tuple[Range | None, Range | None]:
@@ -278,7 +270,6 @@ def _innermost(ranges: Sequence[Range], time: float) -> Range | None:
 
 
 def _time(value: Any) -> float | None:
-    """Return *value* of a trace, a time in microseconds; None where it is no finite number."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     return float(value) if abs(value) < _LAST_TIME else None
@@ -318,36 +309,25 @@ def record_trace(
     from warmup.inductor.adapter import compile_model
     from warmup.inductor.kernel_plans import fresh_graphs, watching_plans
     from warmup.inductor.machine import describe_runtime, resolve_device
-    from warmup.models.inputs import resolve_inputs
-    from warmup.models.loading import load_model, make_inputs, parse_cast
+    from warmup.models.inputs import place_model
 
-    on, cast = resolve_device(device), parse_cast(dtype)
-    loaded = load_model(model)
-    resolved = resolve_inputs(loaded, specs, buckets, cast)
-    try:
-        loaded.module.to(device=on, dtype=cast)
-    except RuntimeError as error:
-        raise ModelError(f"the model does not fit on {on} ({error})") from error
+    on = resolve_device(device)
+    placed = place_model(model, specs, buckets, on, dtype)
     runtime = describe_runtime(on)
     with contextlib.ExitStack() as stack:
         if table is not None:
-            handle = install_as(
-                InstallRequest(
-                    table=table, device=str(on), model=loaded.module, bundle=False, quiet=True
-                )
-            )
-            stack.enter_context(handle)
+            asked = InstallRequest(table, placed.module, bundle=False, device=str(on), quiet=True)
+            handle = stack.enter_context(install_as(asked))
             if handle.refused is not None:
                 raise SettingsError(handle.refused, "record on the machine of the table")
         torch.compiler.config.recompile_limit = 8 * len(buckets)
         stack.enter_context(torch.no_grad())
         stack.enter_context(fresh_graphs())
-        compiled = compile_model(loaded.module, mode)
+        compiled = compile_model(placed.module, mode)
         plans: dict[str, tuple[GraphPlan, ...]] = {}
         ready: dict[str, Inputs] = {}
         for bucket in buckets:
-            torch.manual_seed(SEED)
-            given = make_inputs(loaded, resolved.specs, bucket, on, cast)
+            given = placed.inputs(bucket)
             with watching_plans() as watch:
                 for _ in range(_SETTLING_CALLS):
                     compiled(*given.args, **given.kwargs)

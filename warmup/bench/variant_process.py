@@ -12,7 +12,6 @@ import gc
 import hashlib
 import itertools
 import resource
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -31,8 +30,8 @@ from warmup.core.phases import DECIMALS, Phase, PhaseClock, added, document_of, 
 from warmup.core.roofline import dtype_name
 from warmup.core.rows import L2, Launch
 from warmup.measuring.clock import Batch, batch_of, wall_us
-from warmup.models.inputs import naming_dtypes, resolve_inputs
-from warmup.models.loading import Inputs, load_model, make_inputs, parse_cast
+from warmup.models.inputs import naming_dtypes, place_model
+from warmup.models.loading import Inputs
 from warmup.models.outputs import dense_parts, is_plain, tensors_of, worst_error
 from warmup.table.schema import TOLERANCE
 
@@ -167,16 +166,11 @@ class VariantProcess:
         return {name: round(time_us, 3) for name, time_us in times.items()}
 
     def _load(self, case: Case) -> None:
-        dtype = parse_cast(case.dtype)
-        torch.manual_seed(case.seed)
-        model = load_model(case.model)
         buckets = [Bucket(tuple((name, size) for name, size in sizes)) for sizes in case.buckets]
-        resolved = resolve_inputs(model, parse_inputs(case.inputs), buckets, dtype)
-        self._assumptions = [str(assumption) for assumption in resolved.assumptions]
-        self._module = model.module.to(device=self._device, dtype=dtype)
-        for bucket in buckets:
-            torch.manual_seed(case.seed)
-            self._inputs.append(make_inputs(model, resolved.specs, bucket, self._device, dtype))
+        specs = parse_inputs(case.inputs)
+        model = place_model(case.model, specs, buckets, self._device, case.dtype, seed=case.seed)
+        self._assumptions = [str(assumption) for assumption in model.resolved.assumptions]
+        self._module, self._inputs = model.module, [model.inputs(bucket) for bucket in buckets]
 
     def _dtype(self) -> str:
         inputs = tensors_of([(given.args, given.kwargs) for given in self._inputs])
@@ -187,7 +181,6 @@ class VariantProcess:
         return "tf32" if name == "f32" and is_tf32 else name
 
     def _compile(self, case: Case, clock: PhaseClock) -> None:
-        """Compile the model as *case* says; count inductor's benchmarks, and drive *clock*."""
         how = How(case.how)
         self._served = self._module
         if how is How.EAGER:
@@ -306,7 +299,6 @@ def copy_operands(module: nn.Module, inputs: Sequence[Inputs], room: int) -> Cop
 
 
 def _copied(inputs: Inputs) -> Inputs:
-    """Return *inputs* with copies of its tensors; a tensor that occurs twice is copied once."""
     copies: dict[int, torch.Tensor] = {}
 
     def copied(leaf: torch.Tensor) -> torch.Tensor:
@@ -336,12 +328,8 @@ def digest_of(tree: object) -> str:
     return hashed.hexdigest()
 
 
-def _main(answers: int) -> None:
+if __name__ == "__main__":
     process = VariantProcess()
     requests = (process.start, process.agree, process.release, process.prepare, process.time)
     with torch.no_grad():
-        serve({handler.__name__: handler for handler in requests}, answers)
-
-
-if __name__ == "__main__":
-    _main(int(sys.argv[1]))
+        serve({handler.__name__: handler for handler in requests})

@@ -9,22 +9,19 @@ from typing import Annotated, Any, Final
 import typer
 
 from warmup.cli.audit import CONTEXT_SETTINGS, audit, run
-from warmup.cli.bench import bench
 from warmup.cli.build import build
 from warmup.cli.check import check
-from warmup.cli.compare import compare
 from warmup.cli.explain import doctor, explain, suggest
 from warmup.cli.options import with_options
 from warmup.cli.output import print_line
-from warmup.cli.profile import profile
 from warmup.cli.tables import diff, export, merge, show
+from warmup.cli.timings import bench, compare, profile
 from warmup.core.text import __version__
 
 _HELP_NAMES: Final[dict[str, Any]] = {"help_option_names": ["-h", "--help"]}
 
 
 def _epilog(examples: str) -> str:
-    """Return the end of a help text: *examples*, a line for each, and where exit codes are."""
     lines = "\n  ".join(inspect.cleandoc(examples).splitlines())
     return f"\b\nExamples:\n  {lines}\n\nExit codes and errors: docs/reference/errors.md"
 
@@ -124,7 +121,6 @@ class _Command(typer.core.TyperCommand):
 
 
 def _add(command: Callable[..., None], **settings: Any) -> None:
-    """Add *command* with the options of every command and its examples."""
     name = command.__name__
     run_it = with_options(
         command,

@@ -186,7 +186,6 @@ def _counts(report: AuditReport) -> Iterator[str]:
 
 
 def _processes(report: AuditReport) -> Iterator[str]:
-    """Yield what is rare: frames without a graph, and processes that asked or told nothing."""
     for frame, count in report.uncompiled.items():
         yield f"uncompiled  x{count} {frame}"
     for frame, count in report.changed.items():

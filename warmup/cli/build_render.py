@@ -1,6 +1,6 @@
 """What a build prints: its progress on stderr, and its report or plan as text and as JSON.
 
-`BuildProgress` and `CompareProgress` are the observers of `warmup build` and `warmup compare`.
+`BuildProgress` is the observer of `warmup build`, `LiveLine` shows the progress of `compare` too.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from rich.console import Console
@@ -19,7 +18,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Ta
 from rich.table import Column
 from rich.text import Text
 
-from warmup.bench.compare import CompareObserver, Start, Variant
+from warmup.bench.compare import CompareProgress
 from warmup.cli.options import is_quiet, is_verbose
 from warmup.cli.output import grid, record, say, spell_cost, spell_peaks, wrapped
 from warmup.cli.tables import ROW_HEAD, UNSTABLE_MARK, row_cells, spell_limits
@@ -77,7 +76,7 @@ def _clock(seconds: float) -> str:
     return str(dt.timedelta(seconds=int(seconds))).removeprefix("0:").removeprefix("0")
 
 
-class LiveLine(AbstractContextManager["LiveLine"]):
+class LiveLine(AbstractContextManager["LiveLine"], CompareProgress):
     """The live line of a command: its step, the *units* done, the time so far and the time left.
 
     On a stream that is no terminal the lines of `print_above` appear, and after a minute without
@@ -100,12 +99,7 @@ class LiveLine(AbstractContextManager["LiveLine"]):
         self._progress.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
     def show(
@@ -211,28 +205,6 @@ class BuildProgress(LiveLine, Observer):
         )
 
 
-class CompareProgress(LiveLine, CompareObserver):
-    """Progress of a comparison."""
-
-    def __init__(self) -> None:
-        super().__init__("rounds")
-
-    def variant_started(self, variant: Variant) -> None:
-        self.show(f"{variant.name}: first outputs")
-
-    def variant_ready(self, variant: Variant, start: Start) -> None:
-        self.print_above(
-            f"{variant.name}: first outputs after {start['process_seconds']:.1f} s, "
-            f"{start['benchmarks']} benchmarks"
-        )
-
-    def variant_failed(self, variant: Variant, reason: str) -> None:
-        self.print_above(f"{variant.name}: failed: {reason}")
-
-    def round_finished(self, number: int, total: int) -> None:
-        self.show("timing", done=number, total=total)
-
-
 # -- Whether the times of a build can be believed, and which rows to measure again ----------------
 
 RETRY: Final = "add --retry unstable to this command"
@@ -284,7 +256,6 @@ def _unstable_rows(unstable: int, rows: int, remedy: str) -> str:
 
 
 def is_undecided(rows: Mapping[str, Row], measured: Collection[str]) -> bool:
-    """Return whether something was *measured*, and no time of it carries a decision."""
     flags = [rows[key].evidence.is_unstable for key in measured if key in rows]
     return bool(flags) and all(flags)
 
@@ -294,9 +265,7 @@ def _belief(machine: MachineState, unstable: int, measured: int) -> str:
     if machine.worst_share is not None:
         load = f"other processes took up to {machine.worst_share:.0%} of {machine.cpus:g} CPUs"
     if machine.disturbed:
-        reasons.append(
-            f"{load}, too much in {machine.disturbed} of {machine.measured} measurements"
-        )
+        reasons += [f"{load}, too much in {machine.disturbed} of {machine.measured} measurements"]
     if unstable:
         reasons.append(f"{unstable} of {counted(measured, 'row')} measured now unstable")
     if reasons:
@@ -306,7 +275,6 @@ def _belief(machine: MachineState, unstable: int, measured: int) -> str:
 
 
 def _first(lines: list[str], what: str) -> Iterator[str]:
-    """Yield the first of *lines*, and how many more there are of *what*."""
     yield from lines[:_MAX_LISTED]
     if len(lines) > _MAX_LISTED:
         yield f"{len(lines) - _MAX_LISTED} more {what}"
@@ -384,7 +352,6 @@ def _mean_gain(rows: list[Row], kind: Kind) -> str:
 
 
 def _doubts(report: BuildReport) -> Iterator[str]:
-    """Yield flagged rows, ranges to split, and candidates with an unexpected rejection."""
     for flag in SHARE_FLAGS:
         keys = [one.key for one in report.timings if flag in one.row.evidence.flags]
         yield from _first([f"row flagged {flag}: {key}" for key in keys], f"rows flagged {flag}")
@@ -540,7 +507,6 @@ def spell_plan(report: BuildReport) -> Iterator[str]:
 
 
 def _sources(report: BuildReport) -> Iterator[str]:
-    """Yield a line for each table of ``--rows-from``: rows taken, and rows refused by reason."""
     for source in report.rows_from:
         reasons = "; ".join(f"{count} refused: {why}" for why, count in source.reasons.items())
         taken = f"rows from {source.path}: {len(source.taken)} taken"

@@ -129,11 +129,9 @@ def _span(span: Span, width: int) -> Iterator[str]:
     low, high = span.low_cause, span.high_cause
     if low is high is None:
         yield from fold("no guard of torch tests this dim", " " * 11, width=width)
-    ends = (
-        [(f"only {span.low}", low)]
-        if low == high
-        else [(f"from {span.low}", low), (f"to {span.high}", high)]
-    )
+    ends = [(f"from {span.low}", low), (f"to {span.high}", high)]
+    if low == high:
+        ends = [(f"only {span.low}", low)]
     for end, cause in (*ends, *(("only where", condition) for condition in span.conditions)):
         if cause is not None:
             yield from fold(f"{end}, {cause.kind}: {cause.sentence}", "    ", indent=6, width=width)

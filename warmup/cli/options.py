@@ -58,7 +58,6 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text
 
 
 def parse_failures(words: str | None) -> list[str]:
-    """Return the words of ``--fail-on``, none for None; one not in `FAILURES` is an error."""
     wanted = [word.strip() for word in words.split(",")] if words else []
     if unknown := [word for word in wanted if word not in FAILURES]:
         raise SettingsError(
@@ -83,7 +82,6 @@ class ModelOptions:
     device: str
 
     def words(self) -> dict[str, Any]:
-        """Return all but the model by name, for a function that takes them so."""
         names = ("seqlens", "dims", "inputs", "dtype", "device")
         return {name: getattr(self, name) for name in names}
 
@@ -118,12 +116,11 @@ _Devices = typer.Option(
 )
 
 
+_Words = list[str] | None
+
+
 def _of_model(
-    model: str | None,
-    sizes: list[str] | None,
-    inputs: list[str] | None,
-    dtype: str | None,
-    device: str,
+    model: str | None, sizes: _Words, inputs: _Words, dtype: str | None, device: str
 ) -> ModelOptions:
     plain = [text for text in sizes or () if "=" not in text]
     if len(plain) > 1:
@@ -152,7 +149,6 @@ _Verbose = Annotated[
 
 
 def is_quiet() -> bool:
-    """Return whether the command that runs in this thread has ``--quiet``."""
     return _is_quiet.get()
 
 
@@ -193,8 +189,8 @@ def with_options(
     keyword, required = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.empty
     of_model: dict[str, tuple[Any, Any]] = {
         "model": (Annotated[str, _Model], required),
-        "sizes": (Annotated[list[str] | None, _Sizes], None),
-        "inputs": (Annotated[list[str] | None, _Inputs], None),
+        "sizes": (Annotated[_Words, _Sizes], None),
+        "inputs": (Annotated[_Words, _Inputs], None),
         "dtype": (Annotated[str | None, _Dtype], None),
         "device": (Annotated[str, _Devices] if has_devices else DeviceOption, "auto"),
     }
@@ -216,7 +212,6 @@ def with_options(
 
 @contextlib.contextmanager
 def _verbosity(level: int, *, quiet: bool) -> Iterator[None]:
-    """Log to stderr, INFO from *level* 1 and DEBUG from 2 on, while the context is open."""
     token = _is_quiet.set(quiet)
     log, handler = logging.getLogger("warmup"), logging.StreamHandler(sys.stderr)
     before = log.level

@@ -131,7 +131,6 @@ def wrapped(text: str, head: str = "", *, indent: int | None = 2) -> list[str]:
 
 
 def spell_phases(part: str, seconds: PhaseSeconds, head: str = "  ") -> list[str]:
-    """Return the seconds of *part* of a start and of each phase that it entered, behind *head*."""
     words = ", ".join(f"{phase.label} {taken:.2f}" for phase, taken in seconds.items())
     return fold(f"{part} {sum(seconds.values()):.2f}: {words}", head, indent=len(head) + 2)
 
@@ -159,7 +158,6 @@ def grid(
 
 
 def fold_cells(text: str, head: str, width: int | None) -> list[str]:
-    """Return *head* and *text* in lines of at most *width* columns, broken inside of words too."""
     indent = min(len(head), _DEEPEST) or 4
     return fold(text, head, indent=indent, width=width, breaks_words=True)
 
@@ -178,7 +176,6 @@ def times(ratio: float | None) -> str:
 
 
 def meanings(*words: str, page: str) -> str:
-    """Return what warmup's own *words* mean, and the page of the documentation that says more."""
     return f"{'; '.join(f'{word}: {MEANINGS[word]}' for word in words)} ({page})"
 
 
@@ -191,20 +188,13 @@ def timing(launch: str, l2: str) -> str:
 
 
 def spell_cost(cost: CallCost) -> str:
-    """Return what a call launched alone costs, and which of host and device limits it."""
     limit = "the host limits it" if cost.is_host_limited else "the device limits it"
     return f"host {digits(cost.host_us)} us, device {digits(cost.device_us)} us: {limit}"
 
 
 def spell_peaks(peaks: Peaks, dtypes: Iterable[str]) -> str:
-    """Return the measured peaks of a device: its bandwidth, and the rates of those *dtypes*."""
-    rates: Mapping[str, float] = peaks.tflops
-    of_dtypes = "".join(
-        f", {_whole(rates[name])} TFLOP/s in {name}" for name in sorted(dtypes) if name in rates
-    )
+    rates = {name: peaks.tflops[name] for name in sorted(dtypes) if name in peaks.tflops}
+    texts = {name: f"{rate:.0f}" if rate >= 10 else digits(rate) for name, rate in rates.items()}  # noqa: PLR2004  two digits
+    of_dtypes = "".join(f", {text} TFLOP/s in {name}" for name, text in texts.items())
     clock = f" at {peaks.clock_mhz} MHz" if peaks.clock_mhz is not None else ""
     return f"measured peaks{clock}: {peaks.gbps:.0f} GB/s{of_dtypes} ({peaks.measured})"
-
-
-def _whole(rate: float) -> str:
-    return f"{rate:.0f}" if rate >= 10 else digits(rate)  # noqa: PLR2004  two digits

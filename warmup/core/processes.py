@@ -176,7 +176,8 @@ def end_with_parent() -> None:
 def answering() -> Iterator[Callable[[Mapping[str, Any]], None]]:
     """Yield what sends an answer to the parent, from any thread; this process ends with it."""
     end_with_parent()
-    lock = threading.Lock()
+    lock, inherited = threading.Lock(), False  # a process started here would keep the pipe open
+    os.set_inheritable(int(sys.argv[-1]), inherited)
     with os.fdopen(int(sys.argv[-1]), "wb") as answers:
 
         def send(message: Mapping[str, Any]) -> None:

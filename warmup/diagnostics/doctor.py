@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from warmup.core.device import Device, Runtime, closed_gate, compare_runtimes
@@ -35,10 +36,13 @@ class FindingState(StrEnum):
 class Finding:
     """The result of a check: ``said`` is the result as text, ``fix`` what to do unless it is ok."""
 
-    name: str
     state: FindingState
+    name: str
     said: str
     fix: str = ""
+
+
+_ok, _warn, _fail = (partial(Finding, state) for state in FindingState)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,18 +98,6 @@ def judge(facts: Facts) -> Iterator[Finding]:
             is_enough = folder.free_bytes >= GIB
             yield _ok("space", text) if is_enough else _warn("space", text, fix)
     yield from _target(facts.target)
-
-
-def _ok(name: str, said: str) -> Finding:
-    return Finding(name, FindingState.OK, said)
-
-
-def _warn(name: str, said: str, fix: str) -> Finding:
-    return Finding(name, FindingState.WARN, said, fix)
-
-
-def _fail(name: str, said: str, fix: str) -> Finding:
-    return Finding(name, FindingState.FAIL, said, fix)
 
 
 def _target(target: Target | None) -> Iterator[Finding]:

@@ -15,14 +15,12 @@ from warmup.core.buckets import Bucket, parse_buckets, parse_inputs
 from warmup.core.device import ASSUMED_DEVICES, AssumedDevice
 from warmup.core.errors import ModelError, SettingsError, WarmupError, warmup_error_in
 from warmup.core.events import Emitter, Event, Uncompiled, frame_in
-from warmup.core.rows import SEED
 from warmup.core.text import first_line
 from warmup.table.lookup import Lookup
 from warmup.table.schema import OnMiss
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
 
     from warmup.inductor.guards import (
         Artifact,
@@ -32,8 +30,10 @@ if TYPE_CHECKING:
         Recorder,
         SourceLine,
     )
+    from warmup.models.inputs import PlacedModel
     from warmup.models.loading import Inputs
 
+_Mark = tuple[int, int]  # the number of an input, and of its dim
 _DRIVER_NEEDED: Final = (
     "some operations need a CUDA build of torch, which needs no GPU; or leave out --assume, on the "
     "device itself"
@@ -179,21 +179,13 @@ def explain(
     from warmup.inductor import connect
     from warmup.inductor.guards import AssumedGpu
     from warmup.inductor.machine import describe_runtime, resolve_device
-    from warmup.models.inputs import resolve_inputs
-    from warmup.models.loading import load_model, make_inputs, parse_cast
+    from warmup.models.inputs import place_model
 
     inductor = connect()
     place = resolve_device("cpu" if assumed else device)
     runtime = describe_runtime(place)
     gpu = None if assumed is None else AssumedGpu(assumed)
-    cast, loaded = parse_cast(dtype), load_model(model)
-    resolved = resolve_inputs(loaded, specs, buckets, cast)
-    loaded.module.to(device=place, dtype=cast)
-
-    def inputs_of(bucket: Bucket) -> Inputs:
-        torch.manual_seed(SEED)
-        return make_inputs(loaded, resolved.specs, bucket, place, cast)
-
+    placed = place_model(model, specs, buckets, place, dtype)
     # Only with the switches on are candidates listed, and listing them may add guards.
     options = inductor.quiet_switches() if mode == "max-autotune" else {}
     frames: dict[str, None] = {}
@@ -206,7 +198,7 @@ def explain(
     attachment = inductor.attach(empty, options, "explain", quiet=True)
     try:
         sections = [
-            _DimCompiler(loaded.module, inputs_of, gpu, buckets[0], dim, sizes, frames).section(
+            _DimCompiler(placed, gpu, buckets[0], dim, sizes, frames).section(
                 max(sizes), max(max_compiles, len(sizes)), with_grad=with_grad
             )
             for dim, sizes in varying.items()
@@ -215,13 +207,13 @@ def explain(
     finally:
         attachment.detach()
     return Explanation(
-        model=loaded.name,
+        model=placed.loaded.name,
         device=runtime.device.name if assumed is None else assumed.name,
         torch=runtime.torch,
         mode=mode,
         recompile_limit=torch.compiler.config.recompile_limit,
         sections=tuple(sections),
-        assumptions=tuple(map(str, resolved.assumptions)),
+        assumptions=tuple(map(str, placed.resolved.assumptions)),
         assumed=assumed,
         caveats=(*_caveats(place, assumed), *Uncompiled(tuple(frames)).lines()),
     )
@@ -259,8 +251,7 @@ def _varying_dims(buckets: Sequence[Bucket]) -> dict[str, tuple[int, ...]]:
 class _DimCompiler:
     """Compiles a model at ``sizes`` of ``dim``; other dims are held at their sizes in ``first``."""
 
-    module: nn.Module
-    inputs_of: Callable[[Bucket], Inputs]
+    model: PlacedModel
     gpu: AssumedGpu | None
     first: Bucket
     dim: str
@@ -274,13 +265,13 @@ class _DimCompiler:
 
         marks = self._find_marks()
         recorder = Recorder(self.dim, tuple(dict.fromkeys(marks.values())), gpu=self.gpu)
-        self.module.train(with_grad)
+        self.model.module.train(with_grad)
         with torch.set_grad_enabled(with_grad), record(recorder, limit + len(self.sizes)):
-            compiled = torch.compile(self.module, backend=recorder)
+            compiled = torch.compile(self.model.module, backend=recorder)
             coverage = cover(
                 lambda size: self._call(compiled, size, marks, recorder), self.sizes, largest, limit
             )
-        self.module.eval()
+        self.model.module.eval()
         if not coverage.spans:
             left = f", with {Uncompiled(tuple(self.frames))}" if self.frames else ""
             raise ModelError(f"the model compiled no graph{left}", _NO_GRAPH[bool(self.frames)])
@@ -289,23 +280,12 @@ class _DimCompiler:
             source = recorder.frames[number]
             own = tuple(span for span in coverage.spans if span.graph == number)
             graphs.append(Graph(number, source.function, source.path, source.line, own))
-        return Section(
-            dim=self.dim,
-            grad=with_grad,
-            sizes=self.sizes,
-            largest=largest,
-            held=tuple(each for each in self.first.sizes if each[0] != self.dim),
-            graphs=tuple(graphs),
-            tried=coverage.tried,
-            uncovered=coverage.uncovered,
-        )
+        held = tuple(each for each in self.first.sizes if each[0] != self.dim)
+        about = self.dim, with_grad, self.sizes, largest, held, tuple(graphs)
+        return Section(*about, coverage.tried, coverage.uncovered)
 
     def _call(
-        self,
-        compiled: Callable[..., Any],
-        size: int,
-        marks: Collection[tuple[int, int]],
-        recorder: Recorder,
+        self, compiled: Callable[..., Any], size: int, marks: Collection[_Mark], recorder: Recorder
     ) -> Sequence[Artifact]:
         from warmup.inductor.guards import mark_unless_fixed
         from warmup.models.inputs import naming_dtypes
@@ -317,7 +297,7 @@ class _DimCompiler:
             mark_unless_fixed(leaves[number], index)
         before = len(recorder.artifacts)
         try:
-            with naming_dtypes(self.module, inputs):
+            with naming_dtypes(self.model.module, inputs):
                 compiled(*inputs.args, **inputs.kwargs)
         except WarmupError:
             raise
@@ -332,9 +312,9 @@ class _DimCompiler:
         return recorder.artifacts[before:]
 
     def _inputs(self, size: int) -> Inputs:
-        return self.inputs_of(self.first.at({self.dim: size}))
+        return self.model.inputs(self.first.at({self.dim: size}))
 
-    def _find_marks(self) -> dict[tuple[int, int], DerivedSize]:
+    def _find_marks(self) -> dict[_Mark, DerivedSize]:
         """Return how sizes of inputs depend on the dim, by number of the input and of its dim."""
         from warmup.inductor.guards import DerivedSize
 
@@ -456,18 +436,10 @@ def _span(artifact: Artifact, sizes: tuple[int, ...], unexpected: str, ceiling: 
         if len(still_allowed) < len(allowed):
             conditions.append(cause_of(guard))
         allowed = still_allowed
-    return Span(
-        graph=artifact.graph,
-        low=low,
-        high=high,
-        tuned_at=artifact.size,
-        sizes=sizes,
-        low_cause=_first_cause(guard for guard, end, _ in ends if end == low and end > 0),
-        high_cause=_first_cause(guard for guard, _, end in ends if end is not None and end == high),
-        conditions=tuple(conditions),
-        unexpected=unexpected,
-        unbound=artifact.unbound,
-    )
+    low_cause = _first_cause(guard for guard, end, _ in ends if end == low and end > 0)
+    high_cause = _first_cause(guard for guard, _, end in ends if end is not None and end == high)
+    bounds = artifact.graph, low, high, artifact.size, sizes, low_cause, high_cause
+    return Span(*bounds, tuple(conditions), unexpected, artifact.unbound)
 
 
 _INT32: Final = 2**31 - 1

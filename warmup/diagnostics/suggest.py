@@ -20,6 +20,7 @@ from warmup.core.errors import SettingsError
 
 MAX_SUGGESTED: Final = 64
 _Entry = TypeVar("_Entry")
+_Partition = tuple[tuple[int, ...], int]  # the ends of intervals, and their cost
 
 
 class Cost(StrEnum):
@@ -115,9 +116,7 @@ def suggest(
     )
 
 
-def partitions(
-    works: Sequence[int], counts: Sequence[int], most: int
-) -> list[tuple[tuple[int, ...], int]]:
+def partitions(works: Sequence[int], counts: Sequence[int], most: int) -> list[_Partition]:
     """Return the best ends of 1, 2 ... *most* intervals, each with its cost.
 
     An interval that ends at *j* costs ``works[j]`` for each count in it; *works* ascend strictly.
@@ -133,7 +132,7 @@ def partitions(
     total = [0, *accumulate(counts)]
     last = len(works) - 1
     best = [work * count for work, count in zip(works, total[1:], strict=True)]
-    partitions_by_k: list[tuple[tuple[int, ...], int]] = [((last,), best[-1])]
+    partitions_by_k: list[_Partition] = [((last,), best[-1])]
     starts_by_k: list[array[int]] = []
     for k in range(1, min(most, len(works))):
         best, starts = _extend(best, works, total, k)
@@ -194,8 +193,10 @@ def read_histogram(source: str | Path | BinaryIO | Mapping[int, int]) -> dict[in
     SettingsError names the line.
     """
     if isinstance(source, Mapping):
-        pairs = ((f"{size}: {count}", (size, count)) for size, count in source.items())
-        return _add_up(pairs, _of_program, "the histogram", f"sizes are 1 to {MAX_SIZE}")
+        pairs = ((f"{pair[0]}: {pair[1]}", pair) for pair in source.items())
+        read = partial(msgspec.convert, type=_Observed)
+        entries = ((place, {"size": size, "count": count}) for place, (size, count) in pairs)
+        return _add_up(entries, read, "the histogram", f"sizes are 1 to {MAX_SIZE}")
     if not isinstance(source, (str, Path)):
         return _add_up(_lines(source), _of_line, "--histogram standard input", _LINES)
     try:
@@ -208,13 +209,10 @@ def read_histogram(source: str | Path | BinaryIO | Mapping[int, int]) -> dict[in
 
 
 def _add_up(
-    entries: Iterable[tuple[str, _Entry]],
-    read: Callable[[_Entry], _Observed],
-    name: str,
-    advice: str,
+    pairs: Iterable[tuple[str, _Entry]], read: Callable[[_Entry], _Observed], name: str, advice: str
 ) -> dict[int, int]:
     counts: dict[int, int] = {}
-    for place, entry in entries:
+    for place, entry in pairs:
         try:
             observed = read(entry)
         except ValueError as error:
@@ -240,10 +238,6 @@ def _lines(stream: BinaryIO) -> Iterator[tuple[str, bytes]]:
         if text and not (is_first and text.lower().replace(b" ", b"") in _HEADERS):
             yield f"line {number}", text
         is_first = is_first and not text
-
-
-def _of_program(pair: tuple[int, int]) -> _Observed:
-    return msgspec.convert({"size": pair[0], "count": pair[1]}, _Observed)
 
 
 def _of_line(line: bytes) -> _Observed:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import io
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
@@ -20,19 +20,13 @@ from torch.utils._pytree import tree_map_only
 from warmup.core.roofline import dtype_name
 from warmup.inductor.tensors import FakeTensorMode, fake_like, fake_mode, fake_tensors
 
+Args = tuple[Any, ...]
+
 # On fake tensors torch does not compare the dtypes of a matmul's operands.
-_MATMULS: Final = frozenset({"mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot"})
-# Operations that read a value, which a fake tensor does not have.
-_SCALARS: Final = frozenset({"_local_scalar_dense", "item"})
-_TESTS: Final = frozenset({"is_nonzero", "equal"})
-_LAST_OF_WEIGHT: Final = frozenset({"linear"})
-_NORMALIZED: Final = frozenset({"layer_norm", "rms_norm"})
-_LOOKUPS: Final = frozenset({"embedding", "embedding_bag"})
-_CONVOLUTIONS: Final = frozenset({"conv1d", "conv2d"})
+_MATMULS: Final = ("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot")
 # On fake tensors torch computes it in bfloat16 alone, and on a CPU in any dtype
 # (torch/_meta_registrations.py, 2.11 to 2.13).
 _GROUPED_PRODUCT: Final = "_grouped_mm"
-_PRODUCTS: Final = frozenset({"matmul", "mm", "__matmul__"})
 _GROUPS_POSITION: Final = 6  # of `groups` among the arguments of a convolution
 
 
@@ -84,20 +78,14 @@ class FakeModel:
     mode: FakeTensorMode
     make: Callable[[], nn.Module]
 
-    def call(
-        self, make_arguments: Callable[[], tuple[tuple[Any, ...], Mapping[str, Any]]]
-    ) -> Encounters:
+    def call(self, make_arguments: Callable[[], tuple[Args, Mapping[str, Any]]]) -> Encounters:
         """Return what the inputs meet that *make_arguments* makes of fake tensors.
 
         Each call is that of a new copy, since a forward may store values in its model. What forward
         prints is lost, and so are its warnings.
         """
         module, found = self.make(), Encounters()
-        with (
-            contextlib.redirect_stdout(io.StringIO()),
-            warnings.catch_warnings(),
-            fake_tensors(self.mode),
-        ):
+        with redirect_stdout(io.StringIO()), warnings.catch_warnings(), fake_tensors(self.mode):
             warnings.simplefilter("ignore")
             args, kwargs = make_arguments()
             try:
@@ -141,9 +129,7 @@ def fake_instance(definition: Callable[[], nn.Module]) -> FakeModel:
 class _OnMeta(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
     """Makes every tensor on the meta device, whatever device is asked for."""
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, _: Any, args: Args = (), kwargs: Any = None) -> Any:
         named = dict(kwargs or {})
         if named.get("device") is not None:
             named["device"] = torch.device("meta")
@@ -153,26 +139,25 @@ class _OnMeta(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's ow
 class _Reality(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
     """Refuses a matmul of different dtypes, as real tensors do; makes a value that is read 1."""
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, _: Any, args: Args = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
         if name in _MATMULS:
             dtypes = [dtype_name(arg.dtype) for arg in args if isinstance(arg, torch.Tensor)]
             if len({*dtypes}) > 1:
                 raise RuntimeError(f"a matmul of {' and '.join(dtypes)}")
-        if name in _TESTS:
+        # Operations that read a value, which a fake tensor does not have.
+        if name in ("is_nonzero", "equal"):
             return True
-        if name in _SCALARS:
+        if name in ("_local_scalar_dense", "item"):
             return 1.0 if args[0].is_floating_point() else 1
         if name == _GROUPED_PRODUCT and args[0].dtype is not torch.bfloat16:
-            narrow = tree_map_only(torch.Tensor, _as_bfloat16, (args, kwargs or {}))
-            return func(*narrow[0], **narrow[1]).to(args[0].dtype)
+            given, named = tree_map_only(
+                torch.Tensor,
+                lambda x: x.to(torch.bfloat16) if x.is_floating_point() else x,
+                (args, kwargs or {}),
+            )
+            return func(*given, **named).to(args[0].dtype)
         return func(*args, **(kwargs or {}))
-
-
-def _as_bfloat16(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to(torch.bfloat16) if tensor.is_floating_point() else tensor
 
 
 class _Encountering(TorchFunctionMode):
@@ -180,14 +165,10 @@ class _Encountering(TorchFunctionMode):
 
     def __init__(self, inputs: Mapping[str, Any], found: Encounters) -> None:
         super().__init__()
-        self._names = {
-            id(value): name for name, value in inputs.items() if isinstance(value, torch.Tensor)
-        }
+        self._names = {id(x): name for name, x in inputs.items() if isinstance(x, torch.Tensor)}
         self._found = found
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, _: Any, args: Args = (), kwargs: Any = None) -> Any:
         self._found.calls += 1
         need = _need_of(getattr(func, "__name__", ""), args, kwargs or {})
         if need is not None:
@@ -203,17 +184,17 @@ def _need_of(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Nee
     if not args:
         return None
     second = args[1] if len(args) > 1 else kwargs.get("weight", kwargs.get("normalized_shape"))
-    if name in _NORMALIZED and isinstance(second, (tuple, list, torch.Size)) and second:
+    if name in ("layer_norm", "rms_norm") and isinstance(second, (tuple, list)) and second:
         return Need(NeedKind.FEATURES, int(second[-1]))
     if not isinstance(second, torch.Tensor) or second.dim() < 2:  # noqa: PLR2004  rows and columns
         return None
-    if name in _LAST_OF_WEIGHT:
+    if name == "linear":
         return Need(NeedKind.FEATURES, second.shape[-1])
-    if name in _PRODUCTS:
+    if name in ("matmul", "mm", "__matmul__"):
         return Need(NeedKind.FEATURES, second.shape[-2])
-    if name in _LOOKUPS:
+    if name in ("embedding", "embedding_bag"):
         return Need(NeedKind.IDS, second.shape[0])
-    if name in _CONVOLUTIONS:
+    if name in ("conv1d", "conv2d"):
         groups = args[_GROUPS_POSITION] if len(args) > _GROUPS_POSITION else kwargs.get("groups", 1)
         return Need(NeedKind.CHANNELS, second.shape[1] * int(groups), second.dim() - 2)
     return None

@@ -20,6 +20,7 @@ from torch import nn
 from warmup.core.buckets import Bucket, InputSpec
 from warmup.core.errors import ModelError, SettingsError, WarmupError
 from warmup.core.roofline import dtype_name
+from warmup.core.rows import SEED
 from warmup.core.text import first_line
 from warmup.inductor.adapter import mark_range
 from warmup.models.fake_model import (
@@ -31,15 +32,20 @@ from warmup.models.fake_model import (
     fake_copy,
 )
 from warmup.models.loading import (
+    Cast,
     Inputs,
+    Specs,
     accepts_example,
     check_names,
     floating_dtype,
     forward_parameters,
+    load_model,
+    make_inputs,
     needed_arguments,
+    parse_cast,
     parse_dtype,
 )
-from warmup.models.model_target import Assumption, LoadedModel
+from warmup.models.model_target import Assumption, Dims, LoadedModel
 
 # Of images, in the order of trying.
 SIDES: Final = (224, 28, 32, 64, 96, 128, 256, 299, 336, 384, 448, 512, 518)
@@ -71,9 +77,7 @@ def _needs_of_a_layer(layer: nn.Module) -> Iterator[Need]:
                 yield Need(NeedKind.FEATURES, size)
 
 
-def shapes_of(
-    need: Need, dims: tuple[str, ...]
-) -> Iterator[tuple[tuple[str | int, ...], str | None]]:
+def shapes_of(need: Need, dims: tuple[str, ...]) -> Iterator[tuple[Dims, str | None]]:
     """Yield the dims of an input for *need*, and its dtype; None for that of the parameters.
 
     *dims* are the sized dims, which all occur. A batch stands first; a single other dim stands
@@ -81,7 +85,7 @@ def shapes_of(
     """
     ordered = tuple(sorted(dims, key=lambda name: name != _BATCH))
     single = len(dims) == 1 and ordered[0] != _BATCH
-    leads: list[tuple[str | int, ...]] = [ordered, (1, *ordered)] if single else [ordered]
+    leads: list[Dims] = [ordered, (1, *ordered)] if single else [ordered]
     if need.kind is NeedKind.IDS:
         yield from ((lead, "i64") for lead in reversed(leads))
     elif need.kind is NeedKind.FEATURES:
@@ -122,10 +126,7 @@ class ResolvedInputs:
 
 
 def resolve_inputs(
-    model: LoadedModel,
-    specs: Sequence[InputSpec],
-    buckets: Sequence[Bucket],
-    dtype: torch.dtype | None,
+    model: LoadedModel, specs: Specs, buckets: Sequence[Bucket], dtype: Cast
 ) -> ResolvedInputs:
     """Return *specs*, and a spec for each other argument of forward that has no default.
 
@@ -177,9 +178,7 @@ def _unnamed(model: LoadedModel, given: Form) -> tuple[str, ...]:
     return names
 
 
-def _infer(
-    model: LoadedModel, given: Form, buckets: Sequence[Bucket], dtype: torch.dtype | None
-) -> Form:
+def _infer(model: LoadedModel, given: Form, buckets: Sequence[Bucket], dtype: Cast) -> Form:
     names = _unnamed(model, given)
     if not names:
         return ()
@@ -197,14 +196,13 @@ def _infer(
     return form
 
 
-def _fits_example(model: LoadedModel, bucket: Bucket, dtype: torch.dtype | None) -> bool:
+def _fits_example(model: LoadedModel, bucket: Bucket, dtype: Cast) -> bool:
     assert model.example_inputs is not None
     make_fake = functools.partial(fake_copy, model.module, dtype)
     return accepts_example(make_fake, model.example_inputs, bucket, _device_of(model.module), dtype)
 
 
-def _refuse_misspelled(model: LoadedModel, bucket: Bucket, dtype: torch.dtype | None) -> None:
-    """Raise a SettingsError where *bucket* lacks a dim that ``example_inputs`` of *model* names."""
+def _refuse_misspelled(model: LoadedModel, bucket: Bucket, dtype: Cast) -> None:
     assert model.example_inputs is not None
     needed = needed_arguments(model.example_inputs)
     missing = [name for name in needed if name not in dict(bucket.sizes)]
@@ -267,20 +265,20 @@ class _FormSearch:
         First come inputs for the layers that they met, then any; among each, inputs that all have a
         batch of one in front, or none of them, come first.
         """
+
+        def is_uniform(form: Form) -> bool:
+            return len({spec.dims[:1] == (1,) for spec in (*self.given, *form)}) == 1
+
         for is_narrow in (True, False):
             choices = [[*self._specs(name, is_narrow=is_narrow)] for name in self.names]
             forms = itertools.chain(zip(*choices, strict=False), itertools.product(*choices))
             untried = (form for form in forms if form not in self.failures)
             some = list(itertools.islice(untried, _LOOKED_AT))
             if some:
-                return next(filter(self._is_uniform, some), some[0])
+                return next(filter(is_uniform, some), some[0])
         return None
 
-    def _is_uniform(self, form: Form) -> bool:
-        return len({spec.dims[:1] == (1,) for spec in (*self.given, *form)}) == 1
-
     def _specs(self, name: str, *, is_narrow: bool) -> Mapping[InputSpec, None]:
-        """Return the forms of the input *name*, in order; narrow: for the layer that it met."""
         needs = [self.met[name]] if name in self.met else []
         if not needs or not is_narrow:
             masks = [Need(NeedKind.MASK)] if len(self.names) + len(self.given) > 1 else []
@@ -294,7 +292,6 @@ class _FormSearch:
         }
 
     def _accepted(self, form: Form) -> Encounters | None:
-        """Return what the inputs of *form* met, None when forward raised in a bucket."""
         found = None
         for bucket in self.ends:
             self.runs += 1
@@ -303,11 +300,8 @@ class _FormSearch:
             except RejectedCallError as error:
                 self.failures[form] = reason = first_line(error.__cause__ or error)
                 if error.found.calls > self.furthest[0]:
-                    self.furthest = (
-                        error.found.calls,
-                        f"{' '.join(map(str, form))}, {bucket}: {reason}",
-                        form,
-                    )
+                    said = f"{' '.join(map(str, form))}, {bucket}: {reason}"
+                    self.furthest = (error.found.calls, said, form)
                 for name, need in error.found.needs.items():
                     self.met.setdefault(name, need)
                 return None
@@ -324,7 +318,6 @@ class _FormSearch:
         }
 
     def _finished(self, form: Form, found: Encounters) -> Form:
-        """Return *form* with ids below the rows of embeddings, and with what was assumed."""
         finished = []
         for number, spec in enumerate(form):
             met = found.needs.get(spec.name)
@@ -336,6 +329,47 @@ class _FormSearch:
                     done = replace(done, inferred_from=f"{_ORIGIN} (which take images of any size)")
             finished.append(done)
         return tuple(finished)
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedModel:
+    """A model on its device, in the dtype that was asked for, and the specs of its inputs."""
+
+    loaded: LoadedModel
+    resolved: ResolvedInputs
+    device: torch.device
+    dtype: Cast
+    seed: int
+
+    @property
+    def module(self) -> nn.Module:
+        return self.loaded.module
+
+    def inputs(self, bucket: Bucket) -> Inputs:
+        """Return the inputs of *bucket*, equal in each call."""
+        torch.manual_seed(self.seed)
+        return make_inputs(self.loaded, self.resolved.specs, bucket, self.device, self.dtype)
+
+
+def place_model(
+    target: str,
+    specs: Specs,
+    buckets: Sequence[Bucket],
+    device: torch.device,
+    dtype: str | None,
+    *,
+    seed: int = SEED,
+) -> PlacedModel:
+    """Return the model that *target* names on *device*; its random weights are those of *seed*."""
+    cast = parse_cast(dtype)
+    torch.manual_seed(seed)
+    loaded = load_model(target)
+    resolved = resolve_inputs(loaded, specs, buckets, cast)
+    try:
+        loaded.module.to(device=device, dtype=cast)
+    except RuntimeError as error:
+        raise ModelError(f"the model does not fit on {device} ({first_line(error)})") from error
+    return PlacedModel(loaded, resolved, device, cast, seed)
 
 
 def mark_inputs(make_inputs: Callable[[Bucket], Inputs], bucket: Bucket) -> Inputs:
@@ -402,7 +436,7 @@ def naming_dtypes(module: nn.Module, inputs: Inputs) -> Iterator[None]:
         ) from error
 
 
-def _accepts(module: nn.Module, inputs: Inputs, dtype: torch.dtype | None) -> bool:
+def _accepts(module: nn.Module, inputs: Inputs, dtype: Cast) -> bool:
     def fake(tensor: torch.Tensor) -> torch.Tensor:
         cast = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
         return torch.empty(tensor.shape, dtype=cast, device=tensor.device)

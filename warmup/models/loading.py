@@ -80,7 +80,6 @@ def open_target(target: str) -> tuple[ModelFile, str]:
 
 
 def _make(definition: Any, target: str, arguments: Mapping[str, Any]) -> nn.Module:
-    """Return the module that *definition* is, or makes of *arguments*: a class or a function."""
     is_made = isinstance(definition, nn.Module)
     if is_made and arguments:
         raise ModelError(
@@ -129,7 +128,6 @@ def _call(definition: Any, target: str, arguments: Mapping[str, Any]) -> nn.Modu
 
 
 def needed_arguments(definition: Callable[..., Any], given: Collection[str] = ()) -> list[str]:
-    """Return the arguments of *definition* that have no default and are not *given*."""
     return [
         parameter.name
         for parameter in inspect.signature(definition).parameters.values()
@@ -225,6 +223,8 @@ def _run_file(path: Path) -> ModuleType:
 
 
 DTYPES: Mapping[str, torch.dtype] = {name: getattr(torch, torch_name(name)) for name in ITEM_BYTES}
+Specs = Sequence[InputSpec]
+Cast = torch.dtype | None  # of floating tensors, None as they are
 _INPUTS_FUNCTION = "example_inputs"
 _STAND_IN_SIZE: Final = 16  # of each dim, where a model is chosen before any bucket is known
 
@@ -298,11 +298,7 @@ def load_model(target: str) -> LoadedModel:
 
 
 def make_inputs(
-    model: LoadedModel,
-    specs: Sequence[InputSpec],
-    bucket: Bucket,
-    device: torch.device,
-    dtype: torch.dtype | None,
+    model: LoadedModel, specs: Specs, bucket: Bucket, device: torch.device, dtype: Cast
 ) -> Inputs:
     """Return the inputs of *bucket* on *device*; floating tensors are cast to *dtype* if given.
 
@@ -321,7 +317,7 @@ def make_inputs(
     return replace(_moved(inputs, device, dtype), bucket=bucket)
 
 
-def _moved(inputs: Inputs, device: torch.device, dtype: torch.dtype | None) -> Inputs:
+def _moved(inputs: Inputs, device: torch.device, dtype: Cast) -> Inputs:
     def move(tensor: torch.Tensor) -> torch.Tensor:
         cast = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
         return tensor.to(device=device, dtype=cast)
@@ -330,7 +326,6 @@ def _moved(inputs: Inputs, device: torch.device, dtype: torch.dtype | None) -> I
 
 
 def _choose(file: ModelFile, arguments: Collection[str] = ()) -> tuple[Any, str]:
-    """Return the definition of the model in *file*, which names none, and why it was chosen."""
     classes, instances, name = file.classes(), file.instances(), Path(file.path).name
     own: Any = getattr(file.namespace, MODEL_NAME, None)
     is_of_file = getattr(own, "__module__", None) == file.namespace.__name__
@@ -366,7 +361,7 @@ def accepts_example(
     function: Callable[..., Any],
     bucket: Bucket,
     device: torch.device | None = None,
-    dtype: torch.dtype | None = None,
+    dtype: Cast = None,
 ) -> bool:
     """Whether a fake model accepts what *function* returns for the sizes of *bucket*.
 
@@ -408,8 +403,7 @@ def forward_parameters(module: nn.Module) -> Mapping[str, inspect.Parameter]:
         return {}
 
 
-def check_names(module: nn.Module, specs: Sequence[InputSpec]) -> None:
-    """Raise a SettingsError where forward does not take every argument that *specs* name."""
+def check_names(module: nn.Module, specs: Specs) -> None:
     parameters = forward_parameters(module)
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return
@@ -420,9 +414,7 @@ def check_names(module: nn.Module, specs: Sequence[InputSpec]) -> None:
             )
 
 
-def _from_specs(
-    model: LoadedModel, specs: Sequence[InputSpec], bucket: Bucket, dtype: torch.dtype | None
-) -> dict[str, Any]:
+def _from_specs(model: LoadedModel, specs: Specs, bucket: Bucket, dtype: Cast) -> dict[str, Any]:
     check_names(model.module, specs)
     own = floating_dtype(model.module) or torch.float32
     inputs: dict[str, Any] = {}

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 PRETRAINED: Final = "hf:"
 RANDOM_PRETRAINED: Final = "hf-random:"
+Dims = tuple[str | int, ...]  # of an input: named ones, and sizes
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,7 +108,6 @@ def pad_by_rows(model: nn.Module, rows: Mapping[str, Row], refusal: str | None =
 
 
 def _sizes_by_structure(rows: Mapping[str, Row]) -> dict[Structure, dict[Dim, int | str]]:
-    """Return by structure and number of rows the size that *rows* name, or why they name none."""
     sizes: dict[Structure, dict[Dim, int | str]] = {}
     for key, row in rows.items():
         if kind_of(key) is not WEIGHT:
@@ -126,7 +125,6 @@ def _sizes_by_structure(rows: Mapping[str, Row]) -> dict[Structure, dict[Dim, in
 
 
 def _padding_of(structure: Structure, sizes: Mapping[Dim, int | str]) -> Padding | str:
-    """Return the padding on which *sizes*, by number of rows, agree, or why there is none."""
     if not sizes:
         return "not in the table"
     own = structure.features

@@ -23,7 +23,7 @@ from warmup.core.errors import ModelError, SettingsError
 from warmup.core.rows import SEED
 from warmup.core.text import first_line
 from warmup.models.fake_model import RejectedCallError, fake_copy
-from warmup.models.model_target import PRETRAINED, Assumption, LoadedModel, ModelTarget
+from warmup.models.model_target import PRETRAINED, Assumption, Dims, LoadedModel, ModelTarget
 
 
 class _StepReachedError(Exception):
@@ -91,7 +91,6 @@ class GenerationStep(nn.Module):
         return arguments
 
     def _record(self, inputs: Mapping[str, torch.Tensor], max_length: int) -> _RecordedStep:
-        """Let generate() make the arguments; a ModelError where it does not get there."""
         model, own = self.model, self.model.forward
         has_encoder = model.config.is_encoder_decoder
         single = "input_ids" in inputs and inputs["input_ids"].shape[1] == 1
@@ -139,7 +138,6 @@ class GenerationStep(nn.Module):
 
 @contextlib.contextmanager
 def _replaced_forward(model: Any, function: Callable[..., Any]) -> Iterator[None]:
-    """Have *function* in place of the forward of *model*, whose signature it takes."""
     before = vars(model).get("forward")
     vars(model)["forward"] = functools.wraps(model.forward)(function)
     try:
@@ -226,7 +224,7 @@ class ForwardInputs:
             used.add(MAX_LENGTH)
         return [dim for dim in _INPUT_DIMS if dim in used]
 
-    def _dims(self) -> list[tuple[str, tuple[str | int, ...]]]:
+    def _dims(self) -> list[tuple[str, Dims]]:
         main = self._model.main_input_name
         dims = {main: self._dims_of(main)}
         is_pair = {"input_ids", "pixel_values"} <= {*self._parameters}
@@ -238,13 +236,13 @@ class ForwardInputs:
             dims["decoder_input_ids"] = (_BATCH_DIM, _DECODER_DIM)
         return [*dims.items()]
 
-    def _dims_of(self, name: str) -> tuple[str | int, ...]:
+    def _dims_of(self, name: str) -> Dims:
         dims = self._known_dims(name)
         if dims is None:
             raise self._refusal(f"{name}, the model's main argument, is none of those known", name)
         return dims
 
-    def _known_dims(self, name: str) -> tuple[str | int, ...] | None:
+    def _known_dims(self, name: str) -> Dims | None:
         config = self._config
         if name == "input_ids":
             return _BATCH_DIM, _SEQLEN_DIM
@@ -260,9 +258,7 @@ class ForwardInputs:
             return _BATCH_DIM, _SEQLEN_DIM
         return None
 
-    def _tensor(
-        self, name: str, dims: tuple[str | int, ...], sizes: Mapping[str, int]
-    ) -> torch.Tensor:
+    def _tensor(self, name: str, dims: Dims, sizes: Mapping[str, int]) -> torch.Tensor:
         shape = [dim if isinstance(dim, int) else self._size(dim, sizes, name) for dim in dims]
         if name.endswith("input_ids"):
             return torch.randint(0, self._text.vocab_size, shape)

@@ -103,7 +103,6 @@ class OperandTensor:
         return 1 + sum((size_of(dim) - 1) * stride for dim, stride in spans)
 
     def make(self, device: torch.device) -> torch.Tensor:
-        """Return a new tensor of random values; a ProblemError where torch can make none."""
         try:
             if self.dtype.is_floating_point:
                 flat = torch.randn(self.elements, device=device).mul_(self.scale)
@@ -280,14 +279,12 @@ def _dims_of(problem: GemmProblem | PadProblem) -> dict[str, Dim | None]:
 def _maker(
     tensors: Iterable[OperandTensor], device: torch.device
 ) -> Callable[..., tuple[torch.Tensor, ...]]:
-    """Return a function that makes *tensors*; a ProblemError where they do not fit into memory."""
     tensors = tuple(tensors)
     _check_memory(tensors, device)
     return lambda **_sizes: tuple(tensor.make(device) for tensor in tensors)
 
 
 def rebuild_grouped(key: str, device: torch.device) -> RebuiltProblem:
-    """Return a module on *device* that multiplies the groups of *key*."""
     problem = GroupedProblem.of_key(key)
     if problem.out != problem.dtype:
         raise ProblemError(f"a result in {problem.out} of factors in {problem.dtype} is not made")
@@ -325,9 +322,7 @@ def ends_for(problem: GroupedProblem) -> Sequence[int]:
 class _GroupedModule(nn.Module):
     """The products of two factors whose groups end at the third argument, if there is one."""
 
-    def forward(
-        self, a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor | None = None
-    ) -> torch.Tensor:
+    def forward(self, a: Any, b: Any, ends: torch.Tensor | None = None) -> torch.Tensor:
         return torch._grouped_mm(a, b, ends)  # noqa: SLF001  its name in torch 2.11
 
 
@@ -414,16 +409,14 @@ _EpilogueStep = Callable[[Any, Sequence[torch.Tensor]], Any]
 
 
 def rebuild_gemm(key: str, device: torch.device) -> RebuiltProblem:
-    """Return a module on *device* with the GEMM of *key* and its epilogue."""
     problem = GemmProblem.of_key(key)
     if problem.op not in COVERED:
         raise ProblemError(f"the op {problem.op} cannot be rebuilt from a key")
     if problem.op in CPU_LINEAR and device.type != "cpu":
         raise ProblemError(f"the op {problem.op} exists on the CPU only")
     steps = parse_epilogue(problem.epilogue)
-    out = _result_view(problem, steps) or [
-        dim for dim in (problem.batch, problem.m, problem.n) if dim is not None
-    ]
+    sizes = (problem.batch, problem.m, problem.n)
+    out = _result_view(problem, steps) or [dim for dim in sizes if dim is not None]
     operands = (operand for step in steps for operand in operands_of(step))
     tensors = gemm_tensors(problem)
     tensors |= {  # the operands of the epilogue, by number
@@ -446,27 +439,29 @@ def rebuild_gemm(key: str, device: torch.device) -> RebuiltProblem:
 def _settings_of(problem: GemmProblem, device: torch.device) -> Iterator[None]:
     from warmup.inductor.options import mm_unfolded
 
-    with (
-        precision_of(problem, device),
-        mm_unfolded() if problem.op == "mm" else contextlib.nullcontext(),
-    ):
+    unfolded = mm_unfolded() if problem.op == "mm" else contextlib.nullcontext()
+    with precision_of(problem, device), unfolded:
         yield
 
 
 class _GemmModule(nn.Module):
-    """The GEMM of *problem* and its epilogue; its arguments are tensors in the order of *names*."""
+    """The GEMM of *problem* and its epilogue; its arguments are tensors in the order of *names*.
+
+    Those of *free* are made by an operation before it.
+    """
 
     def __init__(
         self,
         problem: GemmProblem,
         names: tuple[str, ...],
-        steps: tuple[Call, ...],
-        constant: torch.Tensor | None,
+        steps: tuple[Call, ...] = (),
+        constant: torch.Tensor | None = None,
+        free: str = "",
     ) -> None:
         super().__init__()
         numbers = itertools.count()
         view = _result_view(problem, steps)
-        self.names = names
+        self.names, self.free = names, free
         self.gemm = _gemm(problem)
         self.view = None if view is None else [d.low if d.is_static else -1 for d in view]
         self.steps = [_compose(step, numbers) for step in steps]
@@ -476,6 +471,7 @@ class _GemmModule(nn.Module):
         named = dict(zip(self.names, tensors, strict=True))
         if self.weight is not None:
             named["b"] = self.weight
+        named |= {name: -named[name] for name in self.free}
         value = self.gemm(named)
         value = value if self.view is None else value.view(self.view)
         operands = [tensor for name, tensor in named.items() if name.isdigit()]
@@ -510,7 +506,6 @@ def _gemm(problem: GemmProblem) -> Callable[[Mapping[str, torch.Tensor]], torch.
 
 
 def _compose(expression: Expression, numbers: Iterator[int]) -> _EpilogueStep:
-    """Return *expression* as a function of the value so far and of all operands."""
     if expression == INPUT:
         return lambda x, _: x
     if isinstance(expression, Operand):
@@ -530,7 +525,6 @@ def _compose(expression: Expression, numbers: Iterator[int]) -> _EpilogueStep:
 
 
 def rebuild_pad(key: str, device: torch.device) -> RebuiltProblem:
-    """Return a module on *device* that asks whether the operands of *key* are padded."""
     problem = PadProblem.of_key(key)
     module, tensors = make_pad_module(problem)
     settings = partial(precision_of, _gemm_of(problem), device)
@@ -544,20 +538,7 @@ def _gemm_of(problem: PadProblem) -> GemmProblem:
 
 
 def make_pad_module(problem: PadProblem) -> tuple[nn.Module, Mapping[str, OperandTensor]]:
-    tensors = gemm_tensors(_gemm_of(problem))
-    return _PadModule(problem.op, problem.free, tuple(tensors)).eval(), tensors
-
-
-class _PadModule(nn.Module):
-    """The product *op* of arguments called *names*; those of *free* are made before it."""
-
-    def __init__(self, op: str, free: str, names: tuple[str, ...]) -> None:
-        super().__init__()
-        self.op, self.free, self.names = op, free, names
-
-    def forward(self, *arguments: torch.Tensor) -> torch.Tensor:
-        named = dict(zip(self.names, arguments, strict=True))
-        a, b = (-named[name] if name in self.free else named[name] for name in ("a", "b"))
-        if self.op == "addmm":
-            return torch.addmm(named["bias"], a, b)
-        return torch.bmm(a, b) if self.op == "bmm" else torch.mm(a, b)
+    """Return the module of *problem* and its operands; free ones are made before the product."""
+    gemm = _gemm_of(problem)
+    tensors = gemm_tensors(gemm)
+    return _GemmModule(gemm, tuple(tensors), free=problem.free).eval(), tensors

@@ -41,12 +41,8 @@ def shortened(model: nn.Module, *, has_kernels: bool) -> Iterator[int]:
     the same sizes, strides and dtypes; an attribute may also be the layer's index in its list.
     Layers and lists with a hook, or that are reached in several ways, stay.
     """
-    holders = Counter(
-        child
-        for module in model.modules()
-        for child in vars(module)["_modules"].values()
-        if child is not None
-    )
+    children = (each for one in model.modules() for each in vars(one)["_modules"].values())
+    holders = Counter(child for child in children if child is not None)
     shared = {module for module, count in holders.items() if count > 1}
     before = {
         container: vars(container)["_modules"]
@@ -86,17 +82,14 @@ def _kept_indices(
 
 
 def _are_equal_layers(
-    layer: nn.Module | None,
-    other: nn.Module | None,
-    indices: tuple[int, int],
-    shared: set[nn.Module],
+    one: nn.Module | None, other: nn.Module | None, indices: tuple[int, int], shared: set[nn.Module]
 ) -> bool:
-    if layer is None or other is None:
+    if one is None or other is None:
         return False
-    modules = (*layer.modules(), *other.modules())
+    modules = (*one.modules(), *other.modules())
     if any(module in shared or is_hooked(module) for module in modules):
         return False
-    return _are_equal(layer, other, indices, set())
+    return _are_equal(one, other, indices, set())
 
 
 def _are_equal(

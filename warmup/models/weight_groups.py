@@ -265,26 +265,25 @@ def _group(
     sources: tuple[int, ...] = (0,),
 ) -> Group:
     each = (*producers, *consumers)
-    first = each[0].linear
+    first, dtype, fp32 = each[0].linear, each[0].dtype, None
+    if dtype == "f32":
+        from warmup.inductor.gemm.key import fp32_precision  # imports inductor: takes seconds
+
+        fp32 = fp32_precision(first.weight.device.type)
     structure = Structure(
         inputs=tuple(c.linear.in_features for c in producers),
         features=first.out_features if producers else first.in_features,
         outputs=tuple(c.linear.out_features for c in consumers),
-        dtype=each[0].dtype,
+        dtype=dtype,
         biases=tuple(c.linear.bias is not None for c in each),
         via=via,
-        fp32=_fp32(each[0]),
+        fp32=fp32,
     )
     names = tuple(c.name for c in producers), tuple(c.name for c in consumers)
     return Group(structure, *names, between, sources)
 
 
-def _fp32(candidate: _Unaligned) -> str | None:
-    if candidate.dtype != "f32":
-        return None
-    from warmup.inductor.gemm.key import fp32_precision  # imports inductor, which takes seconds
-
-    return fp32_precision(candidate.linear.weight.device.type)
+_Set = set[_Unaligned]
 
 
 # Chains: Linears that pass features to each other through operations that keep zeros.
@@ -293,7 +292,6 @@ def _fp32(candidate: _Unaligned) -> str | None:
 def _chains_in(
     module: nn.Module, inside: Sequence[_Unaligned]
 ) -> tuple[list[Group], list[UnpaddedLinears]]:
-    """Return the chains among Linears *inside* of *module*, and the broken ones with reasons."""
     untied = [candidate for candidate in inside if not candidate.tied]
     producers = {c for c in untied if any(c.feeds(other) for other in untied)}
     consumers = {c for c in untied if any(other.feeds(c) for other in untied)}
@@ -375,11 +373,7 @@ class _PaddingFlow:
     """Padding of the outputs of *producers*, followed through *graph* until *consumers* read it."""
 
     def __init__(
-        self,
-        graph: fx.Graph,
-        calls: Mapping[fx.Node, _Unaligned],
-        producers: set[_Unaligned],
-        consumers: set[_Unaligned],
+        self, graph: fx.Graph, calls: Mapping[fx.Node, _Unaligned], producers: _Set, consumers: _Set
     ) -> None:
         self._graph, self._called, self._consumers = graph, calls, consumers
         self._known: dict[fx.Node, Any] = {}  # `_PaddedValues`, or a dtype or device
@@ -409,7 +403,6 @@ class _PaddingFlow:
         return [self._called[node] for node, _ in self._consumer_calls(root)]
 
     def broken_roots(self) -> dict[_Unaligned, str]:
-        """Return each root whose features cannot be padded, with the reason."""
         reasons: dict[_Unaligned, str] = {}
         for producer, reason in self._reasons:
             reasons.setdefault(self._root(producer), reason)
@@ -453,12 +446,8 @@ class _PaddingFlow:
         return producer
 
     def _consumer_calls(self, root: _Unaligned) -> list[tuple[fx.Node, fx.Node]]:
-        """Return the calls of the consumers of *root*, each with its padded input."""
-        return [
-            (node, value)
-            for node, value in self._inputs.items()
-            if self._root(self._origins[value]) is root
-        ]
+        pairs = self._inputs.items()
+        return [(node, x) for node, x in pairs if self._root(self._origins[x]) is root]
 
     def _expression(self, root: _Unaligned, value: fx.Node) -> str:
         """Return the expression of *value*, in which the producers of *root* count from ``p0``."""
@@ -490,7 +479,6 @@ class _PaddedValues:
 
 
 def _propagate(node: fx.Node, known: Mapping[fx.Node, Any]) -> Any:
-    """Return the result of *node*, run on *known* values: `_PaddedValues`, or a dtype or device."""
     if node.op not in ("call_function", "call_method"):
         reader = "the caller" if node.op == "output" else node.target
         raise _NoChainError(f"{reader} reads the features")
@@ -529,9 +517,7 @@ class _PaddingTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # unt
     def __init__(self, known: Sequence[_PaddedValues]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # as above
         # Samples are kept alive, since a new tensor may get the id of a freed one.
-        self._expressions = {
-            id(values.sample): (values.sample, values.expression) for values in known
-        }
+        self._expressions = {id(one.sample): (one.sample, one.expression) for one in known}
 
     def __torch_dispatch__(  # torch names it
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,6 +61,9 @@ _FIELDS: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 # The counter of a `Run`, and the text that is counted.
 _COUNTERS: Final[Mapping[str, tuple[str, str]]] = {
+    EventName.HIT: ("hits", "{key}"),
+    EventName.TUNED: ("tuned", "{key}"),
+    EventName.FOREIGN: ("foreign", "{compiled_under}"),
     EventName.UNCOVERED: ("uncovered", "{site}"),
     EventName.BYPASSED: ("bypassed", "{cause}"),
     EventName.UNCOMPILED: ("uncompiled", "{frame}: {reason}"),
@@ -85,9 +88,9 @@ _FOR_SILENT: Final = (
 class Run:
     """The events of one installed table in one process, counted over all log files.
 
-    ``misses`` counts by key and reason; ``choices`` has the compiled choices of each key;
-    ``is_finished`` says that there is a summary; ``seen`` has the sequence numbers. Other fields
-    are counted as in `AuditReport`.
+    ``counts`` has the counters by what they count, as in `AuditReport`: misses by key and reason,
+    and of graphs from ``cached`` their number, decisions and misses. ``choices`` has the compiled
+    choices of each key, ``seen`` the sequence numbers; ``is_finished``: there is a summary.
     """
 
     name: str
@@ -95,29 +98,22 @@ class Run:
     digest: str = ""
     table_paths: tuple[str, ...] = ()
     table_digest: str = ""
-    hits: Counter[str] = field(default_factory=Counter)
-    tuned: Counter[str] = field(default_factory=Counter)
-    misses: Counter[tuple[str, str]] = field(default_factory=Counter)
-    uncovered: Counter[str] = field(default_factory=Counter)
+    counts: dict[str, Counter[Any]] = field(default_factory=lambda: defaultdict(Counter))
     choices: dict[str, set[str]] = field(default_factory=dict)
-    from_cache: int = 0
-    cached_decisions: int = 0
-    cached_misses: int = 0
-    foreign: Counter[str] = field(default_factory=Counter)
-    outside: Counter[str] = field(default_factory=Counter)
     seen: set[int] = field(default_factory=set)
-    bypassed: Counter[str] = field(default_factory=Counter)
-    uncompiled: Counter[str] = field(default_factory=Counter)
-    changed: Counter[str] = field(default_factory=Counter)
-    bundles: Counter[str] = field(default_factory=Counter)
     is_finished: bool = False
     is_mismatched: bool = False
 
     @property
     def is_silent(self) -> bool:
         """Whether there is no decision, not even one of a graph from cache, under a table."""
-        is_asked = self.hits or self.misses or self.tuned or selections(self.uncovered)
-        return not (is_asked or self.cached_decisions or self.is_mismatched)
+        is_asked = self.asked or selections(self.counts["uncovered"])
+        return not (is_asked or self.counts["cached"]["decisions"] or self.is_mismatched)
+
+    @property
+    def asked(self) -> set[str]:
+        missed = (key for key, _ in self.counts["misses"])
+        return {*self.counts["hits"], *self.counts["tuned"], *missed}
 
     @property
     def label(self) -> str:
@@ -182,37 +178,34 @@ class Ledger:
             self._count(run, record, fields)
 
     def _count(self, run: Run, record: Mapping[str, Any], fields: Mapping[str, Any]) -> None:
-        name = record["event"]
+        name, counts = record["event"], run.counts
         if name == EventName.INSTALLED:
             run.table_paths, run.table_digest = fields["paths"], fields["table"]
             if path := fields["bundle"]:
                 refused = fields["bundle_refused"]
-                run.bundles[f"{path} {f'is not used: {refused}' if refused else 'is used'}"] += 1
+                outcome = f"is not used: {refused}" if refused else "is used"
+                counts["bundles"][f"{path} {outcome}"] += 1
         elif name == EventName.CACHED:
-            run.from_cache += 1
-            run.cached_decisions += fields["decisions"]
-            run.cached_misses += fields["misses"]
-        elif name == EventName.FOREIGN:
-            under = fields["compiled_under"]
-            run.foreign[NO_TABLE if under is None else under] += 1
+            number = {"graphs": 1, "decisions": fields["decisions"], "misses": fields["misses"]}
+            counts["cached"].update(number)
         elif name == EventName.OUTSIDE:
             # Emitted at the first call, the second, the fourth and so on, with the number of calls
             # so far: add the calls since the event before.
-            run.outside[fields["reason"]] += fields["calls"] - fields["calls"] // 2
+            counts["outside"][fields["reason"]] += fields["calls"] - fields["calls"] // 2
         elif name == EventName.CONTRADICTED:
             line = "{option}: table {expected}, here {found}".format_map(fields)
             self.contradictions[line] = None
-        elif name in (EventName.HIT, EventName.TUNED):
-            (run.hits if name == EventName.HIT else run.tuned)[fields["key"]] += 1
-            _note_choice(run, fields["key"], record.get("winner"))
         elif name == EventName.MISSED:
             miss = (fields["key"], fields["reason"])
-            run.misses[miss] += 1
+            counts["misses"][miss] += 1
             self.first_misses.setdefault(miss, _details_of(record))
-            _note_choice(run, fields["key"], record.get("choice"))
         elif name in _COUNTERS:
             counter, text = _COUNTERS[name]
-            getattr(run, counter)[text.format_map(fields)] += 1
+            named = {each: NO_TABLE if one is None else one for each, one in fields.items()}
+            counts[counter][text.format_map(named)] += 1
+        choice = record.get("choice" if name == EventName.MISSED else "winner")
+        if "key" in fields and isinstance(choice, str):  # strict serving compiles nothing on a miss
+            run.choices.setdefault(fields["key"], set()).add(sys.intern(choice))
         run.is_mismatched |= name == EventName.MISMATCHED
         run.is_finished |= name == EventName.SUMMARY
 
@@ -226,11 +219,6 @@ def _details_of(record: Mapping[str, Any]) -> _MissDetails:
 
 def _interned(value: Any) -> str | None:
     return sys.intern(value) if isinstance(value, str) else None
-
-
-def _note_choice(run: Run, key: str, choice: Any) -> None:
-    if isinstance(choice, str):  # strict serving compiles nothing on a miss
-        run.choices.setdefault(key, set()).add(sys.intern(choice))
 
 
 def read_logs(logs: Sequence[str | Path]) -> Ledger:
@@ -381,8 +369,8 @@ def audit(logs: Sequence[str | Path], *, table: str | Path | None = None) -> Aud
         TableError: *table* is given and cannot be read.
     """
     ledger = read_logs(logs)
-    unused = _unused(ledger, table)
-    is_known = not unused or not any(run.cached_decisions for run in ledger.runs.values())
+    unused, cached = _unused(ledger, table), _sum(tuple(ledger.runs.values()), "cached")
+    is_known = not unused or not cached["decisions"]
     return report_of(ledger, unused if is_known else None)
 
 
@@ -417,25 +405,25 @@ def report_of(ledger: Ledger, unused: tuple[str, ...] | None = None) -> AuditRep
         # A forked child has no install of its own.
         unfinished=tuple(run.name for run in runs if run.table_digest and not run.is_finished),
         failed=ledger.failed,
-        bypassed=dict(Counter(cause for run in runs for cause in run.bypassed)),
+        bypassed=dict(Counter(cause for run in runs for cause in run.counts["bypassed"])),
     )
 
 
 def _sum(runs: Sequence[Run], name: str) -> Counter[Any]:
     total: Counter[Any] = Counter()
     for run in runs:
-        total.update(getattr(run, name))
+        total.update(run.counts[name])
     return total
 
 
 def _summed(runs: Sequence[Run]) -> dict[str, Any]:
-    """Return the counts of all runs that those of one table have too."""
-    numbers = ("from_cache", "cached_decisions", "cached_misses")
+    cached = _sum(runs, "cached")
     return {
         "runs": sum(not run.is_mismatched for run in runs),
         "mismatch": sum(run.is_mismatched for run in runs),
         **{name: dict(_sum(runs, name)) for name in ("uncovered", "foreign", "outside")},
-        **{name: sum(getattr(run, name) for run in runs) for name in numbers},
+        "from_cache": cached["graphs"],
+        **{f"cached_{name}": cached[name] for name in ("decisions", "misses")},
     }
 
 
@@ -454,7 +442,6 @@ def _silent(runs: Sequence[Run]) -> list[Run]:
 
 
 def _ranks_apart(runs: Sequence[Run]) -> list[Divergence]:
-    """Return the divergence of ranks that installed different tables; empty if they agree."""
     tables: dict[str, set[str]] = {}
     holders: dict[str, list[str]] = {}
     for run in (run for run in runs if run.rank and run.digest):
@@ -498,7 +485,7 @@ def _unused(ledger: Ledger, named: str | Path | None) -> tuple[str, ...] | None:
     if named is None and not runs:
         return None
     for run in runs:
-        rows -= {*run.hits, *run.tuned, *(key for key, _ in run.misses)}
+        rows -= run.asked
     return tuple(sorted((key for key in rows if kind_of(key).is_asked), key=natural_order))
 
 
@@ -511,13 +498,9 @@ _MAX_KEY: Final = 4096
 _MAX_REASON_LENGTH: Final = 64
 _MAX_DIGESTS: Final = 10_000
 # The reasons of keys that have a row which cannot be used.
-_STALE: Final = frozenset(
-    {
-        MissReason.TEMPLATE_ABSENT,
-        MissReason.TEMPLATE_CHANGED,
-        MissReason.CHOICE_REJECTED,
-        MissReason.UNTRUSTED,
-    }
+_STALE: Final = (
+    *(MissReason.TEMPLATE_ABSENT, MissReason.TEMPLATE_CHANGED, MissReason.CHOICE_REJECTED),
+    MissReason.UNTRUSTED,
 )
 _Word = Annotated[str, Meta(max_length=_MAX_REASON_LENGTH)]
 
@@ -557,18 +540,14 @@ def encode_misses(report: AuditReport) -> str:
 
 
 def encode_problems(counts: Mapping[tuple[str, str], int], digests: Iterable[str]) -> str:
-    """Return the misses document of problems by key and reason, missed under tables *digests*."""
     ordered = sorted(counts.items(), key=lambda item: (natural_order(item[0][0]), item[0]))
     problems = [
         MissedProblem(key, kind_of(key).name, reason, min(count, _MAX_COUNT))
         for (key, reason), count in ordered
     ]
     words = sorted({printable(digest)[:_MAX_REASON_LENGTH] for digest in digests})
-    document = {
-        "schema": MISSES_SCHEMA,
-        "digests": words[:_MAX_DIGESTS],
-        "problems": msgspec.to_builtins(problems),
-    }
+    document: dict[str, Any] = {"schema": MISSES_SCHEMA, "digests": words[:_MAX_DIGESTS]}
+    document["problems"] = msgspec.to_builtins(problems)
     return json.dumps(document, indent=2, sort_keys=True) + "\n"
 
 

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from warmup.serving.install import MissAction
     from warmup.table.schema import Table
 
+    Buckets = tuple[BucketArtifact, ...]
+
 
 @dataclass(frozen=True, slots=True)
 class CompiledReport:
@@ -71,15 +73,11 @@ class CompiledModel:
 
     handle: Handle | None
     _served: ServedModel
-    _buckets: tuple[BucketArtifact, ...]
+    _buckets: Buckets
     _call_for: CallFor
 
     def __init__(
-        self,
-        served: ServedModel,
-        buckets: tuple[BucketArtifact, ...],
-        call_for: CallFor,
-        handle: Handle | None,
+        self, served: ServedModel, buckets: Buckets, call_for: CallFor, handle: Handle | None
     ) -> None:
         own = {"handle": handle, "_served": served, "_buckets": buckets, "_call_for": call_for}
         vars(self).update(own)
@@ -197,14 +195,8 @@ def compile(  # noqa: A001  the verb of torch, in a module of its own
             "name dims along which no element of an output depends on others",
         )
     arguments = tuple(TensorArgument(model, dim) for dim in dynamic_dims)
-    served = ServedModel(
-        model,
-        arguments,
-        ShapePolicy(policy),
-        mode,
-        TOLERANCE,
-        is_strict=outside == "error",
-    )
+    shapes, is_strict = ShapePolicy(policy), outside == "error"
+    served = ServedModel(model, arguments, shapes, mode, TOLERANCE, is_strict=is_strict)
     artifacts, call_for = make_buckets(served, sizes)
     handle = None
     if table is not None:

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from warmup.core.buckets import Bucket, DynamicDim, Interval, ShapePolicy, intervals_of
 from warmup.core.errors import ModelError, SettingsError, SizeError
@@ -43,10 +44,15 @@ from warmup.models.outputs import noted_tensors, output_errors, worst_error, wri
 from warmup.serving.handle import installed
 from warmup.table.schema import MOST_TIMES
 
-Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
+Args = tuple[Any, ...]
+Kwargs = Mapping[str, Any]
+Arguments = tuple[Args, Kwargs]
 Change = Callable[[torch.Tensor, DynamicDim], torch.Tensor]  # makes another tensor for a dim
+# An output by pytree order, its dim, and the name of the dynamic dim whose size it has.
+Cut = tuple[int, int, str]
 ServingCall = Callable[..., Any]
-CallFor = Callable[[tuple[Any, ...], Mapping[str, Any]], ServingCall]
+Sizes = Mapping[str, int]  # by name of the dim
+CallFor = Callable[[Args, Kwargs], ServingCall]
 _ROUNDED: Final = 1e-2  # of a number of the outputs, which may be computed from a narrow tensor
 
 
@@ -80,7 +86,7 @@ class TensorArgument:
         names = [key for key, parameter in parameters.items() if parameter.kind in positional]
         self._position = names.index(name) if name in names else sys.maxsize
 
-    def find(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.Tensor:
+    def find(self, args: Args, kwargs: Kwargs) -> torch.Tensor:
         try:
             value = args[self._position] if self._position < len(args) else kwargs[self._name]
             for part in self._path:
@@ -93,9 +99,7 @@ class TensorArgument:
         tensor: torch.Tensor = value
         return tensor
 
-    def replace(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], change: Change
-    ) -> Arguments:
+    def replace(self, args: Args, kwargs: Kwargs, change: Change) -> Arguments:
         """Return the arguments with the tensor changed.
 
         Containers around the tensor, which are copied, have to be dicts, lists or tuples.
@@ -155,14 +159,12 @@ class ServedModel:
                 handle.outside(reason.name.lower(), message, count)
         return self.model
 
-    def replace(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], change: Change
-    ) -> Arguments:
+    def replace(self, args: Args, kwargs: Kwargs, change: Change) -> Arguments:
         for argument in self.arguments:
             args, kwargs = argument.replace(args, kwargs, change)
         return args, kwargs
 
-    def compile(self, entry: ServingCall, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def compile(self, entry: ServingCall, args: Args, kwargs: Kwargs) -> tuple[ServingCall, Any]:
         """Return *entry* compiled, and its result for these arguments.
 
         Where the graph breaks, its parts are compiled, and the break is logged once.
@@ -216,13 +218,10 @@ class BucketArtifact:
                 return result
         return self.call(*args, **kwargs)
 
-    def _compile(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[ServingCall, Any]:
-        compiled: tuple[ServingCall, Any] = self.served.compile(
-            self._entry, *self.marked(args, kwargs)
-        )
-        return compiled
+    def _compile(self, args: Args, kwargs: Kwargs) -> tuple[ServingCall, Any]:
+        return self.served.compile(self._entry, *self.marked(args, kwargs))
 
-    def marked(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
+    def marked(self, args: Args, kwargs: Kwargs) -> Arguments:
         return args, kwargs
 
     def compiling(self) -> AbstractContextManager[None]:
@@ -232,15 +231,6 @@ class BucketArtifact:
 def resized(tensor: torch.Tensor, dim: int, size: int) -> torch.Tensor:
     indices = torch.arange(size, device=tensor.device) % tensor.shape[dim]
     return tensor.index_select(dim, indices)
-
-
-@dataclass(frozen=True, slots=True)
-class _Cut:
-    """Dim ``dim`` of the output ``leaf``, by pytree order: it has the size of the dim ``name``."""
-
-    leaf: int
-    dim: int
-    name: str
 
 
 class PaddedArtifact(BucketArtifact):
@@ -256,14 +246,14 @@ class PaddedArtifact(BucketArtifact):
 
     def __init__(self, served: ServedModel, intervals: Mapping[str, Interval]) -> None:
         super().__init__(served, intervals)
-        self._cuts: dict[str, tuple[_Cut, ...]] = {}  # by dim, for dims padded so far
+        self._cuts: dict[str, tuple[Cut, ...]] = {}  # by dim, for dims padded so far
         self._static = StaticInputs() if served.mode in GRAPH_MODES else None
         self._sizes_at: dict[Place, dict[int, int]] = {}  # of each tensor with a dynamic dim
         for argument in served.arguments:
             dim = argument.dim
             self._sizes_at.setdefault(dim.path, {})[dim.dim] = self.sizes[dim.name]
 
-    def _compile(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[ServingCall, Any]:
+    def _compile(self, args: Args, kwargs: Kwargs) -> tuple[ServingCall, Any]:
         sizes = self._sizes(args, kwargs)
         padded_args, padded_kwargs = self._padded(args, kwargs)
         self._compiled, result = super()._compile(padded_args, padded_kwargs)
@@ -288,7 +278,7 @@ class PaddedArtifact(BucketArtifact):
         padded_args, padded_kwargs = self._padded(args, kwargs)
         return self._cut(self._compiled(*padded_args, **padded_kwargs), sizes, args, kwargs)
 
-    def _sizes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int]:
+    def _sizes(self, args: Args, kwargs: Kwargs) -> dict[str, int]:
         sizes: dict[str, int] = {}
         for argument in self.served.arguments:
             name = argument.dim.name
@@ -300,7 +290,7 @@ class PaddedArtifact(BucketArtifact):
                 )
         return sizes
 
-    def _padded(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
+    def _padded(self, args: Args, kwargs: Kwargs) -> Arguments:
         def pad(tensor: torch.Tensor, dim: DynamicDim) -> torch.Tensor:
             if self._static is not None and tensor.is_cuda:
                 return self._static.fill(tensor, dim.path, self._sizes_at[dim.path])
@@ -312,13 +302,7 @@ class PaddedArtifact(BucketArtifact):
 
         return self.served.replace(args, kwargs, pad)
 
-    def _cut(
-        self,
-        result: Any,
-        sizes: Mapping[str, int],
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-    ) -> Any:
+    def _cut(self, result: Any, sizes: Sizes, args: Args, kwargs: Kwargs) -> Any:
         if sizes == self.sizes:
             return result
         padded = [name for name, size in sizes.items() if size != self.sizes[name]]
@@ -343,11 +327,11 @@ class PaddedArtifact(BucketArtifact):
                 f"(relative L2, limit {limit:.0e}): {', '.join(padded)} cannot be padded"
             )
             return self._serve(*args, **kwargs)
-        new = {name: tuple(cut for cut in cuts if cut.name == name) for name in padded}
+        new = {name: tuple(cut for cut in cuts if cut[2] == name) for name in padded}
         self._cuts = {**known, **new}
         return _cut(result, cuts, sizes)
 
-    def _rounding(self, result: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> float:
+    def _rounding(self, result: Any, args: Args, kwargs: Kwargs) -> float:
         """Return how far *result* may be from the unpadded output without an effect of padding.
 
         As a build judges, from the distance to the uncompiled model for the same padded inputs: a
@@ -358,12 +342,9 @@ class PaddedArtifact(BucketArtifact):
         return MOST_TIMES * max(output_errors(uncompiled, result), default=0.0)
 
 
-def _cuts_of(
-    expected: Any, padded: Any, sizes: Mapping[str, int], full: Mapping[str, int]
-) -> tuple[_Cut, ...]:
-    """Return the dims of the outputs that padding made longer, each with its dynamic dim."""
-    cuts: list[_Cut] = []
-    pairs = zip(_leaves(expected), _leaves(padded), strict=True)
+def _cuts_of(expected: Any, padded: Any, sizes: Sizes, full: Sizes) -> tuple[Cut, ...]:
+    cuts: list[Cut] = []
+    pairs = zip(tree_leaves(expected), tree_leaves(padded), strict=True)
     for number, (own, grown) in enumerate(pairs):
         if not isinstance(own, torch.Tensor):
             continue
@@ -377,13 +358,13 @@ def _cuts_of(
                     f"{'two dims explain' if names else 'no dynamic dim explains'}",
                     "use the policy range",
                 )
-            cuts.append(_Cut(number, dim, names[0]))
+            cuts.append((number, dim, names[0]))
     return tuple(cuts)
 
 
 def _unlike(expected: Any, padded: Any) -> str | None:
-    """Return which number or text of the outputs padding changed; None where it changed none."""
-    for number, (own, other) in enumerate(zip(_leaves(expected), _leaves(padded), strict=True)):
+    pairs = zip(tree_leaves(expected), tree_leaves(padded), strict=True)
+    for number, (own, other) in enumerate(pairs):
         if isinstance(own, (bool, int, str)) and own != other:
             return f"the output {number} is {other!r}, and {own!r} unpadded"
         if isinstance(own, float) and not math.isclose(own, other, rel_tol=_ROUNDED, abs_tol=1e-9):
@@ -391,15 +372,11 @@ def _unlike(expected: Any, padded: Any) -> str | None:
     return None
 
 
-def _cut(result: Any, cuts: Sequence[_Cut], sizes: Mapping[str, int]) -> Any:
-    leaves, spec = torch.utils._pytree.tree_flatten(result)  # noqa: SLF001  no public name
-    for cut in cuts:
-        leaves[cut.leaf] = leaves[cut.leaf].narrow(cut.dim, 0, sizes[cut.name])
-    return torch.utils._pytree.tree_unflatten(leaves, spec)  # noqa: SLF001  as above
-
-
-def _leaves(value: Any) -> list[Any]:
-    return torch.utils._pytree.tree_leaves(value)  # noqa: SLF001  as above
+def _cut(result: Any, cuts: Sequence[Cut], sizes: Sizes) -> Any:
+    leaves, spec = tree_flatten(result)
+    for leaf, dim, name in cuts:
+        leaves[leaf] = leaves[leaf].narrow(dim, 0, sizes[name])
+    return tree_unflatten(leaves, spec)
 
 
 class RangeArtifact(BucketArtifact):
@@ -407,7 +384,7 @@ class RangeArtifact(BucketArtifact):
 
     _error: ModelError | None = None  # the interval is too wide for one artifact
 
-    def _compile(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[ServingCall, Any]:
+    def _compile(self, args: Args, kwargs: Kwargs) -> tuple[ServingCall, Any]:
         try:
             return super()._compile(args, kwargs)
         except Exception as error:
@@ -418,7 +395,7 @@ class RangeArtifact(BucketArtifact):
             self.call = self._refuse
             raise too_wide from error
 
-    def marked(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
+    def marked(self, args: Args, kwargs: Kwargs) -> Arguments:
         aliases: set[int] = set()
 
         def mark(tensor: torch.Tensor, dim: DynamicDim) -> torch.Tensor:
@@ -446,11 +423,7 @@ class RangeArtifact(BucketArtifact):
         raise self._error
 
 
-_ARTIFACTS: Final = {
-    ShapePolicy.RANGE: RangeArtifact,
-    ShapePolicy.PAD: PaddedArtifact,
-    ShapePolicy.EXACT: BucketArtifact,
-}
+_ARTIFACTS: Final = {ShapePolicy.RANGE: RangeArtifact, ShapePolicy.PAD: PaddedArtifact}
 
 
 def make_buckets(
@@ -465,30 +438,27 @@ def make_buckets(
         name: intervals_of(ends) if is_range else [Interval(size, size) for size in ends]
         for name, ends in sizes.items()
     }
-    buckets = tuple(
-        _ARTIFACTS[served.policy](served, dict(zip(intervals, combination, strict=True)))
-        for combination in itertools.product(*intervals.values())
-    )
+    kind = _ARTIFACTS.get(served.policy, BucketArtifact)
+    combined = itertools.product(*intervals.values())
+    buckets = tuple(kind(served, dict(zip(intervals, each, strict=True))) for each in combined)
     first: dict[str, TensorArgument] = {}
     for argument in served.arguments:
         first.setdefault(argument.dim.name, argument)
-    reads = [
-        (name, first[name].find, first[name].dim.dim, [each.high for each in intervals[name]])
-        for name in sizes
-    ]
+    highs = {name: [each.high for each in own] for name, own in intervals.items()}
+    reads = [(name, first[name].find, first[name].dim.dim, highs[name]) for name in sizes]
 
-    def call_for(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[..., Any]:
+    def call_for(args: Args, kwargs: Kwargs) -> Callable[..., Any]:
         number = 0
-        for name, find, dim, highs in reads:
+        for name, find, dim, ends in reads:
             size = find(args, kwargs).shape[dim]
-            index = bisect_left(highs, size)
-            if index == len(highs) or not size:
-                message = f"{name}={size}: outside of 1..{highs[-1]}"
+            index = bisect_left(ends, size)
+            if index == len(ends) or not size:
+                message = f"{name}={size}: outside of 1..{ends[-1]}"
                 return served.without_artifact(UncompiledReason.BEYOND, message)
-            if is_exact and highs[index] != size:
+            if is_exact and ends[index] != size:
                 message = f"{name}={size}: no bucket"
                 return served.without_artifact(UncompiledReason.BETWEEN, message)
-            number = number * len(highs) + index
+            number = number * len(ends) + index
         return buckets[number].call
 
     return buckets, call_for

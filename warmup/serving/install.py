@@ -46,7 +46,7 @@ MissAction: TypeAlias = Literal["fallback", "strict"]
 UncoveredAction: TypeAlias = Literal["library", "measure", "forbid"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class InstallRequest:
     """The arguments of `install`, and what its users set by variables alone: None reads them."""
 
@@ -119,17 +119,7 @@ def install(
         TableMismatchError: with ``strict``, the table is for another device or runtime.
         AdapterError: with ``strict``, this torch is not supported.
     """
-    return install_as(
-        InstallRequest(
-            table=table,
-            model=model,
-            on_miss=on_miss,
-            uncovered=uncovered,
-            bundle=bundle,
-            freezing=freezing,
-            audit_log=audit_log,
-        )
-    )
+    return install_as(InstallRequest(table, model, on_miss, uncovered, bundle, freezing, audit_log))
 
 
 def install_as(request: InstallRequest) -> Handle:
@@ -150,7 +140,6 @@ def install_as(request: InstallRequest) -> Handle:
 
 
 def check_actions(on_miss: str, uncovered: str) -> None:
-    """Raise a SettingsError where a word of an install is unknown."""
     if on_miss not in {OnMiss.FALLBACK, OnMiss.STRICT}:
         raise SettingsError(f"on_miss={on_miss!r}", "use one of fallback, strict")
     if uncovered not in set(Uncovered):
@@ -188,11 +177,7 @@ def _install(request: InstallRequest, on_miss: OnMiss) -> Handle:
     is_quiet = read_flag(request.quiet, "WARMUP_QUIET")
     watch = ProcessWatch(found.origin or "the table", emitter, on_miss, is_quiet=is_quiet)
     lookup = Lookup(
-        found.table.rows,
-        on_miss,
-        emitter,
-        mismatches,
-        Uncovered(request.uncovered),
+        *(found.table.rows, on_miss, emitter, mismatches, Uncovered(request.uncovered)),
         searches=found.table.policy.searches,
     )
     file = JsonLinesSink(Path(settings.audit_log)) if settings.audit_log else None
@@ -236,17 +221,8 @@ def _install(request: InstallRequest, on_miss: OnMiss) -> Handle:
         bundle_refused=None if unpacked is None else unpacked.refused,
     )
     handle = Handle(
-        found.table,
-        settings.digest,
-        lookup,
-        tally,
-        attachment,
-        settings,
-        watch,
-        prepared,
-        unpacked,
-        refused,
-        file,
+        *(found.table, settings.digest, lookup, tally, attachment, settings, watch),
+        *(prepared, unpacked, refused, file),
     )
     register(handle)
     if refused is not None:

@@ -8,15 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from warmup.core.buckets import (
-    Bucket,
-    InputSpec,
-    ShapePolicy,
-    parse_buckets,
-    parse_inputs,
-    with_ranges,
-)
-from warmup.core.errors import ContradictionWarning, ModelError, SettingsError, warmup_error_in
+from warmup.core.buckets import Bucket, ShapePolicy, parse_buckets, parse_inputs, with_ranges
+from warmup.core.errors import ContradictionWarning, SettingsError, warmup_error_in
 from warmup.core.events import Uncompiled, selections
 from warmup.core.phases import Phase, PhaseClock, PhaseSeconds, added
 from warmup.core.rows import COMPILE_MODES
@@ -28,10 +21,8 @@ from warmup.serving.install import InstallRequest, MissAction, install_as
 from warmup.table.store import FoundTable
 
 if TYPE_CHECKING:
-    import torch
-
-    from warmup.models.loading import Inputs
-    from warmup.models.model_target import Assumption, LoadedModel
+    from warmup.models.inputs import PlacedModel
+    from warmup.models.model_target import Assumption
     from warmup.models.padding import Prepared
     from warmup.serving.compile import CompiledModel
 
@@ -99,28 +90,23 @@ def prime(
     with clock.phase(Phase.IMPORT):
         from warmup.inductor import connect
         from warmup.inductor.machine import resolve_device
-        from warmup.models.inputs import resolve_inputs
-        from warmup.models.loading import load_model, parse_cast
+        from warmup.models.inputs import place_model
 
         inductor = connect()
     with warnings.catch_warnings(record=True) as caught, contextlib.ExitStack() as stack:
         warnings.simplefilter("always")
         stack.enter_context(inductor.time_phases(clock))
         with clock.phase(Phase.LOAD):
-            cast, loaded = parse_cast(dtype), load_model(model)
-            resolved = resolve_inputs(loaded, specs, buckets, cast)
-            watcher.model_loaded(resolved.assumptions)
             on, seed = resolve_device(device), checked.table.policy.seed
-            work = _Priming(loaded, resolved.specs, on, cast, seed, mode, clock)
-            work.move_model()
+            placed = place_model(model, specs, buckets, on, dtype, seed=seed)
+            work = _Priming(placed, mode, clock)
+            watcher.model_loaded(placed.resolved.assumptions)
         with clock.phase(Phase.INSTALL):
+            found = FoundTable(checked.table, (checked.path,))
+            padded = placed.module if pad_weights else None
             request = InstallRequest(
-                table=FoundTable(checked.table, (checked.path,)),
-                on_miss=on_miss,
+                *(found, padded, on_miss, "library", bundle, freezing),
                 device=str(on),
-                model=work.model.module if pad_weights else None,
-                bundle=bundle,
-                freezing=freezing,
                 quiet=True,  # the report of each bucket says it
             )
             handle = stack.enter_context(install_as(request))
@@ -128,11 +114,10 @@ def prime(
             if policy == ShapePolicy.RANGE:
                 from warmup.serving.compile import compile_for
 
-                module = work.model.module
-                work.compiled = compile_for(module, work.inputs, buckets, mode=mode, policy=policy)
-        prepared = handle.prepared
-        if prepared is not None and prepared.padded:
-            watcher.model_prepared(prepared)
+                own = placed.module, placed.inputs, buckets
+                work.compiled = compile_for(*own, mode=mode, policy=policy)
+        if handle.prepared is not None and handle.prepared.padded:
+            watcher.model_prepared(handle.prepared)
         before = added((checked.phases_before, clock.take()))
         watcher.buckets_begin(before)
         for bucket in buckets:
@@ -140,14 +125,11 @@ def prime(
             work.done.append(work.run(bucket, handle))
             watcher.bucket_finished(work.done[-1])
         is_silent = handle.report().is_silent
-    problems = work.problems()
+    problems = [f"bucket {done.bucket}: {done.problem}" for done in work.done if done.problem]
     if is_silent and not problems:
         problems.append("no bucket asked for a decision: the table is for another model")
-    contradictions = dict.fromkeys(
-        str(warning.message)
-        for warning in caught
-        if isinstance(warning.message, ContradictionWarning)
-    )
+    said = [each.message for each in caught if isinstance(each.message, ContradictionWarning)]
+    contradictions = dict.fromkeys(map(str, said))
     remarks = (*checked.remarks, *contradictions, *work.remarks())
     primed = replace(checked, phases_before=before, buckets=tuple(work.done), remarks=remarks)
     return primed.with_bundle(unpacked).with_problems(Readiness.PARTLY, *problems)
@@ -157,37 +139,19 @@ def prime(
 class _Priming:
     """A model, its inputs, and the buckets of it that were primed so far."""
 
-    model: LoadedModel
-    specs: tuple[InputSpec, ...]
-    device: torch.device
-    dtype: torch.dtype | None
-    seed: int
+    model: PlacedModel
     mode: str
     clock: PhaseClock
     done: list[PrimedBucket] = field(default_factory=list)
     compiled: CompiledModel | None = None  # serves buckets of a range
     uncompiled: dict[Bucket, Uncompiled] = field(default_factory=dict)
 
-    def problems(self) -> list[str]:
-        return [f"bucket {done.bucket}: {done.problem}" for done in self.done if done.problem]
-
     def remarks(self) -> list[str]:
-        """Return where the graph of the model breaks, and what of each bucket ran uncompiled."""
         breaks = () if self.compiled is None else self.compiled.report().breaks
-        uncompiled = dict.fromkeys(
-            f"bucket {bucket}: {line}"
-            for bucket, left in self.uncompiled.items()
-            for line in left.lines()
-        )
+        items = self.uncompiled.items()
+        lines = (f"bucket {bucket}: {line}" for bucket, left in items for line in left.lines())
+        uncompiled = dict.fromkeys(lines)
         return [*(f"the graph breaks: {reason}" for reason in breaks), *uncompiled]
-
-    def move_model(self) -> None:
-        try:
-            self.model.module.to(device=self.device, dtype=self.dtype)
-        except RuntimeError as error:
-            raise ModelError(
-                f"the model does not fit on {self.device} ({first_line(error)})"
-            ) from error
 
     def run(self, bucket: Bucket, handle: Handle) -> PrimedBucket:
         before = handle.report()
@@ -233,28 +197,17 @@ class _Priming:
 
         if self.compiled is None:
             torch.compiler.reset()  # past its recompile limit dynamo runs the model uncompiled
+        module = self.model.module
         with self.clock.phase(Phase.LOAD):
-            inputs = self.inputs(bucket)
-        served = self.compiled or compile_model(self.model.module, self.mode)
-        with (
-            self.clock.phase(Phase.FIRST_CALLS),
-            naming_dtypes(self.model.module, inputs),
-            torch.no_grad(),
-        ):
+            inputs = self.model.inputs(bucket)
+        served = self.compiled or compile_model(module, self.mode)
+        with self.clock.phase(Phase.FIRST_CALLS), naming_dtypes(module, inputs), torch.no_grad():
             served(*inputs.args, **inputs.kwargs)
             if left := frames():
                 matmuls = count_matmuls_outside(lambda: served(*inputs.args, **inputs.kwargs))
                 self.uncompiled[bucket] = Uncompiled(left, matmuls)
-            if self.device.type == "cuda":
-                torch.cuda.synchronize(self.device)
-
-    def inputs(self, bucket: Bucket) -> Inputs:
-        import torch
-
-        from warmup.models.loading import make_inputs
-
-        torch.manual_seed(self.seed)
-        return make_inputs(self.model, self.specs, bucket, self.device, self.dtype)
+            if self.model.device.type == "cuda":
+                torch.cuda.synchronize(self.model.device)
 
 
 def _increased(before: Mapping[str, int], after: Mapping[str, int]) -> tuple[str, ...]:

@@ -66,12 +66,9 @@ class RunReport:
             parts.append(f"foreign {others}{in_brackets(audit.foreign)}")
         parts += [f"processes {audit.runs}", f"silent {len(audit.silent)}"]
         parts += [f"bundle {text}" for text in audit.bundles]
-        rare = ("mismatch", audit.mismatch), ("could not install", audit.failed)
-        parts += [
-            f"{name} {count}"
-            for name, count in (*rare, ("unreadable event lines", audit.damaged))
-            if count
-        ]
+        rare = {"mismatch": audit.mismatch, "could not install": audit.failed}
+        rare["unreadable event lines"] = audit.damaged
+        parts += [f"{name} {count}" for name, count in rare.items() if count]
         if self.unread:
             parts.append(f"and more, since the log was not read to its end ({self.unread})")
         return printable(f"warmup run: {', '.join(parts)}")
@@ -107,11 +104,8 @@ def run(
     read(table)
     if on_miss == "strict" and not read_flag(None, "WARMUP_ALLOW_MISMATCH"):
         _refuse_mismatch(Path(table))
-    settings = {
-        "WARMUP_TABLE": str(Path(table).absolute()),
-        "WARMUP_ON_MISS": str(on_miss),
-        "WARMUP_UNCOVERED": str(uncovered),
-    }
+    settings = {"WARMUP_TABLE": str(Path(table).absolute()), "WARMUP_ON_MISS": str(on_miss)}
+    settings["WARMUP_UNCOVERED"] = str(uncovered)
     if freezing is not None:
         settings["WARMUP_FREEZING"] = str(int(freezing))
     if bundle is not None:
@@ -201,9 +195,8 @@ class _AppendedEvents(io.RawIOBase):
             self._end = os.fstat(self._descriptor).st_size
             if self._end < self._position:  # truncated meanwhile, as some log rotations do
                 self._position = 0
-        content = os.pread(
-            self._descriptor, min(len(buffer), self._end - self._position), self._position
-        )
+        size = min(len(buffer), self._end - self._position)
+        content = os.pread(self._descriptor, size, self._position)
         buffer[: len(content)] = content
         self._position += len(content)
         return len(content)

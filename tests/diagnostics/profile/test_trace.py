@@ -55,7 +55,7 @@ def test_what_is_no_trace_is_an_error_that_says_why(
         b'{"events": []}': "missing required field `traceEvents`",
         b'{"traceEvents": [3]}': "$.traceEvents[0]",
         b"no JSON": "malformed",
-        b'{"traceEvents": [{"name": "\xff"}]}': "decode",
+        b'{"traceEvents": [{"name": "\xff"}]}': "code",
         gzip.compress(b'{"traceEvents": [' * 100, mtime=0)[:40]: "end-of-stream",
         gzip.compress(b" " * 1_000_001): "more than 1,000,000 bytes once unpacked",
         b'{"traceEvents": [], "warmup": ' + b"[" * 100_000: "maximum recursion depth",
@@ -224,5 +224,5 @@ def test_traces_of_different_lengths_compare_by_iteration(tmp_path: Path) -> Non
 
 
 def test_profiling_needs_no_torch() -> None:
-    code = "import sys, warmup.cli.profile; print('torch' in sys.modules)"
+    code = "import sys, warmup.cli.timings; print('torch' in sys.modules)"
     assert run_python("-c", code).stdout.strip() == "False"
