@@ -28,6 +28,7 @@ from warmup.inductor.launch import compiling
 from warmup.inductor.launch import hooks as launch_search
 from warmup.inductor.launch.hooks import LaunchConfigs, LaunchSearch
 from warmup.inductor.launch.kernels import (
+    fixed_config,
     kwargs_of,
     listed_by_inductor,
     problem_of,
@@ -163,6 +164,30 @@ def test_every_config_can_be_forced_at_serving() -> None:
         times, _, _ = search_all(kernel, valley(XBLOCK=4096, YBLOCK=1024, R0_BLOCK=65536))
         offered = offered_for(kernel)
         assert all(refusal_reason(winner, offered) is None for winner in times), kernel
+
+
+def test_with_fixed_reductions_a_config_depends_on_the_length_of_a_row_alone() -> None:
+    """It is the only one that is tried, and serving can be forced to it; others are searched."""
+    inner, outer = ReductionHint.INNER, ReductionHint.OUTER
+    persistent, looped = HeuristicType.PERSISTENT_REDUCTION, HeuristicType.REDUCTION
+    for kind, hint, length in itertools.product((persistent, looped), (inner, outer), (64, 4096)):
+        found = set()
+        for rows in (1, 16, 1 << 14):
+            kernel = make_kernel(kind, hint, x=rows, r0_=length)
+            offered = offered_for(kernel)
+            compiled: list[Any] = []
+            search = LaunchSearch(
+                *(kernel, offered, (), {}, lambda _, configs, to=compiled: [to.append(configs)]),
+                fixes_reductions=True,
+            )
+            live = search.start()
+            assert live is not None, (kind, hint, length, rows)
+            assert (len(live.calls), live.more({live.listed[0]: 1.0})) == (1, {}), (kind, rows)
+            assert refusal_reason(live.listed[0], offered) is None, (kind, hint, length, rows)
+            found.add(live.listed[0])
+        assert len(found) == 1, (kind, hint, length, found)
+    kernel = KERNELS["pointwise"]
+    assert fixed_config(kernel, offered_for(kernel)[0]) is None
 
 
 def test_a_search_is_bounded() -> None:

@@ -192,6 +192,8 @@ def _processes(report: AuditReport) -> Iterator[str]:
         yield f"changed     x{count} {frame}: weights were changed that it had frozen"
     for bundle, count in report.bundles.items():
         yield f"bundle      x{count} {bundle}"
+    if report.invariance is not None:
+        yield f"invariant   {report.invariance}"
     if report.bypassed:
         yield f"bypassed   {in_brackets(report.bypassed)}: runs with graphs that asked nothing"
     if report.failed:

@@ -138,6 +138,9 @@ def build(
     ] = ShapePolicy.EXACT,
     pad_weights: Annotated[bool | None, _more("Tune padded weights; default on a GPU.")] = None,
     freezing: Annotated[bool | None, _more("On a CPU: with frozen weights, or not.")] = None,
+    invariant: Annotated[
+        bool, _more("A row has the same bits in all buckets.", "--invariant")
+    ] = False,
     bundle: Annotated[bool | None, _more("Write the kernels beside the table; default.")] = None,
     again: Annotated[
         Literal["unstable", "all"] | None,
@@ -163,7 +166,7 @@ def build(
 ) -> None:
     """Tune every bucket of a model and write the winners to a table.
 
-    Or tune --problems without the model, or what a program decides in each of its processes.
+    Or tune --problems without the model, or what a program decides.
     """
     warnings.filterwarnings("ignore", message="TypedStorage is deprecated")  # torch's own
     chosen = {
@@ -175,6 +178,7 @@ def build(
         "budget": budget,
         "effort": None if effort is Effort.SHARE else effort.value,
         "pad_weights": pad_weights,
+        "invariant": invariant or None,
         "policy": None if policy is ShapePolicy.EXACT else policy,
         "bundle": bundle if bundle or model.model else None,
         "freezing": freezing,

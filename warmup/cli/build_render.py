@@ -244,13 +244,15 @@ def spell_belief(report: BuildReport, remedy: str = RETRY) -> Iterator[str]:
     if others:
         yield f"{counted(others, 'more unstable row')} in the table, not asked for by this command"
     if unstable:
-        yield _unstable_rows(len(unstable), len(asked), remedy)
+        invariant = report.table.policy.invariant
+        yield _unstable_rows(len(unstable), len(asked), remedy, has_library=not invariant)
 
 
-def _unstable_rows(unstable: int, rows: int, remedy: str) -> str:
+def _unstable_rows(unstable: int, rows: int, remedy: str, *, has_library: bool) -> str:
+    kept = "the library's kernel" if has_library else "a kernel with the digest of its weight"
     return (
         f"{unstable} of {counted(rows, 'row')} unstable (marked {UNSTABLE_MARK}): such a row has "
-        "the library's kernel for want of better times; to measure it again on a quiet machine, "
+        f"{kept} for want of better times; to measure it again on a quiet machine, "
         f"{remedy} (`warmup show TABLE --review` lists the times that cannot be true)"
     )
 
@@ -551,7 +553,7 @@ def spell_program(report: BuildReport) -> Iterator[str]:
         yield from spell(report, _GIVEN_AGAIN)
     else:
         if unstable := sum(row.evidence.is_unstable for row in rows.values()):
-            yield _unstable_rows(unstable, len(rows), _GIVEN_AGAIN)
+            yield _unstable_rows(unstable, len(rows), _GIVEN_AGAIN, has_library=True)
         words = f"{counted(len(rows), 'row')}, {len(own)} tuned now"
         yield f"{report.path}: {words if rows else 'no rows: nothing was asked'}"
     if changed := program.changed(report.table):

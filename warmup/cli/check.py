@@ -75,6 +75,12 @@ def check(
         Literal["unstable"] | None,
         typer.Option(help="unstable: end with code 11 if a row is unstable."),
     ] = None,
+    invariant: Annotated[
+        bool,
+        typer.Option(
+            "--invariant", help="End with code 11 unless a row has the same bits in all buckets."
+        ),
+    ] = False,
     ready_file: Annotated[
         Path | None, typer.Option(help="File for the digest of a ready table; removed at first.")
     ] = None,
@@ -122,6 +128,8 @@ def check(
                 )
     if fail_on is not None:
         run.report = run.report.without_unstable_rows
+    if invariant:
+        run.report = run.report.with_variant_rows
     if ready_file is not None and run.report.state is Readiness.READY:
         write_output(ready_file, f"{run.report.digest}\n", "--ready-file")
     run.finish()
@@ -242,6 +250,8 @@ def _spell_file(report: CheckReport) -> Iterator[str]:
     yield f"digest    {report.digest}"
     yield f"rows      {sum(report.rows.values())}{f' ({kinds})' if kinds else ''}"
     yield f"unstable  {len(report.unstable)}"
+    if (promise := report.invariance) is not None:
+        yield f"invariant {promise}"
     yield f"tuned on  {_spell_runtime(report.table.provenance.runtime)}"
     yield f"here      {_spell_runtime(report.here) if report.here else 'unknown'}"
 

@@ -39,6 +39,7 @@ from warmup.core.text import counted
 from warmup.keys.kind import Kind, natural_order
 from warmup.keys.registry import KINDS, ingredients_of, kind_of
 from warmup.table.codec import digest_of, encode
+from warmup.table.invariance import invariance_of
 from warmup.table.merge import Difference, Preference
 from warmup.table.merge import diff as compare_tables
 from warmup.table.merge import merge as merge_tables
@@ -102,6 +103,8 @@ def _spell_origin(table: Table) -> Iterator[str]:
     )
     for assumption in origin.assumptions:
         yield from wrapped(assumption, indent=4)
+    if (promise := invariance_of(table)) is not None:
+        yield from wrapped(f"invariant: {promise}")
     if table.ignored:
         fields = f"ignored, of features that left warmup: {', '.join(table.ignored)}"
         yield from wrapped(fields, indent=4)

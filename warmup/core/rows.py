@@ -333,6 +333,9 @@ class Evidence:
     winner's time over the best time at that size, None where its time is missing or unstable. All
     other times were taken at the last size.
 
+    ``bits`` is the digest of a row of the winner's output on operands with equal rows: of a build
+    that is invariant, all rows of a weight have the same (`warmup.measuring.row_bits`).
+
     ``ranking`` has the fastest candidates as text, which `ranked` reads; empty in older rows.
     ``bare_ranking`` is the same for a pad row's library products with pad kernels of their own,
     which did not decide.
@@ -363,6 +366,7 @@ class Evidence:
     registers: int | None = None
     compile_s: float | None = None
     bare_ranking: str = ""
+    bits: str | None = None
 
     @property
     def failed(self) -> int:

@@ -215,7 +215,9 @@ class Trial:
     the region is compiled under the inductor options ``options``, with the candidate for ``key``
     and with the winners in ``known`` for the other GEMMs. With ``contenders`` the library's kernel
     is timed first, and decides which of the other candidates are run. With ``prefers_fewer`` the
-    host limits the calls: a candidate that ties and launches fewer kernels wins.
+    host limits the calls: a candidate that ties and launches fewer kernels wins. With
+    ``notes_bits`` each outcome has the digest of its rows, and with ``bars_library`` the library's
+    kernel is the control, and cannot win. With ``only_screens`` no candidate is timed to the end.
     """
 
     key: str
@@ -240,6 +242,9 @@ class Trial:
     known: tuple[tuple[str, Winner], ...] = ()
     contenders: Contenders | None = None
     prefers_fewer: bool = False
+    notes_bits: bool = False
+    bars_library: bool = False
+    only_screens: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +272,8 @@ class Outcome:
     root mean square. ``said`` is the text of a rejection. An outcome that is not final was timed in
     the screening only, and cannot win. ``clock_mhz`` is the SM clock after the trial. ``fused`` is
     the outcome of the same candidate within its region, which has ``kernels``. ``along_us`` has
-    ``(size, time)`` at smaller sizes of a key's range.
+    ``(size, time)`` at smaller sizes of a key's range, and ``bits`` is the digest of a row, see
+    `warmup.measuring.row_bits`.
     """
 
     winner: Winner
@@ -280,6 +286,7 @@ class Outcome:
     clock_mhz: int | None = None
     fused: Outcome | None = None
     along_us: tuple[tuple[int, float | None], ...] = ()
+    bits: str | None = None
 
     @property
     def time_us(self) -> float | None:
@@ -334,9 +341,15 @@ def ranking_of(tuned: Tuned) -> str:
 
 
 class Operands(Protocol):
-    """The operand sets of a trial, as torch tensors; set numbers wrap around at ``count``."""
+    """The operand sets of a trial, as torch tensors; set numbers wrap around at ``count``.
+
+    The values of the views whose numbers are ``fixed`` must not be changed: they are weights.
+    """
 
     count: int
+
+    @property
+    def fixed(self) -> frozenset[int]: ...
 
     def operands(self, number: int) -> list[Any]:
         """Return the operands of a set as templates take them."""

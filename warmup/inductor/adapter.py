@@ -66,6 +66,11 @@ class Inductor:
 
         return quiet_switches()
 
+    def invariant_options(self) -> dict[str, bool | int]:
+        from warmup.inductor.options import invariant_options
+
+        return invariant_options()
+
     def template_sources(self) -> dict[str, str]:
         from warmup.inductor.gemm.search import template_sources
 

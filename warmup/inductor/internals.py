@@ -132,6 +132,8 @@ torch._inductor.codegen.simd_kernel_features
     SIMDKernelFeatures.scheduler_nodes(self)
 torch._inductor.codegen.subgraph
     SubgraphChoiceCaller._compile_for_benchmarking(self) SubgraphTemplate
+torch._inductor.codegen.cpp
+    CppKernel.decide_parallel_depth(self,max_parallel_depth,threads)
 torch._inductor.codegen.triton
     TritonScheduling.codegen_node(self,node)
     TritonScheduling.codegen_node_schedule(self,kernel_features)

@@ -64,6 +64,18 @@ _OTHER_VARIABLES: Final = {
     "benchmark_template_fusion": "BENCHMARK_EPILOGUE_FUSION",
     "pipeline_max_autotune_gemm": "PIPELINE_GEMM_AUTOTUNING",
 }
+# What depends on the number of rows otherwise: where a fused operation rounds and whether it is
+# contracted to FMA, whether a GEMM is padded and a reduction split, and how variances are computed
+# (lowering.py, `use_two_step_variance`: Welford for a single row) and small sums unrolled.
+_INVARIANT: Final[Mapping[str, bool | int]] = {
+    "emulate_precision_casts": True,
+    "shape_padding": False,
+    "split_reductions": False,
+    "triton.mix_order_reduction": False,
+    "cpp.use_two_step_variance_threshold": 0,
+    "triton.use_two_step_variance_threshold": 0,
+    "unroll_reductions_threshold": 1,
+}
 _MUST_EXIST: Final = ("max_autotune_gemm", "max_autotune", "coordinate_descent_tuning")
 _YIELDING: Final = frozenset(
     {
@@ -72,6 +84,7 @@ _YIELDING: Final = frozenset(
         "max_autotune_conv_backends",
         "freezing",
         "triton.mix_order_reduction",
+        *_INVARIANT,
     }
 )
 
@@ -89,6 +102,12 @@ def quiet_switches() -> dict[str, bool | int | str]:
     }
 
 
+def invariant_options() -> dict[str, bool | int]:
+    """Return the options with which a row is computed alike beside any number of rows."""
+    known: Mapping[str, Any] = vars(inductor_config)["_config"]
+    return {name: value for name, value in _INVARIANT.items() if name in known}
+
+
 def is_set_in_environment(name: str) -> bool:
     """Return whether inductor read the default of the option *name* from the environment."""
     variable = _OTHER_VARIABLES.get(name, name.removeprefix("triton.").upper())
@@ -103,7 +122,8 @@ def check_options(options: Mapping[str, OptionValue]) -> None:
                 f"the table's policy sets the inductor option {name}, which no build writes",
                 "build the table again",
             )
-        expected = type(_QUIET[name]) if name in _QUIET else (str, bool)
+        numbers = {**_QUIET, **_INVARIANT}
+        expected = type(numbers[name]) if name in numbers else (str, bool)
         if not isinstance(value, expected):
             raise SettingsError(
                 f"the table's policy sets the inductor option {name} to {value!r}",

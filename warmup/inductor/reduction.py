@@ -23,6 +23,7 @@ from torch._inductor import config as inductor_config
 from torch._inductor import metrics
 from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.codecache import PyCodeCache
+from torch._inductor.codegen.cpp import CppKernel
 from torch._inductor.codegen.triton import TritonScheduling
 from torch._inductor.ir import Reduction
 from torch._inductor.runtime.runtime_utils import next_power_of_2
@@ -311,6 +312,16 @@ class ReductionLoops(KindHooks):
     def attach(self, patches: Patches) -> None:
         patches.on_restore(self._deactivate)
         patches.hook(TritonScheduling, "create_kernel_choices", self._create_kernel_choices)
+        if self._settings.fixes_reductions:
+            patches.hook(CppKernel, "decide_parallel_depth", self._decide_parallel_depth)
+
+    def _decide_parallel_depth(
+        self, original: Function, kernel: Any, max_parallel_depth: Any, threads: Any
+    ) -> Any:
+        """Let no sum be split over threads: inductor does so where there is a single row."""
+        chosen = original(kernel, max_parallel_depth, threads)
+        is_sum = chosen.start_depth >= kernel.reduction_depth
+        return replace(chosen, parallel_depth=0) if self._active and is_sum else chosen
 
     def _create_kernel_choices(
         self,

@@ -35,6 +35,8 @@ _SCALAR = r"-?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?"
 _RANGE: Final = re.compile(r"\b\d+\.\.(\d+)\b")
 _DYNAMIC: Final = re.compile(r"(?<=[\[,])s(?=[,\]])")  # a dynamic size of an operand in an epilogue
 _EPILOGUE = r"[a-zA-Z0-9_.,()\[\]~+\-]+"
+_OF_ROWS: Final = frozenset({"batch", "m", "a", "a2"})  # ingredients that depend on them
+_TENSOR_SIZES: Final = re.compile(r"\[[^\]]*\]")
 _LAST: Final = "epilogue"  # behind a bar, and in every key
 _LAYOUT_TEXT: Final = re.compile(
     r"(?P<order>[a-z]+(?:\([0-9.,]+\))?)(?:/(?P<leading>[0-9.]+))?(?:@(?P<batch>[0-9.]+))?"
@@ -84,6 +86,16 @@ def _linears_of(key: str) -> tuple[Linear, ...]:
     return tuple(Linear(m, n.low, k.low, problem.dtype, has_bias) for has_bias in biases)
 
 
+def _weight_of(key: str) -> str:
+    """Leave out rows, batch and the layout of their operand, and sizes of scales and epilogues.
+
+    The epilogue stays where a library's call may compute it, on a CPU.
+    """
+    words = key if key.partition(" ")[0] in CPU_LINEAR else key.partition(" | ")[0]
+    kept = (word for word in words.split(" ") if word.partition("=")[0] not in _OF_ROWS)
+    return _TENSOR_SIZES.sub("", " ".join(kept))
+
+
 GEMM: Final = Kind(
     name="gemm",
     pattern=re.compile(
@@ -107,6 +119,7 @@ GEMM: Final = Kind(
     work=_work,
     is_product=True,
     linears=_linears_of,
+    weight=_weight_of,
 )
 
 

@@ -65,6 +65,11 @@ class Kind:
     # size is a range it is that of the upper end, at which rows are timed.
     work: Callable[[Mapping[str, str]], Work | None] | None = None
     is_product: bool = False  # rows time the product of matrices that `product_of` names
+    # What a key has in common with those that differ from it in the number of rows alone: in an
+    # invariant table their winners add up a row in one order. None where none was measured to.
+    weight: Callable[[str], str] | None = None
+    # In an invariant table a winner depends on the length of a row alone, and so do the bits.
+    is_fixed_by_row: bool = False
     # Each `Linear` that asks for a key where its weight is frozen.
     linears: Callable[[str], tuple[Linear, ...]] | None = None
     # What `BenchmarkWatch` calls inductor's own measurements for this decision. While keys are

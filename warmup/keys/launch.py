@@ -57,6 +57,7 @@ LAUNCH: Final = Kind(
     library_default="the config of default mode",
     stage=BuildStage.LAUNCH_SEARCHES,
     is_named=True,
+    is_fixed_by_row=True,
 )
 _KERNEL_NUMBER = re.compile(r"_[0-9]+$")
 _DEF = re.compile(r"^def [^(]+\(")

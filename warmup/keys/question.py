@@ -191,6 +191,8 @@ class Settings:
     persistent, looped or split by inductor's rule without their kind, and grouped products the
     library's.
 
+    ``fixes_reductions``: how a row is reduced depends on its length alone: a kernel has one config,
+    and no sum is split over the threads of a CPU.
     ``refuses_foreign``: graphs compiled under another table, or under none, must not be loaded.
     ``takes_library``: a selection that no row kind covers is not measured, its library's choice is
     compiled.
@@ -201,6 +203,7 @@ class Settings:
     search: Search = Search.DEFAULT
     neighbours: Callable[[Problem], Sequence[Winner]] = _no_neighbours
     searched: frozenset[str] = frozenset()
+    fixes_reductions: bool = False
     refuses_foreign: bool = False
     takes_library: bool = True
 

@@ -30,6 +30,8 @@ class OperandSets:
     256 MiB. Where not even one set fits, torch's OutOfMemoryError is raised.
     """
 
+    fixed: frozenset[int] = frozenset()
+
     def __init__(
         self, trial: Trial, device: torch.device, seed: int, most: int = MAX_OPERAND_SETS
     ) -> None:

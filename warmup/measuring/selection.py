@@ -189,6 +189,7 @@ def make_row(
         clock_mhz=chosen.clock_mhz,
         flags=(*selected.flags, *doubts),
         search=search,
+        bits=chosen.bits,
     )
     return Tuned(key, Row(chosen.winner, evidence), tuple(outcomes))
 
@@ -238,6 +239,7 @@ def make_fused_row(
         rejected=tuple(sorted(rejected.items())),
         **rates,
         clock_mhz=bare.row.evidence.clock_mhz,
+        bits=bare.row.evidence.bits,
         flags=(*fused.row.evidence.flags, *doubts),
         search=bare.row.evidence.search,
         kernels=of_winner.count if of_winner else None,

@@ -41,6 +41,7 @@ from warmup.measuring.reference import (
     reference_of,
     widened,
 )
+from warmup.measuring.row_bits import Probe, bits_of_rows
 from warmup.measuring.selection import select_winner
 
 # `Screening`: times all candidates for a few rounds, then the fastest until they are stable.
@@ -92,8 +93,8 @@ class CandidateRun:
 class Screening:
     """Times the candidates for one key on *device* by *method*; *library* is the control.
 
-    An error rejects its candidate, unless *is_lost* says that the device is unusable: then it is
-    raised.
+    The control cannot win where it is *barred*. An error rejects its candidate, unless *is_lost*
+    says that the device is unusable: then it is raised.
     """
 
     def __init__(
@@ -106,8 +107,9 @@ class Screening:
         sets: int = 1,
         on_stage: StageCallback = lambda _winner, _stage: None,
         is_lost: Callable[[BaseException], bool] = lambda _error: False,
+        barred: Winner | None = None,
     ) -> None:
-        self.runs = list(runs)
+        self.runs, self._barred = list(runs), barred
         self._library, self._device, self._method = library, device, method
         self._sets, self._on_stage, self._is_lost = sets, on_stage, is_lost
         self._repeats: Counter[Winner] = Counter()
@@ -163,7 +165,8 @@ class Screening:
         ranked = sorted(timed, key=lambda run: run.time_us)
         if not ranked:
             return []
-        limit = ranked[0].time_us * _FINAL_SHARE
+        first = next((run for run in ranked if run.winner != self._barred), ranked[0])
+        limit = first.time_us * _FINAL_SHARE
         fastest = [run for run in ranked if run.time_us <= limit][:_FINALISTS]
         control = [run for run in ranked if run.winner == self._library]
         return [*{run.winner: run for run in (*fastest, *control)}.values()]
@@ -319,6 +322,7 @@ def run_trial(
         sets=sets.count,
         on_stage=on_stage,
         is_lost=is_lost,
+        barred=trial.library if trial.bars_library else None,
     )
     checks = _Checks(trial, device, make_call, screening, make_reference)
     reference = checks.reference(sets)
@@ -329,9 +333,12 @@ def run_trial(
         screening.screen(runs)
         runs = runs_of(more([run.outcome for run in screening.runs])) if more else []
         screening.runs += runs
-    screening.time_finalists()
-    checks.confirm_winner(make_sets)
-    return [run.outcome for run in screening.runs]
+    if not trial.only_screens:
+        screening.time_finalists()
+        checks.confirm_winner(make_sets)
+    if trial.notes_bits:
+        checks.note_bits(make_sets)
+    return [checks.barred(run.outcome) for run in screening.runs]
 
 
 class _Checks:
@@ -392,20 +399,52 @@ class _Checks:
             else:
                 self._screening.time_finalists()  # the next candidate may only have been screened
 
+    def note_bits(self, make_sets: MakeSets) -> None:
+        """Note the digest of each candidate that was timed; the operands have new values then."""
+        sets = make_sets(self._trial.seed, 1)
+        probe = Probe(self._trial.op, sets)
+
+        def noted(run: CandidateRun, step: int = 1) -> str | None:
+            sets.poison()
+            returned = self._make_call(self._specs[run.winner], sets)(0)
+            synchronize(self._device)
+            return bits_of_rows(_outputs(returned, sets)[0], step)
+
+        def first(run: CandidateRun) -> None:
+            run.outcome = replace(run.outcome, bits=noted(run))
+
+        def beside_others(run: CandidateRun) -> None:
+            if noted(run, 2) != run.outcome.bits:
+                run.outcome = replace(run.outcome, bits=None)
+
+        probe.fill()
+        timed = [run for run in self._screening.runs if run.outcome.time_us is not None]
+        for run in timed:
+            self._screening.attempt(run, "bits", first)
+        if probe.disturb():
+            for run in timed:
+                if run.is_open:
+                    self._screening.attempt(run, "bits", beside_others)
+
+    def barred(self, outcome: Outcome) -> Outcome:
+        """Return *outcome* so that it cannot win where it is that of a barred library."""
+        is_barred = self._trial.bars_library and outcome.winner == self._trial.library
+        return replace(outcome, is_final=False) if is_barred else outcome
+
     def _has_lost_control(self) -> bool:
         runs = self._screening.runs
         return any(run.winner == self._trial.library and not run.is_open for run in runs)
 
     def _winner(self) -> CandidateRun | None:
         runs = self._screening.runs
-        outcomes = [run.outcome for run in runs]
+        outcomes = [self.barred(run.outcome) for run in runs]
         trial = self._trial
         selected = select_winner(
             outcomes, trial.library, trial.method, prefers_fewer=trial.prefers_fewer
         )
         if selected is None or selected.outcome.rejection is not None:
             return None
-        return next(run for run in runs if run.outcome is selected.outcome)
+        return next(run for run in runs if run.winner == selected.outcome.winner)
 
     def reference(self, sets: Operands) -> Outputs | None:
         if self._trial.tolerance is None:

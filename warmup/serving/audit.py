@@ -13,7 +13,7 @@ import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Final
 
@@ -24,11 +24,13 @@ from warmup.core.errors import MissReason, SettingsError, TableError, TableForma
 from warmup.core.events import EVENT_SCHEMA, LOG_MARKER, NO_TABLE, EventName, selections
 from warmup.core.files import open_regular
 from warmup.core.strict_json import check_texts, pointer_of, read_json
-from warmup.core.text import printable, remedy_for, shown
+from warmup.core.text import counted, printable, remedy_for, shown
 from warmup.keys.kind import natural_order
 from warmup.keys.registry import KINDS, kind_of
 from warmup.table.codec import digest_of
+from warmup.table.invariance import Invariance, invariance_of
 from warmup.table.merge import combine
+from warmup.table.schema import Table
 from warmup.table.store import read
 
 MAX_LINE: Final = 1_000_000
@@ -287,6 +289,8 @@ class AuditReport:
       ``bundles`` what became of the bundle.
     - ``unused`` has the rows that no run asked for, None when no table could be read, or when some
       may be in use by graphs from a cache, whose decisions have no keys in the log.
+    - ``invariance`` says whether what was compiled keeps the promise of an invariant table; None
+      for other tables, and where ``unused`` is None.
     """
 
     runs: int
@@ -313,6 +317,7 @@ class AuditReport:
     uncompiled: Mapping[str, int] = field(default_factory=dict)
     changed: Mapping[str, int] = field(default_factory=dict)
     bundles: Mapping[str, int] = field(default_factory=dict)
+    invariance: str | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -369,9 +374,26 @@ def audit(logs: Sequence[str | Path], *, table: str | Path | None = None) -> Aud
         TableError: *table* is given and cannot be read.
     """
     ledger = read_logs(logs)
-    unused, cached = _unused(ledger, table), _sum(tuple(ledger.runs.values()), "cached")
+    tables = _tables_of(ledger, table)
+    unused = None if tables is None else _unused(ledger, tables)
+    cached = _sum(tuple(ledger.runs.values()), "cached")
     is_known = not unused or not cached["decisions"]
-    return report_of(ledger, unused if is_known else None)
+    report = report_of(ledger, unused if is_known else None)
+    promises = [promise for one in tables or () if (promise := invariance_of(one)) is not None]
+    return replace(report, invariance=_kept(promises[0], report)) if promises else report
+
+
+def _kept(promise: Invariance, report: AuditReport) -> str:
+    """Return whether the decisions of *report* keep the *promise* of its table."""
+    others = sum(report.foreign.values()) + sum(report.tuned.values())
+    broken = [
+        (report.miss_count + report.cached_misses, "decision without a row"),
+        (sum(report.uncovered.values()), "uncovered decision"),
+        (others, "graph or decision of another table"),
+        (len(promise.broken), "weight with several digests"),
+    ]
+    faults = [counted(count, what) for count, what in broken if count]
+    return f"broken by {', '.join(faults)}" if faults else f"kept: {promise}"
 
 
 _BY_TEXT: Final = ("hits", "tuned", "uncompiled", "changed", "bundles")
@@ -469,11 +491,14 @@ def _choices_apart(runs: Sequence[Run]) -> list[Divergence]:
     return sorted(diverged, key=lambda each: (natural_order(each.key or ""), each.digest or ""))
 
 
-def _unused(ledger: Ledger, named: str | Path | None) -> tuple[str, ...] | None:
-    """Return the rows that inductor asks for while it compiles, and did not ask for."""
-    runs = [run for run in ledger.runs.values() if not run.is_mismatched]
-    rows = set[str]() if named is None else {*read(Path(named)).rows}
-    for run in runs if named is None else ():
+def _tables_of(ledger: Ledger, named: str | Path | None) -> list[Table] | None:
+    """Return the table *named*, else those of each run; None where one is not as it was."""
+    if named is not None:
+        return [read(Path(named))]
+    found: list[Table] = []
+    for run in ledger.runs.values():
+        if run.is_mismatched:
+            continue
         try:
             tables = [read(Path(path)) for path in run.table_paths if Path(path).is_file()]
         except (OSError, TableError, ValueError):  # a path that no file has, or no table
@@ -481,12 +506,17 @@ def _unused(ledger: Ledger, named: str | Path | None) -> tuple[str, ...] | None:
         union = combine(tables)[0] if tables else None
         if union is None or digest_of(union) != run.table_digest:
             return None
-        rows |= union.rows.keys()
-    if named is None and not runs:
-        return None
-    for run in runs:
-        rows -= run.asked
-    return tuple(sorted((key for key in rows if kind_of(key).is_asked), key=natural_order))
+        found.append(union)
+    return found or None
+
+
+def _unused(ledger: Ledger, tables: Sequence[Table]) -> tuple[str, ...]:
+    """Return the rows that inductor asks for while it compiles, and did not ask for."""
+    rows = {key for table in tables for key in table.rows if kind_of(key).is_asked}
+    for run in ledger.runs.values():
+        if not run.is_mismatched:
+            rows -= run.asked
+    return tuple(sorted(rows, key=natural_order))
 
 
 # `MissedProblem` and the misses document: the problems that no row answered while serving.
@@ -622,10 +652,10 @@ def expose(report: AuditReport) -> str:
     unused rows are unknown.
     """
     lines: list[str] = []
-    for name, help_text, counted, label in METRICS:
+    for name, help_text, count, label in METRICS:
         lines += _header(name, help_text)
         for digest, counts in report.by_digest.items():
-            for key, value in by_label(counts[counted], label).items():
+            for key, value in by_label(counts[count], label).items():
                 labels = {"digest": digest} if label is None else {"digest": digest, label: key}
                 lines.append(_sample(name, labels, value))
     totals = (

@@ -21,6 +21,7 @@ from warmup.core.text import first_line
 from warmup.keys.registry import kind_of
 from warmup.serving.bundle import BundleName, UnpackedBundle, name_of, take
 from warmup.table.codec import digest_of
+from warmup.table.invariance import Invariance, invariance_of
 from warmup.table.schema import Table
 from warmup.table.store import find
 
@@ -114,6 +115,21 @@ class CheckReport:
         said = "" if self.table is None else _unstable(self.table)  # now a problem
         remarks = tuple(remark for remark in self.remarks if remark != said)
         return replace(self, remarks=remarks).with_problems(Readiness.PARTLY, problem)
+
+    @property
+    def invariance(self) -> Invariance | None:
+        return None if self.table is None else invariance_of(self.table)
+
+    @property
+    def with_variant_rows(self) -> CheckReport:
+        """This report, which is not ready where a row's bits may depend on the number of rows."""
+        promise = self.invariance
+        if self.table is None or (promise is not None and not promise.broken):
+            return self
+        reason = "the table was not built with --invariant" if promise is None else str(promise)
+        return self.with_problems(
+            Readiness.PARTLY, f"not invariant: {reason}; build the table again with --invariant"
+        )
 
     def with_problems(self, state: Readiness, *problems: str) -> CheckReport:
         """Return this report with *problems* added, in *state*; without problems, unchanged."""

@@ -163,6 +163,7 @@ class _TimingJson(Json, kw_only=True):
 
 class _PolicyJson(Json, kw_only=True):
     grouped_search: bool | UnsetType = UNSET
+    invariant: bool | UnsetType = UNSET
     launch_search: bool | UnsetType = UNSET
     mode: _Short
     options: Annotated[
@@ -190,6 +191,7 @@ class _EvidenceJson(Json, kw_only=True):
     band: _Excess | None
     bare_ranking: _Ranking = ""
     bare_us: _Us | None
+    bits: _Hash = _ABSENT
     clock_mhz: _Count | None
     compile_s: _Us = _ABSENT
     error: _Excess | None
@@ -353,28 +355,26 @@ def _with_fields_of(value: object, json: type[_J]) -> _J:
 
 def _policy_from(json: _PolicyJson, path: str) -> Policy:
     check_texts(json, path, "policy")
-    searches = {
-        kind: value
-        for kind, name in SEARCH_FIELDS.items()
-        if (value := getattr(json, name)) is not UNSET
-    }
-    for kind, value in searches.items():
-        if not value:
+    said = {name: getattr(json, name) for name in (*SEARCH_FIELDS.values(), "invariant")}
+    for name, value in said.items():
+        if value is False:
             reason = "expected true; without the field it is false"
-            raise TableFormatError(path, pointer_of("policy", SEARCH_FIELDS[kind]), reason)
+            raise TableFormatError(path, pointer_of("policy", name), reason)
     return Policy(
         mode=json.mode,
         options=json.options,
         timing=Method(**{name: getattr(json.timing, name) for name in Method.__slots__}),
         seed=json.seed,
         tolerance=json.tolerance,
-        searches=frozenset(searches),
+        searches=frozenset(kind for kind, name in SEARCH_FIELDS.items() if said[name] is True),
+        invariant=json.invariant is True,
     )
 
 
 def _policy_json(policy: Policy) -> _PolicyJson:
     timing = policy.timing
     return _PolicyJson(
+        invariant=policy.invariant or UNSET,
         mode=policy.mode,
         options=dict(policy.options),
         seed=policy.seed,

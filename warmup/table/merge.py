@@ -15,6 +15,7 @@ from warmup.core.device import compare_runtimes
 from warmup.core.errors import TableMergeError
 from warmup.core.rows import Row, evidence_rank
 from warmup.keys.kind import natural_order
+from warmup.table.invariance import invariance_of
 from warmup.table.schema import Table, compare_policies
 
 
@@ -68,7 +69,7 @@ def combine(tables: Sequence[Table]) -> tuple[Table, tuple[str, ...]]:
 
     Of two rows for a key the newer table's is taken, unless only one of them is trusted. A winner
     that one table does not trust is not trusted, whichever tables have it. Provenance and policy
-    are the newest table's, but ``searches`` are those of all tables.
+    are the newest table's, but ``searches`` and ``invariant`` are those of all tables.
     """
     ordered = sorted(tables, key=lambda table: table.provenance.created)
     rows: dict[str, Row] = {}
@@ -87,8 +88,10 @@ def combine(tables: Sequence[Table]) -> tuple[Table, tuple[str, ...]]:
             if before is not None and settled is None and before.winner != row.winner:
                 conflicts.append(f"{key}: {before.winner} or {row.winner}")
             rows[key] = settled or row
-    searches = frozenset.intersection(*(table.policy.searches for table in tables))
-    policy = replace(ordered[-1].policy, searches=searches)
+    policies = [table.policy for table in tables]
+    searches = frozenset.intersection(*(policy.searches for policy in policies))
+    invariant = all(policy.invariant for policy in policies)
+    policy = replace(ordered[-1].policy, searches=searches, invariant=invariant)
     return replace(ordered[-1], policy=policy, rows=rows), tuple(conflicts)
 
 
@@ -100,8 +103,8 @@ def merge(a: Table, b: Table, prefer: Preference | None = None) -> Table:
     better measured one is taken, unless *prefer* is ``faster``. Where one row is not trusted, the
     trusted row is taken if its winner is another, else the row that is not trusted: a winner that
     was wrong in one model is not served in another. The provenance is the older table's, with the
-    assumptions of both. A TableMergeError: provenance or policy differ, or winners differ and
-    *prefer* is None.
+    assumptions of both. A TableMergeError: provenance or policy differ, winners differ and *prefer*
+    is None, or invariant tables have several digests for a weight.
     """
     context = _context_differences(a, b, hard_only=True)
     if context:
@@ -124,6 +127,13 @@ def merge(a: Table, b: Table, prefer: Preference | None = None) -> Table:
     if conflicts:
         raise TableMergeError(
             tuple(conflicts), "settle them with --prefer evidence, a, b or faster"
+        )
+    merged = replace(a, rows=rows)
+    if (promise := invariance_of(merged)) is not None and promise.broken:
+        raise TableMergeError(
+            tuple(f"{weight}: its rows have several digests" for weight in promise.broken),
+            "the tables are invariant, and together they would not be: build the buckets of one "
+            "into the other, with `warmup build --invariant --out`",
         )
     older, newer = sorted((a, b), key=lambda table: table.provenance.created)
     origin = older.provenance.assuming(newer.provenance.assumptions)

@@ -66,7 +66,8 @@ class Policy:
     of a candidate against its reference. ``searches`` has the kinds of which every decision has a
     row: ``launch``, also where inductor lists one config; ``reduction``, for those that may be
     persistent or looped; ``split``, for those of fixed sizes that inductor's rule splits;
-    ``grouped_mm``.
+    ``grouped_mm``. With ``invariant`` a row of a GEMM's output has the same bits in all buckets,
+    and a kernel that reduces has one launch config for each length of a row.
     """
 
     mode: str
@@ -75,12 +76,14 @@ class Policy:
     seed: int
     tolerance: Mapping[str, float]
     searches: frozenset[str] = frozenset()
+    invariant: bool = False
 
 
 def compare_policies(a: Policy, b: Policy) -> tuple[tuple[str, object, object], ...]:
     """Return each field in which two policies differ, with both values."""
     fields: list[tuple[str, object, object]] = [
-        (f"policy {name}", getattr(a, name), getattr(b, name)) for name in ("mode", "seed")
+        (f"policy {name}", getattr(a, name), getattr(b, name))
+        for name in ("mode", "seed", "invariant")
     ]
     fields += [
         (f"policy {name}", kind in a.searches, kind in b.searches)
@@ -180,6 +183,7 @@ class PolicyOptions:
     tolerance: float | None = None
     l2: str | None = None
     fused_top_k: int | None = None
+    invariant: bool = False
 
 
 def choose_policy(
@@ -188,7 +192,7 @@ def choose_policy(
     """Return the policy of a build with the options *asked* on a *device_type*, or a SettingsError.
 
     *switches* are the inductor options that decide what is measured, with the values that switch
-    measurements off.
+    measurements off, and those of an invariant build.
     """
     if asked.mode not in BUILD_MODES:
         raise SettingsError(
@@ -210,13 +214,15 @@ def choose_policy(
         # With these options its split size is measured while compiling, and no row could record it.
         options["triton.mix_order_reduction"] = False
     limit = asked.tolerance
+    searches = {"launch"} if asked.invariant else SEARCH_FIELDS.keys()
     return Policy(
         mode=asked.mode,
         options=options,
         timing=choose_method(asked, device_type),
         seed=SEED,
         tolerance=dict(TOLERANCE if limit is None else dict.fromkeys(TOLERANCE, limit)),
-        searches=frozenset(() if device_type == "cpu" else SEARCH_FIELDS),  # all are of Triton
+        searches=frozenset(() if device_type == "cpu" else searches),  # all are of Triton
+        invariant=asked.invariant,
     )
 
 

@@ -233,6 +233,18 @@ class BucketCompiler:
         """Compile the bucket *name* with library kernels where no row answers; measure nothing."""
         return self._compile(calls, name)
 
+    def survey(self, calls: Sequence[Inputs], name: str) -> None:
+        """Measure each GEMM of the bucket without a row, of fewer layers where layers repeat."""
+        with self.shortened() as left_out:
+            if left_out:
+                try:
+                    self._compile(calls, name, measures=True, times_kernels=False)
+                except BuildError as error:  # a forward may index all of its layers
+                    logger.info("not surveyed with %d layers fewer: %s", left_out, error)
+                else:
+                    return
+        self._compile(calls, name, measures=True, times_kernels=False)
+
     def lookup(
         self,
         rows: Mapping[str, Row],
@@ -252,6 +264,7 @@ class BucketCompiler:
             retunes=self.progress.must_retune,
             excused=self.progress.distrusted,
             searches=self.progress.table.policy.searches,
+            fixes_reductions=self.progress.table.policy.invariant,
             settles=True,
             times_kernels=times_kernels,
         )

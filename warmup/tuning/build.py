@@ -83,7 +83,8 @@ class BuildOptions(PolicyOptions):
     mode of the server's torch.compile, the graphs too. Why that failed is in the report, and with
     ``bundle`` true it is an error. On a CPU the model is compiled with frozen weights, since
     inductor's C++ template competes for those alone; ``freezing`` False compiles it as a program
-    that freezes nothing does, and both builds complete one table.
+    that freezes nothing does, and both builds complete one table. With ``invariant`` all winners
+    for a weight add up a row in one order, in every bucket, and no weights are padded.
     """
 
     device: str = "auto"
@@ -133,6 +134,11 @@ class BuildOptions(PolicyOptions):
                 f"bundle_graphs={self.bundle_graphs!r} is not a mode",
                 f"use one of {', '.join(COMPILE_MODES)}",
             )
+        if self.invariant and (self.pad_weights or self.rows_from):
+            raise SettingsError(
+                "invariant: padded weights and rows of other tables have other bits",
+                "omit pad_weights and rows_from",
+            )
         if self.bundle is False and self.bundle_graphs is not None:
             raise SettingsError("bundle_graphs needs the bundle", "omit one of the two options")
 
@@ -141,7 +147,7 @@ class BuildOptions(PolicyOptions):
 OF_MODELS = frozenset(
     {
         *("retry", "inputs", "dtype", "policy", "pad_weights", "freezing"),
-        *("all_layers", "bundle", "bundle_graphs"),
+        *("all_layers", "bundle", "bundle_graphs", "invariant"),
     }
 )
 
@@ -448,7 +454,10 @@ def find_setup(device: str, asked: PolicyOptions) -> BuildSetup:
     resolved = resolve_device(device)
     check_compiler(resolved)
     warm_workers(resolved)
-    policy = choose_policy(asked, resolved.type, inductor.quiet_switches())
+    switches = inductor.quiet_switches()
+    if asked.invariant:
+        switches |= inductor.invariant_options()
+    policy = choose_policy(asked, resolved.type, switches)
     here = inductor.runtime(str(resolved))
     return BuildSetup(inductor, resolved, here, policy)
 

@@ -675,7 +675,7 @@ class Devices:
         """Return the options of one device; of a model, what measures rows a second time."""
         if isinstance(request.source, ProblemsSource):
             return frozenset({"device"})
-        return frozenset({"device", "force", "retry", "budget"})
+        return frozenset({"device", "force", "retry", "budget", "invariant"})
 
     def tune(self, request: BuildRequest, observer: Observer) -> BuildReport:
         """Tune the problems of *request*; a plan is made with the first device alone.

@@ -64,6 +64,7 @@ from warmup.tuning.report import (
 
 if TYPE_CHECKING:
     from warmup.models.padding import Prepared
+    from warmup.table.invariance import RowClasses
     from warmup.tuning.session import Session
 
 
@@ -134,6 +135,13 @@ class ModelSource:
         from warmup.tuning.session import Session
 
         options, observer = context.options, context.observer
+        is_range = options.policy == ShapePolicy.RANGE.value
+        if options.invariant and is_range and context.setup.device.type == "cpu":
+            raise SettingsError(
+                "--invariant: on a CPU inductor asks for a size and for a range under different "
+                "names, and their bits cannot be compared",
+                "build fixed sizes: omit --policy range",
+            )
         buckets = self.buckets(options)
         cast, loaded = parse_cast(options.dtype), load_model(self.model)
         path = out_path(context.request.out, context.setup.runtime, loaded, cast)
@@ -239,8 +247,9 @@ class _ModelWork:
 
     @property
     def _pads(self) -> bool:
-        wanted = self.context.options.pad_weights
-        return self.context.setup.device.type != "cpu" if wanted is None else wanted
+        wanted, setup = self.context.options.pad_weights, self.context.setup
+        can_pad = setup.device.type != "cpu" and not setup.policy.invariant
+        return can_pad if wanted is None else wanted
 
     def plan(self) -> BuildPlan:
         planned = _plan_buckets(self.session, self.buckets)
@@ -263,6 +272,9 @@ class _ModelWork:
         estimate.packs = self.context.options.bundle is not False
         if self.budget.limits_all:  # of several buckets each gets its cheap answers first
             estimate.ends = estimate.until if len(self.buckets) == 1 else -math.inf
+        classes = self.context.tuner.row_classes
+        if classes is not None:
+            self._survey(classes)
         results, prepared = self._run_all(None), None
         if self._pads and not progress.is_done and time.monotonic() < estimate.until:
             with self.context.tuner.clock.phase(BuildStage.WEIGHTS):
@@ -276,7 +288,26 @@ class _ModelWork:
                 return session.run_bucket(before.bucket, number, total, padded)
 
             results = [*spend_budget(progress, estimate, run_again, results, self.budget)]
+        if classes is not None and classes.lacking:
+            key, reason = next(iter(classes.lacking.items()))
+            raise BuildError(
+                f"{len(classes.lacking)} decisions keep the table from being invariant, such as "
+                f"{key}: {reason}",
+                "build without --invariant, or leave out the bucket; other rows were written",
+            )
         return TunedWork(buckets=results, prepared=prepared)
+
+    def _survey(self, classes: RowClasses) -> None:
+        """Choose the digest of each weight by the times of its candidates in every bucket."""
+        progress = self.context.progress
+        classes.fix(progress.rows)
+        classes.surveys = True
+        try:
+            for number, bucket in enumerate(self.buckets):
+                self.session.survey(bucket, number, len(self.buckets))
+        finally:
+            classes.surveys = False
+        classes.choose()
 
     def _run_all(self, prepared: Prepared | None) -> list[BucketResult]:
         padded = None if prepared is None else prepared.padded
@@ -337,8 +368,13 @@ class _ModelWork:
             missed: list[str] = []
             emitter = Emitter([partial(_note_miss, missed)])
             with kept_kernels(), empty_caches(), contextlib.ExitStack() as stack:
+                lookup = Lookup(
+                    *(table.rows, OnMiss.FALLBACK, emitter),
+                    searches=table.policy.searches,
+                    fixes_reductions=table.policy.invariant,
+                )
                 attachment = setup.inductor.attach(
-                    Lookup(table.rows, OnMiss.FALLBACK, emitter, searches=table.policy.searches),
+                    lookup,
                     options_served(table.policy, freezes=freezes),
                     cache_tag(digest),
                     observer=ProcessWatch(str(path), emitter, OnMiss.FALLBACK, is_quiet=True),

@@ -438,6 +438,15 @@ class Session:
         progress.observer.bucket_finished(result)
         return result
 
+    def survey(self, bucket: Bucket, index: int, total: int) -> None:
+        """Measure the GEMMs of *bucket* alone, for `RowClasses` of the tuner; no row is kept."""
+        self.compiler.progress.observer.bucket_started(bucket, index, total, weights_padded=False)
+        self.compiler.tuner.estimate.bucket_started(2 * total - index - 1)
+        calls, name = self.calls(bucket)[:1], f"{bucket} (survey)"
+        with kept_kernels(), torch.no_grad():
+            self._expected(calls, name)  # notes what a call writes, which is put back before each
+            self.compiler.survey(calls, name)
+
     def plan(self, bucket: Bucket, left_out: int = 0) -> PlannedBucket:
         """Return what *bucket* asks for, of the model without *left_out* layers."""
         started = time.monotonic()

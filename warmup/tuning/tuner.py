@@ -50,6 +50,7 @@ from warmup.measuring.selection import (
 )
 from warmup.measuring.trial import run_trial, time_calls, time_search, with_narrow_band
 from warmup.measuring.trial_process import TrialNotRunError, TrialProcess, own_command
+from warmup.table.invariance import NO_CLASS, RowClasses, can_hold
 from warmup.table.schema import Policy
 from warmup.tuning.progress import BuildEstimate
 from warmup.tuning.trials import (
@@ -185,13 +186,16 @@ class SearchResults:
 
 # `BareTrials`: trials of GEMMs without their epilogue, each measured once for all epilogues.
 
-# A GEMM, the size of a range that it was timed at, and its candidates.
-_Tried = tuple[GemmProblem, int | None, tuple[Winner, ...]]
+# A GEMM, the size of a range that it was timed at, its candidates, and how they were timed.
+_Tried = tuple[GemmProblem, int | None, tuple[Winner, ...], tuple[bool, bool]]
 
 
 @dataclass
 class BareTrials:
-    """Trials of GEMMs without their epilogue, in *process*, or here with live calls."""
+    """Trials of GEMMs without their epilogue, in *process*, or here with live calls.
+
+    With ``notes_bits`` each outcome has the digest of its rows.
+    """
 
     process: TrialProcess
     method: Method
@@ -199,6 +203,7 @@ class BareTrials:
     seed: int
     bounds: PeakBounds
     watch: MachineWatch
+    notes_bits: bool = False
     _results: dict[_Tried, Sequence[Outcome]] = field(default_factory=dict)
 
     @contextlib.contextmanager
@@ -211,7 +216,9 @@ class BareTrials:
             for tried in [*self._results][before:]:
                 del self._results[tried]
 
-    def run(self, question: GemmQuestion) -> Sequence[Outcome]:
+    def run(
+        self, question: GemmQuestion, *, bars_library: bool = False, only_screens: bool = False
+    ) -> Sequence[Outcome]:
         """Run the trial of the bare GEMM, unless the same GEMM was measured before.
 
         In the child process the epilogue makes no difference; in this process a CPU's library call
@@ -220,13 +227,17 @@ class BareTrials:
         """
         live, count = question.live, len(question.candidates)
         problem = question.problem if live else question.problem.without_epilogue
-        tried = problem, question.size, tuple(one.winner for one in question.candidates)
+        winners = tuple(one.winner for one in question.candidates)
+        tried = problem, question.size, winners, (bars_library, only_screens)
         if (known := self._results.get(tried)) is not None:
             return known
         started = time.monotonic()
         floor = self.bounds.floor_us(work_of(question))
         trial = replace(
             bare_trial(question, self.method, self.tolerance, self.seed),
+            notes_bits=self.notes_bits,
+            bars_library=bars_library,
+            only_screens=only_screens,
             floor_us=floor,
             doubtful_us=None if floor is None else doubtful_us(floor),
         )
@@ -256,8 +267,8 @@ class Tuner:
     compiled region can answer, ``fused`` GEMMs that were measured alone while it ``defers`` their
     regions. Rows that ``shares`` calls not worth it are searched among default mode's candidates.
     For the keys in ``apart`` nothing is fused into a template: in the model inductor does not fuse
-    what it fuses in the region alone. ``prefers_fewer_kernels`` is for a bucket
-    that the host limits.
+    what it fuses in the region alone. ``prefers_fewer_kernels`` is for a bucket that the host
+    limits. With ``row_classes`` the winners for a weight have the same bits in all buckets.
     """
 
     device: torch.device
@@ -271,6 +282,7 @@ class Tuner:
     prefers_fewer_kernels: bool = False
     shares: BucketShares | None = None
     defers: bool = False
+    row_classes: RowClasses | None = None
     fused: dict[str, WaitingFused] = field(default_factory=dict)
     searches: SearchResults = field(default_factory=SearchResults)
     clock: BuildClock = field(default_factory=BuildClock)
@@ -288,7 +300,8 @@ class Tuner:
             self.device, own=lambda: frozenset({os.getpid(), *filter(None, [self.process.pid])})
         )
         measured = self.process, self.method, self.tolerance, self.seed
-        self.bare = BareTrials(*measured, self.bounds, self.watch)
+        notes_bits = self.row_classes is not None
+        self.bare = BareTrials(*measured, self.bounds, self.watch, notes_bits)
 
     def __enter__(self) -> Self:
         if self.device.type == "cuda":
@@ -362,12 +375,14 @@ class Tuner:
             return None
         try:
             with self.bare.measuring() as is_disturbed:
-                result = self.bare.run(question)
+                result, run = self._run_bare(question)
         except TrialNotRunError as error:
             self.rows.give_up(question.problem.key, library, str(error))
             return None
         clocks = (one.clock_mhz for one in result)
         self.watch.clocks += [next(filter(None, clocks))] if any(clocks) else []
+        if not result:  # of a survey, or without a candidate that is like those of other buckets
+            return None
         uncompiled = (
             Outcome(winner=winner, rejection=Rejection.COMPILE, said=reason)
             for winner, reason in question.uncompiled.items()
@@ -389,13 +404,48 @@ class Tuner:
                 outcomes,
                 tuned.row.winner,
                 self.method,
-                self.bare.run,
+                run,
             )
         if is_disturbed():
             tuned = row_for(outcomes, is_disturbed=True) or tuned
         elif winner != tuned.row.winner and not tuned.row.evidence.is_unstable:
             tuned = row_for(sizes[-1].outcomes, winner=winner) or tuned
         return with_range_regret(tuned, sizes, library, self.method)
+
+    def _run_bare(self, question: GemmQuestion) -> tuple[Sequence[Outcome], RunQuestion]:
+        """Return the outcomes of the candidates of *question*, and how to run others like them.
+
+        With ``row_classes`` they are screened first. Those with the digest of the weight are timed
+        then, beside the library's, which is the control whatever its digest. There is no outcome
+        where no candidate has the digest, and none of a survey, which notes the digests.
+        """
+        classes, problem, library = self.row_classes, question.problem, question.library
+        if classes is None:
+            return self.bare.run(question), self.bare.run
+        screened = self.bare.run(question, only_screens=True)
+        if classes.surveys:
+            classes.note(problem.key, screened)
+            return (), self.bare.run
+        bits = classes.of(problem.key, screened)
+        able = [one for one in screened if one.time_us and can_hold(problem.key, one.winner)]
+        members = {one.winner for one in able if bits is not None and one.bits == bits}
+
+        def run(asked: GemmQuestion) -> Sequence[Outcome]:
+            return [
+                replace(one, rejection=Rejection.WRONG, said=NO_CLASS)
+                if one.bits != bits and one.winner != library and one.rejection is None
+                else one
+                for one in self.bare.run(asked, bars_library=library not in members)
+            ]
+
+        if not members:
+            assert library is not None
+            classes.lacking[problem.key] = NO_CLASS
+            self.rows.give_up(problem.key, library, NO_CLASS)
+            return (), run
+        kept = {*members, library}
+        asked = tuple(one for one in question.candidates if one.winner in kept)
+        return run(replace(question, candidates=asked)), run
 
     def measure_fused_all(
         self, waiting: Sequence[WaitingFused]
@@ -421,8 +471,16 @@ class Tuner:
             *(question, question.region, self.method, self.tolerance, self.seed),
             contenders=contenders,
         )
-        prefers_fewer = self.prefers_fewer_kernels
-        return replace(trial, options=self.options, prefers_fewer=prefers_fewer)
+        bits = bare.row.evidence.bits
+        library_bits = next(
+            (one.bits for one in bare.timings if one.winner == question.library), None
+        )
+        return replace(
+            trial,
+            options=self.options,
+            prefers_fewer=self.prefers_fewer_kernels,
+            bars_library=bits is not None and library_bits != bits,
+        )
 
     def _measure_fused(self, waiting: WaitingFused, trial: Trial) -> Tuned:
         question, bare, library = waiting.question, waiting.bare, trial.library
@@ -551,5 +609,6 @@ def make_tuner(policy: Policy, device: torch.device, since: float | None = None)
         *(device, timing, policy.tolerance, policy.seed),
         process=process,
         options=policy.options,
+        row_classes=RowClasses() if policy.invariant else None,
         clock=BuildClock(since),
     )

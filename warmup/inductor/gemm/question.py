@@ -509,14 +509,14 @@ class _LiveOperands:
     """Inductor's operands for one selection, as a single operand set."""
 
     args: Any
-    packed: frozenset[int]  # operands whose values must not change
+    fixed: frozenset[int]  # packed weights
     seed: int
     count: int = 1
 
     def __post_init__(self) -> None:
         source = torch.Generator().manual_seed(self.seed)
         for number, tensor in enumerate(self.args.extern.input_tensors):
-            is_random = number not in self.packed and tensor.is_floating_point()
+            is_random = number not in self.fixed and tensor.is_floating_point()
             if is_random and tensor.layout is torch.strided:
                 _once(tensor).normal_(generator=source)
 

@@ -54,6 +54,7 @@ from warmup.inductor.launch.kernels import (
     ask_at_first_call,
     call_of,
     default_list,
+    fixed_config,
     grid_of,
     has_too_small_block,
     is_block,
@@ -92,6 +93,7 @@ class LaunchSearch:
     """The configs tried for *kernel*, which inductor *offered* some configs, on real arguments.
 
     Where no config of the lists and the grid takes at most *limit_us*, the search ends with them.
+    With *fixes_reductions* a kernel that reduces has one config, which `fixed_config` says.
     """
 
     def __init__(
@@ -102,6 +104,8 @@ class LaunchSearch:
         kwargs: Mapping[str, Any],
         compile_configs: CompileConfigs,
         limit_us: float = math.inf,
+        *,
+        fixes_reductions: bool = False,
     ) -> None:
         self._kernel, self._offered = kernel, tuple(offered)
         self._compile, self._limit_us = compile_configs, limit_us
@@ -113,6 +117,7 @@ class LaunchSearch:
         self._listed: list[Winner] = []
         self._listed_longer: list[Winner] = []
         self._is_staged = self._is_cut = False
+        self._fixed = fixed_config(kernel, self._offered[0]) if fixes_reductions else None
         self._deadline = time.monotonic() + MOST_SECONDS
 
     def start(self) -> LiveSearch | None:
@@ -144,6 +149,8 @@ class LaunchSearch:
 
     def _more(self, times_us: Mapping[Winner, float]) -> Mapping[Winner, TimedCall]:
         """Return the calls of the next configs; none when the search is over."""
+        if self._fixed is not None:
+            return {}
         if not self._listed_longer:
             _, longer, grid = self._first_named
             self._listed_longer = [*self._listed, *longer]
@@ -195,6 +202,8 @@ class LaunchSearch:
     @functools.cached_property
     def _first_named(self) -> tuple[list[Winner], list[Winner], list[Winner]]:
         """What default mode lists, what inductor lists in any mode, and a grid."""
+        if self._fixed is not None:
+            return self._named([self._fixed]), [], []
         listed = default_list(self._kernel, self._offered)
         longer = (*self._offered, *listed_by_inductor(self._kernel, max_autotune=True))
         grid = grid_of(self._kernel, self._offered[0])
@@ -395,7 +404,7 @@ class LaunchConfigs(KindHooks):
             done = proceed()
             ask_at_first_call(kernel)
             if problem is not None and "launch" in self._settings.searched:
-                search = LaunchSearch(kernel, offered, (), {}, compile_configs)
+                search = self._search_of(kernel, offered, (), {})
                 send_ahead(kernel, problem, search.first_configs)
             return done
         if len(offered) == 1 and not self._is_decision(kernel):
@@ -483,12 +492,16 @@ class LaunchConfigs(KindHooks):
         self, kernel: Any, problem: LaunchProblem, launchers: Sequence[Any], args: Any, kw: Any
     ) -> Any:
         """Search the configs of *kernel*; return a launcher, else the first of *launchers*."""
-        search = LaunchSearch(kernel, offered_configs(kernel), args, kw, compile_configs)
+        search = self._search_of(kernel, offered_configs(kernel), args, kw)
         live = search.start()
         chosen = None if live is None else self._answers.measure(SearchQuestion(problem, live))
         found = None if chosen is None else search.launcher_of(chosen)
         backlog.drop(until=kernel.filename)
         return launchers[0] if found is None else found
+
+    def _search_of(self, kernel: Any, offered: Sequence[Any], args: Any, kw: Any) -> LaunchSearch:
+        fixes = self._settings.fixes_reductions
+        return LaunchSearch(kernel, offered, args, kw, compile_configs, fixes_reductions=fixes)
 
     def _choose(
         self, kernel: Any, problem: LaunchProblem, launchers: Sequence[Any], args: Any, kw: Any

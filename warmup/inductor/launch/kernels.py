@@ -105,6 +105,7 @@ _PER_THREAD_OF_TILE: Final = (8, 16)
 _MOST_SIDES: Final = 2
 _SIDE: Final = 16  # of a tile; shorter rows waste what memory gives
 _INNER_LOOP: Final = 1024  # elements of one step along a row
+_OUTER: Final = (ReductionHint.OUTER, ReductionHint.OUTER_TINY)
 _OUTER_LOOP: Final = (4, 64)  # rows of one step across rows
 
 
@@ -184,6 +185,35 @@ def staged(kernel: Any, config: Any) -> list[Any]:
     return [config_from_dict({**named, "num_stages": stages}) for stages in _STAGES]
 
 
+_FIXED_STEP: Final = {False: 2048, True: 16}  # of a loop along a row, and across rows
+_FIXED_ELEMENTS: Final = {False: 512, True: 1024}  # of a block: at least one row, or some columns
+_PER_FIXED_WARP: Final = 256
+_MOST_FIXED_WARPS: Final = 16
+
+
+def fixed_config(kernel: Any, like: Any) -> Any | None:
+    """Return the config, with the arguments of *like*, that depends on the length of a row alone.
+
+    None for a kernel that reduces nothing: its config changes no bits. With one config the partial
+    sums of a row are added up in one order, whatever the number of rows.
+    """
+    if kernel.heuristic_type not in (HeuristicType.PERSISTENT_REDUCTION, HeuristicType.REDUCTION):
+        return None
+    is_outer = kernel.inductor_meta.get("reduction_hint") in _OUTER
+    sizes, kwargs = dict(kernel.size_hints or {}), kwargs_of(like)
+    loops = [name for name in kwargs if name.startswith("R") and is_block(name)]
+    room, held = _FIXED_STEP[is_outer], 1
+    for name in loops:
+        step = min(sizes[name.removesuffix(_BLOCK_SUFFIX).lower()], room)
+        kwargs[name], room, held = step, max(room // step, 1), held * step
+    held *= _row_elements(loops, sizes)
+    if "XBLOCK" in kwargs:
+        kwargs["XBLOCK"] = max(_FIXED_ELEMENTS[is_outer] // held, 1)
+    elements = held * kwargs.get("XBLOCK", 1)
+    warps = min(max(elements // _PER_FIXED_WARP, 1), _MOST_FIXED_WARPS)
+    return config_from_dict({**kwargs, "num_warps": warps, "num_stages": 1})
+
+
 def _row_elements(names: list[str], sizes: Mapping[str, int]) -> int:
     """Return the elements of a row that a block holds whole: those of sizes without a block."""
     return math.prod(
@@ -194,7 +224,7 @@ def _row_elements(names: list[str], sizes: Mapping[str, int]) -> int:
 
 
 def _blocks(names: list[str], sizes: Mapping[str, int], hint: Any) -> Iterator[dict[str, int]]:
-    is_outer = hint in (ReductionHint.OUTER, ReductionHint.OUTER_TINY)
+    is_outer = hint in _OUTER
     ranges = []
     for name in names:
         prefix = name.removesuffix("BLOCK")

@@ -1,0 +1,119 @@
+"""`Probe` and `bits_of_rows`: the digest of a row of a product, by which candidates are compared.
+
+A candidate is called on operands whose rows are all equal. Its digest is that of a row of its
+output: candidates with one digest, at one number of rows or at several, add up the products of a
+row in the same order. The digests are measured, not derived from a kernel's source.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from warmup.core.trial import Operands
+
+_DIGITS: Final = 16
+_SEED: Final = 271_828
+# The operands that are the same for every row, by op; operands of linears on a CPU are views of
+# weights, which `Operands.fixed` names.
+_SHARED: Final = {
+    **dict.fromkeys(("mm", "int_mm", "bmm"), frozenset({1})),
+    **dict.fromkeys(("addmm", "baddbmm"), frozenset({2})),
+    **dict.fromkeys(("mm_plus_mm", "scaled_mm"), frozenset({1, 3})),
+}
+_SCALES: Final = (2, 3)  # of scaled_mm
+# The largest power of two by which a value is scaled: narrow floats overflow.
+_EXPONENTS: Final = {torch.float16: 4, torch.float8_e4m3fn: 1, torch.float8_e5m2: 2}
+_WIDE_EXPONENTS: Final = 8
+_ODD_VALUES: Final = (float("nan"), float("inf"), float("-inf"), 1e30, 1e-40)
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """The operands of set 0 of *sets*, of a GEMM *op*, to be filled with values that show an order.
+
+    Their exponents are wide, and in half of the output's columns the products cancel, so that what
+    is left is the rounding of the sum.
+    """
+
+    op: str
+    sets: Operands
+
+    def fill(self) -> None:
+        """Make all rows equal; the values depend on the position of the operand and its columns."""
+        for number, view in self._changeable():
+            is_shared = number in _SHARED.get(self.op, ())
+            target = _once(view)
+            # The dim before the last one counts rows, or of a shared operand what is summed.
+            kept = target.dim() - (1 if not is_shared else min(2, target.dim()))
+            sizes = [1] * kept + list(target.shape[kept:])
+            is_scale = self.op == "scaled_mm" and number in _SCALES
+            target.copy_(self._values(number, sizes, view, is_scale=is_scale).expand(target.shape))
+
+    def disturb(self) -> bool:
+        """Fill every second row with infinities, NaN and other values; False where there is one."""
+        changed = False
+        for number, view in self._changeable():
+            target = _once(view)
+            has_rows = number not in _SHARED.get(self.op, ()) and target.dim() > 1
+            if not (has_rows and target.is_floating_point() and target.shape[-2] > 1):
+                continue
+            rows = target[..., 1::2, :]
+            odd = torch.tensor(_ODD_VALUES, device=view.device).repeat(rows.shape[-1])
+            rows.copy_(odd[: rows.shape[-1]].expand(rows.shape))
+            changed = True
+        return changed
+
+    def _changeable(self) -> Iterator[tuple[int, torch.Tensor]]:
+        for number, view in enumerate(self.sets.views(0)):
+            if number not in self.sets.fixed and view.layout is torch.strided and view.numel():
+                yield number, view
+
+    def _values(
+        self, number: int, sizes: Sequence[int], like: torch.Tensor, *, is_scale: bool
+    ) -> torch.Tensor:
+        source = torch.Generator(device=like.device).manual_seed(_SEED + number)
+        if not like.is_floating_point():
+            return torch.randint(-8, 8, sizes, device=like.device, generator=source)
+        values = torch.empty(sizes, device=like.device).normal_(generator=source)
+        if is_scale:
+            return values.abs_().add_(0.5)
+        most = _EXPONENTS.get(like.dtype, _WIDE_EXPONENTS)
+        exponents = torch.randint(-most, most + 1, sizes, device=like.device, generator=source)
+        values = values * torch.exp2(exponents.float())
+        is_shared = number in _SHARED.get(self.op, ())
+        if is_shared and len(sizes) > 1:  # the second half of what is summed takes back the first
+            half = sizes[-2] // 2
+            values[..., half : 2 * half, ::2] = -values[..., :half, ::2]
+        elif not is_shared and len(sizes) > 1 and self._is_summed(number):
+            half = sizes[-1] // 2
+            values[..., half : 2 * half] = values[..., :half]
+        return values
+
+    def _is_summed(self, number: int) -> bool:
+        """Whether the last dim of operand *number* is summed: it stands before a shared operand."""
+        return number + 1 in _SHARED.get(self.op, ()) and not (
+            self.op == "scaled_mm" and number in _SCALES
+        )
+
+
+def _once(view: torch.Tensor) -> torch.Tensor:
+    sizes = [
+        size if stride else min(size, 1)
+        for size, stride in zip(view.shape, view.stride(), strict=True)
+    ]
+    return view.as_strided(sizes, view.stride())
+
+
+def bits_of_rows(out: torch.Tensor, step: int = 1) -> str | None:
+    """Return the digest of a row of *out*; None where each *step*-th row does not have its bits."""
+    if out.dim() < 2 or not out.numel():  # noqa: PLR2004  a matrix, or several
+        return None
+    rows = out[..., ::step, :].reshape(-1, out.shape[-1]).contiguous().view(torch.uint8)
+    if not bool((rows == rows[:1]).all()):
+        return None
+    return hashlib.sha256(rows[0].cpu().numpy().tobytes()).hexdigest()[:_DIGITS]

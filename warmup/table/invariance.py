@@ -1,0 +1,128 @@
+"""`RowClasses`: which digest the rows of a weight have; `Invariance`: what a table promises.
+
+The digests are those of `warmup.measuring.row_bits`. Winners of one digest add up a row in one
+order, so that the row has the same bits in every bucket.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from warmup.core.events import logger
+from warmup.core.rows import Family, Row, Winner
+from warmup.core.text import counted
+from warmup.core.trial import Outcome
+from warmup.keys.registry import kind_of
+from warmup.table.schema import Table
+
+NO_CLASS: Final = "no candidate adds up a row as in the other buckets"
+
+
+@dataclass
+class RowClasses:
+    """The digest of each weight, and while it `surveys` the times by digest in every bucket.
+
+    A weight is what is left of a key without its rows, see `Kind.weight`.
+    """
+
+    chosen: dict[str, str] = field(default_factory=dict)
+    lacking: dict[str, str] = field(default_factory=dict)  # keys without a row, with the reason
+    surveys: bool = False
+    _times_us: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
+
+    def fix(self, rows: Mapping[str, Row]) -> None:
+        """Choose the digests that *rows* of a table have already: new rows must have them too."""
+        self.chosen.update({weight: bits for weight, bits in _digests_of(rows) if bits is not None})
+
+    def note(self, key: str, outcomes: Sequence[Outcome]) -> None:
+        """Note the least time of each digest for *key*."""
+        times = self._times_us.setdefault(_weight(key), {})
+        least = times.setdefault(key, {})
+        for one in outcomes:
+            if one.bits is not None and one.time_us and can_hold(key, one.winner):
+                least[one.bits] = min(least.get(one.bits, one.time_us), one.time_us)
+
+    def choose(self) -> None:
+        """Choose for each weight the digest with the least total time over all of its problems.
+
+        A digest that one of them lacks is not chosen; a weight without any digest stays open.
+        """
+        for weight, by_problem in self._times_us.items():
+            every = list(by_problem.values())
+            shared = set[str].intersection(*map(set, every))
+            if weight in self.chosen or not shared:
+                continue
+            total_us = {bits: sum(times[bits] for times in every) for bits in shared}
+            self.chosen[weight] = min(total_us, key=lambda bits: (total_us[bits], bits))
+            logger.debug("%d classes, chosen for %s: %s", len(total_us), weight, total_us)
+        self._times_us.clear()
+
+    def of(self, key: str, outcomes: Sequence[Outcome]) -> str | None:
+        """Return the digest of the weight of *key*, by *outcomes* where it has none yet."""
+        if (bits := self.chosen.get(_weight(key))) is None:
+            timed = [one for one in outcomes if one.bits is not None and one.time_us]
+            held = [one for one in timed if can_hold(key, one.winner)]
+            if not held:
+                return None
+            bits = min(held, key=lambda one: one.time_us or 0.0).bits
+            assert bits is not None
+            self.chosen[_weight(key)] = bits
+        return bits
+
+
+def _weight(key: str) -> str:
+    weight = kind_of(key).weight
+    return key if weight is None else weight(key)
+
+
+def _digests_of(rows: Mapping[str, Row]) -> Iterator[tuple[str, str | None]]:
+    for key, row in rows.items():
+        if kind_of(key).weight is not None:
+            yield _weight(key), row.evidence.bits
+
+
+def can_hold(key: str, winner: Winner) -> bool:
+    """Whether the digest of *winner* at one size holds for all sizes of *key*.
+
+    A library chooses its kernel by the number of rows, which a range does not fix.
+    """
+    kind = kind_of(key)
+    parts = kind.ingredients(key)
+    is_range = any(".." in parts.get(name, "") for name in kind.ranges)
+    return not is_range or winner.family is not Family.EXTERN
+
+
+@dataclass(frozen=True, slots=True)
+class Invariance:
+    """What an invariant table promises.
+
+    ``weights`` counts the weights whose rows have one digest, ``broken`` has those with several or
+    none, and ``open`` counts rows of other kinds, by kind, which have no digest.
+    """
+
+    weights: int
+    broken: tuple[str, ...]
+    open: Mapping[str, int]
+
+    def __str__(self) -> str:
+        promised = f"{counted(self.weights, 'weight')} with one digest each"
+        if self.broken:
+            promised += f", {len(self.broken)} with several or none, such as {self.broken[0]}"
+        others = ", ".join(f"{kind} {count}" for kind, count in sorted(self.open.items()))
+        return f"{promised}; not promised: {others or 'what has no row'}"
+
+
+def invariance_of(table: Table) -> Invariance | None:
+    """Return what *table* promises; None where it was not built with ``--invariant``."""
+    if not table.policy.invariant:
+        return None
+    digests: dict[str, set[str | None]] = defaultdict(set)
+    for weight, bits in _digests_of(table.rows):
+        digests[weight].add(bits)
+    broken = sorted(weight for weight, bits in digests.items() if len(bits) > 1 or None in bits)
+    kinds = (kind_of(key) for key in table.rows)
+    others = Counter(one.name for one in kinds if one.weight is None and not one.is_fixed_by_row)
+    return Invariance(len(digests) - len(broken), tuple(broken), others)
