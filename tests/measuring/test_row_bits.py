@@ -27,7 +27,7 @@ def by_chunks(size: int, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) ->
     for row, result in zip(a, out, strict=True):
         for start in range(0, K, size):
             chunk = row[start : start + size, None] * b[start : start + size]
-            result += chunk.sum(0)
+            result.add_(chunk.sum(0))
 
 
 def by_number_of_rows(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
