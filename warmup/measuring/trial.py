@@ -337,7 +337,7 @@ def run_trial(
         screening.time_finalists()
         checks.confirm_winner(make_sets)
     if trial.notes_bits:
-        checks.note_bits(make_sets)
+        checks.note_bits(sets)
     return [checks.barred(run.outcome) for run in screening.runs]
 
 
@@ -399,9 +399,8 @@ class _Checks:
             else:
                 self._screening.time_finalists()  # the next candidate may only have been screened
 
-    def note_bits(self, make_sets: MakeSets) -> None:
-        """Note the digest of each candidate that was timed; the operands have new values then."""
-        sets = make_sets(self._trial.seed, 1)
+    def note_bits(self, sets: Operands) -> None:
+        """Note the digest of each candidate that was timed; *sets* have other values after that."""
         probe = Probe(self._trial.op, sets)
 
         def noted(run: CandidateRun, step: int = 1) -> str | None:

@@ -301,6 +301,8 @@ class _ModelWork:
         """Choose the digest of each weight by the times of its candidates in every bucket."""
         progress = self.context.progress
         classes.fix(progress.rows)
+        if len(self.buckets) == 1:
+            return  # whose own times decide for what the table has no digest of
         classes.surveys = True
         try:
             for number, bucket in enumerate(self.buckets):
