@@ -35,7 +35,7 @@ from typing import Any
 from driver import HERE, StoppedError, add_options, caches_in, say
 from starts import Starts
 
-from warmup.bench.race import Remote, serve
+from warmup.bench.compare import Remote, serve
 from warmup.core.files import temporary_folder
 from warmup.core.processes import ChildError, in_turn
 from warmup.table import store

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from warmup.bench.race import Answer, Remote
+from warmup.bench.compare import Answer, Remote
 from warmup.cli.streams import EXIT_UNDECIDED
 from warmup.core.processes import ChildError
 

@@ -36,7 +36,7 @@ from typing import Any
 
 from driver import DAY_S, add_options, ask_fresh, begin, now, numbers, say, write
 
-from warmup.bench.race import Entrant
+from warmup.bench.compare import Entrant
 from warmup.core.processes import in_turn
 
 WAYS = "eager,dynamic-smallest,dynamic-largest,static,range,pad,pad-graphs"

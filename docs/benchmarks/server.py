@@ -37,7 +37,7 @@ import torch
 from mix_server import MixServer
 
 import warmup
-from warmup.bench.race import serve
+from warmup.bench.compare import serve
 from warmup.core.buckets import Bucket, parse_buckets, parse_inputs
 from warmup.core.phases import Phase, PhaseClock, added, document_of
 from warmup.inductor import connect

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from warmup.bench.cells import write_json
-from warmup.bench.compare import CompareRequest, document_of_comparison
-from warmup.bench.race import race
+from warmup.bench.compare import CompareRequest, document_of_comparison, race
 from warmup.core.rows import L2, Launch
 from warmup.inductor.machine import resolve_device
 from warmup.table.review import review, review_table

@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 
-from warmup.bench.compare import CompareProgress
-from warmup.bench.race import Entrant, Race, Remote
+from warmup.bench.compare import CompareProgress, Entrant, Race, Remote
 from warmup.core.processes import ChildError
 
 LIMIT = 0.02
 PROGRAM = """
 import os, sys, time
-from warmup.bench.race import serve
+from warmup.bench.compare import serve
 
 def echo(text):
     print("printed", text)

@@ -10,8 +10,7 @@ import pytest
 from own_processes import ROOT, Done, warmup_in
 from sample_tables import make_table
 
-from warmup.bench.compare import CompareRequest
-from warmup.bench.race import race
+from warmup.bench.compare import CompareRequest, race
 from warmup.cli import main
 from warmup.core.errors import ModelError
 from warmup.core.phases import Phase
@@ -151,7 +150,7 @@ def test_what_cannot_be_compared_is_code_3(
 ) -> None:
     """A bad argument or a missing table ends it before any process is started."""
     monkeypatch.chdir(folder)
-    monkeypatch.setattr("warmup.bench.race.Remote", None)  # a process would be another error
+    monkeypatch.setattr("warmup.bench.compare.Remote", None)  # a process would be another error
     same = ("compare", "--device", "cpu", "--model", "others.py:Doubled", "--seqlens", "4")
     for words, said in (
         (("--variants", "fastest"), "--variants: 'fastest' is not a variant"),

@@ -474,10 +474,7 @@ def _linear_product(tensors: Sequence[Any]) -> tuple[int, int, int, bool] | None
 
 @functools.cache
 def work_of_operator(operator: HostOperator) -> Work | None:
-    """Return the work of one call of *operator*; None where the profiler recorded no shapes.
-
-    A recorded flop count of a generated kernel counts.
-    """
+    """Return the work of a call of *operator*, also a recorded flop count; None without shapes."""
     tensors = _tensors_of(operator)
     present = [each for each in tensors if each is not None]
     if not present:

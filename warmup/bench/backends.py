@@ -99,10 +99,7 @@ def compiled_backends(request: BenchRequest) -> Mapping[str, Mapping[str, Option
 
 @dataclass
 class LayerTable:
-    """The table that the backend ``table`` serves: as given, or built at ``path`` by shape.
-
-    ``missing`` has, by layer and shape, why there is no table, ``hits`` the answers by layer.
-    """
+    """The table of the backend ``table``, given or built by shape, what it lacks, and its hits."""
 
     request: BenchRequest
     path: Path
@@ -300,10 +297,7 @@ class LayerAtShape:
         return [replace(cell, samples=times.get(name)) for name, cell in cells.items()]
 
     def _operator(self, backend: str, step: Pass, table: LayerTable) -> Operator:
-        """Return the operator of *backend*, which a first call has compiled where it is compiled.
-
-        Each compiled operator has a code object of its own, and so its own limit of recompiles.
-        """
+        """Return the operator of *backend*, compiled, with a limit of recompiles of its own."""
         options = dict(compiled_backends(self._request).get(backend, {}))
         if backend == TABLE:
             context = table.serving(self._layer, self._shape)
@@ -370,10 +364,7 @@ def _distance(name: str, result: torch.Tensor, expected: torch.Tensor, limit: fl
 
 
 class _Restored:
-    """A `Batch` that restores its operands before it is timed.
-
-    A recompile while it is timed is an error: its time would be that of the compiler.
-    """
+    """A `Batch` that restores its operands before it is timed; a recompile then is an error."""
 
     def __init__(self, batch: Batch, restore: Callable[[], None]) -> None:
         self.calls, self._batch, self._restore = batch.calls, batch, restore
@@ -385,11 +376,7 @@ class _Restored:
 
 
 def _refuse_waiting(call: Callable[[int], object]) -> None:
-    """Make *call* once, outside a capture; a call that synchronizes with the device raises.
-
-    A synchronization would break the capture, and a broken capture leaves torch's random number
-    generator unusable.
-    """
+    """Raise where *call* synchronizes: in a capture that would leave torch's generator unusable."""
     before = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -531,11 +518,7 @@ def _version(backend: str) -> str:
 
 @contextlib.contextmanager
 def _on(device: torch.device) -> Iterator[None]:
-    """Make *device* the current device, and a new stream of it the current stream.
-
-    Autograd runs backward on the stream of forward. With warm-up and capture on this same stream,
-    no captured call waits for another stream.
-    """
+    """Make a new stream of *device* current, in which no captured call waits for another stream."""
     if device.type != "cuda":
         yield
         return

@@ -152,7 +152,7 @@ class Pass(StrEnum):
         return "fwd+bwd" if self is Pass.BOTH else self.value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class BenchRequest:
     """A benchmark as the command line names it.
 
@@ -271,10 +271,7 @@ class BenchReport:
 
     @property
     def is_right(self) -> bool:
-        """Whether no result was wrong, and a backend beside eager was compared with the reference.
-
-        Where eager is the only backend that was chosen, its own results count.
-        """
+        """Whether no result was wrong, and a backend beside eager, or eager alone, was compared."""
         others = {name for name in self.backends if name != EAGER} or {EAGER}
         compared = {cell.backend for cell in self.cells if cell.error is not None}
         return bool(others & compared) and not any(cell.is_wrong for cell in self.cells)
@@ -440,10 +437,7 @@ def provenance(device: torch.device) -> dict[str, str | None]:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the first line of *error*, or of the warmup error that torch.compile wrapped in it.
-
-    Lines without text in front are left out: some compilers' errors begin with one.
-    """
+    """Return the first line with text of *error*, or of the warmup error that torch wrapped."""
     own = warmup_error_in(error)
     first = str(error if own is None else own).strip().partition("\n")[0]
     text = f"{type(error).__name__}: {first}" if own is None else first

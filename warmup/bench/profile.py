@@ -312,10 +312,7 @@ class KernelDifference:
 
 
 def differences_of(before: Profile, after: Profile) -> tuple[KernelDifference, ...]:
-    """Return the differences of two profiles, the largest change of time first.
-
-    For each bucket that both have there is a first difference, of all its kernels together.
-    """
+    """Return by bucket the difference of all kernels, then the others, the largest change first."""
     found = []
     others = {bucket.bucket: bucket.lines for bucket in after.buckets}
     for bucket in before.buckets:

@@ -65,10 +65,7 @@ class Range(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HostOperator:
-    """An operator, or a generated kernel, with its arguments by the profiler's names.
-
-    Equal calls share one object.
-    """
+    """An operator, or a generated kernel, with its arguments by the profiler's names."""
 
     name: str
     arguments: Mapping[str, Any]
@@ -349,9 +346,7 @@ def record_trace(
         raise SettingsError(f"--out {out}: cannot be written ({error})", "name a file") from error
 
 
-def _recorded(
-    compiled: Any, ready: dict[str, Inputs], device: torch.device
-) -> tuple[Any, tuple[int, ...]]:
+def _recorded(compiled: Any, ready: dict[str, Inputs], device: torch.device) -> tuple[Any, Shape]:
     import torch
     from torch.profiler import ProfilerActivity, profile, record_function
 

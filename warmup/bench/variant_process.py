@@ -1,7 +1,7 @@
 """`VariantProcess`: the child process of a variant, which answers the requests of `compare`.
 
 Run as ``python -m warmup.bench.variant_process FD``. The process computes the first outputs of
-every bucket, then checks and times them on request. `warmup.bench.race` sends the requests.
+every bucket, then checks and times them on request. `warmup.bench.compare` sends the requests.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import nn
 
-from warmup.bench.compare import FirstOutput, How, Start
-from warmup.bench.race import Answer, serve
+from warmup.bench.compare import Answer, FirstOutput, How, Start, serve
 from warmup.core.buckets import Bucket, parse_inputs
 from warmup.core.errors import ModelError
 from warmup.core.phases import DECIMALS, Phase, PhaseClock, added, document_of, phases_from

@@ -428,10 +428,7 @@ def _outcome(report: BuildReport) -> Iterator[str]:
 
 
 def _splits(report: BuildReport) -> list[dict[str, Any]]:
-    """Return which buckets to split: those where some winner's regret is above the bound.
-
-    The keys of such rows, the size and the regret of the worst, and the bucket to ``add``.
-    """
+    """Return the buckets with a winner's regret above the bound, the worst, and what to add."""
     from warmup.models.inputs import sizes_within  # needs torch, which a build has loaded
 
     found: list[dict[str, Any]] = []
@@ -446,10 +443,7 @@ def _splits(report: BuildReport) -> list[dict[str, Any]]:
 
 
 def document(report: BuildReport) -> dict[str, Any]:
-    """Return the record of *report*, with each candidate's median in microseconds.
-
-    Of the table the number of rows and the keys of unstable rows.
-    """
+    """Return the record of *report*, with the medians of candidates; of the table counts alone."""
     rows = report.table.rows
     return {
         **record(report, without=("table", "timings", "prepared", "plan")),

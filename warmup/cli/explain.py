@@ -196,10 +196,7 @@ def suggest(
 
 
 def _spell_curve(found: Suggestion, cost: Cost) -> Iterator[str]:
-    """Yield the buckets as an option of `build`, then the padded work for 1, 2, 3 ... of them.
-
-    A bar is the share of all work that is done on padding.
-    """
+    """Yield the buckets as an option of `build`, then the padded work of 1, 2 ... of them."""
     yield f"--seqlens {_value(found)}"
     yield ""
     sizes = f"{found.observed} sizes from {found.smallest} to {found.largest}"

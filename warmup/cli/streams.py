@@ -107,10 +107,7 @@ def standard_streams() -> Iterator[None]:
 
 
 def _open_closed() -> None:
-    """Open the null device for each of the three descriptors that is closed.
-
-    Else the next file that is opened gets its number, and the output of a child process.
-    """
+    """Open the null device for closed descriptors, whose numbers the next files would get."""
     for number in range(3):
         try:
             os.fstat(number)

@@ -104,25 +104,13 @@ def bench(
     from warmup.bench.cells import BenchRequest
 
     is_mm = benchmark == "mm"
-    request = BenchRequest(
-        benchmark=benchmark,
-        layers=layers or (),
-        shapes=shapes,
-        backends=backends,
-        dtype=dtype or ("f16" if is_mm else "bf16"),
-        rounds=rounds or (50 if is_mm else 30),
-        table=table,
-        out=out,
-        device=device,
-    )
+    how = dtype or ("f16" if is_mm else "bf16"), rounds or (50 if is_mm else 30)
+    request = BenchRequest(benchmark, *how, layers or (), shapes, backends, table, out, device)
     run_bench(running.bench, request, as_json=as_json)
 
 
 def run_bench(run: Callable[..., BenchReport], request: BenchRequest, *, as_json: bool) -> None:
-    """Call *run* for *request*; write a document after each shape, and charts at the end.
-
-    The report is printed, that of the finished shapes where *run* is interrupted or fails.
-    """
+    """*run* the *request*, with a document after each shape, and a report also of its failure."""
     from warmup.bench.cells import chart_of, document, write_json
 
     kept: list[BenchReport] = []
@@ -261,7 +249,7 @@ def compare(
     Each variant starts in a process of its own, with empty caches.
     """
     from warmup.bench.cells import write_json
-    from warmup.bench.race import race
+    from warmup.bench.compare import race
     from warmup.cli.build_render import LiveLine
 
     assert model.model is not None  # the option is required
@@ -289,10 +277,7 @@ def compare(
 
 
 def spell_comparison(report: Comparison) -> Iterator[str]:
-    """Yield where the comparison ran, a verdict for each variant, latencies and starts.
-
-    With -v the phases of the starts follow. No line is wider than 80 columns where names allow.
-    """
+    """Yield where the comparison ran, verdicts, latencies and starts, with -v their phases."""
     yield from heading(report)
     phases = _phases(report) if is_verbose() else ["seconds by phase of the starts: -v"]
     for lines in (sentences(report), _latencies(report), _starts(report), phases):
@@ -357,12 +342,9 @@ def _latencies(report: Comparison) -> Iterator[str]:
             (low, high), ratio = cell.interval_us, speedups[index] if speedups else None
             rows.append(
                 [
-                    str(bucket) if result is timed[0] else "",
-                    result.variant.name,
-                    digits(cell.median_us),
-                    f"{digits(low)}-{digits(high)}",
-                    f"{cell.device.spread:.1%}",
-                    digits(cell.wall_us),
+                    *(str(bucket) if result is timed[0] else "", result.variant.name),
+                    *(digits(cell.median_us), f"{digits(low)}-{digits(high)}"),
+                    *(f"{cell.device.spread:.1%}", digits(cell.wall_us)),
                     ABSENT if not speedups else "too busy" if ratio is None else ratio.brief,
                 ]
             )
@@ -529,15 +511,11 @@ def _spell_bucket(bucket: BucketProfile, *, is_cpu: bool) -> Iterator[str]:
 
 
 def _spell_line(line: KernelLine, iterations: int) -> Iterator[str]:
+    us, calls = digits(line.total_us / iterations), f"{len(line.us) / iterations:g}"
     yield _PROFILE_COLUMNS.format(
-        f"{line.share:.1%}",
-        digits(line.total_us / iterations),
-        f"{len(line.us) / iterations:g}",
-        digits(line.tflops),
-        ABSENT if line.gbps is None else f"{line.gbps:.0f}",
-        percent(line.peak_share),
-        line.limit or ABSENT,
-        digits(line.row_us),
+        *(f"{line.share:.1%}", us, calls, digits(line.tflops)),
+        *(ABSENT if line.gbps is None else f"{line.gbps:.0f}", percent(line.peak_share)),
+        *(line.limit or ABSENT, digits(line.row_us)),
         times(line.ratio) + ("" if line.is_whole else "+"),
     )
     name, room = printable(line.name), TEXT_WIDTH - 4

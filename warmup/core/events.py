@@ -82,11 +82,9 @@ class EventName(StrEnum):
     """The handle was closed, or the process exits."""
 
 
-_WARNING_EVENTS: Final = frozenset(
-    (
-        *(EventName.MISSED, EventName.CONTRADICTED, EventName.FOREIGN, EventName.MISMATCHED),
-        EventName.CHANGED,
-    )
+_WARNING_EVENTS: Final = (
+    *(EventName.MISSED, EventName.CONTRADICTED, EventName.FOREIGN, EventName.MISMATCHED),
+    EventName.CHANGED,
 )
 NO_TABLE: Final = "none"  # counts graphs that were compiled without a table
 
@@ -244,14 +242,8 @@ class Emitter:
 
     def emit(self, name: EventName, **fields: FieldValue) -> Event:
         with self._lock:
-            event = Event(
-                name,
-                self.run,
-                os.getpid(),
-                next(self._sequence),
-                time.time(),
-                {**self.common, **fields},
-            )
+            pid, number, whole = os.getpid(), next(self._sequence), {**self.common, **fields}
+            event = Event(name, self.run, pid, number, time.time(), whole)
             for sink in tuple(self.sinks):
                 try:
                     sink(event)

@@ -206,17 +206,11 @@ def explain(
         ]
     finally:
         attachment.detach()
-    return Explanation(
-        model=placed.loaded.name,
-        device=runtime.device.name if assumed is None else assumed.name,
-        torch=runtime.torch,
-        mode=mode,
-        recompile_limit=torch.compiler.config.recompile_limit,
-        sections=tuple(sections),
-        assumptions=tuple(map(str, placed.resolved.assumptions)),
-        assumed=assumed,
-        caveats=(*_caveats(place, assumed), *Uncompiled(tuple(frames)).lines()),
-    )
+    name = runtime.device.name if assumed is None else assumed.name
+    about = placed.loaded.name, name, runtime.torch, mode, torch.compiler.config.recompile_limit
+    assumptions = tuple(map(str, placed.resolved.assumptions))
+    caveats = (*_caveats(place, assumed), *Uncompiled(tuple(frames)).lines())
+    return Explanation(*about, tuple(sections), assumptions, assumed, caveats)
 
 
 def _caveats(place: torch.device, assumed: AssumedDevice | None) -> Iterator[str]:
@@ -234,10 +228,10 @@ def _caveats(place: torch.device, assumed: AssumedDevice | None) -> Iterator[str
 
 
 def _varying_dims(buckets: Sequence[Bucket]) -> dict[str, tuple[int, ...]]:
-    sizes = {
-        name: tuple(dict.fromkeys(bucket.size_of(name) or 0 for bucket in buckets))
-        for name, _ in buckets[0].sizes
+    tried = {
+        name: [bucket.size_of(name) or 0 for bucket in buckets] for name, _ in buckets[0].sizes
     }
+    sizes = {name: tuple(dict.fromkeys(own)) for name, own in tried.items()}
     varying = {name: own for name, own in sizes.items() if own[1:]}
     if not varying:
         raise SettingsError(
@@ -353,10 +347,7 @@ class _DimCompiler:
 
 @dataclass
 class Coverage:
-    """The sizes that artifacts serve, so far, of the requested ``sizes`` and up to ``largest``.
-
-    The model ran at the sizes ``tried``.
-    """
+    """The sizes at which the model ran, and what artifacts serve of ``sizes`` to ``largest``."""
 
     sizes: tuple[int, ...]
     largest: int

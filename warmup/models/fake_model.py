@@ -97,10 +97,7 @@ class FakeModel:
 
 
 def fake_copy(module: nn.Module, dtype: torch.dtype | None = None) -> FakeModel:
-    """Return *module* on fake tensors, floating ones cast to *dtype* if given.
-
-    Neither *module* nor the memory of a device is touched. Raises what copying the module raises.
-    """
+    """Return *module* on fake tensors, floats cast to *dtype*; raises what copying raises."""
     mode = fake_mode()
     fakes: dict[int, Any] = {}  # what copying puts in the place of each tensor
     with fake_tensors(mode):
@@ -116,10 +113,7 @@ def fake_copy(module: nn.Module, dtype: torch.dtype | None = None) -> FakeModel:
 
 
 def fake_instance(definition: Callable[[], nn.Module]) -> FakeModel:
-    """Return the model that *definition* makes, in eval mode, on fake tensors of the CPU.
-
-    Its tensors never have memory. Raises what *definition* raises.
-    """
+    """Return what *definition* makes, on fake tensors of the CPU; raises what it raises."""
     # Not in the fake mode: there torch refuses to convert a module that is under construction.
     with torch.device("meta"), _OnMeta(), torch.no_grad():  # type: ignore[no-untyped-call]
         module = definition().eval()

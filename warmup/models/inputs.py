@@ -409,10 +409,7 @@ def sizes_within(bucket: Bucket) -> tuple[Bucket, ...]:
 
 @contextlib.contextmanager
 def naming_dtypes(module: nn.Module, inputs: Inputs) -> Iterator[None]:
-    """Turn a failure of *module* on *inputs* into a ModelError where their dtypes are the reason.
-
-    They are when on fake tensors the model fails too, and not with inputs of its own dtype.
-    """
+    """Raise a ModelError where *module* fails on *inputs*, and not with inputs of its own dtype."""
     try:
         yield
     except WarmupError:

@@ -138,10 +138,7 @@ def needed_arguments(definition: Callable[..., Any], given: Collection[str] = ()
 
 
 def cause_of(error: BaseException) -> str:
-    """Return what raised *error*, its first cause, in a line: type, text, file and line number.
-
-    The file is the last one of the traceback that belongs to no installed package.
-    """
+    """Return the first cause of *error* in a line, and where the user's code was by then."""
     while error.__cause__ is not None:
         error = error.__cause__
     lines = str(error).splitlines() or [""]

@@ -41,10 +41,7 @@ def output_errors(expected: Any, actual: Any) -> list[float]:
 
 
 def worst_error(expected: Any, actual: Any, tolerance: Mapping[str, float]) -> tuple[float, float]:
-    """Return the relative L2 error of *actual* over *expected*, and its limit in *tolerance*.
-
-    The pair is that of the tensor that is furthest above its limit, or closest to it.
-    """
+    """Return the relative L2 error and its limit of the tensor that is furthest above its limit."""
     errors, limits = output_errors(expected, actual), output_limits(expected, tolerance)
     worst = worst_tensor(errors, limits)
     return (0.0, 1.0) if worst is None else (errors[worst], limits[worst])
@@ -58,10 +55,8 @@ def output_limits(outputs: Any, tolerance: Mapping[str, float]) -> list[float]:
 
 def worst_tensor(errors: list[float], limits: list[float]) -> int | None:
     """Return the number of the tensor with the largest of *errors* over *limits*; None for none."""
-    shares = [
-        error / limit if limit else math.inf if error else 0.0
-        for error, limit in zip(errors, limits, strict=True)
-    ]
+    pairs = zip(errors, limits, strict=True)
+    shares = [error / limit if limit else math.inf if error else 0.0 for error, limit in pairs]
     return max(range(len(shares)), key=shares.__getitem__, default=None)
 
 
@@ -159,10 +154,7 @@ class NotedTensor:
 def noted_tensors(
     module: nn.Module, calls: Iterable[tuple[tuple[Any, ...], Mapping[str, Any]]]
 ) -> tuple[NotedTensor, ...]:
-    """Return the parameters and buffers of *module*, and the tensors in the arguments of *calls*.
-
-    Tensors made in inference mode, whose writes nobody counts, are left out.
-    """
+    """Return the tensors of *module* and of *calls*, but inference mode's: no write counts."""
     noted: list[NotedTensor] = []
     own = (("parameter", module.named_parameters()), ("buffer", module.named_buffers()))
     for kind, name, tensor in ((kind, *pair) for kind, pairs in own for pair in pairs):

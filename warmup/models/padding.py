@@ -40,13 +40,12 @@ class Prepared:
         grown = self.bytes_after - self.bytes_before
         share = grown / self.bytes_before if self.bytes_before else 0.0
         groups = f"groups of weights padded: {len(self.padded)}"
+        items = self.padded.items()
         padded = (
-            f"{group}: {group.structure.features} features padded to {padding}"
-            for group, padding in self.padded.items()
+            f"{group}: {group.structure.features} features padded to {to}" for group, to in items
         )
-        return "\n".join(
-            [f"{groups}, {grown / MIB:.1f} MiB more ({share:.2%})", *padded, *map(str, self.left)]
-        )
+        lines = [f"{groups}, {grown / MIB:.1f} MiB more ({share:.2%})", *padded]
+        return "\n".join([*lines, *map(str, self.left)])
 
 
 def prepare(model: nn.Module, table: str | os.PathLike[str] | Table) -> Prepared:

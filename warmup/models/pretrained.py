@@ -43,10 +43,7 @@ class _RecordedStep:
     held: tuple[tuple[Any, Mapping[str, Any]], ...]
 
     def arguments(self) -> dict[str, Any]:
-        """Return the arguments, with the cache as it was before the call.
-
-        A cache with memory keeps its addresses, which torch compiles into the graph.
-        """
+        """Return the arguments, with the cache as it was, where the graph has its addresses."""
         if not self.held:
             return {**self.kwargs, self.name: copy.deepcopy(self.cache)}
         for layer, values in self.held:
@@ -295,10 +292,7 @@ class ForwardInputs:
         return found
 
     def _check(self, inputs: Mapping[str, torch.Tensor]) -> None:
-        """Raise a ModelError where forward does not take *inputs*, once, on fake tensors.
-
-        Masks are left out: with fake ones the library asks whether all are ones.
-        """
+        """Raise a ModelError where forward takes no fake *inputs*; masks are left out."""
         if self._is_checked:
             return
         some = {name: each for name, each in inputs.items() if name != "attention_mask"}

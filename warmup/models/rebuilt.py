@@ -81,6 +81,7 @@ _SMALL_INTEGERS: Final = 8
 _MAX_STRIDE: Final = 2**62
 _VIEWED_DIMS: Final = 3
 _ONE: Final = Dim.of(1)
+_MakeInputs = Callable[..., tuple[torch.Tensor, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +263,7 @@ def _check_memory(tensors: Iterable[OperandTensor], device: torch.device) -> Non
 
 def _rebuilt(
     module: nn.Module,
-    make_inputs: Callable[..., tuple[torch.Tensor, ...]],
+    make_inputs: _MakeInputs,
     dims: Mapping[str, Dim | None],
     dtype: str,
     settings: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
@@ -276,9 +277,7 @@ def _dims_of(problem: GemmProblem | PadProblem) -> dict[str, Dim | None]:
     return {"batch": problem.batch, "m": problem.m, "n": problem.n, "k": problem.k}
 
 
-def _maker(
-    tensors: Iterable[OperandTensor], device: torch.device
-) -> Callable[..., tuple[torch.Tensor, ...]]:
+def _maker(tensors: Iterable[OperandTensor], device: torch.device) -> _MakeInputs:
     tensors = tuple(tensors)
     _check_memory(tensors, device)
     return lambda **_sizes: tuple(tensor.make(device) for tensor in tensors)
@@ -305,10 +304,7 @@ def rebuild_grouped(key: str, device: torch.device) -> RebuiltProblem:
 
 
 def ends_for(problem: GroupedProblem) -> Sequence[int]:
-    """Return where the groups of *problem* end, in elements; empty where nothing is divided.
-
-    Groups of columns and of factors have about the same size, with aligned ends.
-    """
+    """Return where the groups of *problem*, about equal and aligned, end; empty without groups."""
     if problem.over is Over.NOTHING:
         return ()
     if problem.over is Over.M:
@@ -339,10 +335,7 @@ _OF_ALL_BACKENDS: Final = {"ieee": "highest", "tf32": "high", "bf16": "medium"}
 
 @contextlib.contextmanager
 def precision_of(problem: GemmProblem, device: torch.device) -> Iterator[None]:
-    """Compute with the float32 precision and the reductions of *problem* while open.
-
-    A ProblemError where this torch does not know the precision.
-    """
+    """Compute with the precision of *problem* inside; a ProblemError where torch has none such."""
     with contextlib.ExitStack() as settings:
         if problem.fp32 is not None:
             settings.enter_context(_float32(problem.fp32, device))

@@ -23,6 +23,7 @@ from torch import nn
 
 from warmup.models.weight_groups import is_hooked
 
+_Pairs = set[tuple[nn.Module, nn.Module]]
 _KEPT_FOR_GEMMS: Final = 3  # the first, a middle and the last layer
 _KEPT_FOR_KERNELS: Final = 5  # one more where an odd number would be left out
 _COMPARED_TYPES: Final = (
@@ -92,13 +93,8 @@ def _are_equal_layers(
     return _are_equal(one, other, indices, set())
 
 
-def _are_equal(
-    value: Any, other: Any, indices: tuple[int, int], visited: set[tuple[nn.Module, nn.Module]]
-) -> bool:
-    """Whether *value* equals *other*, or both are the *indices* of their layers.
-
-    Modules may refer to each other in circles: a pair that is *visited* already counts as equal.
-    """
+def _are_equal(value: Any, other: Any, indices: tuple[int, int], visited: _Pairs) -> bool:
+    """Whether *value* equals *other*, as a *visited* pair does, or both are *indices*."""
     if value is other:
         return True
     if type(value) is not type(other):

@@ -116,6 +116,9 @@ class _Unaligned:
         return is_other and is_same_size and self.has_unaligned_output
 
 
+_Around = tuple[nn.Module, list[_Unaligned]]  # a module, and its Linears
+
+
 def find_groups(model: nn.Module) -> FoundGroups:
     """Return the groups of *model*: chains where zeros are sure to survive, else single Linears.
 
@@ -224,9 +227,7 @@ def _refusal(linear: nn.Linear) -> str | None:
     return None
 
 
-def _modules_around_chains(
-    model: nn.Module, free: Sequence[_Unaligned]
-) -> list[tuple[nn.Module, list[_Unaligned]]]:
+def _modules_around_chains(model: nn.Module, free: Sequence[_Unaligned]) -> list[_Around]:
     """Return the smallest modules that may hold a chain, innermost first, with their Linears.
 
     A Linear that also has a name outside of a module does not count as in it: a caller outside
@@ -284,14 +285,13 @@ def _group(
 
 
 _Set = set[_Unaligned]
+_Found = tuple[list[Group], list[UnpaddedLinears]]
 
 
 # Chains: Linears that pass features to each other through operations that keep zeros.
 
 
-def _chains_in(
-    module: nn.Module, inside: Sequence[_Unaligned]
-) -> tuple[list[Group], list[UnpaddedLinears]]:
+def _chains_in(module: nn.Module, inside: Sequence[_Unaligned]) -> _Found:
     untied = [candidate for candidate in inside if not candidate.tied]
     producers = {c for c in untied if any(c.feeds(other) for other in untied)}
     consumers = {c for c in untied if any(other.feeds(c) for other in untied)}
@@ -636,10 +636,7 @@ class PaddedLinear(nn.Linear):
 
 
 def pad(model: nn.Module, choices: Mapping[Group, Padding]) -> None:
-    """Pad the weights of *model* in place, each group that `find_groups` returned to its `Padding`.
-
-    The unpadded weights are freed one Linear at a time. After an error nothing is padded.
-    """
+    """Pad *model* in place, each group to its `Padding`; after an error nothing is padded."""
     if model.training:
         raise SettingsError(
             "a model in training mode cannot be padded", "call model.eval(), and pad for inference"

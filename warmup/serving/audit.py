@@ -556,10 +556,7 @@ class _Document(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 def encode_misses(report: AuditReport) -> str:
-    """Return the misses document of *report*: its misses and its tuned problems.
-
-    Keys come from logs and are not trusted: they are escaped and cut to what `read_misses` accepts.
-    """
+    """Return the misses and tuned problems of *report*, cut to what `read_misses` accepts."""
     counts: Counter[tuple[str, str]] = Counter()
     for miss in report.misses:
         problem = printable(miss.key)[:_MAX_KEY], printable(miss.reason)[:_MAX_REASON_LENGTH]

@@ -100,10 +100,7 @@ class UnpackedBundle:
     _began: float = field(default_factory=time.time)
 
     def compiled_besides(self) -> tuple[str, ...]:
-        """Return the files compiled into the device's caches since then that the bundle lacks.
-
-        They include files of other processes that share the cache folder.
-        """
+        """Return what was compiled into the caches since then, by anyone, that the bundle lacks."""
         if self.device is None:
             return ()
         from warmup.inductor.caches import compiled_since
@@ -122,10 +119,7 @@ class UnpackedBundle:
 
 
 def name_of(named: BundleName) -> str:
-    """Return the absolute path *named*, or else in ``WARMUP_BUNDLE``.
-
-    `NO_BUNDLE` for False, and empty where nothing is named: then it is the file beside the table.
-    """
+    """Return the path *named* or in ``WARMUP_BUNDLE``; `NO_BUNDLE` for False, else empty."""
     path = os.environ.get("WARMUP_BUNDLE") if named is None else named
     if path is False or str(path) == NO_BUNDLE:
         return NO_BUNDLE

@@ -212,10 +212,7 @@ def compile_for(
     mode: str | None,
     policy: str = ShapePolicy.EXACT,
 ) -> CompiledModel:
-    """Return *model* compiled for *buckets*, whose inputs show which dims are dynamic.
-
-    With the *policy* ``range`` a bucket serves its range, else its own sizes alone.
-    """
+    """Return *model* compiled for *buckets*, whose inputs show which dims are dynamic."""
     from warmup.serving.compiled_buckets import find_dims
 
     pairs = sorted({pair for bucket in buckets for pair in bucket.sizes})

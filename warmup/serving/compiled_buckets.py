@@ -52,6 +52,7 @@ Change = Callable[[torch.Tensor, DynamicDim], torch.Tensor]  # makes another ten
 Cut = tuple[int, int, str]
 ServingCall = Callable[..., Any]
 Sizes = Mapping[str, int]  # by name of the dim
+FoundDims = dict[str, dict[int, str]]  # by name of the argument: its dims, and their names
 CallFor = Callable[[Args, Kwargs], ServingCall]
 _ROUNDED: Final = 1e-2  # of a number of the outputs, which may be computed from a narrow tensor
 
@@ -100,10 +101,7 @@ class TensorArgument:
         return tensor
 
     def replace(self, args: Args, kwargs: Kwargs, change: Change) -> Arguments:
-        """Return the arguments with the tensor changed.
-
-        Containers around the tensor, which are copied, have to be dicts, lists or tuples.
-        """
+        """Return the arguments with the tensor changed, in copies of its containers."""
         self.find(args, kwargs)
         if self._position < len(args):
             changed = self._replaced(args[self._position], self._path, change)
@@ -165,10 +163,7 @@ class ServedModel:
         return args, kwargs
 
     def compile(self, entry: ServingCall, args: Args, kwargs: Kwargs) -> tuple[ServingCall, Any]:
-        """Return *entry* compiled, and its result for these arguments.
-
-        Where the graph breaks, its parts are compiled, and the break is logged once.
-        """
+        """Return *entry* compiled, in parts where its graph breaks, and its result here."""
         if not self.breaks:
             compiled = compile_entry(entry, self.mode, whole=True)
             try:
@@ -184,10 +179,7 @@ class ServedModel:
 
 
 class BucketArtifact:
-    """The artifact of one bucket, and the sizes that it serves, by name of the dim.
-
-    ``call`` serves a call; the first call compiles.
-    """
+    """The artifact of one bucket, which ``call`` compiles first, and the sizes that it serves."""
 
     def __init__(self, served: ServedModel, intervals: Mapping[str, Interval]) -> None:
         self.served, self.intervals = served, intervals
@@ -429,10 +421,7 @@ _ARTIFACTS: Final = {ShapePolicy.RANGE: RangeArtifact, ShapePolicy.PAD: PaddedAr
 def make_buckets(
     served: ServedModel, sizes: Mapping[str, tuple[int, ...]]
 ) -> tuple[tuple[BucketArtifact, ...], CallFor]:
-    """Return the buckets of *sizes*, last dim fastest, and a function that serves a call.
-
-    Where several dims of a call have the same name, the first decides which bucket serves the call.
-    """
+    """Return the buckets of *sizes*, and what serves a call by the first dim of each name."""
     is_exact, is_range = (served.policy is each for each in (ShapePolicy.EXACT, ShapePolicy.RANGE))
     intervals = {
         name: intervals_of(ends) if is_range else [Interval(size, size) for size in ends]
@@ -498,13 +487,13 @@ def warm_together(calls: Mapping[BucketArtifact, Callable[[], object]]) -> None:
 
 def find_dims(
     model: nn.Module, make_inputs: Callable[[Bucket], Inputs], bucket: Bucket
-) -> dict[str, dict[int, str]]:
+) -> FoundDims:
     """Return the ``dims`` argument of `warmup.compile` for the inputs of *bucket*.
 
     Each of these dims is equal to the size of the bucket that it is named after; otherwise it is a
     ModelError.
     """
-    dims: dict[str, dict[int, str]] = {}
+    dims: FoundDims = {}
     shapes = _shapes(model, make_inputs(bucket))
     for name, size in bucket.sizes:
         other = 1 if size > 1 else 2

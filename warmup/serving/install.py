@@ -87,27 +87,25 @@ def install(
     with ``WARMUP_LOG_EVENTS=1`` logged too.
 
     Of a table for another device or runtime, or under a torch that is not supported, nothing is
-    applied: the process goes on as without a table, `Handle.refused` says why, and it is a notice,
-    an event and a count. With ``strict`` it is an error. With ``WARMUP_ALLOW_MISMATCH=1`` a table
-    for another device or runtime is installed, and every lookup is a miss. The device of this
-    process is that of ``WARMUP_DEVICE``, or the first GPU, or the CPU. Notices go to stderr, once
-    in a process for each cause; not with ``WARMUP_QUIET=1``.
+    applied: the process goes on as without a table, and `Handle.refused`, a notice, an event and a
+    count say so. With ``strict`` it is an error, with ``WARMUP_ALLOW_MISMATCH=1`` every lookup of a
+    table for another device or runtime is a miss. The device is that of ``WARMUP_DEVICE``, or the
+    first GPU, or the CPU. Notices go to stderr, once for each cause; not with ``WARMUP_QUIET=1``.
 
-    The weights of *model*, in eval mode and not compiled yet, are padded as the table says; see
-    `warmup.prepare`. The kernels in the *bundle*, a path, or ``WARMUP_BUNDLE``, or else the file
-    beside the table, ``NAME.bundle``, are put into inductor's caches; False or ``WARMUP_BUNDLE=0``
-    takes none. A bundle that does not fit is ignored with a warning. A bundle is code: the file
-    beside the table is ignored as well where another user can change it.
+    The weights of *model*, in eval mode and not compiled yet, are padded as `warmup.prepare` does.
+    The kernels in the *bundle*, a path, or ``WARMUP_BUNDLE``, or else the file beside the table,
+    ``NAME.bundle``, are put into inductor's caches; False or ``WARMUP_BUNDLE=0`` takes none. One
+    that does not fit, or is not named and can be changed by another user, is ignored with a
+    warning: a bundle is code.
 
-    With *freezing*, or ``WARMUP_FREEZING=1``, compiles freeze weights where the table's build did.
-    A weight that changes afterwards is noticed at the next call, with few exceptions
-    (docs/how-to/serve-with-a-table.md): the graph is compiled again; with ``strict`` each call is a
-    `WeightChangedError`. Otherwise ``freezing`` stays as the program has it, and the rows of a
-    CPU's frozen linears are not used.
+    With *freezing*, or ``WARMUP_FREEZING=1``, compiles freeze weights where the table's build did:
+    after a weight changed the graph is compiled again, or with ``strict`` each call is a
+    `WeightChangedError` (docs/how-to/serve-with-a-table.md has the exceptions). Without it the rows
+    of a CPU's frozen linears are not used.
 
-    Every compile meanwhile runs under the table's other inductor options. Options that decide what
-    is measured replace the caller's own; others of the caller's that contradict the table's are
-    kept, with a warning and an event.
+    Compiles meanwhile run under the table's other inductor options. Those that decide what is
+    measured replace the caller's; others of the caller's that contradict the table's are kept, with
+    a warning and an event.
 
     A second call with the same table and settings, and no *model*, returns the same handle. In a
     program that `warmup build -- COMMAND` runs, every call returns the handle of the recording.
