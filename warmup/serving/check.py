@@ -204,10 +204,10 @@ def _unstable(table: Table) -> str:
     count = sum(row.evidence.is_unstable for row in table.rows.values())
     if not count:
         return ""
+    kept = "a kernel of the weight's digest" if table.policy.invariant else "the library's kernel"
     return (
-        f"{count} of {len(table.rows)} rows are unstable, and have the library's kernel for "
-        "want of better times: `warmup show` marks them, `warmup build ... --retry unstable` "
-        "measures them again"
+        f"{count} of {len(table.rows)} rows are unstable, and have {kept} for want of better "
+        "times: `warmup show` marks them, `warmup build ... --retry unstable` measures them again"
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from warmup.core.events import logger
+from warmup.core.events import in_brackets, logger
 from warmup.core.rows import Family, Row, Winner
 from warmup.core.text import counted
 from warmup.core.trial import Outcome
@@ -99,20 +99,21 @@ def can_hold(key: str, winner: Winner) -> bool:
 class Invariance:
     """What an invariant table promises.
 
-    ``weights`` counts the weights whose rows have one digest, ``broken`` has those with several or
-    none, and ``open`` counts rows of other kinds, by kind, which have no digest.
+    ``weights`` counts by op the weights whose rows have one digest, ``broken`` has those with
+    several or none, and ``open`` counts rows of other kinds, by kind, which have no digest.
     """
 
-    weights: int
+    weights: Mapping[str, int]
     broken: tuple[str, ...]
     open: Mapping[str, int]
 
     def __str__(self) -> str:
-        promised = f"{counted(self.weights, 'weight')} with one digest each"
+        weights = counted(sum(self.weights.values()), "weight")
+        promised = f"{weights} with one digest each{in_brackets(self.weights)}"
         if self.broken:
             promised += f", {len(self.broken)} with several or none, such as {self.broken[0]}"
-        others = ", ".join(f"{kind} {count}" for kind, count in sorted(self.open.items()))
-        return f"{promised}; not promised: {others or 'what has no row'}"
+        others = f"what has no row{in_brackets(self.open)}"
+        return f"{promised}; not promised: {others}"
 
 
 def invariance_of(table: Table) -> Invariance | None:
@@ -123,6 +124,7 @@ def invariance_of(table: Table) -> Invariance | None:
     for weight, bits in _digests_of(table.rows):
         digests[weight].add(bits)
     broken = sorted(weight for weight, bits in digests.items() if len(bits) > 1 or None in bits)
+    held = Counter(weight.partition(" ")[0] for weight in digests.keys() - {*broken})
     kinds = (kind_of(key) for key in table.rows)
     others = Counter(one.name for one in kinds if one.weight is None and not one.is_fixed_by_row)
-    return Invariance(len(digests) - len(broken), tuple(broken), others)
+    return Invariance(held, tuple(broken), others)

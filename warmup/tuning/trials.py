@@ -170,13 +170,16 @@ def _wins(library: Winner, outcomes: Sequence[Outcome], method: Method) -> bool:
 MAX_SPILLS: Final = 8  # inductor fuses no kernel that spills more (codegen/triton.py)
 
 
-def contenders_of(bare: Tuned, library: Winner, method: Method, *, fuses: bool) -> Contenders:
+def contenders_of(
+    bare: Tuned, library: Winner, method: Method, *, fuses: bool, bars_library: bool = False
+) -> Contenders:
     """Return the candidates with a bare time; a range's are left out that are slow at a size.
 
-    Those at most as slow as *library*, near ties included, may win with nothing fused into them.
+    Those at most as slow as *library*, near ties included, may win with nothing fused into them;
+    where it cannot win itself, all may.
     """
     times_us = {one.winner: one.time_us for one in bare.timings if one.time_us is not None}
-    library_us = times_us.get(library)
+    library_us = None if bars_library else times_us.get(library)
     limit_us = (library_us or math.inf) * (1 + method.near_tie)
     others = [
         (winner, time_us)

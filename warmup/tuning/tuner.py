@@ -465,21 +465,22 @@ class Tuner:
         question, bare = waiting.question, waiting.bare
         assert question.library is not None
         assert question.region is not None
+        library, bits = question.library, bare.row.evidence.bits
+        own_bits = next((one.bits for one in bare.timings if one.winner == library), None)
+        bars_library = bits is not None and own_bits != bits
         fuses = question.problem.key not in self.apart
-        contenders = contenders_of(bare, question.library, self.method, fuses=fuses)
+        contenders = contenders_of(
+            *(bare, library, self.method), fuses=fuses, bars_library=bars_library
+        )
         trial = region_trial(
             *(question, question.region, self.method, self.tolerance, self.seed),
             contenders=contenders,
-        )
-        bits = bare.row.evidence.bits
-        library_bits = next(
-            (one.bits for one in bare.timings if one.winner == question.library), None
         )
         return replace(
             trial,
             options=self.options,
             prefers_fewer=self.prefers_fewer_kernels,
-            bars_library=bits is not None and library_bits != bits,
+            bars_library=bars_library,
         )
 
     def _measure_fused(self, waiting: WaitingFused, trial: Trial) -> Tuned:
