@@ -27,6 +27,7 @@ from warmup.keys.gemm import GemmProblem
 from warmup.keys.question import GemmQuestion, SmallerSize
 from warmup.measuring.selection import SizeOutcomes
 from warmup.measuring.trial_process import TrialNotRunError
+from warmup.table.invariance import RowClasses
 from warmup.table.schema import TOLERANCE
 from warmup.tuning import trials as row_maker
 from warmup.tuning.trials import (
@@ -397,3 +398,81 @@ def test_a_size_that_cannot_be_run_is_logged(caplog: pytest.LogCaptureFixture) -
         assert look(BAD, GOOD, alone=None)[0] == LARGE
     assert "not timed at 257" in caplog.text
     assert "for want of memory" in caplog.text
+
+
+# -- rows with one digest for each weight ------------------------------------------------------
+
+DIGESTS: Mapping[int, Mapping[Winner, tuple[float, str | None]]] = {  # by the number of rows
+    1: {LIBRARY: (5.0, "1" * 16), SMALL: (8.0, "a" * 16), LARGE: (7.0, "b" * 16)},
+    64: {LIBRARY: (9.0, "2" * 16), SMALL: (13.0, "a" * 16), LARGE: (40.0, "b" * 16)},
+    256: {LIBRARY: (9.0, "2" * 16), SMALL: (13.0, "c" * 16), LARGE: (12.0, None)},
+}
+
+
+@dataclass
+class DigestedProcess:
+    """A process that states times and digests; only finalists of a whole trial can win."""
+
+    pid: int | None = None
+    ran: list[Trial] = field(default_factory=list)
+
+    def run(self, trial: Trial) -> tuple[Outcome, ...]:
+        self.ran.append(trial)
+        stated = DIGESTS[GemmProblem.of_key(trial.key).m.low]
+        assert trial.notes_bits
+        return tuple(
+            make_outcome(
+                one.winner,
+                stated[one.winner][0],
+                bits=stated[one.winner][1],
+                is_final=not trial.only_screens
+                and not (trial.bars_library and one.winner == LIBRARY),
+            )
+            for one in trial.candidates
+        )
+
+    def prepare(self, trials: Sequence[Trial]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def test_all_buckets_get_the_digest_with_the_least_total_time() -> None:
+    """A survey chooses it; the library, which is faster and sums otherwise, is the control."""
+    process, classes = DigestedProcess(), RowClasses(surveys=True)
+    stated: Any = process
+    tuner = Tuner(CPU, Method(fused_top_k=0), {}, process=stated, row_classes=classes)
+
+    def measure(rows: int) -> Tuned | None:
+        problem = GemmProblem.of_key(MM.format(rows, "none"))
+        candidates = tuple(map(Candidate, DIGESTS[rows]))
+        return tuner.measure(GemmQuestion(problem, "cpu", candidates, library=LIBRARY))
+
+    assert [measure(1), measure(64)] == [None, None]
+    assert all(trial.only_screens for trial in process.ran)
+    classes.surveys = False
+    classes.choose()
+    rows = {size: measure(size) for size in (1, 64)}
+    assert len(process.ran) == 4, "the survey's trials are not run again"
+    for size, tuned in rows.items():
+        assert tuned is not None, size
+        found = tuned.row.winner, tuned.row.evidence.bits, tuned.row.evidence.library_us
+        assert found == (SMALL, "a" * 16, DIGESTS[size][LIBRARY][0]), size
+        last = [trial for trial in process.ran if f"m={size} " in trial.key][-1]
+        assert last.bars_library, size
+        assert {one.winner for one in last.candidates} == {LIBRARY, SMALL}, size
+    assert classes.lacking == {}
+    assert measure(256) is None
+    assert [*classes.lacking] == [MM.format(256, "none")]
+
+
+def test_a_region_is_measured_with_every_candidate_where_the_library_cannot_win() -> None:
+    """Nothing is left out for being slower than the library's kernel."""
+    times_us: dict[Winner, float | None] = {LIBRARY: 1.0, SMALL: 9.0, LARGE: 11.0}
+    given = bare_row(times_us), LIBRARY, Method(fused_top_k=9)
+    rivals = contenders_of(*given, fuses=True, bars_library=True)
+    region = Region(inputs=(), steps=(), outputs=(), flops=(100,))
+    both = [replace(each, fused=way) for each in (SMALL, LARGE) for way in (True, False)]
+    assert [*next_variants(rivals, region, whole(2.0))] == both
+    assert [*next_variants(contenders_of(*given, fuses=True), region, whole(2.0))] == []
